@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::audit::{Checkpoint, LedgerError, Signer};
+use crate::audit::{AuditLogError, Checkpoint, Signer};
 use crate::{Error, Jobs};
 
 const SEQUENCER_INTERVAL: Duration = Duration::from_millis(50);
@@ -28,8 +28,8 @@ pub struct BackgroundServices {
     /// Identifies this process as holder of the sequencer lease.
     pub name: String,
     /// The data folder. Checkpoints and their key lie there, outside the database.
-    pub data: PathBuf,
-    pub checkpoint_every: Duration,
+    pub data_dir: PathBuf,
+    pub checkpoint_interval: Duration,
 }
 
 impl std::fmt::Debug for BackgroundServices {
@@ -40,13 +40,13 @@ impl std::fmt::Debug for BackgroundServices {
 
 /// Running background services.
 #[derive(Debug)]
-pub struct Running {
+pub struct BackgroundHandle {
     jobs: JoinSet<()>,
     loops: JoinSet<()>,
     stop: watch::Sender<bool>,
 }
 
-impl Running {
+impl BackgroundHandle {
     /// Stops all services. Work in progress is committed completely or not at all; leases of running jobs are released.
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
@@ -60,14 +60,14 @@ impl Running {
 }
 
 impl BackgroundServices {
-    pub fn start(self) -> Result<Running, LedgerError> {
-        let signer = Signer::open(&self.data.join(CHECKPOINT_KEY_FILE))?;
+    pub fn start(self) -> Result<BackgroundHandle, AuditLogError> {
+        let signer = Signer::open(&self.data_dir.join(CHECKPOINT_KEY_FILE))?;
         let (mut jobs, mut loops) = (JoinSet::new(), JoinSet::new());
         let (stop, stopped) = watch::channel(false);
         self.jobs.clone().start(&mut jobs, &stopped);
         loops.spawn(self.clone().run_sequencer());
         loops.spawn(self.write_checkpoints(signer));
-        Ok(Running { jobs, loops, stop })
+        Ok(BackgroundHandle { jobs, loops, stop })
     }
 
     /// Logs the first of several failures, and the recovery.
@@ -94,8 +94,8 @@ impl BackgroundServices {
 
     /// Numbers all entries and events that have no number yet.
     async fn sequence(&self) -> Result<(), Error> {
-        while self.jobs.record.has_unnumbered().await? {
-            if self.jobs.reviews.number(&self.name).await? == 0 {
+        while self.jobs.database.has_unnumbered().await? {
+            if self.jobs.tasks.sequence_log(&self.name).await? == 0 {
                 // Another process holds the sequencer lease.
                 return Ok(());
             }
@@ -104,7 +104,7 @@ impl BackgroundServices {
     }
 
     async fn write_checkpoints(self, signer: Signer) {
-        let mut tick = interval(self.checkpoint_every);
+        let mut tick = interval(self.checkpoint_interval);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Each checkpoint continues the previous one, also across restarts.
         let mut last: Option<Checkpoint> = match self.last_checkpoint() {
@@ -122,15 +122,15 @@ impl BackgroundServices {
         }
     }
 
-    fn last_checkpoint(&self) -> Result<Option<Checkpoint>, LedgerError> {
-        let text = match std::fs::read_to_string(self.data.join(CHECKPOINT_FILE)) {
+    fn last_checkpoint(&self) -> Result<Option<Checkpoint>, AuditLogError> {
+        let text = match std::fs::read_to_string(self.data_dir.join(CHECKPOINT_FILE)) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         let Some(line) = text.lines().rfind(|line| !line.trim().is_empty()) else { return Ok(None) };
         let last: Checkpoint = serde_json::from_str(line).map_err(std::io::Error::other)?;
-        if last.is_signed() { Ok(Some(last)) } else { Err(LedgerError::Forged) }
+        if last.is_signed() { Ok(Some(last)) } else { Err(AuditLogError::InvalidSignature) }
     }
 
     /// Appends a checkpoint if the log has grown since the last one.
@@ -138,14 +138,15 @@ impl BackgroundServices {
         &self,
         signer: &Signer,
         last: &mut Option<Checkpoint>,
-    ) -> Result<(), LedgerError> {
-        let head = self.jobs.record.audit_head().await?;
+    ) -> Result<(), AuditLogError> {
+        let head = self.jobs.database.audit_head().await?;
         if head.number == 0 || last.as_ref().is_some_and(|last| last.head == head) {
             return Ok(());
         }
-        let checkpoint = signer.checkpoint(&self.jobs.record, last.as_ref(), self.jobs.clock.now()).await?;
+        let checkpoint = signer.checkpoint(&self.jobs.database, last.as_ref(), self.jobs.clock.now()).await?;
         let line = serde_json::to_string(&checkpoint).map_err(std::io::Error::other)?;
-        let mut file = OpenOptions::new().create(true).append(true).open(self.data.join(CHECKPOINT_FILE))?;
+        let mut file =
+            OpenOptions::new().create(true).append(true).open(self.data_dir.join(CHECKPOINT_FILE))?;
         writeln!(file, "{line}")?;
         file.sync_all()?;
         *last = Some(checkpoint);

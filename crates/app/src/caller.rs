@@ -21,25 +21,25 @@ pub struct Caller {
     pub agent_id: Option<String>,
     /// The scopes of the token; a session has all of them.
     pub scopes: BTreeSet<Scope>,
-    pub token_made_by: Option<UserId>,
+    pub token_created_by: Option<UserId>,
     /// How audit entries name the caller.
-    pub who: AuditActor,
+    pub audit_actor: AuditActor,
     /// The revision in `If-Match`: the change applies to this revision only.
     pub if_match: Option<u64>,
     /// When the caller's token expires, if it uses one.
-    pub ends_at: Option<Moment>,
+    pub token_expires_at: Option<Moment>,
     /// Set if the request has an idempotency key: its response is stored in the transaction of its changes.
-    pub keep: Option<IdempotentRequest>,
+    pub idempotent_request: Option<IdempotentRequest>,
 }
 
 impl Caller {
     /// Fails if the token lacks the scope. Roles permit, scopes limit: both are checked.
-    pub fn require(&self, scope: Scope) -> Result<(), Error> {
+    pub fn require_scope(&self, scope: Scope) -> Result<(), Error> {
         if self.scopes.contains(&scope) { Ok(()) } else { Err(Error::Scope(scope)) }
     }
 
     /// Fails if the token lacks a scope that the command needs.
-    pub(crate) fn require_for(&self, command: TaskCommand) -> Result<(), Error> {
+    pub(crate) fn require_scopes_for(&self, command: TaskCommand) -> Result<(), Error> {
         let scopes: &[Scope] = match command {
             TaskCommand::Comment if self.scopes.contains(&Scope::Decide) => &[],
             TaskCommand::Modify
@@ -61,14 +61,14 @@ impl Caller {
             | TaskCommand::Fail
             | TaskCommand::Retry => &[],
         };
-        scopes.iter().try_for_each(|scope| self.require(*scope))
+        scopes.iter().try_for_each(|scope| self.require_scope(*scope))
     }
 
     /// The commands that the caller can give to a task now.
     #[must_use]
-    pub fn allowed(&self, task: &StoredTask, now: Moment) -> Vec<TaskCommand> {
-        let open = task.open_to(&self.actor(), now).into_iter();
-        open.filter(|command| self.require_for(*command).is_ok()).collect()
+    pub fn allowed_commands(&self, task: &StoredTask, now: Moment) -> Vec<TaskCommand> {
+        let open = task.allowed_commands(&self.actor(), now).into_iter();
+        open.filter(|command| self.require_scopes_for(*command).is_ok()).collect()
     }
 
     /// The actor that `domain` decides about. An agent acts as an author for its sponsor, whatever roles the sponsor has.
@@ -81,42 +81,42 @@ impl Caller {
             // The bootstrap token administers, but is not a person: it makes no decisions.
             (None, _) => vec![ActorRole::Admin],
         };
-        let token_made_by = self.token_made_by.clone();
+        let token_made_by = self.token_created_by.clone();
         Actor {
             user: user.map(|user| user.user_id.clone()),
-            parts: roles,
-            token_made_by,
-            by_agent: self.agent_id.is_some(),
-            administers: self.scopes.contains(&Scope::Admin),
+            roles,
+            token_issuer: token_made_by,
+            is_agent: self.agent_id.is_some(),
+            has_admin_scope: self.scopes.contains(&Scope::Admin),
         }
     }
 
     /// Authors, reviewers, administrators and auditors see a task.
     #[must_use]
-    pub fn may_see(&self, task: &StoredTask) -> bool {
-        self.sees_all() || task.is_participant(&self.actor())
+    pub fn can_see(&self, task: &StoredTask) -> bool {
+        self.can_see_all() || task.is_participant(&self.actor())
     }
 
     /// Administrators, auditors and the bootstrap token see everything.
     #[must_use]
-    pub fn sees_all(&self) -> bool {
+    pub fn can_see_all(&self) -> bool {
         self.user
             .as_ref()
-            .is_none_or(|user| self.agent_id.is_none() && (user.has(ADMIN) || user.has(AUDITOR)))
+            .is_none_or(|user| self.agent_id.is_none() && (user.has_role(ADMIN) || user.has_role(AUDITOR)))
     }
 
     /// Whether the caller has both the role and the scope of an administrator.
     #[must_use]
-    pub fn administers(&self) -> bool {
+    pub fn is_admin(&self) -> bool {
         let actor = self.actor();
-        actor.administers && actor.parts.contains(&ActorRole::Admin)
+        actor.has_admin_scope && actor.roles.contains(&ActorRole::Admin)
     }
 
     /// Whether somebody else created the caller's token. Such a caller must not create anything that outlives the token or
     /// hides its creator.
     #[must_use]
-    pub fn is_borrowed(&self) -> bool {
+    pub fn uses_foreign_credentials(&self) -> bool {
         let own = self.user.as_ref().map(|user| &user.user_id);
-        self.token_made_by.as_ref().is_some_and(|creator| Some(creator) != own)
+        self.token_created_by.as_ref().is_some_and(|creator| Some(creator) != own)
     }
 }

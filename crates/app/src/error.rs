@@ -1,6 +1,6 @@
 //! The error type of all services that work on the database.
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
 use ade_store::DatabaseError;
@@ -14,12 +14,12 @@ pub enum Error {
     Exists(String),
     #[error("{0}")]
     Unauthenticated(String),
-    #[error("the token lacks the scope {}; {}", .0.word(), how_to_get(*.0))]
+    #[error("the token lacks the scope {}; {}", .0.as_str(), how_to_get(*.0))]
     Scope(Scope),
     #[error("{0}")]
     Forbidden(String),
     #[error("the request is invalid: {}", list(.0))]
-    Invalid(Vec<Invalid>),
+    Invalid(Vec<InvalidField>),
     /// `domain` refused the command.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -39,12 +39,12 @@ pub enum Error {
     LocksLost,
     /// Concurrent changes won every attempt of an optimistic update.
     #[error("the object is being changed by others; try again")]
-    Overtaken,
+    Conflict,
     /// Some items of a batch were refused, so none was changed.
     #[error("{} items of the batch were refused, so nothing was changed", .0.len())]
     Batch(Vec<(String, Self)>),
     #[error(transparent)]
-    Record(DatabaseError),
+    Database(DatabaseError),
 }
 
 const fn how_to_get(scope: Scope) -> &'static str {
@@ -55,26 +55,26 @@ const fn how_to_get(scope: Scope) -> &'static str {
     }
 }
 
-fn list(faults: &[Invalid]) -> String {
-    let fault = |fault: &Invalid| format!("{} {}", fault.pointer, fault.detail);
+fn list(faults: &[InvalidField]) -> String {
+    let fault = |fault: &InvalidField| format!("{} {}", fault.path, fault.detail);
     faults.iter().map(fault).collect::<Vec<_>>().join("; ")
 }
 
 impl From<DatabaseError> for Error {
     fn from(error: DatabaseError) -> Self {
-        Self::Record(error)
+        Self::Database(error)
     }
 }
 
 impl Error {
     #[must_use]
     pub fn invalid(pointer: &str, detail: impl Into<String>) -> Self {
-        Self::Invalid(vec![Invalid::at(pointer, detail)])
+        Self::Invalid(vec![InvalidField::at(pointer, detail)])
     }
 
     /// Something that the database needs (coordination, the blob folder, the operating system) does not answer.
     #[expect(clippy::needless_pass_by_value, reason = "used as a function in map_err")]
     pub(crate) fn unavailable(reason: impl ToString) -> Self {
-        Self::Record(DatabaseError::Unavailable(reason.to_string()))
+        Self::Database(DatabaseError::Unavailable(reason.to_string()))
     }
 }

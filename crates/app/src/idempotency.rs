@@ -10,7 +10,7 @@ use ade_store::database::{
 };
 use serde_json::Value;
 
-use crate::jobs::Restored;
+use crate::jobs::RestoreResult;
 
 /// What a request created or changed: everything that its response is rendered from.
 #[derive(Debug, Clone, Copy)]
@@ -22,15 +22,15 @@ pub enum Outcome<'a> {
     Approval(&'a StoredTask, &'a str),
     /// The ids of approval requests, and their tasks.
     Batch(&'a [String], &'a [StoredTask]),
-    Restored(&'a Restored),
+    Restored(&'a RestoreResult),
     /// Log output of an agent was stored.
-    Said,
+    LogAppended,
     Comment(&'a Comment),
     User(&'a StoredUser),
     /// A token without its secret, which is never stored.
     Token(&'a StoredToken),
     /// A policy, delegation, registered resource, setting or feature flag.
-    Thing(&'a StoredDocument),
+    Document(&'a StoredDocument),
 }
 
 /// A request with an idempotency key.
@@ -40,7 +40,7 @@ pub struct IdempotentRequest {
     pub owner: String,
     pub key: String,
     /// A digest of the request: the same key with another digest is an error.
-    pub asked: String,
+    pub request_digest: String,
     pub render: Arc<Render>,
 }
 
@@ -59,12 +59,12 @@ impl fmt::Debug for IdempotentRequest {
 impl IdempotentRequest {
     pub(crate) fn response(&self, outcome: Outcome<'_>, now: Moment) -> KeyedResponse {
         let (status, body) = (self.render)(outcome);
-        let response = StoredResponse { asked: self.asked.clone(), status, body };
+        let response = StoredResponse { request_digest: self.request_digest.clone(), status, body };
         (self.owner.clone(), self.key.clone(), now, response)
     }
 
     /// Adds the response to the commit of the changes that it reports.
     pub(crate) fn add_to(&self, commit: &mut Commit, outcome: Outcome<'_>, now: Moment) {
-        commit.answer = Some(self.response(outcome, now));
+        commit.response = Some(self.response(outcome, now));
     }
 }

@@ -23,14 +23,14 @@ pub use accounts::AccountService;
 pub use audit::AuditService;
 pub use caller::Caller;
 pub use error::Error;
-pub use events::{AUDIT, LockEventSink, LockNotice, LogNotices, RecordNotices};
+pub use events::{AUDIT_TARGET, DatabaseEventSink, LockEventSink, LockNotice, LogEventSink};
 pub use idempotency::{IdempotentRequest, Outcome, Render};
 pub use jobs::Jobs;
 pub use locks::{LockMaintenance, LockService};
 pub use rules::RuleService;
 pub use settings::Settings;
 pub use tasks::TaskService;
-pub use worker::{Worker, Working};
+pub use worker::{Worker, WorkerHandle};
 
 /// A new id; ids sort by creation time.
 fn new_id() -> String {

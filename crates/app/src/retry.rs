@@ -14,5 +14,5 @@ pub(crate) async fn retry_on_conflict<T, F: Future<Output = Result<Option<T>, Er
             return Ok(committed);
         }
     }
-    Err(Error::Overtaken)
+    Err(Error::Conflict)
 }

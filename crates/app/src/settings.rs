@@ -4,9 +4,9 @@
 //! The names are a closed list. Lock limits are not among them: they are part of each server's configuration. A setting that
 //! was never set has its default and revision 0.
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use ade_domain::permission::Scope;
-use ade_domain::risk::Thresholds;
+use ade_domain::risk::RiskThresholds;
 use ade_store::database::{DocumentKind, StoredDocument};
 use ade_store::{Database, DatabaseError};
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub struct Settings {
     /// `task:default_timeout`: how long a task without a timeout of its own may run.
     pub task_default_timeout: u64,
     /// `risk:thresholds`: the lowest scores of the risk levels medium, high and critical.
-    pub thresholds: Thresholds,
+    pub thresholds: RiskThresholds,
     /// Flag: in a backlog, tasks of level LOW are approved automatically if their policies allow it.
     pub auto_approve_low_risk: bool,
     /// Flag: approval requests can be decided in batches.
@@ -49,7 +49,7 @@ impl Default for Settings {
             approval_validity: 7 * 86_400,
             approval_backlog_threshold: 1_000,
             task_default_timeout: 300,
-            thresholds: Thresholds::default(),
+            thresholds: RiskThresholds::default(),
             auto_approve_low_risk: false,
             batch_approvals: true,
         }
@@ -116,7 +116,7 @@ struct ThresholdsJson {
 
 /// The description of a setting or feature flag.
 #[must_use]
-pub fn about(name: &str) -> &'static str {
+pub fn description(name: &str) -> &'static str {
     match name {
         "approval:default_timeout" => "seconds that reviewers have before a request escalates",
         "approval:max_timeout" => "upper bound of approval:default_timeout, in seconds",
@@ -132,16 +132,16 @@ pub fn about(name: &str) -> &'static str {
     }
 }
 
-pub fn names() -> impl Iterator<Item = &'static str> {
+pub fn setting_names() -> impl Iterator<Item = &'static str> {
     NUMBERS.iter().map(|number| number.name).chain([THRESHOLDS])
 }
 
-pub fn flags() -> impl Iterator<Item = &'static str> {
+pub fn feature_names() -> impl Iterator<Item = &'static str> {
     FLAGS.iter().map(|(name, _)| *name)
 }
 
 /// Checks the value of a setting.
-pub fn check(name: &str, value: &Value) -> Result<(), Vec<Invalid>> {
+pub fn check(name: &str, value: &Value) -> Result<(), Vec<InvalidField>> {
     Settings::default().set(name, value).map_err(|fault| vec![fault])
 }
 
@@ -150,10 +150,10 @@ impl Settings {
         let mut settings = Self::default();
         for document in database.settings().await? {
             let corrupt = |why: &str| {
-                DatabaseError::Foreign(format!("{} {}: {why}", document.kind.word(), document.id))
+                DatabaseError::Corrupt(format!("{} {}: {why}", document.kind.as_str(), document.id))
             };
             match document.kind {
-                DocumentKind::Setting if names().any(|name| name == document.id) => {
+                DocumentKind::Setting if setting_names().any(|name| name == document.id) => {
                     settings.set(&document.id, &document.body).map_err(|fault| corrupt(&fault.detail))?;
                 }
                 DocumentKind::Feature => {
@@ -169,12 +169,12 @@ impl Settings {
         Ok(settings)
     }
 
-    fn set(&mut self, name: &str, value: &Value) -> Result<(), Invalid> {
+    fn set(&mut self, name: &str, value: &Value) -> Result<(), InvalidField> {
         if name == THRESHOLDS {
             let invalid = || {
                 let detail =
                     "must be {medium, high, critical}, each from 1 to 100 and higher than the previous one";
-                Invalid::at("/value", detail)
+                InvalidField::at("/value", detail)
             };
             let ThresholdsJson { medium, high, critical } =
                 serde_json::from_value(value.clone()).map_err(|_| invalid())?;
@@ -182,24 +182,24 @@ impl Settings {
             if !value.is_object() || medium == 0 || medium >= high || high >= critical || critical > 100 {
                 return Err(invalid());
             }
-            self.thresholds = Thresholds { medium, high, critical };
+            self.thresholds = RiskThresholds { medium, high, critical };
             return Ok(());
         }
         let Some(number) = NUMBERS.iter().find(|number| number.name == name) else {
-            let names: Vec<&str> = names().collect();
-            return Err(Invalid::at("/name", format!("must be one of {}", names.join(", "))));
+            let names: Vec<&str> = setting_names().collect();
+            return Err(InvalidField::at("/name", format!("must be one of {}", names.join(", "))));
         };
         let in_range = value.as_u64().filter(|value| (number.min..=number.max).contains(value));
         *(number.field)(self) = in_range.ok_or_else(|| {
             let detail = format!("must be a whole number between {} and {}", number.min, number.max);
-            Invalid::at("/value", detail)
+            InvalidField::at("/value", detail)
         })?;
         Ok(())
     }
 
     fn value(&mut self, name: &str) -> Option<Value> {
         if name == THRESHOLDS {
-            let Thresholds { medium, high, critical } = self.thresholds;
+            let RiskThresholds { medium, high, critical } = self.thresholds;
             return serde_json::to_value(ThresholdsJson { medium, high, critical }).ok();
         }
         NUMBERS.iter().find(|number| number.name == name).map(|number| Value::from(*(number.field)(self)))
@@ -234,17 +234,22 @@ fn default_of(kind: DocumentKind, name: &str) -> Option<StoredDocument> {
 impl RuleService {
     /// All settings; one that was never set has its default and revision 0.
     pub async fn settings(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
-        self.all(DocumentKind::Setting, names(), caller).await
+        self.all(DocumentKind::Setting, setting_names(), caller).await
     }
 
     pub async fn setting(&self, name: &str, caller: &Caller) -> Result<StoredDocument, Error> {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         self.current(DocumentKind::Setting, name).await
     }
 
-    pub async fn set(&self, name: &str, value: Value, caller: &Caller) -> Result<StoredDocument, Error> {
+    pub async fn set_setting(
+        &self,
+        name: &str,
+        value: Value,
+        caller: &Caller,
+    ) -> Result<StoredDocument, Error> {
         require_admin(caller)?;
-        if names().all(|setting| setting != name) {
+        if setting_names().all(|setting| setting != name) {
             return Err(Error::NotFound("setting"));
         }
         check(name, &value).map_err(Error::Invalid)?;
@@ -253,15 +258,20 @@ impl RuleService {
 
     /// All feature flags; one that was never set has its default and revision 0.
     pub async fn features(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
-        self.all(DocumentKind::Feature, flags(), caller).await
+        self.all(DocumentKind::Feature, feature_names(), caller).await
     }
 
     pub async fn feature(&self, name: &str, caller: &Caller) -> Result<StoredDocument, Error> {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         self.current(DocumentKind::Feature, name).await
     }
 
-    pub async fn switch(&self, name: &str, enabled: bool, caller: &Caller) -> Result<StoredDocument, Error> {
+    pub async fn set_feature(
+        &self,
+        name: &str,
+        enabled: bool,
+        caller: &Caller,
+    ) -> Result<StoredDocument, Error> {
         require_admin(caller)?;
         self.overwrite(DocumentKind::Feature, name, Value::Bool(enabled), "feature.set", caller).await
     }
@@ -272,7 +282,7 @@ impl RuleService {
         names: impl Iterator<Item = &'static str>,
         caller: &Caller,
     ) -> Result<Vec<StoredDocument>, Error> {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         let stored = self.database.settings().await?;
         let current = |name: &str| {
             let found = stored.iter().find(|document| document.kind == kind && document.id == name).cloned();
@@ -282,8 +292,8 @@ impl RuleService {
     }
 
     async fn current(&self, kind: DocumentKind, name: &str) -> Result<StoredDocument, Error> {
-        let default = default_of(kind, name).ok_or(Error::NotFound(kind.word()))?;
-        Ok(self.database.thing(kind, name).await?.unwrap_or(default))
+        let default = default_of(kind, name).ok_or(Error::NotFound(kind.as_str()))?;
+        Ok(self.database.document(kind, name).await?.unwrap_or(default))
     }
 
     async fn overwrite(

@@ -35,7 +35,7 @@ impl Machine {
     }
 
     #[must_use]
-    pub fn line(&self) -> String {
+    pub fn summary(&self) -> String {
         let Self { cpu, cores, memory_mib, kernel, ade_version, build } = self;
         let gib = memory_mib / 1024;
         format!("{cpu}, {cores} cores, {gib} GiB, {kernel}; ade {ade_version} ({build} build)")

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use ade_store::redis::{Bare, InvalidUrl, RedisUrl};
+use ade_store::redis::{InvalidRedisUrl, RedisBaseline, RedisUrl};
 use tempfile::TempDir;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -29,15 +29,15 @@ pub(super) struct BenchRedis {
     pub(super) url: RedisUrl,
     /// The URL with its password.
     address: String,
-    pub(super) bare: Bare,
+    pub(super) bare: RedisBaseline,
 }
 
 impl BenchRedis {
     pub(super) async fn open(address: &str) -> Result<Self, BenchError> {
         let url: RedisUrl = address
             .parse()
-            .map_err(|error: InvalidUrl| BenchError::new(ErrorKind::Input, error.to_string()))?;
-        let bare = Bare::open(&url).await?;
+            .map_err(|error: InvalidRedisUrl| BenchError::new(ErrorKind::Input, error.to_string()))?;
+        let bare = RedisBaseline::open(&url).await?;
         if !bare.is_empty().await? {
             return Err(BenchError::new(
                 ErrorKind::Input,
@@ -55,7 +55,7 @@ impl BenchRedis {
     }
 
     pub(super) async fn clear(&self) -> Result<(), BenchError> {
-        Ok(self.bare.clear().await?)
+        Ok(self.bare.delete_all_keys().await?)
     }
 }
 

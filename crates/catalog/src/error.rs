@@ -21,12 +21,12 @@ pub struct CatalogError {
 
 /// An error at a byte range of the source.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct SourceError {
     pub(crate) span: Range<usize>,
     pub(crate) message: String,
 }
 
-impl Fault {
+impl SourceError {
     pub(crate) fn new(span: Range<usize>, message: impl Into<String>) -> Self {
         Self { span, message: message.into() }
     }
@@ -64,7 +64,7 @@ mod tests {
     fn counts_columns_in_characters() {
         let source = "a = 1\nü = \"x\"\n";
         let at = source.find('x').expect("present");
-        let error = Fault::new(at..at + 1, "two\n  lines").locate("f.toml", source);
+        let error = SourceError::new(at..at + 1, "two\n  lines").locate("f.toml", source);
         assert_eq!((error.line, error.column), (2, 6));
         assert_eq!(error.to_string(), "f.toml:2:6: two; lines");
     }

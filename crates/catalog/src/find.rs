@@ -6,18 +6,18 @@ use crate::pattern::{Part, Pattern};
 
 /// The entry and identifiers of a concrete key.
 #[derive(Debug, Clone)]
-pub struct Found<'a> {
+pub struct KeyMatch<'a> {
     /// The matching entry.
     pub entry: &'a Entry,
     /// The layout that matches.
-    pub spelling: Spelling,
+    pub layout: MatchedLayout,
     /// The identifiers, in the order of the pattern.
-    pub ids: Vec<FoundId<'a>>,
+    pub ids: Vec<MatchedId<'a>>,
 }
 
 /// The layout in which a concrete key is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spelling {
+pub enum MatchedLayout {
     /// The same in both layouts.
     Both,
     /// The plain layout, for standalone servers and Sentinel.
@@ -30,7 +30,7 @@ pub enum Spelling {
 
 /// An identifier in a concrete key.
 #[derive(Debug, Clone)]
-pub struct FoundId<'a> {
+pub struct MatchedId<'a> {
     /// The kind of identifier.
     pub kind: &'a IdKind,
     /// The text in the key.
@@ -50,7 +50,7 @@ enum Strictness {
     Shape,
 }
 
-impl Found<'_> {
+impl KeyMatch<'_> {
     /// Whether every identifier is encoded canonically.
     #[must_use]
     pub fn is_canonical(&self) -> bool {
@@ -62,19 +62,18 @@ impl Catalog {
     /// Finds the entry of a concrete key, channel or group; present patterns take precedence over former ones. Keys whose
     /// identifiers are not encoded canonically are found too; see [`Found::is_canonical`].
     #[must_use]
-    pub fn find(&self, key: &str) -> Option<Found<'_>> {
+    pub fn find(&self, key: &str) -> Option<KeyMatch<'_>> {
         let current = self.entries.iter().flat_map(|entry| {
-            let plain = if entry.plain == entry.cluster { Spelling::Both } else { Spelling::Plain };
-            [(entry, plain, &entry.plain), (entry, Spelling::Cluster, &entry.cluster)]
+            let plain = if entry.plain == entry.cluster { MatchedLayout::Both } else { MatchedLayout::Plain };
+            [(entry, plain, &entry.plain), (entry, MatchedLayout::Cluster, &entry.cluster)]
         });
-        let former = self
-            .entries
-            .iter()
-            .flat_map(|entry| entry.formerly.iter().map(move |pattern| (entry, Spelling::Former, pattern)));
+        let former = self.entries.iter().flat_map(|entry| {
+            entry.formerly.iter().map(move |pattern| (entry, MatchedLayout::Former, pattern))
+        });
         let find = |strictness: Strictness| {
             current.clone().chain(former.clone()).find_map(|(entry, spelling, pattern)| {
                 let ids = self.match_parts(pattern, pattern.parts(), key, strictness, &str::is_empty)?;
-                Some(Found { entry, spelling, ids })
+                Some(KeyMatch { entry, layout: spelling, ids })
             })
         };
         [Strictness::Canonical, Strictness::Members, Strictness::Shape].into_iter().find_map(find)
@@ -93,7 +92,7 @@ impl Catalog {
         text: &str,
         strictness: Strictness,
         at_end: &dyn Fn(&str) -> bool,
-    ) -> Option<Vec<FoundId<'a>>> {
+    ) -> Option<Vec<MatchedId<'a>>> {
         let (first, later) = match parts.split_first() {
             None => return at_end(text).then(Vec::new),
             Some(split) => split,
@@ -104,8 +103,8 @@ impl Catalog {
             Part::Id(number) => *number,
         };
         let kind = self.id(number)?;
-        let prepend = |written: &str, identifier, mut ids: Vec<FoundId<'a>>| {
-            ids.insert(0, FoundId { kind, written: written.to_owned(), identifier });
+        let prepend = |written: &str, identifier, mut ids: Vec<MatchedId<'a>>| {
+            ids.insert(0, MatchedId { kind, written: written.to_owned(), identifier });
             Some(ids)
         };
         match &kind.form {

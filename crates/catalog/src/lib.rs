@@ -28,7 +28,7 @@ pub mod slot;
 pub mod ttl;
 
 pub use error::CatalogError;
-pub use find::Found;
+pub use find::KeyMatch;
 pub use ident::{Identifier, IdentifierError};
 pub use key::Layout;
 pub use model::{Catalog, Entry};

@@ -33,7 +33,7 @@ pub(crate) enum Dialect {
 
 /// An error in a pattern, with its byte offset.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct PatternFault {
+pub(crate) struct PatternError {
     pub(crate) offset: usize,
     pub(crate) message: String,
 }
@@ -94,8 +94,8 @@ impl Pattern {
         separator: char,
         dialect: Dialect,
         resolve_id: impl Fn(&str) -> Result<usize, String>,
-    ) -> Result<Self, PatternFault> {
-        let fault = |offset: usize, message: String| PatternFault { offset, message };
+    ) -> Result<Self, PatternError> {
+        let fault = |offset: usize, message: String| PatternError { offset, message };
         let mut parts: Vec<Part> = Vec::new();
         let mut tag_opened = false;
         let mut tag_open_at = None;
@@ -232,7 +232,7 @@ pub(crate) fn is_identifier_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn parse(text: &str, dialect: Dialect) -> Result<Pattern, PatternFault> {
+    fn parse(text: &str, dialect: Dialect) -> Result<Pattern, PatternError> {
         Pattern::parse(text, ':', dialect, |name| match name {
             "id" => Ok(0),
             "other" => Ok(1),

@@ -268,9 +268,9 @@ fn sanitises_descriptions() {
 #[test]
 fn finds_present_patterns_before_former_ones() {
     let catalog = Catalog::parse("shop.toml", VALID).expect("valid");
-    let spelling = |key: &str| catalog.find(key).map(|found| found.spelling);
-    assert_eq!(spelling("cart:17"), Some(ade_catalog::find::Spelling::Former));
-    assert_eq!(spelling("shop:cart:17:items"), Some(ade_catalog::find::Spelling::Plain));
+    let spelling = |key: &str| catalog.find(key).map(|found| found.layout);
+    assert_eq!(spelling("cart:17"), Some(ade_catalog::find::MatchedLayout::Former));
+    assert_eq!(spelling("shop:cart:17:items"), Some(ade_catalog::find::MatchedLayout::Plain));
     let families = |key: &str| catalog.families_of(key).count();
     assert_eq!(
         [families("shop:cart:17:items"), families("shop:{cart:17}:items"), families("shop:mail")],

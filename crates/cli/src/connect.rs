@@ -12,7 +12,7 @@ use tokio::runtime::Builder;
 
 use crate::commands::config::{self, ConfigFile};
 use crate::commands::login::credentials::Credentials;
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::output::time;
 
 /// A group of subcommands that call a server.
@@ -68,7 +68,7 @@ impl Connection {
         if url.contains("://") {
             return Ok(url);
         }
-        let failure = Failure::new(Kind::Input, format!("{url} is not the URL of a server"));
+        let failure = Failure::new(FailureKind::InvalidInput, format!("{url} is not the URL of a server"));
         Err(failure.hint(format!("write http://{url}")))
     }
 
@@ -78,7 +78,7 @@ impl Connection {
         match stored.flatten() {
             Some(credential) if credential.expires_at.0 <= time::now() => {
                 let message = format!("your sign-in at {url} as {} has expired", credential.user_id);
-                Err(Failure::new(Kind::Input, message)
+                Err(Failure::new(FailureKind::InvalidInput, message)
                     .hint("sign in again with ade login, or remove the sign-in with ade logout"))
             }
             Some(credential) => Ok(credential.token),
@@ -89,7 +89,7 @@ impl Connection {
                     url.trim_end_matches('/') == format!("http://{host}:{}", config.listen.port())
                 });
                 if !is_local {
-                    return Err(Failure::new(Kind::Input, format!("no token for {url}"))
+                    return Err(Failure::new(FailureKind::InvalidInput, format!("no token for {url}"))
                         .hint("sign in with ade login, set ADE_TOKEN, or use --token"));
                 }
                 bootstrap_token(&config.data.join("admin-token"))
@@ -108,7 +108,7 @@ fn non_empty(value: &Option<String>) -> Option<String> {
 
 fn bootstrap_token(file: &Path) -> Result<String, Failure> {
     fs::read_to_string(file).map(|token| token.trim().to_owned()).map_err(|_| {
-        Failure::new(Kind::Input, "no token for the server").hint(format!(
+        Failure::new(FailureKind::InvalidInput, "no token for the server").hint(format!(
             "sign in with ade login, set ADE_TOKEN, or run the command in the folder that contains {}",
             file.display()
         ))
@@ -128,7 +128,9 @@ pub(crate) fn block_on_all_cores(work: impl Future<Output = Result<(), Failure>>
 fn run_on<T>(builder: &mut Builder, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = builder.enable_all().build();
     runtime
-        .map_err(|error| Failure::new(Kind::Unavailable, format!("cannot start the runtime: {error}")))?
+        .map_err(|error| {
+            Failure::new(FailureKind::Unavailable, format!("cannot start the runtime: {error}"))
+        })?
         .block_on(work)
 }
 
@@ -136,15 +138,15 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let message = error.to_string();
         match &error {
-            Error::Unreachable { .. } => Self::new(Kind::Unavailable, message)
+            Error::Unreachable { .. } => Self::new(FailureKind::Unavailable, message)
                 .hint("start a server with ade serve, or name another one with --server"),
-            Error::Foreign { .. } => Self::new(Kind::Unavailable, message)
+            Error::UnexpectedResponse { .. } => Self::new(FailureKind::Unavailable, message)
                 .hint("check that --server is the address of an ADE server"),
             Error::Problem(problem) => {
                 let kind = match problem.status {
-                    401 | 400 | 413 | 422 => Kind::Input,
-                    500..=599 => Kind::Unavailable,
-                    _ => Kind::No,
+                    401 | 400 | 413 | 422 => FailureKind::InvalidInput,
+                    500..=599 => FailureKind::Unavailable,
+                    _ => FailureKind::Negative,
                 };
                 let failure = Self::new(kind, message);
                 match problem_hint(problem) {
@@ -166,7 +168,7 @@ fn problem_hint(problem: &Problem) -> Option<String> {
             Some("wait for the lock with --wait SECONDS; see its holder with ade lock show".to_owned())
         }
         "DEADLOCK_DETECTED" => {
-            let cycle: Vec<CycleEdge> = problem.fact("cycle").unwrap_or_default();
+            let cycle: Vec<CycleEdge> = problem.extension("cycle").unwrap_or_default();
             let wait = |edge: &CycleEdge| format!("{} waited for {}", edge.agent_id, edge.waits_for);
             Some(format!("try again; the cycle was: {}", joined(&cycle, wait)))
         }
@@ -174,11 +176,11 @@ fn problem_hint(problem: &Problem) -> Option<String> {
             Some("the task has changed since you reviewed it; review it again with ade task show".to_owned())
         }
         "BATCH_REFUSED" => {
-            let items: Vec<RefusedItem> = problem.fact("items").unwrap_or_default();
+            let items: Vec<RefusedItem> = problem.extension("items").unwrap_or_default();
             Some(joined(&items, |item| format!("{}: {} ({})", item.approval_id, item.detail, item.code)))
         }
         // A single field error is the message itself.
-        _ => problem.fact::<Vec<FieldError>>("errors").filter(|errors| errors.len() > 1).map(|errors| {
+        _ => problem.extension::<Vec<FieldError>>("errors").filter(|errors| errors.len() > 1).map(|errors| {
             joined(&errors, |error| format!("{} {}", error.pointer, error.detail).trim().to_owned())
         }),
     }

@@ -11,32 +11,32 @@ use crate::output::safe;
 pub(crate) const EXIT_CODES: &str = "Exit codes: 0 success, 1 refused, not found or negative result, 2 invalid arguments or input, 3 the task was rejected, 4 the task failed, 5 a file or server is unavailable, 6 a lock was lost";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FailureKind {
     /// The command worked and its result is negative: not found, refused, outdated.
-    No,
+    Negative,
     /// The arguments or a file of the user are invalid.
-    Input,
+    InvalidInput,
     /// The awaited task was rejected.
-    Rejected,
+    TaskRejected,
     /// The awaited task failed.
-    Failed,
+    TaskFailed,
     /// A file, a stream or a server is unavailable.
     Unavailable,
     /// A lock was lost while it was needed.
-    Lost,
+    LockLost,
     /// Standard output was closed by its reader. Nothing is reported.
-    Hangup,
+    OutputClosed,
 }
 
 #[derive(Debug)]
 pub(crate) struct Failure {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FailureKind,
     message: String,
     hint: Option<String>,
 }
 
 impl Failure {
-    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), hint: None }
     }
 
@@ -52,7 +52,7 @@ impl Failure {
     }
 
     pub(crate) fn report(self) -> ExitCode {
-        if self.kind != Kind::Hangup {
+        if self.kind != FailureKind::OutputClosed {
             let mut err = anstream::stderr().lock();
             // A closed standard error is ignored.
             let _ = writeln!(err, "{} {}", "error:".red().bold(), safe(&self.message));
@@ -61,13 +61,13 @@ impl Failure {
             }
         }
         ExitCode::from(match self.kind {
-            Kind::Hangup => 0,
-            Kind::No => 1,
-            Kind::Input => 2,
-            Kind::Rejected => 3,
-            Kind::Failed => 4,
-            Kind::Unavailable => 5,
-            Kind::Lost => 6,
+            FailureKind::OutputClosed => 0,
+            FailureKind::Negative => 1,
+            FailureKind::InvalidInput => 2,
+            FailureKind::TaskRejected => 3,
+            FailureKind::TaskFailed => 4,
+            FailureKind::Unavailable => 5,
+            FailureKind::LockLost => 6,
         })
     }
 }
@@ -76,8 +76,8 @@ impl Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::BrokenPipe => Self::new(Kind::Hangup, String::new()),
-            _ => Self::new(Kind::Unavailable, format!("cannot write the output: {error}")),
+            io::ErrorKind::BrokenPipe => Self::new(FailureKind::OutputClosed, String::new()),
+            _ => Self::new(FailureKind::Unavailable, format!("cannot write the output: {error}")),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 
 /// Largest request body that a server accepts.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -18,7 +18,7 @@ pub(crate) fn read<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
     let is_stdin = file.as_os_str() == "-";
     let name = if is_stdin { "standard input".to_owned() } else { file.display().to_string() };
     let unreadable =
-        |error: io::Error| Failure::new(Kind::Unavailable, format!("cannot read {name}: {error}"));
+        |error: io::Error| Failure::new(FailureKind::Unavailable, format!("cannot read {name}: {error}"));
     let mut text = String::new();
     let bytes = if is_stdin {
         io::stdin().lock().take(MAX_FILE_BYTES + 1).read_to_string(&mut text)
@@ -26,11 +26,14 @@ pub(crate) fn read<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
         File::open(file).map_err(unreadable)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)
     };
     if bytes.map_err(unreadable)? as u64 > MAX_FILE_BYTES {
-        return Err(Failure::new(Kind::Input, format!("{name} is too large: the limit is 1 MiB")));
+        return Err(Failure::new(
+            FailureKind::InvalidInput,
+            format!("{name} is too large: the limit is 1 MiB"),
+        ));
     }
     let is_json = file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
     parse(&text, is_json).map_err(|error| {
-        Failure::new(Kind::Input, format!("{name} is invalid: {error}"))
+        Failure::new(FailureKind::InvalidInput, format!("{name} is invalid: {error}"))
             .hint("see the page /docs of the server for the fields; YAML and JSON use the same names")
     })
 }

@@ -69,7 +69,7 @@ enum Command {
     /// Measure the performance on this machine and compare it with the targets
     Bench(ade_bench::Args),
     /// Stops the command of `ade lock hold` or of a worker when its parent is gone
-    #[command(hide = true, name = ade_executors::watchdog::NAME)]
+    #[command(hide = true, name = ade_executors::watchdog::SUBCOMMAND)]
     Watchdog,
 }
 

@@ -9,7 +9,7 @@ use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 
 /// Longest line that is read, in bytes.
 const MAX_LINE_LEN: u64 = 4_096;
@@ -66,7 +66,8 @@ pub(crate) async fn new_password(user_id: &str) -> Result<String, Failure> {
     if password("Repeat the new password: ").await? == typed {
         return Ok(typed);
     }
-    Err(Failure::new(Kind::Input, "the passwords differ").hint("nothing was changed; try again"))
+    Err(Failure::new(FailureKind::InvalidInput, "the passwords differ")
+        .hint("nothing was changed; try again"))
 }
 
 /// Reads a password from the next line of standard input.
@@ -76,7 +77,7 @@ pub(crate) fn password_from_stdin() -> Result<String, Failure> {
     let line = line.strip_suffix('\n').unwrap_or(&line);
     let line = line.strip_suffix('\r').unwrap_or(line);
     if line.is_empty() {
-        return Err(Failure::new(Kind::Input, "there is no password on standard input"));
+        return Err(Failure::new(FailureKind::InvalidInput, "there is no password on standard input"));
     }
     Ok(line.to_owned())
 }
@@ -84,15 +85,15 @@ pub(crate) fn password_from_stdin() -> Result<String, Failure> {
 fn open_terminal(prompt: &str) -> Result<File, Failure> {
     File::options().read(true).write(true).open("/dev/tty").map_err(|_| {
         let what = prompt.trim_end_matches([' ', ':']).to_lowercase();
-        Failure::new(Kind::Input, format!("there is no terminal to prompt for the {what}"))
+        Failure::new(FailureKind::InvalidInput, format!("there is no terminal to prompt for the {what}"))
             .hint("name the user as an argument, and pass the password with --password-stdin")
     })
 }
 
 fn nothing_entered() -> Failure {
-    Failure::new(Kind::Input, "nothing was entered")
+    Failure::new(FailureKind::InvalidInput, "nothing was entered")
 }
 
 fn unreadable(error: &io::Error) -> Failure {
-    Failure::new(Kind::Unavailable, format!("cannot read a password: {error}"))
+    Failure::new(FailureKind::Unavailable, format!("cannot read a password: {error}"))
 }

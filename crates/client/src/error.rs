@@ -18,7 +18,7 @@ pub enum Error {
     },
     /// The response is not one of an ADE server, or of an incompatible version.
     #[error("unexpected response from {url}: {cause}; check that this is the address of an ADE server")]
-    Foreign {
+    UnexpectedResponse {
         /// Address of the server.
         url: String,
         /// Status of the response, if the status itself is unexpected.
@@ -30,7 +30,7 @@ pub enum Error {
 
 /// Whether a retry can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// A retry can help: a lock is held, a queue is full, a deadlock was resolved, a server is unavailable.
     Transient,
     /// A retry fails again.
@@ -49,11 +49,11 @@ impl Error {
 
     /// Whether a retry can help.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Unreachable { .. } => Kind::Transient,
+            Self::Unreachable { .. } => ErrorKind::Transient,
             // A proxy may fail temporarily.
-            Self::Foreign { status, .. } => kind_of_status(status.unwrap_or(200)),
+            Self::UnexpectedResponse { status, .. } => kind_of_status(status.unwrap_or(200)),
             Self::Problem(problem) => kind_of_status(problem.status),
         }
     }
@@ -62,15 +62,15 @@ impl Error {
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
         match self {
-            Self::Problem(problem) => problem.fact("retry_after"),
+            Self::Problem(problem) => problem.extension("retry_after"),
             _ => None,
         }
     }
 }
 
-const fn kind_of_status(status: u16) -> Kind {
+const fn kind_of_status(status: u16) -> ErrorKind {
     match status {
-        408 | 423 | 429 | 500..=599 => Kind::Transient,
-        _ => Kind::Permanent,
+        408 | 423 | 429 | 500..=599 => ErrorKind::Transient,
+        _ => ErrorKind::Permanent,
     }
 }

@@ -11,9 +11,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use uuid::Uuid;
 
-use crate::http::Acquired;
-use crate::wire::{AcquireRequest, Grant, HeartbeatRequest, HeldLock, HoldRequest, LockAsk, Mode};
-use crate::{Backoff, Client, Error, Kind};
+use crate::http::AcquireOutcome;
+use crate::wire::{AcquireRequest, Grant, HeartbeatRequest, HeldLocksRequest, LockMode, LockSpec, LockToken};
+use crate::{Backoff, Client, Error, ErrorKind};
 
 /// Of one request; a longer wait takes several.
 const MAX_REQUEST_WAIT: Duration = Duration::from_secs(3_600);
@@ -25,7 +25,7 @@ const MIN_HEARTBEAT_TIMEOUT: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone)]
 pub struct LockRequest {
     /// Names and modes of the locks.
-    pub locks: Vec<(String, Mode)>,
+    pub locks: Vec<(String, LockMode)>,
     /// Agent that holds the locks; `None` for the caller.
     pub agent_id: Option<String>,
     /// Activity of the agent; `None` for a new one, so that guards exclude each other.
@@ -36,7 +36,7 @@ pub struct LockRequest {
     pub wait: Duration,
     /// Time that the owner needs to stop its work. The guard reports a loss so long before the lease ends, and at least a
     /// tenth of the lease before.
-    pub stop_within: Duration,
+    pub stop_grace: Duration,
     /// Purpose, shown to others.
     pub purpose: String,
     /// Priority; see [`AcquireRequest::priority`].
@@ -48,12 +48,12 @@ impl LockRequest {
     #[must_use]
     pub fn new<S: Into<String>>(locks: impl IntoIterator<Item = S>) -> Self {
         Self {
-            locks: locks.into_iter().map(|lock| (lock.into(), Mode::Exclusive)).collect(),
+            locks: locks.into_iter().map(|lock| (lock.into(), LockMode::Exclusive)).collect(),
             agent_id: None,
             holder_id: None,
             ttl: Duration::from_secs(30),
             wait: Duration::from_secs(60),
-            stop_within: Duration::ZERO,
+            stop_grace: Duration::ZERO,
             purpose: String::new(),
             priority: 0,
         }
@@ -62,12 +62,12 @@ impl LockRequest {
 
 /// Why the locks of a guard are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Lost {
+pub enum LostReason {
     /// The server reported it.
     #[error(
         "the lease expired, an administrator broke the lock, a deadlock was resolved, or the lock store lost its data"
     )]
-    Taken,
+    ReportedByServer,
     /// No heartbeat succeeded for so long that the leases may have expired.
     #[error("the server could not be reached before the lease expired")]
     Unreachable,
@@ -87,11 +87,11 @@ pub struct LockGuard {
 
 /// Waits for lease renewals of a guard.
 #[derive(Debug)]
-pub struct Trust {
+pub struct LeaseRenewals {
     state: watch::Receiver<State>,
 }
 
-impl Trust {
+impl LeaseRenewals {
     /// Waits for the next renewal and returns the remaining validity. Never returns once the locks are lost.
     pub async fn renewed(&mut self) -> Duration {
         loop {
@@ -109,7 +109,7 @@ impl Trust {
 #[derive(Debug, Clone, Copy)]
 enum State {
     Valid(Instant),
-    Lost(Lost),
+    Lost(LostReason),
 }
 
 impl LockGuard {
@@ -126,36 +126,41 @@ impl LockGuard {
         // The lease may have started with the first attempt of a request, even if only a repeated one got a response.
         let mut requested_at = Instant::now();
         loop {
-            let error = match client.acquire(&next).await {
-                Ok(Acquired::Granted(grants)) => {
+            let error = match client.acquire_locks(&next).await {
+                Ok(AcquireOutcome::Granted(grants)) => {
                     let heartbeat = Heartbeat {
                         client: client.clone(),
                         agent_id: request.agent_id.clone(),
                         holder_id: holder_id.clone(),
                         locks: lock_tokens(&grants.grants),
                         ttl: request.ttl,
-                        margin: request.stop_within.max(request.ttl / 10).min(request.ttl / 2),
+                        margin: request.stop_grace.max(request.ttl / 10).min(request.ttl / 2),
                     };
                     match Self::start(heartbeat, grants.grants, requested_at).await {
                         Ok(guard) => return Ok(guard),
                         Err(error) => error,
                     }
                 }
-                Ok(Acquired::Ticket(ticket)) => {
+                Ok(AcquireOutcome::Queued(ticket)) => {
                     let cause = format!("ticket {} without a queued request", ticket.ticket);
-                    return Err(Error::Foreign { url: client.url().to_owned(), status: None, cause });
+                    return Err(Error::UnexpectedResponse {
+                        url: client.url().to_owned(),
+                        status: None,
+                        cause,
+                    });
                 }
                 Err(error) => error,
             };
             let has_ended = matches!(error.code(), Some("LOCK_LOST" | "SUPERSEDED" | "CANCELLED"));
-            if (error.kind() == Kind::Permanent && !has_ended) || Instant::now() >= deadline {
+            if (error.kind() == ErrorKind::Permanent && !has_ended) || Instant::now() >= deadline {
                 return Err(error);
             }
             let retry_after = error.retry_after_seconds().map(Duration::from_secs);
-            let delay = backoff.pause(retry_after).min(deadline.saturating_duration_since(Instant::now()));
+            let delay =
+                backoff.next_delay(retry_after).min(deadline.saturating_duration_since(Instant::now()));
             // Without a response the request may still be queued, so the same one is repeated. Otherwise it has ended, and
             // a new one is sent.
-            let may_be_queued = matches!(error, Error::Unreachable { .. } | Error::Foreign { .. })
+            let may_be_queued = matches!(error, Error::Unreachable { .. } | Error::UnexpectedResponse { .. })
                 || matches!(error.code(), Some("STOPPING" | "UNAVAILABLE"));
             if !may_be_queued {
                 next = acquire_request(
@@ -202,19 +207,19 @@ impl LockGuard {
 
     /// Whether the leases are certainly still valid.
     #[must_use]
-    pub fn is_trusted(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         matches!(*self.state.borrow(), State::Valid(until) if Instant::now() < until)
     }
 
     /// Subscribes to lease renewals.
     #[must_use]
-    pub fn trust(&self) -> Trust {
-        Trust { state: self.state.clone() }
+    pub fn renewals(&self) -> LeaseRenewals {
+        LeaseRenewals { state: self.state.clone() }
     }
 
     /// Remaining validity without another renewal.
     #[must_use]
-    pub fn trusted_left(&self) -> Duration {
+    pub fn remaining_validity(&self) -> Duration {
         match *self.state.borrow() {
             State::Valid(until) => until.saturating_duration_since(Instant::now()),
             State::Lost(_) => Duration::ZERO,
@@ -222,12 +227,12 @@ impl LockGuard {
     }
 
     /// Waits until the locks are lost.
-    pub async fn lost(&self) -> Lost {
+    pub async fn lost(&self) -> LostReason {
         let mut state = self.state.clone();
         let lost = state.wait_for(|state| matches!(state, State::Lost(_))).await;
         match lost.map(|state| *state) {
             Ok(State::Lost(lost)) => lost,
-            _ => Lost::Unreachable,
+            _ => LostReason::Unreachable,
         }
     }
 
@@ -238,12 +243,12 @@ impl LockGuard {
     pub async fn release(mut self) -> Result<(), Error> {
         self.is_released = true;
         self.heartbeats.abort();
-        self.client.release(&self.release_request()).await.map(|_| ())
+        self.client.release_locks(&self.release_request()).await.map(|_| ())
     }
 
-    fn release_request(&self) -> HoldRequest {
+    fn release_request(&self) -> HeldLocksRequest {
         let (agent_id, holder_id) = (self.agent_id.clone(), Some(self.holder_id.clone()));
-        HoldRequest { agent_id, holder_id, locks: lock_tokens(&self.grants) }
+        HeldLocksRequest { agent_id, holder_id, locks: lock_tokens(&self.grants) }
     }
 }
 
@@ -256,7 +261,7 @@ impl Drop for LockGuard {
         {
             let (client, request) = (self.client.clone(), self.release_request());
             // If this fails, the leases expire.
-            runtime.spawn(async move { drop(client.release(&request).await) });
+            runtime.spawn(async move { drop(client.release_locks(&request).await) });
         }
     }
 }
@@ -267,7 +272,7 @@ struct Heartbeat {
     client: Client,
     agent_id: Option<String>,
     holder_id: String,
-    locks: Vec<HeldLock>,
+    locks: Vec<LockToken>,
     ttl: Duration,
     /// Time before the end of the lease at which the locks count as lost.
     margin: Duration,
@@ -296,7 +301,7 @@ impl Heartbeat {
             ttl_extension: Some(self.ttl.as_secs_f64()),
             timestamp: None,
         };
-        self.client.heartbeat(&request).await.map(|_| ())
+        self.client.lock_heartbeat(&request).await.map(|_| ())
     }
 
     async fn run(self, sender: watch::Sender<State>, mut valid_until: Instant) {
@@ -304,7 +309,7 @@ impl Heartbeat {
         let mut delay = self.interval();
         let lost = loop {
             tokio::select! {
-                () = sleep_until(valid_until) => break Lost::Unreachable,
+                () = sleep_until(valid_until) => break LostReason::Unreachable,
                 () = sleep(delay) => {}
             }
             let sent_at = Instant::now();
@@ -315,25 +320,27 @@ impl Heartbeat {
                     backoff = Backoff::default();
                     delay = self.interval();
                 }
-                Ok(Err(error)) if error.code() == Some("LOCK_LOST") => break Lost::Taken,
-                Ok(Err(error)) => delay = backoff.pause(error.retry_after_seconds().map(Duration::from_secs)),
-                Err(_) => delay = backoff.pause(None),
+                Ok(Err(error)) if error.code() == Some("LOCK_LOST") => break LostReason::ReportedByServer,
+                Ok(Err(error)) => {
+                    delay = backoff.next_delay(error.retry_after_seconds().map(Duration::from_secs))
+                }
+                Err(_) => delay = backoff.next_delay(None),
             }
             if Instant::now() >= valid_until {
-                break Lost::Unreachable;
+                break LostReason::Unreachable;
             }
         };
         sender.send_replace(State::Lost(lost));
     }
 }
 
-fn lock_tokens(grants: &[Grant]) -> Vec<HeldLock> {
-    let token = |grant: &Grant| HeldLock { lock: grant.lock.clone(), fencing_token: grant.fencing_token };
+fn lock_tokens(grants: &[Grant]) -> Vec<LockToken> {
+    let token = |grant: &Grant| LockToken { lock: grant.lock.clone(), fencing_token: grant.fencing_token };
     grants.iter().map(token).collect()
 }
 
 fn acquire_request(request: &LockRequest, holder_id: &str, wait: Duration) -> AcquireRequest {
-    let spec = |(lock, mode): &(String, Mode)| LockAsk { lock: lock.clone(), mode: Some(*mode) };
+    let spec = |(lock, mode): &(String, LockMode)| LockSpec { lock: lock.clone(), mode: Some(*mode) };
     AcquireRequest {
         locks: request.locks.iter().map(spec).collect(),
         agent_id: request.agent_id.clone(),

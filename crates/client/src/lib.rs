@@ -11,9 +11,9 @@ mod http;
 mod retry;
 pub mod wire;
 
-pub use error::{Error, Kind};
-pub use guard::{LockGuard, LockRequest, Lost, Trust};
-pub use http::{Acquired, Client, Export, SignedIn};
+pub use error::{Error, ErrorKind};
+pub use guard::{LeaseRenewals, LockGuard, LockRequest, LostReason};
+pub use http::{AcquireOutcome, AuditExport, Client, UserSession};
 pub use retry::Backoff;
 
 /// Compiles the examples of the guide.

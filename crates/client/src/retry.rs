@@ -19,7 +19,7 @@ impl Backoff {
     }
 
     /// The next delay, added to the minimum that the server requests.
-    pub fn pause(&mut self, at_least: Option<Duration>) -> Duration {
+    pub fn next_delay(&mut self, at_least: Option<Duration>) -> Duration {
         let jitter = self.ceiling.mul_f64(rand::rng().random_range(0.0..=1.0));
         self.ceiling = (self.ceiling * 2).min(self.max);
         at_least.unwrap_or_default() + jitter
@@ -42,9 +42,9 @@ mod tests {
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(40));
         let mut ceiling = Duration::from_millis(10);
         for _ in 0..10 {
-            assert!(backoff.pause(None) <= ceiling);
+            assert!(backoff.next_delay(None) <= ceiling);
             ceiling = (ceiling * 2).min(Duration::from_millis(40));
         }
-        assert!(backoff.pause(Some(Duration::from_secs(1))) >= Duration::from_secs(1));
+        assert!(backoff.next_delay(Some(Duration::from_secs(1))) >= Duration::from_secs(1));
     }
 }

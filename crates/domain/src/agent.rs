@@ -15,7 +15,7 @@ pub const MAX_QUEUED_TASKS: usize = 1_000;
 /// What an agent and its sponsor declare about it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Profile {
+pub struct AgentProfile {
     pub name: String,
     pub model: Option<String>,
     pub version: Option<String>,
@@ -26,7 +26,7 @@ pub struct Profile {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Status {
+pub enum AgentStatus {
     Active,
     /// It finishes its tasks and takes no new ones.
     Draining,
@@ -38,11 +38,11 @@ pub enum Status {
 /// leak capacity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agent {
-    pub profile: Profile,
+    pub profile: AgentProfile,
     pub max_tasks: u32,
     pub draining: bool,
     /// Registered implicitly because a request named it; removed when idle for a day.
-    pub by_name_only: bool,
+    pub is_auto_registered: bool,
     pub registered_at: Moment,
     pub last_heartbeat: Moment,
     /// The end of each claim's lease, by task.
@@ -54,7 +54,7 @@ pub struct Agent {
 
 /// Why a claim was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoCapacity {
+pub enum CapacityError {
     #[error("the agent has reached its limit of {max_tasks} tasks")]
     Full { max_tasks: u32 },
     #[error("the agent is draining and takes no new tasks")]
@@ -63,12 +63,12 @@ pub enum NoCapacity {
 
 impl Agent {
     #[must_use]
-    pub const fn new(profile: Profile, by_name_only: bool, now: Moment) -> Self {
+    pub const fn new(profile: AgentProfile, is_auto_registered: bool, now: Moment) -> Self {
         Self {
             profile,
             max_tasks: DEFAULT_MAX_TASKS,
             draining: false,
-            by_name_only,
+            is_auto_registered,
             registered_at: now,
             last_heartbeat: now,
             claims: BTreeMap::new(),
@@ -77,13 +77,13 @@ impl Agent {
     }
 
     #[must_use]
-    pub fn status(&self, now: Moment) -> Status {
+    pub fn status(&self, now: Moment) -> AgentStatus {
         if self.last_heartbeat.plus_ms(OFFLINE_AFTER_MS) <= now {
-            Status::Offline
+            AgentStatus::Offline
         } else if self.draining {
-            Status::Draining
+            AgentStatus::Draining
         } else {
-            Status::Active
+            AgentStatus::Active
         }
     }
 
@@ -98,24 +98,24 @@ impl Agent {
     }
 
     /// Claims a task or renews its claim; renewing never shortens the lease. Without capacity the task is queued.
-    pub fn claim(&mut self, task_id: &str, until: Moment, now: Moment) -> Result<(), NoCapacity> {
+    pub fn claim(&mut self, task_id: &str, until: Moment, now: Moment) -> Result<(), CapacityError> {
         self.drop_expired(now);
         if !self.claims.contains_key(task_id) {
             if self.draining {
-                return Err(NoCapacity::Draining);
+                return Err(CapacityError::Draining);
             }
             if self.claims.len() >= self.max_tasks as usize {
-                self.queue(task_id, until, now);
-                return Err(NoCapacity::Full { max_tasks: self.max_tasks });
+                self.enqueue(task_id, until, now);
+                return Err(CapacityError::Full { max_tasks: self.max_tasks });
             }
         }
         self.queued.remove(task_id);
-        self.keep(task_id, until, now);
+        self.restore_claim(task_id, until, now);
         Ok(())
     }
 
     /// Restores or extends a claim that was granted before, without checking capacity.
-    pub fn keep(&mut self, task_id: &str, until: Moment, now: Moment) {
+    pub fn restore_claim(&mut self, task_id: &str, until: Moment, now: Moment) {
         self.drop_expired(now);
         if until > now {
             let end = self.claims.entry(task_id.to_owned()).or_insert(until);
@@ -124,7 +124,7 @@ impl Agent {
     }
 
     /// Counts a task as queued.
-    pub fn queue(&mut self, task_id: &str, until: Moment, now: Moment) {
+    pub fn enqueue(&mut self, task_id: &str, until: Moment, now: Moment) {
         if until > now && (self.queued.len() < MAX_QUEUED_TASKS || self.queued.contains_key(task_id)) {
             self.queued.insert(task_id.to_owned(), until);
         }
@@ -136,7 +136,7 @@ impl Agent {
     }
 
     /// Releases a task; whether it was claimed or queued.
-    pub fn give_back(&mut self, task_id: &str) -> bool {
+    pub fn release(&mut self, task_id: &str) -> bool {
         let was_queued = self.queued.remove(task_id).is_some();
         self.claims.remove(task_id).is_some() || was_queued
     }
@@ -144,7 +144,7 @@ impl Agent {
     /// Removes and returns the tasks that others must recover: all of them once the agent is offline, otherwise those whose
     /// lease expired.
     pub fn recover(&mut self, now: Moment) -> Vec<String> {
-        let is_offline = self.status(now) == Status::Offline;
+        let is_offline = self.status(now) == AgentStatus::Offline;
         let lost: Vec<String> = self
             .claims
             .iter()
@@ -184,7 +184,7 @@ impl RateWindow {
     }
 
     #[must_use]
-    pub fn is_over(&self, now: Moment) -> bool {
+    pub fn is_expired(&self, now: Moment) -> bool {
         self.started_at.plus_ms(WINDOW_MS) <= now
     }
 }
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     fn agent(max_tasks: u32) -> Agent {
-        Agent { max_tasks, ..Agent::new(Profile::default(), false, Moment::default()) }
+        Agent { max_tasks, ..Agent::new(AgentProfile::default(), false, Moment::default()) }
     }
 
     proptest! {
@@ -214,7 +214,7 @@ mod tests {
                     0 => now = now.plus_ms(ms),
                     1 => {
                         model.remove(&id);
-                        agent.give_back(&id);
+                        agent.release(&id);
                     }
                     _ => {
                         let has_capacity = model.contains_key(&id) || model.len() < max as usize;
@@ -239,12 +239,12 @@ mod tests {
         let until = now.plus_ms(60_000);
         assert_eq!(agent.claim("a", until, now), Ok(()));
         agent.draining = true;
-        assert_eq!(agent.status(now), Status::Draining);
+        assert_eq!(agent.status(now), AgentStatus::Draining);
         assert_eq!(agent.claim("a", until, now), Ok(()));
-        assert_eq!(agent.claim("b", until, now), Err(NoCapacity::Draining));
+        assert_eq!(agent.claim("b", until, now), Err(CapacityError::Draining));
         assert!(agent.recover(now).is_empty());
         let later = now.plus_ms(OFFLINE_AFTER_MS);
-        assert_eq!(agent.status(later), Status::Offline);
+        assert_eq!(agent.status(later), AgentStatus::Offline);
         assert_eq!(agent.recover(later), ["a"]);
         assert_eq!(agent.active_tasks(later), 0);
     }
@@ -255,18 +255,18 @@ mod tests {
         let (soon, later) = (now.plus_ms(10), now.plus_ms(20));
         assert_eq!(agent.claim("a", later, now), Ok(()));
         for task in ["b", "b", "c"] {
-            assert_eq!(agent.claim(task, soon, now), Err(NoCapacity::Full { max_tasks: 1 }));
+            assert_eq!(agent.claim(task, soon, now), Err(CapacityError::Full { max_tasks: 1 }));
         }
         assert_eq!((agent.active_tasks(now), agent.queued_tasks(now)), (1, 2));
-        assert!(agent.give_back("a"));
+        assert!(agent.release("a"));
         assert_eq!(agent.claim("b", later, now), Ok(()));
         assert_eq!((agent.active_tasks(now), agent.queued_tasks(now)), (1, 1));
         assert_eq!((agent.active_tasks(soon), agent.queued_tasks(soon)), (1, 0), "it did not retry");
         assert_eq!(agent.claim("b", soon, now), Ok(()), "a late renewal");
         assert_eq!(agent.active_tasks(soon), 1, "does not shorten the lease");
         assert_eq!(agent.active_tasks(later), 0);
-        assert!(agent.give_back("c"), "it was queued");
-        assert!(!agent.give_back("c"));
+        assert!(agent.release("c"), "it was queued");
+        assert!(!agent.release("c"));
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
             assert_eq!(window.admit(1, 3, now), Ok(()));
         }
         assert_eq!(window.admit(1, 3, now.plus_ms(59_999)), Err(now.plus_ms(60_000)));
-        assert!(!window.is_over(now.plus_ms(59_999)));
+        assert!(!window.is_expired(now.plus_ms(59_999)));
         assert_eq!(window.admit(2, 3, now.plus_ms(60_000)), Ok(()));
         assert_eq!(window.admit(2, 3, now.plus_ms(60_000)), Err(now.plus_ms(120_000)));
     }

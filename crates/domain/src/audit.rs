@@ -8,11 +8,11 @@ use serde_json::{Map, Value};
 
 use crate::Moment;
 use crate::people::UserId;
-use crate::task::{Digest, State};
+use crate::task::{Digest, TaskState};
 
 /// The hash that the first entry refers to as its predecessor.
 #[must_use]
-pub fn origin() -> Digest {
+pub fn origin_hash() -> Digest {
     Digest::of_bytes(b"ade-audit-1")
 }
 
@@ -45,8 +45,8 @@ pub struct AuditBody {
     pub object_type: String,
     pub object_id: String,
     pub task_id: Option<String>,
-    pub from: Option<State>,
-    pub to: Option<State>,
+    pub from: Option<TaskState>,
+    pub to: Option<TaskState>,
     /// The revision after the change.
     pub revision: Option<u64>,
     /// The digest of the config at that time.
@@ -58,7 +58,7 @@ pub struct AuditBody {
 
 /// An entry at its position in the chain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct AuditEntry {
     /// The position: starts at 1, without gaps.
     pub number: u64,
     pub previous_hash: Digest,
@@ -69,23 +69,23 @@ pub struct Entry {
 /// The last entry of a chain at some time. Stored elsewhere as a checkpoint, it shows whether the chain still contains that
 /// entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Head {
+pub struct ChainHead {
     pub number: u64,
     pub entry_hash: Digest,
 }
 
-impl Head {
+impl ChainHead {
     /// The head of an empty chain.
     #[must_use]
     pub fn origin() -> Self {
-        Self { number: 0, entry_hash: origin() }
+        Self { number: 0, entry_hash: origin_hash() }
     }
 }
 
 /// The first entry of a chain that is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("entry {number}: {reason}")]
-pub struct Broken {
+pub struct ChainError {
     pub number: u64,
     pub reason: String,
 }
@@ -105,36 +105,36 @@ fn hash(number: u64, previous: Digest, body: &AuditBody) -> Result<Digest, NotCa
     Digest::of(&Chained { number: number.to_string(), previous_hash: previous, body }).ok_or(NotCanonical)
 }
 
-pub fn append(head: Head, body: AuditBody) -> Result<Entry, NotCanonical> {
+pub fn append(head: ChainHead, body: AuditBody) -> Result<AuditEntry, NotCanonical> {
     let number = head.number + 1;
     let entry_hash = hash(number, head.entry_hash, &body)?;
-    Ok(Entry { number, previous_hash: head.entry_hash, entry_hash, body })
+    Ok(AuditEntry { number, previous_hash: head.entry_hash, entry_hash, body })
 }
 
 /// Verifies a chain entry by entry.
 #[derive(Debug, Clone)]
-pub struct Walk {
-    head: Head,
-    checkpoint: Option<Head>,
+pub struct ChainVerifier {
+    head: ChainHead,
+    checkpoint: Option<ChainHead>,
 }
 
-impl Walk {
+impl ChainVerifier {
     /// Starts at the first entry. The chain must contain the checkpoint.
     #[must_use]
-    pub fn new(checkpoint: Option<Head>) -> Self {
-        Self { head: Head::origin(), checkpoint }
+    pub fn new(checkpoint: Option<ChainHead>) -> Self {
+        Self { head: ChainHead::origin(), checkpoint }
     }
 
     /// Starts after an entry that is trusted.
     #[must_use]
-    pub const fn from(trusted: Head) -> Self {
+    pub const fn from_trusted(trusted: ChainHead) -> Self {
         Self { head: trusted, checkpoint: Some(trusted) }
     }
 
     /// Verifies the next entry.
-    pub fn step(&mut self, entry: &Entry) -> Result<(), Broken> {
+    pub fn verify(&mut self, entry: &AuditEntry) -> Result<(), ChainError> {
         let expected = self.head.number + 1;
-        let broken = |reason: String| Err(Broken { number: expected, reason });
+        let broken = |reason: String| Err(ChainError { number: expected, reason });
         if entry.number != expected {
             let problem = if entry.number > expected { "is missing" } else { "is out of order" };
             return broken(format!("{problem}: found entry {} instead", entry.number));
@@ -146,7 +146,7 @@ impl Walk {
             Ok(hash) if hash == entry.entry_hash => {}
             _ => return broken("was changed: its content does not match its hash".to_owned()),
         }
-        self.head = Head { number: entry.number, entry_hash: entry.entry_hash };
+        self.head = ChainHead { number: entry.number, entry_hash: entry.entry_hash };
         match self.checkpoint {
             Some(checkpoint)
                 if checkpoint.number == entry.number && checkpoint.entry_hash != entry.entry_hash =>
@@ -158,9 +158,9 @@ impl Walk {
     }
 
     /// Ends the verification: the chain must reach the checkpoint.
-    pub fn end(self) -> Result<Head, Broken> {
+    pub fn finish(self) -> Result<ChainHead, ChainError> {
         match self.checkpoint {
-            Some(checkpoint) if checkpoint.number > self.head.number => Err(Broken {
+            Some(checkpoint) if checkpoint.number > self.head.number => Err(ChainError {
                 number: self.head.number + 1,
                 reason: format!(
                     "is missing: the log was truncated; the checkpoint has {} entries",
@@ -185,8 +185,8 @@ mod tests {
             object_type: "task".to_owned(),
             object_id: "t".to_owned(),
             task_id: None,
-            from: Some(State::Draft),
-            to: Some(State::Submitted),
+            from: Some(TaskState::Draft),
+            to: Some(TaskState::Submitted),
             revision: Some(2),
             digest: None,
             reason: Some(text.to_owned()),
@@ -195,31 +195,33 @@ mod tests {
         }
     }
 
-    fn chain(length: usize) -> Vec<Entry> {
-        let mut entries: Vec<Entry> = Vec::new();
+    fn chain(length: usize) -> Vec<AuditEntry> {
+        let mut entries: Vec<AuditEntry> = Vec::new();
         for number in 0..length {
-            let head = entries
-                .last()
-                .map_or_else(Head::origin, |last| Head { number: last.number, entry_hash: last.entry_hash });
+            let head = entries.last().map_or_else(ChainHead::origin, |last| ChainHead {
+                number: last.number,
+                entry_hash: last.entry_hash,
+            });
             entries.push(append(head, body(&number.to_string())).expect("plain text"));
         }
         entries
     }
 
-    fn verify(entries: &[Entry], checkpoint: Option<Head>) -> Result<Head, Broken> {
-        let mut verifier = Walk::new(checkpoint);
-        entries.iter().try_for_each(|entry| verifier.step(entry))?;
-        verifier.end()
+    fn verify(entries: &[AuditEntry], checkpoint: Option<ChainHead>) -> Result<ChainHead, ChainError> {
+        let mut verifier = ChainVerifier::new(checkpoint);
+        entries.iter().try_for_each(|entry| verifier.verify(entry))?;
+        verifier.finish()
     }
 
     #[test]
     fn detects_changed_removed_reordered_and_truncated_entries() {
         let intact = chain(5);
-        let head = |number: usize| Head { number: number as u64, entry_hash: intact[number - 1].entry_hash };
+        let head =
+            |number: usize| ChainHead { number: number as u64, entry_hash: intact[number - 1].entry_hash };
         assert_eq!(verify(&intact, None), Ok(head(5)));
         assert_eq!(verify(&intact, Some(head(3))), Ok(head(5)));
         let number =
-            |entries: &[Entry], checkpoint| verify(entries, checkpoint).expect_err("detected").number;
+            |entries: &[AuditEntry], checkpoint| verify(entries, checkpoint).expect_err("detected").number;
 
         let mut edited = intact.clone();
         edited[2].body.reason = Some("something else".to_owned());
@@ -241,7 +243,7 @@ mod tests {
         let mut rewritten = intact[..2].to_vec();
         for text in ["x", "y", "z"] {
             let last = rewritten.last().expect("two");
-            let head = Head { number: last.number, entry_hash: last.entry_hash };
+            let head = ChainHead { number: last.number, entry_hash: last.entry_hash };
             rewritten.push(append(head, body(text)).expect("plain text"));
         }
         assert!(verify(&rewritten, None).is_ok());

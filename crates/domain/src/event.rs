@@ -61,11 +61,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::task::TABLE;
+    use crate::task::TRANSITIONS;
 
     #[test]
     fn every_command_of_a_task_has_one_event_and_only_assignment_has_no_name() {
-        let commands: BTreeSet<String> = TABLE.iter().map(|(_, command, _)| command.to_string()).collect();
+        let commands: BTreeSet<String> =
+            TRANSITIONS.iter().map(|(_, command, _)| command.to_string()).collect();
         let events: BTreeSet<String> =
             commands.iter().map(|command| event_name(&format!("task.{command}"))).collect();
         assert_eq!(events.len(), commands.len(), "{events:?}");

@@ -57,7 +57,7 @@ pub struct User {
 
 impl User {
     #[must_use]
-    pub fn has(&self, role: &str) -> bool {
+    pub fn has_role(&self, role: &str) -> bool {
         self.roles.contains(role)
     }
 }
@@ -79,7 +79,7 @@ impl People {
 
     /// Active users with a role, ordered by id.
     pub fn with_role<'a>(&'a self, role: &'a str) -> impl Iterator<Item = &'a User> {
-        self.0.values().filter(move |user| user.active && user.has(role))
+        self.0.values().filter(move |user| user.active && user.has_role(role))
     }
 }
 

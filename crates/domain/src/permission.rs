@@ -35,7 +35,7 @@ pub const ACTOR_ROLES: [ActorRole; 4] =
     [ActorRole::Author, ActorRole::Reviewer, ActorRole::Admin, ActorRole::System];
 
 /// For each permission, the roles that grant it.
-pub const MATRIX: [(Permission, &[ActorRole]); 7] = [
+pub const PERMISSION_MATRIX: [(Permission, &[ActorRole]); 7] = [
     (Permission::CreateTask, &[ActorRole::Author, ActorRole::Admin]),
     (Permission::Submit, &[ActorRole::Author, ActorRole::Admin]),
     (Permission::Decide, &[ActorRole::Reviewer, ActorRole::Admin]),
@@ -48,7 +48,7 @@ pub const MATRIX: [(Permission, &[ActorRole]); 7] = [
 /// Whether one of the roles grants a permission.
 #[must_use]
 pub fn is_permitted(roles: &[ActorRole], permission: Permission) -> bool {
-    MATRIX
+    PERMISSION_MATRIX
         .iter()
         .any(|(row, granting)| *row == permission && roles.iter().any(|role| granting.contains(role)))
 }
@@ -63,7 +63,7 @@ pub fn actor_roles(user: &User) -> Vec<ActorRole> {
         ActorRole::System => SYSTEM,
     };
     if user.active {
-        ACTOR_ROLES.into_iter().filter(|role| user.has(name(*role))).collect()
+        ACTOR_ROLES.into_iter().filter(|role| user.has_role(name(*role))).collect()
     } else {
         Vec::new()
     }
@@ -90,7 +90,7 @@ impl Scope {
     pub const ALL: [Self; 5] = [Self::Read, Self::Propose, Self::Lock, Self::Decide, Self::Admin];
 
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Propose => "propose",

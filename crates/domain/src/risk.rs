@@ -9,23 +9,23 @@ pub const ASSESSED_BY: &str = "ade-risk-1";
 /// The criticality of a resource that is not registered.
 pub const UNREGISTERED_CRITICALITY: u8 = 50;
 /// The failure rate covers at most this many finished tasks of a type.
-pub const HISTORY: u32 = 50;
+pub const MAX_HISTORY: u32 = 50;
 /// With fewer finished tasks the failure rate counts as zero.
 const MIN_HISTORY: u32 = 5;
 const MAX_FACTOR: u64 = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Facts {
-    pub resources: Vec<Registered>,
+pub struct RiskInputs {
+    pub resources: Vec<RegisteredResource>,
     /// None without a usable preview: then the magnitude counts as the highest.
-    pub changes: Option<Changes>,
+    pub changes: Option<ChangeCounts>,
     /// Of the same task type.
-    pub history: History,
+    pub history: FailureHistory,
 }
 
 /// A resource with its entry in the registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Registered {
+pub struct RegisteredResource {
     /// As `type:id`.
     pub resource: String,
     /// From 0 to 100; none if it is not registered.
@@ -36,27 +36,27 @@ pub struct Registered {
 
 /// How many items a preview changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Changes {
+pub struct ChangeCounts {
     pub created_or_changed: u64,
     pub deleted: u64,
 }
 
 /// How the last finished tasks ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct History {
+pub struct FailureHistory {
     pub finished: u32,
     pub failed: u32,
 }
 
 /// The lowest score of each level above low.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Thresholds {
+pub struct RiskThresholds {
     pub medium: u8,
     pub high: u8,
     pub critical: u8,
 }
 
-impl Default for Thresholds {
+impl Default for RiskThresholds {
     fn default() -> Self {
         Self { medium: 25, high: 50, critical: 75 }
     }
@@ -66,7 +66,7 @@ impl Default for Thresholds {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum Level {
+pub enum RiskLevel {
     Low,
     Medium,
     High,
@@ -77,8 +77,8 @@ pub enum Level {
 pub struct Risk {
     /// From 0 to 100.
     pub score: u8,
-    pub level: Level,
-    pub factors: Vec<Factor>,
+    pub level: RiskLevel,
+    pub factors: Vec<RiskFactor>,
     /// The version of the scoring method.
     pub assessed_by: String,
 }
@@ -86,7 +86,7 @@ pub struct Risk {
 /// A factor of the risk score.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Factor {
+pub struct RiskFactor {
     pub name: String,
     /// From 0 to 100.
     pub value: f64,
@@ -107,7 +107,7 @@ struct ExactFactor {
 }
 
 #[must_use]
-pub fn assess(inputs: &Facts, thresholds: Thresholds) -> Risk {
+pub fn assess(inputs: &RiskInputs, thresholds: RiskThresholds) -> Risk {
     let factors = [criticality(inputs), magnitude(inputs), blast_radius(inputs), failure_rate(inputs)];
     // Over the product of all divisors, so that nothing is rounded before the end. Only one of them is not 1.
     let common: u64 = factors.iter().map(|factor| factor.divisor).product();
@@ -125,8 +125,8 @@ pub fn assess(inputs: &Facts, thresholds: Thresholds) -> Risk {
 
 impl ExactFactor {
     #[expect(clippy::cast_precision_loss, reason = "the numbers are below 2^53")]
-    fn into_factor(self) -> Factor {
-        Factor {
+    fn into_factor(self) -> RiskFactor {
+        RiskFactor {
             name: self.name.to_owned(),
             value: self.value as f64 / self.divisor as f64,
             weight: self.tenths as f64 / 10.0,
@@ -137,21 +137,21 @@ impl ExactFactor {
 }
 
 #[must_use]
-pub const fn level(score: u8, thresholds: Thresholds) -> Level {
+pub const fn level(score: u8, thresholds: RiskThresholds) -> RiskLevel {
     if score < thresholds.medium {
-        Level::Low
+        RiskLevel::Low
     } else if score < thresholds.high {
-        Level::Medium
+        RiskLevel::Medium
     } else if score < thresholds.critical {
-        Level::High
+        RiskLevel::High
     } else {
-        Level::Critical
+        RiskLevel::Critical
     }
 }
 
-fn criticality(inputs: &Facts) -> ExactFactor {
+fn criticality(inputs: &RiskInputs) -> ExactFactor {
     let criticality =
-        |resource: &Registered| resource.criticality.unwrap_or(UNREGISTERED_CRITICALITY).min(100);
+        |resource: &RegisteredResource| resource.criticality.unwrap_or(UNREGISTERED_CRITICALITY).min(100);
     let highest = inputs.resources.iter().max_by_key(|resource| criticality(resource));
     let (value, why) = match highest {
         None => (0, "no resources".to_owned()),
@@ -166,10 +166,10 @@ fn criticality(inputs: &Facts) -> ExactFactor {
     ExactFactor { name: "resource_criticality", tenths: 4, value: value.into(), divisor: 1, why }
 }
 
-fn magnitude(inputs: &Facts) -> ExactFactor {
+fn magnitude(inputs: &RiskInputs) -> ExactFactor {
     let (value, why) = match inputs.changes {
         None => (MAX_FACTOR, "without a preview the highest value counts".to_owned()),
-        Some(Changes { created_or_changed, deleted }) => {
+        Some(ChangeCounts { created_or_changed, deleted }) => {
             let points = created_or_changed.saturating_mul(5).saturating_add(deleted.saturating_mul(15));
             let why = format!("5 × {created_or_changed} created or changed + 15 × {deleted} deleted");
             (points.min(MAX_FACTOR), why)
@@ -178,7 +178,7 @@ fn magnitude(inputs: &Facts) -> ExactFactor {
     ExactFactor { name: "change_magnitude", tenths: 3, value, divisor: 1, why }
 }
 
-fn blast_radius(inputs: &Facts) -> ExactFactor {
+fn blast_radius(inputs: &RiskInputs) -> ExactFactor {
     let mut dependents: Vec<&str> =
         inputs.resources.iter().flat_map(|resource| &resource.dependents).map(String::as_str).collect();
     dependents.sort_unstable();
@@ -190,8 +190,8 @@ fn blast_radius(inputs: &Facts) -> ExactFactor {
     ExactFactor { name: "blast_radius", tenths: 2, value, divisor: 1, why }
 }
 
-fn failure_rate(inputs: &Facts) -> ExactFactor {
-    let History { finished, failed } = inputs.history;
+fn failure_rate(inputs: &RiskInputs) -> ExactFactor {
+    let FailureHistory { finished, failed } = inputs.history;
     let (value, divisor, why) = if finished < MIN_HISTORY {
         (0, 1, format!("only {finished} finished tasks of this type; at least {MIN_HISTORY} are needed"))
     } else {
@@ -213,35 +213,36 @@ mod tests {
         changes: Option<(u64, u64)>,
         dependents: usize,
         history: (u32, u32),
-    ) -> Facts {
-        let resources = criticality.iter().enumerate().map(|(number, criticality)| Registered {
+    ) -> RiskInputs {
+        let resources = criticality.iter().enumerate().map(|(number, criticality)| RegisteredResource {
             resource: format!("database:{number}"),
             criticality: *criticality,
             dependents: (0..dependents).map(|other| format!("service:{other}")).collect(),
         });
-        Facts {
+        RiskInputs {
             resources: resources.collect(),
-            changes: changes.map(|(created_or_changed, deleted)| Changes { created_or_changed, deleted }),
-            history: History { finished: history.0, failed: history.1 },
+            changes: changes
+                .map(|(created_or_changed, deleted)| ChangeCounts { created_or_changed, deleted }),
+            history: FailureHistory { finished: history.0, failed: history.1 },
         }
     }
 
     #[test]
     fn computes_exact_scores() {
         for (inputs, score, level) in [
-            (inputs(&[], Some((0, 0)), 0, (0, 0)), 0, Level::Low),
+            (inputs(&[], Some((0, 0)), 0, (0, 0)), 0, RiskLevel::Low),
             // 0.4 × 50 + 0.3 × 5 + 0.2 × 10 = 23.5, half up.
-            (inputs(&[None], Some((1, 0)), 0, (4, 4)), 24, Level::Low),
+            (inputs(&[None], Some((1, 0)), 0, (4, 4)), 24, RiskLevel::Low),
             // 0.4 × 80 + 0.3 × 35 + 0.2 × 30 + 0.1 × 20 = 50.5.
-            (inputs(&[Some(80)], Some((1, 2)), 2, (5, 1)), 51, Level::High),
+            (inputs(&[Some(80)], Some((1, 2)), 2, (5, 1)), 51, RiskLevel::High),
             // 36 + 3 + 4 + 14.2857… / 10 = 44.43: the failure rate is not rounded separately.
-            (inputs(&[Some(90), Some(10)], Some((2, 0)), 0, (7, 1)), 44, Level::Medium),
-            (inputs(&[Some(100)], None, 9, (50, 50)), 100, Level::Critical),
-            (inputs(&[Some(100); 12], Some((u64::MAX, u64::MAX)), 0, (50, 0)), 90, Level::Critical),
+            (inputs(&[Some(90), Some(10)], Some((2, 0)), 0, (7, 1)), 44, RiskLevel::Medium),
+            (inputs(&[Some(100)], None, 9, (50, 50)), 100, RiskLevel::Critical),
+            (inputs(&[Some(100); 12], Some((u64::MAX, u64::MAX)), 0, (50, 0)), 90, RiskLevel::Critical),
             // 0.4 × 100 + 0.3 × 100 + 0.2 × 50: dependents are counted once, however many resources they depend on.
-            (inputs(&[Some(100), Some(100)], None, 3, (0, 0)), 80, Level::Critical),
+            (inputs(&[Some(100), Some(100)], None, 3, (0, 0)), 80, RiskLevel::Critical),
         ] {
-            let risk = assess(&inputs, Thresholds::default());
+            let risk = assess(&inputs, RiskThresholds::default());
             assert_eq!((risk.score, risk.level), (score, level), "{risk:?}");
         }
     }
@@ -254,7 +255,7 @@ mod tests {
             dependents in 0..5_usize,
             (finished, failed) in (0..=50_u32).prop_flat_map(|finished| (Just(finished), 0..=finished)),
         ) {
-            let risk = assess(&inputs(&criticality, changes, dependents, (finished, failed)), Thresholds::default());
+            let risk = assess(&inputs(&criticality, changes, dependents, (finished, failed)), RiskThresholds::default());
             let sum: f64 = risk.factors.iter().map(|factor| factor.contribution).sum();
             prop_assert!((sum - f64::from(risk.score)).abs() < 0.5 + 1e-9, "{sum} and {}", risk.score);
             for factor in &risk.factors {

@@ -20,17 +20,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use ade_domain::task::{Preview, PreviewChange};
 use serde_json::{Map, Value};
 
-pub use command::{Command, CommandLimits, InvalidTemplate, Template};
-pub use files::{Files, InvalidRoot};
-pub use http::{Http, client};
-pub use noop::Noop;
-pub use output::{Output, Secrets};
-pub use run::{Halt, Halted, Run};
-pub use sql::Sql;
+pub use command::{CommandExecutor, CommandLimits, CommandTemplate, InvalidTemplate};
+pub use files::{FilesExecutor, InvalidRoot};
+pub use http::{HttpExecutor, client};
+pub use noop::NoopExecutor;
+pub use output::{RunOutput, Secrets};
+pub use run::{Run, StopReason, StopSignal};
+pub use sql::SqlExecutor;
 
 /// The parameters of a task, as its author wrote them.
 pub type Parameters = Map<String, Value>;
@@ -43,20 +43,20 @@ pub const MAX_DIFF_BYTES: usize = 262_144;
 
 /// Whether a worker that lost its lease can still change something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fence {
+pub enum Fencing {
     /// It cannot, once [`Executor::resolve_outcome`] has returned: that call waits for the worker or blocks it.
     Fenced,
     /// It may.
-    Open,
+    Unfenced,
 }
 
 /// What an attempt whose worker is lost has changed, judged by its effects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Settled {
-    Nothing,
-    Everything,
+pub enum AttemptOutcome {
+    NotApplied,
+    Applied,
     /// Never returned by executors that change everything or nothing.
-    Part,
+    PartiallyApplied,
 }
 
 /// Why a preview, an apply or a rollback did not succeed.
@@ -65,53 +65,58 @@ pub enum Settled {
 pub struct Failure {
     /// For people. It contains no secrets of the configuration.
     pub message: String,
-    pub changed: Changed,
+    pub side_effects: SideEffects,
     /// Whether a later attempt may succeed. Only meaningful if nothing was changed.
-    pub again: bool,
+    pub is_retryable: bool,
     /// Set if the run was stopped from outside.
-    pub halted: Option<Halt>,
+    pub stop_reason: Option<StopReason>,
 }
 
 /// What a failed operation has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Changed {
-    Nothing,
+pub enum SideEffects {
+    None,
     /// It changed something and has already rolled it back.
-    Undone,
+    RolledBack,
     /// It changed something that a rollback can undo.
-    Something,
+    Remaining,
     Unknown,
 }
 
 impl Failure {
     /// Nothing was changed, and a retry would fail in the same way.
     #[must_use]
-    pub fn refused(message: impl Into<String>) -> Self {
-        Self { message: message.into(), changed: Changed::Nothing, again: false, halted: None }
+    pub fn permanent(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            side_effects: SideEffects::None,
+            is_retryable: false,
+            stop_reason: None,
+        }
     }
 
     /// Nothing was changed, and a retry may succeed.
     #[must_use]
-    pub fn not_now(message: impl Into<String>) -> Self {
-        Self { again: true, ..Self::refused(message) }
+    pub fn retryable(message: impl Into<String>) -> Self {
+        Self { is_retryable: true, ..Self::permanent(message) }
     }
 
     #[must_use]
-    pub fn after(side_effects: Changed, message: impl Into<String>) -> Self {
-        Self { changed: side_effects, ..Self::refused(message) }
+    pub fn with_side_effects(side_effects: SideEffects, message: impl Into<String>) -> Self {
+        Self { side_effects, ..Self::permanent(message) }
     }
 
     /// After a lost lease the task may be retried if nothing was changed.
     #[must_use]
-    pub fn stopped(reason: Halt, side_effects: Changed) -> Self {
-        let is_retryable = reason == Halt::Lost && side_effects == Changed::Nothing;
-        let failure = Self::after(side_effects, reason.message(None));
-        Self { halted: Some(reason), again: is_retryable, ..failure }
+    pub fn stopped(reason: StopReason, side_effects: SideEffects) -> Self {
+        let is_retryable = reason == StopReason::LeaseLost && side_effects == SideEffects::None;
+        let failure = Self::with_side_effects(side_effects, reason.message(None));
+        Self { stop_reason: Some(reason), is_retryable, ..failure }
     }
 
     /// The same failure of a rollback: what was applied is still there.
     pub(crate) fn not_rolled_back(self) -> Self {
-        Self { changed: Changed::Something, ..self }
+        Self { side_effects: SideEffects::Remaining, ..self }
     }
 }
 
@@ -119,7 +124,7 @@ impl Failure {
 pub trait Executor: Send + Sync {
     /// Validates the parameters without I/O and returns every violation, each with a JSON pointer relative to the parameters, such
     /// as `/files/0/path`. Problems that depend on outside state are found by the preview.
-    fn check(&self, parameters: &Parameters) -> Result<(), Vec<Invalid>>;
+    fn validate(&self, parameters: &Parameters) -> Result<(), Vec<InvalidField>>;
 
     /// Determines what would change. Returns an error only if that cannot be determined; changes that would fail are listed in the
     /// errors of the preview.
@@ -127,7 +132,7 @@ pub trait Executor: Send + Sync {
 
     /// Collects everything that a rollback will need. The caller stores these bytes as the stash of the attempt before it calls
     /// [`Self::apply`].
-    fn stash<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>>;
+    fn prepare_rollback<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>>;
 
     /// Applies the task. Returns soon after the run is stopped, and then reports what was changed.
     fn apply<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>>;
@@ -138,21 +143,27 @@ pub trait Executor: Send + Sync {
     /// Determines what an attempt has changed whose worker is lost, or whose last response was lost, and blocks that attempt: it can
     /// change nothing afterwards. Unless nothing was changed, the caller must then call [`Self::roll_back`] or
     /// [`Self::clean_up`], because other attempts may wait for that. Only called for executors with [`Fencing::Fenced`].
-    fn settle<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<Settled, Failure>> {
-        Box::pin(async { Err(Failure::after(Changed::Unknown, "the effects cannot be determined")) })
+    fn resolve_outcome<'a>(
+        &'a self,
+        _: &'a Run,
+        _: &'a [u8],
+    ) -> BoxFuture<'a, Result<AttemptOutcome, Failure>> {
+        Box::pin(async {
+            Err(Failure::with_side_effects(SideEffects::Unknown, "the effects cannot be determined"))
+        })
     }
 
     /// Removes what an attempt has left for its own use besides its rollback data. Called once the attempt will change nothing more.
-    fn forget<'a>(&'a self, _task_id: &'a str, _attempt: u64) -> BoxFuture<'a, ()> {
+    fn clean_up<'a>(&'a self, _task_id: &'a str, _attempt: u64) -> BoxFuture<'a, ()> {
         Box::pin(async {})
     }
 
-    fn fence(&self) -> Fence {
-        Fence::Open
+    fn fencing(&self) -> Fencing {
+        Fencing::Unfenced
     }
 
     /// Whether [`Self::apply`] has no effects. Then no rollback data is stored and the start of the attempt is not recorded.
-    fn changes_nothing(&self) -> bool {
+    fn is_noop(&self) -> bool {
         false
     }
 
@@ -174,12 +185,12 @@ impl std::fmt::Debug for Executors {
 }
 
 impl Executors {
-    pub fn add(&mut self, place: impl Into<String>, executor: Arc<dyn Executor>) {
+    pub fn insert(&mut self, place: impl Into<String>, executor: Arc<dyn Executor>) {
         self.places.insert(place.into(), executor);
     }
 
     #[must_use]
-    pub fn at(&self, place: &str) -> Option<&Arc<dyn Executor>> {
+    pub fn get(&self, place: &str) -> Option<&Arc<dyn Executor>> {
         self.places.get(place)
     }
 
@@ -191,7 +202,7 @@ impl Executors {
 /// A preview in state READY. Its fingerprint covers the changes without their diffs, which are only for people; `before` and
 /// `after` identify a change.
 #[must_use]
-pub fn preview_of(changes: Vec<PreviewChange>, warnings: Vec<String>, errors: Vec<String>) -> Preview {
+pub fn ready_preview(changes: Vec<PreviewChange>, warnings: Vec<String>, errors: Vec<String>) -> Preview {
     let fingerprint = Preview::fingerprint_of(&changes);
     Preview { changes, warnings, errors, fingerprint, ..Preview::ready() }
 }
@@ -202,5 +213,5 @@ pub(crate) async fn preview_within(
     preview: impl Future<Output = Result<Preview, Failure>>,
 ) -> Result<Preview, Failure> {
     let timed_out = || format!("the preview exceeded its timeout of {} s", timeout.as_secs());
-    tokio::time::timeout(timeout, preview).await.unwrap_or_else(|_| Err(Failure::not_now(timed_out())))
+    tokio::time::timeout(timeout, preview).await.unwrap_or_else(|_| Err(Failure::retryable(timed_out())))
 }

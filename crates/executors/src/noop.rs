@@ -1,23 +1,23 @@
 //! An executor without effects, for demonstrations, trials and benchmarks.
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use ade_domain::task::Preview;
 
-use crate::{BoxFuture, Executor, Failure, Fence, Parameters, Run, Settled, preview_of};
+use crate::{AttemptOutcome, BoxFuture, Executor, Failure, Fencing, Parameters, Run, ready_preview};
 
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Noop;
+pub struct NoopExecutor;
 
-impl Executor for Noop {
-    fn check(&self, _: &Parameters) -> Result<(), Vec<Invalid>> {
+impl Executor for NoopExecutor {
+    fn validate(&self, _: &Parameters) -> Result<(), Vec<InvalidField>> {
         Ok(())
     }
 
     fn preview<'a>(&'a self, _: &'a Parameters) -> BoxFuture<'a, Result<Preview, Failure>> {
-        Box::pin(async { Ok(preview_of(Vec::new(), Vec::new(), Vec::new())) })
+        Box::pin(async { Ok(ready_preview(Vec::new(), Vec::new(), Vec::new())) })
     }
 
-    fn stash<'a>(&'a self, _: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
+    fn prepare_rollback<'a>(&'a self, _: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
@@ -29,15 +29,19 @@ impl Executor for Noop {
         Box::pin(async { Ok(()) })
     }
 
-    fn settle<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<Settled, Failure>> {
-        Box::pin(async { Ok(Settled::Nothing) })
+    fn resolve_outcome<'a>(
+        &'a self,
+        _: &'a Run,
+        _: &'a [u8],
+    ) -> BoxFuture<'a, Result<AttemptOutcome, Failure>> {
+        Box::pin(async { Ok(AttemptOutcome::NotApplied) })
     }
 
-    fn fence(&self) -> Fence {
-        Fence::Fenced
+    fn fencing(&self) -> Fencing {
+        Fencing::Fenced
     }
 
-    fn changes_nothing(&self) -> bool {
+    fn is_noop(&self) -> bool {
         true
     }
 

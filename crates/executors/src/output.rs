@@ -38,7 +38,7 @@ impl Secrets {
     }
 
     #[must_use]
-    pub fn hide(&self, text: &str) -> String {
+    pub fn redact(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), REDACTED))
     }
 
@@ -76,7 +76,7 @@ impl Secrets {
 
 /// The output of a run. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Output(Arc<Mutex<Inner>>);
+pub struct RunOutput(Arc<Mutex<Inner>>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -92,7 +92,7 @@ struct Inner {
     file_error: Option<String>,
 }
 
-impl Output {
+impl RunOutput {
     /// Output in memory. As soon as it exceeds the limit there, all of it is written to a new file at `path`, if one is given.
     #[must_use]
     pub fn new(secrets: Secrets, path: Option<&Path>) -> Self {
@@ -101,7 +101,7 @@ impl Output {
     }
 
     /// Appends output. An I/O error of the file is reported by [`Self::finish`].
-    pub fn say(&self, bytes: &[u8]) {
+    pub fn write(&self, bytes: &[u8]) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         inner.pending.extend_from_slice(bytes);
         inner.flush(false);
@@ -109,7 +109,7 @@ impl Output {
 
     /// Takes the output since the last call, for those who follow the run.
     #[must_use]
-    pub fn take_new(&self) -> String {
+    pub fn take_unread(&self) -> String {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let unread = std::mem::take(&mut inner.unread);
         // An incomplete UTF-8 character is left for the next call.
@@ -177,31 +177,31 @@ mod tests {
         let text = "a secret-one and secret-one-more, sec";
         let secrets = Secrets::new(["secret-one".to_owned(), "secret-one-more".to_owned(), String::new()]);
         for size in 1..text.len() {
-            let output = Output::new(secrets.clone(), None);
-            text.as_bytes().chunks(size).for_each(|chunk| output.say(chunk));
+            let output = RunOutput::new(secrets.clone(), None);
+            text.as_bytes().chunks(size).for_each(|chunk| output.write(chunk));
             let (head, total_bytes, _) = output.finish().expect("no file");
             assert_eq!(head, "a *** and ***, sec");
             assert_eq!(total_bytes, head.len() as u64);
         }
-        assert_eq!(secrets.hide(text), "a *** and ***, sec");
+        assert_eq!(secrets.redact(text), "a *** and ***, sec");
     }
 
     #[test]
     fn keeps_head_in_memory_and_everything_in_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("output");
-        let output = Output::new(Secrets::default(), Some(&path));
+        let output = RunOutput::new(Secrets::default(), Some(&path));
         for _ in 0..3 {
-            output.say(&[b'x'; MAX_HEAD_BYTES]);
+            output.write(&[b'x'; MAX_HEAD_BYTES]);
         }
         let (head, total_bytes, _) = output.finish().expect("written");
         assert_eq!((head.len(), total_bytes), (MAX_HEAD_BYTES, 3 * MAX_HEAD_BYTES as u64));
         assert_eq!(std::fs::metadata(&path).expect("exists").len(), total_bytes);
-        let same_path = Output::new(Secrets::default(), Some(&path));
-        same_path.say(&[b'y'; MAX_HEAD_BYTES + 1]);
+        let same_path = RunOutput::new(Secrets::default(), Some(&path));
+        same_path.write(&[b'y'; MAX_HEAD_BYTES + 1]);
         assert!(same_path.finish().is_err(), "an existing file is not overwritten");
-        let short = Output::new(Secrets::default(), Some(&dir.path().join("short")));
-        short.say(b"short");
+        let short = RunOutput::new(Secrets::default(), Some(&dir.path().join("short")));
+        short.write(b"short");
         assert_eq!(short.finish().expect("no file"), ("short".to_owned(), 5, None));
     }
 }

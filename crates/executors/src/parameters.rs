@@ -1,23 +1,23 @@
 //! Checks of parameters that all executors share.
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use serde_json::{Map, Value};
 
 use crate::{Failure, Parameters};
 
 /// Reports unknown fields, and a worker label that is not text.
-pub(crate) fn check_fields(parameters: &Parameters, known: &[&str]) -> Vec<Invalid> {
+pub(crate) fn check_fields(parameters: &Parameters, known: &[&str]) -> Vec<InvalidField> {
     let mut violations = unknown_fields(parameters, known, "");
     if parameters.get("worker").is_some_and(|label| !label.is_string()) {
-        violations.push(Invalid::at("/worker", "must be a worker label, as text"));
+        violations.push(InvalidField::at("/worker", "must be a worker label, as text"));
     }
     violations
 }
 
-pub(crate) fn unknown_fields(object: &Map<String, Value>, known: &[&str], parent: &str) -> Vec<Invalid> {
+pub(crate) fn unknown_fields(object: &Map<String, Value>, known: &[&str], parent: &str) -> Vec<InvalidField> {
     let unknown = object.keys().filter(|name| !known.contains(&name.as_str()));
     let detail = || format!("is unknown; expected one of {}", known.join(", "));
-    unknown.map(|name| Invalid::at(pointer(parent, name), detail())).collect()
+    unknown.map(|name| InvalidField::at(pointer(parent, name), detail())).collect()
 }
 
 /// The JSON pointer of a field.
@@ -27,8 +27,8 @@ pub(crate) fn pointer(parent: &str, name: &str) -> String {
 
 /// Parameters are validated when a task is proposed and again by every operation, because the configuration may have changed.
 #[expect(clippy::needless_pass_by_value, reason = "used with map_err")]
-pub(crate) fn invalid_parameters(violations: Vec<Invalid>) -> Failure {
+pub(crate) fn invalid_parameters(violations: Vec<InvalidField>) -> Failure {
     let details: Vec<String> =
-        violations.iter().map(|violation| format!("{} {}", violation.pointer, violation.detail)).collect();
-    Failure::refused(format!("invalid parameters: {}", details.join("; ")))
+        violations.iter().map(|violation| format!("{} {}", violation.path, violation.detail)).collect();
+    Failure::permanent(format!("invalid parameters: {}", details.join("; ")))
 }

@@ -5,17 +5,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::{Output, Parameters};
+use crate::{Parameters, RunOutput};
 
 /// Why a run must stop early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Halt {
+pub enum StopReason {
     /// The timeout of the task has passed.
     TimedOut,
     /// An administrator stopped the task.
     Stopped,
     /// The lease or the locks are lost. Another worker may already hold them.
-    Lost,
+    LeaseLost,
 }
 
 #[derive(Debug, Clone)]
@@ -25,75 +25,77 @@ pub struct Run {
     pub attempt: u64,
     pub parameters: Parameters,
     /// The fingerprint of the approved preview.
-    pub approved: Option<String>,
+    pub approved_fingerprint: Option<String>,
     /// The locks that are held for this run, each with its fencing token.
-    pub tokens: Vec<(String, u64)>,
-    pub output: Output,
-    pub halted: Halted,
+    pub fencing_tokens: Vec<(String, u64)>,
+    pub output: RunOutput,
+    pub stop: StopSignal,
 }
 
 /// The signal that stops a run early. It also knows how long the lease and the locks are valid, so that a process that was
 /// suspended for longer notices this itself as soon as it continues.
 #[derive(Debug, Clone)]
-pub struct Halted {
-    reason: watch::Receiver<Option<Halt>>,
+pub struct StopSignal {
+    reason: watch::Receiver<Option<StopReason>>,
     lease_valid_until: Option<watch::Receiver<Instant>>,
 }
 
-impl Halted {
+impl StopSignal {
     /// A signal that is not bound to a lease, and its sender.
     #[must_use]
-    pub fn new() -> (watch::Sender<Option<Halt>>, Self) {
+    pub fn new() -> (watch::Sender<Option<StopReason>>, Self) {
         Self::with_lease(None)
     }
 
     /// A signal for a run whose lease and locks are valid until a time that moves on with each renewal.
     #[must_use]
-    pub fn within(lease_valid_until: watch::Receiver<Instant>) -> (watch::Sender<Option<Halt>>, Self) {
+    pub fn bound_to_lease(
+        lease_valid_until: watch::Receiver<Instant>,
+    ) -> (watch::Sender<Option<StopReason>>, Self) {
         Self::with_lease(Some(lease_valid_until))
     }
 
     /// Another signal for another operation under the same lease and locks.
     #[must_use]
-    pub fn another(&self) -> (watch::Sender<Option<Halt>>, Self) {
+    pub fn with_same_lease(&self) -> (watch::Sender<Option<StopReason>>, Self) {
         Self::with_lease(self.lease_valid_until.clone())
     }
 
     fn with_lease(
         lease_valid_until: Option<watch::Receiver<Instant>>,
-    ) -> (watch::Sender<Option<Halt>>, Self) {
+    ) -> (watch::Sender<Option<StopReason>>, Self) {
         let (sender, reason) = watch::channel(None);
         (sender, Self { reason, lease_valid_until })
     }
 
     /// Why the run must stop, if it must.
     #[must_use]
-    pub fn now(&self) -> Option<Halt> {
+    pub fn reason(&self) -> Option<StopReason> {
         let is_expired =
             self.lease_valid_until.as_ref().is_some_and(|until| *until.borrow() <= Instant::now());
-        if is_expired { Some(Halt::Lost) } else { *self.reason.borrow() }
+        if is_expired { Some(StopReason::LeaseLost) } else { *self.reason.borrow() }
     }
 
     /// Waits until the run must stop. A dropped sender counts as a lost lease, because its worker is gone.
-    pub async fn wait(&self) -> Halt {
+    pub async fn wait(&self) -> StopReason {
         let mut reason = self.reason.clone();
         tokio::select! {
             biased;
-            () = self.lease_expired() => Halt::Lost,
+            () = self.lease_expired() => StopReason::LeaseLost,
             received = reason.wait_for(Option::is_some) => {
-                received.ok().and_then(|received| *received).unwrap_or(Halt::Lost)
+                received.ok().and_then(|received| *received).unwrap_or(StopReason::LeaseLost)
             }
         }
     }
 
     /// Waits until the lease or the locks are lost, or the sender is dropped.
-    pub async fn lost(&self) {
+    pub async fn wait_lease_lost(&self) {
         let mut reason = self.reason.clone();
         tokio::select! {
             biased;
             () = self.lease_expired() => {}
             // An error means that the sender was dropped.
-            _ = reason.wait_for(|reason| *reason == Some(Halt::Lost)) => {}
+            _ = reason.wait_for(|reason| *reason == Some(StopReason::LeaseLost)) => {}
         }
     }
 
@@ -125,7 +127,7 @@ impl Halted {
     }
 
     /// Completes `work` unless the run must stop before that.
-    pub async fn or<T>(&self, work: impl Future<Output = T>) -> Result<T, Halt> {
+    pub async fn run_until_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, StopReason> {
         tokio::select! {
             biased;
             reason = self.wait() => Err(reason),
@@ -134,7 +136,7 @@ impl Halted {
     }
 }
 
-impl Halt {
+impl StopReason {
     /// A message for people. `timeout` is named if the run has exceeded it.
     #[must_use]
     pub fn message(self, timeout: Option<Duration>) -> String {
@@ -142,7 +144,7 @@ impl Halt {
             (Self::TimedOut, Some(timeout)) => format!("exceeded the timeout of {} s", timeout.as_secs()),
             (Self::TimedOut, None) => "exceeded its timeout".to_owned(),
             (Self::Stopped, _) => "stopped by an administrator".to_owned(),
-            (Self::Lost, _) => "the lease or a lock was lost".to_owned(),
+            (Self::LeaseLost, _) => "the lease or a lock was lost".to_owned(),
         }
     }
 }
@@ -155,25 +157,39 @@ mod tests {
     async fn stops_when_lease_expires_without_notification() {
         let (later, now) = (Instant::now() + Duration::from_secs(3_600), Instant::now());
         let (renew, valid_until) = watch::channel(later);
-        let (sender, applying) = Halted::within(valid_until);
-        assert_eq!(applying.now(), None);
-        sender.send_replace(Some(Halt::Stopped));
-        assert_eq!((applying.now(), applying.wait().await), (Some(Halt::Stopped), Halt::Stopped));
-        let (_other_sender, rolling_back) = applying.another();
-        assert_eq!(rolling_back.now(), None, "other operations are not stopped");
+        let (sender, applying) = StopSignal::bound_to_lease(valid_until);
+        assert_eq!(applying.reason(), None);
+        sender.send_replace(Some(StopReason::Stopped));
+        assert_eq!(
+            (applying.reason(), applying.wait().await),
+            (Some(StopReason::Stopped), StopReason::Stopped)
+        );
+        let (_other_sender, rolling_back) = applying.with_same_lease();
+        assert_eq!(rolling_back.reason(), None, "other operations are not stopped");
         let waiting = tokio::spawn({
             let rolling_back = rolling_back.clone();
             async move { rolling_back.wait().await }
         });
         renew.send_replace(now);
-        assert_eq!(waiting.await.expect("joined"), Halt::Lost, "but they stop when the lease expires");
-        assert_eq!((applying.now(), rolling_back.now()), (Some(Halt::Lost), Some(Halt::Lost)));
-        applying.lost().await;
-        assert_eq!(rolling_back.or(async { "done" }).await, Err(Halt::Lost), "no new work is started");
+        assert_eq!(
+            waiting.await.expect("joined"),
+            StopReason::LeaseLost,
+            "but they stop when the lease expires"
+        );
+        assert_eq!(
+            (applying.reason(), rolling_back.reason()),
+            (Some(StopReason::LeaseLost), Some(StopReason::LeaseLost))
+        );
+        applying.wait_lease_lost().await;
+        assert_eq!(
+            rolling_back.run_until_stopped(async { "done" }).await,
+            Err(StopReason::LeaseLost),
+            "no new work is started"
+        );
         renew.send_replace(later);
-        assert_eq!(rolling_back.now(), None);
+        assert_eq!(rolling_back.reason(), None);
         drop((renew, sender));
-        assert_eq!(applying.wait().await, Halt::Stopped);
-        applying.lost().await;
+        assert_eq!(applying.wait().await, StopReason::Stopped);
+        applying.wait_lease_lost().await;
     }
 }

@@ -27,15 +27,15 @@ const MAX_SYNCED: usize = 1_024;
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
     #[error("blob {0} does not exist")]
-    Missing(String),
+    NotFound(String),
     #[error("invalid blob key {0:?}: use names of letters, digits, `-`, `_` and `.`, joined by `/`")]
-    Key(String),
+    InvalidKey(String),
     #[error("cannot use the blob folder {}: {source}", folder.display())]
-    Folder { folder: PathBuf, source: io::Error },
+    Io { folder: PathBuf, source: io::Error },
     #[error("{} is not the blob folder that this process opened; mount it again", .0.display())]
-    Another(PathBuf),
+    FolderReplaced(PathBuf),
     #[error("blob {key} is larger than {limit} bytes")]
-    TooLong { key: String, limit: u64 },
+    TooLarge { key: String, limit: u64 },
 }
 
 /// The blobs of a folder; clones share it. All calls block: make them on a blocking thread.
@@ -49,7 +49,7 @@ pub struct Blobs {
 
 impl Blobs {
     /// Opens a folder, and creates it if it is missing.
-    pub fn in_folder(folder: impl Into<PathBuf>) -> Result<Self, BlobError> {
+    pub fn open_folder(folder: impl Into<PathBuf>) -> Result<Self, BlobError> {
         let folder = folder.into();
         let open = || -> io::Result<Self> {
             let missing: Vec<&Path> = folder.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
@@ -65,7 +65,7 @@ impl Blobs {
             };
             Ok(Self { folder, id: id.into(), synced: Arc::default() })
         };
-        open().map_err(|source| BlobError::Folder { folder: folder.clone(), source })
+        open().map_err(|source| BlobError::Io { folder: folder.clone(), source })
     }
 
     /// The id of the folder, which stays the same wherever it is mounted or moved to.
@@ -80,13 +80,17 @@ impl Blobs {
     }
 
     fn io_error(&self, source: io::Error) -> BlobError {
-        BlobError::Folder { folder: self.folder.clone(), source }
+        BlobError::Io { folder: self.folder.clone(), source }
     }
 
     /// Fails if another folder is in the place of the one that was opened.
     fn check_id(&self) -> Result<(), BlobError> {
         let id = read_id(&self.folder).map_err(|source| self.io_error(source))?;
-        if id.as_deref() == Some(&*self.id) { Ok(()) } else { Err(BlobError::Another(self.folder.clone())) }
+        if id.as_deref() == Some(&*self.id) {
+            Ok(())
+        } else {
+            Err(BlobError::FolderReplaced(self.folder.clone()))
+        }
     }
 
     fn path(&self, key: &str) -> Result<PathBuf, BlobError> {
@@ -98,13 +102,13 @@ impl Blobs {
         if key.len() <= MAX_KEY_LEN && key.split('/').all(is_name) {
             Ok(self.folder.join(key))
         } else {
-            Err(BlobError::Key(key.to_owned()))
+            Err(BlobError::InvalidKey(key.to_owned()))
         }
     }
 
     /// A unique path for a temporary file, to be written, synced and then moved to its key.
     #[must_use]
-    pub fn unfinished(&self, name: &str) -> PathBuf {
+    pub fn temp_path(&self, name: &str) -> PathBuf {
         let name: String = name
             .chars()
             .take(MAX_KEY_LEN / 4)
@@ -121,14 +125,14 @@ impl Blobs {
     /// Stores what `write` writes to a file, and replaces an existing blob.
     pub fn write(&self, key: &str, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), BlobError> {
         self.path(key)?;
-        let temp_file = self.unfinished(key);
+        let temp_file = self.temp_path(key);
         let write_file = || -> io::Result<()> {
             let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temp_file)?;
             write(&mut file)?;
             file.sync_all()
         };
         let written = write_file().map_err(|source| self.io_error(source));
-        let kept = written.and_then(|()| self.keep(&temp_file, key));
+        let kept = written.and_then(|()| self.persist(&temp_file, key));
         if kept.is_err() {
             // If this fails as well, the file is removed later with those of crashed processes.
             let _ = fs::remove_file(&temp_file);
@@ -137,7 +141,7 @@ impl Blobs {
     }
 
     /// Moves a complete and synced file to a key, and replaces an existing blob.
-    pub fn keep(&self, temp_file: &Path, key: &str) -> Result<(), BlobError> {
+    pub fn persist(&self, temp_file: &Path, key: &str) -> Result<(), BlobError> {
         let path = self.path(key)?;
         self.check_id()?;
         let parent = path.parent().unwrap_or(&self.folder);
@@ -170,7 +174,7 @@ impl Blobs {
         let mut bytes = Vec::new();
         let read = self.open(key)?.take(limit.saturating_add(1)).read_to_end(&mut bytes);
         if read.map_err(|source| self.io_error(source))? as u64 > limit {
-            return Err(BlobError::TooLong { key: key.to_owned(), limit });
+            return Err(BlobError::TooLarge { key: key.to_owned(), limit });
         }
         Ok(bytes)
     }
@@ -179,7 +183,7 @@ impl Blobs {
         match File::open(self.path(key)?) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.check_id()?;
-                Err(BlobError::Missing(key.to_owned()))
+                Err(BlobError::NotFound(key.to_owned()))
             }
             opened => opened.map_err(|source| self.io_error(source)),
         }
@@ -191,7 +195,7 @@ impl Blobs {
     }
 
     /// Removes the blob with this key and all blobs whose keys begin with it and `/`; `false` if there are none.
-    pub fn remove_within(&self, within: &str) -> Result<bool, BlobError> {
+    pub fn remove_prefix(&self, within: &str) -> Result<bool, BlobError> {
         let path = self.path(within)?;
         // The next blob in it creates the folder again, which then has to be synced again.
         self.synced.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
@@ -210,7 +214,7 @@ impl Blobs {
     }
 
     /// Removes temporary files of crashed processes, which were last written before `since`. Returns how many.
-    pub fn remove_unfinished(&self, since: Moment) -> Result<u64, BlobError> {
+    pub fn remove_stale_temp_files(&self, since: Moment) -> Result<u64, BlobError> {
         let io_error = |source| self.io_error(source);
         let (since, mut removed) = (UNIX_EPOCH + Duration::from_micros(since.micros()), 0);
         for entry in fs::read_dir(self.folder.join(TEMP_FOLDER)).map_err(io_error)? {
@@ -291,24 +295,24 @@ mod tests {
     #[test]
     fn stores_replaces_and_removes_blobs() {
         let folder = tempfile::tempdir().expect("a folder");
-        let blobs = Blobs::in_folder(folder.path().join("blobs")).expect("created");
+        let blobs = Blobs::open_folder(folder.path().join("blobs")).expect("created");
         blobs.put("stash/1/2", b"before").expect("stored");
         blobs.put("stash/1/2", b"after").expect("replaced");
         assert_eq!(blobs.get("stash/1/2", 5).expect("there"), b"after");
-        assert!(matches!(blobs.get("stash/1/2", 4), Err(BlobError::TooLong { .. })));
+        assert!(matches!(blobs.get("stash/1/2", 4), Err(BlobError::TooLarge { .. })));
         assert_eq!(blobs.list("stash").expect("read"), [("stash/1/2".to_owned(), 5)]);
         assert!(blobs.remove("stash/1/2").expect("removed"));
         assert!(!blobs.remove("stash/1/2").expect("gone"));
-        assert!(matches!(blobs.get("stash/1/2", 9), Err(BlobError::Missing(_))));
+        assert!(matches!(blobs.get("stash/1/2", 9), Err(BlobError::NotFound(_))));
         assert_eq!(blobs.list("nothing").expect("read"), []);
     }
 
     #[test]
     fn rejects_invalid_keys() {
         let folder = tempfile::tempdir().expect("a folder");
-        let blobs = Blobs::in_folder(folder.path()).expect("created");
+        let blobs = Blobs::open_folder(folder.path()).expect("created");
         for key in ["", "/a", "a//b", "../a", "a/..", "a/.b", "a b", "a\0", "ä", &"x".repeat(513)] {
-            assert!(matches!(blobs.put(key, b""), Err(BlobError::Key(_))), "{key:?}");
+            assert!(matches!(blobs.put(key, b""), Err(BlobError::InvalidKey(_))), "{key:?}");
         }
     }
 
@@ -316,7 +320,7 @@ mod tests {
     fn detects_a_folder_that_was_unmounted() {
         let parent = tempfile::tempdir().expect("a folder");
         let (first, second) = (parent.path().join("first"), parent.path().join("second"));
-        let open = |folder: &Path| Blobs::in_folder(folder).expect("opens");
+        let open = |folder: &Path| Blobs::open_folder(folder).expect("opens");
         let opened: Vec<Blobs> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| open(&first))).collect();
             threads.into_iter().map(|thread| thread.join().expect("opens")).collect()
@@ -328,12 +332,12 @@ mod tests {
         fs::rename(&first, parent.path().join("moved")).expect("moved");
         // An unmounted file system looks like a missing folder, or like an empty one.
         for _ in 0..2 {
-            assert!(matches!(blobs.get("stash/1", 9), Err(BlobError::Another(_))));
+            assert!(matches!(blobs.get("stash/1", 9), Err(BlobError::FolderReplaced(_))));
             assert!(matches!(
                 blobs.put("stash/2", b"y"),
-                Err(BlobError::Another(_) | BlobError::Folder { .. })
+                Err(BlobError::FolderReplaced(_) | BlobError::Io { .. })
             ));
-            assert!(matches!(blobs.remove_within("stash"), Err(BlobError::Another(_))));
+            assert!(matches!(blobs.remove_prefix("stash"), Err(BlobError::FolderReplaced(_))));
             fs::create_dir_all(first.join(TEMP_FOLDER)).expect("created");
         }
         assert_eq!(fs::read_dir(first.join(TEMP_FOLDER)).expect("read").count(), 0, "nothing is left over");
@@ -344,19 +348,19 @@ mod tests {
     #[test]
     fn removes_only_stale_temporary_files() {
         let folder = tempfile::tempdir().expect("a folder");
-        let blobs = Blobs::in_folder(folder.path()).expect("created");
-        let (old, young) = (blobs.unfinished("output-1"), blobs.unfinished("output-1"));
+        let blobs = Blobs::open_folder(folder.path()).expect("created");
+        let (old, young) = (blobs.temp_path("output-1"), blobs.temp_path("output-1"));
         let hour = |hour: u64| UNIX_EPOCH + Duration::from_secs(1_794_744_000 + hour * 3_600);
         for (file, at) in [(&old, hour(1)), (&young, hour(3))] {
             File::create(file).and_then(|file| file.set_modified(at)).expect("created");
         }
         let since = Moment::from_micros(1_794_744_000_000_000 + 2 * 3_600_000_000);
-        assert_eq!(blobs.remove_unfinished(since).expect("removed"), 1);
+        assert_eq!(blobs.remove_stale_temp_files(since).expect("removed"), 1);
         assert!(!old.exists() && young.exists());
-        blobs.keep(&young, "output/1/1").expect("stored");
+        blobs.persist(&young, "output/1/1").expect("stored");
         blobs.put("output/1/2", b"x").expect("stored");
-        assert!(blobs.remove_within("output/1").expect("removed"));
-        assert!(!blobs.remove_within("output/1").expect("gone"));
+        assert!(blobs.remove_prefix("output/1").expect("removed"));
+        assert!(!blobs.remove_prefix("output/1").expect("gone"));
         assert_eq!(blobs.list("output").expect("read"), []);
         blobs.put("output/1/1", b"again").expect("stored");
     }

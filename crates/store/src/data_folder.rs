@@ -23,9 +23,9 @@ pub struct DataFolder {
 
 impl DataFolder {
     /// Creates the folder if it is missing, and locks it.
-    pub fn claim(data: &Path) -> Result<Self, FolderError> {
+    pub fn lock(data: &Path) -> Result<Self, FolderError> {
         let unusable = |source| FolderError::Unusable { path: data.to_owned(), source };
-        private_folder(data).map_err(unusable)?;
+        create_private_folder(data).map_err(unusable)?;
         let file = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -41,6 +41,6 @@ impl DataFolder {
 }
 
 /// Creates a folder that only its owner can read, because it contains tokens. An existing folder keeps its permissions.
-pub fn private_folder(path: &Path) -> io::Result<()> {
+pub fn create_private_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }

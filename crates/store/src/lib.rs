@@ -14,8 +14,10 @@ pub mod redis;
 
 pub use blobs::{BlobError, Blobs};
 pub use clock::SystemClock;
-pub use coordination::{Agents, Capacity, Coordination, CoordinationError, Jobs, Limits, Locks, Requests};
-pub use data_folder::{DataFolder, FolderError, private_folder};
+pub use coordination::{
+    Agents, Capacity, Coordination, CoordinationError, LockRequests, Locks, RateLimits, WakeUpQueue,
+};
+pub use data_folder::{DataFolder, FolderError, create_private_folder};
 pub use database::{Database, DatabaseError};
 pub use embedded::EmbeddedCoordination;
 pub use redis::{RedisCoordination, RedisUrl};

@@ -8,24 +8,24 @@ use reqwest::header::HeaderMap;
 use reqwest::{Client, Method};
 use serde_json::Value;
 
-use crate::ade::{Ade, TOKEN};
+use crate::server::{AdeServer, BOOTSTRAP_TOKEN};
 
 #[derive(Debug, Clone)]
-pub struct Api {
+pub struct ApiClient {
     http: Client,
     base: String,
     token: String,
-    description: Value,
+    openapi: Value,
 }
 
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct ApiResponse {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl ApiResponse {
     /// The body as JSON; null if it is not JSON.
     #[must_use]
     pub fn json(&self) -> Value {
@@ -51,7 +51,7 @@ impl Answer {
 
     /// The JSON pointers of the `errors` of a problem.
     #[must_use]
-    pub fn pointers(&self) -> Vec<String> {
+    pub fn error_pointers(&self) -> Vec<String> {
         let json = self.json();
         let errors = json.get("errors").and_then(Value::as_array).cloned().unwrap_or_default();
         errors
@@ -63,7 +63,7 @@ impl Answer {
     /// Asserts the status and returns the body.
     #[must_use]
     #[track_caller]
-    pub fn expect(&self, status: u16) -> Value {
+    pub fn expect_status(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.text());
         self.json()
     }
@@ -71,7 +71,7 @@ impl Answer {
     /// Asserts the status and the problem code and returns the body.
     #[must_use]
     #[track_caller]
-    pub fn problem(&self, status: u16, code: &str) -> Value {
+    pub fn expect_problem(&self, status: u16, code: &str) -> Value {
         assert_eq!((self.status, self.code().as_str()), (status, code), "{}", self.text());
         self.json()
     }
@@ -79,78 +79,84 @@ impl Answer {
 
 /// Percent-encodes a path segment.
 #[must_use]
-pub fn segment(text: &str) -> String {
+pub fn encode_segment(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 /// Replaces every parameter of a path template with the same value.
 #[must_use]
-pub fn fill(path: &str, value: &str) -> String {
-    let filled = |part: &str| if part.starts_with('{') { segment(value) } else { part.to_owned() };
+pub fn fill_path(path: &str, value: &str) -> String {
+    let filled = |part: &str| if part.starts_with('{') { encode_segment(value) } else { part.to_owned() };
     path.split('/').map(filled).collect::<Vec<_>>().join("/")
 }
 
-impl Api {
+impl ApiClient {
     /// Connects with the bootstrap token and loads the OpenAPI description.
-    pub async fn of(ade: &Ade) -> Self {
+    pub async fn connect(ade: &AdeServer) -> Self {
         // Every request opens a connection, so that none is stale after the server was killed.
         let http = Client::builder().pool_max_idle_per_host(0).build().expect("a client");
-        let mut api = Self { http, base: ade.url(), token: TOKEN.to_owned(), description: Value::Null };
-        api.description = api.send("GET", "/openapi.json", &[], "").await.expect(200);
+        let mut api = Self { http, base: ade.url(), token: BOOTSTRAP_TOKEN.to_owned(), openapi: Value::Null };
+        api.openapi = api.send_raw("GET", "/openapi.json", &[], "").await.expect_status(200);
         api
     }
 
     /// The same server with another token.
     #[must_use]
-    pub fn acting_with(&self, token: &str) -> Self {
+    pub fn with_token(&self, token: &str) -> Self {
         Self { token: token.to_owned(), ..self.clone() }
     }
 
     /// The OpenAPI description.
     #[must_use]
-    pub fn description(&self) -> &Value {
-        &self.description
+    pub fn openapi(&self) -> &Value {
+        &self.openapi
     }
 
     /// `path` is below `/api/v1`.
-    pub async fn get(&self, path: &str) -> Answer {
-        self.call("GET", path, "").await
+    pub async fn get(&self, path: &str) -> ApiResponse {
+        self.request("GET", path, "").await
     }
 
-    pub async fn post(&self, path: &str, body: &Value) -> Answer {
-        self.call("POST", path, &body.to_string()).await
+    pub async fn post(&self, path: &str, body: &Value) -> ApiResponse {
+        self.request("POST", path, &body.to_string()).await
     }
 
-    pub async fn patch(&self, path: &str, body: &Value) -> Answer {
-        self.call("PATCH", path, &body.to_string()).await
+    pub async fn patch(&self, path: &str, body: &Value) -> ApiResponse {
+        self.request("PATCH", path, &body.to_string()).await
     }
 
-    pub async fn put(&self, path: &str, body: &Value) -> Answer {
-        self.call("PUT", path, &body.to_string()).await
+    pub async fn put(&self, path: &str, body: &Value) -> ApiResponse {
+        self.request("PUT", path, &body.to_string()).await
     }
 
-    pub async fn delete(&self, path: &str) -> Answer {
-        self.call("DELETE", path, "").await
+    pub async fn delete(&self, path: &str) -> ApiResponse {
+        self.request("DELETE", path, "").await
     }
 
-    pub async fn call(&self, method: &str, path: &str, body: &str) -> Answer {
-        self.call_with(method, path, &[], body).await
+    pub async fn request(&self, method: &str, path: &str, body: &str) -> ApiResponse {
+        self.request_with_headers(method, path, &[], body).await
     }
 
-    pub async fn call_with(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    pub async fn request_with_headers(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> ApiResponse {
         let authorization = format!("Bearer {}", self.token);
         let defaults = [("authorization", authorization.as_str()), ("content-type", "application/json")];
-        self.send(method, &format!("/api/v1{path}"), &[&defaults, headers].concat(), body).await
+        self.send_raw(method, &format!("/api/v1{path}"), &[&defaults, headers].concat(), body).await
     }
 
     /// Sends exactly this request, with no default headers. `path` is absolute.
-    pub async fn send(
+    pub async fn send_raw(
         &self,
         method: &str,
         path: &str,
         headers: &[(&str, &str)],
         body: impl Into<Vec<u8>>,
-    ) -> Answer {
+    ) -> ApiResponse {
         let http_method = Method::from_bytes(method.as_bytes()).expect("a method");
         let mut request = self.http.request(http_method, format!("{}{path}", self.base)).body(body.into());
         for (name, value) in headers {
@@ -159,14 +165,14 @@ impl Api {
         let response = request.send().await.expect("a response");
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = response.bytes().await.expect("a complete response").to_vec();
-        let response = Answer { status, headers, body };
-        self.check(method, path, &response);
+        let response = ApiResponse { status, headers, body };
+        self.check_documented(method, path, &response);
         response
     }
 
     /// Checks a response against the OpenAPI description.
     #[track_caller]
-    fn check(&self, method: &str, path: &str, response: &Answer) {
+    fn check_documented(&self, method: &str, path: &str, response: &ApiResponse) {
         if response.status >= 400 && method != "HEAD" {
             let (content_type, problem) = (response.header("content-type"), response.json());
             assert_eq!(content_type, "application/problem+json", "{method} {path}: {}", response.text());
@@ -199,7 +205,7 @@ impl Api {
     /// Every operation below `/api/v1`: method, path template, and its OpenAPI object.
     #[must_use]
     pub fn operations(&self) -> Vec<(String, String, Value)> {
-        let paths = self.description.get("paths").and_then(Value::as_object).expect("paths");
+        let paths = self.openapi.get("paths").and_then(Value::as_object).expect("paths");
         let operations_of = |(path, item): (&String, &Value)| {
             let item = item.as_object().cloned().unwrap_or_default();
             let path = path.clone();
@@ -222,7 +228,7 @@ impl Api {
                 }
             }
         };
-        let paths = self.description.get("paths")?.as_object()?;
+        let paths = self.openapi.get("paths")?.as_object()?;
         // The template with the fewest parameters wins.
         let found = paths.iter().filter(|(template, _)| matches_path(template));
         let (_, item) = found.min_by_key(|(template, _)| template.matches('{').count())?;

@@ -8,18 +8,18 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 /// Every path below a folder, with its mode, and its content if it is a file.
-pub type Everything = BTreeMap<String, (u32, Option<Vec<u8>>)>;
+pub type FolderSnapshot = BTreeMap<String, (u32, Option<Vec<u8>>)>;
 
 /// Writes a file and creates its parent folders.
-pub fn write(path: &Path, content: &str, mode: u32) {
+pub fn write_file(path: &Path, content: &str, mode: u32) {
     fs::create_dir_all(path.parent().expect("a file in a folder")).expect("created");
     fs::write(path, content).expect("written");
     fs::set_permissions(path, Permissions::from_mode(mode)).expect("set");
 }
 
 #[must_use]
-pub fn everything(folder: &Path) -> Everything {
-    let (mut found, mut pending) = (Everything::new(), vec![folder.to_owned()]);
+pub fn snapshot(folder: &Path) -> FolderSnapshot {
+    let (mut found, mut pending) = (FolderSnapshot::new(), vec![folder.to_owned()]);
     while let Some(inner) = pending.pop() {
         for entry in fs::read_dir(&inner).expect("a folder") {
             let path = entry.expect("readable").path();

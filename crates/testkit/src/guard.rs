@@ -20,7 +20,7 @@ use std::time::Duration;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::error::StartError;
-use crate::process::wait_for_end;
+use crate::process::wait_on_pidfd;
 
 /// Log lines kept in memory: enough that a waiting test misses none.
 const MAX_LOG_LINES: usize = 10_000;
@@ -48,7 +48,7 @@ impl SharedLog {
 }
 
 #[derive(Debug)]
-pub struct Spec {
+pub struct ProcessSpec {
     /// Shown in error messages.
     pub name: String,
     /// Files to write into the folder: name and content.
@@ -65,7 +65,7 @@ pub struct Spec {
 
 /// A server that stops when this value is dropped or its process dies.
 #[derive(Debug)]
-pub struct Guarded {
+pub struct GuardedProcess {
     name: String,
     folder: PathBuf,
     guardian: Child,
@@ -98,9 +98,9 @@ impl Control {
     }
 }
 
-impl Guarded {
+impl GuardedProcess {
     /// Starts the guardian and the server.
-    pub fn start(spec: Spec) -> Result<Self, StartError> {
+    pub fn start(spec: ProcessSpec) -> Result<Self, StartError> {
         let mut command = Command::new("sh");
         command.arg("-c").arg(include_str!("guardian.sh")).arg("ade-guardian").arg(std::env::temp_dir());
         command.arg(spec.stop_signal).arg(&spec.preparation).args(&spec.argv).process_group(0);
@@ -126,7 +126,7 @@ impl Guarded {
         if !spec.preparation.is_empty() {
             guarded.prepare()?;
         }
-        guarded.begin()?;
+        guarded.spawn()?;
         Ok(guarded)
     }
 
@@ -155,32 +155,38 @@ impl Guarded {
 
     /// Number of log lines so far: a position for [`Self::wait_for_log_line_after`].
     #[must_use]
-    pub fn mark(&self) -> usize {
+    pub fn log_position(&self) -> usize {
         self.log.lock().count
     }
 
     /// Log lines that contain `text`, as far as they are still in memory.
     #[must_use]
-    pub fn lines_with(&self, text: &str) -> Vec<String> {
+    pub fn log_lines_with(&self, text: &str) -> Vec<String> {
         self.log.lock().lines.iter().filter(|line| line.contains(text)).cloned().collect()
     }
 
     /// Waits for `times` log lines that contain `text`, from the beginning.
-    pub fn wait_for_lines(&self, text: &str, times: usize, timeout: Duration) -> Result<(), StartError> {
-        self.wait(0, text, times, timeout)
+    pub fn wait_for_log_lines(&self, text: &str, times: usize, timeout: Duration) -> Result<(), StartError> {
+        self.wait_for_log(0, text, times, timeout)
     }
 
     /// Waits for a log line that contains `text` and comes after `position`.
-    pub fn wait_for_line_after(
+    pub fn wait_for_log_line_after(
         &self,
         position: usize,
         text: &str,
         timeout: Duration,
     ) -> Result<(), StartError> {
-        self.wait(position, text, 1, timeout)
+        self.wait_for_log(position, text, 1, timeout)
     }
 
-    fn wait(&self, position: usize, text: &str, times: usize, timeout: Duration) -> Result<(), StartError> {
+    fn wait_for_log(
+        &self,
+        position: usize,
+        text: &str,
+        times: usize,
+        timeout: Duration,
+    ) -> Result<(), StartError> {
         let enough = |log: &Log| {
             let dropped = log.count - log.lines.len();
             let new_lines = log.lines.iter().skip(position.saturating_sub(dropped));
@@ -225,7 +231,7 @@ impl Guarded {
     /// Kills the server, waits for its exit and starts it again in the same folder.
     pub fn kill_and_restart(&self) -> Result<(), StartError> {
         self.kill()?;
-        self.begin()
+        self.spawn()
     }
 
     /// Kills the server and waits for its exit; [`Self::spawn`] starts it again.
@@ -235,7 +241,7 @@ impl Guarded {
     }
 
     /// Waits until a server that got a stop signal has exited; [`Self::spawn`] starts it again.
-    pub fn wait_for_end(&self) -> Result<(), StartError> {
+    pub fn wait_for_exit(&self) -> Result<(), StartError> {
         self.reap().map(drop)
     }
 
@@ -250,7 +256,7 @@ impl Guarded {
     }
 
     /// Starts the server, which must not be running.
-    pub fn begin(&self) -> Result<(), StartError> {
+    pub fn spawn(&self) -> Result<(), StartError> {
         let failed = || StartError::system(format!("start {}", self.name));
         let mut control = self.control();
         if control.server.is_some() {
@@ -268,7 +274,7 @@ impl Guarded {
         let log = Arc::clone(&self.log);
         thread::spawn(move || {
             // After an error, waiting tests fail too early, with the log.
-            let _ = wait_for_end(&process, None);
+            let _ = wait_on_pidfd(&process, None);
             log.lock().exited_pids.push(pid);
             log.changed.notify_all();
         });
@@ -288,7 +294,7 @@ impl Guarded {
     }
 }
 
-impl Drop for Guarded {
+impl Drop for GuardedProcess {
     fn drop(&mut self) {
         drop(self.control().commands.take());
         // The guardian exits after the server has exited and the folder is removed.

@@ -5,7 +5,7 @@
 use std::io::{self, Read, Write};
 use std::process::{Command, ExitCode};
 
-use ade_testkit::guard::Guarded;
+use ade_testkit::guard::GuardedProcess;
 use ade_testkit::{Postgres, Redis, RedisCluster, RedisSentinel, StartError};
 
 const USAGE: &str = "usage: ade-servers [redis] [sentinel] [cluster] [postgres] [-- COMMAND ...]";
@@ -37,7 +37,7 @@ impl Server {
         }
     }
 
-    fn processes(&self) -> Vec<&Guarded> {
+    fn processes(&self) -> Vec<&GuardedProcess> {
         match self {
             Self::Redis(server) => vec![server.process()],
             Self::Sentinel(server) => server.processes().collect(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::geteuid;
 
 use crate::error::StartError;
-use crate::guard::{Guarded, Spec};
+use crate::guard::{GuardedProcess, ProcessSpec};
 use crate::ports::Port;
 use crate::process::program;
 
@@ -18,7 +18,7 @@ const PACKAGE: &str = "postgresql";
 
 #[derive(Debug)]
 pub struct Postgres {
-    process: Guarded,
+    process: GuardedProcess,
     port: Port,
 }
 
@@ -61,8 +61,15 @@ impl Postgres {
         }
         let name = "PostgreSQL".to_owned();
         let files = Vec::new();
-        let process = Guarded::start(Spec { name, files, preparation, argv, stop_signal: "QUIT", owner })?;
-        process.wait_for_lines(READY, 1, START_TIMEOUT)?;
+        let process = GuardedProcess::start(ProcessSpec {
+            name,
+            files,
+            preparation,
+            argv,
+            stop_signal: "QUIT",
+            owner,
+        })?;
+        process.wait_for_log_lines(READY, 1, START_TIMEOUT)?;
         Ok(Self { process, port })
     }
 
@@ -83,7 +90,7 @@ impl Postgres {
     }
 
     #[must_use]
-    pub fn process(&self) -> &Guarded {
+    pub fn process(&self) -> &GuardedProcess {
         &self.process
     }
 

@@ -14,11 +14,11 @@ pub fn wait_for_exit(pid: i32, timeout: Option<Duration>) -> std::io::Result<boo
     let Some(pid) = Pid::from_raw(pid) else { return Ok(true) };
     match pidfd_open(pid, PidfdFlags::empty()) {
         Err(rustix::io::Errno::SRCH) => Ok(true),
-        process => wait_for_end(&process?, timeout),
+        process => wait_on_pidfd(&process?, timeout),
     }
 }
 
-pub(crate) fn wait_for_end(process: &OwnedFd, timeout: Option<Duration>) -> std::io::Result<bool> {
+pub(crate) fn wait_on_pidfd(process: &OwnedFd, timeout: Option<Duration>) -> std::io::Result<bool> {
     let timeout = timeout.map(|timeout| Timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: timeout.subsec_nanos().into(),

@@ -14,17 +14,17 @@ const COMMIT: &[u8] = b"COMMIT\0";
 
 /// What happens to the next COMMIT. The connection is closed in both cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cut {
+pub enum CommitFault {
     /// The server commits, but the client gets no response.
-    Answer,
+    LoseResponse,
     /// The server never gets the COMMIT.
-    Question,
+    LoseRequest,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ProxyState {
     is_disconnected: bool,
-    next_fault: Option<Cut>,
+    next_fault: Option<CommitFault>,
     /// Whether the proxy stays disconnected after the fault.
     disconnect_after_fault: bool,
     is_dropped: bool,
@@ -32,12 +32,12 @@ struct ProxyState {
 
 /// Dropping it closes all connections.
 #[derive(Debug)]
-pub struct Proxy {
+pub struct PostgresProxy {
     url: String,
     state: watch::Sender<ProxyState>,
 }
 
-impl Proxy {
+impl PostgresProxy {
     /// Starts a proxy to the server and database of a URL.
     pub async fn start(url: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -77,30 +77,30 @@ impl Proxy {
     }
 
     /// Injects a fault at the next COMMIT. With `stay_disconnected` no client can connect afterwards.
-    pub fn cut(&self, fault: Cut, stay_disconnected: bool) {
+    pub fn inject_fault(&self, fault: CommitFault, stay_disconnected: bool) {
         self.state.send_modify(|state| {
             (state.next_fault, state.disconnect_after_fault) = (Some(fault), stay_disconnected);
         });
     }
 
     /// Waits until the fault has happened.
-    pub async fn was_cut(&self) {
+    pub async fn wait_for_fault(&self) {
         let mut state = self.state.subscribe();
         state.wait_for(|state| state.next_fault.is_none()).await.expect("the proxy runs");
     }
 
     /// Closes all connections and accepts no new ones.
-    pub fn go_away(&self) {
+    pub fn disconnect(&self) {
         self.state.send_modify(|state| state.is_disconnected = true);
     }
 
     /// Accepts connections again.
-    pub fn come_back(&self) {
+    pub fn reconnect(&self) {
         self.state.send_modify(|state| state.is_disconnected = false);
     }
 }
 
-impl Drop for Proxy {
+impl Drop for PostgresProxy {
     fn drop(&mut self) {
         self.state.send_modify(|state| (state.is_disconnected, state.is_dropped) = (true, true));
     }
@@ -128,10 +128,10 @@ async fn forward(mut client: TcpStream, server: &str, state: &watch::Sender<Prox
                 }
                 let is_commit = bytes.windows(COMMIT.len()).any(|window| window == COMMIT);
                 let fault = state.borrow().next_fault.filter(|_| is_commit);
-                if fault != Some(Cut::Question) {
+                if fault != Some(CommitFault::LoseRequest) {
                     server.write_all(bytes).await?;
                 }
-                if fault == Some(Cut::Answer) && server.read(&mut from_server).await? == 0 {
+                if fault == Some(CommitFault::LoseResponse) && server.read(&mut from_server).await? == 0 {
                     return Ok(());
                 }
                 if fault.is_some() {

@@ -7,23 +7,23 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::error::StartError;
-use crate::guard::{Guarded, Spec};
+use crate::guard::{GuardedProcess, ProcessSpec};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const READY: &str = "working as ";
 
 /// A running `ade worker`. Dropping it kills the worker.
 #[derive(Debug)]
-pub struct Worker {
-    process: Guarded,
+pub struct WorkerProcess {
+    process: GuardedProcess,
 }
 
-impl Worker {
+impl WorkerProcess {
     /// Starts a worker on the Redis and PostgreSQL of servers and waits until it is ready. `config` is the content of its
     /// configuration file.
     pub fn start(binary: &str, config: &str, redis: &str, postgres: &str) -> Result<Self, StartError> {
         let argv = [binary, "worker", "--data", "data", "--redis", redis, "--postgres", postgres];
-        let process = Guarded::start(Spec {
+        let process = GuardedProcess::start(ProcessSpec {
             name: "ade worker".to_owned(),
             // The worker finds it in its working directory.
             files: vec![("ade.toml", config.to_owned())],
@@ -40,14 +40,14 @@ impl Worker {
     /// The name of the running worker, from its log.
     #[must_use]
     pub fn name(&self) -> String {
-        let lines = self.process.lines_with(READY);
+        let lines = self.process.log_lines_with(READY);
         let name = lines.last().and_then(|line| line.split(READY).nth(1));
         name.unwrap_or_default().trim().to_owned()
     }
 
     /// The process, for signals and its log.
     #[must_use]
-    pub fn process(&self) -> &Guarded {
+    pub fn process(&self) -> &GuardedProcess {
         &self.process
     }
 
@@ -70,17 +70,17 @@ impl Worker {
     /// Stops the worker with SIGTERM and waits for its exit.
     pub fn stop(&self) -> Result<(), StartError> {
         self.process.signal(Signal::TERM)?;
-        self.process.wait_for_end()
+        self.process.wait_for_exit()
     }
 
     /// Starts the worker again in the same folder and waits until it is ready. It gets a new name.
     pub fn start_again(&self) -> Result<(), StartError> {
-        let position = self.process.mark();
-        self.process.begin()?;
+        let position = self.process.log_position();
+        self.process.spawn()?;
         self.wait_ready(position)
     }
 
     fn wait_ready(&self, position: usize) -> Result<(), StartError> {
-        self.process.wait_for_line_after(position, READY, START_TIMEOUT)
+        self.process.wait_for_log_line_after(position, READY, START_TIMEOUT)
     }
 }

@@ -17,9 +17,9 @@ use ade_domain::permission::Scope;
 use ade_store::Database;
 use ade_store::database::StoredUser;
 
-pub use secrets::{hash, same};
-pub use sessions::{SESSION_LASTS_MS, SignedIn};
-pub use tokens::{MadeToken, TokenDraft};
+pub use secrets::{hash_secret, matches_hash};
+pub use sessions::{NewSession, SESSION_TTL_MS};
+pub use tokens::{NewToken, TokenDraft};
 pub use users::{UserChange, UserDraft};
 
 use crate::{Caller, Error, TaskService};
@@ -47,7 +47,7 @@ impl AccountService {
     }
 
     pub async fn user(&self, id: &str, caller: &Caller) -> Result<StoredUser, Error> {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         self.load_user(id).await
     }
 
@@ -62,15 +62,15 @@ impl AccountService {
         limit: u32,
         caller: &Caller,
     ) -> Result<Vec<StoredUser>, Error> {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         Ok(self.database.users(after, limit).await?)
     }
 }
 
 /// Fails unless the caller has the scope and the role of an administrator.
 pub fn require_admin(caller: &Caller) -> Result<(), Error> {
-    caller.require(Scope::Admin)?;
-    if caller.administers() {
+    caller.require_scope(Scope::Admin)?;
+    if caller.is_admin() {
         return Ok(());
     }
     Err(Error::Forbidden("only an administrator can do this".to_owned()))

@@ -18,12 +18,12 @@ pub(super) fn new(prefix: &str) -> Result<String, Error> {
 }
 
 #[must_use]
-pub fn hash(secret: &str) -> String {
+pub fn hash_secret(secret: &str) -> String {
     hex(&Sha256::digest(secret.as_bytes()))
 }
 
 /// Whether a secret has this hash. The comparison takes constant time.
 #[must_use]
-pub fn same(secret: &str, expected: &str) -> bool {
-    hash(secret).as_bytes().ct_eq(expected.as_bytes()).into()
+pub fn matches_hash(secret: &str, expected: &str) -> bool {
+    hash_secret(secret).as_bytes().ct_eq(expected.as_bytes()).into()
 }

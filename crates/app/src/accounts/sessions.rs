@@ -9,17 +9,17 @@ use ade_domain::permission::Scope;
 use ade_store::database::{Commit, Password, Session, StoredToken, StoredUser, Write};
 
 use super::users::MAX_ID_LEN;
-use super::{AccountService, hash, secrets};
+use super::{AccountService, hash_secret, secrets};
 use crate::audit::AuditedAction;
 use crate::{Caller, Error, new_id};
 
 /// How long a session lasts after its last use.
-pub const SESSION_LASTS_MS: u64 = 24 * 3_600_000;
+pub const SESSION_TTL_MS: u64 = 24 * 3_600_000;
 /// A session is renewed at most this often, so that not every request writes.
 const RENEWAL_INTERVAL_MS: u64 = 60_000;
 
 /// A new session. Both secrets are shown now and never again.
-pub struct SignedIn {
+pub struct NewSession {
     pub user: StoredUser,
     /// The value of the session cookie.
     pub secret: String,
@@ -29,7 +29,7 @@ pub struct SignedIn {
 }
 
 /// Hides the secrets.
-impl std::fmt::Debug for SignedIn {
+impl std::fmt::Debug for NewSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NewSession").field("user", &self.user.user.user_id).finish_non_exhaustive()
     }
@@ -42,7 +42,7 @@ impl AccountService {
         user_id: &str,
         password: String,
         actor: AuditActor,
-    ) -> Result<SignedIn, Error> {
+    ) -> Result<NewSession, Error> {
         if user_id.len() > MAX_ID_LEN {
             return self.refuse_sign_in(user_id, false, actor);
         }
@@ -56,12 +56,12 @@ impl AccountService {
         };
         let now = self.clock.now();
         let (secret, csrf_token) = (secrets::new("ades_")?, secrets::new("")?);
-        let (session_id, expires_at) = (new_id(), now.plus_ms(SESSION_LASTS_MS));
+        let (session_id, expires_at) = (new_id(), now.plus_ms(SESSION_TTL_MS));
         let mut commit = Commit::default();
         commit.writes.push(Write::Session(Session {
             session_id: session_id.clone(),
-            session_hash: hash(&secret),
-            csrf_hash: hash(&csrf_token),
+            session_hash: hash_secret(&secret),
+            csrf_hash: hash_secret(&csrf_token),
             user_id: user.user.user_id.clone(),
             created_at: now,
             last_active: now,
@@ -76,11 +76,11 @@ impl AccountService {
         };
         AuditedAction::new("session.create", &session_id).add_as(actor, &mut commit, now);
         self.database.commit(commit).await?;
-        Ok(SignedIn { user, secret, csrf_token, expires_at })
+        Ok(NewSession { user, secret, csrf_token, expires_at })
     }
 
     /// Failed attempts for existing users are audited. An unknown user id is not: it may be a password typed into the wrong field.
-    fn refuse_sign_in(&self, user_id: &str, is_known: bool, actor: AuditActor) -> Result<SignedIn, Error> {
+    fn refuse_sign_in(&self, user_id: &str, is_known: bool, actor: AuditActor) -> Result<NewSession, Error> {
         if is_known {
             let mut commit = Commit::default();
             AuditedAction::new("session.refuse", user_id).add_as(actor, &mut commit, self.clock.now());
@@ -98,16 +98,20 @@ impl AccountService {
     }
 
     /// Authenticates a session, and renews it.
-    pub async fn by_session(&self, secret: &str, actor: AuditActor) -> Result<(Caller, Session), Error> {
-        let (now, session_hash) = (self.clock.now(), hash(secret));
+    pub async fn authenticate_session(
+        &self,
+        secret: &str,
+        actor: AuditActor,
+    ) -> Result<(Caller, Session), Error> {
+        let (now, session_hash) = (self.clock.now(), hash_secret(secret));
         let expired = || Error::Unauthenticated("the session has expired; sign in again".to_owned());
         let (mut session, user) =
-            self.database.authority_of_session(&session_hash).await?.ok_or_else(expired)?;
+            self.database.session_with_user(&session_hash).await?.ok_or_else(expired)?;
         if session.expires_at <= now || !user.user.active {
             return Err(expired());
         }
         if now.ms_since(session.last_active) >= RENEWAL_INTERVAL_MS {
-            (session.last_active, session.expires_at) = (now, now.plus_ms(SESSION_LASTS_MS));
+            (session.last_active, session.expires_at) = (now, now.plus_ms(SESSION_TTL_MS));
             let touch = Write::TouchSession {
                 session_hash,
                 last_active: session.last_active,
@@ -116,26 +120,30 @@ impl AccountService {
             self.database.commit(Commit { writes: vec![touch], ..Commit::default() }).await?;
         }
         // Whoever set the password may be the person who signed in.
-        let is_watched = |password: &Password| password.watched_until.is_none_or(|until| until > now);
+        let is_watched = |password: &Password| password.set_by_until.is_none_or(|until| until > now);
         let token_made_by = user.password.filter(is_watched).and_then(|password| password.set_by);
         let user_id = Some(user.user.user_id.clone());
         let caller = Caller {
             user: Some(user.user),
             agent_id: None,
             scopes: Scope::ALL.into_iter().collect(),
-            token_made_by,
-            who: AuditActor { user_id, session_id: Some(session.session_id.clone()), ..actor },
+            token_created_by: token_made_by,
+            audit_actor: AuditActor { user_id, session_id: Some(session.session_id.clone()), ..actor },
             if_match: None,
-            ends_at: None,
-            keep: None,
+            token_expires_at: None,
+            idempotent_request: None,
         };
         Ok((caller, session))
     }
 
     /// Authenticates a token.
-    pub async fn by_token(&self, secret: &str, actor: AuditActor) -> Result<(Caller, StoredToken), Error> {
+    pub async fn authenticate_token(
+        &self,
+        secret: &str,
+        actor: AuditActor,
+    ) -> Result<(Caller, StoredToken), Error> {
         let invalid = || Error::Unauthenticated("the token is not valid".to_owned());
-        let found = self.database.authority_of_token(&hash(secret)).await?;
+        let found = self.database.token_with_user(&hash_secret(secret)).await?;
         let (token, user) = found.ok_or_else(invalid)?;
         if token.revoked_at.is_some() || token.expires_at <= self.clock.now() {
             return Err(Error::Unauthenticated(
@@ -154,39 +162,39 @@ impl AccountService {
             user: Some(user),
             agent_id: token.agent_id.clone(),
             scopes: token.scopes.clone(),
-            token_made_by: token.made_by.clone(),
-            who: actor,
+            token_created_by: token.created_by.clone(),
+            audit_actor: actor,
             if_match: None,
-            ends_at: Some(token.expires_at),
-            keep: None,
+            token_expires_at: Some(token.expires_at),
+            idempotent_request: None,
         };
         Ok((caller, token))
     }
 
     /// The caller of the bootstrap token: it administers, is not a person, and makes no decisions.
     #[must_use]
-    pub fn bootstrap(actor: AuditActor) -> Caller {
+    pub fn bootstrap_caller(actor: AuditActor) -> Caller {
         let scopes: BTreeSet<Scope> =
             Scope::ALL.into_iter().filter(|scope| *scope != Scope::Decide).collect();
         Caller {
             user: None,
             agent_id: None,
             scopes,
-            token_made_by: None,
-            who: AuditActor { token_id: Some("bootstrap".to_owned()), ..actor },
+            token_created_by: None,
+            audit_actor: AuditActor { token_id: Some("bootstrap".to_owned()), ..actor },
             if_match: None,
-            ends_at: None,
-            keep: None,
+            token_expires_at: None,
+            idempotent_request: None,
         }
     }
 
     pub async fn sign_out(&self, secret: &str, caller: &Caller) -> Result<(), Error> {
-        let (Some(user), Some(session)) = (&caller.user, &caller.who.session_id) else {
+        let (Some(user), Some(session)) = (&caller.user, &caller.audit_actor.session_id) else {
             return Err(Error::NotFound("session"));
         };
         let mut commit = Commit::default();
-        let (session_hash, user_id) = (Some(hash(secret)), user.user_id.to_string());
-        commit.writes.push(Write::EndSessions { session_hash, user_id });
+        let (session_hash, user_id) = (Some(hash_secret(secret)), user.user_id.to_string());
+        commit.writes.push(Write::DeleteSessions { session_hash, user_id });
         AuditedAction::new("session.end", session).add_to(&mut commit, Some(caller), self.clock.now());
         Ok(self.database.commit(commit).await?)
     }

@@ -7,7 +7,7 @@ use ade_domain::permission::Scope;
 use ade_store::database::{Commit, StoredToken, Write};
 use serde_json::json;
 
-use super::{AccountService, hash, require_admin, secrets};
+use super::{AccountService, hash_secret, require_admin, secrets};
 use crate::audit::AuditedAction;
 use crate::{Caller, Error, Outcome, new_id};
 
@@ -27,13 +27,13 @@ pub struct TokenDraft {
 }
 
 /// A new token with its secret, which is shown now and never again.
-pub struct MadeToken {
+pub struct NewToken {
     pub token: StoredToken,
     pub secret: String,
 }
 
 /// Hides the secret.
-impl std::fmt::Debug for MadeToken {
+impl std::fmt::Debug for NewToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NewToken").field("token", &self.token.token_id).finish_non_exhaustive()
     }
@@ -57,7 +57,7 @@ impl AccountService {
         user_id: &str,
         draft: &TokenDraft,
         caller: &Caller,
-    ) -> Result<MadeToken, Error> {
+    ) -> Result<NewToken, Error> {
         let owner = UserId::new(user_id);
         if !caller.is_user(&owner) {
             require_admin(caller)?;
@@ -70,13 +70,13 @@ impl AccountService {
         let scopes = draft.scopes.clone().unwrap_or(default);
         // Not with a token: it could renew itself beyond its own expiry.
         let by_password =
-            caller.is_bootstrap() || (caller.is_user(&owner) && caller.who.session_id.is_some());
+            caller.is_bootstrap() || (caller.is_user(&owner) && caller.audit_actor.session_id.is_some());
         for (scope, option) in [(Scope::Decide, "--decide"), (Scope::Admin, "--admin")] {
             if scopes.contains(&scope) && !by_password {
                 return Err(Error::Forbidden(format!(
                     "a token with the scope {} can only be created by its owner, signed in with a password: \
                      ade login {option}",
-                    scope.word()
+                    scope.as_str()
                 )));
             }
         }
@@ -90,7 +90,7 @@ impl AccountService {
         sponsor: &UserId,
         draft: &TokenDraft,
         caller: &Caller,
-    ) -> Result<MadeToken, Error> {
+    ) -> Result<NewToken, Error> {
         let allowed = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Lock]);
         let scopes = draft.scopes.clone().unwrap_or_else(|| allowed.clone());
         if !scopes.is_subset(&allowed) {
@@ -106,7 +106,7 @@ impl AccountService {
         scopes: BTreeSet<Scope>,
         draft: &TokenDraft,
         caller: &Caller,
-    ) -> Result<MadeToken, Error> {
+    ) -> Result<NewToken, Error> {
         let is_valid_name = !draft.name.trim().is_empty()
             && draft.name.len() <= MAX_NAME_LEN
             && !draft.name.chars().any(char::is_control);
@@ -129,8 +129,8 @@ impl AccountService {
         }
         let now = self.clock.now();
         let existing = match (&agent_id, &user_id) {
-            (Some(agent), _) => self.database.tokens_of_agent(agent).await?,
-            (None, Some(user)) => self.database.tokens_of(user).await?,
+            (Some(agent), _) => self.database.agent_tokens(agent).await?,
+            (None, Some(user)) => self.database.user_tokens(user).await?,
             (None, None) => Vec::new(),
         };
         let is_valid = |token: &&StoredToken| token.revoked_at.is_none() && token.expires_at > now;
@@ -142,19 +142,21 @@ impl AccountService {
         let secret = secrets::new("ade_")?;
         let token = StoredToken {
             token_id: new_id(),
-            token_hash: hash(&secret),
+            token_hash: hash_secret(&secret),
             user_id,
             agent_id,
             name: draft.name.clone(),
             scopes,
             // The creator of the caller's token is also the creator of this one.
-            made_by: caller
-                .token_made_by
+            created_by: caller
+                .token_created_by
                 .clone()
                 .or_else(|| caller.user.as_ref().map(|user| user.user_id.clone())),
             created_at: now,
             // A token that is created with a token expires with it at the latest.
-            expires_at: caller.ends_at.map_or(now.plus_ms(ttl_ms), |ends| ends.min(now.plus_ms(ttl_ms))),
+            expires_at: caller
+                .token_expires_at
+                .map_or(now.plus_ms(ttl_ms), |ends| ends.min(now.plus_ms(ttl_ms))),
             revoked_at: None,
         };
         let mut commit = Commit::default();
@@ -164,23 +166,23 @@ impl AccountService {
         action.details.insert("agent_id".to_owned(), json!(token.agent_id));
         action.details.insert("scopes".to_owned(), json!(token.scopes));
         action.add_to(&mut commit, Some(caller), now);
-        if let Some(request) = &caller.keep {
+        if let Some(request) = &caller.idempotent_request {
             request.add_to(&mut commit, Outcome::Token(&token), now);
         }
         self.database.commit(commit).await?;
-        Ok(MadeToken { token, secret })
+        Ok(NewToken { token, secret })
     }
 
     /// The valid tokens of a user, without those of agents: for the user or an administrator.
     pub async fn tokens(&self, user_id: &str, caller: &Caller) -> Result<Vec<StoredToken>, Error> {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         let owner = UserId::new(user_id);
         if !caller.is_user(&owner) {
             require_admin(caller)?;
         }
         self.load_user(user_id).await?;
         let now = self.clock.now();
-        let mut tokens = self.database.tokens_of(&owner).await?;
+        let mut tokens = self.database.user_tokens(&owner).await?;
         tokens
             .retain(|token| token.revoked_at.is_none() && token.expires_at > now && token.agent_id.is_none());
         Ok(tokens)
@@ -192,7 +194,7 @@ impl AccountService {
         if !caller.is_user(&owner) {
             require_admin(caller)?;
         }
-        let tokens = self.database.tokens_of(&owner).await?;
+        let tokens = self.database.user_tokens(&owner).await?;
         let found = tokens.into_iter().find(|token| token.token_id == token_id);
         let mut token = found.ok_or(Error::NotFound("token"))?;
         if token.revoked_at.is_some() {

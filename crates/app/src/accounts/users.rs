@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use ade_domain::people::{ADMIN, AUTHOR, User, UserId};
-use ade_domain::{Invalid, Moment};
+use ade_domain::{InvalidField, Moment};
 use ade_store::DatabaseError;
 use ade_store::database::{Commit, Password, StoredUser, Write};
 use serde_json::{Map, Value, json};
@@ -98,11 +98,11 @@ impl UserChange {
     }
 }
 
-fn faults(user: &User) -> Vec<Invalid> {
+fn faults(user: &User) -> Vec<InvalidField> {
     let mut faults = Vec::new();
     let mut check = |is_valid: bool, pointer: &str, detail: String| {
         if !is_valid {
-            faults.push(Invalid::at(pointer, detail));
+            faults.push(InvalidField::at(pointer, detail));
         }
     };
     let is_text = |text: &str, max: usize| {
@@ -128,18 +128,18 @@ fn faults(user: &User) -> Vec<Invalid> {
 /// A password that somebody else set. The setter is known for as long as the password exists.
 fn password_set_by(hash: String, caller: &Caller) -> Password {
     let set_by =
-        caller.token_made_by.clone().or_else(|| caller.user.as_ref().map(|user| user.user_id.clone()));
-    Password { hash, set_by, watched_until: None }
+        caller.token_created_by.clone().or_else(|| caller.user.as_ref().map(|user| user.user_id.clone()));
+    Password { hash, set_by, set_by_until: None }
 }
 
 /// A password that its owner set. Whoever set the previous one may have done this as well, so that setter is remembered for
 /// a while.
 fn password_set_by_owner(hash: String, previous: Option<&Password>, now: Moment) -> Password {
-    let watched = previous.filter(|previous| previous.watched_until.is_none_or(|until| until > now));
+    let watched = previous.filter(|previous| previous.set_by_until.is_none_or(|until| until > now));
     let set_by = watched.and_then(|previous| previous.set_by.clone());
-    let until = watched.and_then(|previous| previous.watched_until);
+    let until = watched.and_then(|previous| previous.set_by_until);
     let watched_until = set_by.as_ref().map(|_| until.unwrap_or_else(|| now.plus_ms(PASSWORD_WATCH_MS)));
-    Password { hash, set_by, watched_until }
+    Password { hash, set_by, set_by_until: watched_until }
 }
 
 impl AccountService {
@@ -170,24 +170,26 @@ impl AccountService {
             ..AuditedAction::new("user.create", stored.user.user_id.as_str())
         };
         action.add_to(&mut commit, Some(caller), now);
-        if let Some(request) = &caller.keep {
+        if let Some(request) = &caller.idempotent_request {
             request.add_to(&mut commit, Outcome::User(&stored), now);
         }
         match self.database.commit(commit).await {
-            Err(DatabaseError::Exists { .. }) => Err(Error::Exists(format!("user {}", stored.user.user_id))),
+            Err(DatabaseError::AlreadyExists { .. }) => {
+                Err(Error::Exists(format!("user {}", stored.user.user_id)))
+            }
             committed => Ok(committed.map(|()| stored)?),
         }
     }
 
     /// Creates the first administrator and returns the password, which is shown now and never again; `None` if there are
     /// users already.
-    pub async fn first_admin(&self) -> Result<Option<String>, Error> {
+    pub async fn create_first_admin(&self) -> Result<Option<String>, Error> {
         if !self.database.users(None, 1).await?.is_empty() {
             return Ok(None);
         }
         let password = secrets::new("")?.chars().take(FIRST_PASSWORD_LEN).collect::<String>();
         let hash = self.passwords.hash(password.clone()).await?;
-        let stored = Some(Password { hash, set_by: None, watched_until: None });
+        let stored = Some(Password { hash, set_by: None, set_by_until: None });
         let user = User {
             user_id: UserId::new("admin"),
             name: "Administrator".to_owned(),
@@ -204,7 +206,7 @@ impl AccountService {
         match self.database.commit(commit).await {
             Ok(()) => Ok(Some(password)),
             // Another server was first.
-            Err(DatabaseError::Exists { .. }) => Ok(None),
+            Err(DatabaseError::AlreadyExists { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -215,20 +217,20 @@ impl AccountService {
             && let Some(manager) = &user.manager_id
             && self.database.user(manager).await?.is_none()
         {
-            faults.push(Invalid::at("/manager_id", format!("user {manager} does not exist")));
+            faults.push(InvalidField::at("/manager_id", format!("user {manager} does not exist")));
         }
         if faults.is_empty() { Ok(()) } else { Err(Error::Invalid(faults)) }
     }
 
     /// Changes a user. Users can change their own password in a session; everything else needs an administrator.
-    pub async fn change_user(
+    pub async fn update_user(
         &self,
         id: &str,
         change: &UserChange,
         caller: &Caller,
     ) -> Result<StoredUser, Error> {
         let is_self = caller.agent_id.is_none()
-            && caller.who.session_id.is_some()
+            && caller.audit_actor.session_id.is_some()
             && caller.user.as_ref().is_some_and(|user| user.user_id.as_str() == id);
         if !(is_self && change.is_password_only()) {
             require_admin(caller)?;
@@ -290,12 +292,12 @@ impl AccountService {
         let leaves = before.user.active && !after.user.active;
         let user_id = after.user.user_id.clone();
         if leaves || has_new_password {
-            commit.writes.push(Write::EndSessions { session_hash: None, user_id: user_id.to_string() });
+            commit.writes.push(Write::DeleteSessions { session_hash: None, user_id: user_id.to_string() });
         }
         if leaves {
-            commit.writes.push(Write::EndTokens { user_id: user_id.clone(), at: now });
+            commit.writes.push(Write::RevokeTokens { user_id: user_id.clone(), at: now });
             if reassign {
-                self.tasks.leave(&mut commit, &user_id).await?;
+                self.tasks.reassign_approvals_of(&mut commit, &user_id).await?;
             }
         }
         Ok(commit)

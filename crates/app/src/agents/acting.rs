@@ -1,10 +1,10 @@
 //! Who may act for which agent. No other module decides this.
 
-use ade_domain::agent::Profile;
+use ade_domain::agent::AgentProfile;
 use ade_domain::people::UserId;
 use ade_domain::permission::{ActorRole, Scope};
 
-use super::{AgentError, AgentService, Known, forbidden};
+use super::{AgentDetails, AgentError, AgentService, forbidden};
 use crate::{Caller, Error};
 
 /// Implicitly registered agents of one sponsor.
@@ -17,15 +17,15 @@ pub(super) fn may_act_for(caller: &Caller, agent_id: &str, sponsor: Option<&User
     match (&caller.agent_id, &caller.user) {
         (Some(own), _) => own == agent_id,
         (None, None) => true,
-        (None, Some(user)) => sponsor == Some(&user.user_id) || caller.administers(),
+        (None, Some(user)) => sponsor == Some(&user.user_id) || caller.is_admin(),
     }
 }
 
 impl AgentService {
     /// The id as which the caller holds locks and claims tasks. A token of an agent acts as that agent only; a user acts as itself
     /// or as an agent that it sponsors; an administrator as any. An unknown name is registered implicitly for the caller.
-    pub async fn acts_as(&self, caller: &Caller, named: Option<&str>) -> Result<String, Error> {
-        caller.require(Scope::Lock)?;
+    pub async fn resolve_agent(&self, caller: &Caller, named: Option<&str>) -> Result<String, Error> {
+        caller.require_scope(Scope::Lock)?;
         let Some(user) = &caller.user else { return Ok(named.unwrap_or(BOOTSTRAP_AGENT).to_owned()) };
         if let Some(own) = &caller.agent_id {
             return match named {
@@ -47,8 +47,8 @@ impl AgentService {
     }
 
     /// Whether the caller may act for an existing agent. An unknown agent is not registered.
-    pub async fn acts_for(&self, caller: &Caller, agent_id: &str) -> Result<bool, Error> {
-        caller.require(Scope::Lock)?;
+    pub async fn can_act_for(&self, caller: &Caller, agent_id: &str) -> Result<bool, Error> {
+        caller.require_scope(Scope::Lock)?;
         let is_self = caller.agent_id.is_none()
             && caller.user.as_ref().is_some_and(|user| user.user_id.as_str() == agent_id);
         let sponsor = self.database.agent(agent_id).await?.and_then(|agent| agent.sponsor_id);
@@ -57,29 +57,29 @@ impl AgentService {
 
     async fn register_implicitly(&self, name: &str, sponsor: UserId, caller: &Caller) -> Result<(), Error> {
         self.require_may_create(caller, name).await?;
-        if self.database.agents_of(&sponsor).await? >= MAX_IMPLICIT_AGENTS {
+        if self.database.count_sponsored_agents(&sponsor).await? >= MAX_IMPLICIT_AGENTS {
             let detail = format!(
                 "{sponsor} already has {MAX_IMPLICIT_AGENTS} unregistered agents; register this one, or remove some"
             );
             return Err(forbidden(detail));
         }
-        let profile = Profile { name: name.to_owned(), ..Profile::default() };
+        let profile = AgentProfile { name: name.to_owned(), ..AgentProfile::default() };
         let agent = self.new_agent(name, Some(sponsor), &profile, None, true);
         match self.insert(agent, caller).await {
             // Another request registered it first: the repeated request checks whether the caller may use it.
-            Err(Error::Exists(_)) => Err(Error::Overtaken),
+            Err(Error::Exists(_)) => Err(Error::Conflict),
             inserted => inserted,
         }
     }
 
     pub(super) async fn require_may_create(&self, caller: &Caller, name: &str) -> Result<(), Error> {
-        let roles = caller.actor().parts;
+        let roles = caller.actor().roles;
         if caller.agent_id.is_some()
             || !(roles.contains(&ActorRole::Author) || roles.contains(&ActorRole::Admin))
         {
             return Err(forbidden("only authors and administrators can create agents"));
         }
-        if caller.is_borrowed() {
+        if caller.uses_foreign_credentials() {
             return Err(forbidden("a token or password that somebody else created cannot create agents"));
         }
         if name.contains('\0') {
@@ -87,7 +87,7 @@ impl AgentService {
         }
         // An agent that only coordination knows belongs to the bootstrap token.
         let is_live = self.coordination.agent(name.to_owned()).await.map_err(Error::unavailable)?.is_some();
-        if is_live && !caller.administers() && self.database.agent(name).await?.is_none() {
+        if is_live && !caller.is_admin() && self.database.agent(name).await?.is_none() {
             return Err(forbidden(format!("the name {name} is in use; an administrator can register it")));
         }
         if self.database.user(&UserId::new(name)).await?.is_some() {
@@ -96,7 +96,7 @@ impl AgentService {
         Ok(())
     }
 
-    pub(super) fn require_permission(&self, agent: &Known, caller: &Caller) -> Result<(), Error> {
+    pub(super) fn require_permission(&self, agent: &AgentDetails, caller: &Caller) -> Result<(), Error> {
         let id = &agent.view.agent_id;
         if may_act_for(caller, id, agent.sponsor_id.as_ref()) {
             return Ok(());
@@ -105,7 +105,7 @@ impl AgentService {
     }
 
     /// The sponsor of an agent, without whom it cannot have tokens: for the sponsor or an administrator.
-    pub async fn sponsor_of(&self, id: &str, caller: &Caller) -> Result<UserId, AgentError> {
+    pub async fn require_sponsor(&self, id: &str, caller: &Caller) -> Result<UserId, AgentError> {
         let agent = self.load(id).await?;
         if caller.agent_id.is_some() {
             return Err(forbidden("agents cannot create tokens").into());

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ade_domain::Clock;
-use ade_domain::agent::{Profile, Status};
+use ade_domain::agent::{AgentProfile, AgentStatus};
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::coordination::AgentView;
@@ -31,7 +31,7 @@ pub struct AgentService {
 
 /// An agent as the database and coordination know it together.
 #[derive(Debug, Clone)]
-pub struct Known {
+pub struct AgentDetails {
     /// `None` for agents of the bootstrap token.
     pub sponsor_id: Option<UserId>,
     pub view: AgentView,
@@ -40,9 +40,9 @@ pub struct Known {
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     #[error("agent {0} not found")]
-    Unknown(String),
+    NotFound(String),
     #[error("agent {0} already exists; change it with PATCH /api/v1/agents/{0}")]
-    Taken(String),
+    Exists(String),
     #[error("agent {0} still holds or waits for locks; release or break them first")]
     Busy(String),
     #[error(transparent)]
@@ -67,13 +67,13 @@ impl AgentService {
         Self { coordination, database, clock }
     }
 
-    async fn load(&self, id: &str) -> Result<Known, AgentError> {
+    async fn load(&self, id: &str) -> Result<AgentDetails, AgentError> {
         let (stored, live) = (self.database.agent(id).await?, self.coordination.agent(id.to_owned()).await?);
-        merge(stored, live).ok_or_else(|| AgentError::Unknown(id.to_owned()))
+        merge(stored, live).ok_or_else(|| AgentError::NotFound(id.to_owned()))
     }
 
-    pub async fn get(&self, id: &str, caller: &Caller) -> Result<Known, AgentError> {
-        caller.require(Scope::Read)?;
+    pub async fn get(&self, id: &str, caller: &Caller) -> Result<AgentDetails, AgentError> {
+        caller.require_scope(Scope::Read)?;
         self.load(id).await
     }
 
@@ -83,8 +83,8 @@ impl AgentService {
         after: Option<String>,
         limit: usize,
         caller: &Caller,
-    ) -> Result<Vec<Known>, AgentError> {
-        caller.require(Scope::Read)?;
+    ) -> Result<Vec<AgentDetails>, AgentError> {
+        caller.require_scope(Scope::Read)?;
         let stored = self.database.agents(after.as_deref(), u32::try_from(limit).unwrap_or(u32::MAX)).await?;
         let live = self.coordination.agents(after, limit).await?;
         let mut agents: BTreeMap<String, (Option<StoredAgent>, Option<AgentView>)> = BTreeMap::new();
@@ -100,11 +100,11 @@ impl AgentService {
         Ok(merged.take(limit).collect())
     }
 
-    pub async fn heartbeat(&self, id: &str, caller: &Caller) -> Result<Known, AgentError> {
-        caller.require(Scope::Lock)?;
+    pub async fn heartbeat(&self, id: &str, caller: &Caller) -> Result<AgentDetails, AgentError> {
+        caller.require_scope(Scope::Lock)?;
         let agent = self.load(id).await?;
         self.require_permission(&agent, caller)?;
-        self.coordination.heard(id.to_owned()).await?;
+        self.coordination.record_heartbeat(id.to_owned()).await?;
         self.load(id).await
     }
 
@@ -116,15 +116,15 @@ impl AgentService {
         limit: u32,
         caller: &Caller,
     ) -> Result<Vec<InboxMessage>, AgentError> {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         let agent = self.load(id).await?;
         self.require_permission(&agent, caller)?;
         Ok(self.database.inbox(id, after, limit).await?)
     }
 }
 
-fn profile(stored: StoredAgent) -> Profile {
-    Profile {
+fn profile(stored: StoredAgent) -> AgentProfile {
+    AgentProfile {
         name: stored.name,
         model: stored.model,
         version: stored.version,
@@ -134,7 +134,7 @@ fn profile(stored: StoredAgent) -> Profile {
 }
 
 /// An agent that is only in the database is offline.
-fn merge(stored: Option<StoredAgent>, live: Option<AgentView>) -> Option<Known> {
+fn merge(stored: Option<StoredAgent>, live: Option<AgentView>) -> Option<AgentDetails> {
     let sponsor_id = stored.as_ref().and_then(|stored| stored.sponsor_id.clone());
     let view = match (live, stored) {
         (Some(view), _) => view,
@@ -143,13 +143,13 @@ fn merge(stored: Option<StoredAgent>, live: Option<AgentView>) -> Option<Known> 
             max_tasks: stored.max_tasks.unwrap_or(DEFAULT_MAX_TASKS),
             active_tasks: 0,
             queued_tasks: 0,
-            status: Status::Offline,
-            last_heartbeat: stored.seen_at,
+            status: AgentStatus::Offline,
+            last_heartbeat: stored.last_seen_at,
             profile: profile(stored),
         },
         (None, None) => return None,
     };
-    Some(Known { sponsor_id, view })
+    Some(AgentDetails { sponsor_id, view })
 }
 
 impl std::fmt::Debug for AgentService {

@@ -1,14 +1,14 @@
 //! Registering, changing and removing agents.
 
-use ade_domain::agent::Profile;
+use ade_domain::agent::AgentProfile;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::DatabaseError;
-use ade_store::coordination::{AgentUpdate, AgentView, Filter};
+use ade_store::coordination::{AgentUpdate, AgentView, LockFilter};
 use ade_store::database::{Commit, StoredAgent, StoredToken, Write};
 
 use super::acting::may_act_for;
-use super::{AgentError, AgentService, Known, forbidden};
+use super::{AgentDetails, AgentError, AgentService, forbidden};
 use crate::audit::AuditedAction;
 use crate::{Caller, Error};
 
@@ -22,7 +22,7 @@ impl AgentService {
         &self,
         agent_id: &str,
         sponsor_id: Option<UserId>,
-        profile: &Profile,
+        profile: &AgentProfile,
         max_tasks: Option<u32>,
         by_name: bool,
     ) -> StoredAgent {
@@ -37,8 +37,8 @@ impl AgentService {
             draining: false,
             // Anything but a JSON object is dropped.
             config: serde_json::from_str(&profile.config).unwrap_or_default(),
-            by_name,
-            seen_at: self.clock.now(),
+            is_auto_registered: by_name,
+            last_seen_at: self.clock.now(),
             revision: 1,
         }
     }
@@ -50,7 +50,7 @@ impl AgentService {
         let action = AuditedAction { revision: Some(1), ..AuditedAction::new("agent.create", &object_id) };
         action.add_to(&mut commit, Some(caller), self.clock.now());
         match self.database.commit(commit).await {
-            Err(DatabaseError::Exists { .. }) => Err(Error::Exists(format!("agent {object_id}"))),
+            Err(DatabaseError::AlreadyExists { .. }) => Err(Error::Exists(format!("agent {object_id}"))),
             committed => Ok(committed?),
         }
     }
@@ -59,41 +59,41 @@ impl AgentService {
     pub async fn register(
         &self,
         id: &str,
-        profile: Profile,
+        profile: AgentProfile,
         max_tasks: Option<u32>,
         sponsor: Option<&str>,
         caller: &Caller,
-    ) -> Result<Known, AgentError> {
-        caller.require(Scope::Lock)?;
+    ) -> Result<AgentDetails, AgentError> {
+        caller.require_scope(Scope::Lock)?;
         self.require_may_create(caller, id).await?;
         let sponsor_id = self.choose_sponsor(sponsor, caller).await?;
         let agent = self.new_agent(id, sponsor_id.clone(), &profile, max_tasks, false);
         if let Some(existing) = self.database.agent(id).await? {
             // Only an implicitly registered agent can be registered again.
-            if !existing.by_name || !may_act_for(caller, id, existing.sponsor_id.as_ref()) {
-                return Err(AgentError::Taken(id.to_owned()));
+            if !existing.is_auto_registered || !may_act_for(caller, id, existing.sponsor_id.as_ref()) {
+                return Err(AgentError::Exists(id.to_owned()));
             }
             let revision = existing.revision + 1;
             let agent = StoredAgent { revision, ..agent };
             self.replace(agent, existing.revision, "agent.create", caller).await?;
         } else {
             match self.insert(agent, caller).await {
-                Err(Error::Exists(_)) => return Err(AgentError::Taken(id.to_owned())),
+                Err(Error::Exists(_)) => return Err(AgentError::Exists(id.to_owned())),
                 inserted => inserted?,
             }
         }
         let update = AgentUpdate { profile: Some(profile), max_tasks, draining: None };
-        let view = match self.coordination.put(id.to_owned(), update.clone(), true).await? {
+        let view = match self.coordination.put_agent(id.to_owned(), update.clone(), true).await? {
             Some(view) => view,
             None => self.put(id, update, false).await?,
         };
-        Ok(Known { sponsor_id, view })
+        Ok(AgentDetails { sponsor_id, view })
     }
 
     async fn choose_sponsor(&self, named: Option<&str>, caller: &Caller) -> Result<Option<UserId>, Error> {
         let own = caller.user.as_ref().map(|user| user.user_id.clone());
         let Some(named) = named.map(UserId::new) else { return Ok(own) };
-        if own.as_ref() != Some(&named) && !caller.administers() {
+        if own.as_ref() != Some(&named) && !caller.is_admin() {
             return Err(forbidden("only an administrator can name another user as sponsor"));
         }
         let user = self.database.user(&named).await?;
@@ -116,71 +116,71 @@ impl AgentService {
         let action = AuditedAction { revision, ..AuditedAction::new(action, &object_id) };
         action.add_to(&mut commit, Some(caller), self.clock.now());
         match self.database.commit(commit).await {
-            Err(DatabaseError::Conflict { .. }) => Err(Error::Overtaken),
+            Err(DatabaseError::Conflict { .. }) => Err(Error::Conflict),
             committed => Ok(committed?),
         }
     }
 
     async fn put(&self, id: &str, update: AgentUpdate, is_new: bool) -> Result<AgentView, AgentError> {
-        let view = self.coordination.put(id.to_owned(), update, is_new).await?;
-        view.ok_or_else(|| AgentError::Unknown(id.to_owned()))
+        let view = self.coordination.put_agent(id.to_owned(), update, is_new).await?;
+        view.ok_or_else(|| AgentError::NotFound(id.to_owned()))
     }
 
     /// Changes an agent: by itself, its sponsor, or an administrator.
     pub async fn update(
         &self,
         id: &str,
-        change: impl FnOnce(Profile) -> AgentUpdate,
+        change: impl FnOnce(AgentProfile) -> AgentUpdate,
         caller: &Caller,
-    ) -> Result<Known, AgentError> {
-        caller.require(Scope::Lock)?;
+    ) -> Result<AgentDetails, AgentError> {
+        caller.require_scope(Scope::Lock)?;
         let agent = self.load(id).await?;
         self.require_permission(&agent, caller)?;
         let update = change(agent.view.profile);
         if let Some(stored) = self.database.agent(id).await? {
             let (max_tasks, sponsor) = (update.max_tasks.or(stored.max_tasks), stored.sponsor_id.clone());
             let after = match &update.profile {
-                Some(profile) => self.new_agent(id, sponsor, profile, max_tasks, stored.by_name),
+                Some(profile) => self.new_agent(id, sponsor, profile, max_tasks, stored.is_auto_registered),
                 None => StoredAgent { max_tasks, ..stored.clone() },
             };
             let draining = update.draining.unwrap_or(stored.draining);
             let after = StoredAgent { revision: stored.revision + 1, draining, ..after };
             self.replace(after, stored.revision, "agent.update", caller).await?;
         }
-        let view = match self.coordination.put(id.to_owned(), update.clone(), false).await? {
+        let view = match self.coordination.put_agent(id.to_owned(), update.clone(), false).await? {
             Some(view) => view,
             // Coordination has forgotten the agent.
             None => self.put(id, update, true).await?,
         };
-        Ok(Known { sponsor_id: agent.sponsor_id, view })
+        Ok(AgentDetails { sponsor_id: agent.sponsor_id, view })
     }
 
     /// Removes an agent that holds no locks, and revokes its tokens.
     pub async fn remove(&self, id: &str, caller: &Caller) -> Result<(), AgentError> {
-        caller.require(Scope::Lock)?;
+        caller.require_scope(Scope::Lock)?;
         let agent = self.load(id).await?;
         self.require_permission(&agent, caller)?;
-        let filter = Filter { agent: Some(id.to_owned()), ..Default::default() };
-        if !self.coordination.list(filter, None, 1).await?.is_empty() {
+        let filter = LockFilter { agent: Some(id.to_owned()), ..Default::default() };
+        if !self.coordination.list_locks(filter, None, 1).await?.is_empty() {
             return Err(AgentError::Busy(id.to_owned()));
         }
         if let Some(stored) = self.database.agent(id).await? {
             self.delete(&stored, Some(caller)).await?;
         }
-        self.coordination.remove(id.to_owned()).await?;
+        self.coordination.remove_agent(id.to_owned()).await?;
         Ok(())
     }
 
     async fn delete(&self, agent: &StoredAgent, caller: Option<&Caller>) -> Result<(), Error> {
         let (now, agent_id) = (self.clock.now(), agent.agent_id.clone());
         let mut commit = Commit::default();
-        for token in self.database.tokens_of_agent(&agent_id).await? {
+        for token in self.database.agent_tokens(&agent_id).await? {
             commit.writes.push(Write::Token(StoredToken { revoked_at: Some(now), ..token }));
         }
         commit.writes.push(Write::DeleteAgent { agent_id: agent_id.clone(), expected: agent.revision });
         AuditedAction::new("agent.delete", &agent_id).add_to(&mut commit, caller, now);
         match self.database.commit(commit).await {
-            Err(DatabaseError::Conflict { .. }) => Err(Error::Overtaken),
+            Err(DatabaseError::Conflict { .. }) => Err(Error::Conflict),
             committed => Ok(committed?),
         }
     }
@@ -194,7 +194,7 @@ impl AgentService {
             match self.coordination.agent(agent.agent_id.clone()).await? {
                 Some(live) if live.last_heartbeat > before => {
                     let seen = StoredAgent {
-                        seen_at: live.last_heartbeat,
+                        last_seen_at: live.last_heartbeat,
                         revision: agent.revision + 1,
                         ..agent.clone()
                     };

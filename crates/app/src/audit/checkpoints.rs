@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use ade_domain::Moment;
-use ade_domain::audit::{Broken, Head, Walk};
+use ade_domain::audit::{ChainError, ChainHead, ChainVerifier};
 use ade_store::database::AuditFilter;
 use ade_store::{Database, DatabaseError};
 use ring::rand::SystemRandom;
@@ -24,7 +24,7 @@ const PAGE_SIZE: u32 = 1_000;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
-    pub head: Head,
+    pub head: ChainHead,
     pub at: Moment,
     /// In hexadecimal digits.
     pub public_key: String,
@@ -33,18 +33,18 @@ pub struct Checkpoint {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum LedgerError {
+pub enum AuditLogError {
     #[error(
         "cannot use the signing key for checkpoints: {0}. Restore the file {1}, or remove it to start with a new key"
     )]
-    Key(String, String),
+    InvalidKey(String, String),
     #[error("the checkpoint is not signed by the key that it names")]
-    Forged,
+    InvalidSignature,
     /// The log does not match its hash chain or the checkpoint.
     #[error(transparent)]
-    Broken(#[from] Broken),
+    Broken(#[from] ChainError),
     #[error(transparent)]
-    Record(#[from] DatabaseError),
+    Database(#[from] DatabaseError),
     #[error(transparent)]
     Refused(Box<Error>),
     #[error("cannot write a checkpoint: {0}")]
@@ -61,7 +61,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     pairs.iter().map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-fn signed_text(head: Head, at: Moment) -> String {
+fn signed_text(head: ChainHead, at: Moment) -> String {
     format!("ade-checkpoint-1 {} {} {}", head.number, head.entry_hash, at.micros())
 }
 
@@ -92,8 +92,8 @@ impl std::fmt::Debug for Signer {
 
 impl Signer {
     /// Reads the key from a file; a missing file is created with a new key, readable by its owner only.
-    pub fn open(file: &Path) -> Result<Self, LedgerError> {
-        let unusable = |reason: String| LedgerError::Key(reason, file.display().to_string());
+    pub fn open(file: &Path) -> Result<Self, AuditLogError> {
+        let unusable = |reason: String| AuditLogError::InvalidKey(reason, file.display().to_string());
         let bytes = match fs::read(file) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -118,20 +118,20 @@ impl Signer {
         database: &Database,
         last: Option<&Checkpoint>,
         now: Moment,
-    ) -> Result<Checkpoint, LedgerError> {
+    ) -> Result<Checkpoint, AuditLogError> {
         let head = match last {
             None => verify_against(database, None).await?,
-            Some(last) if !last.is_signed() => return Err(LedgerError::Forged),
+            Some(last) if !last.is_signed() => return Err(AuditLogError::InvalidSignature),
             Some(last) => {
                 // The chain must still contain the entry of the last checkpoint.
                 let before = last.head.number.saturating_sub(1);
-                let page = database.audit(&AuditFilter::default(), before, 1).await?;
+                let page = database.audit_rows(&AuditFilter::default(), before, 1).await?;
                 let found = page.first().map(|row| row.entry()).transpose()?;
                 if last.head.number > 0 && found.map(|entry| entry.entry_hash) != Some(last.head.entry_hash) {
                     let why = "does not match the last checkpoint".to_owned();
-                    return Err(LedgerError::Broken(Broken { number: last.head.number, reason: why }));
+                    return Err(AuditLogError::Broken(ChainError { number: last.head.number, reason: why }));
                 }
-                walk_from(database, Walk::from(last.head), last.head.number).await?
+                walk_from(database, ChainVerifier::from_trusted(last.head), last.head.number).await?
             }
         };
         let signature = self.key.sign(signed_text(head, now).as_bytes());
@@ -141,27 +141,37 @@ impl Signer {
 }
 
 /// Verifies the whole log, and that it contains the head of a signed checkpoint; returns the current head.
-pub async fn verify(database: &Database, checkpoint: Option<&Checkpoint>) -> Result<Head, LedgerError> {
+pub async fn verify(
+    database: &Database,
+    checkpoint: Option<&Checkpoint>,
+) -> Result<ChainHead, AuditLogError> {
     if checkpoint.is_some_and(|checkpoint| !checkpoint.is_signed()) {
-        return Err(LedgerError::Forged);
+        return Err(AuditLogError::InvalidSignature);
     }
     verify_against(database, checkpoint.map(|checkpoint| checkpoint.head)).await
 }
 
 /// Verifies the whole log, and that it contains a head that the caller trusts; returns the current head.
-pub async fn verify_against(database: &Database, trusted: Option<Head>) -> Result<Head, LedgerError> {
-    walk_from(database, Walk::new(trusted), 0).await
+pub async fn verify_against(
+    database: &Database,
+    trusted: Option<ChainHead>,
+) -> Result<ChainHead, AuditLogError> {
+    walk_from(database, ChainVerifier::new(trusted), 0).await
 }
 
-async fn walk_from(database: &Database, mut walk: Walk, mut after: u64) -> Result<Head, LedgerError> {
+async fn walk_from(
+    database: &Database,
+    mut walk: ChainVerifier,
+    mut after: u64,
+) -> Result<ChainHead, AuditLogError> {
     loop {
-        let page = database.audit(&AuditFilter::default(), after, PAGE_SIZE).await?;
+        let page = database.audit_rows(&AuditFilter::default(), after, PAGE_SIZE).await?;
         for row in &page {
-            walk.step(&row.entry()?)?;
+            walk.verify(&row.entry()?)?;
         }
         match page.last() {
             Some(last) => after = last.number,
-            None => return Ok(walk.end()?),
+            None => return Ok(walk.finish()?),
         }
     }
 }

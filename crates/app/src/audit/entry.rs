@@ -2,7 +2,7 @@
 
 use ade_domain::Moment;
 use ade_domain::audit::{AuditActor, AuditBody};
-use ade_store::database::{Commit, Event};
+use ade_store::database::{Commit, StoredEvent};
 use serde_json::{Map, Value, json};
 
 use crate::{Caller, new_id};
@@ -42,7 +42,7 @@ impl<'a> AuditedAction<'a> {
 
     /// Adds audit entry and event to a commit; without a caller, the service itself is the actor.
     pub(crate) fn add_to(self, commit: &mut Commit, caller: Option<&Caller>, now: Moment) {
-        self.add_as(caller.map(|caller| caller.who.clone()).unwrap_or_default(), commit, now);
+        self.add_as(caller.map(|caller| caller.audit_actor.clone()).unwrap_or_default(), commit, now);
     }
 
     /// The same for an actor who is not an authenticated caller yet.
@@ -64,12 +64,12 @@ impl<'a> AuditedAction<'a> {
             ticket: None,
             details: self.details.into_iter().map(|(name, value)| (name, replace_nul_in(value))).collect(),
         });
-        commit.events.push(Event {
+        commit.events.push(StoredEvent {
             event_id: new_id(),
             kind: self.action.replacen('.', ":", 1),
             at: now,
             task_id: None,
-            tell: Vec::new(),
+            notify: Vec::new(),
             data: json!({ format!("{object_type}_id"): replace_nul(self.object_id), "revision": self.revision }),
         });
     }

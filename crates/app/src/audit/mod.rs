@@ -6,17 +6,17 @@ mod checkpoints;
 mod entry;
 
 use ade_domain::Moment;
-use ade_domain::audit::Head;
+use ade_domain::audit::ChainHead;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::Database;
-use ade_store::database::{AuditFilter, Commit, Counts, Day, Numbered, UserStats};
+use ade_store::database::{AuditFilter, AuditRow, Commit, DailyStats, DatabaseCounts, UserStats};
 
 use crate::accounts::require_admin;
 use crate::{Caller, Error, TaskService};
 
 pub(crate) use checkpoints::hex;
-pub use checkpoints::{Checkpoint, LedgerError, Signer, verify, verify_against};
+pub use checkpoints::{AuditLogError, Checkpoint, Signer, verify, verify_against};
 pub(crate) use entry::{AuditedAction, replace_nul, replace_nul_in};
 
 const OVERVIEW_DAYS: u32 = 30;
@@ -41,18 +41,18 @@ impl AuditService {
         after: u64,
         limit: u32,
         caller: &Caller,
-    ) -> Result<Vec<Numbered>, Error> {
+    ) -> Result<Vec<AuditRow>, Error> {
         self.restrict_to_visible(&mut filter, caller).await?;
-        Ok(self.database.audit(&filter, after, limit).await?)
+        Ok(self.database.audit_rows(&filter, after, limit).await?)
     }
 
     /// Entries of a deleted task are visible only to callers who see everything.
     async fn restrict_to_visible(&self, filter: &mut AuditFilter, caller: &Caller) -> Result<(), Error> {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         if filter.task.as_ref().is_some_and(|task| uuid::Uuid::parse_str(task).is_err()) {
             return Err(Error::NotFound("task"));
         }
-        if caller.sees_all() {
+        if caller.can_see_all() {
             return Ok(());
         }
         if let Some(task) = &filter.task {
@@ -69,10 +69,14 @@ impl AuditService {
     }
 
     /// Verifies the whole log, and that it contains the trusted head if one is given.
-    pub async fn verify(&self, trusted: Option<Head>, caller: &Caller) -> Result<Head, LedgerError> {
-        let refused = |error: Error| LedgerError::Refused(Box::new(error));
-        caller.require(Scope::Read).map_err(refused)?;
-        if !caller.sees_all() {
+    pub async fn verify(
+        &self,
+        trusted: Option<ChainHead>,
+        caller: &Caller,
+    ) -> Result<ChainHead, AuditLogError> {
+        let refused = |error: Error| AuditLogError::Refused(Box::new(error));
+        caller.require_scope(Scope::Read).map_err(refused)?;
+        if !caller.can_see_all() {
             let detail = "only administrators and auditors can verify the audit log".to_owned();
             return Err(refused(Error::Forbidden(detail)));
         }
@@ -81,7 +85,13 @@ impl AuditService {
 
     /// Audits that an administrator breaks a lock. Call it before the lock is broken: the attempt must be on record even if
     /// breaking fails.
-    pub async fn breaks(&self, lock: &str, reason: &str, now: Moment, caller: &Caller) -> Result<(), Error> {
+    pub async fn audit_lock_break(
+        &self,
+        lock: &str,
+        reason: &str,
+        now: Moment,
+        caller: &Caller,
+    ) -> Result<(), Error> {
         require_admin(caller)?;
         let mut commit = Commit::default();
         let action = AuditedAction { reason: Some(reason), ..AuditedAction::new("lock.break", lock) };
@@ -90,23 +100,23 @@ impl AuditService {
     }
 
     /// Counts of all objects, the number of the last audit entry, and the statistics of the last 30 days.
-    pub async fn overview(&self, caller: &Caller) -> Result<(Counts, u64, Vec<Day>), Error> {
-        caller.require(Scope::Read)?;
+    pub async fn overview(&self, caller: &Caller) -> Result<(DatabaseCounts, u64, Vec<DailyStats>), Error> {
+        caller.require_scope(Scope::Read)?;
         let database = &self.database;
         let (counts, head, days) =
-            tokio::try_join!(database.counts(), database.audit_head(), database.days(OVERVIEW_DAYS))?;
+            tokio::try_join!(database.counts(), database.audit_head(), database.daily_stats(OVERVIEW_DAYS))?;
         Ok((counts, head.number, days))
     }
 
     /// Statistics of a user: for the user, the manager, administrators and auditors.
-    pub async fn of_user(&self, id: &str, caller: &Caller) -> Result<UserStats, Error> {
-        caller.require(Scope::Read)?;
+    pub async fn user_stats(&self, id: &str, caller: &Caller) -> Result<UserStats, Error> {
+        caller.require_scope(Scope::Read)?;
         let id = UserId::new(id);
         let user = self.database.user(&id).await?.ok_or(Error::NotFound("user"))?;
         let own = caller.user.as_ref().map(|user| &user.user_id);
         let is_self_or_manager =
             own.is_some_and(|own| *own == id || user.user.manager_id.as_ref() == Some(own));
-        if !is_self_or_manager && !caller.sees_all() {
+        if !is_self_or_manager && !caller.can_see_all() {
             let detail = "only the user, their manager, administrators and auditors can see these statistics";
             return Err(Error::Forbidden(detail.to_owned()));
         }

@@ -5,10 +5,10 @@ mod proposals;
 
 use std::collections::BTreeSet;
 
-use ade_domain::agent::Profile;
-use ade_domain::approval::delegation::Conditions;
+use ade_domain::agent::AgentProfile;
+use ade_domain::approval::delegation::DelegationConditions;
 use ade_domain::approval::policy::{AutoApprove, Priority};
-use ade_domain::approval::window::{Weekday, Window};
+use ade_domain::approval::window::{TimeWindow, Weekday};
 use ade_domain::approval::{Approval, DecisionKind};
 use ade_domain::audit::AuditActor;
 use ade_domain::glob::Pattern;
@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::accounts::{UserChange, UserDraft};
 use crate::agents::{AgentError, AgentService};
 use crate::rules::{DelegationChange, PolicyChange, ResourceChange, RuleService};
-use crate::tasks::{Proposal, Response, TaskAction};
+use crate::tasks::{DecisionInput, Proposal, TaskAction};
 use crate::{AccountService, Caller, Error, TaskService};
 use proposals::{cleanup, documentation, load_balancer, migration, parameters, resource, rollout};
 
@@ -28,7 +28,7 @@ use proposals::{cleanup, documentation, load_balancer, migration, parameters, re
 pub const PASSWORD: &str = "demo-demo";
 
 /// The name of the command template that checks files after a change.
-pub const CHECK: &str = "check-config";
+pub const CHECK_TEMPLATE: &str = "check-config";
 
 /// Id, name, roles, manager, team.
 type DemoUser = (&'static str, &'static str, &'static [&'static str], Option<&'static str>, &'static str);
@@ -51,7 +51,7 @@ pub struct Demo<'a> {
     pub accounts: &'a AccountService,
     pub agents: &'a AgentService,
     pub rules: &'a RuleService,
-    pub reviews: &'a TaskService,
+    pub tasks: &'a TaskService,
     /// The folder whose files the demo tasks change; without it, they are left out.
     pub playground: Option<String>,
 }
@@ -61,8 +61,8 @@ fn actor(user: Option<&str>) -> AuditActor {
 }
 
 impl Demo<'_> {
-    pub async fn fill(&self) -> Result<(), Error> {
-        let admin = AccountService::bootstrap(actor(None));
+    pub async fn create(&self) -> Result<(), Error> {
+        let admin = AccountService::bootstrap_caller(actor(None));
         for (id, name, roles, manager, team) in USERS {
             let change = UserChange {
                 name: Some(name.to_owned()),
@@ -81,17 +81,17 @@ impl Demo<'_> {
 
     /// The caller of a signed-in user.
     async fn user(&self, id: &str) -> Result<Caller, Error> {
-        let user = self.accounts.user(id, &AccountService::bootstrap(actor(None))).await?.user;
+        let user = self.accounts.user(id, &AccountService::bootstrap_caller(actor(None))).await?.user;
         let scopes: BTreeSet<Scope> = Scope::ALL.into_iter().collect();
         Ok(Caller {
             user: Some(user),
             agent_id: None,
             scopes,
-            token_made_by: None,
-            who: actor(Some(id)),
+            token_created_by: None,
+            audit_actor: actor(Some(id)),
             if_match: None,
-            ends_at: None,
-            keep: None,
+            token_expires_at: None,
+            idempotent_request: None,
         })
     }
 
@@ -99,9 +99,9 @@ impl Demo<'_> {
     async fn agent(&self, sponsor: &str, id: &str) -> Result<Caller, Error> {
         let mut caller = self.user(sponsor).await?;
         caller.agent_id = Some(id.to_owned());
-        caller.token_made_by = Some(UserId::new(sponsor));
+        caller.token_created_by = Some(UserId::new(sponsor));
         caller.scopes = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Lock]);
-        caller.who.agent_id = Some(id.to_owned());
+        caller.audit_actor.agent_id = Some(id.to_owned());
         Ok(caller)
     }
 
@@ -111,10 +111,10 @@ impl Demo<'_> {
             ("dave", "release-bot", "Release bot", "rolls out services"),
         ];
         for (sponsor, id, name, capability) in agents {
-            let profile = Profile {
+            let profile = AgentProfile {
                 name: name.to_owned(),
                 capabilities: vec![capability.to_owned()],
-                ..Profile::default()
+                ..AgentProfile::default()
             };
             let caller = self.user(sponsor).await?;
             match self.agents.register(id, profile, None, None, &caller).await {
@@ -156,7 +156,7 @@ impl Demo<'_> {
             },
             PolicyChange {
                 min_approvers: Some(3),
-                window: Some(Some(Window {
+                window: Some(Some(TimeWindow {
                     weekdays: BTreeSet::from([Weekday::Sat, Weekday::Sun]),
                     hours: (0, 24),
                     time_zone: "Europe/Berlin".to_owned(),
@@ -185,16 +185,19 @@ impl Demo<'_> {
             (
                 "alice",
                 "bob",
-                Conditions {
+                DelegationConditions {
                     task_types: vec!["infrastructure".to_owned()],
                     risk_above: Some(50),
-                    ..Conditions::default()
+                    ..DelegationConditions::default()
                 },
             ),
             (
                 "bob",
                 "carol",
-                Conditions { resource_patterns: vec![Pattern::new("prod-*")], ..Conditions::default() },
+                DelegationConditions {
+                    resource_patterns: vec![Pattern::new("prod-*")],
+                    ..DelegationConditions::default()
+                },
             ),
         ] {
             let change = DelegationChange {
@@ -229,8 +232,8 @@ impl Demo<'_> {
             .await?;
         let task = self.submitted(rollout("search", "1.8.2"), &dave).await?;
         let cancel = TaskAction::Cancel { reason: Some("superseded by 1.8.3".to_owned()) };
-        self.reviews.act(&task.task_id, &cancel, &dave).await?;
-        self.reviews.propose(rollout("search", "1.8.3"), &dave).await?;
+        self.tasks.perform(&task.task_id, &cancel, &dave).await?;
+        self.tasks.propose(rollout("search", "1.8.3"), &dave).await?;
         match &self.playground {
             Some(root) => self.create_file_tasks(root, &ann).await,
             None => Ok(()),
@@ -246,7 +249,7 @@ impl Demo<'_> {
             executor: Some("files".to_owned()),
             parameters: parameters(json!({
                 "root": root, "files": [{ "path": file, "content": content }],
-                "verify": { "template": CHECK, "arguments": {} },
+                "verify": { "template": CHECK_TEMPLATE, "arguments": {} },
             })),
             ..Proposal::default()
         };
@@ -266,8 +269,8 @@ impl Demo<'_> {
     }
 
     async fn submitted(&self, proposal: Proposal, caller: &Caller) -> Result<StoredTask, Error> {
-        let task = self.reviews.propose(proposal, caller).await?;
-        self.reviews.submit(&task.task_id, caller).await
+        let task = self.tasks.propose(proposal, caller).await?;
+        self.tasks.submit(&task.task_id, caller).await
     }
 
     async fn decide(
@@ -281,8 +284,8 @@ impl Demo<'_> {
         let Some(approval) = task.approvals.iter().find(is_own) else {
             return Err(Error::NotFound("approval"));
         };
-        let response = Response { action, reason: Some(reason.to_owned()), digest: Some(task.digest) };
+        let response = DecisionInput { action, reason: Some(reason.to_owned()), digest: Some(task.digest) };
         let caller = self.user(by).await?;
-        self.reviews.respond(&approval.approval_id, &response, &caller).await.map(drop)
+        self.tasks.decide(&approval.approval_id, &response, &caller).await.map(drop)
     }
 }

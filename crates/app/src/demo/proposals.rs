@@ -3,7 +3,7 @@
 use ade_domain::task::{ChangeKind, PreviewChange, Resource, ResourceMode, RollbackStrategy};
 use serde_json::{Map, Value, json};
 
-use crate::tasks::{Proposal, SaidPreview};
+use crate::tasks::{DeclaredPreview, Proposal};
 
 pub(super) fn resource(resource_type: &str, id: &str) -> Resource {
     Resource { resource_type: resource_type.to_owned(), id: id.to_owned(), mode: ResourceMode::Exclusive }
@@ -36,7 +36,7 @@ pub(super) fn migration() -> Proposal {
         resources: Some(vec![resource("database", "prod-orders")]),
         ticket_ref: Some(Some("PAY-481".to_owned())),
         tags: Some(vec!["payments".to_owned(), "schema".to_owned()]),
-        preview: Some(SaidPreview {
+        preview: Some(DeclaredPreview {
             changes: vec![change(ChangeKind::Update, "table orders", diff)],
             warnings: vec!["the index takes about four minutes to build".to_owned()],
             errors: Vec::new(),
@@ -64,9 +64,9 @@ pub(super) fn cleanup() -> Proposal {
         description: Some("Delete stale sessions and carts in staging".to_owned()),
         parameters: parameters(json!({ "older_than_hours": 24 })),
         resources: Some(vec![resource("database", "staging-web")]),
-        preview: Some(SaidPreview {
+        preview: Some(DeclaredPreview {
             changes: vec![deletion("sessions"), deletion("carts")],
-            ..SaidPreview::default()
+            ..DeclaredPreview::default()
         }),
         ..Proposal::default()
     }
@@ -80,9 +80,9 @@ pub(super) fn rollout(service: &str, version: &str) -> Proposal {
         parameters: parameters(json!({ "service": service, "version": version })),
         resources: Some(vec![resource("service", service)]),
         tags: Some(vec!["release".to_owned()]),
-        preview: Some(SaidPreview {
+        preview: Some(DeclaredPreview {
             changes: vec![change(ChangeKind::Update, &format!("deployment {service}"), &diff)],
-            ..SaidPreview::default()
+            ..DeclaredPreview::default()
         }),
         ..Proposal::default()
     }
@@ -93,13 +93,13 @@ pub(super) fn documentation() -> Proposal {
         task_type: Some("docs".to_owned()),
         description: Some("Describe in the handbook how refunds are booked".to_owned()),
         resources: Some(vec![resource("docs", "handbook")]),
-        preview: Some(SaidPreview {
+        preview: Some(DeclaredPreview {
             changes: vec![change(
                 ChangeKind::Update,
                 "handbook/refunds.md",
                 "+Refunds are booked within a day.\n",
             )],
-            ..SaidPreview::default()
+            ..DeclaredPreview::default()
         }),
         ..Proposal::default()
     }

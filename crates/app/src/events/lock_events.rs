@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::Clock;
-use ade_domain::lock::{Deadlock, HeldBy, LockName, Token};
+use ade_domain::lock::{Deadlock, FencingToken, HoldView, LockName};
 use ade_store::coordination::{LockEvent, LockEventKind};
 use ade_store::database::{Commit, InboxMessage, Write};
 use ade_store::{Database, DatabaseError};
@@ -25,44 +25,44 @@ pub enum LockNotice<'a> {
     /// A deadlock was resolved: for the audit log, and for the inbox of the victim.
     Deadlock(&'a Deadlock),
     /// An administrator broke a lock: for the audit log, and for the inboxes of its holders.
-    Broken { actor: &'a str, lock: &'a LockName, reason: &'a str, holders: &'a [HeldBy] },
+    Broken { actor: &'a str, lock: &'a LockName, reason: &'a str, holders: &'a [HoldView] },
     /// Any other event of a lock.
-    Lock(&'a LockEvent),
+    Event(&'a LockEvent),
 }
 
 pub trait LockEventSink: Send + Sync {
     /// Must not block.
-    fn tell(&self, notice: LockNotice<'_>);
+    fn publish(&self, notice: LockNotice<'_>);
 }
 
 /// Writes every notice as a line of the structured log.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct LogNotices;
+pub struct LogEventSink;
 
 /// The log target of lines that are written whatever the log level is.
-pub const AUDIT: &str = "ade::audit";
+pub const AUDIT_TARGET: &str = "ade::audit";
 
 /// Names come from outside. They are logged as strings, which the log quotes, so that no name can forge a log line.
-impl LockEventSink for LogNotices {
-    fn tell(&self, notice: LockNotice<'_>) {
+impl LockEventSink for LogEventSink {
+    fn publish(&self, notice: LockNotice<'_>) {
         match notice {
             LockNotice::Deadlock(deadlock) => {
                 let (victim, agent) = (deadlock.victim.to_string(), deadlock.victim.agent_id());
-                let freed = list(deadlock.freed.iter());
+                let freed = list(deadlock.freed_locks.iter());
                 let cycle =
                     list(deadlock.cycle.iter().map(|edge| format!("{} → {}", edge.holder, edge.waits_for)));
-                tracing::warn!(target: AUDIT, kind = "audit", action = "lock.deadlock", victim, cycle, freed);
-                tracing::info!(target: AUDIT, kind = "inbox", agent, notice = "DEADLOCK_DETECTED", cycle);
+                tracing::warn!(target: AUDIT_TARGET, kind = "audit", action = "lock.deadlock", victim, cycle, freed);
+                tracing::info!(target: AUDIT_TARGET, kind = "inbox", agent, notice = "DEADLOCK_DETECTED", cycle);
             }
             LockNotice::Broken { actor, lock, reason, holders } => {
                 let (lock, held) = (lock.as_str(), list(holders.iter().map(|by| &by.holder)));
-                tracing::warn!(target: AUDIT, kind = "audit", action = "lock.break", actor, lock, reason, holders = held);
+                tracing::warn!(target: AUDIT_TARGET, kind = "audit", action = "lock.break", actor, lock, reason, holders = held);
                 for by in holders {
                     let agent = by.holder.agent_id();
-                    tracing::info!(target: AUDIT, kind = "inbox", agent, notice = "LOCK_BROKEN", lock, reason);
+                    tracing::info!(target: AUDIT_TARGET, kind = "inbox", agent, notice = "LOCK_BROKEN", lock, reason);
                 }
             }
-            LockNotice::Lock(LockEvent { lock, at, event }) => {
+            LockNotice::Event(LockEvent { lock, at, kind: event }) => {
                 let lock = lock.as_str();
                 let (name, holder, token, why) = match event {
                     LockEventKind::QueueFull => {
@@ -70,10 +70,12 @@ impl LockEventSink for LogNotices {
                     }
                     LockEventKind::Acquired(holder, token) => ("lock:acquired", holder, Some(*token), ""),
                     LockEventKind::Queued(holder) => ("lock:queued", holder, None, ""),
-                    LockEventKind::Left(holder, why) => ("lock:left", holder, None, *why),
-                    LockEventKind::Freed(holder, token, why) => ("lock:released", holder, Some(*token), *why),
+                    LockEventKind::WaitEnded(holder, why) => ("lock:left", holder, None, *why),
+                    LockEventKind::Released(holder, token, why) => {
+                        ("lock:released", holder, Some(*token), *why)
+                    }
                 };
-                let (holder, token) = (holder.to_string(), token.map(Token::number));
+                let (holder, token) = (holder.to_string(), token.map(FencingToken::number));
                 tracing::debug!(kind = "event", event = name, lock, %at, holder, token, why);
             }
         }
@@ -87,18 +89,18 @@ const MAX_ATTEMPTS: u32 = 600;
 const RETRY_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Writes notices to the database and to the log.
-pub struct RecordNotices {
+pub struct DatabaseEventSink {
     clock: Arc<dyn Clock>,
     queue: mpsc::Sender<Commit>,
 }
 
-impl fmt::Debug for RecordNotices {
+impl fmt::Debug for DatabaseEventSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DatabaseEventSink").finish_non_exhaustive()
     }
 }
 
-impl RecordNotices {
+impl DatabaseEventSink {
     /// Starts the writer. Its task ends when the sink is dropped and all notices are written.
     #[must_use]
     pub fn start(database: Database, clock: Arc<dyn Clock>) -> (Self, JoinHandle<()>) {
@@ -128,7 +130,7 @@ impl RecordNotices {
     }
 
     fn inbox_message(&self, agent_id: &str, kind: &str, data: Value) -> Write {
-        Write::Inbox(InboxMessage {
+        Write::InboxMessage(InboxMessage {
             message_id: new_id(),
             agent_id: replace_nul(agent_id),
             kind: kind.to_owned(),
@@ -138,8 +140,8 @@ impl RecordNotices {
     }
 }
 
-impl LockEventSink for RecordNotices {
-    fn tell(&self, notice: LockNotice<'_>) {
+impl LockEventSink for DatabaseEventSink {
+    fn publish(&self, notice: LockNotice<'_>) {
         let mut commit = Commit::default();
         match &notice {
             LockNotice::Deadlock(deadlock) => {
@@ -148,7 +150,7 @@ impl LockEventSink for RecordNotices {
                     .iter()
                     .map(|edge| json!({ "holder": edge.holder.to_string(), "waits_for": edge.waits_for }))
                     .collect();
-                let freed: Vec<String> = deadlock.freed.iter().map(ToString::to_string).collect();
+                let freed: Vec<String> = deadlock.freed_locks.iter().map(ToString::to_string).collect();
                 let data = json!({ "victim": deadlock.victim.to_string(), "cycle": cycle, "freed": freed });
                 let victim = deadlock.victim.agent_id();
                 commit.writes.push(self.inbox_message(victim, "DEADLOCK_DETECTED", data.clone()));
@@ -168,9 +170,9 @@ impl LockEventSink for RecordNotices {
                 }
                 self.send(commit);
             }
-            LockNotice::Lock(_) => {}
+            LockNotice::Event(_) => {}
         }
-        LogNotices.tell(notice);
+        LogEventSink.publish(notice);
     }
 }
 

@@ -3,4 +3,4 @@
 mod lock_events;
 pub(crate) mod wakeups;
 
-pub use lock_events::{AUDIT, LockEventSink, LockNotice, LogNotices, RecordNotices};
+pub use lock_events::{AUDIT_TARGET, DatabaseEventSink, LockEventSink, LockNotice, LogEventSink};

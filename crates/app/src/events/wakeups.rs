@@ -11,7 +11,7 @@ use std::time::Duration;
 use ade_domain::Moment;
 use ade_domain::approval::ApprovalStatus;
 use ade_domain::task::Task;
-use ade_domain::task::{Phase, State};
+use ade_domain::task::{Phase, TaskState};
 use ade_store::Coordination;
 use ade_store::coordination::{WakeAt, WakeUp};
 use ade_store::database::{StoredTask, WorkKind, Write};
@@ -68,7 +68,7 @@ impl Sender {
         }
         let wake_up = |((queue, about), when): ((&str, String), WakeAt)| WakeUp {
             queue: queue.to_owned(),
-            about,
+            subject: about,
             when,
         };
         Some(batch.into_iter().map(wake_up).collect())
@@ -78,7 +78,7 @@ impl Sender {
         while let Some(batch) = self.next_batch() {
             let soon = self.coordination.now().plus_ms(SOON_MS);
             let any_soon = batch.iter().any(|wake_up| matches!(wake_up.when, WakeAt::At(at) if at <= soon));
-            match self.coordination.call(batch).await {
+            match self.coordination.send_wake_ups(batch).await {
                 Ok(0) => {}
                 Ok(dropped) => {
                     tracing::debug!(dropped, "too many wake-ups are scheduled; polling finds the rest");
@@ -159,14 +159,14 @@ impl FollowUp {
         match earliest_due(task).into_iter().chain(task.approval_ends_at).min() {
             Some(at) => self.wake_ups.push((APPROVAL_TIMEOUT_QUEUE, task_id.clone(), WakeAt::At(at))),
             // A completed or failed task cancelled this when it began to be applied.
-            None if is_update && !matches!(task.state, State::Completed | State::Failed) => {
-                self.wake_ups.push((APPROVAL_TIMEOUT_QUEUE, task_id.clone(), WakeAt::NotAnyMore));
+            None if is_update && !matches!(task.state, TaskState::Completed | TaskState::Failed) => {
+                self.wake_ups.push((APPROVAL_TIMEOUT_QUEUE, task_id.clone(), WakeAt::Never));
             }
             None => {}
         }
         if let Some(execution) = &task.execution {
             let is_ended = execution.phase == Phase::Ended;
-            let when = if is_ended { WakeAt::NotAnyMore } else { WakeAt::At(execution.lease_until) };
+            let when = if is_ended { WakeAt::Never } else { WakeAt::At(execution.lease_until) };
             self.wake_ups.push((TASK_TIMEOUT_QUEUE, task_id.clone(), when));
         }
     }
@@ -185,5 +185,5 @@ impl FollowUp {
 /// When the first pending approval request of a task in review escalates.
 fn earliest_due(task: &Task) -> Option<Moment> {
     let pending = task.approvals.iter().filter(|approval| approval.status == ApprovalStatus::Pending);
-    pending.map(|approval| approval.due_at).min().filter(|_| task.state == State::Reviewing)
+    pending.map(|approval| approval.due_at).min().filter(|_| task.state == TaskState::Reviewing)
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ade_domain::people::ADMIN;
 use ade_domain::permission::Scope;
 use ade_domain::{Clock, Moment};
-use ade_store::database::{Archive, ArchiveKind, Archived, Commit, Leaving, LeftOut};
+use ade_store::database::{Archive, ArchiveKind, ArchivedTask, Commit, SkippedTasks, TaskRemoval};
 use ade_store::{BlobError, Blobs, Database};
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -45,24 +45,24 @@ const OUTPUT_PREFIX: &str = "archive/output/";
 
 /// Creates archives for the job, and restores them for administrators.
 #[derive(Clone)]
-pub struct Archives {
-    pub record: Database,
+pub struct ArchiveService {
+    pub database: Database,
     pub blobs: Blobs,
     pub clock: Arc<dyn Clock>,
 }
 
-impl std::fmt::Debug for Archives {
+impl std::fmt::Debug for ArchiveService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ArchiveService").finish_non_exhaustive()
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Restored {
+pub struct RestoreResult {
     pub archive: Archive,
     /// Items that were restored.
     pub items: u64,
-    pub left_out: LeftOut,
+    pub left_out: SkippedTasks,
 }
 
 struct Round {
@@ -90,7 +90,7 @@ async fn on_disk<T: Send + 'static>(
     spawn_blocking(work).await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
 }
 
-impl Archives {
+impl ArchiveService {
     /// Archives what is old enough, for one round; returns the number of tasks.
     pub async fn archive_old(&self) -> Result<u64, Error> {
         let mut round = Round { deadline: Instant::now() + ROUND_TIMEOUT, archived: 0, failed: None };
@@ -105,7 +105,8 @@ impl Archives {
     pub async fn is_behind(&self) -> Result<bool, Error> {
         let now = self.clock.now();
         for (kind, days) in KINDS {
-            let page = self.record.to_be_archived(kind, days_before(now, days), now, None, MAX_ITEMS).await?;
+            let page =
+                self.database.archivable_tasks(kind, days_before(now, days), now, None, MAX_ITEMS).await?;
             if page.len() == MAX_ITEMS as usize {
                 return Ok(true);
             }
@@ -117,7 +118,7 @@ impl Archives {
         let now = self.clock.now();
         let (before, mut after) = (days_before(now, days), None);
         while !round.is_over() {
-            let page = self.record.to_be_archived(kind, before, now, after.as_ref(), MAX_ITEMS).await?;
+            let page = self.database.archivable_tasks(kind, before, now, after.as_ref(), MAX_ITEMS).await?;
             let mut rest = page.as_slice();
             while !rest.is_empty() && !round.is_over() {
                 rest = self.write_archive(kind, rest, round).await?;
@@ -145,7 +146,7 @@ impl Archives {
         {
             rest = others;
             match self.append_line(kind, task_id, &mut lines).await {
-                Ok(Some(item)) => leaving.push(Leaving::of(kind, &archive_id, &item)),
+                Ok(Some(item)) => leaving.push(TaskRemoval::new(kind, &archive_id, &item)),
                 Ok(None) => {}
                 Err(error) => {
                     tracing::warn!(task_id, %error, "cannot archive a task; retrying");
@@ -156,9 +157,9 @@ impl Archives {
         if leaving.is_empty() {
             return Ok(rest);
         }
-        let (day, word) = (created_at.timestamp().strftime("%Y-%m-%d"), kind.word());
+        let (day, word) = (created_at.timestamp().strftime("%Y-%m-%d"), kind.as_str());
         let key = format!("archive/{word}/{day}/{archive_id}.ndjson.gz");
-        self.record.announce_blob(&key, created_at).await?;
+        self.database.announce_blob(&key, created_at).await?;
         let (blobs, blob_key) = (self.blobs.clone(), key.clone());
         let write = move || {
             let bytes = pack(&lines)?;
@@ -173,7 +174,7 @@ impl Archives {
         let items = leaving.len() as u64;
         let archive =
             Archive { archive_id, kind, key, items, bytes, created_at, from, to, restored_at: None };
-        round.archived += self.record.take_out(archive, leaving).await?;
+        round.archived += self.database.remove_archived(archive, leaving).await?;
         Ok(rest)
     }
 
@@ -183,8 +184,8 @@ impl Archives {
         kind: ArchiveKind,
         task_id: &str,
         lines: &mut Vec<u8>,
-    ) -> Result<Option<Archived>, Error> {
-        let Some(mut item) = self.record.archived(kind, task_id).await? else { return Ok(None) };
+    ) -> Result<Option<ArchivedTask>, Error> {
+        let Some(mut item) = self.database.load_for_archive(kind, task_id).await? else { return Ok(None) };
         if kind == ArchiveKind::Tasks {
             self.pack_output(&mut item).await?;
         }
@@ -195,7 +196,7 @@ impl Archives {
     }
 
     /// Drops the stash of a task, which can no longer be rolled back, and compresses its output.
-    async fn pack_output(&self, item: &mut Archived) -> Result<(), Error> {
+    async fn pack_output(&self, item: &mut ArchivedTask) -> Result<(), Error> {
         let task_id = item.task.task_id.clone();
         let Some(execution) = &mut item.task.execution else { return Ok(()) };
         execution.stash_key = None;
@@ -206,7 +207,7 @@ impl Archives {
         let compress = move || {
             let mut output = match blobs.open(&from) {
                 // The output was removed by hand; its key stays.
-                Err(BlobError::Missing(_)) => return Ok(from),
+                Err(BlobError::NotFound(_)) => return Ok(from),
                 opened => opened?,
             };
             blobs.write(&to, |file| {
@@ -225,16 +226,16 @@ impl Archives {
         const CONTEXT: &str = "cannot remove unneeded blobs";
         let before = days_before(self.clock.now(), BLOB_GRACE_DAYS);
         let blobs = self.blobs.clone();
-        on_disk(CONTEXT, move || Ok(blobs.remove_unfinished(before)?)).await?;
+        on_disk(CONTEXT, move || Ok(blobs.remove_stale_temp_files(before)?)).await?;
         loop {
-            let keys = self.record.doomed_blobs(before, BLOB_BATCH_SIZE).await?;
+            let keys = self.database.take_orphaned_blobs(before, BLOB_BATCH_SIZE).await?;
             let (blobs, removed) = (self.blobs.clone(), keys.clone());
             on_disk(CONTEXT, move || {
-                Ok(removed.iter().try_for_each(|key| blobs.remove_within(key).map(drop))?)
+                Ok(removed.iter().try_for_each(|key| blobs.remove_prefix(key).map(drop))?)
             })
             .await?;
             let is_last = keys.len() < BLOB_BATCH_SIZE as usize;
-            self.record.blobs_removed(keys).await?;
+            self.database.confirm_blobs_removed(keys).await?;
             if is_last || Instant::now() >= deadline {
                 return Ok(());
             }
@@ -248,21 +249,21 @@ impl Archives {
         limit: u32,
         caller: &Caller,
     ) -> Result<Vec<Archive>, Error> {
-        caller.require(Scope::Read)?;
-        if !caller.sees_all() {
+        caller.require_scope(Scope::Read)?;
+        if !caller.can_see_all() {
             return Err(Error::Forbidden("only administrators and auditors can list archives".to_owned()));
         }
-        Ok(self.record.archives(before, limit).await?)
+        Ok(self.database.archives(before, limit).await?)
     }
 
     /// Restores the items of an archive that are not in the database, for a while. Restoring it again changes nothing.
-    pub async fn restore(&self, archive_id: &str, caller: &Caller) -> Result<Restored, Error> {
-        caller.require(Scope::Admin)?;
-        if !caller.administers() {
+    pub async fn restore(&self, archive_id: &str, caller: &Caller) -> Result<RestoreResult, Error> {
+        caller.require_scope(Scope::Admin)?;
+        if !caller.is_admin() {
             return Err(Error::Forbidden(format!("only users with the role {ADMIN} can restore archives")));
         }
         let is_id = Uuid::parse_str(archive_id).is_ok();
-        let found = if is_id { self.record.archive(archive_id).await? } else { None };
+        let found = if is_id { self.database.archive(archive_id).await? } else { None };
         let mut archive = found.ok_or(Error::NotFound("archive"))?;
         let (blobs, key) = (self.blobs.clone(), archive.key.clone());
         let read = move || {
@@ -276,15 +277,15 @@ impl Archives {
         // Audited first: the attempt must be on record even if restoring fails.
         let mut commit = Commit::default();
         AuditedAction::new("archive.restore", archive_id).add_to(&mut commit, Some(caller), now);
-        self.record.commit(commit).await?;
+        self.database.commit(commit).await?;
         let until = now.plus_ms(RESTORED_DAYS * DAY_MS);
-        let items = self.record.bring_back(archive.clone(), items, until).await?;
-        let left_out = self.record.left_out(&archive, &task_ids).await?;
-        let restored = Restored { archive, items, left_out };
-        if let Some(request) = &caller.keep {
+        let items = self.database.restore_archive(archive.clone(), items, until).await?;
+        let left_out = self.database.skipped_on_restore(&archive, &task_ids).await?;
+        let restored = RestoreResult { archive, items, left_out };
+        if let Some(request) = &caller.idempotent_request {
             let mut commit = Commit::default();
             request.add_to(&mut commit, Outcome::Restored(&restored), now);
-            self.record.commit(commit).await?;
+            self.database.commit(commit).await?;
         }
         Ok(restored)
     }
@@ -292,8 +293,12 @@ impl Archives {
 
 impl Jobs {
     #[must_use]
-    pub fn archives(&self) -> Archives {
-        Archives { record: self.record.clone(), blobs: self.blobs.clone(), clock: self.clock.clone() }
+    pub fn archives(&self) -> ArchiveService {
+        ArchiveService {
+            database: self.database.clone(),
+            blobs: self.blobs.clone(),
+            clock: self.clock.clone(),
+        }
     }
 
     /// Whether the next round of archiving is due at once.
@@ -311,7 +316,7 @@ fn pack(lines: &[u8]) -> io::Result<Vec<u8>> {
     packed.finish()
 }
 
-fn unpack(bytes: &[u8]) -> io::Result<Vec<Archived>> {
+fn unpack(bytes: &[u8]) -> io::Result<Vec<ArchivedTask>> {
     let lines = BufReader::new(GzDecoder::new(bytes).take(MAX_UNPACKED_BYTES)).lines();
     lines.map(|line| Ok(serde_json::from_str(&line?)?)).collect()
 }

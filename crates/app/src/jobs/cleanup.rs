@@ -9,14 +9,14 @@ impl Jobs {
         let before = days_before(now, 1);
         let mut total = 0;
         loop {
-            let deleted =
-                self.record.forget_answers(before).await? + self.record.end_old_sessions(now).await?;
+            let deleted = self.database.delete_old_responses(before).await?
+                + self.database.delete_expired_sessions(now).await?;
             total += deleted;
             if deleted == 0 {
                 break;
             }
         }
-        let missing = self.record.prepare_months(now).await?;
+        let missing = self.database.create_audit_partitions(now).await?;
         if missing > 0 {
             tracing::warn!(missing, "cannot create audit log partitions of the next months; retrying");
         }

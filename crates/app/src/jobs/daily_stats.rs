@@ -14,9 +14,9 @@ impl Jobs {
     /// Counts all past days that are not counted yet; returns how many.
     pub(super) async fn count_days(&self) -> Result<u64, Error> {
         let today = midnight(self.clock.now());
-        let counted = self.record.days(u32::try_from(2 * MAX_DAYS).unwrap_or(u32::MAX)).await?;
+        let counted = self.database.daily_stats(u32::try_from(2 * MAX_DAYS).unwrap_or(u32::MAX)).await?;
         let counted: BTreeSet<String> = counted.into_iter().map(|day| day.day).collect();
-        let first_end = self.record.first_end().await?;
+        let first_end = self.database.first_closed_at().await?;
         let mut days = 0;
         for back in (1..=MAX_DAYS).rev() {
             let from = days_before(today, back);
@@ -25,7 +25,7 @@ impl Jobs {
             let is_relevant = first_end.is_some_and(|first| first < to)
                 || counted.iter().next().is_some_and(|first| *first < day);
             if (is_relevant || back == 1) && !counted.contains(&day) {
-                days += u64::from(self.record.count_day(&day, from, to).await?);
+                days += u64::from(self.database.store_daily_stats(&day, from, to).await?);
             }
         }
         Ok(days)

@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ade_domain::{Clock, Moment};
-use ade_store::database::JobRow;
+use ade_store::database::StoredJob;
 use ade_store::{Blobs, Database};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-pub use archive::{Archives, Restored};
+pub use archive::{ArchiveService, RestoreResult};
 
 use crate::agents::{AgentError, AgentService};
 use crate::{Error, LockNotice, LockService, TaskService};
@@ -36,12 +36,12 @@ const LOST_WORKER_LIMIT: u32 = 100;
 pub struct Job {
     pub name: &'static str,
     /// A job with an interval of one day runs at midnight UTC.
-    pub every_ms: u64,
-    pub about: &'static str,
+    pub interval_ms: u64,
+    pub description: &'static str,
 }
 
 const fn job(name: &'static str, interval_ms: u64, description: &'static str) -> Job {
-    Job { name, every_ms: interval_ms, about: description }
+    Job { name, interval_ms, description }
 }
 
 /// All jobs. A job with a queue has the name of its queue.
@@ -70,9 +70,9 @@ pub const JOBS: [Job; 8] = [
 
 #[derive(Clone)]
 pub struct Jobs {
-    pub record: Database,
+    pub database: Database,
     pub clock: Arc<dyn Clock>,
-    pub reviews: TaskService,
+    pub tasks: TaskService,
     pub agents: AgentService,
     pub locks: LockService,
     /// Where archives are stored.
@@ -88,19 +88,19 @@ impl std::fmt::Debug for Jobs {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct JobStatus {
     pub job: Job,
     /// `None` if the job has never run.
-    pub row: Option<JobRow>,
+    pub row: Option<StoredJob>,
 }
 
 impl Jobs {
     /// The status of all jobs.
-    pub async fn standing(&self) -> Result<Vec<Standing>, Error> {
-        let rows = self.record.jobs().await?;
-        let mut rows: BTreeMap<String, JobRow> =
+    pub async fn statuses(&self) -> Result<Vec<JobStatus>, Error> {
+        let rows = self.database.jobs().await?;
+        let mut rows: BTreeMap<String, StoredJob> =
             rows.into_iter().map(|row| (row.name.clone(), row)).collect();
-        Ok(JOBS.iter().map(|job| Standing { job: *job, row: rows.remove(job.name) }).collect())
+        Ok(JOBS.iter().map(|job| JobStatus { job: *job, row: rows.remove(job.name) }).collect())
     }
 
     /// Starts the loops, which run until `stopped` and then release the leases of running jobs.
@@ -115,7 +115,7 @@ impl Jobs {
     /// Runs one job; returns the number of objects that it handled.
     async fn execute(&self, name: &str) -> Result<u64, Error> {
         match name {
-            "approval_timeout" => Ok(self.reviews.work_off().await? as u64),
+            "approval_timeout" => Ok(self.tasks.process_timeouts().await? as u64),
             "agent_liveness" => match self.agents.remove_idle().await {
                 Ok(removed) => Ok(removed as u64),
                 Err(AgentError::Refused(error)) => Err(error),
@@ -126,14 +126,15 @@ impl Jobs {
             "index_repair" => self.clean_up().await,
             "lock_cleanup" | "deadlock_detect" => {
                 let deadlocks = self.locks.coordination().sweep().await.map_err(Error::unavailable)?;
-                let publish = |deadlock| self.locks.notices().tell(LockNotice::Deadlock(deadlock));
+                let publish = |deadlock| self.locks.notices().publish(LockNotice::Deadlock(deadlock));
                 deadlocks.iter().for_each(publish);
                 Ok(deadlocks.len() as u64)
             }
             "task_timeout" => {
-                let lost = self.record.silent(self.clock.now(), None, LOST_WORKER_LIMIT).await?;
+                let lost =
+                    self.database.tasks_with_expired_lease(self.clock.now(), None, LOST_WORKER_LIMIT).await?;
                 if !lost.is_empty() {
-                    self.reviews.wake_recovery();
+                    self.tasks.wake_recovery();
                 }
                 Ok(lost.len() as u64)
             }
@@ -153,12 +154,12 @@ fn days_before(moment: Moment, days: u64) -> Moment {
 
 /// When a job that ended now is due again, after so many failures in a row.
 fn next_due(job: Job, failures: u32, now: Moment) -> Moment {
-    if job.every_ms == DAY_MS && failures == 0 {
+    if job.interval_ms == DAY_MS && failures == 0 {
         return midnight(now).plus_ms(DAY_MS);
     }
-    let first_backoff = job.every_ms.min(60_000);
+    let first_backoff = job.interval_ms.min(60_000);
     let backoff = first_backoff.saturating_mul(1 << failures.min(20)).min(MAX_RETRY_BACKOFF_MS);
-    now.plus_ms(if failures == 0 { job.every_ms } else { backoff })
+    now.plus_ms(if failures == 0 { job.interval_ms } else { backoff })
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ade_domain::Moment;
-use ade_store::database::{JobOutcome, JobRow};
+use ade_store::database::{JobOutcome, StoredJob};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -90,8 +90,8 @@ impl Jobs {
     /// Starts all jobs that are due and free; returns the time until the next poll.
     async fn start_due(&self, schedule: &mut Schedule) -> Result<Duration, Error> {
         schedule.running.retain(|_, running| !running.is_finished());
-        let rows = self.record.jobs().await?;
-        let rows: BTreeMap<&str, &JobRow> = rows.iter().map(|row| (row.name.as_str(), row)).collect();
+        let rows = self.database.jobs().await?;
+        let rows: BTreeMap<&str, &StoredJob> = rows.iter().map(|row| (row.name.as_str(), row)).collect();
         let now = self.clock.now();
         let mut pause = POLL_INTERVAL;
         for job in JOBS {
@@ -99,7 +99,7 @@ impl Jobs {
                 continue;
             }
             let row = rows.get(job.name).copied();
-            let is_free = row.and_then(|row| row.until).is_none_or(|until| until <= now);
+            let is_free = row.and_then(|row| row.lease_until).is_none_or(|until| until <= now);
             let is_due = row.is_none_or(|row| row.due_at <= now);
             let is_woken = is_woken(row, schedule.woken.get(job.name).copied());
             if !is_woken {
@@ -110,7 +110,7 @@ impl Jobs {
                 continue;
             }
             if is_woken && !is_due {
-                self.record.bring_forward(job.name, now).await?;
+                self.database.bring_job_forward(job.name, now).await?;
             }
             if !is_due && !is_woken {
                 let due_in = row.map_or(0, |row| row.due_at.ms_since(now));
@@ -127,7 +127,7 @@ impl Jobs {
     /// Acquires the lease of a job, which is in the database.
     async fn acquire(&self, job: Job) -> Result<bool, Error> {
         let now = self.clock.now();
-        Ok(self.record.begin_job(job.name, &self.name, now, now.plus_ms(ms(LEASE_TTL))).await?)
+        Ok(self.database.start_job(job.name, &self.name, now, now.plus_ms(ms(LEASE_TTL))).await?)
     }
 
     /// Publishes in coordination who runs a job. It is bounded in time: it must not delay the heartbeat in the database.
@@ -166,18 +166,18 @@ impl Jobs {
             started_at: Some(started_at),
             ended_at: Some(ended_at),
             by: Some(self.name.clone()),
-            done: *done.as_ref().unwrap_or(&0),
+            processed: *done.as_ref().unwrap_or(&0),
             runs: before.runs + 1,
             failures,
             error: done.err(),
         };
-        tracing::debug!(job = job.name, done = outcome.done, runs = outcome.runs, "job ended");
-        let due_at = match outcome.done {
+        tracing::debug!(job = job.name, done = outcome.processed, runs = outcome.runs, "job ended");
+        let due_at = match outcome.processed {
             // The rest of a round that was cut short does not wait for the next hour.
             1.. if job.name == "archive" && self.is_behind().await => ended_at,
             _ => next_due(job, failures, ended_at),
         };
-        if let Err(error) = self.record.end_job(job.name, &self.name, due_at, outcome).await {
+        if let Err(error) = self.database.finish_job(job.name, &self.name, due_at, outcome).await {
             tracing::warn!(job = job.name, %error, "cannot store the end of a job; its lease expires");
         }
         self.unpublish(job.name).await;
@@ -191,7 +191,7 @@ impl Jobs {
             sleep(HEARTBEAT_INTERVAL).await;
             let sent_at = Instant::now();
             let until = self.clock.now().plus_ms(ms(LEASE_TTL));
-            let renewed = self.record.renew_job(name, &self.name, until);
+            let renewed = self.database.renew_job_lease(name, &self.name, until);
             match timeout(valid_until.saturating_duration_since(sent_at), renewed).await {
                 Ok(Ok(true)) => valid_until = sent_at + LEASE_TTL,
                 Ok(Ok(false)) | Err(_) => return,
@@ -206,7 +206,7 @@ impl Jobs {
         if running.peek().is_none() {
             return;
         }
-        if let Err(error) = self.record.leave_jobs(&self.name).await {
+        if let Err(error) = self.database.release_jobs(&self.name).await {
             tracing::warn!(%error, "cannot release the leases of running jobs; they expire");
         }
         for name in running {
@@ -216,7 +216,7 @@ impl Jobs {
 }
 
 /// Whether a wake-up still applies: not if the job was started after it, and not while the job backs off.
-fn is_woken(row: Option<&JobRow>, woken_at: Option<Moment>) -> bool {
+fn is_woken(row: Option<&StoredJob>, woken_at: Option<Moment>) -> bool {
     let outcome = row.map(|row| &row.outcome);
     let is_failing = outcome.is_some_and(|outcome| outcome.failures > 0);
     let started_at = outcome.and_then(|outcome| outcome.started_at);
@@ -234,11 +234,11 @@ mod tests {
     #[test]
     fn wake_up_applies_unless_the_job_started_since_or_backs_off() {
         let at = |ms| Moment::from_micros(1_794_744_000_000_000).plus_ms(ms);
-        let row = |started_ms: Option<u64>, failures| JobRow {
+        let row = |started_ms: Option<u64>, failures| StoredJob {
             name: "frequent".to_owned(),
             due_at: at(1_000),
             holder: None,
-            until: None,
+            lease_until: None,
             outcome: JobOutcome { started_at: started_ms.map(at), failures, ..JobOutcome::default() },
         };
         assert!(!is_woken(None, None) && !is_woken(Some(&row(Some(0), 0)), None), "no wake-up");

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use ade_store::coordination::{Job as QueuedJob, WakeAt};
+use ade_store::coordination::{ReceivedWakeUp as QueuedJob, WakeAt};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use uuid::Uuid;
@@ -37,7 +37,7 @@ impl Jobs {
             let received = tokio::select! {
                 biased;
                 _ = stopped.wait_for(|stopped| *stopped) => return,
-                received = self.locks.coordination().woken(queues.clone(), LISTEN_TIMEOUT) => received,
+                received = self.locks.coordination().receive_wake_up(queues.clone(), LISTEN_TIMEOUT) => received,
             };
             match received {
                 Ok(None) => {}
@@ -61,12 +61,12 @@ impl Jobs {
     /// False for a task whose worker renewed its lease, which is scheduled again, and for a task that is no longer executed.
     async fn is_relevant(&self, wake_up: &QueuedJob) -> bool {
         // The queue may contain entries of others.
-        if wake_up.queue != TASK_TIMEOUT_QUEUE || Uuid::parse_str(&wake_up.about).is_err() {
+        if wake_up.queue != TASK_TIMEOUT_QUEUE || Uuid::parse_str(&wake_up.subject).is_err() {
             return true;
         }
-        match self.record.lease_of(&wake_up.about).await {
+        match self.database.lease_expiry(&wake_up.subject).await {
             Ok(Some(until)) if until > self.clock.now() => {
-                self.reviews.wake_ups().schedule(TASK_TIMEOUT_QUEUE, &wake_up.about, WakeAt::At(until));
+                self.tasks.wake_ups().schedule(TASK_TIMEOUT_QUEUE, &wake_up.subject, WakeAt::At(until));
                 false
             }
             Ok(lease) => lease.is_some(),
@@ -94,7 +94,7 @@ impl Jobs {
                 }
             };
             if has_lease {
-                match coordination.wake_scheduled().await {
+                match coordination.move_due_wake_ups().await {
                     Ok(moved) => pause = moved.next_in.map_or(pause, |next| next.min(pause)),
                     Err(error) => tracing::trace!(%error, "cannot deliver scheduled wake-ups"),
                 }
@@ -102,7 +102,7 @@ impl Jobs {
             tokio::select! {
                 biased;
                 _ = stopped.wait_for(|stopped| *stopped) => break,
-                () = self.reviews.wake_ups().wait(pause) => {}
+                () = self.tasks.wake_ups().wait(pause) => {}
             }
             sleep_until(started + MIN_PAUSE).await;
         }

@@ -4,14 +4,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ade_domain::Moment;
-use ade_domain::lock::saga::{Failure, Next, Saga};
-use ade_domain::lock::{LockCommand, LockName, LockRequest, Outcome, Patience, RequestKey, Waiter};
+use ade_domain::lock::saga::{AcquireFailure, AcquireSaga, SagaAction};
+use ade_domain::lock::{LockCommand, LockName, LockOutcome, LockRequest, RequestKey, WaitPolicy, Waiter};
 use ade_store::coordination::{CoordinationError, Registration, Ticket};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use super::open_requests::OpenGuard;
-use super::{Acquired, Granted, LockError, LockService, Waiting};
+use super::{Acquisition, GrantedLock, LockError, LockService, WaitingTicket};
 
 /// How often a waiting request polls without a notification: notifications may get lost. It must be well below the time for
 /// which a grant waits for its claim, and for which the locks of a partial acquisition are kept.
@@ -33,54 +33,57 @@ impl LockService {
     ///
     /// Dropping the future of a request that is held open means that the caller hung up: the request leaves the queue and
     /// releases the locks that it has.
-    pub async fn acquire(&self, request: LockRequest) -> Result<Acquired, LockError> {
+    pub async fn acquire(&self, request: LockRequest) -> Result<Acquisition, LockError> {
         let agent = request.holder.agent_id().to_owned();
-        if !self.coordination.heard(agent.clone()).await? {
+        if !self.coordination.record_heartbeat(agent.clone()).await? {
             return Err(LockError::TooManyAgents);
         }
-        let locks = u32::try_from(request.asks.len()).unwrap_or(u32::MAX);
-        if let Err(retry_at) = self.coordination.admit(agent, locks).await? {
+        let locks = u32::try_from(request.locks.len()).unwrap_or(u32::MAX);
+        if let Err(retry_at) = self.coordination.admit_acquisition(agent, locks).await? {
             return Err(LockError::RateLimited { retry_at });
         }
         self.acquire_unmetered(request).await
     }
 
     /// The same without rate limit, for locks of approved tasks.
-    pub(crate) async fn acquire_unmetered(&self, request: LockRequest) -> Result<Acquired, LockError> {
-        let wait_ms = match request.patience {
-            Patience::None => 0,
-            Patience::HeldOpen { ms } | Patience::Ticket { ms } => ms,
+    pub(crate) async fn acquire_unmetered(&self, request: LockRequest) -> Result<Acquisition, LockError> {
+        let wait_ms = match request.wait {
+            WaitPolicy::NoWait => 0,
+            WaitPolicy::LongPoll { timeout_ms: ms } | WaitPolicy::Ticket { timeout_ms: ms } => ms,
         };
         let deadline = self.coordination.now().plus_ms(wait_ms);
         let deadline = self.register(&request, deadline).await?;
-        let acquired = match request.patience {
-            Patience::Ticket { .. } => self.acquire_or_queue(&request, deadline).await,
+        let acquired = match request.wait {
+            WaitPolicy::Ticket { .. } => self.acquire_or_queue(&request, deadline).await,
             _ => self.acquire_or_wait(&request, deadline).await,
         };
-        if let Err(LockError::Failed { failure: Failure::Refused(..) | Failure::TimedOut(_), .. }) = &acquired
+        if let Err(LockError::Failed {
+            failure: AcquireFailure::Refused(..) | AcquireFailure::TimedOut(_),
+            ..
+        }) = &acquired
         {
-            self.coordination.forget(request.key).await?;
+            self.coordination.forget_request(request.key).await?;
         }
         acquired
     }
 
     /// Registers a repeatable request, and returns its deadline: a repeated ticket keeps its first deadline.
     async fn register(&self, request: &LockRequest, deadline: Moment) -> Result<Moment, LockError> {
-        let has_ticket = matches!(request.patience, Patience::Ticket { .. });
-        if !request.repeatable && !has_ticket {
+        let has_ticket = matches!(request.wait, WaitPolicy::Ticket { .. });
+        if !request.has_request_id && !has_ticket {
             return Ok(deadline);
         }
         let ticket = || has_ticket.then(|| Ticket { request: request.clone(), deadline });
-        let until = deadline.plus_ms(self.coordination.rules().repeat_ms);
+        let until = deadline.plus_ms(self.coordination.limits().idempotency_ttl_ms);
         let (key, digest) = (request.key, request.body_digest());
-        match self.coordination.remember(key, digest, ticket(), until).await? {
+        match self.coordination.register_request(key, digest, ticket(), until).await? {
             Registration::New => Ok(deadline),
-            Registration::Other => Err(LockError::RequestReused),
-            Registration::Same => match self.coordination.recall(key).await? {
+            Registration::KeyReused => Err(LockError::RequestReused),
+            Registration::Repeated => match self.coordination.ticket(key).await? {
                 // A timeout is not remembered: an expired ticket may be requested again.
                 Some(known) if known.deadline <= self.coordination.now() => {
-                    self.coordination.forget(key).await?;
-                    self.coordination.remember(key, digest, ticket(), until).await?;
+                    self.coordination.forget_request(key).await?;
+                    self.coordination.register_request(key, digest, ticket(), until).await?;
                     Ok(deadline)
                 }
                 known => Ok(known.map_or(deadline, |known| known.deadline)),
@@ -88,7 +91,11 @@ impl LockService {
         }
     }
 
-    async fn acquire_or_wait(&self, request: &LockRequest, deadline: Moment) -> Result<Acquired, LockError> {
+    async fn acquire_or_wait(
+        &self,
+        request: &LockRequest,
+        deadline: Moment,
+    ) -> Result<Acquisition, LockError> {
         let guard = CancelOnDrop {
             service: self,
             request,
@@ -98,7 +105,7 @@ impl LockService {
         let acquired = self.wait_until_acquired(request, deadline).await;
         // When coordination is unavailable, the caller of a repeatable request comes back with the same request and keeps its
         // place; any other request is cancelled.
-        let is_abandoned = matches!(acquired, Err(LockError::Unavailable(_))) && !request.repeatable;
+        let is_abandoned = matches!(acquired, Err(LockError::Unavailable(_))) && !request.has_request_id;
         if !is_abandoned {
             guard.disarm();
         }
@@ -109,9 +116,9 @@ impl LockService {
         &self,
         request: &LockRequest,
         deadline: Moment,
-    ) -> Result<Acquired, LockError> {
-        let watch = self.coordination.watch(request.key);
-        let mut saga = Saga::new(request.clone(), self.server.clone());
+    ) -> Result<Acquisition, LockError> {
+        let watch = self.coordination.subscribe(request.key);
+        let mut saga = AcquireSaga::new(request.clone(), self.server.clone());
         // When coordination answered last; `None` until the request waits.
         let mut answered_at: Option<Instant> = None;
         loop {
@@ -126,13 +133,13 @@ impl LockService {
                 next => next?,
             };
             match next {
-                Next::Ready => saga.begin_leases(),
-                Next::Granted(grants) => return Ok(Acquired::Granted(granted(request, grants))),
-                Next::Failed(failure) => return Err(self.failed(failure).await?),
-                Next::Wait { lock, .. } => {
+                SagaAction::Ready => saga.claim_all(),
+                SagaAction::Granted(grants) => return Ok(Acquisition::Granted(granted(request, grants))),
+                SagaAction::Failed(failure) => return Err(self.failed(failure).await?),
+                SagaAction::Wait { lock, .. } => {
                     answered_at = Some(Instant::now());
                     let _awaited = self.awaited_locks.open(&lock);
-                    let keeps = saga.keep(self.coordination.rules());
+                    let keeps = saga.keep_alive_commands(self.coordination.limits());
                     let left = Duration::from_millis(deadline.ms_since(self.coordination.now()));
                     // A notification and a timeout have the same effect: poll.
                     let _ = tokio::time::timeout(poll_interval(request.key).min(left), watch.changed()).await;
@@ -141,39 +148,54 @@ impl LockService {
                         Err(LockError::Unavailable(_)) => {}
                         kept => kept?,
                     }
-                    if let Err(error) = self.coordination.heard(request.holder.agent_id().to_owned()).await {
+                    if let Err(error) =
+                        self.coordination.record_heartbeat(request.holder.agent_id().to_owned()).await
+                    {
                         tracing::debug!(%error, "cannot store the heartbeat of a waiting agent");
                     }
                     if self.coordination.now() >= deadline { saga.time_out() } else { saga.poll() }
                 }
-                Next::Step(..) => {}
+                SagaAction::Execute(..) => {}
             }
         }
     }
 
-    async fn acquire_or_queue(&self, request: &LockRequest, deadline: Moment) -> Result<Acquired, LockError> {
-        let mut saga = Saga::new(request.clone(), self.server.clone());
+    async fn acquire_or_queue(
+        &self,
+        request: &LockRequest,
+        deadline: Moment,
+    ) -> Result<Acquisition, LockError> {
+        let mut saga = AcquireSaga::new(request.clone(), self.server.clone());
         loop {
             match self.advance(&mut saga, deadline).await? {
-                Next::Ready => saga.begin_leases(),
-                Next::Granted(grants) => return Ok(Acquired::Granted(granted(request, grants))),
-                Next::Failed(failure) => return Err(self.failed(failure).await?),
-                Next::Wait { lock, position } => {
+                SagaAction::Ready => saga.claim_all(),
+                SagaAction::Granted(grants) => return Ok(Acquisition::Granted(granted(request, grants))),
+                SagaAction::Failed(failure) => return Err(self.failed(failure).await?),
+                SagaAction::Wait { lock, position } => {
                     let ticket = request.key;
-                    return Ok(Acquired::Waiting(Waiting { ticket, waiting_for: lock, position, deadline }));
+                    return Ok(Acquisition::Waiting(WaitingTicket {
+                        ticket,
+                        waiting_for: lock,
+                        position,
+                        deadline,
+                    }));
                 }
-                Next::Step(..) => {}
+                SagaAction::Execute(..) => {}
             }
         }
     }
 
     /// Runs the commands of a saga until it needs something else.
-    pub(super) async fn advance(&self, saga: &mut Saga, deadline: Moment) -> Result<Next, LockError> {
+    pub(super) async fn advance(
+        &self,
+        saga: &mut AcquireSaga,
+        deadline: Moment,
+    ) -> Result<SagaAction, LockError> {
         loop {
-            match saga.next(deadline.ms_since(self.coordination.now())) {
-                Next::Step(lock, command) => {
+            match saga.next_action(deadline.ms_since(self.coordination.now())) {
+                SagaAction::Execute(lock, command) => {
                     let outcome = self.run_one(lock, command).await?;
-                    saga.answer(outcome);
+                    saga.handle_outcome(outcome);
                 }
                 other => return Ok(other),
             }
@@ -183,12 +205,12 @@ impl LockService {
     /// Keeps the locks acquired so far; if one of them is lost, the request fails.
     pub(super) async fn keep(
         &self,
-        saga: &mut Saga,
+        saga: &mut AcquireSaga,
         keeps: Vec<(LockName, LockCommand)>,
     ) -> Result<(), LockError> {
         let outcomes = if keeps.is_empty() { Vec::new() } else { self.run(keeps).await? };
-        if let Some(lost) = outcomes.iter().position(|outcome| *outcome == Outcome::Lost) {
-            saga.lost(lost);
+        if let Some(lost) = outcomes.iter().position(|outcome| *outcome == LockOutcome::NotFound) {
+            saga.handle_lost_grant(lost);
         }
         Ok(())
     }
@@ -198,7 +220,7 @@ impl LockService {
     /// the mark is renewed, so such a wait would be granted in its turn and hold the lock unclaimed.
     pub(crate) async fn cancel_orphaned_waits(&self) -> Result<(), CoordinationError> {
         for lock in self.awaited_locks.all() {
-            let queue = self.coordination.look(lock.clone()).await?.queue;
+            let queue = self.coordination.lock_view(lock.clone()).await?.queue;
             // A request is opened before it is queued, so checking after the queue was read is safe.
             let is_orphaned = |waiter: &Waiter| {
                 waiter.served_by.as_ref() == Some(&self.server)
@@ -206,29 +228,31 @@ impl LockService {
             };
             let hang_up = |waiter: Waiter| {
                 let (holder, request, server) = (waiter.holder, waiter.request, self.server.clone());
-                (lock.clone(), LockCommand::HangUp { holder, request, server, begun: false })
+                (lock.clone(), LockCommand::Disconnect { holder, request, server, include_claimed: false })
             };
             let commands: Vec<_> = queue.into_iter().filter(is_orphaned).map(hang_up).collect();
             if !commands.is_empty() {
                 tracing::info!(%lock, waits = commands.len(), "cancelling waits of closed requests");
-                self.coordination.commands(commands).await?;
+                self.coordination.execute_commands(commands).await?;
             }
         }
         Ok(())
     }
 
-    pub(super) async fn failed(&self, failure: Failure) -> Result<LockError, LockError> {
+    pub(super) async fn failed(&self, failure: AcquireFailure) -> Result<LockError, LockError> {
         let now = match &failure {
-            Failure::TimedOut(lock) => Some(Box::new(self.coordination.look(lock.clone()).await?)),
+            AcquireFailure::TimedOut(lock) => {
+                Some(Box::new(self.coordination.lock_view(lock.clone()).await?))
+            }
             _ => None,
         };
         Ok(LockError::Failed { failure, now })
     }
 }
 
-pub(super) fn granted(request: &LockRequest, grants: Vec<ade_domain::lock::Grant>) -> Vec<Granted> {
-    let asks = request.asks.iter().cloned();
-    asks.zip(grants).map(|(ask, grant)| Granted { ask, grant }).collect()
+pub(super) fn granted(request: &LockRequest, grants: Vec<ade_domain::lock::Grant>) -> Vec<GrantedLock> {
+    let asks = request.locks.iter().cloned();
+    asks.zip(grants).map(|(ask, grant)| GrantedLock { ask, grant }).collect()
 }
 
 /// Cancels a request and releases its locks when the caller hangs up, but not when this process stops.
@@ -248,12 +272,12 @@ impl CancelOnDrop<'_> {
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         let Ok(runtime) = Handle::try_current() else { return };
-        let comes_back = self.request.repeatable && self.service.is_stopping.load(Ordering::SeqCst);
+        let comes_back = self.request.has_request_id && self.service.is_stopping.load(Ordering::SeqCst);
         // The same request may be open over another connection.
         let is_last = self.open.close();
         if self.is_armed && !comes_back && is_last {
             let (service, commands) =
-                (self.service.clone(), Saga::hang_up(self.request, &self.service.server));
+                (self.service.clone(), AcquireSaga::disconnect_commands(self.request, &self.service.server));
             let key = self.request.key;
             runtime.spawn(async move {
                 if service.open_requests.is_open(&key) {
@@ -265,7 +289,7 @@ impl Drop for CancelOnDrop<'_> {
                 if let Err(error) = service.run(commands).await {
                     tracing::warn!(%error, "cannot cancel the request of a caller that hung up");
                 }
-                if let Err(error) = service.coordination.forget(key).await {
+                if let Err(error) = service.coordination.forget_request(key).await {
                     tracing::warn!(%error, "cannot forget the request of a caller that hung up");
                 }
             });

@@ -1,6 +1,6 @@
 //! Operations on held locks: heartbeat, release and downgrade by their holders; verify and break by others.
 
-use ade_domain::lock::{Grant, HeldBy, Holder, LockCommand, LockName, Outcome, Token};
+use ade_domain::lock::{FencingToken, Grant, HoldView, Holder, LockCommand, LockName, LockOutcome};
 use ade_store::CoordinationError;
 
 use super::{LockError, LockService};
@@ -8,14 +8,14 @@ use crate::LockNotice;
 
 /// A lock, and the fencing token by which the caller claims to hold it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldToken {
     pub lock: LockName,
-    pub token: Token,
+    pub token: FencingToken,
 }
 
 /// The result for one lock of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HoldResult {
+pub struct HeldLockResult {
     pub lock: LockName,
     /// The current grant; `None` after a release.
     pub result: Result<Option<Grant>, LockLost>,
@@ -30,25 +30,37 @@ impl LockService {
     pub async fn heartbeat(
         &self,
         holder: &Holder,
-        held: &[Held],
+        held: &[HeldToken],
         ms: u64,
-    ) -> Result<Vec<HoldResult>, LockError> {
-        self.for_each(holder, held, |holder, token| LockCommand::Extend { holder, token, ms }).await
+    ) -> Result<Vec<HeldLockResult>, LockError> {
+        self.for_each(holder, held, |holder, token| LockCommand::Extend { holder, token, ttl_ms: ms }).await
     }
 
-    pub async fn release(&self, holder: &Holder, held: &[Held]) -> Result<Vec<HoldResult>, LockError> {
+    pub async fn release(
+        &self,
+        holder: &Holder,
+        held: &[HeldToken],
+    ) -> Result<Vec<HeldLockResult>, LockError> {
         self.for_each(holder, held, |holder, token| LockCommand::Release { holder, token }).await
     }
 
     /// Turns exclusive locks into shared ones.
-    pub async fn downgrade(&self, holder: &Holder, held: &[Held]) -> Result<Vec<HoldResult>, LockError> {
+    pub async fn downgrade(
+        &self,
+        holder: &Holder,
+        held: &[HeldToken],
+    ) -> Result<Vec<HeldLockResult>, LockError> {
         self.for_each(holder, held, |holder, token| LockCommand::Downgrade { holder, token }).await
     }
 
     /// The holder of a token, if it is a current one.
-    pub async fn verify(&self, lock: LockName, token: Token) -> Result<Option<HeldBy>, CoordinationError> {
+    pub async fn verify(
+        &self,
+        lock: LockName,
+        token: FencingToken,
+    ) -> Result<Option<HoldView>, CoordinationError> {
         match self.run_one(lock, LockCommand::Verify { token }).await? {
-            Outcome::Valid(by) => Ok(Some(by)),
+            LockOutcome::Valid(by) => Ok(Some(by)),
             _ => Ok(None),
         }
     }
@@ -59,11 +71,16 @@ impl LockService {
         actor: &str,
         lock: LockName,
         reason: &str,
-    ) -> Result<Vec<HeldBy>, CoordinationError> {
+    ) -> Result<Vec<HoldView>, CoordinationError> {
         match self.run_one(lock.clone(), LockCommand::Break).await? {
-            Outcome::Broken(holders) => {
+            LockOutcome::Broken(holders) => {
                 if !holders.is_empty() {
-                    self.notices.tell(LockNotice::Broken { actor, lock: &lock, reason, holders: &holders });
+                    self.event_sink.publish(LockNotice::Broken {
+                        actor,
+                        lock: &lock,
+                        reason,
+                        holders: &holders,
+                    });
                 }
                 Ok(holders)
             }
@@ -74,10 +91,10 @@ impl LockService {
     async fn for_each(
         &self,
         holder: &Holder,
-        held: &[Held],
-        command: impl Fn(Holder, Token) -> LockCommand,
-    ) -> Result<Vec<HoldResult>, LockError> {
-        match self.coordination.heard(holder.agent_id().to_owned()).await {
+        held: &[HeldToken],
+        command: impl Fn(Holder, FencingToken) -> LockCommand,
+    ) -> Result<Vec<HeldLockResult>, LockError> {
+        match self.coordination.record_heartbeat(holder.agent_id().to_owned()).await {
             Ok(true) => {}
             Ok(false) => return Err(LockError::TooManyAgents),
             // A heartbeat that cannot be stored does not affect the locks.
@@ -86,13 +103,13 @@ impl LockService {
         let commands =
             held.iter().map(|held| (held.lock.clone(), command(holder.clone(), held.token))).collect();
         let outcomes = self.run(commands).await?;
-        let result = |(held, outcome): (&Held, Outcome)| {
+        let result = |(held, outcome): (&HeldToken, LockOutcome)| {
             let result = match outcome {
-                Outcome::Kept(grant) => Ok(Some(grant)),
-                Outcome::Done => Ok(None),
+                LockOutcome::Updated(grant) => Ok(Some(grant)),
+                LockOutcome::Done => Ok(None),
                 _ => Err(LockLost),
             };
-            HoldResult { lock: held.lock.clone(), result }
+            HeldLockResult { lock: held.lock.clone(), result }
         };
         Ok(held.iter().zip(outcomes).map(result).collect())
     }

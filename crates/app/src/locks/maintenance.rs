@@ -82,7 +82,7 @@ async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
         last = Instant::now();
         match locks.coordination().sweep().await {
             Ok(deadlocks) => {
-                deadlocks.iter().for_each(|deadlock| locks.notices().tell(LockNotice::Deadlock(deadlock)));
+                deadlocks.iter().for_each(|deadlock| locks.notices().publish(LockNotice::Deadlock(deadlock)));
                 if let Some(since) = failing_since.take() {
                     tracing::info!(after = ?since.elapsed(), "locks are available again");
                 }
@@ -100,19 +100,19 @@ async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
 }
 
 async fn mark(locks: &LockService) -> Result<(), CoordinationError> {
-    let mark = || LockCommand::Mark { server: locks.server().clone() };
+    let mark = || LockCommand::ServerHeartbeat { server: locks.server().clone() };
     let marks: Vec<_> = locks.awaited_locks().all().into_iter().map(|lock| (lock, mark())).collect();
     if !marks.is_empty() {
-        locks.coordination().commands(marks).await?;
+        locks.coordination().execute_commands(marks).await?;
     }
     Ok(())
 }
 
 async fn relay_events(locks: LockService) {
-    let mut events = locks.coordination().events();
+    let mut events = locks.coordination().subscribe_events();
     loop {
         match events.recv().await {
-            Ok(event) => locks.notices().tell(LockNotice::Lock(&event)),
+            Ok(event) => locks.notices().publish(LockNotice::Event(&event)),
             Err(RecvError::Lagged(missed)) => tracing::warn!(missed, "lock events were dropped"),
             Err(RecvError::Closed) => return,
         }

@@ -10,13 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ade_domain::Moment;
-use ade_domain::lock::saga::Failure;
-use ade_domain::lock::{Answer, Ask, Grant, LockCommand, LockName, Outcome, RequestKey, Text};
-use ade_store::coordination::{Filter, LockView, WaitView};
+use ade_domain::lock::saga::AcquireFailure;
+use ade_domain::lock::{
+    Grant, LockCommand, LockName, LockOutcome, LockReply, RequestKey, RequestedLock, SharedStr,
+};
+use ade_store::coordination::{LockFilter, LockView, WaitView};
 use ade_store::{Coordination, CoordinationError};
 use uuid::Uuid;
 
-pub use holders::{Held, HoldResult};
+pub use holders::{HeldLockResult, HeldToken};
 pub use maintenance::LockMaintenance;
 pub use tickets::TicketState;
 
@@ -26,31 +28,31 @@ use open_requests::OpenRequests;
 #[derive(Clone)]
 pub struct LockService {
     coordination: Arc<dyn Coordination>,
-    notices: Arc<dyn LockEventSink>,
+    event_sink: Arc<dyn LockEventSink>,
     /// Identifies this process as the server of its waiters.
-    server: Text,
+    server: SharedStr,
     awaited_locks: OpenRequests<LockName>,
     open_requests: OpenRequests<RequestKey>,
     is_stopping: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Granted {
-    pub ask: Ask,
+pub struct GrantedLock {
+    pub ask: RequestedLock,
     pub grant: Grant,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Acquired {
+pub enum Acquisition {
     /// All locks are held.
-    Granted(Vec<Granted>),
+    Granted(Vec<GrantedLock>),
     /// The request waits with a ticket.
-    Waiting(Waiting),
+    Waiting(WaitingTicket),
 }
 
 /// A ticket that waits in the queue of a lock.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Waiting {
+pub struct WaitingTicket {
     pub ticket: RequestKey,
     pub waiting_for: LockName,
     /// The head of the queue has position 1.
@@ -62,7 +64,7 @@ pub struct Waiting {
 pub enum LockError {
     #[error("the lock request failed")]
     Failed {
-        failure: Failure,
+        failure: AcquireFailure,
         /// The lock that was waited for, as it is now.
         now: Option<Box<LockView>>,
     },
@@ -71,7 +73,7 @@ pub enum LockError {
     #[error("this request_id was used with another body; use a new one for a new request")]
     RequestReused,
     #[error("ticket not found; it may have ended more than ten minutes ago")]
-    NoTicket,
+    TicketNotFound,
     #[error("too many unregistered agents; register this one first")]
     TooManyAgents,
     #[error(transparent)]
@@ -80,10 +82,10 @@ pub enum LockError {
 
 impl LockService {
     #[must_use]
-    pub fn new(coordination: Arc<dyn Coordination>, notices: Arc<dyn LockEventSink>) -> Self {
+    pub fn new(coordination: Arc<dyn Coordination>, event_sink: Arc<dyn LockEventSink>) -> Self {
         Self {
             coordination,
-            notices,
+            event_sink: event_sink,
             server: Uuid::new_v4().simple().to_string().into(),
             awaited_locks: OpenRequests::default(),
             open_requests: OpenRequests::default(),
@@ -98,12 +100,12 @@ impl LockService {
 
     #[must_use]
     pub fn notices(&self) -> &Arc<dyn LockEventSink> {
-        &self.notices
+        &self.event_sink
     }
 
     /// The process is about to stop: from now on, a dropped request does not mean that the caller hung up. A repeatable request
     /// keeps its place until another process serves it, or until the mark of this one has expired.
-    pub fn leave(&self) {
+    pub fn begin_shutdown(&self) {
         self.is_stopping.store(true, Ordering::SeqCst);
     }
 
@@ -111,40 +113,43 @@ impl LockService {
         &self.awaited_locks
     }
 
-    pub(crate) const fn server(&self) -> &Text {
+    pub(crate) const fn server(&self) -> &SharedStr {
         &self.server
     }
 
-    pub async fn show(&self, lock: LockName) -> Result<LockView, CoordinationError> {
-        self.coordination.look(lock).await
+    pub async fn get(&self, lock: LockName) -> Result<LockView, CoordinationError> {
+        self.coordination.lock_view(lock).await
     }
 
     /// Locks by name, starting after `after`.
     pub async fn list(
         &self,
-        by: Filter,
+        by: LockFilter,
         after: Option<LockName>,
         limit: usize,
     ) -> Result<Vec<LockView>, CoordinationError> {
-        self.coordination.list(by, after, limit).await
+        self.coordination.list_locks(by, after, limit).await
     }
 
     /// The wait-for graph.
-    pub async fn graph(&self, limit: usize) -> Result<Vec<WaitView>, CoordinationError> {
+    pub async fn wait_graph(&self, limit: usize) -> Result<Vec<WaitView>, CoordinationError> {
         self.coordination.waits(limit).await
     }
 
     /// Runs commands, and publishes the deadlocks that they resolved.
-    async fn run(&self, commands: Vec<(LockName, LockCommand)>) -> Result<Vec<Outcome>, CoordinationError> {
-        let replies = self.coordination.commands(commands).await?;
-        let outcome = |Answer { outcome, deadlocks }: Answer| {
-            deadlocks.iter().for_each(|deadlock| self.notices.tell(LockNotice::Deadlock(deadlock)));
+    async fn run(
+        &self,
+        commands: Vec<(LockName, LockCommand)>,
+    ) -> Result<Vec<LockOutcome>, CoordinationError> {
+        let replies = self.coordination.execute_commands(commands).await?;
+        let outcome = |LockReply { outcome, deadlocks }: LockReply| {
+            deadlocks.iter().for_each(|deadlock| self.event_sink.publish(LockNotice::Deadlock(deadlock)));
             outcome
         };
         Ok(replies.into_iter().map(outcome).collect())
     }
 
-    async fn run_one(&self, lock: LockName, command: LockCommand) -> Result<Outcome, CoordinationError> {
+    async fn run_one(&self, lock: LockName, command: LockCommand) -> Result<LockOutcome, CoordinationError> {
         let outcomes = self.run(vec![(lock, command)]).await?;
         let missing = || CoordinationError("a lock command got no reply".to_owned());
         outcomes.into_iter().next().ok_or_else(missing)

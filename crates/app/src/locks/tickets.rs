@@ -2,23 +2,23 @@
 //! leases.
 
 use ade_domain::Moment;
-use ade_domain::lock::saga::{Failure, Next, Saga};
-use ade_domain::lock::{Grant, LockCommand, Outcome, RequestKey, Standing};
+use ade_domain::lock::saga::{AcquireFailure, AcquireSaga, SagaAction};
+use ade_domain::lock::{AcquireStatus, Grant, LockCommand, LockOutcome, RequestKey};
 use ade_store::coordination::Ticket;
 
 use super::acquire::granted;
-use super::{Granted, LockError, LockService, Waiting};
+use super::{GrantedLock, LockError, LockService, WaitingTicket};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum TicketState {
-    Waiting(Waiting),
+    Waiting(WaitingTicket),
     /// All locks are held, and must be claimed in time.
     Ready {
         ticket: RequestKey,
         claim_by: Moment,
     },
     /// The locks were claimed.
-    Granted(Vec<Granted>),
+    Granted(Vec<GrantedLock>),
 }
 
 impl LockService {
@@ -35,7 +35,7 @@ impl LockService {
     /// Cancels a ticket and releases its locks.
     pub async fn cancel(&self, key: RequestKey) -> Result<(), LockError> {
         let Ticket { request, deadline } = self.find(key).await?;
-        let mut saga = Saga::new(request, self.server.clone());
+        let mut saga = AcquireSaga::new(request, self.server.clone());
         saga.cancel();
         self.advance(&mut saga, deadline).await?;
         Ok(())
@@ -47,56 +47,56 @@ impl LockService {
     }
 
     async fn find(&self, key: RequestKey) -> Result<Ticket, LockError> {
-        self.coordination.recall(key).await?.ok_or(LockError::NoTicket)
+        self.coordination.ticket(key).await?.ok_or(LockError::TicketNotFound)
     }
 
     async fn poll(&self, key: RequestKey, claim: bool) -> Result<TicketState, LockError> {
         let ticket = self.find(key).await?;
-        self.coordination.heard(ticket.request.holder.agent_id().to_owned()).await?;
+        self.coordination.record_heartbeat(ticket.request.holder.agent_id().to_owned()).await?;
         let standings = self.standings(&ticket).await?;
         let held = grants(&standings);
-        if held.len() == ticket.request.asks.len() {
+        if held.len() == ticket.request.locks.len() {
             return self.complete(&ticket, held, claim).await;
         }
         let Ticket { request, deadline } = ticket;
-        let mut saga = Saga::new(request.clone(), self.server.clone());
+        let mut saga = AcquireSaga::new(request.clone(), self.server.clone());
         if self.coordination.now() >= deadline {
             saga.time_out();
         } else if standings.iter().all(Option::is_none) {
             // A live ticket waits in a queue or holds a lock. This one has ended, even if its locks no longer know how; it must not
             // start again.
-            saga.lost(0);
+            saga.handle_lost_grant(0);
         }
         loop {
             match self.advance(&mut saga, deadline).await? {
-                Next::Ready if claim => saga.begin_leases(),
-                Next::Ready => {
+                SagaAction::Ready if claim => saga.claim_all(),
+                SagaAction::Ready => {
                     let standings = self.standings(&Ticket { request, deadline }).await?;
                     return Ok(TicketState::Ready { ticket: key, claim_by: claim_by(&grants(&standings)) });
                 }
-                Next::Granted(grants) => return Ok(TicketState::Granted(granted(&request, grants))),
-                Next::Failed(failure) => return Err(self.failed(failure).await?),
-                Next::Wait { lock, position } => {
-                    let keeps = saga.keep(self.coordination.rules());
+                SagaAction::Granted(grants) => return Ok(TicketState::Granted(granted(&request, grants))),
+                SagaAction::Failed(failure) => return Err(self.failed(failure).await?),
+                SagaAction::Wait { lock, position } => {
+                    let keeps = saga.keep_alive_commands(self.coordination.limits());
                     self.keep(&mut saga, keeps).await?;
-                    if matches!(saga.next(0), Next::Wait { .. }) {
-                        let waiting = Waiting { ticket: key, waiting_for: lock, position, deadline };
+                    if matches!(saga.next_action(0), SagaAction::Wait { .. }) {
+                        let waiting = WaitingTicket { ticket: key, waiting_for: lock, position, deadline };
                         return Ok(TicketState::Waiting(waiting));
                     }
                 }
-                Next::Step(..) => {}
+                SagaAction::Execute(..) => {}
             }
         }
     }
 
     /// The standing of a ticket at each of its locks; `None` where the lock does not know it.
-    async fn standings(&self, ticket: &Ticket) -> Result<Vec<Option<Standing>>, LockError> {
+    async fn standings(&self, ticket: &Ticket) -> Result<Vec<Option<AcquireStatus>>, LockError> {
         let request = &ticket.request;
-        let inquire = || LockCommand::Inquire { holder: request.holder.clone(), request: request.key };
+        let inquire = || LockCommand::Query { holder: request.holder.clone(), request: request.key };
         let outcomes =
-            self.run(request.asks.iter().map(|ask| (ask.lock.clone(), inquire())).collect()).await?;
+            self.run(request.locks.iter().map(|ask| (ask.lock.clone(), inquire())).collect()).await?;
         let standing = |outcome| match outcome {
-            Outcome::Standing(standing) => Some(standing),
+            LockOutcome::Status(standing) => Some(standing),
             _ => None,
         };
         Ok(outcomes.into_iter().map(standing).collect())
@@ -116,19 +116,19 @@ impl LockService {
         if !claim {
             return Ok(TicketState::Ready { ticket: request.key, claim_by: claim_by(&held) });
         }
-        let mut saga = Saga::held(request.clone(), self.server.clone(), held);
+        let mut saga = AcquireSaga::with_grants(request.clone(), self.server.clone(), held);
         match self.advance(&mut saga, *deadline).await? {
-            Next::Granted(grants) => Ok(TicketState::Granted(granted(request, grants))),
-            Next::Failed(failure) => Err(self.failed(failure).await?),
-            _ => Err(self.failed(Failure::Cancelled).await?),
+            SagaAction::Granted(grants) => Ok(TicketState::Granted(granted(request, grants))),
+            SagaAction::Failed(failure) => Err(self.failed(failure).await?),
+            _ => Err(self.failed(AcquireFailure::Cancelled).await?),
         }
     }
 }
 
 /// The grants up to the first lock that is not held, in the order of the request.
-fn grants(standings: &[Option<Standing>]) -> Vec<Grant> {
-    let grant = |standing: &Option<Standing>| match standing {
-        Some(Standing::Held(grant)) => Some(grant.clone()),
+fn grants(standings: &[Option<AcquireStatus>]) -> Vec<Grant> {
+    let grant = |standing: &Option<AcquireStatus>| match standing {
+        Some(AcquireStatus::Held(grant)) => Some(grant.clone()),
         _ => None,
     };
     standings.iter().map_while(grant).collect()

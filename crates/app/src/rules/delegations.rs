@@ -3,7 +3,7 @@
 //! A delegate decides in place of the owner. Creating a delegation therefore needs the scope to decide, and agents cannot.
 
 use ade_domain::Moment;
-use ade_domain::approval::delegation::{Conditions, Delegation, Kind};
+use ade_domain::approval::delegation::{Delegation, DelegationConditions, DelegationKind};
 use ade_domain::people::UserId;
 use ade_domain::permission::{ActorRole, Scope};
 use ade_domain::task::Refusal;
@@ -25,8 +25,8 @@ pub struct DelegationChange {
     pub owner_id: Option<UserId>,
     /// Required for a new delegation.
     pub delegate_to: Option<UserId>,
-    pub kind: Option<Kind>,
-    pub conditions: Option<Conditions>,
+    pub kind: Option<DelegationKind>,
+    pub conditions: Option<DelegationConditions>,
     /// Whether the delegate's own delegations are followed; true by default.
     pub cascade: Option<bool>,
     pub active: Option<bool>,
@@ -52,19 +52,19 @@ impl DelegationChange {
 /// Owner and delegate can see a delegation.
 fn can_see(caller: &Caller, delegation: &Delegation) -> bool {
     let is_party = |user: &UserId| delegation.owner_id == *user || delegation.delegate_to == *user;
-    caller.sees_all() || caller.user.as_ref().is_some_and(|user| is_party(&user.user_id))
+    caller.can_see_all() || caller.user.as_ref().is_some_and(|user| is_party(&user.user_id))
 }
 
 /// Only the owner and administrators can change a delegation. Roles permit, scopes limit.
 fn require_may_write(caller: &Caller, owner: &UserId) -> Result<(), Error> {
     let is_owner = caller.user.as_ref().is_some_and(|user| user.user_id == *owner && user.active);
     if is_owner && caller.agent_id.is_none() {
-        return caller.require(Scope::Decide);
+        return caller.require_scope(Scope::Decide);
     }
-    if !caller.actor().parts.contains(&ActorRole::Admin) {
+    if !caller.actor().roles.contains(&ActorRole::Admin) {
         return Err(Refusal::Forbidden.into());
     }
-    caller.require(Scope::Admin)
+    caller.require_scope(Scope::Admin)
 }
 
 fn document(revision: u64, delegation: &Delegation) -> StoredDocument {
@@ -75,10 +75,10 @@ fn document(revision: u64, delegation: &Delegation) -> StoredDocument {
 impl RuleService {
     /// The delegations that the caller can see, oldest first. [`StoredDocument::read`] gives a [`Delegation`].
     pub async fn delegations(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         let mut visible = Vec::new();
-        for document in self.database.things(DocumentKind::Delegation).await? {
-            if can_see(caller, &document.read()?) {
+        for document in self.database.documents(DocumentKind::Delegation).await? {
+            if can_see(caller, &document.parse()?) {
                 visible.push(document);
             }
         }
@@ -86,9 +86,9 @@ impl RuleService {
     }
 
     pub async fn delegation(&self, id: &str, caller: &Caller) -> Result<StoredDocument, Error> {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         let found = self.document(DocumentKind::Delegation, id).await?;
-        if can_see(caller, &found.read()?) { Ok(found) } else { Err(Error::NotFound("delegation")) }
+        if can_see(caller, &found.parse()?) { Ok(found) } else { Err(Error::NotFound("delegation")) }
     }
 
     /// Creates a delegation for the caller, or by an administrator for another user.
@@ -107,8 +107,8 @@ impl RuleService {
             delegation_id: new_id(),
             owner_id,
             delegate_to,
-            kind: Kind::default(),
-            conditions: Conditions::default(),
+            kind: DelegationKind::default(),
+            conditions: DelegationConditions::default(),
             cascade: true,
             active: true,
             valid_from: None,
@@ -119,7 +119,7 @@ impl RuleService {
         let after = document(1, &delegation);
         let (action, extra_writes) = ("delegation.create", Vec::new());
         let change = DocumentChange { action, before: None, after: Some(&after), extra_writes };
-        self.commit(change, caller).await?.ok_or(Error::Overtaken)
+        self.commit(change, caller).await?.ok_or(Error::Conflict)
     }
 
     /// Changes a delegation. Only an administrator can change its owner.
@@ -131,7 +131,7 @@ impl RuleService {
     ) -> Result<StoredDocument, Error> {
         retry_on_conflict(async || {
             let before = self.delegation(id, caller).await?;
-            let mut delegation: Delegation = before.read()?;
+            let mut delegation: Delegation = before.parse()?;
             require_may_write(caller, &delegation.owner_id)?;
             check_revision(&before, caller)?;
             if change.owner_id.as_ref().is_some_and(|owner| *owner != delegation.owner_id) {
@@ -150,7 +150,7 @@ impl RuleService {
     pub async fn delete_delegation(&self, id: &str, caller: &Caller) -> Result<(), Error> {
         retry_on_conflict(async || {
             let before = self.delegation(id, caller).await?;
-            require_may_write(caller, &before.read::<Delegation>()?.owner_id)?;
+            require_may_write(caller, &before.parse::<Delegation>()?.owner_id)?;
             check_revision(&before, caller)?;
             let (action, extra_writes) = ("delegation.delete", Vec::new());
             let change = DocumentChange { action, before: Some(&before), after: None, extra_writes };
@@ -160,11 +160,11 @@ impl RuleService {
     }
 
     async fn validate(&self, delegation: &Delegation) -> Result<(), Error> {
-        let mut faults = delegation.faults();
+        let mut faults = delegation.validate();
         let mut fault = |pointer: &str, detail: String| {
-            faults.push(ade_domain::Invalid::at(pointer, detail));
+            faults.push(ade_domain::InvalidField::at(pointer, detail));
         };
-        let Conditions { task_types, resource_patterns, .. } = &delegation.conditions;
+        let DelegationConditions { task_types, resource_patterns, .. } = &delegation.conditions;
         let lists = [
             ("/conditions/task_types", task_types.len()),
             ("/conditions/resource_patterns", resource_patterns.len()),

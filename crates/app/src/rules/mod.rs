@@ -10,13 +10,13 @@ mod resources;
 use std::sync::Arc;
 
 use ade_domain::audit::AuditBody;
-use ade_domain::{Clock, Invalid};
-use ade_store::database::{Commit, DocumentKind, Event, StoredDocument, Write};
+use ade_domain::{Clock, InvalidField};
+use ade_store::database::{Commit, DocumentKind, StoredDocument, StoredEvent, Write};
 use ade_store::{Database, DatabaseError};
 use serde_json::{Map, json};
 
 pub use delegations::DelegationChange;
-pub use policies::{PolicyChange, StoredPolicy, imagined};
+pub use policies::{PolicyChange, StoredPolicy, hypothetical_policies};
 pub use resources::{RegisteredPattern, ResourceChange};
 
 pub(crate) use policies::is_policy;
@@ -43,7 +43,7 @@ pub(crate) fn check_revision(document: &StoredDocument, caller: &Caller) -> Resu
     }
 }
 
-fn require_valid(faults: Vec<Invalid>) -> Result<(), Error> {
+fn require_valid(faults: Vec<InvalidField>) -> Result<(), Error> {
     if faults.is_empty() { Ok(()) } else { Err(Error::Invalid(faults)) }
 }
 
@@ -80,9 +80,9 @@ impl RuleService {
             let expected = before.map(|document| document.revision).filter(|revision| *revision > 0);
             commit.writes = extra_writes;
             commit.writes.extend(match (after, expected) {
-                (Some(after), expected) => Some(Write::Thing { thing: after.clone(), expected }),
+                (Some(after), expected) => Some(Write::Document { document: after.clone(), expected }),
                 (None, Some(expected)) => {
-                    Some(Write::DeleteThing { kind: document.kind, id: document.id.clone(), expected })
+                    Some(Write::DeleteDocument { kind: document.kind, id: document.id.clone(), expected })
                 }
                 (None, None) => None,
             });
@@ -93,9 +93,9 @@ impl RuleService {
             commit.audit.push(AuditBody {
                 entry_id: new_id(),
                 at: now,
-                who: caller.who.clone(),
+                who: caller.audit_actor.clone(),
                 action: action.to_owned(),
-                object_type: document.kind.word().to_owned(),
+                object_type: document.kind.as_str().to_owned(),
                 object_id: document.id.clone(),
                 task_id: None,
                 from: None,
@@ -106,23 +106,23 @@ impl RuleService {
                 ticket: None,
                 details,
             });
-            commit.events.push(Event {
+            commit.events.push(StoredEvent {
                 event_id: new_id(),
                 kind: action.replacen('.', ":", 1),
                 at: now,
                 task_id: None,
-                tell: Vec::new(),
-                data: json!({ "kind": document.kind.word(), "id": document.id, "revision": document.revision }),
+                notify: Vec::new(),
+                data: json!({ "kind": document.kind.as_str(), "id": document.id, "revision": document.revision }),
             });
         }
-        if let Some(request) = &caller.keep {
-            request.add_to(&mut commit, Outcome::Thing(document), now);
+        if let Some(request) = &caller.idempotent_request {
+            request.add_to(&mut commit, Outcome::Document(document), now);
         }
         match self.database.commit(commit).await {
             Ok(()) => Ok(Some(document.clone())),
             Err(DatabaseError::Conflict { .. }) => Ok(None),
             // Two callers replaced the same default at once.
-            Err(DatabaseError::Exists { .. }) if before.is_some_and(|before| before.revision == 0) => {
+            Err(DatabaseError::AlreadyExists { .. }) if before.is_some_and(|before| before.revision == 0) => {
                 Ok(None)
             }
             Err(error) => Err(error.into()),
@@ -130,6 +130,6 @@ impl RuleService {
     }
 
     async fn document(&self, kind: DocumentKind, id: &str) -> Result<StoredDocument, Error> {
-        self.database.thing(kind, id).await?.ok_or(Error::NotFound(kind.word()))
+        self.database.document(kind, id).await?.ok_or(Error::NotFound(kind.as_str()))
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use ade_domain::approval::policy::{AutoApprove, Policy, Priority, default_policy};
-use ade_domain::approval::window::Window;
+use ade_domain::approval::window::TimeWindow;
 use ade_domain::glob::Pattern;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
@@ -18,7 +18,7 @@ use serde_json::json;
 use super::{DocumentChange, RuleService, check_revision, require_valid};
 use crate::accounts::require_admin;
 use crate::retry::retry_on_conflict;
-use crate::tasks::Differs;
+use crate::tasks::ReplayDifference;
 use crate::{Caller, Error, TaskService, new_id};
 
 /// At least one of both is set.
@@ -43,7 +43,7 @@ pub struct PolicyChange {
     pub escalation_role: Option<Option<String>>,
     pub reject_threshold: Option<u32>,
     pub priority: Option<Priority>,
-    pub window: Option<Option<Window>>,
+    pub window: Option<Option<TimeWindow>>,
     /// True activates the policy immediately, false deactivates it; otherwise only the draft changes.
     pub active: Option<bool>,
 }
@@ -106,15 +106,15 @@ pub(crate) fn is_policy(document: &StoredDocument) -> bool {
 /// The writes that reserve new names and release unused ones.
 fn reservations(before: &BTreeSet<&str>, after: &BTreeSet<&str>, id: &str) -> Vec<Write> {
     let kind = DocumentKind::Policy;
-    let released = before.difference(after).map(|name| Write::DeleteThing {
+    let released = before.difference(after).map(|name| Write::DeleteDocument {
         kind,
         id: format!("{RESERVATION}{name}"),
         expected: 1,
     });
     let reserved = after.difference(before).map(|name| {
         let body = json!({ "policy_id": id });
-        Write::Thing {
-            thing: StoredDocument { kind, id: format!("{RESERVATION}{name}"), revision: 1, body },
+        Write::Document {
+            document: StoredDocument { kind, id: format!("{RESERVATION}{name}"), revision: 1, body },
             expected: None,
         }
     });
@@ -126,17 +126,15 @@ fn document(id: &str, revision: u64, policy: &StoredPolicy) -> StoredDocument {
 }
 
 /// Hypothetical policies of a simulation.
-pub fn imagined(changes: &[PolicyChange]) -> Result<Vec<Policy>, Error> {
+pub fn hypothetical_policies(changes: &[PolicyChange]) -> Result<Vec<Policy>, Error> {
     let mut policies = Vec::with_capacity(changes.len());
     for (number, change) in changes.iter().enumerate() {
         let mut policy = default_policy();
         policy.name.clear();
         change.apply(&mut policy);
-        let mut faults = policy.faults();
+        let mut faults = policy.validate();
         if !faults.is_empty() {
-            faults
-                .iter_mut()
-                .for_each(|fault| fault.pointer = format!("/policies/{number}{}", fault.pointer));
+            faults.iter_mut().for_each(|fault| fault.path = format!("/policies/{number}{}", fault.path));
             return Err(Error::Invalid(faults));
         }
         policies.push(policy);
@@ -152,23 +150,23 @@ impl RuleService {
         id: &str,
         tasks: &TaskService,
         caller: &Caller,
-    ) -> Result<Vec<Differs>, Error> {
-        if !caller.sees_all() {
+    ) -> Result<Vec<ReplayDifference>, Error> {
+        if !caller.can_see_all() {
             let detail = "only administrators and auditors can replay past tasks";
             return Err(Error::Forbidden(detail.to_owned()));
         }
-        let stored: StoredPolicy = self.policy(id, caller).await?.read()?;
+        let stored: StoredPolicy = self.policy(id, caller).await?.parse()?;
         tasks.replay(&stored.latest(), caller).await
     }
 
     /// All policies, oldest first. [`StoredDocument::read`] gives a [`StoredPolicy`].
     pub async fn policies(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
-        caller.require(Scope::Read)?;
-        Ok(self.database.things(DocumentKind::Policy).await?.into_iter().filter(is_policy).collect())
+        caller.require_scope(Scope::Read)?;
+        Ok(self.database.documents(DocumentKind::Policy).await?.into_iter().filter(is_policy).collect())
     }
 
     pub async fn policy(&self, id: &str, caller: &Caller) -> Result<StoredDocument, Error> {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         let found = self.document(DocumentKind::Policy, id).await?;
         if is_policy(&found) { Ok(found) } else { Err(Error::NotFound("policy")) }
     }
@@ -182,7 +180,7 @@ impl RuleService {
         require_admin(caller)?;
         let mut policy = Policy { name: String::new(), ..default_policy() };
         change.apply(&mut policy);
-        require_valid(policy.faults())?;
+        require_valid(policy.validate())?;
         let policy = match change.active {
             Some(true) => StoredPolicy { active: Some(policy), draft: None },
             _ => StoredPolicy { active: None, draft: Some(policy) },
@@ -192,7 +190,7 @@ impl RuleService {
         let extra_writes = reservations(&BTreeSet::new(), &policy.names(), &id);
         let action = "policy.create";
         let change = DocumentChange { action, before: None, after: Some(&after), extra_writes };
-        self.commit_policy(change, &policy, caller).await?.ok_or(Error::Overtaken)
+        self.commit_policy(change, &policy, caller).await?.ok_or(Error::Conflict)
     }
 
     /// Changes the draft of a policy; `change.active` activates or deactivates it.
@@ -217,7 +215,7 @@ impl RuleService {
         retry_on_conflict(async || {
             let before = self.policy(id, caller).await?;
             check_revision(&before, caller)?;
-            let policy: StoredPolicy = before.read()?;
+            let policy: StoredPolicy = before.parse()?;
             let extra_writes = reservations(&policy.names(), &BTreeSet::new(), id);
             let action = "policy.delete";
             let change = DocumentChange { action, before: Some(&before), after: None, extra_writes };
@@ -237,9 +235,9 @@ impl RuleService {
         retry_on_conflict(async || {
             let before = self.policy(id, caller).await?;
             check_revision(&before, caller)?;
-            let was: StoredPolicy = before.read()?;
+            let was: StoredPolicy = before.parse()?;
             let now = decide(&was);
-            require_valid(now.active.iter().chain(&now.draft).flat_map(Policy::faults).collect())?;
+            require_valid(now.active.iter().chain(&now.draft).flat_map(Policy::validate).collect())?;
             let extra_writes = reservations(&was.names(), &now.names(), id);
             let after = document(id, before.revision + 1, &now);
             let change = DocumentChange { action, before: Some(&before), after: Some(&after), extra_writes };
@@ -257,15 +255,15 @@ impl RuleService {
     ) -> Result<Option<StoredDocument>, Error> {
         let own_id = change.after.map(|document| document.id.clone()).unwrap_or_default();
         match self.commit(change, caller).await {
-            Err(Error::Record(DatabaseError::Exists { what })) => {
+            Err(Error::Database(DatabaseError::AlreadyExists { what })) => {
                 for name in policy.names() {
                     let reserved =
-                        self.database.thing(DocumentKind::Policy, &format!("{RESERVATION}{name}")).await?;
+                        self.database.document(DocumentKind::Policy, &format!("{RESERVATION}{name}")).await?;
                     if reserved.is_some_and(|reserved| reserved.body != json!({ "policy_id": own_id })) {
                         return Err(Error::Exists(format!("a policy with the name {name}")));
                     }
                 }
-                Err(Error::Record(DatabaseError::Exists { what }))
+                Err(Error::Database(DatabaseError::AlreadyExists { what }))
             }
             other => other,
         }

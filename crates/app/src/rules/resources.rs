@@ -1,6 +1,6 @@
 //! The resource registry: criticality and dependents of the resources that match a pattern. The pattern is the key.
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use ade_domain::glob::Pattern;
 use ade_domain::permission::Scope;
 use ade_store::DatabaseError;
@@ -40,11 +40,11 @@ pub struct ResourceChange {
 }
 
 impl RegisteredPattern {
-    fn faults(&self) -> Vec<Invalid> {
+    fn faults(&self) -> Vec<InvalidField> {
         let mut faults = Vec::new();
         let mut check = |is_valid: bool, pointer: &str, detail: String| {
             if !is_valid {
-                faults.push(Invalid::at(pointer, detail));
+                faults.push(InvalidField::at(pointer, detail));
             }
         };
         let is_text = |text: &str| {
@@ -67,12 +67,12 @@ impl RegisteredPattern {
 impl RuleService {
     /// All entries by pattern. [`StoredDocument::read`] gives a [`RegisteredPattern`].
     pub async fn resources(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
-        caller.require(Scope::Read)?;
-        Ok(self.database.things(DocumentKind::Resource).await?)
+        caller.require_scope(Scope::Read)?;
+        Ok(self.database.documents(DocumentKind::Resource).await?)
     }
 
     pub async fn resource(&self, pattern: &str, caller: &Caller) -> Result<StoredDocument, Error> {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         self.document(DocumentKind::Resource, pattern).await
     }
 
@@ -97,12 +97,12 @@ impl RuleService {
         let (action, extra_writes) = ("resource.create", Vec::new());
         let change = DocumentChange { action, before: None, after: Some(&after), extra_writes };
         match self.commit(change, caller).await {
-            Err(Error::Record(DatabaseError::Exists { .. }))
-                if self.database.thing(DocumentKind::Resource, &id).await?.is_some() =>
+            Err(Error::Database(DatabaseError::AlreadyExists { .. }))
+                if self.database.document(DocumentKind::Resource, &id).await?.is_some() =>
             {
                 Err(Error::Exists(format!("resource {id}")))
             }
-            committed => committed?.ok_or(Error::Overtaken),
+            committed => committed?.ok_or(Error::Conflict),
         }
     }
 
@@ -122,7 +122,7 @@ impl RuleService {
         retry_on_conflict(async || {
             let before = self.document(DocumentKind::Resource, pattern).await?;
             check_revision(&before, caller)?;
-            let mut registered: RegisteredPattern = before.read()?;
+            let mut registered: RegisteredPattern = before.parse()?;
             registered.criticality = change.criticality.unwrap_or(registered.criticality);
             registered.dependents = change.dependents.clone().unwrap_or(registered.dependents);
             require_valid(registered.faults())?;

@@ -10,16 +10,16 @@ use crate::retry::retry_on_conflict;
 use crate::{Caller, Error, Outcome};
 
 use super::commands::{approval_not_found, decision};
-use super::{Response, TaskService};
+use super::{DecisionInput, TaskService};
 
 /// Approval requests in one batch.
 pub const MAX_BATCH_SIZE: usize = 500;
 
 /// The same decision about many approval requests.
 #[derive(Debug, Clone)]
-pub struct Batch {
+pub struct DecisionBatch {
     pub approval_ids: Vec<String>,
-    pub response: Response,
+    pub decision: DecisionInput,
     /// Ignores freshness warnings, for administrators; never the checks of digest, state and authorship. There are no such
     /// warnings yet.
     pub skip_validation: bool,
@@ -30,12 +30,16 @@ pub struct Batch {
 impl TaskService {
     /// Records all decisions in one transaction; if one is refused, nothing is changed. `If-Match` is ignored: a batch has no
     /// single revision.
-    pub async fn respond_to_all(&self, batch: &Batch, caller: &Caller) -> Result<Vec<StoredTask>, Error> {
-        caller.require_for(TaskCommand::Approve)?;
+    pub async fn decide_batch(
+        &self,
+        batch: &DecisionBatch,
+        caller: &Caller,
+    ) -> Result<Vec<StoredTask>, Error> {
+        caller.require_scopes_for(TaskCommand::Approve)?;
         if !self.settings().await?.batch_approvals {
             return Err(Error::Disabled("batch_approvals"));
         }
-        if batch.skip_validation && !caller.actor().parts.contains(&ActorRole::Admin) {
+        if batch.skip_validation && !caller.actor().roles.contains(&ActorRole::Admin) {
             return Err(Error::Forbidden("only an administrator can use skip_validation".to_owned()));
         }
         if !(1..=MAX_BATCH_SIZE).contains(&batch.approval_ids.len()) {
@@ -49,7 +53,11 @@ impl TaskService {
         .await
     }
 
-    async fn decide_all(&self, batch: &Batch, caller: &Caller) -> Result<(Vec<StoredTask>, Commit), Error> {
+    async fn decide_all(
+        &self,
+        batch: &DecisionBatch,
+        caller: &Caller,
+    ) -> Result<(Vec<StoredTask>, Commit), Error> {
         let (actor, now) = (caller.actor(), self.clock.now());
         // Several requests may belong to one task: they are decided one after the other.
         let mut tasks: BTreeMap<String, (u64, StoredTask)> = BTreeMap::new();
@@ -63,14 +71,14 @@ impl TaskService {
                 }
                 match tasks.get_mut(&task_id) {
                     Some((_, task)) => {
-                        Ok(task.respond(&decision(approval_id, &batch.response), &actor, now)?)
+                        Ok(task.decide(&decision(approval_id, &batch.decision), &actor, now)?)
                     }
                     None => Err(Error::NotFound("approval")),
                 }
             };
             match decided.await {
                 Ok(()) => {}
-                Err(Error::Record(error)) => return Err(Error::Record(error)),
+                Err(Error::Database(error)) => return Err(Error::Database(error)),
                 Err(error) => refused.push((approval_id.clone(), error)),
             }
         }
@@ -80,12 +88,12 @@ impl TaskService {
         let (mut changed, mut commit) = (Vec::with_capacity(tasks.len()), Commit::default());
         for (revision, mut task) in tasks.into_values() {
             if batch.apply_immediately {
-                task.apply_first();
+                task.apply_immediately();
             }
             self.add_task(&mut commit, Some(revision), &mut task, Some(caller), now).await?;
             changed.push(task);
         }
-        if let Some(request) = &caller.keep {
+        if let Some(request) = &caller.idempotent_request {
             request.add_to(&mut commit, Outcome::Batch(&batch.approval_ids, &changed), now);
         }
         Ok((changed, commit))

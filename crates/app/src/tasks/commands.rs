@@ -15,7 +15,7 @@ use super::{Target, TaskService};
 
 /// A task to be created.
 #[derive(Debug, Clone)]
-pub struct Draft {
+pub struct TaskDraft {
     pub config: Config,
     pub metadata: Metadata,
     pub preview: Preview,
@@ -25,7 +25,7 @@ pub struct Draft {
 
 /// A reviewer's decision about an approval request.
 #[derive(Debug, Clone)]
-pub struct Response {
+pub struct DecisionInput {
     pub action: DecisionKind,
     pub reason: Option<String>,
     /// The digest that the reviewer has seen: the decision counts only for it.
@@ -43,7 +43,7 @@ pub enum TaskAction {
         reason: Option<String>,
     },
     /// An administrator requests an approval that bypasses the policies.
-    AskOverride {
+    RequestOverride {
         reason: Option<String>,
         incident_ticket: Option<String>,
     },
@@ -60,7 +60,7 @@ impl TaskAction {
         match self {
             Self::Revoke { .. } => TaskCommand::Revoke,
             Self::Cancel { .. } => TaskCommand::Cancel,
-            Self::AskOverride { .. } => TaskCommand::Override,
+            Self::RequestOverride { .. } => TaskCommand::Override,
             Self::ConfirmOverride => TaskCommand::ConfirmOverride,
             Self::ForceApply { .. } => TaskCommand::ForceApply,
         }
@@ -69,7 +69,7 @@ impl TaskAction {
 
 /// The digest of a valid config.
 pub(super) fn validated_digest(config: &Config) -> Result<Digest, Error> {
-    let faults = config.faults();
+    let faults = config.validate();
     if !faults.is_empty() {
         return Err(Error::Invalid(faults));
     }
@@ -78,7 +78,7 @@ pub(super) fn validated_digest(config: &Config) -> Result<Digest, Error> {
 
 impl TaskService {
     /// Creates a draft, and assesses its risk.
-    pub async fn create(&self, draft: Draft, caller: &Caller) -> Result<StoredTask, Error> {
+    pub async fn create(&self, draft: TaskDraft, caller: &Caller) -> Result<StoredTask, Error> {
         let planner = self.planner(&draft.config.task_type).await?;
         self.create_with(&planner, draft, caller).await
     }
@@ -87,16 +87,16 @@ impl TaskService {
     pub(super) async fn create_with(
         &self,
         planner: &ApprovalPlanner,
-        draft: Draft,
+        draft: TaskDraft,
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
-        caller.require(Scope::Propose)?;
+        caller.require_scope(Scope::Propose)?;
         let actor = caller.actor();
         let author = actor.user.clone().ok_or(Refusal::Forbidden)?;
-        if !is_permitted(&actor.parts, Permission::CreateTask) {
+        if !is_permitted(&actor.roles, Permission::CreateTask) {
             return Err(Refusal::Forbidden.into());
         }
-        let Draft { config, metadata, preview, predecessor } = draft;
+        let TaskDraft { config, metadata, preview, predecessor } = draft;
         let (digest, task_id) = (validated_digest(&config)?, new_id());
         let preview = self.compute_preview(&config, preview).await?;
         let lock_preview = self.lock_preview(&config, Some(&task_id)).await;
@@ -104,24 +104,24 @@ impl TaskService {
         let authors = self.authors(&metadata.lineage, caller).await?;
         let draft = Task::draft(task_id.as_str(), config, digest, author, authors, now);
         let mut task: StoredTask = Task { metadata, preview, predecessor, lock_preview, ..draft }.into();
-        task.by_agent = caller.agent_id.is_some() || task.metadata.lineage.agent_id.is_some();
+        task.proposed_by_agent = caller.agent_id.is_some() || task.metadata.lineage.agent_id.is_some();
         let risk = planner.risk(&task.config, &task.preview);
         let auto_approvable = planner.is_auto_approved(&task, Assessment::of(risk.score, &task.preview), now);
         task.assess(risk, auto_approvable, now);
         let mut commit = Commit::default();
         self.add_task(&mut commit, None, &mut task, Some(caller), now).await?;
         Target::task(&task_id, caller).add_response(&mut commit, &task, now);
-        if self.commit(commit).await? { Ok(task) } else { Err(Error::Overtaken) }
+        if self.commit(commit).await? { Ok(task) } else { Err(Error::Conflict) }
     }
 
     pub async fn task(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         self.visible_task(task_id, Some(caller)).await
     }
 
     /// Submits a draft for review.
     pub async fn submit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
-        caller.require_for(TaskCommand::Submit)?;
+        caller.require_scopes_for(TaskCommand::Submit)?;
         let target = Target::task(task_id, caller);
         retry_on_conflict(async || {
             let mut task = self.load_with_preview(target).await?;
@@ -144,7 +144,7 @@ impl TaskService {
         change: impl Fn(&StoredTask) -> Result<(Config, Metadata, Preview), Error>,
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
-        caller.require_for(TaskCommand::Modify)?;
+        caller.require_scopes_for(TaskCommand::Modify)?;
         let target = Target::task(task_id, caller);
         retry_on_conflict(async || {
             let mut task = self.load(target).await?;
@@ -171,7 +171,7 @@ impl TaskService {
 
     /// Deletes a draft.
     pub async fn delete(&self, task_id: &str, caller: &Caller) -> Result<(), Error> {
-        caller.require_for(TaskCommand::Delete)?;
+        caller.require_scopes_for(TaskCommand::Delete)?;
         let (target, actor) = (Target::task(task_id, caller), caller.actor());
         retry_on_conflict(async || {
             let task = self.load(target).await?;
@@ -188,16 +188,16 @@ impl TaskService {
     }
 
     /// Records the decision of a reviewer, or of an administrator in place of the reviewer.
-    pub async fn respond(
+    pub async fn decide(
         &self,
         approval_id: &str,
-        response: &Response,
+        response: &DecisionInput,
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
-        caller.require_for(TaskCommand::Approve)?;
+        caller.require_scopes_for(TaskCommand::Approve)?;
         let target = Target::approval(approval_id, caller);
         self.update(target, |task, now| {
-            Ok(task.respond(&decision(approval_id, response), &caller.actor(), now)?)
+            Ok(task.decide(&decision(approval_id, response), &caller.actor(), now)?)
         })
         .await
         .map_err(approval_not_found)
@@ -205,7 +205,7 @@ impl TaskService {
 
     pub(super) async fn task_id_of(&self, approval_id: &str) -> Result<String, Error> {
         let is_id = uuid::Uuid::parse_str(approval_id).is_ok();
-        let found = if is_id { self.database.task_of_approval(approval_id).await? } else { None };
+        let found = if is_id { self.database.task_id_by_approval(approval_id).await? } else { None };
         found.ok_or(Error::NotFound("approval"))
     }
 
@@ -216,7 +216,7 @@ impl TaskService {
         to: &UserId,
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
-        caller.require(Scope::Decide)?;
+        caller.require_scope(Scope::Decide)?;
         let target = Target::approval(approval_id, caller);
         let rules = self.rules.current(&self.database).await?;
         self.update(target, |task, now| {
@@ -226,20 +226,20 @@ impl TaskService {
         .map_err(approval_not_found)
     }
 
-    pub async fn act(
+    pub async fn perform(
         &self,
         task_id: &str,
         action: &TaskAction,
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
-        caller.require_for(action.command())?;
+        caller.require_scopes_for(action.command())?;
         let actor = caller.actor();
         self.update(Target::task(task_id, caller), |task, now| {
             Ok(match action {
                 TaskAction::Revoke { reason } => task.revoke(reason.as_deref(), &actor, now),
                 TaskAction::Cancel { reason } => task.cancel(reason.as_deref(), &actor, now),
-                TaskAction::AskOverride { reason, incident_ticket } => {
-                    task.ask_override(reason.as_deref(), incident_ticket.as_deref(), &actor, now)
+                TaskAction::RequestOverride { reason, incident_ticket } => {
+                    task.request_override(reason.as_deref(), incident_ticket.as_deref(), &actor, now)
                 }
                 TaskAction::ConfirmOverride => task.confirm_override(&actor, now),
                 TaskAction::ForceApply { reason } => task.force_apply(reason.as_deref(), &actor, now),
@@ -254,7 +254,7 @@ pub(super) fn approval_not_found(error: Error) -> Error {
     if matches!(error, Error::NotFound(_)) { Error::NotFound("approval") } else { error }
 }
 
-pub(super) fn decision<'a>(approval_id: &'a str, response: &'a Response) -> Decision<'a> {
-    let Response { action, reason, digest } = response;
-    Decision { approval_id, action: *action, reason: reason.as_deref(), digest: *digest }
+pub(super) fn decision<'a>(approval_id: &'a str, response: &'a DecisionInput) -> Decision<'a> {
+    let DecisionInput { action, reason, digest } = response;
+    Decision { approval_id, kind: *action, reason: reason.as_deref(), digest: *digest }
 }

@@ -15,7 +15,7 @@ impl TaskService {
     /// Adds a comment of somebody who takes part in the review; auditors only read. The task itself stays as it is, revision
     /// included. It is written back with its revision, so that the comment fails if the task has left the states that allow one.
     pub async fn comment(&self, task_id: &str, text: &str, caller: &Caller) -> Result<Comment, Error> {
-        caller.require_for(TaskCommand::Comment)?;
+        caller.require_scopes_for(TaskCommand::Comment)?;
         let author = caller.actor().user.ok_or(Refusal::Forbidden)?;
         if text.trim().is_empty() || text.len() > MAX_COMMENT_BYTES {
             let detail = format!("must not be empty, and have at most {MAX_COMMENT_BYTES} bytes");
@@ -40,7 +40,7 @@ impl TaskService {
             let expected = Some(task.revision);
             commit.writes.push(Write::Task { task: Box::new(task), expected, at: now });
             commit.writes.push(Write::Comment(comment.clone()));
-            if let Some(request) = &caller.keep {
+            if let Some(request) = &caller.idempotent_request {
                 request.add_to(&mut commit, Outcome::Comment(&comment), now);
             }
             Ok(self.commit(commit).await?.then_some(comment))
@@ -57,7 +57,7 @@ impl TaskService {
     /// Creates a new draft of a rejected or failed task, by one of its authors. The authors of the old task are authors of the new
     /// one, which is returned.
     pub async fn resubmit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
-        caller.require_for(TaskCommand::Resubmit)?;
+        caller.require_scopes_for(TaskCommand::Resubmit)?;
         let target = Target::task(task_id, caller);
         let (actor, copy_id) = (caller.actor(), new_id());
         retry_on_conflict(async || {
@@ -77,7 +77,7 @@ impl TaskService {
             let draft = Task::draft(copy_id.as_str(), config, digest, author, authors, now);
             let (preview, predecessor) = (old.preview.clone(), Some(task_id.to_owned()));
             let mut copy: StoredTask = Task { metadata, preview, predecessor, lock_preview, ..draft }.into();
-            copy.by_agent = caller.agent_id.is_some() || copy.metadata.lineage.agent_id.is_some();
+            copy.proposed_by_agent = caller.agent_id.is_some() || copy.metadata.lineage.agent_id.is_some();
             let risk = planner.risk(&copy.config, &copy.preview);
             let auto_approvable =
                 planner.is_auto_approved(&copy, Assessment::of(risk.score, &copy.preview), now);

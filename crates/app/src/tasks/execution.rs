@@ -3,8 +3,10 @@
 //! Every write names its attempt. A write of a superseded attempt is refused and changes nothing.
 
 use ade_domain::Moment;
-use ade_domain::task::{Begin, Follows, Refusal};
-use ade_domain::task::{ExecutionResult, Failed, Output, Phase, Preview, PreviewStatus, State, TaskCommand};
+use ade_domain::task::{
+    AttemptFailure, ExecutionOutput, ExecutionResult, Phase, Preview, PreviewStatus, TaskCommand, TaskState,
+};
+use ade_domain::task::{AttemptStart, NextStep, Refusal};
 use ade_store::database::{Commit, StoredTask};
 
 use super::planner::Assessment;
@@ -14,7 +16,7 @@ use crate::{Caller, Error, Outcome, new_id};
 
 /// A command of an administrator to the execution of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Command {
+pub enum ExecutionCommand {
     Stop,
     /// Roll back what a failed task left behind.
     RollBack,
@@ -28,22 +30,22 @@ impl TaskService {
 
     /// Begins an attempt once a worker holds all locks. A conflict since `task` was loaded fails: what was checked must be what
     /// is begun, while its approval is valid.
-    pub(crate) async fn begin(&self, mut task: StoredTask, begin: Begin) -> Result<StoredTask, Error> {
+    pub(crate) async fn begin(&self, mut task: StoredTask, begin: AttemptStart) -> Result<StoredTask, Error> {
         let (task_id, revision, now) = (task.task_id.clone(), task.revision, self.clock.now());
         if !self.is_approval_valid(&task) {
-            return Err(Error::Overtaken);
+            return Err(Error::Conflict);
         }
-        task.begin(begin, now)?;
-        self.commit_task(Target::internal(&task_id), revision, task, now).await?.ok_or(Error::Overtaken)
+        task.begin_apply(begin, now)?;
+        self.commit_task(Target::internal(&task_id), revision, task, now).await?.ok_or(Error::Conflict)
     }
 
     /// Fails a task whose stored config does not match the approved digest.
-    pub(crate) async fn spoiled(&self, task_id: &str, revision: u64, worker: &str) -> Result<(), Error> {
+    pub(crate) async fn mark_corrupt(&self, task_id: &str, revision: u64, worker: &str) -> Result<(), Error> {
         let task = self.update(Target::internal(task_id), |task, now| {
             if task.revision != revision {
-                return Err(Error::Overtaken);
+                return Err(Error::Conflict);
             }
-            Ok(task.spoiled(worker, now)?)
+            Ok(task.fail_digest_mismatch(worker, now)?)
         });
         task.await.map(drop)
     }
@@ -53,28 +55,28 @@ impl TaskService {
         &self,
         task_id: &str,
         revision: u64,
-        begin: &Begin,
+        begin: &AttemptStart,
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
         let mut task = self.load(Target::internal(task_id)).await?;
         let now = self.clock.now();
         if task.revision != revision || !self.is_approval_valid(&task) {
-            return Err(Error::Overtaken);
+            return Err(Error::Conflict);
         }
-        let attempt = task.begin(begin.clone(), now)?;
-        task.started(attempt, None, now)?;
+        let attempt = task.begin_apply(begin.clone(), now)?;
+        task.mark_started(attempt, None, now)?;
         let mut commit = Commit::default();
         self.add_task(&mut commit, Some(revision), &mut task, Some(caller), now).await?;
-        if let Some(request) = &caller.keep {
+        if let Some(request) = &caller.idempotent_request {
             request.add_to(&mut commit, Outcome::Claim(&task), now);
         }
-        if self.commit(commit).await? { Ok(task) } else { Err(Error::Overtaken) }
+        if self.commit(commit).await? { Ok(task) } else { Err(Error::Conflict) }
     }
 
     /// Begins an attempt that rolls back what a failed task left behind.
-    pub(crate) async fn begin_roll_back(&self, task_id: &str, begin: &Begin) -> Result<u64, Error> {
+    pub(crate) async fn begin_roll_back(&self, task_id: &str, begin: &AttemptStart) -> Result<u64, Error> {
         let task = self.update(Target::internal(task_id), |task, now| {
-            task.begin_roll_back(begin.clone(), now)?;
+            task.begin_rollback(begin.clone(), now)?;
             Ok(())
         });
         Ok(attempt(&task.await?))
@@ -88,7 +90,7 @@ impl TaskService {
         stash_key: Option<String>,
     ) -> Result<StoredTask, Error> {
         self.update(Target::internal(task_id), |task, now| {
-            Ok(task.started(attempt, stash_key.clone(), now)?)
+            Ok(task.mark_started(attempt, stash_key.clone(), now)?)
         })
         .await
     }
@@ -98,7 +100,7 @@ impl TaskService {
         &self,
         known: &StoredTask,
         attempt: u64,
-        output: &Output,
+        output: &ExecutionOutput,
     ) -> Result<(), Error> {
         self.update_loaded(Target::internal(&known.task_id), known.clone(), |task, now| {
             Ok(task.complete(attempt, output.clone(), now)?)
@@ -112,9 +114,9 @@ impl TaskService {
         &self,
         task_id: &str,
         attempt: u64,
-        failed: &Failed,
-        output: &Output,
-    ) -> Result<Follows, Error> {
+        failed: &AttemptFailure,
+        output: &ExecutionOutput,
+    ) -> Result<NextStep, Error> {
         let task = self
             .update(Target::internal(task_id), |task, now| {
                 task.fail(attempt, failed.clone(), output.clone(), now)?;
@@ -131,7 +133,7 @@ impl TaskService {
         attempt: u64,
         report: &(ExecutionResult, Option<String>),
         held_locks: bool,
-        output: &Output,
+        output: &ExecutionOutput,
     ) -> Result<StoredTask, Error> {
         self.update(Target::internal(task_id), |task, now| {
             Ok(task.report(attempt, report.clone(), held_locks, output.clone(), now)?)
@@ -147,7 +149,7 @@ impl TaskService {
         outcome: &Result<(), String>,
     ) -> Result<(), Error> {
         self.update(Target::internal(task_id), |task, now| {
-            Ok(task.rolled_back(attempt, outcome.clone(), now)?)
+            Ok(task.finish_rollback(attempt, outcome.clone(), now)?)
         })
         .await
         .map(drop)
@@ -157,9 +159,9 @@ impl TaskService {
     pub(crate) async fn recover(
         &self,
         task_id: &str,
-        begin: &Begin,
+        begin: &AttemptStart,
         can_settle: bool,
-    ) -> Result<(u64, Follows), Error> {
+    ) -> Result<(u64, NextStep), Error> {
         let task = self
             .update(Target::internal(task_id), |task, now| {
                 task.recover(begin.clone(), can_settle, now)?;
@@ -167,12 +169,12 @@ impl TaskService {
             })
             .await?;
         let is_open = task.execution.as_ref().is_some_and(|execution| execution.phase != Phase::Ended);
-        Ok((attempt(&task), if is_open { Follows::RollBack } else { next_step(&task) }))
+        Ok((attempt(&task), if is_open { NextStep::RollBack } else { next_step(&task) }))
     }
 
     /// Records that recovery begins to roll back.
     pub(crate) async fn begin_recovery_rollback(&self, task_id: &str, attempt: u64) -> Result<(), Error> {
-        self.update(Target::internal(task_id), |task, _| Ok(task.change_back(attempt)?)).await.map(drop)
+        self.update(Target::internal(task_id), |task, _| Ok(task.start_rollback(attempt)?)).await.map(drop)
     }
 
     /// Sends a task back into review because its preview differs from the approved one.
@@ -212,12 +214,12 @@ impl TaskService {
             let revision = task.revision;
             let planner = self.planner(&task.config.task_type).await?;
             let (now, mut ids) = (self.clock.now(), new_id);
-            if task.state == State::Draft {
+            if task.state == TaskState::Draft {
                 let risk = planner.risk(&task.config, preview);
                 let auto_approvable =
                     planner.is_auto_approved(&task, Assessment::of(risk.score, preview), now);
                 task.assess(risk, auto_approvable, now);
-                task.previewed();
+                task.record_preview();
             } else {
                 let plan = planner.plan_anyway(&task, preview, false, &mut ids, now);
                 task.go_stale(plan, now)?;
@@ -229,21 +231,21 @@ impl TaskService {
     }
 
     /// Stops the execution of a task, or requests its rollback.
-    pub async fn command(
+    pub async fn control_execution(
         &self,
         task_id: &str,
-        command: Command,
+        command: ExecutionCommand,
         reason: Option<&str>,
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
-        caller.require_for(match command {
-            Command::Stop => TaskCommand::Stop,
-            Command::RollBack => TaskCommand::RollBack,
+        caller.require_scopes_for(match command {
+            ExecutionCommand::Stop => TaskCommand::Stop,
+            ExecutionCommand::RollBack => TaskCommand::RollBack,
         })?;
         let actor = caller.actor();
         self.update(Target::task(task_id, caller), |task, now: Moment| match command {
-            Command::Stop => Ok(task.ask_stop(reason, &actor, now)?),
-            Command::RollBack => Ok(task.ask_roll_back(reason, &actor, now)?),
+            ExecutionCommand::Stop => Ok(task.request_stop(reason, &actor, now)?),
+            ExecutionCommand::RollBack => Ok(task.request_rollback(reason, &actor, now)?),
         })
         .await
     }
@@ -258,12 +260,12 @@ fn attempt(task: &StoredTask) -> u64 {
 }
 
 /// What follows from the state of a task after an attempt failed.
-fn next_step(task: &StoredTask) -> Follows {
+fn next_step(task: &StoredTask) -> NextStep {
     let phase = task.execution.as_ref().map(|execution| execution.phase);
     match (task.state, phase) {
-        (State::Approved, _) => Follows::Again,
-        (_, Some(Phase::RollingBack)) => Follows::RollBack,
-        _ => Follows::Over,
+        (TaskState::Approved, _) => NextStep::Retry,
+        (_, Some(Phase::RollingBack)) => NextStep::RollBack,
+        _ => NextStep::Finished,
     }
 }
 
@@ -271,6 +273,8 @@ fn next_step(task: &StoredTask) -> Follows {
 pub(crate) const fn is_superseded(error: &Error) -> bool {
     matches!(
         error,
-        Error::Refused(Refusal::NotPresent { .. } | Refusal::NotLost | Refusal::InvalidTransition(_))
+        Error::Refused(
+            Refusal::NotCurrentAttempt { .. } | Refusal::WorkerNotLost | Refusal::InvalidTransition(_)
+        )
     )
 }

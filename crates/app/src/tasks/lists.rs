@@ -15,12 +15,12 @@ use crate::{Caller, Error};
 
 /// Whose approval requests to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Whose {
+pub enum ApprovalOwner {
     /// Those of the caller.
     #[default]
-    Own,
-    Of(UserId),
-    Anybody,
+    Caller,
+    User(UserId),
+    Anyone,
 }
 
 fn valid_cursor(id: &str) -> Result<&str, Error> {
@@ -38,14 +38,14 @@ impl TaskService {
         limit: u32,
         caller: &Caller,
     ) -> Result<Vec<StoredTask>, Error> {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         let before = before.map(valid_cursor).transpose()?;
         let own = caller.user.as_ref().map(|user| user.user_id.clone());
-        let filter = TaskFilter { visible_to: own.filter(|_| !caller.sees_all()), ..filter };
+        let filter = TaskFilter { visible_to: own.filter(|_| !caller.can_see_all()), ..filter };
         let mut tasks = self.database.tasks(&filter, before, limit).await?;
         let ids: Vec<&str> = tasks.iter().map(|task| task.task_id.as_str()).collect();
         let mut approvals: BTreeMap<String, Vec<Approval>> = BTreeMap::new();
-        for approval in self.database.requests_of(&ids).await? {
+        for approval in self.database.approvals_of_tasks(&ids).await? {
             approvals.entry(approval.task_id.clone()).or_default().push(approval);
         }
         for task in &mut tasks {
@@ -58,19 +58,19 @@ impl TaskService {
     /// those of others.
     pub async fn approvals(
         &self,
-        whose: &Whose,
+        whose: &ApprovalOwner,
         status: Option<ApprovalStatus>,
         after: Option<(u32, String)>,
         limit: u32,
         caller: &Caller,
     ) -> Result<Vec<Approval>, Error> {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         let own = caller.user.as_ref().map(|user| &user.user_id);
         let reviewer = match (whose, own) {
-            (Whose::Own, None) => return Ok(Vec::new()),
-            (Whose::Own, Some(own)) => Some(own.clone()),
-            (Whose::Of(who), own) if own == Some(who) || caller.sees_all() => Some(who.clone()),
-            (Whose::Anybody, _) if caller.sees_all() => None,
+            (ApprovalOwner::Caller, None) => return Ok(Vec::new()),
+            (ApprovalOwner::Caller, Some(own)) => Some(own.clone()),
+            (ApprovalOwner::User(who), own) if own == Some(who) || caller.can_see_all() => Some(who.clone()),
+            (ApprovalOwner::Anyone, _) if caller.can_see_all() => None,
             _ => return Err(Refusal::Forbidden.into()),
         };
         if let Some((_, id)) = &after {
@@ -82,7 +82,7 @@ impl TaskService {
     /// The descriptions of the tasks of these requests, by task id. The caller must be allowed to see the requests.
     pub async fn descriptions(&self, approvals: &[Approval]) -> Result<BTreeMap<String, String>, Error> {
         let ids: BTreeSet<&str> = approvals.iter().map(|approval| approval.task_id.as_str()).collect();
-        Ok(self.database.descriptions(&ids.into_iter().collect::<Vec<_>>()).await?)
+        Ok(self.database.task_descriptions(&ids.into_iter().collect::<Vec<_>>()).await?)
     }
 
     /// An approval request with its task.
@@ -91,7 +91,7 @@ impl TaskService {
         approval_id: &str,
         caller: &Caller,
     ) -> Result<(StoredTask, Approval), Error> {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         let task_id = self.task_id_of(approval_id).await?;
         let task = self.visible_task(&task_id, Some(caller)).await.map_err(approval_not_found)?;
         let found = task.approvals.iter().find(|approval| approval.approval_id == approval_id).cloned();

@@ -1,6 +1,6 @@
 //! The locks that applying a task will need, with their current state, for reviewers. No lock is held during a review.
 
-use ade_domain::lock::{LockName, Mode};
+use ade_domain::lock::{LockMode, LockName};
 use ade_domain::task::{Config, LockPreview, ResourceMode};
 use ade_store::coordination::LockView;
 use ade_store::{Coordination, CoordinationError};
@@ -36,14 +36,14 @@ async fn preview(
     lock: LockName,
     mode: ResourceMode,
 ) -> Result<LockPreview, CoordinationError> {
-    let view = coordination.look(lock).await?;
+    let view = coordination.lock_view(lock).await?;
     let wait_ms = expected_wait_ms(&view, mode, coordination);
     let holders = view.holders.iter().map(|held| held.holder.to_string()).collect();
     Ok(LockPreview {
         lock: view.lock.as_str().to_owned(),
         mode,
         holders,
-        waiting: view.queue_length as u64,
+        queue_length: view.queue_length as u64,
         expected_wait_seconds: wait_ms.div_ceil(1_000),
         unavailable: false,
     })
@@ -53,16 +53,16 @@ async fn preview(
 /// lock). Holders may renew or release early. A shared request does not wait for shared holders.
 fn expected_wait_ms(view: &LockView, mode: ResourceMode, coordination: &dyn Coordination) -> u64 {
     let mode = match mode {
-        ResourceMode::Exclusive => Mode::Exclusive,
-        ResourceMode::Shared => Mode::Shared,
+        ResourceMode::Exclusive => LockMode::Exclusive,
+        ResourceMode::Shared => LockMode::Shared,
     };
-    if view.queue_length == 0 && view.mode.is_none_or(|held| held.goes_with(mode)) {
+    if view.queue_length == 0 && view.mode.is_none_or(|held| held.is_compatible_with(mode)) {
         return 0;
     }
     let (now, holders) = (coordination.now(), view.holders.len() as u64);
     let left = view.holders.iter().map(|held| held.grant.expires_at.ms_since(now)).max().unwrap_or(0);
     let leases: u64 =
         view.holders.iter().map(|held| held.grant.expires_at.ms_since(held.grant.acquired_at)).sum();
-    let mean = leases.checked_div(holders).unwrap_or(coordination.rules().default_ttl_ms);
+    let mean = leases.checked_div(holders).unwrap_or(coordination.limits().default_ttl_ms);
     left.saturating_add(mean.saturating_mul(view.queue_length as u64))
 }

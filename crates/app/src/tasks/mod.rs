@@ -21,25 +21,25 @@ use std::time::Duration;
 
 use ade_domain::audit::{AuditActor, AuditBody};
 use ade_domain::people::{AuthorSet, UserId};
-use ade_domain::task::{Lineage, State, Transition};
+use ade_domain::task::{Lineage, TaskState, Transition};
 use ade_domain::{Clock, Moment};
 use ade_store::coordination::WakeAt;
-use ade_store::database::{Commit, Event, StoredTask, Write};
+use ade_store::database::{Commit, StoredEvent, StoredTask, Write};
 use ade_store::{Coordination, Database, DatabaseError};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-pub use batch::{Batch, MAX_BATCH_SIZE};
-pub use commands::{Draft, Response, TaskAction};
-pub use execution::Command;
+pub use batch::{DecisionBatch, MAX_BATCH_SIZE};
+pub use commands::{DecisionInput, TaskAction, TaskDraft};
+pub use execution::ExecutionCommand;
 pub(crate) use execution::is_superseded;
-pub use lists::Whose;
+pub use lists::ApprovalOwner;
 pub use offboarding::MAX_REASSIGNED_TASKS;
 pub(crate) use preview::redact;
-pub use preview::{EXECUTORS, Previews};
-pub use proposal::{Proposal, SaidPreview};
-pub use simulate::{Differs, Imagined, Simulated};
+pub use preview::{EXECUTORS, PreviewConfig};
+pub use proposal::{DeclaredPreview, Proposal};
+pub use simulate::{ReplayDifference, Simulation, SimulationInput};
 
 use crate::events::wakeups::{APPLY_QUEUE, APPROVAL_TIMEOUT_QUEUE, FollowUp, PREVIEW_QUEUE, WakeUps};
 use crate::retry::retry_on_conflict;
@@ -57,7 +57,7 @@ pub struct TaskService {
     database: Database,
     clock: Arc<dyn Clock>,
     coordination: Option<Arc<dyn Coordination>>,
-    previews: Previews,
+    previews: PreviewConfig,
     wake_ups: WakeUps,
     work_ready: watch::Sender<()>,
     worker_lost: watch::Sender<()>,
@@ -106,7 +106,7 @@ impl<'a> Target<'a> {
     }
 
     fn add_response(&self, commit: &mut Commit, task: &StoredTask, now: Moment) {
-        if let Some(request) = self.caller.and_then(|caller| caller.keep.as_ref()) {
+        if let Some(request) = self.caller.and_then(|caller| caller.idempotent_request.as_ref()) {
             let outcome = self.approval_id.map_or(Outcome::Task(task), |id| Outcome::Approval(task, id));
             request.add_to(commit, outcome, now);
         }
@@ -126,7 +126,7 @@ impl TaskService {
             clock,
             wake_ups: WakeUps::new(coordination.clone()),
             coordination,
-            previews: Previews::default(),
+            previews: PreviewConfig::default(),
             work_ready: watch::Sender::new(()),
             worker_lost: watch::Sender::new(()),
             rules: Arc::default(),
@@ -134,7 +134,7 @@ impl TaskService {
     }
 
     #[must_use]
-    pub fn with_previews(self, previews: Previews) -> Self {
+    pub fn with_previews(self, previews: PreviewConfig) -> Self {
         Self { previews, ..self }
     }
 
@@ -145,13 +145,13 @@ impl TaskService {
 
     /// Notifies that some task may have work for workers. It is only a hint.
     #[must_use]
-    pub fn work(&self) -> watch::Receiver<()> {
+    pub fn subscribe_work(&self) -> watch::Receiver<()> {
         self.work_ready.subscribe()
     }
 
     /// Notifies that some worker may be lost, whose tasks need recovery. It is only a hint.
     #[must_use]
-    pub fn silence(&self) -> watch::Receiver<()> {
+    pub fn subscribe_lost_workers(&self) -> watch::Receiver<()> {
         self.worker_lost.subscribe()
     }
 
@@ -165,7 +165,7 @@ impl TaskService {
             return;
         }
         self.work_ready.send_replace(());
-        for (queue, task_id) in ready.iter().filter(|_| self.previews.elsewhere) {
+        for (queue, task_id) in ready.iter().filter(|_| self.previews.has_remote_workers) {
             self.wake_ups.schedule(queue, task_id, WakeAt::Now);
         }
     }
@@ -173,7 +173,7 @@ impl TaskService {
     /// Wakes recovery in this process, and in one remote worker if there may be some.
     pub(crate) fn wake_recovery(&self) {
         self.worker_lost.send_replace(());
-        if self.previews.elsewhere {
+        if self.previews.has_remote_workers {
             self.wake_ups.schedule(APPLY_QUEUE, LOST_WORKERS, WakeAt::Now);
         }
     }
@@ -184,12 +184,12 @@ impl TaskService {
     }
 
     /// Relays wake-ups from coordination to the workers of this process, for as long as it is polled.
-    pub async fn hear_calls(&self) {
+    pub async fn relay_wake_ups(&self) {
         let Some(coordination) = self.coordination.clone() else { return };
         let queues = [PREVIEW_QUEUE, APPLY_QUEUE].map(str::to_owned);
         loop {
-            match coordination.woken(queues.to_vec(), LISTEN_TIMEOUT).await {
-                Ok(Some(wake_up)) if wake_up.about == LOST_WORKERS => self.worker_lost.send_replace(()),
+            match coordination.receive_wake_up(queues.to_vec(), LISTEN_TIMEOUT).await {
+                Ok(Some(wake_up)) if wake_up.subject == LOST_WORKERS => self.worker_lost.send_replace(()),
                 Ok(Some(_)) => self.work_ready.send_replace(()),
                 Ok(None) => {}
                 Err(error) => {
@@ -288,7 +288,7 @@ impl TaskService {
 
     /// Commits, and wakes the workers that have work then; returns false after a conflict.
     pub(crate) async fn commit(&self, commit: Commit) -> Result<bool, Error> {
-        if commit.writes.is_empty() && commit.answer.is_none() {
+        if commit.writes.is_empty() && commit.response.is_none() {
             return Ok(true);
         }
         let follow_up = FollowUp::of(&commit.writes, self.clock.now());
@@ -311,7 +311,7 @@ impl TaskService {
     /// The task of an approval request.
     async fn visible_task_of(&self, approval_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
         let is_id = Uuid::parse_str(approval_id).is_ok();
-        let found = if is_id { self.database.task_with(approval_id).await? } else { None };
+        let found = if is_id { self.database.task_by_approval(approval_id).await? } else { None };
         found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound("approval"))
     }
 
@@ -325,17 +325,18 @@ impl TaskService {
         now: Moment,
     ) -> Result<(), Error> {
         // The validity of an approval is fixed when it is given; later changes of the setting do not apply.
-        let is_approval =
-            |transition: &Transition| transition.to == State::Approved && transition.from != State::Approved;
-        if task.state != State::Approved {
+        let is_approval = |transition: &Transition| {
+            transition.to == TaskState::Approved && transition.from != TaskState::Approved
+        };
+        if task.state != TaskState::Approved {
             task.approval_ends_at = None;
         } else if task.approval_ends_at.is_none() || task.transitions.iter().any(is_approval) {
-            let rules = match task.as_read.mark() {
+            let rules = match task.loaded_version.rules_version() {
                 Some(version) => self.rules.at(&self.database, version).await?,
                 None => self.rules.current(&self.database).await?,
             };
             let valid_for_ms = rules.settings.valid_for_ms();
-            let approved_at = task.since.get(&State::Approved).copied();
+            let approved_at = task.entered_at.get(&TaskState::Approved).copied();
             task.approval_ends_at = approved_at.map(|at| at.plus_ms(valid_for_ms));
         }
         for transition in std::mem::take(&mut task.transitions) {
@@ -349,7 +350,7 @@ impl TaskService {
 
 /// A task that the caller may not see does not exist for the caller.
 fn is_visible(task: &StoredTask, caller: Option<&Caller>) -> bool {
-    caller.is_none_or(|caller| caller.may_see(task))
+    caller.is_none_or(|caller| caller.can_see(task))
 }
 
 fn audit(task: &StoredTask, transition: &Transition, caller: Option<&Caller>, now: Moment) -> AuditBody {
@@ -359,7 +360,7 @@ fn audit(task: &StoredTask, transition: &Transition, caller: Option<&Caller>, no
     };
     // A consequence, such as the approval of the task by the last decision, has no actor.
     let caller = caller.filter(|_| transition.actor.is_some());
-    let actor = caller.map(|caller| caller.who.clone()).unwrap_or_default();
+    let actor = caller.map(|caller| caller.audit_actor.clone()).unwrap_or_default();
     AuditBody {
         entry_id: new_id(),
         at: now,
@@ -374,7 +375,7 @@ fn audit(task: &StoredTask, transition: &Transition, caller: Option<&Caller>, no
         digest: Some(task.digest),
         reason: transition.reason.clone(),
         ticket: transition.ticket.clone(),
-        details: notified(&transition.tell),
+        details: notified(&transition.notify),
     }
 }
 
@@ -383,13 +384,13 @@ fn notified(people: &[UserId]) -> Map<String, Value> {
     if people.is_empty() { Map::new() } else { Map::from_iter([("notified".to_owned(), json!(people))]) }
 }
 
-fn event(task: &StoredTask, transition: &Transition, now: Moment) -> Event {
-    Event {
+fn event(task: &StoredTask, transition: &Transition, now: Moment) -> StoredEvent {
+    StoredEvent {
         event_id: new_id(),
         kind: transition.action.replacen('.', ":", 1),
         at: now,
         task_id: Some(task.task_id.clone()),
-        tell: transition.tell.iter().map(ToString::to_string).collect(),
+        notify: transition.notify.iter().map(ToString::to_string).collect(),
         data: json!({
             "task_id": task.task_id, "state": transition.to, "revision": task.revision,
             "approval_id": transition.approval_id,

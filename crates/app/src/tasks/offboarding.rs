@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use ade_domain::Moment;
 use ade_domain::approval::ApprovalStatus;
-use ade_domain::approval::delegation::{Delegation, Ways, resolve};
+use ade_domain::approval::delegation::{Delegation, DelegationContext, resolve};
 use ade_domain::people::{People, UserId};
 use ade_domain::task::Task;
 use ade_store::Database;
@@ -26,8 +26,8 @@ pub(super) struct Successors {
 impl Successors {
     pub(super) async fn load(database: &Database) -> Result<Self, Error> {
         let (people, documents) =
-            tokio::try_join!(database.people(), database.things(DocumentKind::Delegation))?;
-        let delegations = documents.iter().map(|document| document.read()).collect::<Result<_, _>>()?;
+            tokio::try_join!(database.people(), database.documents(DocumentKind::Delegation))?;
+        let delegations = documents.iter().map(|document| document.parse()).collect::<Result<_, _>>()?;
         Ok(Self { people, delegations })
     }
 
@@ -35,16 +35,17 @@ impl Successors {
     pub(super) fn reassign(&self, leaver: &UserId, task: &mut Task, now: Moment) -> Result<(), Error> {
         let (people, delegations, risk) = (&self.people, self.delegations.as_slice(), task.risk_score());
         let delegate =
-            resolve(leaver, &Ways { people, delegations, config: &task.config, risk, now }).reviewer;
+            resolve(leaver, &DelegationContext { people, delegations, config: &task.config, risk, now })
+                .reviewer;
         let delegate = Some(&delegate).filter(|who| *who != leaver);
-        Ok(task.replace(leaver, delegate, people, &mut new_id, now)?)
+        Ok(task.reassign_leaver(leaver, delegate, people, &mut new_id, now)?)
     }
 }
 
 impl TaskService {
     /// Adds the reassignment of a leaver's open requests to a commit, for at most [`MAX_REASSIGNED_TASKS`] tasks. Each is guarded
     /// by its revision: after a conflict, start again with a new commit.
-    pub async fn leave(&self, commit: &mut Commit, leaver: &UserId) -> Result<(), Error> {
+    pub async fn reassign_approvals_of(&self, commit: &mut Commit, leaver: &UserId) -> Result<(), Error> {
         let mut task_ids = BTreeSet::new();
         for status in [ApprovalStatus::Pending, ApprovalStatus::ChangesRequested] {
             let limit = u32::try_from(MAX_REASSIGNED_TASKS - task_ids.len()).unwrap_or(0);

@@ -4,10 +4,14 @@
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_domain::approval::assignment::{Assignment, Question, QuorumUnreachable, assign, assign_anyway};
-use ade_domain::approval::policy::{DEFAULT, Policy};
-use ade_domain::risk::{self, HISTORY, History, Level, Registered, Risk, assess, level};
-use ade_domain::task::{Config, Plan, Preview, Resource, Task};
+use ade_domain::approval::assignment::{
+    Assignment, AssignmentInput, QuorumUnreachable, assign, assign_best_effort,
+};
+use ade_domain::approval::policy::{DEFAULT_POLICY_NAME, Policy};
+use ade_domain::risk::{
+    self, FailureHistory, MAX_HISTORY, RegisteredResource, Risk, RiskLevel, assess, level,
+};
+use ade_domain::task::{Config, Preview, Resource, ReviewPlan, Task};
 use ade_store::{Database, DatabaseError};
 
 use super::rules_cache::{RulesCache, RulesSnapshot};
@@ -17,7 +21,7 @@ use crate::settings::Settings;
 #[derive(Debug, Clone)]
 pub(super) struct ApprovalPlanner {
     rules: Arc<RulesSnapshot>,
-    history: History,
+    history: FailureHistory,
     /// There is a backlog of approval requests, and the settings let low-risk tasks pass in a backlog.
     low_risk_passes: bool,
 }
@@ -31,7 +35,7 @@ pub(super) struct Assessment {
 
 impl Assessment {
     pub(super) fn of(risk: u8, preview: &Preview) -> Self {
-        Self { risk, needs_reviewer: preview.went_wrong() }
+        Self { risk, needs_reviewer: preview.has_errors() }
     }
 }
 
@@ -41,11 +45,11 @@ impl ApprovalPlanner {
         cache: &RulesCache,
         task_type: &str,
     ) -> Result<Self, DatabaseError> {
-        let (version, history) = database.history(task_type, HISTORY).await?;
+        let (version, history) = database.task_history(task_type, MAX_HISTORY).await?;
         let rules = cache.at(database, &version).await?;
         let settings = &rules.settings;
         let low_risk_passes = settings.auto_approve_low_risk
-            && database.more_pending_than(settings.approval_backlog_threshold).await?;
+            && database.has_more_pending_than(settings.approval_backlog_threshold).await?;
         Ok(Self { rules, history, low_risk_passes })
     }
 
@@ -57,7 +61,7 @@ impl ApprovalPlanner {
     pub(super) fn with_policies(&self, policies: &[Policy]) -> Self {
         let mut rules = RulesSnapshot::clone(&self.rules);
         for policy in policies {
-            if policy.name == DEFAULT {
+            if policy.name == DEFAULT_POLICY_NAME {
                 rules.default_policy = policy.clone();
                 continue;
             }
@@ -68,13 +72,13 @@ impl ApprovalPlanner {
     }
 
     /// The highest criticality of all matching patterns, and the dependents of all of them.
-    fn registered(&self, resource: &Resource) -> Registered {
+    fn registered(&self, resource: &Resource) -> RegisteredResource {
         let matching = || {
             let matches =
                 |entry: &&RegisteredPattern| entry.pattern.matches(&resource.resource_type, &resource.id);
             self.rules.registry.iter().filter(matches)
         };
-        Registered {
+        RegisteredResource {
             resource: resource.name(),
             criticality: matching().map(|entry| entry.criticality).max(),
             dependents: matching().flat_map(|entry| entry.dependents.clone()).collect(),
@@ -82,9 +86,9 @@ impl ApprovalPlanner {
     }
 
     pub(super) fn risk(&self, config: &Config, preview: &Preview) -> Risk {
-        let facts = risk::Facts {
+        let facts = risk::RiskInputs {
             resources: config.resources.iter().map(|resource| self.registered(resource)).collect(),
-            changes: preview.magnitude(),
+            changes: preview.change_counts(),
             history: self.history,
         };
         assess(&facts, self.rules.settings.thresholds)
@@ -106,20 +110,20 @@ impl ApprovalPlanner {
         config: &'a Config,
         Assessment { risk, needs_reviewer }: Assessment,
         now: Moment,
-    ) -> Question<'a> {
-        Question {
+    ) -> AssignmentInput<'a> {
+        AssignmentInput {
             config,
             risk,
             // The roles of a sponsor do not extend to its agents.
-            author: self.rules.people.get(&task.author_id).filter(|_| !task.by_agent),
+            author: self.rules.people.get(&task.author_id).filter(|_| !task.proposed_by_agent),
             author_set: &task.author_set,
             people: &self.rules.people,
             policies: &self.rules.policies,
             default_policy: &self.rules.default_policy,
             delegations: &self.rules.delegations,
-            must_be_seen: needs_reviewer,
-            low_risk_passes: self.low_risk_passes
-                && level(risk, self.rules.settings.thresholds) == Level::Low,
+            requires_human: needs_reviewer,
+            auto_approve_low_risk: self.low_risk_passes
+                && level(risk, self.rules.settings.thresholds) == RiskLevel::Low,
             now,
         }
     }
@@ -134,12 +138,12 @@ impl ApprovalPlanner {
         needs_reviewer: bool,
         ids: &'a mut dyn FnMut() -> String,
         now: Moment,
-    ) -> Plan<'a> {
+    ) -> ReviewPlan<'a> {
         let mut plan = self.plan(task, &task.config, preview, ids, now);
         let assessment = Assessment::of(plan.risk.score, preview);
         let needs_reviewer = assessment.needs_reviewer || needs_reviewer;
         let assessment = Assessment { needs_reviewer, ..assessment };
-        plan.assignment = Ok(assign_anyway(&self.question(task, &task.config, assessment, now)));
+        plan.assignment = Ok(assign_best_effort(&self.question(task, &task.config, assessment, now)));
         plan
     }
 
@@ -156,10 +160,10 @@ impl ApprovalPlanner {
         preview: &Preview,
         ids: &'a mut dyn FnMut() -> String,
         now: Moment,
-    ) -> Plan<'a> {
+    ) -> ReviewPlan<'a> {
         let risk = self.risk(config, preview);
         let assignment = self.assign(task, config, Assessment::of(risk.score, preview), now);
         let fingerprint = preview.fingerprint.map(|fingerprint| fingerprint.to_string());
-        Plan { risk, fingerprint, assignment, due_after_ms: self.rules.settings.due_after_ms(), ids }
+        ReviewPlan { risk, fingerprint, assignment, due_after_ms: self.rules.settings.due_after_ms(), ids }
     }
 }

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use ade_domain::Invalid;
-use ade_domain::task::{AGENT, Config, NOOP, Preview, PreviewStatus, State};
+use ade_domain::InvalidField;
+use ade_domain::task::{AGENT_EXECUTOR, Config, NOOP_EXECUTOR, Preview, PreviewStatus, TaskState};
 use ade_executors::{Executors, Secrets};
 use ade_store::database::StoredTask;
 use tokio::time::{Instant, sleep};
@@ -21,32 +21,33 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How previews are computed.
 #[derive(Debug, Clone, Default)]
-pub struct Previews {
+pub struct PreviewConfig {
     pub executors: Executors,
     /// Secrets to redact.
     pub secrets: Secrets,
     /// Whether remote workers may compute previews for which this process has no executor.
-    pub elsewhere: bool,
+    pub has_remote_workers: bool,
 }
 
 impl TaskService {
     /// The preview of a config. `declared` counts only where none can be computed.
     pub(super) async fn compute_preview(&self, config: &Config, declared: Preview) -> Result<Preview, Error> {
-        let Previews { executors, secrets, .. } = &self.previews;
-        if [AGENT, NOOP].contains(&config.executor.as_str()) {
+        let PreviewConfig { executors, secrets, .. } = &self.previews;
+        if [AGENT_EXECUTOR, NOOP_EXECUTOR].contains(&config.executor.as_str()) {
             return Ok(redact(declared, secrets));
         }
         let place = config.place();
-        let Some(executor) = executors.at(&place) else {
-            if self.previews.elsewhere && EXECUTORS.contains(&config.executor.as_str()) {
+        let Some(executor) = executors.get(&place) else {
+            if self.previews.has_remote_workers && EXECUTORS.contains(&config.executor.as_str()) {
                 return Ok(Preview::pending());
             }
             return Err(self.not_allowed(config, &place));
         };
         let in_parameters =
-            |fault: Invalid| Invalid::at(format!("/parameters{}", fault.pointer), fault.detail);
-        let invalid = |faults: Vec<Invalid>| Error::Invalid(faults.into_iter().map(in_parameters).collect());
-        executor.check(&config.parameters).map_err(invalid)?;
+            |fault: InvalidField| InvalidField::at(format!("/parameters{}", fault.path), fault.detail);
+        let invalid =
+            |faults: Vec<InvalidField>| Error::Invalid(faults.into_iter().map(in_parameters).collect());
+        executor.validate(&config.parameters).map_err(invalid)?;
         let preview = preview_of(executor, &config.parameters).await;
         Ok(redact(preview.unwrap_or_else(|failure| Preview::failed(failure.message)), secrets))
     }
@@ -73,7 +74,7 @@ impl TaskService {
         let started = Instant::now();
         loop {
             let mut task = self.load(target).await?;
-            if task.state != State::Draft {
+            if task.state != TaskState::Draft {
                 return Ok(task);
             }
             let preview = self.compute_preview(&task.config, task.preview.clone()).await?;
@@ -94,7 +95,7 @@ impl TaskService {
 
 /// Removes secrets from a preview.
 pub(crate) fn redact(mut preview: Preview, secrets: &Secrets) -> Preview {
-    let redact = |text: &mut String| *text = secrets.hide(text);
+    let redact = |text: &mut String| *text = secrets.redact(text);
     for change in &mut preview.changes {
         redact(&mut change.what);
         for text in [&mut change.before, &mut change.after, &mut change.diff] {

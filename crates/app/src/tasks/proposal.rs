@@ -1,14 +1,15 @@
 //! Proposals: the optional fields of a request that creates or changes a task, validated and merged into a draft.
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use ade_domain::task::{
-    AGENT, Config, Digest, Lineage, Metadata, NOOP, Preview, PreviewChange, Resource, RollbackStrategy,
+    AGENT_EXECUTOR, Config, Digest, Lineage, Metadata, NOOP_EXECUTOR, Preview, PreviewChange, Resource,
+    RollbackStrategy,
 };
 use ade_store::database::StoredTask;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Draft, TaskService};
+use super::{TaskDraft, TaskService};
 use crate::{Caller, Error, Settings};
 
 const MAX_TAGS: usize = 50;
@@ -38,18 +39,18 @@ pub struct Proposal {
     pub tags: Option<Vec<String>>,
     pub lineage: Option<Lineage>,
     /// Only for the executor `agent`.
-    pub preview: Option<SaidPreview>,
+    pub preview: Option<DeclaredPreview>,
 }
 
 /// The preview that an agent declares for its own task.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct SaidPreview {
+pub struct DeclaredPreview {
     pub changes: Vec<PreviewChange>,
     pub warnings: Vec<String>,
     pub errors: Vec<String>,
 }
 
-impl SaidPreview {
+impl DeclaredPreview {
     fn into_preview(self) -> Preview {
         let fingerprint = Digest::of(&self);
         let Self { changes, warnings, errors } = self;
@@ -58,19 +59,20 @@ impl SaidPreview {
 }
 
 impl Proposal {
-    fn into_draft(self, settings: &Settings, caller: &Caller) -> Result<Draft, Error> {
+    fn into_draft(self, settings: &Settings, caller: &Caller) -> Result<TaskDraft, Error> {
         let required = [("/type", &self.task_type), ("/description", &self.description)];
         let missing = required.into_iter().filter(|(_, value)| value.is_none());
-        let missing: Vec<Invalid> = missing.map(|(pointer, _)| Invalid::at(pointer, "is required")).collect();
+        let missing: Vec<InvalidField> =
+            missing.map(|(pointer, _)| InvalidField::at(pointer, "is required")).collect();
         if !missing.is_empty() {
             return Err(Error::Invalid(missing));
         }
-        let default = Draft {
+        let default = TaskDraft {
             config: Config {
                 task_type: String::new(),
                 version: "1".to_owned(),
                 description: String::new(),
-                executor: AGENT.to_owned(),
+                executor: AGENT_EXECUTOR.to_owned(),
                 parameters: Map::new(),
                 resources: Vec::new(),
                 rollback_strategy: RollbackStrategy::default(),
@@ -90,22 +92,22 @@ impl Proposal {
 
     /// The changed config, metadata and preview of a task.
     pub fn change(&self, task: &StoredTask, caller: &Caller) -> Result<(Config, Metadata, Preview), Error> {
-        let before = Draft {
+        let before = TaskDraft {
             config: task.config.clone(),
             metadata: task.metadata.clone(),
             preview: task.preview.clone(),
             predecessor: None,
         };
-        let Draft { config, metadata, preview, .. } = self.clone().merge_into(before, caller)?;
+        let TaskDraft { config, metadata, preview, .. } = self.clone().merge_into(before, caller)?;
         Ok((config, metadata, preview))
     }
 
-    fn merge_into(self, mut draft: Draft, caller: &Caller) -> Result<Draft, Error> {
+    fn merge_into(self, mut draft: TaskDraft, caller: &Caller) -> Result<TaskDraft, Error> {
         let faults = self.faults();
         if !faults.is_empty() {
             return Err(Error::Invalid(faults));
         }
-        let Draft { config, metadata, preview, .. } = &mut draft;
+        let TaskDraft { config, metadata, preview, .. } = &mut draft;
         let before = config.clone();
         fn set<T>(field: &mut T, value: Option<T>) {
             if let Some(value) = value {
@@ -131,11 +133,11 @@ impl Proposal {
             metadata.lineage.sponsor_id = Some(sponsor.user_id.clone());
         }
         *preview = match (config.executor.as_str(), self.preview) {
-            (AGENT, Some(declared)) => declared.into_preview(),
+            (AGENT_EXECUTOR, Some(declared)) => declared.into_preview(),
             // A preview of another config is worthless.
-            (AGENT, None) if *config != before => Preview::none(),
-            (AGENT, None) => preview.clone(),
-            (NOOP, None) => ade_executors::preview_of(Vec::new(), Vec::new(), Vec::new()),
+            (AGENT_EXECUTOR, None) if *config != before => Preview::none(),
+            (AGENT_EXECUTOR, None) => preview.clone(),
+            (NOOP_EXECUTOR, None) => ade_executors::ready_preview(Vec::new(), Vec::new(), Vec::new()),
             (_, Some(_)) => {
                 let detail = "is only allowed for the executor agent; the service computes all others";
                 return Err(Error::invalid("/preview", detail));
@@ -145,11 +147,11 @@ impl Proposal {
         Ok(draft)
     }
 
-    fn faults(&self) -> Vec<Invalid> {
+    fn faults(&self) -> Vec<InvalidField> {
         let mut faults = Vec::new();
         let mut check = |is_valid: bool, pointer: &str, detail: String| {
             if !is_valid {
-                faults.push(Invalid::at(pointer, detail));
+                faults.push(InvalidField::at(pointer, detail));
             }
         };
         let is_text =
@@ -205,7 +207,11 @@ impl TaskService {
     }
 
     /// The draft that a proposal would create, with its preview; nothing is stored.
-    pub async fn imagine(&self, proposal: Proposal, caller: &Caller) -> Result<Draft, Error> {
+    pub async fn draft_for_simulation(
+        &self,
+        proposal: Proposal,
+        caller: &Caller,
+    ) -> Result<TaskDraft, Error> {
         let mut draft = proposal.into_draft(&self.settings().await?, caller)?;
         draft.preview = self.compute_preview(&draft.config, draft.preview).await?;
         Ok(draft)

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use ade_domain::approval::delegation::Delegation;
-use ade_domain::approval::policy::{DEFAULT, Policy, default_policy};
+use ade_domain::approval::policy::{DEFAULT_POLICY_NAME, Policy, default_policy};
 use ade_domain::people::People;
 use ade_store::database::{DocumentKind, RulesVersion};
 use ade_store::{Database, DatabaseError};
@@ -44,7 +44,7 @@ impl RulesCache {
             return Ok(rules.clone());
         }
         // Read before the rules: any change from here on gives the database another version.
-        let current = database.mark().await?;
+        let current = database.rules_version().await?;
         if let Some((cached_version, rules)) = &*cached
             && *cached_version == current
         {
@@ -56,7 +56,7 @@ impl RulesCache {
     }
 
     pub(super) async fn current(&self, database: &Database) -> Result<Arc<RulesSnapshot>, DatabaseError> {
-        self.at(database, &database.mark().await?).await
+        self.at(database, &database.rules_version().await?).await
     }
 }
 
@@ -64,23 +64,23 @@ impl RulesSnapshot {
     async fn load(database: &Database) -> Result<Self, DatabaseError> {
         let (people, policies, delegations, registry, settings) = tokio::try_join!(
             database.people(),
-            database.things(DocumentKind::Policy),
-            database.things(DocumentKind::Delegation),
-            database.things(DocumentKind::Resource),
+            database.documents(DocumentKind::Policy),
+            database.documents(DocumentKind::Delegation),
+            database.documents(DocumentKind::Resource),
             Settings::load(database),
         )?;
         let mut active = Vec::new();
         for policy in policies.iter().filter(|document| is_policy(document)) {
-            active.extend(policy.read::<StoredPolicy>()?.active);
+            active.extend(policy.parse::<StoredPolicy>()?.active);
         }
         let (default, policies): (Vec<Policy>, Vec<Policy>) =
-            active.into_iter().partition(|policy| policy.name == DEFAULT);
+            active.into_iter().partition(|policy| policy.name == DEFAULT_POLICY_NAME);
         Ok(Self {
             people,
             policies,
             default_policy: default.into_iter().next().unwrap_or_else(default_policy),
-            delegations: delegations.iter().map(|document| document.read()).collect::<Result<_, _>>()?,
-            registry: registry.iter().map(|document| document.read()).collect::<Result<_, _>>()?,
+            delegations: delegations.iter().map(|document| document.parse()).collect::<Result<_, _>>()?,
+            registry: registry.iter().map(|document| document.parse()).collect::<Result<_, _>>()?,
             settings,
         })
     }

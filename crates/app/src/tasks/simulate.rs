@@ -6,19 +6,19 @@ use std::collections::BTreeMap;
 use ade_domain::Moment;
 use ade_domain::approval::assignment::{Assignment, QuorumUnreachable};
 use ade_domain::approval::policy::Policy;
-use ade_domain::approval::quorum::{Requirement, least};
+use ade_domain::approval::quorum::{Requirement, min_approvals};
 use ade_domain::people::{AuthorSet, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::risk::Risk;
 use ade_domain::task::Task;
-use ade_domain::task::{Config, LockPreview, Metadata, Preview, State};
+use ade_domain::task::{Config, LockPreview, Metadata, Preview, TaskState};
 use ade_store::database::{StoredTask, TaskFilter};
 
 use crate::{Caller, Error};
 
 use super::commands::validated_digest;
 use super::planner::Assessment;
-use super::{Draft, TaskService};
+use super::{TaskDraft, TaskService};
 
 /// Past tasks that a replay considers.
 const MAX_REPLAYED: usize = 10_000;
@@ -26,7 +26,7 @@ const PAGE_SIZE: u32 = 200;
 
 /// A hypothetical submission.
 #[derive(Debug, Clone)]
-pub struct Imagined {
+pub struct SimulationInput {
     pub config: Config,
     pub metadata: Metadata,
     pub preview: Preview,
@@ -38,10 +38,10 @@ pub struct Imagined {
     pub policies: Vec<Policy>,
 }
 
-impl Imagined {
+impl SimulationInput {
     #[must_use]
-    pub fn new(draft: Draft, at: Option<Moment>, policies: Vec<Policy>) -> Self {
-        let Draft { config, metadata, preview, .. } = draft;
+    pub fn new(draft: TaskDraft, at: Option<Moment>, policies: Vec<Policy>) -> Self {
+        let TaskDraft { config, metadata, preview, .. } = draft;
         Self { config, metadata, preview, authors: None, at, policies }
     }
 
@@ -61,7 +61,7 @@ impl Imagined {
 
 /// The result of a simulation.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Simulated {
+pub struct Simulation {
     pub risk: Risk,
     pub assignment: Result<Assignment, QuorumUnreachable>,
     /// The minimum number of approvals.
@@ -72,17 +72,17 @@ pub struct Simulated {
 
 /// A past task for which a policy would have required other approvals.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Differs {
+pub struct ReplayDifference {
     pub task_id: String,
     /// The approvals required without the policy, in words.
-    pub was: String,
+    pub before: String,
     /// The approvals required with the policy, in words.
-    pub would_be: String,
+    pub after: String,
 }
 
 impl TaskService {
-    pub async fn simulate(&self, input: &Imagined, caller: &Caller) -> Result<Simulated, Error> {
-        caller.require(Scope::Read)?;
+    pub async fn simulate(&self, input: &SimulationInput, caller: &Caller) -> Result<Simulation, Error> {
+        caller.require_scope(Scope::Read)?;
         let digest = validated_digest(&input.config)?;
         let now = input.at.unwrap_or_else(|| self.clock.now());
         let planner = self.planner(&input.config.task_type).await?.with_policies(&input.policies);
@@ -95,25 +95,26 @@ impl TaskService {
             }
         };
         let mut task = Task::draft("simulated", input.config.clone(), digest, author, authors, now);
-        task.by_agent = caller.agent_id.is_some() || input.metadata.lineage.agent_id.is_some();
+        task.proposed_by_agent = caller.agent_id.is_some() || input.metadata.lineage.agent_id.is_some();
         let risk = planner.risk(&input.config, &input.preview);
         let assignment =
             planner.assign(&task, &input.config, Assessment::of(risk.score, &input.preview), now);
-        let required_count = assignment.as_ref().map_or(0, |assignment| least(&assignment.requirements));
+        let required_count =
+            assignment.as_ref().map_or(0, |assignment| min_approvals(&assignment.requirements));
         let locks = self.lock_preview(&input.config, None).await;
-        Ok(Simulated { risk, assignment, required_count, locks })
+        Ok(Simulation { risk, assignment, required_count, locks })
     }
 
     /// The past tasks for which a policy would have required other approvals. Each is assigned as it was submitted and at that
     /// time, but by today's users and rules: once without the policy, and once with it.
-    pub async fn replay(&self, policy: &Policy, caller: &Caller) -> Result<Vec<Differs>, Error> {
-        caller.require(Scope::Read)?;
+    pub async fn replay(&self, policy: &Policy, caller: &Caller) -> Result<Vec<ReplayDifference>, Error> {
+        caller.require_scope(Scope::Read)?;
         let (mut differences, mut before, mut replayed) = (Vec::new(), None::<String>, 0);
         let mut planners = BTreeMap::new();
         loop {
             let page = self.database.tasks(&TaskFilter::default(), before.as_deref(), PAGE_SIZE).await?;
             for task in &page {
-                let Some(at) = task.since.get(&State::Submitted).copied() else { continue };
+                let Some(at) = task.entered_at.get(&TaskState::Submitted).copied() else { continue };
                 let task_type = &task.config.task_type;
                 if !planners.contains_key(task_type) {
                     let without = self.planner(task_type).await?;
@@ -125,7 +126,11 @@ impl TaskService {
                 let was = describe(&without.assign(task, &task.config, assessment, at));
                 let would_be = describe(&with.assign(task, &task.config, assessment, at));
                 if was != would_be {
-                    differences.push(Differs { task_id: task.task_id.clone(), was, would_be });
+                    differences.push(ReplayDifference {
+                        task_id: task.task_id.clone(),
+                        before: was,
+                        after: would_be,
+                    });
                 }
             }
             replayed += page.len();

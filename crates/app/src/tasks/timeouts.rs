@@ -1,7 +1,7 @@
 //! Work that becomes due by time: overdue approval requests, expired approvals, requests of users who left, a backlog, and
 //! unnumbered log entries. Any number of processes may do it: each step happens once, because its commit checks the revision.
 
-use ade_domain::task::State;
+use ade_domain::task::TaskState;
 use ade_store::database::StoredTask;
 
 use super::offboarding::Successors;
@@ -16,7 +16,7 @@ const SEQUENCER_LEASE_MS: u64 = 10_000;
 
 impl TaskService {
     /// Processes everything that is due; returns the number of changes.
-    pub async fn work_off(&self) -> Result<usize, Error> {
+    pub async fn process_timeouts(&self) -> Result<usize, Error> {
         let mut changes = 0;
         for _ in 0..MAX_ROUNDS {
             let round = self.process_round().await?;
@@ -32,16 +32,16 @@ impl TaskService {
     async fn process_round(&self) -> Result<usize, Error> {
         let mut changes = self.reassign_left_behind().await?;
         changes += self.escalate_overdue().await?;
-        for task_id in self.database.expired(self.clock.now(), BATCH_SIZE).await? {
+        for task_id in self.database.tasks_with_expired_approval(self.clock.now(), BATCH_SIZE).await? {
             let state = self.expire(&task_id).await.map(|task| task.state);
-            let has_expired = matches!(state, Ok(state) if state != State::Approved);
+            let has_expired = matches!(state, Ok(state) if state != TaskState::Approved);
             changes += usize::from(Self::is_changed(state)? && has_expired);
         }
         Ok(changes + self.raise_waiting().await?)
     }
 
     async fn escalate_overdue(&self) -> Result<usize, Error> {
-        let overdue = self.database.overdue(self.clock.now(), BATCH_SIZE).await?;
+        let overdue = self.database.overdue_approvals(self.clock.now(), BATCH_SIZE).await?;
         if overdue.is_empty() {
             return Ok(0);
         }
@@ -58,7 +58,7 @@ impl TaskService {
 
     /// Reassigns open requests of users who left.
     async fn reassign_left_behind(&self) -> Result<usize, Error> {
-        let left_behind = self.database.left_behind(BATCH_SIZE).await?;
+        let left_behind = self.database.approvals_of_inactive_users(BATCH_SIZE).await?;
         if left_behind.is_empty() {
             return Ok(0);
         }
@@ -86,7 +86,7 @@ impl TaskService {
             let mut task = self.load(target).await?;
             let now = self.clock.now();
             let is_expired = task.approval_ends_at.is_some_and(|ends_at| ends_at <= now);
-            if task.state != State::Approved || !is_expired {
+            if task.state != TaskState::Approved || !is_expired {
                 return Ok(Some(task));
             }
             let (revision, mut ids) = (task.revision, new_id);
@@ -101,13 +101,13 @@ impl TaskService {
     /// In a backlog, raises the priority of requests that have waited for long.
     async fn raise_waiting(&self) -> Result<usize, Error> {
         let threshold = self.settings().await?.approval_backlog_threshold;
-        if !self.database.more_pending_than(threshold).await? {
+        if !self.database.has_more_pending_than(threshold).await? {
             return Ok(0);
         }
         let mut changes = 0;
-        for (approval_id, task_id) in self.database.to_be_raised(self.clock.now(), BATCH_SIZE).await? {
+        for (approval_id, task_id) in self.database.approvals_to_raise(self.clock.now(), BATCH_SIZE).await? {
             let raised = self.update(Target::internal(&task_id), |task, now| {
-                task.raise(&approval_id, now)?;
+                task.raise_priority(&approval_id, now)?;
                 Ok(())
             });
             changes += usize::from(Self::is_changed(raised.await)?);
@@ -119,7 +119,7 @@ impl TaskService {
     fn is_changed<T>(result: Result<T, Error>) -> Result<bool, Error> {
         match result {
             Ok(_) => Ok(true),
-            Err(Error::Record(error)) => Err(Error::Record(error)),
+            Err(Error::Database(error)) => Err(Error::Database(error)),
             Err(error) => {
                 tracing::warn!(%error, "cannot process a task that is due");
                 Ok(false)
@@ -128,7 +128,7 @@ impl TaskService {
     }
 
     /// Numbers log entries and events, unless another process holds the sequencer lease; returns how many.
-    pub async fn number(&self, holder: &str) -> Result<u64, Error> {
-        Ok(self.database.number(holder, self.clock.now(), SEQUENCER_LEASE_MS, BATCH_SIZE).await?)
+    pub async fn sequence_log(&self, holder: &str) -> Result<u64, Error> {
+        Ok(self.database.assign_numbers(holder, self.clock.now(), SEQUENCER_LEASE_MS, BATCH_SIZE).await?)
     }
 }

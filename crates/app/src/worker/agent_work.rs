@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::task::{Begin, Refusal};
-use ade_domain::task::{Config, Execution, ExecutionResult, Output as StoredOutput, State};
+use ade_domain::task::{AttemptStart, Refusal};
+use ade_domain::task::{Config, Execution, ExecutionOutput as StoredOutput, ExecutionResult, TaskState};
 use ade_domain::{Clock, Moment};
 use ade_executors::Secrets;
 use ade_store::coordination::CapacityClaim;
-use ade_store::database::{LogLine, Renewed, StoredTask};
+use ade_store::database::{LeaseRenewal, LogLine, StoredTask};
 use ade_store::{Blobs, Database};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
@@ -33,9 +33,9 @@ const MAX_INLINE_OUTPUT: usize = 65_536;
 const MAX_PLACES: usize = 64;
 
 #[derive(Clone)]
-pub struct Pulls {
-    pub record: Database,
-    pub reviews: TaskService,
+pub struct AgentWorkService {
+    pub database: Database,
+    pub tasks: TaskService,
     pub locks: LockService,
     pub agents: AgentService,
     pub clock: Arc<dyn Clock>,
@@ -47,7 +47,7 @@ pub struct Pulls {
     pub lease_ms: u64,
 }
 
-impl std::fmt::Debug for Pulls {
+impl std::fmt::Debug for AgentWorkService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("AgentWorkService").finish_non_exhaustive()
     }
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Pulls {
 
 /// An agent's report of how its attempt ended.
 #[derive(Debug, Clone)]
-pub struct Report {
+pub struct AgentReport {
     pub attempt: u64,
     pub result: ExecutionResult,
     pub output: Option<String>,
@@ -64,10 +64,10 @@ pub struct Report {
 
 /// The response to a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Alive {
+pub struct HeartbeatReply {
     pub lease_until: Moment,
     /// Whether an administrator wants the agent to stop.
-    pub stop: bool,
+    pub stop_requested: bool,
 }
 
 enum ClaimOutcome {
@@ -78,7 +78,7 @@ enum ClaimOutcome {
     NoCapacity,
 }
 
-impl Pulls {
+impl AgentWorkService {
     /// Claims a task that names the agent or one of its capabilities; waits for one until the timeout.
     pub async fn claim(
         &self,
@@ -87,14 +87,14 @@ impl Pulls {
         wait: Duration,
         caller: &Caller,
     ) -> Result<Option<StoredTask>, Error> {
-        let agent = self.agents.acts_as(caller, named).await?;
-        let stored = self.record.agent(&agent).await?;
+        let agent = self.agents.resolve_agent(caller, named).await?;
+        let stored = self.database.agent(&agent).await?;
         let capabilities = stored.map(|stored| stored.capabilities).unwrap_or_default();
         let places: Vec<String> = std::iter::once(Config::place_of_agent(&agent))
             .chain(capabilities.iter().map(|capability| Config::place_of_capability(capability)))
             .take(MAX_PLACES)
             .collect();
-        let (mut work, deadline) = (self.reviews.work(), Instant::now() + wait);
+        let (mut work, deadline) = (self.tasks.subscribe_work(), Instant::now() + wait);
         loop {
             // Work that becomes ready after this is notified.
             work.mark_unchanged();
@@ -124,7 +124,7 @@ impl Pulls {
             Capacity::Draining => return Ok(None),
             Capacity::Full => {
                 // The task that it would get counts as queued for it.
-                if let Some(task_id) = self.record.first_ready(places, types, now).await?
+                if let Some(task_id) = self.database.next_ready_task(places, types, now).await?
                     && self.claim_capacity(agent, &task_id, self.lease_ms).await?
                 {
                     self.release_capacity(agent, &task_id).await;
@@ -134,7 +134,7 @@ impl Pulls {
         }
         let by = format!("agent {agent}");
         let until = now.plus_ms(self.lease_ms.min(MAX_CLAIM_TTL_MS));
-        let claimed = self.record.claim(places, types, &by, now, until, 1).await?;
+        let claimed = self.database.claim_tasks(places, types, &by, now, until, 1).await?;
         let Some(task_id) = claimed.first() else { return Ok(None) };
         let outcome = self.begin(agent, task_id, caller).await;
         let delay_ms = match &outcome {
@@ -145,24 +145,26 @@ impl Pulls {
             return Ok(Some(*task));
         }
         // If this fails, the claim expires by itself.
-        if let Err(error) = self.record.put_off(task_id, &by, self.clock.now().plus_ms(delay_ms)).await {
+        if let Err(error) =
+            self.database.postpone_claim(task_id, &by, self.clock.now().plus_ms(delay_ms)).await
+        {
             tracing::debug!(task_id, %error, "cannot postpone a task");
         }
         match outcome {
-            Err(error) if !crate::tasks::is_superseded(&error) && error != Error::Overtaken => Err(error),
+            Err(error) if !crate::tasks::is_superseded(&error) && error != Error::Conflict => Err(error),
             _ => Ok(None),
         }
     }
 
     async fn begin(&self, agent: &str, task_id: &str, caller: &Caller) -> Result<ClaimOutcome, Error> {
-        let task = self.reviews.get(task_id).await?;
+        let task = self.tasks.get(task_id).await?;
         let (attempt, config) = (task.next_attempt(), &task.config);
-        if task.state != State::Approved || !self.reviews.is_approval_valid(&task) {
+        if task.state != TaskState::Approved || !self.tasks.is_approval_valid(&task) {
             return Ok(ClaimOutcome::NotReady);
         }
         if !matches_digest(&task) {
             tracing::error!(task_id, "the stored task differs from what was approved; no agent gets it");
-            self.reviews.spoiled(task_id, task.revision, agent).await?;
+            self.tasks.mark_corrupt(task_id, task.revision, agent).await?;
             return Ok(ClaimOutcome::NotReady);
         }
         // The first lease must not exceed the timeout of the task either.
@@ -177,8 +179,8 @@ impl Pulls {
             return acquired.map(|_| ClaimOutcome::NotReady);
         };
         let lease_until = self.clock.now().plus_ms(lease_ms);
-        let begin = Begin { worker: agent.to_owned(), grants: locks.grants(), lease_until };
-        let begun = self.reviews.begin_for_agent(task_id, task.revision, &begin, caller).await;
+        let begin = AttemptStart { worker: agent.to_owned(), grants: locks.grants(), lease_until };
+        let begun = self.tasks.begin_for_agent(task_id, task.revision, &begin, caller).await;
         if begun.is_err() {
             locks.release(&self.locks).await;
             self.release_capacity(agent, task_id).await;
@@ -190,12 +192,12 @@ impl Pulls {
     async fn claim_capacity(&self, agent: &str, task_id: &str, ms: u64) -> Result<bool, Error> {
         let coordination = self.locks.coordination();
         let until = coordination.now().plus_ms(ms);
-        let claimed = coordination.claim(agent.to_owned(), task_id.to_owned(), until).await;
-        Ok(claimed.map_err(Error::unavailable)? == CapacityClaim::Yes)
+        let claimed = coordination.claim_capacity(agent.to_owned(), task_id.to_owned(), until).await;
+        Ok(claimed.map_err(Error::unavailable)? == CapacityClaim::Claimed)
     }
 
     async fn release_capacity(&self, agent: &str, task_id: &str) {
-        let released = self.locks.coordination().unclaim(agent.to_owned(), task_id.to_owned()).await;
+        let released = self.locks.coordination().release_capacity(agent.to_owned(), task_id.to_owned()).await;
         if let Err(error) = released {
             tracing::debug!(task_id, %error, "cannot release the capacity of an agent; it expires");
         }
@@ -209,19 +211,18 @@ impl Pulls {
         caller: &Caller,
     ) -> Result<(StoredTask, String), Error> {
         let is_id = uuid::Uuid::parse_str(task_id).is_ok();
-        let task =
-            if is_id { self.reviews.get(task_id).await? } else { return Err(Error::NotFound("task")) };
+        let task = if is_id { self.tasks.get(task_id).await? } else { return Err(Error::NotFound("task")) };
         let Some(execution) = &task.execution else {
-            return Err(if caller.may_see(&task) {
-                Refusal::NotPresent { attempt, current: 0 }.into()
+            return Err(if caller.can_see(&task) {
+                Refusal::NotCurrentAttempt { attempt, current: 0 }.into()
             } else {
                 Error::NotFound("task")
             });
         };
         let worker = execution.worker.clone();
-        let is_agent_task = task.config.executor == ade_domain::task::AGENT;
-        if !is_agent_task || !self.agents.acts_for(caller, &worker).await? {
-            return Err(if caller.may_see(&task) {
+        let is_agent_task = task.config.executor == ade_domain::task::AGENT_EXECUTOR;
+        if !is_agent_task || !self.agents.can_act_for(caller, &worker).await? {
+            return Err(if caller.can_see(&task) {
                 Error::Forbidden(format!("only {worker}, which executes this task, can report about it"))
             } else {
                 Error::NotFound("task")
@@ -232,11 +233,16 @@ impl Pulls {
 
     /// Renews lease and locks of an agent, but never beyond the timeout of the task, nor beyond one lease after a stop was requested.
     /// The locks never outlive the lease.
-    pub async fn heartbeat(&self, task_id: &str, attempt: u64, caller: &Caller) -> Result<Alive, Error> {
+    pub async fn heartbeat(
+        &self,
+        task_id: &str,
+        attempt: u64,
+        caller: &Caller,
+    ) -> Result<HeartbeatReply, Error> {
         let (task, worker) = self.executed_task(task_id, attempt, caller).await?;
         let now = self.clock.now();
-        let lease_until = task.lives_until(attempt, self.lease_ms, now)?;
-        let execution = task.under_way(attempt)?;
+        let lease_until = task.extended_lease(attempt, self.lease_ms, now)?;
+        let execution = task.current_attempt(attempt)?;
         let ms = lease_until.ms_since(now);
         // Locks first: an agent that has lost them must not stay alive by heartbeats.
         if let Some(locks) = AttemptLocks::of(&worker, task_id, attempt, &execution.grants)
@@ -244,25 +250,26 @@ impl Pulls {
         {
             return Err(Error::LocksLost);
         }
-        let renewed = self.record.renew(task_id, attempt, lease_until).await?;
-        if renewed == Renewed::No {
-            let now = self.reviews.get(task_id).await?.next_attempt() - 1;
-            return Err(Refusal::NotPresent { attempt, current: now }.into());
+        let renewed = self.database.renew_lease(task_id, attempt, lease_until).await?;
+        if renewed == LeaseRenewal::Lost {
+            let now = self.tasks.get(task_id).await?.next_attempt() - 1;
+            return Err(Refusal::NotCurrentAttempt { attempt, current: now }.into());
         }
         self.claim_capacity(&worker, task_id, ms).await?;
-        Ok(Alive { lease_until, stop: renewed == Renewed::Stop })
+        Ok(HeartbeatReply { lease_until, stop_requested: renewed == LeaseRenewal::StopRequested })
     }
 
     /// Stores log output of the agent.
     pub async fn log(&self, task_id: &str, attempt: u64, text: &str, caller: &Caller) -> Result<(), Error> {
         let (task, _) = self.executed_task(task_id, attempt, caller).await?;
-        let (now, text) = (self.clock.now(), self.secrets.hide(text));
-        let response = caller.keep.as_ref().map(|request| request.response(Outcome::Said, now));
-        if self.record.say(task_id, attempt, now, &text, response).await? {
+        let (now, text) = (self.clock.now(), self.secrets.redact(text));
+        let response =
+            caller.idempotent_request.as_ref().map(|request| request.response(Outcome::LogAppended, now));
+        if self.database.append_task_log(task_id, attempt, now, &text, response).await? {
             return Ok(());
         }
         let now = task.execution.as_ref().map_or(0, |execution| execution.attempt);
-        Err(Refusal::NotPresent { attempt, current: now }.into())
+        Err(Refusal::NotCurrentAttempt { attempt, current: now }.into())
     }
 
     /// The log of a task, starting after line `after`.
@@ -273,8 +280,8 @@ impl Pulls {
         limit: u32,
         caller: &Caller,
     ) -> Result<(Vec<LogLine>, StoredTask), Error> {
-        let task = self.reviews.task(task_id, caller).await?;
-        Ok((self.record.said(task_id, after, limit).await?, task))
+        let task = self.tasks.task(task_id, caller).await?;
+        Ok((self.database.task_log(task_id, after, limit).await?, task))
     }
 
     /// Records the report of an agent. A repeated report gets the same response. Success counts only if the agent still holds its
@@ -282,34 +289,34 @@ impl Pulls {
     pub async fn complete(
         &self,
         task_id: &str,
-        report: Report,
+        report: AgentReport,
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
-        let Report { attempt, result, output, error } = report;
+        let AgentReport { attempt, result, output, error } = report;
         let (task, worker) = self.executed_task(task_id, attempt, caller).await?;
         if task.was_reported(attempt, result) {
             return Ok(task);
         }
         // Output is stored for the current attempt only.
-        let execution = task.under_way(attempt)?;
+        let execution = task.current_attempt(attempt)?;
         let locks = AttemptLocks::of(&worker, task_id, attempt, &execution.grants);
         let holds_locks = result != ExecutionResult::Success || self.holds(locks.as_ref(), execution).await;
         let output = self.store_output(task_id, attempt, output).await?;
-        let report = (result, error.map(|error| self.secrets.hide(&error)));
-        let reported = self.reviews.report(task_id, attempt, &report, holds_locks, &output).await;
-        if matches!(reported, Err(Error::Refused(_) | Error::Overtaken)) {
+        let report = (result, error.map(|error| self.secrets.redact(&error)));
+        let reported = self.tasks.report(task_id, attempt, &report, holds_locks, &output).await;
+        if matches!(reported, Err(Error::Refused(_) | Error::Conflict)) {
             self.remove_output(task_id, output).await;
         }
         if let Err(error) = reported {
             // The same report may have arrived twice at once.
-            let now = self.reviews.get(task_id).await?;
+            let now = self.tasks.get(task_id).await?;
             return if now.was_reported(attempt, result) { Ok(now) } else { Err(error) };
         }
         if let Some(locks) = locks {
             locks.release(&self.locks).await;
         }
         self.release_capacity(&worker, task_id).await;
-        self.reviews.get(task_id).await
+        self.tasks.get(task_id).await
     }
 
     /// Whether the locks of an attempt are held with its own tokens. If coordination does not answer, the lease in the database
@@ -335,9 +342,9 @@ impl Pulls {
         output: Option<String>,
     ) -> Result<StoredOutput, Error> {
         let Some(text) = output.filter(|text| !text.is_empty()) else { return Ok(StoredOutput::default()) };
-        let text = self.secrets.hide(&text);
+        let text = self.secrets.redact(&text);
         if text.len() <= MAX_INLINE_OUTPUT {
-            return Ok(StoredOutput { text: Some(text), key: None });
+            return Ok(StoredOutput { text: Some(text), blob_key: None });
         }
         let beginning =
             text.get(..text.floor_char_boundary(MAX_INLINE_OUTPUT)).unwrap_or_default().to_owned();
@@ -345,12 +352,12 @@ impl Pulls {
         let blobs = self.blobs.clone();
         let put = spawn_blocking(move || blobs.put(&key, text.as_bytes()).map(|()| key)).await;
         let key = put.map_err(Error::unavailable)?.map_err(Error::unavailable)?;
-        Ok(StoredOutput { text: Some(beginning), key: Some(key) })
+        Ok(StoredOutput { text: Some(beginning), blob_key: Some(key) })
     }
 
     /// Removes the output of a report that was refused.
     async fn remove_output(&self, task_id: &str, output: StoredOutput) {
-        let Some(key) = output.key else { return };
+        let Some(key) = output.blob_key else { return };
         let blobs = self.blobs.clone();
         let removed = spawn_blocking(move || blobs.remove(&key).map_err(|error| error.to_string())).await;
         if let Err(error) = removed.map_err(|error| error.to_string()).and_then(|removed| removed) {

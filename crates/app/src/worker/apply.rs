@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::task::{Begin, Follows, Refusal};
-use ade_domain::task::{Failed, FailureCode, Left, Output as StoredOutput, Preview};
-use ade_executors::{Changed, Executor, Failure, Halt, Output, Parameters, Run};
+use ade_domain::task::{
+    AttemptFailure, ExecutionOutput as StoredOutput, FailureCode, Preview, RemainingEffects,
+};
+use ade_domain::task::{AttemptStart, NextStep, Refusal};
+use ade_executors::{Executor, Failure, Parameters, Run, RunOutput, SideEffects, StopReason};
 use ade_store::database::{StoredTask, WorkKind};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -32,15 +34,15 @@ pub(super) struct Attempt<'a> {
 
 impl Worker {
     pub(super) async fn process(&self, task_id: &str) -> Result<(), Error> {
-        let task = self.reviews.get(task_id).await?;
+        let task = self.tasks.get(task_id).await?;
         let place = task.config.place();
-        let Some(executor) = self.executors.at(&place) else { return Ok(()) };
+        let Some(executor) = self.executors.get(&place) else { return Ok(()) };
         match WorkKind::of(&task) {
             Some(WorkKind::Preview) => {
                 let computed = preview_of(executor, &task.config.parameters).await;
                 let preview = computed.unwrap_or_else(|failure| Preview::failed(failure.message));
                 let preview = redact(preview, &self.secrets);
-                self.reviews.put_preview(task_id, &task, &preview).await
+                self.tasks.put_preview(task_id, &task, &preview).await
             }
             Some(WorkKind::Apply) => self.apply(task, executor).await,
             Some(WorkKind::RollBack) => self.roll_back_failed(&task, executor).await,
@@ -72,9 +74,9 @@ impl Worker {
         let task_id = task.task_id.as_str();
         if !matches_digest(task) {
             tracing::error!(task_id, "the stored task differs from what was approved; it is not applied");
-            return self.reviews.spoiled(task_id, task.revision, &self.name).await;
+            return self.tasks.mark_corrupt(task_id, task.revision, &self.name).await;
         }
-        if !self.reviews.is_approval_valid(task) {
+        if !self.tasks.is_approval_valid(task) {
             // The approval_timeout job sends it back into review.
             self.postpone(task_id).await;
             return Ok(());
@@ -88,15 +90,18 @@ impl Worker {
         if let Ok(preview) = &preview
             && (preview.fingerprint.map(|fingerprint| fingerprint.to_string()) != task.fingerprint
                 // An error during the preview may hide a change that no reviewer has seen.
-                || (preview.went_wrong() && !task.preview.went_wrong()))
+                || (preview.has_errors() && !task.preview.has_errors()))
         {
             let redacted = redact(preview.clone(), &self.secrets);
-            return self.reviews.go_stale(task_id, task.revision, &redacted).await;
+            return self.tasks.go_stale(task_id, task.revision, &redacted).await;
         }
-        let begin =
-            Begin { worker: self.name.clone(), grants: locks.grants(), lease_until: self.lease_until() };
+        let begin = AttemptStart {
+            worker: self.name.clone(),
+            grants: locks.grants(),
+            lease_until: self.lease_until(),
+        };
         let number = task.next_attempt();
-        let task = &self.reviews.begin(task.clone(), begin).await?;
+        let task = &self.tasks.begin(task.clone(), begin).await?;
         let lease = self.guard_lease(task_id, number, locks, since);
         let attempt = Attempt { task, number, locks, executor };
         let run = attempt.run(self.stored_output(task_id, number), &lease);
@@ -114,23 +119,23 @@ impl Worker {
         run: &Run,
         lease: &LeaseGuard,
     ) -> Result<StoredTask, FailedRun> {
-        if attempt.executor.changes_nothing() {
+        if attempt.executor.is_noop() {
             return Ok(attempt.task.clone());
         }
         let unchanged = |failure| FailedRun { failure, stash: Vec::new() };
         let (executor, task_id) = (attempt.executor, attempt.task.task_id.as_str());
-        let stash = executor.stash(run).await.map_err(unchanged)?;
+        let stash = executor.prepare_rollback(run).await.map_err(unchanged)?;
         let task = match self.record_start(attempt, lease, &stash).await {
             Ok(task) => task,
             Err(failure) => {
                 // The rollback data is not needed.
-                executor.forget(task_id, attempt.number).await;
+                executor.clean_up(task_id, attempt.number).await;
                 return Err(unchanged(failure));
             }
         };
         if lease.is_lost() {
             // Nothing has been changed. If no other worker has taken over yet, this can still be recorded.
-            return Err(unchanged(halted(Halt::Lost)));
+            return Err(unchanged(halted(StopReason::LeaseLost)));
         }
         lease.start_timeout(Duration::from_secs(attempt.task.config.timeout_seconds.into()));
         let applied = self.while_relaying(attempt, &run.output, executor.apply(run, &stash)).await;
@@ -146,12 +151,15 @@ impl Worker {
     ) -> Result<StoredTask, Failure> {
         let task_id = attempt.task.task_id.as_str();
         let key = self.save_stash(task_id, attempt.number, stash).await?;
-        if let Some(halt) = lease.halted.now() {
+        if let Some(halt) = lease.halted.reason() {
             return Err(halted(halt));
         }
-        self.reviews.started(task_id, attempt.number, key).await.map_err(|error| {
+        self.tasks.started(task_id, attempt.number, key).await.map_err(|error| {
             let is_stopped = matches!(error, Error::Refused(Refusal::Stopped));
-            Failure { halted: is_stopped.then_some(Halt::Stopped), ..Failure::not_now(error.to_string()) }
+            Failure {
+                stop_reason: is_stopped.then_some(StopReason::Stopped),
+                ..Failure::retryable(error.to_string())
+            }
         })
     }
 
@@ -159,7 +167,7 @@ impl Worker {
     pub(super) async fn while_relaying<T>(
         &self,
         attempt: &Attempt<'_>,
-        output: &Output,
+        output: &RunOutput,
         work: impl Future<Output = T>,
     ) -> T {
         let task_id = attempt.task.task_id.as_str();
@@ -185,13 +193,13 @@ impl Worker {
         }
     }
 
-    pub(super) async fn relay_output(&self, task_id: &str, attempt: u64, output: &Output) {
-        let new = output.take_new();
+    pub(super) async fn relay_output(&self, task_id: &str, attempt: u64, output: &RunOutput) {
+        let new = output.take_unread();
         if new.is_empty() {
             return;
         }
         // The log then misses a part; the stored output is complete.
-        if let Err(error) = self.record.say(task_id, attempt, self.now(), &new, None).await {
+        if let Err(error) = self.database.append_task_log(task_id, attempt, self.now(), &new, None).await {
             tracing::debug!(task_id, %error, "cannot relay the output of a task");
         }
     }
@@ -206,32 +214,37 @@ impl Worker {
         let (task_id, number) = (attempt.task.task_id.as_str(), attempt.number);
         let output = self.finish_output(task_id, number, &run.output).await;
         let FailedRun { failure, stash } = match outcome {
-            Ok(task) => return self.report(lease, || self.reviews.complete(&task, number, &output)).await,
+            Ok(task) => return self.report(lease, || self.tasks.complete(&task, number, &output)).await,
             Err(failed) => failed,
         };
         let failed = self.failed(attempt, &failure);
-        match self.report(lease, || self.reviews.fail(task_id, number, &failed, &output)).await? {
-            Follows::RollBack => self.roll_back(attempt, run, &stash, lease).await,
-            Follows::Over | Follows::Again => Ok(()),
+        match self.report(lease, || self.tasks.fail(task_id, number, &failed, &output)).await? {
+            NextStep::RollBack => self.roll_back(attempt, run, &stash, lease).await,
+            NextStep::Finished | NextStep::Retry => Ok(()),
         }
     }
 
-    fn failed(&self, attempt: &Attempt<'_>, failure: &Failure) -> Failed {
-        let code = match failure.halted {
-            Some(Halt::TimedOut) => FailureCode::TimedOut,
-            Some(Halt::Stopped) => FailureCode::Stopped,
-            Some(Halt::Lost) => FailureCode::LocksLost,
+    fn failed(&self, attempt: &Attempt<'_>, failure: &Failure) -> AttemptFailure {
+        let code = match failure.stop_reason {
+            Some(StopReason::TimedOut) => FailureCode::TimedOut,
+            Some(StopReason::Stopped) => FailureCode::Stopped,
+            Some(StopReason::LeaseLost) => FailureCode::LocksLost,
             None => FailureCode::ExecutionFailed,
         };
         let can_roll_back = attempt.executor.can_roll_back(&attempt.task.config.parameters);
-        let left = match failure.changed {
-            Changed::Nothing => Left::Nothing,
-            Changed::Undone => Left::Undone,
-            Changed::Something if can_roll_back => Left::Something,
-            Changed::Something => Left::Stays,
-            Changed::Unknown => Left::Unknown,
+        let left = match failure.side_effects {
+            SideEffects::None => RemainingEffects::None,
+            SideEffects::RolledBack => RemainingEffects::RolledBack,
+            SideEffects::Remaining if can_roll_back => RemainingEffects::Reversible,
+            SideEffects::Remaining => RemainingEffects::Irreversible,
+            SideEffects::Unknown => RemainingEffects::Unknown,
         };
-        Failed { code, error: self.secrets.hide(&failure.message), left, again: failure.again }
+        AttemptFailure {
+            code,
+            error: self.secrets.redact(&failure.message),
+            effects: left,
+            is_retryable: failure.is_retryable,
+        }
     }
 
     /// Records how a run ended. While the database is unavailable it retries for as long as the attempt has its lease.
@@ -242,7 +255,7 @@ impl Worker {
     ) -> Result<T, Error> {
         loop {
             match write().await {
-                Err(Error::Record(error)) if !lease.is_lost() => {
+                Err(Error::Database(error)) if !lease.is_lost() => {
                     tracing::warn!(%error, "cannot record the end of a task; retrying");
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
@@ -257,49 +270,49 @@ impl Worker {
         }
         if stash.len() as u64 > MAX_STASH_BYTES {
             let size = stash.len();
-            return Err(Failure::refused(format!(
+            return Err(Failure::permanent(format!(
                 "the rollback data is too large: {size} bytes, at most {MAX_STASH_BYTES}"
             )));
         }
         let key = format!("stash/{task_id}/{attempt}");
         let (blobs, bytes) = (self.blobs.clone(), stash.to_vec());
         let put = spawn_blocking(move || blobs.put(&key, &bytes).map(|()| key)).await;
-        let failed = |error: String| Failure::not_now(format!("cannot store the rollback data: {error}"));
+        let failed = |error: String| Failure::retryable(format!("cannot store the rollback data: {error}"));
         put.map_err(|error| failed(error.to_string()))?.map(Some).map_err(|error| failed(error.to_string()))
     }
 
     /// An output whose whole text goes into a file.
-    fn stored_output(&self, task_id: &str, attempt: u64) -> Output {
-        let file = self.blobs.unfinished(&format!("output-{task_id}-{attempt}"));
-        Output::new(self.secrets.clone(), Some(&file))
+    fn stored_output(&self, task_id: &str, attempt: u64) -> RunOutput {
+        let file = self.blobs.temp_path(&format!("output-{task_id}-{attempt}"));
+        RunOutput::new(self.secrets.clone(), Some(&file))
     }
 
     /// An output that goes to the log only, for rollbacks.
-    pub(super) fn log_output(&self) -> Output {
-        Output::new(self.secrets.clone(), None)
+    pub(super) fn log_output(&self) -> RunOutput {
+        RunOutput::new(self.secrets.clone(), None)
     }
 
-    async fn finish_output(&self, task_id: &str, attempt: u64, output: &Output) -> StoredOutput {
+    async fn finish_output(&self, task_id: &str, attempt: u64, output: &RunOutput) -> StoredOutput {
         let finished = output.finish();
         self.relay_output(task_id, attempt, output).await;
         let (text, bytes, file) = match finished {
             Ok(finished) => finished,
             Err(error) => {
                 tracing::warn!(task_id, %error, "cannot store the output of a task");
-                return StoredOutput { text: Some(format!("(output not stored: {error})")), key: None };
+                return StoredOutput { text: Some(format!("(output not stored: {error})")), blob_key: None };
             }
         };
         let text = Some(text).filter(|text| !text.is_empty());
-        let Some(file) = file else { return StoredOutput { text, key: None } };
+        let Some(file) = file else { return StoredOutput { text, blob_key: None } };
         tracing::debug!(task_id, bytes, "storing the output of a task as a blob");
         let (blobs, key) = (self.blobs.clone(), format!("output/{task_id}/{attempt}"));
-        let kept = spawn_blocking(move || blobs.keep(&file, &key).map(|()| key)).await;
+        let kept = spawn_blocking(move || blobs.persist(&file, &key).map(|()| key)).await;
         match kept.map_err(|error| error.to_string()).and_then(|kept| kept.map_err(|error| error.to_string()))
         {
-            Ok(key) => StoredOutput { text, key: Some(key) },
+            Ok(key) => StoredOutput { text, blob_key: Some(key) },
             Err(error) => {
                 tracing::warn!(task_id, %error, "cannot store the whole output of a task");
-                StoredOutput { text, key: None }
+                StoredOutput { text, blob_key: None }
             }
         }
     }
@@ -312,15 +325,15 @@ struct FailedRun {
 }
 
 impl Attempt<'_> {
-    pub(super) fn run(&self, output: Output, lease: &LeaseGuard) -> Run {
+    pub(super) fn run(&self, output: RunOutput, lease: &LeaseGuard) -> Run {
         Run {
             task_id: self.task.task_id.clone(),
             attempt: self.number,
             parameters: self.task.config.parameters.clone(),
-            approved: self.task.fingerprint.clone(),
-            tokens: self.locks.tokens(),
+            approved_fingerprint: self.task.fingerprint.clone(),
+            fencing_tokens: self.locks.tokens(),
             output,
-            halted: lease.halted.clone(),
+            stop: lease.halted.clone(),
         }
     }
 }
@@ -330,8 +343,12 @@ pub(super) fn matches_digest(task: &StoredTask) -> bool {
     task.config.digest().ok() == Some(task.digest)
 }
 
-fn halted(halt: Halt) -> Failure {
-    Failure { halted: Some(halt), again: halt == Halt::Lost, ..Failure::refused(halt.message(None)) }
+fn halted(halt: StopReason) -> Failure {
+    Failure {
+        stop_reason: Some(halt),
+        is_retryable: halt == StopReason::LeaseLost,
+        ..Failure::permanent(halt.message(None))
+    }
 }
 
 pub(crate) async fn preview_of(
@@ -340,6 +357,6 @@ pub(crate) async fn preview_of(
 ) -> Result<Preview, Failure> {
     let computed = tokio::time::timeout(PREVIEW_TIMEOUT, executor.preview(parameters)).await;
     computed.unwrap_or_else(|_| {
-        Err(Failure::not_now(format!("the preview took longer than {} s", PREVIEW_TIMEOUT.as_secs())))
+        Err(Failure::retryable(format!("the preview took longer than {} s", PREVIEW_TIMEOUT.as_secs())))
     })
 }

@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use ade_domain::lock::{Ask, Holder, LockName, LockRequest, Mode, Patience, RequestKey, Token};
+use ade_domain::lock::{
+    FencingToken, Holder, LockMode, LockName, LockRequest, RequestKey, RequestedLock, WaitPolicy,
+};
 use ade_domain::task::{Config, HeldLock, ResourceMode};
-use ade_executors::{Halt, Halted};
-use ade_store::database::Renewed;
+use ade_executors::{StopReason, StopSignal};
+use ade_store::database::LeaseRenewal;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, sleep_until, timeout_at};
 use uuid::Uuid;
 
 use super::Worker;
-use crate::locks::{Acquired, Held, LockError};
+use crate::locks::{Acquisition, HeldToken, LockError};
 use crate::{Error, LockService};
 
 /// How long an attempt waits for its locks before other tasks are tried.
@@ -27,10 +29,10 @@ pub(crate) fn holder_id(task_id: &str, attempt: u64) -> String {
     format!("{task_id}:{attempt}")
 }
 
-const fn lock_mode(mode: ResourceMode) -> Mode {
+const fn lock_mode(mode: ResourceMode) -> LockMode {
     match mode {
-        ResourceMode::Exclusive => Mode::Exclusive,
-        ResourceMode::Shared => Mode::Shared,
+        ResourceMode::Exclusive => LockMode::Exclusive,
+        ResourceMode::Shared => LockMode::Shared,
     }
 }
 
@@ -38,18 +40,18 @@ const fn lock_mode(mode: ResourceMode) -> Mode {
 #[derive(Debug, Clone)]
 pub(crate) struct AttemptLocks {
     holder: Holder,
-    held: Vec<Held>,
-    modes: Vec<Mode>,
+    held: Vec<HeldToken>,
+    modes: Vec<LockMode>,
 }
 
 impl AttemptLocks {
     /// The locks as the database stores them.
     pub(crate) fn grants(&self) -> Vec<HeldLock> {
-        let resource_mode = |mode: &Mode| match mode {
-            Mode::Exclusive => ResourceMode::Exclusive,
-            Mode::Shared => ResourceMode::Shared,
+        let resource_mode = |mode: &LockMode| match mode {
+            LockMode::Exclusive => ResourceMode::Exclusive,
+            LockMode::Shared => ResourceMode::Shared,
         };
-        let grant = |(held, mode): (&Held, &Mode)| HeldLock {
+        let grant = |(held, mode): (&HeldToken, &LockMode)| HeldLock {
             lock: held.lock.to_string(),
             mode: resource_mode(mode),
             fencing_token: held.token.number(),
@@ -66,7 +68,10 @@ impl AttemptLocks {
     pub(crate) fn of(agent: &str, task_id: &str, attempt: u64, grants: &[HeldLock]) -> Option<Self> {
         let holder = Holder::new(agent, Some(&holder_id(task_id, attempt))).ok()?;
         let held = grants.iter().map(|grant| {
-            Some(Held { lock: grant.lock.parse().ok()?, token: Token::shown(grant.fencing_token) })
+            Some(HeldToken {
+                lock: grant.lock.parse().ok()?,
+                token: FencingToken::from_number(grant.fencing_token),
+            })
         });
         let modes = grants.iter().map(|grant| lock_mode(grant.mode));
         Some(Self { holder, held: held.collect::<Option<_>>()?, modes: modes.collect() })
@@ -143,32 +148,32 @@ pub(crate) async fn acquire_locks(
     let mut asks = Vec::new();
     for (name, mode) in config.locks(Some(task_id)) {
         let lock: LockName = name.parse().map_err(|error| invalid(format!("{name}: {error}")))?;
-        asks.push(Ask { lock, mode: lock_mode(mode) });
+        asks.push(RequestedLock { lock, mode: lock_mode(mode) });
     }
     // All requests acquire locks in the same order.
     asks.sort_by(|one, other| one.lock.cmp(&other.lock));
     let request = LockRequest {
-        key: RequestKey::once(Uuid::new_v4().as_u128()),
-        repeatable: false,
+        key: RequestKey::from_nonce(Uuid::new_v4().as_u128()),
+        has_request_id: false,
         holder: holder.clone(),
-        asks,
+        locks: asks,
         ttl_ms: lease_ms,
-        patience: Patience::HeldOpen { ms: timeout_ms },
+        wait: WaitPolicy::LongPoll { timeout_ms },
         priority: config.priority.into(),
         purpose: format!("apply task {task_id}").as_str().into(),
     };
     let requested_at = Instant::now();
     match locks.acquire_unmetered(request).await {
-        Ok(Acquired::Granted(granted)) => {
+        Ok(Acquisition::Granted(granted)) => {
             let (held, modes) = granted
                 .into_iter()
                 .map(|granted| {
-                    (Held { lock: granted.ask.lock, token: granted.grant.token }, granted.ask.mode)
+                    (HeldToken { lock: granted.ask.lock, token: granted.grant.token }, granted.ask.mode)
                 })
                 .unzip();
             Ok(AttemptLocks { holder, held, modes }.valid_since(requested_at, locks, lease_ms).await)
         }
-        Ok(Acquired::Waiting(_)) => Ok(None),
+        Ok(Acquisition::Waiting(_)) => Ok(None),
         Err(error) => {
             tracing::debug!(task_id, %error, "cannot acquire the locks of a task");
             Ok(None)
@@ -178,7 +183,7 @@ pub(crate) async fn acquire_locks(
 
 /// Renews the lease and the locks of an attempt until it is dropped, and halts the run when they are lost.
 pub(super) struct LeaseGuard {
-    pub(super) halted: Halted,
+    pub(super) halted: StopSignal,
     timer: watch::Sender<Option<Instant>>,
     renewer: AbortHandle,
 }
@@ -192,7 +197,7 @@ impl Drop for LeaseGuard {
 impl LeaseGuard {
     /// Whether lease or locks are lost, or have expired by the local clock: a process that was paused notices before it goes on.
     pub(super) fn is_lost(&self) -> bool {
-        self.halted.now() == Some(Halt::Lost)
+        self.halted.reason() == Some(StopReason::LeaseLost)
     }
 
     /// Starts the timeout of the run.
@@ -236,10 +241,10 @@ impl LeaseRenewer {
         });
         let Some(renewed) = renewed.await.transpose() else { return self.check_stop().await };
         match renewed {
-            Err(_) | Ok((_, Some(Renewed::No))) => Renewal::Lost,
+            Err(_) | Ok((_, Some(LeaseRenewal::Lost))) => Renewal::Lost,
             Ok((sent_at, Some(renewed))) => {
                 self.valid_until.send_replace(sent_at + Duration::from_millis(self.worker.lease_ms));
-                if renewed == Renewed::Stop { Renewal::StopRequested } else { Renewal::Renewed }
+                if renewed == LeaseRenewal::StopRequested { Renewal::StopRequested } else { Renewal::Renewed }
             }
             Ok((_, None)) => Renewal::Renewed,
         }
@@ -248,7 +253,7 @@ impl LeaseRenewer {
     /// Whether the run is to stop. If the database does not answer, the next renewal finds out.
     async fn check_stop(&self) -> Renewal {
         let deadline = (Instant::now() + STOP_CHECK_INTERVAL).min(*self.valid_until.borrow());
-        let is_stopped = self.worker.record.is_stopped(&self.task_id, self.attempt);
+        let is_stopped = self.worker.database.is_stop_requested(&self.task_id, self.attempt);
         if matches!(timeout_at(deadline, is_stopped).await, Ok(Ok(true))) {
             Renewal::StopRequested
         } else {
@@ -257,9 +262,9 @@ impl LeaseRenewer {
     }
 
     /// `None` if the database or coordination does not answer.
-    async fn renew(&self) -> Option<Renewed> {
+    async fn renew(&self) -> Option<LeaseRenewal> {
         let (worker, task_id) = (&self.worker, self.task_id.as_str());
-        let renewed = match worker.record.renew(task_id, self.attempt, worker.lease_until()).await {
+        let renewed = match worker.database.renew_lease(task_id, self.attempt, worker.lease_until()).await {
             Ok(renewed) => renewed,
             Err(error) => {
                 tracing::warn!(task_id, %error, "cannot renew the lease of a task; retrying");
@@ -268,7 +273,7 @@ impl LeaseRenewer {
         };
         match self.locks.renew(&worker.locks, worker.lease_ms).await {
             Ok(true) => Some(renewed),
-            Ok(false) => Some(Renewed::No),
+            Ok(false) => Some(LeaseRenewal::Lost),
             Err(error) => {
                 tracing::warn!(task_id, %error, "cannot renew the locks of a task; retrying");
                 None
@@ -288,7 +293,7 @@ impl Worker {
     ) -> LeaseGuard {
         let (timer, timeouts) = watch::channel(None);
         let (valid_until, until) = watch::channel(since + Duration::from_millis(self.lease_ms));
-        let (halt, halted) = Halted::within(until);
+        let (halt, halted) = StopSignal::bound_to_lease(until);
         let mut heartbeat = interval_at(since + self.heartbeat_interval(), self.heartbeat_interval());
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (worker, task_id, locks) = (self.clone(), task_id.to_owned(), locks.clone());
@@ -305,16 +310,16 @@ impl Worker {
                 let reason = tokio::select! {
                     renewal = renewer.next() => match renewal {
                         Renewal::Renewed => continue,
-                        Renewal::StopRequested => Halt::Stopped,
+                        Renewal::StopRequested => StopReason::Stopped,
                         Renewal::Lost => break,
                     },
-                    () = &mut timed_out, if !is_halted => Halt::TimedOut,
+                    () = &mut timed_out, if !is_halted => StopReason::TimedOut,
                 };
                 if !std::mem::replace(&mut is_halted, true) {
                     halt.send_replace(Some(reason));
                 }
             }
-            halt.send_replace(Some(Halt::Lost));
+            halt.send_replace(Some(StopReason::LeaseLost));
         });
         LeaseGuard { halted, timer, renewer: renewing.abort_handle() }
     }

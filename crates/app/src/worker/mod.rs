@@ -10,7 +10,7 @@ mod lease;
 mod recovery;
 mod rollback;
 
-pub use agent_work::{Alive, Pulls, Report};
+pub use agent_work::{AgentReport, AgentWorkService, HeartbeatReply};
 pub(crate) use apply::preview_of;
 
 use std::sync::Arc;
@@ -34,8 +34,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Clone)]
 pub struct Worker {
-    pub record: Database,
-    pub reviews: TaskService,
+    pub database: Database,
+    pub tasks: TaskService,
     pub locks: LockService,
     pub clock: Arc<dyn Clock>,
     pub executors: Executors,
@@ -62,12 +62,12 @@ impl std::fmt::Debug for Worker {
 
 /// A running worker.
 #[derive(Debug)]
-pub struct Working {
+pub struct WorkerHandle {
     loops: JoinSet<()>,
     stop: watch::Sender<bool>,
 }
 
-impl Working {
+impl WorkerHandle {
     /// Claims nothing new and waits for running tasks. Those that take too long are left to the recovery of another worker.
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
@@ -82,31 +82,31 @@ impl Working {
 impl Worker {
     /// Starts to apply tasks, and to recover those of lost workers.
     #[must_use]
-    pub fn start(self) -> Working {
+    pub fn start(self) -> WorkerHandle {
         let (stop, stopped) = watch::channel(false);
         let mut loops = JoinSet::new();
-        let (tasks, mut stopping) = (self.reviews.clone(), stopped.clone());
+        let (tasks, mut stopping) = (self.tasks.clone(), stopped.clone());
         loops.spawn(async move {
             tokio::select! {
                 biased;
                 _ = stopping.wait_for(|stopping| *stopping) => {}
-                () = tasks.hear_calls() => {}
+                () = tasks.relay_wake_ups() => {}
             }
         });
         loops.spawn(self.clone().process_tasks(stopped.clone()));
         loops.spawn(self.recover_lost(stopped));
-        Working { loops, stop }
+        WorkerHandle { loops, stop }
     }
 
     /// Applies nothing, and recovers only tasks that need no rollback. A server without worker slots runs it, so that tasks of lost
     /// agents do not wait for ever.
     #[must_use]
-    pub fn watch(self) -> Working {
+    pub fn start_recovery_only(self) -> WorkerHandle {
         let (stop, stopped) = watch::channel(false);
         let mut loops = JoinSet::new();
         let recovery = Self { executors: Executors::default(), ..self };
         loops.spawn(recovery.recover_lost(stopped));
-        Working { loops, stop }
+        WorkerHandle { loops, stop }
     }
 
     fn now(&self) -> Moment {
@@ -122,7 +122,7 @@ impl Worker {
         let slots = Arc::new(Semaphore::new(self.slots));
         let mut running = JoinSet::new();
         let mut is_failing = false;
-        let mut work = self.reviews.work();
+        let mut work = self.tasks.subscribe_work();
         loop {
             // Work that becomes ready after this is notified.
             work.mark_unchanged();
@@ -173,7 +173,7 @@ impl Worker {
             never = self.renew_claim(task_id) => match never {},
         };
         if let Err(error) = done {
-            if crate::tasks::is_superseded(&error) || matches!(error, Error::Overtaken | Error::NotFound(_)) {
+            if crate::tasks::is_superseded(&error) || matches!(error, Error::Conflict | Error::NotFound(_)) {
                 tracing::debug!(task_id, %error, "another process changed the task first");
             } else {
                 tracing::warn!(task_id, %error, "cannot apply a task now; retrying");

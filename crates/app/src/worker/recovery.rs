@@ -8,9 +8,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ade_domain::Moment;
-use ade_domain::task::{Begin, Follows};
-use ade_domain::task::{Failed, FailureCode, Left, Output as StoredOutput, Phase, RollbackStrategy, State};
-use ade_executors::{Executor, Fence, Halt, Settled};
+use ade_domain::task::{
+    AttemptFailure, ExecutionOutput as StoredOutput, FailureCode, Phase, RemainingEffects, RollbackStrategy,
+    TaskState,
+};
+use ade_domain::task::{AttemptStart, NextStep};
+use ade_executors::{AttemptOutcome, Executor, Fencing, StopReason};
 use ade_store::database::StoredTask;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -82,7 +85,7 @@ impl Worker {
         let mut tick = tokio::time::interval(RECOVERY_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let (recoveries, mut running, mut is_failing) = (Recoveries::default(), JoinSet::new(), false);
-        let mut worker_lost = self.reviews.silence();
+        let mut worker_lost = self.tasks.subscribe_lost_workers();
         loop {
             tokio::select! {
                 biased;
@@ -112,7 +115,7 @@ impl Worker {
         let (now, mut last) = (self.now(), None);
         loop {
             // All pages: tasks that cannot be recovered here must not hide the others.
-            let page = self.record.silent(now, last.as_ref(), PAGE_SIZE).await?;
+            let page = self.database.tasks_with_expired_lease(now, last.as_ref(), PAGE_SIZE).await?;
             for (_, task_id) in &page {
                 let Some(recovery) = recoveries.begin(task_id) else { continue };
                 let worker = self.clone();
@@ -132,18 +135,18 @@ impl Worker {
 
     async fn recover(&self, recovery: &Recovery) -> Result<(), Error> {
         let task_id = recovery.task_id.as_str();
-        let task = self.reviews.get(task_id).await?;
+        let task = self.tasks.get(task_id).await?;
         let Some(execution) = &task.execution else { return Ok(()) };
         if !self.locks_are_gone(&task).await? {
             return Ok(());
         }
         let (config, attempt) = (&task.config, task.next_attempt());
-        let executor = self.executors.at(&config.place());
+        let executor = self.executors.get(&config.place());
         let is_fenced = FENCED.contains(&config.executor.as_str());
         if execution.phase == Phase::Prepared || !is_fenced {
             self.give_up(&task).await?;
             if let Some(executor) = executor {
-                executor.forget(task_id, execution.attempt).await;
+                executor.clean_up(task_id, execution.attempt).await;
             }
             return Ok(());
         }
@@ -151,7 +154,7 @@ impl Worker {
         let stopped_at = execution.stop.as_ref().map(|stop| stop.at);
         let is_given_up = is_stop_overdue(stopped_at, execution.lease_until, self.now())
             || is_rollback_overdue(task.state, execution.lease_until, self.now());
-        let Some(executor) = executor.filter(|executor| executor.fence() == Fence::Fenced) else {
+        let Some(executor) = executor.filter(|executor| executor.fencing() == Fencing::Fenced) else {
             if is_given_up {
                 tracing::error!(
                     task_id,
@@ -177,7 +180,7 @@ impl Worker {
             }
             tracing::error!(task_id, "rollback data of a lost worker is missing; the outcome is unknown");
             self.give_up(&task).await?;
-            executor.forget(task_id, attempt_with_effects(&task)).await;
+            executor.clean_up(task_id, attempt_with_effects(&task)).await;
             return Ok(());
         };
         let acquired =
@@ -191,8 +194,8 @@ impl Worker {
 
     /// Ends an attempt that has not begun, or whose outcome nobody can find out.
     async fn give_up(&self, task: &StoredTask) -> Result<(), Error> {
-        let begin = Begin { worker: self.name.clone(), grants: Vec::new(), lease_until: self.now() };
-        self.reviews.recover(&task.task_id, &begin, false).await.map(drop)
+        let begin = AttemptStart { worker: self.name.clone(), grants: Vec::new(), lease_until: self.now() };
+        self.tasks.recover(&task.task_id, &begin, false).await.map(drop)
     }
 
     /// Whether the attempt holds none of its locks any more.
@@ -201,7 +204,7 @@ impl Worker {
         let holder = holder_id(&task.task_id, execution.attempt);
         for grant in &execution.grants {
             let Ok(lock) = grant.lock.parse() else { continue };
-            let view = self.locks.show(lock).await.map_err(Error::unavailable)?;
+            let view = self.locks.get(lock).await.map_err(Error::unavailable)?;
             if view.holders.iter().any(|held| held.holder.holder_id() == holder) {
                 return Ok(false);
             }
@@ -221,37 +224,40 @@ impl Worker {
         let task_id = task.task_id.as_str();
         let grants = locks.grants();
         let since = if grants.is_empty() { Instant::now() } else { since };
-        let begin = Begin { worker: self.name.clone(), grants, lease_until: self.lease_until() };
-        let (number, follows) = self.reviews.recover(task_id, &begin, true).await?;
-        if follows != Follows::RollBack {
+        let begin = AttemptStart { worker: self.name.clone(), grants, lease_until: self.lease_until() };
+        let (number, follows) = self.tasks.recover(task_id, &begin, true).await?;
+        if follows != NextStep::RollBack {
             return Ok(());
         }
         let lease = self.guard_lease(task_id, number, locks, since);
         let attempt = Attempt { task, number, locks, executor };
         // A stop request does not end recovery: the task has ended already. The loss of the lease does.
-        let (_halt, halted) = lease.halted.another();
+        let (_halt, halted) = lease.halted.with_same_lease();
         let effects_of = attempt_with_effects(task);
-        let run =
-            ade_executors::Run { attempt: effects_of, halted, ..attempt.run(self.log_output(), &lease) };
+        let run = ade_executors::Run {
+            attempt: effects_of,
+            stop: halted,
+            ..attempt.run(self.log_output(), &lease)
+        };
         let mut is_warned = false;
         loop {
-            let failure = match executor.settle(&run, stash).await {
+            let failure = match executor.resolve_outcome(&run, stash).await {
                 Ok(settled) => return self.end_recovery(&attempt, &run, stash, settled, &lease).await,
                 Err(failure) => failure,
             };
             if !std::mem::replace(&mut is_warned, true) {
-                let error = self.secrets.hide(&failure.message);
+                let error = self.secrets.redact(&failure.message);
                 tracing::warn!(task_id, error, "cannot find out what a lost worker left");
             }
             if lease.is_lost() {
                 // The next recovery tries again.
                 return Ok(());
             }
-            if !failure.again || self.is_stop_overdue(task_id, &lease).await? {
+            if !failure.is_retryable || self.is_stop_overdue(task_id, &lease).await? {
                 let message = &failure.message;
                 let error = format!("OUTCOME_UNKNOWN: cannot find out what a lost worker left: {message}");
-                executor.forget(task_id, run.attempt).await;
-                return self.record_unknown(&attempt, self.secrets.hide(&error), &lease).await;
+                executor.clean_up(task_id, run.attempt).await;
+                return self.record_unknown(&attempt, self.secrets.redact(&error), &lease).await;
             }
             // Something is in the way, perhaps the lost worker itself; once it is gone, this succeeds.
             tokio::time::sleep(RECOVERY_INTERVAL).await;
@@ -260,10 +266,10 @@ impl Worker {
 
     /// Whether an administrator has requested a stop so long ago that recovery gives up.
     async fn is_stop_overdue(&self, task_id: &str, lease: &LeaseGuard) -> Result<bool, Error> {
-        if lease.halted.now() != Some(Halt::Stopped) {
+        if lease.halted.reason() != Some(StopReason::Stopped) {
             return Ok(false);
         }
-        let task = self.reviews.get(task_id).await?;
+        let task = self.tasks.get(task_id).await?;
         let stop = task.execution.as_ref().and_then(|execution| execution.stop.as_ref());
         // The lease of the lost worker had expired before this attempt took over.
         Ok(stop.is_some_and(|stop| is_stop_overdue(Some(stop.at), stop.at, self.now())))
@@ -279,20 +285,25 @@ impl Worker {
         let (task_id, number) = (attempt.task.task_id.as_str(), attempt.number);
         if is_rolling_back(attempt.task) {
             let failed = Err(error);
-            return self.report(lease, || self.reviews.rolled_back(task_id, number, &failed)).await;
+            return self.report(lease, || self.tasks.rolled_back(task_id, number, &failed)).await;
         }
-        let failed = Failed { code: FailureCode::OutcomeUnknown, error, left: Left::Unknown, again: false };
+        let failed = AttemptFailure {
+            code: FailureCode::OutcomeUnknown,
+            error,
+            effects: RemainingEffects::Unknown,
+            is_retryable: false,
+        };
         self.record_failure(attempt, &failed, lease).await
     }
 
     async fn record_failure(
         &self,
         attempt: &Attempt<'_>,
-        failed: &Failed,
+        failed: &AttemptFailure,
         lease: &LeaseGuard,
     ) -> Result<(), Error> {
         let (task_id, output) = (attempt.task.task_id.as_str(), StoredOutput::default());
-        self.report(lease, || self.reviews.fail(task_id, attempt.number, failed, &output)).await.map(drop)
+        self.report(lease, || self.tasks.fail(task_id, attempt.number, failed, &output)).await.map(drop)
     }
 
     /// Ends the attempt according to what was found.
@@ -301,7 +312,7 @@ impl Worker {
         attempt: &Attempt<'_>,
         run: &ade_executors::Run,
         stash: &[u8],
-        settled: Settled,
+        settled: AttemptOutcome,
         lease: &LeaseGuard,
     ) -> Result<(), Error> {
         let (task, number) = (attempt.task, attempt.number);
@@ -311,32 +322,34 @@ impl Worker {
         let worker = task.execution.as_ref().map(|execution| execution.worker.as_str()).unwrap_or_default();
         match settled {
             // SQL commits all or nothing, so this is exactly what was approved.
-            Settled::Everything if task.config.executor == "sql" && !is_rolling_back => {
+            AttemptOutcome::Applied if task.config.executor == "sql" && !is_rolling_back => {
                 let text = format!("{worker} was lost; recovery found that all changes were committed");
-                let output = StoredOutput { text: Some(text), key: None };
+                let output = StoredOutput { text: Some(text), blob_key: None };
                 let complete = async || {
-                    let task = self.reviews.get(task_id).await?;
-                    self.reviews.complete(&task, number, &output).await
+                    let task = self.tasks.get(task_id).await?;
+                    self.tasks.complete(&task, number, &output).await
                 };
                 self.report(lease, complete).await
             }
-            Settled::Nothing if !is_rolling_back => {
+            AttemptOutcome::NotApplied if !is_rolling_back => {
                 let error = format!("{worker} was lost before it changed anything");
                 let code = FailureCode::WorkerLost;
-                let failed = Failed { code, error, left: Left::Nothing, again: false };
+                let failed =
+                    AttemptFailure { code, error, effects: RemainingEffects::None, is_retryable: false };
                 self.record_failure(attempt, &failed, lease).await
             }
-            Settled::Everything if !is_rolling_back && !is_automatic => {
+            AttemptOutcome::Applied if !is_rolling_back && !is_automatic => {
                 let error = format!(
                     "OUTCOME_UNKNOWN: {worker} was lost after it had made all changes, but before it reported success"
                 );
                 let code = FailureCode::OutcomeUnknown;
-                let failed = Failed { code, error, left: Left::Unknown, again: false };
-                attempt.executor.forget(task_id, run.attempt).await;
+                let failed =
+                    AttemptFailure { code, error, effects: RemainingEffects::Unknown, is_retryable: false };
+                attempt.executor.clean_up(task_id, run.attempt).await;
                 self.record_failure(attempt, &failed, lease).await
             }
             _ => {
-                self.report(lease, || self.reviews.begin_recovery_rollback(task_id, number)).await?;
+                self.report(lease, || self.tasks.begin_recovery_rollback(task_id, number)).await?;
                 self.roll_back(attempt, run, stash, lease).await
             }
         }
@@ -349,8 +362,8 @@ fn is_stop_overdue(stopped_at: Option<Moment>, lease_until: Moment, now: Moment)
 }
 
 /// Whether a failed task, which cannot be stopped any more, has waited long enough for a worker that continues its rollback.
-fn is_rollback_overdue(state: State, lease_until: Moment, now: Moment) -> bool {
-    state == State::Failed && lease_until.plus_ms(ROLLBACK_GRACE_MS) <= now
+fn is_rollback_overdue(state: TaskState, lease_until: Moment, now: Moment) -> bool {
+    state == TaskState::Failed && lease_until.plus_ms(ROLLBACK_GRACE_MS) <= now
 }
 
 /// Whether the worker was lost during a rollback.
@@ -366,9 +379,13 @@ mod tests {
     fn rollback_of_a_failed_task_does_not_wait_for_ever() {
         let lease_until = Moment::from_micros(1_000);
         let deadline = lease_until.plus_ms(ROLLBACK_GRACE_MS);
-        assert!(is_rollback_overdue(State::Failed, lease_until, deadline));
-        assert!(!is_rollback_overdue(State::Failed, lease_until, lease_until.plus_ms(ROLLBACK_GRACE_MS - 1)));
-        assert!(!is_rollback_overdue(State::Applying, lease_until, deadline), "it can still be stopped");
+        assert!(is_rollback_overdue(TaskState::Failed, lease_until, deadline));
+        assert!(!is_rollback_overdue(
+            TaskState::Failed,
+            lease_until,
+            lease_until.plus_ms(ROLLBACK_GRACE_MS - 1)
+        ));
+        assert!(!is_rollback_overdue(TaskState::Applying, lease_until, deadline), "it can still be stopped");
     }
 
     #[test]

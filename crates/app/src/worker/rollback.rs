@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::task::Begin;
-use ade_executors::{Executor, Halt, Run};
+use ade_domain::task::AttemptStart;
+use ade_executors::{Executor, Run, StopReason};
 use ade_store::BlobError;
 use ade_store::database::StoredTask;
 use tokio::task::spawn_blocking;
@@ -30,8 +30,8 @@ impl Worker {
             return Ok(());
         }
         // A rollback is not ended by what halted the run, but by the loss of the lease.
-        let (halt, halted) = lease.halted.another();
-        let run = Run { halted, ..run.clone() };
+        let (halt, halted) = lease.halted.with_same_lease();
+        let run = Run { stop: halted, ..run.clone() };
         let timeout = Duration::from_secs(attempt.task.config.timeout_seconds.into());
         let rolled_back = {
             let work = self.while_relaying(attempt, &run.output, attempt.executor.roll_back(&run, stash));
@@ -39,8 +39,8 @@ impl Worker {
             let halting = async {
                 tokio::select! {
                     biased;
-                    () = lease.halted.lost() => Halt::Lost,
-                    () = tokio::time::sleep(timeout) => Halt::TimedOut,
+                    () = lease.halted.wait_lease_lost() => StopReason::LeaseLost,
+                    () = tokio::time::sleep(timeout) => StopReason::TimedOut,
                 }
             };
             tokio::select! {
@@ -59,10 +59,10 @@ impl Worker {
                 return Ok(());
             }
             // It is not retried automatically.
-            attempt.executor.forget(task_id, run.attempt).await;
+            attempt.executor.clean_up(task_id, run.attempt).await;
         }
-        let rolled_back = rolled_back.map_err(|failure| self.secrets.hide(&failure.message));
-        self.report(lease, || self.reviews.rolled_back(task_id, attempt.number, &rolled_back)).await
+        let rolled_back = rolled_back.map_err(|failure| self.secrets.redact(&failure.message));
+        self.report(lease, || self.tasks.rolled_back(task_id, attempt.number, &rolled_back)).await
     }
 
     /// Rolls back what a failed task left behind, on request of an administrator.
@@ -84,9 +84,12 @@ impl Worker {
             };
             // If it is missing, the executor reports that nothing can be rolled back.
             let stash = stash?.unwrap_or_default();
-            let begin =
-                Begin { worker: self.name.clone(), grants: locks.grants(), lease_until: self.lease_until() };
-            let number = self.reviews.begin_roll_back(task_id, &begin).await?;
+            let begin = AttemptStart {
+                worker: self.name.clone(),
+                grants: locks.grants(),
+                lease_until: self.lease_until(),
+            };
+            let number = self.tasks.begin_roll_back(task_id, &begin).await?;
             let lease = self.guard_lease(task_id, number, &locks, since);
             let attempt = Attempt { task, number, locks: &locks, executor };
             let run = Run { attempt: attempt_with_effects(task), ..attempt.run(self.log_output(), &lease) };
@@ -105,7 +108,7 @@ impl Worker {
         let read = spawn_blocking(move || blobs.get(&key, MAX_STASH_BYTES)).await;
         match read.map_err(Error::unavailable)? {
             Ok(stash) => Ok(Some(stash)),
-            Err(BlobError::Missing(_)) => Ok(None),
+            Err(BlobError::NotFound(_)) => Ok(None),
             Err(error) => Err(Error::unavailable(error)),
         }
     }
@@ -115,5 +118,5 @@ impl Worker {
 pub(super) fn attempt_with_effects(task: &StoredTask) -> u64 {
     let Some(execution) = &task.execution else { return 0 };
     let by_stash = || execution.stash_key.as_deref()?.rsplit('/').next()?.parse().ok();
-    execution.effects_of.or_else(by_stash).unwrap_or(execution.attempt)
+    execution.effects_attempt.or_else(by_stash).unwrap_or(execution.attempt)
 }

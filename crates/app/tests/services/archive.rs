@@ -6,15 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_app::jobs::Archives;
+use ade_app::jobs::ArchiveService;
 use ade_app::{Caller, Error};
-use ade_domain::approval::quorum::Status;
+use ade_domain::approval::quorum::RequirementStatus;
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_domain::task::{Execution, ExecutionResult, Phase, State};
+use ade_domain::task::{Execution, ExecutionResult, Phase, TaskState};
 use ade_domain::{Clock, Moment};
-use ade_store::database::{ArchiveKind, Commit, Leaving, LeftOut, StoredTask, TaskFilter, Write};
+use ade_store::database::{ArchiveKind, Commit, SkippedTasks, StoredTask, TaskFilter, TaskRemoval, Write};
 use ade_store::{Blobs, Database, DatabaseError};
-use ade_testkit::folder::everything;
+use ade_testkit::folder::snapshot;
 use tempfile::TempDir;
 
 use crate::fixture::{Fixture, approval_of, caller, on_both_databases, reject, submitted};
@@ -54,23 +54,23 @@ impl ArchiveFixture {
     }
 
     fn blobs(&self) -> Blobs {
-        Blobs::in_folder(self.folder.path()).expect("opens")
+        Blobs::open_folder(self.folder.path()).expect("opens")
     }
 
     /// The archive service of another process.
-    async fn archives(&self) -> Archives {
+    async fn archives(&self) -> ArchiveService {
         let database = match &self.base.url {
-            Some(url) => Database::on_postgres(url).await.expect("opens"),
+            Some(url) => Database::open_postgres(url).await.expect("opens"),
             None => self.base.database.clone(),
         };
-        Archives { record: database, blobs: self.blobs(), clock: Arc::new(self.base.clock.clone()) }
+        ArchiveService { database, blobs: self.blobs(), clock: Arc::new(self.base.clock.clone()) }
     }
 
     /// A task that rob rejected.
     async fn rejected(&self) -> StoredTask {
         let service = self.base.service();
         let task = submitted(&service, "one").await;
-        service.respond(approval_of(&task, "rob"), &reject(), &rob()).await.expect("rejected")
+        service.decide(approval_of(&task, "rob"), &reject(), &rob()).await.expect("rejected")
     }
 
     /// A task that was executed, failed, and has a long output.
@@ -79,8 +79,8 @@ impl ArchiveFixture {
         let mut task = self.base.task(&task_id).await;
         let (expected, at) = (Some(task.revision), self.now());
         task.revision += 1;
-        task.state = State::Failed;
-        task.since.insert(State::Failed, at);
+        task.state = TaskState::Failed;
+        task.entered_at.insert(TaskState::Failed, at);
         task.execution = Some(Execution {
             attempt: 2,
             worker: "w".to_owned(),
@@ -95,12 +95,12 @@ impl ArchiveFixture {
             output_key: Some(format!("output/{task_id}/2")),
             error: None,
             code: None,
-            effects_of: None,
+            effects_attempt: None,
             stash_key: Some(format!("stash/{task_id}/2")),
             rolled_back: None,
             retry_count: 0,
             stop: None,
-            undo: None,
+            rollback: None,
         });
         for (key, bytes) in [("output", 2), ("output", 1), ("stash", 1), ("stash", 2)] {
             let key = format!("{key}/{task_id}/{bytes}");
@@ -116,7 +116,7 @@ impl ArchiveFixture {
     }
 
     fn files(&self) -> BTreeSet<String> {
-        let files = everything(self.folder.path()).into_iter().filter(|(_, (_, content))| content.is_some());
+        let files = snapshot(self.folder.path()).into_iter().filter(|(_, (_, content))| content.is_some());
         files.map(|(name, _)| name).collect()
     }
 }
@@ -129,7 +129,7 @@ fn admin() -> Caller {
     caller("eve", &[ADMIN])
 }
 
-async fn list(archives: &Archives) -> Vec<(ArchiveKind, u64, String)> {
+async fn list(archives: &ArchiveService) -> Vec<(ArchiveKind, u64, String)> {
     let all = archives.list(None, 100, &admin()).await.expect("listed");
     all.into_iter().map(|archive| (archive.kind, archive.items, archive.archive_id)).collect()
 }
@@ -146,7 +146,7 @@ async fn reviewers_see_tasks_until_the_tasks_are_archived(base: Fixture) {
     let seen = service.task(task_id, &rob()).await.expect("visible to the reviewer");
     assert_eq!(seen.approvals, []);
     assert_eq!(seen.progress(), task.progress());
-    assert_eq!(seen.progress()[0].status, Status::Unsatisfied, "rob rejected it");
+    assert_eq!(seen.progress()[0].status, RequirementStatus::Unsatisfied, "rob rejected it");
     let listed = service.tasks(TaskFilter::default(), None, 10, &rob()).await.expect("listed");
     assert_eq!(listed, [seen]);
     let other = service.task(task_id, &caller("sue", &[REVIEWER])).await;
@@ -163,11 +163,11 @@ async fn reviewers_see_tasks_until_the_tasks_are_archived(base: Fixture) {
         unreachable!("{all:?}")
     };
     let early = archives.restore(requests, &admin()).await.expect("requested");
-    assert_eq!((early.items, early.left_out), (0, LeftOut { outdated: 0, away: 1 }));
+    assert_eq!((early.items, early.left_out), (0, SkippedTasks { outdated: 0, still_archived: 1 }));
     assert_eq!(archives.restore(tasks, &admin()).await.expect("exists").items, 1);
     assert!(service.task(task_id, &rob()).await.is_ok(), "visible to the reviewer");
     let back = archives.restore(requests, &admin()).await.expect("exists");
-    assert_eq!((back.items, back.left_out), (1, LeftOut::default()));
+    assert_eq!((back.items, back.left_out), (1, SkippedTasks::default()));
     let seen = service.task(task_id, &rob()).await.expect("exists");
     assert_eq!(seen.approvals, task.approvals);
     let actions = fixture.base.audit_actions(None).await;
@@ -200,7 +200,7 @@ async fn restored_tasks_are_archived_again_after_a_month(base: Fixture) {
     assert_eq!(archives.archive_old().await, Ok(1));
     let (_, _, second) = list(&archives).await.remove(0);
     let old = archives.restore(&first, &admin()).await.expect("exists");
-    assert_eq!((old.items, old.left_out), (0, LeftOut { outdated: 1, away: 0 }));
+    assert_eq!((old.items, old.left_out), (0, SkippedTasks { outdated: 1, still_archived: 0 }));
     assert!(!fixture.exists(&task).await, "an outdated task is not restored");
     assert_eq!(archives.restore(&second, &admin()).await.expect("exists").items, 1);
     assert_eq!(fixture.base.task(&task.task_id).await, now);
@@ -265,15 +265,15 @@ async fn crash_while_archiving_loses_nothing_and_leaves_nothing(base: Fixture) {
     // A crash before unneeded blobs are removed, and another one while they are removed.
     fixture.base.clock.advance(3 * DAY);
     let before = fixture.now();
-    let doomed = database.doomed_blobs(before, 100).await.expect("requested");
+    let doomed = database.take_orphaned_blobs(before, 100).await.expect("requested");
     assert_eq!(doomed.len(), 3, "the archive file, the stash and the output: {doomed:?}");
-    archives.blobs.remove_within(&doomed[0]).expect("removed");
+    archives.blobs.remove_prefix(&doomed[0]).expect("removed");
     assert_eq!(archives.archive_old().await, Ok(0));
     let files = fixture.files();
     let is_over =
         |name: &String| name.starts_with("stash/") || name.starts_with("output/") || name.contains("dead");
     assert!(!files.iter().any(is_over), "{files:?}");
-    assert!(database.doomed_blobs(before, 100).await.expect("requested").is_empty());
+    assert!(database.take_orphaned_blobs(before, 100).await.expect("requested").is_empty());
     assert_eq!(
         archives.restore(&all[0].2, &admin()).await.expect("exists").items,
         1,
@@ -284,12 +284,12 @@ async fn crash_while_archiving_loses_nothing_and_leaves_nothing(base: Fixture) {
     let late = archives.list(None, 1, &admin()).await.expect("listed").remove(0);
     let late = ade_store::database::Archive { key: "archive/tasks/late.gz".to_owned(), ..late };
     database.announce_blob(&late.key, fixture.now()).await.expect("announced");
-    let item = database.archived(ArchiveKind::Tasks, task_id).await.expect("read").expect("exists");
+    let item = database.load_for_archive(ArchiveKind::Tasks, task_id).await.expect("read").expect("exists");
     fixture.base.clock.advance(3 * DAY);
-    let ends = database.doomed_blobs(fixture.now(), 100).await.expect("requested");
+    let ends = database.take_orphaned_blobs(fixture.now(), 100).await.expect("requested");
     assert_eq!(ends.first(), Some(&late.key));
-    let leaving = vec![Leaving::of(ArchiveKind::Tasks, &late.archive_id, &item)];
-    let refused = database.take_out(late, leaving).await;
+    let leaving = vec![TaskRemoval::new(ArchiveKind::Tasks, &late.archive_id, &item)];
+    let refused = database.remove_archived(late, leaving).await;
     assert!(matches!(refused, Err(DatabaseError::Conflict { .. })), "{refused:?}");
     assert!(fixture.exists(&task).await);
 }
@@ -298,7 +298,7 @@ async fn archives_output_and_removes_rollback_data(base: Fixture) {
     let fixture = ArchiveFixture::of(base).await;
     let (task, archives) = (fixture.failed().await, fixture.archives().await);
     let task_id = task.task_id.as_str();
-    let old = archives.blobs.unfinished("output-of-a-crash");
+    let old = archives.blobs.temp_path("output-of-a-crash");
     std::fs::write(&old, "half").expect("written");
     let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(LONG_AGO);
     std::fs::File::open(&old).and_then(|file| file.set_modified(long_ago)).expect("modification time set");

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_app::tasks::{Imagined, TaskService};
+use ade_app::tasks::{SimulationInput, TaskService};
 use ade_domain::approval::policy::{AutoApprove, Priority, default_policy};
-use ade_domain::lock::{Acquire, Holder, LockCommand, Mode, RequestKey};
+use ade_domain::lock::{Acquisition, Holder, LockCommand, LockMode, RequestKey};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_domain::task::{LockPreview, Resource, ResourceMode, State};
+use ade_domain::task::{LockPreview, Resource, ResourceMode, TaskState};
 use ade_store::database::StoredTask;
 use ade_store::{Coordination, EmbeddedCoordination};
 use serde_json::json;
@@ -24,7 +24,7 @@ async fn raises_priority_of_waiting_requests_in_a_backlog(fixture: Fixture) {
     fixture.add_user("ann", &[AUTHOR]).await;
     fixture.add_user("rob", &[REVIEWER]).await;
     let (rules, service, max) = (fixture.rules(), fixture.service(), caller("max", &[ADMIN]));
-    rules.set("approval:default_timeout", json!(400), &max).await.expect("set");
+    rules.set_setting("approval:default_timeout", json!(400), &max).await.expect("set");
     let old = submitted(&service, "old").await;
     let risk = u32::from(old.risk_score());
     fixture.clock.advance(Duration::from_secs(150));
@@ -35,22 +35,23 @@ async fn raises_priority_of_waiting_requests_in_a_backlog(fixture: Fixture) {
         assert_eq!(approval.score, risk * 10 + approval.priority.bonus());
         approval.priority
     };
-    assert_eq!(service.work_off().await, Ok(0), "there is no backlog");
-    rules.set("approval:backlog_threshold", json!(1), &max).await.expect("set");
+    assert_eq!(service.process_timeouts().await, Ok(0), "there is no backlog");
+    rules.set_setting("approval:backlog_threshold", json!(1), &max).await.expect("set");
     // Three processes at once: each step happens once.
     let others = [fixture.other_process().await, fixture.other_process().await];
-    let done = tokio::join!(service.work_off(), others[0].work_off(), others[1].work_off());
+    let done =
+        tokio::join!(service.process_timeouts(), others[0].process_timeouts(), others[1].process_timeouts());
     assert!(done.0.is_ok() && done.1.is_ok() && done.2.is_ok(), "{done:?}");
     assert_eq!((priority(&old).await, priority(&new).await), (Priority::High, Priority::Normal));
-    assert_eq!(service.work_off().await, Ok(0), "once");
+    assert_eq!(service.process_timeouts().await, Ok(0), "once");
     fixture.clock.advance(Duration::from_secs(100));
     // 250 of 400 seconds: the second quarter; 100 of 400: the first.
-    assert_eq!(service.work_off().await, Ok(2));
+    assert_eq!(service.process_timeouts().await, Ok(2));
     assert_eq!((priority(&old).await, priority(&new).await), (Priority::Urgent, Priority::High));
     let actions = fixture.audit_actions(Some(&old.task_id)).await;
     assert_eq!(actions.iter().filter(|action| *action == "approval.raise").count(), 2);
     fixture.clock.advance(Duration::from_secs(60));
-    assert_eq!(service.work_off().await, Ok(0), "urgent is the highest priority");
+    assert_eq!(service.process_timeouts().await, Ok(0), "urgent is the highest priority");
     let entries = fixture.entries().await;
     let raised = entries.iter().find(|entry| entry.action == "approval.raise").expect("audited");
     assert_eq!((&raised.who.user_id, raised.object_type.as_str()), (&None, "approval"));
@@ -82,37 +83,37 @@ async fn auto_approves_low_risk_in_a_backlog_if_policies_allow_it(fixture: Fixtu
         let task = service.create(draft, &ann).await.expect("created");
         service.submit(&task.task_id, &ann).await.expect("submitted").task
     };
-    assert_eq!(submit("lax").await.state, State::Reviewing);
-    rules.set("approval:backlog_threshold", json!(0), &max).await.expect("set");
-    assert_eq!(submit("lax").await.state, State::Reviewing, "the flag is off");
-    rules.switch("auto_approve_low_risk", true, &max).await.expect("enabled");
+    assert_eq!(submit("lax").await.state, TaskState::Reviewing);
+    rules.set_setting("approval:backlog_threshold", json!(0), &max).await.expect("set");
+    assert_eq!(submit("lax").await.state, TaskState::Reviewing, "the flag is off");
+    rules.set_feature("auto_approve_low_risk", true, &max).await.expect("enabled");
     // 0.3 × 100: without a preview, and without resources.
-    assert_eq!(submit("lax").await.state, State::Reviewing, "its level is MEDIUM");
+    assert_eq!(submit("lax").await.state, TaskState::Reviewing, "its level is MEDIUM");
     rules
-        .set("risk:thresholds", json!({ "medium": 31, "high": 50, "critical": 75 }), &max)
+        .set_setting("risk:thresholds", json!({ "medium": 31, "high": 50, "critical": 75 }), &max)
         .await
         .expect("set");
     let passed = submit("lax").await;
-    assert_eq!(passed.state, State::Approved);
+    assert_eq!(passed.state, TaskState::Approved);
     let why = passed.auto_approved.expect("has a reason");
     assert!(
         why.starts_with("approved automatically at level LOW") && why.ends_with("lax: the risk is low"),
         "{why}"
     );
-    assert_eq!(submit("strict").await.state, State::Reviewing, "the policy has no automatic approval");
-    assert_eq!(submit("own").await.state, State::Reviewing, "the other conditions still apply");
-    assert_eq!(submit("other").await.state, State::Reviewing, "the default policy needs a reviewer");
-    assert_eq!(submit("lax").await.state, State::Approved);
-    rules.set("approval:backlog_threshold", json!(1_000), &max).await.expect("set");
-    assert_eq!(submit("lax").await.state, State::Reviewing, "there is no backlog any more");
+    assert_eq!(submit("strict").await.state, TaskState::Reviewing, "the policy has no automatic approval");
+    assert_eq!(submit("own").await.state, TaskState::Reviewing, "the other conditions still apply");
+    assert_eq!(submit("other").await.state, TaskState::Reviewing, "the default policy needs a reviewer");
+    assert_eq!(submit("lax").await.state, TaskState::Approved);
+    rules.set_setting("approval:backlog_threshold", json!(1_000), &max).await.expect("set");
+    assert_eq!(submit("lax").await.state, TaskState::Reviewing, "there is no backlog any more");
 }
 
 async fn hold(locks: &Arc<dyn Coordination>, lock: &str, agent: &str) {
-    let acquire = Acquire {
+    let acquire = Acquisition {
         holder: Holder::new(agent, None).expect("valid name"),
-        request: RequestKey::once(1),
-        remember: false,
-        mode: Mode::Exclusive,
+        request: RequestKey::from_nonce(1),
+        leave_tombstone: false,
+        mode: LockMode::Exclusive,
         ttl_ms: 30_000,
         claimed: true,
         wait: None,
@@ -120,7 +121,7 @@ async fn hold(locks: &Arc<dyn Coordination>, lock: &str, agent: &str) {
         priority: 0,
     };
     let commands = vec![(lock.parse().expect("valid name"), LockCommand::Acquire(acquire))];
-    locks.commands(commands).await.expect("reachable");
+    locks.execute_commands(commands).await.expect("reachable");
 }
 
 async fn previews_needed_locks_and_their_holders(fixture: Fixture) {
@@ -128,7 +129,7 @@ async fn previews_needed_locks_and_their_holders(fixture: Fixture) {
     fixture.add_user("rob", &[REVIEWER]).await;
     let folder = tempfile::tempdir().expect("temporary folder");
     let clock = Arc::new(fixture.clock.clone());
-    let options = ade_store::embedded::Options::default();
+    let options = ade_store::embedded::EmbeddedOptions::default();
     let locks: Arc<dyn Coordination> =
         Arc::new(EmbeddedCoordination::open(folder.path(), options, clock.clone()).expect("opens"));
     let resource =
@@ -150,7 +151,7 @@ async fn previews_needed_locks_and_their_holders(fixture: Fixture) {
         lock: lock.to_owned(),
         mode,
         holders: holders.iter().map(|holder| (*holder).to_owned()).collect(),
-        waiting: 0,
+        queue_length: 0,
         expected_wait_seconds: wait,
         unavailable: false,
     };
@@ -160,7 +161,7 @@ async fn previews_needed_locks_and_their_holders(fixture: Fixture) {
     assert_eq!(task.lock_preview, [own, users.clone(), orders.clone()]);
     assert_eq!(fixture.task(id).await, task);
     fixture.clock.advance(Duration::from_secs(10));
-    let input = Imagined {
+    let input = SimulationInput {
         authors: None,
         config: draft.config.clone(),
         metadata: draft.metadata.clone(),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ade_app::audit::{Checkpoint, LedgerError, Signer, verify};
+use ade_app::audit::{AuditLogError, Checkpoint, Signer, verify};
 use ade_domain::Moment;
 use ade_domain::audit::{AuditActor, AuditBody};
 use ade_store::Database;
@@ -29,7 +29,7 @@ fn now() -> Moment {
 impl Log {
     async fn on_sqlite() -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let database = Database::in_folder(folder.path()).await.expect("opens");
+        let database = Database::open_sqlite(folder.path()).await.expect("opens");
         Self::filled(database, folder, None).await
     }
 
@@ -37,7 +37,7 @@ impl Log {
         let server = SERVER.get_or_init(|| async { Postgres::start().expect("starts") }).await;
         let name = format!("t{}", uuid::Uuid::now_v7().simple());
         server.create_database(&name).expect("created");
-        let database = Database::on_postgres(&server.url(&name)).await.expect("opens");
+        let database = Database::open_postgres(&server.url(&name)).await.expect("opens");
         Self::filled(database, tempfile::tempdir().expect("temporary folder"), Some(name)).await
     }
 
@@ -68,7 +68,7 @@ impl Log {
             };
             self.database.commit(Commit { audit: vec![body], ..Commit::default() }).await.expect("written");
         }
-        self.database.number("test", now(), 1_000, 1_000).await.expect("numbered");
+        self.database.assign_numbers("test", now(), 1_000, 1_000).await.expect("numbered");
     }
 
     /// Changes the log as the owner of the database could, who disables the triggers first.
@@ -90,7 +90,7 @@ impl Log {
 
     async fn broken_at(&self, checkpoint: Option<&Checkpoint>) -> u64 {
         match verify(&self.database, checkpoint).await {
-            Err(LedgerError::Broken(broken)) => broken.number,
+            Err(AuditLogError::Broken(broken)) => broken.number,
             other => unreachable!("{other:?}"),
         }
     }
@@ -166,7 +166,7 @@ async fn rejects_forged_checkpoint(log: Log) {
     let checkpoint = log.signer.checkpoint(&log.database, None, now()).await.expect("signed");
     let mut forged = checkpoint.clone();
     forged.head.number = 3;
-    assert!(matches!(verify(&log.database, Some(&forged)).await, Err(LedgerError::Forged)));
+    assert!(matches!(verify(&log.database, Some(&forged)).await, Err(AuditLogError::InvalidSignature)));
     forged.signature = "00".to_owned();
     assert!(!forged.is_signed());
     // The key is reused, and only its owner can read it.
@@ -178,5 +178,5 @@ async fn rejects_forged_checkpoint(log: Log) {
         std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).expect("exists").permissions());
     assert_eq!(mode & 0o777, 0o600);
     std::fs::write(&file, "not a key").expect("written");
-    assert!(matches!(Signer::open(&file), Err(LedgerError::Key(..))));
+    assert!(matches!(Signer::open(&file), Err(AuditLogError::InvalidKey(..))));
 }

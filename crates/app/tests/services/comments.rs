@@ -1,13 +1,13 @@
 //! Lists, comments, and resubmission of rejected tasks.
 
 use ade_app::Error;
-use ade_app::tasks::{TaskAction, Whose};
+use ade_app::tasks::{ApprovalOwner, TaskAction};
 use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::policy::default_policy;
 use ade_domain::people::{ADMIN, AUDITOR, AUTHOR, REVIEWER, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
-use ade_domain::task::State;
+use ade_domain::task::TaskState;
 use ade_store::database::TaskFilter;
 
 use crate::fixture::{Fixture, approval_of, approve, caller, draft, on_both_databases, reject, submitted};
@@ -53,7 +53,7 @@ async fn lists_only_visible_tasks(fixture: Fixture) {
     // The filter cannot widen what a caller sees.
     let for_ann = TaskFilter { visible_to: Some(UserId::new("ann")), ..TaskFilter::default() };
     assert_eq!(list(for_ann, "eve", REVIEWER).await, [""; 0]);
-    let drafts = TaskFilter { state: Some(State::Draft), ..TaskFilter::default() };
+    let drafts = TaskFilter { state: Some(TaskState::Draft), ..TaskFilter::default() };
     assert_eq!(list(drafts, "ann", AUTHOR).await, ids[4..]);
     let tagged = TaskFilter { tag: Some("t1".to_owned()), ..TaskFilter::default() };
     assert_eq!(list(tagged, "rob", REVIEWER).await, [ids[1].clone(), ids[3].clone()]);
@@ -80,23 +80,26 @@ async fn only_admins_and_auditors_list_approvals_of_others(fixture: Fixture) {
     let service = fixture.service();
     let task = submitted(&service, "one").await;
     let rob = caller("rob", &[REVIEWER]);
-    let (of_rob, pending) = (Whose::Of(UserId::new("rob")), Some(ApprovalStatus::Pending));
-    let own = service.approvals(&Whose::Own, pending, None, 50, &rob).await.expect("listed");
+    let (of_rob, pending) = (ApprovalOwner::User(UserId::new("rob")), Some(ApprovalStatus::Pending));
+    let own = service.approvals(&ApprovalOwner::Caller, pending, None, 50, &rob).await.expect("listed");
     assert_eq!(own.len(), 1);
     assert_eq!(own[0].approval_id, approval_of(&task, "rob"));
     assert_eq!(service.approvals(&of_rob, None, None, 50, &rob).await, Ok(own.clone()));
     let forbidden = Err(Error::Refused(Refusal::Forbidden));
     let sue = caller("sue", &[REVIEWER]);
     assert_eq!(service.approvals(&of_rob, None, None, 50, &sue).await, forbidden);
-    assert_eq!(service.approvals(&Whose::Anybody, None, None, 50, &sue).await, forbidden);
+    assert_eq!(service.approvals(&ApprovalOwner::Anyone, None, None, 50, &sue).await, forbidden);
     for role in [ADMIN, AUDITOR] {
         let max = caller("max", &[role]);
         assert_eq!(service.approvals(&of_rob, None, None, 50, &max).await, Ok(own.clone()));
-        let all = service.approvals(&Whose::Anybody, None, None, 50, &max).await.expect("listed");
+        let all = service.approvals(&ApprovalOwner::Anyone, None, None, 50, &max).await.expect("listed");
         assert_eq!(all.len(), 2);
         let after = Some((all[0].score, all[0].approval_id.clone()));
-        assert_eq!(service.approvals(&Whose::Anybody, None, after, 50, &max).await, Ok(all[1..].to_vec()));
-        assert_eq!(service.approvals(&Whose::Own, None, None, 50, &max).await, Ok(Vec::new()));
+        assert_eq!(
+            service.approvals(&ApprovalOwner::Anyone, None, after, 50, &max).await,
+            Ok(all[1..].to_vec())
+        );
+        assert_eq!(service.approvals(&ApprovalOwner::Caller, None, None, 50, &max).await, Ok(Vec::new()));
     }
     let (seen, request) = service.approval(&own[0].approval_id, &rob).await.expect("visible");
     assert_eq!((&seen, &request), (&task, &own[0]));
@@ -121,10 +124,10 @@ async fn participants_comment_until_the_task_ends(fixture: Fixture) {
     }
     let now = fixture.task(id).await;
     assert_eq!(now.task, task.task, "a comment changes nothing");
-    let task = service.respond(approval_of(&task, "rob"), &approve(), &rob).await.expect("approved");
+    let task = service.decide(approval_of(&task, "rob"), &approve(), &rob).await.expect("approved");
     service.comment(id, "approved", &rob).await.expect("commented");
     assert_eq!(fixture.task(id).await.approval_ends_at, task.approval_ends_at);
-    service.act(id, &TaskAction::Cancel { reason: None }, &ann).await.expect("cancelled");
+    service.perform(id, &TaskAction::Cancel { reason: None }, &ann).await.expect("cancelled");
     let late = service.comment(id, "too late", &rob).await;
     assert!(matches!(late, Err(Error::Refused(Refusal::InvalidTransition(_)))), "{late:?}");
     let comments = service.comments(id, &rob).await.expect("visible");
@@ -151,7 +154,7 @@ async fn comment_racing_a_decision_is_stored_before_it_or_refused(fixture: Fixtu
         let against = reject();
         let (commented, rejected) = tokio::join!(
             other.comment(id, "wait", &ann),
-            service.respond(approval_of(&task, "rob"), &against, &rob)
+            service.decide(approval_of(&task, "rob"), &against, &rob)
         );
         let rejected = rejected.expect("a comment does not block a decision");
         let comments = match commented {
@@ -181,7 +184,7 @@ async fn authors_of_the_original_cannot_decide_on_a_resubmission(fixture: Fixtur
     let early = service.resubmit(id, &ann).await;
     assert!(matches!(early, Err(Error::Refused(Refusal::InvalidTransition(_)))));
     let old = service.submit(id, &ann).await.expect("submitted");
-    let old = service.respond(approval_of(&old, "rob"), &reject(), &rob).await.expect("rejected");
+    let old = service.decide(approval_of(&old, "rob"), &reject(), &rob).await.expect("rejected");
     // Neither the reviewer who rejected it, nor an administrator.
     for (name, roles) in [("rob", &[REVIEWER, AUTHOR][..]), ("max", &[ADMIN])] {
         let refused = service.resubmit(id, &caller(name, roles)).await;
@@ -189,18 +192,17 @@ async fn authors_of_the_original_cannot_decide_on_a_resubmission(fixture: Fixtur
     }
     let copy = service.resubmit(id, &caller("sam", &[AUTHOR])).await.expect("by an author");
     assert_eq!(copy.predecessor.as_deref(), Some(id.as_str()));
-    assert_eq!((copy.state, copy.revision), (State::Draft, 1));
+    assert_eq!((copy.state, copy.revision), (TaskState::Draft, 1));
     assert_eq!(copy.author_id, UserId::new("sam"));
     assert_eq!(copy.digest, old.digest);
     assert_eq!((&copy.preview, &copy.metadata.tags), (&old.preview, &old.metadata.tags));
     assert!(copy.author_set.contains(&UserId::new("ann")));
     assert_eq!(fixture.task(&copy.task_id).await, copy);
-    assert_eq!(fixture.task(id).await.state, State::Rejected);
+    assert_eq!(fixture.task(id).await.state, TaskState::Rejected);
     let copy = service.submit(&copy.task_id, &caller("sam", &[AUTHOR])).await.expect("submitted");
     let reviewers: Vec<&str> = copy.approvals.iter().map(|approval| approval.reviewer_id.as_str()).collect();
     assert_eq!(reviewers, ["rob"]);
-    let own =
-        service.respond(approval_of(&copy, "rob"), &approve(), &caller("ann", &[REVIEWER, ADMIN])).await;
+    let own = service.decide(approval_of(&copy, "rob"), &approve(), &caller("ann", &[REVIEWER, ADMIN])).await;
     assert!(matches!(own, Err(Error::Refused(Refusal::OwnTask { .. }))), "{own:?}");
     assert_eq!(fixture.audit_actions(Some(id)).await.last().map(String::as_str), Some("task.resubmit"));
     assert_eq!(fixture.audit_actions(Some(&copy.task_id)).await[0], "task.create");
@@ -213,7 +215,7 @@ async fn token_creator_cannot_decide_on_a_change(fixture: Fixture) {
     let (service, ann) = (fixture.service(), caller("ann", &[AUTHOR]));
     let task = submitted(&service, "one").await;
     let mut by_token = ann;
-    by_token.token_made_by = Some(UserId::new("rob"));
+    by_token.token_created_by = Some(UserId::new("rob"));
     let changed = service.modify(
         &task.task_id,
         |task| {
@@ -228,7 +230,7 @@ async fn token_creator_cannot_decide_on_a_change(fixture: Fixture) {
         .task
         .approvals
         .iter()
-        .filter(|approval| approval.is_answerable())
+        .filter(|approval| approval.is_decidable())
         .map(|approval| approval.reviewer_id.as_str())
         .collect();
     assert_eq!(open, ["sue"], "rob created the token of the change");

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ade_app::rules::StoredPolicy;
-use ade_app::tasks::{Draft, Response, TaskService};
+use ade_app::tasks::{DecisionInput, TaskDraft, TaskService};
 use ade_app::{Caller, IdempotentRequest, Outcome, RuleService};
 use ade_domain::Moment;
 use ade_domain::approval::policy::Policy;
 use ade_domain::approval::{Approval, DecisionKind};
-use ade_domain::audit::{AuditActor, AuditBody, Walk};
+use ade_domain::audit::{AuditActor, AuditBody, ChainVerifier};
 use ade_domain::people::{AUTHOR, User, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::task::{Config, Metadata, Preview, RollbackStrategy};
@@ -32,7 +32,7 @@ pub(crate) struct Fixture {
 impl Fixture {
     pub(crate) async fn on_sqlite() -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let database = Database::in_folder(folder.path()).await.expect("opens");
+        let database = Database::open_sqlite(folder.path()).await.expect("opens");
         Self { database, clock: clock(), url: None, _folder: Some(folder) }
     }
 
@@ -41,7 +41,7 @@ impl Fixture {
         let name = format!("t{}", uuid::Uuid::now_v7().simple());
         server.create_database(&name).expect("created");
         let url = server.url(&name);
-        let database = Database::on_postgres(&url).await.expect("opens");
+        let database = Database::open_postgres(&url).await.expect("opens");
         Self { database, clock: clock(), url: Some(url), _folder: None }
     }
 
@@ -60,7 +60,7 @@ impl Fixture {
     /// The task service of another process.
     pub(crate) async fn other_process(&self) -> TaskService {
         let database = match &self.url {
-            Some(url) => Database::on_postgres(url).await.expect("opens"),
+            Some(url) => Database::open_postgres(url).await.expect("opens"),
             None => self.database.clone(),
         };
         TaskService::new(database, Arc::new(self.clock.clone()), None)
@@ -76,7 +76,7 @@ impl Fixture {
     pub(crate) async fn add_policy(&self, policy: Policy) {
         let body = json!(StoredPolicy { active: Some(policy.clone()), draft: None });
         let document = StoredDocument { kind: DocumentKind::Policy, id: policy.name, revision: 1, body };
-        let writes = vec![Write::Thing { thing: document, expected: None }];
+        let writes = vec![Write::Document { document: document, expected: None }];
         self.database.commit(Commit { writes, ..Commit::default() }).await.expect("stored");
     }
 
@@ -88,15 +88,15 @@ impl Fixture {
 
     /// The entries of the audit log. Fails if the log is broken.
     pub(crate) async fn entries(&self) -> Vec<AuditBody> {
-        while self.service().number("test").await.expect("numbered") > 0 {}
-        let (mut walk, mut entries, mut after) = (Walk::new(None), Vec::new(), 0);
+        while self.service().sequence_log("test").await.expect("numbered") > 0 {}
+        let (mut walk, mut entries, mut after) = (ChainVerifier::new(None), Vec::new(), 0);
         loop {
-            let page = self.database.audit(&AuditFilter::default(), after, 1_000).await.expect("read");
+            let page = self.database.audit_rows(&AuditFilter::default(), after, 1_000).await.expect("read");
             let Some(last) = page.last() else { return entries };
             after = last.number;
             for row in &page {
                 let entry = row.entry().expect("valid entry");
-                walk.step(&entry).expect("unbroken chain");
+                walk.verify(&entry).expect("unbroken chain");
                 entries.push(entry.body);
             }
         }
@@ -125,11 +125,11 @@ pub(crate) fn caller(name: &str, roles: &[&str]) -> Caller {
         user: Some(user(name, roles)),
         agent_id: None,
         scopes,
-        token_made_by: None,
-        who,
+        token_created_by: None,
+        audit_actor: who,
         if_match: None,
-        ends_at: None,
-        keep: None,
+        token_expires_at: None,
+        idempotent_request: None,
     }
 }
 
@@ -142,13 +142,21 @@ pub(crate) fn with_key(caller: &Caller, key: &str) -> Caller {
         Outcome::Approval(task, id) => (200, json!({ "approval": id, "state": task.state })),
         Outcome::Batch(ids, tasks) => (200, json!({ "decided": ids.len(), "tasks": tasks.len() })),
         Outcome::Comment(comment) => (201, json!({ "comment": comment.comment_id })),
-        Outcome::Thing(document) => (200, json!({ "document": document.id, "revision": document.revision })),
-        Outcome::User(_) | Outcome::Token(_) | Outcome::Restored(_) | Outcome::Said => (500, json!(null)),
+        Outcome::Document(document) => {
+            (200, json!({ "document": document.id, "revision": document.revision }))
+        }
+        Outcome::User(_) | Outcome::Token(_) | Outcome::Restored(_) | Outcome::LogAppended => {
+            (500, json!(null))
+        }
     };
     let owner = "test".to_owned();
-    let request =
-        IdempotentRequest { owner, key: key.to_owned(), asked: String::new(), render: Arc::new(render) };
-    Caller { keep: Some(request), ..caller.clone() }
+    let request = IdempotentRequest {
+        owner,
+        key: key.to_owned(),
+        request_digest: String::new(),
+        render: Arc::new(render),
+    };
+    Caller { idempotent_request: Some(request), ..caller.clone() }
 }
 
 /// The same caller with an `If-Match` revision.
@@ -156,7 +164,7 @@ pub(crate) fn with_if_match(caller: &Caller, revision: u64) -> Caller {
     Caller { if_match: Some(revision), ..caller.clone() }
 }
 
-pub(crate) fn draft(description: &str) -> Draft {
+pub(crate) fn draft(description: &str) -> TaskDraft {
     let config = Config {
         task_type: "schema".to_owned(),
         version: "1".to_owned(),
@@ -168,15 +176,15 @@ pub(crate) fn draft(description: &str) -> Draft {
         timeout_seconds: 60,
         priority: 0,
     };
-    Draft { config, metadata: Metadata::default(), preview: Preview::none(), predecessor: None }
+    TaskDraft { config, metadata: Metadata::default(), preview: Preview::none(), predecessor: None }
 }
 
-pub(crate) fn approve() -> Response {
-    Response { action: DecisionKind::Approve, reason: None, digest: None }
+pub(crate) fn approve() -> DecisionInput {
+    DecisionInput { action: DecisionKind::Approve, reason: None, digest: None }
 }
 
-pub(crate) fn reject() -> Response {
-    Response { action: DecisionKind::Reject, reason: Some("not like this".to_owned()), digest: None }
+pub(crate) fn reject() -> DecisionInput {
+    DecisionInput { action: DecisionKind::Reject, reason: Some("not like this".to_owned()), digest: None }
 }
 
 pub(crate) async fn submitted(service: &TaskService, description: &str) -> StoredTask {
@@ -186,8 +194,7 @@ pub(crate) async fn submitted(service: &TaskService, description: &str) -> Store
 }
 
 pub(crate) fn approval_of<'a>(task: &'a StoredTask, reviewer: &str) -> &'a str {
-    let is_open =
-        |approval: &&Approval| approval.reviewer_id.as_str() == reviewer && approval.is_answerable();
+    let is_open = |approval: &&Approval| approval.reviewer_id.as_str() == reviewer && approval.is_decidable();
     &task.approvals.iter().find(is_open).expect("requested").approval_id
 }
 

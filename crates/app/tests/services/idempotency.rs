@@ -1,9 +1,9 @@
 //! Conditional requests with `If-Match`, and stored responses of idempotent requests.
 
 use ade_app::Error;
-use ade_app::tasks::{Batch, TaskAction};
+use ade_app::tasks::{DecisionBatch, TaskAction};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
-use ade_domain::task::State;
+use ade_domain::task::TaskState;
 use ade_store::database::StoredTask;
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ on_both_databases!(
 );
 
 async fn stored_response(fixture: &Fixture, key: &str) -> Option<Value> {
-    fixture.database.answer("test", key).await.expect("read").map(|answer| answer.body)
+    fixture.database.stored_response("test", key).await.expect("read").map(|answer| answer.body)
 }
 
 async fn rejects_stale_revision_with_the_current_one(fixture: Fixture) {
@@ -37,18 +37,18 @@ async fn rejects_stale_revision_with_the_current_one(fixture: Fixture) {
     assert_eq!(service.delete(id, &late).await, Err(Error::Stale { now }));
     assert_eq!(service.comment(id, "hm", &late).await, Err(Error::Stale { now }));
     let cancel = TaskAction::Cancel { reason: None };
-    assert_eq!(service.act(id, &cancel, &late).await, Err(Error::Stale { now }));
+    assert_eq!(service.perform(id, &cancel, &late).await, Err(Error::Stale { now }));
     let task = service.submit(id, &with_if_match(&ann, 1)).await.expect("current revision");
     // An approval request has a revision of its own.
     let request = approval_of(&task, "rob");
     assert_eq!(
-        service.respond(request, &approve(), &with_if_match(&rob, 7)).await,
+        service.decide(request, &approve(), &with_if_match(&rob, 7)).await,
         Err(Error::Stale { now: 1 })
     );
     let to = UserId::new("sue");
     assert_eq!(service.delegate(request, &to, &with_if_match(&rob, 7)).await, Err(Error::Stale { now: 1 }));
-    let task = service.respond(request, &approve(), &with_if_match(&rob, 1)).await.expect("current revision");
-    assert_eq!(task.state, State::Approved);
+    let task = service.decide(request, &approve(), &with_if_match(&rob, 1)).await.expect("current revision");
+    assert_eq!(task.state, TaskState::Approved);
 }
 
 async fn only_one_of_two_concurrent_changes_succeeds(fixture: Fixture) {
@@ -84,8 +84,9 @@ async fn stores_response_with_its_changes(fixture: Fixture) {
     let task = service.create(draft("one"), &with_key(&ann, "create")).await.expect("created");
     let id = task.task_id.as_str();
     assert_eq!(stored_response(&fixture, "create").await, Some(json!({ "task": id, "revision": 1 })));
-    let refused =
-        service.act(id, &TaskAction::ConfirmOverride, &with_key(&caller("max", &[ADMIN]), "refused")).await;
+    let refused = service
+        .perform(id, &TaskAction::ConfirmOverride, &with_key(&caller("max", &[ADMIN]), "refused"))
+        .await;
     assert!(refused.is_err());
     assert_eq!(stored_response(&fixture, "refused").await, None, "a refused request has no stored response");
     let task = service.submit(id, &with_key(&ann, "submit")).await.expect("submitted");
@@ -94,24 +95,25 @@ async fn stores_response_with_its_changes(fixture: Fixture) {
     let comment = service.comment(id, "hm", &with_key(&rob, "comment")).await.expect("commented");
     assert_eq!(stored_response(&fixture, "comment").await, Some(json!({ "comment": comment.comment_id })));
     let request = approval_of(&task, "rob").to_owned();
-    service.respond(&request, &approve(), &with_key(&rob, "approve")).await.expect("approved");
+    service.decide(&request, &approve(), &with_key(&rob, "approve")).await.expect("approved");
     let expected = json!({ "approval": request, "state": "APPROVED" });
     assert_eq!(stored_response(&fixture, "approve").await, Some(expected));
     let cancel = TaskAction::Cancel { reason: None };
-    let task = service.act(id, &cancel, &with_key(&ann, "cancel")).await.expect("cancelled");
+    let task = service.perform(id, &cancel, &with_key(&ann, "cancel")).await.expect("cancelled");
     let revision = task.revision;
     assert_eq!(stored_response(&fixture, "cancel").await, Some(json!({ "task": id, "revision": revision })));
     let task = submitted(&service, "two").await;
     let approval_ids = vec![approval_of(&task, "rob").to_owned()];
-    let batch = Batch { approval_ids, response: approve(), skip_validation: false, apply_immediately: false };
-    service.respond_to_all(&batch, &with_key(&rob, "batch")).await.expect("approved");
+    let batch =
+        DecisionBatch { approval_ids, decision: approve(), skip_validation: false, apply_immediately: false };
+    service.decide_batch(&batch, &with_key(&rob, "batch")).await.expect("approved");
     assert_eq!(stored_response(&fixture, "batch").await, Some(json!({ "decided": 1, "tasks": 1 })));
     let gone = service.create(draft("three"), &ann).await.expect("created");
     service.delete(&gone.task_id, &with_key(&ann, "delete")).await.expect("deleted");
     assert!(stored_response(&fixture, "delete").await.is_some());
     // A request that changes nothing has a stored response as well.
     let (rules, max) = (fixture.rules(), caller("max", &[ADMIN]));
-    rules.switch("batch_approvals", true, &with_key(&max, "switch")).await.expect("unchanged");
+    rules.set_feature("batch_approvals", true, &with_key(&max, "switch")).await.expect("unchanged");
     assert_eq!(
         stored_response(&fixture, "switch").await,
         Some(json!({ "document": "batch_approvals", "revision": 0 }))

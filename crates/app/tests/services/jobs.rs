@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_app::agents::AgentService;
-use ade_app::background::{BackgroundServices, Running};
-use ade_app::tasks::{Draft, Previews, TaskAction, TaskService};
-use ade_app::{Caller, Jobs, LockService, LogNotices};
+use ade_app::background::{BackgroundHandle, BackgroundServices};
+use ade_app::tasks::{PreviewConfig, TaskAction, TaskDraft, TaskService};
+use ade_app::{Caller, Jobs, LockService, LogEventSink};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_domain::task::{PreviewStatus, State};
-use ade_store::coordination::{Moved, WakeAt, WakeUp};
-use ade_store::database::{Day, JobRow};
-use ade_store::embedded::{EmbeddedCoordination, Options};
+use ade_domain::task::{PreviewStatus, TaskState};
+use ade_store::coordination::{MovedWakeUps, WakeAt, WakeUp};
+use ade_store::database::{DailyStats, StoredJob};
+use ade_store::embedded::{EmbeddedCoordination, EmbeddedOptions};
 use ade_store::{Blobs, Coordination};
 use ade_testkit::wait::until;
 use serde_json::json;
@@ -43,8 +43,9 @@ impl JobsFixture {
     fn of(base: Fixture) -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
         let clock = Arc::new(base.clock.clone());
-        let embedded = EmbeddedCoordination::open(&folder.path().join("locks"), Options::default(), clock)
-            .expect("opens");
+        let embedded =
+            EmbeddedCoordination::open(&folder.path().join("locks"), EmbeddedOptions::default(), clock)
+                .expect("opens");
         Self { base, coordination: Arc::new(embedded), folder }
     }
 
@@ -57,41 +58,42 @@ impl JobsFixture {
         let (database, clock) = (self.base.database.clone(), Arc::new(self.base.clock.clone()));
         Jobs {
             agents: AgentService::new(self.coordination.clone(), database.clone(), clock.clone()),
-            locks: LockService::new(self.coordination.clone(), Arc::new(LogNotices)),
-            blobs: Blobs::in_folder(self.folder.path().join("blobs")).expect("created"),
-            reviews: self.service(),
+            locks: LockService::new(self.coordination.clone(), Arc::new(LogEventSink)),
+            blobs: Blobs::open_folder(self.folder.path().join("blobs")).expect("created"),
+            tasks: self.service(),
             name: "server-1".to_owned(),
-            record: database,
+            database,
             clock,
         }
     }
 
-    fn serve(&self) -> Running {
+    fn serve(&self) -> BackgroundHandle {
         let jobs = self.jobs();
         let services = BackgroundServices {
             name: jobs.name.clone(),
             jobs,
-            data: self.folder.path().to_owned(),
-            checkpoint_every: DAY,
+            data_dir: self.folder.path().to_owned(),
+            checkpoint_interval: DAY,
         };
         services.start().expect("starts")
     }
 
     /// The scheduled wake-ups, once they meet a condition: commits do not wait for wake-ups.
-    async fn scheduled(&self, what: &str, holds: impl Fn(Moved) -> bool) -> Moved {
+    async fn scheduled(&self, what: &str, holds: impl Fn(MovedWakeUps) -> bool) -> MovedWakeUps {
         let look = || async {
-            let moved = self.coordination.wake_scheduled().await.expect("reachable");
+            let moved = self.coordination.move_due_wake_ups().await.expect("reachable");
             if holds(moved) { Ok(moved) } else { Err(format!("{moved:?}")) }
         };
         until(what, LONG, look).await.expect("reached in time")
     }
 
     async fn woken(&self, queue: &str) -> Option<String> {
-        let received = self.coordination.woken(vec![queue.to_owned()], Duration::from_millis(1)).await;
-        received.expect("reachable").map(|wake_up| wake_up.about)
+        let received =
+            self.coordination.receive_wake_up(vec![queue.to_owned()], Duration::from_millis(1)).await;
+        received.expect("reachable").map(|wake_up| wake_up.subject)
     }
 
-    async fn job(&self, what: &str, name: &str, holds: impl Fn(&JobRow) -> bool) -> JobRow {
+    async fn job(&self, what: &str, name: &str, holds: impl Fn(&StoredJob) -> bool) -> StoredJob {
         let look = || async {
             let rows = self.base.database.jobs().await.expect("read");
             let row = rows.into_iter().find(|row| row.name == name);
@@ -104,7 +106,7 @@ impl JobsFixture {
     }
 }
 
-fn in_days(days: u32) -> impl Fn(Moved) -> bool {
+fn in_days(days: u32) -> impl Fn(MovedWakeUps) -> bool {
     move |moved| moved.next_in == Some(days * DAY)
 }
 
@@ -121,34 +123,36 @@ async fn schedules_wake_ups_for_deadlines(base: Fixture) {
     // An approval request is due after two days, an approval expires after seven.
     fixture.scheduled("the request is due", in_days(2)).await;
     let rob = caller("rob", &[REVIEWER]);
-    let approved = service.respond(approval_of(&first, "rob"), &approve(), &rob).await.expect("decided");
-    assert_eq!(approved.state, State::Approved);
+    let approved = service.decide(approval_of(&first, "rob"), &approve(), &rob).await.expect("decided");
+    assert_eq!(approved.state, TaskState::Approved);
     fixture.scheduled("the approval expires", in_days(7)).await;
     let rejected = submitted(&service, "rejected").await;
     fixture.scheduled("the request is due first", in_days(2)).await;
-    service.respond(approval_of(&rejected, "rob"), &reject(), &rob).await.expect("decided");
+    service.decide(approval_of(&rejected, "rob"), &reject(), &rob).await.expect("decided");
     fixture.scheduled("the decided request is cancelled", in_days(7)).await;
     let second = submitted(&service, "pending").await;
     fixture.scheduled("the request is due first", in_days(2)).await;
     fixture.base.clock.advance(2 * DAY);
-    let moved = fixture.scheduled("it is due", |moved| moved.calls > 0).await;
-    assert_eq!(moved, Moved { calls: 1, next_in: Some(5 * DAY) });
+    let moved = fixture.scheduled("it is due", |moved| moved.count > 0).await;
+    assert_eq!(moved, MovedWakeUps { count: 1, next_in: Some(5 * DAY) });
     assert_eq!(fixture.woken("approval_timeout").await, Some(second.task_id.clone()));
     let (cancel, ann) = (TaskAction::Cancel { reason: None }, caller("ann", &[AUTHOR]));
-    service.act(&first.task_id, &cancel, &ann).await.expect("cancelled");
-    service.act(&second.task_id, &cancel, &ann).await.expect("cancelled");
-    fixture.scheduled("nothing is scheduled", |moved| moved == Moved::default()).await;
+    service.perform(&first.task_id, &cancel, &ann).await.expect("cancelled");
+    service.perform(&second.task_id, &cancel, &ann).await.expect("cancelled");
+    fixture.scheduled("nothing is scheduled", |moved| moved == MovedWakeUps::default()).await;
 }
 
 async fn wakes_remote_workers_for_previews_and_approved_tasks(base: Fixture) {
     let fixture = fixture_with_users(base).await;
-    let service = fixture.service().with_previews(Previews { elsewhere: true, ..Previews::default() });
+    let service = fixture
+        .service()
+        .with_previews(PreviewConfig { has_remote_workers: true, ..PreviewConfig::default() });
     let ann = caller("ann", &[AUTHOR]);
-    let Draft { mut config, metadata, preview, predecessor } = draft("elsewhere");
+    let TaskDraft { mut config, metadata, preview, predecessor } = draft("elsewhere");
     config.executor = "files".to_owned();
     config.parameters.insert("root".to_owned(), json!("/srv/elsewhere"));
     let created =
-        service.create(Draft { config, metadata, preview, predecessor }, &ann).await.expect("created");
+        service.create(TaskDraft { config, metadata, preview, predecessor }, &ann).await.expect("created");
     assert_eq!(created.preview.status, PreviewStatus::Pending);
     let woken = async |queue: &str| {
         let look = || async { fixture.woken(queue).await.ok_or_else(|| "no wake-up".to_owned()) };
@@ -159,13 +163,13 @@ async fn wakes_remote_workers_for_previews_and_approved_tasks(base: Fixture) {
     let tasks = [submitted(&service, "one").await, submitted(&service, "two").await];
     let requests = tasks.iter().map(|task| approval_of(task, "rob").to_owned()).collect();
     let (skip_validation, apply_immediately) = (false, false);
-    let batch = ade_app::tasks::Batch {
+    let batch = ade_app::tasks::DecisionBatch {
         approval_ids: requests,
-        response: approve(),
+        decision: approve(),
         skip_validation,
         apply_immediately,
     };
-    service.respond_to_all(&batch, &rob).await.expect("decided");
+    service.decide_batch(&batch, &rob).await.expect("decided");
     let mut task_ids = [woken("apply").await, woken("apply").await];
     task_ids.sort();
     assert_eq!(task_ids, tasks.map(|task| task.task.task_id), "also for tasks of a batch");
@@ -175,13 +179,13 @@ async fn wakes_remote_workers_for_previews_and_approved_tasks(base: Fixture) {
 async fn wake_up_starts_its_job_immediately(base: Fixture) {
     let fixture = fixture_with_users(base).await;
     let running = fixture.serve();
-    let runs = |many: u64| move |row: &JobRow| row.outcome.runs == many && row.holder.is_none();
+    let runs = |many: u64| move |row: &StoredJob| row.outcome.runs == many && row.holder.is_none();
     fixture.job("the first run", "archive", runs(1)).await;
     // By time it is due in an hour, and the clock does not advance by itself.
     for (run, when) in [(2, WakeAt::Now), (3, WakeAt::At(fixture.coordination.now().plus_ms(1_500)))] {
         fixture.base.clock.advance(Duration::from_secs(1));
-        let wake_up = WakeUp { queue: "archive".to_owned(), about: "test".to_owned(), when };
-        assert_eq!(fixture.coordination.call(vec![wake_up]).await, Ok(0));
+        let wake_up = WakeUp { queue: "archive".to_owned(), subject: "test".to_owned(), when };
+        assert_eq!(fixture.coordination.send_wake_ups(vec![wake_up]).await, Ok(0));
         if matches!(when, WakeAt::At(_)) {
             fixture.base.clock.advance(Duration::from_secs(1));
         }
@@ -204,14 +208,14 @@ async fn counts_missed_days_later(base: Fixture) {
     let fixture = fixture_with_users(base).await;
     let service = fixture.service();
     let ann: Caller = caller("ann", &[AUTHOR, ADMIN]);
-    let end = async |state: State| {
+    let end = async |state: TaskState| {
         let task = submitted(&service, "one").await;
-        if state == State::Rejected {
+        if state == TaskState::Rejected {
             let rob = caller("rob", &[REVIEWER]);
-            service.respond(approval_of(&task, "rob"), &reject(), &rob).await.expect("decided");
+            service.decide(approval_of(&task, "rob"), &reject(), &rob).await.expect("decided");
         } else {
             let cancel = TaskAction::Cancel { reason: None };
-            service.act(&task.task_id, &cancel, &ann).await.expect("cancelled");
+            service.perform(&task.task_id, &cancel, &ann).await.expect("cancelled");
         }
     };
     let clock = &fixture.base.clock;
@@ -219,26 +223,26 @@ async fn counts_missed_days_later(base: Fixture) {
     let mut expected = BTreeMap::new();
     // No server runs at three midnights; nothing ends on the second day.
     for (rejected, cancelled) in [(1, 2), (0, 0), (2, 0)] {
-        for (many, state) in [(rejected, State::Rejected), (cancelled, State::Cancelled)] {
+        for (many, state) in [(rejected, TaskState::Rejected), (cancelled, TaskState::Cancelled)] {
             for _ in 0..many {
                 end(state).await;
             }
         }
-        expected.insert(day(), Day { day: day(), rejected, cancelled, ..Day::default() });
+        expected.insert(day(), DailyStats { day: day(), rejected, cancelled, ..DailyStats::default() });
         clock.advance(DAY);
     }
     let running = fixture.serve();
-    let done = |many: u64| move |row: &JobRow| row.outcome.runs > 0 && row.outcome.done == many;
+    let done = |many: u64| move |row: &StoredJob| row.outcome.runs > 0 && row.outcome.processed == many;
     fixture.job("all days are counted", "daily_stats", done(3)).await;
     let newest_first =
-        |expected: &BTreeMap<String, Day>| expected.values().rev().cloned().collect::<Vec<_>>();
-    assert_eq!(fixture.base.database.days(100).await.expect("read"), newest_first(&expected));
+        |expected: &BTreeMap<String, DailyStats>| expected.values().rev().cloned().collect::<Vec<_>>();
+    assert_eq!(fixture.base.database.daily_stats(100).await.expect("read"), newest_first(&expected));
     // Today is counted tomorrow.
-    end(State::Cancelled).await;
-    expected.insert(day(), Day { day: day(), cancelled: 1, ..Day::default() });
+    end(TaskState::Cancelled).await;
+    expected.insert(day(), DailyStats { day: day(), cancelled: 1, ..DailyStats::default() });
     clock.advance(DAY);
     fixture.job("one more day is counted", "daily_stats", done(1)).await;
-    assert_eq!(fixture.base.database.days(100).await.expect("read"), newest_first(&expected));
-    assert_eq!(fixture.base.database.days(1).await.expect("read").len(), 1, "only the newest");
+    assert_eq!(fixture.base.database.daily_stats(100).await.expect("read"), newest_first(&expected));
+    assert_eq!(fixture.base.database.daily_stats(1).await.expect("read").len(), 1, "only the newest");
     running.stop().await;
 }

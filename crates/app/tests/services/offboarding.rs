@@ -8,7 +8,7 @@ use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::policy::default_policy;
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, User, UserId};
 use ade_domain::task::Refusal;
-use ade_domain::task::State;
+use ade_domain::task::TaskState;
 use ade_store::DatabaseError;
 use ade_store::database::{Commit, StoredTask, Write};
 
@@ -32,7 +32,7 @@ async fn deactivate(fixture: &Fixture, service: &TaskService, name: &str) {
         user.user = User { active: false, ..user.user };
         let mut commit = Commit::default();
         commit.writes.push(Write::User { user: Box::new(user), expected });
-        service.leave(&mut commit, &UserId::new(name)).await.expect("read");
+        service.reassign_approvals_of(&mut commit, &UserId::new(name)).await.expect("read");
         match fixture.database.commit(commit).await {
             Ok(()) => return,
             Err(DatabaseError::Conflict { .. }) => {}
@@ -47,15 +47,15 @@ async fn approval_expires_without_remaining_reviewers(fixture: Fixture) {
     let service = fixture.service();
     let task = submitted(&service, "one").await;
     let rob = caller("rob", &[REVIEWER]);
-    service.respond(approval_of(&task, "rob"), &approve(), &rob).await.expect("approved");
+    service.decide(approval_of(&task, "rob"), &approve(), &rob).await.expect("approved");
     deactivate(&fixture, &service, "rob").await;
     fixture.clock.advance(Duration::from_secs(8 * 86_400));
-    assert_eq!(service.work_off().await, Ok(1));
+    assert_eq!(service.process_timeouts().await, Ok(1));
     let now = fixture.task(&task.task_id).await;
-    assert_eq!((now.state, open(&now)), (State::Reviewing, Vec::new()), "no longer approved");
+    assert_eq!((now.state, open(&now)), (TaskState::Reviewing, Vec::new()), "no longer approved");
     let why = "policy default cannot be satisfied at present: 1 approvers required, 0 available";
-    assert_eq!(now.passed_by.last().map(String::as_str), Some(why));
-    assert_eq!(service.work_off().await, Ok(0), "once");
+    assert_eq!(now.skipped.last().map(String::as_str), Some(why));
+    assert_eq!(service.process_timeouts().await, Ok(0), "once");
 }
 
 fn open(task: &StoredTask) -> Vec<&str> {
@@ -79,10 +79,10 @@ async fn reassigns_requests_of_a_leaver(fixture: Fixture) {
         let actions = fixture.audit_actions(Some(&task.task_id)).await;
         assert_eq!(actions.last().map(String::as_str), Some("approval.reassign"));
         let max = caller("max", &[ADMIN]);
-        let now = service.respond(approval_of(&now, "max"), &approve(), &max).await.expect("decided");
-        assert_eq!(now.state, State::Approved);
+        let now = service.decide(approval_of(&now, "max"), &approve(), &max).await.expect("decided");
+        assert_eq!(now.state, TaskState::Approved);
     }
-    assert_eq!(service.work_off().await, Ok(0), "no request is left behind");
+    assert_eq!(service.process_timeouts().await, Ok(0), "no request is left behind");
 }
 
 async fn delegate_takes_over_before_administrators(fixture: Fixture) {
@@ -114,11 +114,11 @@ async fn existing_reviewer_counts_for_both_roles(fixture: Fixture) {
     let now = fixture.task(&task.task_id).await;
     assert_eq!(open(&now), ["max"]);
     let now = service
-        .respond(approval_of(&now, "max"), &approve(), &caller("max", &[ADMIN]))
+        .decide(approval_of(&now, "max"), &approve(), &caller("max", &[ADMIN]))
         .await
         .expect("decided");
-    assert_eq!(now.state, State::Approved, "the decision counts for both roles");
-    assert_eq!(service.work_off().await, Ok(0));
+    assert_eq!(now.state, TaskState::Approved, "the decision counts for both roles");
+    assert_eq!(service.process_timeouts().await, Ok(0));
 }
 
 async fn decision_racing_offboarding_counts_or_is_reassigned(fixture: Fixture) {
@@ -134,18 +134,18 @@ async fn decision_racing_offboarding_counts_or_is_reassigned(fixture: Fixture) {
         let task = submitted(&service, &name).await;
         let bob = caller(&name, &[REVIEWER]);
         let response = approve();
-        let deciding = other.respond(approval_of(&task, &name), &response, &bob);
+        let deciding = other.decide(approval_of(&task, &name), &response, &bob);
         let (decided, ()) = tokio::join!(deciding, deactivate(&fixture, &service, &name));
         let now = fixture.task(&task.task_id).await;
         match decided {
-            Ok(_) => assert_eq!((now.state, open(&now)), (State::Approved, Vec::new())),
-            Err(Error::Refused(Refusal::NotAnswerable { status: ApprovalStatus::Delegated })) => {
-                assert_eq!((now.state, open(&now)), (State::Reviewing, vec!["max"]));
+            Ok(_) => assert_eq!((now.state, open(&now)), (TaskState::Approved, Vec::new())),
+            Err(Error::Refused(Refusal::ApprovalClosed { status: ApprovalStatus::Delegated })) => {
+                assert_eq!((now.state, open(&now)), (TaskState::Reviewing, vec!["max"]));
             }
             Err(error) => unreachable!("{error}"),
         }
     }
-    assert_eq!(service.work_off().await, Ok(0));
+    assert_eq!(service.process_timeouts().await, Ok(0));
 }
 
 async fn reassigns_the_rest_in_the_background(fixture: Fixture) {
@@ -168,7 +168,8 @@ async fn reassigns_the_rest_in_the_background(fixture: Fixture) {
     assert_eq!(left().await, 3);
     // Three processes at once: each remaining request is reassigned once.
     let others = [fixture.other_process().await, fixture.other_process().await];
-    let done = tokio::join!(service.work_off(), others[0].work_off(), others[1].work_off());
+    let done =
+        tokio::join!(service.process_timeouts(), others[0].process_timeouts(), others[1].process_timeouts());
     assert!(done.0.is_ok() && done.1.is_ok() && done.2.is_ok(), "{done:?}");
     assert_eq!(left().await, 0);
     let actions = fixture.audit_actions(None).await;

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use ade_app::rules::{DelegationChange, PolicyChange, RegisteredPattern, ResourceChange, StoredPolicy};
 use ade_app::settings::{self, Settings};
-use ade_app::tasks::Batch;
+use ade_app::tasks::DecisionBatch;
 use ade_app::{Caller, Error};
-use ade_domain::approval::delegation::{Delegation, Kind};
+use ade_domain::approval::delegation::{Delegation, DelegationKind};
 use ade_domain::glob::Pattern;
 use ade_domain::people::{ADMIN, AUDITOR, AUTHOR, REVIEWER, User, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
-use ade_domain::task::State;
+use ade_domain::task::TaskState;
 use ade_store::database::{Commit, StoredUser, Write};
 use serde_json::json;
 
@@ -67,13 +67,13 @@ async fn policy_is_drafted_activated_deactivated_and_deleted(fixture: Fixture) {
     approval_of(&task, "sue");
     // A draft beside the active version.
     let now = rules.update_policy(&id, &roles("nobody"), &max).await.expect("a draft");
-    let policy: StoredPolicy = now.read().expect("a policy");
+    let policy: StoredPolicy = now.parse().expect("a policy");
     assert_eq!(policy.active.expect("activated").required_roles, ["dba"]);
     assert_eq!(policy.draft.expect("drafted").required_roles, ["nobody"]);
     approval_of(&submitted(&service, "something").await, "sue");
     let off = PolicyChange { active: Some(false), ..PolicyChange::default() };
     let now = rules.update_policy(&id, &off, &max).await.expect("deactivated");
-    let policy: StoredPolicy = now.read().expect("a policy");
+    let policy: StoredPolicy = now.parse().expect("a policy");
     assert_eq!(
         (policy.active, policy.draft.expect("stored").required_roles),
         (None, vec!["nobody".to_owned()])
@@ -134,7 +134,7 @@ async fn policy_names_are_unique(fixture: Fixture) {
     rules.create_policy(&named("later"), &max).await.expect("name is free");
     for name in ["", " "] {
         let refused = rules.create_policy(&named(name), &max).await;
-        assert!(matches!(&refused, Err(Error::Invalid(faults)) if faults[0].pointer == "/name"));
+        assert!(matches!(&refused, Err(Error::Invalid(faults)) if faults[0].path == "/name"));
     }
 }
 
@@ -154,8 +154,8 @@ async fn only_administrators_change_rules(fixture: Fixture) {
     ] {
         assert_eq!(rules.create_policy(&named("x"), &who).await, Err(why.clone()));
         assert_eq!(rules.create_resource(&resource, &who).await, Err(why.clone()));
-        assert_eq!(rules.set("approval:validity", json!(60), &who).await, Err(why.clone()));
-        assert_eq!(rules.switch("batch_approvals", false, &who).await, Err(why));
+        assert_eq!(rules.set_setting("approval:validity", json!(60), &who).await, Err(why.clone()));
+        assert_eq!(rules.set_feature("batch_approvals", false, &who).await, Err(why));
     }
     let bootstrap = Caller { user: None, ..admin() };
     rules.create_policy(&named("x"), &bootstrap).await.expect("the bootstrap token administers");
@@ -176,9 +176,9 @@ async fn only_owners_and_administrators_change_delegations(fixture: Fixture) {
         ..DelegationChange::default()
     };
     let created = rules.create_delegation(&to(None, "sue"), &rob).await.expect("by its owner");
-    let delegation: Delegation = created.read().expect("a delegation");
+    let delegation: Delegation = created.parse().expect("a delegation");
     assert_eq!((&delegation.delegation_id, delegation.owner_id.as_str()), (&created.id, "rob"));
-    assert!(delegation.active && delegation.cascade && delegation.kind == Kind::Delegate);
+    assert!(delegation.active && delegation.cascade && delegation.kind == DelegationKind::Delegate);
     let forbidden = Err(Error::Refused(Refusal::Forbidden));
     assert_eq!(rules.create_delegation(&to(Some("rob"), "eve"), &sue).await, forbidden);
     let others =
@@ -197,13 +197,10 @@ async fn only_owners_and_administrators_change_delegations(fixture: Fixture) {
         (DelegationChange::default(), "/delegate_to"),
     ] {
         let refused = rules.create_delegation(&change, &rob).await;
-        assert!(
-            matches!(&refused, Err(Error::Invalid(faults)) if faults[0].pointer == pointer),
-            "{refused:?}"
-        );
+        assert!(matches!(&refused, Err(Error::Invalid(faults)) if faults[0].path == pointer), "{refused:?}");
     }
     let unknown = rules.create_delegation(&to(Some("nobody"), "eve"), &admin()).await;
-    assert!(matches!(&unknown, Err(Error::Invalid(faults)) if faults[0].pointer == "/owner_id"));
+    assert!(matches!(&unknown, Err(Error::Invalid(faults)) if faults[0].path == "/owner_id"));
     // Visible to its owner and its delegate.
     let ids = async |who: &Caller| {
         let all = rules.delegations(who).await.expect("listed");
@@ -220,7 +217,7 @@ async fn only_owners_and_administrators_change_delegations(fixture: Fixture) {
         Err(Error::Stale { now: 1 })
     );
     let now = rules.update_delegation(&created.id, &off, &rob).await.expect("by its owner");
-    assert!(!now.read::<Delegation>().expect("a delegation").active);
+    assert!(!now.parse::<Delegation>().expect("a delegation").active);
     let given = rules.update_delegation(&created.id, &to(Some("eve"), "sue"), &rob).await;
     assert!(matches!(given, Err(Error::Forbidden(_))), "an owner cannot give a delegation away");
     assert_eq!(rules.delete_delegation(&created.id, &sue).await, Err(Error::Refused(Refusal::Forbidden)));
@@ -248,14 +245,11 @@ async fn resource_registry_is_keyed_by_pattern(fixture: Fixture) {
         (new("x", 1, &["a:b"; 1_001]), "/dependents"),
     ] {
         let refused = rules.create_resource(&change, &max).await;
-        assert!(
-            matches!(&refused, Err(Error::Invalid(faults)) if faults[0].pointer == pointer),
-            "{refused:?}"
-        );
+        assert!(matches!(&refused, Err(Error::Invalid(faults)) if faults[0].path == pointer), "{refused:?}");
     }
     let higher = ResourceChange { criticality: Some(90), ..ResourceChange::default() };
     let now = rules.update_resource("db:*", &higher, &with_if_match(&max, 1)).await.expect("changed");
-    let registered: RegisteredPattern = now.read().expect("registered");
+    let registered: RegisteredPattern = now.parse().expect("registered");
     assert_eq!((registered.criticality, registered.dependents.len()), (90, 1));
     assert!(rules.update_resource("db:*", &new("y", 1, &[]), &max).await.is_err());
     assert_eq!(rules.resources(&caller("ann", &[AUTHOR])).await, Ok(vec![now]));
@@ -272,7 +266,7 @@ async fn settings_apply_to_the_next_decision(fixture: Fixture) {
         (fixture.rules(), fixture.service(), fixture.other_process().await, admin());
     let all = rules.settings(&max).await.expect("listed");
     let names: Vec<&str> = all.iter().map(|document| document.id.as_str()).collect();
-    assert_eq!(names, settings::names().collect::<Vec<_>>());
+    assert_eq!(names, settings::setting_names().collect::<Vec<_>>());
     assert!(
         all.iter()
             .all(|setting| setting.revision == 0 && settings::check(&setting.id, &setting.body).is_ok())
@@ -282,17 +276,20 @@ async fn settings_apply_to_the_next_decision(fixture: Fixture) {
         approval.due_at.ms_since(approval.created_at) / 1_000
     };
     assert_eq!(wait(&submitted(&service, "one").await), 48 * 3_600);
-    let set = rules.set("approval:default_timeout", json!(600), &with_if_match(&max, 0)).await.expect("set");
+    let set = rules
+        .set_setting("approval:default_timeout", json!(600), &with_if_match(&max, 0))
+        .await
+        .expect("set");
     assert_eq!((set.revision, &set.body), (1, &json!(600)));
     assert_eq!(rules.setting("approval:default_timeout", &max).await, Ok(set));
     assert_eq!(wait(&submitted(&other, "two").await), 600);
-    rules.set("approval:max_timeout", json!(60), &max).await.expect("set");
+    rules.set_setting("approval:max_timeout", json!(60), &max).await.expect("set");
     assert_eq!(wait(&submitted(&other, "three").await), 60, "the maximum limits the default");
     let low = json!({ "medium": 98, "high": 99, "critical": 100 });
-    rules.set("risk:thresholds", low, &max).await.expect("set");
+    rules.set_setting("risk:thresholds", low, &max).await.expect("set");
     let task = submitted(&other, "four").await;
     assert_eq!(json!(task.risk)["level"], "LOW");
-    let stale = rules.set("approval:max_timeout", json!(61), &with_if_match(&max, 0)).await;
+    let stale = rules.set_setting("approval:max_timeout", json!(61), &with_if_match(&max, 0)).await;
     assert_eq!(stale, Err(Error::Stale { now: 1 }));
     for (name, value) in [
         ("approval:validity", json!(0)),
@@ -301,11 +298,11 @@ async fn settings_apply_to_the_next_decision(fixture: Fixture) {
         ("risk:thresholds", json!({ "medium": 25, "high": 50 })),
         ("risk:thresholds", json!([25, 50, 75])),
     ] {
-        let refused = rules.set(name, value, &max).await;
+        let refused = rules.set_setting(name, value, &max).await;
         assert!(matches!(refused, Err(Error::Invalid(_))), "{name}: {refused:?}");
     }
-    assert_eq!(rules.set("approval:nothing", json!(1), &max).await, Err(Error::NotFound("setting")));
-    assert_eq!(rules.switch("nothing", true, &max).await, Err(Error::NotFound("feature")));
+    assert_eq!(rules.set_setting("approval:nothing", json!(1), &max).await, Err(Error::NotFound("setting")));
+    assert_eq!(rules.set_feature("nothing", true, &max).await, Err(Error::NotFound("feature")));
     let entries = fixture.entries().await;
     let entry = entries.iter().find(|entry| entry.action == "config.set").expect("audited");
     assert_eq!(json!(entry.details), json!({ "before": 172_800, "after": 600 }));
@@ -318,23 +315,23 @@ async fn approval_keeps_the_validity_it_was_given_with(fixture: Fixture) {
     fixture.add_user("rob", &[REVIEWER]).await;
     let (rules, service, max, rob) =
         (fixture.rules(), fixture.service(), admin(), caller("rob", &[REVIEWER]));
-    rules.set("approval:validity", json!(600), &max).await.expect("set");
+    rules.set_setting("approval:validity", json!(600), &max).await.expect("set");
     let mut ends = Vec::new();
     for validity in [600, 1_200] {
-        rules.set("approval:validity", json!(validity), &max).await.expect("set");
+        rules.set_setting("approval:validity", json!(validity), &max).await.expect("set");
         let task = submitted(&service, "one").await;
-        ends.push(service.respond(approval_of(&task, "rob"), &approve(), &rob).await.expect("approved"));
+        ends.push(service.decide(approval_of(&task, "rob"), &approve(), &rob).await.expect("approved"));
     }
     let lasts = |number: usize| {
         let ends_at = ends[number].approval_ends_at.expect("approved");
-        ends_at.ms_since(ends[number].since[&State::Approved]) / 1_000
+        ends_at.ms_since(ends[number].entered_at[&TaskState::Approved]) / 1_000
     };
     assert_eq!((lasts(0), lasts(1)), (600, 1_200));
     fixture.clock.advance(Duration::from_secs(600));
-    assert_eq!(service.work_off().await, Ok(1));
+    assert_eq!(service.process_timeouts().await, Ok(1));
     let first = fixture.task(&ends[0].task_id).await;
-    assert_eq!((first.state, first.approval_ends_at), (State::Reviewing, None));
-    assert_eq!(fixture.task(&ends[1].task_id).await.state, State::Approved);
+    assert_eq!((first.state, first.approval_ends_at), (TaskState::Reviewing, None));
+    assert_eq!(fixture.task(&ends[1].task_id).await.state, TaskState::Approved);
 }
 
 async fn feature_flag_disables_batches(fixture: Fixture) {
@@ -347,12 +344,13 @@ async fn feature_flag_disables_batches(fixture: Fixture) {
     assert_eq!(features, [("auto_approve_low_risk", false), ("batch_approvals", true)]);
     let task = submitted(&service, "one").await;
     let approval_ids = vec![approval_of(&task, "rob").to_owned()];
-    let batch = Batch { approval_ids, response: approve(), skip_validation: false, apply_immediately: false };
+    let batch =
+        DecisionBatch { approval_ids, decision: approve(), skip_validation: false, apply_immediately: false };
     let rob = caller("rob", &[REVIEWER]);
-    rules.switch("batch_approvals", false, &admin()).await.expect("disabled");
-    assert_eq!(other.respond_to_all(&batch, &rob).await, Err(Error::Disabled("batch_approvals")));
-    let on = rules.switch("batch_approvals", true, &admin()).await.expect("enabled");
+    rules.set_feature("batch_approvals", false, &admin()).await.expect("disabled");
+    assert_eq!(other.decide_batch(&batch, &rob).await, Err(Error::Disabled("batch_approvals")));
+    let on = rules.set_feature("batch_approvals", true, &admin()).await.expect("enabled");
     assert_eq!((on.revision, &on.body), (2, &json!(true)));
-    assert!(other.respond_to_all(&batch, &rob).await.is_ok());
+    assert!(other.decide_batch(&batch, &rob).await.is_ok());
     assert_eq!(fixture.audit_actions(None).await.iter().filter(|action| *action == "feature.set").count(), 2);
 }

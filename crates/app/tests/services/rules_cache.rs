@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use ade_app::RuleService;
-use ade_domain::approval::delegation::{Conditions, Delegation, Kind};
+use ade_domain::approval::delegation::{Delegation, DelegationConditions, DelegationKind};
 use ade_domain::approval::policy::{Policy, default_policy};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
 use ade_store::database::{Commit, DocumentKind, StoredDocument, StoredTask, StoredUser, Write};
@@ -42,7 +42,7 @@ async fn update_policy(fixture: &Fixture, policy: &Policy, revision: u64) {
     let body = json!(ade_app::rules::StoredPolicy { active: Some(policy.clone()), draft: None });
     let document =
         StoredDocument { kind: DocumentKind::Policy, id: policy.name.clone(), revision: revision + 1, body };
-    commit(fixture, Write::Thing { thing: document, expected: Some(revision) }).await;
+    commit(fixture, Write::Document { document, expected: Some(revision) }).await;
 }
 
 async fn rule_changes_apply_to_the_next_decision_in_every_process(fixture: Fixture) {
@@ -66,8 +66,8 @@ async fn rule_changes_apply_to_the_next_decision_in_every_process(fixture: Fixtu
         delegation_id: "away".to_owned(),
         owner_id: UserId::new("sue"),
         delegate_to: UserId::new("rob"),
-        kind: Kind::Delegate,
-        conditions: Conditions::default(),
+        kind: DelegationKind::Delegate,
+        conditions: DelegationConditions::default(),
         cascade: false,
         active: true,
         valid_from: None,
@@ -76,11 +76,11 @@ async fn rule_changes_apply_to_the_next_decision_in_every_process(fixture: Fixtu
     let body = json!(delegation);
     let document =
         StoredDocument { kind: DocumentKind::Delegation, id: "away".to_owned(), revision: 1, body };
-    commit(&fixture, Write::Thing { thing: document, expected: None }).await;
+    commit(&fixture, Write::Document { document, expected: None }).await;
     for service in [&elsewhere, &here] {
         assert_eq!(reviewers_of(&submitted(service, "sue is away").await), people(["rob"]));
     }
-    let back = Write::DeleteThing { kind: DocumentKind::Delegation, id: "away".to_owned(), expected: 1 };
+    let back = Write::DeleteDocument { kind: DocumentKind::Delegation, id: "away".to_owned(), expected: 1 };
     commit(&fixture, back).await;
     for service in [&elsewhere, &here] {
         assert_eq!(reviewers_of(&submitted(service, "sue is back").await), people(["sue"]));
@@ -100,16 +100,16 @@ async fn rule_changes_apply_to_the_next_decision_in_every_process(fixture: Fixtu
     // A setting changes.
     let (rules, max) = (fixture.rules(), caller("max", &[ADMIN]));
     let validity = async |rules: &RuleService, seconds: u64| {
-        rules.set("approval:validity", json!(seconds), &max).await.expect("set");
+        rules.set_setting("approval:validity", json!(seconds), &max).await.expect("set");
         let task = submitted(&elsewhere, "a setting").await;
         let rob = caller("rob", &[REVIEWER]);
-        let task = elsewhere.respond(approval_of(&task, "rob"), &approve(), &rob).await.expect("approved");
+        let task = elsewhere.decide(approval_of(&task, "rob"), &approve(), &rob).await.expect("approved");
         task.approval_ends_at.expect("approved").ms_since(now) / 1_000
     };
     assert_eq!(validity(&rules, 600).await, 600);
     assert_eq!(validity(&rules, 60).await, 60);
     // A policy is deleted.
-    let deleted = Write::DeleteThing { kind: DocumentKind::Policy, id: "schemas".to_owned(), expected: 3 };
+    let deleted = Write::DeleteDocument { kind: DocumentKind::Policy, id: "schemas".to_owned(), expected: 3 };
     commit(&fixture, deleted).await;
     for service in [&elsewhere, &here] {
         let task = submitted(service, "no policy").await;

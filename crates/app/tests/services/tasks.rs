@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ade_app::Error;
-use ade_app::tasks::{Batch, Imagined, Response, TaskAction};
+use ade_app::tasks::{DecisionBatch, DecisionInput, SimulationInput, TaskAction};
 use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::policy::{Policy, default_policy};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
-use ade_domain::task::State;
+use ade_domain::task::TaskState;
 use ade_store::database::StoredTask;
 use ade_testkit::{Dice, effort};
 
@@ -41,7 +41,7 @@ async fn only_one_of_sixteen_concurrent_decisions_wins(fixture: Fixture) {
         let approval = approval_of(&task, &name).to_owned();
         racers.push(tokio::spawn(async move {
             let response = if number % 2 == 0 { approve() } else { reject() };
-            service.respond(&approval, &response, &caller(&name, &[REVIEWER])).await
+            service.decide(&approval, &response, &caller(&name, &[REVIEWER])).await
         }));
     }
     let (mut decided, mut late) = (Vec::new(), 0);
@@ -49,7 +49,7 @@ async fn only_one_of_sixteen_concurrent_decisions_wins(fixture: Fixture) {
         match racer.await.expect("no panic") {
             Ok(task) => decided.push(task.state),
             Err(Error::Refused(Refusal::AlreadyDecided { state })) => {
-                assert!(matches!(state, State::Approved | State::Rejected));
+                assert!(matches!(state, TaskState::Approved | TaskState::Rejected));
                 late += 1;
             }
             Err(other) => unreachable!("{other}"),
@@ -74,20 +74,20 @@ async fn approval_racing_a_change_counts_only_for_its_digest(fixture: Fixture) {
         let task = submitted(&service, &format!("first {round}")).await;
         let (task_id, digest) = (task.task_id.clone(), task.digest);
         let approval = approval_of(&task, "rob").to_owned();
-        let response = Response { digest: Some(digest), ..approve() };
+        let response = DecisionInput { digest: Some(digest), ..approve() };
         let change = |task: &StoredTask| {
             let mut config = task.config.clone();
             config.description = "second".to_owned();
             Ok((config, task.metadata.clone(), task.preview.clone()))
         };
         let (approved, modified) = tokio::join!(
-            service.respond(&approval, &response, &rob),
+            service.decide(&approval, &response, &rob),
             service.modify(&task_id, change, &author)
         );
         modified.expect("a task can be changed until it is applied");
         let now = fixture.database.task(&task_id).await.expect("read").expect("exists");
         assert_ne!(now.digest, digest);
-        assert_eq!(now.state, State::Reviewing, "the change has no approval");
+        assert_eq!(now.state, TaskState::Reviewing, "the change has no approval");
         match approved {
             Ok(_) => before += 1,
             Err(Error::Refused(Refusal::DigestMismatch { .. })) => after += 1,
@@ -107,18 +107,19 @@ async fn batch_of_500_is_atomic(fixture: Fixture) {
         tasks.push(submitted(&service, &number.to_string()).await);
     }
     let approval_ids: Vec<String> = tasks.iter().map(|task| approval_of(task, "rob").to_owned()).collect();
-    let batch = Batch { approval_ids, response: approve(), skip_validation: false, apply_immediately: false };
+    let batch =
+        DecisionBatch { approval_ids, decision: approve(), skip_validation: false, apply_immediately: false };
     let (rob, sue) = (caller("rob", &[REVIEWER]), caller("sue", &[REVIEWER]));
     let against = reject();
     let (batched, rejected) = tokio::join!(
-        service.respond_to_all(&batch, &rob),
-        service.respond(approval_of(&tasks[250], "sue"), &against, &sue)
+        service.decide_batch(&batch, &rob),
+        service.decide(approval_of(&tasks[250], "sue"), &against, &sue)
     );
-    let mut states: Vec<State> = Vec::new();
+    let mut states: Vec<TaskState> = Vec::new();
     for task in &tasks {
         states.push(fixture.database.task(&task.task_id).await.expect("read").expect("exists").state);
     }
-    let approved = states.iter().filter(|state| **state == State::Approved).count();
+    let approved = states.iter().filter(|state| **state == TaskState::Approved).count();
     match (batched, rejected) {
         (Ok(changed), Err(Error::Refused(Refusal::AlreadyDecided { .. }))) => {
             assert_eq!((changed.len(), approved), (500, 500));
@@ -129,10 +130,10 @@ async fn batch_of_500_is_atomic(fixture: Fixture) {
         }
         other => unreachable!("{other:?}"),
     }
-    let unknown = Batch { approval_ids: vec!["x".to_owned()], ..batch.clone() };
-    assert!(matches!(service.respond_to_all(&unknown, &rob).await, Err(Error::Batch(_))));
-    let empty = Batch { approval_ids: Vec::new(), ..batch };
-    assert!(matches!(service.respond_to_all(&empty, &rob).await, Err(Error::Invalid(_))));
+    let unknown = DecisionBatch { approval_ids: vec!["x".to_owned()], ..batch.clone() };
+    assert!(matches!(service.decide_batch(&unknown, &rob).await, Err(Error::Batch(_))));
+    let empty = DecisionBatch { approval_ids: Vec::new(), ..batch };
+    assert!(matches!(service.decide_batch(&empty, &rob).await, Err(Error::Invalid(_))));
 }
 
 async fn concurrent_processes_escalate_once(fixture: Fixture) {
@@ -147,7 +148,7 @@ async fn concurrent_processes_escalate_once(fixture: Fixture) {
     let mut processes = Vec::new();
     for _ in 0..3 {
         let service = fixture.other_process().await;
-        processes.push(tokio::spawn(async move { service.work_off().await }));
+        processes.push(tokio::spawn(async move { service.process_timeouts().await }));
     }
     for process in processes {
         process.await.expect("no panic").expect("worked off");
@@ -168,17 +169,17 @@ async fn expired_approval_goes_back_into_review(fixture: Fixture) {
     let service = fixture.service();
     let task = submitted(&service, "old").await;
     let rob = caller("rob", &[REVIEWER]);
-    let task = service.respond(approval_of(&task, "rob"), &approve(), &rob).await.expect("approved");
-    assert_eq!(task.state, State::Approved);
+    let task = service.decide(approval_of(&task, "rob"), &approve(), &rob).await.expect("approved");
+    assert_eq!(task.state, TaskState::Approved);
     fixture.clock.advance(Duration::from_secs(7 * 86_400 - 1));
-    assert_eq!(service.work_off().await, Ok(0));
+    assert_eq!(service.process_timeouts().await, Ok(0));
     fixture.clock.advance(Duration::from_secs(1));
-    assert_eq!(service.work_off().await, Ok(1));
+    assert_eq!(service.process_timeouts().await, Ok(1));
     let now = service.task(&task.task_id, &rob).await.expect("visible");
-    assert_eq!(now.state, State::Reviewing);
+    assert_eq!(now.state, TaskState::Reviewing);
     let statuses: Vec<ApprovalStatus> = now.approvals.iter().map(|approval| approval.status).collect();
     assert_eq!(statuses, [ApprovalStatus::Invalidated, ApprovalStatus::Pending]);
-    assert_eq!(service.work_off().await, Ok(0), "once");
+    assert_eq!(service.process_timeouts().await, Ok(0), "once");
 }
 
 async fn hides_tasks_from_others(fixture: Fixture) {
@@ -203,12 +204,12 @@ async fn hides_tasks_from_others(fixture: Fixture) {
     // A token without the scope cannot approve, whatever the roles: an agent that finds it gains nothing.
     let mut without = caller("rob", &[REVIEWER]);
     without.scopes.remove(&Scope::Decide);
-    let refused = service.respond(approval_of(&task, "rob"), &approve(), &without).await;
+    let refused = service.decide(approval_of(&task, "rob"), &approve(), &without).await;
     assert_eq!(refused, Err(Error::Scope(Scope::Decide)));
     // An agent acts as an author, whatever roles its sponsor has.
     let mut agent = caller("rob", &[REVIEWER, ADMIN]);
     agent.agent_id = Some("robot".to_owned());
-    let refused = service.respond(approval_of(&task, "rob"), &approve(), &agent).await;
+    let refused = service.decide(approval_of(&task, "rob"), &approve(), &agent).await;
     assert_eq!(refused, Err(Error::Refused(Refusal::Forbidden)));
 }
 
@@ -253,23 +254,23 @@ async fn simulation_matches_submission(fixture: Fixture) {
                 mode: ade_domain::task::ResourceMode::Exclusive,
             })
             .collect();
-        let input = Imagined::new(draft.clone(), None, Vec::new());
+        let input = SimulationInput::new(draft.clone(), None, Vec::new());
         let simulated = service.simulate(&input, &author).await.expect("simulated");
         let task = service.create(draft, &author).await.expect("created");
         assert_eq!(task.risk.as_ref(), Some(&simulated.risk));
         match (service.submit(&task.task_id, &author).await, simulated.assignment) {
             (Ok(task), Ok(assignment)) => {
                 assert_eq!(task.requirements, assignment.requirements);
-                assert_eq!(task.considered, assignment.considered);
+                assert_eq!(task.considered_policies, assignment.considered_policies);
                 assert_eq!(task.auto_approved, assignment.auto_approved);
                 let reviewers: BTreeSet<&str> =
                     task.approvals.iter().map(|approval| approval.reviewer_id.as_str()).collect();
                 let assigned: BTreeSet<&str> =
-                    assignment.wanted.iter().map(|assignee| assignee.reviewer_id.as_str()).collect();
+                    assignment.assignees.iter().map(|assignee| assignee.reviewer_id.as_str()).collect();
                 assert_eq!(reviewers, assigned);
                 kinds.insert(task.state);
             }
-            (Err(Error::Refused(Refusal::NoQuorum(refused))), Err(simulated)) => {
+            (Err(Error::Refused(Refusal::QuorumUnreachable(refused))), Err(simulated)) => {
                 assert_eq!(refused, simulated);
             }
             other => unreachable!("{other:?}"),
@@ -302,8 +303,8 @@ async fn replay_lists_exactly_the_differing_tasks(fixture: Fixture) {
     let differs = service.replay(&drafted, &author).await.expect("replayed");
     let found: BTreeSet<String> = differs.iter().map(|difference| difference.task_id.clone()).collect();
     assert_eq!(found, schema);
-    assert_eq!(differs[0].was, "1 of rob, sue for default");
-    assert_eq!(differs[0].would_be, "1 of sue for databases");
+    assert_eq!(differs[0].before, "1 of rob, sue for default");
+    assert_eq!(differs[0].after, "1 of sue for databases");
     let actions = fixture.audit_actions(None).await;
     fixture.add_policy(drafted).await;
     assert!(service.replay(&default_policy(), &author).await.expect("replayed").is_empty());
@@ -319,24 +320,24 @@ async fn override_needs_a_second_administrator_and_no_author(fixture: Fixture) {
     let reason = || Some("outage".to_owned());
     let (max, pam) = (caller("max", &[ADMIN]), caller("pam", &[ADMIN]));
     let author = caller("ann", &[AUTHOR, ADMIN]);
-    let ask = TaskAction::AskOverride { reason: reason(), incident_ticket: Some("INC-1".to_owned()) };
+    let ask = TaskAction::RequestOverride { reason: reason(), incident_ticket: Some("INC-1".to_owned()) };
     let own = |outcome: Result<StoredTask, Error>| {
         assert!(matches!(outcome, Err(Error::Refused(Refusal::OwnTask { .. }))), "{outcome:?}");
     };
-    own(service.act(id, &ask, &author).await);
-    service.act(id, &ask, &max).await.expect("by an administrator");
-    own(service.act(id, &TaskAction::ConfirmOverride, &author).await);
-    let same = service.act(id, &TaskAction::ConfirmOverride, &max).await;
+    own(service.perform(id, &ask, &author).await);
+    service.perform(id, &ask, &max).await.expect("by an administrator");
+    own(service.perform(id, &TaskAction::ConfirmOverride, &author).await);
+    let same = service.perform(id, &TaskAction::ConfirmOverride, &max).await;
     assert!(matches!(same, Err(Error::Refused(Refusal::SameAdmin { .. }))));
-    let task = service.act(id, &TaskAction::ConfirmOverride, &pam).await.expect("confirmed");
-    assert_eq!(task.state, State::Approved);
-    own(service.act(id, &TaskAction::ForceApply { reason: reason() }, &author).await);
+    let task = service.perform(id, &TaskAction::ConfirmOverride, &pam).await.expect("confirmed");
+    assert_eq!(task.state, TaskState::Approved);
+    own(service.perform(id, &TaskAction::ForceApply { reason: reason() }, &author).await);
     assert!(
-        service.act(id, &TaskAction::ForceApply { reason: reason() }, &max).await.expect("forced").forced
+        service.perform(id, &TaskAction::ForceApply { reason: reason() }, &max).await.expect("forced").forced
     );
-    let revoked = service.act(id, &TaskAction::Revoke { reason: reason() }, &pam).await.expect("revoked");
-    assert_eq!((revoked.state, revoked.forced), (State::Rejected, false));
-    let late = service.act(id, &TaskAction::Cancel { reason: None }, &author).await;
+    let revoked = service.perform(id, &TaskAction::Revoke { reason: reason() }, &pam).await.expect("revoked");
+    assert_eq!((revoked.state, revoked.forced), (TaskState::Rejected, false));
+    let late = service.perform(id, &TaskAction::Cancel { reason: None }, &author).await;
     assert!(matches!(late, Err(Error::Refused(Refusal::InvalidTransition(_)))));
     let actions = fixture.audit_actions(Some(id)).await;
     let expected = ["task.override", "task.confirm_override", "task.force_apply", "task.revoke"];

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ade_domain::{Clock, Moment};
 use ade_store::SystemClock;
-use ade_store::database::{Bare, Loader, Place, Rows};
+use ade_store::database::{BaselineTable, BenchDatabase, BulkLoader, BulkRows};
 use indicatif::ProgressBar;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -33,7 +33,7 @@ const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(3_600);
 #[derive(Debug, Clone)]
 pub(crate) struct Distributed {
     pub(crate) redis: BenchRedis,
-    pub(crate) postgres: Place,
+    pub(crate) postgres: BenchDatabase,
 }
 
 /// A server with loaded tasks.
@@ -41,7 +41,7 @@ pub(crate) struct Distributed {
 pub(super) struct Environment {
     // Dropped first: stops before its folder is removed.
     pub(super) server: ServerUnderTest,
-    pub(super) bare: Bare,
+    pub(super) bare: BaselineTable,
     pub(super) tasks: usize,
     pub(super) load_seconds: f64,
     pub(super) middle_task: String,
@@ -72,7 +72,7 @@ impl Environment {
         let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir_in(parent)?;
         let schema = match distributed {
             Some(distributed) => {
-                let url = distributed.postgres.make(number).await?;
+                let url = distributed.postgres.create_schema(number).await?;
                 Some(Schema { distributed: distributed.clone(), number, url })
             }
             None => None,
@@ -81,15 +81,15 @@ impl Environment {
         organisation::create(&mut first.target.connect().await?).await?;
         drop(first);
         let loader = match &schema {
-            Some(schema) => Loader::on_postgres(&schema.url).await,
-            None => Loader::in_folder(&folder.path().join("data")).await,
+            Some(schema) => BulkLoader::open_postgres(&schema.url).await,
+            None => BulkLoader::open_sqlite(&folder.path().join("data")).await,
         };
         let (began, now) = (Instant::now(), SystemClock::start().now());
         let middle_task = load(loader?, tasks, now, bar).await?;
         let load_seconds = began.elapsed().as_secs_f64();
         let bare = match &schema {
-            Some(schema) => Bare::on_postgres(&schema.url, connections).await,
-            None => Bare::in_folder(folder.path()).await,
+            Some(schema) => BaselineTable::open_postgres(&schema.url, connections).await,
+            None => BaselineTable::open_sqlite(folder.path()).await,
         };
         let bare = bare?;
         let before = checkpoint_bytes(folder.path());
@@ -111,7 +111,7 @@ impl Environment {
         bare.close().await;
         folder.close()?;
         if let Some(schema) = schema {
-            schema.distributed.postgres.remove(schema.number).await?;
+            schema.distributed.postgres.drop_schema(schema.number).await?;
         }
         Ok(())
     }
@@ -119,7 +119,7 @@ impl Environment {
 
 impl Distributed {
     pub(crate) async fn open(redis: &str, postgres: &str) -> Result<Self, BenchError> {
-        let place = Place::find(postgres).await?.ok_or_else(|| {
+        let place = BenchDatabase::open_if_empty(postgres).await?.ok_or_else(|| {
             BenchError::new(ErrorKind::Input, "the database of --postgres is not empty, and benchmarks delete its content")
                 .hint("create a separate database; to remove leftovers of a killed run: DROP SCHEMA ade_bench_0, ade_bench_1 CASCADE")
         })?;
@@ -129,7 +129,7 @@ impl Distributed {
     /// Removes the first `schemas` schemas and flushes Redis.
     pub(crate) async fn clear(&self, schemas: usize) -> Result<(), BenchError> {
         for number in 0..schemas {
-            self.postgres.remove(number).await?;
+            self.postgres.drop_schema(number).await?;
         }
         self.redis.clear().await
     }
@@ -185,7 +185,7 @@ fn start(folder: &Path, schema: Option<&Schema>) -> Result<ServerUnderTest, Benc
 
 /// Generates on one thread and writes on another. Returns the id of the middle task.
 async fn load(
-    mut loader: Loader,
+    mut loader: BulkLoader,
     tasks: usize,
     now: Moment,
     bar: &ProgressBar,
@@ -193,11 +193,11 @@ async fn load(
     let mut history = HistoryGenerator::new(tasks, now)?;
     for days in (0..).map(|number| number * 28).take_while(|days| days * DAY_MS <= super::history::HISTORY_MS)
     {
-        loader.prepare_month(before(now, days * DAY_MS)).await?;
+        loader.create_audit_partition(before(now, days * DAY_MS)).await?;
     }
-    loader.prepare_month(history.start()).await?;
+    loader.create_audit_partition(history.start()).await?;
     let mut chain = loader.chain().await?;
-    let (sender, mut batches) = mpsc::channel::<(Rows, u64)>(MAX_QUEUED_BATCHES);
+    let (sender, mut batches) = mpsc::channel::<(BulkRows, u64)>(MAX_QUEUED_BATCHES);
     let generator = tokio::task::spawn_blocking(move || {
         while let Some(batch) = history.next_batch(BATCH_SIZE)? {
             let rows = chain.rows(&batch.tasks, batch.entries, &batch.events)?;

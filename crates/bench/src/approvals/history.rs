@@ -7,18 +7,18 @@ use std::collections::BTreeMap;
 
 use ade_domain::Moment;
 use ade_domain::approval::DecisionKind;
-use ade_domain::approval::assignment::{Assignment, Question, assign};
+use ade_domain::approval::assignment::{Assignment, AssignmentInput, assign};
 use ade_domain::approval::policy::{AutoApprove, Policy, default_policy};
 use ade_domain::audit::{AuditActor, AuditBody};
 use ade_domain::people::{AUTHOR, AuthorSet, People, REVIEWER, User, UserId};
 use ade_domain::permission::ActorRole;
-use ade_domain::risk::{Facts, History, Registered, Thresholds, assess};
-use ade_domain::task::{Actor, Decision, Plan, Task, Transition};
+use ade_domain::risk::{FailureHistory, RegisteredResource, RiskInputs, RiskThresholds, assess};
+use ade_domain::task::{Actor, Decision, ReviewPlan, Task, Transition};
 use ade_domain::task::{
     ChangeKind, Config, Digest, LockPreview, Metadata, Preview, PreviewChange, Resource, ResourceMode,
-    RollbackStrategy, State,
+    RollbackStrategy, TaskState,
 };
-use ade_store::database::{Event, StoredTask};
+use ade_store::database::{StoredEvent, StoredTask};
 use serde_json::json;
 use uuid::Builder;
 
@@ -109,7 +109,7 @@ pub(super) struct HistoryGenerator {
     resources: Zipf,
     tags: Zipf,
     /// Entries and events that are not part of a batch yet, in order of time.
-    pending: BTreeMap<(Moment, u64), (AuditBody, Event)>,
+    pending: BTreeMap<(Moment, u64), (AuditBody, StoredEvent)>,
     sequence: u64,
     pub(super) middle_task: Option<String>,
 }
@@ -118,7 +118,7 @@ pub(super) struct HistoryGenerator {
 pub(super) struct Batch {
     pub(super) tasks: Vec<StoredTask>,
     pub(super) entries: Vec<AuditBody>,
-    pub(super) events: Vec<Event>,
+    pub(super) events: Vec<StoredEvent>,
 }
 
 fn failed(error: &dyn std::fmt::Display) -> BenchError {
@@ -153,7 +153,7 @@ fn assignments(now: Moment) -> Result<Vec<Assignment>, BenchError> {
         .collect();
     let mut assignments = Vec::new();
     for task_type in TASK_TYPES {
-        let question = Question {
+        let question = AssignmentInput {
             config: &config(task_type, String::new(), Vec::new(), 0),
             risk: organisation::AUTO_APPROVE_BELOW,
             author: None,
@@ -162,8 +162,8 @@ fn assignments(now: Moment) -> Result<Vec<Assignment>, BenchError> {
             policies: &policies,
             default_policy: &default,
             delegations: &[],
-            low_risk_passes: false,
-            must_be_seen: false,
+            auto_approve_low_risk: false,
+            requires_human: false,
             now,
         };
         assignments.push(assign(&question).map_err(|error| failed(&error))?);
@@ -272,12 +272,12 @@ impl HistoryGenerator {
         let task_id = self.id(created);
         let preview = preview(&config, self.rng.below(4));
         let risk = assess(
-            &Facts {
+            &RiskInputs {
                 resources: config.resources.iter().map(registered).collect(),
-                changes: preview.magnitude(),
-                history: History { finished: 50, failed: 2 },
+                changes: preview.change_counts(),
+                history: FailureHistory { finished: 50, failed: 2 },
             },
-            Thresholds::default(),
+            RiskThresholds::default(),
         );
         let lock = |lock: String| LockPreview {
             unavailable: false,
@@ -306,12 +306,12 @@ impl HistoryGenerator {
             assignment.auto_approved =
                 Some(format!("its risk is below {}", organisation::AUTO_APPROVE_BELOW));
             assignment.requirements.clear();
-            assignment.wanted.clear();
+            assignment.assignees.clear();
         }
         let submitted = created.plus_ms(1 + self.rng.below(MINUTE_MS));
         let fingerprint = task.preview.fingerprint.map(|fingerprint| fingerprint.to_string());
-        let mut ids: Vec<String> = (0..assignment.wanted.len()).map(|_| self.id(submitted)).collect();
-        let plan = Plan {
+        let mut ids: Vec<String> = (0..assignment.assignees.len()).map(|_| self.id(submitted)).collect();
+        let plan = ReviewPlan {
             risk,
             fingerprint,
             assignment: Ok(assignment),
@@ -335,7 +335,7 @@ impl HistoryGenerator {
         let task = &mut stored.task;
         let mut now = submitted;
         let chance = self.rng.below(100);
-        if task.state == State::Reviewing {
+        if task.state == TaskState::Reviewing {
             if is_open && chance < 85 {
                 return Ok(());
             }
@@ -356,33 +356,33 @@ impl HistoryGenerator {
             } else {
                 (DecisionKind::Approve, None)
             };
-            let decision = Decision { approval_id: &approval_id, action, reason, digest: None };
+            let decision = Decision { approval_id: &approval_id, kind: action, reason, digest: None };
             let actor = actor(&reviewer, ActorRole::Reviewer);
-            task.respond(&decision, &actor, now).map_err(|error| failed(&error))?;
+            task.decide(&decision, &actor, now).map_err(|error| failed(&error))?;
             self.record_transitions(task, now);
         }
-        if is_open && task.state == State::Approved {
+        if is_open && task.state == TaskState::Approved {
             stored.approval_ends_at = Some(now.plus_ms(APPROVAL_TTL_MS));
             return Ok(());
         }
-        if task.state != State::Approved {
+        if task.state != TaskState::Approved {
             return Ok(());
         }
         now = now.plus_ms(1 + self.rng.below(MINUTE_MS));
-        self.transition(task, "task.begin_apply", State::Applying, now);
+        self.transition(task, "task.begin_apply", TaskState::Applying, now);
         now = now.plus_ms(1 + self.rng.below(10 * MINUTE_MS));
         if self.rng.below(100) < 4 {
-            self.transition(task, "task.fail", State::Failed, now);
+            self.transition(task, "task.fail", TaskState::Failed, now);
         } else {
-            self.transition(task, "task.complete", State::Completed, now);
+            self.transition(task, "task.complete", TaskState::Completed, now);
         }
         Ok(())
     }
 
     /// A transition by a worker: it has no actor.
-    fn transition(&mut self, task: &mut Task, action: &str, to: State, now: Moment) {
+    fn transition(&mut self, task: &mut Task, action: &str, to: TaskState, now: Moment) {
         let from = std::mem::replace(&mut task.state, to);
-        task.since.insert(to, now);
+        task.entered_at.insert(to, now);
         task.revision += 1;
         task.transitions.push(Transition {
             action: action.to_owned(),
@@ -392,7 +392,7 @@ impl HistoryGenerator {
             approval_id: None,
             reason: None,
             ticket: None,
-            tell: Vec::new(),
+            notify: Vec::new(),
         });
         self.record_transitions(task, now);
     }
@@ -428,12 +428,12 @@ impl HistoryGenerator {
                 ticket: transition.ticket.clone(),
                 details: serde_json::Map::new(),
             };
-            let event = Event {
+            let event = StoredEvent {
                 event_id: self.id(now),
                 kind: transition.action.replacen('.', ":", 1),
                 at: now,
                 task_id: Some(task.task_id.clone()),
-                tell: transition.tell.iter().map(ToString::to_string).collect(),
+                notify: transition.notify.iter().map(ToString::to_string).collect(),
                 data: json!({
                     "task_id": task.task_id, "state": transition.to, "revision": task.revision,
                     "approval_id": transition.approval_id,
@@ -452,15 +452,15 @@ pub(super) fn before(now: Moment, ms: u64) -> Moment {
 fn actor(user: &UserId, role: ActorRole) -> Actor {
     Actor {
         user: Some(user.clone()),
-        parts: vec![role],
-        token_made_by: None,
-        by_agent: false,
-        administers: true,
+        roles: vec![role],
+        token_issuer: None,
+        is_agent: false,
+        has_admin_scope: true,
     }
 }
 
-fn registered(resource: &Resource) -> Registered {
-    Registered { resource: resource.name(), criticality: None, dependents: Vec::new() }
+fn registered(resource: &Resource) -> RegisteredResource {
+    RegisteredResource { resource: resource.name(), criticality: None, dependents: Vec::new() }
 }
 
 fn preview(config: &Config, extra_changes: u64) -> Preview {
@@ -502,17 +502,17 @@ mod tests {
         assert!(history.pending.is_empty() && history.middle_task.is_some());
         assert!((4_000 * 4..4_000 * 8).contains(&entries), "{entries}");
         let expected = [
-            State::Draft,
-            State::Reviewing,
-            State::Approved,
-            State::Completed,
-            State::Failed,
-            State::Rejected,
-            State::Cancelled,
+            TaskState::Draft,
+            TaskState::Reviewing,
+            TaskState::Approved,
+            TaskState::Completed,
+            TaskState::Failed,
+            TaskState::Rejected,
+            TaskState::Cancelled,
         ];
         assert!(expected.iter().all(|state| states.contains_key(state)), "{states:?}");
         assert!(
-            states[&State::Completed] > 3_000 && states[&State::Reviewing] < MAX_OPEN_TASKS,
+            states[&TaskState::Completed] > 3_000 && states[&TaskState::Reviewing] < MAX_OPEN_TASKS,
             "{states:?}"
         );
     }

@@ -1,6 +1,6 @@
 //! Latency of task lists by each filter, the inbox, and searches in the audit log: the first page and one from the middle.
 
-use ade_client::wire::{AuditVerdict, Overview, Page};
+use ade_client::wire::{AuditVerification, Overview, Page};
 use ade_domain::Moment;
 use indicatif::ProgressBar;
 use serde_json::Value;
@@ -74,7 +74,7 @@ async fn fetch_page(connection: &mut Connection, path: &str) -> Result<(usize, O
 }
 
 async fn verify_audit_log(connection: &mut Connection) -> Result<(), BenchError> {
-    let verdict: AuditVerdict = connection.get("/api/v1/audit/verify").await?.expect(200)?.json()?;
+    let verdict: AuditVerification = connection.get("/api/v1/audit/verify").await?.expect(200)?.json()?;
     if verdict.valid && verdict.entries > 0 {
         return Ok(());
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_client::wire::{Approval, Page, TaskRequest};
-use ade_store::database::Bare;
+use ade_store::database::BaselineTable;
 use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -112,7 +112,7 @@ fn draft(number: usize) -> Result<(String, String), BenchError> {
 /// Sends requests over all connections in parallel, alternating with the baseline. Returns the task ids in the order of requests.
 async fn compare(
     connections: &mut Vec<Connection>,
-    bare: &Bare,
+    bare: &BaselineTable,
     requests: Vec<(String, String)>,
     status: u16,
     bar: &ProgressBar,
@@ -177,7 +177,12 @@ async fn post_all(
 }
 
 /// The baseline: as many transactions by as many clients, each with one row of the size of a task.
-async fn insert_all(bare: &Bare, clients: usize, count: usize, body: String) -> Result<Samples, BenchError> {
+async fn insert_all(
+    bare: &BaselineTable,
+    clients: usize,
+    count: usize,
+    body: String,
+) -> Result<Samples, BenchError> {
     let (mut tasks, body) = (JoinSet::new(), Arc::<str>::from(body));
     for number in 0..clients {
         let (bare, body) = (bare.clone(), body.clone());

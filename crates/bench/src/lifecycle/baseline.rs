@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ade_store::database::Bare;
+use ade_store::database::BaselineTable;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -15,7 +15,7 @@ pub(super) const TRANSACTIONS: usize = 5;
 
 /// Runs all clients until the deadline. `body` has the size of a task.
 pub(super) async fn run(
-    bare: &Bare,
+    bare: &BaselineTable,
     clients: usize,
     body: &Arc<str>,
     deadline: Instant,

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ade_client::wire::{Page, TaskRequest};
-use ade_domain::task::{Resource, ResourceMode, State};
+use ade_domain::task::{Resource, ResourceMode, TaskState};
 use clap::ValueEnum;
 use serde::Deserialize;
 use serde_json::json;
@@ -90,7 +90,7 @@ struct Shared {
 #[derive(Debug, Deserialize)]
 struct TaskStatus {
     task_id: String,
-    state: State,
+    state: TaskState,
 }
 
 /// The fields of an approval request that are needed here.
@@ -349,8 +349,8 @@ async fn look_up_late(
     for id in late {
         let task: TaskStatus = connection.get(&format!("/api/v1/tasks/{id}")).await?.expect(200)?.json()?;
         match task.state {
-            State::Completed => shared.complete(&id, lifecycles),
-            State::Approved | State::Applying => {}
+            TaskState::Completed => shared.complete(&id, lifecycles),
+            TaskState::Approved | TaskState::Applying => {}
             other => return Err(failed(format!("task {id} is {other:?}, it will not be completed"))),
         }
     }

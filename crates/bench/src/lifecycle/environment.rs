@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use ade_client::wire::{PolicyRequest, UserRequest};
-use ade_store::database::Bare;
+use ade_store::database::BaselineTable;
 use tempfile::TempDir;
 
 use super::Sizes;
@@ -37,7 +37,7 @@ pub(super) fn task_type(number: usize) -> String {
 pub(super) struct Environment {
     // Dropped first: stops before its folder is removed.
     pub(super) server: ServerUnderTest,
-    pub(super) bare: Bare,
+    pub(super) bare: BaselineTable,
     /// Parent of the files that tasks write.
     pub(super) root: PathBuf,
     folder: TempDir,
@@ -63,7 +63,7 @@ impl Environment {
             std::fs::write(folder.path().join("ade.toml"), format!("[executors.files]\nroots = {roots}\n"))?;
         }
         let url = match distributed {
-            Some(distributed) => Some(distributed.postgres.make(number).await?),
+            Some(distributed) => Some(distributed.postgres.create_schema(number).await?),
             None => None,
         };
         let slots = sizes.slots.to_string();
@@ -80,8 +80,10 @@ impl Environment {
             &settings,
         )?;
         let bare = match &url {
-            Some(url) => Bare::on_postgres(url, u32::try_from(sizes.clients).unwrap_or(u32::MAX)).await,
-            None => Bare::in_folder(folder.path()).await,
+            Some(url) => {
+                BaselineTable::open_postgres(url, u32::try_from(sizes.clients).unwrap_or(u32::MAX)).await
+            }
+            None => BaselineTable::open_sqlite(folder.path()).await,
         };
         let distributed = distributed.map(|distributed| (distributed.clone(), number));
         let environment = Self { server, bare: bare?, root, folder, distributed };
@@ -118,7 +120,7 @@ impl Environment {
         bare.close().await;
         folder.close()?;
         if let Some((distributed, number)) = distributed {
-            distributed.postgres.remove(number).await?;
+            distributed.postgres.drop_schema(number).await?;
             distributed.redis.clear().await?;
         }
         Ok(())

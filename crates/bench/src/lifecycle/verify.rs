@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use ade_client::wire::Page;
-use ade_domain::task::State;
+use ade_domain::task::TaskState;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -27,7 +27,7 @@ pub(super) struct Verified {
 #[derive(Debug, Deserialize)]
 struct Task {
     task_id: String,
-    state: State,
+    state: TaskState,
     execution: Option<Execution>,
 }
 
@@ -78,7 +78,7 @@ pub(super) async fn verify_tasks(
         )));
     }
     let tasks: Vec<Task> = fetch_all(&mut connection, "tasks?").await?;
-    if let Some(task) = tasks.iter().find(|task| task.state != State::Completed) {
+    if let Some(task) = tasks.iter().find(|task| task.state != TaskState::Completed) {
         return Err(failed(format!("task {} is {:?} at the end, not COMPLETED", task.task_id, task.state)));
     }
     let stored: BTreeSet<&str> = tasks.iter().map(|task| task.task_id.as_str()).collect();

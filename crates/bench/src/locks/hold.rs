@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ade_client::wire::{AcquireRequest, Grants, HeartbeatRequest, HeldLock, LockAsk};
+use ade_client::wire::{AcquireRequest, Grants, HeartbeatRequest, LockSpec, LockToken};
 use bytes::Bytes;
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -112,7 +112,7 @@ async fn acquire_all(connection: &mut Connection, agent: usize) -> Result<Bytes,
     let agent_id = Some(format!("bench-{agent}"));
     let mut held = Vec::with_capacity(LOCKS_PER_AGENT);
     for from in (0..LOCKS_PER_AGENT).step_by(LOCKS_PER_ACQUIRE) {
-        let lock = |number| LockAsk { lock: format!("resource:bench-held:{agent}-{number}"), mode: None };
+        let lock = |number| LockSpec { lock: format!("resource:bench-held:{agent}-{number}"), mode: None };
         let locks = (from..from + LOCKS_PER_ACQUIRE).map(lock).collect();
         let request = AcquireRequest { locks, agent_id: agent_id.clone(), ..AcquireRequest::default() };
         let response =
@@ -122,7 +122,7 @@ async fn acquire_all(connection: &mut Connection, agent: usize) -> Result<Bytes,
             granted
                 .grants
                 .into_iter()
-                .map(|grant| HeldLock { lock: grant.lock, fencing_token: grant.fencing_token }),
+                .map(|grant| LockToken { lock: grant.lock, fencing_token: grant.fencing_token }),
         );
     }
     http_client::to_json(&HeartbeatRequest {

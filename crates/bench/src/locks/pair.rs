@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use ade_domain::lock::{Acquire, Holder, LockCommand, LockName, Mode, Outcome, RequestKey, Standing};
+use ade_domain::lock::{
+    AcquireStatus, Acquisition, Holder, LockCommand, LockMode, LockName, LockOutcome, RequestKey,
+};
 use ade_store::Locks;
-use ade_store::redis::{Bare, Options, RedisCoordination};
+use ade_store::redis::{RedisBaseline, RedisCoordination, RedisOptions};
 use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -23,7 +25,7 @@ const ROUNDS: u32 = 4;
 #[derive(Debug, Clone)]
 enum Backend {
     Ade(RedisCoordination),
-    Bare(Bare),
+    Bare(RedisBaseline),
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +49,7 @@ impl Totals {
 
 pub(super) async fn measure(redis: &BenchRedis, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, BenchError> {
     let clients = sizes.connections;
-    let ade = Backend::Ade(RedisCoordination::open(&redis.url, Options::default()).await?);
+    let ade = Backend::Ade(RedisCoordination::open(&redis.url, RedisOptions::default()).await?);
     let bare = Backend::Bare(redis.bare.clone());
     bar.set_length(u64::from(2 * ROUNDS));
     let round = Duration::from_secs_f64(sizes.seconds / f64::from(ROUNDS));
@@ -128,8 +130,12 @@ async fn run_pair(backend: &Backend, client: usize, number: u64) -> Result<(), B
     };
     let ade = match backend {
         Backend::Bare(bare) => {
-            let done =
-                bare.pair(&format!("bench-{client}-{number}"), &Uuid::new_v4().simple().to_string()).await;
+            let done = bare
+                .acquire_and_release(
+                    &format!("bench-{client}-{number}"),
+                    &Uuid::new_v4().simple().to_string(),
+                )
+                .await;
             return if done? { Ok(()) } else { Err(failed("acquire")) };
         }
         Backend::Ade(ade) => ade,
@@ -137,24 +143,24 @@ async fn run_pair(backend: &Backend, client: usize, number: u64) -> Result<(), B
     let invalid = |_| failed("name");
     let lock: LockName = format!("resource:bench-pair:{client}-{number}").parse().map_err(invalid)?;
     let holder = Holder::new(&format!("bench-{client}"), None).map_err(invalid)?;
-    let acquisition = Acquire {
+    let acquisition = Acquisition {
         holder: holder.clone(),
-        request: RequestKey::once(Uuid::new_v4().as_u128()),
-        remember: false,
-        mode: Mode::Exclusive,
+        request: RequestKey::from_nonce(Uuid::new_v4().as_u128()),
+        leave_tombstone: false,
+        mode: LockMode::Exclusive,
         ttl_ms: 30_000,
         claimed: true,
         wait: None,
         purpose: "".into(),
         priority: 0,
     };
-    let Outcome::Standing(Standing::Held(grant)) =
+    let LockOutcome::Status(AcquireStatus::Held(grant)) =
         execute(ade, &lock, LockCommand::Acquire(acquisition)).await?
     else {
         return Err(failed("acquire"));
     };
     match execute(ade, &lock, LockCommand::Release { holder, token: grant.token }).await? {
-        Outcome::Done => Ok(()),
+        LockOutcome::Done => Ok(()),
         _ => Err(failed("release")),
     }
 }
@@ -163,8 +169,8 @@ async fn execute(
     ade: &RedisCoordination,
     lock: &LockName,
     command: LockCommand,
-) -> Result<Outcome, BenchError> {
-    let replies = ade.commands(vec![(lock.clone(), command)]).await?;
+) -> Result<LockOutcome, BenchError> {
+    let replies = ade.execute_commands(vec![(lock.clone(), command)]).await?;
     let reply = replies.into_iter().next();
     reply
         .map(|reply| reply.outcome)

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{Discriminant, discriminant};
 
 use super::{MAX_VARIANTS, expand};
-use crate::error::Fault;
+use crate::error::SourceError;
 use crate::ident::EncodingRules;
 use crate::key::Layout;
 use crate::load::LocatedEntry;
@@ -31,7 +31,7 @@ pub(crate) fn encode_separators(catalog: &mut Catalog, located: &[LocatedEntry])
 }
 
 /// Reserves, for each kind of identifier, the literal words that other patterns have in its position.
-pub(crate) fn reserve_siblings(catalog: &mut Catalog, located: &[LocatedEntry]) -> Result<(), Fault> {
+pub(crate) fn reserve_siblings(catalog: &mut Catalog, located: &[LocatedEntry]) -> Result<(), SourceError> {
     let variants = all_variants(catalog, located, |entry| vec![&entry.plain])?;
     let mut reserved: BTreeMap<usize, BTreeSet<String>> = BTreeMap::new();
     for variant in &variants {
@@ -64,7 +64,7 @@ pub(crate) fn reserve_siblings(catalog: &mut Catalog, located: &[LocatedEntry]) 
 }
 
 /// No two entries may build the same key in either layout. Keys, channels and groups are separate namespaces.
-pub(crate) fn reject_overlaps(catalog: &Catalog, located: &[LocatedEntry]) -> Result<(), Fault> {
+pub(crate) fn reject_overlaps(catalog: &Catalog, located: &[LocatedEntry]) -> Result<(), SourceError> {
     for layout in [Layout::Plain, Layout::Cluster] {
         let variants = all_variants(catalog, located, |entry| match layout {
             // Former patterns are still looked up, so they must not be ambiguous either.
@@ -87,7 +87,7 @@ pub(crate) fn reject_overlaps(catalog: &Catalog, located: &[LocatedEntry]) -> Re
                 } else {
                     format!("{} and {other} can build the same key{on}: change a segment", mine.entry.name)
                 };
-                return Err(Fault::new(span.clone(), message));
+                return Err(SourceError::new(span.clone(), message));
             }
         }
     }
@@ -128,7 +128,7 @@ fn all_variants<'a>(
     catalog: &Catalog,
     located: &'a [LocatedEntry],
     patterns_of: impl Fn(&'a Entry) -> Vec<&'a Pattern>,
-) -> Result<Vec<Variant>, Fault> {
+) -> Result<Vec<Variant>, SourceError> {
     let mut variants = Vec::new();
     for (number, located) in located.iter().enumerate() {
         let namespace = discriminant(&located.entry.kind);
@@ -136,7 +136,7 @@ fn all_variants<'a>(
             let Some(expanded) = expand(catalog, pattern, MAX_VARIANTS - variants.len()) else {
                 let message =
                     format!("the patterns up to {pattern} expand to more than {MAX_VARIANTS} variants");
-                return Err(Fault::new(located.pattern_span.clone(), message));
+                return Err(SourceError::new(located.pattern_span.clone(), message));
             };
             variants.extend(expanded.into_iter().map(|pattern| {
                 let segments = pattern.segments();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use self::ambiguity::may_match_prefix;
 use crate::builders::camel;
-use crate::error::Fault;
+use crate::error::SourceError;
 use crate::file::Header;
 use crate::load::LocatedEntry;
 use crate::model::{Catalog, EntryKind, Family, IdForm};
@@ -16,7 +16,7 @@ use crate::pattern::{Part, Pattern};
 const MAX_VARIANTS: usize = 4096;
 
 /// Keys must be shorter than the limit in both layouts, for any identifiers.
-pub(crate) fn lengths(catalog: &Catalog, located: &[LocatedEntry]) -> Result<(), Fault> {
+pub(crate) fn lengths(catalog: &Catalog, located: &[LocatedEntry]) -> Result<(), SourceError> {
     for located in located {
         let both =
             [(&located.entry.plain, &located.pattern_span), (&located.entry.cluster, &located.cluster_span)];
@@ -34,7 +34,7 @@ pub(crate) fn lengths(catalog: &Catalog, located: &[LocatedEntry]) -> Result<(),
                     "{} can reach {max_len} bytes and must stay below {}: lower max_bytes of its identifiers",
                     located.entry.name, catalog.key_limit
                 );
-                return Err(Fault::new(span.clone(), message));
+                return Err(SourceError::new(span.clone(), message));
             }
         }
     }
@@ -42,11 +42,11 @@ pub(crate) fn lengths(catalog: &Catalog, located: &[LocatedEntry]) -> Result<(),
 }
 
 /// If a segment names the owner, it must match the owner and the group of the entry.
-pub(crate) fn owners(catalog: &Catalog, header: &Header, all: &[LocatedEntry]) -> Result<(), Fault> {
+pub(crate) fn owners(catalog: &Catalog, header: &Header, all: &[LocatedEntry]) -> Result<(), SourceError> {
     let Some(place) = &header.owner_segment else { return Ok(()) };
     let position = *place.get_ref();
     if position == 0 {
-        return Err(Fault::new(place.span(), "owner_segment starts at 1"));
+        return Err(SourceError::new(place.span(), "owner_segment starts at 1"));
     }
     let mut types: BTreeMap<String, &String> = BTreeMap::new();
     for located in all {
@@ -55,19 +55,19 @@ pub(crate) fn owners(catalog: &Catalog, header: &Header, all: &[LocatedEntry]) -
         if owner.is_none_or(|segment| segment.prefix != entry.owner) {
             let message =
                 format!("segment {position} of {} must be its owner, {:?}", entry.plain, entry.owner);
-            return Err(Fault::new(located.pattern_span.clone(), message));
+            return Err(SourceError::new(located.pattern_span.clone(), message));
         }
         if entry.group_and_name().0 != entry.owner {
             let name = format!("{}.{}", entry.owner, entry.group_and_name().1);
             let message = format!("{} belongs to {:?}: name it {name:?}", entry.name, entry.owner);
-            return Err(Fault::new(located.owner_span.clone(), message));
+            return Err(SourceError::new(located.owner_span.clone(), message));
         }
         if entry.group_and_name().1 == "new" {
             let message = format!(
                 "{} cannot be named new: the builder type of its owner has a function with this name",
                 entry.name
             );
-            return Err(Fault::new(located.name_span.clone(), message));
+            return Err(SourceError::new(located.name_span.clone(), message));
         }
         let other = types.insert(camel(&entry.owner), &entry.owner).filter(|other| **other != entry.owner);
         if let Some(other) = other {
@@ -75,19 +75,19 @@ pub(crate) fn owners(catalog: &Catalog, header: &Header, all: &[LocatedEntry]) -
                 "the owner {:?} has the same Rust name as {other:?}: choose another name",
                 entry.owner
             );
-            return Err(Fault::new(located.owner_span.clone(), message));
+            return Err(SourceError::new(located.owner_span.clone(), message));
         }
         let shared = segments.iter().take(position - 1).filter_map(|segment| segment.id);
         if shared.clone().any(|id| !matches!(catalog.id(id).map(|kind| &kind.form), Some(IdForm::OneOf(_)))) {
             let message = "identifiers before the segment of the owner must be closed sets (one_of)";
-            return Err(Fault::new(located.pattern_span.clone(), message));
+            return Err(SourceError::new(located.pattern_span.clone(), message));
         }
     }
     let leading = |located: &LocatedEntry| -> Vec<usize> {
         located.entry.plain.segments().iter().take(position - 1).filter_map(|segment| segment.id).collect()
     };
     match all.iter().find(|other| all.first().is_some_and(|first| leading(first) != leading(other))) {
-        Some(different) => Err(Fault::new(
+        Some(different) => Err(SourceError::new(
             different.pattern_span.clone(),
             format!(
                 "{} has different identifiers before its owner than the first entry",
@@ -99,7 +99,7 @@ pub(crate) fn owners(catalog: &Catalog, header: &Header, all: &[LocatedEntry]) -
 }
 
 /// Hash tags of one shape must use the same identifiers: otherwise an entity could have two slots.
-pub(crate) fn tags(catalog: &Catalog, located: &[LocatedEntry]) -> Result<(), Fault> {
+pub(crate) fn tags(catalog: &Catalog, located: &[LocatedEntry]) -> Result<(), SourceError> {
     let mut shapes: BTreeMap<String, (Vec<usize>, &str)> = BTreeMap::new();
     for located in located {
         let Some((shape, ids)) = located.entry.cluster.tag() else { continue };
@@ -111,14 +111,14 @@ pub(crate) fn tags(catalog: &Catalog, located: &[LocatedEntry]) -> Result<(), Fa
                 "the hash tag {{{shape}}} contains {} in {named}: use the same identifiers here",
                 names.join(", ")
             );
-            return Err(Fault::new(located.cluster_span.clone(), message));
+            return Err(SourceError::new(located.cluster_span.clone(), message));
         }
     }
     Ok(())
 }
 
 /// Every key that may match the prefix of a family must obey its rules.
-pub(crate) fn families(catalog: &Catalog, located: &[LocatedEntry]) -> Result<(), Fault> {
+pub(crate) fn families(catalog: &Catalog, located: &[LocatedEntry]) -> Result<(), SourceError> {
     for located in located {
         let EntryKind::Key(shape) = &located.entry.kind else { continue };
         let may_match = |family: &&Family| may_match_prefix(catalog, &located.entry.plain, &family.prefix);
@@ -133,7 +133,7 @@ pub(crate) fn families(catalog: &Catalog, located: &[LocatedEntry]) -> Result<()
             } else {
                 continue;
             };
-            return Err(Fault::new(located.name_span.clone(), message));
+            return Err(SourceError::new(located.name_span.clone(), message));
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use toml::Spanned;
 
 use crate::builders::{camel, snake, variant};
 use crate::check::{self, ambiguity};
-use crate::error::Fault;
+use crate::error::SourceError;
 use crate::file::{ChannelDecl, FamilyDecl, File, GroupDecl, Header, KeyDecl};
 use crate::key::MAX_IDS;
 use crate::model::{
@@ -70,9 +70,10 @@ common_of!(KeyDecl);
 common_of!(ChannelDecl);
 common_of!(GroupDecl);
 
-pub(crate) fn load(source: &str) -> Result<Catalog, Fault> {
-    let file: File = toml::from_str(source)
-        .map_err(|error| Fault::new(error.span().unwrap_or(source.len()..source.len()), error.message()))?;
+pub(crate) fn load(source: &str) -> Result<Catalog, SourceError> {
+    let file: File = toml::from_str(source).map_err(|error| {
+        SourceError::new(error.span().unwrap_or(source.len()..source.len()), error.message())
+    })?;
     let header = file.catalog.get_ref();
     check_word(&header.name)?;
     let mut catalog = Catalog {
@@ -119,11 +120,11 @@ pub(crate) fn load(source: &str) -> Result<Catalog, Fault> {
     Ok(catalog)
 }
 
-fn key(ids: &[IdKind], decl: &KeyDecl) -> Result<LocatedEntry, Fault> {
+fn key(ids: &[IdKind], decl: &KeyDecl) -> Result<LocatedEntry, SourceError> {
     let value_type = *decl.value_type.get_ref();
     let ttl = ttl::ttl(&decl.ttl)?;
     if ttl.maxlen.is_some() && value_type != ValueType::Stream {
-        return Err(Fault::new(decl.ttl.span(), "maxlen is for streams only"));
+        return Err(SourceError::new(decl.ttl.span(), "maxlen is for streams only"));
     }
     let format = value_format(decl)?;
     let shape = KeyShape {
@@ -152,7 +153,7 @@ fn key(ids: &[IdKind], decl: &KeyDecl) -> Result<LocatedEntry, Fault> {
         let separator = located.entry.plain.separator();
         let parsed = pattern(ids, former.get_ref(), former.span(), separator, Dialect::Plain)?;
         if parsed.ids().ne(located.entry.plain.ids()) {
-            return Err(Fault::new(
+            return Err(SourceError::new(
                 former.span(),
                 "a former pattern needs the same identifiers in the same order",
             ));
@@ -163,17 +164,20 @@ fn key(ids: &[IdKind], decl: &KeyDecl) -> Result<LocatedEntry, Fault> {
 }
 
 /// Checks that the fields that the type requires are present, and no others. Returns the format of the value.
-fn value_format(decl: &KeyDecl) -> Result<Format, Fault> {
+fn value_format(decl: &KeyDecl) -> Result<Format, SourceError> {
     let value_type = *decl.value_type.get_ref();
     let (name, kind) = (decl.name.get_ref(), value_type.as_str());
-    let fault = |message: String| Err(Fault::new(decl.name.span(), message));
+    let fault = |message: String| Err(SourceError::new(decl.name.span(), message));
     let has_fields = matches!(value_type, ValueType::Hash | ValueType::Stream);
     if let Some(field) = decl.fields.first().filter(|_| !has_fields) {
-        return Err(Fault::new(field.span(), format!("a {kind} has no fields")));
+        return Err(SourceError::new(field.span(), format!("a {kind} has no fields")));
     }
     let mut seen = BTreeSet::new();
     if let Some(twice) = decl.fields.iter().find(|field| !seen.insert(&field.get_ref().name)) {
-        return Err(Fault::new(twice.span(), format!("the field {} is listed twice", twice.get_ref().name)));
+        return Err(SourceError::new(
+            twice.span(),
+            format!("the field {} is listed twice", twice.get_ref().name),
+        ));
     }
     if value_type == ValueType::Hash && decl.fields.is_empty() {
         return fault(format!("{name} is incomplete: a hash needs fields"));
@@ -196,22 +200,22 @@ fn value_format(decl: &KeyDecl) -> Result<Format, Fault> {
     match &decl.format {
         None => Ok(default),
         Some(format) if (*format.get_ref() == Format::Hash) == has_fields => Ok(*format.get_ref()),
-        Some(invalid) => Err(Fault::new(invalid.span(), format!("a {kind} cannot have this format"))),
+        Some(invalid) => Err(SourceError::new(invalid.span(), format!("a {kind} cannot have this format"))),
     }
 }
 
-fn families(decls: &[FamilyDecl], ids: &[IdKind]) -> Result<Vec<Family>, Fault> {
+fn families(decls: &[FamilyDecl], ids: &[IdKind]) -> Result<Vec<Family>, SourceError> {
     let mut families: Vec<Family> = Vec::new();
     for decl in decls {
         check_word(&decl.name)?;
         let (name, text) = (decl.name.get_ref(), decl.pattern.get_ref());
         if families.iter().any(|family| family.name == *name) {
-            return Err(Fault::new(decl.name.span(), format!("the family {name} is listed twice")));
+            return Err(SourceError::new(decl.name.span(), format!("the family {name} is listed twice")));
         }
         let prefix = text.strip_suffix(":*").or_else(|| text.strip_suffix(":{key}")).ok_or_else(|| {
             let message =
                 "the pattern of a family must end in \":*\" or \":{key}\", as in med:{env}:{module}:idem:*";
-            Fault::new(decl.pattern.span(), message)
+            SourceError::new(decl.pattern.span(), message)
         })?;
         families.push(Family {
             name: name.clone(),
@@ -226,11 +230,11 @@ fn families(decls: &[FamilyDecl], ids: &[IdKind]) -> Result<Vec<Family>, Fault> 
     Ok(families)
 }
 
-fn entry(ids: &[IdKind], common: &CommonFields<'_>, kind: EntryKind) -> Result<LocatedEntry, Fault> {
+fn entry(ids: &[IdKind], common: &CommonFields<'_>, kind: EntryKind) -> Result<LocatedEntry, SourceError> {
     let name = common.name.get_ref();
     let is_valid = name.split_once('.').is_some_and(|(group, name)| is_word(group) && is_word(name));
     if !is_valid || name.starts_with("ids.") {
-        return Err(Fault::new(
+        return Err(SourceError::new(
             common.name.span(),
             format!(
                 "{name:?} is not a valid name: write group.name in lower case with digits and underscores (the group \"ids\" is reserved)"
@@ -239,7 +243,7 @@ fn entry(ids: &[IdKind], common: &CommonFields<'_>, kind: EntryKind) -> Result<L
     }
     for text in [common.owner, common.purpose] {
         if text.get_ref().trim().is_empty() {
-            return Err(Fault::new(
+            return Err(SourceError::new(
                 text.span(),
                 format!("{name} needs an owner and a purpose: this is empty"),
             ));
@@ -247,16 +251,16 @@ fn entry(ids: &[IdKind], common: &CommonFields<'_>, kind: EntryKind) -> Result<L
     }
     let separator = common.separator.map_or(':', |separator| *separator.get_ref());
     if let Some(place) = common.separator.filter(|_| !":./|".contains(separator)) {
-        return Err(Fault::new(place.span(), "the separator must be one of : . / |"));
+        return Err(SourceError::new(place.span(), "the separator must be one of : . / |"));
     }
     let plain = pattern(ids, common.pattern.get_ref(), common.pattern.span(), separator, Dialect::Plain)?;
     let mut seen = BTreeSet::new();
     if let Some(twice) = plain.ids().find(|id| !seen.insert(*id)).and_then(|id| ids.get(id)) {
         let message = format!("{{{}}} appears twice in {plain}: declare a second identifier", twice.name);
-        return Err(Fault::new(common.pattern.span(), message));
+        return Err(SourceError::new(common.pattern.span(), message));
     }
     if plain.ids().count() > MAX_IDS {
-        return Err(Fault::new(
+        return Err(SourceError::new(
             common.pattern.span(),
             format!("a key can have at most {MAX_IDS} identifiers"),
         ));
@@ -268,10 +272,10 @@ fn entry(ids: &[IdKind], common: &CommonFields<'_>, kind: EntryKind) -> Result<L
     let cluster_span = common.cluster.map_or(common.pattern.span(), Spanned::span);
     if cluster != plain && cluster.tag().is_none() {
         let message = "a cluster pattern that differs needs a hash tag: braces around more than the name of an identifier";
-        return Err(Fault::new(cluster_span, message));
+        return Err(SourceError::new(cluster_span, message));
     }
     if cluster.ids().ne(plain.ids()) {
-        return Err(Fault::new(
+        return Err(SourceError::new(
             cluster_span,
             format!("both layouts of {name} need the same identifiers in the same order"),
         ));
@@ -295,17 +299,18 @@ fn entry(ids: &[IdKind], common: &CommonFields<'_>, kind: EntryKind) -> Result<L
     })
 }
 
-fn key_limit(header: &Header) -> Result<usize, Fault> {
+fn key_limit(header: &Header) -> Result<usize, SourceError> {
     match &header.key_limit {
         None => Ok(DEFAULT_KEY_LIMIT),
         Some(limit) if (1..=MAX_KEY_LIMIT).contains(limit.get_ref()) => Ok(*limit.get_ref()),
-        Some(invalid) => {
-            Err(Fault::new(invalid.span(), format!("key_limit must be a number from 1 to {MAX_KEY_LIMIT}")))
-        }
+        Some(invalid) => Err(SourceError::new(
+            invalid.span(),
+            format!("key_limit must be a number from 1 to {MAX_KEY_LIMIT}"),
+        )),
     }
 }
 
-fn group_names(names: &Spanned<Vec<Spanned<String>>>) -> Result<Vec<String>, Fault> {
+fn group_names(names: &Spanned<Vec<Spanned<String>>>) -> Result<Vec<String>, SourceError> {
     let mut known: Vec<String> = Vec::new();
     check_count(names.get_ref().len(), names.span())?;
     for name in names.get_ref() {
@@ -314,10 +319,10 @@ fn group_names(names: &Spanned<Vec<Spanned<String>>>) -> Result<Vec<String>, Fau
             let message = format!(
                 "{text:?} is not a valid name of a consumer group: use printable ASCII without spaces"
             );
-            return Err(Fault::new(name.span(), message));
+            return Err(SourceError::new(name.span(), message));
         }
         if let Some(other) = known.iter().find(|other| variant(other) == variant(text)) {
-            return Err(Fault::new(
+            return Err(SourceError::new(
                 name.span(),
                 format!("{text:?} has the same Rust name as {other:?}: choose another name"),
             ));
@@ -325,7 +330,7 @@ fn group_names(names: &Spanned<Vec<Spanned<String>>>) -> Result<Vec<String>, Fau
         known.push(text.clone());
     }
     if known.is_empty() {
-        return Err(Fault::new(names.span(), "names is empty: name at least one consumer group"));
+        return Err(SourceError::new(names.span(), "names is empty: name at least one consumer group"));
     }
     Ok(known)
 }
@@ -336,7 +341,7 @@ fn pattern(
     span: Range<usize>,
     separator: char,
     dialect: Dialect,
-) -> Result<Pattern, Fault> {
+) -> Result<Pattern, SourceError> {
     let resolve_id = |name: &str| {
         ids.iter().position(|kind| kind.name == name).ok_or_else(|| {
             let hint = closest(name, ids.iter().map(|kind| kind.name.as_str())).map_or_else(
@@ -350,12 +355,12 @@ fn pattern(
         // With escapes or three quotes the offset is unknown; then the span is the whole string.
         let is_simple = span.len() == text.len() + 2 || span.len() == text.len() + 4;
         let start = if is_simple { span.start + 1 + fault.offset } else { span.start };
-        Fault::new(start..span.end, format!("in the pattern {text:?}: {}", fault.message))
+        SourceError::new(start..span.end, format!("in the pattern {text:?}: {}", fault.message))
     })
 }
 
 /// Names of entries and the Rust types generated for groups must be unique.
-fn check_unique_names(located: &[LocatedEntry]) -> Result<(), Fault> {
+fn check_unique_names(located: &[LocatedEntry]) -> Result<(), SourceError> {
     let mut seen = BTreeSet::new();
     for located in located {
         let entry = &located.entry;
@@ -365,14 +370,14 @@ fn check_unique_names(located: &[LocatedEntry]) -> Result<(), Fault> {
         if !seen.insert(entry.name.clone()) || type_name.is_some_and(|name| !seen.insert(name)) {
             let message =
                 format!("{} is listed twice, or has the same Rust name as another entry", entry.name);
-            return Err(Fault::new(located.name_span.clone(), message));
+            return Err(SourceError::new(located.name_span.clone(), message));
         }
     }
     Ok(())
 }
 
 /// The stream of a group must exist and have the same identifiers.
-fn check_group_streams(file: &File, located: &[LocatedEntry]) -> Result<(), Fault> {
+fn check_group_streams(file: &File, located: &[LocatedEntry]) -> Result<(), SourceError> {
     for decl in &file.group {
         let stream = decl.stream.get_ref();
         let streams =
@@ -382,14 +387,14 @@ fn check_group_streams(file: &File, located: &[LocatedEntry]) -> Result<(), Faul
         match streams.clone().find(|entry| entry.name == *stream) {
             None => {
                 let hint = did_you_mean(stream, streams.map(|entry| entry.name.as_str()));
-                return Err(Fault::new(
+                return Err(SourceError::new(
                     decl.stream.span(),
                     format!("{stream:?} is not a stream of this catalog{hint}"),
                 ));
             }
             Some(found) if group.is_some_and(|group| group.plain.ids().ne(found.plain.ids())) => {
                 let message = format!("the group needs the same identifiers as its stream {}", found.plain);
-                return Err(Fault::new(decl.pattern.span(), message));
+                return Err(SourceError::new(decl.pattern.span(), message));
             }
             Some(_) => {}
         }
@@ -397,11 +402,11 @@ fn check_group_streams(file: &File, located: &[LocatedEntry]) -> Result<(), Faul
     Ok(())
 }
 
-fn check_count(count: usize, span: Range<usize>) -> Result<(), Fault> {
+fn check_count(count: usize, span: Range<usize>) -> Result<(), SourceError> {
     if count <= MAX_LIST_LEN {
         return Ok(());
     }
-    Err(Fault::new(span, format!("the list has {count} items: the maximum is {MAX_LIST_LEN}")))
+    Err(SourceError::new(span, format!("the list has {count} items: the maximum is {MAX_LIST_LEN}")))
 }
 
 /// `; did you mean …?`, if a candidate is similar.
@@ -409,7 +414,7 @@ fn did_you_mean<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> St
     closest(name, candidates).map_or_else(String::new, |near| format!("; did you mean {near}?"))
 }
 
-fn check_word(name: &Spanned<String>) -> Result<(), Fault> {
+fn check_word(name: &Spanned<String>) -> Result<(), SourceError> {
     if is_word(name.get_ref()) {
         return Ok(());
     }
@@ -417,7 +422,7 @@ fn check_word(name: &Spanned<String>) -> Result<(), Fault> {
         "{:?} is not a valid name: use lower-case letters, digits and underscores, starting with a letter",
         name.get_ref()
     );
-    Err(Fault::new(name.span(), message))
+    Err(SourceError::new(name.span(), message))
 }
 
 fn is_word(text: &str) -> bool {

@@ -3,18 +3,18 @@
 use toml::Spanned;
 
 use super::{LocatedEntry, did_you_mean};
-use crate::error::Fault;
+use crate::error::SourceError;
 use crate::file::{TtlDecl, TtlTable};
 use crate::model::EntryKind;
 use crate::text::one_line;
 use crate::ttl::{Ttl, TtlDuration, TtlRule};
 
-pub(super) fn ttl(decl: &Spanned<TtlDecl>) -> Result<Ttl, Fault> {
+pub(super) fn ttl(decl: &Spanned<TtlDecl>) -> Result<Ttl, SourceError> {
     let table = match decl.get_ref() {
         TtlDecl::None => return Ok(Ttl { rule: TtlRule::None, maxlen: None }),
         TtlDecl::Table(table) => table,
     };
-    let fault = |message: String| Fault::new(decl.span(), message);
+    let fault = |message: String| SourceError::new(decl.span(), message);
     let TtlTable { exact, range, at_least, default, renewable, at_most, like, given, plus, maxlen } =
         table.as_ref();
     let duration = |text: &String| TtlDuration::parse(text).map_err(fault);
@@ -74,7 +74,7 @@ pub(super) fn ttl(decl: &Spanned<TtlDecl>) -> Result<Ttl, Fault> {
     Ok(Ttl { rule, maxlen: *maxlen })
 }
 
-pub(super) fn resolve_likes(located: &mut [LocatedEntry]) -> Result<(), Fault> {
+pub(super) fn resolve_likes(located: &mut [LocatedEntry]) -> Result<(), SourceError> {
     let rules: Vec<(String, TtlRule)> = located
         .iter()
         .filter_map(|located| match &located.entry.kind {
@@ -88,13 +88,13 @@ pub(super) fn resolve_likes(located: &mut [LocatedEntry]) -> Result<(), Fault> {
         match rules.iter().find(|(name, _)| name == entry) {
             Some((_, TtlRule::Like { .. })) => {
                 let message = format!("{entry} uses like itself: name an entry with a rule of its own");
-                return Err(Fault::new(located.ttl_span.clone(), message));
+                return Err(SourceError::new(located.ttl_span.clone(), message));
             }
             Some((_, found)) => **rule = found.clone(),
             None => {
                 let hint = did_you_mean(entry, rules.iter().map(|(name, _)| name.as_str()));
                 let message = format!("like = {entry:?} is not a key of this catalog{hint}");
-                return Err(Fault::new(located.ttl_span.clone(), message));
+                return Err(SourceError::new(located.ttl_span.clone(), message));
             }
         }
     }

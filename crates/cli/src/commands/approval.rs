@@ -3,7 +3,7 @@
 //! An approval names the digest of the task that was reviewed; the server refuses it if the task has changed since.
 
 use ade_client::Client;
-use ade_client::wire::{Approval, BatchOptions, BatchRequest, ResponseRequest};
+use ade_client::wire::{Approval, BatchOptions, BatchRequest, DecisionRequest};
 use ade_domain::approval::policy::Priority;
 use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use clap::{Args as ClapArgs, Subcommand};
@@ -14,9 +14,9 @@ use serde_json::json;
 
 use super::task::page;
 use super::task::sections::state_label;
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::output::list::{ListArgs, fetch_all};
-use crate::output::{self, Format, Tone, first_line, safe, time};
+use crate::output::{self, OutputFormat, Tone, first_line, safe, time};
 
 /// Characters of a description that are shown on the narrowest terminal.
 const MIN_DESCRIPTION_WIDTH: usize = 12;
@@ -55,7 +55,7 @@ pub(crate) struct ShowArgs {
     #[arg(value_name = "APPROVAL")]
     approval_id: String,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -76,7 +76,7 @@ pub(crate) struct ApproveArgs {
     #[arg(long)]
     skip_validation: bool,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -88,7 +88,7 @@ pub(crate) struct RejectArgs {
     #[arg(long)]
     reason: String,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -100,7 +100,7 @@ pub(crate) struct ChangesArgs {
     #[arg(long)]
     reason: String,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -112,7 +112,7 @@ pub(crate) struct DelegateArgs {
     #[arg(long, value_name = "USER")]
     to: String,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure> {
@@ -123,17 +123,17 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure
         Command::Reject(args) => {
             let (kind, reason) = (DecisionKind::Reject, Some(args.reason));
             if let [id] = args.approval_ids.as_slice() {
-                let request = client.reject(id, &ResponseRequest { reason, digest: None }).await?;
+                let request = client.reject(id, &DecisionRequest { reason, digest: None }).await?;
                 return args.format.print(&request, summary);
             }
             decide_all(client, args.approval_ids, kind, reason, BatchOptions::default(), args.format).await
         }
         Command::RequestChanges(args) => {
-            let response = ResponseRequest { reason: Some(args.reason), digest: None };
+            let response = DecisionRequest { reason: Some(args.reason), digest: None };
             args.format.print(&client.request_changes(&args.approval_id, &response).await?, summary)
         }
         Command::Delegate(args) => {
-            let request = client.delegate(&args.approval_id, &args.to).await?;
+            let request = client.delegate_approval(&args.approval_id, &args.to).await?;
             args.format.print(&request, |request| {
                 format!("delegated from {} to {}", safe(&request.reviewer_id), safe(&args.to))
             })
@@ -150,7 +150,9 @@ async fn approve(client: &Client, args: ApproveArgs) -> Result<(), Failure> {
         _ if args.digest.is_some() => {
             let message =
                 "--digest works for one approval only, without --apply-immediately or --skip-validation";
-            return Err(Failure::new(Kind::Input, message).hint("approve the requests one by one"));
+            return Err(
+                Failure::new(FailureKind::InvalidInput, message).hint("approve the requests one by one")
+            );
         }
         _ => {
             let kind = DecisionKind::Approve;
@@ -167,7 +169,7 @@ async fn approve(client: &Client, args: ApproveArgs) -> Result<(), Failure> {
             task.digest
         }
     };
-    let response = ResponseRequest { reason: args.reason, digest: Some(digest) };
+    let response = DecisionRequest { reason: args.reason, digest: Some(digest) };
     args.format.print(&client.approve(id, &response).await?, summary)
 }
 
@@ -177,9 +179,9 @@ async fn decide_all(
     action: DecisionKind,
     reason: Option<String>,
     options: BatchOptions,
-    format: Format,
+    format: OutputFormat,
 ) -> Result<(), Failure> {
-    let requests = client.answer_all(&BatchRequest { approval_ids, action, reason, options }).await?.items;
+    let requests = client.decide_batch(&BatchRequest { approval_ids, action, reason, options }).await?.items;
     format.print(&requests, |requests| requests.iter().map(summary).collect::<Vec<_>>().join("\n"))
 }
 
@@ -190,7 +192,7 @@ fn summary(request: &Approval) -> String {
         Some(state) => format!("task {task} is {}", state_label(state)),
         None => format!("see its task with ade task show {task}"),
     };
-    let status = status_tone(request.status).paint(request.status.word());
+    let status = status_tone(request.status).paint(request.status.as_str());
     format!("{} is {status}; {task}", safe(&request.approval_id).bold())
 }
 
@@ -244,7 +246,7 @@ fn table(requests: &[Approval], width: Option<usize>, now: Timestamp) -> Table {
                 request.score.to_string(),
                 priority_label(request.priority).0.to_owned(),
                 safe(&request.reviewer_id),
-                request.status.word().to_owned(),
+                request.status.as_str().to_owned(),
                 due(request, now),
                 safe(&request.task_description),
                 page::request_notes(request),
@@ -281,7 +283,7 @@ fn leading_cells(request: &Approval, now: Timestamp) -> [String; 3] {
     [
         format!("{}\n{}", safe(&request.approval_id), safe(&request.task_id)),
         format!("{}\n{}", request.score, priority_label(request.priority).0),
-        format!("{}\n{}", due(request, now), request.status.word()),
+        format!("{}\n{}", due(request, now), request.status.as_str()),
     ]
 }
 
@@ -306,7 +308,7 @@ async fn show(client: &Client, args: &ShowArgs) -> Result<(), Failure> {
         fetch_all(async |query: &[(&str, &str)]| client.task_approvals(&request.task_id, query).await)
             .await?;
     let (id, reviewer) = (safe(&request.approval_id), safe(&request.reviewer_id));
-    let status = status_tone(request.status).paint(request.status.word());
+    let status = status_tone(request.status).paint(request.status.as_str());
     output::line(&format!("approval request {id} to {} is {status}", reviewer.bold()))?;
     if request.digest != task.digest {
         output::note("the task has changed since this request was created");

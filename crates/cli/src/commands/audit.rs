@@ -8,16 +8,16 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use ade_app::audit::Checkpoint;
-use ade_client::wire::{AuditEntry, AuditVerdict, BadEntry};
-use ade_client::{Client, Export};
+use ade_client::wire::{AuditEntry, AuditVerification, InvalidAuditEntry};
+use ade_client::{AuditExport, Client};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use comfy_table::Table;
 use tempfile::NamedTempFile;
 
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::output::list::{ListArgs, present};
 use crate::output::time::{self, When};
-use crate::output::{self, Format, safe};
+use crate::output::{self, OutputFormat, safe};
 
 /// The latest checkpoints of a file that are compared one by one.
 const MAX_CHECKPOINTS: usize = 2_000;
@@ -62,7 +62,7 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "KEY", requires = "checkpoint")]
     key: Option<String>,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -159,7 +159,7 @@ async fn export(client: &Client, args: &ExportArgs) -> Result<(), Failure> {
         return Ok(());
     };
     let unwritable = |error: io::Error| {
-        Failure::new(Kind::Unavailable, format!("cannot write {}: {error}", file.display()))
+        Failure::new(FailureKind::Unavailable, format!("cannot write {}: {error}", file.display()))
     };
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut temporary = NamedTempFile::new_in(folder).map_err(unwritable)?;
@@ -170,9 +170,9 @@ async fn export(client: &Client, args: &ExportArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn copy(export: &mut Export, to: &mut impl Write) -> Result<u64, Failure> {
+async fn copy(export: &mut AuditExport, to: &mut impl Write) -> Result<u64, Failure> {
     let mut bytes = 0;
-    while let Some(chunk) = export.next().await? {
+    while let Some(chunk) = export.next_chunk().await? {
         to.write_all(&chunk)?;
         bytes += chunk.len() as u64;
     }
@@ -191,7 +191,7 @@ async fn verify(client: &Client, args: &VerifyArgs) -> Result<(), Failure> {
     // The first contradicted checkpoint is a better hint than the end of the log.
     let verdict = match find_contradiction(client, &checkpoints).await? {
         Some((valid_up_to, bad)) => {
-            AuditVerdict { valid: false, entries: valid_up_to, head: None, first_bad: Some(bad) }
+            AuditVerification { valid: false, entries: valid_up_to, head: None, first_bad: Some(bad) }
         }
         None => client.verify_audit(trusted).await?,
     };
@@ -213,10 +213,11 @@ async fn verify(client: &Client, args: &VerifyArgs) -> Result<(), Failure> {
 fn read_checkpoints(file: &Path, key: Option<&str>) -> Result<Vec<Checkpoint>, Failure> {
     let name = file.display();
     let text = fs::read_to_string(file)
-        .map_err(|error| Failure::new(Kind::Input, format!("cannot read {name}: {error}")))?;
+        .map_err(|error| Failure::new(FailureKind::InvalidInput, format!("cannot read {name}: {error}")))?;
     let mut checkpoints: Vec<Checkpoint> = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let invalid = |why: &str| Failure::new(Kind::Input, format!("{name}, line {}: {why}", index + 1));
+        let invalid =
+            |why: &str| Failure::new(FailureKind::InvalidInput, format!("{name}, line {}: {why}", index + 1));
         let checkpoint: Checkpoint =
             serde_json::from_str(line).map_err(|_| invalid("not a checkpoint of an audit log"))?;
         if !checkpoint.is_signed() {
@@ -229,7 +230,7 @@ fn read_checkpoints(file: &Path, key: Option<&str>) -> Result<Vec<Checkpoint>, F
         checkpoints.push(checkpoint);
     }
     if checkpoints.is_empty() {
-        return Err(Failure::new(Kind::Input, format!("{name} contains no checkpoint")));
+        return Err(Failure::new(FailureKind::InvalidInput, format!("{name} contains no checkpoint")));
     }
     Ok(checkpoints)
 }
@@ -239,7 +240,7 @@ fn read_checkpoints(file: &Path, key: Option<&str>) -> Result<Vec<Checkpoint>, F
 async fn find_contradiction(
     client: &Client,
     checkpoints: &[Checkpoint],
-) -> Result<Option<(u64, BadEntry)>, Failure> {
+) -> Result<Option<(u64, InvalidAuditEntry)>, Failure> {
     let mut valid_up_to = 0;
     for checkpoint in checkpoints.iter().rev().take(MAX_CHECKPOINTS).rev() {
         let number = checkpoint.head.number;
@@ -251,7 +252,7 @@ async fn find_contradiction(
                     "differs from the entry that was signed at {}: the log was rewritten",
                     checkpoint.at
                 );
-                return Ok(Some((valid_up_to, BadEntry { number, why })));
+                return Ok(Some((valid_up_to, InvalidAuditEntry { number, why })));
             }
             Some(_) => valid_up_to = number,
             None => {}
@@ -260,12 +261,12 @@ async fn find_contradiction(
     Ok(None)
 }
 
-fn intact(verdict: &AuditVerdict) -> String {
+fn intact(verdict: &AuditVerification) -> String {
     let head = verdict.head.as_deref().map(|head| format!("; the last one has the hash {}", safe(head)));
     format!("the audit log is intact: {} entries{}", verdict.entries, head.unwrap_or_default())
 }
 
-fn judge(verdict: &AuditVerdict) -> Result<(), Failure> {
+fn judge(verdict: &AuditVerification) -> Result<(), Failure> {
     if verdict.valid {
         return Ok(());
     }
@@ -277,7 +278,7 @@ fn judge(verdict: &AuditVerdict) -> Result<(), Failure> {
         0 => "no entry can be trusted; compare the log with a backup".to_owned(),
         valid => format!("it is intact up to entry {valid}; compare the rest with a backup"),
     };
-    Err(Failure::new(Kind::No, message).hint(hint))
+    Err(Failure::new(FailureKind::Negative, message).hint(hint))
 }
 
 #[cfg(test)]
@@ -286,12 +287,14 @@ mod tests {
 
     #[test]
     fn broken_log_is_a_negative_result_that_names_the_entry() {
-        let valid = AuditVerdict { valid: true, entries: 7, head: Some("abc".to_owned()), first_bad: None };
+        let valid =
+            AuditVerification { valid: true, entries: 7, head: Some("abc".to_owned()), first_bad: None };
         assert!(judge(&valid).is_ok());
         assert_eq!(intact(&valid), "the audit log is intact: 7 entries; the last one has the hash abc");
-        let bad = Some(BadEntry { number: 8, why: "its hash does not match".to_owned() });
-        let failure = judge(&AuditVerdict { valid: false, first_bad: bad, ..valid }).expect_err("broken");
-        assert_eq!(failure.kind, Kind::No);
+        let bad = Some(InvalidAuditEntry { number: 8, why: "its hash does not match".to_owned() });
+        let failure =
+            judge(&AuditVerification { valid: false, first_bad: bad, ..valid }).expect_err("broken");
+        assert_eq!(failure.kind, FailureKind::Negative);
         assert_eq!(failure.message(), "the audit log was tampered with: entry 8: its hash does not match");
     }
 }

@@ -5,7 +5,7 @@ use comfy_table::{Cell, Color};
 use owo_colors::OwoColorize;
 
 use crate::connect::block_on;
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::output;
 
 pub(crate) fn run(args: ade_bench::Args) -> Result<(), Failure> {
@@ -17,8 +17,8 @@ pub(crate) fn run(args: ade_bench::Args) -> Result<(), Failure> {
 impl From<BenchError> for Failure {
     fn from(error: BenchError) -> Self {
         let kind = match error.kind {
-            ErrorKind::Input => Kind::Input,
-            ErrorKind::Unavailable => Kind::Unavailable,
+            ErrorKind::Input => FailureKind::InvalidInput,
+            ErrorKind::Unavailable => FailureKind::Unavailable,
         };
         let failure = Self::new(kind, error.message);
         match error.hint {
@@ -42,7 +42,7 @@ fn print(report: &Report) -> Result<(), Failure> {
     for row in &report.rows {
         output::line(&format!("  {:<10} {}", row.row.bold(), row.what))?;
     }
-    output::line(&format!("  {:<10} {}", "machine".bold(), report.machine.line()))?;
+    output::line(&format!("  {:<10} {}", "machine".bold(), report.machine.summary()))?;
     if report.quick {
         output::note("a quick run shows that everything works; it is too small to judge by");
     } else if cfg!(debug_assertions) {

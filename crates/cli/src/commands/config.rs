@@ -8,16 +8,16 @@ use std::path::PathBuf;
 
 use ade_client::Client;
 use ade_client::wire::{Feature, FeatureRequest, Setting, SettingRequest};
-use ade_server::config::Effective;
-use ade_server::{Config, Layers, unusable_roots};
+use ade_server::config::EffectiveSetting;
+use ade_server::{Config, ConfigLayers, unusable_file_roots};
 use clap::{Args as ClapArgs, Subcommand};
 use comfy_table::{Cell, Table};
 use serde_json::{Value, json};
 
 use crate::connect::{Connection, RemoteCommand, block_on};
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::output::list::ListArgs;
-use crate::output::{self, Format, Tone, safe};
+use crate::output::{self, OutputFormat, Tone, safe};
 
 /// Used if it exists and no other file is named.
 const DEFAULT_FILE: &str = "ade.toml";
@@ -76,7 +76,7 @@ struct GetArgs {
     /// Name of the setting, such as approval:validity
     name: String,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
     #[command(flatten)]
     connection: Connection,
 }
@@ -92,7 +92,7 @@ struct SetArgs {
     #[arg(long, value_name = "NUMBER")]
     revision: Option<u64>,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
     #[command(flatten)]
     connection: Connection,
 }
@@ -112,7 +112,7 @@ struct FlagArgs {
     /// Name of the flag, such as batch_approvals
     flag: String,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
@@ -134,7 +134,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             let client = connection.client()?;
             let request = SettingRequest { value: parse_value(&value) };
             block_on(async {
-                format.print_row(&client.change_setting(&name, revision, &request).await?, setting_table)
+                format.print_row(&client.set_setting(&name, revision, &request).await?, setting_table)
             })
         }
         Some(Command::Feature(args)) => args.run(feature),
@@ -148,16 +148,16 @@ fn show(args: &Args) -> Result<(), Failure> {
     }
     let config = load(&args.file, [])?;
     let faults: Vec<String> =
-        unusable_roots(&config).iter().map(|(root, why)| format!("{} {why}", root.display())).collect();
+        unusable_file_roots(&config).iter().map(|(root, why)| format!("{} {why}", root.display())).collect();
     for fault in &faults {
         output::warning(&format!("{fault}: tasks that change files there fail until this is fixed"));
     }
     if args.json {
-        let entry = |setting: &Effective| json!({ "name": setting.name, "value": setting.value, "origin": setting.origin.to_string(), "about": setting.about });
-        return output::json(&config.effective.iter().map(entry).collect::<Vec<_>>());
+        let entry = |setting: &EffectiveSetting| json!({ "name": setting.name, "value": setting.value, "origin": setting.origin.to_string(), "about": setting.about });
+        return output::json(&config.effective_settings.iter().map(entry).collect::<Vec<_>>());
     }
     let mut table = output::table(&["SETTING", "VALUE", "FROM", "DESCRIPTION"]);
-    for setting in &config.effective {
+    for setting in &config.effective_settings {
         let about = match setting.name.as_str() {
             "executors.files.roots" => [&[setting.about.to_owned()], &faults[..]].concat().join("\n"),
             _ => setting.about.to_owned(),
@@ -177,14 +177,15 @@ pub(crate) fn load(
         Ok(text) => Some((path, text)),
         Err(error) if error.kind() == ErrorKind::NotFound && file.config.is_none() => None,
         Err(error) => {
-            let failure = Failure::new(Kind::Unavailable, format!("cannot read {}: {error}", path.display()));
+            let failure =
+                Failure::new(FailureKind::Unavailable, format!("cannot read {}: {error}", path.display()));
             return Err(failure.hint("print a file to start from with ade config --default"));
         }
     };
     let flags = flags.into_iter().filter_map(|(name, flag, value)| Some((name, flag, value?))).collect();
-    let layers = Layers { file, variables: variables(), flags };
+    let layers = ConfigLayers { file, variables: variables(), flags };
     Config::load(&layers).map_err(|error| {
-        Failure::new(Kind::Input, error.to_string()).hint(
+        Failure::new(FailureKind::InvalidInput, error.to_string()).hint(
             "list all settings with ade config, or print a file to start from with ade config --default",
         )
     })
@@ -210,7 +211,7 @@ async fn feature(client: &Client, command: FeatureCommand) -> Result<(), Failure
         FeatureCommand::On(args) => (args, true),
         FeatureCommand::Off(args) => (args, false),
     };
-    let feature = client.switch_feature(&args.flag, None, FeatureRequest { enabled }).await?;
+    let feature = client.set_feature(&args.flag, None, FeatureRequest { enabled }).await?;
     args.format.print_row(&feature, feature_table)
 }
 

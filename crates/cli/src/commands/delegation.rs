@@ -2,7 +2,7 @@
 
 use ade_client::Client;
 use ade_client::wire::{Delegation, DelegationRequest};
-use ade_domain::approval::delegation::{Conditions, Kind};
+use ade_domain::approval::delegation::{DelegationConditions, DelegationKind};
 use ade_domain::glob::Pattern;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use comfy_table::Table;
@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use crate::failure::Failure;
 use crate::output::list::ListArgs;
 use crate::output::time::{self, When};
-use crate::output::{self, Format, safe};
+use crate::output::{self, OutputFormat, safe};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -39,7 +39,7 @@ pub(crate) struct DelegationArgs {
     #[arg(value_name = "DELEGATION")]
     delegation_id: String,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -72,7 +72,7 @@ pub(crate) struct AddArgs {
     #[arg(long)]
     no_cascade: bool,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -87,10 +87,10 @@ impl AddArgs {
             owner_id: self.owner,
             delegate_to: Some(self.to),
             kind: Some(match self.kind {
-                KindArg::Delegate => Kind::Delegate,
-                KindArg::Follow => Kind::Follow,
+                KindArg::Delegate => DelegationKind::Delegate,
+                KindArg::Follow => DelegationKind::Follow,
             }),
-            conditions: Some(Conditions {
+            conditions: Some(DelegationConditions {
                 task_types: self.types,
                 risk_above: self.risk_above,
                 resource_patterns: self.resources.into_iter().map(Pattern::new).collect(),
@@ -110,11 +110,11 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure
             return args.show(&[], fetch, "no delegations found", table).await;
         }
         Command::Rm { delegation_id } => {
-            client.remove_delegation(&delegation_id).await?;
+            client.delete_delegation(&delegation_id).await?;
             return output::line(&format!("delegation {} is removed", safe(&delegation_id)));
         }
         Command::Show(args) => (args.format, client.delegation(&args.delegation_id).await?),
-        Command::Add(args) => (args.format, client.make_delegation(&args.request(time::now())).await?),
+        Command::Add(args) => (args.format, client.create_delegation(&args.request(time::now())).await?),
         Command::Off(args) => set_active(client, &args, false).await?,
         Command::On(args) => set_active(client, &args, true).await?,
     };
@@ -125,9 +125,9 @@ async fn set_active(
     client: &Client,
     args: &DelegationArgs,
     active: bool,
-) -> Result<(Format, Delegation), Failure> {
+) -> Result<(OutputFormat, Delegation), Failure> {
     let patch = DelegationRequest { active: Some(active), ..DelegationRequest::default() };
-    Ok((args.format, client.change_delegation(&args.delegation_id, None, &patch).await?))
+    Ok((args.format, client.update_delegation(&args.delegation_id, None, &patch).await?))
 }
 
 fn table(delegations: &[Delegation]) -> Table {
@@ -135,8 +135,8 @@ fn table(delegations: &[Delegation]) -> Table {
         output::table(&["DELEGATION", "OWNER", "KIND", "TO", "APPLIES TO", "FROM", "UNTIL", "ACTIVE"]);
     for delegation in delegations {
         let kind = match delegation.kind {
-            Kind::Delegate => "delegates to",
-            Kind::Follow => "follows",
+            DelegationKind::Delegate => "delegates to",
+            DelegationKind::Follow => "follows",
         };
         table.add_row([
             safe(&delegation.delegation_id),
@@ -154,7 +154,7 @@ fn table(delegations: &[Delegation]) -> Table {
 
 /// The tasks that a delegation applies to.
 fn scope(delegation: &Delegation) -> String {
-    let Conditions { task_types, risk_above, resource_patterns } = &delegation.conditions;
+    let DelegationConditions { task_types, risk_above, resource_patterns } = &delegation.conditions;
     let mut parts = Vec::new();
     if !task_types.is_empty() {
         parts.push(format!("type {}", safe(&task_types.join(" or "))));

@@ -1,19 +1,19 @@
 //! `ade jobs` and `ade archive`: background jobs, and the archives that one of them writes.
 
 use ade_client::Client;
-use ade_client::wire::{Archive, Job, Page, Restored};
+use ade_client::wire::{Archive, Job, Page, RestoreResult};
 use clap::{Args as ClapArgs, Subcommand};
 use comfy_table::{Cell, Table};
 
 use crate::connect::{Connection, block_on};
 use crate::failure::Failure;
 use crate::output::list::fetch_all;
-use crate::output::{self, Format, Tone, safe, safe_or_empty, table, time};
+use crate::output::{self, OutputFormat, Tone, safe, safe_or_empty, table, time};
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct JobArgs {
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
     #[command(flatten)]
     connection: Connection,
 }
@@ -21,7 +21,7 @@ pub(crate) struct JobArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ArchiveCommand {
     /// List archives, newest first
-    Ls(Format),
+    Ls(OutputFormat),
     /// Restore the contents of an archive that are no longer in the database
     Restore(RestoreArgs),
 }
@@ -32,7 +32,7 @@ pub(crate) struct RestoreArgs {
     #[arg(value_name = "ARCHIVE")]
     archive_id: String,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 pub(crate) fn jobs(args: &JobArgs) -> Result<(), Failure> {
@@ -78,8 +78,8 @@ pub(crate) async fn archive(client: &Client, command: ArchiveCommand) -> Result<
             format.print(&archives, |archives| archive_table(archives))
         }
         ArchiveCommand::Restore(args) => {
-            let restored = client.restore(&args.archive_id).await?;
-            args.format.print(&restored, |Restored { restored, archive, .. }| {
+            let restored = client.restore_archive(&args.archive_id).await?;
+            args.format.print(&restored, |RestoreResult { restored, archive, .. }| {
                 format!("restored {restored} of {} tasks", archive.items)
             })?;
             if restored.outdated > 0 && !args.format.json {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ade_client::Client;
-use ade_client::wire::{Policy, PolicyRequest, PolicyRules, Replay};
+use ade_client::wire::{Policy, PolicyReplay, PolicyRequest, PolicyRules};
 use ade_domain::approval::policy::AutoApprove;
 use clap::{Args as ClapArgs, Subcommand};
 use comfy_table::{Cell, Table};
@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::input;
 use crate::output::list::ListArgs;
 use crate::output::page::Page;
-use crate::output::{self, Format, Tone, safe, safe_or_empty};
+use crate::output::{self, OutputFormat, Tone, safe, safe_or_empty};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -46,7 +46,7 @@ pub(crate) struct PolicyArgs {
     #[arg(value_name = "POLICY")]
     policy_id: String,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -55,7 +55,7 @@ pub(crate) struct AddArgs {
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -70,7 +70,7 @@ pub(crate) struct SetArgs {
     #[arg(long, value_name = "NUMBER")]
     revision: Option<u64>,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure> {
@@ -81,23 +81,23 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure
         }
         Command::Show(args) => return args.format.print(&client.policy(&args.policy_id).await?, page),
         Command::Rm { policy_id } => {
-            client.remove_policy(&policy_id).await?;
+            client.delete_policy(&policy_id).await?;
             return output::line(&format!("policy {} is removed", safe(&policy_id)));
         }
         Command::Replay(args) => {
             return args.format.print(&client.replay_policy(&args.policy_id).await?, replay_table);
         }
         Command::Add(args) => {
-            (args.format, client.make_policy(&input::read::<PolicyRequest>(&args.file)?).await?)
+            (args.format, client.create_policy(&input::read::<PolicyRequest>(&args.file)?).await?)
         }
         Command::Set(args) => {
             let patch: PolicyRequest = input::read(&args.file)?;
-            (args.format, client.change_policy(&args.policy_id, args.revision, &patch).await?)
+            (args.format, client.update_policy(&args.policy_id, args.revision, &patch).await?)
         }
         Command::Activate(args) => (args.format, client.activate_policy(&args.policy_id).await?),
         Command::Deactivate(args) => {
             let patch = PolicyRequest { active: Some(false), ..PolicyRequest::default() };
-            (args.format, client.change_policy(&args.policy_id, None, &patch).await?)
+            (args.format, client.update_policy(&args.policy_id, None, &patch).await?)
         }
     };
     format.print(&policy, summary)
@@ -134,7 +134,7 @@ fn summary(policy: &Policy) -> String {
     format!("{} ({id}) {status}", safe(&policy.name).bold())
 }
 
-fn replay_table(replay: &Replay) -> String {
+fn replay_table(replay: &PolicyReplay) -> String {
     if replay.differs.is_empty() {
         return "no past task would have needed other approvals".to_owned();
     }

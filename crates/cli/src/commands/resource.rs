@@ -7,7 +7,7 @@ use comfy_table::Table;
 
 use crate::failure::Failure;
 use crate::output::list::ListArgs;
-use crate::output::{self, Format, safe};
+use crate::output::{self, OutputFormat, safe};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -31,7 +31,7 @@ pub(crate) struct ShowArgs {
     /// Pattern: type:id with * and ?, or an id alone
     pattern: String,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -45,7 +45,7 @@ pub(crate) struct AddArgs {
     #[arg(long, value_name = "RESOURCE", value_delimiter = ',')]
     dependents: Vec<String>,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -63,7 +63,7 @@ pub(crate) struct SetArgs {
     #[arg(long, group = "what", conflicts_with = "dependents")]
     no_dependents: bool,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure> {
@@ -74,7 +74,7 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure
             return args.show(&[], fetch, empty, table).await;
         }
         Command::Rm { pattern } => {
-            client.remove_resource(&pattern).await?;
+            client.delete_resource(&pattern).await?;
             return output::line(&format!("registration of {} is removed", safe(&pattern)));
         }
         Command::Show(args) => (args.format, client.resource(&args.pattern).await?),
@@ -86,7 +86,7 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure
         Command::Set(args) => {
             let dependents = if args.no_dependents { Some(Vec::new()) } else { args.dependents };
             let patch = ResourceRequest { pattern: None, criticality: args.criticality, dependents };
-            (args.format, client.change_resource(&args.pattern, None, &patch).await?)
+            (args.format, client.update_resource(&args.pattern, None, &patch).await?)
         }
     };
     format.print_row(&resource, table)

@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::config::{self, ConfigFile};
 use crate::connect::block_on_all_cores;
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::output;
 
 /// Commands that run in the parent folder find the token in it.
@@ -41,8 +41,11 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.redis.as_deref() == Some("") {
-        return Err(Failure::new(Kind::Input, "--redis is empty, so locks would not be shared")
-            .hint("give the URL of a Redis, or leave the option out to keep locks in this process"));
+        return Err(Failure::new(
+            FailureKind::InvalidInput,
+            "--redis is empty, so locks would not be shared",
+        )
+        .hint("give the URL of a Redis, or leave the option out to keep locks in this process"));
     }
     let flags = [
         ("server.listen", "listen", args.listen.clone()),
@@ -52,7 +55,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     ];
     let mut config = config::load(&args.file, flags)?;
     config.demo = args.demo;
-    start_logging(&config.log_format, &config.log_level).map_err(|error| Failure::new(Kind::Input, error))?;
+    start_logging(&config.log_format, &config.log_level)
+        .map_err(|error| Failure::new(FailureKind::InvalidInput, error))?;
     raise_file_limit();
     block_on_all_cores(serve(&config))
 }
@@ -63,7 +67,7 @@ async fn serve(config: &Config) -> Result<(), Failure> {
         Server::start(config, admin_token.as_deref()).await.map_err(|error| start_failure(&error))?;
     let shutdown = shutdown_signal()?;
     let address = server.address();
-    if let Some(path) = server.new_token() {
+    if let Some(path) = server.new_token_path() {
         let usage = if config.redis.is_some() {
             "each server has its own, unless ADE_ADMIN_TOKEN sets a common one"
         } else if config.data == Path::new(DEFAULT_DATA) {
@@ -111,8 +115,9 @@ fn raise_file_limit() {
 /// Resolves on SIGINT or SIGTERM. The signals are handled from the call on.
 pub(super) fn shutdown_signal() -> Result<impl Future<Output = ()>, Failure> {
     let listen = |kind| {
-        signal(kind)
-            .map_err(|error| Failure::new(Kind::Unavailable, format!("cannot handle signals: {error}")))
+        signal(kind).map_err(|error| {
+            Failure::new(FailureKind::Unavailable, format!("cannot handle signals: {error}"))
+        })
     };
     let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     Ok(async move {
@@ -124,29 +129,29 @@ pub(super) fn shutdown_signal() -> Result<impl Future<Output = ()>, Failure> {
 }
 
 pub(super) fn start_failure(error: &StartError) -> Failure {
-    let failure = Failure::new(Kind::Unavailable, error.to_string());
+    let failure = Failure::new(FailureKind::Unavailable, error.to_string());
     match error {
         StartError::Listen { .. } => {
             failure.hint("choose another address with --listen; port 0 picks a free one")
         }
         StartError::Redis(_) => failure
             .hint("check --redis and that Redis is running; ade config shows where the setting comes from"),
-        StartError::Record(_) => failure.hint(
+        StartError::Database(_) => failure.hint(
             "check the data folder, or --postgres and that PostgreSQL is running; ade config shows where the settings come from",
         ),
-        StartError::NoWorker => failure.hint("set them with --redis and --postgres, or in ade.toml"),
-        StartError::Executor(_) => failure.hint("correct the section executors of the configuration file"),
+        StartError::WorkerNeedsSharedStores => failure.hint("set them with --redis and --postgres, or in ade.toml"),
+        StartError::Executors(_) => failure.hint("correct the section executors of the configuration file"),
         StartError::Blobs(_) => failure.hint("choose another folder with server.blobs in ade.toml"),
-        StartError::OtherBlobs { first, .. } => failure.hint(format!(
+        StartError::BlobFolderMismatch { first, .. } => failure.hint(format!(
             "set server.blobs of every server and worker, as ADE_SERVER_BLOBS={first} or to the path where that folder is mounted \
              here; docs/apply.md explains how to move it"
         )),
-        StartError::Store(_)
+        StartError::EmbeddedStore(_)
         | StartError::Folder(_)
-        | StartError::Token(_)
+        | StartError::BootstrapToken(_)
         | StartError::FirstAdmin(_)
         | StartError::Demo(_)
-        | StartError::NoDemo(_)
+        | StartError::DemoNotAllowed(_)
         | StartError::Ledger(_) => failure,
     }
 }

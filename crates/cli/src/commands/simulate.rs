@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::input;
 use crate::output::page::Page;
 use crate::output::time::{self, When};
-use crate::output::{self, Format, safe};
+use crate::output::{self, OutputFormat, safe};
 
 #[derive(Debug, ClapArgs)]
 #[command(group = clap::ArgGroup::new("which").required(true).args(["task_id", "file"]))]
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     policy: Vec<PathBuf>,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
     #[command(flatten)]
     connection: Connection,
 }

@@ -3,15 +3,16 @@
 use std::io;
 
 use crate::connect::block_on;
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 
 pub(crate) fn run() -> Result<(), Failure> {
     block_on(async {
         ade_executors::watchdog::run().await.map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidInput => {
-                Failure::new(Kind::Input, "this command is started by ade itself; do not run it by hand")
-            }
-            _ => Failure::new(Kind::Unavailable, format!("cannot watch the command: {error}")),
+            io::ErrorKind::InvalidInput => Failure::new(
+                FailureKind::InvalidInput,
+                "this command is started by ade itself; do not run it by hand",
+            ),
+            _ => Failure::new(FailureKind::Unavailable, format!("cannot watch the command: {error}")),
         })
     })
 }

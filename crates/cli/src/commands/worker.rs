@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use ade_server::{Config, WorkerProcess, start_logging, unusable_roots};
+use ade_server::{Config, WorkerProcess, start_logging, unusable_file_roots};
 use clap::Args as ClapArgs;
 
 use super::config::{self, ConfigFile};
 use super::serve::{shutdown_signal, start_failure};
 use crate::connect::block_on_all_cores;
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::output;
 
 #[derive(Debug, ClapArgs)]
@@ -42,10 +42,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     ];
     let config = config::load(&args.file, flags)?;
     if config.worker_slots == 0 {
-        return Err(Failure::new(Kind::Input, "worker.slots is 0, so this worker would apply nothing")
-            .hint("remove worker.slots from the configuration, or set --slots"));
+        return Err(Failure::new(
+            FailureKind::InvalidInput,
+            "worker.slots is 0, so this worker would apply nothing",
+        )
+        .hint("remove worker.slots from the configuration, or set --slots"));
     }
-    start_logging(&config.log_format, &config.log_level).map_err(|error| Failure::new(Kind::Input, error))?;
+    start_logging(&config.log_format, &config.log_level)
+        .map_err(|error| Failure::new(FailureKind::InvalidInput, error))?;
     block_on_all_cores(work(&config))
 }
 
@@ -53,7 +57,7 @@ async fn work(config: &Config) -> Result<(), Failure> {
     let worker = WorkerProcess::start(config).await.map_err(|error| start_failure(&error))?;
     let shutdown = shutdown_signal()?;
     output::line(&format!("working as {}", worker.name()))?;
-    let faults = unusable_roots(config);
+    let faults = unusable_file_roots(config);
     let describe = |place: &String| {
         let root = place.split_once("files:").map(|(_, root)| Path::new(root));
         let fault = root.and_then(|root| faults.iter().find(|(faulty, _)| *faulty == root));

@@ -12,19 +12,19 @@ use comfy_table::{Attribute, Cell, Color, ColumnConstraint, ContentArrangement, 
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 
 /// Titles of id columns that users copy from; a first column with one of them is never wrapped.
 const ID_COLUMNS: [&str; 6] = ["APPROVAL", "ARCHIVE", "DELEGATION", "POLICY", "TASK", "TOKEN"];
 
 #[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct Format {
+pub(crate) struct OutputFormat {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-impl Format {
+impl OutputFormat {
     /// Prints the value as JSON with `--json`, otherwise the text made from it.
     pub(crate) fn print<T: Serialize, D: Display>(
         self,
@@ -68,7 +68,7 @@ pub(crate) fn terminal_width(table: &Table) -> Option<usize> {
 
 pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value)
-        .map_err(|error| Failure::new(Kind::Unavailable, format!("cannot write JSON: {error}")))?;
+        .map_err(|error| Failure::new(FailureKind::Unavailable, format!("cannot write JSON: {error}")))?;
     line(&text)
 }
 

@@ -1,12 +1,12 @@
 //! Agents over HTTP: registration, changes, draining, removal, and invalid requests.
 
-use ade_testkit::Api;
+use ade_testkit::ApiClient;
 use serde_json::{Value, json};
 
 use crate::start_server;
 
-async fn patch(api: &Api, path: &str, body: &Value) -> ade_testkit::api::Answer {
-    api.call("PATCH", path, &body.to_string()).await
+async fn patch(api: &ApiClient, path: &str, body: &Value) -> ade_testkit::api::ApiResponse {
+    api.request("PATCH", path, &body.to_string()).await
 }
 
 #[tokio::test]
@@ -14,7 +14,7 @@ async fn agent_is_registered_changed_and_removed() {
     let (ade, api) = start_server().await;
     let body = json!({ "agent_id": "a", "name": "Ada", "model": "m", "version": "1", "capabilities": ["x", "y"],
         "max_tasks": 7, "config": { "deep": { "er": [1, 2.5, null] } } });
-    let made = api.post("/agents", &body).await.expect(201);
+    let made = api.post("/agents", &body).await.expect_status(201);
     for field in ["agent_id", "name", "model", "version", "capabilities", "max_tasks", "config"] {
         assert_eq!(made[field], body[field], "{field}");
     }
@@ -23,14 +23,15 @@ async fn agent_is_registered_changed_and_removed() {
         (&json!("active"), &json!(0), &json!(0))
     );
     assert!(made["last_heartbeat"].is_string());
-    let _ = api.post("/agents", &body).await.problem(409, "AGENT_EXISTS");
-    let minimal = api.post("/agents", &json!({ "agent_id": "b" })).await.expect(201);
+    let _ = api.post("/agents", &body).await.expect_problem(409, "AGENT_EXISTS");
+    let minimal = api.post("/agents", &json!({ "agent_id": "b" })).await.expect_status(201);
     assert_eq!(
         (&minimal["name"], &minimal["config"], &minimal["capabilities"]),
         (&json!("b"), &json!({}), &json!([]))
     );
     // Fields that are not given stay unchanged.
-    let changed = patch(&api, "/agents/a", &json!({ "name": "Grace", "max_tasks": 1 })).await.expect(200);
+    let changed =
+        patch(&api, "/agents/a", &json!({ "name": "Grace", "max_tasks": 1 })).await.expect_status(200);
     assert_eq!(
         (&changed["name"], &changed["max_tasks"], &changed["model"]),
         (&json!("Grace"), &json!(1), &json!("m"))
@@ -38,17 +39,17 @@ async fn agent_is_registered_changed_and_removed() {
     assert_eq!(changed["config"], body["config"]);
     let same = patch(&api, "/agents/a", &json!({ "agent_id": "a", "config": {}, "capabilities": [] }))
         .await
-        .expect(200);
+        .expect_status(200);
     assert_eq!((&same["config"], &same["capabilities"]), (&json!({}), &json!([])));
-    let heartbeat = api.call("POST", "/agents/a/heartbeat", "").await.expect(200);
+    let heartbeat = api.request("POST", "/agents/a/heartbeat", "").await.expect_status(200);
     assert!(heartbeat["last_heartbeat"].as_str() > made["last_heartbeat"].as_str());
-    assert_eq!(api.call("POST", "/agents/a/drain", "").await.expect(200)["status"], "draining");
+    assert_eq!(api.request("POST", "/agents/a/drain", "").await.expect_status(200)["status"], "draining");
     ade.kill_and_restart().expect("starts again");
-    let restarted = api.get("/agents/a").await.expect(200);
+    let restarted = api.get("/agents/a").await.expect_status(200);
     assert_eq!((&restarted["status"], &restarted["name"]), (&json!("draining"), &json!("Grace")));
     assert_eq!(api.delete("/agents/a").await.status, 204);
-    let _ = api.delete("/agents/a").await.problem(404, "AGENT_NOT_FOUND");
-    let _ = api.post("/agents", &body).await.expect(201);
+    let _ = api.delete("/agents/a").await.expect_problem(404, "AGENT_NOT_FOUND");
+    let _ = api.post("/agents", &body).await.expect_status(201);
 }
 
 #[tokio::test]
@@ -62,18 +63,20 @@ async fn unknown_agent_is_not_found() {
         ("POST", "/drain"),
         ("GET", "/locks"),
     ] {
-        let _ =
-            api.call(method, &format!("/agents/nobody{path}"), "{}").await.problem(404, "AGENT_NOT_FOUND");
-        let response = api.call(method, &format!("/agents/%FF{path}"), "{}").await;
-        let _ = response.problem(422, "INVALID_REQUEST");
+        let _ = api
+            .request(method, &format!("/agents/nobody{path}"), "{}")
+            .await
+            .expect_problem(404, "AGENT_NOT_FOUND");
+        let response = api.request(method, &format!("/agents/%FF{path}"), "{}").await;
+        let _ = response.expect_problem(422, "INVALID_REQUEST");
     }
-    assert_eq!(api.get("/agents").await.expect(200)["items"], json!([]));
+    assert_eq!(api.get("/agents").await.expect_status(200)["items"], json!([]));
 }
 
 #[tokio::test]
 async fn rejects_invalid_agent_fields() {
     let (_ade, api) = start_server().await;
-    let _ = api.post("/agents", &json!({ "agent_id": "known" })).await.expect(201);
+    let _ = api.post("/agents", &json!({ "agent_id": "known" })).await.expect_status(201);
     let before = api.get("/agents").await.text();
     let (long, many) = ("x".repeat(257), vec!["x"; 101]);
     for (field, value, pointer) in [
@@ -101,9 +104,9 @@ async fn rejects_invalid_agent_fields() {
             let mut body = json!({ "agent_id": if method == "POST" { "new" } else { "known" } });
             body[field] = value.clone();
             let path = if method == "POST" { "/agents" } else { "/agents/known" };
-            let response = api.call(method, path, &body.to_string()).await;
-            let _ = response.problem(422, "INVALID_REQUEST");
-            assert_eq!(response.pointers(), [pointer], "{method} {field}: {}", response.text());
+            let response = api.request(method, path, &body.to_string()).await;
+            let _ = response.expect_problem(422, "INVALID_REQUEST");
+            assert_eq!(response.error_pointers(), [pointer], "{method} {field}: {}", response.text());
             assert_eq!(api.get("/agents").await.text(), before, "{method} {field}");
         }
     }
@@ -114,17 +117,20 @@ async fn rejects_invalid_agent_fields() {
         (json!({ "agent_id": null }), "/agent_id"),
     ] {
         let response = api.post("/agents", &body).await;
-        let _ = response.problem(422, "INVALID_REQUEST");
-        assert_eq!(response.pointers(), [pointer]);
+        let _ = response.expect_problem(422, "INVALID_REQUEST");
+        assert_eq!(response.error_pointers(), [pointer]);
         if body["agent_id"].is_string() {
             // Claiming a task checks the id as well.
-            assert_eq!(api.post("/tasks/claim", &body).await.pointers(), [pointer]);
+            assert_eq!(api.post("/tasks/claim", &body).await.error_pointers(), [pointer]);
         }
     }
-    assert_eq!(patch(&api, "/agents/known", &json!({ "agent_id": "other" })).await.pointers(), ["/agent_id"]);
+    assert_eq!(
+        patch(&api, "/agents/known", &json!({ "agent_id": "other" })).await.error_pointers(),
+        ["/agent_id"]
+    );
     for body in ["", "{", "[]x", "{\"agent_id\":\"n\",}"] {
         for (method, path) in [("POST", "/agents"), ("PATCH", "/agents/known")] {
-            let response = api.call(method, path, body).await;
+            let response = api.request(method, path, body).await;
             assert!(matches!(response.status, 400 | 422), "{}", response.text());
         }
     }
@@ -136,19 +142,19 @@ async fn busy_agent_cannot_be_removed_but_can_be_registered() {
     let (_ade, api) = start_server().await;
     let acquire_body = |agent: &str, queue: bool| json!({ "agent_id": agent, "queue": queue, "locks": [{ "lock": "task:1" }] });
     let granted =
-        api.post("/locks/acquire", &acquire_body("a", false)).await.expect(200)["grants"][0].clone();
-    let _ = api.post("/locks/acquire", &acquire_body("b", true)).await.expect(202);
+        api.post("/locks/acquire", &acquire_body("a", false)).await.expect_status(200)["grants"][0].clone();
+    let _ = api.post("/locks/acquire", &acquire_body("b", true)).await.expect_status(202);
     for busy in ["a", "b"] {
-        let _ = api.delete(&format!("/agents/{busy}")).await.problem(409, "AGENT_BUSY");
-        let locks = api.get(&format!("/agents/{busy}/locks")).await.expect(200);
+        let _ = api.delete(&format!("/agents/{busy}")).await.expect_problem(409, "AGENT_BUSY");
+        let locks = api.get(&format!("/agents/{busy}/locks")).await.expect_status(200);
         assert_eq!((&locks["items"][0]["lock"], &locks["next_cursor"]), (&json!("task:1"), &Value::Null));
     }
     // An unregistered agent can be registered while it holds locks.
-    let made = api.post("/agents", &json!({ "agent_id": "a", "name": "Ada" })).await.expect(201);
+    let made = api.post("/agents", &json!({ "agent_id": "a", "name": "Ada" })).await.expect_status(201);
     assert_eq!(made["name"], "Ada");
-    let _ = api.post("/agents", &json!({ "agent_id": "a" })).await.problem(409, "AGENT_EXISTS");
+    let _ = api.post("/agents", &json!({ "agent_id": "a" })).await.expect_problem(409, "AGENT_EXISTS");
     let body = json!({ "agent_id": "a", "locks": [{ "lock": "task:1", "fencing_token": granted["fencing_token"] }] });
-    let _ = api.post("/locks/release", &body).await.expect(200);
+    let _ = api.post("/locks/release", &body).await.expect_status(200);
     assert_eq!(api.delete("/agents/a").await.status, 204);
 }
 
@@ -157,10 +163,10 @@ async fn agent_list_is_sorted_and_paginated() {
     let (ade, api) = start_server().await;
     let mut ids: Vec<String> = (0..60).map(|n| format!("agent {n}")).collect();
     for id in &ids {
-        let _ = api.post("/agents", &json!({ "agent_id": id })).await.expect(201);
+        let _ = api.post("/agents", &json!({ "agent_id": id })).await.expect_status(201);
     }
     ids.sort();
-    let first = api.get("/agents").await.expect(200);
+    let first = api.get("/agents").await.expect_status(200);
     assert_eq!(first["items"].as_array().map(Vec::len), Some(50), "the default page size is 50");
     let client = ade.client().expect("a client");
     let (mut found, mut cursor) = (Vec::new(), String::new());
@@ -174,6 +180,6 @@ async fn agent_list_is_sorted_and_paginated() {
     }
     assert_eq!(found, ids);
     for invalid in ["limit=0", "limit=201"] {
-        let _ = api.get(&format!("/agents?{invalid}")).await.problem(422, "INVALID_REQUEST");
+        let _ = api.get(&format!("/agents?{invalid}")).await.expect_problem(422, "INVALID_REQUEST");
     }
 }

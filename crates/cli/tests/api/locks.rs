@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ade_testkit::Api;
+use ade_testkit::ApiClient;
 use ade_testkit::wait::until;
 use serde_json::{Value, json};
 
@@ -21,8 +21,8 @@ fn with_fields(mut body: Value, fields: &Value) -> Value {
     body
 }
 
-async fn acquire(api: &Api, agent: &str, lock: &str, mode: &str) -> u64 {
-    let grants = api.post("/locks/acquire", &acquire_body(agent, lock, mode)).await.expect(200);
+async fn acquire(api: &ApiClient, agent: &str, lock: &str, mode: &str) -> u64 {
+    let grants = api.post("/locks/acquire", &acquire_body(agent, lock, mode)).await.expect_status(200);
     token(&grants["grants"][0])
 }
 
@@ -34,11 +34,11 @@ fn held(agent: &str, lock: &str, token: u64) -> Value {
     json!({ "agent_id": agent, "locks": [{ "lock": lock, "fencing_token": token }] })
 }
 
-async fn show(api: &Api, lock: &str) -> Value {
-    api.get(&format!("/locks/{}", ade_testkit::api::segment(lock))).await.expect(200)
+async fn show(api: &ApiClient, lock: &str) -> Value {
+    api.get(&format!("/locks/{}", ade_testkit::api::encode_segment(lock))).await.expect_status(200)
 }
 
-async fn wait_for_queue(api: &Api, lock: &str, length: u64) -> Value {
+async fn wait_for_queue(api: &ApiClient, lock: &str, length: u64) -> Value {
     let check = || async {
         let now = show(api, lock).await;
         if now["queue_length"] == length { Ok(now) } else { Err(now.to_string()) }
@@ -52,7 +52,10 @@ fn agents(list: &Value) -> Vec<String> {
 }
 
 /// Sends a request that waits, in a task of its own.
-fn acquire_in_background(api: &Api, body: Value) -> tokio::task::JoinHandle<ade_testkit::api::Answer> {
+fn acquire_in_background(
+    api: &ApiClient,
+    body: Value,
+) -> tokio::task::JoinHandle<ade_testkit::api::ApiResponse> {
     let api = api.clone();
     tokio::spawn(async move {
         api.post("/locks/acquire", &with_fields(body, &json!({ "wait_seconds": 60 }))).await
@@ -66,7 +69,7 @@ async fn grants_free_lock_with_token_and_times() {
         acquire_body("a", DB, "exclusive"),
         &json!({ "ttl_seconds": 7.5, "purpose": "migrate", "holder_id": "h" }),
     );
-    let response = api.post("/locks/acquire", &body).await.expect(200);
+    let response = api.post("/locks/acquire", &body).await.expect_status(200);
     let grant = &response["grants"][0];
     assert_eq!((&grant["lock"], &grant["mode"]), (&json!(DB), &json!("exclusive")));
     assert!(token(grant) > 0 && token(grant) < 1 << 53);
@@ -82,7 +85,8 @@ async fn grants_free_lock_with_token_and_times() {
     assert_eq!((&holder["purpose"], &holder["heartbeat_count"]), (&json!("migrate"), &json!(0)));
     assert_eq!((token(holder), &holder["expires_at"]), (token(grant), &grant["expires_at"]));
     // The default agent is the caller.
-    let by_caller = api.post("/locks/acquire", &json!({ "locks": [{ "lock": "task:1" }] })).await.expect(200);
+    let by_caller =
+        api.post("/locks/acquire", &json!({ "locks": [{ "lock": "task:1" }] })).await.expect_status(200);
     assert_eq!(by_caller["grants"][0]["mode"], "exclusive");
     assert_eq!(agents(&show(&api, "task:1").await["holders"]), ["admin"]);
 }
@@ -96,9 +100,9 @@ async fn reacquiring_returns_same_grant_and_holders_exclude_each_other() {
     }
     assert_eq!(show(&api, DB).await["mode"], "exclusive");
     let other = with_fields(acquire_body("a", DB, "exclusive"), &json!({ "holder_id": "other" }));
-    let refused = api.post("/locks/acquire", &other).await.problem(423, "LOCK_HELD");
+    let refused = api.post("/locks/acquire", &other).await.expect_problem(423, "LOCK_HELD");
     assert_eq!(agents(&refused["holders"]), ["a"]);
-    let _ = api.post("/locks/release", &held("a", DB, first)).await.expect(200);
+    let _ = api.post("/locks/release", &held("a", DB, first)).await.expect_status(200);
     assert_eq!(show(&api, DB).await["mode"], Value::Null, "one release frees it");
 }
 
@@ -110,14 +114,14 @@ async fn refusal_names_holders_and_queue_length() {
     let _ = api
         .post("/locks/acquire", &with_fields(acquire_body("c", DB, "exclusive"), &json!({ "queue": true })))
         .await
-        .expect(202);
+        .expect_status(202);
     for (mode, wait) in
         [("exclusive", json!({})), ("shared", json!({})), ("exclusive", json!({ "wait_seconds": 0 }))]
     {
         let refused = api
             .post("/locks/acquire", &with_fields(acquire_body("d", DB, mode), &wait))
             .await
-            .problem(423, "LOCK_HELD");
+            .expect_problem(423, "LOCK_HELD");
         assert_eq!(refused["lock"], DB);
         assert_eq!(
             agents(&refused["holders"]),
@@ -129,7 +133,7 @@ async fn refusal_names_holders_and_queue_length() {
     }
     // A wait that times out is refused in the same way.
     let short_wait = with_fields(acquire_body("d", DB, "exclusive"), &json!({ "wait_seconds": 0.05 }));
-    let refused = api.post("/locks/acquire", &short_wait).await.problem(423, "LOCK_HELD");
+    let refused = api.post("/locks/acquire", &short_wait).await.expect_problem(423, "LOCK_HELD");
     assert_eq!((agents(&refused["holders"]).len(), &refused["queue_length"]), (2, &json!(1)));
     assert_eq!(show(&api, DB).await["queue_length"], 1, "it has left the queue");
 }
@@ -139,16 +143,16 @@ async fn full_queue_refuses_and_contention_opens_circuit() {
     let (ade, api) = start_server_with("[lock]\nmax_queue = 1\n[log]\nformat = \"json\"\n").await;
     acquire(&api, "a", DB, "exclusive").await;
     let queue = |agent: &str| with_fields(acquire_body(agent, DB, "exclusive"), &json!({ "queue": true }));
-    let _ = api.post("/locks/acquire", &queue("b")).await.expect(202);
+    let _ = api.post("/locks/acquire", &queue("b")).await.expect_status(202);
     for n in 0..100 {
         let response = api.post("/locks/acquire", &queue(&format!("c{}", n % 3))).await;
-        let problem = response.problem(503, "QUEUE_FULL");
+        let problem = response.expect_problem(503, "QUEUE_FULL");
         assert_eq!((&problem["queue_length"], &problem["lock"]), (&json!(1), &json!(DB)));
         assert_eq!((&problem["retry_after"], response.header("retry-after")), (&json!(1), "1"));
     }
-    ade.process().wait_for_lines("lock:queue_full", 1, TIMEOUT).expect("a log line");
+    ade.process().wait_for_log_lines("lock:queue_full", 1, TIMEOUT).expect("a log line");
     let response = api.post("/locks/acquire", &queue("c")).await;
-    let problem = response.problem(503, "CONTENTION");
+    let problem = response.expect_problem(503, "CONTENTION");
     let seconds = problem["retry_after"].as_u64().expect("seconds");
     assert!((1..=5).contains(&seconds), "{problem}");
     assert_eq!(
@@ -168,7 +172,7 @@ async fn rate_limits_acquisitions_per_agent() {
     }
     let before = api.get("/locks").await.text();
     let response = api.post("/locks/acquire", &acquire_body("a", "task:3", "exclusive")).await;
-    let problem = response.problem(429, "RATE_LIMITED");
+    let problem = response.expect_problem(429, "RATE_LIMITED");
     let seconds = problem["retry_after"].as_u64().expect("seconds");
     assert!((1..=60).contains(&seconds) && response.header("retry-after") == seconds.to_string());
     assert_eq!(api.get("/locks").await.text(), before);
@@ -191,7 +195,7 @@ async fn grants_in_fifo_order_and_shared_requests_together() {
     assert_eq!(agents(&now["queue"]), ["r1", "r2", "w1", "r3"]);
     assert_eq!((&now["queue"][3]["position"], &now["queue"][3]["priority"]), (&json!(4), &json!(30)));
     assert_eq!(now["queue"][2]["purpose"], "for w1");
-    let graph = api.get("/locks/graph").await.expect(200);
+    let graph = api.get("/locks/graph").await.expect_status(200);
     let wait_of = |agent: &str| {
         let waits = graph["waits"].as_array().expect("waits");
         waits.iter().find(|wait| wait["agent_id"] == agent).expect("it waits").clone()
@@ -199,25 +203,25 @@ async fn grants_in_fifo_order_and_shared_requests_together() {
     assert_eq!(wait_of("r1")["waits_for"], DB);
     assert_eq!(agents(&wait_of("r1")["holders"]), ["w0"]);
     assert_eq!(agents(&wait_of("r3")["ahead"]), ["w1"]);
-    let _ = api.post("/locks/release", &held("w0", DB, first)).await.expect(200);
+    let _ = api.post("/locks/release", &held("w0", DB, first)).await.expect_status(200);
     let mut tokens = vec![first];
     let mut rest = waiters.split_off(2);
     for (agent, waiter) in ["r1", "r2"].into_iter().zip(waiters) {
-        tokens.push(token(&waiter.await.expect("runs").expect(200)["grants"][0]));
+        tokens.push(token(&waiter.await.expect("runs").expect_status(200)["grants"][0]));
         assert_eq!(agents(&show(&api, DB).await["queue"]), ["w1", "r3"], "{agent} shares the lock");
     }
-    let _ = api.post("/locks/release", &held("r1", DB, tokens[1])).await.expect(200);
+    let _ = api.post("/locks/release", &held("r1", DB, tokens[1])).await.expect_status(200);
     assert_eq!(show(&api, DB).await["queue_length"], 2, "one shared holder is left");
-    let _ = api.post("/locks/release", &held("r2", DB, tokens[2])).await.expect(200);
-    let writer = rest.remove(0).await.expect("runs").expect(200);
+    let _ = api.post("/locks/release", &held("r2", DB, tokens[2])).await.expect_status(200);
+    let writer = rest.remove(0).await.expect("runs").expect_status(200);
     tokens.push(token(&writer["grants"][0]));
     // A downgrade keeps the token and grants the shared requests behind it.
-    let downgraded = api.post("/locks/downgrade", &held("w1", DB, tokens[3])).await.expect(200);
+    let downgraded = api.post("/locks/downgrade", &held("w1", DB, tokens[3])).await.expect_status(200);
     assert_eq!(
         (&downgraded["results"][0]["ok"], &downgraded["results"][0]["mode"]),
         (&json!(true), &json!("shared"))
     );
-    tokens.push(token(&rest.remove(0).await.expect("runs").expect(200)["grants"][0]));
+    tokens.push(token(&rest.remove(0).await.expect("runs").expect_status(200)["grants"][0]));
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     assert_eq!(agents(&show(&api, DB).await["holders"]).len(), 2);
 }
@@ -235,10 +239,10 @@ async fn upgrade_is_new_grant_ahead_of_queue() {
     wait_for_queue(&api, DB, 1).await;
     let upgrade = acquire_in_background(&api, acquire_body("a", DB, "exclusive"));
     assert_eq!(agents(&wait_for_queue(&api, DB, 2).await["queue"]), ["a", "c"]);
-    let _ = api.post("/locks/release", &held("b", DB, other)).await.expect(200);
-    let grant = upgrade.await.expect("runs").expect(200)["grants"][0].clone();
+    let _ = api.post("/locks/release", &held("b", DB, other)).await.expect_status(200);
+    let grant = upgrade.await.expect("runs").expect_status(200)["grants"][0].clone();
     assert!(token(&grant) > other && grant["mode"] == "exclusive");
-    let _ = api.post("/locks/release", &held("a", DB, first)).await.problem(409, "LOCK_LOST");
+    let _ = api.post("/locks/release", &held("a", DB, first)).await.expect_problem(409, "LOCK_LOST");
     assert_eq!(agents(&show(&api, DB).await["holders"]), ["a"]);
 }
 
@@ -252,14 +256,14 @@ async fn heartbeat_extends_and_never_shortens_lease() {
             "locks": [{ "lock": "task:2", "fencing_token": second }, { "lock": "task:1", "fencing_token": first }] })
     };
     let before = show(&api, "task:1").await["holders"][0]["expires_at"].to_string();
-    let longer = api.post("/locks/heartbeat", &heartbeat(200.0)).await.expect(200);
+    let longer = api.post("/locks/heartbeat", &heartbeat(200.0)).await.expect_status(200);
     assert_eq!(
         (&longer["results"][0]["lock"], &longer["results"][1]["lock"]),
         (&json!("task:2"), &json!("task:1"))
     );
     let extended = longer["results"][1]["expires_at"].to_string();
     assert!(extended > before);
-    let shorter = api.post("/locks/heartbeat", &heartbeat(1.0)).await.expect(200);
+    let shorter = api.post("/locks/heartbeat", &heartbeat(1.0)).await.expect_status(200);
     assert_eq!(shorter["results"][1]["expires_at"].to_string(), extended);
     let holder = show(&api, "task:1").await["holders"][0].clone();
     assert_eq!((holder["expires_at"].to_string(), &holder["heartbeat_count"]), (extended, &json!(2)));
@@ -270,19 +274,19 @@ async fn expired_lease_passes_to_next_waiter() {
     let (_ade, api) = start_server().await;
     let body =
         with_fields(acquire_body("a", DB, "exclusive"), &json!({ "ttl_seconds": 0.3, "request_id": "1" }));
-    let first = token(&api.post("/locks/acquire", &body).await.expect(200)["grants"][0]);
+    let first = token(&api.post("/locks/acquire", &body).await.expect_status(200)["grants"][0]);
     let next = acquire_in_background(&api, acquire_body("b", DB, "exclusive"));
-    let second = token(&next.await.expect("runs").expect(200)["grants"][0]);
+    let second = token(&next.await.expect("runs").expect_status(200)["grants"][0]);
     assert!(second > first);
     for route in ["heartbeat", "release", "downgrade"] {
         let response = api.post(&format!("/locks/{route}"), &held("a", DB, first)).await;
-        let lost = response.problem(409, "LOCK_LOST");
+        let lost = response.expect_problem(409, "LOCK_LOST");
         assert_eq!(
             (&lost["results"][0]["ok"], &lost["results"][0]["code"]),
             (&json!(false), &json!("LOCK_LOST"))
         );
     }
-    assert_eq!(api.post("/locks/acquire", &body).await.problem(409, "LOCK_LOST")["why"], "expired");
+    assert_eq!(api.post("/locks/acquire", &body).await.expect_problem(409, "LOCK_LOST")["why"], "expired");
 }
 
 #[tokio::test]
@@ -293,12 +297,12 @@ async fn lost_locks_do_not_affect_others_in_one_request() {
     let locks = json!({ "agent_id": "a", "locks": [
         { "lock": "resource:t:2", "fencing_token": other }, { "lock": "resource:t:1", "fencing_token": own }, { "lock": "resource:t:3", "fencing_token": 1 }] });
     for (route, left) in [("heartbeat", 2), ("downgrade", 2), ("release", 1)] {
-        let lost = api.post(&format!("/locks/{route}"), &locks).await.problem(409, "LOCK_LOST");
+        let lost = api.post(&format!("/locks/{route}"), &locks).await.expect_problem(409, "LOCK_LOST");
         let oks: Vec<&Value> =
             lost["results"].as_array().expect("all").iter().map(|result| &result["ok"]).collect();
         assert_eq!(oks, [&json!(false), &json!(true), &json!(false)], "{route}");
         assert_eq!(
-            api.get("/locks").await.expect(200)["items"].as_array().map(Vec::len),
+            api.get("/locks").await.expect_status(200)["items"].as_array().map(Vec::len),
             Some(left),
             "{route}"
         );
@@ -310,7 +314,7 @@ async fn lost_locks_do_not_affect_others_in_one_request() {
     );
     acquire(&api, "c", "task:1", "exclusive").await;
     let task = json!({ "agent_id": "c", "locks": [{ "lock": "task:1", "fencing_token": 1 }] });
-    let _ = api.post("/locks/downgrade", &task).await.problem(422, "INVALID_REQUEST");
+    let _ = api.post("/locks/downgrade", &task).await.expect_problem(422, "INVALID_REQUEST");
 }
 
 #[tokio::test]
@@ -318,31 +322,32 @@ async fn verifies_token_and_breaks_lock_with_reason() {
     let (ade, api) = start_server_with("[log]\nformat = \"json\"\n").await;
     let first = acquire(&api, "a", DB, "exclusive").await;
     let verify = |token: u64| json!({ "lock": DB, "fencing_token": token });
-    let valid = api.post("/locks/verify", &verify(first)).await.expect(200);
+    let valid = api.post("/locks/verify", &verify(first)).await.expect_status(200);
     assert_eq!((&valid["valid"], &valid["holder"]["agent_id"]), (&json!(true), &json!("a")));
     for invalid in [0, first - 1, first + 1, u64::MAX] {
-        let _ = api.post("/locks/verify", &verify(invalid)).await.problem(409, "LOCK_LOST");
+        let _ = api.post("/locks/verify", &verify(invalid)).await.expect_problem(409, "LOCK_LOST");
     }
     let next = acquire_in_background(&api, acquire_body("b", DB, "exclusive"));
     wait_for_queue(&api, DB, 1).await;
-    let path = format!("/locks/{}", ade_testkit::api::segment(DB));
+    let path = format!("/locks/{}", ade_testkit::api::encode_segment(DB));
     for reason in ["", "?reason=", "?reason=%20", &format!("?reason={}", "x".repeat(1025))] {
         assert_eq!(
-            api.delete(&format!("{path}{reason}")).await.problem(422, "INVALID_REQUEST")["errors"][0]["pointer"],
+            api.delete(&format!("{path}{reason}")).await.expect_problem(422, "INVALID_REQUEST")["errors"][0]
+                ["pointer"],
             "?reason"
         );
     }
-    let _ = api.delete(&format!("{path}?reason=x&force=1")).await.problem(422, "INVALID_REQUEST");
+    let _ = api.delete(&format!("{path}?reason=x&force=1")).await.expect_problem(422, "INVALID_REQUEST");
     assert_eq!(agents(&show(&api, DB).await["holders"]), ["a"]);
-    let broken = api.delete(&format!("{path}?reason=it%20hangs")).await.expect(200);
+    let broken = api.delete(&format!("{path}?reason=it%20hangs")).await.expect_status(200);
     assert_eq!((agents(&broken["holders"]), &broken["lock"]), (vec!["a".to_owned()], &json!(DB)));
-    let second = token(&next.await.expect("runs").expect(200)["grants"][0]);
+    let second = token(&next.await.expect("runs").expect_status(200)["grants"][0]);
     assert!(second > first, "the next waiter is granted");
-    let _ = api.post("/locks/verify", &verify(first)).await.problem(409, "LOCK_LOST");
+    let _ = api.post("/locks/verify", &verify(first)).await.expect_problem(409, "LOCK_LOST");
     for line in [r#""kind":"audit","action":"lock.break","actor":"admin""#, r#""kind":"inbox","agent":"a""#] {
-        ade.process().wait_for_lines(line, 1, TIMEOUT).expect("a log line");
+        ade.process().wait_for_log_lines(line, 1, TIMEOUT).expect("a log line");
     }
-    let free = api.delete("/locks/task%3Afree?reason=why").await.expect(200);
+    let free = api.delete("/locks/task%3Afree?reason=why").await.expect_status(200);
     assert_eq!(free["holders"], json!([]), "breaking a free lock succeeds");
 }
 
@@ -355,14 +360,14 @@ async fn acquires_several_locks_in_order_or_none() {
             { "lock": "resource:z:1", "mode": "shared" }, { "lock": "resource:m:1" }, { "lock": "task:9" }] })
     };
     let before = api.get("/locks").await.text();
-    let refused = api.post("/locks/acquire", &body("a")).await.problem(423, "LOCK_HELD");
+    let refused = api.post("/locks/acquire", &body("a")).await.expect_problem(423, "LOCK_HELD");
     assert_eq!(
         (&refused["lock"], agents(&refused["holders"])),
         (&json!("resource:m:1"), vec!["b".to_owned()])
     );
     assert_eq!(api.get("/locks").await.text(), before, "a refused request leaves no locks");
-    let _ = api.delete("/locks/resource%3Am%3A1?reason=test").await.expect(200);
-    let granted = api.post("/locks/acquire", &body("a")).await.expect(200);
+    let _ = api.delete("/locks/resource%3Am%3A1?reason=test").await.expect_status(200);
+    let granted = api.post("/locks/acquire", &body("a")).await.expect_status(200);
     let names: Vec<&Value> =
         granted["grants"].as_array().expect("all").iter().map(|grant| &grant["lock"]).collect();
     assert_eq!(names, ["task:9", "resource:m:1", "resource:z:1"], "the refused request can be repeated");
@@ -388,6 +393,6 @@ async fn disconnect_leaves_queue_and_releases_granted_locks() {
         if now["mode"].is_null() { Ok(()) } else { Err(now.to_string()) }
     };
     until("the granted lock to be released", TIMEOUT, free).await.expect("in time");
-    let _ = api.post("/locks/release", &held("a", "task:2", first)).await.expect(200);
-    let _ = behind.await.expect("runs").expect(200);
+    let _ = api.post("/locks/release", &held("a", "task:2", first)).await.expect_status(200);
+    let _ = behind.await.expect("runs").expect_status(200);
 }

@@ -17,14 +17,14 @@ mod schemathesis;
 mod shutdown;
 mod tickets;
 
-use ade_testkit::{Ade, Api};
+use ade_testkit::{AdeServer, ApiClient};
 
-async fn start_server() -> (Ade, Api) {
+async fn start_server() -> (AdeServer, ApiClient) {
     start_server_with("").await
 }
 
-async fn start_server_with(config: &str) -> (Ade, Api) {
-    let ade = Ade::start_with(env!("CARGO_BIN_EXE_ade"), config).expect("starts");
-    let api = Api::of(&ade).await;
+async fn start_server_with(config: &str) -> (AdeServer, ApiClient) {
+    let ade = AdeServer::start_with(env!("CARGO_BIN_EXE_ade"), config).expect("starts");
+    let api = ApiClient::connect(&ade).await;
     (ade, api)
 }

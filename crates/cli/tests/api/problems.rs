@@ -1,16 +1,16 @@
 //! Invalid lock requests: each is refused with a 4xx problem, a code and a JSON pointer, and changes nothing.
 
-use ade_testkit::{Ade, Api};
+use ade_testkit::{AdeServer, ApiClient};
 use serde_json::{Value, json};
 
 use crate::start_server;
 
 /// A server with a lock that `a` holds and `b` waits for; its fencing token, and the list of locks.
-async fn server_with_held_lock() -> (Ade, Api, u64, String) {
+async fn server_with_held_lock() -> (AdeServer, ApiClient, u64, String) {
     let (ade, api) = start_server().await;
     let acquire_body = |agent: &str, queue: bool| json!({ "agent_id": agent, "queue": queue, "locks": [{ "lock": "task:1" }] });
-    let granted = api.post("/locks/acquire", &acquire_body("a", false)).await.expect(200);
-    let _ = api.post("/locks/acquire", &acquire_body("b", true)).await.expect(202);
+    let granted = api.post("/locks/acquire", &acquire_body("a", false)).await.expect_status(200);
+    let _ = api.post("/locks/acquire", &acquire_body("b", true)).await.expect_status(202);
     let token = granted["grants"][0]["fencing_token"].as_u64().expect("a token");
     let locks = api.get("/locks").await.text();
     (ade, api, token, locks)
@@ -46,24 +46,24 @@ async fn rejects_malformed_json() {
     bodies.push(format!("{{\"locks\":{}", "[".repeat(100_000)));
     for route in ["acquire", "heartbeat", "release", "downgrade", "verify"] {
         for body in &bodies {
-            let response = api.call("POST", &format!("/locks/{route}"), body).await;
+            let response = api.request("POST", &format!("/locks/{route}"), body).await;
             let start: String = body.chars().take(60).collect();
             assert!(matches!(response.status, 400 | 422), "{route} {start}: {}", response.text());
             if body.len() < 1000 && !body.starts_with('[') && route == "acquire" {
-                let _ = response.problem(400, "MALFORMED_JSON");
+                let _ = response.expect_problem(400, "MALFORMED_JSON");
             }
         }
     }
     let mut bytes = b"{\"locks\":[{\"lock\":\"task:".to_vec();
     bytes.extend([0xff, 0xfe]);
     bytes.extend(b"\"}]}");
-    let authorization = format!("Bearer {}", ade_testkit::ade::TOKEN);
+    let authorization = format!("Bearer {}", ade_testkit::server::BOOTSTRAP_TOKEN);
     let response =
-        api.send("POST", "/api/v1/locks/acquire", &[("authorization", &authorization)], bytes).await;
+        api.send_raw("POST", "/api/v1/locks/acquire", &[("authorization", &authorization)], bytes).await;
     assert_eq!(response.status, 400, "{}", response.text());
     assert_eq!(api.get("/locks").await.text(), before);
     let held = json!({ "lock": "task:1", "fencing_token": token });
-    let _ = api.post("/locks/verify", &held).await.expect(200);
+    let _ = api.post("/locks/verify", &held).await.expect_status(200);
 }
 
 #[tokio::test]
@@ -132,16 +132,16 @@ async fn rejects_invalid_fields_with_pointer() {
         let mut body = valid();
         body[field] = value.clone();
         let response = api.post("/locks/acquire", &body).await;
-        let problem = response.problem(422, "INVALID_REQUEST");
-        assert_eq!(response.pointers(), [pointer], "{field} = {value}: {problem}");
+        let problem = response.expect_problem(422, "INVALID_REQUEST");
+        assert_eq!(response.error_pointers(), [pointer], "{field} = {value}: {problem}");
         assert!(problem["errors"][0]["detail"].as_str().is_some_and(|text| !text.is_empty()));
         assert_eq!(api.get("/locks").await.text(), before, "{field} = {value} changed the locks");
     }
     let several =
         json!({ "locks": [{ "lock": "x" }, { "lock": "task:" }], "ttl_seconds": 0, "priority": 1_i64 << 40 });
     let response = api.post("/locks/acquire", &several).await;
-    assert_eq!(response.pointers(), ["/locks/0/lock", "/locks/1/lock", "/ttl_seconds", "/priority"]);
-    let agents = api.get("/agents").await.expect(200);
+    assert_eq!(response.error_pointers(), ["/locks/0/lock", "/locks/1/lock", "/ttl_seconds", "/priority"]);
+    let agents = api.get("/agents").await.expect_status(200);
     assert_eq!(
         agents["items"].as_array().map(Vec::len),
         Some(2),
@@ -162,20 +162,20 @@ async fn rejects_numbers_out_of_range() {
         ("priority", "-99999999999999999999999999"),
     ] {
         let body = format!(r#"{{"agent_id":"z","locks":[{{"lock":"task:2"}}],"{field}":{text}}}"#);
-        let response = api.call("POST", "/locks/acquire", &body).await;
-        let _ = response.problem(422, "INVALID_REQUEST");
-        assert_eq!(response.pointers(), [format!("/{field}")], "{}", response.text());
+        let response = api.request("POST", "/locks/acquire", &body).await;
+        let _ = response.expect_problem(422, "INVALID_REQUEST");
+        assert_eq!(response.error_pointers(), [format!("/{field}")], "{}", response.text());
     }
     for token in ["-1", "1.5", "1e400", "18446744073709551616", "\"5\"", "null", "true"] {
         let lock = format!(r#"{{"lock":"task:1","fencing_token":{token}}}"#);
-        let response = api.call("POST", "/locks/verify", &lock).await;
-        let _ = response.problem(422, "INVALID_REQUEST");
-        assert_eq!(response.pointers(), ["/fencing_token"], "{token}");
+        let response = api.request("POST", "/locks/verify", &lock).await;
+        let _ = response.expect_problem(422, "INVALID_REQUEST");
+        assert_eq!(response.error_pointers(), ["/fencing_token"], "{token}");
         for route in ["heartbeat", "release", "downgrade"] {
             let body = format!(r#"{{"agent_id":"a","locks":[{lock}]}}"#);
-            let response = api.call("POST", &format!("/locks/{route}"), &body).await;
-            let _ = response.problem(422, "INVALID_REQUEST");
-            assert_eq!(response.pointers(), ["/locks/0/fencing_token"], "{route} {token}");
+            let response = api.request("POST", &format!("/locks/{route}"), &body).await;
+            let _ = response.expect_problem(422, "INVALID_REQUEST");
+            assert_eq!(response.error_pointers(), ["/locks/0/fencing_token"], "{route} {token}");
         }
     }
     assert_eq!(api.get("/locks").await.text(), before);
@@ -187,12 +187,12 @@ async fn grants_request_at_all_limits() {
     let locks: Vec<Value> = (0..100).map(|n| json!({ "lock": format!("resource:x:{n}") })).collect();
     let body = json!({ "locks": locks, "agent_id": "x".repeat(256), "holder_id": "ü".repeat(128), "ttl_seconds": 300,
         "wait_seconds": 3600, "priority": i32::MIN, "purpose": "x".repeat(256), "request_id": "x".repeat(256) });
-    let granted = api.post("/locks/acquire", &body).await.expect(200);
+    let granted = api.post("/locks/acquire", &body).await.expect_status(200);
     assert_eq!(granted["grants"].as_array().map(Vec::len), Some(100));
     let name = format!("task:{}", "x".repeat(507));
     let granted =
         api.post("/locks/acquire", &json!({ "locks": [{ "lock": name }], "ttl_seconds": 0.001 })).await;
-    assert_eq!(granted.expect(200)["grants"][0]["lock"], name);
+    assert_eq!(granted.expect_status(200)["grants"][0]["lock"], name);
 }
 
 #[tokio::test]
@@ -214,26 +214,26 @@ async fn rejects_invalid_heartbeat_release_and_downgrade() {
             (json!({ "locks": valid("resource:t:1"), "agent_id": "a", "force": true }), "/force"),
         ] {
             let response = api.post(&format!("/locks/{route}"), &body).await;
-            let _ = response.problem(422, "INVALID_REQUEST");
-            assert_eq!(response.pointers(), [pointer], "{route}");
+            let _ = response.expect_problem(422, "INVALID_REQUEST");
+            assert_eq!(response.error_pointers(), [pointer], "{route}");
         }
         // Another holder, or a wrong token.
         for (agent, holder, token) in
             [("b", "b", token), ("a", "b", token), ("a", "a", token + 1), ("a", "a", 0), ("a", "a", u64::MAX)]
         {
             let body = json!({ "agent_id": agent, "holder_id": holder, "locks": [{ "lock": "resource:t:1", "fencing_token": token }] });
-            let _ = api.post(&format!("/locks/{route}"), &body).await.problem(409, "LOCK_LOST");
+            let _ = api.post(&format!("/locks/{route}"), &body).await.expect_problem(409, "LOCK_LOST");
         }
         assert_eq!(api.get("/locks").await.text(), before, "{route}");
     }
     for extension in [json!(0), json!(-1), json!(301), json!("1")] {
         let body = json!({ "agent_id": "a", "locks": valid("resource:t:1"), "ttl_extension": extension });
         let response = api.post("/locks/heartbeat", &body).await;
-        let _ = response.problem(422, "INVALID_REQUEST");
-        assert_eq!(response.pointers(), ["/ttl_extension"]);
+        let _ = response.expect_problem(422, "INVALID_REQUEST");
+        assert_eq!(response.error_pointers(), ["/ttl_extension"]);
     }
     let body = json!({ "agent_id": "a", "locks": valid("resource:t:1"), "timestamp": "yesterday" });
-    assert_eq!(api.post("/locks/heartbeat", &body).await.pointers(), ["/timestamp"]);
+    assert_eq!(api.post("/locks/heartbeat", &body).await.error_pointers(), ["/timestamp"]);
     assert_eq!(api.get("/locks").await.text(), before);
 }
 
@@ -248,21 +248,21 @@ async fn rejects_invalid_queries_and_paths() {
         ("cursor=x", "?cursor"),
     ] {
         let response = api.get(&format!("/locks?{query}")).await;
-        let _ = response.problem(422, "INVALID_REQUEST");
-        assert_eq!(response.pointers(), [pointer], "{query}");
+        let _ = response.expect_problem(422, "INVALID_REQUEST");
+        assert_eq!(response.error_pointers(), [pointer], "{query}");
     }
     for query in ["limit=-1", "limit=x", "limit=1e400", "surprise=1", "limit=1&limit=2"] {
-        let _ = api.get(&format!("/locks?{query}")).await.problem(422, "INVALID_REQUEST");
-        let _ = api.get(&format!("/agents?{query}")).await.problem(422, "INVALID_REQUEST");
+        let _ = api.get(&format!("/locks?{query}")).await.expect_problem(422, "INVALID_REQUEST");
+        let _ = api.get(&format!("/agents?{query}")).await.expect_problem(422, "INVALID_REQUEST");
     }
     for name in ["x", "agent%3Aa", "task%3A", "resource%3Ax", "resource%3A%3Ax", "%FF", "task%3A%FF"] {
-        let _ = api.get(&format!("/locks/{name}")).await.problem(422, "INVALID_REQUEST");
-        let _ = api.delete(&format!("/locks/{name}?reason=x")).await.problem(422, "INVALID_REQUEST");
+        let _ = api.get(&format!("/locks/{name}")).await.expect_problem(422, "INVALID_REQUEST");
+        let _ = api.delete(&format!("/locks/{name}?reason=x")).await.expect_problem(422, "INVALID_REQUEST");
     }
     for ticket in ["x", "0", &"0".repeat(32), &"G".repeat(32), &"0".repeat(33), "%FF"] {
         for (method, path) in [("GET", ""), ("DELETE", ""), ("POST", "/claim")] {
-            let response = api.call(method, &format!("/locks/tickets/{ticket}{path}"), "").await;
-            let _ = response.problem(404, "TICKET_NOT_FOUND");
+            let response = api.request(method, &format!("/locks/tickets/{ticket}{path}"), "").await;
+            let _ = response.expect_problem(404, "TICKET_NOT_FOUND");
         }
     }
 }

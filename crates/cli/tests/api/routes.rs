@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use ade_testkit::ade::TOKEN;
-use ade_testkit::api::fill;
-use ade_testkit::{Ade, Api};
+use ade_testkit::api::fill_path;
+use ade_testkit::server::BOOTSTRAP_TOKEN;
+use ade_testkit::{AdeServer, ApiClient};
 use serde_json::{Value, json};
 
 use crate::start_server;
@@ -12,11 +12,11 @@ use crate::start_server;
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 
 /// Every path with example parameters, and its methods.
-fn paths(api: &Api) -> Vec<(String, Vec<String>)> {
-    let paths = api.description()["paths"].as_object().expect("paths");
+fn paths(api: &ApiClient) -> Vec<(String, Vec<String>)> {
+    let paths = api.openapi()["paths"].as_object().expect("paths");
     let filled = |path: &String| {
         let path = path.replace("{lock}", "resource:a:b").replace("{ticket}", &"0".repeat(32));
-        fill(&path, "nobody")
+        fill_path(&path, "nobody")
     };
     let methods =
         |item: &Value| item.as_object().expect("an item").keys().map(|m| m.to_uppercase()).collect();
@@ -25,7 +25,7 @@ fn paths(api: &Api) -> Vec<(String, Vec<String>)> {
     found
 }
 
-fn operations(api: &Api) -> Vec<(String, String)> {
+fn operations(api: &ApiClient) -> Vec<(String, String)> {
     let expand = |(path, methods): (String, Vec<String>)| {
         methods.into_iter().map(move |method| (method, path.clone()))
     };
@@ -39,16 +39,16 @@ fn bearer(token: &str) -> String {
 #[tokio::test]
 async fn every_route_rejects_invalid_tokens() {
     let (_ade, api) = start_server().await;
-    let truncated = &TOKEN[..TOKEN.len() - 1];
-    let extended = format!("{TOKEN}x");
+    let truncated = &BOOTSTRAP_TOKEN[..BOOTSTRAP_TOKEN.len() - 1];
+    let extended = format!("{BOOTSTRAP_TOKEN}x");
     let invalid_headers = [
         "",
         "Bearer",
         "Bearer ",
         &bearer(truncated),
         &bearer(&extended),
-        &format!("Basic {TOKEN}"),
-        TOKEN,
+        &format!("Basic {BOOTSTRAP_TOKEN}"),
+        BOOTSTRAP_TOKEN,
         "Bearer ü",
     ];
     // Signing in needs no token.
@@ -59,22 +59,22 @@ async fn every_route_rejects_invalid_tokens() {
         for headers in tries {
             // The token is checked before the body and the query.
             for body in ["", "{", r#"{"locks":[{"lock":"task:1"}],"agent_id":"a"}"#] {
-                let response = api.send(method, &format!("{path}?unknown=1"), &headers, body).await;
-                let _ = response.problem(401, "UNAUTHENTICATED");
+                let response = api.send_raw(method, &format!("{path}?unknown=1"), &headers, body).await;
+                let _ = response.expect_problem(401, "UNAUTHENTICATED");
                 assert_eq!(response.header("www-authenticate"), "Bearer");
             }
         }
     }
-    assert_eq!(api.get("/locks").await.expect(200)["items"], json!([]));
-    assert_eq!(api.get("/agents").await.expect(200)["items"], json!([]));
+    assert_eq!(api.get("/locks").await.expect_status(200)["items"], json!([]));
+    assert_eq!(api.get("/agents").await.expect_status(200)["items"], json!([]));
 }
 
 #[tokio::test]
 async fn bearer_scheme_is_case_insensitive() {
     let (_ade, api) = start_server().await;
     for scheme in ["Bearer", "bearer", "BEARER"] {
-        let authorization = format!("{scheme} {TOKEN}");
-        let response = api.send("GET", "/api/v1/locks", &[("authorization", &authorization)], "").await;
+        let authorization = format!("{scheme} {BOOTSTRAP_TOKEN}");
+        let response = api.send_raw("GET", "/api/v1/locks", &[("authorization", &authorization)], "").await;
         assert_eq!(response.status, 200);
     }
 }
@@ -82,11 +82,11 @@ async fn bearer_scheme_is_case_insensitive() {
 #[tokio::test]
 async fn serves_exactly_the_documented_routes() {
     let (_ade, api) = start_server().await;
-    let authorization = bearer(TOKEN);
+    let authorization = bearer(BOOTSTRAP_TOKEN);
     let headers = [("authorization", authorization.as_str())];
     for (path, methods) in paths(&api) {
         for method in METHODS {
-            let response = api.send(method, &path, &headers, "{}").await;
+            let response = api.send_raw(method, &path, &headers, "{}").await;
             if methods.contains(&method.to_owned()) {
                 // `Api` checks that the status and code of every response are documented.
                 assert!(
@@ -95,7 +95,7 @@ async fn serves_exactly_the_documented_routes() {
                 );
                 assert_ne!(response.status, 500, "{method} {path}");
             } else {
-                let _ = response.problem(405, "METHOD_NOT_ALLOWED");
+                let _ = response.expect_problem(405, "METHOD_NOT_ALLOWED");
                 let allowed: BTreeSet<String> =
                     response.header("allow").split(',').map(str::to_owned).collect();
                 let mut expected: BTreeSet<String> = methods.iter().cloned().collect();
@@ -116,8 +116,8 @@ async fn serves_exactly_the_documented_routes() {
         "/docs/no.js",
     ] {
         for method in METHODS {
-            let _ = api.send(method, path, &headers, "").await.problem(404, "NOT_FOUND");
-            let _ = api.send(method, path, &[], "").await.problem(404, "NOT_FOUND");
+            let _ = api.send_raw(method, path, &headers, "").await.expect_problem(404, "NOT_FOUND");
+            let _ = api.send_raw(method, path, &[], "").await.expect_problem(404, "NOT_FOUND");
         }
     }
 }
@@ -125,7 +125,7 @@ async fn serves_exactly_the_documented_routes() {
 #[tokio::test]
 async fn description_is_complete() {
     let (_ade, api) = start_server().await;
-    let description = api.description();
+    let description = api.openapi();
     assert!(description["openapi"].as_str().is_some_and(|version| version.starts_with("3.")));
     let mut ids = BTreeSet::new();
     for (path, item) in description["paths"].as_object().expect("paths") {
@@ -157,16 +157,16 @@ async fn description_is_complete() {
 #[tokio::test]
 async fn rejects_unknown_hosts() {
     let config = "[server]\nhosts = [\"ade.example\"]\n";
-    let ade = Ade::start_with(env!("CARGO_BIN_EXE_ade"), config).expect("starts");
-    let api = Api::of(&ade).await;
+    let ade = AdeServer::start_with(env!("CARGO_BIN_EXE_ade"), config).expect("starts");
+    let api = ApiClient::connect(&ade).await;
     let allowed_hosts =
         ["localhost", "LOCALHOST:8300", "127.0.0.1", "127.0.0.1:1", "[::1]:8300", "[::1]", "10.1.2.3"];
     for host in allowed_hosts.iter().chain(&["ade.example", "ADE.example:443"]) {
         for path in ["/healthz", "/docs", "/openapi.json"] {
-            assert_eq!(api.send("GET", path, &[("host", host)], "").await.status, 200, "{host}");
+            assert_eq!(api.send_raw("GET", path, &[("host", host)], "").await.status, 200, "{host}");
         }
     }
-    let authorization = bearer(TOKEN);
+    let authorization = bearer(BOOTSTRAP_TOKEN);
     for host in [
         "evil.example",
         "127.0.0.1.evil.example",
@@ -176,7 +176,7 @@ async fn rejects_unknown_hosts() {
     ] {
         for path in ["/healthz", "/docs", "/", "/nothing", "/api/v1/locks"] {
             let headers = [("host", host), ("authorization", authorization.as_str())];
-            let _ = api.send("GET", path, &headers, "").await.problem(421, "HOST_NOT_ALLOWED");
+            let _ = api.send_raw("GET", path, &headers, "").await.expect_problem(421, "HOST_NOT_ALLOWED");
         }
     }
 }
@@ -187,7 +187,7 @@ async fn every_response_has_request_id() {
     let longest = "x".repeat(128);
     for id in ["a", "7f3c/b:{}%", longest.as_str()] {
         for path in ["/healthz", "/api/v1/locks", "/nothing"] {
-            let response = api.send("GET", path, &[("x-request-id", id)], "").await;
+            let response = api.send_raw("GET", path, &[("x-request-id", id)], "").await;
             assert_eq!(response.header("x-request-id"), id);
         }
     }
@@ -195,7 +195,7 @@ async fn every_response_has_request_id() {
     let long = "x".repeat(129);
     for invalid in [None, Some(""), Some("a b"), Some("a\tb"), Some("ü"), Some(long.as_str())] {
         let headers: Vec<(&str, &str)> = invalid.iter().map(|id| ("x-request-id", *id)).collect();
-        let response = api.send("GET", "/healthz", &headers, "").await;
+        let response = api.send_raw("GET", "/healthz", &headers, "").await;
         let id = response.header("x-request-id").to_owned();
         assert_eq!(id.len(), 36, "{invalid:?} became {id}");
         assert!(seen.insert(id), "{invalid:?}");
@@ -206,7 +206,7 @@ async fn every_response_has_request_id() {
 async fn every_response_has_security_headers() {
     let (_ade, api) = start_server().await;
     let big = " ".repeat((1 << 20) + 1);
-    let authorization = bearer(TOKEN);
+    let authorization = bearer(BOOTSTRAP_TOKEN);
     let token = [("authorization", authorization.as_str())];
     let foreign_host = [("host", "evil.example")];
     for (method, path, headers, body) in [
@@ -224,7 +224,7 @@ async fn every_response_has_security_headers() {
         ("POST", "/api/v1/locks/acquire", &token, "{"),
         ("POST", "/api/v1/locks/acquire", &token, &big),
     ] {
-        let response = api.send(method, path, headers, body).await;
+        let response = api.send_raw(method, path, headers, body).await;
         for (name, value) in [
             ("x-content-type-options", "nosniff"),
             ("referrer-policy", "no-referrer"),
@@ -241,20 +241,20 @@ async fn every_response_has_security_headers() {
 async fn accepts_bodies_up_to_one_mebibyte() {
     let (_ade, api) = start_server().await;
     let limit = 1 << 20;
-    let authorization = bearer(TOKEN);
+    let authorization = bearer(BOOTSTRAP_TOKEN);
     let headers = [("authorization", authorization.as_str())];
     let body = r#"{"locks":[{"lock":"task:1"}]}"#;
     let padded = |bytes: usize| format!("{body}{}", " ".repeat(bytes - body.len()));
-    let response = api.send("POST", "/api/v1/locks/acquire", &headers, padded(limit)).await;
-    assert_eq!(response.expect(200)["grants"][0]["lock"], "task:1");
+    let response = api.send_raw("POST", "/api/v1/locks/acquire", &headers, padded(limit)).await;
+    assert_eq!(response.expect_status(200)["grants"][0]["lock"], "task:1");
     let before = api.get("/locks").await.text();
-    let paths = api.description()["paths"].as_object().expect("paths").clone();
+    let paths = api.openapi()["paths"].as_object().expect("paths").clone();
     for (path, item) in &paths {
         for (method, operation) in item.as_object().expect("an item") {
             if operation.get("requestBody").is_some() {
                 let (method, path) = (method.to_uppercase(), path.replace("{id}", "nobody"));
-                let response = api.send(&method, &path, &headers, padded(limit + 1)).await;
-                let _ = response.problem(413, "BODY_TOO_LARGE");
+                let response = api.send_raw(&method, &path, &headers, padded(limit + 1)).await;
+                let _ = response.expect_problem(413, "BODY_TOO_LARGE");
             }
         }
     }
@@ -264,14 +264,17 @@ async fn accepts_bodies_up_to_one_mebibyte() {
 #[tokio::test]
 async fn health_readiness_and_metrics_need_no_token() {
     let (_ade, api) = start_server().await;
-    assert_eq!(api.send("GET", "/healthz", &[], "").await.expect(200), json!({ "status": "ok" }));
-    assert_eq!(api.send("GET", "/readyz", &[], "").await.expect(200), json!({ "status": "ready" }));
+    assert_eq!(api.send_raw("GET", "/healthz", &[], "").await.expect_status(200), json!({ "status": "ok" }));
+    assert_eq!(
+        api.send_raw("GET", "/readyz", &[], "").await.expect_status(200),
+        json!({ "status": "ready" })
+    );
     let acquire_body = |agent: &str, queue: bool| json!({ "locks": [{ "lock": "task:1" }], "agent_id": agent, "queue": queue });
-    let _ = api.post("/locks/acquire", &acquire_body("a", false)).await.expect(200);
-    let _ = api.post("/locks/acquire", &acquire_body("b", true)).await.expect(202);
-    let _ = api.post("/locks/acquire", &acquire_body("c", false)).await.expect(423);
-    let _ = api.send("GET", "/no/such/path", &[], "").await.expect(404);
-    let response = api.send("GET", "/metrics", &[], "").await;
+    let _ = api.post("/locks/acquire", &acquire_body("a", false)).await.expect_status(200);
+    let _ = api.post("/locks/acquire", &acquire_body("b", true)).await.expect_status(202);
+    let _ = api.post("/locks/acquire", &acquire_body("c", false)).await.expect_status(423);
+    let _ = api.send_raw("GET", "/no/such/path", &[], "").await.expect_status(404);
+    let response = api.send_raw("GET", "/metrics", &[], "").await;
     assert!(response.header("content-type").starts_with("text/plain; version=0.0.4"));
     let text = response.text();
     for line in [
@@ -298,7 +301,7 @@ async fn documentation_page_loads_no_foreign_resources() {
         ("/docs/page.js", "text/javascript; charset=utf-8", "/openapi.json"),
         ("/docs/page.css", "text/css; charset=utf-8", "{"),
     ] {
-        let response = api.send("GET", path, &[], "").await;
+        let response = api.send_raw("GET", path, &[], "").await;
         assert_eq!((response.status, response.header("content-type")), (200, content_type));
         let text = response.text();
         assert!(text.contains(part), "{part} in {path}");

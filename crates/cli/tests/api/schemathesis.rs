@@ -4,14 +4,14 @@
 use std::path::Path;
 use std::process::Command;
 
-use ade_testkit::ade::{Setup, TOKEN};
-use ade_testkit::{Ade, Api, effort};
+use ade_testkit::server::{BOOTSTRAP_TOKEN, ServerBuilder};
+use ade_testkit::{AdeServer, ApiClient, effort};
 use serde_json::json;
 
 /// Exit code of the script if the tool cannot be downloaded.
 const UNAVAILABLE: i32 = 69;
 
-fn fuzz(ade: &Ade, token: &str) {
+fn fuzz(ade: &AdeServer, token: &str) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/schemathesis/run");
     let target = Path::new(env!("CARGO_BIN_EXE_ade")).ancestors().nth(2).expect("a target folder");
     let (examples, seed) = (effort::rounds(5, 150).to_string(), effort::seed().to_string());
@@ -31,26 +31,29 @@ fn fuzz(ade: &Ade, token: &str) {
         report.lines().rev().take(12).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n")
     );
     assert!(output.status.success(), "{report}\n{}", String::from_utf8_lossy(&output.stderr));
-    let errors = ade.process().lines_with("ERROR");
+    let errors = ade.process().log_lines_with("ERROR");
     assert!(errors.is_empty(), "{errors:?}");
 }
 
-fn unlimited_server() -> Ade {
+fn unlimited_server() -> AdeServer {
     let config = "[limit]\nrequests_per_minute = 10000000\nsign_ins_per_minute = 10000000\n";
-    Setup::new(env!("CARGO_BIN_EXE_ade")).config(config).start().expect("starts")
+    ServerBuilder::new(env!("CARGO_BIN_EXE_ade")).config(config).start().expect("starts")
 }
 
 #[tokio::test]
 async fn admin_responses_match_description() {
     let ade = unlimited_server();
-    let api = Api::of(&ade).await;
+    let api = ApiClient::connect(&ade).await;
     let body = json!({ "user_id": "chief", "roles": ["admin", "author", "reviewer", "auditor"] });
-    let _ = api.post("/users", &body).await.expect(201);
+    let _ = api.post("/users", &body).await.expect_status(201);
     for reviewer in ["rita", "ron"] {
-        let _ = api.post("/users", &json!({ "user_id": reviewer, "roles": ["reviewer"] })).await.expect(201);
+        let _ = api
+            .post("/users", &json!({ "user_id": reviewer, "roles": ["reviewer"] }))
+            .await
+            .expect_status(201);
     }
     let body = json!({ "name": "all", "scopes": ["read", "propose", "lock", "decide", "admin"] });
-    let created = api.post("/users/chief/tokens", &body).await.expect(201);
+    let created = api.post("/users/chief/tokens", &body).await.expect_status(201);
     fuzz(&ade, created["token"].as_str().expect("a token"));
 }
 
@@ -58,6 +61,6 @@ async fn admin_responses_match_description() {
 fn bootstrap_token_responses_match_description() {
     // Only in `make soak`: mostly the same requests once more.
     if effort::rounds(0, 1) > 0 {
-        fuzz(&unlimited_server(), TOKEN);
+        fuzz(&unlimited_server(), BOOTSTRAP_TOKEN);
     }
 }

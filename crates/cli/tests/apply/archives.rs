@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use ade_domain::people::{ADMIN, AUDITOR, AUTHOR, REVIEWER};
 use ade_domain::permission::Scope;
-use ade_testkit::folder::everything;
-use ade_testkit::people::text;
+use ade_testkit::deployment::text_field;
+use ade_testkit::folder::snapshot;
 use ade_testkit::wait::until;
-use ade_testkit::{House, Office, Person, Shell};
+use ade_testkit::{AdminClient, Cli, Deployment, TestUser};
 use serde_json::{Value, json};
 use sqlx::Connection;
 
@@ -19,29 +19,29 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const DAY_MICROS: u64 = 86_400_000_000;
 
 struct Fixture {
-    house: House,
-    office: Office,
-    ann: Person,
-    rob: Person,
-    eve: Person,
-    shell: Shell,
+    house: Deployment,
+    office: AdminClient,
+    ann: TestUser,
+    rob: TestUser,
+    eve: TestUser,
+    shell: Cli,
 }
 
 impl Fixture {
-    async fn new(house: House) -> Self {
-        let office = house.office().await;
-        let ann = office.person("ann", &[AUTHOR]).await;
-        let rob = office.person("rob", &[REVIEWER]).await;
-        let eve = office.person("eve", &[ADMIN]).await;
-        let shell = Shell::of(ADE, house.ade(), &eve);
+    async fn new(house: Deployment) -> Self {
+        let office = house.admin().await;
+        let ann = office.create_user("ann", &[AUTHOR]).await;
+        let rob = office.create_user("rob", &[REVIEWER]).await;
+        let eve = office.create_user("eve", &[ADMIN]).await;
+        let shell = Cli::new(ADE, house.server(), &eve);
         Self { house, office, ann, rob, eve, shell }
     }
 
     /// Creates a task that Rob rejects.
     async fn rejected_task(&self) -> String {
-        let id = self.ann.submitted(json!({ "tags": ["old"] })).await;
-        let request = self.office.request(&id, "rob").await;
-        let _ = self.rob.answers(&request, "reject").await.expect(200);
+        let id = self.ann.create_submitted(json!({ "tags": ["old"] })).await;
+        let request = self.office.approval_id(&id, "rob").await;
+        let _ = self.rob.decide(&request, "reject").await.expect_status(200);
         id
     }
 
@@ -51,7 +51,7 @@ impl Fixture {
             server.psql("ade", &postgres).expect("executed");
             return;
         }
-        let file = self.house.ade().data().join("ade.sqlite3");
+        let file = self.house.server().data().join("ade.sqlite3");
         let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
         let options = options.busy_timeout(Duration::from_secs(5));
         let mut connection = sqlx::SqliteConnection::connect_with(&options).await.expect("opens");
@@ -82,7 +82,7 @@ impl Fixture {
     }
 
     async fn list_archives(&self) -> Vec<Value> {
-        let page = self.eve.get("/archives").await.expect(200);
+        let page = self.eve.get("/archives").await.expect_status(200);
         page["items"].as_array().expect("items").clone()
     }
 
@@ -108,47 +108,47 @@ async fn check_archive_and_restore(fixture: &Fixture) {
     let id = fixture.rejected_task().await;
     let recent = fixture.rejected_task().await;
     let path = format!("/tasks/{id}");
-    let before = fixture.rob.get(&path).await.expect(200);
-    let reviewer_stats = fixture.rob.get("/stats/users/me").await.expect(200);
-    let overview = fixture.eve.get("/stats/overview").await.expect(200);
-    let task_stats = fixture.rob.get(&format!("{path}/stats")).await.expect(200);
+    let before = fixture.rob.get(&path).await.expect_status(200);
+    let reviewer_stats = fixture.rob.get("/stats/users/me").await.expect_status(200);
+    let overview = fixture.eve.get("/stats/overview").await.expect_status(200);
+    let task_stats = fixture.rob.get(&format!("{path}/stats")).await.expect_status(200);
     fixture.age_tasks(31).await;
     let sql =
         |days: &str| format!("UPDATE tasks SET closed_at = closed_at + {days} WHERE task_id = '{recent}'");
     fixture.execute_sql(sql(&(999 * DAY_MICROS).to_string()), sql("interval '999 days'")).await;
     let requests = fixture.run_archive_job(1).await.remove(0);
-    assert_eq!((text(&requests, "kind"), &requests["items"]), ("approvals".to_owned(), &json!(1)));
+    assert_eq!((text_field(&requests, "kind"), &requests["items"]), ("approvals".to_owned(), &json!(1)));
     // Reviewers still see the task, also in lists, and statistics are unchanged.
-    let seen = fixture.rob.get(&path).await.expect(200);
+    let seen = fixture.rob.get(&path).await.expect_status(200);
     assert_eq!(without_archive_id(&seen), without_archive_id(&before));
     assert_eq!(seen["requests_archive"], requests["archive_id"]);
-    assert_eq!(fixture.office.requests(&id).await, Vec::<Value>::new());
-    let listed = fixture.rob.get("/tasks?tag=old").await.expect(200);
+    assert_eq!(fixture.office.approvals(&id).await, Vec::<Value>::new());
+    let listed = fixture.rob.get("/tasks?tag=old").await.expect_status(200);
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(2));
-    assert_eq!(fixture.rob.get(&format!("{path}/stats")).await.expect(200), task_stats);
+    assert_eq!(fixture.rob.get(&format!("{path}/stats")).await.expect_status(200), task_stats);
     assert_eq!(
-        fixture.rob.get("/stats/users/me").await.expect(200)["approvals"],
+        fixture.rob.get("/stats/users/me").await.expect_status(200)["approvals"],
         reviewer_stats["approvals"]
     );
-    let page = fixture.shell.says(&["task", "show", &id]).await;
-    let archive_id = text(&requests, "archive_id");
+    let page = fixture.shell.run_ok(&["task", "show", &id]).await;
+    let archive_id = text_field(&requests, "archive_id");
     assert!(page.contains(&archive_id), "{page}");
     fixture.age_tasks(60).await;
     let all = fixture.run_archive_job(2).await;
-    assert_eq!(text(&all[0], "kind"), "tasks");
-    let _ = fixture.rob.get(&path).await.problem(404, "TASK_NOT_FOUND");
-    let now = fixture.eve.get("/stats/overview").await.expect(200);
+    assert_eq!(text_field(&all[0], "kind"), "tasks");
+    let _ = fixture.rob.get(&path).await.expect_problem(404, "TASK_NOT_FOUND");
+    let now = fixture.eve.get("/stats/overview").await.expect_status(200);
     assert_eq!((&now["tasks"], &now["tasks_archived"]), (&overview["tasks"], &json!(1)));
     check_restore(fixture, &id, &all, &before).await;
     // A restored task is not archived again within a month.
     fixture.age_tasks(29).await;
     fixture.make_job_due().await;
     let observe = || async {
-        let jobs = fixture.eve.get("/jobs").await.expect(200);
+        let jobs = fixture.eve.get("/jobs").await.expect_status(200);
         let archive =
             jobs["items"].as_array().into_iter().flatten().find(|job| job["name"] == "archive").cloned();
         let job = archive.expect("listed");
-        if job["status"] == "ok" && text(&job, "due_at") > text(&job, "ended_at") {
+        if job["status"] == "ok" && text_field(&job, "due_at") > text_field(&job, "ended_at") {
             Ok(())
         } else {
             Err(job.to_string())
@@ -160,29 +160,38 @@ async fn check_archive_and_restore(fixture: &Fixture) {
 
 /// Restores through the command line, in either order of the archives.
 async fn check_restore(fixture: &Fixture, id: &str, all: &[Value], before: &Value) {
-    let table = fixture.shell.says(&["archive", "ls"]).await;
-    let (tasks, requests) = (text(&all[0], "archive_id"), text(&all[1], "archive_id"));
+    let table = fixture.shell.run_ok(&["archive", "ls"]).await;
+    let (tasks, requests) = (text_field(&all[0], "archive_id"), text_field(&all[1], "archive_id"));
     assert!(table.contains(&tasks) && table.contains(&requests), "{table}");
     let early = fixture.shell.run(&["archive", "restore", &requests]).await;
-    assert_eq!((early.code, early.out.trim()), (Some(0), "restored 0 of 1 tasks"));
-    assert!(early.err.contains("skipped 1, whose tasks are archived"), "{}", early.err);
+    assert_eq!((early.exit_code, early.stdout.trim()), (Some(0), "restored 0 of 1 tasks"));
+    assert!(early.stderr.contains("skipped 1, whose tasks are archived"), "{}", early.stderr);
     let back = fixture.shell.json(&["archive", "restore", &tasks]).await;
     assert_eq!((&back["restored"], &back["outdated"], &back["away"]), (&json!(1), &json!(0), &json!(0)));
     let path = format!("/tasks/{id}");
-    assert_eq!(without_archive_id(&fixture.rob.get(&path).await.expect(200)), without_archive_id(before));
-    assert_eq!(fixture.shell.says(&["archive", "restore", &requests]).await.trim(), "restored 1 of 1 tasks");
-    assert_eq!(fixture.rob.get(&path).await.expect(200), *before, "exactly as before");
-    assert_eq!(fixture.office.requests(id).await.len(), 1);
-    assert_eq!(fixture.eve.get("/stats/overview").await.expect(200)["tasks_archived"], 0);
+    assert_eq!(
+        without_archive_id(&fixture.rob.get(&path).await.expect_status(200)),
+        without_archive_id(before)
+    );
+    assert_eq!(
+        fixture.shell.run_ok(&["archive", "restore", &requests]).await.trim(),
+        "restored 1 of 1 tasks"
+    );
+    assert_eq!(fixture.rob.get(&path).await.expect_status(200), *before, "exactly as before");
+    assert_eq!(fixture.office.approvals(id).await.len(), 1);
+    assert_eq!(fixture.eve.get("/stats/overview").await.expect_status(200)["tasks_archived"], 0);
     // A retry with the same idempotency key returns the stored response.
     let key = [("idempotency-key", "once")];
     let restore = format!("/archives/{tasks}/restore");
-    let first = fixture.eve.call_with("POST", &restore, &key, "{}").await;
-    let again = fixture.eve.call_with("POST", &restore, &key, "{}").await;
-    assert_eq!((first.expect(200), again.header("idempotency-replayed")), (again.expect(200), "true"));
+    let first = fixture.eve.request_with_headers("POST", &restore, &key, "{}").await;
+    let again = fixture.eve.request_with_headers("POST", &restore, &key, "{}").await;
+    assert_eq!(
+        (first.expect_status(200), again.header("idempotency-replayed")),
+        (again.expect_status(200), "true")
+    );
     let observe = || async {
-        let entries = fixture.office.audit("").await;
-        match entries.iter().filter(|entry| text(entry, "action") == "archive.restore").count() {
+        let entries = fixture.office.audit_entries("").await;
+        match entries.iter().filter(|entry| text_field(entry, "action") == "archive.restore").count() {
             4 => Ok(()),
             other => Err(other.to_string()),
         }
@@ -193,44 +202,44 @@ async fn check_restore(fixture: &Fixture, id: &str, all: &[Value], before: &Valu
 async fn check_permissions(fixture: &Fixture) {
     let _ = fixture.rejected_task().await;
     fixture.age_tasks(31).await;
-    let archive = text(&fixture.run_archive_job(1).await[0], "archive_id");
+    let archive = text_field(&fixture.run_archive_job(1).await[0], "archive_id");
     let restore = format!("/archives/{archive}/restore");
-    let auditor = fixture.office.person("aud", &[AUDITOR]).await;
-    assert_eq!(auditor.get("/archives").await.expect(200)["items"].as_array().map(Vec::len), Some(1));
+    let auditor = fixture.office.create_user("aud", &[AUDITOR]).await;
+    assert_eq!(auditor.get("/archives").await.expect_status(200)["items"].as_array().map(Vec::len), Some(1));
     for person in [&fixture.ann, &fixture.rob] {
-        let _ = person.get("/archives").await.problem(403, "FORBIDDEN");
+        let _ = person.get("/archives").await.expect_problem(403, "FORBIDDEN");
     }
     for person in [&fixture.ann, &fixture.rob, &auditor] {
-        let _ = person.post(&restore, &json!({})).await.problem(403, "FORBIDDEN");
+        let _ = person.post(&restore, &json!({})).await.expect_problem(403, "FORBIDDEN");
     }
-    let read_only = fixture.office.with_scopes("eve", &[Scope::Read]).await;
-    let _ = read_only.post(&restore, &json!({})).await.problem(403, "SCOPE_MISSING");
+    let read_only = fixture.office.issue_token("eve", &[Scope::Read]).await;
+    let _ = read_only.post(&restore, &json!({})).await.expect_problem(403, "SCOPE_MISSING");
     for unknown in ["nothing", "00000000-0000-7000-8000-000000000000"] {
         let response = fixture.eve.post(&format!("/archives/{unknown}/restore"), &json!({})).await;
-        let _ = response.problem(404, "ARCHIVE_NOT_FOUND");
+        let _ = response.expect_problem(404, "ARCHIVE_NOT_FOUND");
     }
-    assert_eq!(fixture.eve.post(&restore, &json!({})).await.expect(200)["restored"], 1);
+    assert_eq!(fixture.eve.post(&restore, &json!({})).await.expect_status(200)["restored"], 1);
 }
 
 #[tokio::test]
 async fn archives_and_restores_embedded() {
-    check_archive_and_restore(&Fixture::new(House::embedded(ADE)).await).await;
+    check_archive_and_restore(&Fixture::new(Deployment::embedded(ADE)).await).await;
 }
 
 #[tokio::test]
 async fn archives_and_restores_with_two_servers() {
-    check_archive_and_restore(&Fixture::new(House::distributed(ADE, 2)).await).await;
+    check_archive_and_restore(&Fixture::new(Deployment::distributed(ADE, 2)).await).await;
 }
 
 #[tokio::test]
 async fn only_administrators_restore_archives() {
-    check_permissions(&Fixture::new(House::embedded(ADE)).await).await;
+    check_permissions(&Fixture::new(Deployment::embedded(ADE)).await).await;
 }
 
 /// The kill comes as soon as a copy is on disk: before or after the rows are removed from the database.
 #[tokio::test]
 async fn kill_during_archiving_loses_nothing() {
-    let fixture = Fixture::new(House::embedded(ADE)).await;
+    let fixture = Fixture::new(Deployment::embedded(ADE)).await;
     let mut ids = Vec::new();
     for _ in 0..30 {
         ids.push(fixture.rejected_task().await);
@@ -238,18 +247,18 @@ async fn kill_during_archiving_loses_nothing() {
     for (days, kind) in [(31, "approvals"), (60, "tasks")] {
         fixture.age_tasks(days).await;
         fixture.make_job_due().await;
-        let folder = fixture.house.ade().blobs();
+        let folder = fixture.house.server().blobs();
         let copies = || -> Vec<PathBuf> {
-            let all = everything(&folder);
+            let all = snapshot(&folder);
             let found = all.keys().filter(|name| name.starts_with(&format!("archive/{kind}/")));
             found.filter(|name| name.ends_with(".gz")).map(PathBuf::from).collect()
         };
         let observe = || async { if copies().is_empty() { Err("nothing".to_owned()) } else { Ok(()) } };
         until("a copy is on disk", TIMEOUT, observe).await.expect("in time");
-        fixture.house.ade().kill_and_restart().expect("restarted");
+        fixture.house.server().kill_and_restart().expect("restarted");
         // Either all tasks were archived before the kill, or all are now.
         let of_kind = |all: &[Value]| -> Vec<Value> {
-            all.iter().filter(|archive| text(archive, "kind") == kind).cloned().collect()
+            all.iter().filter(|archive| text_field(archive, "kind") == kind).cloned().collect()
         };
         fixture.make_job_due().await;
         let observe = || async {
@@ -261,13 +270,13 @@ async fn kill_during_archiving_loses_nothing() {
         assert_eq!(all.len(), 1, "archived once: {all:?}");
     }
     let mut all = fixture.list_archives().await;
-    all.sort_by_key(|archive| std::cmp::Reverse(text(archive, "kind")));
+    all.sort_by_key(|archive| std::cmp::Reverse(text_field(archive, "kind")));
     for archive in all {
-        let restore = format!("/archives/{}/restore", text(&archive, "archive_id"));
-        assert_eq!(fixture.eve.post(&restore, &json!({})).await.expect(200)["restored"], 30);
+        let restore = format!("/archives/{}/restore", text_field(&archive, "archive_id"));
+        assert_eq!(fixture.eve.post(&restore, &json!({})).await.expect_status(200)["restored"], 30);
     }
     for id in ids {
-        assert_eq!(fixture.rob.get(&format!("/tasks/{id}")).await.expect(200)["state"], "REJECTED");
-        assert_eq!(fixture.office.requests(&id).await.len(), 1);
+        assert_eq!(fixture.rob.get(&format!("/tasks/{id}")).await.expect_status(200)["state"], "REJECTED");
+        assert_eq!(fixture.office.approvals(&id).await.len(), 1);
     }
 }

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_testkit::folder::{everything, write};
-use ade_testkit::people::text;
+use ade_testkit::deployment::text_field;
+use ade_testkit::folder::{snapshot, write_file};
 use ade_testkit::wait::until;
-use ade_testkit::{House, Office, Person, Shell};
+use ade_testkit::{AdminClient, Cli, Deployment, TestUser};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ struct Workspace {
 impl Workspace {
     fn new() -> Self {
         let workspace = Self { folder: tempfile::tempdir().expect("a folder") };
-        write(&workspace.path("web.conf"), "listen 80\n", 0o640);
+        write_file(&workspace.path("web.conf"), "listen 80\n", 0o640);
         let fifo = workspace.folder.path().join("fifo");
         mknodat(CWD, &fifo, FileType::Fifo, 0o600.into(), 0).expect("created");
         workspace
@@ -107,36 +107,36 @@ fn command_task(template: &str, arguments: &Value) -> Value {
 }
 
 struct Fixture {
-    office: Office,
-    pat: Person,
-    rex: Person,
-    ada: Person,
+    office: AdminClient,
+    pat: TestUser,
+    rex: TestUser,
+    ada: TestUser,
 }
 
 impl Fixture {
-    async fn new(house: &House) -> Self {
-        let office = house.office().await;
+    async fn new(house: &Deployment) -> Self {
+        let office = house.admin().await;
         Self {
-            pat: office.person("pat", &[AUTHOR]).await,
-            rex: office.person("rex", &[REVIEWER]).await,
-            ada: office.person("ada", &[ADMIN]).await,
+            pat: office.create_user("pat", &[AUTHOR]).await,
+            rex: office.create_user("rex", &[REVIEWER]).await,
+            ada: office.create_user("ada", &[ADMIN]).await,
             office,
         }
     }
 
     async fn approve(&self, id: &str) {
-        let request = self.office.request(id, "rex").await;
-        let _ = self.rex.answers(&request, "approve").await.expect(200);
+        let request = self.office.approval_id(id, "rex").await;
+        let _ = self.rex.decide(&request, "approve").await.expect_status(200);
     }
 
     async fn approved_task(&self, task: Value) -> String {
-        let id = self.pat.submitted(task).await;
+        let id = self.pat.create_submitted(task).await;
         self.approve(&id).await;
         id
     }
 
     async fn wait_for_state(&self, id: &str, state: &str) -> Value {
-        self.office.wait_for(state, id, |task| task["state"] == state).await
+        self.office.wait_for_task(state, id, |task| task["state"] == state).await
     }
 
     async fn failed_task(&self, task: Value) -> Value {
@@ -147,24 +147,25 @@ impl Fixture {
     /// Acquires the lock of the service, so that tasks that need it are not applied.
     async fn acquire_lock(&self) -> u64 {
         let body = json!({ "agent_id": "other", "locks": [{ "lock": LOCK }], "ttl_seconds": 300 });
-        let granted = self.office.admin.post("/locks/acquire", &body).await.expect(200);
+        let granted = self.office.api.post("/locks/acquire", &body).await.expect_status(200);
         granted["grants"][0]["fencing_token"].as_u64().expect("a token")
     }
 
     async fn release_lock(&self, token: u64) {
         let body = json!({ "agent_id": "other", "locks": [{ "lock": LOCK, "fencing_token": token }] });
-        let _ = self.office.admin.post("/locks/release", &body).await.expect(200);
+        let _ = self.office.api.post("/locks/release", &body).await.expect_status(200);
     }
 
     async fn request_statuses(&self, id: &str) -> Vec<String> {
-        self.office.requests(id).await.iter().map(|request| text(request, "status")).collect()
+        self.office.approvals(id).await.iter().map(|request| text_field(request, "status")).collect()
     }
 
     /// The audit entries of a task with this action. Entries appear with a short delay.
     async fn audit_entries(&self, id: &str, action: &str) -> Vec<Value> {
         let observe = || async {
-            let all = self.office.audit(&format!("task={id}")).await;
-            let found: Vec<Value> = all.into_iter().filter(|entry| text(entry, "action") == action).collect();
+            let all = self.office.audit_entries(&format!("task={id}")).await;
+            let found: Vec<Value> =
+                all.into_iter().filter(|entry| text_field(entry, "action") == action).collect();
             if found.is_empty() { Err("no entry".to_owned()) } else { Ok(found) }
         };
         until(action, TIMEOUT, observe).await.expect("in time")
@@ -179,9 +180,9 @@ impl Fixture {
     }
 }
 
-async fn set_up() -> (Workspace, House, Fixture) {
+async fn set_up() -> (Workspace, Deployment, Fixture) {
     let workspace = Workspace::new();
-    let house = House::working(ADE, &workspace.config());
+    let house = Deployment::with_worker(ADE, &workspace.config());
     let fixture = Fixture::new(&house).await;
     (workspace, house, fixture)
 }
@@ -191,16 +192,16 @@ async fn stale_preview_reopens_review() {
     let (workspace, house, fixture) = set_up().await;
     let token = fixture.acquire_lock().await;
     let id = fixture.approved_task(workspace.change_task("listen 8080\n")).await;
-    write(&workspace.path("web.conf"), "listen 81\n", 0o640);
+    write_file(&workspace.path("web.conf"), "listen 81\n", 0o640);
     fixture.release_lock(token).await;
     let back = fixture.wait_for_state(&id, "REVIEWING").await;
     assert_eq!(fs::read_to_string(workspace.path("web.conf")).expect("there"), "listen 81\n");
-    assert!(text(&back["preview"]["changes"][0], "diff").contains("-listen 81\n"), "{back}");
+    assert!(text_field(&back["preview"]["changes"][0], "diff").contains("-listen 81\n"), "{back}");
     assert_eq!(fixture.request_statuses(&id).await, ["INVALIDATED", "PENDING"]);
     let stale = fixture.audit_entries(&id, "task.go_stale").await;
-    assert!(text(&stale[0], "reason").starts_with("STALE_PREVIEW"), "{stale:?}");
+    assert!(text_field(&stale[0], "reason").starts_with("STALE_PREVIEW"), "{stale:?}");
     assert_eq!(back["reopened"]["why"], stale[0]["reason"]);
-    let page = Shell::of(ADE, house.ade(), &fixture.pat).says(&["task", "show", &id]).await;
+    let page = Cli::new(ADE, house.server(), &fixture.pat).run_ok(&["task", "show", &id]).await;
     assert!(page.contains("ago: STALE_PREVIEW: the preview no longer matches what was approved\n"), "{page}");
     assert!(page.contains("Allowed actions\n  modify, cancel, comment"), "what its author may: {page}");
     // The reviewer approves the new preview.
@@ -215,12 +216,12 @@ async fn stale_preview_of_auto_approved_task_needs_review() {
     let (workspace, _house, fixture) = set_up().await;
     fixture
         .office
-        .policy(json!({ "name": "auto", "auto_approve_if": { "author_has_role": [AUTHOR] } }))
+        .create_policy(json!({ "name": "auto", "auto_approve_if": { "author_has_role": [AUTHOR] } }))
         .await;
     let token = fixture.acquire_lock().await;
-    let id = fixture.pat.submitted(workspace.change_task("listen 8080\n")).await;
-    assert_eq!(text(&fixture.office.task(&id).await, "state"), "APPROVED");
-    write(&workspace.path("web.conf"), "listen 81\n", 0o640);
+    let id = fixture.pat.create_submitted(workspace.change_task("listen 8080\n")).await;
+    assert_eq!(text_field(&fixture.office.task_request(&id).await, "state"), "APPROVED");
+    write_file(&workspace.path("web.conf"), "listen 81\n", 0o640);
     fixture.release_lock(token).await;
     fixture.wait_for_state(&id, "REVIEWING").await;
     assert_eq!(fixture.request_statuses(&id).await, ["PENDING"]);
@@ -231,17 +232,17 @@ async fn stale_preview_of_auto_approved_task_needs_review() {
 #[tokio::test]
 async fn expired_approval_is_not_applied() {
     let (workspace, _house, fixture) = set_up().await;
-    let before = everything(&workspace.root());
+    let before = snapshot(&workspace.root());
     let token = fixture.acquire_lock().await;
-    fixture.office.set("approval:validity", json!(1)).await;
+    fixture.office.set_config("approval:validity", json!(1)).await;
     let id = fixture.approved_task(workspace.change_task("listen 8080\n")).await;
     let back = fixture.wait_for_state(&id, "REVIEWING").await;
     assert_eq!(back["execution"], Value::Null, "nothing was applied");
-    assert!(text(&back["reopened"], "why").starts_with("EXPIRED: "), "{back}");
+    assert!(text_field(&back["reopened"], "why").starts_with("EXPIRED: "), "{back}");
     assert_eq!(fixture.request_statuses(&id).await, ["INVALIDATED", "PENDING"]);
     fixture.release_lock(token).await;
-    assert_eq!(everything(&workspace.root()), before);
-    fixture.office.set("approval:validity", json!(3_600)).await;
+    assert_eq!(snapshot(&workspace.root()), before);
+    fixture.office.set_config("approval:validity", json!(3_600)).await;
     fixture.approve(&id).await;
     fixture.wait_for_state(&id, "COMPLETED").await;
 }
@@ -249,56 +250,63 @@ async fn expired_approval_is_not_applied() {
 #[tokio::test]
 async fn partial_change_is_rolled_back_by_strategy() {
     let (workspace, _house, fixture) = set_up().await;
-    let before = everything(&workspace.root());
+    let before = snapshot(&workspace.root());
     let reason = json!({ "reason": "put it back" });
     let rollback_path = |id: &str| format!("/tasks/{id}/rollback");
 
     let failed = fixture.failed_task(workspace.half_failing_task("automatic")).await;
     assert_eq!(failed["execution"]["rolled_back"], true, "{failed}");
-    assert_eq!(everything(&workspace.root()), before);
-    let rejected = fixture.ada.post(&rollback_path(&text(&failed, "task_id")), &reason).await;
-    let _ = rejected.problem(409, "NOTHING_TO_ROLL_BACK");
+    assert_eq!(snapshot(&workspace.root()), before);
+    let rejected = fixture.ada.post(&rollback_path(&text_field(&failed, "task_id")), &reason).await;
+    let _ = rejected.expect_problem(409, "NOTHING_TO_ROLL_BACK");
 
     let failed = fixture.failed_task(workspace.half_failing_task("manual")).await;
-    let id = text(&failed, "task_id");
+    let id = text_field(&failed, "task_id");
     assert_eq!(failed["execution"]["rolled_back"], Value::Null, "{failed}");
-    assert!(text(&failed["execution"], "error").contains("no more"), "{failed}");
-    let half = everything(&workspace.root());
+    assert!(text_field(&failed["execution"], "error").contains("no more"), "{failed}");
+    let half = snapshot(&workspace.root());
     assert_ne!(half, before, "unchanged until a rollback is requested");
     let rejected = fixture.pat.post(&rollback_path(&id), &reason).await;
     assert_eq!(rejected.status, 403, "{}", rejected.text());
-    assert_eq!(everything(&workspace.root()), half);
-    let _ = fixture.ada.post(&rollback_path(&id), &reason).await.expect(202);
+    assert_eq!(snapshot(&workspace.root()), half);
+    let _ = fixture.ada.post(&rollback_path(&id), &reason).await.expect_status(202);
     let is_rolled_back = |task: &Value| task["execution"]["rolled_back"] == true;
-    let task = fixture.office.wait_for("the rollback completes", &id, is_rolled_back).await;
+    let task = fixture.office.wait_for_task("the rollback completes", &id, is_rolled_back).await;
     assert_eq!((&task["state"], &task["execution"]["phase"]), (&json!("FAILED"), &json!("ENDED")));
-    assert_eq!(everything(&workspace.root()), before);
-    let _ = fixture.ada.post(&rollback_path(&id), &reason).await.problem(409, "NOTHING_TO_ROLL_BACK");
+    assert_eq!(snapshot(&workspace.root()), before);
+    let _ = fixture.ada.post(&rollback_path(&id), &reason).await.expect_problem(409, "NOTHING_TO_ROLL_BACK");
     assert_eq!(fixture.audit_entries(&id, "task.rolled_back").await.len(), 1);
 
     let failed = fixture.failed_task(workspace.half_failing_task("none")).await;
     let _ = fixture
         .ada
-        .post(&rollback_path(&text(&failed, "task_id")), &reason)
+        .post(&rollback_path(&text_field(&failed, "task_id")), &reason)
         .await
-        .problem(409, "NOTHING_TO_ROLL_BACK");
+        .expect_problem(409, "NOTHING_TO_ROLL_BACK");
     assert_eq!(failed["execution"]["rolled_back"], Value::Null);
-    assert_eq!(everything(&workspace.root()), half, "no rollback was requested");
+    assert_eq!(snapshot(&workspace.root()), half, "no rollback was requested");
 }
 
 #[tokio::test]
 async fn stop_request_kills_hanging_command() {
     let workspace = Workspace::new();
     // The stop must not wait for the next heartbeat, which comes three times per lease.
-    let house = House::working(ADE, &workspace.config().replace("lease_seconds = 15", "lease_seconds = 300"));
+    let house = Deployment::with_worker(
+        ADE,
+        &workspace.config().replace("lease_seconds = 15", "lease_seconds = 300"),
+    );
     let fixture = Fixture::new(&house).await;
     let id = fixture.approved_task(workspace.hanging_task(3_600)).await;
     fixture.wait_for_log(&id, "running").await;
-    let _ = fixture.ada.post(&format!("/tasks/{id}/stop"), &json!({ "reason": "enough" })).await.expect(202);
+    let _ = fixture
+        .ada
+        .post(&format!("/tasks/{id}/stop"), &json!({ "reason": "enough" }))
+        .await
+        .expect_status(202);
     let execution = &fixture.wait_for_state(&id, "FAILED").await["execution"];
     assert_eq!((&execution["result"], &execution["code"]), (&json!("cancelled"), &json!("STOPPED")));
     assert_eq!(execution["retry_count"], 0);
-    assert!(text(execution, "error").starts_with("OUTCOME_UNKNOWN: "), "{execution}");
+    assert!(text_field(execution, "error").starts_with("OUTCOME_UNKNOWN: "), "{execution}");
     assert!(workspace.has_no_readers(), "the command has exited");
 }
 
@@ -314,7 +322,7 @@ async fn hanging_command_times_out() {
 async fn command_that_cannot_start_is_retried_three_times() {
     let (_workspace, _house, fixture) = set_up().await;
     let failed = fixture.failed_task(command_task("nowhere", &json!({}))).await;
-    let (id, execution) = (text(&failed, "task_id"), &failed["execution"]);
+    let (id, execution) = (text_field(&failed, "task_id"), &failed["execution"]);
     assert_eq!((&execution["retry_count"], &execution["attempt"]), (&json!(3), &json!(4)));
     assert_eq!(execution["rolled_back"], Value::Null);
     let _ = fixture.audit_entries(&id, "task.fail").await;
@@ -325,7 +333,7 @@ async fn command_that_cannot_start_is_retried_three_times() {
 async fn paths_cannot_escape_root() {
     let (workspace, _house, fixture) = set_up().await;
     let outside = workspace.folder.path().join("outside");
-    write(&outside.join("secret"), "untouched", 0o600);
+    write_file(&outside.join("secret"), "untouched", 0o600);
     symlink(&outside, workspace.path("link")).expect("created");
     symlink(outside.join("secret"), workspace.path("file-link")).expect("created");
     let file = |path: &str| json!({ "path": path, "content": "x" });
@@ -334,7 +342,7 @@ async fn paths_cannot_escape_root() {
         let task = files_task(json!({ "root": workspace.root(), "files": [file("fine"), file(path)] }));
         let rejected = fixture.pat.post("/tasks", &task).await;
         assert_eq!(
-            (rejected.status, rejected.pointers()),
+            (rejected.status, rejected.error_pointers()),
             (422, vec!["/parameters/files/1/path".to_owned()])
         );
     }
@@ -352,24 +360,25 @@ async fn paths_cannot_escape_root() {
     ] {
         let rejected = fixture.pat.post("/tasks", &files_task(parameters)).await;
         assert_eq!(
-            (rejected.status, rejected.pointers()),
+            (rejected.status, rejected.error_pointers()),
             (422, vec![pointer.to_owned()]),
             "{}",
             rejected.text()
         );
     }
     let files = [file("link/secret"), file("file-link"), file("link/new")];
-    let id = fixture.pat.submitted(files_task(json!({ "root": workspace.root(), "files": files }))).await;
-    let task = fixture.office.task(&id).await;
+    let id =
+        fixture.pat.create_submitted(files_task(json!({ "root": workspace.root(), "files": files }))).await;
+    let task = fixture.office.task_request(&id).await;
     assert_eq!(
         (&task["preview"]["changes"], task["preview"]["errors"].as_array().map(Vec::len)),
         (&json!([]), Some(3))
     );
-    let before = everything(workspace.folder.path());
+    let before = snapshot(workspace.folder.path());
     fixture.approve(&id).await;
     let failed = fixture.wait_for_state(&id, "FAILED").await;
     assert_eq!(failed["execution"]["rolled_back"], Value::Null, "nothing was changed: {failed}");
-    assert_eq!(everything(workspace.folder.path()), before);
+    assert_eq!(snapshot(workspace.folder.path()), before);
 }
 
 #[tokio::test]
@@ -379,9 +388,9 @@ async fn endless_output_is_truncated() {
     task["timeout_seconds"] = json!(3);
     let execution = &fixture.failed_task(task).await["execution"];
     assert_eq!(execution["result"], "timeout");
-    assert_eq!(text(execution, "output").len(), MAX_STORED_OUTPUT);
-    assert!(text(execution, "output").starts_with("again and again\nagain and again\n"));
-    let blob = house.ade().data().join("blobs").join(text(execution, "output_key"));
+    assert_eq!(text_field(execution, "output").len(), MAX_STORED_OUTPUT);
+    assert!(text_field(execution, "output").starts_with("again and again\nagain and again\n"));
+    let blob = house.server().data().join("blobs").join(text_field(execution, "output_key"));
     let length = fs::metadata(&blob).expect("stored").len();
     assert!(length > MAX_STORED_OUTPUT as u64 && length <= MAX_OUTPUT_BLOB, "{length}");
 }
@@ -391,8 +400,8 @@ async fn endless_output_is_truncated() {
 async fn binary_output_is_stored_as_text() {
     let (workspace, _house, fixture) = set_up().await;
     check_binary_output(&fixture).await;
-    let house = House::distributed(ADE, 1);
-    let _worker = house.worker(ADE, &workspace.config());
+    let house = Deployment::distributed(ADE, 1);
+    let _worker = house.start_worker(ADE, &workspace.config());
     check_binary_output(&Fixture::new(&house).await).await;
 }
 

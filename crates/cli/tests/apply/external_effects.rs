@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use ade_domain::people::AUTHOR;
-use ade_testkit::people::text;
-use ade_testkit::proxy::Cut;
+use ade_testkit::deployment::text_field;
+use ade_testkit::proxy::CommitFault;
 use ade_testkit::wait::until;
-use ade_testkit::{House, Office, Person, Postgres, Proxy};
+use ade_testkit::{AdminClient, Deployment, Postgres, PostgresProxy, TestUser};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,22 +18,22 @@ const ADE: &str = env!("CARGO_BIN_EXE_ade");
 const TIMEOUT: Duration = Duration::from_secs(60);
 const INCREMENT: &str = "UPDATE things SET worth = worth + 1";
 
-async fn set_up_auto_approval(house: &House) -> (Office, Person) {
-    let office = house.office().await;
+async fn set_up_auto_approval(house: &Deployment) -> (AdminClient, TestUser) {
+    let office = house.admin().await;
     // Everything that is submitted is approved automatically.
-    office.policy(json!({ "name": "auto", "auto_approve_if": { "risk_below": 101 } })).await;
-    let pat = office.person("pat", &[AUTHOR]).await;
+    office.create_policy(json!({ "name": "auto", "auto_approve_if": { "risk_below": 101 } })).await;
+    let pat = office.create_user("pat", &[AUTHOR]).await;
     (office, pat)
 }
 
 fn is_finished(task: &Value) -> bool {
-    matches!(text(task, "state").as_str(), "COMPLETED" | "FAILED")
+    matches!(text_field(task, "state").as_str(), "COMPLETED" | "FAILED")
 }
 
 /// A target database behind a proxy that can cut the connection.
 struct TargetDatabase {
     postgres: Postgres,
-    proxy: Proxy,
+    proxy: PostgresProxy,
 }
 
 impl TargetDatabase {
@@ -42,7 +42,7 @@ impl TargetDatabase {
         let url = postgres.create_database("shop").expect("created");
         let table = "CREATE TABLE things (worth INTEGER NOT NULL); INSERT INTO things VALUES (10)";
         postgres.psql("shop", table).expect("created");
-        Self { proxy: Proxy::start(&url).await, postgres }
+        Self { proxy: PostgresProxy::start(&url).await, postgres }
     }
 
     fn config(&self) -> String {
@@ -62,13 +62,16 @@ fn increment_task() -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_commit_response_is_resolved_by_marker() {
     let target = TargetDatabase::start().await;
-    let house = House::working(ADE, &target.config());
+    let house = Deployment::with_worker(ADE, &target.config());
     let (office, pat) = set_up_auto_approval(&house).await;
-    target.proxy.cut(Cut::Answer, false);
-    let id = pat.submitted(increment_task()).await;
-    let done = office.wait_for("the task finishes", &id, is_finished).await;
-    assert_eq!((text(&done, "state").as_str(), &done["execution"]["attempt"]), ("COMPLETED", &json!(1)));
-    assert!(text(&done["execution"], "output").contains("the response to COMMIT was lost"), "{done}");
+    target.proxy.inject_fault(CommitFault::LoseResponse, false);
+    let id = pat.create_submitted(increment_task()).await;
+    let done = office.wait_for_task("the task finishes", &id, is_finished).await;
+    assert_eq!(
+        (text_field(&done, "state").as_str(), &done["execution"]["attempt"]),
+        ("COMPLETED", &json!(1))
+    );
+    assert!(text_field(&done["execution"], "output").contains("the response to COMMIT was lost"), "{done}");
     assert_eq!(target.worth(), "11");
     recovery_survives_second_kill(&target, &house, &office, &pat).await;
 }
@@ -77,23 +80,26 @@ async fn lost_commit_response_is_resolved_by_marker() {
 /// one finds the marker of the first.
 async fn recovery_survives_second_kill(
     target: &TargetDatabase,
-    house: &House,
-    office: &Office,
-    pat: &Person,
+    house: &Deployment,
+    office: &AdminClient,
+    pat: &TestUser,
 ) {
-    target.proxy.cut(Cut::Answer, true);
-    let id = pat.submitted(increment_task()).await;
-    target.proxy.was_cut().await;
-    house.ade().kill().expect("killed");
+    target.proxy.inject_fault(CommitFault::LoseResponse, true);
+    let id = pat.create_submitted(increment_task()).await;
+    target.proxy.wait_for_fault().await;
+    house.server().kill().expect("killed");
     assert_eq!(target.worth(), "12");
-    house.ade().start_again().expect("starts");
+    house.server().start_again().expect("starts");
     let taken_over = |task: &Value| task["execution"]["attempt"] == 2;
-    let task = office.wait_for("another attempt takes over", &id, taken_over).await;
+    let task = office.wait_for_task("another attempt takes over", &id, taken_over).await;
     assert_eq!((&task["state"], &task["execution"]["phase"]), (&json!("APPLYING"), &json!("STARTED")));
-    house.ade().kill_and_restart().expect("restarted");
-    target.proxy.come_back();
-    let done = office.wait_for("the outcome is resolved", &id, is_finished).await;
-    assert_eq!((text(&done, "state").as_str(), &done["execution"]["attempt"]), ("COMPLETED", &json!(3)));
+    house.server().kill_and_restart().expect("restarted");
+    target.proxy.reconnect();
+    let done = office.wait_for_task("the outcome is resolved", &id, is_finished).await;
+    assert_eq!(
+        (text_field(&done, "state").as_str(), &done["execution"]["attempt"]),
+        ("COMPLETED", &json!(3))
+    );
     assert_eq!(target.worth(), "12", "applied once");
 }
 
@@ -153,7 +159,7 @@ async fn http_call_is_sent_once_and_rolled_back_on_failure() {
         "[executors.http]\nhosts = [\"{host}\"]\n\
          [executors.http.secrets.deploy]\nhost = \"{host}\"\nvalue = \"Bearer hunter2-hunter2\"\n"
     );
-    let house = House::working(ADE, &config);
+    let house = Deployment::with_worker(ADE, &config);
     let (office, pat) = set_up_auto_approval(&house).await;
     let call = |path: &str| {
         json!({
@@ -164,18 +170,18 @@ async fn http_call_is_sent_once_and_rolled_back_on_failure() {
             },
         })
     };
-    let id = pat.submitted(call("/deploy")).await;
-    let done = office.wait_for("the task finishes", &id, is_finished).await;
-    assert_eq!(text(&done, "state"), "COMPLETED", "{done}");
-    assert!(text(&done["execution"], "output").contains("heard"), "{done}");
+    let id = pat.create_submitted(call("/deploy")).await;
+    let done = office.wait_for_task("the task finishes", &id, is_finished).await;
+    assert_eq!(text_field(&done, "state"), "COMPLETED", "{done}");
+    assert!(text_field(&done["execution"], "output").contains("heard"), "{done}");
     let requests = service.take_requests();
     assert_eq!(requests.len(), 1, "{requests:?}");
     for words in ["POST /deploy ", "Bearer hunter2-hunter2", &format!("ade-{id}\r\n"), "{\"release\":7}"] {
         assert!(requests[0].contains(words), "{words} is missing in {}", requests[0]);
     }
-    let id = pat.submitted(call("/broken")).await;
-    let failed = office.wait_for("the task fails", &id, is_finished).await;
-    assert_eq!(text(&failed, "state"), "FAILED", "{failed}");
+    let id = pat.create_submitted(call("/broken")).await;
+    let failed = office.wait_for_task("the task fails", &id, is_finished).await;
+    assert_eq!(text_field(&failed, "state"), "FAILED", "{failed}");
     assert_eq!(failed["execution"]["rolled_back"], true, "{failed}");
     let requests = service.take_requests();
     let paths: Vec<&str> = requests.iter().filter_map(|request| request.split(' ').nth(1)).collect();

@@ -7,11 +7,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ade_domain::people::{ADMIN, AUTHOR};
-use ade_testkit::ade::Setup;
-use ade_testkit::folder::{everything, write};
-use ade_testkit::people::{task, text};
+use ade_testkit::deployment::{task, text_field};
+use ade_testkit::folder::{snapshot, write_file};
+use ade_testkit::server::ServerBuilder;
 use ade_testkit::wait::until;
-use ade_testkit::{Ade, Api, House, Office, Person, Postgres, Proxy, Redis, Worker, wait_for_exit};
+use ade_testkit::{
+    AdeServer, AdminClient, ApiClient, Deployment, Postgres, PostgresProxy, Redis, TestUser, WorkerProcess,
+    wait_for_exit,
+};
 use rustix::fs::{CWD, FileType, mknodat};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -33,7 +36,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let fixture = Self { folder: tempfile::tempdir().expect("a folder") };
-        write(&fixture.root().join("web.conf"), "listen 80\n", 0o640);
+        write_file(&fixture.root().join("web.conf"), "listen 80\n", 0o640);
         mknodat(CWD, fixture.pipe(), FileType::Fifo, 0o600.into(), 0).expect("created");
         fixture
     }
@@ -118,37 +121,38 @@ impl Fixture {
     }
 }
 
-async fn set_up_auto_approval(office: &Office) -> Person {
+async fn set_up_auto_approval(office: &AdminClient) -> TestUser {
     // Everything that is submitted is approved automatically.
-    office.policy(json!({ "name": "auto", "auto_approve_if": { "risk_below": 101 } })).await;
-    office.person("pat", &[AUTHOR]).await
+    office.create_policy(json!({ "name": "auto", "auto_approve_if": { "risk_below": 101 } })).await;
+    office.create_user("pat", &[AUTHOR]).await
 }
 
 fn is_finished(task: &Value) -> bool {
-    matches!(text(task, "state").as_str(), "COMPLETED" | "FAILED")
+    matches!(text_field(task, "state").as_str(), "COMPLETED" | "FAILED")
 }
 
 /// A task changes the file and fails, an administrator requests a rollback, and the worker is killed before it happens.
 /// The caller restarts it.
 async fn kill_during_rollback(
     fixture: &Fixture,
-    ade: &Ade,
-    office: &Office,
-    pat: &Person,
-    ada: &Person,
+    ade: &AdeServer,
+    office: &AdminClient,
+    pat: &TestUser,
+    ada: &TestUser,
 ) -> String {
     let runs = fixture.run_count();
-    let id = pat.submitted(fixture.change_task("manual", true)).await;
+    let id = pat.create_submitted(fixture.change_task("manual", true)).await;
     fixture.wait_for_runs(runs + 1).await;
     ade.kill().expect("killed");
     ade.start_again().expect("starts");
-    let failed = office.wait_for("the task is recovered", &id, is_finished).await;
+    let failed = office.wait_for_task("the task is recovered", &id, is_finished).await;
     assert_eq!(failed["execution"]["code"], "OUTCOME_UNKNOWN", "{failed}");
     assert_eq!(fixture.content(), "listen 8080\n", "unchanged until a rollback is requested");
     let root_guard = fixture.lock_root();
-    let _ = ada.post(&format!("/tasks/{id}/rollback"), &json!({ "reason": "undo it" })).await.expect(202);
+    let _ =
+        ada.post(&format!("/tasks/{id}/rollback"), &json!({ "reason": "undo it" })).await.expect_status(202);
     let is_rolling_back = |task: &Value| task["execution"]["phase"] == "ROLLING_BACK";
-    office.wait_for("the rollback starts", &id, is_rolling_back).await;
+    office.wait_for_task("the rollback starts", &id, is_rolling_back).await;
     ade.kill().expect("killed");
     drop(root_guard);
     id
@@ -157,30 +161,31 @@ async fn kill_during_rollback(
 #[tokio::test(flavor = "multi_thread")]
 async fn rollback_survives_killed_worker() {
     let fixture = Fixture::new();
-    let before = everything(&fixture.root());
-    let house = House::working(ADE, &fixture.config(2));
-    let office = house.office().await;
-    let (pat, ada) = (set_up_auto_approval(&office).await, office.person("ada", &[ADMIN]).await);
+    let before = snapshot(&fixture.root());
+    let house = Deployment::with_worker(ADE, &fixture.config(2));
+    let office = house.admin().await;
+    let (pat, ada) = (set_up_auto_approval(&office).await, office.create_user("ada", &[ADMIN]).await);
     let has_ended = |task: &Value| task["execution"]["phase"] == "ENDED";
-    let id = kill_during_rollback(&fixture, house.ade(), &office, &pat, &ada).await;
-    house.ade().start_again().expect("starts");
-    let task = office.wait_for("the task is rolled back", &id, has_ended).await;
+    let id = kill_during_rollback(&fixture, house.server(), &office, &pat, &ada).await;
+    house.server().start_again().expect("starts");
+    let task = office.wait_for_task("the task is rolled back", &id, has_ended).await;
     assert_eq!((&task["state"], &task["execution"]["rolled_back"]), (&json!("FAILED"), &json!(true)));
-    assert_eq!(everything(&fixture.root()), before);
+    assert_eq!(snapshot(&fixture.root()), before);
 
     // The stash is corrupt: the rollback fails for good and is not retried forever.
-    let id = kill_during_rollback(&fixture, house.ade(), &office, &pat, &ada).await;
+    let id = kill_during_rollback(&fixture, house.server(), &office, &pat, &ada).await;
     let stashes = fixture.folder.path().join("blobs/stash").join(&id);
     for stash in fs::read_dir(stashes).expect("stashes").flatten() {
         fs::write(stash.path(), "corrupt").expect("written");
     }
-    house.ade().start_again().expect("starts");
-    let over = office.wait_for("the task fails", &id, has_ended).await;
+    house.server().start_again().expect("starts");
+    let over = office.wait_for_task("the task fails", &id, has_ended).await;
     assert_eq!((&over["state"], &over["execution"]["rolled_back"]), (&json!("FAILED"), &json!(false)));
-    assert!(text(&over["execution"], "error").contains("the rollback failed"), "{over}");
+    assert!(text_field(&over["execution"], "error").contains("the rollback failed"), "{over}");
     let observe = || async {
-        let entries = office.audit(&format!("task={id}")).await;
-        let count = |action: &str| entries.iter().filter(|entry| text(entry, "action") == action).count();
+        let entries = office.audit_entries(&format!("task={id}")).await;
+        let count =
+            |action: &str| entries.iter().filter(|entry| text_field(entry, "action") == action).count();
         let (recovered, failed) = (count("task.recover"), count("task.rollback_failed"));
         if failed == 1 { Ok(recovered) } else { Err(format!("{failed} {entries:?}")) }
     };
@@ -189,22 +194,22 @@ async fn rollback_survives_killed_worker() {
 }
 
 /// Servers on one Redis and one PostgreSQL; a proxy can cut them off from the database.
-struct Deployment {
-    servers: Vec<Ade>,
+struct ServersBehindProxy {
+    servers: Vec<AdeServer>,
     redis: Redis,
-    database_proxy: Proxy,
+    database_proxy: PostgresProxy,
     _postgres: Postgres,
 }
 
-impl Deployment {
+impl ServersBehindProxy {
     /// One server per item of `slots`, the number of tasks it applies concurrently.
     async fn start(config: &str, slots: &[&str]) -> Self {
         let (redis, postgres) = (Redis::start().expect("starts"), Postgres::start().expect("starts"));
-        let database_proxy = Proxy::start(&postgres.create_database("ade").expect("created")).await;
+        let database_proxy = PostgresProxy::start(&postgres.create_database("ade").expect("created")).await;
         let server = |slots: &&str| {
-            let setup = Setup::new(ADE).variable("ADE_WORKER_SLOTS", slots).config(config);
-            let setup = setup.argument("--redis").argument(&redis.url());
-            setup.argument("--postgres").argument(database_proxy.url()).start().expect("starts")
+            let setup = ServerBuilder::new(ADE).env("ADE_WORKER_SLOTS", slots).config(config);
+            let setup = setup.arg("--redis").arg(&redis.url());
+            setup.arg("--postgres").arg(database_proxy.url()).start().expect("starts")
         };
         Self { servers: slots.iter().map(server).collect(), redis, database_proxy, _postgres: postgres }
     }
@@ -213,37 +218,37 @@ impl Deployment {
 #[tokio::test(flavor = "multi_thread")]
 async fn another_worker_recovers_tasks_of_killed_server() {
     let fixture = Fixture::new();
-    let (config, before) = (fixture.config(2), everything(&fixture.root()));
+    let (config, before) = (fixture.config(2), snapshot(&fixture.root()));
     // The first server applies tasks, the second one serves the API.
-    let deployment = Deployment::start(&config, &["4", "0"]).await;
-    let office = Office { admin: Api::of(&deployment.servers[1]).await };
+    let deployment = ServersBehindProxy::start(&config, &["4", "0"]).await;
+    let office = AdminClient { api: ApiClient::connect(&deployment.servers[1]).await };
     let pat = set_up_auto_approval(&office).await;
     let root_guard = fixture.lock_root();
-    let id = pat.submitted(fixture.change_task("automatic", false)).await;
+    let id = pat.create_submitted(fixture.change_task("automatic", false)).await;
     let is_prepared = |task: &Value| task["execution"]["phase"] == "PREPARED";
-    let victim = office.wait_for("the task is prepared", &id, is_prepared).await;
+    let victim = office.wait_for_task("the task is prepared", &id, is_prepared).await;
     deployment.servers[0].kill().expect("killed");
-    let worker = Worker::start(ADE, &config, &deployment.redis.url(), deployment.database_proxy.url())
+    let worker = WorkerProcess::start(ADE, &config, &deployment.redis.url(), deployment.database_proxy.url())
         .expect("starts");
     drop(root_guard);
-    let done = office.wait_for("another worker applies it", &id, is_finished).await;
-    assert_eq!(text(&done, "state"), "COMPLETED", "{done}");
-    assert_ne!(text(&done["execution"], "agent_id"), text(&victim["execution"], "agent_id"));
+    let done = office.wait_for_task("another worker applies it", &id, is_finished).await;
+    assert_eq!(text_field(&done, "state"), "COMPLETED", "{done}");
+    assert_ne!(text_field(&done["execution"], "agent_id"), text_field(&victim["execution"], "agent_id"));
     assert_eq!(fixture.content(), "listen 8080\n");
-    assert_eq!(everything(&fixture.root()).len(), before.len(), "no temporary files are left");
+    assert_eq!(snapshot(&fixture.root()).len(), before.len(), "no temporary files are left");
 
     // The same after the files are changed and before the outcome is recorded.
     deployment.servers[0].start_again().expect("starts");
     worker.kill().expect("killed");
-    write(&fixture.root().join("web.conf"), "listen 80\n", 0o640);
+    write_file(&fixture.root().join("web.conf"), "listen 80\n", 0o640);
     let runs = fixture.run_count();
-    let id = pat.submitted(fixture.change_task("automatic", true)).await;
+    let id = pat.create_submitted(fixture.change_task("automatic", true)).await;
     fixture.wait_for_runs(runs + 1).await;
     deployment.servers[0].kill().expect("killed");
     worker.start_again().expect("starts");
-    let task = office.wait_for("the task is rolled back", &id, is_finished).await;
+    let task = office.wait_for_task("the task is rolled back", &id, is_finished).await;
     assert_eq!((&task["state"], &task["execution"]["rolled_back"]), (&json!("FAILED"), &json!(true)));
-    assert_eq!(everything(&fixture.root()), before);
+    assert_eq!(snapshot(&fixture.root()), before);
     no_rollback_without_locks(&fixture, &deployment, &office, &pat).await;
     idle_processes_shut_down_at_once(&worker, &deployment.servers[1]);
 }
@@ -251,15 +256,17 @@ async fn another_worker_recovers_tasks_of_killed_server() {
 /// Redis loses all data while a command runs: the command is killed, and no rollback starts without the locks.
 async fn no_rollback_without_locks(
     fixture: &Fixture,
-    deployment: &Deployment,
-    office: &Office,
-    pat: &Person,
+    deployment: &ServersBehindProxy,
+    office: &AdminClient,
+    pat: &TestUser,
 ) {
     let runs = fixture.run_count();
-    let id = pat.submitted(json!({ "executor": "command", "parameters": { "template": "undoable" } })).await;
+    let id = pat
+        .create_submitted(json!({ "executor": "command", "parameters": { "template": "undoable" } }))
+        .await;
     fixture.wait_for_runs(runs + 1).await;
-    deployment.redis.tell::<()>(&["FLUSHALL"]).expect("flushed");
-    let over = office.wait_for("the task fails", &id, is_finished).await;
+    deployment.redis.query::<()>(&["FLUSHALL"]).expect("flushed");
+    let over = office.wait_for_task("the task fails", &id, is_finished).await;
     let execution = &over["execution"];
     assert_eq!(
         (&execution["code"], &execution["rolled_back"]),
@@ -267,15 +274,16 @@ async fn no_rollback_without_locks(
         "{over}"
     );
     // The error is reported by the worker that recovers the task.
-    assert!(text(execution, "error").contains("the rollback failed: the lease of"), "{over}");
+    assert!(text_field(execution, "error").contains("the rollback failed: the lease of"), "{over}");
     assert!(!fixture.rollback_marker().exists(), "{over}");
     // An administrator can still request the rollback once locks are available.
-    let ada = office.person("ada", &[ADMIN]).await;
-    let seen = ada.get(&format!("/tasks/{id}")).await.expect(200);
+    let ada = office.create_user("ada", &[ADMIN]).await;
+    let seen = ada.get(&format!("/tasks/{id}")).await.expect_status(200);
     assert!(seen["allowed"].as_array().is_some_and(|all| all.iter().any(|one| one == "roll_back")), "{seen}");
-    let _ = ada.post(&format!("/tasks/{id}/rollback"), &json!({ "reason": "undo it" })).await.expect(202);
+    let _ =
+        ada.post(&format!("/tasks/{id}/rollback"), &json!({ "reason": "undo it" })).await.expect_status(202);
     let is_rolled_back = |task: &Value| task["execution"]["rolled_back"] == json!(true);
-    office.wait_for("the rollback completes", &id, is_rolled_back).await;
+    office.wait_for_task("the rollback completes", &id, is_rolled_back).await;
     assert!(fixture.rollback_marker().exists());
 }
 
@@ -285,20 +293,21 @@ async fn command_is_stopped_with_suspended_or_killed_worker() {
     let fixture = Fixture::new();
     let config = fixture.config(4);
     // The first server and a separate worker apply tasks, one at a time; the second server serves the API.
-    let deployment = Deployment::start(&config, &["1", "0"]).await;
-    let office = Office { admin: Api::of(&deployment.servers[1]).await };
+    let deployment = ServersBehindProxy::start(&config, &["1", "0"]).await;
+    let office = AdminClient { api: ApiClient::connect(&deployment.servers[1]).await };
     let pat = set_up_auto_approval(&office).await;
     let signal = |signal: Signal| deployment.servers[0].process().signal(signal).expect("sent");
     for (runs, kind) in [(1, Signal::STOP), (2, Signal::KILL)] {
         let task = json!({ "executor": "command", "parameters": { "template": "stubborn" } });
-        let id = pat.submitted(task).await;
+        let id = pat.create_submitted(task).await;
         fixture.wait_for_runs(runs).await;
         let command = fixture.stubborn_pid();
         assert!(!wait_for_exit(command, Some(Duration::ZERO)).expect("observed"), "the command runs");
         signal(kind);
-        let other = Worker::start(ADE, &config, &deployment.redis.url(), deployment.database_proxy.url())
-            .expect("starts");
-        let task = office.wait_for("the task is recovered", &id, is_finished).await;
+        let other =
+            WorkerProcess::start(ADE, &config, &deployment.redis.url(), deployment.database_proxy.url())
+                .expect("starts");
+        let task = office.wait_for_task("the task is recovered", &id, is_finished).await;
         assert!(
             wait_for_exit(command, Some(Duration::ZERO)).expect("observed"),
             "stopped before recovery: {kind:?}"
@@ -312,33 +321,34 @@ async fn command_is_stopped_with_suspended_or_killed_worker() {
 }
 
 /// No task is being applied, so shutdown does not wait.
-fn idle_processes_shut_down_at_once(worker: &Worker, server: &Ade) {
+fn idle_processes_shut_down_at_once(worker: &WorkerProcess, server: &AdeServer) {
     worker.stop().expect("stops");
     server.stop().expect("stops");
     for process in [worker.process(), server.process()] {
-        assert_eq!(process.lines_with("still running"), Vec::<String>::new());
+        assert_eq!(process.log_lines_with("still running"), Vec::<String>::new());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn task_completes_after_database_outage() {
     let fixture = Fixture::new();
-    let deployment = Deployment::start(&fixture.config(30), &["4"]).await;
-    let office = Office { admin: Api::of(&deployment.servers[0]).await };
+    let deployment = ServersBehindProxy::start(&fixture.config(30), &["4"]).await;
+    let office = AdminClient { api: ApiClient::connect(&deployment.servers[0]).await };
     let pat = set_up_auto_approval(&office).await;
-    let id = pat.submitted(json!({ "executor": "command", "parameters": { "template": "hang" } })).await;
+    let id =
+        pat.create_submitted(json!({ "executor": "command", "parameters": { "template": "hang" } })).await;
     fixture.wait_for_runs(1).await;
     let task_count = async || {
-        let all = office.admin.get("/tasks?limit=100").await.expect(200);
+        let all = office.api.get("/tasks?limit=100").await.expect_status(200);
         all["items"].as_array().expect("a list").len()
     };
     let tasks = task_count().await;
-    deployment.database_proxy.go_away();
+    deployment.database_proxy.disconnect();
     // Requests during the outage are rejected and have no effect.
     for (path, body) in
         [("/tasks", task(json!({}))), (&*format!("/tasks/{id}/stop"), json!({ "reason": "no" }))]
     {
-        let response = office.admin.post(path, &body).await;
+        let response = office.api.post(path, &body).await;
         assert_eq!(response.status, 503, "{path}: {}", response.text());
         assert!(!response.header("retry-after").is_empty(), "{path}");
     }
@@ -346,12 +356,16 @@ async fn task_completes_after_database_outage() {
     fixture.finish_command("done\n");
     deployment.servers[0]
         .process()
-        .wait_for_lines("cannot record the end of a task", 1, TIMEOUT)
+        .wait_for_log_lines("cannot record the end of a task", 1, TIMEOUT)
         .expect("retries");
-    deployment.database_proxy.come_back();
-    let done = office.wait_for("the outcome is stored", &id, is_finished).await;
+    deployment.database_proxy.reconnect();
+    let done = office.wait_for_task("the outcome is stored", &id, is_finished).await;
     let execution = &done["execution"];
-    assert_eq!((text(&done, "state").as_str(), &execution["attempt"]), ("COMPLETED", &json!(1)), "{done}");
+    assert_eq!(
+        (text_field(&done, "state").as_str(), &execution["attempt"]),
+        ("COMPLETED", &json!(1)),
+        "{done}"
+    );
     assert_eq!((execution["output"].as_str(), &execution["stop"]), (Some("done\n"), &Value::Null));
     assert_eq!(
         (fixture.run_count(), task_count().await),

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ade_domain::people::{AUTHOR, REVIEWER};
-use ade_testkit::folder::{everything, write};
-use ade_testkit::people::text;
+use ade_testkit::deployment::text_field;
+use ade_testkit::folder::{snapshot, write_file};
 use ade_testkit::wait::until;
-use ade_testkit::{House, Office, Person, Shell};
+use ade_testkit::{AdminClient, Cli, Deployment, TestUser};
 use rustix::fs::{CWD, FileType, mknodat};
 use serde_json::{Value, json};
 
@@ -36,8 +36,8 @@ struct Workspace {
 impl Workspace {
     fn new() -> Self {
         let workspace = Self { folder: tempfile::tempdir().expect("a folder") };
-        write(&workspace.path("web.conf"), "user www\nlisten 80\n", 0o640);
-        write(&workspace.path("motd"), "welcome\n", 0o644);
+        write_file(&workspace.path("web.conf"), "user www\nlisten 80\n", 0o640);
+        write_file(&workspace.path("motd"), "welcome\n", 0o644);
         workspace
     }
 
@@ -85,18 +85,18 @@ parameters:
 }
 
 struct Fixture {
-    office: Office,
-    author: Person,
-    pat: Shell,
-    rex: Shell,
+    office: AdminClient,
+    author: TestUser,
+    pat: Cli,
+    rex: Cli,
 }
 
 impl Fixture {
-    async fn new(house: &House) -> Self {
-        let office = house.office().await;
-        let author = office.person("pat", &[AUTHOR]).await;
-        let reviewer = office.person("rex", &[REVIEWER]).await;
-        let shell = |person: &Person| Shell::of(ADE, house.ade(), person);
+    async fn new(house: &Deployment) -> Self {
+        let office = house.admin().await;
+        let author = office.create_user("pat", &[AUTHOR]).await;
+        let reviewer = office.create_user("rex", &[REVIEWER]).await;
+        let shell = |person: &TestUser| Cli::new(ADE, house.server(), person);
         Self { pat: shell(&author), rex: shell(&reviewer), author, office }
     }
 
@@ -105,7 +105,7 @@ impl Fixture {
         let observe = || async {
             let pending = self.rex.json(&["approval", "ls"]).await;
             match pending.as_array().map(Vec::as_slice) {
-                Some([request]) => Ok((text(request, "approval_id"), text(request, "task_id"))),
+                Some([request]) => Ok((text_field(request, "approval_id"), text_field(request, "task_id"))),
                 other => Err(format!("{other:?}")),
             }
         };
@@ -118,7 +118,7 @@ impl Fixture {
             let mut entries = self.pat.json(&["task", "audit", task]).await;
             let all = entries.as_array_mut().expect("a list");
             all.sort_by_key(|entry| entry["number"].as_u64());
-            let actions: Vec<String> = all.iter().map(|entry| text(entry, "action")).collect();
+            let actions: Vec<String> = all.iter().map(|entry| text_field(entry, "action")).collect();
             if actions.iter().any(|action| action == last) { Ok(actions) } else { Err(actions.join(", ")) }
         };
         let actions = until("all audit entries are numbered", TIMEOUT, observe).await.expect("in time");
@@ -133,28 +133,28 @@ async fn run_walkthrough(fixture: &Fixture, workspace: &Workspace) {
 }
 
 async fn approved_change_is_applied(fixture: &Fixture, workspace: &Workspace) {
-    let before = everything(&workspace.root());
+    let before = snapshot(&workspace.root());
     let task_file = workspace.task_file(
         "first.yaml",
         "  - { path: web.conf, content: \"user www\\nlisten 8080\\n\" }\n  - { path: new/hello, content: \"hello\\n\", mode: \"0600\" }",
     );
-    let waiting = fixture.pat.begin(&["task", "propose", "-f", &task_file, "--wait"]);
+    let waiting = fixture.pat.spawn(&["task", "propose", "-f", &task_file, "--wait"]);
     let (request, task) = fixture.pending_approval().await;
-    let page = fixture.rex.says(&["task", "show", &task]).await;
+    let page = fixture.rex.run_ok(&["task", "show", &task]).await;
     for line in ["-listen 80", "+listen 8080", "+hello", "verified by the template check"] {
         assert!(page.contains(line), "{line} is missing in {page}");
     }
-    assert_eq!(everything(&workspace.root()), before, "a proposal changes nothing");
-    fixture.rex.says(&["approval", "approve", &request, "--reason", "looks right"]).await;
-    let ended = waiting.ends().await;
-    assert_eq!(ended.code, Some(0), "{} {}", ended.out, ended.err);
-    assert!(ended.out.contains(&format!("{task} is COMPLETED")), "{}", ended.out);
+    assert_eq!(snapshot(&workspace.root()), before, "a proposal changes nothing");
+    fixture.rex.run_ok(&["approval", "approve", &request, "--reason", "looks right"]).await;
+    let ended = waiting.wait().await;
+    assert_eq!(ended.exit_code, Some(0), "{} {}", ended.stdout, ended.stderr);
+    assert!(ended.stdout.contains(&format!("{task} is COMPLETED")), "{}", ended.stdout);
     let mut after = before;
     after.insert("web.conf".to_owned(), (0o100_640, Some(b"user www\nlisten 8080\n".to_vec())));
     after.insert("new".to_owned(), (0o40_755, None));
     after.insert("new/hello".to_owned(), (0o100_600, Some(b"hello\n".to_vec())));
-    assert_eq!(everything(&workspace.root()), after, "exactly what was approved");
-    assert!(fixture.pat.says(&["task", "logs", &task]).await.contains("checking"));
+    assert_eq!(snapshot(&workspace.root()), after, "exactly what was approved");
+    assert!(fixture.pat.run_ok(&["task", "logs", &task]).await.contains("checking"));
     assert_eq!(fixture.audit_actions(&task, "task.complete").await, COMPLETED_ACTIONS);
     let shown = fixture.pat.json(&["task", "show", &task]).await["task"].clone();
     let execution = &shown["execution"];
@@ -163,38 +163,38 @@ async fn approved_change_is_applied(fixture: &Fixture, workspace: &Workspace) {
 }
 
 async fn failed_verification_is_rolled_back(fixture: &Fixture, workspace: &Workspace) {
-    let before = everything(&workspace.root());
+    let before = snapshot(&workspace.root());
     let task_file = workspace.task_file(
         "second.yaml",
         "  - { path: web.conf, content: \"broken\\n\", mode: \"0777\" }\n  - { path: motd, delete: true }\n  - { path: deep/er/new, content: x }",
     );
-    let waiting = fixture.pat.begin(&["task", "propose", "-f", &task_file, "--wait"]);
+    let waiting = fixture.pat.spawn(&["task", "propose", "-f", &task_file, "--wait"]);
     let (request, task) = fixture.pending_approval().await;
-    fixture.rex.says(&["approval", "approve", &request]).await;
-    let ended = waiting.ends().await;
-    assert_eq!(ended.code, Some(4), "{} {}", ended.out, ended.err);
+    fixture.rex.run_ok(&["approval", "approve", &request]).await;
+    let ended = waiting.wait().await;
+    assert_eq!(ended.exit_code, Some(4), "{} {}", ended.stdout, ended.stderr);
     for words in ["is FAILED", "exit status: 4", "a line is broken", "everything was rolled back"] {
-        assert!(ended.err.contains(words), "{words} is missing in {}", ended.err);
+        assert!(ended.stderr.contains(words), "{words} is missing in {}", ended.stderr);
     }
     // Same content, permissions and names, and no temporary files of the worker.
-    assert_eq!(everything(&workspace.root()), before);
+    assert_eq!(snapshot(&workspace.root()), before);
     let shown = fixture.pat.json(&["task", "show", &task]).await["task"].clone();
     assert_eq!((&shown["state"], &shown["execution"]["rolled_back"]), (&json!("FAILED"), &json!(true)));
     assert_eq!(shown["execution"]["retry_count"], 0);
-    let page = fixture.pat.says(&["task", "show", &task]).await;
+    let page = fixture.pat.run_ok(&["task", "show", &task]).await;
     assert!(page.contains("all changes are undone"), "{page}");
     let actions = fixture.audit_actions(&task, "task.fail").await;
     assert_eq!(actions[..8], COMPLETED_ACTIONS[..8]);
     assert_eq!(actions[8..], ["task.fail"]);
     // The locks of the attempt are released.
-    let lock = fixture.office.admin.get("/locks/resource:service:web").await.expect(200);
+    let lock = fixture.office.api.get("/locks/resource:service:web").await.expect_status(200);
     assert_eq!(lock["holders"], json!([]), "the lock is free");
 }
 
 #[tokio::test]
 async fn walkthrough_embedded() {
     let workspace = Workspace::new();
-    let house = House::working(ADE, &workspace.config());
+    let house = Deployment::with_worker(ADE, &workspace.config());
     run_walkthrough(&Fixture::new(&house).await, &workspace).await;
 }
 
@@ -202,42 +202,42 @@ async fn walkthrough_embedded() {
 #[tokio::test]
 async fn walkthrough_with_separate_worker() {
     let workspace = Workspace::new();
-    let house = House::distributed(ADE, 1);
+    let house = Deployment::distributed(ADE, 1);
     let fixture = Fixture::new(&house).await;
     let parameters = json!({ "root": workspace.root(), "files": [{ "path": "motd", "content": "hi\n" }] });
-    let draft = fixture.author.draft(json!({ "executor": "files", "parameters": parameters })).await;
-    assert_eq!(fixture.office.task(&draft).await["preview"]["status"], "pending");
-    let worker = house.worker(ADE, &workspace.config());
+    let draft = fixture.author.create_draft(json!({ "executor": "files", "parameters": parameters })).await;
+    assert_eq!(fixture.office.task_request(&draft).await["preview"]["status"], "pending");
+    let worker = house.start_worker(ADE, &workspace.config());
     let is_ready = |task: &Value| task["preview"]["status"] == "ready";
-    let task = fixture.office.wait_for("a worker makes the preview", &draft, is_ready).await;
+    let task = fixture.office.wait_for_task("a worker makes the preview", &draft, is_ready).await;
     assert_eq!(task["preview"]["changes"][0]["what"], "motd");
-    assert!(text(&task["preview"]["changes"][0], "diff").contains("+hi"));
+    assert!(text_field(&task["preview"]["changes"][0], "diff").contains("+hi"));
     run_walkthrough(&fixture, &workspace).await;
     worker.stop().expect("shuts down gracefully");
-    assert_eq!(unfinished_outputs(&house.ade().blobs()), 0, "temporary files are removed");
+    assert_eq!(unfinished_outputs(&house.server().blobs()), 0, "temporary files are removed");
 }
 
 /// The worker is killed after it changed all files and before verification ends: recovery rolls everything back.
 #[tokio::test]
 async fn rolls_back_when_worker_is_killed_during_verification() {
     let workspace = Workspace::new();
-    let before = everything(&workspace.root());
+    let before = snapshot(&workspace.root());
     let pipe = workspace.folder.path().join("pipe");
     mknodat(CWD, &pipe, FileType::Fifo, 0o600.into(), 0).expect("created");
     let hang = "[executors.command.templates.hang]\nargv = [\"sh\", \"-c\", 'echo running; exec cat -- \"$1\"', \"sh\", \"{pipe}\"]\n";
     let config = format!("[worker]\nlease_seconds = 10\n{}\n{hang}", workspace.config());
-    let house = House::distributed(ADE, 1);
+    let house = Deployment::distributed(ADE, 1);
     let fixture = Fixture::new(&house).await;
-    let worker = house.worker(ADE, &config);
+    let worker = house.start_worker(ADE, &config);
     let files =
         json!([{ "path": "web.conf", "content": "listen 8080\n" }, { "path": "motd", "delete": true }]);
     let verify = json!({ "template": "hang", "arguments": { "pipe": pipe } });
     let parameters = json!({ "root": workspace.root(), "files": files, "verify": verify });
-    let id = fixture.author.submitted(json!({ "executor": "files", "parameters": parameters })).await;
+    let id = fixture.author.create_submitted(json!({ "executor": "files", "parameters": parameters })).await;
     let (request, _) = fixture.pending_approval().await;
-    fixture.rex.says(&["approval", "approve", &request]).await;
+    fixture.rex.run_ok(&["approval", "approve", &request]).await;
     let observe = || async {
-        let logs = fixture.pat.says(&["task", "logs", &id]).await;
+        let logs = fixture.pat.run_ok(&["task", "logs", &id]).await;
         if logs.contains("running") { Ok(()) } else { Err(logs) }
     };
     until("the verify command runs", TIMEOUT, observe).await.expect("in time");
@@ -245,13 +245,13 @@ async fn rolls_back_when_worker_is_killed_during_verification() {
     assert!(!workspace.path("motd").exists(), "all files are changed");
     worker.start_again().expect("starts");
     let failed =
-        fixture.office.wait_for("the task is rolled back", &id, |task| task["state"] == "FAILED").await;
+        fixture.office.wait_for_task("the task is rolled back", &id, |task| task["state"] == "FAILED").await;
     let execution = &failed["execution"];
     assert_eq!((&execution["code"], &execution["rolled_back"]), (&json!("WORKER_LOST"), &json!(true)));
-    assert_eq!(everything(&workspace.root()), before);
+    assert_eq!(snapshot(&workspace.root()), before);
 }
 
 /// Temporary files of outputs that were not finished.
 fn unfinished_outputs(blobs: &Path) -> usize {
-    everything(blobs).keys().filter(|name| name.contains("output-")).count()
+    snapshot(blobs).keys().filter(|name| name.contains("output-")).count()
 }

@@ -8,7 +8,7 @@ mod test_tasks;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ade_testkit::people::text;
+use ade_testkit::deployment::text_field;
 use ade_testkit::wait::until;
 use ade_testkit::{SeededRng, effort};
 use crash_points::{
@@ -57,9 +57,10 @@ async fn resumed_worker_changes_nothing_after_takeover() {
         let faulted = point.inject(&fixture, &name, &name, &mut rng, |worker| fixture.suspend(worker)).await;
         drop(faulted.root_guard);
         let id = &faulted.task.id;
-        let finished = fixture.office.wait_for("another worker finishes it", id, TestTask::is_finished).await;
+        let finished =
+            fixture.office.wait_for_task("another worker finishes it", id, TestTask::is_finished).await;
         let set = faulted.task.file_set().expect("files");
-        let is_completed = text(&finished, "state") == "COMPLETED";
+        let is_completed = text_field(&finished, "state") == "COMPLETED";
         let state = set.state().expect("old or new content");
         assert_eq!(is_completed, point == CrashPoint::Prepared, "{finished}");
         let expected = if is_completed { FileSetState::Changed } else { FileSetState::Unchanged };
@@ -70,10 +71,14 @@ async fn resumed_worker_changes_nothing_after_takeover() {
         resumed.signal(Signal::CONT).expect("resumed");
         // A graceful shutdown finishes all work of the process first.
         resumed.signal(Signal::TERM).expect("sent");
-        resumed.wait_for_end().expect("exits");
+        resumed.wait_for_exit().expect("exits");
         assert!(!is_first_replaced() && !is_last_replaced(), "{point:?}: the resumed worker changed a file");
         assert_eq!(set.state().expect("old or new content"), state);
-        assert_eq!(fixture.office.task(id).await, finished, "the report of the resumed worker is ignored");
+        assert_eq!(
+            fixture.office.task_request(id).await,
+            finished,
+            "the report of the resumed worker is ignored"
+        );
         check_no_temporary_files(&fixture, &name).await;
         fixture.restart_killed();
     }
@@ -83,22 +88,22 @@ async fn resumed_worker_changes_nothing_after_takeover() {
 /// Servers without worker slots detect a lost agent as well.
 async fn lost_agent_is_detected_without_workers(fixture: &Fixture) {
     let task = TestTask::agent(fixture, true).await;
-    let claim = fixture.agent.post("/tasks/claim", &json!({ "wait_seconds": 5.0 })).await.expect(200);
+    let claim = fixture.agent.post("/tasks/claim", &json!({ "wait_seconds": 5.0 })).await.expect_status(200);
     assert_eq!(claim["task"]["task_id"], task.id.as_str());
     for worker in &fixture.workers {
         worker.process().kill().expect("killed");
     }
     let deadline = Instant::now() + LEASE;
-    let failed = fixture.office.wait_for("the task fails", &task.id, TestTask::is_finished).await;
+    let failed = fixture.office.wait_for_task("the task fails", &task.id, TestTask::is_finished).await;
     let took = Instant::now().saturating_duration_since(deadline);
     assert!(took <= RECOVERY_TIMEOUT, "detected only {took:.1?} after lease and locks expired");
-    assert_eq!(text(&failed["execution"], "code"), "OUTCOME_UNKNOWN", "{failed}");
+    assert_eq!(text_field(&failed["execution"], "code"), "OUTCOME_UNKNOWN", "{failed}");
     // Late reports of the agent are rejected.
     let body = json!({ "attempt": claim["attempt"], "result": "success" });
     let path = |action: &str| format!("/tasks/{}/{action}", task.id);
-    let _ = fixture.agent.post(&path("complete"), &body).await.problem(409, "NOT_PRESENT");
+    let _ = fixture.agent.post(&path("complete"), &body).await.expect_problem(409, "NOT_PRESENT");
     let heartbeat = json!({ "attempt": claim["attempt"] });
-    let _ = fixture.agent.post(&path("heartbeat"), &heartbeat).await.problem(409, "NOT_PRESENT");
+    let _ = fixture.agent.post(&path("heartbeat"), &heartbeat).await.expect_problem(409, "NOT_PRESENT");
 }
 
 /// Another task waits for the same resource and changes one of the same files: it does not start before the partial change is
@@ -116,11 +121,12 @@ async fn next_task_waits_for_rollback_of_partial_change() {
     });
     assert_eq!(set.state().expect("old or new content"), FileSetState::Partial, "killed half-way");
     fixture.restart_killed();
-    let failed = fixture.office.wait_for("the task is rolled back", &task.id, TestTask::is_finished).await;
+    let failed =
+        fixture.office.wait_for_task("the task is rolled back", &task.id, TestTask::is_finished).await;
     assert_eq!(failed["execution"]["rolled_back"], true, "{failed}");
     let completed =
-        fixture.office.wait_for("the other task finishes", &other.id, TestTask::is_finished).await;
-    assert_eq!(text(&completed, "state"), "COMPLETED", "{completed}");
+        fixture.office.wait_for_task("the other task finishes", &other.id, TestTask::is_finished).await;
+    assert_eq!(text_field(&completed, "state"), "COMPLETED", "{completed}");
     other.check(&fixture, &completed).expect("the file of the other task is changed");
     let rest = set.without_last().state().expect("old or new content");
     assert_eq!(rest, FileSetState::Unchanged, "the other files are rolled back");
@@ -143,9 +149,10 @@ async fn graceful_shutdown_finishes_running_commands(fixture: &Fixture) {
     fixture.servers[0].stop().expect("shuts down");
     fixture.restart_killed();
     for task in &tasks {
-        let finished = fixture.office.wait_for("the task finishes", &task.id, TestTask::is_finished).await;
+        let finished =
+            fixture.office.wait_for_task("the task finishes", &task.id, TestTask::is_finished).await;
         assert_eq!(
-            (text(&finished, "state").as_str(), task.run_count(fixture)),
+            (text_field(&finished, "state").as_str(), task.run_count(fixture)),
             ("COMPLETED", 1),
             "{finished}"
         );
@@ -204,7 +211,7 @@ impl CrashCampaign {
             self.run_round(&format!("round-{round}"), point, fault, &mut rng).await;
             eprintln!("{} round {round}: {fault:?} at {point:?}, {:.1?}", self.name, round_started.elapsed());
         }
-        let verified = self.fixture.office.admin.get("/audit/verify").await.expect(200);
+        let verified = self.fixture.office.api.get("/audit/verify").await.expect_status(200);
         assert_eq!(verified["valid"], true, "{verified}");
         self.run_audit_verify();
         let (took, when) = &self.slowest_recovery;
@@ -237,7 +244,7 @@ impl CrashCampaign {
             Fault::Kill => fixture.worker_process(worker).kill().expect("killed"),
             Fault::Suspend => fixture.suspend(worker),
             Fault::FlushRedis => {
-                fixture.redis.as_ref().expect("Redis").tell::<()>(&["FLUSHALL"]).expect("flushed");
+                fixture.redis.as_ref().expect("Redis").query::<()>(&["FLUSHALL"]).expect("flushed");
             }
         };
         let faulted = point.inject(fixture, name, &resource, rng, inject).await;
@@ -272,7 +279,7 @@ impl CrashCampaign {
         let faulted_index = tasks.len();
         tasks.extend([task, agent_task, competing_task]);
         let finished = self.wait_until_finished(&what, &tasks).await;
-        self.counter += u64::from(text(&finished[faulted_index - 1], "state") == "COMPLETED");
+        self.counter += u64::from(text_field(&finished[faulted_index - 1], "state") == "COMPLETED");
         self.check_outcome(&what, point, fault, left_as, &finished[faulted_index]);
         self.check_clean(&what, &tasks).await;
     }
@@ -336,12 +343,12 @@ impl CrashCampaign {
         let fixture = &self.fixture;
         let holder = format!("{}:{faulted_attempt}", task.id);
         let observe = || async {
-            let now = fixture.office.task(&task.id).await;
+            let now = fixture.office.task_request(&task.id).await;
             let execution = now.get("execution").cloned().unwrap_or_default();
             let is_recovered = TestTask::is_finished(&now)
                 || attempt(&execution) > faulted_attempt
                 // After a flush the worker may have continued and ended the attempt.
-                || (fault == Fault::FlushRedis && text(&execution, "phase") == "ENDED");
+                || (fault == Fault::FlushRedis && text_field(&execution, "phase") == "ENDED");
             for lock in &task.locks {
                 if fixture.holders(lock).await?.contains(&holder) && !TestTask::is_finished(&now) {
                     return Err(format!("{lock} is held by {holder}"));
@@ -365,7 +372,7 @@ impl CrashCampaign {
             let highest = std::cell::Cell::new(0);
             let highest = &highest;
             let observe = || async move {
-                let now = self.fixture.office.task(&task.id).await;
+                let now = self.fixture.office.task_request(&task.id).await;
                 let current = attempt(&now["execution"]);
                 assert!(current >= highest.replace(current), "{what}: the attempt decreased: {now}");
                 if TestTask::is_finished(&now) { Ok(now) } else { Err(now.to_string()) }
@@ -390,7 +397,7 @@ impl CrashCampaign {
         left_as: Option<FileSetState>,
         task: &Value,
     ) {
-        let (is_completed, execution) = (text(task, "state") == "COMPLETED", &task["execution"]);
+        let (is_completed, execution) = (text_field(task, "state") == "COMPLETED", &task["execution"]);
         let is_proven = match point {
             CrashPoint::WaitingForLocks | CrashPoint::Prepared | CrashPoint::Stashed => {
                 left_as.is_none_or(|state| state == FileSetState::Unchanged)
@@ -404,7 +411,9 @@ impl CrashCampaign {
             match point {
                 // Nothing was changed, so another attempt applies the task.
                 CrashPoint::WaitingForLocks | CrashPoint::Prepared => assert!(is_completed, "{what}: {task}"),
-                CrashPoint::Stashed => assert_eq!(text(execution, "code"), "WORKER_LOST", "{what}: {task}"),
+                CrashPoint::Stashed => {
+                    assert_eq!(text_field(execution, "code"), "WORKER_LOST", "{what}: {task}")
+                }
                 CrashPoint::PartlyChanged | CrashPoint::Changed if !is_completed => {
                     let needs_rollback = state != FileSetState::Unchanged;
                     assert_eq!(execution["rolled_back"] == true, needs_rollback, "{what}, {state:?}: {task}");
@@ -413,7 +422,7 @@ impl CrashCampaign {
                     assert_eq!(state, FileSetState::Changed, "{what}: {task}");
                 }
                 CrashPoint::CommandRunning => {
-                    assert!(is_completed || text(execution, "code") == "OUTCOME_UNKNOWN", "{task}");
+                    assert!(is_completed || text_field(execution, "code") == "OUTCOME_UNKNOWN", "{task}");
                 }
             }
         }
@@ -434,8 +443,8 @@ impl CrashCampaign {
             free.await.unwrap_or_else(|error| self.fixture.fail(&error.to_string()));
         }
         for task in tasks {
-            let now = self.fixture.office.task(&task.id).await;
-            let outcome = format!("{} {}", text(&now, "state"), text(&now["execution"], "code"));
+            let now = self.fixture.office.task_request(&task.id).await;
+            let outcome = format!("{} {}", text_field(&now, "state"), text_field(&now["execution"], "code"));
             *self.outcomes.entry(outcome.trim().to_owned()).or_default() += 1;
         }
     }
@@ -444,7 +453,10 @@ impl CrashCampaign {
     fn run_audit_verify(&self) {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ade"));
         let url = self.fixture.servers[0].url();
-        command.args(["audit", "verify"]).env("ADE_SERVER", url).env("ADE_TOKEN", ade_testkit::ade::TOKEN);
+        command
+            .args(["audit", "verify"])
+            .env("ADE_SERVER", url)
+            .env("ADE_TOKEN", ade_testkit::server::BOOTSTRAP_TOKEN);
         let verified = command.output().expect("runs");
         assert!(verified.status.success(), "{verified:?}");
     }

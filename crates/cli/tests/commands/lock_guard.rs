@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use ade_client::wire::{AgentRequest, Lock, LockHolder, Mode};
-use ade_client::{Client, LockGuard, LockRequest, Lost};
-use ade_testkit::Ade;
+use ade_client::wire::{AgentRequest, Lock, LockHolder, LockMode};
+use ade_client::{Client, LockGuard, LockRequest, LostReason};
+use ade_testkit::AdeServer;
 use ade_testkit::wait::until;
 use rustix::process::Signal;
 use tokio::task::JoinHandle;
@@ -15,8 +15,8 @@ const DB: &str = "resource:database:prod";
 const TIMEOUT: Duration = Duration::from_secs(30);
 const TTL: Duration = Duration::from_secs(2);
 
-fn server() -> (Ade, Client) {
-    let ade = Ade::start(env!("CARGO_BIN_EXE_ade")).expect("starts");
+fn server() -> (AdeServer, Client) {
+    let ade = AdeServer::start(env!("CARGO_BIN_EXE_ade")).expect("starts");
     let client = ade.client().expect("a client");
     (ade, client)
 }
@@ -48,7 +48,7 @@ fn heartbeats(lock: &Lock) -> u64 {
     lock.holders.first().map_or(0, |holder: &LockHolder| holder.heartbeat_count)
 }
 
-async fn lost(guard: &LockGuard) -> Lost {
+async fn lost(guard: &LockGuard) -> LostReason {
     timeout(TIMEOUT, guard.lost()).await.expect("the loss is detected")
 }
 
@@ -63,7 +63,7 @@ async fn renews_lease_with_heartbeats() {
     assert!(started.elapsed() > ttl, "the first lease has passed");
     assert_eq!(now.holders[0].fencing_token, first.fencing_token, "the same grant");
     assert_eq!(now.holders[0].holder_id, guard.holder_id());
-    assert!(now.holders[0].expires_at > first.expires_at && guard.is_trusted());
+    assert!(now.holders[0].expires_at > first.expires_at && guard.is_valid());
     guard.release().await.expect("still held");
     assert!(client.lock(DB).await.expect("shown").holders.is_empty());
 }
@@ -74,9 +74,9 @@ async fn detects_broken_lock() {
     let guard = guard(&client, "a", TTL).await;
     client.break_lock(DB, "test").await.expect("broken");
     let broken = Instant::now();
-    assert_eq!(lost(&guard).await, Lost::Taken);
+    assert_eq!(lost(&guard).await, LostReason::ReportedByServer);
     assert!(broken.elapsed() < TTL, "detected before the lease would have ended");
-    assert!(!guard.is_trusted());
+    assert!(!guard.is_valid());
     let other = self::guard(&client, "b", TTL).await;
     let error = guard.release().await.expect_err("not held any more");
     assert_eq!(error.code(), Some("LOCK_LOST"));
@@ -91,9 +91,9 @@ async fn loses_trust_before_lease_ends_when_server_hangs() {
     wait_for_lock(&client, "a heartbeat", |now| heartbeats(now) >= 1).await;
     let stopped = Instant::now();
     ade.process().signal(Signal::STOP).expect("stopped");
-    assert_eq!(lost(&guard).await, Lost::Unreachable);
+    assert_eq!(lost(&guard).await, LostReason::Unreachable);
     assert!(stopped.elapsed() < TTL, "detected before the last lease ended: {:?}", stopped.elapsed());
-    assert!(!guard.is_trusted());
+    assert!(!guard.is_valid());
     ade.process().signal(Signal::CONT).expect("continued");
 }
 
@@ -103,8 +103,8 @@ async fn loses_trust_before_lease_ends_when_server_is_killed() {
     let guard = guard(&client, "a", TTL).await;
     let killed = Instant::now();
     ade.kill().expect("killed");
-    assert!(guard.is_trusted(), "the lease still runs");
-    assert_eq!(lost(&guard).await, Lost::Unreachable);
+    assert!(guard.is_valid(), "the lease still runs");
+    assert_eq!(lost(&guard).await, LostReason::Unreachable);
     assert!(killed.elapsed() < TTL, "{:?}", killed.elapsed());
     guard.release().await.expect_err("the server is down");
 }
@@ -118,12 +118,12 @@ async fn holds_lock_through_restart() {
     ade.kill_and_restart().expect("starts again");
     let now = wait_for_lock(&client, "a heartbeat after the restart", |now| heartbeats(now) > before).await;
     assert_eq!(now.holders[0].fencing_token, first.fencing_token);
-    assert!(guard.is_trusted());
+    assert!(guard.is_valid());
     guard.release().await.expect("still held");
 }
 
 /// Two guards wait while the server restarts. Afterwards they are granted in the original order.
-async fn check_waiting_through(restart: impl FnOnce(&Ade)) {
+async fn check_waiting_through(restart: impl FnOnce(&AdeServer)) {
     let (ade, client) = server();
     let first = guard(&client, "a", Duration::from_secs(60)).await;
     let mut waiters = Vec::new();
@@ -133,7 +133,7 @@ async fn check_waiting_through(restart: impl FnOnce(&Ade)) {
     }
     let before = client.lock(DB).await.expect("shown").queue;
     let clock = AgentRequest { agent_id: Some("clock".to_owned()), ..AgentRequest::default() };
-    let before_restart = client.register(&clock).await.expect("registered").last_heartbeat;
+    let before_restart = client.register_agent(&clock).await.expect("registered").last_heartbeat;
     restart(&ade);
     let after = wait_for_lock(&client, "both waiters after the restart", |now| now.queue_length == 2).await;
     assert_eq!(after.queue, before, "the waiters keep their places");
@@ -194,7 +194,7 @@ async fn dropped_guard_releases_locks() {
 #[tokio::test]
 async fn guards_of_one_agent_exclude_each_other_unless_shared() {
     let (_ade, client) = server();
-    let shared = LockRequest { locks: vec![(DB.to_owned(), Mode::Shared)], ..request("a", TTL) };
+    let shared = LockRequest { locks: vec![(DB.to_owned(), LockMode::Shared)], ..request("a", TTL) };
     let (first, second) = (
         LockGuard::acquire(&client, &shared).await.expect("shared"),
         LockGuard::acquire(&client, &shared).await.expect("shared"),

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use ade_testkit::ade::Setup;
+use ade_testkit::server::ServerBuilder;
 
 const ADE: &str = env!("CARGO_BIN_EXE_ade");
 
@@ -14,7 +14,7 @@ fn mode(folder: &Path) -> u32 {
 
 #[test]
 fn data_folder_is_private_to_its_owner() {
-    for setup in [Setup::new(ADE), Setup::new(ADE).argument("--demo")] {
+    for setup in [ServerBuilder::new(ADE), ServerBuilder::new(ADE).arg("--demo")] {
         let ade = setup.start().expect("starts");
         assert_eq!(mode(&ade.data()), 0o700, "{:?}", ade.data());
     }
@@ -26,8 +26,8 @@ fn missing_root_is_reported_and_does_not_prevent_start() {
     let (existing, away) = (parent.path().join("there"), parent.path().join("away"));
     std::fs::create_dir(&existing).expect("made");
     let config = format!("[executors.files]\nroots = [{existing:?}, {away:?}]\n");
-    let ade = Setup::new(ADE).config(&config).start().expect("starts");
-    let told = ade.process().lines_with("file root");
+    let ade = ServerBuilder::new(ADE).config(&config).start().expect("starts");
+    let told = ade.process().log_lines_with("file root");
     assert_eq!(told.len(), 1, "{told:?}");
     let is_told = |line: &String| line.contains(&format!("{} does not exist", away.display()));
     assert!(told.iter().all(is_told), "{told:?}");

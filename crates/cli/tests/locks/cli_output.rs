@@ -3,7 +3,7 @@
 use std::process::Output;
 
 use crate::server::{Server, data_folder};
-use ade_client::wire::{AcquireRequest, LockAsk, Mode};
+use ade_client::wire::{AcquireRequest, LockMode, LockSpec};
 use serde_json::Value;
 
 const CONTROL_CHARACTERS: &str = "why\u{1b}[2J\u{7}\r\nnot";
@@ -35,9 +35,9 @@ fn acquire_arguments<'a>(lock: &'a str, agent: &'a str, options: &[&'a str]) -> 
     [&["acquire", lock, "--agent", agent], options].concat()
 }
 
-fn enqueue(server: &Server, lock: &str, agent: &str, mode: Mode, purpose: &str) {
+fn enqueue(server: &Server, lock: &str, agent: &str, mode: LockMode, purpose: &str) {
     let request = AcquireRequest {
-        locks: vec![LockAsk { lock: lock.to_owned(), mode: Some(mode) }],
+        locks: vec![LockSpec { lock: lock.to_owned(), mode: Some(mode) }],
         agent_id: Some(agent.to_owned()),
         wait_seconds: Some(60.0),
         queue: true,
@@ -45,7 +45,7 @@ fn enqueue(server: &Server, lock: &str, agent: &str, mode: Mode, purpose: &str) 
         ..AcquireRequest::default()
     };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(server.client().acquire(&request)).expect("queued");
+    runtime.block_on(server.client().acquire_locks(&request)).expect("queued");
 }
 
 #[test]
@@ -62,8 +62,8 @@ fn shows_held_lock_and_releases_it_by_token() {
     let token = taken[0]["fencing_token"].as_u64().expect("a token");
     let again = text(&server, &acquire_arguments("resource:db:prod", "ann", &[]));
     assert!(again.starts_with(" LOCK") && again.contains(&token.to_string()), "the same grant: {again}");
-    enqueue(&server, "resource:db:prod", "ben", Mode::Exclusive, CONTROL_CHARACTERS);
-    enqueue(&server, "resource:db:prod", "cem", Mode::Shared, "reads");
+    enqueue(&server, "resource:db:prod", "ben", LockMode::Exclusive, CONTROL_CHARACTERS);
+    enqueue(&server, "resource:db:prod", "cem", LockMode::Shared, "reads");
 
     let list = text(&server, &["ls"]);
     let row = list.lines().last().expect("a row");

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_client::wire::{AcquireRequest, CycleEdge, Grant, LockAsk, Mode, Problem};
-use ade_client::{Acquired, Client, Error, LockGuard, LockRequest};
-use ade_testkit::Ade;
+use ade_client::wire::{AcquireRequest, CycleEdge, Grant, LockMode, LockSpec, Problem};
+use ade_client::{AcquireOutcome, Client, Error, LockGuard, LockRequest};
+use ade_testkit::AdeServer;
 use ade_testkit::wait::until;
 use serde_json::Value;
 use tokio::sync::Barrier;
@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-fn server() -> (Ade, Client) {
-    let ade = Ade::start_with(env!("CARGO_BIN_EXE_ade"), "[log]\nformat = \"json\"\n").expect("starts");
+fn server() -> (AdeServer, Client) {
+    let ade = AdeServer::start_with(env!("CARGO_BIN_EXE_ade"), "[log]\nformat = \"json\"\n").expect("starts");
     let client = ade.client().expect("a client");
     (ade, client)
 }
@@ -27,26 +27,32 @@ fn agent(n: usize) -> String {
     format!("agent-{n}")
 }
 
-async fn acquire(client: &Client, agent: &str, lock: &str, mode: Mode, wait: f64) -> Result<Grant, Error> {
+async fn acquire(
+    client: &Client,
+    agent: &str,
+    lock: &str,
+    mode: LockMode,
+    wait: f64,
+) -> Result<Grant, Error> {
     let request = AcquireRequest {
-        locks: vec![LockAsk { lock: lock.to_owned(), mode: Some(mode) }],
+        locks: vec![LockSpec { lock: lock.to_owned(), mode: Some(mode) }],
         agent_id: Some(agent.to_owned()),
         wait_seconds: Some(wait),
         ttl_seconds: Some(300.0),
         ..AcquireRequest::default()
     };
-    match client.acquire(&request).await? {
-        Acquired::Granted(grants) => Ok(grants.grants.into_iter().next().expect("a grant")),
-        Acquired::Ticket(ticket) => panic!("unexpected ticket {ticket:?}"),
+    match client.acquire_locks(&request).await? {
+        AcquireOutcome::Granted(grants) => Ok(grants.grants.into_iter().next().expect("a grant")),
+        AcquireOutcome::Queued(ticket) => panic!("unexpected ticket {ticket:?}"),
     }
 }
 
-async fn take(client: &Client, agent: &str, lock: &str, mode: Mode) -> Grant {
+async fn take(client: &Client, agent: &str, lock: &str, mode: LockMode) -> Grant {
     acquire(client, agent, lock, mode, 0.0).await.expect("free")
 }
 
 /// Waits for a lock in a task of its own.
-fn wait_for(client: &Client, agent: &str, lock: &str, mode: Mode) -> JoinHandle<Result<Grant, Error>> {
+fn wait_for(client: &Client, agent: &str, lock: &str, mode: LockMode) -> JoinHandle<Result<Grant, Error>> {
     let (client, agent, lock) = (client.clone(), agent.to_owned(), lock.to_owned());
     tokio::spawn(async move { acquire(&client, &agent, &lock, mode, 60.0).await })
 }
@@ -67,7 +73,7 @@ async fn holders(client: &Client, lock: &str) -> Vec<String> {
 /// The cycle in the victim's response, rotated to begin with `start`.
 fn cycle_from(problem: &Problem, start: &str) -> Vec<(String, String)> {
     assert_eq!((problem.status, problem.code.as_str()), (423, "DEADLOCK_DETECTED"), "{problem:?}");
-    let edges: Vec<CycleEdge> = problem.fact("cycle").expect("a cycle");
+    let edges: Vec<CycleEdge> = problem.extension("cycle").expect("a cycle");
     let mut cycle: Vec<_> = edges.into_iter().map(|edge| (edge.agent_id, edge.waits_for)).collect();
     let index = cycle.iter().position(|(agent, _)| agent == start).expect("part of the cycle");
     cycle.rotate_left(index);
@@ -82,10 +88,10 @@ fn expect_problem(response: Result<Grant, Error>) -> Problem {
 }
 
 /// Checks the structured log lines of a deadlock: one for the audit log, one for the victim's inbox.
-fn check_deadlock_log(ade: &Ade, victim: &str, freed: &str) {
-    ade.process().wait_for_lines("DEADLOCK_DETECTED", 1, TIMEOUT).expect("logged");
+fn check_deadlock_log(ade: &AdeServer, victim: &str, freed: &str) {
+    ade.process().wait_for_log_lines("DEADLOCK_DETECTED", 1, TIMEOUT).expect("logged");
     let line = |text: &str| {
-        let lines = ade.process().lines_with(text);
+        let lines = ade.process().log_lines_with(text);
         assert_eq!(lines.len(), 1, "logged once: {lines:?}");
         serde_json::from_str::<Value>(&lines[0]).expect("JSON")
     };
@@ -105,13 +111,13 @@ fn check_deadlock_log(ade: &Ade, victim: &str, freed: &str) {
 async fn check_cycle(n: usize, closer: usize) {
     let (ade, client) = server();
     for i in 0..n {
-        take(&client, &agent(i), &lock(i), Mode::Exclusive).await;
+        take(&client, &agent(i), &lock(i), LockMode::Exclusive).await;
     }
     let youngest = n - 1;
     let mut waits: Vec<Option<JoinHandle<_>>> = (0..n).map(|_| None).collect();
     for i in (0..n).filter(|i| *i != closer).chain([closer]) {
         let next = (i + 1) % n;
-        waits[i] = Some(wait_for(&client, &agent(i), &lock(next), Mode::Exclusive));
+        waits[i] = Some(wait_for(&client, &agent(i), &lock(next), LockMode::Exclusive));
         if i != closer {
             wait_until_queued(&client, &lock(next), &[&agent(i)]).await;
         }
@@ -128,7 +134,7 @@ async fn check_cycle(n: usize, closer: usize) {
         client.break_lock(&lock(i), "done").await.expect("broken");
     }
     check_deadlock_log(&ade, &agent(youngest), &lock(youngest));
-    assert!(client.graph().await.expect("shown").waits.is_empty());
+    assert!(client.wait_graph().await.expect("shown").waits.is_empty());
 }
 
 #[tokio::test]
@@ -152,14 +158,15 @@ async fn aborts_youngest_of_ten() {
 #[tokio::test]
 async fn detects_deadlock_of_two_upgrades() {
     let (ade, client) = server();
-    let old = take(&client, "old", &lock(0), Mode::Shared).await;
-    take(&client, "young", &lock(0), Mode::Shared).await;
-    let waiting = wait_for(&client, "old", &lock(0), Mode::Exclusive);
+    let old = take(&client, "old", &lock(0), LockMode::Shared).await;
+    take(&client, "young", &lock(0), LockMode::Shared).await;
+    let waiting = wait_for(&client, "old", &lock(0), LockMode::Exclusive);
     wait_until_queued(&client, &lock(0), &["old"]).await;
-    let problem = expect_problem(wait_for(&client, "young", &lock(0), Mode::Exclusive).await.expect("runs"));
+    let problem =
+        expect_problem(wait_for(&client, "young", &lock(0), LockMode::Exclusive).await.expect("runs"));
     assert_eq!(cycle_from(&problem, "old"), [("old".to_owned(), lock(0)), ("young".to_owned(), lock(0))]);
     let grant = waiting.await.expect("runs").expect("granted");
-    assert!(grant.mode == Mode::Exclusive && grant.fencing_token > old.fencing_token);
+    assert!(grant.mode == LockMode::Exclusive && grant.fencing_token > old.fencing_token);
     assert_eq!(holders(&client, &lock(0)).await, ["old"], "the victim's shared lock is released");
     check_deadlock_log(&ade, "young", &lock(0));
 }
@@ -168,12 +175,13 @@ async fn detects_deadlock_of_two_upgrades() {
 async fn detects_cycle_through_shared_holder() {
     let (ade, client) = server();
     // Two agents share a lock; the cycle passes through only one of them.
-    take(&client, "writer", &lock(1), Mode::Exclusive).await;
-    take(&client, "other", &lock(0), Mode::Shared).await;
-    take(&client, "reader", &lock(0), Mode::Shared).await;
-    let writer = wait_for(&client, "writer", &lock(0), Mode::Exclusive);
+    take(&client, "writer", &lock(1), LockMode::Exclusive).await;
+    take(&client, "other", &lock(0), LockMode::Shared).await;
+    take(&client, "reader", &lock(0), LockMode::Shared).await;
+    let writer = wait_for(&client, "writer", &lock(0), LockMode::Exclusive);
     wait_until_queued(&client, &lock(0), &["writer"]).await;
-    let problem = expect_problem(wait_for(&client, "reader", &lock(1), Mode::Shared).await.expect("runs"));
+    let problem =
+        expect_problem(wait_for(&client, "reader", &lock(1), LockMode::Shared).await.expect("runs"));
     assert_eq!(
         cycle_from(&problem, "reader"),
         [("reader".to_owned(), lock(1)), ("writer".to_owned(), lock(0))]
@@ -188,14 +196,14 @@ async fn detects_cycle_through_shared_holder() {
 async fn detects_cycle_through_queued_waiter() {
     let (_ade, client) = server();
     // The late shared request is compatible with the first, but must not overtake the exclusive waiter.
-    take(&client, "writer", &lock(1), Mode::Exclusive).await;
-    take(&client, "first", &lock(0), Mode::Shared).await;
-    take(&client, "late", &lock(2), Mode::Exclusive).await;
-    let writer = wait_for(&client, "writer", &lock(0), Mode::Exclusive);
+    take(&client, "writer", &lock(1), LockMode::Exclusive).await;
+    take(&client, "first", &lock(0), LockMode::Shared).await;
+    take(&client, "late", &lock(2), LockMode::Exclusive).await;
+    let writer = wait_for(&client, "writer", &lock(0), LockMode::Exclusive);
     wait_until_queued(&client, &lock(0), &["writer"]).await;
-    let late = wait_for(&client, "late", &lock(0), Mode::Shared);
+    let late = wait_for(&client, "late", &lock(0), LockMode::Shared);
     wait_until_queued(&client, &lock(0), &["writer", "late"]).await;
-    let first = wait_for(&client, "first", &lock(2), Mode::Exclusive);
+    let first = wait_for(&client, "first", &lock(2), LockMode::Exclusive);
     let problem = expect_problem(late.await.expect("runs"));
     assert_eq!(cycle_from(&problem, "late"), [("late".to_owned(), lock(0)), ("first".to_owned(), lock(2))]);
     assert_eq!(first.await.expect("runs").expect("granted").lock, lock(2));
@@ -206,13 +214,13 @@ async fn detects_cycle_through_queued_waiter() {
 #[tokio::test]
 async fn aborts_nobody_when_detection_is_disabled() {
     let config = "[feature]\ndeadlock_detection = false\n";
-    let ade = Ade::start_with(env!("CARGO_BIN_EXE_ade"), config).expect("starts");
+    let ade = AdeServer::start_with(env!("CARGO_BIN_EXE_ade"), config).expect("starts");
     let client = ade.client().expect("a client");
-    take(&client, "a", &lock(0), Mode::Exclusive).await;
-    take(&client, "b", &lock(1), Mode::Exclusive).await;
-    let waiting = wait_for(&client, "a", &lock(1), Mode::Exclusive);
+    take(&client, "a", &lock(0), LockMode::Exclusive).await;
+    take(&client, "b", &lock(1), LockMode::Exclusive).await;
+    let waiting = wait_for(&client, "a", &lock(1), LockMode::Exclusive);
     wait_until_queued(&client, &lock(1), &["a"]).await;
-    let problem = expect_problem(acquire(&client, "b", &lock(0), Mode::Exclusive, 1.0).await);
+    let problem = expect_problem(acquire(&client, "b", &lock(0), LockMode::Exclusive, 1.0).await);
     assert_eq!(problem.code, "LOCK_HELD");
     client.break_lock(&lock(1), "by hand").await.expect("broken");
     waiting.await.expect("runs").expect("granted");
@@ -220,8 +228,8 @@ async fn aborts_nobody_when_detection_is_disabled() {
 
 /// Takes two locks one after the other until it has held both. All agents hold their first lock before any takes its
 /// second one, so there is a cycle.
-async fn acquire_both(client: &Client, n: usize, mode: Mode, barrier: &Barrier) {
-    let request = |lock: String, mode: Mode| LockRequest {
+async fn acquire_both(client: &Client, n: usize, mode: LockMode, barrier: &Barrier) {
+    let request = |lock: String, mode: LockMode| LockRequest {
         locks: vec![(lock, mode)],
         agent_id: Some(agent(n)),
         holder_id: Some(agent(n)),
@@ -231,8 +239,9 @@ async fn acquire_both(client: &Client, n: usize, mode: Mode, barrier: &Barrier) 
     };
     let mut waited = false;
     loop {
-        let first =
-            LockGuard::acquire(client, &request(lock(n), Mode::Exclusive)).await.expect("granted eventually");
+        let first = LockGuard::acquire(client, &request(lock(n), LockMode::Exclusive))
+            .await
+            .expect("granted eventually");
         if !waited {
             barrier.wait().await;
             waited = true;
@@ -254,7 +263,7 @@ async fn all_agents_finish_when_guards_retry() {
     let agents: Vec<_> = (0..10)
         .map(|n| {
             let (client, barrier) = (client.clone(), Arc::clone(&barrier));
-            let mode = if n % 3 == 0 { Mode::Shared } else { Mode::Exclusive };
+            let mode = if n % 3 == 0 { LockMode::Shared } else { LockMode::Exclusive };
             tokio::spawn(async move { acquire_both(&client, n, mode, &barrier).await })
         })
         .collect();
@@ -264,6 +273,6 @@ async fn all_agents_finish_when_guards_retry() {
     for n in 0..10 {
         assert!(holders(&client, &lock(n)).await.is_empty());
     }
-    assert!(!ade.process().lines_with("lock.deadlock").is_empty(), "there was a deadlock");
-    assert!(ade.process().lines_with(r#""level":"ERROR""#).is_empty());
+    assert!(!ade.process().log_lines_with("lock.deadlock").is_empty(), "there was a deadlock");
+    assert!(ade.process().log_lines_with(r#""level":"ERROR""#).is_empty());
 }

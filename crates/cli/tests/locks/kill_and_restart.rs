@@ -2,8 +2,10 @@
 
 use crate::server::{Server, TIMEOUT, data_folder};
 use crate::workload::{Agent, LOCKS, PendingUpdate, Recorder, Unanswered, held_lock, now};
-use ade_client::wire::{AcquireRequest, HeldLock, HoldRequest, LockAsk, Mode, TicketStatus, VerifyRequest};
-use ade_client::{Acquired, Client, Error};
+use ade_client::wire::{
+    AcquireRequest, HeldLocksRequest, LockMode, LockSpec, LockToken, TicketStatus, VerifyTokenRequest,
+};
+use ade_client::{AcquireOutcome, Client, Error};
 use ade_testkit::wait::until;
 use ade_testkit::{SeededRng, effort};
 use tokio::task::JoinSet;
@@ -58,7 +60,7 @@ async fn acknowledged_state_survives_kill_under_load() {
     }
     let history = recorder.history();
     history.check_all();
-    let exclusive = history.grants.values().filter(|held| held.mode == Mode::Exclusive).count();
+    let exclusive = history.grants.values().filter(|held| held.mode == LockMode::Exclusive).count();
     let updates: u64 = history.counters.values().map(|counter| counter.accepted).sum();
     let rejected: u64 = history.counters.values().map(|counter| counter.rejected).sum();
     eprintln!(
@@ -94,8 +96,8 @@ async fn check_state(client: &Client, recorder: &Recorder) -> (usize, usize) {
             let holder = lock.holders.iter().find(|holder| holder.fencing_token == token);
             let holder = holder.unwrap_or_else(|| panic!("{name} {token} {held:?} was lost: {lock:?}"));
             assert_eq!(holder.holder_id, held.holder);
-            let verify = VerifyRequest { lock: name.to_owned(), fencing_token: token };
-            match client.verify(&verify).await {
+            let verify = VerifyTokenRequest { lock: name.to_owned(), fencing_token: token };
+            match client.verify_token(&verify).await {
                 Ok(seen) => assert_eq!(seen.holder.holder_id, held.holder),
                 Err(error) => assert!(!held.is_alive(crate::workload::now()), "{held:?} {error}"),
             }
@@ -107,7 +109,7 @@ async fn check_state(client: &Client, recorder: &Recorder) -> (usize, usize) {
         let is_past = |until: Option<ade_client::wire::Time>| until.is_some_and(|until| until.0 <= now());
         match seen {
             Ok(ticket) if ticket.status == TicketStatus::Ready => {
-                let claimed = client.claim(&before.ticket).await.expect("ready");
+                let claimed = client.claim_ticket(&before.ticket).await.expect("ready");
                 recorder.history().record_grants(&holder, &claimed.grants);
                 recorder.history().tickets.remove(&holder);
             }
@@ -141,7 +143,7 @@ async fn retry_all(client: &Client, recorder: &Recorder, unanswered: Vec<Unanswe
             match request {
                 Unanswered::Acquire(request) => return retry_acquire(&client, &recorder, request).await,
                 // It was released before the kill, or is released now, or its lease expired.
-                Unanswered::Release(request) => match client.release(&request).await {
+                Unanswered::Release(request) => match client.release_locks(&request).await {
                     Ok(_) => {}
                     Err(error) => assert_eq!(error.code(), Some("LOCK_LOST"), "{error}"),
                 },
@@ -167,15 +169,15 @@ async fn retry_acquire(client: &Client, recorder: &Recorder, request: AcquireReq
         expiries.extend(own.map(|own| own.expires_at.0));
     }
     let held_all = tokens.len() == request.locks.len();
-    match client.acquire(&request).await {
-        Ok(Acquired::Granted(grants)) => {
+    match client.acquire_locks(&request).await {
+        Ok(AcquireOutcome::Granted(grants)) => {
             for grant in &grants.grants {
                 let token = tokens.iter().find(|(lock, _)| *lock == grant.lock);
                 assert!(token.is_none_or(|(_, t)| *t == grant.fencing_token), "{tokens:?} {grants:?}");
             }
             recorder.history().record_grants(&holder, &grants.grants);
         }
-        Ok(Acquired::Ticket(ticket)) => {
+        Ok(AcquireOutcome::Queued(ticket)) => {
             recorder.history().tickets.insert(holder, ticket);
         }
         Err(error) => {
@@ -206,17 +208,17 @@ async fn release_half(client: &Client, recorder: &Recorder, rng: &mut SeededRng)
         }
         recorder.history().record_release(&lock, fencing_token, now());
         let agent_id = held.holder.rsplit_once('-').map(|(agent, _)| agent.to_owned());
-        let locks = vec![HeldLock { lock, fencing_token }];
-        let request = HoldRequest { agent_id, holder_id: Some(held.holder.clone()), locks };
-        if let Err(error) = client.release(&request).await {
+        let locks = vec![LockToken { lock, fencing_token }];
+        let request = HeldLocksRequest { agent_id, holder_id: Some(held.holder.clone()), locks };
+        if let Err(error) = client.release_locks(&request).await {
             assert!(held.expires_at <= now(), "{held:?} {error}");
         }
     }
 }
 
-fn request(agent: &str, mode: Mode) -> AcquireRequest {
+fn request(agent: &str, mode: LockMode) -> AcquireRequest {
     AcquireRequest {
-        locks: vec![LockAsk { lock: "resource:db:p".to_owned(), mode: Some(mode) }],
+        locks: vec![LockSpec { lock: "resource:db:p".to_owned(), mode: Some(mode) }],
         agent_id: Some(agent.to_owned()),
         ttl_seconds: Some(300.0),
         wait_seconds: Some(300.0),
@@ -232,8 +234,10 @@ async fn retry_after_kill_returns_same_grant_or_ticket() {
     let server = Server::start(&data);
     let client = server.client();
     let several = AcquireRequest {
-        locks: ["task:1", "resource:db:q"].map(|lock| LockAsk { lock: lock.to_owned(), mode: None }).to_vec(),
-        ..request("ann", Mode::Exclusive)
+        locks: ["task:1", "resource:db:q"]
+            .map(|lock| LockSpec { lock: lock.to_owned(), mode: None })
+            .to_vec(),
+        ..request("ann", LockMode::Exclusive)
     };
     let waiting = AcquireRequest {
         queue: true,
@@ -241,31 +245,36 @@ async fn retry_after_kill_returns_same_grant_or_ticket() {
         purpose: Some("waits".to_owned()),
         ..several.clone()
     };
-    let released = request("cem", Mode::Exclusive);
-    let granted = client.acquire(&several).await.expect("free");
-    let queued = client.acquire(&waiting).await.expect("queued");
-    let Acquired::Granted(ended) = client.acquire(&released).await.expect("free") else { panic!("free") };
-    let release = HoldRequest {
+    let released = request("cem", LockMode::Exclusive);
+    let granted = client.acquire_locks(&several).await.expect("free");
+    let queued = client.acquire_locks(&waiting).await.expect("queued");
+    let AcquireOutcome::Granted(ended) = client.acquire_locks(&released).await.expect("free") else {
+        panic!("free")
+    };
+    let release = HeldLocksRequest {
         agent_id: Some("cem".to_owned()),
         holder_id: None,
         locks: ended.grants.iter().map(held_lock).collect(),
     };
-    client.release(&release).await.expect("held");
+    client.release_locks(&release).await.expect("held");
     server.kill();
     let server = Server::start(&data);
     let client = server.client();
-    assert_eq!(client.acquire(&several).await.expect("held"), granted);
-    let Acquired::Ticket(again) = client.acquire(&waiting).await.expect("queued") else { panic!("queued") };
-    let Acquired::Ticket(queued) = queued else { panic!("queued") };
+    assert_eq!(client.acquire_locks(&several).await.expect("held"), granted);
+    let AcquireOutcome::Queued(again) = client.acquire_locks(&waiting).await.expect("queued") else {
+        panic!("queued")
+    };
+    let AcquireOutcome::Queued(queued) = queued else { panic!("queued") };
     assert_eq!((again.ticket, again.position), (queued.ticket, Some(1)), "queued once, with the same ticket");
     assert_eq!(client.lock("task:1").await.expect("answers").queue.len(), 1);
-    let lost = client.acquire(&released).await.expect_err("a released grant is not revived");
+    let lost = client.acquire_locks(&released).await.expect_err("a released grant is not revived");
     assert_eq!(lost.code(), Some("LOCK_LOST"), "{lost}");
-    assert_eq!(client.release(&release).await.expect_err("released already").code(), Some("LOCK_LOST"));
+    assert_eq!(client.release_locks(&release).await.expect_err("released already").code(), Some("LOCK_LOST"));
     let other = AcquireRequest { purpose: Some("another".to_owned()), ..several };
-    let reused = client.acquire(&other).await.expect_err("the id is taken");
+    let reused = client.acquire_locks(&other).await.expect_err("the id is taken");
     assert_eq!(reused.code(), Some("REQUEST_ID_REUSED"), "{reused}");
-    let Acquired::Granted(next) = client.acquire(&request("dee", Mode::Exclusive)).await.expect("free")
+    let AcquireOutcome::Granted(next) =
+        client.acquire_locks(&request("dee", LockMode::Exclusive)).await.expect("free")
     else {
         panic!("free")
     };
@@ -282,14 +291,15 @@ async fn queue_order_survives_kill() {
     let (_folder, data) = data_folder();
     let mut server = Server::start(&data);
     let waiters = [
-        ("ben", Mode::Exclusive, false),
-        ("cem", Mode::Shared, true),
-        ("dee", Mode::Shared, false),
-        ("eve", Mode::Exclusive, true),
-        ("fay", Mode::Exclusive, false),
+        ("ben", LockMode::Exclusive, false),
+        ("cem", LockMode::Shared, true),
+        ("dee", LockMode::Shared, false),
+        ("eve", LockMode::Exclusive, true),
+        ("fay", LockMode::Exclusive, false),
     ];
     let client = server.client();
-    let Acquired::Granted(first) = client.acquire(&request("ann", Mode::Exclusive)).await.expect("free")
+    let AcquireOutcome::Granted(first) =
+        client.acquire_locks(&request("ann", LockMode::Exclusive)).await.expect("free")
     else {
         panic!("not granted")
     };
@@ -297,7 +307,7 @@ async fn queue_order_survives_kill() {
     let mut tickets = Vec::new();
     for (index, (who, mode, ticket)) in waiters.into_iter().enumerate() {
         let request = AcquireRequest { queue: ticket, ..request(who, mode) };
-        if let (true, Acquired::Ticket(ticket)) =
+        if let (true, AcquireOutcome::Queued(ticket)) =
             (ticket, send(&client, &request, &mut open_requests, ticket).await)
         {
             tickets.push((who, ticket.ticket));
@@ -325,20 +335,20 @@ async fn queue_order_survives_kill() {
     while order.len() < waiters.len() {
         for (agent, grant) in holders.drain(..).zip(grants.drain(..)) {
             let request =
-                HoldRequest { agent_id: Some(agent), holder_id: None, locks: vec![held_lock(&grant)] };
-            client.release(&request).await.expect("held");
+                HeldLocksRequest { agent_id: Some(agent), holder_id: None, locks: vec![held_lock(&grant)] };
+            client.release_locks(&request).await.expect("held");
         }
         let now_held = client.lock("resource:db:p").await.expect("answers").holders;
         for holder in &now_held {
             let granted = match tickets.iter().find(|(who, _)| *who == holder.agent_id) {
-                Some((_, ticket)) => client.claim(ticket).await.expect("ready").grants,
+                Some((_, ticket)) => client.claim_ticket(ticket).await.expect("ready").grants,
                 None => {
                     let ended = timeout(TIMEOUT, open_requests.join_next()).await.expect("granted in time");
                     let (who, granted) = ended.expect("a request is open").expect("ran");
                     assert_eq!(who, holder.agent_id);
                     match granted.expect("granted") {
-                        Acquired::Granted(grants) => grants.grants,
-                        Acquired::Ticket(_) => panic!("unexpected ticket"),
+                        AcquireOutcome::Granted(grants) => grants.grants,
+                        AcquireOutcome::Queued(_) => panic!("unexpected ticket"),
                     }
                 }
             };
@@ -351,7 +361,7 @@ async fn queue_order_survives_kill() {
     assert_eq!(order, ["ben", "cem", "dee", "eve", "fay"]);
 }
 
-type Completed = (String, Result<Acquired, Error>);
+type Completed = (String, Result<AcquireOutcome, Error>);
 
 /// Sends the request: with `at_once` it returns the ticket, otherwise the request keeps waiting in a task of its own.
 async fn send(
@@ -359,14 +369,14 @@ async fn send(
     request: &AcquireRequest,
     open_requests: &mut JoinSet<Completed>,
     at_once: bool,
-) -> Acquired {
+) -> AcquireOutcome {
     if at_once {
-        return client.acquire(request).await.expect("queued");
+        return client.acquire_locks(request).await.expect("queued");
     }
     let (client, request) = (client.clone(), request.clone());
     let who = request.agent_id.clone().unwrap_or_default();
-    open_requests.spawn(async move { (who, client.acquire(&request).await) });
-    Acquired::Granted(ade_client::wire::Grants { grants: Vec::new() })
+    open_requests.spawn(async move { (who, client.acquire_locks(&request).await) });
+    AcquireOutcome::Granted(ade_client::wire::Grants { grants: Vec::new() })
 }
 
 async fn wait_for_queue(client: &Client, length: usize) {

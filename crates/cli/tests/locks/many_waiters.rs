@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use ade_client::wire::{AcquireRequest, Grant, HeldLock, HoldRequest, LockAsk, Mode};
-use ade_client::{Acquired, Client};
-use ade_testkit::Ade;
-use ade_testkit::ade::Setup;
+use ade_client::wire::{AcquireRequest, Grant, HeldLocksRequest, LockMode, LockSpec, LockToken};
+use ade_client::{AcquireOutcome, Client};
+use ade_testkit::AdeServer;
+use ade_testkit::server::ServerBuilder;
 use ade_testkit::wait::until;
 use tokio::task::JoinHandle;
 
@@ -23,18 +23,18 @@ const EXCLUSIVE_WEIGHT: i64 = 1_000;
 /// Weight of the current holders: 1 for a shared one, `EXCLUSIVE_WEIGHT` for an exclusive one.
 type HeldWeight = Arc<AtomicI64>;
 
-fn mode(n: usize) -> Mode {
+fn mode(n: usize) -> LockMode {
     // Runs of shared waiters of different lengths between exclusive ones.
-    if n.is_multiple_of(7) || n.is_multiple_of(5) { Mode::Exclusive } else { Mode::Shared }
+    if n.is_multiple_of(7) || n.is_multiple_of(5) { LockMode::Exclusive } else { LockMode::Shared }
 }
 
 fn holder(n: usize) -> String {
     format!("waiter {n}")
 }
 
-fn request(agent: &str, holder: &str, mode: Mode, wait: Duration) -> AcquireRequest {
+fn request(agent: &str, holder: &str, mode: LockMode, wait: Duration) -> AcquireRequest {
     AcquireRequest {
-        locks: vec![LockAsk { lock: LOCK.to_owned(), mode: Some(mode) }],
+        locks: vec![LockSpec { lock: LOCK.to_owned(), mode: Some(mode) }],
         agent_id: Some(agent.to_owned()),
         holder_id: Some(holder.to_owned()),
         ttl_seconds: Some(300.0),
@@ -44,16 +44,17 @@ fn request(agent: &str, holder: &str, mode: Mode, wait: Duration) -> AcquireRequ
 }
 
 async fn acquire(client: &Client, request: &AcquireRequest) -> Grant {
-    match client.acquire(request).await.expect("granted") {
-        Acquired::Granted(grants) => grants.grants.into_iter().next().expect("a grant"),
-        Acquired::Ticket(ticket) => panic!("unexpected ticket {ticket:?}"),
+    match client.acquire_locks(request).await.expect("granted") {
+        AcquireOutcome::Granted(grants) => grants.grants.into_iter().next().expect("a grant"),
+        AcquireOutcome::Queued(ticket) => panic!("unexpected ticket {ticket:?}"),
     }
 }
 
 async fn release(client: &Client, agent: &str, holder: &str, grant: &Grant) {
-    let locks = vec![HeldLock { lock: LOCK.to_owned(), fencing_token: grant.fencing_token }];
-    let request = HoldRequest { agent_id: Some(agent.to_owned()), holder_id: Some(holder.to_owned()), locks };
-    client.release(&request).await.expect("released");
+    let locks = vec![LockToken { lock: LOCK.to_owned(), fencing_token: grant.fencing_token }];
+    let request =
+        HeldLocksRequest { agent_id: Some(agent.to_owned()), holder_id: Some(holder.to_owned()), locks };
+    client.release_locks(&request).await.expect("released");
 }
 
 /// Waits for the lock, checks that no conflicting holder exists, and releases it at once.
@@ -61,7 +62,7 @@ async fn acquire_and_release(client: Client, n: usize, held_weight: HeldWeight) 
     let (agent, holder, mode) = (format!("agent {}", n % 5), holder(n), mode(n));
     let grant = acquire(&client, &request(&agent, &holder, mode, TIMEOUT * 2)).await;
     let (weight, max_others) =
-        if mode == Mode::Exclusive { (EXCLUSIVE_WEIGHT, 0) } else { (1, EXCLUSIVE_WEIGHT - 1) };
+        if mode == LockMode::Exclusive { (EXCLUSIVE_WEIGHT, 0) } else { (1, EXCLUSIVE_WEIGHT - 1) };
     let others = held_weight.fetch_add(weight, Ordering::SeqCst);
     assert!(others <= max_others, "{holder} was granted beside holders of weight {others}");
     held_weight.fetch_sub(weight, Ordering::SeqCst);
@@ -83,10 +84,11 @@ async fn wait_for_queue_length(client: &Client, length: usize, timeout: Duration
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grants_thousand_waiters_in_fifo_order() {
     // Every waiting request is an open socket: the server must raise a low soft limit of open files by itself.
-    let setup = Setup::new(env!("CARGO_BIN_EXE_ade")).config("[lock]\nmax_queue = 2000\n").open_files(256);
+    let setup =
+        ServerBuilder::new(env!("CARGO_BIN_EXE_ade")).config("[lock]\nmax_queue = 2000\n").open_files(256);
     let ade = setup.start().expect("starts");
     let client = ade.client().expect("a client");
-    let first = acquire(&client, &request("first", "first", Mode::Exclusive, Duration::ZERO)).await;
+    let first = acquire(&client, &request("first", "first", LockMode::Exclusive, Duration::ZERO)).await;
     let held_weight = HeldWeight::default();
     let mut waiters: Vec<JoinHandle<(String, u64)>> = Vec::new();
     for n in 0..WAITERS {
@@ -141,12 +143,12 @@ async fn grants_thousand_waiters_in_fifo_order() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shared_requests_do_not_starve_exclusive_waiter() {
-    let ade = Ade::start(env!("CARGO_BIN_EXE_ade")).expect("starts");
+    let ade = AdeServer::start(env!("CARGO_BIN_EXE_ade")).expect("starts");
     let client = ade.client().expect("a client");
-    let first = acquire(&client, &request("r", "r0", Mode::Shared, Duration::ZERO)).await;
+    let first = acquire(&client, &request("r", "r0", LockMode::Shared, Duration::ZERO)).await;
     let writer = tokio::spawn({
         let client = client.clone();
-        async move { acquire(&client, &request("w", "w", Mode::Exclusive, TIMEOUT)).await }
+        async move { acquire(&client, &request("w", "w", LockMode::Exclusive, TIMEOUT)).await }
     });
     wait_for_queue_length(&client, 1, TIMEOUT).await;
     // More shared requests arrive while the lock is shared; none of them overtakes the exclusive waiter.
@@ -154,7 +156,7 @@ async fn shared_requests_do_not_starve_exclusive_waiter() {
         .map(|n| {
             let client = client.clone();
             tokio::spawn(async move {
-                acquire(&client, &request("r", &format!("r{n}"), Mode::Shared, TIMEOUT)).await
+                acquire(&client, &request("r", &format!("r{n}"), LockMode::Shared, TIMEOUT)).await
             })
         })
         .collect();

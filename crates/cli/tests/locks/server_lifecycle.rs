@@ -5,13 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::server::{Server, TIMEOUT, data_folder, serve};
-use ade_client::wire::{AcquireRequest, Lock, LockAsk};
-use ade_client::{Acquired, Client};
+use ade_client::wire::{AcquireRequest, Lock, LockSpec};
+use ade_client::{AcquireOutcome, Client};
 use rustix::process::{Resource, Rlimit, Signal, prlimit};
 
 fn request(agent: &str, locks: &[&str]) -> AcquireRequest {
     AcquireRequest {
-        locks: locks.iter().map(|lock| LockAsk { lock: (*lock).to_owned(), mode: None }).collect(),
+        locks: locks.iter().map(|lock| LockSpec { lock: (*lock).to_owned(), mode: None }).collect(),
         agent_id: Some(agent.to_owned()),
         ttl_seconds: Some(300.0),
         request_id: Some(format!("of-{agent}-for-{}", locks.join("+"))),
@@ -36,15 +36,15 @@ async fn sigterm_notifies_waiters_and_keeps_all_state() {
     let mut server = Server::start(&data);
     let client = server.client();
     let many = ["task:1", "resource:db:p", "resource:db:q"];
-    client.acquire(&request("ann", &many)).await.expect("granted");
+    client.acquire_locks(&request("ann", &many)).await.expect("granted");
     let ticket = AcquireRequest { queue: true, wait_seconds: Some(300.0), ..request("ben", &["task:1"]) };
-    let Acquired::Ticket(ticket) = client.acquire(&ticket).await.expect("queued") else {
+    let AcquireOutcome::Queued(ticket) = client.acquire_locks(&ticket).await.expect("queued") else {
         panic!("not a ticket")
     };
     let open = AcquireRequest { wait_seconds: Some(300.0), ..request("cem", &["task:1"]) };
     let waiting = tokio::spawn({
         let (client, open) = (client.clone(), open.clone());
-        async move { client.acquire(&open).await }
+        async move { client.acquire_locks(&open).await }
     });
     let queued = async { while lock(&client, "task:1").await.queue.len() < 2 {} };
     tokio::time::timeout(TIMEOUT, queued).await.expect("both wait");
@@ -59,8 +59,8 @@ async fn sigterm_notifies_waiters_and_keeps_all_state() {
     let client = server.client();
     assert_eq!((lock(&client, "task:1").await.holders, lock(&client, "resource:db:q").await), before);
     assert_eq!(client.ticket(&ticket.ticket).await.expect("still there").position, Some(1));
-    let again = client.acquire(&request("ann", &many)).await.expect("retry of the same request");
-    let Acquired::Granted(again) = again else { panic!("not granted") };
+    let again = client.acquire_locks(&request("ann", &many)).await.expect("retry of the same request");
+    let AcquireOutcome::Granted(again) = again else { panic!("not granted") };
     assert_eq!(
         again.grants.first().map(|grant| grant.fencing_token),
         before.0.first().map(|holder| holder.fencing_token)
@@ -75,7 +75,7 @@ async fn rejects_second_server_on_same_data_folder() {
     assert_eq!(code, 5, "{error}");
     assert!(error.contains("is used by another ade process"), "{error}");
     assert!(error.contains("stop it, or choose another folder with --data"), "what to do next: {error}");
-    server.client().acquire(&request("ann", &["task:1"])).await.expect("the first server still works");
+    server.client().acquire_locks(&request("ann", &["task:1"])).await.expect("the first server still works");
     server.kill();
     let server = Server::start(&data);
     assert_eq!(lock(&server.client(), "task:1").await.holders.len(), 1, "the folder is free after a kill");
@@ -86,7 +86,7 @@ async fn refuses_to_start_on_corrupt_journal() {
     let (_folder, data) = data_folder();
     let server = Server::start(&data);
     for n in 0..5 {
-        server.client().acquire(&request("ann", &[&format!("task:{n}")])).await.expect("granted");
+        server.client().acquire_locks(&request("ann", &[&format!("task:{n}")])).await.expect("granted");
     }
     server.kill();
     let file = journal_segment(&data);
@@ -114,7 +114,7 @@ async fn full_disk_rejects_requests_and_loses_nothing() {
     let (_folder, data) = data_folder();
     let server = Server::start(&data);
     let client = server.client();
-    client.acquire(&request("ann", &["task:1"])).await.expect("granted");
+    client.acquire_locks(&request("ann", &["task:1"])).await.expect("granted");
     let before = lock(&client, "task:1").await;
     let limit = |to: Option<u64>| {
         let limit = Rlimit { current: to, maximum: None };
@@ -122,18 +122,18 @@ async fn full_disk_rejects_requests_and_loses_nothing() {
     };
     let size = fs::metadata(journal_segment(&data)).expect("there").len();
     limit(Some(size + 40));
-    let rejected = client.acquire(&request("ben", &["task:2"])).await.expect_err("the journal is full");
+    let rejected = client.acquire_locks(&request("ben", &["task:2"])).await.expect_err("the journal is full");
     assert_eq!(rejected.code(), Some("UNAVAILABLE"), "{rejected}");
     let rejected = client.lock("task:2").await.expect_err("the journal is full");
     assert_eq!(rejected.code(), Some("UNAVAILABLE"), "{rejected}");
     limit(None);
-    let granted = client.acquire(&request("ben", &["task:2"])).await.expect("the limit is lifted");
+    let granted = client.acquire_locks(&request("ben", &["task:2"])).await.expect("the limit is lifted");
     assert_eq!(lock(&client, "task:1").await, before);
-    let Acquired::Granted(granted) = granted else { panic!("not granted") };
+    let AcquireOutcome::Granted(granted) = granted else { panic!("not granted") };
 
     let size = fs::metadata(journal_segment(&data)).expect("there").len();
     limit(Some(size + 40));
-    client.acquire(&request("cem", &["task:3"])).await.expect_err("the journal is full");
+    client.acquire_locks(&request("cem", &["task:3"])).await.expect_err("the journal is full");
     server.kill();
     let server = Server::start(&data);
     let client = server.client();
@@ -143,7 +143,7 @@ async fn full_disk_rejects_requests_and_loses_nothing() {
         holders.first().map(|holder| holder.fencing_token),
         granted.grants.first().map(|g| g.fencing_token)
     );
-    client.acquire(&request("cem", &["task:3"])).await.expect("retry of the rejected request");
+    client.acquire_locks(&request("cem", &["task:3"])).await.expect("retry of the rejected request");
 }
 
 #[test]

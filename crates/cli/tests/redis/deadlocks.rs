@@ -9,8 +9,8 @@ use crate::servers::{
     RedisBackend, ServerGroup, TIMEOUT, acquire, heartbeat, held_locks, release, request, setup, take,
     wait_for, wait_until_queued,
 };
-use ade_client::wire::{AcquireRequest, CycleEdge, Grant, HoldRequest, Mode, Ticket, TicketStatus};
-use ade_client::{Acquired, Client, Error};
+use ade_client::wire::{AcquireRequest, CycleEdge, Grant, HeldLocksRequest, LockMode, Ticket, TicketStatus};
+use ade_client::{AcquireOutcome, Client, Error};
 use ade_testkit::wait::{eventually, until};
 use ade_testkit::{SeededRng, effort};
 use tokio::task::JoinHandle;
@@ -34,7 +34,7 @@ fn lock(cycle: usize, n: usize) -> String {
 fn cycle_from(error: &Error, start: &str) -> Vec<(String, String)> {
     let Error::Problem(problem) = error else { panic!("{error} is not a problem") };
     assert_eq!((problem.status, problem.code.as_str()), (423, "DEADLOCK_DETECTED"), "{problem:?}");
-    let edges: Vec<CycleEdge> = problem.fact("cycle").expect("a cycle");
+    let edges: Vec<CycleEdge> = problem.extension("cycle").expect("a cycle");
     let mut cycle: Vec<_> = edges.into_iter().map(|edge| (edge.agent_id, edge.waits_for)).collect();
     let index = cycle.iter().position(|(agent, _)| agent == start).expect("part of the cycle");
     cycle.rotate_left(index);
@@ -50,13 +50,13 @@ fn expected_cycle(cycle: usize, n: usize) -> Vec<(String, String)> {
 async fn check_cycle(group: &ServerGroup, cycle: usize, n: usize, closer: usize) {
     let mut grants: Vec<Grant> = Vec::new();
     for i in 0..n {
-        grants.push(take(group.client(i), &agent(cycle, i), &lock(cycle, i), Mode::Exclusive).await);
+        grants.push(take(group.client(i), &agent(cycle, i), &lock(cycle, i), LockMode::Exclusive).await);
     }
     let youngest = n - 1;
     let mut waits: Vec<Option<JoinHandle<_>>> = (0..n).map(|_| None).collect();
     for i in (0..n).filter(|i| *i != closer).chain([closer]) {
         let next = lock(cycle, (i + 1) % n);
-        waits[i] = Some(wait_for(group.client(i + 1), &agent(cycle, i), &next, Mode::Exclusive));
+        waits[i] = Some(wait_for(group.client(i + 1), &agent(cycle, i), &next, LockMode::Exclusive));
         if i != closer {
             wait_until_queued(group.client(i), &next, &[&agent(cycle, i)]).await;
         }
@@ -87,7 +87,7 @@ async fn check_cycle(group: &ServerGroup, cycle: usize, n: usize, closer: usize)
         release(group.client(i + 1), &agent(cycle, i), &grant).await;
     }
     for client in &group.clients {
-        assert!(client.graph().await.expect("shown").waits.is_empty());
+        assert!(client.wait_graph().await.expect("shown").waits.is_empty());
     }
     let observe = || match group.lines_with("lock.deadlock").len() {
         lines if lines == cycle + 1 => Ok(()),
@@ -152,7 +152,7 @@ async fn run_ordered_agent(
                 continue;
             }
             let client = &clients[pick(clients.len())];
-            let mode = if pick(2) == 0 { Mode::Shared } else { Mode::Exclusive };
+            let mode = if pick(2) == 0 { LockMode::Shared } else { LockMode::Exclusive };
             let wait = [0.0, 0.05, 0.3, 5.0][pick(4)];
             let request = AcquireRequest {
                 holder_id: holder_id.clone(),
@@ -188,7 +188,10 @@ async fn run_ordered_agent(
         for grant in grants {
             let client = &clients[pick(clients.len())];
             let (agent_id, holder_id) = (Some(agent.clone()), holder_id.clone());
-            match client.release(&HoldRequest { agent_id, holder_id, locks: held_locks(&grant) }).await {
+            match client
+                .release_locks(&HeldLocksRequest { agent_id, holder_id, locks: held_locks(&grant) })
+                .await
+            {
                 Err(error) if error.code() != Some("LOCK_LOST") => return Err(error),
                 _ => {}
             }
@@ -245,10 +248,10 @@ async fn never_aborts_agents_that_lock_in_order_on_cluster() {
 }
 
 async fn queue(client: &Client, agent: &str, lock: &str) -> Ticket {
-    let request = AcquireRequest { queue: true, ..request(agent, lock, Mode::Exclusive, 200.0) };
-    match client.acquire(&request).await.expect("queued") {
-        Acquired::Ticket(ticket) => ticket,
-        Acquired::Granted(grants) => panic!("{grants:?}"),
+    let request = AcquireRequest { queue: true, ..request(agent, lock, LockMode::Exclusive, 200.0) };
+    match client.acquire_locks(&request).await.expect("queued") {
+        AcquireOutcome::Queued(ticket) => ticket,
+        AcquireOutcome::Granted(grants) => panic!("{grants:?}"),
     }
 }
 
@@ -271,25 +274,25 @@ fn search_markers(redis: &RedisBackend) -> Vec<(String, i64)> {
 
 /// A cycle of tickets that was closed at a server without deadlock detection, which is then killed.
 async fn check_periodic_search(redis: RedisBackend) {
-    let without_detection = setup(&redis, "").variable("ADE_FEATURE_DEADLOCK_DETECTION", "false");
+    let without_detection = setup(&redis, "").env("ADE_FEATURE_DEADLOCK_DETECTION", "false");
     let with_detection = setup(&redis, "[log]\nformat = \"json\"\n");
     let group = ServerGroup::start_each(redis, vec![without_detection, with_detection]);
     let (killed_server, searching_server) = (group.client(0), group.client(1));
     let n = 3;
     let mut grants = Vec::new();
     for i in 0..n {
-        grants.push(take(killed_server, &agent(0, i), &lock(0, i), Mode::Exclusive).await);
+        grants.push(take(killed_server, &agent(0, i), &lock(0, i), LockMode::Exclusive).await);
     }
     // Each agent also waits for another lock, with another holder: the marker of an agent must cover all its waits.
-    take(killed_server, "bystander", "resource:aside:0", Mode::Exclusive).await;
+    take(killed_server, "bystander", "resource:aside:0", LockMode::Exclusive).await;
     let mut tickets = Vec::new();
     for i in 0..n {
         let aside = AcquireRequest {
             queue: true,
             holder_id: Some("aside".to_owned()),
-            ..request(&agent(0, i), "resource:aside:0", Mode::Exclusive, 200.0)
+            ..request(&agent(0, i), "resource:aside:0", LockMode::Exclusive, 200.0)
         };
-        killed_server.acquire(&aside).await.expect("queued");
+        killed_server.acquire_locks(&aside).await.expect("queued");
         tickets.push(queue(killed_server, &agent(0, i), &lock(0, (i + 1) % n)).await);
     }
     group.servers[0].kill().expect("killed");
@@ -318,7 +321,7 @@ async fn check_periodic_search(redis: RedisBackend) {
     assert!(!search_markers(&group.redis).is_empty(), "the search leaves its markers");
     let next = searching_server.ticket(&tickets[n - 2].ticket).await.expect("granted next");
     assert_eq!(next.status, TicketStatus::Ready);
-    group.servers[1].process().wait_for_lines("lock.deadlock", 1, TIMEOUT).expect("logged");
+    group.servers[1].process().wait_for_log_lines("lock.deadlock", 1, TIMEOUT).expect("logged");
     assert_eq!(group.lines_with("lock.deadlock").len(), 1, "logged once");
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ade_client::wire::Lock;
 use ade_testkit::wait::eventually;
-use ade_testkit::{Ade, SeededRng, ade, effort};
+use ade_testkit::{AdeServer, SeededRng, effort, server};
 use counter::Counter;
 use deployment::Deployment;
 use worker::{RecordedGrant, Worker, WorkerConfig, WorkerLog, run_worker};
@@ -48,7 +48,7 @@ struct FaultCampaign {
     lock: String,
     // Field order is drop order: workers, servers, Redis.
     workers: Vec<Worker>,
-    servers: Vec<Ade>,
+    servers: Vec<AdeServer>,
     redis: Deployment,
     counter: Counter,
     _folder: tempfile::TempDir,
@@ -59,7 +59,8 @@ impl FaultCampaign {
     fn start(name: &'static str, redis: Deployment) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let server = || {
-            let setup = ade::Setup::new(env!("CARGO_BIN_EXE_ade")).argument("--redis").argument(&redis.url());
+            let setup =
+                server::ServerBuilder::new(env!("CARGO_BIN_EXE_ade")).arg("--redis").arg(&redis.url());
             setup.start().expect("starts")
         };
         let servers = vec![server(), server()];
@@ -71,7 +72,7 @@ impl FaultCampaign {
                 seed,
                 lock: lock.clone(),
                 folder: folder.path().to_owned(),
-                servers: servers.iter().map(Ade::url).collect(),
+                servers: servers.iter().map(AdeServer::url).collect(),
             };
             config.start("fault_injection::worker_entry_point")
         };
@@ -124,7 +125,7 @@ impl FaultCampaign {
     /// No server has panicked and no worker has exited.
     fn check_processes(&mut self) {
         for server in &self.servers {
-            let panics = server.process().lines_with("panicked");
+            let panics = server.process().log_lines_with("panicked");
             assert!(panics.is_empty(), "{panics:?}\n{}", self.logs());
         }
         let all_running = self.workers.iter_mut().all(Worker::is_running);
@@ -132,8 +133,8 @@ impl FaultCampaign {
     }
 
     fn logs(&self) -> String {
-        let log = |server: &Ade| {
-            let lines = server.process().lines_with("");
+        let log = |server: &AdeServer| {
+            let lines = server.process().log_lines_with("");
             let last = lines.len().saturating_sub(60);
             lines.into_iter().skip(last).collect::<Vec<_>>().join("\n")
         };

@@ -11,11 +11,11 @@ use crate::servers::{
     RedisBackend, ServerGroup, TIMEOUT, acquire, heartbeat, hold_request, release, request, wait_for_lock,
     wait_until_queued,
 };
-use ade_client::wire::{AcquireRequest, AgentRequest, Grant, Mode, Ticket, VerifyRequest};
-use ade_client::{Acquired, Client, Error};
+use ade_client::wire::{AcquireRequest, AgentRequest, Grant, LockMode, Ticket, VerifyTokenRequest};
+use ade_client::{AcquireOutcome, Client, Error};
 use ade_keyspace::{Layout, ade as keys};
-use ade_testkit::Office;
-use ade_testkit::api::Api;
+use ade_testkit::AdminClient;
+use ade_testkit::api::ApiClient;
 use ade_testkit::effort;
 use ade_testkit::wait::eventually;
 use serde_json::json;
@@ -42,7 +42,7 @@ const REMAINING: [&str; 12] = [
     "events.stream",
 ];
 
-fn lease_request(agent: &str, lock: &str, mode: Mode, wait: f64) -> AcquireRequest {
+fn lease_request(agent: &str, lock: &str, mode: LockMode, wait: f64) -> AcquireRequest {
     AcquireRequest {
         ttl_seconds: Some(TTL),
         purpose: Some("to see".to_owned()),
@@ -50,28 +50,28 @@ fn lease_request(agent: &str, lock: &str, mode: Mode, wait: f64) -> AcquireReque
     }
 }
 
-async fn take(client: &Client, agent: &str, lock: &str, mode: Mode) -> Grant {
+async fn take(client: &Client, agent: &str, lock: &str, mode: LockMode) -> Grant {
     acquire(client, &lease_request(agent, lock, mode, 0.0)).await.expect("free")
 }
 
-fn wait_for(client: &Client, agent: &str, lock: &str, mode: Mode) -> JoinHandle<Result<Grant, Error>> {
+fn wait_for(client: &Client, agent: &str, lock: &str, mode: LockMode) -> JoinHandle<Result<Grant, Error>> {
     let (client, request) = (client.clone(), lease_request(agent, lock, mode, 30.0));
     tokio::spawn(async move { acquire(&client, &request).await })
 }
 
-async fn queue(client: &Client, agent: &str, lock: &str, mode: Mode) -> Result<Ticket, Error> {
+async fn queue(client: &Client, agent: &str, lock: &str, mode: LockMode) -> Result<Ticket, Error> {
     let request_id = Some(format!("{agent} for {lock}"));
     match client
-        .acquire(&AcquireRequest { queue: true, request_id, ..lease_request(agent, lock, mode, 30.0) })
+        .acquire_locks(&AcquireRequest { queue: true, request_id, ..lease_request(agent, lock, mode, 30.0) })
         .await?
     {
-        Acquired::Ticket(ticket) => Ok(ticket),
-        Acquired::Granted(grants) => panic!("{grants:?}"),
+        AcquireOutcome::Queued(ticket) => Ok(ticket),
+        AcquireOutcome::Granted(grants) => panic!("{grants:?}"),
     }
 }
 
 async fn claim(client: &Client, ticket: &Ticket) -> Grant {
-    client.claim(&ticket.ticket).await.expect("claimed").grants.into_iter().next().expect("a grant")
+    client.claim_ticket(&ticket.ticket).await.expect("claimed").grants.into_iter().next().expect("a grant")
 }
 
 /// One round of all commands, with agents and locks of its own. Its agents are deregistered at the end.
@@ -97,19 +97,19 @@ impl Round<'_> {
             &self.group.redis,
             keys::lock::task_channel(&id).in_layout(layout).as_str(),
         );
-        let grant = take(client_a, &ann, &lock, Mode::Exclusive).await;
+        let grant = take(client_a, &ann, &lock, LockMode::Exclusive).await;
         self.inspector.check_all();
         heartbeat(client_b, &ann, &grant).await.expect("renewed");
-        let token = VerifyRequest { lock: lock.clone(), fencing_token: grant.fencing_token };
-        assert!(client_a.verify(&token).await.expect("verified").valid);
-        let ticket = queue(client_a, &ben, &lock, Mode::Exclusive).await.expect("queued");
-        let open = wait_for(client_b, &cem, &lock, Mode::Exclusive);
+        let token = VerifyTokenRequest { lock: lock.clone(), fencing_token: grant.fencing_token };
+        assert!(client_a.verify_token(&token).await.expect("verified").valid);
+        let ticket = queue(client_a, &ben, &lock, LockMode::Exclusive).await.expect("queued");
+        let open = wait_for(client_b, &cem, &lock, LockMode::Exclusive);
         wait_until_queued(client_a, &lock, &[&ben, &cem]).await;
-        let third = queue(client_b, &self.name("dee"), &lock, Mode::Exclusive).await.expect("queued");
-        let full = queue(client_a, &self.name("eve"), &lock, Mode::Exclusive).await.expect_err("full");
+        let third = queue(client_b, &self.name("dee"), &lock, LockMode::Exclusive).await.expect("queued");
+        let full = queue(client_a, &self.name("eve"), &lock, LockMode::Exclusive).await.expect_err("full");
         assert_eq!(full.code(), Some("QUEUE_FULL"), "{full}");
         self.inspector.check_all();
-        client_a.cancel(&third.ticket).await.expect("cancelled");
+        client_a.cancel_ticket(&third.ticket).await.expect("cancelled");
         release(client_b, &ann, &grant).await;
         self.inspector.check_all();
         let claimed = claim(client_b, &ticket).await;
@@ -120,7 +120,7 @@ impl Round<'_> {
         release(client_a, &cem, &last).await;
         // This lease is not renewed.
         let brief =
-            AcquireRequest { ttl_seconds: Some(1.0), ..lease_request(&ann, &lock, Mode::Exclusive, 0.0) };
+            AcquireRequest { ttl_seconds: Some(1.0), ..lease_request(&ann, &lock, LockMode::Exclusive, 0.0) };
         acquire(client_b, &brief).await.expect("free");
         for message in [
             format!("acquired:{ann}"),
@@ -142,10 +142,10 @@ impl Round<'_> {
         let (client_a, client_b) = (self.group.client(0), self.group.client(1));
         let [ann, ben, cem, greedy] = ["ann", "ben", "cem", "greedy"].map(|who| self.name(who));
         let lock = format!("resource:db:{}", self.name("r"));
-        let grant_of_ann = take(client_a, &ann, &lock, Mode::Shared).await;
-        let grant_of_ben = take(client_b, &ben, &lock, Mode::Shared).await;
+        let grant_of_ann = take(client_a, &ann, &lock, LockMode::Shared).await;
+        let grant_of_ben = take(client_b, &ben, &lock, LockMode::Shared).await;
         self.inspector.check_all();
-        let upgrade = queue(client_b, &ben, &lock, Mode::Exclusive).await.expect("queued");
+        let upgrade = queue(client_b, &ben, &lock, LockMode::Exclusive).await.expect("queued");
         self.inspector.check_all();
         release(client_a, &ann, &grant_of_ann).await;
         // Promoted but not claimed yet: the shared grant still exists as well.
@@ -153,24 +153,25 @@ impl Round<'_> {
         let exclusive = claim(client_a, &upgrade).await;
         assert!(exclusive.fencing_token > grant_of_ben.fencing_token);
         self.inspector.check_all();
-        client_b.downgrade(&hold_request(&ben, &exclusive)).await.expect("downgraded");
+        client_b.downgrade_locks(&hold_request(&ben, &exclusive)).await.expect("downgraded");
         self.inspector.check_all();
         let mut tickets = Vec::new();
         for n in 0..3 {
-            tickets
-                .push(queue(client_a, &format!("{cem}-{n}"), &lock, Mode::Exclusive).await.expect("queued"));
+            tickets.push(
+                queue(client_a, &format!("{cem}-{n}"), &lock, LockMode::Exclusive).await.expect("queued"),
+            );
         }
-        let full = queue(client_a, &cem, &lock, Mode::Exclusive).await.expect_err("full");
+        let full = queue(client_a, &cem, &lock, LockMode::Exclusive).await.expect_err("full");
         assert_eq!(full.code(), Some("QUEUE_FULL"), "{full}");
         let open =
-            acquire(client_b, &lease_request(&cem, &lock, Mode::Exclusive, 1.0)).await.expect_err("full");
+            acquire(client_b, &lease_request(&cem, &lock, LockMode::Exclusive, 1.0)).await.expect_err("full");
         assert_eq!(open.code(), Some("QUEUE_FULL"), "{open}");
         self.inspector.check_all();
         for ticket in tickets {
-            client_b.cancel(&ticket.ticket).await.expect("cancelled");
+            client_b.cancel_ticket(&ticket.ticket).await.expect("cancelled");
         }
         let rejection = loop {
-            let error = acquire(client_a, &lease_request(&greedy, &lock, Mode::Exclusive, 0.0))
+            let error = acquire(client_a, &lease_request(&greedy, &lock, LockMode::Exclusive, 0.0))
                 .await
                 .expect_err("held");
             if error.code() != Some("LOCK_HELD") {
@@ -178,14 +179,14 @@ impl Round<'_> {
             }
         };
         assert_eq!(rejection.code(), Some("RATE_LIMITED"), "{rejection}");
-        let open = wait_for(client_a, &cem, &lock, Mode::Exclusive);
+        let open = wait_for(client_a, &cem, &lock, LockMode::Exclusive);
         wait_until_queued(client_b, &lock, &[&cem]).await;
         self.inspector.check_all();
         client_a.break_lock(&lock, "to see").await.expect("broken");
         release(client_b, &cem, &open.await.expect("runs").expect("granted")).await;
         // A long name is replaced by a digest in the key.
         let long = format!("resource:db:{}{}", "x".repeat(300), self.number);
-        let grant = take(client_a, &ann, &long, Mode::Exclusive).await;
+        let grant = take(client_a, &ann, &long, LockMode::Exclusive).await;
         self.inspector.check_all();
         release(client_b, &ann, &grant).await;
     }
@@ -195,12 +196,12 @@ impl Round<'_> {
         let (client_a, client_b) = (self.group.client(0), self.group.client(1));
         let [ann, ben, cem] = ["ann", "ben", "cem"].map(|who| self.name(who));
         let (x, y) = (format!("task:{}", self.name("x")), format!("resource:db:{}", self.name("y")));
-        let grant_of_ann = take(client_a, &ann, &x, Mode::Exclusive).await;
-        let grant_of_ben = take(client_b, &ben, &y, Mode::Exclusive).await;
-        let waiting = wait_for(client_a, &ann, &y, Mode::Exclusive);
+        let grant_of_ann = take(client_a, &ann, &x, LockMode::Exclusive).await;
+        let grant_of_ben = take(client_b, &ben, &y, LockMode::Exclusive).await;
+        let waiting = wait_for(client_a, &ann, &y, LockMode::Exclusive);
         wait_until_queued(client_b, &y, &[&ann]).await;
         // A waiter behind a waiter: the periodic search visits them.
-        let open = wait_for(client_b, &cem, &x, Mode::Exclusive);
+        let open = wait_for(client_b, &cem, &x, LockMode::Exclusive);
         wait_until_queued(client_a, &x, &[&cem]).await;
         let started = Instant::now();
         let mut next_heartbeat = Duration::ZERO;
@@ -212,8 +213,9 @@ impl Round<'_> {
             }
         }
         self.inspector.wait_for_entry("lock.deadlock_check");
-        let error =
-            acquire(client_b, &lease_request(&ben, &x, Mode::Exclusive, 30.0)).await.expect_err("a cycle");
+        let error = acquire(client_b, &lease_request(&ben, &x, LockMode::Exclusive, 30.0))
+            .await
+            .expect_err("a cycle");
         assert_eq!(error.code(), Some("DEADLOCK_DETECTED"), "{error}");
         self.inspector.check_all();
         let second_of_ann = waiting.await.expect("runs").expect("granted");
@@ -229,36 +231,39 @@ impl Round<'_> {
     }
 
     /// An agent with capacity for one task takes one, and a second task waits.
-    async fn use_agent_capacity(&mut self, api: &Api) {
-        let office = Office { admin: api.clone() };
+    async fn use_agent_capacity(&mut self, api: &ApiClient) {
+        let office = AdminClient { api: api.clone() };
         let (sponsor, agent, task_type) = (self.name("pat"), self.name("bot"), self.name("type"));
-        let pat = office.person(&sponsor, &["author"]).await;
-        let bot = office.agent(&agent, &pat).await;
-        let _ = api.patch(&format!("/agents/{agent}"), &json!({ "max_tasks": 1 })).await.expect(200);
+        let pat = office.create_user(&sponsor, &["author"]).await;
+        let bot = office.create_agent(&agent, &pat).await;
+        let _ = api.patch(&format!("/agents/{agent}"), &json!({ "max_tasks": 1 })).await.expect_status(200);
         let auto = json!({ "risk_below": 101 });
-        office.policy(json!({ "name": task_type, "task_types": [task_type], "auto_approve_if": auto })).await;
+        office
+            .create_policy(json!({ "name": task_type, "task_types": [task_type], "auto_approve_if": auto }))
+            .await;
         for _ in 0..2 {
-            pat.submitted(
+            pat.create_submitted(
                 json!({ "type": task_type, "executor": "agent", "parameters": { "agent": agent } }),
             )
             .await;
         }
-        let claimed = bot.post("/tasks/claim", &json!({})).await.expect(200);
+        let claimed = bot.post("/tasks/claim", &json!({})).await.expect_status(200);
         self.inspector.check_all();
         assert_eq!(bot.post("/tasks/claim", &json!({})).await.status, 204, "its capacity is used");
         self.inspector.check_all();
         let task = claimed.get("task").and_then(|task| task.get("task_id")).and_then(|id| id.as_str());
         let report = json!({ "attempt": 1, "result": "success" });
-        let _ = bot.post(&format!("/tasks/{}/complete", task.expect("an id")), &report).await.expect(200);
+        let _ =
+            bot.post(&format!("/tasks/{}/complete", task.expect("an id")), &report).await.expect_status(200);
     }
 
     async fn run(&mut self) {
-        let api = Api::of(self.group.servers.first().expect("a server")).await;
+        let api = ApiClient::connect(self.group.servers.first().expect("a server")).await;
         for who in ["ann", "ben"] {
             let (agent_id, name) = (Some(self.name(who)), Some(who.to_owned()));
             self.group
                 .client(1)
-                .register(&AgentRequest { agent_id, name, ..AgentRequest::default() })
+                .register_agent(&AgentRequest { agent_id, name, ..AgentRequest::default() })
                 .await
                 .expect("new");
         }
@@ -267,7 +272,8 @@ impl Round<'_> {
         self.use_resource_lock().await;
         self.cause_deadlock().await;
         self.use_agent_capacity(&api).await;
-        let drained = api.call("POST", &format!("/agents/{}/drain", self.name("ann")), "").await.expect(200);
+        let drained =
+            api.request("POST", &format!("/agents/{}/drain", self.name("ann")), "").await.expect_status(200);
         assert_eq!(drained.get("status").and_then(serde_json::Value::as_str), Some("draining"));
         self.inspector.check_all();
         let agents = self.group.client(0).agents(&[("limit", "100")]).await.expect("listed").items;

@@ -9,8 +9,8 @@ use crate::servers::{
     RedisBackend, ServerGroup, TIMEOUT, acquire, heartbeat, hold_request, release, request, take, wait_for,
     wait_until_queued,
 };
-use ade_client::wire::{AcquireRequest, Grant, HoldRequest, Mode, TicketStatus, VerifyRequest};
-use ade_client::{Acquired, Client, Error};
+use ade_client::wire::{AcquireRequest, Grant, HeldLocksRequest, LockMode, TicketStatus, VerifyTokenRequest};
+use ade_client::{AcquireOutcome, Client, Error};
 use ade_testkit::wait::until;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -26,9 +26,9 @@ const MARGIN: Duration = Duration::from_millis(1_500);
 /// The same while a thousand open requests, three servers and other tests share two cores.
 const LOADED_MARGIN: Duration = Duration::from_secs(6);
 
-fn mode(n: usize) -> Mode {
+fn mode(n: usize) -> LockMode {
     // Runs of shared waiters of different lengths between exclusive ones.
-    if n.is_multiple_of(7) || n.is_multiple_of(5) { Mode::Exclusive } else { Mode::Shared }
+    if n.is_multiple_of(7) || n.is_multiple_of(5) { LockMode::Exclusive } else { LockMode::Shared }
 }
 
 fn agent(n: usize) -> String {
@@ -61,8 +61,8 @@ async fn acquire_and_release(client: Client, n: usize, pause: Arc<PausePoint>) -
         pause.reached.notify_one();
         pause.resume.notified().await;
     }
-    let held = HoldRequest { holder_id: Some(holder.clone()), ..hold_request(&agent, &grant) };
-    match client.release(&held).await {
+    let held = HeldLocksRequest { holder_id: Some(holder.clone()), ..hold_request(&agent, &grant) };
+    match client.release_locks(&held).await {
         // The release may succeed although the server is killed before it responds.
         Ok(_) | Err(Error::Unreachable { .. }) if n % 3 == 2 => {}
         released => drop(released.expect("released")),
@@ -85,7 +85,7 @@ async fn wait_for_queue_length(client: &Client, length: usize, timeout: Duration
 /// Many waiters at three servers; one server is killed when half of them have been granted.
 async fn check_many_waiters(redis: RedisBackend, size: usize) {
     let group = ServerGroup::start(redis, 3, "[lock]\nmax_queue = 2000\n");
-    let first = take(group.client(0), "first", LOCK, Mode::Exclusive).await;
+    let first = take(group.client(0), "first", LOCK, LockMode::Exclusive).await;
     let pause = Arc::new(PausePoint::default());
     let mut waiters: Vec<JoinHandle<_>> = Vec::new();
     let started = Instant::now();
@@ -111,7 +111,7 @@ async fn check_many_waiters(redis: RedisBackend, size: usize) {
     // Pause an exclusive holder in the middle: all earlier waiters are done by then, and nobody else holds the lock.
     let uses_third_server = |who: &String| (0..size).find(|n| holder(*n) == *who).is_some_and(|n| n % 3 == 2);
     let is_exclusive =
-        |index: usize| shown.queue.get(index).is_some_and(|waiter| waiter.mode == Mode::Exclusive);
+        |index: usize| shown.queue.get(index).is_some_and(|waiter| waiter.mode == LockMode::Exclusive);
     let (middle, who) = listed
         .iter()
         .enumerate()
@@ -167,13 +167,13 @@ async fn grants_waiters_in_order_on_cluster_and_skips_killed_server() {
 async fn next_waiters_of_killed_server_delay_others_only_once() {
     let group = ServerGroup::start(RedisBackend::standalone(), 3, "");
     let lock = "task:next";
-    let first = take(group.client(0), "first", lock, Mode::Exclusive).await;
+    let first = take(group.client(0), "first", lock, LockMode::Exclusive).await;
     let mut waiting = Vec::new();
     let mut names = Vec::new();
     for n in 0..8 {
         // Four waiters at the third server, then four at the others.
         let server = if n < 4 { 2 } else { n % 2 };
-        waiting.push((agent(n), wait_for(group.client(server), &agent(n), lock, Mode::Exclusive)));
+        waiting.push((agent(n), wait_for(group.client(server), &agent(n), lock, LockMode::Exclusive)));
         names.push(agent(n));
         wait_until_queued(group.client(0), lock, &names.iter().map(String::as_str).collect::<Vec<_>>()).await;
     }
@@ -205,10 +205,10 @@ async fn next_waiters_of_killed_server_delay_others_only_once() {
 async fn exclusive_waiter_of_killed_server_does_not_block_shared_ones() {
     let group = ServerGroup::start(RedisBackend::standalone(), 3, "");
     let lock = "resource:shared:busy";
-    let first = take(group.client(0), "first", lock, Mode::Shared).await;
-    let writer = wait_for(group.client(2), "writer", lock, Mode::Exclusive);
+    let first = take(group.client(0), "first", lock, LockMode::Shared).await;
+    let writer = wait_for(group.client(2), "writer", lock, LockMode::Exclusive);
     wait_until_queued(group.client(0), lock, &["writer"]).await;
-    let reader = wait_for(group.client(1), "reader", lock, Mode::Shared);
+    let reader = wait_for(group.client(1), "reader", lock, LockMode::Shared);
     wait_until_queued(group.client(0), lock, &["writer", "reader"]).await;
     let killed = Instant::now();
     group.servers.get(2).expect("a third").kill().expect("killed");
@@ -216,7 +216,7 @@ async fn exclusive_waiter_of_killed_server_does_not_block_shared_ones() {
     while !reader.is_finished() && killed.elapsed() < TIMEOUT / 2 {
         // They wait only briefly, so that another one always follows.
         let late = agent(arrivals);
-        if let Ok(grant) = acquire(group.client(0), &request(&late, lock, Mode::Shared, 0.3)).await {
+        if let Ok(grant) = acquire(group.client(0), &request(&late, lock, LockMode::Shared, 0.3)).await {
             release(group.client(0), &late, &grant).await;
         }
         arrivals += 1;
@@ -237,14 +237,14 @@ async fn all_servers_see_same_lock() {
     let group = ServerGroup::start(RedisBackend::standalone(), 3, "");
     let (client_a, client_b, client_c) = (group.client(0), group.client(1), group.client(2));
     let lock = "resource:database:prod";
-    let grant = take(client_a, "ann", lock, Mode::Exclusive).await;
+    let grant = take(client_a, "ann", lock, LockMode::Exclusive).await;
     for client in &group.clients {
         let seen = client.lock(lock).await.expect("shown");
         let holder = seen.holders.first().expect("held");
         assert_eq!((holder.agent_id.as_str(), holder.fencing_token), ("ann", grant.fencing_token));
         let list = client.locks(&[]).await.expect("listed");
         assert_eq!(list.items.len(), 1);
-        let refused = acquire(client, &request("ben", lock, Mode::Shared, 0.0)).await.expect_err("held");
+        let refused = acquire(client, &request("ben", lock, LockMode::Shared, 0.0)).await.expect_err("held");
         assert_eq!(refused.code(), Some("LOCK_HELD"));
         assert!(client.agents(&[]).await.expect("listed").items.iter().any(|agent| agent.agent_id == "ann"));
         assert!(
@@ -257,23 +257,23 @@ async fn all_servers_see_same_lock() {
         Some(3),
         "one heartbeat through each server"
     );
-    let token = VerifyRequest { lock: lock.to_owned(), fencing_token: grant.fencing_token };
-    assert!(client_c.verify(&token).await.expect("verified").valid);
+    let token = VerifyTokenRequest { lock: lock.to_owned(), fencing_token: grant.fencing_token };
+    assert!(client_c.verify_token(&token).await.expect("verified").valid);
 
     // Broken through one server while another one has the waiter.
-    let ben = wait_for(client_b, "ben", lock, Mode::Shared);
+    let ben = wait_for(client_b, "ben", lock, LockMode::Shared);
     wait_until_queued(client_c, lock, &["ben"]).await;
     assert_eq!(client_c.break_lock(lock, "to see").await.expect("broken").holders.len(), 1);
     let shared = ben.await.expect("runs").expect("granted");
     assert!(shared.fencing_token > grant.fencing_token);
     assert_eq!(heartbeat(client_a, "ann", &grant).await.expect_err("lost").code(), Some("LOCK_LOST"));
-    assert_eq!(client_b.verify(&token).await.expect_err("lost").code(), Some("LOCK_LOST"));
+    assert_eq!(client_b.verify_token(&token).await.expect_err("lost").code(), Some("LOCK_LOST"));
 
     // Upgraded through one server, downgraded through another, released through the third.
-    let upgraded = take(client_a, "ben", lock, Mode::Exclusive).await;
+    let upgraded = take(client_a, "ben", lock, LockMode::Exclusive).await;
     assert!(upgraded.fencing_token > shared.fencing_token);
-    let down = client_b.downgrade(&hold_request("ben", &upgraded)).await.expect("downgraded");
-    assert_eq!(down.results.first().and_then(|result| result.mode), Some(Mode::Shared));
+    let down = client_b.downgrade_locks(&hold_request("ben", &upgraded)).await.expect("downgraded");
+    assert_eq!(down.results.first().and_then(|result| result.mode), Some(LockMode::Shared));
     release(client_c, "ben", &upgraded).await;
     for client in &group.clients {
         assert!(client.lock(lock).await.expect("shown").holders.is_empty());
@@ -286,13 +286,14 @@ async fn ticket_is_polled_and_claimed_through_other_servers() {
     let group = ServerGroup::start(RedisBackend::standalone(), 3, "");
     let (client_a, client_b, client_c) = (group.client(0), group.client(1), group.client(2));
     let lock = "task:ticket";
-    let grant = take(client_a, "ann", lock, Mode::Exclusive).await;
-    let queue = |agent: &str| AcquireRequest { queue: true, ..request(agent, lock, Mode::Exclusive, 60.0) };
+    let grant = take(client_a, "ann", lock, LockMode::Exclusive).await;
+    let queue =
+        |agent: &str| AcquireRequest { queue: true, ..request(agent, lock, LockMode::Exclusive, 60.0) };
     let mut tickets = Vec::new();
     for (client, agent) in [(client_a, "ben"), (client_b, "cem"), (client_c, "dee")] {
-        match client.acquire(&queue(agent)).await.expect("queued") {
-            Acquired::Ticket(ticket) => tickets.push(ticket),
-            Acquired::Granted(grants) => panic!("{grants:?}"),
+        match client.acquire_locks(&queue(agent)).await.expect("queued") {
+            AcquireOutcome::Queued(ticket) => tickets.push(ticket),
+            AcquireOutcome::Granted(grants) => panic!("{grants:?}"),
         }
     }
     let [ben, cem, dee] = tickets.as_slice() else { panic!("three tickets") };
@@ -300,7 +301,7 @@ async fn ticket_is_polled_and_claimed_through_other_servers() {
         let seen = client.ticket(&ticket.ticket).await.expect("known");
         assert_eq!((seen.status, seen.position), (TicketStatus::Waiting, Some(position)));
     }
-    client_b.cancel(&dee.ticket).await.expect("cancelled through another server");
+    client_b.cancel_ticket(&dee.ticket).await.expect("cancelled through another server");
     // A ticket survives the server that created it.
     group.servers.first().expect("a first").kill().expect("killed");
     release(client_b, "ann", &grant).await;
@@ -310,7 +311,7 @@ async fn ticket_is_polled_and_claimed_through_other_servers() {
     {
         let seen = poller.ticket(&ticket.ticket).await.expect("known");
         assert_eq!(seen.status, TicketStatus::Ready);
-        let claimed = claimer.claim(&ticket.ticket).await.expect("claimed");
+        let claimed = claimer.claim_ticket(&ticket.ticket).await.expect("claimed");
         assert_eq!(poller.ticket(&ticket.ticket).await.expect("known").status, TicketStatus::Granted);
         let grant = claimed.grants.first().expect("a grant").clone();
         assert!(grant.fencing_token > before);

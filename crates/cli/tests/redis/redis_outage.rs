@@ -7,10 +7,10 @@ use crate::servers::{
     RedisBackend, ServerGroup, TIMEOUT, acquire, heartbeat, release, request, take, wait_for, wait_for_lock,
     wait_until_queued,
 };
-use ade_client::wire::{AcquireRequest, Mode};
-use ade_client::{Acquired, Client, Error};
-use ade_testkit::ade::TOKEN;
-use ade_testkit::api::{Answer, Api};
+use ade_client::wire::{AcquireRequest, LockMode};
+use ade_client::{AcquireOutcome, Client, Error};
+use ade_testkit::api::{ApiClient, ApiResponse};
+use ade_testkit::server::BOOTSTRAP_TOKEN;
 use ade_testkit::wait::until;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -54,15 +54,15 @@ fn requests(openapi: &Value) -> Vec<(String, String, String)> {
     all
 }
 
-async fn send(api: &Api, (method, path, body): &(String, String, String)) -> Answer {
-    let authorization = format!("Bearer {TOKEN}");
+async fn send(api: &ApiClient, (method, path, body): &(String, String, String)) -> ApiResponse {
+    let authorization = format!("Bearer {BOOTSTRAP_TOKEN}");
     let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
-    api.send(method, path, &headers, body.clone()).await
+    api.send_raw(method, path, &headers, body.clone()).await
 }
 
 /// Sends all requests concurrently to a server without Redis.
-async fn check_all_unavailable(api: &Api) {
-    let requests = requests(api.description());
+async fn check_all_unavailable(api: &ApiClient) {
+    let requests = requests(api.openapi());
     assert!(requests.len() > 20, "the description lists all routes: {requests:?}");
     let mut sent = tokio::task::JoinSet::new();
     for request in requests {
@@ -88,9 +88,9 @@ async fn check_all_unavailable(api: &Api) {
     assert_eq!(served.iter().map(String::as_str).collect::<Vec<_>>(), INDEPENDENT_ROUTES);
 }
 
-async fn wait_until_ready(api: &Api) {
+async fn wait_until_ready(api: &ApiClient) {
     let observe = || async {
-        let response = api.send("GET", "/readyz", &[], "").await;
+        let response = api.send_raw("GET", "/readyz", &[], "").await;
         if response.status == 200 { Ok(()) } else { Err(response.text()) }
     };
     until("the server is ready", TIMEOUT, observe).await.expect("in time");
@@ -104,12 +104,12 @@ fn is_retryable(error: &Error) -> bool {
 async fn fails_fast_while_redis_hangs_and_then_resumes() {
     let group = ServerGroup::start(RedisBackend::standalone(), 2, "");
     let redis = group.redis.primaries().first().expect("a primary");
-    let grant = take(group.client(0), "ann", LOCK, Mode::Exclusive).await;
-    let waiter = wait_for(group.client(1), "ben", LOCK, Mode::Exclusive);
+    let grant = take(group.client(0), "ann", LOCK, LockMode::Exclusive).await;
+    let waiter = wait_for(group.client(1), "ben", LOCK, LockMode::Exclusive);
     wait_until_queued(group.client(0), LOCK, &["ben"]).await;
     let apis = [
-        Api::of(group.servers.first().expect("a server")).await,
-        Api::of(group.servers.get(1).expect("a second server")).await,
+        ApiClient::connect(group.servers.first().expect("a server")).await,
+        ApiClient::connect(group.servers.get(1).expect("a second server")).await,
     ];
 
     redis.process().signal(Signal::STOP).expect("stopped");
@@ -123,7 +123,7 @@ async fn fails_fast_while_redis_hangs_and_then_resumes() {
     }
     // Nothing is lost: the lease continues, and the waiter can retry.
     heartbeat(group.client(1), "ann", &grant).await.expect("still held");
-    let waiter = wait_for(group.client(1), "ben", LOCK, Mode::Exclusive);
+    let waiter = wait_for(group.client(1), "ben", LOCK, LockMode::Exclusive);
     wait_until_queued(group.client(0), LOCK, &["ben"]).await;
     release(group.client(0), "ann", &grant).await;
     assert!(waiter.await.expect("runs").expect("granted").fencing_token > grant.fencing_token);
@@ -133,15 +133,15 @@ async fn fails_fast_while_redis_hangs_and_then_resumes() {
 async fn holders_learn_of_loss_after_redis_restarts_empty() {
     let group = ServerGroup::start(RedisBackend::standalone(), 3, "");
     let redis = group.redis.primaries().first().expect("a primary");
-    let grant = take(group.client(0), "ann", LOCK, Mode::Exclusive).await;
+    let grant = take(group.client(0), "ann", LOCK, LockMode::Exclusive).await;
     let mut waiters = Vec::new();
     for n in 0..3 {
-        waiters.push((n, wait_for(group.client(n), &format!("waiter-{n}"), LOCK, Mode::Exclusive)));
+        waiters.push((n, wait_for(group.client(n), &format!("waiter-{n}"), LOCK, LockMode::Exclusive)));
     }
     wait_for_lock(group.client(0), LOCK, "three wait", TIMEOUT, |lock| lock.queue_length == 3).await;
     redis.process().kill().expect("killed");
     for server in &group.servers {
-        check_all_unavailable(&Api::of(server).await).await;
+        check_all_unavailable(&ApiClient::connect(server).await).await;
     }
     // Every waiter gets an error; none hangs.
     for (_, waiter) in waiters {
@@ -149,13 +149,13 @@ async fn holders_learn_of_loss_after_redis_restarts_empty() {
         let error = result.expect_err("unavailable");
         assert!(is_retryable(&error), "{error}");
     }
-    redis.process().begin().expect("starts");
+    redis.process().spawn().expect("starts");
     for server in &group.servers {
-        wait_until_ready(&Api::of(server).await).await;
+        wait_until_ready(&ApiClient::connect(server).await).await;
     }
     let lost = heartbeat(group.client(1), "ann", &grant).await.expect_err("lost");
     assert_eq!(lost.code(), Some("LOCK_LOST"), "{lost}");
-    let again = take(group.client(2), "ann", LOCK, Mode::Exclusive).await;
+    let again = take(group.client(2), "ann", LOCK, LockMode::Exclusive).await;
     assert!(again.fencing_token > grant.fencing_token, "tokens increase across a complete loss of data");
 }
 
@@ -168,21 +168,22 @@ fn flush_all(group: &ServerGroup) {
 }
 
 async fn acquire_and_release(client: Client, agent: String) -> u64 {
-    let grant =
-        acquire(&client, &request(&agent, LOCK, Mode::Exclusive, 60.0)).await.expect("granted eventually");
+    let grant = acquire(&client, &request(&agent, LOCK, LockMode::Exclusive, 60.0))
+        .await
+        .expect("granted eventually");
     release(&client, &agent, &grant).await;
     grant.fencing_token
 }
 
 async fn check_flush(redis: RedisBackend) {
     let group = ServerGroup::start(redis, 3, "");
-    let grant = take(group.client(0), "ann", LOCK, Mode::Exclusive).await;
+    let grant = take(group.client(0), "ann", LOCK, LockMode::Exclusive).await;
     let waiters: Vec<_> = (0..9)
         .map(|n| tokio::spawn(acquire_and_release(group.client(n).clone(), format!("waiter-{n}"))))
         .collect();
     wait_for_lock(group.client(0), LOCK, "nine wait", TIMEOUT, |lock| lock.queue_length == 9).await;
-    let ticket = AcquireRequest { queue: true, ..request("cem", LOCK, Mode::Exclusive, 60.0) };
-    let Acquired::Ticket(ticket) = group.client(1).acquire(&ticket).await.expect("queued") else {
+    let ticket = AcquireRequest { queue: true, ..request("cem", LOCK, LockMode::Exclusive, 60.0) };
+    let AcquireOutcome::Queued(ticket) = group.client(1).acquire_locks(&ticket).await.expect("queued") else {
         panic!("not a ticket")
     };
     flush_all(&group);

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use ade_testkit::ade::{Setup, TOKEN};
+use ade_testkit::server::{BOOTSTRAP_TOKEN, ServerBuilder};
 use ade_testkit::wait::eventually;
-use ade_testkit::{Ade, Api, Postgres, Redis};
+use ade_testkit::{AdeServer, ApiClient, Postgres, Redis};
 use serde_json::json;
 use sqlx::Connection;
 
@@ -17,17 +17,17 @@ const CHECKPOINT_EVERY_SECOND: &str = "[audit]\ncheckpoint_seconds = 1\n";
 
 /// A server with four audit entries, and direct access to its database.
 struct AuditLogFixture {
-    ade: Ade,
+    ade: AdeServer,
     postgres: Option<Postgres>,
     _redis: Option<Redis>,
     checkpoint: PathBuf,
 }
 
 impl AuditLogFixture {
-    async fn new(ade: Ade, postgres: Option<Postgres>, redis: Option<Redis>) -> Self {
-        let api = Api::of(&ade).await;
+    async fn new(ade: AdeServer, postgres: Option<Postgres>, redis: Option<Redis>) -> Self {
+        let api = ApiClient::connect(&ade).await;
         for name in ["ann", "bob", "carol"] {
-            let _ = api.post("/users", &json!({ "user_id": name })).await.expect(201);
+            let _ = api.post("/users", &json!({ "user_id": name })).await.expect_status(201);
         }
         let checkpoint_file = ade.data().join("audit-checkpoints.ndjson");
         let last_number = || {
@@ -49,7 +49,7 @@ impl AuditLogFixture {
 
     fn verify(&self, checkpoint: Option<&Path>) -> (i32, String) {
         let mut command = Command::new(ADE);
-        command.args(["audit", "verify", "--server", &self.ade.url()]).env("ADE_TOKEN", TOKEN);
+        command.args(["audit", "verify", "--server", &self.ade.url()]).env("ADE_TOKEN", BOOTSTRAP_TOKEN);
         command.env("XDG_CONFIG_HOME", self.ade.folder());
         command.args(checkpoint.iter().flat_map(|file| ["--checkpoint".as_ref(), file.as_os_str()]));
         let Output { status, stdout, stderr } = command.output().expect("runs");
@@ -113,9 +113,9 @@ async fn detects_every_kind_of_tampering(log: AuditLogFixture) {
     assert_eq!(log.verify(None).0, 0, "a truncated log is valid without a checkpoint");
     log.assert_tampered(3, kept);
     // A truncated log that grows again differs from the one the checkpoint was made of.
-    let api = Api::of(&log.ade).await;
+    let api = ApiClient::connect(&log.ade).await;
     for name in ["dave", "erin"] {
-        let _ = api.post("/users", &json!({ "user_id": name })).await.expect(201);
+        let _ = api.post("/users", &json!({ "user_id": name })).await.expect_status(201);
     }
     let grown = || {
         let (_, said) = log.verify(None);
@@ -135,7 +135,7 @@ async fn detects_every_kind_of_tampering(log: AuditLogFixture) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn detects_tampering_in_sqlite() {
-    let ade = Setup::new(ADE).config(CHECKPOINT_EVERY_SECOND).start().expect("starts");
+    let ade = ServerBuilder::new(ADE).config(CHECKPOINT_EVERY_SECOND).start().expect("starts");
     detects_every_kind_of_tampering(AuditLogFixture::new(ade, None, None).await).await;
 }
 
@@ -143,7 +143,7 @@ async fn detects_tampering_in_sqlite() {
 async fn detects_tampering_in_postgres() {
     let (redis, postgres) = (Redis::start().expect("starts"), Postgres::start().expect("starts"));
     postgres.create_database("ade").expect("made");
-    let setup = Setup::new(ADE).config(CHECKPOINT_EVERY_SECOND).argument("--redis").argument(&redis.url());
-    let ade = setup.argument("--postgres").argument(&postgres.url("ade")).start().expect("starts");
+    let setup = ServerBuilder::new(ADE).config(CHECKPOINT_EVERY_SECOND).arg("--redis").arg(&redis.url());
+    let ade = setup.arg("--postgres").arg(&postgres.url("ade")).start().expect("starts");
     detects_every_kind_of_tampering(AuditLogFixture::new(ade, Some(postgres), Some(redis)).await).await;
 }

@@ -2,9 +2,9 @@
 //! status, and accepted input never breaks a list.
 
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_testkit::House;
-use ade_testkit::api::Api;
-use ade_testkit::people::{task, text};
+use ade_testkit::Deployment;
+use ade_testkit::api::ApiClient;
+use ade_testkit::deployment::{task, text_field};
 use serde_json::{Value, json};
 
 use crate::all_pages;
@@ -14,12 +14,12 @@ fn nested(depth: usize) -> Value {
 }
 
 /// Sends all input and returns the status of each request.
-async fn send_all(deployment: &House) -> Vec<(String, u16)> {
-    let org = deployment.office().await;
-    let ada = org.person("ada", &[ADMIN, AUTHOR]).await;
-    let rex = org.person("rex", &[REVIEWER]).await;
+async fn send_all(deployment: &Deployment) -> Vec<(String, u16)> {
+    let org = deployment.admin().await;
+    let ada = org.create_user("ada", &[ADMIN, AUTHOR]).await;
+    let rex = org.create_user("rex", &[REVIEWER]).await;
     let mut statuses = Vec::new();
-    let mut record = |what: String, response: ade_testkit::api::Answer| {
+    let mut record = |what: String, response: ade_testkit::api::ApiResponse| {
         assert!(response.status < 500, "{what}: {}", response.text());
         statuses.push((what, response.status));
         response
@@ -27,7 +27,7 @@ async fn send_all(deployment: &House) -> Vec<(String, u16)> {
     // Names in paths.
     let long = "x".repeat(5_000);
     let names = ["%00", "a%00b", "%ff", "%C3%BC", "..%2F..", "%20", "me", "*", "name:default", long.as_str()];
-    for (method, path, _) in org.admin.operations() {
+    for (method, path, _) in org.api.operations() {
         if !path.contains('{') {
             continue;
         }
@@ -35,7 +35,7 @@ async fn send_all(deployment: &House) -> Vec<(String, u16)> {
             let parts = path.split('/').map(|part| if part.starts_with('{') { name } else { part });
             let path_with_name = parts.collect::<Vec<_>>().join("/");
             let shortened: String = path_with_name.chars().take(80).collect();
-            let response = ada.call(&method, &path_with_name, "{}").await;
+            let response = ada.request(&method, &path_with_name, "{}").await;
             // `me` is the caller, so the status depends on their state.
             if name != "me" {
                 record(format!("{method} {shortened}"), response);
@@ -43,13 +43,13 @@ async fn send_all(deployment: &House) -> Vec<(String, u16)> {
         }
     }
     // Query parameters of lists.
-    for (method, path, operation) in org.admin.operations() {
+    for (method, path, operation) in org.api.operations() {
         if method != "GET" || path.contains('{') || path.starts_with("/locks") {
             continue;
         }
         let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
         let mut queries: Vec<String> = vec!["no_such=1".to_owned()];
-        for name in parameters.iter().map(|parameter| text(parameter, "name")) {
+        for name in parameters.iter().map(|parameter| text_field(parameter, "name")) {
             queries.extend(
                 ["%00", "%FF", "", "-1", "x", "99999999999999999999"].map(|value| format!("{name}={value}")),
             );
@@ -106,8 +106,8 @@ async fn send_all(deployment: &House) -> Vec<(String, u16)> {
             let response = ada.post(path, &body).await;
             record(format!("POST {path} {body}").escape_default().to_string(), response);
         }
-        let id = ada.submitted(json!({})).await;
-        let request = org.request(&id, "rex").await;
+        let id = ada.create_submitted(json!({})).await;
+        let request = org.approval_id(&id, "rex").await;
         let response = ada.post(&format!("/tasks/{id}/comments"), &json!({ "text": unusual })).await;
         record(format!("comment {escaped}"), response);
         let response = rex.post(&format!("/approvals/{request}/delegate"), &json!({ "to": unusual })).await;
@@ -125,12 +125,12 @@ async fn send_all(deployment: &House) -> Vec<(String, u16)> {
     {
         let body =
             format!(r#"{{"type":"n","description":"n","executor":"noop","parameters":{{"n":{number}}}}}"#);
-        let response = ada.call("POST", "/tasks", &body).await;
+        let response = ada.request("POST", "/tasks", &body).await;
         let response = record(format!("the number {number}"), response);
         if response.status == 201 {
             // The stored number is the one that was sent.
             let created = response.json();
-            let stored = org.task(&text(&created, "task_id")).await;
+            let stored = org.task_request(&text_field(&created, "task_id")).await;
             assert_eq!(
                 (&stored["digest"], &stored["config"]),
                 (&created["digest"], &created["config"]),
@@ -143,19 +143,20 @@ async fn send_all(deployment: &House) -> Vec<(String, u16)> {
     let body = json!({ "agent_id": agent, "purpose": agent, "locks": [{ "lock": lock }] });
     let response = ada.post("/locks/acquire", &body).await;
     record("lock request by an unregistered agent".to_owned(), response);
-    let _ = org.admin.post("/locks/acquire", &body).await.expect(200);
-    let lock_path = format!("/locks/{}", ade_testkit::api::segment(lock));
-    let held = org.admin.get(&lock_path).await.expect(200);
+    let _ = org.api.post("/locks/acquire", &body).await.expect_status(200);
+    let lock_path = format!("/locks/{}", ade_testkit::api::encode_segment(lock));
+    let held = org.api.get(&lock_path).await.expect_status(200);
     assert_eq!((&held["lock"], &held["holders"][0]["agent_id"]), (&json!(lock), &json!(agent)));
-    let _ = org.admin.get(&format!("/agents/{}", ade_testkit::api::segment(agent))).await.expect(200);
-    let broken = org.admin.delete(&format!("{lock_path}?reason=a%00b")).await.expect(200);
+    let _ =
+        org.api.get(&format!("/agents/{}", ade_testkit::api::encode_segment(agent))).await.expect_status(200);
+    let broken = org.api.delete(&format!("{lock_path}?reason=a%00b")).await.expect_status(200);
     assert_eq!(broken["lock"], lock);
-    check_lists(&org.admin).await;
+    check_lists(&org.api).await;
     statuses
 }
 
 /// All lists can be read completely.
-async fn check_lists(api: &Api) {
+async fn check_lists(api: &ApiClient) {
     for path in [
         "/tasks",
         "/users",
@@ -168,19 +169,21 @@ async fn check_lists(api: &Api) {
     ] {
         for item in all_pages(api, path, 7).await {
             if path == "/tasks" {
-                let _ = api.get(&format!("/tasks/{}", text(&item, "task_id"))).await.expect(200);
+                let _ = api.get(&format!("/tasks/{}", text_field(&item, "task_id"))).await.expect_status(200);
             }
         }
     }
     let export = api.get("/audit/export?format=csv").await;
     assert_eq!(export.status, 200);
-    assert_eq!(api.get("/audit/verify").await.expect(200)["valid"], true);
+    assert_eq!(api.get("/audit/verify").await.expect_status(200)["valid"], true);
 }
 
 #[tokio::test]
 async fn both_databases_accept_and_refuse_the_same_input() {
-    let (embedded, distributed) =
-        (House::embedded(env!("CARGO_BIN_EXE_ade")), House::distributed(env!("CARGO_BIN_EXE_ade"), 1));
+    let (embedded, distributed) = (
+        Deployment::embedded(env!("CARGO_BIN_EXE_ade")),
+        Deployment::distributed(env!("CARGO_BIN_EXE_ade"), 1),
+    );
     let (sqlite, postgres) = (send_all(&embedded).await, send_all(&distributed).await);
     assert_eq!(sqlite.len(), postgres.len());
     for (sqlite, postgres) in sqlite.iter().zip(&postgres) {

@@ -2,23 +2,23 @@
 //! commands for everything else. An agent applies the tasks.
 
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_domain::task::{State, TABLE, TaskCommand, next};
-use ade_testkit::api::Answer;
-use ade_testkit::people::text;
-use ade_testkit::{House, Office, Person};
+use ade_domain::task::{TRANSITIONS, TaskCommand, TaskState, next_state};
+use ade_testkit::api::ApiResponse;
+use ade_testkit::deployment::text_field;
+use ade_testkit::{AdminClient, Deployment, TestUser};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 /// States in which a task can be observed; the others are passed within one transaction.
-const OBSERVABLE: [State; 8] = [
-    State::Draft,
-    State::Reviewing,
-    State::Approved,
-    State::Applying,
-    State::Completed,
-    State::Failed,
-    State::Rejected,
-    State::Cancelled,
+const OBSERVABLE: [TaskState; 8] = [
+    TaskState::Draft,
+    TaskState::Reviewing,
+    TaskState::Approved,
+    TaskState::Applying,
+    TaskState::Completed,
+    TaskState::Failed,
+    TaskState::Rejected,
+    TaskState::Cancelled,
 ];
 
 /// Commands that a user sends.
@@ -51,68 +51,71 @@ const WORKER_COMMANDS: [TaskCommand; 2] = [TaskCommand::Retry, TaskCommand::Roll
 const BOT: &str = "bot";
 
 struct Fixture {
-    org: Office,
-    pat: Person,
-    rex: Person,
-    ada: Person,
-    abe: Person,
-    bot: Person,
+    org: AdminClient,
+    pat: TestUser,
+    rex: TestUser,
+    ada: TestUser,
+    abe: TestUser,
+    bot: TestUser,
 }
 
 impl Fixture {
-    async fn new(deployment: &House) -> Self {
-        let org = deployment.office().await;
+    async fn new(deployment: &Deployment) -> Self {
+        let org = deployment.admin().await;
         // Tasks of this type are approved automatically.
         let conditions = json!({ "risk_below": 101 });
-        org.policy(json!({ "name": "auto", "task_types": ["auto"], "auto_approve_if": conditions })).await;
-        let pat = org.person("pat", &[AUTHOR]).await;
-        let bot = org.agent(BOT, &pat).await;
+        org.create_policy(json!({ "name": "auto", "task_types": ["auto"], "auto_approve_if": conditions }))
+            .await;
+        let pat = org.create_user("pat", &[AUTHOR]).await;
+        let bot = org.create_agent(BOT, &pat).await;
         // Many tasks stay in APPLYING.
-        let _ = org.admin.patch(&format!("/agents/{BOT}"), &json!({ "max_tasks": 1000 })).await.expect(200);
+        let _ =
+            org.api.patch(&format!("/agents/{BOT}"), &json!({ "max_tasks": 1000 })).await.expect_status(200);
         Self {
             bot,
             pat,
-            rex: org.person("rex", &[REVIEWER]).await,
-            ada: org.person("ada", &[ADMIN]).await,
-            abe: org.person("abe", &[ADMIN]).await,
+            rex: org.create_user("rex", &[REVIEWER]).await,
+            ada: org.create_user("ada", &[ADMIN]).await,
+            abe: org.create_user("abe", &[ADMIN]).await,
             org,
         }
     }
 
-    async fn task_in(&self, state: State) -> String {
+    async fn task_in(&self, state: TaskState) -> String {
         // A unique type, so that the agent can claim exactly this task.
         let fields = json!({ "type": Uuid::new_v4().to_string(), "executor": "agent", "parameters": { "agent": BOT } });
-        if state == State::Draft {
-            return self.pat.draft(fields).await;
+        if state == TaskState::Draft {
+            return self.pat.create_draft(fields).await;
         }
-        let id = self.pat.submitted(fields).await;
+        let id = self.pat.create_submitted(fields).await;
         match state {
-            State::Reviewing => {}
-            State::Approved => drop(self.send(TaskCommand::Approve, &id).await.expect(200)),
-            State::Rejected => drop(self.send(TaskCommand::Reject, &id).await.expect(200)),
-            State::Cancelled => drop(self.send(TaskCommand::Cancel, &id).await.expect(200)),
-            State::Applying => {
-                let _ = self.send(TaskCommand::Approve, &id).await.expect(200);
-                let _ = self.send(TaskCommand::BeginApply, &id).await.expect(200);
+            TaskState::Reviewing => {}
+            TaskState::Approved => drop(self.send(TaskCommand::Approve, &id).await.expect_status(200)),
+            TaskState::Rejected => drop(self.send(TaskCommand::Reject, &id).await.expect_status(200)),
+            TaskState::Cancelled => drop(self.send(TaskCommand::Cancel, &id).await.expect_status(200)),
+            TaskState::Applying => {
+                let _ = self.send(TaskCommand::Approve, &id).await.expect_status(200);
+                let _ = self.send(TaskCommand::BeginApply, &id).await.expect_status(200);
             }
-            State::Completed | State::Failed => {
-                let _ = self.send(TaskCommand::Approve, &id).await.expect(200);
-                let _ = self.send(TaskCommand::BeginApply, &id).await.expect(200);
-                let command = if state == State::Failed { TaskCommand::Fail } else { TaskCommand::Complete };
-                let _ = self.send(command, &id).await.expect(200);
+            TaskState::Completed | TaskState::Failed => {
+                let _ = self.send(TaskCommand::Approve, &id).await.expect_status(200);
+                let _ = self.send(TaskCommand::BeginApply, &id).await.expect_status(200);
+                let command =
+                    if state == TaskState::Failed { TaskCommand::Fail } else { TaskCommand::Complete };
+                let _ = self.send(command, &id).await.expect_status(200);
             }
             other => panic!("{other} is not observable"),
         }
-        assert_eq!(self.state(&id).await, state.word());
+        assert_eq!(self.state(&id).await, state.as_str());
         id
     }
 
     async fn state(&self, id: &str) -> String {
-        text(&self.org.task(id).await, "state")
+        text_field(&self.org.task_request(id).await, "state")
     }
 
     /// A user who may send the command.
-    async fn permitted_user(&self, command: TaskCommand, id: &str) -> &Person {
+    async fn permitted_user(&self, command: TaskCommand, id: &str) -> &TestUser {
         match command {
             TaskCommand::Approve | TaskCommand::Reject => &self.rex,
             TaskCommand::Revoke => self.rex_or_ada(id).await,
@@ -126,7 +129,7 @@ impl Fixture {
     }
 
     /// Sends the command as a user who may send it.
-    async fn send(&self, command: TaskCommand, id: &str) -> Answer {
+    async fn send(&self, command: TaskCommand, id: &str) -> ApiResponse {
         let reason = json!({ "reason": "because" });
         let path = |action: &str| format!("/tasks/{id}/{action}");
         let caller = self.permitted_user(command, id).await;
@@ -136,8 +139,8 @@ impl Fixture {
             }
             TaskCommand::Delete => caller.delete(&format!("/tasks/{id}")).await,
             TaskCommand::Submit => caller.post(&path("submit"), &json!({})).await,
-            TaskCommand::Approve => caller.answers(&self.org.request(id, "rex").await, "approve").await,
-            TaskCommand::Reject => caller.answers(&self.org.request(id, "rex").await, "reject").await,
+            TaskCommand::Approve => caller.decide(&self.org.approval_id(id, "rex").await, "approve").await,
+            TaskCommand::Reject => caller.decide(&self.org.approval_id(id, "rex").await, "reject").await,
             TaskCommand::Revoke => caller.post(&path("revoke"), &reason).await,
             TaskCommand::Override => {
                 let body = json!({ "reason": "because", "incident_ticket": "INC-1" });
@@ -151,7 +154,7 @@ impl Fixture {
             TaskCommand::Stop => caller.post(&path("stop"), &reason).await,
             TaskCommand::RollBack => caller.post(&path("rollback"), &reason).await,
             TaskCommand::BeginApply => {
-                let task_type = text(&self.org.task(id).await["config"], "type");
+                let task_type = text_field(&self.org.task_request(id).await["config"], "type");
                 caller.post("/tasks/claim", &json!({ "types": [task_type] })).await
             }
             TaskCommand::Complete | TaskCommand::Fail => {
@@ -164,59 +167,68 @@ impl Fixture {
     }
 
     /// The reviewer who approved can revoke, else an administrator.
-    async fn rex_or_ada(&self, id: &str) -> &Person {
-        let approved = self.org.requests(id).await.iter().any(|item| text(item, "status") == "APPROVED");
+    async fn rex_or_ada(&self, id: &str) -> &TestUser {
+        let approved =
+            self.org.approvals(id).await.iter().any(|item| text_field(item, "status") == "APPROVED");
         if approved { &self.rex } else { &self.ada }
     }
 }
 
-async fn check_lifecycle(deployment: &House) {
+async fn check_lifecycle(deployment: &Deployment) {
     let fixture = Fixture::new(deployment).await;
     for state in OBSERVABLE {
         for command in USER_COMMANDS {
-            let is_late_decision =
-                matches!(command, TaskCommand::Approve | TaskCommand::Reject) && state != State::Reviewing;
-            if is_late_decision && state == State::Draft {
+            let is_late_decision = matches!(command, TaskCommand::Approve | TaskCommand::Reject)
+                && state != TaskState::Reviewing;
+            if is_late_decision && state == TaskState::Draft {
                 // A draft has no approval request.
                 continue;
             }
             let id = fixture.task_in(state).await;
-            if (state, command) == (State::Reviewing, TaskCommand::ConfirmOverride) {
-                let _ = fixture.send(command, &id).await.problem(409, "NO_OVERRIDE");
-                let _ = fixture.send(TaskCommand::Override, &id).await.expect(200);
+            if (state, command) == (TaskState::Reviewing, TaskCommand::ConfirmOverride) {
+                let _ = fixture.send(command, &id).await.expect_problem(409, "NO_OVERRIDE");
+                let _ = fixture.send(TaskCommand::Override, &id).await.expect_status(200);
             }
-            let before = fixture.org.task(&id).await;
-            let seen =
-                fixture.permitted_user(command, &id).await.get(&format!("/tasks/{id}")).await.expect(200);
+            let before = fixture.org.task_request(&id).await;
+            let seen = fixture
+                .permitted_user(command, &id)
+                .await
+                .get(&format!("/tasks/{id}"))
+                .await
+                .expect_status(200);
             let is_listed =
-                seen["allowed"].as_array().is_some_and(|all| all.iter().any(|item| item == command.word()));
-            assert_eq!(is_listed, next(state, command).is_ok(), "{command} in {state}: {seen}");
+                seen["allowed"].as_array().is_some_and(|all| all.iter().any(|item| item == command.as_str()));
+            assert_eq!(is_listed, next_state(state, command).is_ok(), "{command} in {state}: {seen}");
             let response = fixture.send(command, &id).await;
-            match next(state, command) {
+            match next_state(state, command) {
                 Ok(_) if command == TaskCommand::Delete => {
                     assert_eq!(response.status, 204);
-                    let _ =
-                        fixture.org.admin.get(&format!("/tasks/{id}")).await.problem(404, "TASK_NOT_FOUND");
+                    let _ = fixture
+                        .org
+                        .api
+                        .get(&format!("/tasks/{id}"))
+                        .await
+                        .expect_problem(404, "TASK_NOT_FOUND");
                 }
                 Ok(to) => {
                     assert!(response.status < 300, "{command} in {state}: {}", response.text());
                     // A submission passes through SUBMITTED.
-                    let to = if command == TaskCommand::Submit { State::Reviewing } else { to };
-                    let now = fixture.org.task(&id).await;
-                    assert_eq!(now["state"], to.word(), "{command} in {state}");
-                    assert!(now["metadata"]["since"].get(to.word()).is_some(), "{now}");
+                    let to = if command == TaskCommand::Submit { TaskState::Reviewing } else { to };
+                    let now = fixture.org.task_request(&id).await;
+                    assert_eq!(now["state"], to.as_str(), "{command} in {state}");
+                    assert!(now["metadata"]["since"].get(to.as_str()).is_some(), "{now}");
                 }
                 Err(_) if is_late_decision => {
-                    let refused = response.problem(409, "ALREADY_DECIDED");
-                    assert_eq!(refused["state"], state.word());
-                    assert_eq!(fixture.org.task(&id).await, before);
+                    let refused = response.expect_problem(409, "ALREADY_DECIDED");
+                    assert_eq!(refused["state"], state.as_str());
+                    assert_eq!(fixture.org.task_request(&id).await, before);
                 }
                 Err(refusal) => {
-                    let refused = response.problem(409, "INVALID_TRANSITION");
-                    assert_eq!(refused["state"], state.word(), "{command} in {state}");
-                    let words: Vec<&str> = refusal.allowed.iter().map(|command| command.word()).collect();
+                    let refused = response.expect_problem(409, "INVALID_TRANSITION");
+                    assert_eq!(refused["state"], state.as_str(), "{command} in {state}");
+                    let words: Vec<&str> = refusal.allowed.iter().map(|command| command.as_str()).collect();
                     assert_eq!(refused["allowed"], json!(words), "{command} in {state}");
-                    assert_eq!(fixture.org.task(&id).await, before);
+                    assert_eq!(fixture.org.task_request(&id).await, before);
                 }
             }
         }
@@ -230,21 +242,24 @@ async fn check_lifecycle(deployment: &House) {
 
 /// An agent can report only on a task that it is applying, and only as the present attempt.
 async fn agent_commands_need_present_attempt(fixture: &Fixture) {
-    for state in OBSERVABLE.into_iter().filter(|state| *state != State::Applying) {
+    for state in OBSERVABLE.into_iter().filter(|state| *state != TaskState::Applying) {
         let id = fixture.task_in(state).await;
-        let before = fixture.org.task(&id).await;
-        if state != State::Approved {
+        let before = fixture.org.task_request(&id).await;
+        if state != TaskState::Approved {
             let nothing = fixture.send(TaskCommand::BeginApply, &id).await;
             assert_eq!(nothing.status, 204, "no task to claim in {state}: {}", nothing.text());
         }
         // Repeating the report that ended the attempt gives the same response; other reports are refused.
-        let ends = [(TaskCommand::Complete, State::Completed), (TaskCommand::Fail, State::Failed)];
+        let ends = [(TaskCommand::Complete, TaskState::Completed), (TaskCommand::Fail, TaskState::Failed)];
         for (command, same) in ends {
             let response = fixture.send(command, &id).await;
             if same == state {
-                assert_eq!(response.expect(200), fixture.bot.get(&format!("/tasks/{id}")).await.expect(200));
+                assert_eq!(
+                    response.expect_status(200),
+                    fixture.bot.get(&format!("/tasks/{id}")).await.expect_status(200)
+                );
             } else {
-                let _ = response.problem(409, "NOT_PRESENT");
+                let _ = response.expect_problem(409, "NOT_PRESENT");
             }
         }
         let body = json!({ "attempt": 1, "text": "still there" });
@@ -252,87 +267,102 @@ async fn agent_commands_need_present_attempt(fixture: &Fixture) {
             .bot
             .post(&format!("/tasks/{id}/heartbeat"), &json!({ "attempt": 1 }))
             .await
-            .problem(409, "NOT_PRESENT");
-        let _ = fixture.bot.post(&format!("/tasks/{id}/logs"), &body).await.problem(409, "NOT_PRESENT");
+            .expect_problem(409, "NOT_PRESENT");
+        let _ =
+            fixture.bot.post(&format!("/tasks/{id}/logs"), &body).await.expect_problem(409, "NOT_PRESENT");
         let rolled = fixture.send(TaskCommand::RollBack, &id).await;
-        let code = if state == State::Failed { "NOTHING_TO_ROLL_BACK" } else { "INVALID_TRANSITION" };
-        let _ = rolled.problem(409, code);
-        assert_eq!(fixture.org.task(&id).await, before, "a refusal changes nothing");
+        let code = if state == TaskState::Failed { "NOTHING_TO_ROLL_BACK" } else { "INVALID_TRANSITION" };
+        let _ = rolled.expect_problem(409, code);
+        assert_eq!(fixture.org.task_request(&id).await, before, "a refusal changes nothing");
     }
     agent_applies_task(fixture).await;
     stop_request_reaches_agent(fixture).await;
 }
 
 async fn agent_applies_task(fixture: &Fixture) {
-    let id = fixture.task_in(State::Approved).await;
-    let claim = fixture.send(TaskCommand::BeginApply, &id).await.expect(200);
+    let id = fixture.task_in(TaskState::Approved).await;
+    let claim = fixture.send(TaskCommand::BeginApply, &id).await.expect_status(200);
     assert_eq!((&claim["attempt"], &claim["task"]["task_id"]), (&json!(1), &json!(id)));
     let grants = claim["grants"].as_array().expect("a list");
     assert!(grants.iter().any(|item| item["lock"] == format!("task:{id}") && item["fencing_token"].is_u64()));
     let (attempt, path) = (json!({ "attempt": 1 }), |action: &str| format!("/tasks/{id}/{action}"));
-    let heartbeat = fixture.bot.post(&path("heartbeat"), &attempt).await.expect(200);
+    let heartbeat = fixture.bot.post(&path("heartbeat"), &attempt).await.expect_status(200);
     assert_eq!(heartbeat["stop"], false);
     for line in ["one", "two"] {
         let logged = fixture.bot.post(&path("logs"), &json!({ "attempt": 1, "text": line })).await;
         assert_eq!(logged.status, 204, "{}", logged.text());
     }
-    let lines = fixture.pat.get(&path("logs?after=1")).await.expect(200);
+    let lines = fixture.pat.get(&path("logs?after=1")).await.expect_status(200);
     assert_eq!((&lines["items"][0]["text"], &lines["items"][1]), (&json!("two"), &Value::Null));
     // Other attempts and other users are refused.
-    let _ = fixture.pat.post(&path("heartbeat"), &json!({ "attempt": 2 })).await.problem(409, "NOT_PRESENT");
+    let _ = fixture
+        .pat
+        .post(&path("heartbeat"), &json!({ "attempt": 2 }))
+        .await
+        .expect_problem(409, "NOT_PRESENT");
     let _ = fixture
         .rex
         .post(&path("complete"), &json!({ "attempt": 1, "result": "success" }))
         .await
-        .problem(403, "FORBIDDEN");
-    let done = fixture.send(TaskCommand::Complete, &id).await.expect(200);
+        .expect_problem(403, "FORBIDDEN");
+    let done = fixture.send(TaskCommand::Complete, &id).await.expect_status(200);
     assert_eq!((&done["state"], &done["execution"]["result"]), (&json!("COMPLETED"), &json!("success")));
-    assert_eq!(fixture.pat.get(&path("execution")).await.expect(200), done["execution"]);
-    let lock = fixture.org.admin.get(&format!("/locks/task:{id}")).await.expect(200);
+    assert_eq!(fixture.pat.get(&path("execution")).await.expect_status(200), done["execution"]);
+    let lock = fixture.org.api.get(&format!("/locks/task:{id}")).await.expect_status(200);
     assert_eq!(lock["holders"], json!([]), "the locks are released");
 }
 
 async fn stop_request_reaches_agent(fixture: &Fixture) {
-    let id = fixture.task_in(State::Applying).await;
+    let id = fixture.task_in(TaskState::Applying).await;
     let refused = fixture.pat.post(&format!("/tasks/{id}/stop"), &json!({ "reason": "mine" })).await;
     assert_eq!(refused.status, 403, "{}", refused.text());
-    let _ = fixture.ada.post(&format!("/tasks/{id}/stop"), &json!({})).await.problem(422, "REASON_REQUIRED");
-    let stopping = fixture.send(TaskCommand::Stop, &id).await.expect(202);
+    let _ = fixture
+        .ada
+        .post(&format!("/tasks/{id}/stop"), &json!({}))
+        .await
+        .expect_problem(422, "REASON_REQUIRED");
+    let stopping = fixture.send(TaskCommand::Stop, &id).await.expect_status(202);
     assert_eq!(stopping["execution"]["stop"]["by"], "ada");
-    let heartbeat =
-        fixture.bot.post(&format!("/tasks/{id}/heartbeat"), &json!({ "attempt": 1 })).await.expect(200);
+    let heartbeat = fixture
+        .bot
+        .post(&format!("/tasks/{id}/heartbeat"), &json!({ "attempt": 1 }))
+        .await
+        .expect_status(200);
     assert_eq!(heartbeat["stop"], true);
     let body = json!({ "attempt": 1, "result": "cancelled" });
-    let ended = fixture.bot.post(&format!("/tasks/{id}/complete"), &body).await.expect(200);
+    let ended = fixture.bot.post(&format!("/tasks/{id}/complete"), &body).await.expect_status(200);
     assert_eq!((&ended["state"], &ended["execution"]["result"]), (&json!("FAILED"), &json!("cancelled")));
 }
 
 /// Both transitions out of SUBMITTED.
 async fn submission_leads_to_review_or_approval(fixture: &Fixture) {
-    for (kind, to) in [("note", State::Reviewing), ("auto", State::Approved)] {
-        let id = fixture.pat.submitted(json!({ "type": kind })).await;
-        let task = fixture.org.task(&id).await;
-        assert_eq!(task["state"], to.word());
+    for (kind, to) in [("note", TaskState::Reviewing), ("auto", TaskState::Approved)] {
+        let id = fixture.pat.create_submitted(json!({ "type": kind })).await;
+        let task = fixture.org.task_request(&id).await;
+        assert_eq!(task["state"], to.as_str());
         assert!(task["metadata"]["since"].get("SUBMITTED").is_some());
-        assert_eq!(task["auto_approved"].is_string(), to == State::Approved);
+        assert_eq!(task["auto_approved"].is_string(), to == TaskState::Approved);
     }
 }
 
 /// The audit log has one entry for each transition, with `from` and `to`.
 async fn audits_each_transition(fixture: &Fixture) {
-    let id = fixture.task_in(State::Approved).await;
-    let _ = fixture.send(TaskCommand::Modify, &id).await.expect(200);
-    let statuses = |all: Vec<Value>| all.iter().map(|item| text(item, "status")).collect::<Vec<_>>();
-    assert_eq!(statuses(fixture.org.requests(&id).await), ["INVALIDATED", "PENDING"]);
-    let _ = fixture.send(TaskCommand::Override, &id).await.expect(200);
-    let confirmed = fixture.send(TaskCommand::ConfirmOverride, &id).await.expect(200);
+    let id = fixture.task_in(TaskState::Approved).await;
+    let _ = fixture.send(TaskCommand::Modify, &id).await.expect_status(200);
+    let statuses = |all: Vec<Value>| all.iter().map(|item| text_field(item, "status")).collect::<Vec<_>>();
+    assert_eq!(statuses(fixture.org.approvals(&id).await), ["INVALIDATED", "PENDING"]);
+    let _ = fixture.send(TaskCommand::Override, &id).await.expect_status(200);
+    let confirmed = fixture.send(TaskCommand::ConfirmOverride, &id).await.expect_status(200);
     assert_eq!(confirmed["requirements"][0]["status"], "OVERRIDDEN");
-    assert_eq!(statuses(fixture.org.requests(&id).await), ["INVALIDATED", "CLOSED"]);
-    let _ = fixture.send(TaskCommand::ForceApply, &id).await.expect(200);
-    let revoked =
-        fixture.ada.post(&format!("/tasks/{id}/revoke"), &json!({ "reason": "because" })).await.expect(200);
+    assert_eq!(statuses(fixture.org.approvals(&id).await), ["INVALIDATED", "CLOSED"]);
+    let _ = fixture.send(TaskCommand::ForceApply, &id).await.expect_status(200);
+    let revoked = fixture
+        .ada
+        .post(&format!("/tasks/{id}/revoke"), &json!({ "reason": "because" }))
+        .await
+        .expect_status(200);
     assert_eq!((&revoked["state"], &revoked["forced"]), (&json!("REJECTED"), &json!(false)));
-    let copy = fixture.send(TaskCommand::Resubmit, &id).await.expect(201);
+    let copy = fixture.send(TaskCommand::Resubmit, &id).await.expect_status(201);
     assert_eq!((&copy["state"], &copy["predecessor"]), (&json!("DRAFT"), &json!(id)));
     let expected = [
         "task.create DRAFT DRAFT",
@@ -351,10 +381,10 @@ async fn audits_each_transition(fixture: &Fixture) {
     ];
     // Entries are numbered asynchronously.
     let check = || async {
-        let all = fixture.org.audit(&format!("task={id}")).await;
+        let all = fixture.org.audit_entries(&format!("task={id}")).await;
         let found: Vec<String> = all
             .iter()
-            .map(|item| ["action", "from", "to"].map(|field| text(item, field)).join(" "))
+            .map(|item| ["action", "from", "to"].map(|field| text_field(item, field)).join(" "))
             .collect();
         if found.len() >= expected.len() { Ok(found) } else { Err(found.join(", ")) }
     };
@@ -362,7 +392,7 @@ async fn audits_each_transition(fixture: &Fixture) {
     let found =
         ade_testkit::wait::until("all audit entries to be numbered", long, check).await.expect("in time");
     assert_eq!(found, expected);
-    let verdict = fixture.org.admin.get("/audit/verify").await.expect(200);
+    let verdict = fixture.org.api.get("/audit/verify").await.expect_status(200);
     assert_eq!(verdict["valid"], true);
 }
 
@@ -370,55 +400,55 @@ async fn audits_each_transition(fixture: &Fixture) {
 async fn requested_changes_block_approval(fixture: &Fixture) {
     let policy = fixture
         .org
-        .policy(json!({ "name": "two", "task_types": ["two"], "reviewers": ["rex", "ada"] }))
+        .create_policy(json!({ "name": "two", "task_types": ["two"], "reviewers": ["rex", "ada"] }))
         .await;
-    let id = fixture.pat.submitted(json!({ "type": "two" })).await;
-    let (rex, ada) = (fixture.org.request(&id, "rex").await, fixture.org.request(&id, "ada").await);
-    let requested = fixture.rex.answers(&rex, "request-changes").await.expect(200);
+    let id = fixture.pat.create_submitted(json!({ "type": "two" })).await;
+    let (rex, ada) = (fixture.org.approval_id(&id, "rex").await, fixture.org.approval_id(&id, "ada").await);
+    let requested = fixture.rex.decide(&rex, "request-changes").await.expect_status(200);
     assert_eq!(
         (&requested["status"], &requested["task_state"]),
         (&json!("CHANGES_REQUESTED"), &json!("REVIEWING"))
     );
-    let _ = fixture.ada.answers(&ada, "approve").await.expect(200);
+    let _ = fixture.ada.decide(&ada, "approve").await.expect_status(200);
     assert_eq!(fixture.state(&id).await, "REVIEWING", "changes are requested");
     for decision in ["reject", "request-changes"] {
         let refused =
             fixture.rex.post(&format!("/approvals/{rex}/{decision}"), &json!({ "reason": " " })).await;
-        let _ = refused.problem(422, "REASON_REQUIRED");
+        let _ = refused.expect_problem(422, "REASON_REQUIRED");
     }
-    let _ = fixture.send(TaskCommand::Modify, &id).await.expect(200);
-    let _ = fixture.ada.answers(&ada, "approve").await.problem(409, "NOT_ANSWERABLE");
-    let again = fixture.org.request(&id, "ada").await;
-    let _ = fixture.ada.answers(&again, "approve").await.expect(200);
+    let _ = fixture.send(TaskCommand::Modify, &id).await.expect_status(200);
+    let _ = fixture.ada.decide(&ada, "approve").await.expect_problem(409, "NOT_ANSWERABLE");
+    let again = fixture.org.approval_id(&id, "ada").await;
+    let _ = fixture.ada.decide(&again, "approve").await.expect_status(200);
     assert_eq!(fixture.state(&id).await, "APPROVED");
     assert_eq!(
-        fixture.org.admin.delete(&format!("/policies/{}", text(&policy, "policy_id"))).await.status,
+        fixture.org.api.delete(&format!("/policies/{}", text_field(&policy, "policy_id"))).await.status,
         204
     );
 }
 
 /// An unused approval expires and reviewers are asked again.
 async fn approval_expires(fixture: &Fixture) {
-    fixture.org.set("approval:validity", json!(1)).await;
-    let id = fixture.task_in(State::Approved).await;
+    fixture.org.set_config("approval:validity", json!(1)).await;
+    let id = fixture.task_in(TaskState::Approved).await;
     let ended =
-        fixture.org.wait_for("the approval to expire", &id, |task| task["state"] == "REVIEWING").await;
+        fixture.org.wait_for_task("the approval to expire", &id, |task| task["state"] == "REVIEWING").await;
     assert_eq!(ended["requirements"][0]["needed"], 1);
-    let requests = fixture.org.requests(&id).await;
-    let statuses: Vec<String> = requests.iter().map(|item| text(item, "status")).collect();
+    let requests = fixture.org.approvals(&id).await;
+    let statuses: Vec<String> = requests.iter().map(|item| text_field(item, "status")).collect();
     assert_eq!(statuses, ["INVALIDATED", "PENDING"]);
-    let old = text(requests.first().expect("the expired request"), "approval_id");
-    let _ = fixture.rex.answers(&old, "approve").await.problem(409, "NOT_ANSWERABLE");
-    fixture.org.set("approval:validity", json!(3_600)).await;
-    let _ = fixture.send(TaskCommand::Approve, &id).await.expect(200);
+    let old = text_field(requests.first().expect("the expired request"), "approval_id");
+    let _ = fixture.rex.decide(&old, "approve").await.expect_problem(409, "NOT_ANSWERABLE");
+    fixture.org.set_config("approval:validity", json!(3_600)).await;
+    let _ = fixture.send(TaskCommand::Approve, &id).await.expect_status(200);
     assert_eq!(fixture.state(&id).await, "APPROVED");
 }
 
 #[test]
 fn every_transition_of_table_has_a_test() {
-    for (from, command, to) in TABLE {
+    for (from, command, to) in TRANSITIONS {
         let is_user_command = OBSERVABLE.contains(from) && USER_COMMANDS.contains(command);
-        let is_automatic = *from == State::Submitted || AUTOMATIC.contains(command);
+        let is_automatic = *from == TaskState::Submitted || AUTOMATIC.contains(command);
         let is_applying = AGENT_COMMANDS.contains(command) || WORKER_COMMANDS.contains(command);
         assert!(is_user_command || is_automatic || is_applying, "{from} {command} {to}");
     }
@@ -426,10 +456,10 @@ fn every_transition_of_table_has_a_test() {
 
 #[tokio::test]
 async fn lifecycle_on_sqlite() {
-    check_lifecycle(&House::embedded(env!("CARGO_BIN_EXE_ade"))).await;
+    check_lifecycle(&Deployment::embedded(env!("CARGO_BIN_EXE_ade"))).await;
 }
 
 #[tokio::test]
 async fn lifecycle_on_postgres() {
-    check_lifecycle(&House::distributed(env!("CARGO_BIN_EXE_ade"), 2)).await;
+    check_lifecycle(&Deployment::distributed(env!("CARGO_BIN_EXE_ade"), 2)).await;
 }

@@ -3,28 +3,28 @@
 use std::time::Duration;
 
 use ade_domain::people::{AUTHOR, REVIEWER};
-use ade_testkit::Api;
-use ade_testkit::people::text;
+use ade_testkit::ApiClient;
+use ade_testkit::deployment::text_field;
 use ade_testkit::wait::until;
-use ade_testkit::{House, Office};
+use ade_testkit::{AdminClient, Deployment};
 use serde_json::{Value, json};
 
 use crate::all_pages;
 
 /// The ids of a list, which must be the same with small and large pages.
-async fn ids(api: &Api, path: &str, field: &str) -> Vec<String> {
+async fn ids(api: &ApiClient, path: &str, field: &str) -> Vec<String> {
     let small_pages: Vec<String> =
-        all_pages(api, path, 3).await.iter().map(|item| text(item, field)).collect();
+        all_pages(api, path, 3).await.iter().map(|item| text_field(item, field)).collect();
     let large_pages: Vec<String> =
-        all_pages(api, path, 200).await.iter().map(|item| text(item, field)).collect();
+        all_pages(api, path, 200).await.iter().map(|item| text_field(item, field)).collect();
     assert_eq!(small_pages, large_pages, "{path} page by page");
     small_pages
 }
 
-async fn lists_are_filtered_sorted_and_paginated(org: &Office) {
-    let pat = org.person("pat", &[AUTHOR]).await;
-    let pia = org.person("pia", &[AUTHOR]).await;
-    let rex = org.person("rex", &[REVIEWER]).await;
+async fn lists_are_filtered_sorted_and_paginated(org: &AdminClient) {
+    let pat = org.create_user("pat", &[AUTHOR]).await;
+    let pia = org.create_user("pia", &[AUTHOR]).await;
+    let rex = org.create_user("rex", &[REVIEWER]).await;
     let mut created = Vec::new();
     for n in 0..10 {
         let author = if n % 3 == 0 { &pia } else { &pat };
@@ -34,13 +34,16 @@ async fn lists_are_filtered_sorted_and_paginated(org: &Office) {
         let resources =
             json!([{ "type": "db", "id": name, "mode": "shared" }, { "type": "net", "id": format!("{n}") }]);
         let fields = json!({ "type": kind, "tags": tags, "resources": resources });
-        created.push((n, if n < 8 { author.submitted(fields).await } else { author.draft(fields).await }));
+        created.push((
+            n,
+            if n < 8 { author.create_submitted(fields).await } else { author.create_draft(fields).await },
+        ));
     }
     // Newest first.
     let expected = |matches: &dyn Fn(i32) -> bool| -> Vec<String> {
         created.iter().rev().filter(|(n, _)| matches(*n)).map(|(_, id)| id.clone()).collect()
     };
-    let admin = &org.admin;
+    let admin = &org.api;
     for (query, matches) in [
         ("", &(|_| true) as &dyn Fn(i32) -> bool),
         ("?state=DRAFT", &|n| n >= 8),
@@ -64,48 +67,51 @@ async fn lists_are_filtered_sorted_and_paginated(org: &Office) {
     assert_eq!(ids(&pat, "/tasks", "task_id").await, expected(&|n| n % 3 != 0));
     assert_eq!(ids(&rex, "/tasks", "task_id").await, expected(&|n| n < 8));
     for invalid in ["state=draft", "state=", "cursor=x", "limit=0", "limit=201", "colour=red"] {
-        let _ = admin.get(&format!("/tasks?{invalid}")).await.problem(422, "INVALID_REQUEST");
+        let _ = admin.get(&format!("/tasks?{invalid}")).await.expect_problem(422, "INVALID_REQUEST");
     }
     // Requests are ordered by score, then by creation.
-    org.policy(json!({ "name": "urgent", "task_types": ["fire"], "priority": "URGENT" })).await;
-    org.policy(json!({ "name": "low", "task_types": ["dust"], "priority": "LOW" })).await;
-    let dust = pat.submitted(json!({ "type": "dust" })).await;
-    let fire = pat.submitted(json!({ "type": "fire", "description": "put it out\nall of it" })).await;
+    org.create_policy(json!({ "name": "urgent", "task_types": ["fire"], "priority": "URGENT" })).await;
+    org.create_policy(json!({ "name": "low", "task_types": ["dust"], "priority": "LOW" })).await;
+    let dust = pat.create_submitted(json!({ "type": "dust" })).await;
+    let fire = pat.create_submitted(json!({ "type": "fire", "description": "put it out\nall of it" })).await;
     let listed = all_pages(&rex, "/approvals?status=PENDING", 3).await;
     assert_eq!(listed, all_pages(&rex, "/approvals?reviewer=me&status=PENDING", 200).await);
     assert_eq!(listed, all_pages(admin, "/approvals?reviewer=rex&status=PENDING", 4).await);
-    assert_eq!(listed.first().map(|item| text(item, "task_id")), Some(fire.clone()));
-    assert_eq!(listed.last().map(|item| text(item, "task_id")), Some(dust));
-    assert_eq!(listed.first().map(|item| text(item, "task_description")).as_deref(), Some("put it out"));
+    assert_eq!(listed.first().map(|item| text_field(item, "task_id")), Some(fire.clone()));
+    assert_eq!(listed.last().map(|item| text_field(item, "task_id")), Some(dust));
+    assert_eq!(
+        listed.first().map(|item| text_field(item, "task_description")).as_deref(),
+        Some("put it out")
+    );
     let scores: Vec<(i64, String)> = listed
         .iter()
-        .map(|item| (-item["score"].as_i64().expect("a score"), text(item, "approval_id")))
+        .map(|item| (-item["score"].as_i64().expect("a score"), text_field(item, "approval_id")))
         .collect();
     assert!(scores.is_sorted(), "{scores:?}");
-    let task = org.task(&fire).await;
+    let task = org.task_request(&fire).await;
     let risk = task["risk"]["score"].as_i64().expect("a score");
     assert_eq!(scores.first().map(|item| -item.0), Some(risk * 10 + 1_000));
-    let _ = rex.answers(&org.request(&fire, "rex").await, "approve").await.expect(200);
+    let _ = rex.decide(&org.approval_id(&fire, "rex").await, "approve").await.expect_status(200);
     assert_eq!(ids(&rex, "/approvals?status=APPROVED", "task_id").await, [fire.as_str()]);
     assert_eq!(all_pages(&rex, "/approvals?status=PENDING", 200).await.len(), listed.len() - 1);
     for invalid in ["status=OPEN", "cursor=x", "cursor=5-x"] {
-        let _ = rex.get(&format!("/approvals?{invalid}")).await.problem(422, "INVALID_REQUEST");
+        let _ = rex.get(&format!("/approvals?{invalid}")).await.expect_problem(422, "INVALID_REQUEST");
     }
     check_audit_lists(org, &fire).await;
 }
 
 /// The audit log filtered by task, actor, action and time, and its export.
-async fn check_audit_lists(org: &Office, task: &str) {
-    let admin = &org.admin;
+async fn check_audit_lists(org: &AdminClient, task: &str) {
+    let admin = &org.api;
     let check = || async {
-        let found = org.audit(&format!("task={task}")).await;
-        let last = found.last().map(|item| text(item, "action")).unwrap_or_default();
+        let found = org.audit_entries(&format!("task={task}")).await;
+        let last = found.last().map(|item| text_field(item, "action")).unwrap_or_default();
         if last == "task.approve" { Ok(found) } else { Err(last) }
     };
     let found = until("the approval to appear in the audit log", Duration::from_secs(60), check)
         .await
         .expect("in time");
-    let actions: Vec<String> = found.iter().map(|item| text(item, "action")).collect();
+    let actions: Vec<String> = found.iter().map(|item| text_field(item, "action")).collect();
     let expected =
         ["task.create", "task.submit", "task.assign", "approval.request", "approval.approve", "task.approve"];
     assert_eq!(actions, expected);
@@ -118,29 +124,29 @@ async fn check_audit_lists(org: &Office, task: &str) {
     assert_eq!(all_pages(admin, &by_action("task"), 200).await.len(), 0);
     assert_eq!(all_pages(admin, &format!("/audit?actor=rex&task={task}"), 200).await.len(), 1);
     // `from` is inclusive, `to` is exclusive.
-    let times: Vec<String> = found.iter().map(|item| text(item, "at")).collect();
+    let times: Vec<String> = found.iter().map(|item| text_field(item, "at")).collect();
     let (from, to) = (times.first().expect("six entries"), times.last().expect("six entries"));
     let between = all_pages(admin, &format!("/audit?task={task}&from={from}&to={to}"), 200).await;
     assert_eq!(between.len(), times.iter().filter(|time| *time < to).count());
-    let entire_log = org.audit("").await;
+    let entire_log = org.audit_entries("").await;
     let numbers: Vec<u64> =
         entire_log.iter().map(|item| item["number"].as_u64().expect("a number")).collect();
     assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
     let csv = admin.get("/audit/export?format=csv").await;
     assert!(csv.header("content-type").starts_with("text/csv"));
     assert!(csv.text().lines().count() > entire_log.len());
-    let verdict = admin.get("/audit/verify").await.expect(200);
+    let verdict = admin.get("/audit/verify").await.expect_status(200);
     assert_eq!(verdict["valid"], true);
 }
 
 #[tokio::test]
 async fn lists_on_sqlite() {
-    let deployment = House::embedded(env!("CARGO_BIN_EXE_ade"));
-    lists_are_filtered_sorted_and_paginated(&deployment.office().await).await;
+    let deployment = Deployment::embedded(env!("CARGO_BIN_EXE_ade"));
+    lists_are_filtered_sorted_and_paginated(&deployment.admin().await).await;
 }
 
 #[tokio::test]
 async fn lists_on_postgres() {
-    let deployment = House::distributed(env!("CARGO_BIN_EXE_ade"), 1);
-    lists_are_filtered_sorted_and_paginated(&deployment.office().await).await;
+    let deployment = Deployment::distributed(env!("CARGO_BIN_EXE_ade"), 1);
+    lists_are_filtered_sorted_and_paginated(&deployment.admin().await).await;
 }

@@ -21,20 +21,20 @@ mod random_commands;
 mod request_checks;
 mod rules;
 
-use ade_testkit::Api;
-use ade_testkit::api::segment;
+use ade_testkit::ApiClient;
+use ade_testkit::api::encode_segment;
 use serde_json::Value;
 
 /// The id of no task, approval request or policy.
 const UNKNOWN_ID: &str = "00000000-0000-7000-8000-000000000000";
 
 /// All items of a list, read page by page.
-async fn all_pages(api: &Api, path: &str, limit: usize) -> Vec<Value> {
+async fn all_pages(api: &ApiClient, path: &str, limit: usize) -> Vec<Value> {
     let (mut found, mut cursor) = (Vec::new(), String::new());
     let separator = if path.contains('?') { '&' } else { '?' };
     loop {
-        let page_path = format!("{path}{separator}limit={limit}&cursor={}", segment(&cursor));
-        let page = api.get(&page_path).await.expect(200);
+        let page_path = format!("{path}{separator}limit={limit}&cursor={}", encode_segment(&cursor));
+        let page = api.get(&page_path).await.expect_status(200);
         let items = page["items"].as_array().expect("items");
         assert!(items.len() <= limit, "{page_path}: more items than requested");
         found.extend(items.iter().cloned());

@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, SYSTEM};
-use ade_domain::permission::{ACTOR_ROLES, ActorRole, MATRIX, Permission, Scope};
-use ade_testkit::api::{Answer, fill};
-use ade_testkit::people::text;
+use ade_domain::permission::{ACTOR_ROLES, ActorRole, PERMISSION_MATRIX, Permission, Scope};
+use ade_testkit::api::{ApiResponse, fill_path};
+use ade_testkit::deployment::text_field;
 use ade_testkit::wait::until;
-use ade_testkit::{House, Office, Person};
+use ade_testkit::{AdminClient, Deployment, TestUser};
 use serde_json::{Value, json};
 
 use crate::UNKNOWN_ID;
@@ -47,19 +47,19 @@ const fn allowed_action(permission: Permission) -> Option<&'static str> {
 }
 
 struct Fixture {
-    _deployment: House,
-    org: Office,
+    _deployment: Deployment,
+    org: AdminClient,
     /// An author.
-    pat: Person,
+    pat: TestUser,
     /// A reviewer.
-    rex: Person,
+    rex: TestUser,
 }
 
 impl Fixture {
     async fn new() -> Self {
-        let deployment = House::embedded(env!("CARGO_BIN_EXE_ade"));
-        let org = deployment.office().await;
-        let (pat, rex) = (org.person("pat", &[AUTHOR]).await, org.person("rex", &[REVIEWER]).await);
+        let deployment = Deployment::embedded(env!("CARGO_BIN_EXE_ade"));
+        let org = deployment.admin().await;
+        let (pat, rex) = (org.create_user("pat", &[AUTHOR]).await, org.create_user("rex", &[REVIEWER]).await);
         Self { _deployment: deployment, org, pat, rex }
     }
 
@@ -67,32 +67,32 @@ impl Fixture {
     async fn task_for(&self, permission: Permission, sponsor: Option<&str>) -> String {
         let fields = json!({ "lineage": { "sponsor_id": sponsor } });
         match permission {
-            Permission::CreateTask | Permission::Submit => self.pat.draft(fields).await,
+            Permission::CreateTask | Permission::Submit => self.pat.create_draft(fields).await,
             Permission::Decide | Permission::Cancel | Permission::Override | Permission::ViewAudit => {
-                self.pat.submitted(fields).await
+                self.pat.create_submitted(fields).await
             }
             Permission::ForceApply => {
-                let id = self.pat.submitted(fields).await;
-                let request = self.org.request(&id, "rex").await;
-                let _ = self.rex.answers(&request, "approve").await.expect(200);
+                let id = self.pat.create_submitted(fields).await;
+                let request = self.org.approval_id(&id, "rex").await;
+                let _ = self.rex.decide(&request, "approve").await.expect_status(200);
                 id
             }
         }
     }
 
     /// Sends the request that uses the permission.
-    async fn attempt(&self, permission: Permission, task: &str, by: &Person) -> Answer {
+    async fn attempt(&self, permission: Permission, task: &str, by: &TestUser) -> ApiResponse {
         let path = |action: &str| format!("/tasks/{task}/{action}");
         let reason = json!({ "reason": "because" });
         match permission {
-            Permission::CreateTask => by.post("/tasks", &ade_testkit::people::task(json!({}))).await,
+            Permission::CreateTask => by.post("/tasks", &ade_testkit::deployment::task(json!({}))).await,
             Permission::Submit => by.post(&path("submit"), &json!({})).await,
             Permission::Decide => {
-                let all = self.org.requests(task).await;
+                let all = self.org.approvals(task).await;
                 // The caller's own request, if there is one.
                 let request =
-                    all.iter().find(|item| text(item, "reviewer_id") == by.id).or_else(|| all.first());
-                by.answers(&text(request.expect("a request"), "approval_id"), "approve").await
+                    all.iter().find(|item| text_field(item, "reviewer_id") == by.id).or_else(|| all.first());
+                by.decide(&text_field(request.expect("a request"), "approval_id"), "approve").await
             }
             Permission::ForceApply => by.post(&path("force-apply"), &reason).await,
             Permission::Cancel => by.post(&path("cancel"), &reason).await,
@@ -108,18 +108,18 @@ impl Fixture {
 #[tokio::test]
 async fn enforces_every_cell_of_permission_matrix() {
     let fixture = Fixture::new().await;
-    for (permission, permitted) in MATRIX {
+    for (permission, permitted) in PERMISSION_MATRIX {
         // Authors submit and cancel; deciders must not be authors and see the task as auditors. Neither adds other
         // permissions.
         let is_author = matches!(permission, Permission::Submit | Permission::Cancel | Permission::ViewAudit);
         for role in ACTOR_ROLES {
             let id = format!("{permission:?}-{role:?}");
             let roles = [role_name(role), "auditor"];
-            let caller = fixture.org.person(&id, if is_author { &roles[..1] } else { &roles }).await;
+            let caller = fixture.org.create_user(&id, if is_author { &roles[..1] } else { &roles }).await;
             let task = fixture.task_for(permission, is_author.then_some(id.as_str())).await;
-            let before = fixture.org.task(&task).await;
+            let before = fixture.org.task_request(&task).await;
             if let Some(action) = allowed_action(permission) {
-                let seen = caller.get(&format!("/tasks/{task}")).await.expect(200);
+                let seen = caller.get(&format!("/tasks/{task}")).await.expect_status(200);
                 let is_listed =
                     seen["allowed"].as_array().is_some_and(|all| all.iter().any(|item| item == action));
                 assert_eq!(
@@ -132,16 +132,16 @@ async fn enforces_every_cell_of_permission_matrix() {
             if permitted.contains(&role) {
                 assert!(response.status < 300, "{role:?} may {permission:?}: {}", response.text());
             } else {
-                let _ = response.problem(403, "FORBIDDEN");
-                assert_eq!(fixture.org.task(&task).await, before, "{role:?} {permission:?}");
+                let _ = response.expect_problem(403, "FORBIDDEN");
+                assert_eq!(fixture.org.task_request(&task).await, before, "{role:?} {permission:?}");
             }
             // The user must not become a reviewer of the next task.
             let _ = fixture
                 .org
-                .admin
+                .api
                 .patch(&format!("/users/{id}"), &json!({ "active": false }))
                 .await
-                .expect(200);
+                .expect_status(200);
         }
     }
 }
@@ -149,23 +149,23 @@ async fn enforces_every_cell_of_permission_matrix() {
 #[tokio::test]
 async fn roles_add_up_and_users_without_role_can_do_nothing() {
     let fixture = Fixture::new().await;
-    let both = fixture.org.person("both", &[AUTHOR, REVIEWER, "dba"]).await;
-    let none = fixture.org.person("none", &[]).await;
+    let both = fixture.org.create_user("both", &[AUTHOR, REVIEWER, "dba"]).await;
+    let none = fixture.org.create_user("none", &[]).await;
     // A user is an author and a reviewer, but never of the same task.
-    let own = both.submitted(json!({})).await;
+    let own = both.create_submitted(json!({})).await;
     let reviewers: Vec<String> =
-        fixture.org.requests(&own).await.iter().map(|item| text(item, "reviewer_id")).collect();
+        fixture.org.approvals(&own).await.iter().map(|item| text_field(item, "reviewer_id")).collect();
     assert_eq!(reviewers, ["rex"]);
-    let _ = fixture.attempt(Permission::Decide, &own, &both).await.problem(403, "OWN_TASK");
+    let _ = fixture.attempt(Permission::Decide, &own, &both).await.expect_problem(403, "OWN_TASK");
     let other = fixture.task_for(Permission::Decide, None).await;
-    let _ = fixture.attempt(Permission::Decide, &other, &both).await.expect(200);
+    let _ = fixture.attempt(Permission::Decide, &other, &both).await.expect_status(200);
     // A user without a role.
-    for (permission, _) in MATRIX {
+    for (permission, _) in PERMISSION_MATRIX {
         let task = fixture.task_for(permission, None).await;
         let response = fixture.attempt(permission, &task, &none).await;
         match permission {
-            Permission::CreateTask => drop(response.problem(403, "FORBIDDEN")),
-            _ => drop(response.problem(
+            Permission::CreateTask => drop(response.expect_problem(403, "FORBIDDEN")),
+            _ => drop(response.expect_problem(
                 404,
                 if permission == Permission::Decide { "APPROVAL_NOT_FOUND" } else { "TASK_NOT_FOUND" },
             )),
@@ -173,12 +173,12 @@ async fn roles_add_up_and_users_without_role_can_do_nothing() {
     }
     for permission in [Permission::Submit, Permission::Cancel] {
         let task = fixture.task_for(permission, Some("none")).await;
-        let _ = fixture.attempt(permission, &task, &none).await.problem(403, "FORBIDDEN");
+        let _ = fixture.attempt(permission, &task, &none).await.expect_problem(403, "FORBIDDEN");
     }
-    let seen = none.get("/audit").await.expect(200);
+    let seen = none.get("/audit").await.expect_status(200);
     assert_eq!(seen["items"], json!([]), "no actions of this user");
     assert_eq!(
-        none.get("/tasks").await.expect(200)["items"].as_array().map(Vec::len),
+        none.get("/tasks").await.expect_status(200)["items"].as_array().map(Vec::len),
         Some(2),
         "it is the sponsor of two tasks"
     );
@@ -187,22 +187,23 @@ async fn roles_add_up_and_users_without_role_can_do_nothing() {
 #[tokio::test]
 async fn token_is_limited_to_its_scopes() {
     let fixture = Fixture::new().await;
-    let _ = fixture.org.person("ada", &[ADMIN]).await;
-    for (permission, _) in MATRIX {
+    let _ = fixture.org.create_user("ada", &[ADMIN]).await;
+    for (permission, _) in PERMISSION_MATRIX {
         let task = fixture.task_for(permission, None).await;
-        let before = fixture.org.task(&task).await;
+        let before = fixture.org.task_request(&task).await;
         let needed = scope(permission);
         let others: Vec<Scope> = Scope::ALL.into_iter().filter(|item| *item != needed).collect();
         let mut lacking: Vec<Vec<Scope>> = others.iter().map(|item| vec![*item]).collect();
         lacking.push(others);
         for scopes in lacking {
-            let caller = fixture.org.with_scopes("ada", &scopes).await;
-            let refused = fixture.attempt(permission, &task, &caller).await.problem(403, "SCOPE_MISSING");
-            assert_eq!(refused["scope"], needed.word(), "{permission:?} with {scopes:?}");
+            let caller = fixture.org.issue_token("ada", &scopes).await;
+            let refused =
+                fixture.attempt(permission, &task, &caller).await.expect_problem(403, "SCOPE_MISSING");
+            assert_eq!(refused["scope"], needed.as_str(), "{permission:?} with {scopes:?}");
         }
         // An administrator needs the admin scope, too, for tasks of others.
         if !matches!(permission, Permission::CreateTask | Permission::ViewAudit) {
-            let caller = fixture.org.with_scopes("ada", &[needed]).await;
+            let caller = fixture.org.issue_token("ada", &[needed]).await;
             let response = fixture.attempt(permission, &task, &caller).await;
             assert!(
                 matches!(response.status, 403 | 404),
@@ -210,9 +211,9 @@ async fn token_is_limited_to_its_scopes() {
                 response.text()
             );
         }
-        assert_eq!(fixture.org.task(&task).await, before, "{permission:?}");
+        assert_eq!(fixture.org.task_request(&task).await, before, "{permission:?}");
         let own = [needed, Scope::Admin];
-        let caller = fixture.org.with_scopes("ada", &own).await;
+        let caller = fixture.org.issue_token("ada", &own).await;
         let response = fixture.attempt(permission, &task, &caller).await;
         assert!(response.status < 300, "{permission:?} with {own:?}: {}", response.text());
     }
@@ -221,57 +222,61 @@ async fn token_is_limited_to_its_scopes() {
 #[tokio::test]
 async fn token_cannot_create_token_with_more_scopes() {
     let fixture = Fixture::new().await;
-    let ada = fixture.org.person("ada", &[ADMIN]).await;
+    let ada = fixture.org.create_user("ada", &[ADMIN]).await;
     let token_request =
         |scopes: &[Scope], ttl: u64| json!({ "name": "more", "scopes": scopes, "ttl_seconds": ttl });
     for has in Scope::ALL {
-        let caller = fixture.org.with_scopes("ada", &[has]).await;
+        let caller = fixture.org.issue_token("ada", &[has]).await;
         for wants in Scope::ALL {
             let response = caller.post("/users/me/tokens", &token_request(&[wants], 60)).await;
             match (has == wants, wants) {
                 // Only a session can create these tokens.
-                (_, Scope::Decide | Scope::Admin) => drop(response.problem(403, "FORBIDDEN")),
-                (true, _) => drop(response.expect(201)),
-                (false, _) => drop(response.problem(403, "SCOPE_MISSING")),
+                (_, Scope::Decide | Scope::Admin) => drop(response.expect_problem(403, "FORBIDDEN")),
+                (true, _) => drop(response.expect_status(201)),
+                (false, _) => drop(response.expect_problem(403, "SCOPE_MISSING")),
             }
         }
     }
     // An administrator cannot create tokens with these scopes for other users.
     for scope in [Scope::Decide, Scope::Admin] {
-        let _ = ada.post("/users/rex/tokens", &token_request(&[scope], 60)).await.problem(403, "FORBIDDEN");
+        let _ = ada
+            .post("/users/rex/tokens", &token_request(&[scope], 60))
+            .await
+            .expect_problem(403, "FORBIDDEN");
     }
-    let _ = ada.post("/users/rex/tokens", &token_request(&[Scope::Read], 60)).await.expect(201);
+    let _ = ada.post("/users/rex/tokens", &token_request(&[Scope::Read], 60)).await.expect_status(201);
     let _ = fixture
         .pat
         .post("/users/rex/tokens", &token_request(&[Scope::Read], 60))
         .await
-        .problem(403, "FORBIDDEN");
+        .expect_problem(403, "FORBIDDEN");
     // The bootstrap token can, for at most 8 hours.
     let hours = 8 * 3_600;
-    let admin = &fixture.org.admin;
-    let _ = admin.post("/users/rex/tokens", &token_request(&[Scope::Decide], hours)).await.expect(201);
+    let admin = &fixture.org.api;
+    let _ = admin.post("/users/rex/tokens", &token_request(&[Scope::Decide], hours)).await.expect_status(201);
     let refused = admin.post("/users/rex/tokens", &token_request(&[Scope::Decide], hours + 1)).await;
-    let _ = refused.problem(422, "INVALID_REQUEST");
+    let _ = refused.expect_problem(422, "INVALID_REQUEST");
     // The bootstrap token itself cannot decide.
     let task = fixture.task_for(Permission::Decide, None).await;
-    let request = fixture.org.request(&task, "rex").await;
+    let request = fixture.org.approval_id(&task, "rex").await;
     let response = admin.post(&format!("/approvals/{request}/approve"), &json!({})).await;
-    let _ = response.problem(403, "SCOPE_MISSING");
+    let _ = response.expect_problem(403, "SCOPE_MISSING");
 }
 
 #[tokio::test]
 async fn agent_proposes_for_sponsor_and_cannot_decide() {
     let fixture = Fixture::new().await;
-    let boss = fixture.org.person("boss", &[AUTHOR, REVIEWER, ADMIN]).await;
-    let bot = fixture.org.agent("bot", &boss).await;
+    let boss = fixture.org.create_user("boss", &[AUTHOR, REVIEWER, ADMIN]).await;
+    let bot = fixture.org.create_agent("bot", &boss).await;
     for scope in [Scope::Decide, Scope::Admin] {
         let body = json!({ "name": "more", "scopes": [scope] });
-        let _ = boss.post("/agents/bot/tokens", &body).await.problem(422, "INVALID_REQUEST");
+        let _ = boss.post("/agents/bot/tokens", &body).await.expect_problem(422, "INVALID_REQUEST");
     }
-    let _ = bot.post("/agents/bot/tokens", &json!({ "name": "more" })).await.problem(403, "FORBIDDEN");
-    let _ = bot.post("/users/boss/tokens", &json!({ "name": "more" })).await.problem(403, "SCOPE_MISSING");
-    let own = bot.submitted(json!({ "lineage": { "sponsor_id": "rex", "agent_id": "other" } })).await;
-    let task = fixture.org.task(&own).await;
+    let _ = bot.post("/agents/bot/tokens", &json!({ "name": "more" })).await.expect_problem(403, "FORBIDDEN");
+    let _ =
+        bot.post("/users/boss/tokens", &json!({ "name": "more" })).await.expect_problem(403, "SCOPE_MISSING");
+    let own = bot.create_submitted(json!({ "lineage": { "sponsor_id": "rex", "agent_id": "other" } })).await;
+    let task = fixture.org.task_request(&own).await;
     let lineage = &task["metadata"]["lineage"];
     assert_eq!(
         (&lineage["agent_id"], &lineage["sponsor_id"]),
@@ -279,35 +284,44 @@ async fn agent_proposes_for_sponsor_and_cannot_decide() {
         "an agent cannot claim another identity"
     );
     assert_eq!(task["metadata"]["author_id"], "boss");
-    let _ = fixture.attempt(Permission::Decide, &own, &boss).await.problem(403, "OWN_TASK");
-    let _ = fixture.attempt(Permission::Cancel, &own, &bot).await.expect(200);
+    let _ = fixture.attempt(Permission::Decide, &own, &boss).await.expect_problem(403, "OWN_TASK");
+    let _ = fixture.attempt(Permission::Cancel, &own, &bot).await.expect_status(200);
     // An agent has only the author role of its sponsor.
     let foreign = fixture.task_for(Permission::ForceApply, None).await;
-    let _ = fixture.attempt(Permission::Cancel, &foreign, &bot).await.problem(403, "FORBIDDEN");
+    let _ = fixture.attempt(Permission::Cancel, &foreign, &bot).await.expect_problem(403, "FORBIDDEN");
     for permission in [Permission::Decide, Permission::ForceApply, Permission::Override] {
         let task = fixture.task_for(permission, None).await;
-        let before = fixture.org.task(&task).await;
-        let _ = fixture.attempt(permission, &task, &bot).await.problem(403, "SCOPE_MISSING");
-        assert_eq!(fixture.org.task(&task).await, before);
+        let before = fixture.org.task_request(&task).await;
+        let _ = fixture.attempt(permission, &task, &bot).await.expect_problem(403, "SCOPE_MISSING");
+        assert_eq!(fixture.org.task_request(&task).await, before);
     }
-    let _ = bot.post("/users", &json!({ "user_id": "new" })).await.problem(403, "SCOPE_MISSING");
-    let _ = bot.get("/audit?actor=pat").await.problem(403, "FORBIDDEN");
+    let _ = bot.post("/users", &json!({ "user_id": "new" })).await.expect_problem(403, "SCOPE_MISSING");
+    let _ = bot.get("/audit?actor=pat").await.expect_problem(403, "FORBIDDEN");
 }
 
 #[tokio::test]
 async fn auditor_reads_everything_and_changes_nothing() {
     let fixture = Fixture::new().await;
-    let (org, admin) = (&fixture.org, &fixture.org.admin);
-    let auditor = org.person("ann", &["auditor"]).await;
+    let (org, admin) = (&fixture.org, &fixture.org.api);
+    let auditor = org.create_user("ann", &["auditor"]).await;
     let task = fixture.task_for(Permission::Decide, None).await;
-    let _ =
-        fixture.pat.post(&format!("/tasks/{task}/comments"), &json!({ "text": "look" })).await.expect(201);
-    let request = org.request(&task, "rex").await;
-    let policy = text(&admin.post("/policies", &json!({ "name": "p" })).await.expect(201), "policy_id");
+    let _ = fixture
+        .pat
+        .post(&format!("/tasks/{task}/comments"), &json!({ "text": "look" }))
+        .await
+        .expect_status(201);
+    let request = org.approval_id(&task, "rex").await;
+    let policy =
+        text_field(&admin.post("/policies", &json!({ "name": "p" })).await.expect_status(201), "policy_id");
     let delegation = json!({ "delegate_to": "pat", "active": false });
-    let delegation = text(&fixture.rex.post("/delegations", &delegation).await.expect(201), "delegation_id");
-    let _ = admin.post("/resources", &json!({ "pattern": "db:*", "criticality": 9 })).await.expect(201);
-    let token = text(&admin.post("/users/rex/tokens", &json!({ "name": "t" })).await.expect(201), "token_id");
+    let delegation =
+        text_field(&fixture.rex.post("/delegations", &delegation).await.expect_status(201), "delegation_id");
+    let _ =
+        admin.post("/resources", &json!({ "pattern": "db:*", "criticality": 9 })).await.expect_status(201);
+    let token = text_field(
+        &admin.post("/users/rex/tokens", &json!({ "name": "t" })).await.expect_status(201),
+        "token_id",
+    );
     let id = |path: &str| match path.split('/').nth(1).unwrap_or_default() {
         "tasks" => task.clone(),
         "approvals" => request.clone(),
@@ -319,7 +333,7 @@ async fn auditor_reads_everything_and_changes_nothing() {
         "features" => "batch_approvals".to_owned(),
         _ => UNKNOWN_ID.to_owned(),
     };
-    let before = org.task(&task).await;
+    let before = org.task_request(&task).await;
     let mut read = 0;
     for (method, path, _) in admin.operations() {
         let resource = path.split('/').nth(1).unwrap_or_default();
@@ -327,7 +341,7 @@ async fn auditor_reads_everything_and_changes_nothing() {
         if matches!(resource, "locks" | "agents" | "sessions") {
             continue;
         }
-        let target = fill(&path.replace("{token_id}", &token), &id(&path));
+        let target = fill_path(&path.replace("{token_id}", &token), &id(&path));
         if method == "GET" {
             let response = auditor.get(&target).await;
             let only_admin = path == "/users/{id}/tokens";
@@ -342,7 +356,7 @@ async fn auditor_reads_everything_and_changes_nothing() {
             continue;
         }
         let body = match path.as_str() {
-            "/tasks" => ade_testkit::people::task(json!({})),
+            "/tasks" => ade_testkit::deployment::task(json!({})),
             "/tasks/{id}/comments" => json!({ "text": "me too" }),
             "/approvals/batch" => json!({ "approval_ids": [request], "action": "approve" }),
             "/approvals/{id}/delegate" => json!({ "to": "pat" }),
@@ -358,7 +372,7 @@ async fn auditor_reads_everything_and_changes_nothing() {
             "/tasks/{id}/complete" => json!({ "attempt": 1, "result": "success" }),
             _ => json!({}),
         };
-        let response = auditor.call(&method, &target, &body.to_string()).await;
+        let response = auditor.request(&method, &target, &body.to_string()).await;
         // Simulations and replays change nothing.
         let is_simulation = matches!(path.as_str(), "/simulations" | "/policies/{id}/replay");
         if path == "/tasks/claim" {
@@ -376,8 +390,8 @@ async fn auditor_reads_everything_and_changes_nothing() {
         );
     }
     assert!(read > 25, "{read}");
-    assert_eq!(org.task(&task).await, before);
-    let comments = admin.get(&format!("/tasks/{task}/comments")).await.expect(200);
+    assert_eq!(org.task_request(&task).await, before);
+    let comments = admin.get(&format!("/tasks/{task}/comments")).await.expect_status(200);
     assert_eq!(comments["items"].as_array().map(Vec::len), Some(1));
 }
 
@@ -385,26 +399,31 @@ async fn auditor_reads_everything_and_changes_nothing() {
 async fn task_is_visible_to_authors_reviewers_admins_and_auditors() {
     let fixture = Fixture::new().await;
     let org = &fixture.org;
-    org.policy(json!({ "name": "rex alone", "reviewers": ["rex"] })).await;
+    org.create_policy(json!({ "name": "rex alone", "reviewers": ["rex"] })).await;
     let visible_to = [
-        org.person("sponsor", &[]).await,
-        org.person("ada", &[ADMIN]).await,
-        org.person("ann", &["auditor"]).await,
+        org.create_user("sponsor", &[]).await,
+        org.create_user("ada", &[ADMIN]).await,
+        org.create_user("ann", &["auditor"]).await,
         fixture.pat.clone(),
         fixture.rex.clone(),
-        org.agent("bot", &fixture.pat).await,
+        org.create_agent("bot", &fixture.pat).await,
     ];
-    let other = org.person("other", &[AUTHOR, REVIEWER, SYSTEM, "dba"]).await;
-    let hidden_from = [org.agent("spy", &other).await, org.person("nobody", &[]).await, other];
+    let other = org.create_user("other", &[AUTHOR, REVIEWER, SYSTEM, "dba"]).await;
+    let hidden_from = [org.create_agent("spy", &other).await, org.create_user("nobody", &[]).await, other];
     let task = fixture.task_for(Permission::Decide, Some("sponsor")).await;
-    let _ =
-        fixture.pat.post(&format!("/tasks/{task}/comments"), &json!({ "text": "look" })).await.expect(201);
-    let request = org.request(&task, "rex").await;
+    let _ = fixture
+        .pat
+        .post(&format!("/tasks/{task}/comments"), &json!({ "text": "look" }))
+        .await
+        .expect_status(201);
+    let request = org.approval_id(&task, "rex").await;
     let mut routes = vec![format!("/audit?task={task}"), format!("/audit/export?task={task}")];
-    for (method, path, _) in org.admin.operations() {
+    for (method, path, _) in org.api.operations() {
         match path.split('/').nth(1) {
-            Some("tasks") if method == "GET" && path.contains('{') => routes.push(fill(&path, &task)),
-            Some("approvals") if method == "GET" && path.contains('{') => routes.push(fill(&path, &request)),
+            Some("tasks") if method == "GET" && path.contains('{') => routes.push(fill_path(&path, &task)),
+            Some("approvals") if method == "GET" && path.contains('{') => {
+                routes.push(fill_path(&path, &request))
+            }
             _ => {}
         }
     }
@@ -413,9 +432,9 @@ async fn task_is_visible_to_authors_reviewers_admins_and_auditors() {
         for caller in &visible_to {
             let response = caller.get(route).await;
             if route.ends_with("/execution") {
-                let _ = response.problem(404, "NOT_EXECUTED");
+                let _ = response.expect_problem(404, "NOT_EXECUTED");
             } else {
-                let _ = response.expect(200);
+                let _ = response.expect_status(200);
             }
         }
         for caller in &hidden_from {
@@ -426,47 +445,54 @@ async fn task_is_visible_to_authors_reviewers_admins_and_auditors() {
     }
     let listed = |found: Value| found["items"].as_array().map(Vec::len);
     for caller in &visible_to {
-        assert_eq!(listed(caller.get("/tasks").await.expect(200)), Some(1), "{}", caller.id);
+        assert_eq!(listed(caller.get("/tasks").await.expect_status(200)), Some(1), "{}", caller.id);
     }
     for caller in &hidden_from {
-        assert_eq!(listed(caller.get("/tasks").await.expect(200)), Some(0), "{}", caller.id);
-        assert_eq!(listed(caller.get("/approvals").await.expect(200)), Some(0), "{}", caller.id);
+        assert_eq!(listed(caller.get("/tasks").await.expect_status(200)), Some(0), "{}", caller.id);
+        assert_eq!(listed(caller.get("/approvals").await.expect_status(200)), Some(0), "{}", caller.id);
         for reviewer in ["rex", "*"] {
-            let _ = caller.get(&format!("/approvals?reviewer={reviewer}")).await.problem(403, "FORBIDDEN");
+            let _ =
+                caller.get(&format!("/approvals?reviewer={reviewer}")).await.expect_problem(403, "FORBIDDEN");
         }
         let body = json!({ "text": "I was here" });
-        let _ = caller.post(&format!("/tasks/{task}/comments"), &body).await.problem(404, "TASK_NOT_FOUND");
-        let _ = caller.post("/simulations", &json!({ "task_id": task })).await.problem(404, "TASK_NOT_FOUND");
+        let _ = caller
+            .post(&format!("/tasks/{task}/comments"), &body)
+            .await
+            .expect_problem(404, "TASK_NOT_FOUND");
+        let _ = caller
+            .post("/simulations", &json!({ "task_id": task }))
+            .await
+            .expect_problem(404, "TASK_NOT_FOUND");
     }
 }
 
 #[tokio::test]
 async fn every_route_rejects_invalid_tokens() {
     let fixture = Fixture::new().await;
-    let (org, admin) = (&fixture.org, &fixture.org.admin);
+    let (org, admin) = (&fixture.org, &fixture.org.api);
     let body = json!({ "name": "short", "ttl_seconds": 1 });
-    let expired = text(&admin.post("/users/pat/tokens", &body).await.expect(201), "token");
+    let expired = text_field(&admin.post("/users/pat/tokens", &body).await.expect_status(201), "token");
     let body = json!({ "name": "revoked" });
-    let revoked = admin.post("/users/pat/tokens", &body).await.expect(201);
-    let path = format!("/users/pat/tokens/{}", text(&revoked, "token_id"));
+    let revoked = admin.post("/users/pat/tokens", &body).await.expect_status(201);
+    let path = format!("/users/pat/tokens/{}", text_field(&revoked, "token_id"));
     assert_eq!(admin.delete(&path).await.status, 204);
-    let deactivated = org.person("gone", &[ADMIN, AUTHOR]).await;
-    let bot = org.agent("bot", &deactivated).await;
-    let removed_agent = org.agent("forgotten", &fixture.pat).await;
+    let deactivated = org.create_user("gone", &[ADMIN, AUTHOR]).await;
+    let bot = org.create_agent("bot", &deactivated).await;
+    let removed_agent = org.create_agent("forgotten", &fixture.pat).await;
     assert_eq!(admin.delete("/agents/forgotten").await.status, 204);
-    let _ = admin.patch("/users/gone", &json!({ "active": false })).await.expect(200);
+    let _ = admin.patch("/users/gone", &json!({ "active": false })).await.expect_status(200);
     // Reactivating a user does not restore their tokens.
-    let reactivated = org.person("back", &[ADMIN]).await;
+    let reactivated = org.create_user("back", &[ADMIN]).await;
     for active in [false, true] {
-        let _ = admin.patch("/users/back", &json!({ "active": active })).await.expect(200);
+        let _ = admin.patch("/users/back", &json!({ "active": active })).await.expect_status(200);
     }
     let check = || async {
-        let response = admin.acting_with(&expired).get("/sessions/current").await;
+        let response = admin.with_token(&expired).get("/sessions/current").await;
         if response.status == 401 { Ok(()) } else { Err(response.text()) }
     };
     until("the token to expire", Duration::from_secs(60), check).await.expect("in time");
     let all = [
-        text(&revoked, "token"),
+        text_field(&revoked, "token"),
         expired,
         deactivated.token.clone(),
         bot.token.clone(),
@@ -480,16 +506,19 @@ async fn every_route_rejects_invalid_tokens() {
     headers.push(("x-nothing", String::new()));
     let operations = admin.operations();
     assert!(operations.len() > 70, "{}", operations.len());
-    let before = admin.get("/stats/overview").await.expect(200);
+    let before = admin.get("/stats/overview").await.expect_status(200);
     for (method, path, _) in operations {
         // Signing in needs no token.
         if (method.as_str(), path.as_str()) == ("POST", "/sessions") {
             continue;
         }
-        let path = format!("/api/v1{}", fill(&path, UNKNOWN_ID));
+        let path = format!("/api/v1{}", fill_path(&path, UNKNOWN_ID));
         for (name, value) in &headers {
-            let _ = admin.send(&method, &path, &[(*name, value)], "{}").await.problem(401, "UNAUTHENTICATED");
+            let _ = admin
+                .send_raw(&method, &path, &[(*name, value)], "{}")
+                .await
+                .expect_problem(401, "UNAUTHENTICATED");
         }
     }
-    assert_eq!(admin.get("/stats/overview").await.expect(200)["tasks"], before["tasks"]);
+    assert_eq!(admin.get("/stats/overview").await.expect_status(200)["tasks"], before["tasks"]);
 }

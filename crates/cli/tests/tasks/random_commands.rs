@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use crate::model::{Model, commands, invariants};
-use ade_testkit::ade::Setup;
-use ade_testkit::{Ade, Postgres, Redis, SeededRng, effort};
+use ade_testkit::server::ServerBuilder;
+use ade_testkit::{AdeServer, Postgres, Redis, SeededRng, effort};
 use tokio::time::Instant;
 
 const CLIENTS: u64 = 4;
@@ -26,10 +26,10 @@ const MUST_HAPPEN: [&str; 7] = [
 /// Commands of one client in one round.
 const COMMANDS_PER_ROUND: u64 = 40;
 
-fn setup() -> Setup {
+fn setup() -> ServerBuilder {
     let config = "[limit]\nrequests_per_minute = 10000000\n[worker]\nslots = 0\n";
     // No workers: the model does not know about applied tasks.
-    Setup::new(env!("CARGO_BIN_EXE_ade")).config(config)
+    ServerBuilder::new(env!("CARGO_BIN_EXE_ade")).config(config)
 }
 
 fn missing(model: &Model) -> Vec<&'static str> {
@@ -37,7 +37,7 @@ fn missing(model: &Model) -> Vec<&'static str> {
     MUST_HAPPEN.into_iter().filter(|event| !state.tally.contains_key(*event)).collect()
 }
 
-async fn run(servers: &[Ade], seed: u64) {
+async fn run(servers: &[AdeServer], seed: u64) {
     let started = Instant::now();
     let model = Arc::new(Model::new(servers, seed).await);
     let mut round = 0;
@@ -62,7 +62,7 @@ async fn run(servers: &[Ade], seed: u64) {
     println!("seed {seed}, {:?}: {tally:?}", started.elapsed());
     assert_eq!(missing(&model), [""; 0], "some events never happened: {tally:?}");
     for server in servers {
-        let errors = server.process().lines_with("ERROR");
+        let errors = server.process().log_lines_with("ERROR");
         assert!(errors.is_empty(), "{errors:?}");
     }
 }
@@ -85,8 +85,8 @@ async fn random_commands_on_two_servers_match_model() {
     let (redis, postgres) = (Redis::start().expect("starts"), Postgres::start().expect("starts"));
     for seed in seeds() {
         let database = postgres.create_database(&format!("ade{seed}")).expect("made");
-        let setup = setup().argument("--redis").argument(&redis.url());
-        let servers = setup.argument("--postgres").argument(&database).start_many(2).expect("start");
+        let setup = setup().arg("--redis").arg(&redis.url());
+        let servers = setup.arg("--postgres").arg(&database).start_many(2).expect("start");
         run(&servers, seed).await;
     }
 }

@@ -6,21 +6,21 @@ use reqwest::{Method, Response};
 
 use super::{Client, RESPONSE_TIMEOUT, segment};
 use crate::Error;
-use crate::wire::{Archive, AuditEntry, AuditVerdict, Job, Overview, Page, Restored};
+use crate::wire::{Archive, AuditEntry, AuditVerification, Job, Overview, Page, RestoreResult};
 
 /// Verification and export read the whole log.
 const WHOLE_LOG_TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// A streamed export of the audit log.
 #[derive(Debug)]
-pub struct Export {
+pub struct AuditExport {
     client: Client,
     response: Response,
 }
 
-impl Export {
+impl AuditExport {
     /// The next chunk, or `None` at the end. After an error the export is incomplete.
-    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
+    pub async fn next_chunk(&mut self) -> Result<Option<Vec<u8>>, Error> {
         match tokio::time::timeout(RESPONSE_TIMEOUT, self.response.chunk()).await {
             Ok(Ok(chunk)) => Ok(chunk.map(|bytes| bytes.to_vec())),
             Ok(Err(error)) => Err(self.client.unreachable(&error)),
@@ -45,7 +45,7 @@ impl Client {
     }
 
     /// Restores an archive (admin).
-    pub async fn restore(&self, archive_id: &str) -> Result<Restored, Error> {
+    pub async fn restore_archive(&self, archive_id: &str) -> Result<RestoreResult, Error> {
         self.post_empty(&format!("/archives/{}/restore", segment(archive_id))).await
     }
 
@@ -55,7 +55,7 @@ impl Client {
     }
 
     /// Verifies the whole audit log on the server. It must contain the `trusted` entry, given by number and hash.
-    pub async fn verify_audit(&self, trusted: Option<(u64, &str)>) -> Result<AuditVerdict, Error> {
+    pub async fn verify_audit(&self, trusted: Option<(u64, &str)>) -> Result<AuditVerification, Error> {
         let mut request = self.request(Method::GET, "/audit/verify").timeout(WHOLE_LOG_TIMEOUT);
         if let Some((number, hash)) = trusted {
             request = request.query(&[("number", number.to_string().as_str()), ("entry_hash", hash)]);
@@ -66,11 +66,11 @@ impl Client {
 
     /// Exports the audit log as `ndjson` or `csv`. Filters are those of [`Client::audit`], without `limit` and
     /// `cursor`.
-    pub async fn export_audit(&self, format: &str, filters: &[(&str, &str)]) -> Result<Export, Error> {
+    pub async fn export_audit(&self, format: &str, filters: &[(&str, &str)]) -> Result<AuditExport, Error> {
         let request = self.request(Method::GET, "/audit/export").timeout(WHOLE_LOG_TIMEOUT);
         let request = self.with_query(request.query(&[("format", format)]), filters);
         let response = self.open(request).await?;
-        Ok(Export { client: self.clone(), response })
+        Ok(AuditExport { client: self.clone(), response })
     }
 
     /// Gets counts of the whole system.

@@ -7,31 +7,32 @@ use reqwest::Method;
 use super::{Client, RESPONSE_TIMEOUT, segment};
 use crate::Error;
 use crate::wire::{
-    AcquireRequest, Agent, AgentRequest, Broken, Grants, Graph, HeartbeatRequest, HoldRequest, HoldResults,
-    InboxMessage, Lock, Page, Ticket, Token, TokenRequest, Verified, VerifyRequest,
+    AcquireRequest, Agent, AgentRequest, BrokenLock, Grants, HeartbeatRequest, HeldLockResults,
+    HeldLocksRequest, InboxMessage, Lock, Page, Ticket, Token, TokenRequest, VerifiedToken,
+    VerifyTokenRequest, WaitGraph,
 };
 
 /// The response to a lock request.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Acquired {
+pub enum AcquireOutcome {
     /// All locks are granted.
     Granted(Grants),
     /// The request is queued.
-    Ticket(Ticket),
+    Queued(Ticket),
 }
 
 impl Client {
     /// Acquires locks, or queues for them.
-    pub async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired, Error> {
+    pub async fn acquire_locks(&self, request: &AcquireRequest) -> Result<AcquireOutcome, Error> {
         let wait = if request.queue { 0.0 } else { request.wait_seconds.unwrap_or(0.0) };
         let wait = Duration::try_from_secs_f64(wait).unwrap_or(Duration::ZERO);
         let request =
             self.request(Method::POST, "/locks/acquire").timeout(wait + RESPONSE_TIMEOUT).json(request);
         let (status, body) = self.send(request).await?;
         if status == 202 {
-            self.parse(&body).map(Acquired::Ticket)
+            self.parse(&body).map(AcquireOutcome::Queued)
         } else {
-            self.parse(&body).map(Acquired::Granted)
+            self.parse(&body).map(AcquireOutcome::Granted)
         }
     }
 
@@ -41,34 +42,34 @@ impl Client {
     }
 
     /// Claims a ready ticket: its leases start now.
-    pub async fn claim(&self, ticket: &str) -> Result<Ticket, Error> {
+    pub async fn claim_ticket(&self, ticket: &str) -> Result<Ticket, Error> {
         self.post(&format!("/locks/tickets/{}/claim", segment(ticket)), &()).await
     }
 
     /// Cancels a ticket.
-    pub async fn cancel(&self, ticket: &str) -> Result<(), Error> {
+    pub async fn cancel_ticket(&self, ticket: &str) -> Result<(), Error> {
         self.send(self.request(Method::DELETE, &format!("/locks/tickets/{}", segment(ticket))))
             .await
             .map(|_| ())
     }
 
     /// Extends leases. If any lock is lost, the problem has the results of all.
-    pub async fn heartbeat(&self, request: &HeartbeatRequest) -> Result<HoldResults, Error> {
+    pub async fn lock_heartbeat(&self, request: &HeartbeatRequest) -> Result<HeldLockResults, Error> {
         self.post("/locks/heartbeat", request).await
     }
 
     /// Releases locks. If any lock is lost, the problem has the results of all.
-    pub async fn release(&self, request: &HoldRequest) -> Result<HoldResults, Error> {
+    pub async fn release_locks(&self, request: &HeldLocksRequest) -> Result<HeldLockResults, Error> {
         self.post("/locks/release", request).await
     }
 
     /// Downgrades locks from exclusive to shared. If any lock is lost, the problem has the results of all.
-    pub async fn downgrade(&self, request: &HoldRequest) -> Result<HoldResults, Error> {
+    pub async fn downgrade_locks(&self, request: &HeldLocksRequest) -> Result<HeldLockResults, Error> {
         self.post("/locks/downgrade", request).await
     }
 
     /// Verifies a fencing token. Fails with `LOCK_LOST` if no current holder has it.
-    pub async fn verify(&self, request: &VerifyRequest) -> Result<Verified, Error> {
+    pub async fn verify_token(&self, request: &VerifyTokenRequest) -> Result<VerifiedToken, Error> {
         self.post("/locks/verify", request).await
     }
 
@@ -83,19 +84,19 @@ impl Client {
     }
 
     /// Breaks a lock: takes it from its holders (admin).
-    pub async fn break_lock(&self, lock: &str, reason: &str) -> Result<Broken, Error> {
+    pub async fn break_lock(&self, lock: &str, reason: &str) -> Result<BrokenLock, Error> {
         let request = self.request(Method::DELETE, &format!("/locks/{}", segment(lock)));
         let (_, body) = self.send(self.with_query(request, &[("reason", reason)])).await?;
         self.parse(&body)
     }
 
     /// Gets the wait graph.
-    pub async fn graph(&self) -> Result<Graph, Error> {
+    pub async fn wait_graph(&self) -> Result<WaitGraph, Error> {
         self.get("/locks/graph", &[]).await
     }
 
     /// Registers an agent.
-    pub async fn register(&self, agent: &AgentRequest) -> Result<Agent, Error> {
+    pub async fn register_agent(&self, agent: &AgentRequest) -> Result<Agent, Error> {
         self.post("/agents", agent).await
     }
 
@@ -105,12 +106,16 @@ impl Client {
     }
 
     /// Creates a token that acts as an agent.
-    pub async fn make_agent_token(&self, agent_id: &str, token: &TokenRequest) -> Result<Token, Error> {
+    pub async fn create_agent_token(&self, agent_id: &str, token: &TokenRequest) -> Result<Token, Error> {
         self.post_idempotent(&format!("/agents/{}/tokens", segment(agent_id)), token).await
     }
 
     /// Lists the inbox of an agent. Filters: `limit`, `cursor`.
-    pub async fn inbox(&self, agent_id: &str, filters: &[(&str, &str)]) -> Result<Page<InboxMessage>, Error> {
+    pub async fn agent_inbox(
+        &self,
+        agent_id: &str,
+        filters: &[(&str, &str)],
+    ) -> Result<Page<InboxMessage>, Error> {
         self.get(&format!("/agents/{}/inbox", segment(agent_id)), filters).await
     }
 }

@@ -23,9 +23,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-pub use audit::Export;
-pub use locks::Acquired;
-pub use users::SignedIn;
+pub use audit::AuditExport;
+pub use locks::AcquireOutcome;
+pub use users::UserSession;
 
 use crate::Error;
 use crate::wire::Problem;
@@ -221,13 +221,13 @@ impl Client {
             Ok(problem) if !problem.code.is_empty() => Error::Problem(Box::new(problem)),
             _ => {
                 let (url, cause) = (self.base.clone(), format!("status {status}"));
-                Error::Foreign { url, status: Some(status), cause }
+                Error::UnexpectedResponse { url, status: Some(status), cause }
             }
         }
     }
 
     fn parse<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, Error> {
-        serde_json::from_slice(body).map_err(|error| Error::Foreign {
+        serde_json::from_slice(body).map_err(|error| Error::UnexpectedResponse {
             url: self.base.clone(),
             status: None,
             cause: error.to_string(),

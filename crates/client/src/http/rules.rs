@@ -5,8 +5,8 @@ use reqwest::Method;
 use super::{Client, segment};
 use crate::Error;
 use crate::wire::{
-    Delegation, DelegationRequest, Feature, FeatureRequest, Page, Policy, PolicyRequest, RegisteredResource,
-    Replay, ResourceRequest, Setting, SettingRequest, Simulation, SimulationRequest,
+    Delegation, DelegationRequest, Feature, FeatureRequest, Page, Policy, PolicyReplay, PolicyRequest,
+    RegisteredResource, ResourceRequest, Setting, SettingRequest, Simulation, SimulationRequest,
 };
 
 impl Client {
@@ -21,12 +21,12 @@ impl Client {
     }
 
     /// Creates a policy (admin).
-    pub async fn make_policy(&self, policy: &PolicyRequest) -> Result<Policy, Error> {
+    pub async fn create_policy(&self, policy: &PolicyRequest) -> Result<Policy, Error> {
         self.post_idempotent("/policies", policy).await
     }
 
     /// Updates a policy if it has this revision (admin).
-    pub async fn change_policy(
+    pub async fn update_policy(
         &self,
         policy_id: &str,
         revision: Option<u64>,
@@ -36,7 +36,7 @@ impl Client {
     }
 
     /// Deletes a policy (admin).
-    pub async fn remove_policy(&self, policy_id: &str) -> Result<(), Error> {
+    pub async fn delete_policy(&self, policy_id: &str) -> Result<(), Error> {
         self.delete(&policy_path(policy_id), None).await
     }
 
@@ -46,7 +46,7 @@ impl Client {
     }
 
     /// Replays past tasks with the draft of a policy, and lists those with a different outcome (admin or auditor).
-    pub async fn replay_policy(&self, policy_id: &str) -> Result<Replay, Error> {
+    pub async fn replay_policy(&self, policy_id: &str) -> Result<PolicyReplay, Error> {
         self.post_empty(&format!("{}/replay", policy_path(policy_id))).await
     }
 
@@ -61,12 +61,12 @@ impl Client {
     }
 
     /// Creates a delegation.
-    pub async fn make_delegation(&self, delegation: &DelegationRequest) -> Result<Delegation, Error> {
+    pub async fn create_delegation(&self, delegation: &DelegationRequest) -> Result<Delegation, Error> {
         self.post_idempotent("/delegations", delegation).await
     }
 
     /// Updates a delegation if it has this revision.
-    pub async fn change_delegation(
+    pub async fn update_delegation(
         &self,
         delegation_id: &str,
         revision: Option<u64>,
@@ -76,7 +76,7 @@ impl Client {
     }
 
     /// Deletes a delegation.
-    pub async fn remove_delegation(&self, delegation_id: &str) -> Result<(), Error> {
+    pub async fn delete_delegation(&self, delegation_id: &str) -> Result<(), Error> {
         self.delete(&delegation_path(delegation_id), None).await
     }
 
@@ -96,7 +96,7 @@ impl Client {
     }
 
     /// Updates the registration of a pattern if it has this revision (admin).
-    pub async fn change_resource(
+    pub async fn update_resource(
         &self,
         pattern: &str,
         revision: Option<u64>,
@@ -106,7 +106,7 @@ impl Client {
     }
 
     /// Deletes the registration of a pattern (admin).
-    pub async fn remove_resource(&self, pattern: &str) -> Result<(), Error> {
+    pub async fn delete_resource(&self, pattern: &str) -> Result<(), Error> {
         self.delete(&resource_path(pattern), None).await
     }
 
@@ -126,7 +126,7 @@ impl Client {
     }
 
     /// Changes a setting if it has this revision (admin).
-    pub async fn change_setting(
+    pub async fn set_setting(
         &self,
         name: &str,
         revision: Option<u64>,
@@ -146,7 +146,7 @@ impl Client {
     }
 
     /// Enables or disables a feature if its flag has this revision (admin).
-    pub async fn switch_feature(
+    pub async fn set_feature(
         &self,
         flag: &str,
         revision: Option<u64>,

@@ -8,9 +8,9 @@ use reqwest::Method;
 use super::{Client, segment};
 use crate::Error;
 use crate::wire::{
-    Alive, Approval, AttemptRequest, AuditEntry, BatchAnswer, BatchRequest, Claim, ClaimRequest, Comment,
-    CommentRequest, CompleteRequest, DelegateRequest, Execution, LogLine, OverrideRequest, Page, Reason,
-    ResponseRequest, Risk, Task, TaskRequest, TaskStats,
+    Approval, AuditEntry, BatchRequest, BatchResponse, ClaimRequest, Comment, CommentRequest,
+    CompleteRequest, DecisionRequest, DelegateRequest, Execution, LogLine, OverrideRequest, Page,
+    ReasonRequest, Risk, Task, TaskClaim, TaskHeartbeatRequest, TaskLease, TaskRequest, TaskStats,
 };
 
 impl Client {
@@ -25,12 +25,12 @@ impl Client {
     }
 
     /// Creates a task in state DRAFT.
-    pub async fn make_task(&self, task: &TaskRequest) -> Result<Task, Error> {
+    pub async fn create_task(&self, task: &TaskRequest) -> Result<Task, Error> {
         self.post_idempotent("/tasks", task).await
     }
 
     /// Updates a task if it has this revision. Earlier decisions become invalid.
-    pub async fn change_task(
+    pub async fn update_task(
         &self,
         task_id: &str,
         revision: Option<u64>,
@@ -50,22 +50,22 @@ impl Client {
     }
 
     /// Cancels a task before it is applied.
-    pub async fn cancel_task(&self, task_id: &str, reason: &Reason) -> Result<Task, Error> {
+    pub async fn cancel_task(&self, task_id: &str, reason: &ReasonRequest) -> Result<Task, Error> {
         self.post_idempotent(&task_path(task_id, "/cancel"), reason).await
     }
 
     /// Revokes the caller's approval before the task is applied.
-    pub async fn revoke_task(&self, task_id: &str, reason: &Reason) -> Result<Task, Error> {
+    pub async fn revoke_approval(&self, task_id: &str, reason: &ReasonRequest) -> Result<Task, Error> {
         self.post_idempotent(&task_path(task_id, "/revoke"), reason).await
     }
 
     /// Stops a task that is being applied (admin).
-    pub async fn stop_task(&self, task_id: &str, reason: &Reason) -> Result<Task, Error> {
+    pub async fn stop_task(&self, task_id: &str, reason: &ReasonRequest) -> Result<Task, Error> {
         self.post_idempotent(&task_path(task_id, "/stop"), reason).await
     }
 
     /// Rolls back the changes of a failed task (admin).
-    pub async fn roll_back_task(&self, task_id: &str, reason: &Reason) -> Result<Task, Error> {
+    pub async fn roll_back_task(&self, task_id: &str, reason: &ReasonRequest) -> Result<Task, Error> {
         self.post_idempotent(&task_path(task_id, "/rollback"), reason).await
     }
 
@@ -75,19 +75,19 @@ impl Client {
     }
 
     /// Gets the current or last execution of a task.
-    pub async fn execution(&self, task_id: &str) -> Result<Execution, Error> {
+    pub async fn task_execution(&self, task_id: &str) -> Result<Execution, Error> {
         self.get(&task_path(task_id, "/execution"), &[]).await
     }
 
     /// Claims a task for an agent. Returns `None` if there is no task for it within the requested wait.
-    pub async fn claim_task(&self, request: &ClaimRequest) -> Result<Option<Claim>, Error> {
+    pub async fn claim_task(&self, request: &ClaimRequest) -> Result<Option<TaskClaim>, Error> {
         let wait = Duration::try_from_secs_f64(request.wait_seconds.unwrap_or_default());
         self.post_optional("/tasks/claim", request, wait.unwrap_or_default()).await
     }
 
     /// Extends the lease of a claimed task.
-    pub async fn task_heartbeat(&self, task_id: &str, attempt: u64) -> Result<Alive, Error> {
-        self.post(&task_path(task_id, "/heartbeat"), &AttemptRequest { attempt }).await
+    pub async fn task_heartbeat(&self, task_id: &str, attempt: u64) -> Result<TaskLease, Error> {
+        self.post(&task_path(task_id, "/heartbeat"), &TaskHeartbeatRequest { attempt }).await
     }
 
     /// Reports the result of a claimed task.
@@ -96,7 +96,7 @@ impl Client {
     }
 
     /// Moves an approved task before all others (admin).
-    pub async fn force_task(&self, task_id: &str, reason: &Reason) -> Result<Task, Error> {
+    pub async fn force_apply_task(&self, task_id: &str, reason: &ReasonRequest) -> Result<Task, Error> {
         self.post_idempotent(&task_path(task_id, "/force-apply"), reason).await
     }
 
@@ -116,7 +116,7 @@ impl Client {
     }
 
     /// Comments on a task.
-    pub async fn comment(&self, task_id: &str, text: &str) -> Result<Comment, Error> {
+    pub async fn create_comment(&self, task_id: &str, text: &str) -> Result<Comment, Error> {
         self.post_idempotent(&task_path(task_id, "/comments"), &CommentRequest { text: text.to_owned() })
             .await
     }
@@ -127,12 +127,12 @@ impl Client {
     }
 
     /// Gets the preview of a task.
-    pub async fn preview(&self, task_id: &str) -> Result<Preview, Error> {
+    pub async fn task_preview(&self, task_id: &str) -> Result<Preview, Error> {
         self.get(&task_path(task_id, "/preview"), &[]).await
     }
 
     /// Gets the risk of a task.
-    pub async fn risk(&self, task_id: &str) -> Result<Risk, Error> {
+    pub async fn task_risk(&self, task_id: &str) -> Result<Risk, Error> {
         self.get(&task_path(task_id, "/risk"), &[]).await
     }
 
@@ -171,12 +171,12 @@ impl Client {
     }
 
     /// Approves a task. Fails with `DIGEST_MISMATCH` if the task is not the one that was reviewed.
-    pub async fn approve(&self, approval_id: &str, decision: &ResponseRequest) -> Result<Approval, Error> {
+    pub async fn approve(&self, approval_id: &str, decision: &DecisionRequest) -> Result<Approval, Error> {
         self.post_idempotent(&approval_path(approval_id, "/approve"), decision).await
     }
 
     /// Rejects a task. A reason is required.
-    pub async fn reject(&self, approval_id: &str, decision: &ResponseRequest) -> Result<Approval, Error> {
+    pub async fn reject(&self, approval_id: &str, decision: &DecisionRequest) -> Result<Approval, Error> {
         self.post_idempotent(&approval_path(approval_id, "/reject"), decision).await
     }
 
@@ -184,20 +184,20 @@ impl Client {
     pub async fn request_changes(
         &self,
         approval_id: &str,
-        decision: &ResponseRequest,
+        decision: &DecisionRequest,
     ) -> Result<Approval, Error> {
         self.post_idempotent(&approval_path(approval_id, "/request-changes"), decision).await
     }
 
     /// Delegates an approval request to another user.
-    pub async fn delegate(&self, approval_id: &str, to: &str) -> Result<Approval, Error> {
+    pub async fn delegate_approval(&self, approval_id: &str, to: &str) -> Result<Approval, Error> {
         self.post_idempotent(&approval_path(approval_id, "/delegate"), &DelegateRequest { to: to.to_owned() })
             .await
     }
 
     /// Makes the same decision on many approval requests: all succeed, or none is changed. The problem lists the
     /// refused ones.
-    pub async fn answer_all(&self, batch: &BatchRequest) -> Result<BatchAnswer, Error> {
+    pub async fn decide_batch(&self, batch: &BatchRequest) -> Result<BatchResponse, Error> {
         self.post_idempotent("/approvals/batch", batch).await
     }
 }

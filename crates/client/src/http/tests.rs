@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use serde_json::json;
 
 use super::*;
-use crate::wire::{Reason, TokenRequest, UserPatch};
+use crate::wire::{ReasonRequest, TokenRequest, UserPatch};
 
 /// Serves one request per connection and returns all requests. For an empty response it closes the connection.
 fn server(responses: &[&str]) -> (String, JoinHandle<Vec<String>>) {
@@ -54,7 +54,7 @@ async fn repeats_a_request_with_the_same_key_after_a_broken_connection() {
     let comment = json!({ "comment_id": "1", "task_id": "t", "author_id": "ann", "text": "hello", "created_at": "2026-01-01T00:00:00Z" });
     let (url, requests) = server(&["", &response("201 Created", "", &comment)]);
     let client = Client::new(&url, "secret").expect("a client");
-    assert_eq!(client.comment("t", "hello").await.expect("a response").text, "hello");
+    assert_eq!(client.create_comment("t", "hello").await.expect("a response").text, "hello");
     let requests = requests.join().expect("served");
     let keys: Vec<_> = requests.iter().map(|request| header(request, "idempotency-key")).collect();
     assert!(keys[0].is_some_and(|key| key.len() == 36), "{keys:?}");
@@ -68,7 +68,7 @@ async fn update_sends_the_revision_and_encodes_ids_in_the_path() {
     let (url, requests) = server(&[&response("200 OK", "", &user())]);
     let client = Client::new(&url, "secret").expect("a client");
     let patch = UserPatch { name: Some("Ann".to_owned()), ..UserPatch::default() };
-    client.change_user("../admin", Some(7), &patch).await.expect("updated");
+    client.update_user("../admin", Some(7), &patch).await.expect("updated");
     let requests = requests.join().expect("served");
     assert_eq!(header(&requests[0], "if-match"), Some("\"7\""));
     assert!(requests[0].starts_with("PATCH /api/v1/users/..%2Fadmin "), "{}", requests[0]);
@@ -88,7 +88,7 @@ async fn session_sends_its_cookie_and_csrf_token() {
     let (url, requests) = server(&responses);
     let signed_in = Client::sign_in(&url, "ann", "open sesame").await.expect("signed in");
     let created =
-        signed_in.make_token(&TokenRequest { name: "n".to_owned(), ..TokenRequest::default() }).await;
+        signed_in.create_token(&TokenRequest { name: "n".to_owned(), ..TokenRequest::default() }).await;
     assert_eq!(created.expect("created").token.as_deref(), Some("ade_x"));
     assert!(!format!("{signed_in:?}").contains("ade_session"));
     drop(signed_in.sign_out().await);
@@ -106,7 +106,7 @@ async fn does_not_follow_redirects() {
     let (url, requests) =
         server(&[&response("307 Temporary Redirect", "location: http://127.0.0.1:1/\r\n", &json!(null))]);
     let client = Client::new(&url, "secret").expect("a client");
-    let error = client.cancel_task("t", &Reason::default()).await.expect_err("a redirect");
-    assert!(matches!(error, Error::Foreign { status: Some(307), .. }), "{error}");
+    let error = client.cancel_task("t", &ReasonRequest::default()).await.expect_err("a redirect");
+    assert!(matches!(error, Error::UnexpectedResponse { status: Some(307), .. }), "{error}");
     assert_eq!(requests.join().expect("served").len(), 1);
 }

@@ -5,22 +5,24 @@ use reqwest::header::SET_COOKIE;
 
 use super::{Client, Credentials, segment};
 use crate::Error;
-use crate::wire::{Page, Session, SignIn, Token, TokenRequest, User, UserPatch, UserRequest, UserStats};
+use crate::wire::{
+    Page, Session, SignInRequest, Token, TokenRequest, User, UserPatch, UserRequest, UserStats,
+};
 
 const SESSION_COOKIE: &str = "ade_session";
 
 /// The session of a user who signed in with a password.
 #[derive(Debug)]
-pub struct SignedIn {
+pub struct UserSession {
     client: Client,
     session: Session,
 }
 
 impl Client {
     /// Signs in with a password.
-    pub async fn sign_in(url: &str, user: &str, password: &str) -> Result<SignedIn, Error> {
+    pub async fn sign_in(url: &str, user: &str, password: &str) -> Result<UserSession, Error> {
         let mut client = Self::with_credentials(url, Credentials::None)?;
-        let body = SignIn { user_id: user.to_owned(), password: password.to_owned() };
+        let body = SignInRequest { user_id: user.to_owned(), password: password.to_owned() };
         let response = client.open(client.request(Method::POST, "/sessions").json(&body)).await?;
         let cookies = response.headers().get_all(SET_COOKIE).iter().filter_map(|value| value.to_str().ok());
         let cookie = cookies.filter_map(session_cookie).next_back().map(str::to_owned);
@@ -28,10 +30,10 @@ impl Client {
         let session: Session = client.parse(&body)?;
         let (Some(cookie), Some(csrf)) = (cookie, session.csrf_token.clone()) else {
             let cause = "the sign-in response contains no session".to_owned();
-            return Err(Error::Foreign { url: client.base, status: None, cause });
+            return Err(Error::UnexpectedResponse { url: client.base, status: None, cause });
         };
         client.credentials = Credentials::Session { cookie, csrf };
-        Ok(SignedIn { client, session })
+        Ok(UserSession { client, session })
     }
 
     /// Gets the user or agent that the token or session belongs to.
@@ -50,12 +52,12 @@ impl Client {
     }
 
     /// Creates a user (admin).
-    pub async fn make_user(&self, user: &UserRequest) -> Result<User, Error> {
+    pub async fn create_user(&self, user: &UserRequest) -> Result<User, Error> {
         self.post_idempotent("/users", user).await
     }
 
     /// Updates a user if it has this revision.
-    pub async fn change_user(
+    pub async fn update_user(
         &self,
         user_id: &str,
         revision: Option<u64>,
@@ -70,7 +72,7 @@ impl Client {
     }
 
     /// Creates a token for a user. Its secret is returned only once.
-    pub async fn make_token(&self, user_id: &str, token: &TokenRequest) -> Result<Token, Error> {
+    pub async fn create_token(&self, user_id: &str, token: &TokenRequest) -> Result<Token, Error> {
         self.post_idempotent(&format!("{}/tokens", user_path(user_id)), token).await
     }
 
@@ -85,7 +87,7 @@ impl Client {
     }
 }
 
-impl SignedIn {
+impl UserSession {
     /// The user and scopes of the session.
     #[must_use]
     pub const fn session(&self) -> &Session {
@@ -99,12 +101,12 @@ impl SignedIn {
     }
 
     /// Creates a token for the signed-in user.
-    pub async fn make_token(&self, token: &TokenRequest) -> Result<Token, Error> {
+    pub async fn create_token(&self, token: &TokenRequest) -> Result<Token, Error> {
         let Some(user) = &self.session.user else {
             let (url, cause) = (self.client.base.clone(), "the session has no user".to_owned());
-            return Err(Error::Foreign { url, status: None, cause });
+            return Err(Error::UnexpectedResponse { url, status: None, cause });
         };
-        self.client.make_token(&user.user_id, token).await
+        self.client.create_token(&user.user_id, token).await
     }
 
     /// Ends the session.

@@ -1,9 +1,9 @@
 //! Wire types of approval requests and decisions.
 
-use ade_domain::approval::delegation::Step;
+use ade_domain::approval::delegation::DelegationStep;
 use ade_domain::approval::policy::Priority;
 use ade_domain::approval::{ApprovalStatus, DecisionKind};
-use ade_domain::task::State;
+use ade_domain::task::TaskState;
 use serde::{Deserialize, Serialize};
 
 use super::Time;
@@ -32,7 +32,7 @@ pub struct Approval {
     /// Delegate who is asked instead of this reviewer.
     pub delegated_to: Option<String>,
     /// Delegations through which the request reached this reviewer.
-    pub delegation_chain: Vec<Step>,
+    pub delegation_chain: Vec<DelegationStep>,
     /// User whose decision this reviewer follows.
     pub follows: Option<String>,
     /// Time of creation.
@@ -57,7 +57,7 @@ pub struct Approval {
     pub why: Vec<String>,
     /// State of the task; absent in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub task_state: Option<State>,
+    pub task_state: Option<TaskState>,
     /// Incremented with every change.
     pub revision: u64,
 }
@@ -66,7 +66,7 @@ pub struct Approval {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct ResponseRequest {
+pub struct DecisionRequest {
     /// Reason; required to reject and to request changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -117,7 +117,7 @@ pub struct BatchOptions {
 /// The result of a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct BatchAnswer {
+pub struct BatchResponse {
     /// The updated approval requests, in the order of the request.
     pub items: Vec<Approval>,
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ade_domain::audit::AuditActor;
-use ade_domain::task::State;
+use ade_domain::task::TaskState;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -30,9 +30,9 @@ pub struct AuditEntry {
     /// Task that the action concerns.
     pub task_id: Option<String>,
     /// State of the task before the action.
-    pub from: Option<State>,
+    pub from: Option<TaskState>,
     /// State of the task after the action.
-    pub to: Option<State>,
+    pub to: Option<TaskState>,
     /// Revision of the object after the action.
     pub revision: Option<u64>,
     /// Digest of the task configuration that the action refers to.
@@ -53,7 +53,7 @@ pub struct AuditEntry {
 /// The result of verifying the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct AuditVerdict {
+pub struct AuditVerification {
     /// Whether the log is intact.
     pub valid: bool,
     /// Number of verified entries.
@@ -62,13 +62,13 @@ pub struct AuditVerdict {
     pub head: Option<String>,
     /// The first invalid entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_bad: Option<BadEntry>,
+    pub first_bad: Option<InvalidAuditEntry>,
 }
 
 /// An invalid entry of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct BadEntry {
+pub struct InvalidAuditEntry {
     /// Position in the log.
     pub number: u64,
     /// Why it is invalid.
@@ -98,13 +98,13 @@ pub struct Overview {
     pub audit_entries: u64,
     /// Outcomes of tasks on each of the last 30 complete days, newest first.
     #[serde(default)]
-    pub days: Vec<Day>,
+    pub days: Vec<DailyOutcomes>,
 }
 
 /// Outcomes of tasks on one day.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Day {
+pub struct DailyOutcomes {
     /// Date in UTC, such as `2026-11-16`.
     pub day: String,
     /// Tasks that completed.

@@ -38,15 +38,15 @@ pub struct Execution {
     /// Locks that are held for the execution, with their fencing tokens.
     pub grants: Vec<HeldLock>,
     /// Request of an administrator to stop the execution.
-    pub stop: Option<Asked>,
+    pub stop: Option<AdminRequest>,
     /// Request of an administrator to roll the execution back.
-    pub undo: Option<Asked>,
+    pub undo: Option<AdminRequest>,
 }
 
 /// A request of an administrator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Asked {
+pub struct AdminRequest {
     /// User id of the administrator.
     pub by: String,
     /// Reason.
@@ -76,7 +76,7 @@ pub struct ClaimRequest {
 /// A claimed task, which the agent must now apply.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Claim {
+pub struct TaskClaim {
     /// The task.
     pub task: Task,
     /// Number of the attempt; required in every report on this claim.
@@ -91,7 +91,7 @@ pub struct Claim {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct AttemptRequest {
+pub struct TaskHeartbeatRequest {
     /// Number of the attempt.
     pub attempt: u64,
 }
@@ -99,7 +99,7 @@ pub struct AttemptRequest {
 /// The extended lease of a claimed task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Alive {
+pub struct TaskLease {
     /// Time until which the agent counts as alive without a heartbeat.
     pub lease_until: Time,
     /// Whether an administrator stopped the task. If so, make no more changes and report `cancelled`.

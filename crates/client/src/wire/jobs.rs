@@ -63,7 +63,7 @@ pub struct Archive {
 /// The result of restoring an archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Restored {
+pub struct RestoreResult {
     /// The restored archive.
     pub archive: Archive,
     /// Number of tasks that were restored, themselves or their approval requests. They stay in the database for at

@@ -8,27 +8,27 @@ use super::Time;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum LockMode {
     /// Together with other shared holders.
     Shared,
     /// Alone.
     Exclusive,
 }
 
-impl From<Mode> for ade_domain::lock::Mode {
-    fn from(mode: Mode) -> Self {
+impl From<LockMode> for ade_domain::lock::LockMode {
+    fn from(mode: LockMode) -> Self {
         match mode {
-            Mode::Shared => Self::Shared,
-            Mode::Exclusive => Self::Exclusive,
+            LockMode::Shared => Self::Shared,
+            LockMode::Exclusive => Self::Exclusive,
         }
     }
 }
 
-impl From<ade_domain::lock::Mode> for Mode {
-    fn from(mode: ade_domain::lock::Mode) -> Self {
+impl From<ade_domain::lock::LockMode> for LockMode {
+    fn from(mode: ade_domain::lock::LockMode) -> Self {
         match mode {
-            ade_domain::lock::Mode::Shared => Self::Shared,
-            ade_domain::lock::Mode::Exclusive => Self::Exclusive,
+            ade_domain::lock::LockMode::Shared => Self::Shared,
+            ade_domain::lock::LockMode::Exclusive => Self::Exclusive,
         }
     }
 }
@@ -37,13 +37,13 @@ impl From<ade_domain::lock::Mode> for Mode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct LockAsk {
+pub struct LockSpec {
     /// Name: `task:ID` or `resource:TYPE:ID`. The id may contain any character.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, pattern = "^(task:|resource:[^:]+:)"))]
     pub lock: String,
     /// Mode; exclusive by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Mode>,
+    pub mode: Option<LockMode>,
 }
 
 /// Acquires locks.
@@ -53,7 +53,7 @@ pub struct LockAsk {
 pub struct AcquireRequest {
     /// Locks to acquire: all or none. At most 100; the server acquires them in one global order.
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 100))]
-    pub locks: Vec<LockAsk>,
+    pub locks: Vec<LockSpec>,
     /// Agent that holds the locks; the caller by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
@@ -94,7 +94,7 @@ pub struct Grant {
     /// Name of the lock.
     pub lock: String,
     /// Mode in which it is held.
-    pub mode: Mode,
+    pub mode: LockMode,
     /// Larger than every earlier token of this lock. A resource that checks tokens can reject former holders.
     pub fencing_token: u64,
     /// Start of the lease.
@@ -153,7 +153,7 @@ pub struct Ticket {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct HeldLock {
+pub struct LockToken {
     /// Name of the lock.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, pattern = "^(task:|resource:[^:]+:)"))]
     pub lock: String,
@@ -174,7 +174,7 @@ pub struct HeartbeatRequest {
     pub holder_id: Option<String>,
     /// Held locks; at most 1,000.
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 1_000))]
-    pub locks: Vec<HeldLock>,
+    pub locks: Vec<LockToken>,
     /// New lease in seconds from now, the default lease by default. A lease is never shortened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_extension: Option<f64>,
@@ -187,7 +187,7 @@ pub struct HeartbeatRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct HoldRequest {
+pub struct HeldLocksRequest {
     /// Agent that holds the locks; the caller by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
@@ -196,13 +196,13 @@ pub struct HoldRequest {
     pub holder_id: Option<String>,
     /// Held locks; at most 1,000.
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 1_000))]
-    pub locks: Vec<HeldLock>,
+    pub locks: Vec<LockToken>,
 }
 
 /// The result for one held lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct HoldResult {
+pub struct HeldLockResult {
     /// Name of the lock.
     pub lock: String,
     /// Whether the operation succeeded.
@@ -212,7 +212,7 @@ pub struct HoldResult {
     pub code: Option<String>,
     /// Mode in which the lock is now held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Mode>,
+    pub mode: Option<LockMode>,
     /// End of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
@@ -221,16 +221,16 @@ pub struct HoldResult {
 /// The results for all locks of a request, in its order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct HoldResults {
+pub struct HeldLockResults {
     /// One result per lock.
-    pub results: Vec<HoldResult>,
+    pub results: Vec<HeldLockResult>,
 }
 
 /// Verifies that a fencing token belongs to a current holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct VerifyRequest {
+pub struct VerifyTokenRequest {
     /// Name of the lock.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, pattern = "^(task:|resource:[^:]+:)"))]
     pub lock: String,
@@ -241,7 +241,7 @@ pub struct VerifyRequest {
 /// A fencing token that belongs to a current holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Verified {
+pub struct VerifiedToken {
     /// Always true; an invalid token is answered with 409 `LOCK_LOST`.
     pub valid: bool,
     /// The holder.
@@ -279,7 +279,7 @@ pub struct LockWaiter {
     /// Activity of the agent.
     pub holder_id: String,
     /// Requested mode.
-    pub mode: Mode,
+    pub mode: LockMode,
     /// Priority of the request.
     pub priority: i32,
     /// Time of the request.
@@ -297,7 +297,7 @@ pub struct Lock {
     /// Name, as it was given.
     pub lock: String,
     /// Mode in which it is held; null if it is free.
-    pub mode: Option<Mode>,
+    pub mode: Option<LockMode>,
     /// Current holders.
     pub holders: Vec<LockHolder>,
     /// Waiters, in the order of grants; in lists only the first twenty.
@@ -319,13 +319,13 @@ pub struct HolderRef {
 /// A waiter in the wait graph, with those it waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct GraphWait {
+pub struct WaitGraphEdge {
     /// The agent.
     pub agent_id: String,
     /// Activity of the agent.
     pub holder_id: String,
     /// Requested mode.
-    pub mode: Mode,
+    pub mode: LockMode,
     /// Lock that it waits for.
     pub waits_for: String,
     /// Current holders of that lock.
@@ -337,9 +337,9 @@ pub struct GraphWait {
 /// The wait graph: who waits for whom.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Graph {
+pub struct WaitGraph {
     /// Waiters; at most 1,000.
-    pub waits: Vec<GraphWait>,
+    pub waits: Vec<WaitGraphEdge>,
 }
 
 /// An edge of a deadlock cycle: this holder waits for the holder of the next edge, and the last one for the first.
@@ -357,7 +357,7 @@ pub struct CycleEdge {
 /// A lock that was broken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Broken {
+pub struct BrokenLock {
     /// Name of the lock.
     pub lock: String,
     /// Former holders; empty if the lock was free.

@@ -19,27 +19,30 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 pub use agents::{Agent, AgentRequest};
-pub use approvals::{Approval, BatchAnswer, BatchOptions, BatchRequest, DelegateRequest, ResponseRequest};
-pub use audit::{AuditEntry, AuditVerdict, BadEntry, Day, InboxMessage, Overview, UserStats};
-pub use execution::{
-    Alive, Asked, AttemptRequest, Claim, ClaimRequest, CompleteRequest, Execution, LogLine, LogRequest,
+pub use approvals::{Approval, BatchOptions, BatchRequest, BatchResponse, DecisionRequest, DelegateRequest};
+pub use audit::{
+    AuditEntry, AuditVerification, DailyOutcomes, InboxMessage, InvalidAuditEntry, Overview, UserStats,
 };
-pub use jobs::{Archive, Job, Restored};
+pub use execution::{
+    AdminRequest, ClaimRequest, CompleteRequest, Execution, LogLine, LogRequest, TaskClaim,
+    TaskHeartbeatRequest, TaskLease,
+};
+pub use jobs::{Archive, Job, RestoreResult};
 pub use locks::{
-    AcquireRequest, Broken, CycleEdge, Grant, Grants, Graph, GraphWait, HeartbeatRequest, HeldLock,
-    HoldRequest, HoldResult, HoldResults, HolderRef, Lock, LockAsk, LockHolder, LockWaiter, Mode, Ticket,
-    TicketStatus, Verified, VerifyRequest,
+    AcquireRequest, BrokenLock, CycleEdge, Grant, Grants, HeartbeatRequest, HeldLockResult, HeldLockResults,
+    HeldLocksRequest, HolderRef, Lock, LockHolder, LockMode, LockSpec, LockToken, LockWaiter, Ticket,
+    TicketStatus, VerifiedToken, VerifyTokenRequest, WaitGraph, WaitGraphEdge,
 };
 pub use rules::{
-    Delegation, DelegationRequest, Feature, FeatureRequest, Policy, PolicyRequest, PolicyRules,
-    RegisteredResource, Replay, ReplayedTask, ResourceRequest, Setting, SettingRequest, SimulatedRequirement,
+    Delegation, DelegationRequest, Feature, FeatureRequest, Policy, PolicyReplay, PolicyRequest, PolicyRules,
+    RegisteredResource, ReplayedTask, ResourceRequest, Setting, SettingRequest, SimulatedRequirement,
     SimulatedReviewer, Simulation, SimulationRequest,
 };
 pub use tasks::{
-    Comment, CommentRequest, LockPreview, Metadata, OverrideAsked, OverrideRequest, PreviewRequest, Reason,
-    Reopened, Risk, Task, TaskRequest, TaskStats,
+    Comment, CommentRequest, LockPreview, OverrideRequest, PendingOverride, PreviewRequest, ReasonRequest,
+    Reopened, Risk, Task, TaskMetadata, TaskRequest, TaskStats,
 };
-pub use users::{Session, SignIn, Token, TokenRequest, User, UserPatch, UserRequest};
+pub use users::{Session, SignInRequest, Token, TokenRequest, User, UserPatch, UserRequest};
 
 /// A time in UTC with microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,13 +135,13 @@ pub struct Problem {
     pub code: String,
     /// Extension members such as `holders`, `queue_length`, `cycle`, `results` or `errors`.
     #[serde(flatten)]
-    pub facts: BTreeMap<String, Value>,
+    pub extensions: BTreeMap<String, Value>,
 }
 
 impl Problem {
     /// An extension member, if it is present and has this type.
     #[must_use]
-    pub fn fact<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Option<T> {
-        self.facts.get(name).and_then(|value| serde_json::from_value(value.clone()).ok())
+    pub fn extension<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Option<T> {
+        self.extensions.get(name).and_then(|value| serde_json::from_value(value.clone()).ok())
     }
 }

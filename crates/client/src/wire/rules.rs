@@ -1,9 +1,9 @@
 //! Wire types of policies, delegations, registered resources, settings, feature flags and simulations.
 
 use ade_domain::approval::assignment::ConsideredPolicy;
-use ade_domain::approval::delegation::{Conditions, Kind, Step};
+use ade_domain::approval::delegation::{DelegationConditions, DelegationKind, DelegationStep};
 use ade_domain::approval::policy::{AutoApprove, Priority};
-use ade_domain::approval::window::Window;
+use ade_domain::approval::window::TimeWindow;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -34,7 +34,7 @@ pub struct PolicyRules {
     /// Priority of its approval requests.
     pub priority: Priority,
     /// Time window in which the policy applies; null for always.
-    pub window: Option<Window>,
+    pub window: Option<TimeWindow>,
 }
 
 /// A policy with its rules in force and its draft.
@@ -106,8 +106,8 @@ pub struct PolicyRequest {
     pub priority: Option<Priority>,
     /// Time window in which the policy applies; null for always.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Window>))]
-    pub window: Option<Option<Window>>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<TimeWindow>))]
+    pub window: Option<Option<TimeWindow>>,
     /// True puts the policy in force at once; otherwise the change is a draft. False takes an active policy out of
     /// force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -125,9 +125,9 @@ pub struct Delegation {
     /// The delegate, or the user whose decisions the owner follows.
     pub delegate_to: String,
     /// `delegate` or `follow`.
-    pub kind: Kind,
+    pub kind: DelegationKind,
     /// Tasks that it applies to.
-    pub conditions: Conditions,
+    pub conditions: DelegationConditions,
     /// Whether the delegate's own delegations apply as well.
     pub cascade: bool,
     /// Whether it is in force.
@@ -153,10 +153,10 @@ pub struct DelegationRequest {
     pub delegate_to: Option<String>,
     /// `delegate` (default) or `follow`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kind: Option<Kind>,
+    pub kind: Option<DelegationKind>,
     /// Tasks that it applies to; all by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub conditions: Option<Conditions>,
+    pub conditions: Option<DelegationConditions>,
     /// Whether the delegate's own delegations apply as well; true by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cascade: Option<bool>,
@@ -323,7 +323,7 @@ pub struct SimulatedReviewer {
     /// Users on whose behalf the reviewer decides.
     pub stands_for: Vec<String>,
     /// Delegations through which the request would reach the reviewer.
-    pub delegation_chain: Vec<Step>,
+    pub delegation_chain: Vec<DelegationStep>,
     /// Why this reviewer would be chosen.
     pub why: Vec<String>,
 }
@@ -331,7 +331,7 @@ pub struct SimulatedReviewer {
 /// Past tasks with a different outcome under the draft of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Replay {
+pub struct PolicyReplay {
     /// The replayed policy.
     pub policy_id: String,
     /// The tasks, newest first.

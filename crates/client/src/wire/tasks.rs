@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use ade_domain::approval::assignment::ConsideredPolicy;
-use ade_domain::approval::quorum::Progress;
-use ade_domain::risk::{Factor, Level};
-use ade_domain::task::{Config, Lineage, Preview, PreviewChange, Resource, RollbackStrategy, State};
+use ade_domain::approval::quorum::RequirementProgress;
+use ade_domain::risk::{RiskFactor, RiskLevel};
+use ade_domain::task::{Config, Lineage, Preview, PreviewChange, Resource, RollbackStrategy, TaskState};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Execution, Mode, Time, nullable};
+use super::{Execution, LockMode, Time, nullable};
 
 /// A task: a proposed change that is reviewed and then applied.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub struct Task {
     /// Unique id.
     pub task_id: String,
     /// State in the lifecycle.
-    pub state: State,
+    pub state: TaskState,
     /// Incremented with every change.
     pub revision: u64,
     /// SHA-256 of the canonical form of `config`. Approvals are given for this digest.
@@ -26,7 +26,7 @@ pub struct Task {
     /// What the task does.
     pub config: Config,
     /// Author, team, ticket, tags and history.
-    pub metadata: Metadata,
+    pub metadata: TaskMetadata,
     /// Risk, once it is assessed.
     pub risk: Option<Risk>,
     /// Changes that applying the task would make.
@@ -34,7 +34,7 @@ pub struct Task {
     /// Locks that applying the task needs, with their state at submission.
     pub lock_preview: Vec<LockPreview>,
     /// Approvals required, and their progress.
-    pub requirements: Vec<Progress>,
+    pub requirements: Vec<RequirementProgress>,
     /// Minimum number of approvals that would satisfy all requirements from the beginning.
     pub required_count: u32,
     /// Archive with the approval requests. They are archived 30 days after the task ended.
@@ -47,7 +47,7 @@ pub struct Task {
     /// Why the task was approved automatically.
     pub auto_approved: Option<String>,
     /// Override that waits for confirmation by a second administrator.
-    pub override_asked: Option<OverrideAsked>,
+    pub override_asked: Option<PendingOverride>,
     /// Why the review was restarted the last time.
     #[serde(default)]
     pub reopened: Option<Reopened>,
@@ -67,7 +67,7 @@ pub struct Task {
 /// Author, team, ticket, tags and history of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Metadata {
+pub struct TaskMetadata {
     /// User id of the author.
     pub author_id: String,
     /// Display name of the author at creation.
@@ -91,9 +91,9 @@ pub struct Risk {
     /// Score from 0 to 100.
     pub score: u8,
     /// Level that the score belongs to.
-    pub level: Level,
+    pub level: RiskLevel,
     /// Factors of the score.
-    pub factors: Vec<Factor>,
+    pub factors: Vec<RiskFactor>,
     /// Whether the task can be approved automatically.
     pub auto_approvable: bool,
     /// Time of the assessment.
@@ -109,7 +109,7 @@ pub struct LockPreview {
     /// Name of the lock.
     pub lock: String,
     /// Required mode.
-    pub mode: Mode,
+    pub mode: LockMode,
     /// Current holders.
     pub holders: Vec<String>,
     /// Number of waiters.
@@ -123,7 +123,7 @@ pub struct LockPreview {
 /// An override that waits for confirmation by a second administrator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct OverrideAsked {
+pub struct PendingOverride {
     /// Administrator who requested it.
     pub by: String,
     /// Reason.
@@ -228,7 +228,7 @@ pub struct TaskRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Reason {
+pub struct ReasonRequest {
     /// Reason, recorded in the audit log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -93,7 +93,7 @@ pub struct UserPatch {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct SignIn {
+pub struct SignInRequest {
     /// User id.
     pub user_id: String,
     /// Password.

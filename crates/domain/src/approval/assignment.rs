@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::delegation::{self, Delegation, Resolved, Step, Ways};
+use super::delegation::{self, Delegation, DelegationContext, DelegationStep, ResolvedReviewer};
 use super::policy::{Policy, Priority};
 use super::quorum::Requirement;
 use crate::Moment;
@@ -14,7 +14,7 @@ use crate::task::Config;
 
 /// Everything that an assignment depends on.
 #[derive(Debug, Clone, Copy)]
-pub struct Question<'a> {
+pub struct AssignmentInput<'a> {
     pub config: &'a Config,
     /// The risk score.
     pub risk: u8,
@@ -29,16 +29,16 @@ pub struct Question<'a> {
     /// In order of precedence.
     pub delegations: &'a [Delegation],
     /// There is a backlog and the task has level LOW: automatic approval ignores the risk limits of the policies.
-    pub low_risk_passes: bool,
+    pub auto_approve_low_risk: bool,
     /// Never approve automatically: the preview has errors, or differs from what was approved.
-    pub must_be_seen: bool,
+    pub requires_human: bool,
     pub now: Moment,
 }
 
-impl<'a> Question<'a> {
-    const fn delegation_context(&self) -> Ways<'a> {
+impl<'a> AssignmentInput<'a> {
+    const fn delegation_context(&self) -> DelegationContext<'a> {
         let Self { people, delegations, config, risk, now, .. } = *self;
-        Ways { people, delegations, config, risk, now }
+        DelegationContext { people, delegations, config, risk, now }
     }
 }
 
@@ -61,26 +61,26 @@ pub struct Assignee {
     /// The names of the policies that require this reviewer.
     pub policies: Vec<String>,
     /// The people whom the policies name and who delegated to the reviewer; the reviewer itself if named directly.
-    pub stands_for: BTreeSet<UserId>,
+    pub on_behalf_of: BTreeSet<UserId>,
     /// The shortest delegation chain that leads to the reviewer.
-    pub chain: Vec<Step>,
+    pub delegation_chain: Vec<DelegationStep>,
     /// The reviewer whose approval this one follows.
     pub follows: Option<UserId>,
     pub priority: Priority,
     /// Why this reviewer was chosen, one text per policy.
-    pub why: Vec<String>,
+    pub reasons: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
-    pub considered: Vec<ConsideredPolicy>,
+    pub considered_policies: Vec<ConsideredPolicy>,
     /// Why no approval is required, if none is.
     pub auto_approved: Option<String>,
     /// One for each applicable policy; empty if no approval is required.
     pub requirements: Vec<Requirement>,
-    pub wanted: Vec<Assignee>,
+    pub assignees: Vec<Assignee>,
     /// People and delegations that were skipped, each with the reason.
-    pub passed_by: Vec<String>,
+    pub skipped: Vec<String>,
 }
 
 /// Too few people can decide.
@@ -92,39 +92,39 @@ pub struct QuorumUnreachable {
     pub policy: String,
     pub reason: String,
     /// People and delegations that were skipped, each with the reason.
-    pub passed_by: Vec<String>,
+    pub skipped: Vec<String>,
 }
 
 /// Chooses the reviewers of a task. Fails if too few people can decide.
-pub fn assign(input: &Question<'_>) -> Result<Assignment, QuorumUnreachable> {
+pub fn assign(input: &AssignmentInput<'_>) -> Result<Assignment, QuorumUnreachable> {
     let (assignment, unreachable) = assign_available(input);
     match unreachable {
         None => Ok(assignment),
-        Some((policy, reason)) => Err(QuorumUnreachable { policy, reason, passed_by: assignment.passed_by }),
+        Some((policy, reason)) => Err(QuorumUnreachable { policy, reason, skipped: assignment.skipped }),
     }
 }
 
 /// Chooses the available reviewers even if they are too few, for tasks that must go back to review. What is missing is added
 /// to the skipped texts.
 #[must_use]
-pub fn assign_anyway(input: &Question<'_>) -> Assignment {
+pub fn assign_best_effort(input: &AssignmentInput<'_>) -> Assignment {
     let (mut assignment, unreachable) = assign_available(input);
     if let Some((policy, reason)) = unreachable {
-        assignment.passed_by.push(format!("policy {policy} cannot be satisfied at present: {reason}"));
+        assignment.skipped.push(format!("policy {policy} cannot be satisfied at present: {reason}"));
     }
     assignment
 }
 
 /// The assignment, and the name of the first policy that cannot be satisfied with the reason.
-fn assign_available(input: &Question<'_>) -> (Assignment, Option<(String, String)>) {
+fn assign_available(input: &AssignmentInput<'_>) -> (Assignment, Option<(String, String)>) {
     let (applicable, considered) = applicable_policies(input);
     let auto_approved = auto_approval(input, &applicable);
     let mut assignment = Assignment {
-        considered,
+        considered_policies: considered,
         auto_approved,
         requirements: Vec::new(),
-        wanted: Vec::new(),
-        passed_by: Vec::new(),
+        assignees: Vec::new(),
+        skipped: Vec::new(),
     };
     let mut unreachable = None;
     if assignment.auto_approved.is_some() {
@@ -132,25 +132,25 @@ fn assign_available(input: &Question<'_>) -> (Assignment, Option<(String, String
     }
     let mut assignees: BTreeMap<UserId, Assignee> = BTreeMap::new();
     for policy in applicable {
-        let requirement = assign_policy(input, policy, &mut assignees, &mut assignment.passed_by);
-        unreachable = unreachable.or_else(|| Some((policy.name.clone(), requirement.missing()?)));
+        let requirement = assign_policy(input, policy, &mut assignees, &mut assignment.skipped);
+        unreachable = unreachable.or_else(|| Some((policy.name.clone(), requirement.unreachable_reason()?)));
         assignment.requirements.push(requirement);
     }
     let reviewers: BTreeSet<UserId> = assignees.keys().cloned().collect();
-    assignment.wanted = assignees.into_values().collect();
+    assignment.assignees = assignees.into_values().collect();
     let context = input.delegation_context();
-    for assignee in &mut assignment.wanted {
+    for assignee in &mut assignment.assignees {
         // Following has an effect only if the followed person is asked as well.
-        assignee.follows = delegation::follows(&assignee.reviewer_id, &context)
+        assignee.follows = delegation::followed_reviewer(&assignee.reviewer_id, &context)
             .filter(|leader| reviewers.contains(leader) && *leader != assignee.reviewer_id);
     }
     (assignment, unreachable)
 }
 
-fn applicable_policies<'a>(input: &Question<'a>) -> (Vec<&'a Policy>, Vec<ConsideredPolicy>) {
+fn applicable_policies<'a>(input: &AssignmentInput<'a>) -> (Vec<&'a Policy>, Vec<ConsideredPolicy>) {
     let (mut applicable, mut considered) = (Vec::new(), Vec::new());
     for policy in input.policies {
-        let mismatch = policy.why_not(input.config, input.risk, input.now);
+        let mismatch = policy.mismatch(input.config, input.risk, input.now);
         let applies = mismatch.is_none();
         if applies {
             applicable.push(policy);
@@ -171,8 +171,8 @@ fn applicable_policies<'a>(input: &Question<'a>) -> (Vec<&'a Policy>, Vec<Consid
 ///
 /// In a backlog, tasks of level LOW are approved automatically as well, if every applicable policy has conditions for automatic
 /// approval and all of them hold, except for the risk limit. A policy without such conditions still requires approvals.
-fn auto_approval(input: &Question<'_>, applicable: &[&Policy]) -> Option<String> {
-    if input.must_be_seen {
+fn auto_approval(input: &AssignmentInput<'_>, applicable: &[&Policy]) -> Option<String> {
+    if input.requires_human {
         return None;
     }
     let all_approve = |approves: &dyn Fn(&Policy) -> Result<String, String>| {
@@ -182,7 +182,7 @@ fn auto_approval(input: &Question<'_>, applicable: &[&Policy]) -> Option<String>
         }
         Some(reasons.join("; "))
     };
-    let Question { config, risk, author, low_risk_passes, .. } = *input;
+    let AssignmentInput { config, risk, author, auto_approve_low_risk: low_risk_passes, .. } = *input;
     all_approve(&|policy| policy.auto_approves(config, Some(risk), author)).or_else(|| {
         let reasons =
             low_risk_passes.then(|| all_approve(&|policy| policy.auto_approves(config, None, author)))??;
@@ -191,7 +191,7 @@ fn auto_approval(input: &Question<'_>, applicable: &[&Policy]) -> Option<String>
 }
 
 /// The people whom a policy asks, before delegation, each with the reason.
-fn named_reviewers<'a>(input: &Question<'a>, policy: &'a Policy) -> BTreeMap<&'a UserId, String> {
+fn named_reviewers<'a>(input: &AssignmentInput<'a>, policy: &'a Policy) -> BTreeMap<&'a UserId, String> {
     let mut named = BTreeMap::new();
     if !policy.reviewers.is_empty() {
         for id in &policy.reviewers {
@@ -214,7 +214,7 @@ fn named_reviewers<'a>(input: &Question<'a>, policy: &'a Policy) -> BTreeMap<&'a
 
 /// Adds the reviewers of a policy, and returns its requirement.
 fn assign_policy(
-    input: &Question<'_>,
+    input: &AssignmentInput<'_>,
     policy: &Policy,
     assignees: &mut BTreeMap<UserId, Assignee>,
     skipped: &mut Vec<String>,
@@ -222,7 +222,7 @@ fn assign_policy(
     let context = input.delegation_context();
     let mut requirement = Requirement::of(policy);
     for (named, reason) in named_reviewers(input, policy) {
-        let Resolved { reviewer, chain, passed_by: skipped_delegations } =
+        let ResolvedReviewer { reviewer, chain, skipped: skipped_delegations } =
             delegation::resolve(named, &context);
         skipped.extend(skipped_delegations);
         if let Some(reason) = input.author_set.reason(&reviewer) {
@@ -241,29 +241,29 @@ fn assign_policy(
             .flatten()
             .filter_map(|id| input.people.get(id))
             .flat_map(|user| user.roles.iter().cloned());
-        requirement.counts(reviewer.clone(), roles);
+        requirement.add_reviewer(reviewer.clone(), roles);
         let assignee = assignees.entry(reviewer.clone()).or_insert_with(|| Assignee {
             reviewer_id: reviewer,
             name: user.name.clone(),
             policies: Vec::new(),
-            stands_for: BTreeSet::new(),
-            chain: chain.clone(),
+            on_behalf_of: BTreeSet::new(),
+            delegation_chain: chain.clone(),
             follows: None,
             priority: policy.priority,
-            why: Vec::new(),
+            reasons: Vec::new(),
         });
         if !assignee.policies.contains(&policy.name) {
             assignee.policies.push(policy.name.clone());
         }
-        assignee.stands_for.insert(named.clone());
+        assignee.on_behalf_of.insert(named.clone());
         assignee.priority = assignee.priority.max(policy.priority);
-        if chain.len() < assignee.chain.len() {
-            assignee.chain = chain.clone();
+        if chain.len() < assignee.delegation_chain.len() {
+            assignee.delegation_chain = chain.clone();
         }
         let reason =
             chain.last().map_or_else(|| reason.clone(), |last| format!("{reason}; delegated to {}", last.to));
-        if !assignee.why.contains(&reason) {
-            assignee.why.push(reason);
+        if !assignee.reasons.contains(&reason) {
+            assignee.reasons.push(reason);
         }
     }
     requirement

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::glob::{self, Pattern};
 use crate::people::{People, UserId};
 use crate::task::Config;
-use crate::{Invalid, Moment};
+use crate::{InvalidField, Moment};
 
 /// The longest delegation chain that is followed, in steps.
 pub const MAX_CHAIN_LENGTH: usize = 10;
@@ -19,8 +19,8 @@ pub struct Delegation {
     /// The person whose requests are delegated.
     pub owner_id: UserId,
     pub delegate_to: UserId,
-    pub kind: Kind,
-    pub conditions: Conditions,
+    pub kind: DelegationKind,
+    pub conditions: DelegationConditions,
     /// Whether the delegate's own delegations apply as well.
     pub cascade: bool,
     pub active: bool,
@@ -33,7 +33,7 @@ pub struct Delegation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = DelegationKind))]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum DelegationKind {
     /// The delegate is asked instead of the owner.
     #[default]
     Delegate,
@@ -45,7 +45,7 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = DelegationConditions))]
 #[serde(deny_unknown_fields, default)]
-pub struct Conditions {
+pub struct DelegationConditions {
     /// Patterns of task types; empty for all.
     pub task_types: Vec<String>,
     /// Only tasks with a higher risk score.
@@ -58,7 +58,7 @@ pub struct Conditions {
 /// One step of a delegation chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = DelegationStep))]
-pub struct Step {
+pub struct DelegationStep {
     pub from: UserId,
     pub to: UserId,
     pub delegation_id: String,
@@ -66,16 +66,16 @@ pub struct Step {
 
 /// The reviewer at the end of a delegation chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Resolved {
+pub struct ResolvedReviewer {
     pub reviewer: UserId,
-    pub chain: Vec<Step>,
+    pub chain: Vec<DelegationStep>,
     /// Delegations that were skipped, each with the reason.
-    pub passed_by: Vec<String>,
+    pub skipped: Vec<String>,
 }
 
 /// What delegations are evaluated against.
 #[derive(Debug, Clone, Copy)]
-pub struct Ways<'a> {
+pub struct DelegationContext<'a> {
     pub people: &'a People,
     /// In order: the first applicable delegation of a person counts.
     pub delegations: &'a [Delegation],
@@ -87,8 +87,8 @@ pub struct Ways<'a> {
 
 impl Delegation {
     /// Why it does not apply to a task; none if it does. The text follows the name of the delegation.
-    fn mismatch(&self, context: &Ways<'_>) -> Option<String> {
-        let Ways { config, risk, now, .. } = *context;
+    fn mismatch(&self, context: &DelegationContext<'_>) -> Option<String> {
+        let DelegationContext { config, risk, now, .. } = *context;
         let conditions = &self.conditions;
         if !self.active {
             return Some("is not active".to_owned());
@@ -116,18 +116,18 @@ impl Delegation {
     }
 
     #[must_use]
-    pub fn faults(&self) -> Vec<Invalid> {
+    pub fn validate(&self) -> Vec<InvalidField> {
         let mut invalid = Vec::new();
         if self.owner_id == self.delegate_to {
-            invalid.push(Invalid::at("/delegate_to", "must be another person than the owner"));
+            invalid.push(InvalidField::at("/delegate_to", "must be another person than the owner"));
         }
         if self.conditions.risk_above.is_some_and(|above| above > 100) {
-            invalid.push(Invalid::at("/conditions/risk_above", "must be between 0 and 100"));
+            invalid.push(InvalidField::at("/conditions/risk_above", "must be between 0 and 100"));
         }
         if let (Some(from), Some(until)) = (self.valid_from, self.valid_until)
             && from >= until
         {
-            invalid.push(Invalid::at("/valid_until", "must be later than valid_from"));
+            invalid.push(InvalidField::at("/valid_until", "must be later than valid_from"));
         }
         invalid
     }
@@ -135,8 +135,8 @@ impl Delegation {
 
 /// Follows the delegations of a person. Without any, the person is the reviewer.
 #[must_use]
-pub fn resolve(owner: &UserId, context: &Ways<'_>) -> Resolved {
-    let mut resolved = Resolved { reviewer: owner.clone(), chain: Vec::new(), passed_by: Vec::new() };
+pub fn resolve(owner: &UserId, context: &DelegationContext<'_>) -> ResolvedReviewer {
+    let mut resolved = ResolvedReviewer { reviewer: owner.clone(), chain: Vec::new(), skipped: Vec::new() };
     while resolved.chain.len() < MAX_CHAIN_LENGTH {
         let Some((step, cascade)) = next_step(context, &mut resolved) else { return resolved };
         resolved.reviewer = step.to.clone();
@@ -146,15 +146,19 @@ pub fn resolve(owner: &UserId, context: &Ways<'_>) -> Resolved {
         }
     }
     resolved
-        .passed_by
+        .skipped
         .push(format!("the delegation chain ends with {} after {MAX_CHAIN_LENGTH} steps", resolved.reviewer));
     resolved
 }
 
 /// The next step from the present reviewer, and whether the chain may continue after it.
-fn next_step(context: &Ways<'_>, resolved: &mut Resolved) -> Option<(Step, bool)> {
+fn next_step(
+    context: &DelegationContext<'_>,
+    resolved: &mut ResolvedReviewer,
+) -> Option<(DelegationStep, bool)> {
     let from = resolved.reviewer.clone();
-    let own = |delegation: &&Delegation| delegation.owner_id == from && delegation.kind == Kind::Delegate;
+    let own =
+        |delegation: &&Delegation| delegation.owner_id == from && delegation.kind == DelegationKind::Delegate;
     for delegation in context.delegations.iter().filter(own) {
         let to = &delegation.delegate_to;
         let is_circular = *to == from || resolved.chain.iter().any(|step| step.from == *to);
@@ -169,11 +173,11 @@ fn next_step(context: &Ways<'_>, resolved: &mut Resolved) -> Option<(Step, bool)
         });
         match mismatch {
             Some(reason) => {
-                resolved.passed_by.push(format!("the delegation from {from} to {to} {reason}"));
+                resolved.skipped.push(format!("the delegation from {from} to {to} {reason}"));
             }
             None => {
                 let delegation_id = delegation.delegation_id.clone();
-                return Some((Step { from, to: to.clone(), delegation_id }, delegation.cascade));
+                return Some((DelegationStep { from, to: to.clone(), delegation_id }, delegation.cascade));
             }
         }
     }
@@ -182,8 +186,9 @@ fn next_step(context: &Ways<'_>, resolved: &mut Resolved) -> Option<(Step, bool)
 
 /// The person whose approval somebody follows.
 #[must_use]
-pub fn follows(owner: &UserId, context: &Ways<'_>) -> Option<UserId> {
-    let own = |delegation: &&Delegation| delegation.owner_id == *owner && delegation.kind == Kind::Follow;
+pub fn followed_reviewer(owner: &UserId, context: &DelegationContext<'_>) -> Option<UserId> {
+    let own =
+        |delegation: &&Delegation| delegation.owner_id == *owner && delegation.kind == DelegationKind::Follow;
     let applies = |delegation: &&Delegation| {
         delegation.mismatch(context).is_none() && context.people.active(&delegation.delegate_to).is_some()
     };

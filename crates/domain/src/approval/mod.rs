@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::Moment;
 use crate::people::UserId;
 use crate::task::Digest;
-use delegation::Step;
+use delegation::DelegationStep;
 use policy::Priority;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ pub enum ApprovalStatus {
 
 impl ApprovalStatus {
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "PENDING",
             Self::Approved => "APPROVED",
@@ -51,7 +51,7 @@ impl ApprovalStatus {
 
 impl fmt::Display for ApprovalStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -67,7 +67,7 @@ pub enum DecisionKind {
 
 impl DecisionKind {
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Approve => "approve",
             Self::Reject => "reject",
@@ -96,8 +96,8 @@ pub struct Approval {
     /// The names of the policies that require this reviewer.
     pub policies: Vec<String>,
     /// The people whose decision this reviewer gives; the reviewer itself if a policy chose it directly.
-    pub stands_for: BTreeSet<UserId>,
-    pub delegation_chain: Vec<Step>,
+    pub on_behalf_of: BTreeSet<UserId>,
+    pub delegation_chain: Vec<DelegationStep>,
     /// The reviewer whose approval this request follows automatically.
     pub follows: Option<UserId>,
     pub status: ApprovalStatus,
@@ -124,7 +124,7 @@ pub struct Approval {
     /// Who decided: the reviewer, an administrator, or the person the reviewer follows.
     pub reviewed_by: Option<UserId>,
     /// Why this reviewer was chosen.
-    pub why: Vec<String>,
+    pub reasons: Vec<String>,
 }
 
 impl Approval {
@@ -136,14 +136,20 @@ impl Approval {
 
     /// Whether it can be decided, possibly for the second time.
     #[must_use]
-    pub const fn is_answerable(&self) -> bool {
+    pub const fn is_decidable(&self) -> bool {
         !matches!(
             self.status,
             ApprovalStatus::Delegated | ApprovalStatus::Invalidated | ApprovalStatus::Closed
         )
     }
 
-    pub(super) fn answer(&mut self, action: DecisionKind, by: &UserId, reason: Option<&str>, now: Moment) {
+    pub(super) fn record_decision(
+        &mut self,
+        action: DecisionKind,
+        by: &UserId,
+        reason: Option<&str>,
+        now: Moment,
+    ) {
         self.status = action.status();
         self.responded_at = Some(now);
         self.response_action = Some(action);
@@ -152,7 +158,7 @@ impl Approval {
         self.revision += 1;
     }
 
-    pub(super) const fn become_one(&mut self, status: ApprovalStatus) {
+    pub(super) const fn set_status(&mut self, status: ApprovalStatus) {
         self.status = status;
         self.revision += 1;
     }

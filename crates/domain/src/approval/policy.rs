@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::window::Window;
+use super::window::TimeWindow;
 use crate::glob::{self, Pattern};
 use crate::people::{User, UserId};
 use crate::task::{Config, Resource};
-use crate::{Invalid, Moment};
+use crate::{InvalidField, Moment};
 
 const MAX_APPROVERS: u32 = 50;
 /// Limits each list of a policy.
 const MAX_ENTRIES: usize = 200;
 
 /// The name of the policy that applies if no other does.
-pub const DEFAULT: &str = "default";
+pub const DEFAULT_POLICY_NAME: &str = "default";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -51,7 +51,7 @@ pub struct Policy {
     pub priority: Priority,
     /// When it applies; always if none.
     #[serde(default)]
-    pub window: Option<Window>,
+    pub window: Option<TimeWindow>,
 }
 
 const fn default_count() -> u32 {
@@ -115,7 +115,7 @@ impl Priority {
 #[must_use]
 pub fn default_policy() -> Policy {
     Policy {
-        name: DEFAULT.to_owned(),
+        name: DEFAULT_POLICY_NAME.to_owned(),
         task_types: Vec::new(),
         resource_patterns: Vec::new(),
         min_approvers: 1,
@@ -133,7 +133,7 @@ pub fn default_policy() -> Policy {
 impl Policy {
     /// Why it does not apply to a task; none if it does.
     #[must_use]
-    pub fn why_not(&self, config: &Config, risk: u8, now: Moment) -> Option<String> {
+    pub fn mismatch(&self, config: &Config, risk: u8, now: Moment) -> Option<String> {
         if !self.task_types.is_empty()
             && !self.task_types.iter().any(|pattern| glob::matches(pattern, &config.task_type))
         {
@@ -176,7 +176,7 @@ impl Policy {
         if !conditions.author_has_role.is_empty() {
             let roles = conditions.author_has_role.join(", ");
             let has_one = |author: &&User| {
-                author.active && conditions.author_has_role.iter().any(|role| author.has(role))
+                author.active && conditions.author_has_role.iter().any(|role| author.has_role(role))
             };
             if author.filter(has_one).is_none() {
                 return Err(format!("the author has none of the roles {roles}"));
@@ -198,11 +198,11 @@ impl Policy {
     }
 
     #[must_use]
-    pub fn faults(&self) -> Vec<Invalid> {
+    pub fn validate(&self) -> Vec<InvalidField> {
         let mut invalid = Vec::new();
         let mut check = |holds: bool, path: &str, detail: String| {
             if !holds {
-                invalid.push(Invalid::at(path, detail));
+                invalid.push(InvalidField::at(path, detail));
             }
         };
         check(
@@ -236,8 +236,8 @@ impl Policy {
             || self.window.is_some();
         let detail =
             "must not be default for a policy with task_types, resource_patterns, risk_threshold or window";
-        check(self.name != DEFAULT || !is_conditional, "/name", detail.to_owned());
-        invalid.extend(self.window.as_ref().and_then(Window::fault));
+        check(self.name != DEFAULT_POLICY_NAME || !is_conditional, "/name", detail.to_owned());
+        invalid.extend(self.window.as_ref().and_then(TimeWindow::validate));
         invalid
     }
 }

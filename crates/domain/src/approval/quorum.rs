@@ -31,7 +31,7 @@ pub struct Requirement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = RequirementStatus))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum Status {
+pub enum RequirementStatus {
     NotApplicable,
     Satisfied,
     Unsatisfied,
@@ -46,16 +46,16 @@ pub struct Vote<'a> {
     pub reviewer: &'a UserId,
     /// Who decided: the reviewer, an administrator, or the person the reviewer follows.
     pub decided_by: &'a UserId,
-    pub agrees: bool,
+    pub approves: bool,
 }
 
 /// The progress of a requirement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Requirement))]
-pub struct Progress {
+pub struct RequirementProgress {
     /// The name of the policy.
     pub policy: String,
-    pub status: Status,
+    pub status: RequirementStatus,
     /// How many more approvals are needed at least.
     pub needed: u32,
     pub approved_by: Vec<UserId>,
@@ -77,13 +77,13 @@ impl Requirement {
     }
 
     /// Makes the decision of a reviewer count, with the roles that the reviewer represents.
-    pub fn counts(&mut self, reviewer: UserId, roles: impl IntoIterator<Item = String>) {
+    pub fn add_reviewer(&mut self, reviewer: UserId, roles: impl IntoIterator<Item = String>) {
         let represented = self.reviewers.entry(reviewer).or_default();
         represented.extend(roles.into_iter().filter(|role| self.required_roles.contains(role)));
     }
 
     /// What is missing even if every reviewer approves; none if the requirement can be satisfied.
-    pub(super) fn missing(&self) -> Option<String> {
+    pub(super) fn unreachable_reason(&self) -> Option<String> {
         let (available, needed) = (self.reviewers.len(), self.min_approvers);
         if available < needed as usize {
             return Some(format!("{needed} approvers required, {available} available"));
@@ -96,7 +96,7 @@ impl Requirement {
     #[must_use]
     pub fn is_rejected(&self, votes: &[Vote<'_>]) -> bool {
         let rejected_by: BTreeSet<&UserId> =
-            self.counted(votes).filter(|vote| !vote.agrees).map(|vote| vote.decided_by).collect();
+            self.counted(votes).filter(|vote| !vote.approves).map(|vote| vote.decided_by).collect();
         rejected_by.len() >= self.reject_threshold as usize
     }
 
@@ -106,8 +106,8 @@ impl Requirement {
 
     /// Each person counts once, however many requests that person decided.
     #[must_use]
-    pub fn progress(&self, votes: &[Vote<'_>]) -> Progress {
-        let approving: Vec<&Vote<'_>> = self.counted(votes).filter(|vote| vote.agrees).collect();
+    pub fn progress(&self, votes: &[Vote<'_>]) -> RequirementProgress {
+        let approving: Vec<&Vote<'_>> = self.counted(votes).filter(|vote| vote.approves).collect();
         let people: BTreeSet<&UserId> = approving.iter().map(|vote| vote.decided_by).collect();
         let represented: BTreeSet<&String> =
             approving.iter().filter_map(|vote| self.reviewers.get(vote.reviewer)).flatten().collect();
@@ -121,31 +121,39 @@ impl Requirement {
         let needed = missing.max(u32::from(!missing_roles.is_empty()));
         let approved_by = people.into_iter().cloned().collect();
         let (status, why) = match (&self.overridden, needed) {
-            (Some(override_text), _) => (Status::Overridden, override_text.clone()),
-            (None, 0) => {
-                (Status::Satisfied, format!("{} of {} approved", self.min_approvers, self.min_approvers))
-            }
+            (Some(override_text), _) => (RequirementStatus::Overridden, override_text.clone()),
+            (None, 0) => (
+                RequirementStatus::Satisfied,
+                format!("{} of {} approved", self.min_approvers, self.min_approvers),
+            ),
             (None, _) if missing_roles.is_empty() => {
-                (Status::Unsatisfied, format!("more approvals required: {missing}"))
+                (RequirementStatus::Unsatisfied, format!("more approvals required: {missing}"))
             }
-            (None, _) if missing == 0 => {
-                (Status::Unsatisfied, format!("approval required from role {}", missing_roles.join(", ")))
-            }
+            (None, _) if missing == 0 => (
+                RequirementStatus::Unsatisfied,
+                format!("approval required from role {}", missing_roles.join(", ")),
+            ),
             (None, _) => {
                 let roles = missing_roles.join(", ");
-                (Status::Unsatisfied, format!("more approvals required: {missing}, including role {roles}"))
+                (
+                    RequirementStatus::Unsatisfied,
+                    format!("more approvals required: {missing}, including role {roles}"),
+                )
             }
         };
         let needed = if self.overridden.is_some() { 0 } else { needed };
-        Progress { policy: self.policy.clone(), status, needed, approved_by, why }
+        RequirementProgress { policy: self.policy.clone(), status, needed, approved_by, why }
     }
 }
 
 /// Whether every requirement is satisfied or overridden.
 #[must_use]
-pub fn is_reached(requirements: &[Requirement], votes: &[Vote<'_>]) -> bool {
+pub fn is_quorum_reached(requirements: &[Requirement], votes: &[Vote<'_>]) -> bool {
     requirements.iter().all(|requirement| {
-        matches!(requirement.progress(votes).status, Status::Satisfied | Status::Overridden)
+        matches!(
+            requirement.progress(votes).status,
+            RequirementStatus::Satisfied | RequirementStatus::Overridden
+        )
     })
 }
 
@@ -154,7 +162,7 @@ const MAX_SEARCH_STEPS: u32 = 2_000;
 
 /// The smallest number of approvers that satisfies all requirements.
 #[must_use]
-pub fn least(requirements: &[Requirement]) -> u32 {
+pub fn min_approvals(requirements: &[Requirement]) -> u32 {
     let mut people: Vec<&UserId> =
         requirements.iter().flat_map(|requirement| requirement.reviewers.keys()).collect();
     people.sort_unstable();
@@ -186,7 +194,7 @@ impl<'a> Search<'a> {
     fn run(&mut self, from: usize, chosen: &mut Vec<&'a UserId>) {
         self.steps += 1;
         let votes: Vec<Vote<'_>> =
-            chosen.iter().map(|user| Vote { reviewer: user, decided_by: user, agrees: true }).collect();
+            chosen.iter().map(|user| Vote { reviewer: user, decided_by: user, approves: true }).collect();
         let needed = self.requirements.iter().map(|one| one.progress(&votes).needed).max().unwrap_or(0);
         let count = u32::try_from(chosen.len()).unwrap_or(u32::MAX);
         if needed == 0 {

@@ -6,13 +6,13 @@ use std::fmt;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
-use crate::{Invalid, Moment};
+use crate::{InvalidField, Moment};
 
 /// A weekly time window.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Window {
+pub struct TimeWindow {
     /// Empty for every day.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<Weekday>))]
@@ -68,7 +68,7 @@ impl Weekday {
     }
 }
 
-impl Window {
+impl TimeWindow {
     /// Whether the window contains a time. With an unknown time zone it contains none.
     #[must_use]
     pub fn contains(&self, now: Moment) -> bool {
@@ -87,16 +87,16 @@ impl Window {
     }
 
     #[must_use]
-    pub fn fault(&self) -> Option<Invalid> {
+    pub fn validate(&self) -> Option<InvalidField> {
         let (from, until) = self.hours;
         if from > 23 || until > 24 || from == until {
-            return Some(Invalid::at(
+            return Some(InvalidField::at(
                 "/window/hours",
                 "must be two different hours: the first from 0 to 23, the second from 1 to 24",
             ));
         }
         if TimeZone::get(&self.time_zone).is_err() {
-            return Some(Invalid::at(
+            return Some(InvalidField::at(
                 "/window/time_zone",
                 "must be a time zone such as UTC or Europe/Berlin",
             ));
@@ -105,7 +105,7 @@ impl Window {
     }
 }
 
-impl fmt::Display for Window {
+impl fmt::Display for TimeWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let days: Vec<&str> = self.weekdays.iter().map(|day| day.as_str()).collect();
         let days = if days.is_empty() { "every day".to_owned() } else { format!("on {}", days.join(", ")) };
@@ -122,8 +122,8 @@ mod tests {
         Moment::from(text.parse::<jiff::Timestamp>().expect("a time"))
     }
 
-    fn window(days: &[Weekday], hours: (u8, u8), zone: &str) -> Window {
-        Window { weekdays: days.iter().copied().collect(), hours, time_zone: zone.to_owned() }
+    fn window(days: &[Weekday], hours: (u8, u8), zone: &str) -> TimeWindow {
+        TimeWindow { weekdays: days.iter().copied().collect(), hours, time_zone: zone.to_owned() }
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn reports_the_invalid_field() {
-        let path = |hours, zone: &str| window(&[], hours, zone).fault().map(|invalid| invalid.pointer);
+        let path = |hours, zone: &str| window(&[], hours, zone).validate().map(|invalid| invalid.path);
         assert_eq!(path((0, 24), "UTC"), None);
         assert_eq!(path((9, 9), "UTC").as_deref(), Some("/window/hours"));
         assert_eq!(path((9, 25), "UTC").as_deref(), Some("/window/hours"));

@@ -5,40 +5,40 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::machine::Hold;
-use super::queue::{Score, Waiter};
-use super::{Cycle, Holder, Mode, RequestKey, Text, Token};
+use super::queue::{QueueScore, Waiter};
+use super::{Cycle, FencingToken, Holder, LockMode, RequestKey, SharedStr};
 use crate::Moment;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Acquire {
+pub struct Acquisition {
     pub holder: Holder,
     /// Identifies the request; a retry has the same key.
     pub request: RequestKey,
     /// Whether the end of the request leaves a tombstone, so that a late retry cannot revive it.
-    pub remember: bool,
-    pub mode: Mode,
+    pub leave_tombstone: bool,
+    pub mode: LockMode,
     /// The lease runs for this time from the claim.
     pub ttl_ms: u64,
     /// Whether a grant starts its lease at once: true for a single lock, false while more locks are to be acquired.
     pub claimed: bool,
     /// `None` refuses the request if the lock is not free.
-    pub wait: Option<Wait>,
-    pub purpose: Text,
+    pub wait: Option<WaitOptions>,
+    pub purpose: SharedStr,
     /// Informational; the queue order ignores it.
     pub priority: i32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wait {
-    pub ms: u64,
+pub struct WaitOptions {
+    pub timeout_ms: u64,
     /// The server that keeps the caller's connection open; `None` for a ticket, which is polled.
-    pub served_by: Option<Text>,
+    pub served_by: Option<SharedStr>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum LockCommand {
     /// Grants the lock, queues the request or refuses it. A retry returns the current status of the request.
-    Acquire(Acquire),
+    Acquire(Acquisition),
     /// Starts the lease of a grant.
     Claim {
         holder: Holder,
@@ -46,32 +46,32 @@ pub enum LockCommand {
         ttl_ms: u64,
     },
     /// Extends an unclaimed grant while its request waits for its other locks.
-    Keep {
+    ExtendUnclaimed {
         holder: Holder,
         request: RequestKey,
-        ms: u64,
+        ttl_ms: u64,
     },
     /// Holder heartbeat: extends the lease, never shortens it.
     Extend {
         holder: Holder,
-        token: Token,
-        ms: u64,
+        token: FencingToken,
+        ttl_ms: u64,
     },
     Release {
         holder: Holder,
-        token: Token,
+        token: FencingToken,
     },
     /// Changes an exclusive hold to shared; the token stays the same.
     Downgrade {
         holder: Holder,
-        token: Token,
+        token: FencingToken,
     },
     /// Checks whether the token belongs to a current holder.
     Verify {
-        token: Token,
+        token: FencingToken,
     },
     /// Reads the status of a request without changing it.
-    Inquire {
+    Query {
         holder: Holder,
         request: RequestKey,
     },
@@ -81,17 +81,17 @@ pub enum LockCommand {
         holder: Holder,
         request: RequestKey,
         /// Some reasons leave no tombstone, so that the request can be retried.
-        why: End,
+        reason: EndReason,
         /// Set only by the server that claimed the lease itself and has not reported it to the caller.
-        begun: bool,
+        include_claimed: bool,
     },
     /// The caller disconnected from this server: a cancellation, unless another server serves the request by now.
-    HangUp {
+    Disconnect {
         holder: Holder,
         request: RequestKey,
-        server: Text,
+        server: SharedStr,
         /// Set if no other server can have reported the lease to the caller.
-        begun: bool,
+        include_claimed: bool,
     },
     /// Takes the lock from all its holders, on behalf of an administrator.
     Break,
@@ -99,12 +99,12 @@ pub enum LockCommand {
     Abort {
         holder: Holder,
         /// If set, the victim must still wait here with this request; otherwise the cycle is gone and nothing happens.
-        waits_by: Option<RequestKey>,
+        expected_request: Option<RequestKey>,
         cycle: Arc<Cycle>,
     },
     /// The server that serves some of the waiters is alive.
-    Mark {
-        server: Text,
+    ServerHeartbeat {
+        server: SharedStr,
     },
     /// Processes only what is due: expired leases, timed-out waits and promotions.
     Tick,
@@ -116,17 +116,19 @@ impl LockCommand {
     #[must_use]
     pub const fn holder(&self) -> Option<&Holder> {
         match self {
-            Self::Acquire(Acquire { holder, .. })
+            Self::Acquire(Acquisition { holder, .. })
             | Self::Claim { holder, .. }
-            | Self::Keep { holder, .. }
+            | Self::ExtendUnclaimed { holder, .. }
             | Self::Extend { holder, .. }
             | Self::Release { holder, .. }
             | Self::Downgrade { holder, .. }
-            | Self::Inquire { holder, .. }
+            | Self::Query { holder, .. }
             | Self::Cancel { holder, .. }
-            | Self::HangUp { holder, .. }
+            | Self::Disconnect { holder, .. }
             | Self::Abort { holder, .. } => Some(holder),
-            Self::Verify { .. } | Self::Break | Self::Mark { .. } | Self::Tick | Self::Sweep => None,
+            Self::Verify { .. } | Self::Break | Self::ServerHeartbeat { .. } | Self::Tick | Self::Sweep => {
+                None
+            }
         }
     }
 }
@@ -134,8 +136,8 @@ impl LockCommand {
 /// A hold as its holder sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    pub mode: Mode,
-    pub token: Token,
+    pub mode: LockMode,
+    pub token: FencingToken,
     pub acquired_at: Moment,
     pub expires_at: Moment,
     /// Whether the lease has started. Until then `expires_at` is the end of the claim window.
@@ -144,10 +146,10 @@ pub struct Grant {
 
 /// A hold as others see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeldBy {
+pub struct HoldView {
     pub holder: Holder,
     pub grant: Grant,
-    pub purpose: Text,
+    pub purpose: SharedStr,
     pub heartbeat_count: u64,
 }
 
@@ -157,25 +159,25 @@ pub enum LockRefusal {
     /// The lock is held or others wait for it, and the request does not wait.
     Held {
         /// At most [`MAX_REFUSAL_HOLDERS`](super::MAX_REFUSAL_HOLDERS) of them.
-        holders: Vec<HeldBy>,
+        holders: Vec<HoldView>,
         queue_length: usize,
     },
     QueueFull {
         queue_length: usize,
     },
     /// The circuit breaker of this lock is open after too many refusals for a full queue.
-    Contention {
+    CircuitOpen {
         retry_at: Moment,
     },
     /// The grant reached too few replicas of the store in time and was given back.
-    Unconfirmed {
+    Unreplicated {
         acks: u32,
-        wanted: u32,
+        required_acks: u32,
     },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum AcquireStatus {
     Held(Grant),
     Waiting {
         /// The head of the queue is 1.
@@ -183,28 +185,28 @@ pub enum Standing {
         deadline: Moment,
     },
     Refused(LockRefusal),
-    Over(End),
+    Ended(EndReason),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum LockOutcome {
     /// For acquire and query.
-    Standing(Standing),
+    Status(AcquireStatus),
     /// For commands that change a grant: claim, extend, downgrade.
-    Kept(Grant),
+    Updated(Grant),
     /// For verify.
-    Valid(HeldBy),
+    Valid(HoldView),
     /// No current hold or wait matches the token or the request. Nothing was changed.
-    Lost,
+    NotFound,
     Done,
     /// For break: the former holders.
-    Broken(Vec<HeldBy>),
+    Broken(Vec<HoldView>),
 }
 
 /// Why a hold or a wait ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum End {
+pub enum EndReason {
     Released,
     Expired,
     /// The grant was not claimed in time.
@@ -213,67 +215,70 @@ pub enum End {
     Broken,
     Cancelled,
     /// The caller disconnected while its request was open.
-    HungUp,
+    Disconnected,
     /// Another lock of the same request was refused.
     Refused,
     TimedOut,
     /// Replaced by a newer request of the same holder.
     Superseded,
     /// The server that served the waiter is lost.
-    ServerSilent,
+    ServerLost,
     /// The agent has sent no heartbeat for too long.
     AgentOffline,
     /// Aborted as the victim of a deadlock.
     Deadlock(Arc<Cycle>),
 }
 
-impl End {
+impl EndReason {
     /// Whether a grant that ends for this reason was never reported to its caller: an upgrade then falls back to the
     /// shared hold it replaced.
     #[must_use]
     pub const fn restores_previous_hold(&self) -> bool {
-        matches!(self, Self::Unclaimed | Self::Cancelled | Self::HungUp | Self::Refused | Self::TimedOut)
+        matches!(
+            self,
+            Self::Unclaimed | Self::Cancelled | Self::Disconnected | Self::Refused | Self::TimedOut
+        )
     }
 
     /// Whether a retry of the request gets this end as its status, instead of a new attempt.
     #[must_use]
     pub const fn leaves_tombstone(&self) -> bool {
-        !matches!(self, Self::TimedOut | Self::Refused | Self::ServerSilent | Self::HungUp)
+        !matches!(self, Self::TimedOut | Self::Refused | Self::ServerLost | Self::Disconnected)
     }
 
     /// The reverse of [`Self::as_str`]. A deadlock is not found, because its cycle is missing.
     #[must_use]
-    pub fn of_word(word: &str) -> Option<Self> {
+    pub fn parse(word: &str) -> Option<Self> {
         let all = [
             Self::Released,
             Self::Expired,
             Self::Unclaimed,
             Self::Broken,
             Self::Cancelled,
-            Self::HungUp,
+            Self::Disconnected,
             Self::Refused,
             Self::TimedOut,
             Self::Superseded,
-            Self::ServerSilent,
+            Self::ServerLost,
             Self::AgentOffline,
         ];
-        all.into_iter().find(|reason| reason.word() == word)
+        all.into_iter().find(|reason| reason.as_str() == word)
     }
 
     /// The stored and published code; the Redis scripts use the same ones.
     #[must_use]
-    pub const fn word(&self) -> &'static str {
+    pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Released => "released",
             Self::Expired => "expired",
             Self::Unclaimed => "unclaimed",
             Self::Broken => "broken",
             Self::Cancelled => "cancelled",
-            Self::HungUp => "hung_up",
+            Self::Disconnected => "hung_up",
             Self::Refused => "refused",
             Self::TimedOut => "timed_out",
             Self::Superseded => "superseded",
-            Self::ServerSilent => "server_silent",
+            Self::ServerLost => "server_silent",
             Self::AgentOffline => "agent_offline",
             Self::Deadlock(_) => "deadlock",
         }
@@ -284,34 +289,34 @@ impl End {
 /// journals them, derives its indexes from them and publishes events from them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Change {
+pub enum LockChange {
     /// The last token and score, which a snapshot must preserve.
-    Fenced(Token, Score),
+    CountersAdvanced(FencingToken, QueueScore),
     Queued(Waiter),
     /// A retry moved the waiter to another server, or extended its deadline.
-    Served {
+    WaitRenewed {
         holder: Holder,
         /// `None` for a ticket.
-        by: Option<Text>,
+        served_by: Option<SharedStr>,
         deadline: Moment,
     },
     /// A waiter left the queue without a grant.
-    Left {
+    WaitEnded {
         holder: Holder,
         request: RequestKey,
-        why: End,
+        reason: EndReason,
     },
     /// The holder has the lock; if it waited, it left the queue.
     Granted(Hold),
     /// Another request of the holder shares its grant.
-    Joined {
+    RequestJoined {
         holder: Holder,
         request: RequestKey,
         /// See [`Acquisition::leave_tombstone`](super::Acquisition::leave_tombstone).
-        remember: bool,
+        leave_tombstone: bool,
     },
     /// One of several requests that share a grant no longer needs it.
-    Parted {
+    RequestDetached {
         holder: Holder,
         request: RequestKey,
     },
@@ -323,43 +328,43 @@ pub enum Change {
     Extended {
         holder: Holder,
         /// The token of the hold, or of the shared hold below an unclaimed upgrade.
-        token: Token,
+        token: FencingToken,
         expires_at: Moment,
         heartbeat_count: u64,
     },
     Downgraded {
         holder: Holder,
     },
-    Freed {
+    HoldEnded {
         holder: Holder,
-        token: Token,
-        why: End,
+        token: FencingToken,
+        reason: EndReason,
     },
     /// The request has ended and must not be revived before the tombstone expires.
-    Gone {
+    TombstoneAdded {
         request: RequestKey,
-        why: End,
-        until: Moment,
+        reason: EndReason,
+        expires_at: Moment,
     },
     /// The server is lost, and none of its waiters is left.
-    Silenced {
-        server: Text,
+    ServerRemoved {
+        server: SharedStr,
     },
-    Marked {
-        server: Text,
+    ServerHeartbeat {
+        server: SharedStr,
         at: Moment,
     },
     /// A request was refused because the queue is full. The circuit breaker counts these.
-    Crowded {
-        since: Moment,
-        count: u32,
-        until: Moment,
+    RefusalCounted {
+        window_start: Moment,
+        refusals: u32,
+        open_until: Moment,
     },
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct LockCommandResult {
-    pub outcome: Outcome,
+    pub outcome: LockOutcome,
     /// In order; empty if the command changed nothing.
-    pub changes: Vec<Change>,
+    pub changes: Vec<LockChange>,
 }

@@ -1,25 +1,26 @@
 //! Executes one command on one lock: first what is due, then the command, then promotions. It must not read the clock.
 
 use super::command::{
-    Acquire, Change, End, Grant, LockCommand, LockCommandResult, LockRefusal, Outcome, Standing, Wait,
+    AcquireStatus, Acquisition, EndReason, Grant, LockChange, LockCommand, LockCommandResult, LockOutcome,
+    LockRefusal, WaitOptions,
 };
 use super::expiry::CommandExecution;
-use super::machine::{Hold, Lock, MAX_REQUESTS};
-use super::queue::{Score, Waiter};
-use super::{Holder, LockLimits, Mode, RequestKey, Text, Token};
+use super::machine::{Hold, Lock, MAX_REQUESTS_PER_HOLD};
+use super::queue::{QueueScore, Waiter};
+use super::{FencingToken, Holder, LockLimits, LockMode, RequestKey, SharedStr};
 use crate::Moment;
 
 /// Holders that a refusal lists.
-pub const SHOWN_HOLDERS: usize = 20;
+pub const MAX_REFUSAL_HOLDERS: usize = 20;
 /// A retry extends the deadline of its wait only by more than this: the remaining time it sends is rounded.
-pub const LONGER_MS: u64 = 1_000;
+pub const MIN_WAIT_EXTENSION_MS: u64 = 1_000;
 
 impl Lock {
     /// `now` must not be earlier than at the previous command.
-    pub fn step(&mut self, command: &LockCommand, now: Moment, limits: &LockLimits) -> LockCommandResult {
+    pub fn execute(&mut self, command: &LockCommand, now: Moment, limits: &LockLimits) -> LockCommandResult {
         let mut execution = CommandExecution { lock: self, now, limits, changes: Vec::new() };
-        if let LockCommand::Mark { server } = command {
-            execution.record(Change::Marked { server: server.clone(), at: now });
+        if let LockCommand::ServerHeartbeat { server } = command {
+            execution.record(LockChange::ServerHeartbeat { server: server.clone(), at: now });
         }
         execution.reap_expired();
         if *command == LockCommand::Sweep {
@@ -33,39 +34,39 @@ impl Lock {
 }
 
 impl CommandExecution<'_> {
-    fn execute(&mut self, command: &LockCommand) -> Outcome {
+    fn execute(&mut self, command: &LockCommand) -> LockOutcome {
         // The batch limit may have left this holder's expired hold in place.
         if let Some(hold) = command.holder().and_then(|holder| self.lock.hold_of(holder)).cloned() {
             self.end_if_expired(&hold);
         }
         match command {
-            LockCommand::Acquire(acquisition) => Outcome::Standing(self.acquire(acquisition)),
+            LockCommand::Acquire(acquisition) => LockOutcome::Status(self.acquire(acquisition)),
             LockCommand::Claim { holder, request, ttl_ms } => self.claim(holder, *request, *ttl_ms),
-            LockCommand::Keep { holder, request, ms: ttl_ms } => {
+            LockCommand::ExtendUnclaimed { holder, request, ttl_ms } => {
                 self.extend_unclaimed(holder, *request, *ttl_ms)
             }
-            LockCommand::Extend { holder, token, ms: ttl_ms } => self.extend(holder, *token, *ttl_ms),
+            LockCommand::Extend { holder, token, ttl_ms } => self.extend(holder, *token, *ttl_ms),
             LockCommand::Release { holder, token } => self.release(holder, *token),
             LockCommand::Downgrade { holder, token } => self.downgrade(holder, *token),
             LockCommand::Verify { token } => self.verify(*token),
-            LockCommand::Inquire { holder, request } => self.query(holder, *request),
-            LockCommand::Cancel { holder, request, why: reason, begun: include_claimed } => {
+            LockCommand::Query { holder, request } => self.query(holder, *request),
+            LockCommand::Cancel { holder, request, reason, include_claimed } => {
                 self.cancel(holder, *request, reason, *include_claimed)
             }
-            LockCommand::HangUp { holder, request, server, begun: include_claimed } => {
+            LockCommand::Disconnect { holder, request, server, include_claimed } => {
                 self.disconnect(holder, *request, server, *include_claimed)
             }
             LockCommand::Break => self.break_holds(),
-            LockCommand::Abort { holder, waits_by: expected_request, cycle } => {
-                self.abort(holder, *expected_request, &End::Deadlock(cycle.clone()))
+            LockCommand::Abort { holder, expected_request, cycle } => {
+                self.abort(holder, *expected_request, &EndReason::Deadlock(cycle.clone()))
             }
-            LockCommand::Mark { .. } | LockCommand::Tick | LockCommand::Sweep => Outcome::Done,
+            LockCommand::ServerHeartbeat { .. } | LockCommand::Tick | LockCommand::Sweep => LockOutcome::Done,
         }
     }
 
-    fn acquire(&mut self, acquisition: &Acquire) -> Standing {
+    fn acquire(&mut self, acquisition: &Acquisition) -> AcquireStatus {
         if let Some(reason) = self.lock.tombstones.get(acquisition.request, self.now) {
-            return Standing::Over(reason.clone());
+            return AcquireStatus::Ended(reason.clone());
         }
         if let Some(hold) = self.lock.hold_of(&acquisition.holder).cloned() {
             if let Some(own) = hold.for_request(acquisition.request) {
@@ -75,10 +76,10 @@ impl CommandExecution<'_> {
                 let shares_current_hold = hold.requests.contains(&acquisition.request);
                 if acquisition.claimed && is_open && !own.claimed && shares_current_hold {
                     let expires_at = self.now.plus_ms(acquisition.ttl_ms);
-                    self.record(Change::Claimed { holder: acquisition.holder.clone(), expires_at });
+                    self.record(LockChange::Claimed { holder: acquisition.holder.clone(), expires_at });
                     return self.held_status(&acquisition.holder);
                 }
-                return Standing::Held(own.grant());
+                return AcquireStatus::Held(own.grant());
             }
             if hold.mode >= acquisition.mode {
                 return self.join(&hold, acquisition);
@@ -87,7 +88,7 @@ impl CommandExecution<'_> {
                 return self.grant_now(acquisition, Some(Box::new(hold)));
             }
         }
-        if let Some(waiter) = self.lock.wait_of(&acquisition.holder).cloned() {
+        if let Some(waiter) = self.lock.waiter_of(&acquisition.holder).cloned() {
             if waiter.request == acquisition.request {
                 return self.renew_wait(&waiter, acquisition);
             }
@@ -101,13 +102,15 @@ impl CommandExecution<'_> {
             return self.grant_now(acquisition, None);
         }
         if self.lock.circuit.open_until > self.now {
-            return Standing::Refused(LockRefusal::Contention { retry_at: self.lock.circuit.open_until });
+            return AcquireStatus::Refused(LockRefusal::CircuitOpen {
+                retry_at: self.lock.circuit.open_until,
+            });
         }
         match &acquisition.wait {
             None => {
                 let others = self.lock.holds().iter().filter(|hold| hold.holder != acquisition.holder);
-                let holders = others.take(SHOWN_HOLDERS).map(Hold::held_by).collect();
-                Standing::Refused(LockRefusal::Held { holders, queue_length: self.lock.queue.len() })
+                let holders = others.take(MAX_REFUSAL_HOLDERS).map(Hold::view).collect();
+                AcquireStatus::Refused(LockRefusal::Held { holders, queue_length: self.lock.queue.len() })
             }
             Some(_) if self.lock.queue.len() >= self.limits.max_queue => self.refuse_full_queue(),
             Some(wait) => self.enqueue(acquisition, wait, self.lock.last_score.next(self.now)),
@@ -116,240 +119,245 @@ impl CommandExecution<'_> {
 
     /// The holder already has the lock in the same or a stronger mode: the request shares that grant and extends its lease
     /// if needed.
-    fn join(&mut self, hold: &Hold, acquisition: &Acquire) -> Standing {
+    fn join(&mut self, hold: &Hold, acquisition: &Acquisition) -> AcquireStatus {
         let holder = acquisition.holder.clone();
-        if hold.requests.len() >= MAX_REQUESTS
+        if hold.requests.len() >= MAX_REQUESTS_PER_HOLD
             && let Some(oldest) = hold.requests.first()
         {
-            self.record(Change::Parted { holder: holder.clone(), request: *oldest });
-            self.add_tombstone(*oldest, &End::Superseded);
+            self.record(LockChange::RequestDetached { holder: holder.clone(), request: *oldest });
+            self.add_tombstone(*oldest, &EndReason::Superseded);
         }
-        self.record(Change::Joined {
+        self.record(LockChange::RequestJoined {
             holder: holder.clone(),
             request: acquisition.request,
-            remember: acquisition.remember,
+            leave_tombstone: acquisition.leave_tombstone,
         });
         let expires_at = self.now.plus_ms(acquisition.ttl_ms);
         if acquisition.claimed && (!hold.claimed || expires_at > hold.expires_at) {
-            self.record(Change::Claimed { holder, expires_at: expires_at.max(hold.expires_at) });
+            self.record(LockChange::Claimed { holder, expires_at: expires_at.max(hold.expires_at) });
         }
         self.held_status(&acquisition.holder)
     }
 
-    fn grant_now(&mut self, acquisition: &Acquire, upgraded_from: Option<Box<Hold>>) -> Standing {
+    fn grant_now(&mut self, acquisition: &Acquisition, upgraded_from: Option<Box<Hold>>) -> AcquireStatus {
         let is_served = acquisition.wait.as_ref().is_none_or(|wait| wait.served_by.is_some());
         let lease_ms = if acquisition.claimed { acquisition.ttl_ms } else { self.claim_window_ms(is_served) };
         self.grant(Hold {
             holder: acquisition.holder.clone(),
             requests: vec![acquisition.request],
             mode: acquisition.mode,
-            token: Token::default(),
+            token: FencingToken::default(),
             acquired_at: self.now,
             expires_at: self.now.plus_ms(lease_ms),
             claimed: acquisition.claimed,
             purpose: acquisition.purpose.clone(),
             priority: acquisition.priority,
             heartbeat_count: 0,
-            remember: acquisition.remember,
-            before: upgraded_from.filter(|_| !acquisition.claimed),
+            leave_tombstone: acquisition.leave_tombstone,
+            upgraded_from: upgraded_from.filter(|_| !acquisition.claimed),
         });
         self.held_status(&acquisition.holder)
     }
 
-    fn held_status(&self, holder: &Holder) -> Standing {
+    fn held_status(&self, holder: &Holder) -> AcquireStatus {
         match self.lock.hold_of(holder) {
-            Some(hold) => Standing::Held(hold.grant()),
-            None => Standing::Over(End::Expired),
+            Some(hold) => AcquireStatus::Held(hold.grant()),
+            None => AcquireStatus::Ended(EndReason::Expired),
         }
     }
 
     /// A retry of a waiting request, possibly through another server or with a later deadline. Its position stays the same.
-    fn renew_wait(&mut self, waiter: &Waiter, acquisition: &Acquire) -> Standing {
+    fn renew_wait(&mut self, waiter: &Waiter, acquisition: &Acquisition) -> AcquireStatus {
         let mut deadline = waiter.deadline;
         if let Some(wait) = &acquisition.wait {
-            let requested_deadline = self.now.plus_ms(wait.ms);
-            let is_later = requested_deadline > deadline.plus_ms(LONGER_MS);
+            let requested_deadline = self.now.plus_ms(wait.timeout_ms);
+            let is_later = requested_deadline > deadline.plus_ms(MIN_WAIT_EXTENSION_MS);
             if is_later {
                 deadline = requested_deadline;
             }
             if is_later || waiter.served_by != wait.served_by {
                 let served_by = wait.served_by.clone();
-                self.record(Change::Served {
+                self.record(LockChange::WaitRenewed {
                     holder: waiter.holder.clone(),
-                    by: served_by.clone(),
+                    served_by: served_by.clone(),
                     deadline,
                 });
                 if let Some(server) = served_by {
-                    self.record(Change::Marked { server, at: self.now });
+                    self.record(LockChange::ServerHeartbeat { server, at: self.now });
                 }
             }
         }
-        Standing::Waiting { position: self.lock.queue.position(waiter), deadline }
+        AcquireStatus::Waiting { position: self.lock.queue.position(waiter), deadline }
     }
 
     /// The status that a retry would get, without its effects.
-    fn query(&self, holder: &Holder, request: RequestKey) -> Outcome {
+    fn query(&self, holder: &Holder, request: RequestKey) -> LockOutcome {
         if let Some(reason) = self.lock.tombstones.get(request, self.now) {
-            return Outcome::Standing(Standing::Over(reason.clone()));
+            return LockOutcome::Status(AcquireStatus::Ended(reason.clone()));
         }
         if let Some(hold) = self.lock.hold_of(holder).and_then(|hold| hold.for_request(request)) {
-            return Outcome::Standing(Standing::Held(hold.grant()));
+            return LockOutcome::Status(AcquireStatus::Held(hold.grant()));
         }
-        self.waiter_for(holder, request).map_or(Outcome::Lost, |waiter| {
+        self.waiter_for(holder, request).map_or(LockOutcome::NotFound, |waiter| {
             let (position, deadline) = (self.lock.queue.position(waiter), waiter.deadline);
-            Outcome::Standing(Standing::Waiting { position, deadline })
+            LockOutcome::Status(AcquireStatus::Waiting { position, deadline })
         })
     }
 
     /// A holder waits once: its newer request replaces the older one. It keeps the position if the mode is the same, and
     /// goes to the end of the queue otherwise.
-    fn supersede(&mut self, older: &Waiter, acquisition: &Acquire, wait: &Wait) -> Standing {
-        self.end_wait(older, End::Superseded);
+    fn supersede(&mut self, older: &Waiter, acquisition: &Acquisition, wait: &WaitOptions) -> AcquireStatus {
+        self.end_wait(older, EndReason::Superseded);
         let is_same_mode = older.mode == acquisition.mode;
         let score = if is_same_mode { older.score } else { self.lock.last_score.next(self.now) };
         self.enqueue(acquisition, wait, score)
     }
 
-    fn enqueue(&mut self, acquisition: &Acquire, wait: &Wait, score: Score) -> Standing {
+    fn enqueue(&mut self, acquisition: &Acquisition, wait: &WaitOptions, score: QueueScore) -> AcquireStatus {
         if let Some(server) = &wait.served_by {
-            self.record(Change::Marked { server: server.clone(), at: self.now });
+            self.record(LockChange::ServerHeartbeat { server: server.clone(), at: self.now });
         }
         let waiter = Waiter {
             holder: acquisition.holder.clone(),
             request: acquisition.request,
             mode: acquisition.mode,
             score,
-            upgrade: self.lock.hold_of(&acquisition.holder).is_some(),
+            is_upgrade: self.lock.hold_of(&acquisition.holder).is_some(),
             priority: acquisition.priority,
             purpose: acquisition.purpose.clone(),
             requested_at: self.now,
-            deadline: self.now.plus_ms(wait.ms),
+            deadline: self.now.plus_ms(wait.timeout_ms),
             served_by: wait.served_by.clone(),
-            remember: acquisition.remember,
+            leave_tombstone: acquisition.leave_tombstone,
         };
-        self.record(Change::Queued(waiter.clone()));
-        Standing::Waiting { position: self.lock.queue.position(&waiter), deadline: waiter.deadline }
+        self.record(LockChange::Queued(waiter.clone()));
+        AcquireStatus::Waiting { position: self.lock.queue.position(&waiter), deadline: waiter.deadline }
     }
 
     /// Counts the refusal for the circuit breaker.
-    fn refuse_full_queue(&mut self) -> Standing {
+    fn refuse_full_queue(&mut self) -> AcquireStatus {
         let circuit = self.lock.circuit;
-        let window_end = circuit.window_start.plus_ms(self.limits.crowded_within_ms);
+        let window_end = circuit.window_start.plus_ms(self.limits.breaker_window_ms);
         let starts_window = circuit.refusals == 0 || window_end <= self.now;
         let (window_start, refusals) =
             if starts_window { (self.now, 1) } else { (circuit.window_start, circuit.refusals + 1) };
-        let opens = refusals >= self.limits.crowded_after;
+        let opens = refusals >= self.limits.breaker_threshold;
         let refusals = if opens { 0 } else { refusals };
         let open_until =
-            if opens { self.now.plus_ms(self.limits.crowded_for_ms) } else { circuit.open_until };
-        self.record(Change::Crowded { since: window_start, count: refusals, until: open_until });
-        Standing::Refused(LockRefusal::QueueFull { queue_length: self.lock.queue.len() })
+            if opens { self.now.plus_ms(self.limits.breaker_open_ms) } else { circuit.open_until };
+        self.record(LockChange::RefusalCounted { window_start, refusals, open_until });
+        AcquireStatus::Refused(LockRefusal::QueueFull { queue_length: self.lock.queue.len() })
     }
 
-    fn claim(&mut self, holder: &Holder, request: RequestKey, ttl_ms: u64) -> Outcome {
-        let Some(hold) = self.hold_with_request(holder, request) else { return Outcome::Lost };
+    fn claim(&mut self, holder: &Holder, request: RequestKey, ttl_ms: u64) -> LockOutcome {
+        let Some(hold) = self.hold_with_request(holder, request) else { return LockOutcome::NotFound };
         let expires_at = self.now.plus_ms(ttl_ms);
         // A repeated claim does not restart the lease; a request that joined an older grant may need a longer one.
         let is_first = hold.requests.first() == Some(&request);
         let is_running = hold.claimed && (is_first || expires_at <= hold.expires_at);
         if !is_running {
-            self.record(Change::Claimed { holder: holder.clone(), expires_at });
+            self.record(LockChange::Claimed { holder: holder.clone(), expires_at });
         }
         self.updated(holder)
     }
 
-    fn extend_unclaimed(&mut self, holder: &Holder, request: RequestKey, ttl_ms: u64) -> Outcome {
-        let Some(hold) = self.hold_with_request(holder, request) else { return Outcome::Lost };
+    fn extend_unclaimed(&mut self, holder: &Holder, request: RequestKey, ttl_ms: u64) -> LockOutcome {
+        let Some(hold) = self.hold_with_request(holder, request) else { return LockOutcome::NotFound };
         let (token, heartbeat_count) = (hold.token, hold.heartbeat_count);
         let expires_at = self.now.plus_ms(ttl_ms);
         if expires_at > hold.expires_at {
-            self.record(Change::Extended { holder: holder.clone(), token, expires_at, heartbeat_count });
+            self.record(LockChange::Extended { holder: holder.clone(), token, expires_at, heartbeat_count });
         }
         self.updated(holder)
     }
 
-    fn extend(&mut self, holder: &Holder, token: Token, ttl_ms: u64) -> Outcome {
-        let Some(hold) = self.hold_with_token(holder, token) else { return Outcome::Lost };
+    fn extend(&mut self, holder: &Holder, token: FencingToken, ttl_ms: u64) -> LockOutcome {
+        let Some(hold) = self.hold_with_token(holder, token) else { return LockOutcome::NotFound };
         let expires_at = self.now.plus_ms(ttl_ms).max(hold.expires_at);
         let heartbeat_count = hold.heartbeat_count + 1;
         let grant = Grant { expires_at, ..hold.grant() };
-        self.record(Change::Extended { holder: holder.clone(), token, expires_at, heartbeat_count });
-        Outcome::Kept(grant)
+        self.record(LockChange::Extended { holder: holder.clone(), token, expires_at, heartbeat_count });
+        LockOutcome::Updated(grant)
     }
 
-    fn release(&mut self, holder: &Holder, token: Token) -> Outcome {
+    fn release(&mut self, holder: &Holder, token: FencingToken) -> LockOutcome {
         if self.hold_with_token(holder, token).is_none() {
-            return Outcome::Lost;
+            return LockOutcome::NotFound;
         }
         if let Some(hold) = self.lock.hold_of(holder).cloned() {
-            self.end_hold(&hold, &End::Released);
+            self.end_hold(&hold, &EndReason::Released);
         }
-        Outcome::Done
+        LockOutcome::Done
     }
 
-    fn downgrade(&mut self, holder: &Holder, token: Token) -> Outcome {
-        let Some(hold) = self.hold_with_token(holder, token) else { return Outcome::Lost };
-        let grant = Grant { mode: Mode::Shared, ..hold.grant() };
-        if hold.mode == Mode::Exclusive {
-            self.record(Change::Downgraded { holder: holder.clone() });
+    fn downgrade(&mut self, holder: &Holder, token: FencingToken) -> LockOutcome {
+        let Some(hold) = self.hold_with_token(holder, token) else { return LockOutcome::NotFound };
+        let grant = Grant { mode: LockMode::Shared, ..hold.grant() };
+        if hold.mode == LockMode::Exclusive {
+            self.record(LockChange::Downgraded { holder: holder.clone() });
         }
-        Outcome::Kept(grant)
+        LockOutcome::Updated(grant)
     }
 
-    fn verify(&self, token: Token) -> Outcome {
-        let holds = self.lock.holds().iter().flat_map(|hold| [Some(hold), hold.before.as_deref()]);
+    fn verify(&self, token: FencingToken) -> LockOutcome {
+        let holds = self.lock.holds().iter().flat_map(|hold| [Some(hold), hold.upgraded_from.as_deref()]);
         let hold = holds.flatten().find(|hold| hold.token == token && hold.expires_at > self.now);
-        hold.map_or(Outcome::Lost, |hold| Outcome::Valid(hold.held_by()))
+        hold.map_or(LockOutcome::NotFound, |hold| LockOutcome::Valid(hold.view()))
     }
 
     fn cancel(
         &mut self,
         holder: &Holder,
         request: RequestKey,
-        reason: &End,
+        reason: &EndReason,
         include_claimed: bool,
-    ) -> Outcome {
+    ) -> LockOutcome {
         if let Some(waiter) = self.waiter_for(holder, request).cloned() {
             self.end_wait(&waiter, reason.clone());
         } else if let Some(hold) = self.hold_with_request(holder, request).cloned() {
             if hold.requests.len() > 1 {
-                self.record(Change::Parted { holder: holder.clone(), request });
-            } else if !hold.claimed || include_claimed || *reason == End::Cancelled {
+                self.record(LockChange::RequestDetached { holder: holder.clone(), request });
+            } else if !hold.claimed || include_claimed || *reason == EndReason::Cancelled {
                 self.end_hold(&hold, reason);
             }
         }
         if self.lock.tombstones.get(request, self.now).is_none() {
             self.add_tombstone(request, reason);
         }
-        Outcome::Done
+        LockOutcome::Done
     }
 
     fn disconnect(
         &mut self,
         holder: &Holder,
         request: RequestKey,
-        server: &Text,
+        server: &SharedStr,
         include_claimed: bool,
-    ) -> Outcome {
+    ) -> LockOutcome {
         let waiter = self.waiter_for(holder, request);
         if waiter.is_some_and(|waiter| waiter.served_by.as_ref() != Some(server)) {
-            return Outcome::Done;
+            return LockOutcome::Done;
         }
-        self.cancel(holder, request, &End::HungUp, include_claimed)
+        self.cancel(holder, request, &EndReason::Disconnected, include_claimed)
     }
 
-    fn break_holds(&mut self) -> Outcome {
+    fn break_holds(&mut self) -> LockOutcome {
         let holds = self.lock.holds().to_vec();
         for hold in &holds {
-            self.end_hold(hold, &End::Broken);
+            self.end_hold(hold, &EndReason::Broken);
         }
-        Outcome::Broken(holds.iter().map(Hold::held_by).collect())
+        LockOutcome::Broken(holds.iter().map(Hold::view).collect())
     }
 
-    fn abort(&mut self, holder: &Holder, expected_request: Option<RequestKey>, reason: &End) -> Outcome {
-        let waiter = self.lock.wait_of(holder).cloned();
+    fn abort(
+        &mut self,
+        holder: &Holder,
+        expected_request: Option<RequestKey>,
+        reason: &EndReason,
+    ) -> LockOutcome {
+        let waiter = self.lock.waiter_of(holder).cloned();
         if expected_request.is_some() && expected_request != waiter.as_ref().map(|waiter| waiter.request) {
-            return Outcome::Lost;
+            return LockOutcome::NotFound;
         }
         if let Some(waiter) = waiter {
             self.end_wait(&waiter, reason.clone());
@@ -357,15 +365,15 @@ impl CommandExecution<'_> {
         if let Some(hold) = self.lock.hold_of(holder).cloned() {
             self.end_hold(&hold, reason);
             // A request without an id gets a tombstone too: the server that polls for it must learn of the deadlock.
-            for request in hold.requests.iter().filter(|_| !hold.remember) {
+            for request in hold.requests.iter().filter(|_| !hold.leave_tombstone) {
                 self.add_tombstone(*request, reason);
             }
         }
-        Outcome::Done
+        LockOutcome::Done
     }
 
     fn waiter_for(&self, holder: &Holder, request: RequestKey) -> Option<&Waiter> {
-        self.lock.wait_of(holder).filter(|waiter| waiter.request == request)
+        self.lock.waiter_of(holder).filter(|waiter| waiter.request == request)
     }
 
     fn hold_with_request(&self, holder: &Holder, request: RequestKey) -> Option<&Hold> {
@@ -373,13 +381,13 @@ impl CommandExecution<'_> {
     }
 
     /// Also finds the shared hold below an unclaimed upgrade: until the claim, its holder only knows the old token.
-    fn hold_with_token(&self, holder: &Holder, token: Token) -> Option<&Hold> {
+    fn hold_with_token(&self, holder: &Holder, token: FencingToken) -> Option<&Hold> {
         let hold = self.lock.hold_of(holder)?;
-        let previous = hold.before.as_deref().filter(|previous| previous.expires_at > self.now);
+        let previous = hold.upgraded_from.as_deref().filter(|previous| previous.expires_at > self.now);
         [Some(hold), previous].into_iter().flatten().find(|hold| hold.token == token)
     }
 
-    fn updated(&self, holder: &Holder) -> Outcome {
-        self.lock.hold_of(holder).map_or(Outcome::Lost, |hold| Outcome::Kept(hold.grant()))
+    fn updated(&self, holder: &Holder) -> LockOutcome {
+        self.lock.hold_of(holder).map_or(LockOutcome::NotFound, |hold| LockOutcome::Updated(hold.grant()))
     }
 }

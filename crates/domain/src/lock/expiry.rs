@@ -1,10 +1,10 @@
 //! What is due at a lock: expired leases, timed-out and abandoned waits, and promotions. Each command processes a bounded
 //! number of them.
 
-use super::command::{Change, End};
+use super::command::{EndReason, LockChange};
 use super::machine::{Hold, Lock};
 use super::queue::Waiter;
-use super::{LockLimits, RequestKey, Text, Token};
+use super::{FencingToken, LockLimits, RequestKey, SharedStr};
 use crate::Moment;
 
 /// A command in progress, with the changes it has made so far.
@@ -12,67 +12,67 @@ pub(super) struct CommandExecution<'a> {
     pub(super) lock: &'a mut Lock,
     pub(super) now: Moment,
     pub(super) limits: &'a LockLimits,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<LockChange>,
 }
 
 impl CommandExecution<'_> {
     /// Applies a change to the lock and records it.
-    pub(super) fn record(&mut self, change: Change) {
+    pub(super) fn record(&mut self, change: LockChange) {
         self.lock.apply(&change, self.limits);
         self.changes.push(change);
     }
 
     /// Ends expired leases, and timed-out waits at any position of the queue.
     pub(super) fn reap_expired(&mut self) {
-        self.lock.tombstones.evict_expired(self.now, self.limits.batch);
+        self.lock.tombstones.evict_expired(self.now, self.limits.batch_size);
         if self.lock.next_expiry.is_some_and(|next| next <= self.now) {
             let expired = self.lock.holds().iter().filter(|hold| hold.expires_at <= self.now);
-            let expired: Vec<Hold> = expired.take(self.limits.batch).cloned().collect();
+            let expired: Vec<Hold> = expired.take(self.limits.batch_size).cloned().collect();
             for hold in expired {
                 self.end_if_expired(&hold);
             }
             self.lock.refresh_next_expiry();
         }
-        for _ in 0..self.limits.batch {
+        for _ in 0..self.limits.batch_size {
             let next = self.lock.queue.next_to_time_out();
             let Some(waiter) = next.filter(|waiter| waiter.deadline <= self.now).cloned() else { break };
-            self.end_wait(&waiter, End::TimedOut);
+            self.end_wait(&waiter, EndReason::TimedOut);
         }
     }
 
     pub(super) fn end_if_expired(&mut self, hold: &Hold) {
         if hold.expires_at <= self.now {
-            self.end_hold(hold, if hold.claimed { &End::Expired } else { &End::Unclaimed });
+            self.end_hold(hold, if hold.claimed { &EndReason::Expired } else { &EndReason::Unclaimed });
         }
     }
 
     /// Grants the lock to the waiters at the head of the queue, as far as they are compatible. Abandoned waiters are
     /// removed instead.
     pub(super) fn promote_waiters(&mut self) {
-        for _ in 0..self.limits.batch {
+        for _ in 0..self.limits.batch_size {
             let Some(head) = self.lock.queue.head() else { return };
             if !self.lock.can_grant(head.mode, &head.holder, self.limits) {
                 return;
             }
             let head = head.clone();
             if head.deadline <= self.now {
-                self.end_wait(&head, End::TimedOut);
+                self.end_wait(&head, EndReason::TimedOut);
             } else if self.is_abandoned(&head) {
-                self.end_wait(&head, End::ServerSilent);
+                self.end_wait(&head, EndReason::ServerLost);
             } else {
                 let upgraded_from = self.lock.hold_of(&head.holder).cloned().map(Box::new);
                 self.grant(Hold {
                     requests: vec![head.request],
                     mode: head.mode,
-                    token: Token::default(),
+                    token: FencingToken::default(),
                     acquired_at: self.now,
                     expires_at: self.now.plus_ms(self.claim_window_ms(head.served_by.is_some())),
                     claimed: false,
                     purpose: head.purpose,
                     priority: head.priority,
                     heartbeat_count: 0,
-                    remember: head.remember,
-                    before: upgraded_from,
+                    leave_tombstone: head.leave_tombstone,
+                    upgraded_from,
                     holder: head.holder,
                 });
             }
@@ -81,50 +81,56 @@ impl CommandExecution<'_> {
 
     /// How long a grant may stay unclaimed.
     pub(super) const fn claim_window_ms(&self, is_served: bool) -> u64 {
-        if is_served { self.limits.served_claim_ms } else { self.limits.ticket_claim_ms }
+        if is_served { self.limits.long_poll_claim_ms } else { self.limits.ticket_claim_ms }
     }
 
     /// Grants a hold with a new fencing token.
     pub(super) fn grant(&mut self, hold: Hold) {
         let token = self.lock.last_token.next(self.now);
-        self.record(Change::Granted(Hold { token, ..hold }));
+        self.record(LockChange::Granted(Hold { token, ..hold }));
     }
 
     /// Ends a hold. An unclaimed upgrade falls back to the shared hold it replaced.
-    pub(super) fn end_hold(&mut self, hold: &Hold, reason: &End) {
-        self.record(Change::Freed { holder: hold.holder.clone(), token: hold.token, why: reason.clone() });
-        if hold.remember {
+    pub(super) fn end_hold(&mut self, hold: &Hold, reason: &EndReason) {
+        self.record(LockChange::HoldEnded {
+            holder: hold.holder.clone(),
+            token: hold.token,
+            reason: reason.clone(),
+        });
+        if hold.leave_tombstone {
             for request in &hold.requests {
                 self.add_tombstone(*request, reason);
             }
         }
-        match hold.before.as_deref() {
+        match hold.upgraded_from.as_deref() {
             Some(previous) if reason.restores_previous_hold() && previous.expires_at > self.now => {
-                self.record(Change::Granted(previous.clone()));
+                self.record(LockChange::Granted(previous.clone()));
             }
-            Some(previous) if previous.remember => {
+            Some(previous) if previous.leave_tombstone => {
                 previous.requests.iter().for_each(|request| self.add_tombstone(*request, reason));
             }
             _ => {}
         }
     }
 
-    pub(super) fn end_wait(&mut self, waiter: &Waiter, reason: End) {
-        if waiter.remember || matches!(reason, End::Cancelled | End::Deadlock(_) | End::Superseded) {
+    pub(super) fn end_wait(&mut self, waiter: &Waiter, reason: EndReason) {
+        if waiter.leave_tombstone
+            || matches!(reason, EndReason::Cancelled | EndReason::Deadlock(_) | EndReason::Superseded)
+        {
             self.add_tombstone(waiter.request, &reason);
         }
-        self.record(Change::Left { holder: waiter.holder.clone(), request: waiter.request, why: reason });
+        self.record(LockChange::WaitEnded { holder: waiter.holder.clone(), request: waiter.request, reason });
     }
 
-    pub(super) fn add_tombstone(&mut self, request: RequestKey, reason: &End) {
+    pub(super) fn add_tombstone(&mut self, request: RequestKey, reason: &EndReason) {
         if reason.leaves_tombstone() {
-            let expires_at = self.now.plus_ms(self.limits.repeat_ms);
-            self.record(Change::Gone { request, why: reason.clone(), until: expires_at });
+            let expires_at = self.now.plus_ms(self.limits.idempotency_ttl_ms);
+            self.record(LockChange::TombstoneAdded { request, reason: reason.clone(), expires_at });
         }
     }
 
     fn is_lost(&self, last_heartbeat: Moment) -> bool {
-        last_heartbeat.plus_ms(self.limits.server_silence_ms) <= self.now
+        last_heartbeat.plus_ms(self.limits.server_timeout_ms) <= self.now
     }
 
     fn is_abandoned(&self, waiter: &Waiter) -> bool {
@@ -140,18 +146,18 @@ impl CommandExecution<'_> {
     /// heartbeats before it sweeps, and so keeps its waiters.
     pub(super) fn reap_lost_servers(&mut self) {
         let heartbeats = self.lock.server_heartbeats.iter();
-        let lost: Vec<Text> = heartbeats
+        let lost: Vec<SharedStr> = heartbeats
             .filter(|(_, last_heartbeat)| self.is_lost(**last_heartbeat))
             .map(|(server, _)| server.clone())
             .collect();
         for server in lost {
             let served = self.lock.waiters().filter(|waiter| waiter.served_by.as_ref() == Some(&server));
-            let served: Vec<Waiter> = served.take(self.limits.batch + 1).cloned().collect();
-            for waiter in served.iter().take(self.limits.batch) {
-                self.end_wait(waiter, End::ServerSilent);
+            let served: Vec<Waiter> = served.take(self.limits.batch_size + 1).cloned().collect();
+            for waiter in served.iter().take(self.limits.batch_size) {
+                self.end_wait(waiter, EndReason::ServerLost);
             }
-            if served.len() <= self.limits.batch {
-                self.record(Change::Silenced { server });
+            if served.len() <= self.limits.batch_size {
+                self.record(LockChange::ServerRemoved { server });
             }
         }
     }

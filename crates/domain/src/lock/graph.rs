@@ -16,14 +16,14 @@ use crate::Moment;
 
 /// One edge of a cycle: a holder and the lock it waits for. The holder of the next edge blocks it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Edge {
+pub struct WaitEdge {
     pub holder: Holder,
     pub waits_for: LockName,
     pub request: RequestKey,
 }
 
 /// Holders that wait for each other, in order; the last one waits for the first.
-pub type Cycle = Vec<Edge>;
+pub type Cycle = Vec<WaitEdge>;
 
 /// A cycle that was resolved by aborting its victim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub struct Deadlock {
     pub cycle: Arc<Cycle>,
     pub victim: Holder,
     /// The locks that were taken from the victim.
-    pub freed: Vec<LockName>,
+    pub freed_locks: Vec<LockName>,
 }
 
 /// The edges of the graph, borrowed from the state of the locks. Iterators must have a deterministic order: among cycles of
@@ -58,7 +58,7 @@ type Predecessor<'a> = (&'a Holder, &'a LockName, RequestKey);
 
 /// The shortest cycle through `start`, beginning with it.
 #[must_use]
-pub fn cycle_through(graph: &impl WaitForGraph, start: &Holder) -> Option<Cycle> {
+pub fn find_cycle_through(graph: &impl WaitForGraph, start: &Holder) -> Option<Cycle> {
     // Most waiters hold nothing that others want, and are the last of their queue: no path leads back to them.
     if !graph.may_have_waiters(start) {
         return None;
@@ -98,7 +98,7 @@ fn trace_back(
     while let Some(predecessor) = edges.last().and_then(|(holder, ..)| predecessors.get(*holder)) {
         edges.push(*predecessor);
     }
-    let edge = |(holder, lock, request): &Predecessor<'_>| Edge {
+    let edge = |(holder, lock, request): &Predecessor<'_>| WaitEdge {
         holder: (*holder).clone(),
         waits_for: (*lock).clone(),
         request: *request,
@@ -111,7 +111,7 @@ fn trace_back(
 /// The result may contain holders without a cycle, because the search treats all waiters of a lock alike: confirm each of
 /// them with [`find_cycle_through`].
 #[must_use]
-pub fn suspects<'a, G: WaitForGraph>(
+pub fn find_cycle_candidates<'a, G: WaitForGraph>(
     graph: &'a G,
     starts: impl IntoIterator<Item = &'a Holder>,
 ) -> Vec<&'a Holder> {
@@ -178,7 +178,7 @@ fn successors<'a, G: WaitForGraph>(graph: &'a G, node: Node<'a>) -> Vec<Node<'a>
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
+pub struct VictimCandidate {
     pub holder: Holder,
     /// When the oldest of its locks was granted, also before an earlier abort; `None` if it holds nothing.
     pub oldest_grant: Option<Moment>,
@@ -188,9 +188,9 @@ pub struct Candidate {
 
 /// The youngest candidate, whose oldest lock was granted last; then the one with the lowest priority; then the last by name.
 #[must_use]
-pub fn victim(candidates: impl IntoIterator<Item = Candidate>) -> Option<Candidate> {
+pub fn choose_victim(candidates: impl IntoIterator<Item = VictimCandidate>) -> Option<VictimCandidate> {
     let oldest_grant =
-        |candidate: &Candidate| candidate.oldest_grant.unwrap_or(Moment::from_micros(u64::MAX));
+        |candidate: &VictimCandidate| candidate.oldest_grant.unwrap_or(Moment::from_micros(u64::MAX));
     candidates.into_iter().max_by(|a, b| {
         let by_age = oldest_grant(a).cmp(&oldest_grant(b));
         by_age.then_with(|| b.priority.cmp(&a.priority)).then_with(|| a.holder.cmp(&b.holder))
@@ -201,14 +201,15 @@ pub fn victim(candidates: impl IntoIterator<Item = Candidate>) -> Option<Candida
 mod tests {
     use super::*;
 
-    fn candidate(name: &str, oldest_grant: Option<u64>, priority: i32) -> Candidate {
+    fn candidate(name: &str, oldest_grant: Option<u64>, priority: i32) -> VictimCandidate {
         let holder = Holder::new(name, None).expect("valid");
-        Candidate { holder, oldest_grant: oldest_grant.map(Moment::from_micros), priority }
+        VictimCandidate { holder, oldest_grant: oldest_grant.map(Moment::from_micros), priority }
     }
 
     #[test]
     fn victim_is_the_youngest_then_the_lowest_priority_then_the_last_name() {
-        let victim_of = |candidates: &[Candidate]| victim(candidates.to_vec()).map(|c| c.holder.to_string());
+        let victim_of =
+            |candidates: &[VictimCandidate]| choose_victim(candidates.to_vec()).map(|c| c.holder.to_string());
         let (old, young) = (candidate("old", Some(1), 0), candidate("young", Some(2), 9));
         assert_eq!(victim_of(&[old.clone(), young.clone()]).as_deref(), Some("young"));
         assert_eq!(victim_of(&[young, old.clone()]).as_deref(), Some("young"));

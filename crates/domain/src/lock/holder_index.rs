@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Holder, LockName, Text};
+use super::{Holder, LockName, SharedStr};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct HolderIndex {
@@ -35,7 +35,7 @@ impl HolderIndex {
     }
 
     pub(super) fn by_agent(&self, agent: &str) -> impl Iterator<Item = (&Holder, &LockName)> {
-        let agent: Text = agent.into();
+        let agent: SharedStr = agent.into();
         let start = (Holder::lower_bound(&agent), LockName::lower_bound());
         let pairs = self.pairs.range(start..).take_while(move |(other, _)| other.agent_id() == &*agent);
         pairs.map(|(holder, name)| (holder, name))

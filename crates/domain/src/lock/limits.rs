@@ -15,20 +15,20 @@ pub struct LockLimits {
     /// Claim window of a granted ticket.
     pub ticket_claim_ms: u64,
     /// Claim window of a request that a server holds open. It is short, because a live server claims at once.
-    pub served_claim_ms: u64,
+    pub long_poll_claim_ms: u64,
     /// A server without a heartbeat for this time is lost, and its waiters are abandoned.
-    pub server_silence_ms: u64,
+    pub server_timeout_ms: u64,
     /// How long a request stays known after its end, so that a retry gets the same result.
-    pub repeat_ms: u64,
+    pub idempotency_ttl_ms: u64,
     /// Tombstones per lock.
-    pub max_repeats: usize,
+    pub max_tombstones: usize,
     /// Refusals for a full queue within the window that open the circuit breaker.
-    pub crowded_after: u32,
-    pub crowded_within_ms: u64,
+    pub breaker_threshold: u32,
+    pub breaker_window_ms: u64,
     /// How long an open circuit breaker refuses new waiters.
-    pub crowded_for_ms: u64,
+    pub breaker_open_ms: u64,
     /// Grants, expiries and abandoned waits that one command processes; the rest is due at once.
-    pub batch: usize,
+    pub batch_size: usize,
     /// Per agent.
     pub acquisitions_per_minute: u32,
 }
@@ -44,14 +44,14 @@ impl Default for LockLimits {
             max_wait_ms: 3_600_000,
             deadlock_detection: true,
             ticket_claim_ms: 10_000,
-            served_claim_ms: 3_000,
-            server_silence_ms: 3_000,
-            repeat_ms: 600_000,
-            max_repeats: 10_000,
-            crowded_after: 100,
-            crowded_within_ms: 10_000,
-            crowded_for_ms: 5_000,
-            batch: 128,
+            long_poll_claim_ms: 3_000,
+            server_timeout_ms: 3_000,
+            idempotency_ttl_ms: 600_000,
+            max_tombstones: 10_000,
+            breaker_threshold: 100,
+            breaker_window_ms: 10_000,
+            breaker_open_ms: 5_000,
+            batch_size: 128,
             acquisitions_per_minute: 60_000,
         }
     }

@@ -5,34 +5,34 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::command::{Change, Grant, HeldBy};
-use super::queue::{Score, WaitQueue, Waiter};
+use super::command::{Grant, HoldView, LockChange};
+use super::queue::{QueueScore, WaitQueue, Waiter};
 use super::request_key::Tombstones;
-use super::{Holder, LockLimits, Mode, RequestKey, Text, Token};
+use super::{FencingToken, Holder, LockLimits, LockMode, RequestKey, SharedStr};
 use crate::Moment;
 
-pub const MAX_REQUESTS: usize = 32;
+pub const MAX_REQUESTS_PER_HOLD: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hold {
     pub holder: Holder,
     /// The requests that share this hold; the first one acquired it.
     pub requests: Vec<RequestKey>,
-    pub mode: Mode,
-    pub token: Token,
+    pub mode: LockMode,
+    pub token: FencingToken,
     pub acquired_at: Moment,
     pub expires_at: Moment,
     /// Whether the lease has started. Until then `expires_at` is the end of the claim window.
     pub claimed: bool,
-    pub purpose: Text,
+    pub purpose: SharedStr,
     /// Informational.
     pub priority: i32,
     pub heartbeat_count: u64,
     /// Whether its requests leave tombstones when it ends.
-    pub remember: bool,
+    pub leave_tombstone: bool,
     /// The shared hold that this upgrade replaced; kept until the upgrade is claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<Box<Hold>>,
+    pub upgraded_from: Option<Box<Hold>>,
 }
 
 impl Hold {
@@ -49,13 +49,13 @@ impl Hold {
 
     /// This hold, or the shared hold below an unclaimed upgrade, if the request shares it.
     pub(super) fn for_request(&self, request: RequestKey) -> Option<&Self> {
-        let both = [Some(self), self.before.as_deref()].into_iter().flatten();
+        let both = [Some(self), self.upgraded_from.as_deref()].into_iter().flatten();
         both.into_iter().find(|hold| hold.requests.contains(&request))
     }
 
     #[must_use]
-    pub fn held_by(&self) -> HeldBy {
-        HeldBy {
+    pub fn view(&self) -> HoldView {
+        HoldView {
             holder: self.holder.clone(),
             grant: self.grant(),
             purpose: self.purpose.clone(),
@@ -66,8 +66,8 @@ impl Hold {
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Lock {
-    pub(super) last_token: Token,
-    pub(super) last_score: Score,
+    pub(super) last_token: FencingToken,
+    pub(super) last_score: QueueScore,
     /// Sorted by holder; either any number of shared holds, or a single exclusive one.
     holds: Vec<Hold>,
     /// A lower bound: no lease expires earlier.
@@ -75,7 +75,7 @@ pub struct Lock {
     pub(super) queue: WaitQueue,
     pub(super) tombstones: Tombstones,
     /// The last heartbeat of each server that serves waiters of this lock.
-    pub(super) server_heartbeats: BTreeMap<Text, Moment>,
+    pub(super) server_heartbeats: BTreeMap<SharedStr, Moment>,
     pub(super) circuit: CircuitBreaker,
 }
 
@@ -105,7 +105,7 @@ impl Lock {
     }
 
     #[must_use]
-    pub fn wait_of(&self, holder: &Holder) -> Option<&Waiter> {
+    pub fn waiter_of(&self, holder: &Holder) -> Option<&Waiter> {
         self.queue.get(holder)
     }
 
@@ -116,23 +116,23 @@ impl Lock {
 
     /// `None` if nobody holds the lock.
     #[must_use]
-    pub fn mode(&self) -> Option<Mode> {
+    pub fn mode(&self) -> Option<LockMode> {
         self.holds.first().map(|hold| hold.mode)
     }
 
     #[must_use]
-    pub const fn last_token(&self) -> Token {
+    pub const fn last_token(&self) -> FencingToken {
         self.last_token
     }
 
     /// The servers that serve waiters of this lock.
-    pub(super) fn servers(&self) -> impl Iterator<Item = Text> {
+    pub(super) fn servers(&self) -> impl Iterator<Item = SharedStr> {
         self.server_heartbeats.keys().cloned()
     }
 
     /// A holder's wait, and the nearest earlier waiters that block it; farther ones are reached through these.
     #[must_use]
-    pub fn wait_and_ahead(&self, holder: &Holder) -> Option<(&Waiter, Vec<&Waiter>)> {
+    pub fn waiter_and_blockers(&self, holder: &Holder) -> Option<(&Waiter, Vec<&Waiter>)> {
         self.queue.waiter_and_blockers(holder)
     }
 
@@ -149,7 +149,7 @@ impl Lock {
             return Some(Moment::default());
         }
         let oldest_heartbeat = self.server_heartbeats.values().min();
-        let server_timeout = oldest_heartbeat.map(|at| at.plus_ms(limits.server_silence_ms));
+        let server_timeout = oldest_heartbeat.map(|at| at.plus_ms(limits.server_timeout_ms));
         [self.next_expiry, self.queue.next_deadline(), server_timeout].into_iter().flatten().min()
     }
 
@@ -179,65 +179,65 @@ impl Lock {
     }
 
     /// Whether the holder can hold the lock in this mode together with the present holders.
-    pub(super) fn can_grant(&self, mode: Mode, holder: &Holder, limits: &LockLimits) -> bool {
+    pub(super) fn can_grant(&self, mode: LockMode, holder: &Holder, limits: &LockLimits) -> bool {
         match mode {
-            Mode::Exclusive => self.holds.iter().all(|hold| hold.holder == *holder),
-            Mode::Shared => {
-                let is_compatible = |hold: &Hold| hold.mode.goes_with(mode) || hold.holder == *holder;
+            LockMode::Exclusive => self.holds.iter().all(|hold| hold.holder == *holder),
+            LockMode::Shared => {
+                let is_compatible =
+                    |hold: &Hold| hold.mode.is_compatible_with(mode) || hold.holder == *holder;
                 self.holds.first().is_none_or(is_compatible) && self.holds.len() < limits.max_holders
             }
         }
     }
 
     /// The changes that reproduce this state when applied to an empty lock.
-    pub fn changes(&self) -> impl Iterator<Item = Change> {
-        let counters = Change::Fenced(self.last_token, self.last_score);
+    pub fn snapshot(&self) -> impl Iterator<Item = LockChange> {
+        let counters = LockChange::CountersAdvanced(self.last_token, self.last_score);
         let heartbeats = self.server_heartbeats.iter();
-        let heartbeats = heartbeats.map(|(server, at)| Change::Marked { server: server.clone(), at: *at });
+        let heartbeats =
+            heartbeats.map(|(server, at)| LockChange::ServerHeartbeat { server: server.clone(), at: *at });
         // An open circuit has a count of zero, but must stay open.
         let CircuitBreaker { window_start, refusals, open_until } = self.circuit;
-        let circuit = (self.circuit != CircuitBreaker::default()).then_some(Change::Crowded {
-            since: window_start,
-            count: refusals,
-            until: open_until,
+        let circuit = (self.circuit != CircuitBreaker::default()).then_some(LockChange::RefusalCounted {
+            window_start,
+            refusals,
+            open_until,
         });
-        let tombstones = self.tombstones.iter().map(|(request, reason, expires_at)| Change::Gone {
-            request,
-            why: reason.clone(),
-            until: expires_at,
+        let tombstones = self.tombstones.iter().map(|(request, reason, expires_at)| {
+            LockChange::TombstoneAdded { request, reason: reason.clone(), expires_at }
         });
         [counters]
             .into_iter()
-            .chain(self.holds.iter().cloned().map(Change::Granted))
-            .chain(self.queue.iter().cloned().map(Change::Queued))
+            .chain(self.holds.iter().cloned().map(LockChange::Granted))
+            .chain(self.queue.iter().cloned().map(LockChange::Queued))
             .chain(heartbeats)
             .chain(circuit)
             .chain(tombstones)
     }
 
     /// Applies one change, which comes from a command to this lock or from its journal.
-    pub fn apply(&mut self, change: &Change, limits: &LockLimits) {
+    pub fn apply(&mut self, change: &LockChange, limits: &LockLimits) {
         match change {
-            Change::Fenced(token, score) => {
+            LockChange::CountersAdvanced(token, score) => {
                 self.last_token = self.last_token.max(*token);
                 self.last_score = self.last_score.max(*score);
             }
-            Change::Queued(waiter) => {
+            LockChange::Queued(waiter) => {
                 self.last_score = self.last_score.max(waiter.score);
                 self.tombstones.remove(waiter.request);
                 self.queue.insert(waiter.clone());
             }
-            Change::Served { holder, by: served_by, deadline } => {
+            LockChange::WaitRenewed { holder, served_by, deadline } => {
                 if let Some(mut waiter) = self.queue.remove(holder) {
                     waiter.served_by.clone_from(served_by);
                     waiter.deadline = *deadline;
                     self.queue.insert(waiter);
                 }
             }
-            Change::Left { holder, .. } => {
+            LockChange::WaitEnded { holder, .. } => {
                 self.queue.remove(holder);
             }
-            Change::Granted(hold) => {
+            LockChange::Granted(hold) => {
                 self.last_token = self.last_token.max(hold.token);
                 // A request whose tombstone was evicted early can be granted again. A replayed journal may still have the
                 // tombstone and must reach the same state.
@@ -260,28 +260,28 @@ impl Lock {
                     }
                 }
             }
-            Change::Joined { holder, request, remember: leave_tombstone } => {
+            LockChange::RequestJoined { holder, request, leave_tombstone } => {
                 self.update_hold(holder, |hold| {
-                    hold.remember |= leave_tombstone;
+                    hold.leave_tombstone |= leave_tombstone;
                     hold.requests.push(*request);
                 });
             }
-            Change::Parted { holder, request } => {
+            LockChange::RequestDetached { holder, request } => {
                 self.update_hold(holder, |hold| hold.requests.retain(|other| other != request));
             }
-            Change::Claimed { holder, expires_at } => {
+            LockChange::Claimed { holder, expires_at } => {
                 self.lower_next_expiry(*expires_at);
                 self.update_hold(holder, |hold| {
                     hold.claimed = true;
                     hold.expires_at = *expires_at;
-                    hold.before = None;
+                    hold.upgraded_from = None;
                 });
             }
-            Change::Extended { holder, token, expires_at, heartbeat_count } => {
+            LockChange::Extended { holder, token, expires_at, heartbeat_count } => {
                 self.lower_next_expiry(*expires_at);
                 self.update_hold(holder, |hold| {
                     let is_other_token = hold.token != *token;
-                    let hold = match hold.before.as_deref_mut() {
+                    let hold = match hold.upgraded_from.as_deref_mut() {
                         Some(previous) if is_other_token => previous,
                         _ => hold,
                     };
@@ -289,12 +289,12 @@ impl Lock {
                     hold.heartbeat_count = *heartbeat_count;
                 });
             }
-            Change::Downgraded { holder } => self.update_hold(holder, |hold| {
+            LockChange::Downgraded { holder } => self.update_hold(holder, |hold| {
                 // A holder that downgrades its own upgrade has nothing left to fall back to.
-                hold.mode = Mode::Shared;
-                hold.before = None;
+                hold.mode = LockMode::Shared;
+                hold.upgraded_from = None;
             }),
-            Change::Freed { holder, .. } => {
+            LockChange::HoldEnded { holder, .. } => {
                 if let Ok(index) = self.index_of(holder) {
                     self.holds.remove(index);
                 }
@@ -303,16 +303,16 @@ impl Lock {
                 }
                 self.demote_upgrade(holder);
             }
-            Change::Gone { request, why: reason, until: expires_at } => {
-                self.tombstones.insert(*request, reason.clone(), *expires_at, limits.max_repeats);
+            LockChange::TombstoneAdded { request, reason, expires_at } => {
+                self.tombstones.insert(*request, reason.clone(), *expires_at, limits.max_tombstones);
             }
-            Change::Marked { server, at } => {
+            LockChange::ServerHeartbeat { server, at } => {
                 self.server_heartbeats.insert(server.clone(), *at);
             }
-            Change::Silenced { server } => {
+            LockChange::ServerRemoved { server } => {
                 self.server_heartbeats.remove(server);
             }
-            Change::Crowded { since: window_start, count: refusals, until: open_until } => {
+            LockChange::RefusalCounted { window_start, refusals, open_until } => {
                 self.circuit = CircuitBreaker {
                     window_start: *window_start,
                     refusals: *refusals,
@@ -324,10 +324,10 @@ impl Lock {
 
     /// A waiting upgrade whose shared hold ends becomes a regular waiter with its original arrival time.
     fn demote_upgrade(&mut self, holder: &Holder) {
-        if self.queue.get(holder).is_some_and(|waiter| waiter.upgrade)
+        if self.queue.get(holder).is_some_and(|waiter| waiter.is_upgrade)
             && let Some(waiter) = self.queue.remove(holder)
         {
-            self.queue.insert(Waiter { upgrade: false, ..waiter });
+            self.queue.insert(Waiter { is_upgrade: false, ..waiter });
         }
     }
 

@@ -25,15 +25,18 @@ pub mod saga;
 mod table;
 
 pub use command::{
-    Acquire, Change, End, Grant, HeldBy, LockCommand, LockCommandResult, LockRefusal, Outcome, Standing, Wait,
+    AcquireStatus, Acquisition, EndReason, Grant, HoldView, LockChange, LockCommand, LockCommandResult,
+    LockOutcome, LockRefusal, WaitOptions,
 };
-pub use execute::{LONGER_MS, SHOWN_HOLDERS};
-pub use fencing::Token;
-pub use graph::{Cycle, Deadlock, Edge};
+pub use execute::{MAX_REFUSAL_HOLDERS, MIN_WAIT_EXTENSION_MS};
+pub use fencing::FencingToken;
+pub use graph::{Cycle, Deadlock, WaitEdge};
 pub use limits::LockLimits;
-pub use machine::{Hold, Lock, MAX_REQUESTS};
-pub use name::{Holder, InvalidName, LockKind, LockName, Mode, Text};
-pub use queue::{Place, Score, Waiter};
-pub use request::{Ask, Draft, LockRequest, MAX_LOCKS, Patience, ttl_ms};
+pub use machine::{Hold, Lock, MAX_REQUESTS_PER_HOLD};
+pub use name::{Holder, InvalidName, LockKind, LockMode, LockName, SharedStr};
+pub use queue::{QueueKey, QueueScore, Waiter};
+pub use request::{
+    LockRequest, LockRequestDraft, MAX_LOCKS_PER_REQUEST, RequestedLock, WaitPolicy, parse_ttl_ms,
+};
 pub use request_key::{InvalidRequestKey, RequestKey, digest};
-pub use table::{Answer, Entry, Table};
+pub use table::{LockReply, LockTable, TableChange};

@@ -15,7 +15,7 @@ const MAX_NAME_BYTES: usize = 512;
 const MAX_ID_BYTES: usize = 256;
 
 /// Immutable text that is cheap to clone.
-pub type Text = Arc<str>;
+pub type SharedStr = Arc<str>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LockKind {
@@ -27,13 +27,13 @@ pub enum LockKind {
 
 impl LockKind {
     #[must_use]
-    pub const fn admits(self, mode: Mode) -> bool {
-        matches!((self, mode), (Self::Resource, _) | (Self::Task, Mode::Exclusive))
+    pub const fn supports(self, mode: LockMode) -> bool {
+        matches!((self, mode), (Self::Resource, _) | (Self::Task, LockMode::Exclusive))
     }
 
     /// The prefix of the lock name.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Task => "task",
             Self::Resource => "resource",
@@ -44,20 +44,20 @@ impl LockKind {
 /// Ordered by strength: exclusive is stronger than shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum LockMode {
     Shared,
     Exclusive,
 }
 
-impl Mode {
+impl LockMode {
     /// Whether two holders can hold a lock in these modes at the same time.
     #[must_use]
-    pub const fn goes_with(self, other: Self) -> bool {
+    pub const fn is_compatible_with(self, other: Self) -> bool {
         matches!((self, other), (Self::Shared, Self::Shared))
     }
 
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Shared => "shared",
             Self::Exclusive => "exclusive",
@@ -72,7 +72,7 @@ impl Mode {
 #[derive(Debug, Clone)]
 pub struct LockName {
     kind: LockKind,
-    text: Text,
+    text: SharedStr,
     hash: NameHash,
 }
 
@@ -111,7 +111,7 @@ impl Hasher for NameHasher {
     }
 }
 
-fn is_same_text(a: &Text, b: &Text) -> bool {
+fn is_same_text(a: &SharedStr, b: &SharedStr) -> bool {
     Arc::ptr_eq(a, b) || a == b
 }
 
@@ -235,8 +235,8 @@ impl<'de> Deserialize<'de> for LockName {
 /// An agent and one of its activities. Two holders of the same agent exclude each other like any others.
 #[derive(Debug, Clone)]
 pub struct Holder {
-    agent: Text,
-    id: Text,
+    agent: SharedStr,
+    id: SharedStr,
     hash: NameHash,
 }
 
@@ -278,14 +278,14 @@ impl Holder {
                 _ => {}
             }
         }
-        let agent: Text = agent_id.into();
-        let id = holder_id.filter(|id| *id != agent_id).map_or_else(|| agent.clone(), Text::from);
+        let agent: SharedStr = agent_id.into();
+        let id = holder_id.filter(|id| *id != agent_id).map_or_else(|| agent.clone(), SharedStr::from);
         let hash = NameHash::of(&[&agent, &id]);
         Ok(Self { agent, id, hash })
     }
 
     /// Sorts before every valid holder of the agent; for the start of a range.
-    pub(super) fn lower_bound(agent: &Text) -> Self {
+    pub(super) fn lower_bound(agent: &SharedStr) -> Self {
         Self { agent: agent.clone(), id: "".into(), hash: NameHash(0) }
     }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::name::NameHashBuilder;
-use super::{Holder, Mode, RequestKey, Text};
+use super::{Holder, LockMode, RequestKey, SharedStr};
 use crate::Moment;
 
 /// The smallest difference between two scores: half a microsecond, exact in a double.
@@ -17,9 +17,9 @@ const MIN_INCREMENT_MS: f64 = 1.0 / 2048.0;
 /// The arrival time of a waiter in milliseconds. Scores of one lock are unique and never go backwards.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Score(f64);
+pub struct QueueScore(f64);
 
-impl Score {
+impl QueueScore {
     /// The score of a waiter that arrives at `now`, after the waiter with this score.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "microseconds stay below 2^53 until the year 2255")]
@@ -34,20 +34,20 @@ impl Score {
 
     /// Milliseconds since the epoch, with a fraction that breaks ties.
     #[must_use]
-    pub const fn millis(self) -> f64 {
+    pub const fn as_millis(self) -> f64 {
         self.0
     }
 }
 
-impl Eq for Score {}
+impl Eq for QueueScore {}
 
-impl Ord for Score {
+impl Ord for QueueScore {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.total_cmp(&other.0)
     }
 }
 
-impl PartialOrd for Score {
+impl PartialOrd for QueueScore {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -55,35 +55,35 @@ impl PartialOrd for Score {
 
 /// The sort key of a waiter: upgrades first, then by score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct QueueKey {
     is_regular: bool,
-    score: Score,
+    score: QueueScore,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Waiter {
     pub holder: Holder,
     pub request: RequestKey,
-    pub mode: Mode,
-    pub score: Score,
+    pub mode: LockMode,
+    pub score: QueueScore,
     /// Whether it already holds the lock in shared mode, and therefore waits ahead of the others.
-    pub upgrade: bool,
+    pub is_upgrade: bool,
     /// Informational; the order does not depend on it.
     pub priority: i32,
-    pub purpose: Text,
+    pub purpose: SharedStr,
     pub requested_at: Moment,
     /// The wait times out at this moment.
     pub deadline: Moment,
     /// The server that keeps the caller's connection open; `None` for a ticket.
-    pub served_by: Option<Text>,
+    pub served_by: Option<SharedStr>,
     /// See [`Acquisition::leave_tombstone`](super::Acquisition::leave_tombstone).
-    pub remember: bool,
+    pub leave_tombstone: bool,
 }
 
 impl Waiter {
     #[must_use]
-    pub fn place(&self) -> Place {
-        Place { is_regular: !self.upgrade, score: self.score }
+    pub fn queue_key(&self) -> QueueKey {
+        QueueKey { is_regular: !self.is_upgrade, score: self.score }
     }
 }
 
@@ -95,10 +95,10 @@ pub(super) struct WaitQueue {
 
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Inner {
-    waiters: BTreeMap<Place, Waiter>,
-    exclusive: BTreeSet<Place>,
-    by_holder: HashMap<Holder, Place, NameHashBuilder>,
-    by_deadline: BTreeSet<(Moment, Place)>,
+    waiters: BTreeMap<QueueKey, Waiter>,
+    exclusive: BTreeSet<QueueKey>,
+    by_holder: HashMap<Holder, QueueKey, NameHashBuilder>,
+    by_deadline: BTreeSet<(Moment, QueueKey)>,
 }
 
 impl WaitQueue {
@@ -129,7 +129,7 @@ impl WaitQueue {
 
     /// The head is 1.
     pub(super) fn position(&self, waiter: &Waiter) -> usize {
-        self.inner.as_ref().map_or(0, |inner| inner.waiters.range(..=waiter.place()).count())
+        self.inner.as_ref().map_or(0, |inner| inner.waiters.range(..=waiter.queue_key()).count())
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
@@ -144,12 +144,12 @@ impl WaitQueue {
 
     /// Replaces an earlier wait of the same holder, because a holder waits once.
     pub(super) fn insert(&mut self, waiter: Waiter) {
-        let key = waiter.place();
+        let key = waiter.queue_key();
         self.remove(&waiter.holder);
         let inner = self.inner.get_or_insert_default();
         inner.by_holder.insert(waiter.holder.clone(), key);
         inner.by_deadline.insert((waiter.deadline, key));
-        if waiter.mode == Mode::Exclusive {
+        if waiter.mode == LockMode::Exclusive {
             inner.exclusive.insert(key);
         }
         inner.waiters.insert(key, waiter);
@@ -175,14 +175,14 @@ impl WaitQueue {
         // A single reverse iteration from its own key: one descent of the tree instead of several.
         let mut backwards = inner.waiters.range(..=key).rev().map(|(_, waiter)| waiter);
         let own = backwards.next()?;
-        if own.mode == Mode::Shared {
+        if own.mode == LockMode::Shared {
             let nearest = inner.exclusive.range(..key).next_back();
             return Some((own, nearest.and_then(|key| inner.waiters.get(key)).into_iter().collect()));
         }
         let mut blockers = Vec::new();
         for waiter in backwards {
             blockers.push(waiter);
-            if waiter.mode == Mode::Exclusive {
+            if waiter.mode == LockMode::Exclusive {
                 break;
             }
         }
@@ -197,8 +197,8 @@ mod tests {
     #[test]
     fn scores_are_unique_and_never_go_backwards() {
         let now = Moment::from_micros(1_794_744_000_000_123);
-        let first = Score::default().next(now);
-        assert!((first.millis() - 1_794_744_000_000.123).abs() < 0.001);
+        let first = QueueScore::default().next(now);
+        assert!((first.as_millis() - 1_794_744_000_000.123).abs() < 0.001);
         let mut last = first;
         for _ in 0..10_000 {
             let next = last.next(now);

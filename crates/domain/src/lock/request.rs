@@ -4,31 +4,31 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Holder, LockLimits, LockName, Mode, RequestKey, Text, digest};
-use crate::Invalid;
+use super::{Holder, LockLimits, LockMode, LockName, RequestKey, SharedStr, digest};
+use crate::InvalidField;
 
-pub const MAX_LOCKS: usize = 100;
+pub const MAX_LOCKS_PER_REQUEST: usize = 100;
 const MAX_PURPOSE_BYTES: usize = 256;
 const MAX_REQUEST_ID_BYTES: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ask {
+pub struct RequestedLock {
     pub lock: LockName,
-    pub mode: Mode,
+    pub mode: LockMode,
 }
 
 /// Whether and how a request waits for locks that are not free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Patience {
-    None,
+pub enum WaitPolicy {
+    NoWait,
     /// The server holds the request open until it is granted.
-    HeldOpen {
-        ms: u64,
+    LongPoll {
+        timeout_ms: u64,
     },
     /// The caller gets a ticket, polls it and claims the grant.
     Ticket {
-        ms: u64,
+        timeout_ms: u64,
     },
 }
 
@@ -38,21 +38,21 @@ pub struct LockRequest {
     pub holder: Holder,
     pub key: RequestKey,
     /// Whether the caller gave a request id, so that it can retry the request.
-    pub repeatable: bool,
+    pub has_request_id: bool,
     /// In the global order in which locks are acquired.
-    pub asks: Vec<Ask>,
+    pub locks: Vec<RequestedLock>,
     pub ttl_ms: u64,
-    pub patience: Patience,
+    pub wait: WaitPolicy,
     /// Informational; the queue order ignores it.
     pub priority: i32,
-    pub purpose: Text,
+    pub purpose: SharedStr,
 }
 
 /// A request as it was received, before validation.
 #[derive(Debug, Clone, Default)]
-pub struct Draft<'a> {
+pub struct LockRequestDraft<'a> {
     /// Names and modes; the default mode is exclusive.
-    pub locks: Vec<(&'a str, Option<Mode>)>,
+    pub locks: Vec<(&'a str, Option<LockMode>)>,
     pub ttl_seconds: Option<f64>,
     pub wait_seconds: Option<f64>,
     /// Whether to wait with a ticket instead of an open request.
@@ -67,13 +67,13 @@ impl LockRequest {
     /// Validates a draft. `nonce` is a unique number that identifies the request if it has no request id.
     pub fn new(
         holder: Holder,
-        draft: &Draft<'_>,
+        draft: &LockRequestDraft<'_>,
         limits: &LockLimits,
         nonce: u128,
-    ) -> Result<Self, Vec<Invalid>> {
+    ) -> Result<Self, Vec<InvalidField>> {
         let mut errors = Vec::new();
         let locks = parse_locks(&draft.locks, &mut errors);
-        let ttl_ms = ttl_ms("/ttl_seconds", draft.ttl_seconds, limits, &mut errors);
+        let ttl_ms = parse_ttl_ms("/ttl_seconds", draft.ttl_seconds, limits, &mut errors);
         let wait_ms = draft.wait_seconds.map(|seconds| {
             parse_millis("/wait_seconds", seconds, 0, limits.max_wait_ms, &mut errors)
                 .unwrap_or(limits.default_wait_ms)
@@ -81,19 +81,21 @@ impl LockRequest {
         let priority = match draft.priority.map_or(Ok(0), i32::try_from) {
             Ok(priority) => priority,
             Err(_) => {
-                errors
-                    .push(Invalid::at("/priority", format!("must be between {} and {}", i32::MIN, i32::MAX)));
+                errors.push(InvalidField::at(
+                    "/priority",
+                    format!("must be between {} and {}", i32::MIN, i32::MAX),
+                ));
                 0
             }
         };
         let purpose = draft.purpose.unwrap_or_default();
         if purpose.len() > MAX_PURPOSE_BYTES {
-            errors.push(Invalid::at("/purpose", format!("must have at most {MAX_PURPOSE_BYTES} bytes")));
+            errors.push(InvalidField::at("/purpose", format!("must have at most {MAX_PURPOSE_BYTES} bytes")));
         }
         match draft.request_id {
-            Some("") => errors.push(Invalid::at("/request_id", "must not be empty; omit it instead")),
+            Some("") => errors.push(InvalidField::at("/request_id", "must not be empty; omit it instead")),
             Some(id) if id.len() > MAX_REQUEST_ID_BYTES => {
-                errors.push(Invalid::at(
+                errors.push(InvalidField::at(
                     "/request_id",
                     format!("must have at most {MAX_REQUEST_ID_BYTES} bytes"),
                 ));
@@ -104,17 +106,19 @@ impl LockRequest {
             return Err(errors);
         }
         let wait = match (draft.queue, wait_ms) {
-            (true, wait_ms) => Patience::Ticket { ms: wait_ms.unwrap_or(limits.default_wait_ms) },
-            (false, None | Some(0)) => Patience::None,
-            (false, Some(timeout_ms)) => Patience::HeldOpen { ms: timeout_ms },
+            (true, wait_ms) => WaitPolicy::Ticket { timeout_ms: wait_ms.unwrap_or(limits.default_wait_ms) },
+            (false, None | Some(0)) => WaitPolicy::NoWait,
+            (false, Some(timeout_ms)) => WaitPolicy::LongPoll { timeout_ms },
         };
         Ok(Self {
-            key: draft.request_id.map_or_else(|| RequestKey::once(nonce), |id| RequestKey::of(&holder, id)),
-            repeatable: draft.request_id.is_some(),
+            key: draft
+                .request_id
+                .map_or_else(|| RequestKey::from_nonce(nonce), |id| RequestKey::derive(&holder, id)),
+            has_request_id: draft.request_id.is_some(),
             holder,
-            asks: locks,
+            locks,
             ttl_ms,
-            patience: wait,
+            wait,
             priority,
             purpose: purpose.into(),
         })
@@ -123,13 +127,14 @@ impl LockRequest {
     /// A digest of everything but holder and request id. A retry must have the same digest.
     #[must_use]
     pub fn body_digest(&self) -> u128 {
-        let wait = match self.patience {
-            Patience::None => "now".to_owned(),
-            Patience::HeldOpen { ms: timeout_ms } => format!("open {timeout_ms}"),
-            Patience::Ticket { ms: timeout_ms } => format!("ticket {timeout_ms}"),
+        let wait = match self.wait {
+            WaitPolicy::NoWait => "now".to_owned(),
+            WaitPolicy::LongPoll { timeout_ms } => format!("open {timeout_ms}"),
+            WaitPolicy::Ticket { timeout_ms } => format!("ticket {timeout_ms}"),
         };
         let values = [self.ttl_ms.to_string(), self.priority.to_string(), wait];
-        let locks = self.asks.iter().flat_map(|requested| [requested.lock.as_str(), requested.mode.word()]);
+        let locks =
+            self.locks.iter().flat_map(|requested| [requested.lock.as_str(), requested.mode.as_str()]);
         let parts: Vec<&str> =
             values.iter().map(String::as_str).chain([&*self.purpose]).chain(locks).collect();
         digest(&parts)
@@ -137,7 +142,12 @@ impl LockRequest {
 }
 
 /// The requested lease in milliseconds, or the default. A lease above the limit is rejected, not shortened.
-pub fn ttl_ms(pointer: &str, seconds: Option<f64>, limits: &LockLimits, errors: &mut Vec<Invalid>) -> u64 {
+pub fn parse_ttl_ms(
+    pointer: &str,
+    seconds: Option<f64>,
+    limits: &LockLimits,
+    errors: &mut Vec<InvalidField>,
+) -> u64 {
     seconds
         .and_then(|seconds| parse_millis(pointer, seconds, 1, limits.max_ttl_ms, errors))
         .unwrap_or(limits.default_ttl_ms)
@@ -150,7 +160,7 @@ fn parse_millis(
     seconds: f64,
     min_ms: u64,
     max_ms: u64,
-    errors: &mut Vec<Invalid>,
+    errors: &mut Vec<InvalidField>,
 ) -> Option<u64> {
     let ms = (seconds * 1000.0).round();
     if ms >= min_ms as f64 && ms <= max_ms as f64 {
@@ -158,30 +168,34 @@ fn parse_millis(
     }
     let min = if min_ms == 0 { "0" } else { "0.001" };
     let max = max_ms as f64 / 1000.0;
-    errors.push(Invalid::at(pointer, format!("must be between {min} and {max} seconds")));
+    errors.push(InvalidField::at(pointer, format!("must be between {min} and {max} seconds")));
     None
 }
 
-fn parse_locks(locks: &[(&str, Option<Mode>)], errors: &mut Vec<Invalid>) -> Vec<Ask> {
+fn parse_locks(locks: &[(&str, Option<LockMode>)], errors: &mut Vec<InvalidField>) -> Vec<RequestedLock> {
     if locks.is_empty() {
-        errors.push(Invalid::at("/locks", "must contain at least one lock"));
+        errors.push(InvalidField::at("/locks", "must contain at least one lock"));
     }
-    if locks.len() > MAX_LOCKS {
-        errors.push(Invalid::at("/locks", format!("must contain at most {MAX_LOCKS} locks")));
+    if locks.len() > MAX_LOCKS_PER_REQUEST {
+        errors
+            .push(InvalidField::at("/locks", format!("must contain at most {MAX_LOCKS_PER_REQUEST} locks")));
         return Vec::new();
     }
     let mut seen = BTreeSet::new();
     let mut requested = Vec::with_capacity(locks.len());
     for (index, (name, mode)) in locks.iter().enumerate() {
         match name.parse::<LockName>() {
-            Err(error) => errors.push(Invalid::at(format!("/locks/{index}/lock"), error.to_string())),
+            Err(error) => errors.push(InvalidField::at(format!("/locks/{index}/lock"), error.to_string())),
             Ok(lock) if !seen.insert(lock.clone()) => {
-                errors.push(Invalid::at(format!("/locks/{index}/lock"), "is a duplicate"));
+                errors.push(InvalidField::at(format!("/locks/{index}/lock"), "is a duplicate"));
             }
-            Ok(lock) if mode.is_some_and(|mode| !lock.kind().admits(mode)) => {
-                errors.push(Invalid::at(format!("/locks/{index}/mode"), "must be exclusive for a task lock"));
+            Ok(lock) if mode.is_some_and(|mode| !lock.kind().supports(mode)) => {
+                errors.push(InvalidField::at(
+                    format!("/locks/{index}/mode"),
+                    "must be exclusive for a task lock",
+                ));
             }
-            Ok(lock) => requested.push(Ask { lock, mode: mode.unwrap_or(Mode::Exclusive) }),
+            Ok(lock) => requested.push(RequestedLock { lock, mode: mode.unwrap_or(LockMode::Exclusive) }),
         }
     }
     requested.sort_by(|a, b| a.lock.cmp(&b.lock));
@@ -196,32 +210,32 @@ mod tests {
         Holder::new("ann", None).expect("valid")
     }
 
-    fn draft() -> Draft<'static> {
-        Draft {
+    fn draft() -> LockRequestDraft<'static> {
+        LockRequestDraft {
             locks: vec![("resource:db:b", None), ("task:9", None), ("resource:db:a", None)],
-            ..Draft::default()
+            ..LockRequestDraft::default()
         }
     }
 
-    fn request(draft: &Draft<'_>) -> LockRequest {
+    fn request(draft: &LockRequestDraft<'_>) -> LockRequest {
         LockRequest::new(holder(), draft, &LockLimits::default(), 7).expect("valid")
     }
 
     #[test]
     fn sorts_locks_into_the_global_order() {
         let request = request(&draft());
-        let names: Vec<String> = request.asks.iter().map(|requested| requested.lock.to_string()).collect();
+        let names: Vec<String> = request.locks.iter().map(|requested| requested.lock.to_string()).collect();
         assert_eq!(names, ["task:9", "resource:db:a", "resource:db:b"]);
     }
 
     #[test]
     fn reports_every_invalid_field_with_its_pointer() {
         let (long, many) = ("x".repeat(257), vec![("task:1", None); 101]);
-        let invalid_fields = |change: &dyn Fn(&mut Draft<'_>)| {
+        let invalid_fields = |change: &dyn Fn(&mut LockRequestDraft<'_>)| {
             let mut draft = draft();
             change(&mut draft);
             let errors = LockRequest::new(holder(), &draft, &LockLimits::default(), 7).expect_err("invalid");
-            errors.into_iter().map(|error| error.pointer).collect::<Vec<_>>()
+            errors.into_iter().map(|error| error.path).collect::<Vec<_>>()
         };
         assert_eq!(invalid_fields(&|draft| draft.locks.clear()), ["/locks"]);
         assert_eq!(
@@ -229,7 +243,7 @@ mod tests {
             ["/locks/1/lock"]
         );
         assert_eq!(
-            invalid_fields(&|draft| draft.locks = vec![("", None), ("task:1", Some(Mode::Shared))]),
+            invalid_fields(&|draft| draft.locks = vec![("", None), ("task:1", Some(LockMode::Shared))]),
             ["/locks/0/lock", "/locks/1/mode"]
         );
         for ttl in [0.0, -1.0, 300.1, 1e300, f64::INFINITY, f64::NAN, 0.000_4] {
@@ -239,13 +253,17 @@ mod tests {
             assert_eq!(invalid_fields(&|draft| draft.wait_seconds = Some(wait)), ["/wait_seconds"], "{wait}");
         }
         assert_eq!(invalid_fields(&|draft| draft.priority = Some(i64::MAX)), ["/priority"]);
-        let errors =
-            LockRequest::new(holder(), &Draft { locks: many, ..Draft::default() }, &LockLimits::default(), 7);
+        let errors = LockRequest::new(
+            holder(),
+            &LockRequestDraft { locks: many, ..LockRequestDraft::default() },
+            &LockLimits::default(),
+            7,
+        );
         assert_eq!(errors.expect_err("too many").len(), 1);
         for draft in [
-            Draft { purpose: Some(&long), ..draft() },
-            Draft { request_id: Some(&long), ..draft() },
-            Draft { request_id: Some(""), ..draft() },
+            LockRequestDraft { purpose: Some(&long), ..draft() },
+            LockRequestDraft { request_id: Some(&long), ..draft() },
+            LockRequestDraft { request_id: Some(""), ..draft() },
         ] {
             assert_eq!(
                 LockRequest::new(holder(), &draft, &LockLimits::default(), 7).expect_err("invalid").len(),
@@ -256,27 +274,27 @@ mod tests {
 
     #[test]
     fn derives_the_wait_policy_from_queue_and_wait_seconds() {
-        let wait = |queue, wait_seconds| request(&Draft { queue, wait_seconds, ..draft() }).patience;
-        assert_eq!(wait(false, None), Patience::None);
-        assert_eq!(wait(false, Some(0.0)), Patience::None);
-        assert_eq!(wait(false, Some(1.5)), Patience::HeldOpen { ms: 1_500 });
-        assert_eq!(wait(true, None), Patience::Ticket { ms: 60_000 });
-        assert_eq!(wait(true, Some(5.0)), Patience::Ticket { ms: 5_000 });
+        let wait = |queue, wait_seconds| request(&LockRequestDraft { queue, wait_seconds, ..draft() }).wait;
+        assert_eq!(wait(false, None), WaitPolicy::NoWait);
+        assert_eq!(wait(false, Some(0.0)), WaitPolicy::NoWait);
+        assert_eq!(wait(false, Some(1.5)), WaitPolicy::LongPoll { timeout_ms: 1_500 });
+        assert_eq!(wait(true, None), WaitPolicy::Ticket { timeout_ms: 60_000 });
+        assert_eq!(wait(true, Some(5.0)), WaitPolicy::Ticket { timeout_ms: 5_000 });
     }
 
     #[test]
     fn digest_covers_the_whole_body_but_not_order_or_request_id() {
         let expected = request(&draft()).body_digest();
-        let reordered = Draft { locks: draft().locks.into_iter().rev().collect(), ..draft() };
-        assert_eq!(request(&Draft { request_id: Some("x"), ..reordered }).body_digest(), expected);
+        let reordered = LockRequestDraft { locks: draft().locks.into_iter().rev().collect(), ..draft() };
+        assert_eq!(request(&LockRequestDraft { request_id: Some("x"), ..reordered }).body_digest(), expected);
         for other in [
-            Draft { locks: vec![("task:9", None)], ..draft() },
-            Draft { locks: vec![("resource:db:a", Some(Mode::Shared))], ..draft() },
-            Draft { ttl_seconds: Some(31.0), ..draft() },
-            Draft { wait_seconds: Some(1.0), ..draft() },
-            Draft { queue: true, ..draft() },
-            Draft { priority: Some(1), ..draft() },
-            Draft { purpose: Some("p"), ..draft() },
+            LockRequestDraft { locks: vec![("task:9", None)], ..draft() },
+            LockRequestDraft { locks: vec![("resource:db:a", Some(LockMode::Shared))], ..draft() },
+            LockRequestDraft { ttl_seconds: Some(31.0), ..draft() },
+            LockRequestDraft { wait_seconds: Some(1.0), ..draft() },
+            LockRequestDraft { queue: true, ..draft() },
+            LockRequestDraft { priority: Some(1), ..draft() },
+            LockRequestDraft { purpose: Some("p"), ..draft() },
         ] {
             assert_ne!(request(&other).body_digest(), expected, "{other:?}");
         }

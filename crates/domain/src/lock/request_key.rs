@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-use super::{Holder, command::End};
+use super::{Holder, command::EndReason};
 use crate::Moment;
 
 /// Identifies a request: a 128-bit digest of its holder and its request id. Its text form is the ticket of the request.
@@ -16,13 +16,13 @@ pub struct RequestKey(u128);
 
 impl RequestKey {
     #[must_use]
-    pub fn of(holder: &Holder, request_id: &str) -> Self {
+    pub fn derive(holder: &Holder, request_id: &str) -> Self {
         Self(digest(&[holder.agent_id(), holder.holder_id(), request_id]))
     }
 
     /// The key of a request without a request id, which cannot be retried.
     #[must_use]
-    pub const fn once(nonce: u128) -> Self {
+    pub const fn from_nonce(nonce: u128) -> Self {
         Self(nonce)
     }
 }
@@ -80,13 +80,13 @@ impl<'de> Deserialize<'de> for RequestKey {
 /// Ended requests of one lock. The oldest are evicted first, by age and by number.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Tombstones {
-    by_request: BTreeMap<RequestKey, (End, Moment)>,
+    by_request: BTreeMap<RequestKey, (EndReason, Moment)>,
     /// In order of insertion. An entry is stale if its expiry differs from the one in `by_request`.
     order: VecDeque<(Moment, RequestKey)>,
 }
 
 impl Tombstones {
-    pub(super) fn get(&self, request: RequestKey, now: Moment) -> Option<&End> {
+    pub(super) fn get(&self, request: RequestKey, now: Moment) -> Option<&EndReason> {
         let (reason, expires_at) = self.by_request.get(&request)?;
         (*expires_at > now).then_some(reason)
     }
@@ -95,7 +95,13 @@ impl Tombstones {
         self.order.is_empty()
     }
 
-    pub(super) fn insert(&mut self, request: RequestKey, reason: End, expires_at: Moment, capacity: usize) {
+    pub(super) fn insert(
+        &mut self,
+        request: RequestKey,
+        reason: EndReason,
+        expires_at: Moment,
+        capacity: usize,
+    ) {
         self.by_request.insert(request, (reason, expires_at));
         self.order.push_back((expires_at, request));
         while self.order.len() > capacity {
@@ -121,7 +127,7 @@ impl Tombstones {
         }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (RequestKey, &End, Moment)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (RequestKey, &EndReason, Moment)> {
         self.order.iter().filter_map(|(ordered_expiry, request)| {
             let (reason, expires_at) = self.by_request.get(request)?;
             (expires_at == ordered_expiry).then_some((*request, reason, *expires_at))
@@ -144,9 +150,9 @@ mod tests {
     #[test]
     fn key_depends_on_every_part_and_round_trips() {
         let holder = Holder::new("a", Some("b")).expect("valid");
-        let key = RequestKey::of(&holder, "1");
-        assert_ne!(key, RequestKey::of(&holder, "2"));
-        assert_ne!(key, RequestKey::of(&Holder::new("a", Some("b1")).expect("valid"), ""));
+        let key = RequestKey::derive(&holder, "1");
+        assert_ne!(key, RequestKey::derive(&holder, "2"));
+        assert_ne!(key, RequestKey::derive(&Holder::new("a", Some("b1")).expect("valid"), ""));
         assert_eq!(key.to_string().parse(), Ok(key));
         for invalid in ["", "x", "+0000000000000000000000000000001", &"0".repeat(33), &"A".repeat(32)] {
             assert_eq!(invalid.parse::<RequestKey>(), Err(InvalidRequestKey), "{invalid}");
@@ -157,11 +163,11 @@ mod tests {
     fn tombstones_are_bounded_by_age_and_number() {
         let (mut tombstones, now) = (Tombstones::default(), Moment::from_micros(1_000_000));
         for n in 0..5 {
-            tombstones.insert(RequestKey::once(n), End::Released, now.plus_ms(10), 3);
+            tombstones.insert(RequestKey::from_nonce(n), EndReason::Released, now.plus_ms(10), 3);
         }
-        assert_eq!(tombstones.get(RequestKey::once(1), now), None);
-        assert_eq!(tombstones.get(RequestKey::once(2), now), Some(&End::Released));
-        assert_eq!(tombstones.get(RequestKey::once(2), now.plus_ms(10)), None);
+        assert_eq!(tombstones.get(RequestKey::from_nonce(1), now), None);
+        assert_eq!(tombstones.get(RequestKey::from_nonce(2), now), Some(&EndReason::Released));
+        assert_eq!(tombstones.get(RequestKey::from_nonce(2), now.plus_ms(10)), None);
         tombstones.evict_expired(now.plus_ms(10), 2);
         assert_eq!(tombstones.iter().count(), 1);
         tombstones.evict_expired(now.plus_ms(10), 2);

@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::graph::{self, Candidate, Deadlock, PendingWait, WaitForGraph};
+use super::graph::{self, Deadlock, PendingWait, VictimCandidate, WaitForGraph};
 use super::holder_index::HolderIndex;
 use super::name::NameHashBuilder;
-use super::{Change, Cycle, End, Hold, Holder, Lock, LockCommand, LockLimits, LockName, Outcome, Waiter};
+use super::{
+    Cycle, EndReason, Hold, Holder, Lock, LockChange, LockCommand, LockLimits, LockName, LockOutcome, Waiter,
+};
 use crate::Moment;
 
 /// Idle locks that are kept only for their tombstones.
@@ -20,26 +22,26 @@ const MAX_IDLE_LOCKS: usize = 100_000;
 /// One change of a table; a journal stores them in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Entry {
-    Lock(LockName, Change),
+pub enum TableChange {
+    Lock(LockName, LockChange),
     /// The victim of a deadlock keeps its age for a while, so that it is not chosen again and again.
-    Aged {
+    VictimAge {
         holder: Holder,
         /// When the oldest of its locks was granted.
-        since: Moment,
-        until: Moment,
+        oldest_grant: Moment,
+        expires_at: Moment,
     },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
-    pub outcome: Outcome,
+pub struct LockReply {
+    pub outcome: LockOutcome,
     /// The cycles that the command closed; they are resolved.
     pub deadlocks: Vec<Deadlock>,
 }
 
 #[derive(Debug, Clone, Default)]
-pub struct Table {
+pub struct LockTable {
     limits: LockLimits,
     locks: HashMap<LockName, Box<Lock>, NameHashBuilder>,
     /// The keys of `locks` in order.
@@ -59,14 +61,14 @@ struct VictimAge {
     expires_at: Moment,
 }
 
-impl Table {
+impl LockTable {
     #[must_use]
     pub fn new(limits: LockLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 
     #[must_use]
-    pub const fn rules(&self) -> &LockLimits {
+    pub const fn limits(&self) -> &LockLimits {
         &self.limits
     }
 
@@ -84,57 +86,57 @@ impl Table {
     }
 
     #[must_use]
-    pub fn held_count(&self) -> usize {
+    pub fn hold_count(&self) -> usize {
         self.held.len()
     }
 
     #[must_use]
-    pub fn waiting_count(&self) -> usize {
+    pub fn wait_count(&self) -> usize {
         self.waiting.len()
     }
 
-    pub fn held_by(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
+    pub fn locks_held_by(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
         self.held.by_holder(holder)
     }
 
-    pub fn waited_for_by(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
+    pub fn locks_awaited_by(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
         self.waiting.by_holder(holder)
     }
 
-    pub fn held_by_agent(&self, agent: &str) -> impl Iterator<Item = (&Holder, &LockName)> {
+    pub fn locks_held_by_agent(&self, agent: &str) -> impl Iterator<Item = (&Holder, &LockName)> {
         self.held.by_agent(agent)
     }
 
-    pub fn waited_for_by_agent(&self, agent: &str) -> impl Iterator<Item = (&Holder, &LockName)> {
+    pub fn locks_awaited_by_agent(&self, agent: &str) -> impl Iterator<Item = (&Holder, &LockName)> {
         self.waiting.by_agent(agent)
     }
 
-    pub fn all_waiting(&self) -> impl Iterator<Item = (&Holder, &LockName)> {
+    pub fn all_waits(&self) -> impl Iterator<Item = (&Holder, &LockName)> {
         self.waiting.iter()
     }
 
-    pub fn all_held(&self) -> impl Iterator<Item = (&Holder, &LockName)> {
+    pub fn all_holds(&self) -> impl Iterator<Item = (&Holder, &LockName)> {
         self.held.iter()
     }
 
     /// Executes a command on one lock and resolves every deadlock that it causes. Appends what changed to `changes`.
-    pub fn command(
+    pub fn execute(
         &mut self,
         name: &LockName,
         command: &LockCommand,
         now: Moment,
-        changes: &mut Vec<Entry>,
-    ) -> Answer {
+        changes: &mut Vec<TableChange>,
+    ) -> LockReply {
         let before = changes.len();
-        let mut outcome = self.step(name, command, now, changes);
+        let mut outcome = self.execute_without_detection(name, command, now, changes);
         let mut deadlocks = self.resolve_new_deadlocks(before, now, changes);
         if !deadlocks.is_empty() && matches!(command, LockCommand::Acquire(_)) {
             // The abort may have granted the lock to this request, or this request was the victim.
             let before = changes.len();
-            outcome = self.step(name, command, now, changes);
+            outcome = self.execute_without_detection(name, command, now, changes);
             deadlocks.extend(self.resolve_new_deadlocks(before, now, changes));
         }
-        Answer { outcome, deadlocks }
+        LockReply { outcome, deadlocks }
     }
 
     /// Resolves every cycle that the changes since `before` closed. Aborting a victim processes what is due at its locks,
@@ -143,7 +145,7 @@ impl Table {
         &mut self,
         before: usize,
         now: Moment,
-        changes: &mut Vec<Entry>,
+        changes: &mut Vec<TableChange>,
     ) -> Vec<Deadlock> {
         let (mut deadlocks, mut checked) = (Vec::new(), before);
         while checked < changes.len() {
@@ -158,18 +160,19 @@ impl Table {
 
     /// The holders whose change may have closed a cycle: a new waiter, a waiting upgrade that lost its shared hold, and a
     /// waiting holder that got the last shared slot of a lock, because only then sharers block each other.
-    fn possible_cycle_closers(&self, changes: &[Entry]) -> BTreeSet<Holder> {
+    fn possible_cycle_closers(&self, changes: &[TableChange]) -> BTreeSet<Holder> {
         let waits_for = |holder: &Holder, name: &LockName| {
             self.awaited_locks.get(holder).is_some_and(|names| names.binary_search(name).is_ok())
         };
         let is_full = |name: &LockName| {
             self.lock(name).is_some_and(|lock| lock.holds().len() >= self.limits.max_holders)
         };
-        let closer = |change: &Entry| match change {
-            Entry::Lock(name, Change::Queued(Waiter { holder, .. }) | Change::Freed { holder, .. }) => {
-                waits_for(holder, name).then(|| holder.clone())
-            }
-            Entry::Lock(name, Change::Granted(Hold { holder, .. })) => {
+        let closer = |change: &TableChange| match change {
+            TableChange::Lock(
+                name,
+                LockChange::Queued(Waiter { holder, .. }) | LockChange::HoldEnded { holder, .. },
+            ) => waits_for(holder, name).then(|| holder.clone()),
+            TableChange::Lock(name, LockChange::Granted(Hold { holder, .. })) => {
                 (self.awaited_locks.contains_key(holder) && is_full(name)).then(|| holder.clone())
             }
             _ => None,
@@ -178,17 +181,17 @@ impl Table {
     }
 
     /// Executes a command on one lock without looking for deadlocks.
-    pub fn step(
+    pub fn execute_without_detection(
         &mut self,
         name: &LockName,
         command: &LockCommand,
         now: Moment,
-        changes: &mut Vec<Entry>,
-    ) -> Outcome {
+        changes: &mut Vec<TableChange>,
+    ) -> LockOutcome {
         let name = self.intern(name);
         let lock = self.locks.entry(name.clone()).or_default();
         let previous_due = lock.next_due(&self.limits);
-        let result = lock.step(command, now, &self.limits);
+        let result = lock.execute(command, now, &self.limits);
         let due = lock.next_due(&self.limits);
         let can_be_dropped = lock.can_be_dropped(now);
         self.reschedule(&name, previous_due, if can_be_dropped { None } else { due });
@@ -199,7 +202,7 @@ impl Table {
             self.locks.remove(&name);
             self.names.remove(&name);
         }
-        changes.extend(result.changes.into_iter().map(|change| Entry::Lock(name.clone(), change)));
+        changes.extend(result.changes.into_iter().map(|change| TableChange::Lock(name.clone(), change)));
         result.outcome
     }
 
@@ -213,9 +216,9 @@ impl Table {
     }
 
     /// Replays one change of a journal.
-    pub fn apply(&mut self, change: &Entry) {
+    pub fn apply(&mut self, change: &TableChange) {
         match change {
-            Entry::Lock(name, change) => {
+            TableChange::Lock(name, change) => {
                 let name = self.intern(name);
                 let lock = self.locks.entry(name.clone()).or_default();
                 let previous_due = lock.next_due(&self.limits);
@@ -224,7 +227,7 @@ impl Table {
                 self.reschedule(&name, previous_due, due);
                 self.update_indexes(&name, change);
             }
-            Entry::Aged { holder, since: oldest_grant, until: expires_at } => {
+            TableChange::VictimAge { holder, oldest_grant, expires_at } => {
                 let age = VictimAge { oldest_grant: *oldest_grant, expires_at: *expires_at };
                 self.victim_ages.insert(holder.clone(), age);
             }
@@ -232,13 +235,15 @@ impl Table {
     }
 
     /// After a restart: counts every server that serves waiters as alive now, so that its waiters can come back.
-    pub fn revive(&mut self, now: Moment, changes: &mut Vec<Entry>) {
+    pub fn reset_server_heartbeats(&mut self, now: Moment, changes: &mut Vec<TableChange>) {
         let heartbeats = |(name, lock): (&LockName, &Lock)| {
             lock.servers()
-                .map(|server| Entry::Lock(name.clone(), Change::Marked { server, at: now }))
+                .map(|server| {
+                    TableChange::Lock(name.clone(), LockChange::ServerHeartbeat { server, at: now })
+                })
                 .collect::<Vec<_>>()
         };
-        let heartbeats: Vec<Entry> = self.locks_after(None).flat_map(heartbeats).collect();
+        let heartbeats: Vec<TableChange> = self.locks_after(None).flat_map(heartbeats).collect();
         for change in heartbeats {
             self.apply(&change);
             changes.push(change);
@@ -246,20 +251,20 @@ impl Table {
     }
 
     /// The changes that reproduce this table when applied to an empty one.
-    pub fn entries(&self) -> impl Iterator<Item = Entry> {
+    pub fn snapshot(&self) -> impl Iterator<Item = TableChange> {
         let lock_changes = |(name, lock): (&LockName, &Lock)| {
-            lock.changes().map(|change| Entry::Lock(name.clone(), change)).collect::<Vec<_>>()
+            lock.snapshot().map(|change| TableChange::Lock(name.clone(), change)).collect::<Vec<_>>()
         };
-        let victim_ages = self.victim_ages.iter().map(|(holder, age)| Entry::Aged {
+        let victim_ages = self.victim_ages.iter().map(|(holder, age)| TableChange::VictimAge {
             holder: holder.clone(),
-            since: age.oldest_grant,
-            until: age.expires_at,
+            oldest_grant: age.oldest_grant,
+            expires_at: age.expires_at,
         });
         self.locks_after(None).flat_map(lock_changes).chain(victim_ages)
     }
 
     /// Drops what has expired: tombstones, locks without state, and the ages of victims.
-    pub fn forget(&mut self, now: Moment) {
+    pub fn evict_expired(&mut self, now: Moment) {
         for lock in self.locks.values_mut() {
             lock.evict_expired_tombstones(now);
         }
@@ -281,7 +286,7 @@ impl Table {
 
     /// The first lock that is due by `now`. A scheduled time is a lower bound that depends on history, so it is made exact
     /// first: the order in which locks are due must not depend on history.
-    pub fn first_due(&mut self, now: Moment) -> Option<LockName> {
+    pub fn next_due_lock(&mut self, now: Moment) -> Option<LockName> {
         while let Some((scheduled, name)) = self.due.first().filter(|(due, _)| *due <= now).cloned() {
             let due = self.locks.get_mut(&name).and_then(|lock| {
                 lock.refresh_next_expiry();
@@ -296,7 +301,12 @@ impl Table {
     }
 
     /// Resolves every cycle through this holder, and the cycles that this closes.
-    pub fn end_deadlocks(&mut self, holder: &Holder, now: Moment, changes: &mut Vec<Entry>) -> Vec<Deadlock> {
+    pub fn resolve_deadlocks(
+        &mut self,
+        holder: &Holder,
+        now: Moment,
+        changes: &mut Vec<TableChange>,
+    ) -> Vec<Deadlock> {
         let before = changes.len();
         let mut deadlocks = self.resolve_cycles_through(holder, now, changes);
         deadlocks.extend(self.resolve_new_deadlocks(before, now, changes));
@@ -307,42 +317,42 @@ impl Table {
         &mut self,
         holder: &Holder,
         now: Moment,
-        changes: &mut Vec<Entry>,
+        changes: &mut Vec<TableChange>,
     ) -> Vec<Deadlock> {
         let mut deadlocks = Vec::new();
         while self.limits.deadlock_detection
-            && let Some(cycle) = graph::cycle_through(self, holder)
+            && let Some(cycle) = graph::find_cycle_through(self, holder)
         {
             if self.process_due(&cycle, now, changes) {
                 continue;
             }
-            let Some(victim) = self.victim(&cycle, now) else { break };
+            let Some(victim) = self.choose_victim(&cycle, now) else { break };
             deadlocks.push(self.abort(victim, cycle, now, changes));
         }
         deadlocks
     }
 
     /// Processes what is due at the locks of a cycle. Returns whether anything changed, which may have broken the cycle.
-    fn process_due(&mut self, cycle: &Cycle, now: Moment, changes: &mut Vec<Entry>) -> bool {
+    fn process_due(&mut self, cycle: &Cycle, now: Moment, changes: &mut Vec<TableChange>) -> bool {
         let before = changes.len();
         for edge in cycle {
-            self.step(&edge.waits_for, &LockCommand::Tick, now, changes);
+            self.execute_without_detection(&edge.waits_for, &LockCommand::Tick, now, changes);
         }
         changes.len() > before
     }
 
     #[must_use]
-    pub fn victim(&self, cycle: &Cycle, now: Moment) -> Option<Candidate> {
-        graph::victim(cycle.iter().map(|edge| self.candidate(&edge.holder, &edge.waits_for, now)))
+    pub fn choose_victim(&self, cycle: &Cycle, now: Moment) -> Option<VictimCandidate> {
+        graph::choose_victim(cycle.iter().map(|edge| self.candidate(&edge.holder, &edge.waits_for, now)))
     }
 
-    fn candidate(&self, holder: &Holder, waits_for: &LockName, now: Moment) -> Candidate {
+    fn candidate(&self, holder: &Holder, waits_for: &LockName, now: Moment) -> VictimCandidate {
         let acquired_at = |name| Some(self.locks.get(name)?.hold_of(holder)?.acquired_at);
-        let current = self.held_by(holder).filter_map(acquired_at).min();
+        let current = self.locks_held_by(holder).filter_map(acquired_at).min();
         let previous = self.victim_ages.get(holder).filter(|age| age.expires_at > now);
         let previous = previous.map(|age| age.oldest_grant);
-        let waiter = self.locks.get(waits_for).and_then(|lock| lock.wait_of(holder));
-        Candidate {
+        let waiter = self.locks.get(waits_for).and_then(|lock| lock.waiter_of(holder));
+        VictimCandidate {
             holder: holder.clone(),
             oldest_grant: [current, previous].into_iter().flatten().min(),
             priority: waiter.map_or(0, |waiter| waiter.priority),
@@ -350,22 +360,33 @@ impl Table {
     }
 
     /// The victim loses all its waits and all its locks.
-    fn abort(&mut self, victim: Candidate, cycle: Cycle, now: Moment, changes: &mut Vec<Entry>) -> Deadlock {
-        let Candidate { holder, oldest_grant, .. } = victim;
+    fn abort(
+        &mut self,
+        victim: VictimCandidate,
+        cycle: Cycle,
+        now: Moment,
+        changes: &mut Vec<TableChange>,
+    ) -> Deadlock {
+        let VictimCandidate { holder, oldest_grant, .. } = victim;
         if let Some(oldest_grant) = oldest_grant {
-            let expires_at = now.plus_ms(self.limits.repeat_ms);
-            let age = Entry::Aged { holder: holder.clone(), since: oldest_grant, until: expires_at };
+            let expires_at = now.plus_ms(self.limits.idempotency_ttl_ms);
+            let age = TableChange::VictimAge { holder: holder.clone(), oldest_grant, expires_at };
             self.apply(&age);
             changes.push(age);
         }
         let cycle = Arc::new(cycle);
-        let freed_locks: Vec<LockName> = self.held_by(&holder).cloned().collect();
-        let awaited_locks: Vec<LockName> = self.waited_for_by(&holder).cloned().collect();
+        let freed_locks: Vec<LockName> = self.locks_held_by(&holder).cloned().collect();
+        let awaited_locks: Vec<LockName> = self.locks_awaited_by(&holder).cloned().collect();
         for name in awaited_locks.iter().chain(&freed_locks) {
             let (holder, cycle) = (holder.clone(), cycle.clone());
-            self.step(name, &LockCommand::Abort { holder, waits_by: None, cycle }, now, changes);
+            self.execute_without_detection(
+                name,
+                &LockCommand::Abort { holder, expected_request: None, cycle },
+                now,
+                changes,
+            );
         }
-        Deadlock { cycle, victim: holder, freed: freed_locks }
+        Deadlock { cycle, victim: holder, freed_locks }
     }
 
     fn reschedule(&mut self, name: &LockName, previous: Option<Moment>, due: Option<Moment>) {
@@ -390,9 +411,9 @@ impl Table {
         }
     }
 
-    fn update_indexes(&mut self, name: &LockName, change: &Change) {
+    fn update_indexes(&mut self, name: &LockName, change: &LockChange) {
         match change {
-            Change::Queued(waiter) => {
+            LockChange::Queued(waiter) => {
                 if self.waiting.insert(&waiter.holder, name) {
                     let names = self.awaited_locks.entry(waiter.holder.clone()).or_default();
                     if let Err(index) = names.binary_search(name) {
@@ -400,38 +421,38 @@ impl Table {
                     }
                 }
             }
-            Change::Left { holder, .. } => self.remove_wait(holder, name),
-            Change::Granted(hold) => {
+            LockChange::WaitEnded { holder, .. } => self.remove_wait(holder, name),
+            LockChange::Granted(hold) => {
                 self.remove_wait(&hold.holder, name);
                 self.held.insert(&hold.holder, name);
             }
-            Change::Freed { holder, why: reason, .. } => {
+            LockChange::HoldEnded { holder, reason, .. } => {
                 self.held.remove(holder, name);
-                if *reason == End::Released {
+                if *reason == EndReason::Released {
                     self.victim_ages.remove(holder);
                 }
             }
-            Change::Fenced(..)
-            | Change::Served { .. }
-            | Change::Joined { .. }
-            | Change::Parted { .. }
-            | Change::Silenced { .. }
-            | Change::Claimed { .. }
-            | Change::Extended { .. }
-            | Change::Downgraded { .. }
-            | Change::Gone { .. }
-            | Change::Marked { .. }
-            | Change::Crowded { .. } => {}
+            LockChange::CountersAdvanced(..)
+            | LockChange::WaitRenewed { .. }
+            | LockChange::RequestJoined { .. }
+            | LockChange::RequestDetached { .. }
+            | LockChange::ServerRemoved { .. }
+            | LockChange::Claimed { .. }
+            | LockChange::Extended { .. }
+            | LockChange::Downgraded { .. }
+            | LockChange::TombstoneAdded { .. }
+            | LockChange::ServerHeartbeat { .. }
+            | LockChange::RefusalCounted { .. } => {}
         }
     }
 }
 
-impl WaitForGraph for Table {
+impl WaitForGraph for LockTable {
     fn waits(&self, holder: &Holder) -> impl Iterator<Item = PendingWait<'_>> {
         let entry = self.awaited_locks.get_key_value(holder);
         entry.into_iter().flat_map(move |(holder, names)| {
             names.iter().filter_map(move |lock| {
-                let (waiter, blockers) = self.locks.get(lock)?.wait_and_ahead(holder)?;
+                let (waiter, blockers) = self.locks.get(lock)?.waiter_and_blockers(holder)?;
                 let earlier_waiters = blockers.into_iter().map(|blocker| &blocker.holder).collect();
                 Some(PendingWait { holder, lock, request: waiter.request, earlier_waiters })
             })
@@ -440,12 +461,12 @@ impl WaitForGraph for Table {
 
     fn may_have_waiters(&self, holder: &Holder) -> bool {
         let lock = |name| self.locks.get(name);
-        self.held_by(holder).filter_map(lock).any(|lock| lock.queue_length() > 0)
-            || self.waited_for_by(holder).filter_map(lock).any(|lock| !lock.is_last_waiter(holder))
+        self.locks_held_by(holder).filter_map(lock).any(|lock| lock.queue_length() > 0)
+            || self.locks_awaited_by(holder).filter_map(lock).any(|lock| !lock.is_last_waiter(holder))
     }
 
     fn held_locks(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
-        self.held_by(holder)
+        self.locks_held_by(holder)
     }
 
     fn holders(&self, lock: &LockName) -> impl Iterator<Item = &Holder> {

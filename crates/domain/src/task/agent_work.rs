@@ -3,23 +3,28 @@
 //! Heartbeats cannot extend a task beyond its timeout or a stop request. A success counts only if the agent held its locks to
 //! the end.
 
-use super::{Execution, ExecutionResult, Failed, FailureCode, Left, Output, Phase, Refusal, State, Task};
+use super::{
+    AttemptFailure, Execution, ExecutionOutput, ExecutionResult, FailureCode, Phase, Refusal,
+    RemainingEffects, Task, TaskState,
+};
 use crate::Moment;
 
 impl Task {
     /// The execution, if this is its current attempt.
-    pub fn under_way(&self, attempt: u64) -> Result<&Execution, Refusal> {
+    pub fn current_attempt(&self, attempt: u64) -> Result<&Execution, Refusal> {
         let current = self.execution.as_ref().map_or(0, |execution| execution.attempt);
         let is_current = |execution: &&Execution| {
-            self.state == State::Applying && execution.attempt == attempt && execution.phase != Phase::Ended
+            self.state == TaskState::Applying
+                && execution.attempt == attempt
+                && execution.phase != Phase::Ended
         };
-        self.execution.as_ref().filter(is_current).ok_or(Refusal::NotPresent { attempt, current })
+        self.execution.as_ref().filter(is_current).ok_or(Refusal::NotCurrentAttempt { attempt, current })
     }
 
     /// The end of the lease after a heartbeat: one lease from now, but not beyond the timeout of the task, and not beyond
     /// one lease after a stop request.
-    pub fn lives_until(&self, attempt: u64, lease_ms: u64, now: Moment) -> Result<Moment, Refusal> {
-        let execution = self.under_way(attempt)?;
+    pub fn extended_lease(&self, attempt: u64, lease_ms: u64, now: Moment) -> Result<Moment, Refusal> {
+        let execution = self.current_attempt(attempt)?;
         let timeout_ms = u64::from(self.config.timeout_seconds) * 1_000;
         let ends_at = execution.started_at.plus_ms(timeout_ms);
         if ends_at <= now {
@@ -49,10 +54,10 @@ impl Task {
         attempt: u64,
         (result, error): (ExecutionResult, Option<String>),
         held_locks: bool,
-        output: Output,
+        output: ExecutionOutput,
         now: Moment,
     ) -> Result<(), Refusal> {
-        let execution = self.present(attempt, State::Applying)?;
+        let execution = self.current_attempt_mut(attempt, TaskState::Applying)?;
         execution.reported = Some(result);
         let worker = execution.worker.clone();
         let code = match result {
@@ -70,7 +75,8 @@ impl Task {
         } else {
             error.unwrap_or_else(|| format!("{worker} reported no error message"))
         };
-        let failure = Failed { code, error, left: Left::Stays, again: false };
+        let failure =
+            AttemptFailure { code, error, effects: RemainingEffects::Irreversible, is_retryable: false };
         self.fail(attempt, failure, output, now).map(drop)
     }
 }

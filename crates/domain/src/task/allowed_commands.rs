@@ -3,34 +3,34 @@
 //! The same checks as in the commands themselves apply. A command that is not listed would be refused. A listed one may still be
 //! refused for its arguments, such as a missing reason or an outdated digest.
 
-use super::{Actor, Task, TaskCommand, allowed};
+use super::{Actor, Task, TaskCommand, commands_for};
 use crate::Moment;
 use crate::approval::Approval;
 use crate::permission::Permission;
 
 impl Task {
     #[must_use]
-    pub fn open_to(&self, actor: &Actor, now: Moment) -> Vec<TaskCommand> {
-        allowed(self.state).into_iter().filter(|command| self.is_allowed(*command, actor, now)).collect()
+    pub fn allowed_commands(&self, actor: &Actor, now: Moment) -> Vec<TaskCommand> {
+        commands_for(self.state).into_iter().filter(|command| self.is_allowed(*command, actor, now)).collect()
     }
 
     fn is_allowed(&self, command: TaskCommand, actor: &Actor, now: Moment) -> bool {
         match command {
             TaskCommand::Modify | TaskCommand::Delete | TaskCommand::Resubmit => {
-                self.as_author(actor).is_ok()
+                self.authorize_author(actor).is_ok()
             }
-            TaskCommand::Submit => self.own(actor, Permission::Submit).is_ok(),
+            TaskCommand::Submit => self.authorize_author_or_admin(actor, Permission::Submit).is_ok(),
             TaskCommand::Approve | TaskCommand::Reject => {
                 self.approvals.iter().any(|approval| self.can_decide(approval, actor))
             }
-            TaskCommand::Revoke => self.may_revoke(actor).is_ok(),
-            TaskCommand::Override => self.past_policies(actor, Permission::Override).is_ok(),
-            TaskCommand::ConfirmOverride => self.confirms(actor, now).is_ok(),
-            TaskCommand::ForceApply => self.past_policies(actor, Permission::ForceApply).is_ok(),
-            TaskCommand::Stop => Self::may_command(actor).is_ok(),
-            TaskCommand::RollBack => Self::may_command(actor).is_ok() && self.can_be_rolled_back(),
-            TaskCommand::Cancel => self.may_cancel(actor).is_ok(),
-            TaskCommand::Comment => self.may_comment(actor).is_ok(),
+            TaskCommand::Revoke => self.authorize_revoke(actor).is_ok(),
+            TaskCommand::Override => self.authorize_admin_non_author(actor, Permission::Override).is_ok(),
+            TaskCommand::ConfirmOverride => self.authorize_confirmation(actor, now).is_ok(),
+            TaskCommand::ForceApply => self.authorize_admin_non_author(actor, Permission::ForceApply).is_ok(),
+            TaskCommand::Stop => Self::authorize_admin(actor).is_ok(),
+            TaskCommand::RollBack => Self::authorize_admin(actor).is_ok() && self.can_be_rolled_back(),
+            TaskCommand::Cancel => self.authorize_cancel(actor).is_ok(),
+            TaskCommand::Comment => self.authorize_comment(actor).is_ok(),
             TaskCommand::Assign
             | TaskCommand::GoStale
             | TaskCommand::Expire
@@ -43,9 +43,9 @@ impl Task {
 
     /// Whether somebody can decide a request, as its reviewer or as an administrator.
     fn can_decide(&self, approval: &Approval, actor: &Actor) -> bool {
-        self.permit_answer(actor, &approval.approval_id).is_ok()
-            && self.not_ones_own(actor).is_ok_and(|by| approval.reviewer_id == by || actor.is_admin())
-            && approval.is_answerable()
-            && self.is_about_present(approval)
+        self.authorize_decision(actor, &approval.approval_id).is_ok()
+            && self.authorize_non_author(actor).is_ok_and(|by| approval.reviewer_id == by || actor.is_admin())
+            && approval.is_decidable()
+            && self.is_current(approval)
     }
 }

@@ -5,8 +5,9 @@
 
 use super::decision::non_empty;
 use super::{
-    Actor, Asked, Execution, ExecutionResult, Failed, FailureCode, HeldLock, Left, MOST_RETRIES, Output,
-    Phase, Refusal, RollbackStrategy, State, Task, TaskCommand, next, retry_after_ms,
+    Actor, AdminRequest, AttemptFailure, Execution, ExecutionOutput, ExecutionResult, FailureCode, HeldLock,
+    MAX_RETRIES, Phase, Refusal, RemainingEffects, RollbackStrategy, Task, TaskCommand, TaskState,
+    next_state, retry_backoff_ms,
 };
 use crate::Moment;
 use crate::people::UserId;
@@ -14,7 +15,7 @@ use crate::permission::Permission;
 
 /// What a worker needs to start or take over an attempt.
 #[derive(Debug, Clone)]
-pub struct Begin {
+pub struct AttemptStart {
     pub worker: String,
     /// The locks that the worker holds.
     pub grants: Vec<HeldLock>,
@@ -23,10 +24,10 @@ pub struct Begin {
 
 /// What follows a failed or lost attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Follows {
-    Over,
+pub enum NextStep {
+    Finished,
     /// The task is approved again and waits for another attempt.
-    Again,
+    Retry,
     /// The present attempt has to determine and roll back the effects.
     RollBack,
 }
@@ -38,8 +39,8 @@ impl Task {
     }
 
     /// Starts an attempt. The worker holds all locks, and has changed nothing yet.
-    pub fn begin(&mut self, start: Begin, now: Moment) -> Result<u64, Refusal> {
-        next(self.state, TaskCommand::BeginApply)?;
+    pub fn begin_apply(&mut self, start: AttemptStart, now: Moment) -> Result<u64, Refusal> {
+        next_state(self.state, TaskCommand::BeginApply)?;
         let (attempt, previous) = (self.next_attempt(), self.execution.take());
         let worker = start.worker.clone();
         self.execution = Some(Execution {
@@ -56,61 +57,66 @@ impl Task {
             output_key: None,
             error: None,
             code: None,
-            effects_of: None,
+            effects_attempt: None,
             stash_key: None,
             rolled_back: None,
             retry_count: previous.map_or(0, |previous| previous.retry_count),
             stop: None,
-            undo: None,
+            rollback: None,
         });
         self.apply_after = None;
-        self.go(TaskCommand::BeginApply, None, now)?.reason = Some(format!("started by {worker}"));
+        self.apply_command(TaskCommand::BeginApply, None, now)?.reason = Some(format!("started by {worker}"));
         Ok(attempt)
     }
 
     /// Fails the task because its stored config does not match the approved digest. It must not be applied, and it must not go
     /// back to review either: reviewers would approve what an unknown person wrote.
-    pub fn spoiled(&mut self, worker: &str, now: Moment) -> Result<(), Refusal> {
-        let start = Begin { worker: worker.to_owned(), grants: Vec::new(), lease_until: now };
-        let attempt = self.begin(start, now)?;
+    pub fn fail_digest_mismatch(&mut self, worker: &str, now: Moment) -> Result<(), Refusal> {
+        let start = AttemptStart { worker: worker.to_owned(), grants: Vec::new(), lease_until: now };
+        let attempt = self.begin_apply(start, now)?;
         let error = "the stored config does not match the approved digest. Find out who changed the database, and create the \
                      task again.";
-        let failure = Failed {
+        let failure = AttemptFailure {
             code: FailureCode::DigestMismatch,
             error: error.to_owned(),
-            left: Left::Nothing,
-            again: false,
+            effects: RemainingEffects::None,
+            is_retryable: false,
         };
-        self.fail(attempt, failure, Output::default(), now).map(drop)
+        self.fail(attempt, failure, ExecutionOutput::default(), now).map(drop)
     }
 
     /// Marks that the rollback data is saved: from now on something may change.
-    pub fn started(&mut self, attempt: u64, stash_key: Option<String>, now: Moment) -> Result<(), Refusal> {
-        let execution = self.present(attempt, State::Applying)?;
+    pub fn mark_started(
+        &mut self,
+        attempt: u64,
+        stash_key: Option<String>,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        let execution = self.current_attempt_mut(attempt, TaskState::Applying)?;
         // A worker that was suspended beyond its lease no longer holds its locks, even if nobody has recovered the task yet.
         if execution.lease_until <= now {
-            return Err(Refusal::NotPresent { attempt, current: execution.attempt });
+            return Err(Refusal::NotCurrentAttempt { attempt, current: execution.attempt });
         }
         if execution.stop.is_some() {
             return Err(Refusal::Stopped);
         }
         execution.phase = Phase::Started;
-        execution.effects_of = Some(attempt);
+        execution.effects_attempt = Some(attempt);
         execution.stash_key = stash_key;
         execution.started_at = now;
-        self.record("task.started", State::Applying, None);
+        self.push_transition("task.started", TaskState::Applying, None);
         Ok(())
     }
 
-    pub fn complete(&mut self, attempt: u64, output: Output, now: Moment) -> Result<(), Refusal> {
-        let execution = self.present(attempt, State::Applying)?;
+    pub fn complete(&mut self, attempt: u64, output: ExecutionOutput, now: Moment) -> Result<(), Refusal> {
+        let execution = self.current_attempt_mut(attempt, TaskState::Applying)?;
         execution.phase = Phase::Ended;
         execution.completed_at = Some(now);
         execution.result = Some(ExecutionResult::Success);
-        (execution.output, execution.output_key) = (output.text, output.key);
+        (execution.output, execution.output_key) = (output.text, output.blob_key);
         self.forced = false;
-        let recipients = self.concerned();
-        self.go(TaskCommand::Complete, None, now)?.tell = recipients;
+        let recipients = self.outcome_recipients();
+        self.apply_command(TaskCommand::Complete, None, now)?.notify = recipients;
         Ok(())
     }
 
@@ -118,19 +124,19 @@ impl Task {
     pub fn fail(
         &mut self,
         attempt: u64,
-        failure: Failed,
-        output: Output,
+        failure: AttemptFailure,
+        output: ExecutionOutput,
         now: Moment,
-    ) -> Result<Follows, Refusal> {
+    ) -> Result<NextStep, Refusal> {
         let strategy = self.config.rollback_strategy;
-        let execution = self.present(attempt, State::Applying)?;
-        let (has_retries, is_stopped) = (execution.retry_count < MOST_RETRIES, execution.stop.is_some());
-        (execution.output, execution.output_key) = (output.text, output.key);
-        if failure.left == Left::Nothing && failure.again && has_retries && !is_stopped {
+        let execution = self.current_attempt_mut(attempt, TaskState::Applying)?;
+        let (has_retries, is_stopped) = (execution.retry_count < MAX_RETRIES, execution.stop.is_some());
+        (execution.output, execution.output_key) = (output.text, output.blob_key);
+        if failure.effects == RemainingEffects::None && failure.is_retryable && has_retries && !is_stopped {
             execution.retry_count += 1;
-            let retry_at = now.plus_ms(retry_after_ms(execution.retry_count - 1));
-            self.back(&failure.error, Some(retry_at), now)?;
-            return Ok(Follows::Again);
+            let retry_at = now.plus_ms(retry_backoff_ms(execution.retry_count - 1));
+            self.return_to_approved(&failure.error, Some(retry_at), now)?;
+            return Ok(NextStep::Retry);
         }
         // A stopped worker reports a failure; the cause is the stop request.
         let code = if is_stopped && failure.code == FailureCode::ExecutionFailed {
@@ -140,52 +146,52 @@ impl Task {
         };
         execution.code = Some(code);
         execution.error = Some(failure.error.clone());
-        if failure.left == Left::Something && strategy == RollbackStrategy::Automatic {
+        if failure.effects == RemainingEffects::Reversible && strategy == RollbackStrategy::Automatic {
             execution.phase = Phase::RollingBack;
-            self.record("task.rolling_back", State::Applying, None).reason = Some(failure.error);
-            return Ok(Follows::RollBack);
+            self.push_transition("task.rolling_back", TaskState::Applying, None).reason = Some(failure.error);
+            return Ok(NextStep::RollBack);
         }
-        match failure.left {
+        match failure.effects {
             // The code remains the cause, a stop or timeout; the error says that the outcome is unknown as well.
-            Left::Unknown if matches!(code, FailureCode::Stopped | FailureCode::TimedOut) => {
+            RemainingEffects::Unknown if matches!(code, FailureCode::Stopped | FailureCode::TimedOut) => {
                 execution.error =
                     Some(format!("OUTCOME_UNKNOWN: {}; its effects are unknown", failure.error));
             }
-            Left::Unknown => execution.code = Some(FailureCode::OutcomeUnknown),
-            Left::Undone => execution.rolled_back = Some(true),
+            RemainingEffects::Unknown => execution.code = Some(FailureCode::OutcomeUnknown),
+            RemainingEffects::RolledBack => execution.rolled_back = Some(true),
             // There is nothing to roll back.
-            Left::Nothing => execution.stash_key = None,
-            Left::Something | Left::Stays => {}
+            RemainingEffects::None => execution.stash_key = None,
+            RemainingEffects::Reversible | RemainingEffects::Irreversible => {}
         }
-        self.end_failed(now)?;
-        Ok(Follows::Over)
+        self.finish_failed(now)?;
+        Ok(NextStep::Finished)
     }
 
     /// Records the result of a rollback.
-    pub fn rolled_back(
+    pub fn finish_rollback(
         &mut self,
         attempt: u64,
         outcome: Result<(), String>,
         now: Moment,
     ) -> Result<(), Refusal> {
         let state = self.state;
-        let execution = self.present(attempt, state)?;
+        let execution = self.current_attempt_mut(attempt, state)?;
         if execution.phase != Phase::RollingBack {
-            return Err(Refusal::NotPresent { attempt, current: execution.attempt });
+            return Err(Refusal::NotCurrentAttempt { attempt, current: execution.attempt });
         }
         execution.rolled_back = Some(outcome.is_ok());
         if let Err(error) = outcome {
             let cause = execution.error.take().unwrap_or_default();
             execution.error = Some(format!("{cause}; the rollback failed: {error}"));
         }
-        if state == State::Applying {
-            return self.end_failed(now);
+        if state == TaskState::Applying {
+            return self.finish_failed(now);
         }
         execution.phase = Phase::Ended;
         execution.completed_at = Some(now);
-        let (succeeded, recipients) = (execution.rolled_back == Some(true), self.concerned());
+        let (succeeded, recipients) = (execution.rolled_back == Some(true), self.outcome_recipients());
         let action = if succeeded { "task.rolled_back" } else { "task.rollback_failed" };
-        self.record(action, state, None).tell = recipients;
+        self.push_transition(action, state, None).notify = recipients;
         Ok(())
     }
 
@@ -193,15 +199,15 @@ impl Task {
     /// If the effects can be determined, the new worker determines them and reports; otherwise the outcome is unknown.
     pub fn recover(
         &mut self,
-        start: Begin,
+        start: AttemptStart,
         can_determine_effects: bool,
         now: Moment,
-    ) -> Result<Follows, Refusal> {
+    ) -> Result<NextStep, Refusal> {
         let (state, attempt) = (self.state, self.next_attempt());
         let timeout_ms = u64::from(self.config.timeout_seconds) * 1_000;
-        let Some(execution) = self.execution.as_mut() else { return Err(Refusal::NotLost) };
+        let Some(execution) = self.execution.as_mut() else { return Err(Refusal::WorkerNotLost) };
         if execution.phase == Phase::Ended || execution.lease_until > now {
-            return Err(Refusal::NotLost);
+            return Err(Refusal::WorkerNotLost);
         }
         execution.attempt = attempt;
         execution.lease_until = start.lease_until;
@@ -213,11 +219,11 @@ impl Task {
                 execution.code = Some(FailureCode::Stopped);
                 execution.error =
                     Some(format!("{cause}; an administrator had stopped the task; nothing was changed"));
-                self.end_failed(now)?;
-                return Ok(Follows::Over);
+                self.finish_failed(now)?;
+                return Ok(NextStep::Finished);
             }
-            self.back(&cause, None, now)?;
-            return Ok(Follows::Again);
+            self.return_to_approved(&cause, None, now)?;
+            return Ok(NextStep::Retry);
         }
         let is_rolling_back = execution.phase == Phase::RollingBack;
         if !is_rolling_back {
@@ -227,13 +233,13 @@ impl Task {
         if can_determine_effects {
             // The phase stays: if this worker is lost before it has determined the effects, the next one finds the same phase.
             execution.worker = start.worker;
-            self.record("task.recover", state, None).reason = Some(cause);
-            return Ok(Follows::RollBack);
+            self.push_transition("task.recover", state, None).reason = Some(cause);
+            return Ok(NextStep::RollBack);
         }
         if is_rolling_back {
             let error = format!("the lease of worker {} expired during the rollback", execution.worker);
-            self.rolled_back(attempt, Err(error), now)?;
-            return Ok(Follows::Over);
+            self.finish_rollback(attempt, Err(error), now)?;
+            return Ok(NextStep::Finished);
         }
         let is_timed_out = execution.started_at.plus_ms(timeout_ms) <= now;
         execution.code = Some(match execution.stop {
@@ -242,30 +248,31 @@ impl Task {
             None => FailureCode::OutcomeUnknown,
         });
         execution.error = Some(format!("OUTCOME_UNKNOWN: {cause}; its effects are unknown"));
-        self.end_failed(now)?;
-        Ok(Follows::Over)
+        self.finish_failed(now)?;
+        Ok(NextStep::Finished)
     }
 
     /// Starts the rollback of effects that a recovery has found.
-    pub fn change_back(&mut self, attempt: u64) -> Result<(), Refusal> {
+    pub fn start_rollback(&mut self, attempt: u64) -> Result<(), Refusal> {
         let state = self.state;
-        let execution = self.present(attempt, state)?;
+        let execution = self.current_attempt_mut(attempt, state)?;
         if execution.code.is_none() {
-            return Err(Refusal::NotPresent { attempt, current: execution.attempt });
+            return Err(Refusal::NotCurrentAttempt { attempt, current: execution.attempt });
         }
         if execution.phase == Phase::RollingBack {
             return Ok(());
         }
         execution.phase = Phase::RollingBack;
         let cause = execution.error.clone();
-        self.record("task.rolling_back", state, None).reason = cause;
+        self.push_transition("task.rolling_back", state, None).reason = cause;
         Ok(())
     }
 
     /// Requests that the worker stops.
-    pub fn ask_stop(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
-        let request = self.asked(reason, actor, now)?;
-        self.go(TaskCommand::Stop, Some(request.by.clone()), now)?.reason = Some(request.reason.clone());
+    pub fn request_stop(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+        let request = self.admin_request(reason, actor, now)?;
+        self.apply_command(TaskCommand::Stop, Some(request.by.clone()), now)?.reason =
+            Some(request.reason.clone());
         if let Some(execution) = &mut self.execution {
             execution.stop = Some(request);
         }
@@ -273,15 +280,21 @@ impl Task {
     }
 
     /// Requests a rollback of the effects of a failed task.
-    pub fn ask_roll_back(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
-        let request = self.asked(reason, actor, now)?;
-        next(self.state, TaskCommand::RollBack)?;
+    pub fn request_rollback(
+        &mut self,
+        reason: Option<&str>,
+        actor: &Actor,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        let request = self.admin_request(reason, actor, now)?;
+        next_state(self.state, TaskCommand::RollBack)?;
         if !self.can_be_rolled_back() {
             return Err(Refusal::NothingToRollBack);
         }
-        self.go(TaskCommand::RollBack, Some(request.by.clone()), now)?.reason = Some(request.reason.clone());
+        self.apply_command(TaskCommand::RollBack, Some(request.by.clone()), now)?.reason =
+            Some(request.reason.clone());
         if let Some(execution) = &mut self.execution {
-            execution.undo = Some(request);
+            execution.rollback = Some(request);
         }
         Ok(())
     }
@@ -292,51 +305,65 @@ impl Task {
             && self.execution.as_ref().is_some_and(|execution| {
                 let has_effects = execution.stash_key.is_some() && execution.rolled_back != Some(true);
                 // Otherwise a second rollback would follow the one in progress.
-                has_effects && execution.undo.is_none() && execution.phase == Phase::Ended
+                has_effects && execution.rollback.is_none() && execution.phase == Phase::Ended
             })
     }
 
     /// Starts a requested rollback. The worker holds all locks.
-    pub fn begin_roll_back(&mut self, start: Begin, _now: Moment) -> Result<u64, Refusal> {
+    pub fn begin_rollback(&mut self, start: AttemptStart, _now: Moment) -> Result<u64, Refusal> {
         let (attempt, state) = (self.next_attempt(), self.state);
         let is_requested =
-            |execution: &&mut Execution| execution.undo.is_some() && execution.phase == Phase::Ended;
-        let execution = self.execution.as_mut().filter(is_requested).filter(|_| state == State::Failed);
+            |execution: &&mut Execution| execution.rollback.is_some() && execution.phase == Phase::Ended;
+        let execution = self.execution.as_mut().filter(is_requested).filter(|_| state == TaskState::Failed);
         let execution = execution.ok_or(Refusal::NothingToRollBack)?;
         execution.attempt = attempt;
         execution.phase = Phase::RollingBack;
-        execution.undo = None;
+        execution.rollback = None;
         execution.grants = start.grants;
         execution.lease_until = start.lease_until;
         let reason = format!("rollback started by {}", start.worker);
         execution.worker = start.worker;
-        self.record("task.rolling_back", state, None).reason = Some(reason);
+        self.push_transition("task.rolling_back", state, None).reason = Some(reason);
         Ok(attempt)
     }
 
-    pub(super) fn may_command(actor: &Actor) -> Result<UserId, Refusal> {
-        Self::permit_admin(actor, Permission::ForceApply)?;
+    pub(super) fn authorize_admin(actor: &Actor) -> Result<UserId, Refusal> {
+        Self::require_admin(actor, Permission::ForceApply)?;
         actor.user.clone().ok_or(Refusal::Forbidden)
     }
 
-    fn asked(&self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<Asked, Refusal> {
-        let by = Self::may_command(actor)?;
+    fn admin_request(
+        &self,
+        reason: Option<&str>,
+        actor: &Actor,
+        now: Moment,
+    ) -> Result<AdminRequest, Refusal> {
+        let by = Self::authorize_admin(actor)?;
         let reason = non_empty(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
-        Ok(Asked { by, reason, at: now })
+        Ok(AdminRequest { by, reason, at: now })
     }
 
     /// The execution, if this is its current attempt and the task is in this state.
-    pub(super) fn present(&mut self, attempt: u64, state: State) -> Result<&mut Execution, Refusal> {
+    pub(super) fn current_attempt_mut(
+        &mut self,
+        attempt: u64,
+        state: TaskState,
+    ) -> Result<&mut Execution, Refusal> {
         let current = self.execution.as_ref().map_or(0, |execution| execution.attempt);
         let is_in_state = self.state == state;
         let execution = self.execution.as_mut().filter(|execution| {
             is_in_state && execution.attempt == attempt && execution.phase != Phase::Ended
         });
-        execution.ok_or(Refusal::NotPresent { attempt, current })
+        execution.ok_or(Refusal::NotCurrentAttempt { attempt, current })
     }
 
     /// Returns to `APPROVED` for another attempt, because nothing was changed.
-    fn back(&mut self, cause: &str, retry_at: Option<Moment>, now: Moment) -> Result<(), Refusal> {
+    fn return_to_approved(
+        &mut self,
+        cause: &str,
+        retry_at: Option<Moment>,
+        now: Moment,
+    ) -> Result<(), Refusal> {
         if let Some(execution) = &mut self.execution {
             execution.phase = Phase::Ended;
             execution.error = Some(cause.to_owned());
@@ -344,15 +371,15 @@ impl Task {
         }
         self.apply_after = retry_at;
         // The approval keeps its age.
-        let approved_at = self.since.get(&State::Approved).copied();
-        self.go(TaskCommand::Retry, None, now)?.reason = Some(cause.to_owned());
+        let approved_at = self.entered_at.get(&TaskState::Approved).copied();
+        self.apply_command(TaskCommand::Retry, None, now)?.reason = Some(cause.to_owned());
         if let Some(at) = approved_at {
-            self.since.insert(State::Approved, at);
+            self.entered_at.insert(TaskState::Approved, at);
         }
         Ok(())
     }
 
-    fn end_failed(&mut self, now: Moment) -> Result<(), Refusal> {
+    fn finish_failed(&mut self, now: Moment) -> Result<(), Refusal> {
         let error = self.execution.as_mut().and_then(|execution| {
             execution.phase = Phase::Ended;
             execution.completed_at = Some(now);
@@ -360,15 +387,15 @@ impl Task {
             execution.error.clone()
         });
         self.forced = false;
-        let recipients = self.concerned();
-        let transition = self.go(TaskCommand::Fail, None, now)?;
+        let recipients = self.outcome_recipients();
+        let transition = self.apply_command(TaskCommand::Fail, None, now)?;
         transition.reason = error;
-        transition.tell = recipients;
+        transition.notify = recipients;
         Ok(())
     }
 
     /// Who is notified of the outcome: the author and everybody who decided.
-    fn concerned(&self) -> Vec<UserId> {
+    fn outcome_recipients(&self) -> Vec<UserId> {
         let mut users = self.deciders();
         users.insert(self.author_id.clone());
         users.into_iter().collect()

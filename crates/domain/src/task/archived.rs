@@ -6,19 +6,19 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::Task;
-use crate::approval::quorum::Progress;
+use crate::approval::quorum::RequirementProgress;
 use crate::people::UserId;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchivedApprovals {
     pub archive_id: String,
-    pub progress: Vec<Progress>,
+    pub progress: Vec<RequirementProgress>,
     /// Everybody who was asked.
     pub reviewers: BTreeSet<UserId>,
     /// Who decided on the final config.
     pub deciders: BTreeSet<UserId>,
-    pub asked: usize,
-    pub answered: usize,
+    pub requested: usize,
+    pub decided: usize,
     /// Requests that were created by an escalation.
     pub escalated: usize,
 }
@@ -26,30 +26,30 @@ pub struct ArchivedApprovals {
 impl Task {
     /// The summary for an archive. An earlier summary remains as it is.
     #[must_use]
-    pub fn remember(&self, archive_id: &str) -> ArchivedApprovals {
-        self.remembered.clone().unwrap_or_else(|| ArchivedApprovals {
+    pub fn summarize_approvals(&self, archive_id: &str) -> ArchivedApprovals {
+        self.archived_approvals.clone().unwrap_or_else(|| ArchivedApprovals {
             archive_id: archive_id.to_owned(),
             progress: self.progress(),
             reviewers: self.reviewers(),
             deciders: self.deciders(),
-            asked: self.requests_made(),
-            answered: self.requests_answered(),
-            escalated: self.requests_escalated(),
+            requested: self.approvals_requested(),
+            decided: self.approvals_decided(),
+            escalated: self.approvals_escalated(),
         })
     }
 
     /// Whether somebody was ever asked to review the task.
     #[must_use]
-    pub fn was_asked(&self, user: &UserId) -> bool {
+    pub fn was_reviewer(&self, user: &UserId) -> bool {
         self.approvals.iter().any(|approval| approval.reviewer_id == *user)
-            || self.remembered.as_ref().is_some_and(|archived| archived.reviewers.contains(user))
+            || self.archived_approvals.as_ref().is_some_and(|archived| archived.reviewers.contains(user))
     }
 
     /// Everybody who was ever asked to review the task.
     #[must_use]
     pub fn reviewers(&self) -> BTreeSet<UserId> {
         let present = self.approvals.iter().map(|approval| approval.reviewer_id.clone());
-        let archived = self.remembered.iter().flat_map(|archived| archived.reviewers.iter().cloned());
+        let archived = self.archived_approvals.iter().flat_map(|archived| archived.reviewers.iter().cloned());
         present.chain(archived).collect()
     }
 
@@ -57,25 +57,25 @@ impl Task {
     pub(super) fn deciders(&self) -> BTreeSet<UserId> {
         let current = self.approvals.iter().filter(|approval| approval.digest == self.digest);
         let present = current.filter_map(|approval| approval.reviewed_by.clone());
-        let archived = self.remembered.iter().flat_map(|archived| archived.deciders.iter().cloned());
+        let archived = self.archived_approvals.iter().flat_map(|archived| archived.deciders.iter().cloned());
         present.chain(archived).collect()
     }
 
     #[must_use]
-    pub fn requests_made(&self) -> usize {
-        self.remembered.as_ref().map_or(self.approvals.len(), |archived| archived.asked)
+    pub fn approvals_requested(&self) -> usize {
+        self.archived_approvals.as_ref().map_or(self.approvals.len(), |archived| archived.requested)
     }
 
     #[must_use]
-    pub fn requests_answered(&self) -> usize {
+    pub fn approvals_decided(&self) -> usize {
         let present = || self.approvals.iter().filter(|approval| approval.responded_at.is_some()).count();
-        self.remembered.as_ref().map_or_else(present, |archived| archived.answered)
+        self.archived_approvals.as_ref().map_or_else(present, |archived| archived.decided)
     }
 
     /// The number of requests that were created by an escalation.
     #[must_use]
-    pub fn requests_escalated(&self) -> usize {
+    pub fn approvals_escalated(&self) -> usize {
         let present = || self.approvals.iter().filter(|approval| approval.escalation_level > 0).count();
-        self.remembered.as_ref().map_or_else(present, |archived| archived.escalated)
+        self.archived_approvals.as_ref().map_or_else(present, |archived| archived.escalated)
     }
 }

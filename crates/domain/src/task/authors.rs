@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Actor, Lineage, State, Task};
-use crate::Invalid;
+use super::{Actor, Lineage, Task, TaskState};
+use crate::InvalidField;
 use crate::people::{AuthorReason, AuthorSet, UserId};
 
 impl Actor {
@@ -12,10 +12,10 @@ impl Actor {
     pub fn author_set(&self) -> AuthorSet {
         let mut authors = AuthorSet::default();
         if let Some(user) = &self.user {
-            let reason = if self.by_agent { AuthorReason::SponsorsAgent } else { AuthorReason::Author };
+            let reason = if self.is_agent { AuthorReason::SponsorsAgent } else { AuthorReason::Author };
             authors.add(user.clone(), reason);
         }
-        if let Some(issuer) = &self.token_made_by {
+        if let Some(issuer) = &self.token_issuer {
             authors.add(issuer.clone(), AuthorReason::TokenIssuer);
         }
         authors
@@ -31,16 +31,16 @@ impl Task {
         lineage: &Lineage,
         sponsors: &BTreeMap<String, UserId>,
         actor: &Actor,
-    ) -> Result<AuthorSet, Invalid> {
+    ) -> Result<AuthorSet, InvalidField> {
         let mut authors = self.author_set.clone();
         if *lineage != self.metadata.lineage {
-            if self.state != State::Draft {
-                return Err(Invalid::at("/lineage", "cannot be changed once the task was submitted"));
+            if self.state != TaskState::Draft {
+                return Err(InvalidField::at("/lineage", "cannot be changed once the task was submitted"));
             }
             authors.remove_lineage();
         }
         let mut editors = AuthorSet::default();
-        if let Some(user) = actor.user.as_ref().filter(|user| !actor.by_agent && **user != self.author_id) {
+        if let Some(user) = actor.user.as_ref().filter(|user| !actor.is_agent && **user != self.author_id) {
             editors.add(user.clone(), AuthorReason::Editor);
         }
         editors.merge(actor.author_set());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Actor, Refusal, Task, TaskCommand, Transition, next};
+use super::{Actor, Refusal, Task, TaskCommand, Transition, next_state};
 use crate::people::UserId;
 use crate::permission::ActorRole;
 
@@ -10,23 +10,26 @@ impl Task {
     /// Whether somebody takes part in this task: its authors, everybody who was asked to review it, and administrators.
     #[must_use]
     pub fn is_participant(&self, actor: &Actor) -> bool {
-        actor.parts.contains(&ActorRole::Admin)
-            || actor.user.as_ref().is_some_and(|user| self.author_set.contains(user) || self.was_asked(user))
+        actor.roles.contains(&ActorRole::Admin)
+            || actor
+                .user
+                .as_ref()
+                .is_some_and(|user| self.author_set.contains(user) || self.was_reviewer(user))
     }
 
-    pub(super) fn may_comment(&self, actor: &Actor) -> Result<UserId, Refusal> {
+    pub(super) fn authorize_comment(&self, actor: &Actor) -> Result<UserId, Refusal> {
         actor.user.clone().filter(|_| self.is_participant(actor)).ok_or(Refusal::Forbidden)
     }
 
     /// A participant comments. Storing the comment is up to the caller.
     pub fn comment(&self, actor: &Actor) -> Result<Transition, Refusal> {
-        let author = self.may_comment(actor)?;
-        let to = next(self.state, TaskCommand::Comment)?;
+        let author = self.authorize_comment(actor)?;
+        let to = next_state(self.state, TaskCommand::Comment)?;
         let open = self.approvals.iter().filter(|approval| approval.is_open());
         let concerned: BTreeSet<&UserId> =
             self.author_set.iter().chain(open.map(|approval| &approval.reviewer_id)).collect();
         let mut transition = Transition::new("task.comment", Some(author.clone()), self.state, to);
-        transition.tell = concerned.into_iter().filter(|user| **user != author).cloned().collect();
+        transition.notify = concerned.into_iter().filter(|user| **user != author).cloned().collect();
         Ok(transition)
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Digest;
-use crate::Invalid;
+use crate::InvalidField;
 
 const MAX_RESOURCES: usize = 100;
 /// Limits names, types and ids, in bytes.
@@ -94,9 +94,9 @@ impl Resource {
 }
 
 /// The executor of tasks that agents pull and apply themselves.
-pub const AGENT: &str = "agent";
+pub const AGENT_EXECUTOR: &str = "agent";
 /// The executor that changes nothing, for tests and demonstrations.
-pub const NOOP: &str = "noop";
+pub const NOOP_EXECUTOR: &str = "noop";
 /// For each executor, the parameter that selects where a task can be applied.
 const PLACE_PARAMETERS: [(&str, &str); 3] =
     [("files", "root"), ("sql", "connection"), ("command", "template")];
@@ -107,7 +107,7 @@ impl Config {
     #[must_use]
     pub fn place(&self) -> String {
         let parameter = |name: &str| self.parameters.get(name).and_then(Value::as_str);
-        if self.executor == AGENT {
+        if self.executor == AGENT_EXECUTOR {
             return parameter("agent").map_or_else(
                 || Self::place_of_capability(parameter("capability").unwrap_or(&self.task_type)),
                 Self::place_of_agent,
@@ -139,16 +139,16 @@ impl Config {
         own.into_iter().chain(resources).collect()
     }
 
-    pub fn digest(&self) -> Result<Digest, Invalid> {
-        Digest::of(self).ok_or_else(|| Invalid::at("/parameters", "must have a canonical JSON form"))
+    pub fn digest(&self) -> Result<Digest, InvalidField> {
+        Digest::of(self).ok_or_else(|| InvalidField::at("/parameters", "must have a canonical JSON form"))
     }
 
     #[must_use]
-    pub fn faults(&self) -> Vec<Invalid> {
+    pub fn validate(&self) -> Vec<InvalidField> {
         let mut invalid = Vec::new();
         let mut check = |holds: bool, path: &str, detail: String| {
             if !holds {
-                invalid.push(Invalid::at(path, detail));
+                invalid.push(InvalidField::at(path, detail));
             }
         };
         for (path, name) in

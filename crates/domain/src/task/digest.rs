@@ -45,21 +45,21 @@ impl fmt::Debug for Digest {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a digest must be 64 hexadecimal digits")]
-pub struct NoDigest;
+pub struct InvalidDigest;
 
 impl FromStr for Digest {
-    type Err = NoDigest;
+    type Err = InvalidDigest;
 
-    fn from_str(text: &str) -> Result<Self, NoDigest> {
+    fn from_str(text: &str) -> Result<Self, InvalidDigest> {
         let mut bytes = [0; 32];
         if text.len() != 64 || !text.is_ascii() {
-            return Err(NoDigest);
+            return Err(InvalidDigest);
         }
         for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
             *byte = text
                 .get(at..at + 2)
                 .and_then(|digits| u8::from_str_radix(digits, 16).ok())
-                .ok_or(NoDigest)?;
+                .ok_or(InvalidDigest)?;
         }
         Ok(Self(bytes))
     }
@@ -72,9 +72,9 @@ impl From<Digest> for String {
 }
 
 impl TryFrom<String> for Digest {
-    type Error = NoDigest;
+    type Error = InvalidDigest;
 
-    fn try_from(text: String) -> Result<Self, NoDigest> {
+    fn try_from(text: String) -> Result<Self, InvalidDigest> {
         text.parse()
     }
 }
@@ -96,8 +96,8 @@ mod tests {
         let empty = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
         assert_eq!(of(&json!({})).as_deref(), Some(empty));
         assert_eq!(empty.parse::<Digest>().map(|digest| digest.to_string()).as_deref(), Ok(empty));
-        assert_eq!("44".parse::<Digest>(), Err(NoDigest));
-        assert_eq!("zz".repeat(32).parse::<Digest>(), Err(NoDigest));
-        assert_eq!("é".repeat(32).parse::<Digest>(), Err(NoDigest));
+        assert_eq!("44".parse::<Digest>(), Err(InvalidDigest));
+        assert_eq!("zz".repeat(32).parse::<Digest>(), Err(InvalidDigest));
+        assert_eq!("é".repeat(32).parse::<Digest>(), Err(InvalidDigest));
     }
 }

@@ -8,7 +8,7 @@ use crate::Moment;
 use crate::people::UserId;
 
 /// How often a task is retried that failed without effects.
-pub const MOST_RETRIES: u32 = 3;
+pub const MAX_RETRIES: u32 = 3;
 
 /// The current or last attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,21 +34,21 @@ pub struct Execution {
     pub error: Option<String>,
     pub code: Option<FailureCode>,
     /// The attempt whose effects exist. A recovery increases `attempt`, but not this.
-    pub effects_of: Option<u64>,
+    pub effects_attempt: Option<u64>,
     /// The blob with the data for a rollback.
     pub stash_key: Option<String>,
     /// Whether the rollback succeeded; none if there was none.
     pub rolled_back: Option<bool>,
     pub retry_count: u32,
     /// An administrator requested a stop.
-    pub stop: Option<Asked>,
+    pub stop: Option<AdminRequest>,
     /// An administrator requested a rollback.
-    pub undo: Option<Asked>,
+    pub rollback: Option<AdminRequest>,
 }
 
 /// A request of an administrator to stop or roll back a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct AdminRequest {
     pub by: UserId,
     pub reason: String,
     pub at: Moment,
@@ -116,33 +116,33 @@ pub enum FailureCode {
 /// The effects that remain after a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Left {
-    Nothing,
+pub enum RemainingEffects {
+    None,
     /// The changes were rolled back while the locks were held.
-    Undone,
+    RolledBack,
     /// There are changes that can be rolled back.
-    Something,
+    Reversible,
     /// There are changes that the service cannot roll back.
-    Stays,
+    Irreversible,
     Unknown,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failed {
+pub struct AttemptFailure {
     pub code: FailureCode,
     pub error: String,
-    pub left: Left,
+    pub effects: RemainingEffects,
     /// Whether a retry may succeed.
-    pub again: bool,
+    pub is_retryable: bool,
 }
 
 /// The output of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Output {
+pub struct ExecutionOutput {
     /// The beginning of the output.
     pub text: Option<String>,
     /// The blob with the full output, if `text` is truncated.
-    pub key: Option<String>,
+    pub blob_key: Option<String>,
 }
 
 impl FailureCode {
@@ -162,7 +162,7 @@ impl FailureCode {
 
 /// The delay before a retry: one second, doubled for each retry so far.
 #[must_use]
-pub const fn retry_after_ms(retries: u32) -> u64 {
+pub const fn retry_backoff_ms(retries: u32) -> u64 {
     let doublings = if retries > 10 { 10 } else { retries };
     1_000 << doublings
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum State {
+pub enum TaskState {
     Draft,
     /// Validated, with risk and preview. Left in the same step, for review or approval.
     Submitted,
@@ -69,45 +69,45 @@ pub enum TaskCommand {
 }
 
 /// All transitions. `Resubmit` does not change the task: it creates another one.
-pub const TABLE: &[(State, TaskCommand, State)] = &[
-    (State::Draft, TaskCommand::Modify, State::Draft),
-    (State::Draft, TaskCommand::Delete, State::Draft),
-    (State::Draft, TaskCommand::Submit, State::Submitted),
-    (State::Submitted, TaskCommand::Assign, State::Reviewing),
-    (State::Submitted, TaskCommand::Approve, State::Approved),
-    (State::Reviewing, TaskCommand::Approve, State::Approved),
-    (State::Reviewing, TaskCommand::Reject, State::Rejected),
-    (State::Approved, TaskCommand::Revoke, State::Rejected),
-    (State::Reviewing, TaskCommand::Modify, State::Reviewing),
-    (State::Approved, TaskCommand::Modify, State::Reviewing),
-    (State::Reviewing, TaskCommand::GoStale, State::Reviewing),
-    (State::Approved, TaskCommand::GoStale, State::Reviewing),
-    (State::Approved, TaskCommand::Expire, State::Reviewing),
-    (State::Reviewing, TaskCommand::Override, State::Reviewing),
-    (State::Reviewing, TaskCommand::ConfirmOverride, State::Approved),
-    (State::Approved, TaskCommand::ForceApply, State::Approved),
-    (State::Approved, TaskCommand::BeginApply, State::Applying),
-    (State::Applying, TaskCommand::Complete, State::Completed),
-    (State::Applying, TaskCommand::Fail, State::Failed),
-    (State::Applying, TaskCommand::Retry, State::Approved),
-    (State::Applying, TaskCommand::Stop, State::Applying),
-    (State::Failed, TaskCommand::RollBack, State::Failed),
-    (State::Draft, TaskCommand::Cancel, State::Cancelled),
-    (State::Submitted, TaskCommand::Cancel, State::Cancelled),
-    (State::Reviewing, TaskCommand::Cancel, State::Cancelled),
-    (State::Approved, TaskCommand::Cancel, State::Cancelled),
-    (State::Rejected, TaskCommand::Resubmit, State::Rejected),
-    (State::Failed, TaskCommand::Resubmit, State::Failed),
-    (State::Draft, TaskCommand::Comment, State::Draft),
-    (State::Reviewing, TaskCommand::Comment, State::Reviewing),
-    (State::Approved, TaskCommand::Comment, State::Approved),
+pub const TRANSITIONS: &[(TaskState, TaskCommand, TaskState)] = &[
+    (TaskState::Draft, TaskCommand::Modify, TaskState::Draft),
+    (TaskState::Draft, TaskCommand::Delete, TaskState::Draft),
+    (TaskState::Draft, TaskCommand::Submit, TaskState::Submitted),
+    (TaskState::Submitted, TaskCommand::Assign, TaskState::Reviewing),
+    (TaskState::Submitted, TaskCommand::Approve, TaskState::Approved),
+    (TaskState::Reviewing, TaskCommand::Approve, TaskState::Approved),
+    (TaskState::Reviewing, TaskCommand::Reject, TaskState::Rejected),
+    (TaskState::Approved, TaskCommand::Revoke, TaskState::Rejected),
+    (TaskState::Reviewing, TaskCommand::Modify, TaskState::Reviewing),
+    (TaskState::Approved, TaskCommand::Modify, TaskState::Reviewing),
+    (TaskState::Reviewing, TaskCommand::GoStale, TaskState::Reviewing),
+    (TaskState::Approved, TaskCommand::GoStale, TaskState::Reviewing),
+    (TaskState::Approved, TaskCommand::Expire, TaskState::Reviewing),
+    (TaskState::Reviewing, TaskCommand::Override, TaskState::Reviewing),
+    (TaskState::Reviewing, TaskCommand::ConfirmOverride, TaskState::Approved),
+    (TaskState::Approved, TaskCommand::ForceApply, TaskState::Approved),
+    (TaskState::Approved, TaskCommand::BeginApply, TaskState::Applying),
+    (TaskState::Applying, TaskCommand::Complete, TaskState::Completed),
+    (TaskState::Applying, TaskCommand::Fail, TaskState::Failed),
+    (TaskState::Applying, TaskCommand::Retry, TaskState::Approved),
+    (TaskState::Applying, TaskCommand::Stop, TaskState::Applying),
+    (TaskState::Failed, TaskCommand::RollBack, TaskState::Failed),
+    (TaskState::Draft, TaskCommand::Cancel, TaskState::Cancelled),
+    (TaskState::Submitted, TaskCommand::Cancel, TaskState::Cancelled),
+    (TaskState::Reviewing, TaskCommand::Cancel, TaskState::Cancelled),
+    (TaskState::Approved, TaskCommand::Cancel, TaskState::Cancelled),
+    (TaskState::Rejected, TaskCommand::Resubmit, TaskState::Rejected),
+    (TaskState::Failed, TaskCommand::Resubmit, TaskState::Failed),
+    (TaskState::Draft, TaskCommand::Comment, TaskState::Draft),
+    (TaskState::Reviewing, TaskCommand::Comment, TaskState::Reviewing),
+    (TaskState::Approved, TaskCommand::Comment, TaskState::Approved),
 ];
 
 /// A command that the state does not allow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a task in state {state} does not allow {command}; allowed commands: {}", list(.allowed))]
 pub struct InvalidTransition {
-    pub state: State,
+    pub state: TaskState,
     pub command: TaskCommand,
     pub allowed: Vec<TaskCommand>,
 }
@@ -121,18 +121,18 @@ fn list(commands: &[TaskCommand]) -> String {
 
 /// The commands that people can give in a state.
 #[must_use]
-pub fn allowed(state: State) -> Vec<TaskCommand> {
-    let rows = TABLE.iter().filter(|(from, command, _)| *from == state && command.is_command());
+pub fn commands_for(state: TaskState) -> Vec<TaskCommand> {
+    let rows = TRANSITIONS.iter().filter(|(from, command, _)| *from == state && command.is_requestable());
     rows.map(|(_, command, _)| *command).collect()
 }
 
 /// The state that a command leads to.
-pub fn next(state: State, command: TaskCommand) -> Result<State, InvalidTransition> {
-    let row = TABLE.iter().find(|(from, by, _)| *from == state && *by == command);
-    row.map(|(.., to)| *to).ok_or_else(|| InvalidTransition { state, command, allowed: allowed(state) })
+pub fn next_state(state: TaskState, command: TaskCommand) -> Result<TaskState, InvalidTransition> {
+    let row = TRANSITIONS.iter().find(|(from, by, _)| *from == state && *by == command);
+    row.map(|(.., to)| *to).ok_or_else(|| InvalidTransition { state, command, allowed: commands_for(state) })
 }
 
-impl State {
+impl TaskState {
     /// Whether the task can no longer change, except for a rollback of its effects.
     #[must_use]
     pub const fn is_final(self) -> bool {
@@ -140,7 +140,7 @@ impl State {
     }
 
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Draft => "DRAFT",
             Self::Submitted => "SUBMITTED",
@@ -158,7 +158,7 @@ impl State {
 impl TaskCommand {
     /// Whether people can give it. The others come from the service or from workers.
     #[must_use]
-    pub const fn is_command(self) -> bool {
+    pub const fn is_requestable(self) -> bool {
         !matches!(
             self,
             Self::Assign
@@ -172,7 +172,7 @@ impl TaskCommand {
     }
 
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Modify => "modify",
             Self::Delete => "delete",
@@ -199,15 +199,15 @@ impl TaskCommand {
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for TaskState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Display for TaskCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -219,30 +219,33 @@ mod tests {
 
     #[test]
     fn rows_are_unique_and_other_commands_are_refused() {
-        let rows: BTreeSet<(State, TaskCommand)> =
-            TABLE.iter().map(|(from, command, _)| (*from, *command)).collect();
-        assert_eq!(rows.len(), TABLE.len(), "duplicate rows");
-        let refused = next(State::Completed, TaskCommand::Submit).expect_err("completed");
+        let rows: BTreeSet<(TaskState, TaskCommand)> =
+            TRANSITIONS.iter().map(|(from, command, _)| (*from, *command)).collect();
+        assert_eq!(rows.len(), TRANSITIONS.len(), "duplicate rows");
+        let refused = next_state(TaskState::Completed, TaskCommand::Submit).expect_err("completed");
         assert_eq!(
             refused.to_string(),
             "a task in state COMPLETED does not allow submit; allowed commands: none"
         );
-        let refused = next(State::Applying, TaskCommand::Cancel).expect_err("applying");
+        let refused = next_state(TaskState::Applying, TaskCommand::Cancel).expect_err("applying");
         assert_eq!(refused.allowed, [TaskCommand::Stop]);
     }
 
     #[test]
     fn only_approved_tasks_are_applied_and_every_state_reaches_a_final_one() {
-        for (from, _, to) in TABLE {
-            let may_apply = *from == State::Approved || *from == State::Applying;
-            assert!(*to != State::Applying || may_apply, "{from} -> {to}");
+        for (from, _, to) in TRANSITIONS {
+            let may_apply = *from == TaskState::Approved || *from == TaskState::Applying;
+            assert!(*to != TaskState::Applying || may_apply, "{from} -> {to}");
             assert!(!from.is_final() || from == to, "{from} is final, but leads to {to}");
         }
-        for (start, ..) in TABLE {
+        for (start, ..) in TRANSITIONS {
             let mut reached = BTreeSet::from([*start]);
-            for _ in 0..TABLE.len() {
-                let more: Vec<State> =
-                    TABLE.iter().filter(|(from, ..)| reached.contains(from)).map(|(.., to)| *to).collect();
+            for _ in 0..TRANSITIONS.len() {
+                let more: Vec<TaskState> = TRANSITIONS
+                    .iter()
+                    .filter(|(from, ..)| reached.contains(from))
+                    .map(|(.., to)| *to)
+                    .collect();
                 reached.extend(more);
             }
             assert!(reached.iter().any(|state| state.is_final()), "{start} reaches no final state");

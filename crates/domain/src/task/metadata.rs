@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Digest, ResourceMode};
 use crate::people::UserId;
-use crate::risk::Changes;
+use crate::risk::ChangeCounts;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -103,7 +103,7 @@ pub struct LockPreview {
     /// The agents that held it.
     pub holders: Vec<String>,
     /// The number of waiters.
-    pub waiting: u64,
+    pub queue_length: u64,
     /// An estimate of the time to acquire it.
     pub expected_wait_seconds: u64,
     /// The lock could not be read; the other fields mean nothing.
@@ -114,7 +114,7 @@ impl LockPreview {
     /// For a lock that could not be read.
     #[must_use]
     pub const fn unavailable(lock: String, mode: ResourceMode) -> Self {
-        Self { lock, mode, holders: Vec::new(), waiting: 0, expected_wait_seconds: 0, unavailable: true }
+        Self { lock, mode, holders: Vec::new(), queue_length: 0, expected_wait_seconds: 0, unavailable: true }
     }
 }
 
@@ -163,17 +163,17 @@ impl Preview {
 
     /// Whether creating the preview failed or it contains errors. It may then not show all changes.
     #[must_use]
-    pub fn went_wrong(&self) -> bool {
+    pub fn has_errors(&self) -> bool {
         self.status == PreviewStatus::Failed || !self.errors.is_empty()
     }
 
     /// The number of changes; none without a usable preview.
     #[must_use]
-    pub fn magnitude(&self) -> Option<Changes> {
+    pub fn change_counts(&self) -> Option<ChangeCounts> {
         if self.status != PreviewStatus::Ready || !self.errors.is_empty() {
             return None;
         }
         let deleted = self.changes.iter().filter(|change| change.kind == ChangeKind::Delete).count() as u64;
-        Some(Changes { created_or_changed: self.changes.len() as u64 - deleted, deleted })
+        Some(ChangeCounts { created_or_changed: self.changes.len() as u64 - deleted, deleted })
     }
 }

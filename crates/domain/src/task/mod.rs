@@ -23,38 +23,38 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use apply::{Begin, Follows};
+pub use apply::{AttemptStart, NextStep};
 pub use archived::ArchivedApprovals;
-pub use config::{AGENT, Config, NOOP, Resource, ResourceMode, RollbackStrategy};
+pub use config::{AGENT_EXECUTOR, Config, NOOP_EXECUTOR, Resource, ResourceMode, RollbackStrategy};
 pub use decision::Decision;
 pub use digest::Digest;
 pub use execution::{
-    Asked, Execution, ExecutionResult, Failed, FailureCode, HeldLock, Left, MOST_RETRIES, Output, Phase,
-    retry_after_ms,
+    AdminRequest, AttemptFailure, Execution, ExecutionOutput, ExecutionResult, FailureCode, HeldLock,
+    MAX_RETRIES, Phase, RemainingEffects, retry_backoff_ms,
 };
-pub use lifecycle::{InvalidTransition, State, TABLE, TaskCommand, allowed, next};
+pub use lifecycle::{InvalidTransition, TRANSITIONS, TaskCommand, TaskState, commands_for, next_state};
 pub use metadata::{ChangeKind, Lineage, LockPreview, Metadata, Preview, PreviewChange, PreviewStatus};
-pub use reassign::MOST_ESCALATIONS;
-pub use submit::Plan;
+pub use reassign::MAX_ESCALATIONS;
+pub use submit::ReviewPlan;
 
 use crate::Moment;
 use crate::approval::assignment::{ConsideredPolicy, QuorumUnreachable};
-use crate::approval::quorum::{Progress, Requirement, Vote};
+use crate::approval::quorum::{Requirement, RequirementProgress, Vote};
 use crate::approval::{Approval, ApprovalStatus};
 use crate::people::{AuthorReason, AuthorSet, UserId};
 use crate::permission::{ActorRole, Permission, is_permitted};
 use crate::risk::Risk;
 
 /// Limits the approval requests of one task, including closed and invalidated ones.
-pub const MOST_REQUESTS: usize = 1_000;
+pub const MAX_APPROVAL_REQUESTS: usize = 1_000;
 
 /// How long a second administrator can confirm an override.
-pub const CONFIRM_WITHIN_MS: u64 = 3_600_000;
+pub const OVERRIDE_CONFIRMATION_TIMEOUT_MS: u64 = 3_600_000;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
     pub task_id: String,
-    pub state: State,
+    pub state: TaskState,
     /// Increases with every change; guards concurrent updates.
     pub revision: u64,
     pub config: Config,
@@ -81,9 +81,9 @@ pub struct Task {
     pub assessed_at: Option<Moment>,
     /// The approvals required, one entry for each applicable policy.
     pub requirements: Vec<Requirement>,
-    pub considered: Vec<ConsideredPolicy>,
+    pub considered_policies: Vec<ConsideredPolicy>,
     /// People and delegations that were skipped when reviewers were chosen, each with the reason.
-    pub passed_by: Vec<String>,
+    pub skipped: Vec<String>,
     /// Why no approval was required, if none was.
     pub auto_approved: Option<String>,
     /// Stored separately.
@@ -91,9 +91,9 @@ pub struct Task {
     pub approvals: Vec<Approval>,
     /// A summary of the approval requests once they are archived. Stored separately.
     #[serde(skip)]
-    pub remembered: Option<ArchivedApprovals>,
+    pub archived_approvals: Option<ArchivedApprovals>,
     /// An override that waits for confirmation.
-    pub override_asked: Option<OverrideRequest>,
+    pub override_request: Option<OverrideRequest>,
     /// Why the review last restarted.
     #[serde(default)]
     pub reopened: Option<Reopened>,
@@ -110,12 +110,12 @@ pub struct Task {
     pub execution: Option<Execution>,
     /// Whether an agent proposed it. The roles of its sponsor then do not count for automatic approval.
     #[serde(default)]
-    pub by_agent: bool,
+    pub proposed_by_agent: bool,
     /// The smallest number of approvals that satisfies all requirements.
     #[serde(default)]
     pub required_count: u32,
     /// When the task last entered each state.
-    pub since: BTreeMap<State, Moment>,
+    pub entered_at: BTreeMap<TaskState, Moment>,
     /// Transitions since the task was loaded; not stored with it.
     #[serde(skip)]
     pub transitions: Vec<Transition>,
@@ -124,7 +124,7 @@ pub struct Task {
 /// Why a review restarted. Earlier decisions do not count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reopened {
-    pub why: String,
+    pub reason: String,
     pub at: Moment,
 }
 
@@ -137,7 +137,7 @@ pub struct OverrideRequest {
     pub at: Moment,
     /// Who issued the token that the administrator used.
     #[serde(default)]
-    pub token_made_by: Option<UserId>,
+    pub token_issuer: Option<UserId>,
 }
 
 /// The caller of a command.
@@ -145,13 +145,13 @@ pub struct OverrideRequest {
 pub struct Actor {
     /// None for the service itself and for the bootstrap token.
     pub user: Option<UserId>,
-    pub parts: Vec<ActorRole>,
+    pub roles: Vec<ActorRole>,
     /// Who issued the token or set the password that the caller uses, if that matters for independence.
-    pub token_made_by: Option<UserId>,
+    pub token_issuer: Option<UserId>,
     /// Whether an agent acts for the user. Agents never decide.
-    pub by_agent: bool,
+    pub is_agent: bool,
     /// Whether the token or session has the admin scope, which administrative commands require besides the role.
-    pub administers: bool,
+    pub has_admin_scope: bool,
 }
 
 impl Actor {
@@ -160,15 +160,15 @@ impl Actor {
     pub fn system() -> Self {
         Self {
             user: None,
-            parts: vec![ActorRole::System],
-            token_made_by: None,
-            by_agent: false,
-            administers: false,
+            roles: vec![ActorRole::System],
+            token_issuer: None,
+            is_agent: false,
+            has_admin_scope: false,
         }
     }
 
     fn is_admin(&self) -> bool {
-        self.parts.contains(&ActorRole::Admin) && self.administers
+        self.roles.contains(&ActorRole::Admin) && self.has_admin_scope
     }
 }
 
@@ -179,17 +179,17 @@ pub struct Transition {
     pub action: String,
     /// None for the service itself.
     pub actor: Option<UserId>,
-    pub from: State,
-    pub to: State,
+    pub from: TaskState,
+    pub to: TaskState,
     pub approval_id: Option<String>,
     pub reason: Option<String>,
     pub ticket: Option<String>,
     /// The people to notify.
-    pub tell: Vec<UserId>,
+    pub notify: Vec<UserId>,
 }
 
 impl Transition {
-    fn new(action: &str, actor: Option<UserId>, from: State, to: State) -> Self {
+    fn new(action: &str, actor: Option<UserId>, from: TaskState, to: TaskState) -> Self {
         Self {
             action: action.to_owned(),
             actor,
@@ -198,7 +198,7 @@ impl Transition {
             approval_id: None,
             reason: None,
             ticket: None,
-            tell: Vec::new(),
+            notify: Vec::new(),
         }
     }
 }
@@ -209,7 +209,7 @@ pub enum Refusal {
     #[error(transparent)]
     InvalidTransition(#[from] InvalidTransition),
     #[error(transparent)]
-    NoQuorum(#[from] QuorumUnreachable),
+    QuorumUnreachable(#[from] QuorumUnreachable),
     #[error(
         "you do not have permission for this. Ask somebody who has it, or ask an administrator for the role."
     )]
@@ -223,23 +223,23 @@ pub enum Refusal {
     #[error("the task has changed: its digest is now {current}. Review it again before you decide.")]
     DigestMismatch { current: Digest },
     #[error("the task has already been decided: it is {state}")]
-    AlreadyDecided { state: State },
+    AlreadyDecided { state: TaskState },
     #[error("there is no such approval request")]
     UnknownApproval,
     #[error("the request is addressed to {reviewer}; only {reviewer} or an administrator can decide it")]
-    NotAsked { reviewer: UserId },
+    NotReviewer { reviewer: UserId },
     #[error("the approval request is {status}: it can no longer be decided")]
-    NotAnswerable { status: ApprovalStatus },
+    ApprovalClosed { status: ApprovalStatus },
     #[error("no override was requested within the last hour. Request one first.")]
-    NoOverride,
+    NoOverrideRequest,
     #[error(
         "an override needs two independent administrators; {user} requested it. Another administrator must confirm it."
     )]
     SameAdmin { user: UserId },
     #[error("the task has reached the limit of approval requests ({count}). Cancel it and create a new one.")]
-    TooManyRequests { count: usize },
+    TooManyApprovalRequests { count: usize },
     #[error("attempt {attempt} is not the current attempt: {}", describe_current(*.current))]
-    NotPresent { attempt: u64, current: u64 },
+    NotCurrentAttempt { attempt: u64, current: u64 },
     #[error(
         "an administrator stopped the task. Make no further changes, and report the result as cancelled."
     )]
@@ -249,14 +249,14 @@ pub enum Refusal {
     )]
     TimedOut,
     #[error("the task cannot be recovered: no attempt is in progress, or its worker still holds the lease")]
-    NotLost,
+    WorkerNotLost,
     #[error(
         "there is nothing to roll back: the task must have failed, its effects must not be rolled back yet, and its \
          rollback_strategy must not be none"
     )]
     NothingToRollBack,
     #[error("{user} cannot review this task: {reason}")]
-    CannotBeAsked { user: UserId, reason: String },
+    InvalidReviewer { user: UserId, reason: String },
 }
 
 fn describe_current(attempt: u64) -> String {
@@ -279,7 +279,7 @@ impl Task {
     ) -> Self {
         let mut task = Self {
             task_id: task_id.into(),
-            state: State::Draft,
+            state: TaskState::Draft,
             // The transition below makes it 1.
             revision: 0,
             config,
@@ -295,30 +295,30 @@ impl Task {
             auto_approvable: false,
             assessed_at: None,
             requirements: Vec::new(),
-            considered: Vec::new(),
-            passed_by: Vec::new(),
+            considered_policies: Vec::new(),
+            skipped: Vec::new(),
             auto_approved: None,
             approvals: Vec::new(),
-            remembered: None,
-            override_asked: None,
+            archived_approvals: None,
+            override_request: None,
             reopened: None,
             forced: false,
             approval_ends_at: None,
             apply_after: None,
             execution: None,
-            by_agent: false,
+            proposed_by_agent: false,
             required_count: 0,
-            since: BTreeMap::from([(State::Draft, now)]),
+            entered_at: BTreeMap::from([(TaskState::Draft, now)]),
             transitions: Vec::new(),
         };
         task.author_set.add(author_id.clone(), AuthorReason::Author);
-        task.record("task.create", State::Draft, Some(author_id));
+        task.push_transition("task.create", TaskState::Draft, Some(author_id));
         task
     }
 
     #[must_use]
-    pub fn progress(&self) -> Vec<Progress> {
-        if let Some(remembered) = &self.remembered {
+    pub fn progress(&self) -> Vec<RequirementProgress> {
+        if let Some(remembered) = &self.archived_approvals {
             return remembered.progress.clone();
         }
         let votes = self.votes();
@@ -334,7 +334,7 @@ impl Task {
     /// The decisions that count: those on the current config and preview.
     fn votes(&self) -> Vec<Vote<'_>> {
         let counts = |approval: &&Approval| {
-            self.is_about_present(approval)
+            self.is_current(approval)
                 && matches!(approval.status, ApprovalStatus::Approved | ApprovalStatus::Rejected)
         };
         self.approvals
@@ -343,7 +343,7 @@ impl Task {
             .filter_map(|approval| {
                 let agrees = approval.status == ApprovalStatus::Approved;
                 let decided_by = approval.reviewed_by.as_ref()?;
-                Some(Vote { reviewer: &approval.reviewer_id, decided_by, agrees })
+                Some(Vote { reviewer: &approval.reviewer_id, decided_by, approves: agrees })
             })
             .collect()
     }
@@ -353,41 +353,41 @@ impl Task {
     }
 
     /// Whether a request is about the current config and preview.
-    fn is_about_present(&self, approval: &Approval) -> bool {
+    fn is_current(&self, approval: &Approval) -> bool {
         approval.digest == self.digest && approval.fingerprint == self.fingerprint
     }
 
     /// Whether somebody has a request that can still be decided.
-    fn is_asked(&self, user: &UserId) -> bool {
-        self.approvals.iter().any(|approval| approval.reviewer_id == *user && approval.is_answerable())
+    fn has_decidable_request(&self, user: &UserId) -> bool {
+        self.approvals.iter().any(|approval| approval.reviewer_id == *user && approval.is_decidable())
     }
 
-    fn permit(actor: &Actor, permission: Permission) -> Result<(), Refusal> {
-        if is_permitted(&actor.parts, permission) { Ok(()) } else { Err(Refusal::Forbidden) }
+    fn require_permission(actor: &Actor, permission: Permission) -> Result<(), Refusal> {
+        if is_permitted(&actor.roles, permission) { Ok(()) } else { Err(Refusal::Forbidden) }
     }
 
     /// Checks a permission that only administrators have, and the admin scope.
-    fn permit_admin(actor: &Actor, permission: Permission) -> Result<(), Refusal> {
-        Self::permit(actor, permission)?;
-        if actor.administers { Ok(()) } else { Err(Refusal::Forbidden) }
+    fn require_admin(actor: &Actor, permission: Permission) -> Result<(), Refusal> {
+        Self::require_permission(actor, permission)?;
+        if actor.has_admin_scope { Ok(()) } else { Err(Refusal::Forbidden) }
     }
 
     /// A person who was asked may decide even without the reviewer role, because policies may require other roles. Agents may
     /// not.
-    fn permit_answer(&self, actor: &Actor, approval_id: &str) -> Result<(), Refusal> {
+    fn authorize_decision(&self, actor: &Actor, approval_id: &str) -> Result<(), Refusal> {
         let is_asked = self.approvals.iter().any(|approval| {
             approval.approval_id == approval_id && actor.user.as_ref() == Some(&approval.reviewer_id)
         });
-        if is_asked && !actor.by_agent { Ok(()) } else { Self::permit(actor, Permission::Decide) }
+        if is_asked && !actor.is_agent { Ok(()) } else { Self::require_permission(actor, Permission::Decide) }
     }
 
     /// Refuses authors, and everybody who uses a token or password issued by an author.
-    fn not_ones_own(&self, actor: &Actor) -> Result<UserId, Refusal> {
+    fn authorize_non_author(&self, actor: &Actor) -> Result<UserId, Refusal> {
         let Some(user) = &actor.user else { return Err(Refusal::Forbidden) };
         if let Some(reason) = self.author_set.reason(user) {
             return Err(Refusal::OwnTask { user: user.clone(), reason: format!("{user} {reason}") });
         }
-        if let Some(issuer) = actor.token_made_by.as_ref().filter(|issuer| self.author_set.contains(issuer)) {
+        if let Some(issuer) = actor.token_issuer.as_ref().filter(|issuer| self.author_set.contains(issuer)) {
             let reason = format!(
                 "{issuer} issued the token or set the password that {user} uses, and {issuer} is an author of the task. Use a \
                  password that was set with the bootstrap token, or ask another reviewer."
@@ -398,21 +398,21 @@ impl Task {
     }
 
     /// Executes a command of the lifecycle table and records the transition.
-    fn go(
+    fn apply_command(
         &mut self,
         command: TaskCommand,
         actor: Option<UserId>,
         now: Moment,
     ) -> Result<&mut Transition, Refusal> {
-        let to = next(self.state, command)?;
+        let to = next_state(self.state, command)?;
         let from = std::mem::replace(&mut self.state, to);
         if from != to {
-            self.since.insert(to, now);
+            self.entered_at.insert(to, now);
         }
-        Ok(self.record(&format!("task.{command}"), from, actor))
+        Ok(self.push_transition(&format!("task.{command}"), from, actor))
     }
 
-    fn record(&mut self, action: &str, from: State, actor: Option<UserId>) -> &mut Transition {
+    fn push_transition(&mut self, action: &str, from: TaskState, actor: Option<UserId>) -> &mut Transition {
         self.revision += 1;
         self.transitions.push(Transition::new(action, actor, from, self.state));
         let last = self.transitions.len() - 1;
@@ -421,10 +421,10 @@ impl Task {
     }
 
     /// Closes the open approval requests, and returns their reviewers.
-    fn close_open(&mut self) -> Vec<UserId> {
+    fn close_open_approvals(&mut self) -> Vec<UserId> {
         let mut reviewers = Vec::new();
         for approval in self.approvals.iter_mut().filter(|approval| approval.is_open()) {
-            approval.become_one(ApprovalStatus::Closed);
+            approval.set_status(ApprovalStatus::Closed);
             reviewers.push(approval.reviewer_id.clone());
         }
         reviewers

@@ -1,13 +1,13 @@
 //! Reassignment of approval requests: delegation by hand, escalation after a timeout, and reviewers who leave.
 
-use super::{Actor, Refusal, State, Task};
+use super::{Actor, Refusal, Task, TaskState};
 use crate::Moment;
 use crate::approval::policy::Priority;
 use crate::approval::{Approval, ApprovalStatus};
 use crate::people::{ADMIN, ON_CALL, People, UserId};
 
 /// How often a request escalates. After that, the on-call people are notified once more and the request stays as it is.
-pub const MOST_ESCALATIONS: u8 = 3;
+pub const MAX_ESCALATIONS: u8 = 3;
 
 /// The deadline of a request that has no further escalation: a century.
 const NO_DEADLINE_MS: u64 = 100 * 365 * 86_400_000;
@@ -29,30 +29,30 @@ impl Task {
         actor: &Actor,
         now: Moment,
     ) -> Result<(), Refusal> {
-        self.permit_answer(actor, approval_id)?;
-        let by = self.not_ones_own(actor)?;
-        if self.state != State::Reviewing {
+        self.authorize_decision(actor, approval_id)?;
+        let by = self.authorize_non_author(actor)?;
+        if self.state != TaskState::Reviewing {
             return Err(Refusal::AlreadyDecided { state: self.state });
         }
         let approval = self.approval_mut(approval_id)?.clone();
         if approval.reviewer_id != by && !actor.is_admin() {
-            return Err(Refusal::NotAsked { reviewer: approval.reviewer_id });
+            return Err(Refusal::NotReviewer { reviewer: approval.reviewer_id });
         }
         if !approval.is_open() {
-            return Err(Refusal::NotAnswerable { status: approval.status });
+            return Err(Refusal::ApprovalClosed { status: approval.status });
         }
-        self.can_take_over(to, people)?;
+        self.check_reviewer(to, people)?;
         let replacement = Replacement { user: to.clone(), reason: format!("{by} delegated it") };
         self.reassign(approval_id, &replacement, people, id, now)?;
-        let transition = self.record("approval.delegate", State::Reviewing, Some(by));
+        let transition = self.push_transition("approval.delegate", TaskState::Reviewing, Some(by));
         transition.approval_id = Some(approval_id.to_owned());
-        transition.tell = vec![to.clone()];
+        transition.notify = vec![to.clone()];
         Ok(())
     }
 
-    fn can_take_over(&self, user: &UserId, people: &People) -> Result<(), Refusal> {
+    fn check_reviewer(&self, user: &UserId, people: &People) -> Result<(), Refusal> {
         let refuse = |reason: &str| {
-            Err(Refusal::CannotBeAsked { user: user.clone(), reason: format!("{user} {reason}") })
+            Err(Refusal::InvalidReviewer { user: user.clone(), reason: format!("{user} {reason}") })
         };
         if people.active(user).is_none() {
             return refuse("is not an active user");
@@ -60,7 +60,7 @@ impl Task {
         if let Some(reason) = self.author_set.reason(user) {
             return refuse(&reason.to_string());
         }
-        if self.is_asked(user) {
+        if self.has_decidable_request(user) {
             return refuse("already has a request for it");
         }
         Ok(())
@@ -76,7 +76,7 @@ impl Task {
         now: Moment,
     ) -> Result<(), Refusal> {
         let old = self.approval_mut(approval_id)?;
-        old.become_one(ApprovalStatus::Delegated);
+        old.set_status(ApprovalStatus::Delegated);
         old.delegated_to = Some(to.user.clone());
         let old = old.clone();
         self.request_instead(&old, to, people, id, now);
@@ -84,11 +84,11 @@ impl Task {
     }
 
     /// Makes the decision of a user count wherever that of the old request's reviewer counted.
-    fn represent(&mut self, old: &Approval, user: &UserId, people: &People) {
+    fn count_instead(&mut self, old: &Approval, user: &UserId, people: &People) {
         for requirement in &mut self.requirements {
             if let Some(represented) = requirement.reviewers.get(&old.reviewer_id).cloned() {
                 let own_roles = people.get(user).map(|user| user.roles.clone()).unwrap_or_default();
-                requirement.counts(user.clone(), represented.into_iter().chain(own_roles));
+                requirement.add_reviewer(user.clone(), represented.into_iter().chain(own_roles));
             }
         }
     }
@@ -102,8 +102,8 @@ impl Task {
         id: String,
         now: Moment,
     ) {
-        self.represent(old, &to.user, people);
-        let mut on_behalf_of = old.stands_for.clone();
+        self.count_instead(old, &to.user, people);
+        let mut on_behalf_of = old.on_behalf_of.clone();
         on_behalf_of.insert(old.reviewer_id.clone());
         let due_at = now.plus_ms(old.due_at.ms_since(old.created_at));
         self.approvals.push(Approval {
@@ -111,7 +111,7 @@ impl Task {
             revision: 1,
             reviewer_id: to.user.clone(),
             reviewer_name: people.get(&to.user).map_or_else(|| to.user.to_string(), |user| user.name.clone()),
-            stands_for: on_behalf_of,
+            on_behalf_of,
             follows: None,
             status: ApprovalStatus::Pending,
             delegated_to: None,
@@ -122,7 +122,7 @@ impl Task {
             response_action: None,
             response_reason: None,
             reviewed_by: None,
-            why: vec![format!("on behalf of {}: {}", old.reviewer_id, to.reason)],
+            reasons: vec![format!("on behalf of {}: {}", old.reviewer_id, to.reason)],
             ..old.clone()
         });
     }
@@ -137,18 +137,18 @@ impl Task {
         now: Moment,
     ) -> Result<bool, Refusal> {
         let approval = self.approval_mut(approval_id)?.clone();
-        let is_due = self.state == State::Reviewing
+        let is_due = self.state == TaskState::Reviewing
             && approval.status == ApprovalStatus::Pending
             && approval.due_at <= now;
         if !is_due {
             return Ok(false);
         }
         let level = approval.escalation_level + 1;
-        let is_exhausted = level > MOST_ESCALATIONS;
+        let is_exhausted = level > MAX_ESCALATIONS;
         let replacements = if is_exhausted {
             Vec::new()
         } else {
-            self.escalation_targets(&approval, people, level == MOST_ESCALATIONS)
+            self.escalation_targets(&approval, people, level == MAX_ESCALATIONS)
         };
         let wait_ms =
             if is_exhausted { NO_DEADLINE_MS } else { approval.due_at.ms_since(approval.created_at) };
@@ -164,17 +164,17 @@ impl Task {
             recipients.push(replacement.user);
         }
         let action = if recipients.is_empty() { "approval.unanswered" } else { "approval.escalate" };
-        let transition = self.record(action, State::Reviewing, None);
+        let transition = self.push_transition(action, TaskState::Reviewing, None);
         transition.approval_id = Some(approval_id.to_owned());
         recipients.extend(people.with_role(ON_CALL).map(|user| user.user_id.clone()));
-        transition.tell = recipients;
+        transition.notify = recipients;
         Ok(true)
     }
 
     /// Who is asked after a timeout: the manager, else the escalation role, else administrators. At the last level only
     /// administrators.
     fn escalation_targets(&self, approval: &Approval, people: &People, is_last: bool) -> Vec<Replacement> {
-        let can = |user: &UserId| self.can_take_over(user, people).is_ok();
+        let can = |user: &UserId| self.check_reviewer(user, people).is_ok();
         let reviewer = &approval.reviewer_id;
         if !is_last {
             let manager = people.get(&approval.reviewer_id).and_then(|user| user.manager_id.clone());
@@ -210,7 +210,7 @@ impl Task {
 
     /// Reassigns the open requests of somebody who leaves: to the delegate, else to the manager, else to administrators. If all
     /// of them have requests already, the first one that is pending counts for both.
-    pub fn replace(
+    pub fn reassign_leaver(
         &mut self,
         leaver: &UserId,
         delegate: Option<&UserId>,
@@ -218,7 +218,7 @@ impl Task {
         ids: &mut dyn FnMut() -> String,
         now: Moment,
     ) -> Result<(), Refusal> {
-        if self.state != State::Reviewing {
+        if self.state != TaskState::Reviewing {
             return Ok(());
         }
         let open: Vec<String> = self
@@ -233,7 +233,7 @@ impl Task {
         let candidates = delegate.into_iter().chain(manager).chain(admins).filter(|user| *user != leaver);
         let candidates: Vec<UserId> = candidates.cloned().collect();
         for approval_id in open {
-            let can = |user: &&UserId| self.can_take_over(user, people).is_ok();
+            let can = |user: &&UserId| self.check_reviewer(user, people).is_ok();
             let user = if let Some(user) = candidates.iter().find(can).cloned() {
                 let replacement = Replacement { user: user.clone(), reason: format!("{leaver} left") };
                 self.reassign(&approval_id, &replacement, people, ids(), now)?;
@@ -244,9 +244,9 @@ impl Task {
             } else {
                 continue;
             };
-            let transition = self.record("approval.reassign", State::Reviewing, None);
+            let transition = self.push_transition("approval.reassign", TaskState::Reviewing, None);
             transition.approval_id = Some(approval_id);
-            transition.tell = vec![user];
+            transition.notify = vec![user];
         }
         Ok(())
     }
@@ -261,19 +261,19 @@ impl Task {
     /// Closes a request as delegated, and merges it into the pending request of another reviewer.
     fn merge_request(&mut self, approval_id: &str, user: &UserId, people: &People) -> Result<(), Refusal> {
         let old = self.approval_mut(approval_id)?;
-        old.become_one(ApprovalStatus::Delegated);
+        old.set_status(ApprovalStatus::Delegated);
         old.delegated_to = Some(user.clone());
         let old = old.clone();
-        self.represent(&old, user, people);
+        self.count_instead(&old, user, people);
         let is_pending = |approval: &&mut Approval| {
             approval.reviewer_id == *user && approval.status == ApprovalStatus::Pending
         };
         if let Some(own) = self.approvals.iter_mut().find(is_pending) {
-            own.stands_for.extend(old.stands_for);
+            own.on_behalf_of.extend(old.on_behalf_of);
             let more = old.policies.into_iter().filter(|policy| !own.policies.contains(policy));
             own.policies.extend(more.collect::<Vec<_>>());
-            own.stands_for.insert(old.reviewer_id.clone());
-            own.why.push(format!("on behalf of {}, who left", old.reviewer_id));
+            own.on_behalf_of.insert(old.reviewer_id.clone());
+            own.reasons.push(format!("on behalf of {}, who left", old.reviewer_id));
             own.revision += 1;
         }
         Ok(())
@@ -281,8 +281,8 @@ impl Task {
 
     /// Raises the priority of a pending request in a backlog: one step for each quarter of its time that has passed, three at
     /// most. Returns whether it was raised; each step happens once.
-    pub fn raise(&mut self, approval_id: &str, now: Moment) -> Result<bool, Refusal> {
-        let (risk, is_open) = (self.risk_score(), self.state == State::Reviewing);
+    pub fn raise_priority(&mut self, approval_id: &str, now: Moment) -> Result<bool, Refusal> {
+        let (risk, is_open) = (self.risk_score(), self.state == TaskState::Reviewing);
         let approval = self.approval_mut(approval_id)?;
         let (waited, allowed) =
             (now.ms_since(approval.created_at), approval.due_at.ms_since(approval.created_at));
@@ -299,9 +299,9 @@ impl Task {
         approval.score = approval.priority.score(risk);
         approval.revision += 1;
         let reviewer = approval.reviewer_id.clone();
-        let transition = self.record("approval.raise", State::Reviewing, None);
+        let transition = self.push_transition("approval.raise", TaskState::Reviewing, None);
         transition.approval_id = Some(approval_id.to_owned());
-        transition.tell = vec![reviewer];
+        transition.notify = vec![reviewer];
         Ok(true)
     }
 }

@@ -1,6 +1,6 @@
 //! Submission and modification: a draft enters review, and a task whose config or preview changed returns to it.
 
-use super::{Actor, Config, Digest, Refusal, Reopened, State, Task, TaskCommand, Transition, next};
+use super::{Actor, Config, Digest, Refusal, Reopened, Task, TaskCommand, TaskState, Transition, next_state};
 use crate::Moment;
 use crate::approval::assignment::{Assignee, Assignment, QuorumUnreachable};
 use crate::approval::{Approval, ApprovalStatus};
@@ -9,7 +9,7 @@ use crate::permission::Permission;
 use crate::risk::Risk;
 
 /// The risk and the reviewers of a task, determined before the review starts.
-pub struct Plan<'a> {
+pub struct ReviewPlan<'a> {
     pub risk: Risk,
     /// The fingerprint of the preview.
     pub fingerprint: Option<String>,
@@ -20,7 +20,7 @@ pub struct Plan<'a> {
     pub ids: &'a mut dyn FnMut() -> String,
 }
 
-impl std::fmt::Debug for Plan<'_> {
+impl std::fmt::Debug for ReviewPlan<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Plan")
             .field("risk", &self.risk)
@@ -31,35 +31,39 @@ impl std::fmt::Debug for Plan<'_> {
 
 impl Task {
     /// Permits authors and administrators.
-    pub(super) fn own(&self, actor: &Actor, permission: Permission) -> Result<Option<UserId>, Refusal> {
-        Self::permit(actor, permission)?;
+    pub(super) fn authorize_author_or_admin(
+        &self,
+        actor: &Actor,
+        permission: Permission,
+    ) -> Result<Option<UserId>, Refusal> {
+        Self::require_permission(actor, permission)?;
         let is_author = actor.user.as_ref().is_some_and(|user| self.author_set.contains(user));
         if is_author || actor.is_admin() { Ok(actor.user.clone()) } else { Err(Refusal::Forbidden) }
     }
 
     /// Permits authors only: a person who determines what is executed must be in the author set. Administrators submit and cancel
     /// the tasks of others, but do not change them.
-    pub(super) fn as_author(&self, actor: &Actor) -> Result<UserId, Refusal> {
-        Self::permit(actor, Permission::CreateTask)?;
+    pub(super) fn authorize_author(&self, actor: &Actor) -> Result<UserId, Refusal> {
+        Self::require_permission(actor, Permission::CreateTask)?;
         actor.user.clone().filter(|user| self.author_set.contains(user)).ok_or(Refusal::Forbidden)
     }
 
     /// Submits a draft for review, or approves it at once if no approval is required.
-    pub fn submit(&mut self, plan: Plan<'_>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
-        let by = self.own(actor, Permission::Submit)?;
-        next(self.state, TaskCommand::Submit)?;
-        let Plan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
+    pub fn submit(&mut self, plan: ReviewPlan<'_>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+        let by = self.authorize_author_or_admin(actor, Permission::Submit)?;
+        next_state(self.state, TaskCommand::Submit)?;
+        let ReviewPlan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
         let assignment = assignment?;
-        self.go(TaskCommand::Submit, by, now)?;
+        self.apply_command(TaskCommand::Submit, by, now)?;
         self.assess(risk, assignment.auto_approved.is_some(), now);
         self.fingerprint = fingerprint;
         if let Some(reason) = assignment.auto_approved.clone() {
-            self.take_over(assignment);
-            self.go(TaskCommand::Approve, None, now)?.reason = Some(reason);
+            self.set_assignment(assignment);
+            self.apply_command(TaskCommand::Approve, None, now)?.reason = Some(reason);
             return Ok(());
         }
-        self.go(TaskCommand::Assign, None, now)?;
-        self.ask_anew(assignment, due_after_ms, ids, now)
+        self.apply_command(TaskCommand::Assign, None, now)?;
+        self.request_approvals(assignment, due_after_ms, ids, now)
     }
 
     /// Changes the config. If the task is in review or approved, the review restarts and earlier decisions do not count.
@@ -67,17 +71,17 @@ impl Task {
         &mut self,
         config: Config,
         digest: Digest,
-        plan: Plan<'_>,
+        plan: ReviewPlan<'_>,
         actor: &Actor,
         now: Moment,
     ) -> Result<(), Refusal> {
-        let by = self.as_author(actor)?;
-        next(self.state, TaskCommand::Modify)?;
-        if self.approvals.len() >= super::MOST_REQUESTS {
-            return Err(Refusal::TooManyRequests { count: self.approvals.len() });
+        let by = self.authorize_author(actor)?;
+        next_state(self.state, TaskCommand::Modify)?;
+        if self.approvals.len() >= super::MAX_APPROVAL_REQUESTS {
+            return Err(Refusal::TooManyApprovalRequests { count: self.approvals.len() });
         }
-        let was_draft = self.state == State::Draft;
-        let Plan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
+        let was_draft = self.state == TaskState::Draft;
+        let ReviewPlan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
         let auto_approvable = assignment.as_ref().is_ok_and(|found| found.auto_approved.is_some());
         let assignment = if was_draft { None } else { Some(assignment?) };
         self.config = config;
@@ -85,31 +89,31 @@ impl Task {
         self.assess(risk, auto_approvable, now);
         self.fingerprint = fingerprint;
         self.forced = false;
-        self.override_asked = None;
+        self.override_request = None;
         let why = format!("{by} changed the task");
-        self.go(TaskCommand::Modify, Some(by), now)?;
+        self.apply_command(TaskCommand::Modify, Some(by), now)?;
         match assignment {
             None => Ok(()),
             Some(assignment) => {
-                self.reopened = Some(Reopened { why, at: now });
-                self.invalidate();
-                self.ask_anew(assignment, due_after_ms, ids, now)
+                self.reopened = Some(Reopened { reason: why, at: now });
+                self.invalidate_approvals();
+                self.request_approvals(assignment, due_after_ms, ids, now)
             }
         }
     }
 
     /// Decides that an author may delete a draft. The caller deletes the stored task.
     pub fn delete(&self, actor: &Actor) -> Result<Transition, Refusal> {
-        let author = self.as_author(actor)?;
-        let to = next(self.state, TaskCommand::Delete)?;
+        let author = self.authorize_author(actor)?;
+        let to = next_state(self.state, TaskCommand::Delete)?;
         Ok(Transition::new("task.delete", Some(author), self.state, to))
     }
 
     /// Records that an author creates a new draft from a rejected or failed task, and returns that author. The caller creates
     /// the draft.
     pub fn resubmit(&mut self, actor: &Actor, now: Moment) -> Result<UserId, Refusal> {
-        let by = self.as_author(actor)?;
-        self.go(TaskCommand::Resubmit, Some(by.clone()), now)?;
+        let by = self.authorize_author(actor)?;
+        self.apply_command(TaskCommand::Resubmit, Some(by.clone()), now)?;
         Ok(by)
     }
 
@@ -120,43 +124,48 @@ impl Task {
     }
 
     /// Records that a worker has previewed a draft.
-    pub fn previewed(&mut self) {
-        self.record("task.previewed", self.state, None);
+    pub fn record_preview(&mut self) {
+        self.push_transition("task.previewed", self.state, None);
     }
 
     /// Returns to review because the preview no longer matches the one that reviewers saw.
-    pub fn go_stale(&mut self, plan: Plan<'_>, now: Moment) -> Result<(), Refusal> {
+    pub fn go_stale(&mut self, plan: ReviewPlan<'_>, now: Moment) -> Result<(), Refusal> {
         self.return_to_review(TaskCommand::GoStale, plan, now)
     }
 
     /// Returns to review because the approval expired.
-    pub fn expire(&mut self, plan: Plan<'_>, now: Moment) -> Result<(), Refusal> {
+    pub fn expire(&mut self, plan: ReviewPlan<'_>, now: Moment) -> Result<(), Refusal> {
         self.return_to_review(TaskCommand::Expire, plan, now)
     }
 
-    fn return_to_review(&mut self, command: TaskCommand, plan: Plan<'_>, now: Moment) -> Result<(), Refusal> {
-        next(self.state, command)?;
-        let Plan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
+    fn return_to_review(
+        &mut self,
+        command: TaskCommand,
+        plan: ReviewPlan<'_>,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        next_state(self.state, command)?;
+        let ReviewPlan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
         let assignment = assignment?;
         self.assess(risk, assignment.auto_approved.is_some(), now);
         self.fingerprint = fingerprint;
         self.forced = false;
-        self.override_asked = None;
+        self.override_request = None;
         let why = match (command, self.state) {
             (TaskCommand::Expire, _) => "EXPIRED: the approval expired before the task was applied",
-            (_, State::Approved) => "STALE_PREVIEW: the preview no longer matches what was approved",
+            (_, TaskState::Approved) => "STALE_PREVIEW: the preview no longer matches what was approved",
             _ => "STALE_PREVIEW: the preview became available only after reviewers were asked",
         };
-        self.go(command, None, now)?.reason = Some(why.to_owned());
-        self.reopened = Some(Reopened { why: why.to_owned(), at: now });
-        self.invalidate();
-        self.ask_anew(assignment, due_after_ms, ids, now)
+        self.apply_command(command, None, now)?.reason = Some(why.to_owned());
+        self.reopened = Some(Reopened { reason: why.to_owned(), at: now });
+        self.invalidate_approvals();
+        self.request_approvals(assignment, due_after_ms, ids, now)
     }
 
     /// Invalidates earlier decisions and open requests.
-    fn invalidate(&mut self) {
-        for approval in self.approvals.iter_mut().filter(|approval| approval.is_answerable()) {
-            approval.become_one(ApprovalStatus::Invalidated);
+    fn invalidate_approvals(&mut self) {
+        for approval in self.approvals.iter_mut().filter(|approval| approval.is_decidable()) {
+            approval.set_status(ApprovalStatus::Invalidated);
         }
         self.apply_after = None;
         if let Some(execution) = &mut self.execution {
@@ -165,7 +174,7 @@ impl Task {
     }
 
     /// Requests approvals from the assigned reviewers. If none is required, the task is approved at once.
-    fn ask_anew(
+    fn request_approvals(
         &mut self,
         assignment: Assignment,
         due_after_ms: u64,
@@ -173,31 +182,31 @@ impl Task {
         now: Moment,
     ) -> Result<(), Refusal> {
         let auto_approved = assignment.auto_approved.clone();
-        for assignee in self.take_over(assignment) {
-            let approval = self.request(assignee, ids(), now, now.plus_ms(due_after_ms));
+        for assignee in self.set_assignment(assignment) {
+            let approval = self.new_approval(assignee, ids(), now, now.plus_ms(due_after_ms));
             let (id, reviewer) = (approval.approval_id.clone(), approval.reviewer_id.clone());
             self.approvals.push(approval);
-            let transition = self.record("approval.request", self.state, None);
+            let transition = self.push_transition("approval.request", self.state, None);
             transition.approval_id = Some(id);
-            transition.tell = vec![reviewer];
+            transition.notify = vec![reviewer];
         }
         if let Some(reason) = auto_approved {
-            self.go(TaskCommand::Approve, None, now)?.reason = Some(reason);
+            self.apply_command(TaskCommand::Approve, None, now)?.reason = Some(reason);
         }
         Ok(())
     }
 
     /// Stores the assignment with the task, and returns the reviewers to ask.
-    fn take_over(&mut self, assignment: Assignment) -> Vec<Assignee> {
-        self.required_count = crate::approval::quorum::least(&assignment.requirements);
+    fn set_assignment(&mut self, assignment: Assignment) -> Vec<Assignee> {
+        self.required_count = crate::approval::quorum::min_approvals(&assignment.requirements);
         self.requirements = assignment.requirements;
-        self.considered = assignment.considered;
-        self.passed_by = assignment.passed_by;
+        self.considered_policies = assignment.considered_policies;
+        self.skipped = assignment.skipped;
         self.auto_approved = assignment.auto_approved;
-        assignment.wanted
+        assignment.assignees
     }
 
-    fn request(&self, assignee: Assignee, id: String, now: Moment, due_at: Moment) -> Approval {
+    fn new_approval(&self, assignee: Assignee, id: String, now: Moment, due_at: Moment) -> Approval {
         Approval {
             approval_id: id,
             task_id: self.task_id.clone(),
@@ -205,8 +214,8 @@ impl Task {
             reviewer_id: assignee.reviewer_id,
             reviewer_name: assignee.name,
             policies: assignee.policies,
-            stands_for: assignee.stands_for,
-            delegation_chain: assignee.chain,
+            on_behalf_of: assignee.on_behalf_of,
+            delegation_chain: assignee.delegation_chain,
             follows: assignee.follows,
             status: ApprovalStatus::Pending,
             priority: assignee.priority,
@@ -222,7 +231,7 @@ impl Task {
             response_action: None,
             response_reason: None,
             reviewed_by: None,
-            why: assignee.why,
+            reasons: assignee.reasons,
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::fixture::{
     LockFixture, assert_invariants, assert_real_cycle, deadlock_cycle, holder, is_in_cycle, lock,
     restore_from_snapshot, ticket,
 };
-use ade_domain::lock::{Acquire, End, LockCommand, LockLimits, Mode, graph};
+use ade_domain::lock::{Acquisition, EndReason, LockCommand, LockLimits, LockMode, graph};
 use ade_testkit::{Dice, effort};
 
 const HOLDERS: [&str; 6] = ["ann", "ben", "cem", "dee", "eva", "fay"];
@@ -17,7 +17,7 @@ fn execute_random(locks: &mut LockFixture, dice: &mut Dice, request_id: u64) -> 
     let holder = holder(agent);
     match dice.below(10) {
         0..=5 => {
-            let mode = if dice.below(2) == 0 { Mode::Shared } else { Mode::Exclusive };
+            let mode = if dice.below(2) == 0 { LockMode::Shared } else { LockMode::Exclusive };
             locks.acquire(name, ticket(agent, &request_id.to_string(), mode));
             return Some(agent);
         }
@@ -28,9 +28,14 @@ fn execute_random(locks: &mut LockFixture, dice: &mut Dice, request_id: u64) -> 
             locks.execute(&lock(name), &LockCommand::Downgrade { holder, token });
         }
         8 => {
-            let waiter = locks.table.lock(&lock(name)).and_then(|lock| lock.wait_of(&holder));
+            let waiter = locks.table.lock(&lock(name)).and_then(|lock| lock.waiter_of(&holder));
             if let Some(request) = waiter.map(|waiter| waiter.request) {
-                let cancel = LockCommand::Cancel { holder, request, why: End::Cancelled, begun: false };
+                let cancel = LockCommand::Cancel {
+                    holder,
+                    request,
+                    reason: EndReason::Cancelled,
+                    include_claimed: false,
+                };
                 locks.execute(&lock(name), &cancel);
             }
         }
@@ -53,14 +58,14 @@ fn finds_every_cycle_and_only_real_ones() {
         for request_id in 0..40 {
             let Some(agent) = execute_random(&mut locks, &mut dice, request_id) else { continue };
             let start = holder(agent);
-            let cycle = graph::cycle_through(&locks.table, &start);
+            let cycle = graph::find_cycle_through(&locks.table, &start);
             assert_eq!(
                 cycle.is_some(),
                 is_in_cycle(&locks.table, &start),
                 "round {round}, request {request_id}"
             );
             let Some(cycle) = cycle else { continue };
-            let candidates = graph::suspects(&locks.table, [&start]);
+            let candidates = graph::find_cycle_candidates(&locks.table, [&start]);
             assert!(
                 candidates.iter().any(|holder| cycle.iter().any(|edge| edge.holder == **holder)),
                 "round {round}, request {request_id}: no candidate in {cycle:?}"
@@ -71,7 +76,7 @@ fn finds_every_cycle_and_only_real_ones() {
         }
         let restored = restore_from_snapshot(&locks.table);
         for agent in HOLDERS {
-            let cycle = |table| graph::cycle_through(table, &holder(agent));
+            let cycle = |table| graph::find_cycle_through(table, &holder(agent));
             assert_eq!(cycle(&restored), cycle(&locks.table), "round {round}: {agent}");
         }
         // The same commands with detection: no cycle is left after any of them.
@@ -86,7 +91,7 @@ fn finds_every_cycle_and_only_real_ones() {
                     "round {round}, request {request_id}: {agent}"
                 );
             }
-            resolved += u64::from(before.all_waiting().count() > locks.table.all_waiting().count());
+            resolved += u64::from(before.all_waits().count() > locks.table.all_waits().count());
             assert_invariants(&locks.table);
         }
     }
@@ -97,7 +102,7 @@ fn finds_every_cycle_and_only_real_ones() {
 }
 
 /// Each holder has one lock and waits for the lock of the next one.
-fn assert_cycle_is_resolved(holders: usize, held_mode: Mode, requested_mode: Mode) {
+fn assert_cycle_is_resolved(holders: usize, held_mode: LockMode, requested_mode: LockMode) {
     let mut locks = LockFixture::new(LockLimits::default());
     let name = |n: usize| format!("h{:02}", n % holders);
     for n in 0..holders {
@@ -115,7 +120,7 @@ fn assert_cycle_is_resolved(holders: usize, held_mode: Mode, requested_mode: Mod
     let expected: Vec<String> = (0..holders).map(|n| name(holders - 1 + n)).collect();
     assert_eq!(order, expected, "the cycle in order");
     assert_eq!(locks.holders(&last), [name(holders - 2)], "its lock went to the waiter");
-    assert_eq!(locks.table.waited_for_by(&holder(&last)).count(), 0);
+    assert_eq!(locks.table.locks_awaited_by(&holder(&last)).count(), 0);
     let retried = locks.acquire(&name(holders), ticket(&last, "wait", requested_mode));
     assert_eq!(deadlock_cycle(&retried), Some(&cycle), "a retry gets the same result");
 }
@@ -123,24 +128,24 @@ fn assert_cycle_is_resolved(holders: usize, held_mode: Mode, requested_mode: Mod
 #[test]
 fn resolves_cycles_of_two_three_and_ten_holders() {
     for holders in [2, 3, 10] {
-        assert_cycle_is_resolved(holders, Mode::Exclusive, Mode::Exclusive);
-        assert_cycle_is_resolved(holders, Mode::Exclusive, Mode::Shared);
-        assert_cycle_is_resolved(holders, Mode::Shared, Mode::Exclusive);
+        assert_cycle_is_resolved(holders, LockMode::Exclusive, LockMode::Exclusive);
+        assert_cycle_is_resolved(holders, LockMode::Exclusive, LockMode::Shared);
+        assert_cycle_is_resolved(holders, LockMode::Shared, LockMode::Exclusive);
     }
 }
 
 #[test]
 fn two_upgrades_deadlock_and_the_older_holder_wins() {
     let mut locks = LockFixture::new(LockLimits::default());
-    let old = locks.grant("p", ticket("old", "1", Mode::Shared));
+    let old = locks.grant("p", ticket("old", "1", LockMode::Shared));
     locks.advance(1);
-    locks.grant("p", ticket("young", "1", Mode::Shared));
-    locks.enqueue("p", ticket("old", "2", Mode::Exclusive));
-    let status = locks.acquire("p", ticket("young", "2", Mode::Exclusive));
+    locks.grant("p", ticket("young", "1", LockMode::Shared));
+    locks.enqueue("p", ticket("old", "2", LockMode::Exclusive));
+    let status = locks.acquire("p", ticket("young", "2", LockMode::Exclusive));
     assert_eq!(deadlock_cycle(&status).expect("it is the victim").len(), 2);
     let hold =
         locks.table.lock(&lock("p")).and_then(|lock| lock.hold_of(&holder("old"))).expect("upgraded").clone();
-    assert_eq!(hold.mode, Mode::Exclusive);
+    assert_eq!(hold.mode, LockMode::Exclusive);
     assert!(hold.token > old.token, "an upgrade is a new grant");
     assert_eq!(locks.holders("p"), ["old"]);
 }
@@ -151,18 +156,18 @@ fn victim_keeps_its_age_and_does_not_starve() {
     for round in 0..2 {
         let request_id = |n: u64| format!("{round}-{n}");
         if round == 0 {
-            locks.grant("p", ticket("ann", &request_id(0), Mode::Exclusive));
+            locks.grant("p", ticket("ann", &request_id(0), LockMode::Exclusive));
             locks.advance(1);
-            locks.grant("q", ticket("ben", &request_id(0), Mode::Exclusive));
+            locks.grant("q", ticket("ben", &request_id(0), LockMode::Exclusive));
         } else {
             // Ben retries: its kept age makes it older than every other holder.
-            locks.grant("q", ticket("ben", &request_id(0), Mode::Exclusive));
-            locks.grant("p", ticket("cem", &request_id(0), Mode::Exclusive));
+            locks.grant("q", ticket("ben", &request_id(0), LockMode::Exclusive));
+            locks.grant("p", ticket("cem", &request_id(0), LockMode::Exclusive));
         }
         locks.advance(1);
         let other = if round == 0 { "ann" } else { "cem" };
-        locks.enqueue("q", ticket(other, &request_id(1), Mode::Exclusive));
-        let status = locks.acquire("p", ticket("ben", &request_id(1), Mode::Exclusive));
+        locks.enqueue("q", ticket(other, &request_id(1), LockMode::Exclusive));
+        let status = locks.acquire("p", ticket("ben", &request_id(1), LockMode::Exclusive));
         if round == 0 {
             assert!(deadlock_cycle(&status).is_some(), "ben is the victim");
             locks.release("p", "ann");
@@ -179,10 +184,10 @@ fn victim_keeps_its_age_and_does_not_starve() {
 #[test]
 fn detection_can_be_disabled() {
     let mut locks = LockFixture::new(LockLimits { deadlock_detection: false, ..LockLimits::default() });
-    locks.grant("p", ticket("ann", "1", Mode::Exclusive));
-    locks.grant("q", ticket("ben", "1", Mode::Exclusive));
-    locks.enqueue("q", ticket("ann", "2", Mode::Exclusive));
-    assert_eq!(locks.enqueue("p", ticket("ben", "2", Mode::Exclusive)), 1);
+    locks.grant("p", ticket("ann", "1", LockMode::Exclusive));
+    locks.grant("q", ticket("ben", "1", LockMode::Exclusive));
+    locks.enqueue("q", ticket("ann", "2", LockMode::Exclusive));
+    assert_eq!(locks.enqueue("p", ticket("ben", "2", LockMode::Exclusive)), 1);
     assert!(is_in_cycle(&locks.table, &holder("ann")));
 }
 
@@ -190,13 +195,13 @@ fn detection_can_be_disabled() {
 fn found_cycle_does_not_depend_on_order_of_arrival() {
     let mut locks = LockFixture::new(LockLimits { deadlock_detection: false, ..LockLimits::default() });
     for (name, agent) in [("p", "ann"), ("q", "ann"), ("r", "ben")] {
-        locks.grant(name, ticket(agent, "1", Mode::Exclusive));
+        locks.grant(name, ticket(agent, "1", LockMode::Exclusive));
     }
-    locks.enqueue("q", ticket("ben", "2", Mode::Exclusive));
-    locks.enqueue("p", ticket("ben", "2", Mode::Exclusive));
-    locks.enqueue("r", ticket("ann", "2", Mode::Exclusive));
+    locks.enqueue("q", ticket("ben", "2", LockMode::Exclusive));
+    locks.enqueue("p", ticket("ben", "2", LockMode::Exclusive));
+    locks.enqueue("r", ticket("ann", "2", LockMode::Exclusive));
     for table in [&locks.table, &restore_from_snapshot(&locks.table)] {
-        let cycle = graph::cycle_through(table, &holder("ann")).expect("cycle");
+        let cycle = graph::find_cycle_through(table, &holder("ann")).expect("cycle");
         let waits: Vec<_> = cycle.iter().map(|edge| edge.waits_for.clone()).collect();
         assert_eq!(waits, [lock("r"), lock("p")]);
     }
@@ -205,24 +210,24 @@ fn found_cycle_does_not_depend_on_order_of_arrival() {
 #[test]
 fn resolves_cycle_that_another_resolution_closes() {
     let mut locks = LockFixture::new(LockLimits::default());
-    let long_lease = |agent: &str, request_id: &str| Acquire {
+    let long_lease = |agent: &str, request_id: &str| Acquisition {
         ttl_ms: 300_000,
-        ..ticket(agent, request_id, Mode::Exclusive)
+        ..ticket(agent, request_id, LockMode::Exclusive)
     };
     for (name, agent) in [("a", "old"), ("m", "ann"), ("b", "young")] {
         locks.grant(name, long_lease(agent, "1"));
         locks.advance(1);
     }
-    locks.grant("l", Acquire { mode: Mode::Shared, ..long_lease("young", "2") });
+    locks.grant("l", Acquisition { mode: LockMode::Shared, ..long_lease("young", "2") });
     // Ann's lease expires first. Then she waits behind cem, who waits for her other lock.
-    locks.grant("l", Acquire { ttl_ms: 1_000, ..ticket("ann", "2", Mode::Shared) });
-    locks.enqueue("l", ticket("cem", "1", Mode::Exclusive));
-    locks.enqueue("l", ticket("ann", "3", Mode::Exclusive));
-    locks.enqueue("m", ticket("cem", "2", Mode::Exclusive));
-    locks.enqueue("a", ticket("young", "3", Mode::Exclusive));
+    locks.grant("l", Acquisition { ttl_ms: 1_000, ..ticket("ann", "2", LockMode::Shared) });
+    locks.enqueue("l", ticket("cem", "1", LockMode::Exclusive));
+    locks.enqueue("l", ticket("ann", "3", LockMode::Exclusive));
+    locks.enqueue("m", ticket("cem", "2", LockMode::Exclusive));
+    locks.enqueue("a", ticket("young", "3", LockMode::Exclusive));
     locks.advance(1_000);
     // No command has touched lock l since the expiry. Aborting the youngest holder touches it and closes the second cycle.
-    let reply = locks.execute(&lock("b"), &LockCommand::Acquire(ticket("old", "2", Mode::Exclusive)));
+    let reply = locks.execute(&lock("b"), &LockCommand::Acquire(ticket("old", "2", LockMode::Exclusive)));
     let victims: Vec<String> = reply.deadlocks.iter().map(|deadlock| deadlock.victim.to_string()).collect();
     assert_eq!(victims, ["young", "cem"]);
     assert_eq!(locks.holders("l"), ["ann"]);
@@ -234,12 +239,12 @@ fn resolves_cycle_that_another_resolution_closes() {
 #[test]
 fn detects_cycle_of_sharers_at_the_holder_limit() {
     let mut locks = LockFixture::new(LockLimits { max_holders: 1, ..LockLimits::default() });
-    locks.grant("p", ticket("first", "1", Mode::Shared));
-    locks.grant("q", ticket("ben", "1", Mode::Exclusive));
-    locks.enqueue("p", ticket("ann", "1", Mode::Shared));
-    locks.enqueue("p", ticket("ben", "2", Mode::Shared));
+    locks.grant("p", ticket("first", "1", LockMode::Shared));
+    locks.grant("q", ticket("ben", "1", LockMode::Exclusive));
+    locks.enqueue("p", ticket("ann", "1", LockMode::Shared));
+    locks.enqueue("p", ticket("ben", "2", LockMode::Shared));
     // Ann and ben do not block each other while both wait for the first holder.
-    locks.enqueue("q", ticket("ann", "2", Mode::Exclusive));
+    locks.enqueue("q", ticket("ann", "2", LockMode::Exclusive));
     let token = locks.table.lock(&lock("p")).map(|lock| lock.holds()[0].token).expect("held");
     let release = LockCommand::Release { holder: holder("first"), token };
     locks.advance(1);

@@ -9,14 +9,16 @@ use crate::fixture::{
     LockFixture, assert_invariants, holder, is_in_cycle, lock, restore_from_snapshot, ticket,
 };
 use ade_domain::Moment;
-use ade_domain::lock::{Acquire, End, Entry, LockCommand, LockLimits, Mode, RequestKey, Table};
+use ade_domain::lock::{
+    Acquisition, EndReason, LockCommand, LockLimits, LockMode, LockTable, RequestKey, TableChange,
+};
 use ade_testkit::effort;
 
 const HOLDERS: [&str; 3] = ["ann", "ben", "cem"];
 const LOCKS: [&str; 2] = ["p", "q"];
 
 /// Identifies equivalent states: absolute times and tokens are left out, and ages appear by their order only.
-fn fingerprint(table: &Table) -> String {
+fn fingerprint(table: &LockTable) -> String {
     let holds = || table.locks_after(None).flat_map(|(_, lock)| lock.holds());
     let ages: BTreeSet<_> = holds().map(|hold| hold.acquired_at).collect();
     let mut text = String::new();
@@ -24,16 +26,16 @@ fn fingerprint(table: &Table) -> String {
         let _ = write!(text, "|{name}");
         for hold in lock.holds() {
             let age = ages.iter().position(|age| *age == hold.acquired_at).unwrap_or_default();
-            let is_unclaimed_upgrade = hold.before.is_some();
+            let is_unclaimed_upgrade = hold.upgraded_from.is_some();
             let _ =
                 write!(text, " {}{:?}{age}{}{is_unclaimed_upgrade}", hold.holder, hold.mode, hold.claimed);
         }
         for waiter in lock.waiters() {
-            let _ = write!(text, " <{}{:?}{}", waiter.holder, waiter.mode, waiter.upgrade);
+            let _ = write!(text, " <{}{:?}{}", waiter.holder, waiter.mode, waiter.is_upgrade);
         }
     }
-    for change in table.entries() {
-        if let Entry::Aged { holder, since: oldest_grant, .. } = change {
+    for change in table.snapshot() {
+        if let TableChange::VictimAge { holder, oldest_grant, .. } = change {
             let _ = write!(text, " {holder}@{}", ages.iter().filter(|age| **age <= oldest_grant).count());
         }
     }
@@ -47,29 +49,29 @@ fn commands(locks: &LockFixture, nonce: u128) -> Vec<(&'static str, LockCommand)
         let state = locks.table.lock(&lock(name));
         for agent in HOLDERS {
             let holder = holder(agent);
-            for mode in [Mode::Shared, Mode::Exclusive] {
+            for mode in [LockMode::Shared, LockMode::Exclusive] {
                 for claimed in [true, false] {
-                    let request = RequestKey::once(nonce);
+                    let request = RequestKey::from_nonce(nonce);
                     let acquisition =
-                        Acquire { request, claimed, remember: false, ..ticket(agent, "", mode) };
+                        Acquisition { request, claimed, leave_tombstone: false, ..ticket(agent, "", mode) };
                     commands.push((name, LockCommand::Acquire(acquisition)));
                 }
             }
             let cancel = |request, reason| LockCommand::Cancel {
                 holder: holder.clone(),
                 request,
-                why: reason,
-                begun: false,
+                reason,
+                include_claimed: false,
             };
             if let Some(hold) = state.and_then(|lock| lock.hold_of(&holder)) {
                 let (token, request) = (hold.token, hold.requests[0]);
                 commands.push((name, LockCommand::Release { holder: holder.clone(), token }));
                 commands.push((name, LockCommand::Downgrade { holder: holder.clone(), token }));
                 commands.push((name, LockCommand::Claim { holder: holder.clone(), request, ttl_ms: 1_000 }));
-                commands.push((name, cancel(request, End::Refused)));
+                commands.push((name, cancel(request, EndReason::Refused)));
             }
-            if let Some(waiter) = state.and_then(|lock| lock.wait_of(&holder)) {
-                commands.push((name, cancel(waiter.request, End::TimedOut)));
+            if let Some(waiter) = state.and_then(|lock| lock.waiter_of(&holder)) {
+                commands.push((name, cancel(waiter.request, EndReason::TimedOut)));
             }
         }
         commands.push((name, LockCommand::Break));
@@ -84,7 +86,7 @@ fn invariants_hold_for_all_sequences_of_three_holders_at_two_locks() {
     let min_depth = 4;
     // Nothing expires during the search: leases are long and every command takes a microsecond.
     let limits =
-        LockLimits { ticket_claim_ms: 3_600_000, served_claim_ms: 3_600_000, ..LockLimits::default() };
+        LockLimits { ticket_claim_ms: 3_600_000, long_poll_claim_ms: 3_600_000, ..LockLimits::default() };
     let mut seen = BTreeSet::from([String::new()]);
     let mut level = vec![LockFixture::new(limits.clone())];
     let (mut executed, mut depth) = (0_u128, 0);
@@ -105,7 +107,7 @@ fn invariants_hold_for_all_sequences_of_three_holders_at_two_locks() {
                 }
                 let state = fingerprint(&locks.table);
                 if seen.insert(state.clone()) {
-                    let mut replayed = Table::new(limits.clone());
+                    let mut replayed = LockTable::new(limits.clone());
                     locks.journal.iter().for_each(|change| replayed.apply(change));
                     assert_invariants(&replayed);
                     assert_eq!(fingerprint(&replayed), state, "after replaying the journal");

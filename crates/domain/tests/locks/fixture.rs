@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ade_domain::Moment;
 use ade_domain::lock::{
-    Acquire, Answer, Change, Cycle, End, Entry, Grant, Holder, Lock, LockCommand, LockLimits, LockName, Mode,
-    Outcome, RequestKey, Standing, Table, Token, Wait,
+    AcquireStatus, Acquisition, Cycle, EndReason, FencingToken, Grant, Holder, Lock, LockChange, LockCommand,
+    LockLimits, LockMode, LockName, LockOutcome, LockReply, LockTable, RequestKey, TableChange, WaitOptions,
 };
 
 pub(crate) const START: Moment = Moment::from_micros(1_794_744_000_000_000);
@@ -20,16 +20,16 @@ pub(crate) fn lock(name: &str) -> LockName {
 }
 
 /// A request that waits with a ticket for up to one minute.
-pub(crate) fn ticket(agent: &str, request_id: &str, mode: Mode) -> Acquire {
+pub(crate) fn ticket(agent: &str, request_id: &str, mode: LockMode) -> Acquisition {
     let holder = holder(agent);
-    Acquire {
-        request: RequestKey::of(&holder, request_id),
+    Acquisition {
+        request: RequestKey::derive(&holder, request_id),
         holder,
-        remember: true,
+        leave_tombstone: true,
         mode,
         ttl_ms: 30_000,
         claimed: true,
-        wait: Some(Wait { ms: 60_000, served_by: None }),
+        wait: Some(WaitOptions { timeout_ms: 60_000, served_by: None }),
         purpose: "".into(),
         priority: 0,
     }
@@ -37,19 +37,19 @@ pub(crate) fn ticket(agent: &str, request_id: &str, mode: Mode) -> Acquire {
 
 #[derive(Debug, Clone)]
 pub(crate) struct LockFixture {
-    pub(crate) table: Table,
+    pub(crate) table: LockTable,
     pub(crate) now: Moment,
     /// The changes of all commands, as a journal would have them.
-    pub(crate) journal: Vec<Entry>,
+    pub(crate) journal: Vec<TableChange>,
     /// The changes of the last command.
-    pub(crate) last_changes: Vec<Entry>,
-    last_tokens: BTreeMap<LockName, Token>,
+    pub(crate) last_changes: Vec<TableChange>,
+    last_tokens: BTreeMap<LockName, FencingToken>,
 }
 
 impl LockFixture {
     pub(crate) fn new(limits: LockLimits) -> Self {
         Self {
-            table: Table::new(limits),
+            table: LockTable::new(limits),
             now: START,
             journal: Vec::new(),
             last_changes: Vec::new(),
@@ -62,10 +62,10 @@ impl LockFixture {
     }
 
     /// Executes a command, then checks every invariant.
-    pub(crate) fn execute(&mut self, name: &LockName, command: &LockCommand) -> Answer {
+    pub(crate) fn execute(&mut self, name: &LockName, command: &LockCommand) -> LockReply {
         let before = self.table.clone();
         let mut changes = Vec::new();
-        let reply = self.table.command(name, command, self.now, &mut changes);
+        let reply = self.table.execute(name, command, self.now, &mut changes);
         assert_fifo_order(&before, &self.table, &changes);
         assert_leases_end_for_a_valid_reason(&before, command, &changes);
         self.assert_tokens_grow(&before, &changes);
@@ -77,7 +77,7 @@ impl LockFixture {
 
     /// Processes everything that is due.
     pub(crate) fn sweep(&mut self) {
-        while let Some(name) = self.table.first_due(self.now) {
+        while let Some(name) = self.table.next_due_lock(self.now) {
             self.execute(&name, &LockCommand::Sweep);
         }
         for (name, lock) in self.table.locks_after(None) {
@@ -88,30 +88,30 @@ impl LockFixture {
         }
     }
 
-    pub(crate) fn acquire(&mut self, name: &str, acquisition: Acquire) -> Standing {
+    pub(crate) fn acquire(&mut self, name: &str, acquisition: Acquisition) -> AcquireStatus {
         match self.execute(&lock(name), &LockCommand::Acquire(acquisition)).outcome {
-            Outcome::Standing(status) => status,
+            LockOutcome::Status(status) => status,
             other => panic!("acquire returned {other:?}"),
         }
     }
 
     /// Acquires a lock that can be granted at once.
-    pub(crate) fn grant(&mut self, name: &str, acquisition: Acquire) -> Grant {
+    pub(crate) fn grant(&mut self, name: &str, acquisition: Acquisition) -> Grant {
         match self.acquire(name, acquisition) {
-            Standing::Held(grant) => grant,
+            AcquireStatus::Held(grant) => grant,
             other => panic!("not granted: {other:?}"),
         }
     }
 
     /// Acquires a lock that is not free. Returns the position in the queue.
-    pub(crate) fn enqueue(&mut self, name: &str, acquisition: Acquire) -> usize {
+    pub(crate) fn enqueue(&mut self, name: &str, acquisition: Acquisition) -> usize {
         match self.acquire(name, acquisition) {
-            Standing::Waiting { position, .. } => position,
+            AcquireStatus::Waiting { position, .. } => position,
             other => panic!("not waiting: {other:?}"),
         }
     }
 
-    pub(crate) fn release(&mut self, name: &str, agent: &str) -> Outcome {
+    pub(crate) fn release(&mut self, name: &str, agent: &str) -> LockOutcome {
         let holder = holder(agent);
         let hold = self.table.lock(&lock(name)).and_then(|lock| lock.hold_of(&holder));
         let token = hold.map(|hold| hold.token).unwrap_or_default();
@@ -129,12 +129,13 @@ impl LockFixture {
     }
 
     /// A token is larger than every earlier one, unless an upgrade falls back to the shared hold it replaced.
-    fn assert_tokens_grow(&mut self, before: &Table, changes: &[Entry]) {
+    fn assert_tokens_grow(&mut self, before: &LockTable, changes: &[TableChange]) {
         for change in changes {
-            if let Entry::Lock(name, Change::Granted(hold)) = change {
+            if let TableChange::Lock(name, LockChange::Granted(hold)) = change {
                 let last = self.last_tokens.entry(name.clone()).or_default();
                 let held = before.lock(name).and_then(|lock| lock.hold_of(&hold.holder));
-                let fallback = held.and_then(|held| held.before.as_deref()).map(|previous| previous.token);
+                let fallback =
+                    held.and_then(|held| held.upgraded_from.as_deref()).map(|previous| previous.token);
                 assert!(
                     hold.token > *last || fallback == Some(hold.token),
                     "{name}: token {} after {last}",
@@ -147,14 +148,15 @@ impl LockFixture {
 }
 
 /// A promoted waiter had nobody ahead of it who still waits.
-fn assert_fifo_order(before: &Table, after: &Table, changes: &[Entry]) {
+fn assert_fifo_order(before: &LockTable, after: &LockTable, changes: &[TableChange]) {
     for change in changes {
-        let Entry::Lock(name, Change::Granted(hold)) = change else { continue };
-        let queue_key = |table: &Table, holder: &Holder| Some(table.lock(name)?.wait_of(holder)?.place());
+        let TableChange::Lock(name, LockChange::Granted(hold)) = change else { continue };
+        let queue_key =
+            |table: &LockTable, holder: &Holder| Some(table.lock(name)?.waiter_of(holder)?.queue_key());
         let Some(own_key) = queue_key(before, &hold.holder) else { continue };
         for waiter in after.lock(name).into_iter().flat_map(Lock::waiters) {
             // Compares with the present key: an upgrade that lost its shared hold is back among the regular waiters.
-            let was_overtaken = queue_key(before, &waiter.holder).is_some() && waiter.place() < own_key;
+            let was_overtaken = queue_key(before, &waiter.holder).is_some() && waiter.queue_key() < own_key;
             assert!(!was_overtaken, "{name}: {} overtook {}", hold.holder, waiter.holder);
         }
     }
@@ -162,15 +164,26 @@ fn assert_fifo_order(before: &Table, after: &Table, changes: &[Entry]) {
 
 /// A claimed lease ends by its holder, by expiry, by a break or by a deadlock, and for no other reason, unless the command
 /// says that the lease was not reported to the caller.
-fn assert_leases_end_for_a_valid_reason(before: &Table, command: &LockCommand, changes: &[Entry]) {
-    let include_claimed =
-        matches!(command, LockCommand::Cancel { begun: true, .. } | LockCommand::HangUp { begun: true, .. });
+fn assert_leases_end_for_a_valid_reason(before: &LockTable, command: &LockCommand, changes: &[TableChange]) {
+    let include_claimed = matches!(
+        command,
+        LockCommand::Cancel { include_claimed: true, .. }
+            | LockCommand::Disconnect { include_claimed: true, .. }
+    );
     for change in changes {
-        let Entry::Lock(name, Change::Freed { holder, token, why: reason }) = change else { continue };
+        let TableChange::Lock(name, LockChange::HoldEnded { holder, token, reason }) = change else {
+            continue;
+        };
         let hold =
             before.lock(name).and_then(|lock| lock.hold_of(holder)).filter(|hold| hold.token == *token);
-        let is_valid_reason =
-            matches!(reason, End::Released | End::Expired | End::Broken | End::Cancelled | End::Deadlock(_));
+        let is_valid_reason = matches!(
+            reason,
+            EndReason::Released
+                | EndReason::Expired
+                | EndReason::Broken
+                | EndReason::Cancelled
+                | EndReason::Deadlock(_)
+        );
         let is_unreported = include_claimed && command.holder() == Some(holder);
         assert!(
             is_valid_reason || is_unreported || hold.is_none_or(|hold| !hold.claimed),
@@ -179,41 +192,41 @@ fn assert_leases_end_for_a_valid_reason(before: &Table, command: &LockCommand, c
     }
 }
 
-pub(crate) fn restore_from_snapshot(table: &Table) -> Table {
-    let mut restored = Table::new(table.rules().clone());
-    table.entries().for_each(|change| restored.apply(&change));
+pub(crate) fn restore_from_snapshot(table: &LockTable) -> LockTable {
+    let mut restored = LockTable::new(table.limits().clone());
+    table.snapshot().for_each(|change| restored.apply(&change));
     restored
 }
 
-pub(crate) fn assert_invariants(table: &Table) {
+pub(crate) fn assert_invariants(table: &LockTable) {
     let (mut held, mut waiting) = (BTreeSet::new(), BTreeSet::new());
     for (name, lock) in table.locks_after(None) {
-        let exclusive = lock.holds().iter().any(|hold| hold.mode == Mode::Exclusive);
+        let exclusive = lock.holds().iter().any(|hold| hold.mode == LockMode::Exclusive);
         assert!(!exclusive || lock.holds().len() == 1, "{name}: incompatible holders");
-        assert!(lock.queue_length() <= table.rules().max_queue, "{name}: queue too long");
+        assert!(lock.queue_length() <= table.limits().max_queue, "{name}: queue too long");
         for hold in lock.holds() {
             held.insert((hold.holder.clone(), name.clone()));
         }
         for waiter in lock.waiters() {
             waiting.insert((waiter.holder.clone(), name.clone()));
             let is_holder = lock.hold_of(&waiter.holder).is_some();
-            assert_eq!(waiter.upgrade, is_holder, "{name}: {} is no upgrade", waiter.holder);
+            assert_eq!(waiter.is_upgrade, is_holder, "{name}: {} is no upgrade", waiter.holder);
         }
         if let Some(head) = lock.waiters().next() {
             let mut others = lock.holds().iter().filter(|hold| hold.holder != head.holder);
-            let is_compatible = others.all(|hold| hold.mode.goes_with(head.mode));
-            let has_capacity = lock.holds().len() < table.rules().max_holders;
+            let is_compatible = others.all(|hold| hold.mode.is_compatible_with(head.mode));
+            let has_capacity = lock.holds().len() < table.limits().max_holders;
             assert!(!(is_compatible && has_capacity), "{name}: {} was not promoted", head.holder);
         }
     }
     let pair = |(holder, name): (&Holder, &LockName)| (holder.clone(), name.clone());
-    assert_eq!(table.all_held().map(pair).collect::<BTreeSet<_>>(), held, "index of holds");
-    assert_eq!(table.all_waiting().map(pair).collect::<BTreeSet<_>>(), waiting, "index of waits");
+    assert_eq!(table.all_holds().map(pair).collect::<BTreeSet<_>>(), held, "index of holds");
+    assert_eq!(table.all_waits().map(pair).collect::<BTreeSet<_>>(), waiting, "index of waits");
 }
 
 /// The blockers of every wait, by definition: all incompatible holders and all earlier incompatible waiters.
-pub(crate) fn wait_for_graph(table: &Table) -> BTreeMap<Holder, BTreeMap<LockName, BTreeSet<Holder>>> {
-    let are_shared = |a: Mode, b: Mode| a == Mode::Shared && b == Mode::Shared;
+pub(crate) fn wait_for_graph(table: &LockTable) -> BTreeMap<Holder, BTreeMap<LockName, BTreeSet<Holder>>> {
+    let are_shared = |a: LockMode, b: LockMode| a == LockMode::Shared && b == LockMode::Shared;
     let mut graph: BTreeMap<Holder, BTreeMap<LockName, BTreeSet<Holder>>> = BTreeMap::new();
     for (name, lock) in table.locks_after(None) {
         let waiters: Vec<_> = lock.waiters().collect();
@@ -237,7 +250,7 @@ pub(crate) fn wait_for_graph(table: &Table) -> BTreeMap<Holder, BTreeMap<LockNam
 }
 
 /// Whether a holder transitively waits for itself.
-pub(crate) fn is_in_cycle(table: &Table, start: &Holder) -> bool {
+pub(crate) fn is_in_cycle(table: &LockTable, start: &Holder) -> bool {
     let graph = wait_for_graph(table);
     let blockers_of = |from: &Holder| -> BTreeSet<Holder> {
         graph.get(from).into_iter().flat_map(BTreeMap::values).flatten().cloned().collect()
@@ -254,7 +267,7 @@ pub(crate) fn is_in_cycle(table: &Table, start: &Holder) -> bool {
 }
 
 /// Every edge of a cycle must be a real wait for a real blocker.
-pub(crate) fn assert_real_cycle(table: &Table, cycle: &Cycle) {
+pub(crate) fn assert_real_cycle(table: &LockTable, cycle: &Cycle) {
     let graph = wait_for_graph(table);
     let blockers = |holder: &Holder, lock: &LockName| graph.get(holder).and_then(|waits| waits.get(lock));
     for (index, edge) in cycle.iter().enumerate() {
@@ -269,9 +282,9 @@ pub(crate) fn assert_real_cycle(table: &Table, cycle: &Cycle) {
     }
 }
 
-pub(crate) fn deadlock_cycle(status: &Standing) -> Option<&Cycle> {
+pub(crate) fn deadlock_cycle(status: &AcquireStatus) -> Option<&Cycle> {
     match status {
-        Standing::Over(End::Deadlock(cycle)) => Some(cycle),
+        AcquireStatus::Ended(EndReason::Deadlock(cycle)) => Some(cycle),
         _ => None,
     }
 }

@@ -2,36 +2,41 @@
 
 use crate::fixture::{LockFixture, holder, lock, restore_from_snapshot, ticket};
 use ade_domain::lock::{
-    Acquire, End, Holder, LockCommand, LockLimits, LockRefusal, Mode, Outcome, RequestKey, Standing, Token,
-    Wait,
+    AcquireStatus, Acquisition, EndReason, FencingToken, Holder, LockCommand, LockLimits, LockMode,
+    LockOutcome, LockRefusal, RequestKey, WaitOptions,
 };
 
-use Mode::{Exclusive, Shared};
+use LockMode::{Exclusive, Shared};
 
 fn fixture() -> LockFixture {
     LockFixture::new(LockLimits::default())
 }
 
 /// A request that a server holds open for up to one minute.
-fn open_request(agent: &str, request_id: &str, mode: Mode, server: &str) -> Acquire {
-    let wait = Some(Wait { ms: 60_000, served_by: Some(server.into()) });
-    Acquire { wait, ..ticket(agent, request_id, mode) }
+fn open_request(agent: &str, request_id: &str, mode: LockMode, server: &str) -> Acquisition {
+    let wait = Some(WaitOptions { timeout_ms: 60_000, served_by: Some(server.into()) });
+    Acquisition { wait, ..ticket(agent, request_id, mode) }
 }
 
-fn no_wait(agent: &str, request_id: &str, mode: Mode) -> Acquire {
-    Acquire { wait: None, ..ticket(agent, request_id, mode) }
+fn no_wait(agent: &str, request_id: &str, mode: LockMode) -> Acquisition {
+    Acquisition { wait: None, ..ticket(agent, request_id, mode) }
 }
 
-fn end_reason(status: Standing) -> End {
+fn end_reason(status: AcquireStatus) -> EndReason {
     match status {
-        Standing::Over(reason) => reason,
+        AcquireStatus::Ended(reason) => reason,
         other => panic!("not ended: {other:?}"),
     }
 }
 
-fn cancel(agent: &str, request_id: &str, reason: End) -> LockCommand {
+fn cancel(agent: &str, request_id: &str, reason: EndReason) -> LockCommand {
     let holder = holder(agent);
-    LockCommand::Cancel { request: RequestKey::of(&holder, request_id), holder, why: reason, begun: false }
+    LockCommand::Cancel {
+        request: RequestKey::derive(&holder, request_id),
+        holder,
+        reason,
+        include_claimed: false,
+    }
 }
 
 #[test]
@@ -56,21 +61,21 @@ fn reacquiring_returns_same_grant_and_one_release_frees_it() {
         assert_eq!((joined.token, joined.mode), (first.token, Exclusive));
         assert_eq!(joined.expires_at, locks.now.plus_ms(30_000), "extended to the requested lease");
     }
-    assert_eq!(locks.release("p", "ann"), Outcome::Done);
+    assert_eq!(locks.release("p", "ann"), LockOutcome::Done);
     assert!(locks.holders("p").is_empty());
     for request_id in ["1", "2", "3"] {
         let reason = end_reason(locks.acquire("p", ticket("ann", request_id, Exclusive)));
-        assert_eq!(reason, End::Released, "request {request_id} is not revived");
+        assert_eq!(reason, EndReason::Released, "request {request_id} is not revived");
     }
 }
 
 #[test]
 fn refusal_without_wait_lists_holders() {
     let mut locks = fixture();
-    locks.grant("p", Acquire { purpose: "migration".into(), ..ticket("ann", "1", Exclusive) });
+    locks.grant("p", Acquisition { purpose: "migration".into(), ..ticket("ann", "1", Exclusive) });
     locks.enqueue("p", ticket("cem", "1", Shared));
     match locks.acquire("p", no_wait("ben", "1", Shared)) {
-        Standing::Refused(LockRefusal::Held { holders, queue_length: 1 }) => {
+        AcquireStatus::Refused(LockRefusal::Held { holders, queue_length: 1 }) => {
             assert_eq!(holders.len(), 1);
             assert_eq!((holders[0].holder.agent_id(), &*holders[0].purpose), ("ann", "migration"));
         }
@@ -112,11 +117,15 @@ fn grants_many_shared_waiters_in_bounded_batches() {
     let token = locks.table.lock(&lock("p")).expect("held").last_token();
     let release = LockCommand::Release { holder: holder("writer"), token };
     let mut batches = 0;
-    locks.table.command(&lock("p"), &release, locks.now, &mut Vec::new());
-    while let Some(name) = locks.table.first_due(locks.now) {
+    locks.table.execute(&lock("p"), &release, locks.now, &mut Vec::new());
+    while let Some(name) = locks.table.next_due_lock(locks.now) {
         let mut changes = Vec::new();
-        locks.table.command(&name, &LockCommand::Tick, locks.now, &mut changes);
-        assert!(changes.len() <= 3 * LockLimits::default().batch, "{} changes in one batch", changes.len());
+        locks.table.execute(&name, &LockCommand::Tick, locks.now, &mut changes);
+        assert!(
+            changes.len() <= 3 * LockLimits::default().batch_size,
+            "{} changes in one batch",
+            changes.len()
+        );
         batches += 1;
     }
     assert_eq!(locks.holders("p").len(), 300);
@@ -141,10 +150,10 @@ fn upgrade_goes_first_and_gets_new_token() {
     locks.enqueue("p", ticket("ben", "1", Exclusive));
     let exclusive = locks.grant("p", ticket("ann", "2", Exclusive));
     assert!(exclusive.token > shared.token);
-    let command = LockCommand::Extend { holder: holder("ann"), token: shared.token, ms: 1 };
+    let command = LockCommand::Extend { holder: holder("ann"), token: shared.token, ttl_ms: 1 };
     assert_eq!(
         locks.execute(&lock("p"), &command).outcome,
-        Outcome::Lost,
+        LockOutcome::NotFound,
         "the shared token is no longer valid"
     );
 }
@@ -153,12 +162,12 @@ fn upgrade_goes_first_and_gets_new_token() {
 fn cancelled_unclaimed_upgrade_falls_back_to_shared_hold() {
     let mut locks = fixture();
     let shared = locks.grant("p", ticket("ann", "1", Shared));
-    let exclusive = locks.grant("p", Acquire { claimed: false, ..ticket("ann", "2", Exclusive) });
+    let exclusive = locks.grant("p", Acquisition { claimed: false, ..ticket("ann", "2", Exclusive) });
     assert!(!exclusive.claimed);
-    locks.execute(&lock("p"), &cancel("ann", "2", End::Refused));
-    let command = LockCommand::Extend { holder: holder("ann"), token: shared.token, ms: 1 };
+    locks.execute(&lock("p"), &cancel("ann", "2", EndReason::Refused));
+    let command = LockCommand::Extend { holder: holder("ann"), token: shared.token, ttl_ms: 1 };
     assert!(
-        matches!(locks.execute(&lock("p"), &command).outcome, Outcome::Kept(grant) if grant.mode == Shared)
+        matches!(locks.execute(&lock("p"), &command).outcome, LockOutcome::Updated(grant) if grant.mode == Shared)
     );
 }
 
@@ -166,7 +175,7 @@ fn cancelled_unclaimed_upgrade_falls_back_to_shared_hold() {
 fn wait_survives_expiry_of_downgraded_upgrade() {
     let mut locks = fixture();
     locks.grant("p", ticket("ann", "1", Shared));
-    let exclusive = locks.grant("p", Acquire { claimed: false, ..ticket("ann", "2", Exclusive) });
+    let exclusive = locks.grant("p", Acquisition { claimed: false, ..ticket("ann", "2", Exclusive) });
     locks.execute(&lock("p"), &LockCommand::Downgrade { holder: holder("ann"), token: exclusive.token });
     locks.grant("p", ticket("ben", "1", Shared));
     locks.enqueue("p", ticket("ann", "3", Exclusive));
@@ -198,7 +207,7 @@ fn downgrade_grants_leading_shared_waiters() {
     let command = LockCommand::Downgrade { holder: holder("ann"), token: grant.token };
     let outcome = locks.execute(&lock("p"), &command).outcome;
     assert!(
-        matches!(outcome, Outcome::Kept(updated) if updated.token == grant.token && updated.mode == Shared)
+        matches!(outcome, LockOutcome::Updated(updated) if updated.token == grant.token && updated.mode == Shared)
     );
     assert_eq!(locks.holders("p"), ["ann", "s1", "s2"]);
     assert_eq!(locks.queue("p"), ["w"]);
@@ -209,11 +218,11 @@ fn heartbeat_extends_lease_and_never_shortens_it() {
     let mut locks = fixture();
     let grant = locks.grant("p", ticket("ann", "1", Exclusive));
     locks.enqueue("p", ticket("ben", "1", Exclusive));
-    let extend = |ttl_ms| LockCommand::Extend { holder: holder("ann"), token: grant.token, ms: ttl_ms };
+    let extend = |ttl_ms| LockCommand::Extend { holder: holder("ann"), token: grant.token, ttl_ms };
     locks.advance(20_000);
     for (ttl_ms, remaining_ms) in [(30_000, 30_000), (1, 30_000), (60_000, 60_000)] {
         match locks.execute(&lock("p"), &extend(ttl_ms)).outcome {
-            Outcome::Kept(updated) => assert_eq!(updated.expires_at, locks.now.plus_ms(remaining_ms)),
+            LockOutcome::Updated(updated) => assert_eq!(updated.expires_at, locks.now.plus_ms(remaining_ms)),
             other => panic!("{other:?}"),
         }
     }
@@ -225,27 +234,31 @@ fn heartbeat_extends_lease_and_never_shortens_it() {
     locks.advance(1);
     locks.sweep();
     assert!(locks.holders("p").is_empty(), "the waits of ben and cem timed out");
-    assert_eq!(locks.execute(&lock("p"), &extend(1)).outcome, Outcome::Lost);
-    assert_eq!(end_reason(locks.acquire("p", ticket("ann", "1", Exclusive))), End::Expired);
+    assert_eq!(locks.execute(&lock("p"), &extend(1)).outcome, LockOutcome::NotFound);
+    assert_eq!(end_reason(locks.acquire("p", ticket("ann", "1", Exclusive))), EndReason::Expired);
 }
 
 #[test]
 fn expiry_promotes_next_waiter_and_claim_is_idempotent() {
     let mut locks = fixture();
     locks.grant("p", ticket("ann", "1", Exclusive));
-    locks.enqueue("p", Acquire { ttl_ms: 5_000, ..open_request("ben", "1", Exclusive, "server") });
+    locks.enqueue("p", Acquisition { ttl_ms: 5_000, ..open_request("ben", "1", Exclusive, "server") });
     for _ in 0..30 {
         locks.advance(1_000);
-        locks.execute(&lock("p"), &LockCommand::Mark { server: "server".into() });
+        locks.execute(&lock("p"), &LockCommand::ServerHeartbeat { server: "server".into() });
     }
     assert_eq!(locks.holders("p"), ["ben"]);
     // For an open request, the server claims within a short window.
-    let request = RequestKey::of(&holder("ben"), "1");
+    let request = RequestKey::derive(&holder("ben"), "1");
     let claim = LockCommand::Claim { holder: holder("ben"), request, ttl_ms: 5_000 };
-    let Outcome::Kept(grant) = locks.execute(&lock("p"), &claim).outcome else { panic!("not claimed") };
+    let LockOutcome::Updated(grant) = locks.execute(&lock("p"), &claim).outcome else {
+        panic!("not claimed")
+    };
     assert_eq!(grant.expires_at, locks.now.plus_ms(5_000));
     locks.advance(1_000);
-    let Outcome::Kept(repeated) = locks.execute(&lock("p"), &claim).outcome else { panic!("not claimed") };
+    let LockOutcome::Updated(repeated) = locks.execute(&lock("p"), &claim).outcome else {
+        panic!("not claimed")
+    };
     assert_eq!(repeated, grant, "a repeated claim does not restart the lease");
 }
 
@@ -262,7 +275,7 @@ fn unclaimed_grant_passes_to_next_waiter() {
     locks.advance(1);
     locks.sweep();
     assert_eq!(locks.holders("p"), ["next"]);
-    assert_eq!(end_reason(locks.acquire("p", ticket("first", "1", Exclusive))), End::Unclaimed);
+    assert_eq!(end_reason(locks.acquire("p", ticket("first", "1", Exclusive))), EndReason::Unclaimed);
 }
 
 #[test]
@@ -273,7 +286,7 @@ fn skips_waiters_of_lost_server() {
     locks.enqueue("p", open_request("live", "1", Exclusive, "alive"));
     for _ in 0..3 {
         locks.advance(1_000);
-        locks.execute(&lock("p"), &LockCommand::Mark { server: "alive".into() });
+        locks.execute(&lock("p"), &LockCommand::ServerHeartbeat { server: "alive".into() });
     }
     locks.release("p", "ann");
     assert_eq!(locks.holders("p"), ["live"]);
@@ -301,13 +314,13 @@ fn newer_request_of_same_holder_supersedes_older_wait() {
     locks.enqueue("p", ticket("ben", "1", Exclusive));
     locks.enqueue("p", ticket("cem", "1", Exclusive));
     assert_eq!(locks.enqueue("p", ticket("ben", "2", Exclusive)), 1, "the same mode keeps the position");
-    assert_eq!(end_reason(locks.acquire("p", ticket("ben", "1", Exclusive))), End::Superseded);
+    assert_eq!(end_reason(locks.acquire("p", ticket("ben", "1", Exclusive))), EndReason::Superseded);
     assert_eq!(
         locks.enqueue("p", ticket("ben", "3", Shared)),
         2,
         "another mode goes to the end of the queue"
     );
-    assert!(matches!(locks.acquire("p", no_wait("ben", "4", Shared)), Standing::Refused(_)));
+    assert!(matches!(locks.acquire("p", no_wait("ben", "4", Shared)), AcquireStatus::Refused(_)));
     assert_eq!(locks.queue("p"), ["cem", "ben"], "a request without wait supersedes nothing");
 }
 
@@ -320,14 +333,14 @@ fn full_queue_refuses_and_opens_circuit_breaker() {
     }
     for n in 0..100 {
         let status = locks.acquire("p", ticket(&format!("x{n}"), "1", Exclusive));
-        assert_eq!(status, Standing::Refused(LockRefusal::QueueFull { queue_length: 3 }), "{n}");
+        assert_eq!(status, AcquireStatus::Refused(LockRefusal::QueueFull { queue_length: 3 }), "{n}");
     }
     let retry_at = locks.now.plus_ms(5_000);
     locks.release("p", "ann");
     let status = locks.acquire("p", ticket("y", "1", Exclusive));
     assert_eq!(
         status,
-        Standing::Refused(LockRefusal::Contention { retry_at }),
+        AcquireStatus::Refused(LockRefusal::CircuitOpen { retry_at }),
         "although the queue has space again"
     );
     assert_eq!(locks.enqueue("p", ticket("w2", "1", Exclusive)), 2, "existing waiters are not refused");
@@ -342,18 +355,21 @@ fn full_queue_refuses_and_opens_circuit_breaker() {
     }
     assert!(!matches!(
         locks.acquire("p", no_wait("q", "1", Shared)),
-        Standing::Refused(LockRefusal::Contention { .. })
+        AcquireStatus::Refused(LockRefusal::CircuitOpen { .. })
     ));
 }
 
 #[test]
 fn waits_time_out_at_any_queue_position() {
     let mut locks = fixture();
-    locks.grant("p", Acquire { ttl_ms: 300_000, ..ticket("ann", "1", Exclusive) });
+    locks.grant("p", Acquisition { ttl_ms: 300_000, ..ticket("ann", "1", Exclusive) });
     locks.enqueue("p", ticket("long", "1", Exclusive));
     locks.enqueue(
         "p",
-        Acquire { wait: Some(Wait { ms: 5, served_by: None }), ..ticket("short", "1", Exclusive) },
+        Acquisition {
+            wait: Some(WaitOptions { timeout_ms: 5, served_by: None }),
+            ..ticket("short", "1", Exclusive)
+        },
     );
     locks.enqueue("p", ticket("last", "1", Exclusive));
     locks.advance(5);
@@ -365,19 +381,19 @@ fn waits_time_out_at_any_queue_position() {
 #[test]
 fn cancelled_and_released_requests_are_not_revived() {
     let mut locks = fixture();
-    locks.execute(&lock("p"), &cancel("ben", "1", End::Cancelled));
+    locks.execute(&lock("p"), &cancel("ben", "1", EndReason::Cancelled));
     assert_eq!(
         end_reason(locks.acquire("p", ticket("ben", "1", Exclusive))),
-        End::Cancelled,
+        EndReason::Cancelled,
         "the cancel arrived before the acquire"
     );
     locks.grant("p", ticket("ann", "1", Exclusive));
     locks.enqueue("p", ticket("ben", "2", Exclusive));
-    locks.execute(&lock("p"), &cancel("ben", "2", End::Cancelled));
+    locks.execute(&lock("p"), &cancel("ben", "2", EndReason::Cancelled));
     assert!(locks.queue("p").is_empty());
-    assert_eq!(end_reason(locks.acquire("p", ticket("ben", "2", Exclusive))), End::Cancelled);
+    assert_eq!(end_reason(locks.acquire("p", ticket("ben", "2", Exclusive))), EndReason::Cancelled);
     locks.release("p", "ann");
-    assert_eq!(end_reason(locks.acquire("p", ticket("ann", "1", Exclusive))), End::Released);
+    assert_eq!(end_reason(locks.acquire("p", ticket("ann", "1", Exclusive))), EndReason::Released);
     locks.advance(600_000);
     locks.grant("p", ticket("ann", "1", Exclusive));
 }
@@ -386,24 +402,32 @@ fn cancelled_and_released_requests_are_not_revived() {
 fn wrong_tokens_change_nothing() {
     let mut locks = fixture();
     let grant = locks.grant("p", ticket("ann", "1", Exclusive));
-    for token in [Token::default(), Token::shown(grant.token.number() + 1), Token::shown(u64::MAX)] {
+    for token in [
+        FencingToken::default(),
+        FencingToken::from_number(grant.token.number() + 1),
+        FencingToken::from_number(u64::MAX),
+    ] {
         for agent in ["ann", "ben"] {
             for command in [
-                LockCommand::Extend { holder: holder(agent), token, ms: 1 },
+                LockCommand::Extend { holder: holder(agent), token, ttl_ms: 1 },
                 LockCommand::Release { holder: holder(agent), token },
                 LockCommand::Downgrade { holder: holder(agent), token },
                 LockCommand::Verify { token },
             ] {
-                assert_eq!(locks.execute(&lock("p"), &command).outcome, Outcome::Lost, "{command:?}");
+                assert_eq!(locks.execute(&lock("p"), &command).outcome, LockOutcome::NotFound, "{command:?}");
                 assert_eq!(locks.last_changes, [], "{command:?}");
             }
         }
     }
     let release = LockCommand::Release { holder: holder("ben"), token: grant.token };
-    assert_eq!(locks.execute(&lock("p"), &release).outcome, Outcome::Lost, "the token of another holder");
+    assert_eq!(
+        locks.execute(&lock("p"), &release).outcome,
+        LockOutcome::NotFound,
+        "the token of another holder"
+    );
     let verify = LockCommand::Verify { token: grant.token };
     assert!(
-        matches!(locks.execute(&lock("p"), &verify).outcome, Outcome::Valid(hold) if hold.holder == holder("ann"))
+        matches!(locks.execute(&lock("p"), &verify).outcome, LockOutcome::Valid(hold) if hold.holder == holder("ann"))
     );
 }
 
@@ -413,17 +437,17 @@ fn break_removes_all_holders_and_promotes_queue() {
     locks.grant("p", ticket("s1", "1", Shared));
     locks.grant("p", ticket("s2", "1", Shared));
     locks.enqueue("p", ticket("w", "1", Exclusive));
-    let Outcome::Broken(holds) = locks.execute(&lock("p"), &LockCommand::Break).outcome else {
+    let LockOutcome::Broken(holds) = locks.execute(&lock("p"), &LockCommand::Break).outcome else {
         panic!("not broken")
     };
     assert_eq!(holds.len(), 2);
     assert_eq!(locks.holders("p"), ["w"]);
-    assert_eq!(end_reason(locks.acquire("p", ticket("s1", "1", Shared))), End::Broken);
+    assert_eq!(end_reason(locks.acquire("p", ticket("s1", "1", Shared))), EndReason::Broken);
 }
 
 #[test]
 fn late_failure_does_not_end_claimed_lease() {
-    for reason in [End::Refused, End::TimedOut, End::HungUp] {
+    for reason in [EndReason::Refused, EndReason::TimedOut, EndReason::Disconnected] {
         let mut locks = fixture();
         locks.grant("p", ticket("ann", "1", Exclusive));
         locks.execute(&lock("p"), &cancel("ann", "1", reason.clone()));
@@ -431,7 +455,7 @@ fn late_failure_does_not_end_claimed_lease() {
     }
     let mut locks = fixture();
     locks.grant("p", ticket("ann", "1", Exclusive));
-    locks.execute(&lock("p"), &cancel("ann", "1", End::Cancelled));
+    locks.execute(&lock("p"), &cancel("ann", "1", EndReason::Cancelled));
     assert!(locks.holders("p").is_empty(), "its holder can end it");
 }
 
@@ -439,9 +463,9 @@ fn late_failure_does_not_end_claimed_lease() {
 fn cancelling_one_request_keeps_grant_for_others() {
     for claimed in [true, false] {
         let mut locks = fixture();
-        locks.grant("p", Acquire { claimed: false, ..ticket("eva", "a", Exclusive) });
-        locks.grant("p", Acquire { claimed, ..ticket("eva", "b", Exclusive) });
-        locks.execute(&lock("p"), &cancel("eva", "a", End::TimedOut));
+        locks.grant("p", Acquisition { claimed: false, ..ticket("eva", "a", Exclusive) });
+        locks.grant("p", Acquisition { claimed, ..ticket("eva", "b", Exclusive) });
+        locks.execute(&lock("p"), &cancel("eva", "a", EndReason::TimedOut));
         assert_eq!(locks.holders("p"), ["eva"], "claimed: {claimed}");
         locks.grant("p", ticket("eva", "b", Exclusive));
     }
@@ -461,31 +485,31 @@ fn requests_per_grant_are_bounded_and_not_revived() {
 
 #[test]
 fn failed_upgrade_keeps_shared_hold_and_token() {
-    for reason in [End::Refused, End::TimedOut, End::HungUp, End::Cancelled] {
+    for reason in [EndReason::Refused, EndReason::TimedOut, EndReason::Disconnected, EndReason::Cancelled] {
         let mut locks = fixture();
         let shared = locks.grant("p", ticket("dan", "1", Shared));
-        locks.grant("p", Acquire { claimed: false, ..ticket("dan", "2", Exclusive) });
-        let extend = LockCommand::Extend { holder: holder("dan"), token: shared.token, ms: 60_000 };
+        locks.grant("p", Acquisition { claimed: false, ..ticket("dan", "2", Exclusive) });
+        let extend = LockCommand::Extend { holder: holder("dan"), token: shared.token, ttl_ms: 60_000 };
         let outcome = locks.execute(&lock("p"), &extend).outcome;
         assert!(
-            matches!(outcome, Outcome::Kept(grant) if grant.token == shared.token),
+            matches!(outcome, LockOutcome::Updated(grant) if grant.token == shared.token),
             "heartbeats with the shared token still work"
         );
         let verify = LockCommand::Verify { token: shared.token };
-        assert!(matches!(locks.execute(&lock("p"), &verify).outcome, Outcome::Valid(_)));
+        assert!(matches!(locks.execute(&lock("p"), &verify).outcome, LockOutcome::Valid(_)));
         locks.execute(&lock("p"), &cancel("dan", "2", reason.clone()));
         locks.advance(59_000);
         locks.sweep();
         assert_eq!(locks.holders("p"), ["dan"], "{reason:?}");
         let outcome = locks.execute(&lock("p"), &extend).outcome;
-        assert!(matches!(outcome, Outcome::Kept(grant) if grant.mode == Shared), "{reason:?}");
+        assert!(matches!(outcome, LockOutcome::Updated(grant) if grant.mode == Shared), "{reason:?}");
     }
 }
 
 #[test]
 fn sweep_removes_abandoned_waiter_that_blocks_others() {
     let mut locks = fixture();
-    locks.grant("p", Acquire { ttl_ms: 300_000, ..ticket("s1", "1", Shared) });
+    locks.grant("p", Acquisition { ttl_ms: 300_000, ..ticket("s1", "1", Shared) });
     locks.enqueue("p", open_request("ghost", "1", Exclusive, "lost"));
     locks.enqueue("p", ticket("s2", "1", Shared));
     locks.advance(3_000);
@@ -497,11 +521,14 @@ fn sweep_removes_abandoned_waiter_that_blocks_others() {
 #[test]
 fn failed_request_keeps_lease_that_another_request_shares() {
     let mut locks = fixture();
-    locks.grant("p", Acquire { claimed: false, ..ticket("eva", "m", Exclusive) });
+    locks.grant("p", Acquisition { claimed: false, ..ticket("eva", "m", Exclusive) });
     locks.grant("p", ticket("eva", "s", Exclusive));
     let holder = holder("eva");
-    let request = RequestKey::of(&holder, "m");
-    locks.execute(&lock("p"), &LockCommand::Cancel { holder, request, why: End::Refused, begun: true });
+    let request = RequestKey::derive(&holder, "m");
+    locks.execute(
+        &lock("p"),
+        &LockCommand::Cancel { holder, request, reason: EndReason::Refused, include_claimed: true },
+    );
     assert_eq!(locks.holders("p"), ["eva"], "the lease was reported to request s");
 }
 
@@ -511,12 +538,12 @@ fn refused_requests_detach_from_grant() {
     locks.grant("p", ticket("ann", "r0", Exclusive));
     for n in 0..40 {
         let request_id = format!("refused-{n}");
-        locks.grant("p", Acquire { claimed: false, ..ticket("ann", &request_id, Exclusive) });
-        locks.execute(&lock("p"), &cancel("ann", &request_id, End::Refused));
+        locks.grant("p", Acquisition { claimed: false, ..ticket("ann", &request_id, Exclusive) });
+        locks.execute(&lock("p"), &cancel("ann", &request_id, EndReason::Refused));
     }
     locks.grant("p", ticket("ann", "r0", Exclusive));
     locks.release("p", "ann");
-    assert_eq!(end_reason(locks.acquire("p", ticket("ann", "r0", Exclusive))), End::Released);
+    assert_eq!(end_reason(locks.acquire("p", ticket("ann", "r0", Exclusive))), EndReason::Released);
     locks.grant("p", ticket("ann", "refused-1", Exclusive));
 }
 
@@ -524,15 +551,18 @@ fn refused_requests_detach_from_grant() {
 fn requests_of_hold_below_upgrade_are_known_and_not_revived() {
     let mut locks = fixture();
     let shared = locks.grant("p", ticket("dan", "r0", Shared));
-    locks.grant("p", Acquire { claimed: false, ..ticket("dan", "up", Exclusive) });
+    locks.grant("p", Acquisition { claimed: false, ..ticket("dan", "up", Exclusive) });
     assert_eq!(locks.grant("p", ticket("dan", "r0", Shared)).token, shared.token);
-    let query = LockCommand::Inquire { holder: holder("dan"), request: RequestKey::of(&holder("dan"), "r0") };
+    let query =
+        LockCommand::Query { holder: holder("dan"), request: RequestKey::derive(&holder("dan"), "r0") };
     let outcome = locks.execute(&lock("p"), &query).outcome;
-    assert!(matches!(outcome, Outcome::Standing(Standing::Held(grant)) if grant.token == shared.token));
+    assert!(
+        matches!(outcome, LockOutcome::Status(AcquireStatus::Held(grant)) if grant.token == shared.token)
+    );
     let release = LockCommand::Release { holder: holder("dan"), token: shared.token };
-    assert_eq!(locks.execute(&lock("p"), &release).outcome, Outcome::Done);
+    assert_eq!(locks.execute(&lock("p"), &release).outcome, LockOutcome::Done);
     for request_id in ["r0", "up"] {
-        assert_eq!(end_reason(locks.acquire("p", ticket("dan", request_id, Shared))), End::Released);
+        assert_eq!(end_reason(locks.acquire("p", ticket("dan", request_id, Shared))), EndReason::Released);
     }
 }
 
@@ -551,7 +581,7 @@ fn two_holders_of_one_agent_exclude_each_other() {
     let mut locks = fixture();
     let acquire_as = |holder_id: &str| {
         let holder = Holder::new("agent", Some(holder_id)).expect("valid");
-        Acquire { request: RequestKey::of(&holder, "1"), holder, ..ticket("agent", "1", Exclusive) }
+        Acquisition { request: RequestKey::derive(&holder, "1"), holder, ..ticket("agent", "1", Exclusive) }
     };
     locks.grant("p", acquire_as("one"));
     assert_eq!(locks.enqueue("p", acquire_as("two")), 1);
@@ -587,11 +617,11 @@ fn disconnect_ends_only_unreported_lease() {
     for (include_claimed, holders) in [(false, vec!["ann"]), (true, vec![])] {
         let mut locks = fixture();
         locks.grant("p", open_request("ann", "1", Exclusive, "here"));
-        let request = RequestKey::of(&holder("ann"), "1");
+        let request = RequestKey::derive(&holder("ann"), "1");
         let server = "here".into();
         locks.execute(
             &lock("p"),
-            &LockCommand::HangUp { holder: holder("ann"), request, server, begun: include_claimed },
+            &LockCommand::Disconnect { holder: holder("ann"), request, server, include_claimed },
         );
         assert_eq!(locks.holders("p"), holders, "include_claimed: {include_claimed}");
     }
@@ -600,17 +630,22 @@ fn disconnect_ends_only_unreported_lease() {
 #[test]
 fn due_order_does_not_depend_on_history() {
     let mut locks = LockFixture::new(LockLimits::default());
-    let grant = locks.grant("p", Acquire { ttl_ms: 10_000, ..ticket("ann", "1", Exclusive) });
-    locks.grant("q", Acquire { ttl_ms: 20_000, ..ticket("ben", "1", Exclusive) });
-    let extend = LockCommand::Extend { holder: holder("ann"), token: grant.token, ms: 30_000 };
+    let grant = locks.grant("p", Acquisition { ttl_ms: 10_000, ..ticket("ann", "1", Exclusive) });
+    locks.grant("q", Acquisition { ttl_ms: 20_000, ..ticket("ben", "1", Exclusive) });
+    let extend = LockCommand::Extend { holder: holder("ann"), token: grant.token, ttl_ms: 30_000 };
     locks.execute(&lock("p"), &extend);
     let restored = restore_from_snapshot(&locks.table);
     for mut table in [locks.table, restored] {
-        assert_eq!(table.first_due(locks.now.plus_ms(15_000)), None);
+        assert_eq!(table.next_due_lock(locks.now.plus_ms(15_000)), None);
         for name in ["q", "p"] {
-            let due = table.first_due(locks.now.plus_ms(40_000));
+            let due = table.next_due_lock(locks.now.plus_ms(40_000));
             assert_eq!(due, Some(lock(name)));
-            table.step(&lock(name), &LockCommand::Sweep, locks.now.plus_ms(40_000), &mut Vec::new());
+            table.execute_without_detection(
+                &lock(name),
+                &LockCommand::Sweep,
+                locks.now.plus_ms(40_000),
+                &mut Vec::new(),
+            );
         }
     }
 }

@@ -2,8 +2,8 @@
 //! and none waits forever.
 
 use crate::fixture::{LockFixture, holder};
-use ade_domain::lock::saga::{Failure, Next, Saga};
-use ade_domain::lock::{Draft, LockLimits, LockRequest, Mode};
+use ade_domain::lock::saga::{AcquireFailure, AcquireSaga, SagaAction};
+use ade_domain::lock::{LockLimits, LockMode, LockRequest, LockRequestDraft};
 use ade_testkit::{Dice, effort};
 
 const LOCKS: [&str; 5] = ["p", "q", "r", "s", "t"];
@@ -11,42 +11,50 @@ const LOCKS: [&str; 5] = ["p", "q", "r", "s", "t"];
 fn random_request(dice: &mut Dice, agent: &str, request_id: &str) -> LockRequest {
     let names: Vec<String> =
         LOCKS.iter().filter(|_| dice.below(2) == 0).map(|name| format!("resource:test:{name}")).collect();
-    let mut locks: Vec<(&str, Option<Mode>)> = names
+    let mut locks: Vec<(&str, Option<LockMode>)> = names
         .iter()
-        .map(|name| (name.as_str(), Some(if dice.below(3) == 0 { Mode::Shared } else { Mode::Exclusive })))
+        .map(|name| {
+            (name.as_str(), Some(if dice.below(3) == 0 { LockMode::Shared } else { LockMode::Exclusive }))
+        })
         .collect();
     if locks.is_empty() {
         locks.push(("task:1", None));
     }
     let (queue, wait_seconds) = (dice.below(2) == 0, Some(dice.below(20) as f64));
-    let draft = Draft { locks, queue, wait_seconds, request_id: Some(request_id), ..Draft::default() };
+    let draft = LockRequestDraft {
+        locks,
+        queue,
+        wait_seconds,
+        request_id: Some(request_id),
+        ..LockRequestDraft::default()
+    };
     LockRequest::new(holder(agent), &draft, &LockLimits::default(), 0).expect("valid")
 }
 
 /// Runs a saga until it waits or ends. Returns `None` if it crashes.
 fn run(
     locks: &mut LockFixture,
-    saga: &mut Saga,
+    saga: &mut AcquireSaga,
     dice: &mut Dice,
     deadline_ms: u64,
     elapsed_ms: u64,
-) -> Option<Next> {
+) -> Option<SagaAction> {
     saga.poll();
     loop {
         if dice.below(40) == 0 {
             return None;
         }
-        match saga.next(deadline_ms.saturating_sub(elapsed_ms)) {
-            Next::Step(lock, command) => saga.answer(locks.execute(&lock, &command).outcome),
-            Next::Ready => saga.begin_leases(),
-            Next::Wait { .. } if elapsed_ms >= deadline_ms => saga.time_out(),
+        match saga.next_action(deadline_ms.saturating_sub(elapsed_ms)) {
+            SagaAction::Execute(lock, command) => saga.handle_outcome(locks.execute(&lock, &command).outcome),
+            SagaAction::Ready => saga.claim_all(),
+            SagaAction::Wait { .. } if elapsed_ms >= deadline_ms => saga.time_out(),
             other => return Some(other),
         }
     }
 }
 
 fn assert_holds_all(locks: &LockFixture, request: &LockRequest) {
-    for requested in &request.asks {
+    for requested in &request.locks {
         let hold = locks.table.lock(&requested.lock).and_then(|lock| lock.hold_of(&request.holder));
         assert!(hold.is_some_and(|hold| hold.mode >= requested.mode && hold.claimed), "{}", requested.lock);
     }
@@ -54,7 +62,7 @@ fn assert_holds_all(locks: &LockFixture, request: &LockRequest) {
 
 /// A failed request leaves nothing behind, except leases that a crashed run of it had started: those expire.
 fn assert_holds_nothing(locks: &LockFixture, request: &LockRequest, has_crashed: bool) {
-    for requested in &request.asks {
+    for requested in &request.locks {
         let hold = locks.table.lock(&requested.lock).and_then(|lock| lock.hold_of(&request.holder));
         assert!(hold.is_none_or(|hold| has_crashed && hold.claimed), "{}", requested.lock);
     }
@@ -67,12 +75,12 @@ fn requests_get_all_locks_or_none() {
     for round in 0..rounds {
         let mut dice = Dice::new(seed, round);
         let mut locks = LockFixture::new(LockLimits::default());
-        let mut open: Vec<(LockRequest, Saga, u64)> = Vec::new();
+        let mut open: Vec<(LockRequest, AcquireSaga, u64)> = Vec::new();
         let mut crashed_holders: Vec<String> = Vec::new();
         for n in 0..6 {
             let request = random_request(&mut dice, &format!("h{n}"), "1");
             let wait_ms = dice.below(20_000);
-            open.push((request.clone(), Saga::new(request, "first".into()), wait_ms));
+            open.push((request.clone(), AcquireSaga::new(request, "first".into()), wait_ms));
         }
         let mut elapsed_ms = 0;
         while !open.is_empty() {
@@ -83,18 +91,18 @@ fn requests_get_all_locks_or_none() {
                 None => {
                     crashed += 1;
                     crashed_holders.push(request.holder.to_string());
-                    *saga = Saga::new(request.clone(), "second".into());
+                    *saga = AcquireSaga::new(request.clone(), "second".into());
                 }
-                Some(Next::Granted(grants)) => {
-                    assert_eq!(grants.len(), request.asks.len());
+                Some(SagaAction::Granted(grants)) => {
+                    assert_eq!(grants.len(), request.locks.len());
                     assert_holds_all(&locks, request);
                     granted += 1;
                     let (request, _, wait_ms) = open.swap_remove(index);
                     // A late retry must not take locks away, whether or not some of them were released meanwhile.
-                    for (released, requested) in request.asks.iter().enumerate() {
-                        let mut late_retry = Saga::new(request.clone(), "third".into());
+                    for (released, requested) in request.locks.iter().enumerate() {
+                        let mut late_retry = AcquireSaga::new(request.clone(), "third".into());
                         drop(run(&mut locks, &mut late_retry, &mut dice, wait_ms, elapsed_ms));
-                        for remaining in request.asks.iter().skip(released) {
+                        for remaining in request.locks.iter().skip(released) {
                             let lock = locks.table.lock(&remaining.lock);
                             assert!(
                                 lock.is_some_and(|lock| lock.hold_of(&request.holder).is_some()),
@@ -108,16 +116,16 @@ fn requests_get_all_locks_or_none() {
                         }
                     }
                 }
-                Some(Next::Failed(failure)) => {
+                Some(SagaAction::Failed(failure)) => {
                     let has_crashed = crashed_holders.contains(&request.holder.to_string());
                     assert_holds_nothing(&locks, request, has_crashed);
-                    assert_eq!(locks.table.waited_for_by(&request.holder).count(), 0);
-                    assert_ne!(failure, Failure::Cancelled);
+                    assert_eq!(locks.table.locks_awaited_by(&request.holder).count(), 0);
+                    assert_ne!(failure, AcquireFailure::Cancelled);
                     failed += 1;
                     open.swap_remove(index);
                 }
-                Some(Next::Wait { .. }) => {
-                    for (lock, command) in saga.keep(&LockLimits::default()) {
+                Some(SagaAction::Wait { .. }) => {
+                    for (lock, command) in saga.keep_alive_commands(&LockLimits::default()) {
                         locks.execute(&lock, &command);
                     }
                     let ms = dice.below(2_000);

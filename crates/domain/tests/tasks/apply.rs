@@ -6,8 +6,11 @@ use std::collections::BTreeSet;
 use crate::fixture::{Fixture, config, user};
 use ade_domain::Moment;
 use ade_domain::approval::DecisionKind;
-use ade_domain::task::{Begin, Follows, Refusal, Task};
-use ade_domain::task::{ExecutionResult, Failed, FailureCode, Left, Output, Phase, RollbackStrategy, State};
+use ade_domain::task::{
+    AttemptFailure, ExecutionOutput, ExecutionResult, FailureCode, Phase, RemainingEffects, RollbackStrategy,
+    TaskState,
+};
+use ade_domain::task::{AttemptStart, NextStep, Refusal, Task};
 
 const LEASE_MS: u64 = 1_000;
 
@@ -16,7 +19,7 @@ enum Action {
     Begin,
     Started(u64),
     Complete(u64),
-    Fail(u64, Left, bool),
+    Fail(u64, RemainingEffects, bool),
     FinishRollback(u64, bool),
     /// An agent reports the result, and whether it held its locks.
     Report(u64, ExecutionResult, bool),
@@ -43,10 +46,16 @@ fn all_actions(last: u64) -> Vec<Action> {
     for attempt in [last, last.saturating_sub(1)].into_iter().filter(|attempt| *attempt > 0) {
         actions.extend([Action::Started(attempt), Action::Complete(attempt), Action::StartRollback(attempt)]);
         actions.extend([Action::FinishRollback(attempt, true), Action::FinishRollback(attempt, false)]);
-        for effects in [Left::Nothing, Left::Undone, Left::Something, Left::Stays, Left::Unknown] {
+        for effects in [
+            RemainingEffects::None,
+            RemainingEffects::RolledBack,
+            RemainingEffects::Reversible,
+            RemainingEffects::Irreversible,
+            RemainingEffects::Unknown,
+        ] {
             actions.push(Action::Fail(attempt, effects, true));
         }
-        actions.push(Action::Fail(attempt, Left::Nothing, false));
+        actions.push(Action::Fail(attempt, RemainingEffects::None, false));
         actions.extend(
             [true, false].map(|held_locks| Action::Report(attempt, ExecutionResult::Success, held_locks)),
         );
@@ -74,13 +83,17 @@ impl Scenario {
         let mut task = fixture.draft("ann", config);
         fixture.submit(&mut task, "ann").expect("submitted");
         fixture.decide(&mut task, "rob", DecisionKind::Approve, "rob").expect("approved");
-        assert_eq!(task.state, State::Approved);
+        assert_eq!(task.state, TaskState::Approved);
         let now = fixture.now;
         Self { fixture, task, now }
     }
 
-    fn start(&self, worker: &str) -> Begin {
-        Begin { worker: worker.to_owned(), grants: Vec::new(), lease_until: self.now.plus_ms(LEASE_MS) }
+    fn start(&self, worker: &str) -> AttemptStart {
+        AttemptStart {
+            worker: worker.to_owned(),
+            grants: Vec::new(),
+            lease_until: self.now.plus_ms(LEASE_MS),
+        }
     }
 
     fn attempt(&self) -> u64 {
@@ -88,42 +101,45 @@ impl Scenario {
     }
 
     fn effects_of(&self) -> Option<u64> {
-        self.task.execution.as_ref().and_then(|execution| execution.effects_of)
+        self.task.execution.as_ref().and_then(|execution| execution.effects_attempt)
     }
 
     fn phase(&self) -> Option<Phase> {
         self.task.execution.as_ref().map(|execution| execution.phase)
     }
 
-    fn execute(&mut self, action: Action) -> Result<Option<Follows>, Refusal> {
+    fn execute(&mut self, action: Action) -> Result<Option<NextStep>, Refusal> {
         let (now, admin) = (self.now, self.fixture.actor("eve"));
         let start = self.start("w");
         match action {
-            Action::Begin => self.task.begin(start, now).map(|_| None),
+            Action::Begin => self.task.begin_apply(start, now).map(|_| None),
             Action::Started(attempt) => {
-                self.task.started(attempt, Some("stash".to_owned()), now).map(|()| None)
+                self.task.mark_started(attempt, Some("stash".to_owned()), now).map(|()| None)
             }
-            Action::Complete(attempt) => self.task.complete(attempt, Output::default(), now).map(|()| None),
+            Action::Complete(attempt) => {
+                self.task.complete(attempt, ExecutionOutput::default(), now).map(|()| None)
+            }
             Action::Fail(attempt, effects, is_retryable) => {
                 let code = FailureCode::ExecutionFailed;
                 let error = "failed".to_owned();
-                let failure = Failed { code, error, left: effects, again: is_retryable };
-                self.task.fail(attempt, failure, Output::default(), now).map(Some)
+                let failure = AttemptFailure { code, error, effects, is_retryable };
+                self.task.fail(attempt, failure, ExecutionOutput::default(), now).map(Some)
             }
             Action::FinishRollback(attempt, succeeded) => {
                 let outcome = if succeeded { Ok(()) } else { Err("failed".to_owned()) };
-                self.task.rolled_back(attempt, outcome, now).map(|()| None)
+                self.task.finish_rollback(attempt, outcome, now).map(|()| None)
             }
-            Action::Report(attempt, result, held_locks) => {
-                self.task.report(attempt, (result, None), held_locks, Output::default(), now).map(|()| None)
-            }
+            Action::Report(attempt, result, held_locks) => self
+                .task
+                .report(attempt, (result, None), held_locks, ExecutionOutput::default(), now)
+                .map(|()| None),
             Action::Recover(can_determine_effects) => {
                 self.task.recover(start, can_determine_effects, now).map(Some)
             }
-            Action::StartRollback(attempt) => self.task.change_back(attempt).map(|()| None),
-            Action::Stop => self.task.ask_stop(Some("enough"), &admin, now).map(|()| None),
-            Action::RequestRollback => self.task.ask_roll_back(Some("broken"), &admin, now).map(|()| None),
-            Action::BeginRollback => self.task.begin_roll_back(start, now).map(|_| None),
+            Action::StartRollback(attempt) => self.task.start_rollback(attempt).map(|()| None),
+            Action::Stop => self.task.request_stop(Some("enough"), &admin, now).map(|()| None),
+            Action::RequestRollback => self.task.request_rollback(Some("broken"), &admin, now).map(|()| None),
+            Action::BeginRollback => self.task.begin_rollback(start, now).map(|_| None),
             Action::ExpireLease => {
                 self.now = self.now.plus_ms(2 * LEASE_MS);
                 Ok(None)
@@ -140,10 +156,10 @@ impl Scenario {
                 execution.rolled_back,
                 execution.retry_count,
                 execution.stop.is_some(),
-                execution.undo.is_some(),
+                execution.rollback.is_some(),
                 execution.stash_key.is_some(),
                 execution.lease_until > self.now,
-                (execution.attempt, execution.effects_of, execution.reported),
+                (execution.attempt, execution.effects_attempt, execution.reported),
             )
         });
         format!("{:?} {execution:?}", self.task.state)
@@ -175,17 +191,17 @@ fn check(before: &Scenario, action: Action, after: &Scenario) {
         assert_eq!(attempt, before.attempt(), "{context}");
         assert_ne!(before.phase(), Some(Phase::Ended), "{context}");
     }
-    if (from, to) == (State::Applying, State::Approved) {
+    if (from, to) == (TaskState::Applying, TaskState::Approved) {
         let is_prepared = before.phase() == Some(Phase::Prepared);
-        let has_no_effects = matches!(action, Action::Fail(_, Left::Nothing, true));
+        let has_no_effects = matches!(action, Action::Fail(_, RemainingEffects::None, true));
         assert!(is_prepared || has_no_effects, "nothing is retried that may have effects: {context}");
     }
-    if from == State::Applying && to != State::Applying {
+    if from == TaskState::Applying && to != TaskState::Applying {
         let is_stopped = before.task.execution.as_ref().is_some_and(|execution| execution.stop.is_some());
-        assert!(!is_stopped || to != State::Approved, "a stopped task is not retried: {context}");
+        assert!(!is_stopped || to != TaskState::Approved, "a stopped task is not retried: {context}");
     }
-    if to == State::Applying && from != State::Applying {
-        assert_eq!((from, action), (State::Approved, Action::Begin), "{context}");
+    if to == TaskState::Applying && from != TaskState::Applying {
+        assert_eq!((from, action), (TaskState::Approved, Action::Begin), "{context}");
     }
     if matches!(action, Action::Recover(_)) {
         assert!(after.attempt() > before.attempt(), "a recovery increases the attempt: {context}");
@@ -195,11 +211,11 @@ fn check(before: &Scenario, action: Action, after: &Scenario) {
     if from.is_final() {
         assert_eq!(from, to, "final states stay: {context}");
     }
-    if to == State::Completed {
+    if to == TaskState::Completed {
         let execution = after.task.execution.as_ref().expect("an attempt");
         assert_eq!(execution.result, Some(ExecutionResult::Success), "{context}");
     }
-    if to == State::Failed && from != State::Failed {
+    if to == TaskState::Failed && from != TaskState::Failed {
         let execution = after.task.execution.as_ref().expect("an attempt");
         assert!(
             execution.result.is_some() && execution.error.is_some() && execution.code.is_some(),
@@ -207,13 +223,17 @@ fn check(before: &Scenario, action: Action, after: &Scenario) {
         );
         assert_eq!(execution.phase, Phase::Ended, "{context}");
         if let Action::Fail(_, effects, _) = action {
-            assert_eq!(execution.rolled_back, (effects == Left::Undone).then_some(true), "{context}");
+            assert_eq!(
+                execution.rolled_back,
+                (effects == RemainingEffects::RolledBack).then_some(true),
+                "{context}"
+            );
         }
     }
     if let Action::Report(attempt, result, held_locks) = action {
         assert!(after.task.was_reported(attempt, result), "it can be repeated: {context}");
         let is_success = result == ExecutionResult::Success && held_locks;
-        assert_eq!(to == State::Completed, is_success, "success requires the locks: {context}");
+        assert_eq!(to == TaskState::Completed, is_success, "success requires the locks: {context}");
     }
     if action == Action::RequestRollback {
         let execution = before.task.execution.as_ref().expect("an attempt to roll back");
@@ -261,33 +281,35 @@ fn retries_three_times_with_exponential_backoff() {
     let mut scenario = Scenario::approved(RollbackStrategy::Automatic);
     let mut waits = Vec::new();
     for _ in 0..3 {
-        let attempt = scenario.task.begin(scenario.start("w"), scenario.now).expect("approved");
-        let action = Action::Fail(attempt, Left::Nothing, true);
-        assert_eq!(scenario.execute(action).expect("current attempt"), Some(Follows::Again));
+        let attempt = scenario.task.begin_apply(scenario.start("w"), scenario.now).expect("approved");
+        let action = Action::Fail(attempt, RemainingEffects::None, true);
+        assert_eq!(scenario.execute(action).expect("current attempt"), Some(NextStep::Retry));
         waits.push(scenario.task.apply_after.expect("a backoff").ms_since(scenario.now));
     }
     assert_eq!(waits, [1_000, 2_000, 4_000]);
-    let attempt = scenario.task.begin(scenario.start("w"), scenario.now).expect("approved");
+    let attempt = scenario.task.begin_apply(scenario.start("w"), scenario.now).expect("approved");
     assert_eq!(
-        scenario.execute(Action::Fail(attempt, Left::Nothing, true)).expect("current attempt"),
-        Some(Follows::Over)
+        scenario.execute(Action::Fail(attempt, RemainingEffects::None, true)).expect("current attempt"),
+        Some(NextStep::Finished)
     );
     let execution = scenario.task.execution.expect("an attempt");
-    assert_eq!((scenario.task.state, execution.retry_count), (State::Failed, 3));
+    assert_eq!((scenario.task.state, execution.retry_count), (TaskState::Failed, 3));
 }
 
 #[test]
 fn failure_rolled_back_by_the_executor_is_final() {
     for strategy in [RollbackStrategy::Automatic, RollbackStrategy::Manual, RollbackStrategy::None] {
         let mut scenario = Scenario::approved(strategy);
-        let attempt = scenario.task.begin(scenario.start("w"), scenario.now).expect("approved");
+        let attempt = scenario.task.begin_apply(scenario.start("w"), scenario.now).expect("approved");
         scenario.execute(Action::Started(attempt)).expect("current attempt");
         assert_eq!(
-            scenario.execute(Action::Fail(attempt, Left::Undone, true)).expect("current attempt"),
-            Some(Follows::Over)
+            scenario
+                .execute(Action::Fail(attempt, RemainingEffects::RolledBack, true))
+                .expect("current attempt"),
+            Some(NextStep::Finished)
         );
         let execution = scenario.task.execution.clone().expect("an attempt");
-        assert_eq!((scenario.task.state, execution.rolled_back), (State::Failed, Some(true)));
+        assert_eq!((scenario.task.state, execution.rolled_back), (TaskState::Failed, Some(true)));
         assert_eq!(execution.result, Some(ExecutionResult::Failure));
         assert_eq!(scenario.execute(Action::RequestRollback), Err(Refusal::NothingToRollBack));
     }
@@ -297,13 +319,13 @@ fn failure_rolled_back_by_the_executor_is_final() {
 fn worker_lost_during_recovery_is_recovered_again() {
     for strategy in [RollbackStrategy::Automatic, RollbackStrategy::Manual, RollbackStrategy::None] {
         let mut scenario = Scenario::approved(strategy);
-        let attempt = scenario.task.begin(scenario.start("w"), scenario.now).expect("approved");
+        let attempt = scenario.task.begin_apply(scenario.start("w"), scenario.now).expect("approved");
         scenario.execute(Action::Started(attempt)).expect("current attempt");
         for _ in 0..2 {
             scenario.execute(Action::ExpireLease).expect("always accepted");
             assert_eq!(
                 scenario.execute(Action::Recover(true)).expect("lease expired"),
-                Some(Follows::RollBack)
+                Some(NextStep::RollBack)
             );
             assert_eq!(scenario.phase(), Some(Phase::Started), "the effects are not determined yet");
             assert_eq!(scenario.effects_of(), Some(attempt), "the effects are those of the first attempt");
@@ -311,7 +333,7 @@ fn worker_lost_during_recovery_is_recovered_again() {
         let attempt = scenario.attempt();
         scenario.execute(Action::StartRollback(attempt)).expect("current attempt");
         scenario.execute(Action::FinishRollback(attempt, true)).expect("rolling back");
-        assert_eq!((scenario.task.state, scenario.attempt()), (State::Failed, 3));
+        assert_eq!((scenario.task.state, scenario.attempt()), (TaskState::Failed, 3));
     }
 }
 
@@ -319,10 +341,12 @@ fn worker_lost_during_recovery_is_recovered_again() {
 fn failed_rollback_can_be_requested_again() {
     for strategy in [RollbackStrategy::Automatic, RollbackStrategy::Manual, RollbackStrategy::None] {
         let mut scenario = Scenario::approved(strategy);
-        let attempt = scenario.task.begin(scenario.start("w"), scenario.now).expect("approved");
+        let attempt = scenario.task.begin_apply(scenario.start("w"), scenario.now).expect("approved");
         scenario.execute(Action::Started(attempt)).expect("current attempt");
-        if scenario.execute(Action::Fail(attempt, Left::Something, false)).expect("current attempt")
-            == Some(Follows::RollBack)
+        if scenario
+            .execute(Action::Fail(attempt, RemainingEffects::Reversible, false))
+            .expect("current attempt")
+            == Some(NextStep::RollBack)
         {
             scenario.execute(Action::FinishRollback(attempt, false)).expect("current attempt");
         }
@@ -348,8 +372,11 @@ fn check_repeated_rollback(mut scenario: Scenario) {
             "a rollback is in progress"
         );
         scenario.execute(Action::ExpireLease).expect("always accepted");
-        assert_eq!(scenario.execute(Action::Recover(false)).expect("lease expired"), Some(Follows::Over));
-        assert_eq!((scenario.task.state, scenario.phase()), (State::Failed, Some(Phase::Ended)));
+        assert_eq!(
+            scenario.execute(Action::Recover(false)).expect("lease expired"),
+            Some(NextStep::Finished)
+        );
+        assert_eq!((scenario.task.state, scenario.phase()), (TaskState::Failed, Some(Phase::Ended)));
     }
     scenario.execute(Action::RequestRollback).expect("effects remain");
     scenario.execute(Action::BeginRollback).expect("requested");
@@ -369,10 +396,18 @@ fn unknown_outcome_keeps_its_cause() {
         (FailureCode::ExecutionFailed, ExecutionResult::Failure),
     ] {
         let mut scenario = Scenario::approved(RollbackStrategy::Automatic);
-        let attempt = scenario.task.begin(scenario.start("w"), scenario.now).expect("approved");
+        let attempt = scenario.task.begin_apply(scenario.start("w"), scenario.now).expect("approved");
         scenario.execute(Action::Started(attempt)).expect("current attempt");
-        let failed = Failed { code, error: "terminated".to_owned(), left: Left::Unknown, again: false };
-        scenario.task.fail(attempt, failed, Output::default(), scenario.now).expect("current attempt");
+        let failed = AttemptFailure {
+            code,
+            error: "terminated".to_owned(),
+            effects: RemainingEffects::Unknown,
+            is_retryable: false,
+        };
+        scenario
+            .task
+            .fail(attempt, failed, ExecutionOutput::default(), scenario.now)
+            .expect("current attempt");
         let execution = scenario.task.execution.expect("an attempt");
         assert_eq!(execution.result, Some(result));
         let unknown = execution.code == Some(FailureCode::OutcomeUnknown);
@@ -383,10 +418,10 @@ fn unknown_outcome_keeps_its_cause() {
 #[test]
 fn lost_worker_stays_on_record_if_effects_are_unknown() {
     let mut scenario = Scenario::approved(RollbackStrategy::Automatic);
-    let attempt = scenario.task.begin(scenario.start("bot"), scenario.now).expect("approved");
+    let attempt = scenario.task.begin_apply(scenario.start("bot"), scenario.now).expect("approved");
     scenario.execute(Action::Started(attempt)).expect("current attempt");
     scenario.execute(Action::ExpireLease).expect("always accepted");
-    assert_eq!(scenario.execute(Action::Recover(false)).expect("lease expired"), Some(Follows::Over));
+    assert_eq!(scenario.execute(Action::Recover(false)).expect("lease expired"), Some(NextStep::Finished));
     let execution = scenario.task.execution.expect("an attempt");
     assert_eq!((execution.worker.as_str(), execution.code), ("bot", Some(FailureCode::OutcomeUnknown)));
 }
@@ -394,34 +429,34 @@ fn lost_worker_stays_on_record_if_effects_are_unknown() {
 #[test]
 fn rejects_start_after_the_lease_expired() {
     let mut scenario = Scenario::approved(RollbackStrategy::Automatic);
-    let attempt = scenario.task.begin(scenario.start("w"), scenario.now).expect("approved");
+    let attempt = scenario.task.begin_apply(scenario.start("w"), scenario.now).expect("approved");
     scenario.execute(Action::ExpireLease).expect("always accepted");
     assert_eq!(
         scenario.execute(Action::Started(attempt)),
-        Err(Refusal::NotPresent { attempt, current: attempt })
+        Err(Refusal::NotCurrentAttempt { attempt, current: attempt })
     );
 }
 
 #[test]
 fn stopped_task_fails_as_stopped_if_its_worker_is_lost() {
     let mut scenario = Scenario::approved(RollbackStrategy::Automatic);
-    scenario.task.begin(scenario.start("w"), scenario.now).expect("approved");
+    scenario.task.begin_apply(scenario.start("w"), scenario.now).expect("approved");
     scenario.execute(Action::Stop).expect("applying");
     scenario.execute(Action::ExpireLease).expect("always accepted");
-    assert_eq!(scenario.execute(Action::Recover(true)).expect("lease expired"), Some(Follows::Over));
+    assert_eq!(scenario.execute(Action::Recover(true)).expect("lease expired"), Some(NextStep::Finished));
     let execution = scenario.task.execution.expect("an attempt");
-    assert_eq!((scenario.task.state, execution.code), (State::Failed, Some(FailureCode::Stopped)));
+    assert_eq!((scenario.task.state, execution.code), (TaskState::Failed, Some(FailureCode::Stopped)));
 }
 
 #[test]
 fn stopped_task_does_not_start() {
     let mut scenario = Scenario::approved(RollbackStrategy::Automatic);
-    let attempt = scenario.task.begin(scenario.start("w"), scenario.now).expect("approved");
+    let attempt = scenario.task.begin_apply(scenario.start("w"), scenario.now).expect("approved");
     scenario.execute(Action::Stop).expect("applying");
     assert_eq!(scenario.execute(Action::Started(attempt)), Err(Refusal::Stopped));
     assert_eq!(
-        scenario.execute(Action::Fail(attempt, Left::Nothing, true)).expect("current attempt"),
-        Some(Follows::Over)
+        scenario.execute(Action::Fail(attempt, RemainingEffects::None, true)).expect("current attempt"),
+        Some(NextStep::Finished)
     );
     let execution = scenario.task.execution.expect("an attempt");
     assert_eq!(
@@ -434,11 +469,12 @@ fn stopped_task_does_not_start() {
 fn lease_of_an_agent_ends_with_the_timeout_or_a_stop() {
     let mut scenario = Scenario::approved(RollbackStrategy::None);
     scenario.task.config.timeout_seconds = 5;
-    let attempt = scenario.task.begin(scenario.start("bot"), scenario.now).expect("approved");
+    let attempt = scenario.task.begin_apply(scenario.start("bot"), scenario.now).expect("approved");
     scenario.execute(Action::Started(attempt)).expect("current attempt");
     let started_at = scenario.now;
-    let lease_end =
-        |scenario: &Scenario, ms: u64| scenario.task.lives_until(attempt, LEASE_MS, started_at.plus_ms(ms));
+    let lease_end = |scenario: &Scenario, ms: u64| {
+        scenario.task.extended_lease(attempt, LEASE_MS, started_at.plus_ms(ms))
+    };
     assert_eq!(lease_end(&scenario, 0), Ok(started_at.plus_ms(LEASE_MS)));
     assert_eq!(lease_end(&scenario, 4_500), Ok(started_at.plus_ms(5_000)), "not beyond the timeout");
     assert_eq!(lease_end(&scenario, 5_000), Err(Refusal::TimedOut));
@@ -447,15 +483,15 @@ fn lease_of_an_agent_ends_with_the_timeout_or_a_stop() {
     assert_eq!(lease_end(&scenario, 1_900), Ok(started_at.plus_ms(2_000)), "not beyond the grace period");
     assert_eq!(lease_end(&scenario, 2_000), Err(Refusal::Stopped));
     assert_eq!(
-        scenario.task.lives_until(attempt + 1, LEASE_MS, started_at),
-        Err(Refusal::NotPresent { attempt: attempt + 1, current: attempt })
+        scenario.task.extended_lease(attempt + 1, LEASE_MS, started_at),
+        Err(Refusal::NotCurrentAttempt { attempt: attempt + 1, current: attempt })
     );
 }
 
 #[test]
 fn reported_result_is_known_even_if_the_task_ended_otherwise() {
     let mut scenario = Scenario::approved(RollbackStrategy::None);
-    let attempt = scenario.task.begin(scenario.start("bot"), scenario.now).expect("approved");
+    let attempt = scenario.task.begin_apply(scenario.start("bot"), scenario.now).expect("approved");
     scenario.execute(Action::Started(attempt)).expect("current attempt");
     scenario.execute(Action::Stop).expect("applying");
     scenario.execute(Action::Report(attempt, ExecutionResult::Failure, true)).expect("current attempt");
@@ -470,30 +506,33 @@ fn reported_result_is_known_even_if_the_task_ended_otherwise() {
 #[test]
 fn lost_rollback_of_a_failed_task_ends_as_failed() {
     let mut scenario = Scenario::approved(RollbackStrategy::Manual);
-    let attempt = scenario.task.begin(scenario.start("w"), scenario.now).expect("approved");
+    let attempt = scenario.task.begin_apply(scenario.start("w"), scenario.now).expect("approved");
     scenario.execute(Action::Started(attempt)).expect("current attempt");
-    scenario.execute(Action::Fail(attempt, Left::Something, false)).expect("current attempt");
+    scenario.execute(Action::Fail(attempt, RemainingEffects::Reversible, false)).expect("current attempt");
     scenario.execute(Action::RequestRollback).expect("manual");
     scenario.execute(Action::BeginRollback).expect("requested");
     scenario.execute(Action::ExpireLease).expect("always accepted");
-    assert_eq!(scenario.execute(Action::Recover(true)).expect("lease expired"), Some(Follows::RollBack));
+    assert_eq!(scenario.execute(Action::Recover(true)).expect("lease expired"), Some(NextStep::RollBack));
     let attempt = scenario.attempt();
-    assert!(scenario.execute(Action::Fail(attempt, Left::Unknown, false)).is_err(), "it has failed already");
+    assert!(
+        scenario.execute(Action::Fail(attempt, RemainingEffects::Unknown, false)).is_err(),
+        "it has failed already"
+    );
     scenario.execute(Action::FinishRollback(attempt, false)).expect("current attempt");
     let execution = scenario.task.execution.as_ref().expect("an attempt");
     assert_eq!((execution.phase, execution.rolled_back), (Phase::Ended, Some(false)));
-    assert_eq!(scenario.task.state, State::Failed);
+    assert_eq!(scenario.task.state, TaskState::Failed);
 }
 
 #[test]
 fn digest_mismatch_fails_without_retry() {
     let mut scenario = Scenario::approved(RollbackStrategy::Automatic);
     scenario.task.transitions.clear();
-    scenario.task.spoiled("w", scenario.now).expect("approved");
+    scenario.task.fail_digest_mismatch("w", scenario.now).expect("approved");
     let execution = scenario.task.execution.as_ref().expect("an attempt");
-    assert_eq!((scenario.task.state, execution.code), (State::Failed, Some(FailureCode::DigestMismatch)));
+    assert_eq!((scenario.task.state, execution.code), (TaskState::Failed, Some(FailureCode::DigestMismatch)));
     let actions: Vec<&str> =
         scenario.task.transitions.iter().map(|transition| transition.action.as_str()).collect();
     assert_eq!(actions, ["task.begin_apply", "task.fail"]);
-    assert!(scenario.task.spoiled("w", scenario.now).is_err());
+    assert!(scenario.task.fail_digest_mismatch("w", scenario.now).is_err());
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::fixture::{Fixture, config, id, user};
 use ade_domain::people::{ADMIN, AUTHOR, AuthorReason, REVIEWER, UserId};
-use ade_domain::task::{Actor, Lineage, Refusal, State};
+use ade_domain::task::{Actor, Lineage, Refusal, TaskState};
 
 fn fixture() -> Fixture {
     Fixture::new(vec![
@@ -25,7 +25,7 @@ fn sponsors() -> BTreeMap<String, UserId> {
 
 #[test]
 fn agent_proposes_for_its_sponsor_and_the_token_issuer() {
-    let actor = Actor { by_agent: true, token_made_by: Some(id("eve")), ..fixture().actor("ann") };
+    let actor = Actor { is_agent: true, token_issuer: Some(id("eve")), ..fixture().actor("ann") };
     let authors = actor.author_set();
     assert_eq!(authors.reason(&id("ann")), Some(&AuthorReason::SponsorsAgent));
     assert_eq!(authors.reason(&id("eve")), Some(&AuthorReason::TokenIssuer));
@@ -61,7 +61,7 @@ fn lineage_of_a_submitted_task_is_fixed() {
     fixture.submit(&mut task, "ann").expect("enough reviewers");
     let ann = fixture.actor("ann");
     let invalid = task.author_set_after_edit(&lineage(Some("ben"), None), &sponsors(), &ann);
-    assert_eq!(invalid.expect_err("submitted").pointer, "/lineage");
+    assert_eq!(invalid.expect_err("submitted").path, "/lineage");
     assert!(task.author_set_after_edit(&Lineage::default(), &sponsors(), &ann).is_ok());
 }
 
@@ -100,8 +100,8 @@ fn participants_comment_and_the_others_are_notified() {
         [("ann", vec![id("rob")]), ("rob", vec![id("ann")]), ("eve", vec![id("ann"), id("rob")])]
     {
         let commented = task.comment(&fixture.actor(user)).expect("a participant");
-        assert_eq!((commented.action.as_str(), commented.tell), ("task.comment", notified));
+        assert_eq!((commented.action.as_str(), commented.notify), ("task.comment", notified));
     }
-    task.state = State::Completed;
+    task.state = TaskState::Completed;
     assert!(matches!(task.comment(&fixture.actor("ann")), Err(Refusal::InvalidTransition(_))));
 }

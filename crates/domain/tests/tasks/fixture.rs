@@ -2,13 +2,13 @@
 
 use ade_domain::Moment;
 use ade_domain::approval::DecisionKind;
-use ade_domain::approval::assignment::{Assignment, Question, QuorumUnreachable, assign};
-use ade_domain::approval::delegation::{Conditions, Delegation, Kind};
+use ade_domain::approval::assignment::{Assignment, AssignmentInput, QuorumUnreachable, assign};
+use ade_domain::approval::delegation::{Delegation, DelegationConditions, DelegationKind};
 use ade_domain::approval::policy::{Policy, default_policy};
 use ade_domain::people::{AuthorSet, People, User, UserId};
 use ade_domain::permission::actor_roles;
-use ade_domain::risk::{Facts, Registered, Thresholds, assess};
-use ade_domain::task::{Actor, Decision, Plan, Refusal, Task};
+use ade_domain::risk::{RegisteredResource, RiskInputs, RiskThresholds, assess};
+use ade_domain::task::{Actor, Decision, Refusal, ReviewPlan, Task};
 use ade_domain::task::{Config, Resource, ResourceMode, RollbackStrategy};
 
 pub(crate) fn id(text: &str) -> UserId {
@@ -26,12 +26,12 @@ pub(crate) fn user(name: &str, roles: &[&str], manager: Option<&str>) -> User {
     }
 }
 
-pub(crate) fn delegation(owner: &str, to: &str, conditions: Conditions) -> Delegation {
+pub(crate) fn delegation(owner: &str, to: &str, conditions: DelegationConditions) -> Delegation {
     Delegation {
         delegation_id: format!("{owner}-{to}"),
         owner_id: id(owner),
         delegate_to: id(to),
-        kind: Kind::Delegate,
+        kind: DelegationKind::Delegate,
         conditions,
         cascade: true,
         active: true,
@@ -102,10 +102,10 @@ impl Fixture {
         let user = people.get(&id(name)).expect("a user of the fixture");
         Actor {
             user: Some(id(name)),
-            parts: actor_roles(user),
-            token_made_by: None,
-            by_agent: false,
-            administers: true,
+            roles: actor_roles(user),
+            token_issuer: None,
+            is_agent: false,
+            has_admin_scope: true,
         }
     }
 
@@ -116,7 +116,7 @@ impl Fixture {
 
     pub(crate) fn assignment(&self, task: &Task, config: &Config) -> Result<Assignment, QuorumUnreachable> {
         let (people, default_policy) = (self.people(), default_policy());
-        assign(&Question {
+        assign(&AssignmentInput {
             config,
             risk: self.risk(config).score,
             author: people.get(&task.author_id),
@@ -125,21 +125,23 @@ impl Fixture {
             policies: &self.policies,
             default_policy: &default_policy,
             delegations: &self.delegations,
-            low_risk_passes: self.low_risk_passes,
-            must_be_seen: self.must_be_seen,
+            auto_approve_low_risk: self.low_risk_passes,
+            requires_human: self.must_be_seen,
             now: self.now,
         })
     }
 
     pub(crate) fn risk(&self, config: &Config) -> ade_domain::risk::Risk {
-        let registered = |resource: &Resource| Registered {
+        let registered = |resource: &Resource| RegisteredResource {
             resource: resource.name(),
             criticality: Some(self.criticality),
             dependents: Vec::new(),
         };
-        let facts =
-            Facts { resources: config.resources.iter().map(registered).collect(), ..Facts::default() };
-        assess(&facts, Thresholds::default())
+        let facts = RiskInputs {
+            resources: config.resources.iter().map(registered).collect(),
+            ..RiskInputs::default()
+        };
+        assess(&facts, RiskThresholds::default())
     }
 
     /// Runs a command with the plan for a config.
@@ -147,7 +149,7 @@ impl Fixture {
         &mut self,
         task: &Task,
         config: &Config,
-        command: impl FnOnce(Plan<'_>, Moment) -> T,
+        command: impl FnOnce(ReviewPlan<'_>, Moment) -> T,
     ) -> T {
         let (risk, assignment, now) = (self.risk(config), self.assignment(task, config), self.now);
         let ids = &mut self.ids;
@@ -155,7 +157,7 @@ impl Fixture {
             *ids += 1;
             format!("a{ids}")
         };
-        let plan = Plan { risk, fingerprint: None, assignment, due_after_ms: 1_000, ids: &mut next };
+        let plan = ReviewPlan { risk, fingerprint: None, assignment, due_after_ms: 1_000, ids: &mut next };
         command(plan, now)
     }
 
@@ -186,12 +188,12 @@ impl Fixture {
             approval.map(|approval| approval.approval_id.clone()).ok_or(Refusal::UnknownApproval)?;
         let decision = Decision {
             approval_id: &approval_id,
-            action,
+            kind: action,
             reason: Some("because"),
             digest: Some(task.digest),
         };
         let mut changed = task.clone();
-        changed.respond(&decision, &self.actor(by), self.now).map(|()| *task = changed)
+        changed.decide(&decision, &self.actor(by), self.now).map(|()| *task = changed)
     }
 }
 
@@ -199,7 +201,7 @@ impl Fixture {
 pub(crate) fn open_reviewers(task: &Task) -> Vec<&str> {
     task.approvals
         .iter()
-        .filter(|approval| approval.is_answerable())
+        .filter(|approval| approval.is_decidable())
         .map(|approval| approval.reviewer_id.as_str())
         .collect()
 }

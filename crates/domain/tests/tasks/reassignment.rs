@@ -2,11 +2,11 @@
 
 use crate::fixture::{Fixture, config, delegation, id, open_reviewers, policy, user};
 use ade_domain::Moment;
-use ade_domain::approval::delegation::{Conditions, Kind};
+use ade_domain::approval::delegation::{DelegationConditions, DelegationKind};
 use ade_domain::approval::policy::{AutoApprove, Priority};
 use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_domain::task::State;
+use ade_domain::task::TaskState;
 use ade_domain::task::{Refusal, Task};
 
 fn small_fixture() -> Fixture {
@@ -34,10 +34,10 @@ fn priority_rises_once_for_each_quarter_of_the_time() {
         (900, Priority::Urgent),
     ] {
         let revision = task.revision;
-        let is_raised = task.raise(&approval_id, at(ms)).expect("known");
+        let is_raised = task.raise_priority(&approval_id, at(ms)).expect("known");
         assert_eq!(is_raised, task.revision > revision, "{ms}");
         raises.push(is_raised);
-        assert!(!task.raise(&approval_id, at(ms)).expect("known"), "once");
+        assert!(!task.raise_priority(&approval_id, at(ms)).expect("known"), "once");
         let approval = &task.approvals[0];
         assert_eq!(
             (approval.priority, approval.score),
@@ -48,13 +48,13 @@ fn priority_rises_once_for_each_quarter_of_the_time() {
     assert_eq!(raises, [false, true, false, true, false]);
     // A late call takes all steps at once. Decided requests are not raised.
     let other = task.approvals[1].approval_id.clone();
-    assert!(task.raise(&other, at(500)).expect("known"));
+    assert!(task.raise_priority(&other, at(500)).expect("known"));
     assert_eq!(task.approvals[1].priority, Priority::Urgent);
     fixture.decide(&mut task, "rob", DecisionKind::Approve, "rob").expect("approved");
     for approval_id in [approval_id, other] {
-        assert!(!task.raise(&approval_id, at(1_000)).expect("known"));
+        assert!(!task.raise_priority(&approval_id, at(1_000)).expect("known"));
     }
-    assert_eq!(task.raise("x", Moment::default()), Err(Refusal::UnknownApproval));
+    assert_eq!(task.raise_priority("x", Moment::default()), Err(Refusal::UnknownApproval));
 }
 
 #[test]
@@ -67,12 +67,12 @@ fn existing_request_covers_a_leaver_if_nobody_else_can() {
     // Rob is still active.
     let people = fixture.people();
     let mut ids = || "moved".to_owned();
-    task.replace(&id("rob"), None, &people, &mut ids, fixture.now).expect("never refused");
+    task.reassign_leaver(&id("rob"), None, &people, &mut ids, fixture.now).expect("never refused");
     assert_eq!(open_reviewers(&task), ["eve"]);
     let eve = task.approvals.iter().find(|approval| approval.reviewer_id == id("eve")).expect("asked");
-    assert!(eve.stands_for.contains(&id("rob")));
+    assert!(eve.on_behalf_of.contains(&id("rob")));
     fixture.decide(&mut task, "eve", DecisionKind::Approve, "eve").expect("approved");
-    assert_eq!(task.state, State::Approved, "also for the role of rob");
+    assert_eq!(task.state, TaskState::Approved, "also for the role of rob");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn request_stays_if_nobody_can_take_over() {
     let before = task.clone();
     let people = fixture.people();
     let mut ids = || "moved".to_owned();
-    task.replace(&id("rob"), None, &people, &mut ids, fixture.now).expect("never refused");
+    task.reassign_leaver(&id("rob"), None, &people, &mut ids, fixture.now).expect("never refused");
     assert_eq!(task, before);
 }
 
@@ -137,7 +137,7 @@ fn only_authors_resubmit_a_rejected_task() {
     assert_eq!(task.resubmit(&fixture.actor("rob"), now), Err(Refusal::Forbidden));
     let revision = task.revision;
     assert_eq!(task.resubmit(&fixture.actor("ann"), now), Ok(id("ann")));
-    assert_eq!((task.state, task.revision), (State::Rejected, revision + 1));
+    assert_eq!((task.state, task.revision), (TaskState::Rejected, revision + 1));
     assert!(task.approvals.iter().all(|approval| approval.status != ApprovalStatus::Pending));
 }
 
@@ -155,9 +155,9 @@ fn delegated_change_request_blocks_until_the_delegate_decides() {
     task.delegate(&robs, &id("kim"), &people, "k".to_owned(), &fixture.actor("rob"), fixture.now)
         .expect("kim can take over");
     fixture.decide(&mut task, "zoe", DecisionKind::Approve, "zoe").expect("asked");
-    assert_eq!(task.state, State::Reviewing, "the request for changes still blocks");
+    assert_eq!(task.state, TaskState::Reviewing, "the request for changes still blocks");
     fixture.decide(&mut task, "kim", DecisionKind::Approve, "kim").expect("asked");
-    assert_eq!(task.state, State::Approved);
+    assert_eq!(task.state, TaskState::Approved);
 }
 
 #[test]
@@ -165,8 +165,8 @@ fn follower_approves_only_while_its_leader_personally_approves() {
     let mut fixture = small_fixture();
     fixture.users.push(user("max", &[ADMIN], None));
     fixture.users.push(user("zoe", &[REVIEWER], None));
-    let mut follow = delegation("rob", "eve", Conditions::default());
-    follow.kind = Kind::Follow;
+    let mut follow = delegation("rob", "eve", DelegationConditions::default());
+    follow.kind = DelegationKind::Follow;
     fixture.delegations = vec![follow];
     fixture.policies = vec![policy("two", 2, &[])];
     let mut task = fixture.draft("ann", config("schema", &[]));
@@ -180,7 +180,7 @@ fn follower_approves_only_while_its_leader_personally_approves() {
             .find(|approval| approval.reviewer_id == id(user))
             .map(|approval| approval.status)
     };
-    assert_eq!((task.state, status(&task, "rob")), (State::Reviewing, Some(ApprovalStatus::Pending)));
+    assert_eq!((task.state, status(&task, "rob")), (TaskState::Reviewing, Some(ApprovalStatus::Pending)));
     // The decision of an administrator on behalf of rob is not withdrawn by eve.
     fixture.decide(&mut task, "rob", DecisionKind::RequestChanges, "max").expect("an administrator");
     fixture.decide(&mut task, "eve", DecisionKind::RequestChanges, "eve").expect("asked");

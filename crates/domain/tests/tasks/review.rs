@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 
 use crate::fixture::{Fixture, config, delegation, id, open_reviewers, policy, user};
-use ade_domain::approval::delegation::{Conditions, Kind};
+use ade_domain::approval::delegation::{DelegationConditions, DelegationKind};
 use ade_domain::approval::policy::AutoApprove;
-use ade_domain::approval::quorum::{Status, least};
+use ade_domain::approval::quorum::{RequirementStatus, min_approvals};
 use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::{Refusal, Task};
-use ade_domain::task::{State, TaskCommand};
+use ade_domain::task::{TaskCommand, TaskState};
 use ade_testkit::{Dice, effort};
 
 fn small_fixture() -> Fixture {
@@ -31,14 +31,14 @@ fn delegation_chain() -> Fixture {
         user("carol", &[], None),
     ]);
     fixture.criticality = 100;
-    let infrastructure = Conditions {
+    let infrastructure = DelegationConditions {
         task_types: vec!["infrastructure".to_owned()],
         risk_above: Some(50),
-        ..Conditions::default()
+        ..DelegationConditions::default()
     };
-    let prod = Conditions {
+    let prod = DelegationConditions {
         resource_patterns: vec![ade_domain::glob::Pattern::new("prod-*")],
-        ..Conditions::default()
+        ..DelegationConditions::default()
     };
     fixture.delegations = vec![delegation("alice", "bob", infrastructure), delegation("bob", "carol", prod)];
     fixture
@@ -58,8 +58,11 @@ fn delegation_chain_ends_with_its_last_delegate() {
     let steps: Vec<(&str, &str)> =
         approval.delegation_chain.iter().map(|step| (step.from.as_str(), step.to.as_str())).collect();
     assert_eq!(steps, [("alice", "bob"), ("bob", "carol")]);
-    assert_eq!(approval.stands_for, BTreeSet::from([id("alice")]));
-    assert_eq!(approval.why, ["policy default requires role reviewer, which alice has; delegated to carol"]);
+    assert_eq!(approval.on_behalf_of, BTreeSet::from([id("alice")]));
+    assert_eq!(
+        approval.reasons,
+        ["policy default requires role reviewer, which alice has; delegated to carol"]
+    );
     // The chain ends where a condition does not hold.
     assert_eq!(reviewers_of(&mut delegation_chain(), "infrastructure", "vm:test-1").0, ["bob"]);
     assert_eq!(reviewers_of(&mut delegation_chain(), "schema", "vm:prod-1").0, ["alice"]);
@@ -75,10 +78,11 @@ fn broken_chain_ends_with_its_last_active_person_and_says_why() {
         let mut fixture = delegation_chain();
         change(&mut fixture);
         let (reviewers, task) = reviewers_of(&mut fixture, "infrastructure", "vm:prod-1");
-        (reviewers.join(" "), task.passed_by.join("; "))
+        (reviewers.join(" "), task.skipped.join("; "))
     };
-    let circular =
-        with(|fixture| fixture.delegations.push(delegation("carol", "alice", Conditions::default())));
+    let circular = with(|fixture| {
+        fixture.delegations.push(delegation("carol", "alice", DelegationConditions::default()))
+    });
     assert_eq!(circular.0, "carol");
     assert!(circular.1.contains("from carol to alice is circular"), "{}", circular.1);
     let inactive = with(|fixture| fixture.users[3].active = false);
@@ -102,15 +106,15 @@ fn each_policy_is_a_separate_requirement() {
     let mut task = fixture.draft("ann", config("schema", &["database:orders"]));
     fixture.submit(&mut task, "ann").expect("enough reviewers");
     assert_eq!(open_reviewers(&task), ["eve", "rob", "sue"]);
-    assert_eq!(least(&task.requirements), 2);
+    assert_eq!(min_approvals(&task.requirements), 2);
     fixture.decide(&mut task, "rob", DecisionKind::Approve, "rob").expect("asked");
     fixture.decide(&mut task, "eve", DecisionKind::Approve, "eve").expect("asked");
-    let statuses: Vec<Status> = task.progress().iter().map(|progress| progress.status).collect();
-    assert_eq!(statuses, [Status::Satisfied, Status::Unsatisfied]);
+    let statuses: Vec<RequirementStatus> = task.progress().iter().map(|progress| progress.status).collect();
+    assert_eq!(statuses, [RequirementStatus::Satisfied, RequirementStatus::Unsatisfied]);
     assert_eq!(task.progress()[1].why, "more approvals required: 1, including role dba");
-    assert_eq!(task.state, State::Reviewing);
+    assert_eq!(task.state, TaskState::Reviewing);
     fixture.decide(&mut task, "sue", DecisionKind::Approve, "sue").expect("asked");
-    assert_eq!(task.state, State::Approved);
+    assert_eq!(task.state, TaskState::Approved);
 }
 
 #[test]
@@ -120,24 +124,24 @@ fn authors_cannot_decide_and_unreachable_quorum_is_refused() {
     let mut task = fixture.draft("ann", config("schema", &[]));
     fixture.submit(&mut task, "ann").expect("enough reviewers");
     assert_eq!(open_reviewers(&task), ["eve", "rob", "sue"]);
-    assert!(task.passed_by.iter().any(|text| text == "ann cannot decide on this task: ann is its author"));
+    assert!(task.skipped.iter().any(|text| text == "ann cannot decide on this task: ann is its author"));
     let own = fixture
         .decide(&mut task, "rob", DecisionKind::Approve, "ann")
         .expect_err("not even an administrator");
     assert!(matches!(own, Refusal::OwnTask { .. }));
     // Nor with a token that the author issued.
     let mut actor = fixture.actor("rob");
-    actor.token_made_by = Some(id("ann"));
+    actor.token_issuer = Some(id("ann"));
     let approval_id = task.approvals[1].approval_id.clone();
     let decision = ade_domain::task::Decision {
         approval_id: &approval_id,
-        action: DecisionKind::Approve,
+        kind: DecisionKind::Approve,
         reason: None,
         digest: None,
     };
-    assert!(matches!(task.clone().respond(&decision, &actor, fixture.now), Err(Refusal::OwnTask { .. })));
+    assert!(matches!(task.clone().decide(&decision, &actor, fixture.now), Err(Refusal::OwnTask { .. })));
     for forbidden in [
-        task.clone().ask_override(Some("r"), Some("t"), &fixture.actor("ann"), fixture.now),
+        task.clone().request_override(Some("r"), Some("t"), &fixture.actor("ann"), fixture.now),
         task.clone().confirm_override(&fixture.actor("ann"), fixture.now),
     ] {
         assert!(matches!(forbidden, Err(Refusal::OwnTask { .. })), "{forbidden:?}");
@@ -150,9 +154,9 @@ fn authors_cannot_decide_and_unreachable_quorum_is_refused() {
         "policy four cannot be satisfied: 4 approvers required, 3 available. Ask an administrator to add reviewers or \
          to change the policy."
     );
-    assert_eq!(task.state, State::Draft);
+    assert_eq!(task.state, TaskState::Draft);
     fixture.policies = vec![policy("lawyers", 1, &["lawyer"])];
-    assert!(matches!(fixture.submit(&mut task, "ann"), Err(Refusal::NoQuorum(_))));
+    assert!(matches!(fixture.submit(&mut task, "ann"), Err(Refusal::QuorumUnreachable(_))));
 }
 
 #[test]
@@ -164,38 +168,38 @@ fn modification_invalidates_earlier_approvals() {
     fixture.decide(&mut task, "rob", DecisionKind::Approve, "rob").expect("asked");
     let (old, old_digest) = (task.approvals[1].approval_id.clone(), task.digest);
     fixture.modify(&mut task, &config("schema", &["database:b"]), "ann").expect("the author");
-    assert_eq!(task.state, State::Reviewing);
+    assert_eq!(task.state, TaskState::Reviewing);
     assert_eq!(
         task.approvals.iter().filter(|approval| approval.status == ApprovalStatus::Invalidated).count(),
         3
     );
-    let reopened = task.reopened.as_ref().map(|one| (one.why.as_str(), one.at));
+    let reopened = task.reopened.as_ref().map(|one| (one.reason.as_str(), one.at));
     assert_eq!(reopened, Some(("ann changed the task", fixture.now)));
     let decision = |approval_id, digest| ade_domain::task::Decision {
         approval_id,
-        action: DecisionKind::Approve,
+        kind: DecisionKind::Approve,
         reason: None,
         digest,
     };
     let rob = fixture.actor("rob");
-    let late = task.clone().respond(&decision(&old, Some(old_digest)), &rob, fixture.now);
+    let late = task.clone().decide(&decision(&old, Some(old_digest)), &rob, fixture.now);
     assert_eq!(late, Err(Refusal::DigestMismatch { current: task.digest }));
-    let late = task.clone().respond(&decision(&old, None), &rob, fixture.now);
-    assert_eq!(late, Err(Refusal::NotAnswerable { status: ApprovalStatus::Invalidated }));
+    let late = task.clone().decide(&decision(&old, None), &rob, fixture.now);
+    assert_eq!(late, Err(Refusal::ApprovalClosed { status: ApprovalStatus::Invalidated }));
     fixture.decide(&mut task, "sue", DecisionKind::Approve, "sue").expect("asked");
-    assert_eq!(task.state, State::Reviewing, "the first approval was for another config");
+    assert_eq!(task.state, TaskState::Reviewing, "the first approval was for another config");
     fixture.decide(&mut task, "rob", DecisionKind::Approve, "rob").expect("asked again");
-    assert_eq!(task.state, State::Approved);
+    assert_eq!(task.state, TaskState::Approved);
     let late = fixture.decide(&mut task, "eve", DecisionKind::Reject, "eve").expect_err("too late");
-    assert_eq!(late, Refusal::AlreadyDecided { state: State::Approved });
+    assert_eq!(late, Refusal::AlreadyDecided { state: TaskState::Approved });
     assert_eq!(task.approvals.iter().filter(|approval| approval.status == ApprovalStatus::Closed).count(), 1);
 }
 
 #[test]
 fn follower_represents_its_role_but_adds_no_approver() {
     let mut fixture = small_fixture();
-    let mut follow = delegation("sue", "eve", Conditions::default());
-    follow.kind = Kind::Follow;
+    let mut follow = delegation("sue", "eve", DelegationConditions::default());
+    follow.kind = DelegationKind::Follow;
     fixture.delegations = vec![follow];
     fixture.policies = vec![policy("two", 2, &[]), policy("databases", 1, &["dba", "reviewer"])];
     let mut task = fixture.draft("ann", config("schema", &[]));
@@ -205,8 +209,12 @@ fn follower_represents_its_role_but_adds_no_approver() {
     assert_eq!((sue.status, sue.reviewed_by.as_ref()), (ApprovalStatus::Approved, Some(&id("eve"))));
     assert_eq!(sue.response_reason.as_deref(), Some("follows eve"));
     let progress = task.progress();
-    assert_eq!((progress[0].status, progress[0].needed), (Status::Unsatisfied, 1), "one human decided");
-    assert_eq!(progress[1].status, Status::Satisfied, "the role is represented");
+    assert_eq!(
+        (progress[0].status, progress[0].needed),
+        (RequirementStatus::Unsatisfied, 1),
+        "one human decided"
+    );
+    assert_eq!(progress[1].status, RequirementStatus::Satisfied, "the role is represented");
     // Withdrawn with the decision that it followed.
     fixture.decide(&mut task, "eve", DecisionKind::RequestChanges, "eve").expect("asked");
     let sue = task.approvals.iter().find(|approval| approval.reviewer_id == id("sue")).expect("asked");
@@ -229,13 +237,16 @@ fn approves_automatically_only_if_every_policy_does() {
         task
     };
     let task = submitted(std::slice::from_ref(&lenient));
-    assert_eq!(task.state, State::Approved);
+    assert_eq!(task.state, TaskState::Approved);
     assert_eq!(task.auto_approved.as_deref(), Some("lenient: the risk of 30 is below 60"));
-    let states: Vec<(State, State)> =
+    let states: Vec<(TaskState, TaskState)> =
         task.transitions.iter().map(|transition| (transition.from, transition.to)).collect();
-    assert_eq!(states[1..], [(State::Draft, State::Submitted), (State::Submitted, State::Approved)]);
-    assert_eq!(submitted(&[lenient, policy("strict", 1, &[])]).state, State::Reviewing);
-    assert_eq!(submitted(&[empty]).state, State::Reviewing);
+    assert_eq!(
+        states[1..],
+        [(TaskState::Draft, TaskState::Submitted), (TaskState::Submitted, TaskState::Approved)]
+    );
+    assert_eq!(submitted(&[lenient, policy("strict", 1, &[])]).state, TaskState::Reviewing);
+    assert_eq!(submitted(&[empty]).state, TaskState::Reviewing);
 }
 
 #[test]
@@ -246,15 +257,15 @@ fn override_needs_two_administrators_a_reason_and_a_ticket_within_an_hour() {
     fixture.submit(&mut task, "ann").expect("enough reviewers");
     let (max, pam, rob) = (fixture.actor("max"), fixture.actor("pam"), fixture.actor("rob"));
     let now = fixture.now;
-    assert_eq!(task.clone().ask_override(Some("r"), Some("t"), &rob, now), Err(Refusal::Forbidden));
-    assert_eq!(task.clone().ask_override(None, Some("t"), &max, now), Err(Refusal::ReasonRequired));
-    assert_eq!(task.clone().ask_override(Some("r"), Some(" "), &max, now), Err(Refusal::TicketRequired));
-    assert_eq!(task.clone().confirm_override(&pam, now), Err(Refusal::NoOverride));
-    task.ask_override(Some("r"), Some("t"), &max, now).expect("an administrator");
+    assert_eq!(task.clone().request_override(Some("r"), Some("t"), &rob, now), Err(Refusal::Forbidden));
+    assert_eq!(task.clone().request_override(None, Some("t"), &max, now), Err(Refusal::ReasonRequired));
+    assert_eq!(task.clone().request_override(Some("r"), Some(" "), &max, now), Err(Refusal::TicketRequired));
+    assert_eq!(task.clone().confirm_override(&pam, now), Err(Refusal::NoOverrideRequest));
+    task.request_override(Some("r"), Some("t"), &max, now).expect("an administrator");
     assert_eq!(task.clone().confirm_override(&max, now), Err(Refusal::SameAdmin { user: id("max") }));
-    assert_eq!(task.clone().confirm_override(&pam, now.plus_ms(3_600_000)), Err(Refusal::NoOverride));
+    assert_eq!(task.clone().confirm_override(&pam, now.plus_ms(3_600_000)), Err(Refusal::NoOverrideRequest));
     task.confirm_override(&pam, now.plus_ms(3_599_999)).expect("a second administrator in time");
-    assert_eq!((task.state, task.progress()[0].status), (State::Approved, Status::Overridden));
+    assert_eq!((task.state, task.progress()[0].status), (TaskState::Approved, RequirementStatus::Overridden));
 }
 
 #[test]
@@ -298,7 +309,7 @@ fn overdue_requests_escalate_to_manager_then_role_then_administrators() {
     // A person who was asked by escalation can decide.
     fixture.decide(&mut task, "eve", DecisionKind::Approve, "zoe").expect_err("another's request");
     fixture.decide(&mut task, "zoe", DecisionKind::Approve, "zoe").expect("asked by escalation");
-    assert_eq!(task.state, State::Approved);
+    assert_eq!(task.state, TaskState::Approved);
 }
 
 #[test]
@@ -309,7 +320,7 @@ fn requests_of_a_leaver_are_reassigned() {
     fixture.users[1].active = false;
     let people = fixture.people();
     let mut ids = || "moved".to_owned();
-    task.replace(&id("rob"), None, &people, &mut ids, fixture.now).expect("never refused");
+    task.reassign_leaver(&id("rob"), None, &people, &mut ids, fixture.now).expect("never refused");
     // Eve, the manager, has a request already: an administrator takes over.
     assert_eq!(open_reviewers(&task), ["eve", "sue", "max"]);
     let rob = task.approvals.iter().find(|approval| approval.reviewer_id == id("rob")).expect("asked before");
@@ -321,21 +332,25 @@ fn check(task: &Task) {
     let ids: BTreeSet<&str> = task.approvals.iter().map(|approval| approval.approval_id.as_str()).collect();
     assert_eq!(ids.len(), task.approvals.len(), "request ids are unique");
     for approval in &task.approvals {
-        assert!(
-            !task.author_set.contains(&approval.reviewer_id) || !approval.is_answerable(),
-            "{approval:?}"
-        );
+        assert!(!task.author_set.contains(&approval.reviewer_id) || !approval.is_decidable(), "{approval:?}");
         if let Some(by) = &approval.reviewed_by {
             let counts = approval.digest == task.digest && approval.status == ApprovalStatus::Approved;
             assert!(!counts || !task.author_set.contains(by), "author {by} decided");
         }
         let open = approval.is_open();
-        assert!(!open || task.state == State::Reviewing, "{} with an open request: {approval:?}", task.state);
+        assert!(
+            !open || task.state == TaskState::Reviewing,
+            "{} with an open request: {approval:?}",
+            task.state
+        );
         assert!(!open || approval.digest == task.digest, "open for another config: {approval:?}");
     }
-    if task.state == State::Approved && task.auto_approved.is_none() {
+    if task.state == TaskState::Approved && task.auto_approved.is_none() {
         for progress in task.progress() {
-            assert!(matches!(progress.status, Status::Satisfied | Status::Overridden), "{progress:?}");
+            assert!(
+                matches!(progress.status, RequirementStatus::Satisfied | RequirementStatus::Overridden),
+                "{progress:?}"
+            );
         }
     }
 }
@@ -358,7 +373,7 @@ fn approvals_are_independent_and_bound_to_the_digest() {
         let name = |dice: &mut Dice| NAMES[usize::try_from(dice.below(5)).expect("small")];
         if dice.below(3) == 0 {
             let (from, to) = (name(&mut dice), name(&mut dice));
-            fixture.delegations.push(delegation(from, to, Conditions::default()));
+            fixture.delegations.push(delegation(from, to, DelegationConditions::default()));
         }
         let mut task = fixture.draft("ann", config("schema", &["database:0"]));
         for step in 0..25 {
@@ -373,7 +388,7 @@ fn approvals_are_independent_and_bound_to_the_digest() {
                 3..=6 => fixture.decide(&mut changed, reviewer, DecisionKind::Approve, user),
                 7 => fixture.decide(&mut changed, reviewer, DecisionKind::Reject, user),
                 8 => fixture.decide(&mut changed, reviewer, DecisionKind::RequestChanges, user),
-                9 => changed.ask_override(Some("r"), Some("t"), &actor, now),
+                9 => changed.request_override(Some("r"), Some("t"), &actor, now),
                 10 => changed.confirm_override(&actor, now),
                 _ if dice.below(3) == 0 => changed.revoke(Some("r"), &actor, now),
                 _ => {
@@ -393,10 +408,13 @@ fn approvals_are_independent_and_bound_to_the_digest() {
                 _ => None,
             };
             if let Some(command) = command {
-                let is_allowed = task.open_to(&actor, now).contains(&command);
+                let is_allowed = task.allowed_commands(&actor, now).contains(&command);
                 // Another request may be the one that can be decided, and the arguments may be refused.
                 let may_fail = matches!(command, TaskCommand::Approve | TaskCommand::Reject)
-                    || matches!(outcome, Err(Refusal::NoQuorum(_) | Refusal::TooManyRequests { .. }));
+                    || matches!(
+                        outcome,
+                        Err(Refusal::QuorumUnreachable(_) | Refusal::TooManyApprovalRequests { .. })
+                    );
                 assert!(
                     is_allowed == outcome.is_ok() || (is_allowed && may_fail),
                     "{user} {command} {outcome:?} {task:?}"
@@ -406,7 +424,8 @@ fn approvals_are_independent_and_bound_to_the_digest() {
                 Ok(()) => {
                     assert!(changed.revision > task.revision, "every change increases the revision");
                     check(&changed);
-                    approved += u64::from(changed.state == State::Approved && task.state != State::Approved);
+                    approved +=
+                        u64::from(changed.state == TaskState::Approved && task.state != TaskState::Approved);
                     task = changed;
                 }
                 Err(_) => refused += 1,

@@ -14,7 +14,7 @@ mod watchdog_tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use ade_domain::task::Preview;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -22,12 +22,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::parameters::{check_fields, invalid_parameters};
-use crate::watchdog::Program;
-use crate::{BoxFuture, Changed, Executor, Failure, Halt, Parameters, Run};
+use crate::watchdog::WatchdogProgram;
+use crate::{BoxFuture, Executor, Failure, Parameters, Run, SideEffects, StopReason};
 use preview_output::PreviewOutput;
 use process::{ProcessExit, ProcessSpec, RunError, Stream};
 use template::{Arguments, Argv, parse_arguments};
-pub use template::{InvalidTemplate, Template};
+pub use template::{CommandTemplate, InvalidTemplate};
 
 /// Bytes of stderr that are quoted when a command fails.
 const MAX_QUOTED_BYTES: usize = 2_048;
@@ -42,24 +42,24 @@ pub struct CommandLimits {
     /// Between SIGTERM and SIGKILL.
     pub grace: Duration,
     /// The timeout of a preview.
-    pub preview: Duration,
+    pub preview_timeout: Duration,
 }
 
 impl Default for CommandLimits {
     fn default() -> Self {
-        Self { grace: Duration::from_secs(5), preview: Duration::from_secs(15) }
+        Self { grace: Duration::from_secs(5), preview_timeout: Duration::from_secs(15) }
     }
 }
 
 /// Runs the commands of one template.
 #[derive(Debug, Clone)]
-pub struct Command {
+pub struct CommandExecutor {
     name: String,
     apply: Argv,
     preview: Option<Argv>,
     roll_back: Option<Argv>,
     limits: CommandLimits,
-    watchdog: Program,
+    watchdog: WatchdogProgram,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -69,13 +69,13 @@ struct RollbackData {
     arguments: Arguments,
 }
 
-impl Command {
+impl CommandExecutor {
     /// `watchdog` kills the commands if this process cannot.
     pub fn new(
         name: impl Into<String>,
-        template: &Template,
+        template: &CommandTemplate,
         limits: CommandLimits,
-        watchdog: Program,
+        watchdog: WatchdogProgram,
     ) -> Result<Self, InvalidTemplate> {
         let name = name.into();
         let parse = |field, argv: &[String]| {
@@ -95,7 +95,7 @@ impl Command {
     }
 
     /// Validates arguments for [`Self::verify`]. The pointers of violations are relative to the object with the arguments.
-    pub fn check_verification(&self, arguments: Option<&Value>) -> Result<(), Vec<Invalid>> {
+    pub fn check_verification(&self, arguments: Option<&Value>) -> Result<(), Vec<InvalidField>> {
         parse_arguments(&[&self.apply], arguments).map(drop)
     }
 
@@ -105,14 +105,14 @@ impl Command {
         self.run_command(&fill(&self.apply, &arguments)?, run).await
     }
 
-    fn arguments(&self, parameters: &Parameters) -> Result<Arguments, Vec<Invalid>> {
+    fn arguments(&self, parameters: &Parameters) -> Result<Arguments, Vec<InvalidField>> {
         let commands: Vec<&Argv> = [Some(&self.apply), self.preview.as_ref(), self.roll_back.as_ref()]
             .into_iter()
             .flatten()
             .collect();
         let mut violations = check_fields(parameters, &["template", "arguments", "worker"]);
         if parameters.get("template").and_then(Value::as_str) != Some(&self.name) {
-            violations.push(Invalid::at("/template", format!("must be {:?}", self.name)));
+            violations.push(InvalidField::at("/template", format!("must be {:?}", self.name)));
         }
         match parse_arguments(&commands, parameters.get("arguments")) {
             Ok(arguments) if violations.is_empty() => Ok(arguments),
@@ -126,8 +126,8 @@ impl Command {
 
     /// Runs a command that may change something.
     async fn run_command(&self, argv: &[String], run: &Run) -> Result<(), Failure> {
-        if let Some(reason) = run.halted.now() {
-            return Err(Failure::stopped(reason, Changed::Nothing));
+        if let Some(reason) = run.stop.reason() {
+            return Err(Failure::stopped(reason, SideEffects::None));
         }
         let mut stderr = OutputTail::default();
         let spec = ProcessSpec {
@@ -135,14 +135,14 @@ impl Command {
             environment: environment(run),
             grace: self.limits.grace,
             watchdog: &self.watchdog,
-            valid_until: run.halted.lease_valid_until(),
+            valid_until: run.stop.lease_valid_until(),
         };
         let lease_lost = async {
-            run.halted.lost().await;
-            Halt::Lost
+            run.stop.wait_lease_lost().await;
+            StopReason::LeaseLost
         };
-        let exit = process::run(spec, run.halted.wait(), lease_lost, |stream, bytes| {
-            run.output.say(bytes);
+        let exit = process::run(spec, run.stop.wait(), lease_lost, |stream, bytes| {
+            run.output.write(bytes);
             if stream == Stream::Stderr {
                 stderr.push(bytes);
             }
@@ -152,37 +152,47 @@ impl Command {
         // If this process was suspended for too long, the watchdog has killed the command first. Any failure after the deadline is
         // attributed to that.
         let killed_by_watchdog = deadline_passed && !status.is_some_and(|status| status.success());
-        let stop_reason = stop_reason.or_else(|| killed_by_watchdog.then_some(Halt::Lost));
+        let stop_reason = stop_reason.or_else(|| killed_by_watchdog.then_some(StopReason::LeaseLost));
         if let Some(reason) = stop_reason.filter(|_| !has_started) {
-            return Err(Failure::stopped(reason, Changed::Nothing));
+            return Err(Failure::stopped(reason, SideEffects::None));
         }
         if left_processes {
-            run.output.say(LEFTOVERS_KILLED);
+            run.output.write(LEFTOVERS_KILLED);
         }
         // A killed command may have changed anything. If the template has a rollback command, that one handles it.
-        let effects_if_killed = if self.roll_back.is_some() { Changed::Something } else { Changed::Unknown };
+        let effects_if_killed =
+            if self.roll_back.is_some() { SideEffects::Remaining } else { SideEffects::Unknown };
         if let Some(reason) = stop_reason {
             let message = format!("{}; the command was terminated", reason.message(None));
-            return Err(Failure { halted: Some(reason), ..Failure::after(effects_if_killed, message) });
+            return Err(Failure {
+                stop_reason: Some(reason),
+                ..Failure::with_side_effects(effects_if_killed, message)
+            });
         }
         match status {
             Some(status) if status.success() => Ok(()),
             Some(_) if watchdog_died => {
                 let message = "the watchdog of the command was killed, so the command was killed too";
-                Err(Failure::after(effects_if_killed, message))
+                Err(Failure::with_side_effects(effects_if_killed, message))
             }
             Some(status) => {
                 let side_effects =
-                    if status.code().is_some() { Changed::Something } else { effects_if_killed };
-                Err(Failure::after(side_effects, stderr.append_to(&format!("the command failed ({status})"))))
+                    if status.code().is_some() { SideEffects::Remaining } else { effects_if_killed };
+                Err(Failure::with_side_effects(
+                    side_effects,
+                    stderr.append_to(&format!("the command failed ({status})")),
+                ))
             }
-            None => Err(Failure::after(Changed::Unknown, "the command did not exit after SIGKILL")),
+            None => Err(Failure::with_side_effects(
+                SideEffects::Unknown,
+                "the command did not exit after SIGKILL",
+            )),
         }
     }
 
     async fn run_preview(&self, argv: &[String]) -> Result<Preview, Failure> {
         let (mut stdout, mut stderr) = (PreviewOutput::default(), OutputTail::default());
-        let CommandLimits { grace, preview: timeout } = self.limits;
+        let CommandLimits { grace, preview_timeout: timeout } = self.limits;
         // The watchdog kills the preview if this process is suspended.
         let (_, valid_until) = watch::channel(Instant::now() + timeout + grace * 2 + PREVIEW_WATCHDOG_SLACK);
         let spec = ProcessSpec {
@@ -202,20 +212,22 @@ impl Command {
         if stop_reason.is_some() {
             let seconds = timeout.as_secs_f32();
             let message = format!("the preview exceeded its timeout of {seconds} s");
-            return Err(Failure::not_now(stderr.append_to(&message)));
+            return Err(Failure::retryable(stderr.append_to(&message)));
         }
         match status {
-            Some(status) if status.success() => stdout.into_preview(&self.place()).map_err(Failure::refused),
-            Some(status) => {
-                Err(Failure::not_now(stderr.append_to(&format!("the preview command failed ({status})"))))
+            Some(status) if status.success() => {
+                stdout.into_preview(&self.place()).map_err(Failure::permanent)
             }
-            None => Err(Failure::not_now("the preview command did not exit after SIGKILL")),
+            Some(status) => {
+                Err(Failure::retryable(stderr.append_to(&format!("the preview command failed ({status})"))))
+            }
+            None => Err(Failure::retryable("the preview command did not exit after SIGKILL")),
         }
     }
 }
 
-impl Executor for Command {
-    fn check(&self, parameters: &Parameters) -> Result<(), Vec<Invalid>> {
+impl Executor for CommandExecutor {
+    fn validate(&self, parameters: &Parameters) -> Result<(), Vec<InvalidField>> {
         self.arguments(parameters).map(drop)
     }
 
@@ -226,14 +238,14 @@ impl Executor for Command {
         })
     }
 
-    fn stash<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
+    fn prepare_rollback<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
         Box::pin(async {
             let arguments = self.arguments(&run.parameters).map_err(invalid_parameters)?;
             if self.roll_back.is_none() {
                 return Ok(Vec::new());
             }
             let data = RollbackData { version: 1, template: self.name.clone(), arguments };
-            serde_json::to_vec(&data).map_err(|error| Failure::refused(error.to_string()))
+            serde_json::to_vec(&data).map_err(|error| Failure::permanent(error.to_string()))
         })
     }
 
@@ -245,18 +257,21 @@ impl Executor for Command {
         Box::pin(async {
             let Some(roll_back) = &self.roll_back else {
                 let message = "cannot roll back: the template has no rollback_argv; undo the change by hand";
-                return Err(Failure::after(Changed::Something, message));
+                return Err(Failure::with_side_effects(SideEffects::Remaining, message));
             };
             let data: RollbackData = serde_json::from_slice(rollback_data).map_err(|error| {
-                Failure::after(Changed::Something, format!("cannot read the rollback data: {error}"))
+                Failure::with_side_effects(
+                    SideEffects::Remaining,
+                    format!("cannot read the rollback data: {error}"),
+                )
             })?;
             if data.version != 1 || data.template != self.name {
                 let message = "the rollback data belongs to another template";
-                return Err(Failure::after(Changed::Something, message));
+                return Err(Failure::with_side_effects(SideEffects::Remaining, message));
             }
             let argv = fill(roll_back, &data.arguments).map_err(Failure::not_rolled_back)?;
-            self.run_command(&argv, run).await.map_err(|failure| match failure.changed {
-                Changed::Nothing => failure.not_rolled_back(),
+            self.run_command(&argv, run).await.map_err(|failure| match failure.side_effects {
+                SideEffects::None => failure.not_rolled_back(),
                 _ => failure,
             })
         })
@@ -269,28 +284,28 @@ impl Executor for Command {
 
 fn fill(argv: &Argv, arguments: &Arguments) -> Result<Vec<String>, Failure> {
     argv.fill(arguments)
-        .map_err(|name| Failure::refused(format!("the argument {name:?} would be read as an option")))
+        .map_err(|name| Failure::permanent(format!("the argument {name:?} would be read as an option")))
 }
 
 fn run_failure(argv: &[String], error: &RunError) -> Failure {
     let program = argv.first().map(String::as_str).unwrap_or_default();
     let message = format!("cannot run {program:?}: {error}");
     match error {
-        RunError::Spawn(_) | RunError::Watchdog(_) => Failure::not_now(message),
-        RunError::Lost(_) => Failure::after(Changed::Unknown, message),
+        RunError::Spawn(_) | RunError::Watchdog(_) => Failure::retryable(message),
+        RunError::Lost(_) => Failure::with_side_effects(SideEffects::Unknown, message),
     }
 }
 
 /// The variables that are added to the environment of a command.
 fn environment(run: &Run) -> Vec<(&'static str, String)> {
     let tokens: Vec<_> =
-        run.tokens.iter().map(|(lock, token)| json!({ "lock": lock, "token": token })).collect();
+        run.fencing_tokens.iter().map(|(lock, token)| json!({ "lock": lock, "token": token })).collect();
     let mut environment = vec![
         ("ADE_TASK_ID", run.task_id.clone()),
         ("ADE_ATTEMPT", run.attempt.to_string()),
         ("ADE_FENCING_TOKENS", Value::from(tokens).to_string()),
     ];
-    if let Some(largest) = run.tokens.iter().map(|(_, token)| token).max() {
+    if let Some(largest) = run.fencing_tokens.iter().map(|(_, token)| token).max() {
         environment.push(("ADE_FENCING_TOKEN", largest.to_string()));
     }
     environment

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::{MAX_PREVIEW_CHANGES, preview_of};
+use crate::{MAX_PREVIEW_CHANGES, ready_preview};
 
 const MAX_SHOWN_BYTES: usize = 65_536;
 
@@ -61,7 +61,7 @@ impl PreviewOutput {
                 ));
             }
             let changes = output.changes.into_iter().map(PreviewChange::from).collect();
-            return Ok(preview_of(changes, output.warnings, Vec::new()));
+            return Ok(ready_preview(changes, output.warnings, Vec::new()));
         }
         let mut diff = String::from_utf8_lossy(&self.shown).into_owned();
         if omitted > 0 {
@@ -71,7 +71,7 @@ impl PreviewOutput {
         let after = hash.iter().map(|byte| format!("{byte:02x}")).collect();
         let (kind, what) = (ChangeKind::Update, what.to_owned());
         let change = PreviewChange { kind, what, before: None, after: Some(after), diff: Some(diff) };
-        Ok(preview_of(vec![change], Vec::new(), Vec::new()))
+        Ok(ready_preview(vec![change], Vec::new(), Vec::new()))
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
-use crate::watchdog::{Program, Terms, Watchdog, pid_of, signal_outside_group};
+use crate::watchdog::{Watchdog, WatchdogConfig, WatchdogProgram, pid_of, signal_outside_group};
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// How long pipes are read that other processes hold open after the command has exited.
@@ -79,7 +79,7 @@ pub(super) struct ProcessSpec<'a> {
     pub(super) environment: Vec<(&'static str, String)>,
     /// Between SIGTERM and SIGKILL.
     pub(super) grace: Duration,
-    pub(super) watchdog: &'a Program,
+    pub(super) watchdog: &'a WatchdogProgram,
     /// How long it may run without a renewal. Without this it may run as long as this process lives.
     pub(super) valid_until: Option<watch::Receiver<Instant>>,
 }
@@ -120,14 +120,14 @@ pub(super) async fn run<R>(
             }
             reason = &mut stop, if matches!(phase, Phase::Running) => {
                 stop_reason = Some(reason);
-                group.watchdog.pass_on(Signal::TERM);
+                group.watchdog.send_signal(Signal::TERM);
                 phase = Phase::Terminating { until: Instant::now() + grace };
             }
             () = phase.elapsed() => match phase {
                 Phase::Terminating { .. } => phase = group.start_kill(),
                 _ => break,
             },
-            () = group.watchdog.gone(), if is_running => {
+            () = group.watchdog.wait_exit(), if is_running => {
                 watchdog_died = true;
                 phase = group.start_kill();
             }
@@ -214,12 +214,13 @@ struct ProcessGroup {
 
 impl ProcessGroup {
     async fn new(
-        program: &Program,
+        program: &WatchdogProgram,
         grace: Duration,
         valid_until: Option<&mut watch::Receiver<Instant>>,
     ) -> io::Result<Self> {
         let deadline = valid_until.map(watchdog_deadline);
-        let config = Terms { grace, trust_until: deadline, within_trust: true, terminal_to: None };
+        let config =
+            WatchdogConfig { grace, deadline, grace_within_deadline: true, return_terminal_to: None };
         let watchdog = Watchdog::start(program, config).await?;
         Ok(Self { watchdog, command: None, deadline, was_past_deadline: false })
     }
@@ -261,7 +262,7 @@ impl ProcessGroup {
     async fn extend_deadline(&mut self, deadline: Instant) {
         self.was_past_deadline = self.is_past_deadline();
         self.deadline = Some(deadline);
-        self.watchdog.trust_until(deadline).await;
+        self.watchdog.extend_deadline(deadline).await;
     }
 
     fn is_past_deadline(&self) -> bool {
@@ -269,7 +270,7 @@ impl ProcessGroup {
     }
 
     fn start_kill(&self) -> Phase {
-        self.watchdog.pass_on(Signal::KILL);
+        self.watchdog.send_signal(Signal::KILL);
         Phase::Killed { until: Instant::now() + KILL_TIMEOUT }
     }
 
@@ -278,7 +279,7 @@ impl ProcessGroup {
         if let Some(command) = self.command.as_ref().and_then(pid_of) {
             signal_outside_group(command, self.watchdog.group(), Signal::KILL);
         }
-        self.watchdog.pass_on(Signal::KILL);
+        self.watchdog.send_signal(Signal::KILL);
     }
 
     /// Kills what is left, and reaps the command if it has exited.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use serde_json::Value;
 
 use crate::parameters::pointer;
@@ -15,7 +15,7 @@ const MAX_ARGUMENT_BYTES: usize = 4_096;
 /// may, as for negative numbers, the operator writes the option: `--offset={offset}`. The operator must know whether a program
 /// interprets other words (`@file`, `key=value`); `--` before arguments helps with many programs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Template {
+pub struct CommandTemplate {
     /// Applies the task. The first word is the program, which is searched in the usual directories unless it is a path.
     pub argv: Vec<String>,
     /// Prints what would change, and changes nothing.
@@ -133,12 +133,12 @@ fn is_name(name: &str) -> bool {
 pub(super) fn parse_arguments(
     commands: &[&Argv],
     arguments: Option<&Value>,
-) -> Result<Arguments, Vec<Invalid>> {
+) -> Result<Arguments, Vec<InvalidField>> {
     let given = match arguments {
         None => None,
         Some(Value::Object(given)) => Some(given),
         Some(_) => {
-            return Err(vec![Invalid::at("/arguments", "must be an object with the arguments by name")]);
+            return Err(vec![InvalidField::at("/arguments", "must be an object with the arguments by name")]);
         }
     };
     let mut violations = Vec::new();
@@ -147,7 +147,7 @@ pub(super) fn parse_arguments(
     for (name, value) in given.into_iter().flatten() {
         let at = pointer("/arguments", name);
         if !required.contains(name.as_str()) {
-            violations.push(Invalid::at(at, "is not an argument of this template"));
+            violations.push(InvalidField::at(at, "is not an argument of this template"));
             continue;
         }
         let text = match value {
@@ -155,22 +155,22 @@ pub(super) fn parse_arguments(
             Value::Number(number) => number.to_string(),
             Value::Bool(value) => value.to_string(),
             Value::Null | Value::Array(_) | Value::Object(_) => {
-                violations.push(Invalid::at(at, "must be text, a number, true or false"));
+                violations.push(InvalidField::at(at, "must be text, a number, true or false"));
                 continue;
             }
         };
         if text.len() > MAX_ARGUMENT_BYTES || text.contains('\0') {
             let detail = format!("must have at most {MAX_ARGUMENT_BYTES} bytes and no NUL");
-            violations.push(Invalid::at(at, detail));
+            violations.push(InvalidField::at(at, detail));
         }
         arguments.insert(name.clone(), text);
     }
     for name in required.iter().filter(|name| !given.is_some_and(|given| given.contains_key(**name))) {
-        violations.push(Invalid::at(pointer("/arguments", name), "is missing"));
+        violations.push(InvalidField::at(pointer("/arguments", name), "is missing"));
     }
     let options: BTreeSet<String> = commands.iter().filter_map(|argv| argv.fill(&arguments).err()).collect();
     for name in options {
-        violations.push(Invalid::at(
+        violations.push(InvalidField::at(
             pointer("/arguments", &name),
             "must not begin with \"-\": it would be read as an option",
         ));
@@ -191,7 +191,7 @@ mod tests {
     fn violations(arguments: &Value) -> Vec<String> {
         let command = parse(&["run", "{a}", "--b={b}", "{c}.txt"]).expect("valid");
         let result = parse_arguments(&[&command], Some(arguments));
-        result.err().unwrap_or_default().into_iter().map(|violation| violation.pointer).collect()
+        result.err().unwrap_or_default().into_iter().map(|violation| violation.path).collect()
     }
 
     #[test]

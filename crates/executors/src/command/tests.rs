@@ -12,48 +12,48 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use super::*;
-use crate::{Fence, Halt, Halted, MAX_PREVIEW_CHANGES, Output, Secrets};
+use crate::{Fencing, MAX_PREVIEW_CHANGES, RunOutput, Secrets, StopReason, StopSignal};
 
-pub(super) type StopSender = watch::Sender<Option<Halt>>;
+pub(super) type StopSender = watch::Sender<Option<StopReason>>;
 
 pub(super) fn short_limits() -> CommandLimits {
-    CommandLimits { grace: Duration::from_millis(100), preview: Duration::from_secs(10) }
+    CommandLimits { grace: Duration::from_millis(100), preview_timeout: Duration::from_secs(10) }
 }
 
 /// The example program `watchdog`, which cargo builds with the tests.
-pub(crate) fn watchdog() -> Program {
+pub(crate) fn watchdog() -> WatchdogProgram {
     let test_exe = std::env::current_exe().expect("a program");
     let path = test_exe.parent().and_then(Path::parent).expect("a directory").join("examples/watchdog");
     assert!(path.exists(), "{} is missing: cargo build -p ade-executors --example watchdog", path.display());
-    Program::at(path)
+    WatchdogProgram::at(path)
 }
 
 pub(super) fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-pub(super) fn command(argv: &[&str]) -> Command {
-    build(Template { argv: owned(argv), ..Template::default() })
+pub(super) fn command(argv: &[&str]) -> CommandExecutor {
+    build(CommandTemplate { argv: owned(argv), ..CommandTemplate::default() })
 }
 
-fn with_rollback(argv: &[&str], rollback: &[&str]) -> Command {
-    build(Template { argv: owned(argv), rollback_argv: Some(owned(rollback)), preview_argv: None })
+fn with_rollback(argv: &[&str], rollback: &[&str]) -> CommandExecutor {
+    build(CommandTemplate { argv: owned(argv), rollback_argv: Some(owned(rollback)), preview_argv: None })
 }
 
-fn with_preview(preview: &[&str]) -> Command {
-    build(Template { argv: owned(&["true"]), preview_argv: Some(owned(preview)), rollback_argv: None })
+fn with_preview(preview: &[&str]) -> CommandExecutor {
+    build(CommandTemplate { argv: owned(&["true"]), preview_argv: Some(owned(preview)), rollback_argv: None })
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "shorter for the callers")]
-fn build(template: Template) -> Command {
-    Command::new("t", &template, short_limits(), watchdog()).expect("a template")
+fn build(template: CommandTemplate) -> CommandExecutor {
+    CommandExecutor::new("t", &template, short_limits(), watchdog()).expect("a template")
 }
 
 /// Applies a command, and stops it once it has written a pid.
 pub(super) async fn stop_once_started(
-    command: &Command,
+    command: &CommandExecutor,
     fifo: &PidFifo,
-    reason: Halt,
+    reason: StopReason,
 ) -> (Failure, ProcessHandle, Run) {
     let (stop, run) = run_without_arguments();
     let (result, process) = tokio::join!(command.apply(&run, b""), async {
@@ -67,11 +67,19 @@ pub(super) async fn stop_once_started(
 fn run(arguments: &Value, secrets: Secrets) -> (StopSender, Run) {
     let parameters =
         json!({ "template": "t", "arguments": arguments }).as_object().expect("an object").clone();
-    let (stop_sender, stop) = Halted::new();
-    let output = Output::new(secrets, None);
+    let (stop_sender, stop) = StopSignal::new();
+    let output = RunOutput::new(secrets, None);
     let tokens = vec![("resource:a:b".to_owned(), 41), ("resource:c:d".to_owned(), 7)];
     let task_id = "task".to_owned();
-    let run = Run { task_id, attempt: 3, parameters, approved: None, tokens, output, halted: stop };
+    let run = Run {
+        task_id,
+        attempt: 3,
+        parameters,
+        approved_fingerprint: None,
+        fencing_tokens: tokens,
+        output,
+        stop,
+    };
     (stop_sender, run)
 }
 
@@ -132,8 +140,8 @@ async fn passes_words_unchanged() {
     let command = command(&["printf", "<%s>", "{a}", "x={b}=y", "{{a}}", "{c}"]);
     let odd = "two words; $(touch /tmp/x) `y` \"quoted\" 'too' *\nnext\\n {b}";
     let (_stop, run) = run(&json!({ "a": odd, "b": "-1", "c": 2.5 }), Secrets::default());
-    command.check(&run.parameters).expect("valid");
-    command.apply(&run, &command.stash(&run).await.expect("collected")).await.expect("applied");
+    command.validate(&run.parameters).expect("valid");
+    command.apply(&run, &command.prepare_rollback(&run).await.expect("collected")).await.expect("applied");
     assert_eq!(output_of(&run), format!("<{odd}><x=-1=y><{{a}}><2.5>"));
 }
 
@@ -165,26 +173,29 @@ async fn reports_cause_and_effects_of_failure() {
     for command in [command(failing), with_rollback(failing, &["true"])] {
         let (_stop, run) = run_without_arguments();
         let failure = command.apply(&run, b"").await.expect_err("failed");
-        assert_eq!((failure.changed, failure.again, failure.halted), (Changed::Something, false, None));
+        assert_eq!(
+            (failure.side_effects, failure.is_retryable, failure.stop_reason),
+            (SideEffects::Remaining, false, None)
+        );
         assert_eq!(failure.message, "the command failed (exit status: 3): one\ntwo");
         assert_eq!(output_of(&run).len(), "fine\none\ntwo\n".len());
     }
     let killed = &["sh", "-c", "kill -9 $$"];
     for (command, side_effects) in
-        [(command(killed), Changed::Unknown), (with_rollback(killed, &["true"]), Changed::Something)]
+        [(command(killed), SideEffects::Unknown), (with_rollback(killed, &["true"]), SideEffects::Remaining)]
     {
         assert_eq!(
-            command.apply(&run_without_arguments().1, b"").await.expect_err("failed").changed,
+            command.apply(&run_without_arguments().1, b"").await.expect_err("failed").side_effects,
             side_effects
         );
     }
     let failure =
         command(&["/nowhere/at/all"]).apply(&run_without_arguments().1, b"").await.expect_err("failed");
-    assert_eq!((failure.changed, failure.again), (Changed::Nothing, true), "{failure}");
+    assert_eq!((failure.side_effects, failure.is_retryable), (SideEffects::None, true), "{failure}");
     let (stop, run) = run_without_arguments();
-    stop.send_replace(Some(Halt::Stopped));
+    stop.send_replace(Some(StopReason::Stopped));
     let failure = command(&["true"]).apply(&run, b"").await.expect_err("stopped before");
-    assert_eq!((failure.changed, failure.halted), (Changed::Nothing, Some(Halt::Stopped)));
+    assert_eq!((failure.side_effects, failure.stop_reason), (SideEffects::None, Some(StopReason::Stopped)));
 }
 
 #[test]
@@ -216,8 +227,11 @@ async fn kills_group_that_ignores_sigterm() {
     // The child ignores SIGTERM as well.
     let script = format!("trap '' TERM; sleep 1000 & echo $! > {}; wait; wait", fifo.path());
     let command = command(&["sh", "-c", &script]);
-    let (failure, child, _) = stop_once_started(&command, &fifo, Halt::TimedOut).await;
-    assert_eq!((failure.changed, failure.halted), (Changed::Unknown, Some(Halt::TimedOut)));
+    let (failure, child, _) = stop_once_started(&command, &fifo, StopReason::TimedOut).await;
+    assert_eq!(
+        (failure.side_effects, failure.stop_reason),
+        (SideEffects::Unknown, Some(StopReason::TimedOut))
+    );
     child.assert_exits().await;
 }
 
@@ -228,10 +242,10 @@ async fn grants_grace_after_sigterm() {
         "exec 2> /dev/null; trap 'echo cleanup; exit 0' TERM; echo $$ > {}; while :; do sleep 0.01; done",
         fifo.path()
     );
-    let command = Command { limits: CommandLimits::default(), ..command(&["sh", "-c", &script]) };
-    let (failure, _, run) = stop_once_started(&command, &fifo, Halt::Stopped).await;
+    let command = CommandExecutor { limits: CommandLimits::default(), ..command(&["sh", "-c", &script]) };
+    let (failure, _, run) = stop_once_started(&command, &fifo, StopReason::Stopped).await;
     // It exited with 0, but because of SIGTERM, so that it may not have completed.
-    assert_eq!(failure.halted, Some(Halt::Stopped));
+    assert_eq!(failure.stop_reason, Some(StopReason::Stopped));
     assert_eq!(output_of(&run), "cleanup\n");
 }
 
@@ -242,19 +256,19 @@ async fn kills_at_once_when_lease_is_lost() {
         let fifo = PidFifo::new();
         let script = format!("trap '' TERM; echo $$ > {}; while :; do sleep 0.01; done", fifo.path());
         let limits = CommandLimits { grace: Duration::from_secs(3_600), ..short_limits() };
-        let command = Command { limits, ..command(&["sh", "-c", &script]) };
+        let command = CommandExecutor { limits, ..command(&["sh", "-c", &script]) };
         let (stop, run) = run_without_arguments();
         let (result, child) = tokio::join!(command.apply(&run, b""), async {
             let child = fifo.read_pid().await;
             if terminated_before {
-                stop.send_replace(Some(Halt::Stopped));
+                stop.send_replace(Some(StopReason::Stopped));
                 tokio::task::yield_now().await;
             }
-            stop.send_replace(Some(Halt::Lost));
+            stop.send_replace(Some(StopReason::LeaseLost));
             child
         });
         let failure = result.expect_err("stopped");
-        assert_eq!(failure.changed, Changed::Unknown, "{failure}");
+        assert_eq!(failure.side_effects, SideEffects::Unknown, "{failure}");
         child.assert_exits().await;
     }
 }
@@ -264,10 +278,14 @@ async fn kills_at_once_when_lease_is_lost() {
 async fn starts_nothing_after_lease_expiry() {
     let (_stop, run) = run_without_arguments();
     let (_renew, valid_until) = watch::channel(Instant::now());
-    let (_sender, stop) = Halted::within(valid_until);
-    let run = Run { halted: stop, ..run };
+    let (_sender, stop) = StopSignal::bound_to_lease(valid_until);
+    let run = Run { stop, ..run };
     let failure = command(&["true"]).apply(&run, b"").await.expect_err("too late");
-    assert_eq!((failure.changed, failure.halted), (Changed::Nothing, Some(Halt::Lost)), "{failure}");
+    assert_eq!(
+        (failure.side_effects, failure.stop_reason),
+        (SideEffects::None, Some(StopReason::LeaseLost)),
+        "{failure}"
+    );
 }
 
 #[tokio::test]
@@ -279,8 +297,8 @@ async fn reads_long_and_endless_output() {
     let fifo = PidFifo::new();
     let script = format!("yes & echo $! > {}; wait", fifo.path());
     let command = command(&["sh", "-c", &script]);
-    let (failure, child, _) = stop_once_started(&command, &fifo, Halt::TimedOut).await;
-    assert_eq!(failure.halted, Some(Halt::TimedOut));
+    let (failure, child, _) = stop_once_started(&command, &fifo, StopReason::TimedOut).await;
+    assert_eq!(failure.stop_reason, Some(StopReason::TimedOut));
     child.assert_exits().await;
 }
 
@@ -295,7 +313,7 @@ async fn kills_processes_that_command_left_behind() {
         let (result, child) = tokio::join!(command.apply(&run, b""), fifo.read_pid());
         result.expect("applied");
         child.assert_exits().await;
-        let output = run.output.take_new();
+        let output = run.output.take_unread();
         assert_eq!(output.contains("were killed"), is_reported, "{background}");
         assert!(output.contains("done\n") || background == "yes");
     }
@@ -320,26 +338,32 @@ async fn rolls_back_if_template_has_rollback() {
     let command = with_rollback(&["touch", "{file}"], &["rm", "{file}"]);
     let (_stop, run) = run(&json!({ "file": file.to_str() }), Secrets::default());
     assert!(command.can_roll_back(&run.parameters));
-    let rollback_data = command.stash(&run).await.expect("collected");
+    let rollback_data = command.prepare_rollback(&run).await.expect("collected");
     assert!(!rollback_data.is_empty());
     command.apply(&run, &rollback_data).await.expect("applied");
     assert!(Path::new(&file).exists());
     command.roll_back(&run, &rollback_data).await.expect("rolled back");
     assert!(!Path::new(&file).exists());
     let failure = command.roll_back(&run, &rollback_data).await.expect_err("the file is missing");
-    assert!(failure.changed == Changed::Something && failure.message.contains("exit status: 1"), "{failure}");
+    assert!(
+        failure.side_effects == SideEffects::Remaining && failure.message.contains("exit status: 1"),
+        "{failure}"
+    );
     let other = json!({ "version": 1, "template": "other", "arguments": {} }).to_string();
     for invalid in [&b""[..], other.as_bytes()] {
-        assert_eq!(command.roll_back(&run, invalid).await.expect_err("refused").changed, Changed::Something);
+        assert_eq!(
+            command.roll_back(&run, invalid).await.expect_err("refused").side_effects,
+            SideEffects::Remaining
+        );
     }
 
     let irreversible = tests::command(&["true"]);
     let (_stop, run) = run_without_arguments();
     assert!(!irreversible.can_roll_back(&run.parameters));
-    assert_eq!(irreversible.stash(&run).await, Ok(Vec::new()));
+    assert_eq!(irreversible.prepare_rollback(&run).await, Ok(Vec::new()));
     assert!(irreversible.roll_back(&run, b"").await.is_err());
-    assert!(irreversible.settle(&run, b"").await.is_err());
-    assert_eq!(irreversible.fence(), Fence::Open);
+    assert!(irreversible.resolve_outcome(&run, b"").await.is_err());
+    assert_eq!(irreversible.fencing(), Fencing::Unfenced);
 }
 
 #[tokio::test]
@@ -393,19 +417,19 @@ async fn reports_why_preview_failed() {
         .await
         .expect_err("failed");
     assert_eq!(
-        (failed.message.as_str(), failed.again),
+        (failed.message.as_str(), failed.is_retryable),
         ("the preview command failed (exit status: 1): why", true)
     );
-    let limits = CommandLimits { preview: Duration::from_millis(300), ..short_limits() };
-    let slow = Command { limits, ..with_preview(&["sh", "-c", "echo waits >&2; sleep 1000"]) };
+    let limits = CommandLimits { preview_timeout: Duration::from_millis(300), ..short_limits() };
+    let slow = CommandExecutor { limits, ..with_preview(&["sh", "-c", "echo waits >&2; sleep 1000"]) };
     let failed = slow.preview(&run.parameters).await.expect_err("too slow");
     assert!(
-        failed.message.starts_with("the preview exceeded its timeout of 0.3 s") && failed.again,
+        failed.message.starts_with("the preview exceeded its timeout of 0.3 s") && failed.is_retryable,
         "{failed}"
     );
     let invalid = r#"{{"changes": [{{"kind": "explode", "what": "x"}}]}}"#;
     let failed = with_preview(&["echo", invalid]).preview(&run.parameters).await.expect_err("unreadable");
-    assert!(failed.message.contains("cannot read the changes") && !failed.again, "{failed}");
+    assert!(failed.message.contains("cannot read the changes") && !failed.is_retryable, "{failed}");
     let mut output = PreviewOutput::default();
     let change = json!({ "kind": "create", "what": "x" });
     output.push(json!({ "changes": vec![change; MAX_PREVIEW_CHANGES + 1] }).to_string().as_bytes());
@@ -415,15 +439,16 @@ async fn reports_why_preview_failed() {
 #[test]
 fn reports_every_violation() {
     let parameters = json!({ "template": "u", "x": 1, "arguments": [] });
-    let result = command(&["true"]).check(parameters.as_object().expect("an object"));
-    let pointers: Vec<_> = result.expect_err("invalid").into_iter().map(|invalid| invalid.pointer).collect();
+    let result = command(&["true"]).validate(parameters.as_object().expect("an object"));
+    let pointers: Vec<_> = result.expect_err("invalid").into_iter().map(|invalid| invalid.path).collect();
     assert_eq!(pointers, ["/x", "/template", "/arguments"]);
 }
 
 #[test]
 fn rejects_template_without_program() {
-    let template = Template { argv: owned(&["run"]), preview_argv: Some(vec![]), rollback_argv: None };
-    let error = Command::new("t", &template, short_limits(), watchdog()).expect_err("no program").to_string();
+    let template = CommandTemplate { argv: owned(&["run"]), preview_argv: Some(vec![]), rollback_argv: None };
+    let error =
+        CommandExecutor::new("t", &template, short_limits(), watchdog()).expect_err("no program").to_string();
     let expected =
         "preview_argv of the command template \"t\" must begin with a program name without placeholders";
     assert_eq!(error, expected);

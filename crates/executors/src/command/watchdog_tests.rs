@@ -16,7 +16,7 @@ fn long_script(fifo: &PidFifo) -> String {
 
 fn spec(
     argv: &[String],
-    program: &Program,
+    program: &WatchdogProgram,
     valid_until: Instant,
 ) -> (watch::Sender<Instant>, ProcessSpec<'static>) {
     let (renew, valid_until) = watch::channel(valid_until);
@@ -31,9 +31,9 @@ async fn kills_command_that_leaves_process_group() {
         let fifo = PidFifo::new();
         let script = long_script(&fifo);
         let command = command(&[wrapper, &["-c", &script]].concat());
-        for reason in [Halt::Stopped, Halt::Lost] {
+        for reason in [StopReason::Stopped, StopReason::LeaseLost] {
             let (failure, process, _) = stop_once_started(&command, &fifo, reason).await;
-            assert_eq!(failure.halted, Some(reason), "{wrapper:?}");
+            assert_eq!(failure.stop_reason, Some(reason), "{wrapper:?}");
             process.assert_exits().await;
         }
         // It is killed when the future is dropped, too.
@@ -76,9 +76,10 @@ async fn renewal_extends_deadline() {
 async fn runs_nothing_without_watchdog() {
     let (_stop, run) = run_without_arguments();
     for path in ["/nowhere/to/be/found", "/bin/true", "/bin/cat"] {
-        let command = Command { watchdog: Program::at(path), ..command(&["touch", "/nowhere/at/all"]) };
+        let command =
+            CommandExecutor { watchdog: WatchdogProgram::at(path), ..command(&["touch", "/nowhere/at/all"]) };
         let failure = command.apply(&run, b"").await.expect_err("not started");
-        assert_eq!((failure.changed, failure.again), (Changed::Nothing, true), "{failure}");
+        assert_eq!((failure.side_effects, failure.is_retryable), (SideEffects::None, true), "{failure}");
         assert!(failure.message.contains("cannot start its watchdog"), "{failure}");
     }
     // A command is killed if its watchdog dies.
@@ -91,7 +92,7 @@ async fn runs_nothing_without_watchdog() {
         process
     });
     let failure = result.expect_err("killed");
-    assert_eq!((failure.changed, failure.halted), (Changed::Unknown, None), "{failure}");
+    assert_eq!((failure.side_effects, failure.stop_reason), (SideEffects::Unknown, None), "{failure}");
     assert!(failure.message.contains("the watchdog of the command was killed"), "{failure}");
     process.assert_exits().await;
 }

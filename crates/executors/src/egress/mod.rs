@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use url::{Host, Url};
 
 pub use address_scope::{AddressScope, address_scope};
@@ -111,7 +111,7 @@ impl AllowedHost {
 
 /// Decides which URLs may be called.
 #[derive(Debug, Clone)]
-pub struct Guard {
+pub struct EgressPolicy {
     allowed_hosts: Vec<AllowedHost>,
     allows_all_public: bool,
     resolver: Arc<dyn Resolver>,
@@ -137,11 +137,11 @@ impl PinnedUrl {
     }
 }
 
-impl Guard {
+impl EgressPolicy {
     /// Allows only these hosts.
-    pub fn new(hosts: &[String]) -> Result<Self, Invalid> {
+    pub fn new(hosts: &[String]) -> Result<Self, InvalidField> {
         let parsed = hosts.iter().enumerate().map(|(index, entry)| {
-            AllowedHost::parse(entry).map_err(|reason| Invalid::at(format!("/hosts/{index}"), reason))
+            AllowedHost::parse(entry).map_err(|reason| InvalidField::at(format!("/hosts/{index}"), reason))
         });
         let allowed_hosts = parsed.collect::<Result<_, _>>()?;
         Ok(Self { allowed_hosts, allows_all_public: false, resolver: Arc::new(SystemResolver) })

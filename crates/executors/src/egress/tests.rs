@@ -16,16 +16,16 @@ impl Resolver for FixedResolver {
     }
 }
 
-fn policy(hosts: &[&str], answers: &[&str]) -> Guard {
+fn policy(hosts: &[&str], answers: &[&str]) -> EgressPolicy {
     let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
     let parse = |answer: &&str| {
         answer.split_whitespace().map(|address| address.parse().expect("an address")).collect()
     };
     let resolver = FixedResolver(Mutex::new(answers.iter().map(parse).collect()));
-    Guard::new(&hosts).expect("valid").with_resolver(Arc::new(resolver))
+    EgressPolicy::new(&hosts).expect("valid").with_resolver(Arc::new(resolver))
 }
 
-fn allows(policy: &Guard, url: &str) -> bool {
+fn allows(policy: &EgressPolicy, url: &str) -> bool {
     policy.check(url).is_ok()
 }
 
@@ -76,7 +76,7 @@ fn allows_only_listed_hosts_and_ports() {
     }
     assert!(!allows(&policy, &format!("https://api.example.com/{}", "a".repeat(MAX_URL_BYTES))));
     for host in ["https://a.test", "a.test/path", "ann@a.test", "a.test:70000", "*.a.test", "", "+private"] {
-        assert!(Guard::new(&[host.to_owned()]).is_err(), "{host}");
+        assert!(EgressPolicy::new(&[host.to_owned()]).is_err(), "{host}");
     }
 }
 

@@ -14,7 +14,7 @@ use super::parameters::{FileSpec, TEMP_PREFIX, parent_dirs};
 use super::snapshot::{Entry, FileState, Snapshot};
 use super::tree::{Access, Tree, TreeError};
 use super::{AttemptKey, Steps};
-use crate::{Changed, Failure, Halted, Run, Settled};
+use crate::{AttemptOutcome, Failure, Run, SideEffects, StopSignal};
 
 /// The changes of one attempt.
 pub(super) struct ChangeSet {
@@ -22,7 +22,7 @@ pub(super) struct ChangeSet {
     /// The [`AttemptKey`] as text.
     key: String,
     snapshot: Snapshot,
-    stop: Halted,
+    stop: StopSignal,
     steps: Steps,
     /// Whether a file was replaced or deleted.
     has_changed: Cell<bool>,
@@ -32,7 +32,7 @@ pub(super) struct ChangeSet {
 
 impl ChangeSet {
     pub(super) fn new(tree: Tree, run: &Run, snapshot: Snapshot, steps: Steps) -> Self {
-        let (key, stop) = (AttemptKey::of(run).to_string(), run.halted.clone());
+        let (key, stop) = (AttemptKey::of(run).to_string(), run.stop.clone());
         let (has_changed, was_registered) = (Cell::new(false), Cell::new(false));
         Self { tree, key, snapshot, stop, steps, has_changed, was_registered }
     }
@@ -41,7 +41,7 @@ impl ChangeSet {
     pub(super) fn apply(&self, specs: &[FileSpec]) -> Result<(), Failure> {
         if !self.tree.is_registered(&self.key)? {
             // An attempt that recovery has marked as in progress stays registered: its outcome is not decided yet.
-            return Err(Failure::refused(
+            return Err(Failure::permanent(
                 "another worker has recovered this attempt; nothing was changed by this worker",
             ));
         }
@@ -65,12 +65,12 @@ impl ChangeSet {
         match self.restore() {
             Ok(()) if self.has_changed.get() => {
                 let message = format!("{failure}; everything was rolled back");
-                Failure { changed: Changed::Undone, again: false, message, ..failure }
+                Failure { side_effects: SideEffects::RolledBack, is_retryable: false, message, ..failure }
             }
             Ok(()) => failure,
             Err(error) => {
                 let message = format!("{failure}; the immediate rollback failed: {error}");
-                Failure { changed: Changed::Something, again: false, message, ..failure }
+                Failure { side_effects: SideEffects::Remaining, is_retryable: false, message, ..failure }
             }
         }
     }
@@ -83,10 +83,10 @@ impl ChangeSet {
         let entry_hash = |entry: &Entry| entry.after.map(|after| after.hash);
         let expected = specs.iter().map(|spec| (&spec.path, spec_hash(spec)));
         if !expected.eq(self.snapshot.entries.iter().map(|entry| (&entry.path, entry_hash(entry)))) {
-            return Err(Failure::refused("the rollback data belongs to other files"));
+            return Err(Failure::permanent("the rollback data belongs to other files"));
         }
         let modified =
-            |path: &str| Failure::not_now(format!("{path:?} was modified meanwhile; nothing was changed"));
+            |path: &str| Failure::retryable(format!("{path:?} was modified meanwhile; nothing was changed"));
         for entry in &self.snapshot.entries {
             if !entry.is_unchanged(&self.tree)? {
                 return Err(modified(&entry.path));
@@ -135,7 +135,8 @@ impl ChangeSet {
     /// Restores all files and ends the attempt. If somebody else has modified one of them, none is touched.
     pub(super) fn roll_back(&self) -> Result<(), Failure> {
         self.check_stop().map_err(Failure::not_rolled_back)?;
-        let restored = self.restore().map_err(|error| Failure::after(Changed::Something, error));
+        let restored =
+            self.restore().map_err(|error| Failure::with_side_effects(SideEffects::Remaining, error));
         let _ = self.tree.unregister(&self.key);
         restored
     }
@@ -181,7 +182,7 @@ impl ChangeSet {
     }
 
     /// Blocks the attempt and determines what it has changed.
-    pub(super) fn resolve_outcome(&self) -> Result<Settled, Failure> {
+    pub(super) fn resolve_outcome(&self) -> Result<AttemptOutcome, Failure> {
         // If this worker was suspended until another one has recovered the attempt, marking it again would block everybody.
         self.check_stop()?;
         // From here on the attempt is blocked, and others wait until its outcome is decided.
@@ -202,9 +203,9 @@ impl ChangeSet {
             self.tree.unregister(&self.key)?;
         }
         Ok(match (is_before, is_after) {
-            (true, _) => Settled::Nothing,
-            (false, true) => Settled::Everything,
-            (false, false) => Settled::Part,
+            (true, _) => AttemptOutcome::NotApplied,
+            (false, true) => AttemptOutcome::Applied,
+            (false, false) => AttemptOutcome::PartiallyApplied,
         })
     }
 
@@ -243,6 +244,6 @@ impl ChangeSet {
     }
 
     fn check_stop(&self) -> Result<(), Failure> {
-        self.stop.now().map_or(Ok(()), |reason| Err(Failure::stopped(reason, Changed::Nothing)))
+        self.stop.reason().map_or(Ok(()), |reason| Err(Failure::stopped(reason, SideEffects::None)))
     }
 }

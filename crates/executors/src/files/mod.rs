@@ -24,12 +24,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use ade_domain::task::{Digest, Preview};
 use tokio::task::spawn_blocking;
 
 use crate::parameters::invalid_parameters;
-use crate::{BoxFuture, Changed, Command, Executor, Failure, Fence, Halt, Halted, Parameters, Run, Settled};
+use crate::{
+    AttemptOutcome, BoxFuture, CommandExecutor, Executor, Failure, Fencing, Parameters, Run, SideEffects,
+    StopReason, StopSignal,
+};
 use change_set::ChangeSet;
 use parameters::{ATTEMPTS_DIR, FileSpec, VerifySpec};
 use snapshot::Snapshot;
@@ -51,25 +54,25 @@ pub struct InvalidRoot(String);
 
 type Hook = Arc<dyn Fn(usize) + Send + Sync>;
 /// The command that verifies the changes of a task.
-type Verifier<'a> = (VerifySpec, &'a Arc<Command>);
+type Verifier<'a> = (VerifySpec, &'a Arc<CommandExecutor>);
 
 /// Changes files below one root.
 #[derive(Clone)]
-pub struct Files {
+pub struct FilesExecutor {
     root: String,
-    verifiers: BTreeMap<String, Arc<Command>>,
+    verifiers: BTreeMap<String, Arc<CommandExecutor>>,
     recovery_lock_timeout: Duration,
     /// Tests set this to interrupt an attempt before a step; it gets the number of the step.
     step_hook: Option<Hook>,
 }
 
-impl fmt::Debug for Files {
+impl fmt::Debug for FilesExecutor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Files").field("root", &self.root).finish_non_exhaustive()
     }
 }
 
-impl Files {
+impl FilesExecutor {
     /// Tasks must name the root exactly like this. It may be created later. It must not be a symbolic link.
     pub fn new(root: impl Into<String>) -> Result<Self, InvalidRoot> {
         let root = root.into();
@@ -86,7 +89,7 @@ impl Files {
 
     /// Sets the command templates that tasks may name to verify their changes.
     #[must_use]
-    pub fn with_verifiers(mut self, verifiers: BTreeMap<String, Arc<Command>>) -> Self {
+    pub fn with_verifiers(mut self, verifiers: BTreeMap<String, Arc<CommandExecutor>>) -> Self {
         self.verifiers = verifiers;
         self
     }
@@ -102,14 +105,14 @@ impl Files {
         mode: LockMode,
         timeout: Duration,
         task: Option<&str>,
-        stop: Option<&Halted>,
+        stop: Option<&StopSignal>,
     ) -> Result<Tree, Failure> {
         let bounded = async {
             let mut blocker = None;
             let poll = async {
                 loop {
                     let (root, task) = (self.root.clone(), task.map(str::to_owned));
-                    let locked = blocking(Changed::Nothing, move || {
+                    let locked = blocking(SideEffects::None, move || {
                         let Some(tree) = Tree::try_lock(&root, mode)? else { return Ok(Err(None)) };
                         let Some(task) = task else { return Ok(Ok(tree)) };
                         let is_own = |key: &str| AttemptKey::attempt_of(&task, key).is_some();
@@ -126,7 +129,7 @@ impl Files {
                 return result;
             }
             let (root, seconds) = (&self.root, timeout.as_secs_f32());
-            Err(Failure::not_now(match blocker {
+            Err(Failure::retryable(match blocker {
                 None => format!("{root:?} was locked by others for {seconds} s; try again later"),
                 Some(blocker) => format!(
                     "a lost worker left incomplete changes in {root:?}; wait until a worker with this root has recovered \
@@ -137,8 +140,8 @@ impl Files {
         match stop {
             None => bounded.await,
             Some(stop) => {
-                let stopped = |reason| Err(Failure::stopped(reason, Changed::Nothing));
-                stop.or(bounded).await.unwrap_or_else(stopped)
+                let stopped = |reason| Err(Failure::stopped(reason, SideEffects::None));
+                stop.run_until_stopped(bounded).await.unwrap_or_else(stopped)
             }
         }
     }
@@ -146,26 +149,30 @@ impl Files {
     /// Locks the root exclusively for an attempt.
     async fn lock_for(&self, run: &Run) -> Result<Tree, Failure> {
         let key = AttemptKey::of(run);
-        self.lock(LockMode::Exclusive, LOCK_TIMEOUT, Some(&key.task), Some(&run.halted)).await
+        self.lock(LockMode::Exclusive, LOCK_TIMEOUT, Some(&key.task), Some(&run.stop)).await
     }
 
-    fn parse(&self, parameters: &Parameters) -> Result<(Vec<FileSpec>, Option<Verifier<'_>>), Vec<Invalid>> {
+    fn parse(
+        &self,
+        parameters: &Parameters,
+    ) -> Result<(Vec<FileSpec>, Option<Verifier<'_>>), Vec<InvalidField>> {
         match (parameters::parse(&self.root, parameters), self.verifier(parameters)) {
             (Ok(specs), Ok(verifier)) => Ok((specs, verifier)),
             (specs, verifier) => Err(specs.err().into_iter().chain(verifier.err()).flatten().collect()),
         }
     }
 
-    fn verifier(&self, parameters: &Parameters) -> Result<Option<Verifier<'_>>, Vec<Invalid>> {
+    fn verifier(&self, parameters: &Parameters) -> Result<Option<Verifier<'_>>, Vec<InvalidField>> {
         let Some(spec) = parameters::verify_spec(parameters)? else { return Ok(None) };
         let Some(command) = self.verifiers.get(&spec.template) else {
             let known: Vec<&str> = self.verifiers.keys().map(String::as_str).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             let detail = format!("must be a command template that the operator allows: {known}");
-            return Err(vec![Invalid::at("/verify/template", detail)]);
+            return Err(vec![InvalidField::at("/verify/template", detail)]);
         };
-        let in_verify =
-            |violation: Invalid| Invalid::at(format!("/verify{}", violation.pointer), violation.detail);
+        let in_verify = |violation: InvalidField| {
+            InvalidField::at(format!("/verify{}", violation.path), violation.detail)
+        };
         command
             .check_verification(spec.arguments.as_ref())
             .map_err(|violations| violations.into_iter().map(in_verify).collect::<Vec<_>>())?;
@@ -182,8 +189,8 @@ impl Files {
     }
 }
 
-impl Executor for Files {
-    fn check(&self, parameters: &Parameters) -> Result<(), Vec<Invalid>> {
+impl Executor for FilesExecutor {
+    fn validate(&self, parameters: &Parameters) -> Result<(), Vec<InvalidField>> {
         self.parse(parameters).map(drop)
     }
 
@@ -193,25 +200,25 @@ impl Executor for Files {
             let notes = verifier.map(|(spec, _)| format!("verified by the template {}", spec.template));
             let notes = notes.into_iter().collect();
             let tree = self.lock(LockMode::Shared, PREVIEW_LOCK_TIMEOUT, Some(""), None).await?;
-            blocking(Changed::Nothing, move || Ok(preview::preview(&tree, &specs, notes))).await
+            blocking(SideEffects::None, move || Ok(preview::preview(&tree, &specs, notes))).await
         })
     }
 
-    fn stash<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
+    fn prepare_rollback<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
         Box::pin(async {
             let ((specs, _), key) = (self.parse_again(&run.parameters)?, AttemptKey::of(run));
-            let approved = run.approved.clone();
+            let approved = run.approved_fingerprint.clone();
             let tree = self.lock_for(run).await?;
-            blocking(Changed::Nothing, move || {
-                let snapshot = Snapshot::take(&tree, &specs).map_err(Failure::not_now)?;
+            blocking(SideEffects::None, move || {
+                let snapshot = Snapshot::take(&tree, &specs).map_err(Failure::retryable)?;
                 // The files may have changed between the worker's last preview and this lock.
                 let current = preview::fingerprint(&snapshot.entries).map(|current| current.to_string());
                 if approved.is_some() && approved != current {
-                    return Err(Failure::not_now(
+                    return Err(Failure::retryable(
                         "the files have changed since the approval of this task; nothing was changed",
                     ));
                 }
-                let bytes = snapshot.to_bytes().map_err(|error| Failure::refused(error.to_string()))?;
+                let bytes = snapshot.to_bytes().map_err(|error| Failure::permanent(error.to_string()))?;
                 // Earlier attempts of this task have ended, some of them without unregistering. Later ones are kept: this worker
                 // may have been suspended, and must not interfere with its successor.
                 let is_earlier = |other: &str| {
@@ -234,8 +241,8 @@ impl Executor for Files {
                 Ok(prepared) => prepared,
                 Err(failure) => {
                     // After a lost lease the next owner of the attempt decides.
-                    if run.halted.now() != Some(Halt::Lost) {
-                        self.forget(&run.task_id, run.attempt).await;
+                    if run.stop.reason() != Some(StopReason::LeaseLost) {
+                        self.clean_up(&run.task_id, run.attempt).await;
                     }
                     return Err(failure);
                 }
@@ -243,7 +250,7 @@ impl Executor for Files {
             let changes = ChangeSet::new(tree, run, snapshot, self.steps());
             let has_verifier = verifier.is_some();
             // If this future is dropped, the blocking task completes by itself, under its lock.
-            let (changes, result) = blocking(Changed::Something, move || {
+            let (changes, result) = blocking(SideEffects::Remaining, move || {
                 let result = changes.apply(&specs);
                 if result.is_err() || !has_verifier {
                     changes.finish();
@@ -257,9 +264,9 @@ impl Executor for Files {
             let verified = command.verify(spec.arguments.as_ref(), run).await;
             let failed = verified.err().map(|failure| {
                 let message = format!("verification by the template {:?} failed: {failure}", spec.template);
-                Failure { message, changed: Changed::Nothing, again: false, ..failure }
+                Failure { message, side_effects: SideEffects::None, is_retryable: false, ..failure }
             });
-            blocking(Changed::Something, move || {
+            blocking(SideEffects::Remaining, move || {
                 let result = failed.map_or(Ok(()), |failure| Err(changes.revert_after(failure)));
                 changes.finish();
                 result
@@ -271,32 +278,32 @@ impl Executor for Files {
     fn roll_back<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async {
             let snapshot = read_snapshot(rollback_data).await.map_err(Failure::not_rolled_back)?;
-            let tree = self.lock(LockMode::Exclusive, LOCK_TIMEOUT, None, Some(&run.halted)).await;
+            let tree = self.lock(LockMode::Exclusive, LOCK_TIMEOUT, None, Some(&run.stop)).await;
             let tree = tree.map_err(Failure::not_rolled_back)?;
             let changes = ChangeSet::new(tree, run, snapshot, self.steps());
-            blocking(Changed::Something, move || changes.roll_back()).await
+            blocking(SideEffects::Remaining, move || changes.roll_back()).await
         })
     }
 
-    fn settle<'a>(
+    fn resolve_outcome<'a>(
         &'a self,
         run: &'a Run,
         rollback_data: &'a [u8],
-    ) -> BoxFuture<'a, Result<Settled, Failure>> {
+    ) -> BoxFuture<'a, Result<AttemptOutcome, Failure>> {
         Box::pin(async {
             let snapshot = read_snapshot(rollback_data).await?;
             let timeout = self.recovery_lock_timeout;
-            let tree = self.lock(LockMode::Exclusive, timeout, None, Some(&run.halted)).await?;
+            let tree = self.lock(LockMode::Exclusive, timeout, None, Some(&run.stop)).await?;
             let changes = ChangeSet::new(tree, run, snapshot, self.steps());
-            blocking(Changed::Unknown, move || changes.resolve_outcome()).await
+            blocking(SideEffects::Unknown, move || changes.resolve_outcome()).await
         })
     }
 
-    fn forget<'a>(&'a self, task_id: &'a str, attempt: u64) -> BoxFuture<'a, ()> {
+    fn clean_up<'a>(&'a self, task_id: &'a str, attempt: u64) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let (root, key) = (self.root.clone(), AttemptKey::new(task_id, attempt));
             // At once and without the lock, because others may wait for this while they hold it.
-            let unregistered = blocking(Changed::Nothing, move || {
+            let unregistered = blocking(SideEffects::None, move || {
                 Ok(Tree::unregister_without_lock(&root, &key.to_string())?)
             });
             if let Err(error) = unregistered.await {
@@ -306,14 +313,14 @@ impl Executor for Files {
             let files = self.clone();
             tokio::spawn(async move {
                 if let Ok(tree) = files.lock(LockMode::Exclusive, LOCK_TIMEOUT, None, None).await {
-                    let _ = blocking(Changed::Nothing, move || Ok(tree.remove_dir(ATTEMPTS_DIR)?)).await;
+                    let _ = blocking(SideEffects::None, move || Ok(tree.remove_dir(ATTEMPTS_DIR)?)).await;
                 }
             });
         })
     }
 
-    fn fence(&self) -> Fence {
-        Fence::Fenced
+    fn fencing(&self) -> Fencing {
+        Fencing::Fenced
     }
 
     fn can_roll_back(&self, _: &Parameters) -> bool {
@@ -323,17 +330,17 @@ impl Executor for Files {
 
 async fn read_snapshot(rollback_data: &[u8]) -> Result<Snapshot, Failure> {
     let bytes = rollback_data.to_vec();
-    let read = move || Snapshot::from_bytes(&bytes).map_err(|error| Failure::refused(error.to_string()));
-    blocking(Changed::Nothing, read).await
+    let read = move || Snapshot::from_bytes(&bytes).map_err(|error| Failure::permanent(error.to_string()));
+    blocking(SideEffects::None, read).await
 }
 
 /// Runs `work` on a thread that may block. `side_effects` are reported if it panics.
 async fn blocking<T: Send + 'static>(
-    side_effects: Changed,
+    side_effects: SideEffects,
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     let result = spawn_blocking(work).await;
-    result.unwrap_or_else(|error| Err(Failure::after(side_effects, format!("aborted: {error}"))))
+    result.unwrap_or_else(|error| Err(Failure::with_side_effects(side_effects, format!("aborted: {error}"))))
 }
 
 /// An attempt, as a part of file names.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use serde_json::Value;
 
 use crate::Parameters;
@@ -37,24 +37,24 @@ pub(super) struct VerifySpec {
 }
 
 /// Parses `verify`, if it is given. Whether the template exists and accepts the arguments is checked by the caller.
-pub(super) fn verify_spec(parameters: &Parameters) -> Result<Option<VerifySpec>, Vec<Invalid>> {
+pub(super) fn verify_spec(parameters: &Parameters) -> Result<Option<VerifySpec>, Vec<InvalidField>> {
     let Some(verify) = parameters.get("verify") else { return Ok(None) };
     let Some(verify) = verify.as_object() else {
-        return Err(vec![Invalid::at("/verify", "must be an object with template and arguments")]);
+        return Err(vec![InvalidField::at("/verify", "must be an object with template and arguments")]);
     };
     let mut violations = unknown_fields(verify, &["template", "arguments"], "/verify");
     let template = verify.get("template").and_then(Value::as_str).unwrap_or_default().to_owned();
     if template.is_empty() {
-        violations.push(Invalid::at("/verify/template", "must be the name of a command template"));
+        violations.push(InvalidField::at("/verify/template", "must be the name of a command template"));
     }
     let arguments = verify.get("arguments").cloned();
     if violations.is_empty() { Ok(Some(VerifySpec { template, arguments })) } else { Err(violations) }
 }
 
-pub(super) fn parse(root: &str, parameters: &Parameters) -> Result<Vec<FileSpec>, Vec<Invalid>> {
+pub(super) fn parse(root: &str, parameters: &Parameters) -> Result<Vec<FileSpec>, Vec<InvalidField>> {
     let mut violations = check_fields(parameters, &["root", "files", "verify", "worker"]);
     if parameters.get("root").and_then(Value::as_str) != Some(root) {
-        violations.push(Invalid::at("/root", format!("must be {root:?}, exactly as configured")));
+        violations.push(InvalidField::at("/root", format!("must be {root:?}, exactly as configured")));
     }
     let mut specs = Vec::new();
     match parameters.get("files").and_then(Value::as_array) {
@@ -66,7 +66,7 @@ pub(super) fn parse(root: &str, parameters: &Parameters) -> Result<Vec<FileSpec>
                 }
             }
         }
-        _ => violations.push(Invalid::at("/files", format!("must be a list of 1 to {MAX_FILES} files"))),
+        _ => violations.push(InvalidField::at("/files", format!("must be a list of 1 to {MAX_FILES} files"))),
     }
     violations.extend(conflicting_paths(&specs));
     if violations.is_empty() {
@@ -76,20 +76,23 @@ pub(super) fn parse(root: &str, parameters: &Parameters) -> Result<Vec<FileSpec>
     }
 }
 
-fn parse_file(file: &Value, at: &str) -> Result<FileSpec, Vec<Invalid>> {
+fn parse_file(file: &Value, at: &str) -> Result<FileSpec, Vec<InvalidField>> {
     let Some(file) = file.as_object() else {
-        return Err(vec![Invalid::at(at, "must be an object with path and content, or path and delete")]);
+        return Err(vec![InvalidField::at(
+            at,
+            "must be an object with path and content, or path and delete",
+        )]);
     };
     let mut violations = unknown_fields(file, &["path", "content", "delete", "mode"], at);
     let path = file.get("path").and_then(Value::as_str).unwrap_or_default();
     if let Err(detail) = check_path(path) {
-        violations.push(Invalid::at(format!("{at}/path"), detail));
+        violations.push(InvalidField::at(format!("{at}/path"), detail));
     }
     let content = match (file.get("content"), file.get("delete")) {
         (Some(Value::String(content)), None | Some(Value::Bool(false))) => Some(content.clone()),
         (None, Some(Value::Bool(true))) => None,
         _ => {
-            violations.push(Invalid::at(at, "must have either content, as text, or delete: true"));
+            violations.push(InvalidField::at(at, "must have either content, as text, or delete: true"));
             None
         }
     };
@@ -99,7 +102,7 @@ fn parse_file(file: &Value, at: &str) -> Result<FileSpec, Vec<Invalid>> {
             let parsed = mode.as_str().and_then(parse_mode);
             if parsed.is_none() || content.is_none() {
                 let detail = "must be three or four octal digits up to \"0777\", for a file with content";
-                violations.push(Invalid::at(format!("{at}/mode"), detail));
+                violations.push(InvalidField::at(format!("{at}/mode"), detail));
             }
             parsed
         }
@@ -146,18 +149,18 @@ fn check_path(path: &str) -> Result<(), String> {
 }
 
 /// Finds paths that are listed twice, and paths whose parent directory is listed as a file.
-fn conflicting_paths(specs: &[(usize, FileSpec)]) -> Vec<Invalid> {
+fn conflicting_paths(specs: &[(usize, FileSpec)]) -> Vec<InvalidField> {
     let mut violations = Vec::new();
     let mut paths = BTreeSet::new();
     for (index, spec) in specs {
         if !paths.insert(spec.path.as_str()) {
-            violations.push(Invalid::at(format!("/files/{index}/path"), "is listed twice"));
+            violations.push(InvalidField::at(format!("/files/{index}/path"), "is listed twice"));
         }
     }
     for (index, spec) in specs {
         if let Some(other) = parent_dirs(&spec.path).find(|dir| paths.contains(dir)) {
             let detail = format!("is below {other:?}, which is listed as a file");
-            violations.push(Invalid::at(format!("/files/{index}/path"), detail));
+            violations.push(InvalidField::at(format!("/files/{index}/path"), detail));
         }
     }
     violations
@@ -177,7 +180,7 @@ mod tests {
     fn violations(parameters: &Value) -> Vec<String> {
         let parameters = parameters.as_object().expect("an object");
         let violations = parse("/srv", parameters).err().unwrap_or_default();
-        violations.into_iter().map(|violation| violation.pointer).collect()
+        violations.into_iter().map(|violation| violation.path).collect()
     }
 
     #[test]
@@ -234,7 +237,7 @@ mod tests {
             (json!({ "template": "t", "argv": [] }), "/verify/argv"),
         ] {
             let violations = parse(invalid.clone()).expect_err("invalid");
-            let pointers: Vec<_> = violations.iter().map(|violation| violation.pointer.as_str()).collect();
+            let pointers: Vec<_> = violations.iter().map(|violation| violation.path.as_str()).collect();
             assert_eq!(pointers, [pointer], "{invalid}");
         }
     }

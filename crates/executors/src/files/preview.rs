@@ -8,7 +8,7 @@ use similar::TextDiff;
 use super::parameters::FileSpec;
 use super::snapshot::{Entry, ReadBudget};
 use super::tree::{ExistingFile, Tree};
-use crate::{MAX_DIFF_BYTES, preview_of};
+use crate::{MAX_DIFF_BYTES, ready_preview};
 
 /// How long to search for the shortest diff of one file. After that the diff is longer, but still correct.
 const DIFF_TIMEOUT: Duration = Duration::from_millis(100);
@@ -30,7 +30,7 @@ pub(super) fn preview(tree: &Tree, specs: &[FileSpec], notes: Vec<String>) -> Pr
             Ok(_) => {}
         }
     }
-    preview_of(changes, warnings, errors)
+    ready_preview(changes, warnings, errors)
 }
 
 /// The fingerprint that a preview of these entries has.

@@ -19,12 +19,12 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 
 use super::*;
-use crate::{Halt, MAX_DIFF_BYTES, Output, Secrets};
+use crate::{MAX_DIFF_BYTES, RunOutput, Secrets, StopReason};
 
 /// A root in a temporary directory that also contains files outside the root.
 struct TestRoot {
     outer: TempDir,
-    files: Files,
+    files: FilesExecutor,
 }
 
 impl TestRoot {
@@ -32,7 +32,7 @@ impl TestRoot {
         let outer = tempfile::tempdir().expect("a directory");
         fs::create_dir(outer.path().join("root")).expect("created");
         fs::write(outer.path().join("outside"), "outside").expect("written");
-        let files = Files::new(outer.path().join("root").to_str().expect("text")).expect("a root");
+        let files = FilesExecutor::new(outer.path().join("root").to_str().expect("text")).expect("a root");
         Self { outer, files }
     }
 
@@ -57,13 +57,24 @@ impl TestRoot {
         fs::read_to_string(self.path(path)).expect("exists")
     }
 
-    fn run(&self, files: impl Into<Value>) -> (watch::Sender<Option<Halt>>, Run) {
+    fn run(&self, files: impl Into<Value>) -> (watch::Sender<Option<StopReason>>, Run) {
         let parameters = json!({ "root": self.files.root, "files": files.into() });
         let parameters = parameters.as_object().expect("an object").clone();
-        let (stop_sender, stop) = Halted::new();
-        let output = Output::new(Secrets::default(), None);
+        let (stop_sender, stop) = StopSignal::new();
+        let output = RunOutput::new(Secrets::default(), None);
         let (task_id, attempt, tokens) = ("0192-task".to_owned(), 3, Vec::new());
-        (stop_sender, Run { task_id, attempt, parameters, approved: None, tokens, output, halted: stop })
+        (
+            stop_sender,
+            Run {
+                task_id,
+                attempt,
+                parameters,
+                approved_fingerprint: None,
+                fencing_tokens: tokens,
+                output,
+                stop,
+            },
+        )
     }
 
     /// All files and directories in and around the root, with permissions and content.
@@ -85,12 +96,12 @@ impl TestRoot {
         found
     }
 
-    fn with_hook(&self, hook: impl Fn(usize) + Send + Sync + 'static) -> Files {
-        Files { step_hook: Some(Arc::new(hook)), ..self.files.clone() }
+    fn with_hook(&self, hook: impl Fn(usize) + Send + Sync + 'static) -> FilesExecutor {
+        FilesExecutor { step_hook: Some(Arc::new(hook)), ..self.files.clone() }
     }
 
     /// An executor that ends before this step as if it were killed: nothing is restored, and its lock is released.
-    fn killed_before(&self, killed_step: usize) -> Files {
+    fn killed_before(&self, killed_step: usize) -> FilesExecutor {
         self.with_hook(move |step| {
             if step == killed_step {
                 std::panic::resume_unwind(Box::new("killed"));
@@ -121,7 +132,7 @@ async fn previews_applies_and_rolls_back() {
         { "path": "new/deep/x.txt", "content": "x\n", "mode": "0600" },
     ]));
     let files = &root.files;
-    files.check(&run.parameters).expect("valid");
+    files.validate(&run.parameters).expect("valid");
     let preview = files.preview(&run.parameters).await.expect("previewed");
     assert_eq!((preview.status, preview.errors.len()), (PreviewStatus::Ready, 0));
     let kinds: Vec<_> = preview.changes.iter().map(|change| (change.what.as_str(), change.kind)).collect();
@@ -145,7 +156,7 @@ async fn previews_applies_and_rolls_back() {
     assert_eq!(changes[3].diff.as_deref(), Some("old mode 0644\nnew mode 0755\n"));
     assert_eq!(root.contents(), before, "a preview changes nothing");
 
-    let rollback_data = files.stash(&run).await.expect("prepared");
+    let rollback_data = files.prepare_rollback(&run).await.expect("prepared");
     files.apply(&run, &rollback_data).await.expect("applied");
     assert_eq!(root.read("old.txt"), "one\n2\nthree\n");
     assert_eq!(root.read("new/deep/x.txt"), "x\n");
@@ -157,8 +168,8 @@ async fn previews_applies_and_rolls_back() {
         (0o755, 0o600, 0o640)
     );
     assert!(!contents.keys().any(|path| path.contains(".ade")), "nothing is left over: {contents:?}");
-    assert_eq!(files.settle(&run, &rollback_data).await, Ok(Settled::Everything));
-    files.forget(&run.task_id, run.attempt).await;
+    assert_eq!(files.resolve_outcome(&run, &rollback_data).await, Ok(AttemptOutcome::Applied));
+    files.clean_up(&run.task_id, run.attempt).await;
     let again = files.preview(&run.parameters).await.expect("previewed");
     assert_eq!(again.errors, ["cannot delete \"gone.txt\": it does not exist"]);
     assert_ne!(again.fingerprint, preview.fingerprint);
@@ -167,7 +178,7 @@ async fn previews_applies_and_rolls_back() {
     assert_eq!(root.contents(), before);
     files.roll_back(&run, &rollback_data).await.expect("repeatable");
     assert_eq!(root.contents(), before);
-    assert_eq!(files.settle(&run, &rollback_data).await, Ok(Settled::Nothing));
+    assert_eq!(files.resolve_outcome(&run, &rollback_data).await, Ok(AttemptOutcome::NotApplied));
 }
 
 /// A file of the property tests.
@@ -196,7 +207,7 @@ fn file_cases() -> impl Strategy<Value = Vec<FileCase>> {
     })
 }
 
-fn set_up(files: &[FileCase]) -> (TestRoot, watch::Sender<Option<Halt>>, Run) {
+fn set_up(files: &[FileCase]) -> (TestRoot, watch::Sender<Option<StopReason>>, Run) {
     let root = TestRoot::new();
     for file in files {
         if let Some((content, mode)) = &file.before {
@@ -223,23 +234,23 @@ proptest! {
         let (root, _stop, run) = set_up(&files);
         let before = root.contents();
         for step in 0.. {
-            let rollback_data = block_on(root.files.stash(&run)).expect("prepared");
+            let rollback_data = block_on(root.files.prepare_rollback(&run)).expect("prepared");
             let killed = block_on(root.killed_before(step).apply(&run, &rollback_data));
             if let Err(failure) = &killed {
-                prop_assert_eq!(failure.changed, Changed::Something);
+                prop_assert_eq!(failure.side_effects, SideEffects::Remaining);
             }
             let after = root.contents();
-            let outcome = block_on(root.files.settle(&run, &rollback_data)).expect("resolved");
+            let outcome = block_on(root.files.resolve_outcome(&run, &rollback_data)).expect("resolved");
             match outcome {
-                Settled::Nothing => prop_assert_eq!(&root.contents(), &before),
-                Settled::Everything => for file in &files {
+                AttemptOutcome::NotApplied => prop_assert_eq!(&root.contents(), &before),
+                AttemptOutcome::Applied => for file in &files {
                     let now = fs::read(root.path(file.path)).ok();
                     prop_assert_eq!(now, file.content.clone().map(String::into_bytes));
                 },
-                Settled::Part => prop_assert!(killed.is_err()),
+                AttemptOutcome::PartiallyApplied => prop_assert!(killed.is_err()),
             }
             let blocked = block_on(root.files.apply(&run, &rollback_data)).expect_err("the attempt has ended");
-            prop_assert_eq!(blocked.changed, Changed::Nothing);
+            prop_assert_eq!(blocked.side_effects, SideEffects::None);
             // The rollback is killed and repeated.
             let _ = block_on(root.killed_before(rollback_step).roll_back(&run, &rollback_data));
             block_on(root.files.roll_back(&run, &rollback_data)).expect("rolled back");
@@ -257,21 +268,21 @@ proptest! {
         let before = root.contents();
         let mut has_changed = false;
         for step in 0.. {
-            let (sender, stop) = Halted::new();
-            let run = Run { halted: stop, ..run.clone() };
-            let rollback_data = block_on(root.files.stash(&run)).expect("prepared");
+            let (sender, stop) = StopSignal::new();
+            let run = Run { stop: stop, ..run.clone() };
+            let rollback_data = block_on(root.files.prepare_rollback(&run)).expect("prepared");
             let stopping = root.with_hook(move |current| {
                 if current == step {
-                    sender.send_replace(Some(Halt::Stopped));
+                    sender.send_replace(Some(StopReason::Stopped));
                 }
             });
             match block_on(stopping.apply(&run, &rollback_data)) {
                 Ok(()) => break,
                 Err(failure) => {
-                    prop_assert_eq!(failure.halted, Some(Halt::Stopped));
+                    prop_assert_eq!(failure.stop_reason, Some(StopReason::Stopped));
                     // From the first changed file on, something was rolled back.
-                    has_changed |= failure.changed == Changed::Undone;
-                    prop_assert_eq!(failure.changed, if has_changed { Changed::Undone } else { Changed::Nothing });
+                    has_changed |= failure.side_effects == SideEffects::RolledBack;
+                    prop_assert_eq!(failure.side_effects, if has_changed { SideEffects::RolledBack } else { SideEffects::None });
                     prop_assert_eq!(root.contents(), before.clone());
                 }
             }
@@ -299,16 +310,16 @@ async fn rejects_symbolic_links() {
         let preview = root.files.preview(&run.parameters).await.expect("previewed");
         assert!(preview.changes.is_empty() && preview.errors.len() == 1, "{path}: {preview:?}");
         assert_eq!(preview.errors[0].contains("symbolic link"), is_link, "{preview:?}");
-        let failure = root.files.stash(&run).await.expect_err("refused");
-        assert_eq!(failure.changed, Changed::Nothing);
+        let failure = root.files.prepare_rollback(&run).await.expect_err("refused");
+        assert_eq!(failure.side_effects, SideEffects::None);
         assert_eq!(root.contents(), before, "{path}");
     }
     let linked = root.outer.path().join("linked-root");
     symlink(root.path(""), &linked).expect("linked");
-    let files = Files::new(linked.to_str().expect("text")).expect("a path");
+    let files = FilesExecutor::new(linked.to_str().expect("text")).expect("a path");
     let parameters = json!({ "root": files.root, "files": [{ "path": "a", "content": "" }] });
     let failure = files.preview(parameters.as_object().expect("an object")).await.expect_err("refused");
-    assert!(failure.message.contains("symbolic link") && !failure.again, "{failure}");
+    assert!(failure.message.contains("symbolic link") && !failure.is_retryable, "{failure}");
 }
 
 /// A directory is replaced by a link after it was checked, before each step.
@@ -323,7 +334,7 @@ fn does_not_follow_directory_replaced_by_link() {
         fs::write(other.join("a"), "not ours").expect("written");
         let (_stop, run) =
             root.run(json!([{ "path": "d/a", "content": "A" }, { "path": "d/b", "content": "B" }]));
-        let rollback_data = block_on(root.files.stash(&run)).expect("prepared");
+        let rollback_data = block_on(root.files.prepare_rollback(&run)).expect("prepared");
         let (dir, aside, link) = (root.path("d"), root.path("aside"), other.clone());
         let swapping = root.with_hook(move |step| {
             if step == swap_step {
@@ -332,7 +343,7 @@ fn does_not_follow_directory_replaced_by_link() {
             }
         });
         let failure = block_on(swapping.apply(&run, &rollback_data)).expect_err("refused");
-        assert_eq!(failure.changed, Changed::Something, "it could not restore: {failure}");
+        assert_eq!(failure.side_effects, SideEffects::Remaining, "it could not restore: {failure}");
         assert_eq!(fs::read_dir(&other).expect("read").count(), 1, "nothing was created there");
         assert_eq!(fs::read_to_string(other.join("a")).expect("exists"), "not ours");
         // Once the directory is back, the rollback succeeds.
@@ -369,7 +380,7 @@ async fn rejects_special_and_large_files() {
         preview.errors
     );
     assert_eq!(preview.changes.len(), 1);
-    assert_eq!(root.files.stash(&run).await.expect_err("refused").changed, Changed::Nothing);
+    assert_eq!(root.files.prepare_rollback(&run).await.expect_err("refused").side_effects, SideEffects::None);
     for number in 0..5 {
         let file = fs::File::create(root.path(&format!("big{number}"))).expect("created");
         file.set_len(8 * 1_048_576).expect("created");
@@ -377,7 +388,7 @@ async fn rejects_special_and_large_files() {
     let many: Vec<Value> =
         (0..5).map(|number| json!({ "path": format!("big{number}"), "delete": true })).collect();
     let (_stop, run) = root.run(many);
-    let failure = root.files.stash(&run).await.expect_err("refused");
+    let failure = root.files.prepare_rollback(&run).await.expect_err("refused");
     assert!(failure.message.contains("together; split the task"), "{failure}");
 }
 
@@ -409,11 +420,11 @@ async fn rejects_files_modified_since_snapshot() {
         let _ = fs::remove_dir_all(root.path("new"));
         let (_stop, run) =
             root.run(json!([{ "path": "a", "content": "A" }, { "path": "new/b", "content": "B" }]));
-        let rollback_data = files.stash(&run).await.expect("prepared");
+        let rollback_data = files.prepare_rollback(&run).await.expect("prepared");
         modify(&root);
         let before = root.contents();
         let failure = files.apply(&run, &rollback_data).await.expect_err("refused");
-        assert!(failure.again && failure.changed == Changed::Nothing, "{failure:?}");
+        assert!(failure.is_retryable && failure.side_effects == SideEffects::None, "{failure:?}");
         assert!(failure.message.contains("modified meanwhile"), "{failure}");
         let expected = before.into_iter().filter(|(path, _)| !path.contains(".ade"));
         assert_eq!(root.contents(), expected.collect());
@@ -428,14 +439,14 @@ async fn rollback_keeps_modifications_of_others() {
     let (_stop, run) = root.run(json!([
         { "path": "a", "content": "A" }, { "path": "b", "delete": true }, { "path": "new/c", "content": "C" },
     ]));
-    let rollback_data = root.files.stash(&run).await.expect("prepared");
+    let rollback_data = root.files.prepare_rollback(&run).await.expect("prepared");
     root.files.apply(&run, &rollback_data).await.expect("applied");
     root.write("b", "somebody else", 0o644);
     let before = root.contents();
     let failure = root.files.roll_back(&run, &rollback_data).await.expect_err("refused");
     assert!(failure.message.contains("\"b\"") && !failure.message.contains("\"a\""), "{failure}");
-    assert_eq!((failure.changed, root.contents()), (Changed::Something, before));
-    assert_eq!(root.files.settle(&run, &rollback_data).await, Ok(Settled::Part));
+    assert_eq!((failure.side_effects, root.contents()), (SideEffects::Remaining, before));
+    assert_eq!(root.files.resolve_outcome(&run, &rollback_data).await, Ok(AttemptOutcome::PartiallyApplied));
     // A file of others in a created directory is kept, and the directory with it.
     fs::remove_file(root.path("b")).expect("removed");
     root.write("new/other", "other", 0o644);
@@ -452,7 +463,7 @@ async fn root_lock_excludes_other_attempts() {
     let root = TestRoot::new();
     root.write("a", "a", 0o644);
     let (_stop, run) = root.run(json!([{ "path": "a", "content": "A" }, { "path": "b", "content": "B" }]));
-    let rollback_data = root.files.stash(&run).await.expect("prepared");
+    let rollback_data = root.files.prepare_rollback(&run).await.expect("prepared");
     let (reached, mut is_reached) = watch::channel(false);
     let (resume, resumed) = std::sync::mpsc::channel::<()>();
     let resumed = std::sync::Mutex::new(resumed);
@@ -467,31 +478,33 @@ async fn root_lock_excludes_other_attempts() {
         tokio::spawn(async move { slow.apply(&run, &rollback_data).await })
     };
     is_reached.wait_for(|reached| *reached).await.expect("reached");
-    let impatient = Files { recovery_lock_timeout: Duration::from_millis(50), ..root.files.clone() };
-    let failure = impatient.settle(&run, &rollback_data).await.expect_err("locked");
-    assert!(failure.again && failure.changed == Changed::Nothing, "{failure}");
+    let impatient = FilesExecutor { recovery_lock_timeout: Duration::from_millis(50), ..root.files.clone() };
+    let failure = impatient.resolve_outcome(&run, &rollback_data).await.expect_err("locked");
+    assert!(failure.is_retryable && failure.side_effects == SideEffects::None, "{failure}");
     // A wait for the lock ends when the run is stopped.
-    let (sender, stop) = Halted::new();
-    let other = Run { attempt: 4, halted: stop, ..run.clone() };
+    let (sender, stop) = StopSignal::new();
+    let other = Run { attempt: 4, stop, ..run.clone() };
     let files = root.files.clone();
-    let (result, _) = tokio::join!(files.stash(&other), async { sender.send_replace(Some(Halt::TimedOut)) });
-    assert_eq!(result.expect_err("stopped").halted, Some(Halt::TimedOut));
+    let (result, _) = tokio::join!(files.prepare_rollback(&other), async {
+        sender.send_replace(Some(StopReason::TimedOut))
+    });
+    assert_eq!(result.expect_err("stopped").stop_reason, Some(StopReason::TimedOut));
     resume.send(()).expect("received");
     first.await.expect("joined").expect("applied");
-    assert_eq!(root.files.settle(&run, &rollback_data).await, Ok(Settled::Everything));
+    assert_eq!(root.files.resolve_outcome(&run, &rollback_data).await, Ok(AttemptOutcome::Applied));
 }
 
 #[tokio::test]
 async fn root_lock_is_visible_to_other_processes() {
     let root = TestRoot::new();
     let (_stop, run) = root.run(json!([{ "path": "a", "content": "A" }]));
-    let rollback_data = root.files.stash(&run).await.expect("prepared");
+    let rollback_data = root.files.prepare_rollback(&run).await.expect("prepared");
     let root_dir = fs::File::open(root.path("")).expect("opened");
     flock(&root_dir, FlockOperation::LockExclusive).expect("locked");
-    let impatient = Files { recovery_lock_timeout: Duration::from_millis(1), ..root.files.clone() };
-    assert!(impatient.settle(&run, &rollback_data).await.expect_err("locked").again);
+    let impatient = FilesExecutor { recovery_lock_timeout: Duration::from_millis(1), ..root.files.clone() };
+    assert!(impatient.resolve_outcome(&run, &rollback_data).await.expect_err("locked").is_retryable);
     flock(&root_dir, FlockOperation::Unlock).expect("unlocked");
-    assert_eq!(root.files.settle(&run, &rollback_data).await, Ok(Settled::Nothing));
+    assert_eq!(root.files.resolve_outcome(&run, &rollback_data).await, Ok(AttemptOutcome::NotApplied));
 }
 
 #[tokio::test]
@@ -500,7 +513,7 @@ async fn unregisters_earlier_attempts_of_same_task() {
     let (_stop, run) = root.run(json!([{ "path": "a", "content": "A" }]));
     for (task_id, attempt) in [("t", 1), ("t-1", 7), ("t", 2), ("../t", 1)] {
         let run = Run { task_id: task_id.to_owned(), attempt, ..run.clone() };
-        root.files.stash(&run).await.expect("prepared");
+        root.files.prepare_rollback(&run).await.expect("prepared");
     }
     let hashed = format!("{}-1", Digest::of_bytes(b"../t"));
     let mut expected = vec![hashed.as_str(), "t-1-7", "t-2"];
@@ -515,7 +528,7 @@ async fn reports_failed_immediate_rollback() {
     let root = TestRoot::new();
     root.write("a", "a", 0o644);
     let (_stop, run) = root.run(json!([{ "path": "a", "content": "A" }, { "path": "b", "content": "B" }]));
-    let rollback_data = root.files.stash(&run).await.expect("prepared");
+    let rollback_data = root.files.prepare_rollback(&run).await.expect("prepared");
     let steps = Arc::new(AtomicUsize::new(0));
     let (conflicting_file, count) = (root.path("b"), Arc::clone(&steps));
     // Somebody else creates the new file after all checks.
@@ -531,7 +544,7 @@ async fn reports_failed_immediate_rollback() {
         failure.message.contains("the immediate rollback failed") && failure.message.contains("\"b\""),
         "{failure}"
     );
-    assert_eq!(failure.changed, Changed::Something);
+    assert_eq!(failure.side_effects, SideEffects::Remaining);
     fs::remove_file(root.path("b")).expect("removed");
     root.files.roll_back(&run, &rollback_data).await.expect("rolled back");
     assert_eq!(root.read("a"), "a");
@@ -540,13 +553,13 @@ async fn reports_failed_immediate_rollback() {
 #[test]
 fn rejects_invalid_roots_and_corrupt_rollback_data() {
     for root in ["", "srv", "/", "/srv/", "/srv//a", "/srv/../a", "/srv/.", "/a\nb"] {
-        assert_eq!(Files::new(root).err(), Some(InvalidRoot(root.to_owned())));
+        assert_eq!(FilesExecutor::new(root).err(), Some(InvalidRoot(root.to_owned())));
     }
-    assert_eq!(Files::new("/srv/www").expect("valid").place(), "files:/srv/www");
+    assert_eq!(FilesExecutor::new("/srv/www").expect("valid").place(), "files:/srv/www");
     let root = TestRoot::new();
     root.write("a", "some\ncontent", 0o644);
     let (_stop, run) = root.run(json!([{ "path": "a", "content": "A" }]));
-    let rollback_data = block_on(root.files.stash(&run)).expect("prepared");
+    let rollback_data = block_on(root.files.prepare_rollback(&run)).expect("prepared");
     for invalid in
         [&b""[..], b"{}", &rollback_data[..rollback_data.len() - 1], &[&rollback_data[..], b"x"].concat()]
     {
@@ -555,7 +568,7 @@ fn rejects_invalid_roots_and_corrupt_rollback_data() {
     }
     let mut corrupt = rollback_data;
     *corrupt.last_mut().expect("not empty") ^= 1;
-    let failure = block_on(root.files.settle(&run, &corrupt)).expect_err("refused");
+    let failure = block_on(root.files.resolve_outcome(&run, &corrupt)).expect_err("refused");
     assert!(failure.message.contains("it is corrupt"), "{failure}");
     assert!(Path::new(&root.path("a")).exists());
 }
@@ -567,28 +580,31 @@ async fn other_tasks_wait_for_recovery_of_lost_attempt() {
     root.write("b", "old b", 0o644);
     let (_stop, run) =
         root.run(json!([{ "path": "a", "content": "new a" }, { "path": "b", "content": "new b" }]));
-    let rollback_data = root.files.stash(&run).await.expect("prepared");
+    let rollback_data = root.files.prepare_rollback(&run).await.expect("prepared");
     // Both temporary files are written, and one is renamed.
     let failure = root.killed_before(3).apply(&run, &rollback_data).await.expect_err("killed");
     assert_eq!(
-        (failure.changed, root.read("a"), root.read("b")),
-        (Changed::Something, "new a".into(), "old b".into())
+        (failure.side_effects, root.read("a"), root.read("b")),
+        (SideEffects::Remaining, "new a".into(), "old b".into())
     );
     let (_stop, other) = root.run(json!([{ "path": "b", "content": "of another task" }]));
     let other = Run { task_id: "another".to_owned(), attempt: 1, ..other };
     let timeout = Duration::from_millis(200);
     let is_blocked = async || {
-        let prepared = tokio::time::timeout(timeout, root.files.stash(&other)).await;
+        let prepared = tokio::time::timeout(timeout, root.files.prepare_rollback(&other)).await;
         let previewed = tokio::time::timeout(timeout, root.files.preview(&other.parameters)).await;
         prepared.is_err() && previewed.is_err()
     };
     assert!(is_blocked().await, "an attempt is in progress");
-    assert_eq!(root.files.settle(&run, &rollback_data).await.expect("resolved"), Settled::Part);
+    assert_eq!(
+        root.files.resolve_outcome(&run, &rollback_data).await.expect("resolved"),
+        AttemptOutcome::PartiallyApplied
+    );
     root.files.apply(&run, &rollback_data).await.expect_err("blocked by the recovery");
     assert!(is_blocked().await, "not rolled back yet");
     root.files.roll_back(&run, &rollback_data).await.expect("rolled back");
     assert_eq!((root.read("a"), root.read("b")), ("old a".into(), "old b".into()));
-    let other_data = root.files.stash(&other).await.expect("not blocked");
+    let other_data = root.files.prepare_rollback(&other).await.expect("not blocked");
     root.files.apply(&other, &other_data).await.expect("applied");
     assert!(!root.path(ATTEMPTS_DIR).exists());
 }
@@ -599,19 +615,22 @@ async fn resumed_attempt_keeps_registration_of_successor() {
     root.write("a", "old", 0o644);
     let (_stop, early) = root.run(json!([{ "path": "a", "content": "new" }]));
     let late = Run { attempt: early.attempt + 2, ..early.clone() };
-    let rollback_data = root.files.stash(&late).await.expect("prepared");
-    root.files.stash(&early).await.expect("prepared");
-    root.files.forget(&early.task_id, early.attempt).await;
+    let rollback_data = root.files.prepare_rollback(&late).await.expect("prepared");
+    root.files.prepare_rollback(&early).await.expect("prepared");
+    root.files.clean_up(&early.task_id, early.attempt).await;
     root.files.apply(&late, &rollback_data).await.expect("still registered");
     assert!(root.attempts().is_empty() && root.read("a") == "new");
     // An applied attempt that is not rolled back blocks nobody after its cleanup.
     let (_stop, next) = root.run(json!([{ "path": "a", "content": "newer" }]));
-    assert_eq!(root.files.settle(&late, &rollback_data).await.expect("resolved"), Settled::Everything);
-    root.files.forget(&late.task_id, late.attempt).await;
+    assert_eq!(
+        root.files.resolve_outcome(&late, &rollback_data).await.expect("resolved"),
+        AttemptOutcome::Applied
+    );
+    root.files.clean_up(&late.task_id, late.attempt).await;
     let next = Run { task_id: "next".to_owned(), ..next };
-    let rollback_data = root.files.stash(&next).await.expect("not blocked");
-    root.files.forget(&next.task_id, next.attempt).await;
+    let rollback_data = root.files.prepare_rollback(&next).await.expect("not blocked");
+    root.files.clean_up(&next.task_id, next.attempt).await;
     let failure = root.files.apply(&next, &rollback_data).await.expect_err("unregistered");
-    assert_eq!(failure.changed, Changed::Nothing);
+    assert_eq!(failure.side_effects, SideEffects::None);
     assert!(root.attempts().is_empty() && root.read("a") == "new");
 }

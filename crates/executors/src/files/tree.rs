@@ -41,8 +41,8 @@ pub(super) enum TreeError {
 impl From<TreeError> for Failure {
     fn from(error: TreeError) -> Self {
         match error {
-            TreeError::Io { .. } => Self::not_now(error.to_string()),
-            _ => Self::refused(error.to_string()),
+            TreeError::Io { .. } => Self::retryable(error.to_string()),
+            _ => Self::permanent(error.to_string()),
         }
     }
 }

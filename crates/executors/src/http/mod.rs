@@ -9,7 +9,7 @@ mod request;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use ade_domain::task::{ChangeKind, Digest, Preview, PreviewChange};
 use bytes::Bytes;
 use hyper::Method;
@@ -19,10 +19,11 @@ use url::Url;
 
 use self::client::{CallError, HttpClient, HttpConnection, HttpResponse};
 use self::request::RequestSpec;
-use crate::egress::{AllowedHost, Guard};
+use crate::egress::{AllowedHost, EgressPolicy};
 use crate::parameters::invalid_parameters;
 use crate::{
-    BoxFuture, Changed, Executor, Failure, Halt, Parameters, Run, Secrets, preview_of, preview_within,
+    BoxFuture, Executor, Failure, Parameters, Run, Secrets, SideEffects, StopReason, preview_within,
+    ready_preview,
 };
 
 const PREVIEW_TIMEOUT: Duration = Duration::from_secs(15);
@@ -42,33 +43,33 @@ struct Secret {
 
 /// Calls allowed hosts.
 #[derive(Clone)]
-pub struct Http {
-    egress: Guard,
+pub struct HttpExecutor {
+    egress: EgressPolicy,
     client: HttpClient,
     secrets: BTreeMap<String, Secret>,
     redacted: Secrets,
 }
 
-impl std::fmt::Debug for Http {
+impl std::fmt::Debug for HttpExecutor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<_> = self.secrets.keys().collect();
         f.debug_struct("Http").field("egress", &self.egress).field("secrets", &names).finish_non_exhaustive()
     }
 }
 
-impl Http {
+impl HttpExecutor {
     pub const PLACE: &str = "http";
 
     /// Each secret is a name, the host that it is bound to (written as in the list of hosts), and a whole header value, such as
     /// `Bearer …`.
     pub fn new<'a>(
-        egress: Guard,
+        egress: EgressPolicy,
         secrets: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>,
-    ) -> Result<Self, Invalid> {
+    ) -> Result<Self, InvalidField> {
         let (mut secrets_by_name, mut secret_texts) = (BTreeMap::new(), Vec::new());
         for (name, host, text) in secrets {
             let invalid =
-                |field: &str, detail: String| Invalid::at(format!("/secrets/{name}/{field}"), detail);
+                |field: &str, detail: String| InvalidField::at(format!("/secrets/{name}/{field}"), detail);
             let host = AllowedHost::parse(host).map_err(|reason| invalid("host", reason))?;
             let value = HeaderValue::from_str(text).ok().filter(|value| !value.is_empty());
             let mut value = value.ok_or_else(|| {
@@ -96,7 +97,7 @@ impl Http {
         self.redacted.texts().to_vec()
     }
 
-    fn parse(&self, parameters: &Parameters) -> Result<RequestSpec, Vec<Invalid>> {
+    fn parse(&self, parameters: &Parameters) -> Result<RequestSpec, Vec<InvalidField>> {
         RequestSpec::parse(parameters, &self.egress, &self.secrets)
     }
 
@@ -107,9 +108,11 @@ impl Http {
 
     async fn connect(&self, url: &Url) -> Result<HttpConnection, Failure> {
         let pinned = self.egress.resolve(url.as_str()).await;
-        let pinned = pinned
-            .map_err(|error| Failure { again: error.is_retryable, ..Failure::refused(error.message) })?;
-        self.client.connect(pinned).await.map_err(|error| Failure::not_now(error.to_string()))
+        let pinned = pinned.map_err(|error| Failure {
+            is_retryable: error.is_retryable,
+            ..Failure::permanent(error.message)
+        })?;
+        self.client.connect(pinned).await.map_err(|error| Failure::retryable(error.to_string()))
     }
 
     /// Sends a request and interprets the response. `effects_if_sent` is reported if the request was sent and its effects are
@@ -120,25 +123,28 @@ impl Http {
         (method, url): (Method, &Url),
         headers: HeaderMap,
         body: Bytes,
-        effects_if_sent: Changed,
+        effects_if_sent: SideEffects,
     ) -> Result<(), Failure> {
-        let connection = run.halted.or(self.connect(url)).await;
-        let connection = connection.map_err(|reason| Failure::stopped(reason, Changed::Nothing))??;
+        let connection = run.stop.run_until_stopped(self.connect(url)).await;
+        let connection = connection.map_err(|reason| Failure::stopped(reason, SideEffects::None))??;
         let (title, is_idempotent) = (format!("{method} {url}"), method.is_idempotent());
-        let head = run.halted.or(connection.send(method, headers, body)).await;
+        let head = run.stop.run_until_stopped(connection.send(method, headers, body)).await;
         let head = match head.map_err(|reason| Failure::stopped(reason, effects_if_sent))? {
             Ok(head) => head,
-            Err(CallError::NotSent(reason)) => return Err(Failure::not_now(reason)),
+            Err(CallError::NotSent(reason)) => return Err(Failure::retryable(reason)),
             Err(CallError::Sent(reason)) => {
                 let message = format!("{title} was sent but not answered: {reason}");
-                return Err(Failure::after(effects_if_sent, message));
+                return Err(Failure::with_side_effects(effects_if_sent, message));
             }
         };
         // The result is known. A stop from here on only cuts the body.
         let status = head.status;
-        let without_body =
-            |reason: Halt| HttpResponse { status, body: Vec::new(), truncation: Some(reason.message(None)) };
-        let response = run.halted.or(head.read_body()).await.unwrap_or_else(without_body);
+        let without_body = |reason: StopReason| HttpResponse {
+            status,
+            body: Vec::new(),
+            truncation: Some(reason.message(None)),
+        };
+        let response = run.stop.run_until_stopped(head.read_body()).await.unwrap_or_else(without_body);
         self.write_output(run, &title, &response);
         if status.is_success() {
             return Ok(());
@@ -147,21 +153,18 @@ impl Http {
         if status.is_client_error() && is_rejected {
             let is_retryable =
                 status.as_u16() == REQUEST_TIMEOUT_STATUS || RETRYABLE_STATUSES.contains(&status.as_u16());
-            return Err(Failure {
-                again: is_retryable,
-                ..Failure::refused(format!("{title} returned {status}"))
-            });
+            return Err(Failure { is_retryable, ..Failure::permanent(format!("{title} returned {status}")) });
         }
         let hint = if status.is_redirection() { ": redirects are not followed" } else { "" };
-        Err(Failure::after(effects_if_sent, format!("{title} returned {status}{hint}")))
+        Err(Failure::with_side_effects(effects_if_sent, format!("{title} returned {status}{hint}")))
     }
 
     fn write_output(&self, run: &Run, title: &str, response: &HttpResponse) {
-        let body = self.redacted.hide(&String::from_utf8_lossy(&response.body));
+        let body = self.redacted.redact(&String::from_utf8_lossy(&response.body));
         let end = if body.is_empty() || body.ends_with('\n') { "" } else { "\n" };
         let truncation = response.truncation.as_ref().map(|reason| format!("({reason})\n"));
         let truncation = truncation.unwrap_or_default();
-        run.output.say(format!("{title}: {}\n{body}{end}{truncation}", response.status).as_bytes());
+        run.output.write(format!("{title}: {}\n{body}{end}{truncation}", response.status).as_bytes());
     }
 
     async fn call_preview_url(&self, parameters: &Parameters) -> Result<Preview, Failure> {
@@ -171,26 +174,26 @@ impl Http {
         let mut headers = spec.headers_without_secrets;
         headers.remove(CONTENT_TYPE);
         let head = self.connect(url).await?.send(Method::GET, headers, Bytes::new()).await;
-        let head = head.map_err(|error| Failure::not_now(format!("GET {url}: {error}")))?;
+        let head = head.map_err(|error| Failure::retryable(format!("GET {url}: {error}")))?;
         let response = head.read_body().await;
         if !response.status.is_success() {
             let error = format!("GET {url} returned {}", response.status);
-            return Ok(preview_of(Vec::new(), Vec::new(), vec![error]));
+            return Ok(ready_preview(Vec::new(), Vec::new(), vec![error]));
         }
         let change = PreviewChange {
             kind: ChangeKind::Update,
             what: format!("{} {}", spec.method, spec.url),
             before: Some(Digest::of_bytes(&response.body).to_string()),
             after: None,
-            diff: Some(self.redacted.hide(&String::from_utf8_lossy(&response.body))),
+            diff: Some(self.redacted.redact(&String::from_utf8_lossy(&response.body))),
         };
-        Ok(preview_of(vec![change], response.truncation.into_iter().collect(), Vec::new()))
+        Ok(ready_preview(vec![change], response.truncation.into_iter().collect(), Vec::new()))
     }
 }
 
 /// Adds the headers by which the server recognizes repeated and outdated calls.
 fn with_attempt_headers(mut headers: HeaderMap, run: &Run, suffix: &str) -> Result<HeaderMap, Failure> {
-    let token = run.tokens.iter().map(|(_, token)| *token).max();
+    let token = run.fencing_tokens.iter().map(|(_, token)| *token).max();
     // The key is the same for all attempts, because a task is retried only if the previous attempt had no effects.
     let key = format!("ade-{}{suffix}", run.task_id);
     for (name, value) in [
@@ -200,14 +203,14 @@ fn with_attempt_headers(mut headers: HeaderMap, run: &Run, suffix: &str) -> Resu
         ("ade-fencing-token", token.map(|token| token.to_string())),
     ] {
         let Some(value) = value else { continue };
-        let value = HeaderValue::from_str(&value).map_err(|error| Failure::refused(error.to_string()))?;
+        let value = HeaderValue::from_str(&value).map_err(|error| Failure::permanent(error.to_string()))?;
         headers.insert(HeaderName::from_static(name), value);
     }
     Ok(headers)
 }
 
-impl Executor for Http {
-    fn check(&self, parameters: &Parameters) -> Result<(), Vec<Invalid>> {
+impl Executor for HttpExecutor {
+    fn validate(&self, parameters: &Parameters) -> Result<(), Vec<InvalidField>> {
         self.parse(parameters).map(drop)
     }
 
@@ -216,7 +219,7 @@ impl Executor for Http {
     }
 
     /// The rollback reads the parameters again. The data only tells that there is a rollback.
-    fn stash<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
+    fn prepare_rollback<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
         Box::pin(async move {
             let rollback_url = self.parse_again(&run.parameters)?.rollback_url;
             Ok(rollback_url
@@ -230,7 +233,7 @@ impl Executor for Http {
             let spec = self.parse_again(&run.parameters)?;
             let headers = with_attempt_headers(spec.headers, run, "")?;
             let can_roll_back = spec.rollback_url.is_some();
-            let effects_if_sent = if can_roll_back { Changed::Something } else { Changed::Unknown };
+            let effects_if_sent = if can_roll_back { SideEffects::Remaining } else { SideEffects::Unknown };
             self.call(run, (spec.method, &spec.url), headers, spec.body, effects_if_sent).await
         })
     }
@@ -240,13 +243,13 @@ impl Executor for Http {
             let spec = self.parse_again(&run.parameters).map_err(Failure::not_rolled_back)?;
             let Some(url) = &spec.rollback_url else {
                 let message = "cannot roll back: the task has no rollback_url; undo the change by hand";
-                return Err(Failure::after(Changed::Something, message));
+                return Err(Failure::with_side_effects(SideEffects::Remaining, message));
             };
             let mut headers =
                 with_attempt_headers(spec.headers, run, "-undo").map_err(Failure::not_rolled_back)?;
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             let body = json!({ "task_id": run.task_id, "attempt": run.attempt }).to_string().into();
-            self.call(run, (Method::POST, url), headers, body, Changed::Something)
+            self.call(run, (Method::POST, url), headers, body, SideEffects::Remaining)
                 .await
                 .map_err(Failure::not_rolled_back)
         })

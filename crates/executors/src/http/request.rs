@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
@@ -12,7 +12,7 @@ use url::Url;
 
 use super::Secret;
 use crate::Parameters;
-use crate::egress::{AllowedHost, Guard};
+use crate::egress::{AllowedHost, EgressPolicy};
 use crate::parameters::{check_fields, pointer};
 
 const MAX_HEADERS: usize = 64;
@@ -55,17 +55,17 @@ pub(super) struct RequestSpec {
 
 /// Parses the parameters of one task and collects violations.
 struct Parser<'a> {
-    egress: &'a Guard,
+    egress: &'a EgressPolicy,
     secrets: &'a BTreeMap<String, Secret>,
-    violations: Vec<Invalid>,
+    violations: Vec<InvalidField>,
 }
 
 impl RequestSpec {
     pub(super) fn parse(
         parameters: &Parameters,
-        egress: &Guard,
+        egress: &EgressPolicy,
         secrets: &BTreeMap<String, Secret>,
-    ) -> Result<Self, Vec<Invalid>> {
+    ) -> Result<Self, Vec<InvalidField>> {
         let mut parser = Parser { egress, secrets, violations: check_fields(parameters, &FIELDS) };
         let method = parameters.get("method").and_then(Value::as_str).unwrap_or_default();
         let method = METHODS.iter().find(|known| **known == method).and_then(|known| known.parse().ok());
@@ -103,7 +103,7 @@ impl RequestSpec {
 
 impl<'a> Parser<'a> {
     fn report(&mut self, pointer: &str, detail: impl Into<String>) {
-        self.violations.push(Invalid::at(pointer, detail));
+        self.violations.push(InvalidField::at(pointer, detail));
     }
 
     fn url(&mut self, parameters: &Parameters, field: &str) -> Option<(Url, Option<&'a AllowedHost>)> {

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use super::Sql;
+use super::SqlExecutor;
 use super::attempt_marker::{MarkerKey, MarkerKind, MarkerState};
 use super::connection::{LOCK_TIMEOUT, SqlConnection, SqlError, TransactionId};
-use crate::{Changed, Failure, Run, Settled};
+use crate::{AttemptOutcome, Failure, Run, SideEffects};
 
 /// The waits between attempts to find out how a COMMIT ended whose response was lost.
 const RETRY_BACKOFF_MS: [u64; 12] = [50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000, 5_000, 5_000, 5_000];
@@ -19,22 +19,22 @@ pub(super) fn row_count(count: u64) -> String {
     format!("{count} row{}", if count == 1 { "" } else { "s" })
 }
 
-fn failure(error: SqlError, side_effects: Changed) -> Failure {
-    let side_effects = if error.left_transaction { Changed::Unknown } else { side_effects };
-    Failure { again: error.is_retryable, ..Failure::after(side_effects, error.message) }
+fn failure(error: SqlError, side_effects: SideEffects) -> Failure {
+    let side_effects = if error.left_transaction { SideEffects::Unknown } else { side_effects };
+    Failure { is_retryable: error.is_retryable, ..Failure::with_side_effects(side_effects, error.message) }
 }
 
-impl Sql {
+impl SqlExecutor {
     pub(super) async fn apply_statements(&self, run: &Run) -> Result<(), Failure> {
         let statements = self.parse_again(&run.parameters)?.forward;
-        let prepared = run.halted.or(self.prepare(run, &statements)).await;
-        let prepared = prepared.map_err(|reason| Failure::stopped(reason, Changed::Nothing))?;
-        let Some(connection) = prepared.map_err(|error| failure(error, Changed::Nothing))? else {
+        let prepared = run.stop.run_until_stopped(self.prepare(run, &statements)).await;
+        let prepared = prepared.map_err(|reason| Failure::stopped(reason, SideEffects::None))?;
+        let Some(connection) = prepared.map_err(|error| failure(error, SideEffects::None))? else {
             write_line(run, "this attempt is already applied; nothing was repeated");
             return Ok(());
         };
-        if let Some(reason) = run.halted.now() {
-            return Err(Failure::stopped(reason, Changed::Nothing));
+        if let Some(reason) = run.stop.reason() {
+            return Err(Failure::stopped(reason, SideEffects::None));
         }
         // From here on it is too late to stop, because a COMMIT that was sent cannot be taken back.
         match connection.commit().await {
@@ -66,16 +66,16 @@ impl Sql {
         let mut last_error = String::new();
         for (attempts, backoff) in RETRY_BACKOFF_MS.into_iter().enumerate() {
             match self.abandon_attempt(&run.task_id, run.attempt).await {
-                Ok(Settled::Everything | Settled::Part) => {
+                Ok(AttemptOutcome::Applied | AttemptOutcome::PartiallyApplied) => {
                     write_line(
                         run,
                         "the response to COMMIT was lost, but the marker of this attempt shows that it was applied",
                     );
                     return Ok(());
                 }
-                Ok(Settled::Nothing) => {
+                Ok(AttemptOutcome::NotApplied) => {
                     let message = format!("nothing was committed: {}", commit_error.message);
-                    return Err(failure(SqlError { message, ..commit_error }, Changed::Nothing));
+                    return Err(failure(SqlError { message, ..commit_error }, SideEffects::None));
                 }
                 Err(error) => last_error = error.message,
             }
@@ -87,12 +87,19 @@ impl Sql {
             "the response to COMMIT was lost ({}), and its outcome could not be determined ({last_error})",
             commit_error.message
         );
-        Err(Failure { halted: run.halted.now(), ..Failure::after(Changed::Unknown, message) })
+        Err(Failure {
+            stop_reason: run.stop.reason(),
+            ..Failure::with_side_effects(SideEffects::Unknown, message)
+        })
     }
 
     /// Marks an attempt as abandoned, unless its marker already shows how it ended. Waits a short time for an open transaction of
     /// that attempt.
-    pub(super) async fn abandon_attempt(&self, task_id: &str, attempt: u64) -> Result<Settled, SqlError> {
+    pub(super) async fn abandon_attempt(
+        &self,
+        task_id: &str,
+        attempt: u64,
+    ) -> Result<AttemptOutcome, SqlError> {
         let seconds = ABANDON_TIMEOUT.as_secs();
         let timed_out =
             |_| Err(SqlError::retryable(format!("the database did not answer within {seconds} s")));
@@ -101,15 +108,15 @@ impl Sql {
         tokio::time::timeout(ABANDON_TIMEOUT, abandon).await.unwrap_or_else(timed_out)
     }
 
-    async fn insert_abandoned_marker(&self, task_id: &str, attempt: u64) -> Result<Settled, SqlError> {
+    async fn insert_abandoned_marker(&self, task_id: &str, attempt: u64) -> Result<AttemptOutcome, SqlError> {
         let mut connection = self.target.connect().await?;
         let key = connection.marker_key(task_id, attempt).await?;
         connection.begin(true).await?;
         connection.set_timeouts(None, LOCK_TIMEOUT).await?;
         connection.insert_marker(&key, MarkerKind::Apply, MarkerState::Abandoned).await?;
         let outcome = match connection.marker(&key, MarkerKind::Apply).await? {
-            Some(MarkerState::Applied) => Settled::Everything,
-            Some(MarkerState::Abandoned) => Settled::Nothing,
+            Some(MarkerState::Applied) => AttemptOutcome::Applied,
+            Some(MarkerState::Abandoned) => AttemptOutcome::NotApplied,
             Some(MarkerState::RolledBack) | None => {
                 let message = format!("the marker of attempt {attempt} of task {task_id} is corrupt");
                 return Err(SqlError::permanent(message));
@@ -121,7 +128,7 @@ impl Sql {
     }
 
     pub(super) async fn run_rollback(&self, run: &Run, rollback_data: &[u8]) -> Result<(), Failure> {
-        let still_changed = |message: String| Failure::after(Changed::Something, message);
+        let still_changed = |message: String| Failure::with_side_effects(SideEffects::Remaining, message);
         let statements: Vec<String> = if rollback_data.is_empty() {
             self.parse_again(&run.parameters).map_err(|failure| still_changed(failure.message))?.rollback
         } else {
@@ -133,7 +140,7 @@ impl Sql {
                 "cannot roll back: the task has no rollback_statements; undo the change by hand".to_owned(),
             ));
         }
-        let (mut is_unknown, mut last_failure) = (false, Failure::refused("not attempted"));
+        let (mut is_unknown, mut last_failure) = (false, Failure::permanent("not attempted"));
         for (attempts, backoff) in RETRY_BACKOFF_MS.into_iter().enumerate() {
             match self.try_rollback(run, &statements).await {
                 Ok(Ok(message)) => {
@@ -141,10 +148,10 @@ impl Sql {
                     return Ok(());
                 }
                 // The marker tells the next try whether this one was committed.
-                Ok(Err(error)) => (is_unknown, last_failure) = (true, failure(error, Changed::Something)),
+                Ok(Err(error)) => (is_unknown, last_failure) = (true, failure(error, SideEffects::Remaining)),
                 Err(failure) => last_failure = failure,
             }
-            let is_final = last_failure.halted.is_some() || !last_failure.again;
+            let is_final = last_failure.stop_reason.is_some() || !last_failure.is_retryable;
             if is_final || !back_off(run, attempts, backoff).await {
                 break;
             }
@@ -154,7 +161,7 @@ impl Sql {
                 "the response to COMMIT was lost, and its outcome could not be determined: {}",
                 last_failure.message
             );
-            return Err(Failure { changed: Changed::Unknown, message, ..last_failure });
+            return Err(Failure { side_effects: SideEffects::Unknown, message, ..last_failure });
         }
         Err(last_failure)
     }
@@ -181,15 +188,18 @@ impl Sql {
             check_marker(&mut connection, &key, MarkerKind::Rollback, MarkerState::RolledBack).await?;
             Ok((connection, "rolled back"))
         };
-        let result =
-            run.halted.or(work).await.map_err(|reason| Failure::stopped(reason, Changed::Something))?;
-        let (connection, message) = result.map_err(|error| failure(error, Changed::Something))?;
-        if let Some(reason) = run.halted.now() {
-            return Err(Failure::stopped(reason, Changed::Something));
+        let result = run
+            .stop
+            .run_until_stopped(work)
+            .await
+            .map_err(|reason| Failure::stopped(reason, SideEffects::Remaining))?;
+        let (connection, message) = result.map_err(|error| failure(error, SideEffects::Remaining))?;
+        if let Some(reason) = run.stop.reason() {
+            return Err(Failure::stopped(reason, SideEffects::Remaining));
         }
         match connection.commit().await {
             // The database has rejected the COMMIT.
-            Err(error) if !error.is_retryable => Err(failure(error, Changed::Something)),
+            Err(error) if !error.is_retryable => Err(failure(error, SideEffects::Remaining)),
             result => Ok(result.map(|()| message)),
         }
     }
@@ -197,7 +207,7 @@ impl Sql {
 
 /// Waits before the next try. False if the run must stop and enough tries were made.
 async fn back_off(run: &Run, attempts: usize, backoff_ms: u64) -> bool {
-    if attempts + 1 >= MIN_ATTEMPTS && run.halted.now().is_some() {
+    if attempts + 1 >= MIN_ATTEMPTS && run.stop.reason().is_some() {
         return false;
     }
     tokio::time::sleep(Duration::from_millis(backoff_ms)).await;
@@ -241,5 +251,5 @@ async fn check_marker(
 }
 
 fn write_line(run: &Run, line: &str) {
-    run.output.say(format!("{line}\n").as_bytes());
+    run.output.write(format!("{line}\n").as_bytes());
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
@@ -63,9 +63,9 @@ impl SqlError {
 }
 
 impl Target {
-    pub(super) fn parse(url: &str, pointer: &str) -> Result<Self, Invalid> {
+    pub(super) fn parse(url: &str, pointer: &str) -> Result<Self, InvalidField> {
         // The error of the parser could quote the password, so only the expected form is named.
-        let invalid = |expected: &str| Invalid::at(pointer, format!("must have the form {expected}"));
+        let invalid = |expected: &str| InvalidField::at(pointer, format!("must have the form {expected}"));
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
             let expected =
                 "postgres://USER:PASSWORD@HOST:5432/DATABASE, with special characters of the password as %XX";

@@ -10,7 +10,7 @@ mod connection;
 mod preview;
 mod statements;
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use ade_domain::task::Preview;
 use percent_encoding::percent_decode_str;
 use url::Url;
@@ -18,37 +18,37 @@ use url::Url;
 use self::connection::Target;
 use self::statements::Statements;
 use crate::parameters::invalid_parameters;
-use crate::{BoxFuture, Executor, Failure, Fence, Parameters, Run, Settled};
+use crate::{AttemptOutcome, BoxFuture, Executor, Failure, Fencing, Parameters, Run};
 
 /// Runs statements on one named connection.
 #[derive(Clone)]
-pub struct Sql {
+pub struct SqlExecutor {
     name: String,
     target: Target,
     preview_target: Option<Target>,
     secrets: Vec<String>,
 }
 
-impl std::fmt::Debug for Sql {
+impl std::fmt::Debug for SqlExecutor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sql").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl Sql {
+impl SqlExecutor {
     /// A connection to PostgreSQL (`postgres://…`) or SQLite (`sqlite:///path/to/file`). Without `preview_url` there are no
     /// previews. On PostgreSQL it must name another role, because a preview runs statements that nobody has approved yet.
-    pub fn new(name: impl Into<String>, url: &str, preview_url: Option<&str>) -> Result<Self, Invalid> {
+    pub fn new(name: impl Into<String>, url: &str, preview_url: Option<&str>) -> Result<Self, InvalidField> {
         let target = Target::parse(url, "/url")?;
         let preview_target = preview_url.map(|url| Target::parse(url, "/preview_url")).transpose()?;
         if let Some(preview_target) = &preview_target {
             if preview_target.dialect() != target.dialect() {
-                return Err(Invalid::at("/preview_url", "must be the same kind of database as url"));
+                return Err(InvalidField::at("/preview_url", "must be the same kind of database as url"));
             }
             if target.role().is_some() && target.role() == preview_target.role() {
                 let detail = "must name another role than url, with only the rights that a preview needs: \
                               it runs statements that nobody has approved yet";
-                return Err(Invalid::at("/preview_url", detail));
+                return Err(InvalidField::at("/preview_url", detail));
             }
         }
         let secrets = [Some(url), preview_url].into_iter().flatten().flat_map(secrets_of).collect();
@@ -66,7 +66,7 @@ impl Sql {
         self.secrets.clone()
     }
 
-    fn parse(&self, parameters: &Parameters) -> Result<Statements, Vec<Invalid>> {
+    fn parse(&self, parameters: &Parameters) -> Result<Statements, Vec<InvalidField>> {
         Statements::parse(parameters, self.target.dialect(), &self.name)
     }
 
@@ -92,8 +92,8 @@ fn secrets_of(url: &str) -> Vec<String> {
     secrets
 }
 
-impl Executor for Sql {
-    fn check(&self, parameters: &Parameters) -> Result<(), Vec<Invalid>> {
+impl Executor for SqlExecutor {
+    fn validate(&self, parameters: &Parameters) -> Result<(), Vec<InvalidField>> {
         self.parse(parameters).map(drop)
     }
 
@@ -101,13 +101,13 @@ impl Executor for Sql {
         Box::pin(self.run_preview(parameters))
     }
 
-    fn stash<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
+    fn prepare_rollback<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
         Box::pin(async move {
             let rollback = self.parse_again(&run.parameters)?.rollback;
             if rollback.is_empty() {
                 return Ok(Vec::new());
             }
-            serde_json::to_vec(&rollback).map_err(|error| Failure::refused(error.to_string()))
+            serde_json::to_vec(&rollback).map_err(|error| Failure::permanent(error.to_string()))
         })
     }
 
@@ -119,18 +119,22 @@ impl Executor for Sql {
         Box::pin(self.run_rollback(run, rollback_data))
     }
 
-    fn settle<'a>(&'a self, run: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<Settled, Failure>> {
+    fn resolve_outcome<'a>(
+        &'a self,
+        run: &'a Run,
+        _: &'a [u8],
+    ) -> BoxFuture<'a, Result<AttemptOutcome, Failure>> {
         Box::pin(async move {
             let outcome = self.abandon_attempt(&run.task_id, run.attempt).await;
             outcome.map_err(|error| Failure {
-                again: error.is_retryable,
-                ..Failure::refused(format!("cannot determine what was applied: {}", error.message))
+                is_retryable: error.is_retryable,
+                ..Failure::permanent(format!("cannot determine what was applied: {}", error.message))
             })
         })
     }
 
-    fn fence(&self) -> Fence {
-        Fence::Fenced
+    fn fencing(&self) -> Fencing {
+        Fencing::Fenced
     }
 
     fn can_roll_back(&self, parameters: &Parameters) -> bool {

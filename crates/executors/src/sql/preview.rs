@@ -5,11 +5,11 @@ use std::time::Duration;
 use ade_domain::task::{Preview, PreviewChange};
 use tokio::time::Instant;
 
-use super::Sql;
+use super::SqlExecutor;
 use super::apply::row_count;
 use super::connection::{SqlConnection, SqlError, Target};
 use super::statements::{change_kind, summary};
-use crate::{Failure, Parameters, preview_of, preview_within};
+use crate::{Failure, Parameters, preview_within, ready_preview};
 
 const PREVIEW_TIMEOUT: Duration = Duration::from_secs(12);
 /// For all statements together. Shorter, so that the database itself can report the timeout.
@@ -17,7 +17,7 @@ const STATEMENTS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Short, because others wait for the locks of this preview meanwhile.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Sql {
+impl SqlExecutor {
     pub(super) async fn run_preview(&self, parameters: &Parameters) -> Result<Preview, Failure> {
         let statements = self.parse_again(parameters)?.forward;
         let Some(target) = &self.preview_target else { return Ok(Preview::none()) };
@@ -26,12 +26,13 @@ impl Sql {
 }
 
 async fn preview(target: &Target, statements: &[String]) -> Result<Preview, Failure> {
-    let failure = |error: SqlError| Failure { again: error.is_retryable, ..Failure::refused(error.message) };
+    let failure =
+        |error: SqlError| Failure { is_retryable: error.is_retryable, ..Failure::permanent(error.message) };
     let mut connection = target.connect().await.map_err(failure)?;
     let result = try_statements(&mut connection, target, statements).await;
     connection.roll_back_and_close().await;
     let (changes, errors) = result.map_err(failure)?;
-    Ok(preview_of(changes, Vec::new(), errors))
+    Ok(ready_preview(changes, Vec::new(), errors))
 }
 
 /// Runs the statements up to the first one that fails. A permanent error of a statement is a result; other errors are returned.

@@ -1,7 +1,7 @@
 //! Parses the statements of a task. Each must be a single statement and must not begin or end a transaction, because all of them
 //! together run in one transaction that the executor controls.
 
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use ade_domain::task::ChangeKind;
 use serde_json::Value;
 
@@ -32,11 +32,11 @@ impl Statements {
         parameters: &Parameters,
         dialect: Dialect,
         connection: &str,
-    ) -> Result<Self, Vec<Invalid>> {
+    ) -> Result<Self, Vec<InvalidField>> {
         let known = ["connection", "statements", "rollback_statements", "worker"];
         let mut violations = check_fields(parameters, &known);
         if parameters.get("connection").and_then(Value::as_str) != Some(connection) {
-            violations.push(Invalid::at("/connection", format!("must be {connection:?}")));
+            violations.push(InvalidField::at("/connection", format!("must be {connection:?}")));
         }
         let forward = parse_list(parameters, "statements", 1, dialect, &mut violations);
         let rollback = parse_list(parameters, "rollback_statements", 0, dialect, &mut violations);
@@ -49,14 +49,14 @@ fn parse_list(
     field: &str,
     min_len: usize,
     dialect: Dialect,
-    violations: &mut Vec<Invalid>,
+    violations: &mut Vec<InvalidField>,
 ) -> Vec<String> {
     let list = match parameters.get(field) {
         None if min_len == 0 => return Vec::new(),
         Some(Value::Array(list)) if (min_len..=MAX_STATEMENTS).contains(&list.len()) => list,
         _ => {
             let detail = format!("must be a list of {min_len} to {MAX_STATEMENTS} statements");
-            violations.push(Invalid::at(format!("/{field}"), detail));
+            violations.push(InvalidField::at(format!("/{field}"), detail));
             return Vec::new();
         }
     };
@@ -65,7 +65,7 @@ fn parse_list(
         let sql = statement.as_str().ok_or_else(|| "must be text".to_owned());
         match sql.and_then(|sql| check(sql, dialect)) {
             Ok(sql) => statements.push(sql.to_owned()),
-            Err(detail) => violations.push(Invalid::at(format!("/{field}/{index}"), detail)),
+            Err(detail) => violations.push(InvalidField::at(format!("/{field}/{index}"), detail)),
         }
     }
     statements

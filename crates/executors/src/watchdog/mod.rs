@@ -26,11 +26,11 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::{Instant, timeout};
 
 pub use process::run;
-pub use protocol::Terms;
+pub use protocol::WatchdogConfig;
 use protocol::{Message, READY};
 
 /// The name of the hidden subcommand.
-pub const NAME: &str = "watchdog";
+pub const SUBCOMMAND: &str = "watchdog";
 /// The running executable, even if its file was replaced meanwhile.
 const CURRENT_EXE: &str = "/proc/self/exe";
 /// How long to wait for the watchdog itself, which may be suspended.
@@ -38,16 +38,16 @@ const WATCHDOG_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The program that contains the watchdog.
 #[derive(Debug, Clone)]
-pub struct Program {
+pub struct WatchdogProgram {
     path: PathBuf,
     subcommand: Option<&'static str>,
 }
 
-impl Program {
+impl WatchdogProgram {
     /// The current program, which must call [`run`] for its subcommand [`SUBCOMMAND`].
     #[must_use]
-    pub fn own() -> Self {
-        Self { path: CURRENT_EXE.into(), subcommand: Some(NAME) }
+    pub fn current_exe() -> Self {
+        Self { path: CURRENT_EXE.into(), subcommand: Some(SUBCOMMAND) }
     }
 
     /// Another program, which must do nothing but call [`run`].
@@ -118,7 +118,7 @@ pub struct Watchdog {
 
 impl Watchdog {
     /// Starts a watchdog and waits until it is ready. The command must then be started in its [`group`](Self::group).
-    pub async fn start(program: &Program, config: Terms) -> io::Result<Self> {
+    pub async fn start(program: &WatchdogProgram, config: WatchdogConfig) -> io::Result<Self> {
         let mut process = Command::new(&program.path)
             .args(program.subcommand)
             .arg0("ade")
@@ -131,7 +131,7 @@ impl Watchdog {
             .spawn()?;
         let group = pid_of(&process).ok_or_else(|| io::Error::other("the watchdog has no pid"))?;
         let stdout = process.stdout.take();
-        let has_terminal = config.terminal_to.is_some();
+        let has_terminal = config.return_terminal_to.is_some();
         let mut watchdog = Self { group, process, command: None, stdout, has_terminal };
         watchdog.send(&config.encode()).await?;
         let mut received = [0; READY.len()];
@@ -159,7 +159,7 @@ impl Watchdog {
     }
 
     /// Waits until the watchdog has exited unexpectedly. Cancel safe.
-    pub async fn gone(&mut self) {
+    pub async fn wait_exit(&mut self) {
         if let Some(stdout) = &mut self.stdout {
             // An error counts as the end.
             while stdout.read(&mut [0]).await.is_ok_and(|read| read > 0) {}
@@ -168,12 +168,12 @@ impl Watchdog {
     }
 
     /// Signals the command and all processes of its group.
-    pub fn pass_on(&self, signal: Signal) {
+    pub fn send_signal(&self, signal: Signal) {
         signal_all(self.command.as_ref(), self.group, signal);
     }
 
     /// Lets the command run until `deadline`. [`Self::wait_exit`] detects errors.
-    pub async fn trust_until(&mut self, deadline: Instant) {
+    pub async fn extend_deadline(&mut self, deadline: Instant) {
         let _ = self.send(&Message::ExtendDeadline(deadline).encode()).await;
     }
 
@@ -191,9 +191,9 @@ impl Watchdog {
     /// watchdog is reaped at the end.
     pub async fn kill(&mut self) {
         if self.has_terminal && self.send(&Message::Kill.encode()).await.is_ok() {
-            let _ = timeout(WATCHDOG_TIMEOUT, self.gone()).await;
+            let _ = timeout(WATCHDOG_TIMEOUT, self.wait_exit()).await;
         }
-        self.pass_on(Signal::KILL);
+        self.send_signal(Signal::KILL);
         let _ = self.process.wait().await;
     }
 

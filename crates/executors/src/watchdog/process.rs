@@ -15,7 +15,7 @@ use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
-use super::protocol::{Message, READY, Terms};
+use super::protocol::{Message, READY, WatchdogConfig};
 use super::{WatchedCommand, signal_all, signal_group};
 
 /// A program may suspend itself a little after Ctrl-Z, and must then be resumed again.
@@ -42,8 +42,9 @@ pub async fn run() -> io::Result<()> {
         drop(signal(kind)?);
     }
     let mut suspended = signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
-    let config = spawn_blocking(|| Terms::read(&mut io::stdin())).await.map_err(io::Error::other)??;
-    let (mut deadline, mut resume_at, mut command) = (config.trust_until, None, None);
+    let config =
+        spawn_blocking(|| WatchdogConfig::read(&mut io::stdin())).await.map_err(io::Error::other)??;
+    let (mut deadline, mut resume_at, mut command) = (config.deadline, None, None);
     let (sender, mut messages) = channel(1);
     let reader = spawn_blocking(move || read_messages(&sender));
     let mut stdout = io::stdout();
@@ -72,10 +73,10 @@ pub async fn run() -> io::Result<()> {
     if last_message.is_none() {
         signal_all(command.as_ref(), getpgrp(), Signal::TERM);
         let grace_end = Instant::now() + config.grace.min(MAX_GRACE);
-        let limit = deadline.filter(|_| config.within_trust);
+        let limit = deadline.filter(|_| config.grace_within_deadline);
         sleep_until(limit.map_or(grace_end, |limit| limit.min(grace_end))).await;
     }
-    return_terminal(config.terminal_to);
+    return_terminal(config.return_terminal_to);
     if last_message != Some(Message::Done) {
         signal_all(command.as_ref(), getpgrp(), Signal::KILL);
     }

@@ -13,15 +13,15 @@ pub(super) const READY: [u8; 6] = *b"ready\n";
 
 /// The configuration of a watchdog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
+pub struct WatchdogConfig {
     /// Between SIGTERM and SIGKILL.
     pub grace: Duration,
     /// When the command must end unless the deadline is extended. Without one it may run as long as the starting process lives.
-    pub trust_until: Option<Instant>,
+    pub deadline: Option<Instant>,
     /// Whether the grace must end with the deadline, so that nothing of the command runs after it.
-    pub within_trust: bool,
+    pub grace_within_deadline: bool,
     /// The process group that gets the terminal back.
-    pub terminal_to: Option<Pid>,
+    pub return_terminal_to: Option<Pid>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,13 +64,13 @@ fn read_bytes<const N: usize>(source: &mut impl Read) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-impl Terms {
+impl WatchdogConfig {
     pub(super) fn encode(self) -> Vec<u8> {
         let grace = u64::try_from(self.grace.as_micros()).unwrap_or(u64::MAX);
         let mut bytes = grace.to_le_bytes().to_vec();
-        bytes.extend(self.trust_until.map_or(0, to_micros).to_le_bytes());
-        bytes.push(u8::from(self.within_trust));
-        bytes.extend(Pid::as_raw(self.terminal_to).to_le_bytes());
+        bytes.extend(self.deadline.map_or(0, to_micros).to_le_bytes());
+        bytes.push(u8::from(self.grace_within_deadline));
+        bytes.extend(Pid::as_raw(self.return_terminal_to).to_le_bytes());
         bytes
     }
 
@@ -80,7 +80,12 @@ impl Terms {
         let [within_deadline] = read_bytes(source)?;
         let terminal_to = Pid::from_raw(i32::from_le_bytes(read_bytes(source)?));
         let deadline = (deadline > 0).then(|| from_micros(deadline));
-        Ok(Self { grace, trust_until: deadline, within_trust: within_deadline != 0, terminal_to })
+        Ok(Self {
+            grace,
+            deadline,
+            grace_within_deadline: within_deadline != 0,
+            return_terminal_to: terminal_to,
+        })
     }
 }
 
@@ -125,10 +130,15 @@ mod tests {
         for (grace, trust_until) in
             [(Duration::ZERO, None), (Duration::from_secs(90 * 86_400), Some(deadline))]
         {
-            let config = Terms { grace, trust_until, within_trust: true, terminal_to: Pid::from_raw(7) };
-            let decoded = Terms::read(&mut config.encode().as_slice()).expect("complete");
-            assert_eq!(Terms { trust_until, ..decoded }, config);
-            assert_eq!(decoded.trust_until.is_some_and(is_close), trust_until.is_some());
+            let config = WatchdogConfig {
+                grace,
+                deadline: trust_until,
+                grace_within_deadline: true,
+                return_terminal_to: Pid::from_raw(7),
+            };
+            let decoded = WatchdogConfig::read(&mut config.encode().as_slice()).expect("complete");
+            assert_eq!(WatchdogConfig { deadline: trust_until, ..decoded }, config);
+            assert_eq!(decoded.deadline.is_some_and(is_close), trust_until.is_some());
         }
         for message in [Message::Done, Message::Kill, Message::Watch(Pid::from_raw(41).expect("a pid"))] {
             assert_eq!(Message::read(&mut message.encode().as_slice()).expect("complete"), message);

@@ -1,16 +1,16 @@
 //! Rejected parameters: forbidden URLs, headers and secrets.
 
-use ade_executors::egress::Guard;
-use ade_executors::{Executor, Http};
+use ade_executors::egress::EgressPolicy;
+use ade_executors::{Executor, HttpExecutor};
 use serde_json::{Value, json};
 
 use crate::{http, run, with_secrets};
 
 /// The pointers of all violations.
-fn violations(http: &Http, parameters: Value) -> Vec<String> {
+fn violations(http: &HttpExecutor, parameters: Value) -> Vec<String> {
     let (_stop, run) = run(parameters);
-    let violations = http.check(&run.parameters).err().unwrap_or_default();
-    violations.into_iter().map(|violation| violation.pointer).collect()
+    let violations = http.validate(&run.parameters).err().unwrap_or_default();
+    violations.into_iter().map(|violation| violation.path).collect()
 }
 
 #[test]
@@ -126,10 +126,10 @@ fn restricts_secrets_to_their_host_and_https() {
     let (_stop, run) = run(json!({
         "method": "POST", "url": "https://other.test/", "headers": { "X-A": { "secret": "key" } }
     }));
-    assert!(!format!("{:?} {http:?}", http.check(&run.parameters)).contains("s3cret"));
+    assert!(!format!("{:?} {http:?}", http.validate(&run.parameters)).contains("s3cret"));
     for value in ["", "two\r\nlines"] {
-        let egress = Guard::new(&[]).expect("valid");
-        let violation = Http::new(egress, [("key", "api.test", value)]).expect_err("invalid");
-        assert_eq!(violation.pointer, "/secrets/key/value");
+        let egress = EgressPolicy::new(&[]).expect("valid");
+        let violation = HttpExecutor::new(egress, [("key", "api.test", value)]).expect_err("invalid");
+        assert_eq!(violation.path, "/secrets/key/value");
     }
 }

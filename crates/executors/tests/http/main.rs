@@ -12,8 +12,10 @@ use std::sync::{Arc, Mutex};
 
 use ade_domain::task::{ChangeKind, PreviewStatus};
 use ade_executors::client::HttpClient;
-use ade_executors::egress::{Guard, Resolver};
-use ade_executors::{BoxFuture, Changed, Executor, Fence, Halt, Halted, Http, Output, Run, Secrets};
+use ade_executors::egress::{EgressPolicy, Resolver};
+use ade_executors::{
+    BoxFuture, Executor, Fencing, HttpExecutor, Run, RunOutput, Secrets, SideEffects, StopReason, StopSignal,
+};
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::HeaderMap;
@@ -26,30 +28,30 @@ use tokio_rustls::TlsAcceptor;
 
 use server::{Reply, Server, ok, status};
 
-pub(crate) fn http(hosts: &[&str]) -> Http {
+pub(crate) fn http(hosts: &[&str]) -> HttpExecutor {
     with_secrets(hosts, &[])
 }
 
-pub(crate) fn with_secrets(hosts: &[&str], secrets: &[(&str, &str, &str)]) -> Http {
-    Http::new(egress(hosts), secrets.iter().copied()).expect("valid")
+pub(crate) fn with_secrets(hosts: &[&str], secrets: &[(&str, &str, &str)]) -> HttpExecutor {
+    HttpExecutor::new(egress(hosts), secrets.iter().copied()).expect("valid")
 }
 
-pub(crate) fn egress(hosts: &[&str]) -> Guard {
-    Guard::new(&hosts.iter().map(|host| (*host).to_owned()).collect::<Vec<_>>()).expect("valid")
+pub(crate) fn egress(hosts: &[&str]) -> EgressPolicy {
+    EgressPolicy::new(&hosts.iter().map(|host| (*host).to_owned()).collect::<Vec<_>>()).expect("valid")
 }
 
 /// The second attempt of a task, with the sender of its stop signal.
-pub(crate) fn run(parameters: Value) -> (watch::Sender<Option<Halt>>, Run) {
+pub(crate) fn run(parameters: Value) -> (watch::Sender<Option<StopReason>>, Run) {
     let Value::Object(parameters) = parameters else { unreachable!("it is an object") };
-    let (stop_sender, stop) = Halted::new();
+    let (stop_sender, stop) = StopSignal::new();
     let run = Run {
-        approved: None,
+        approved_fingerprint: None,
         task_id: "t-1".to_owned(),
         attempt: 2,
         parameters,
-        tokens: vec![("task:t-1".to_owned(), 7), ("resource:a:b".to_owned(), 41)],
-        output: Output::new(Secrets::default(), None),
-        halted: stop,
+        fencing_tokens: vec![("task:t-1".to_owned(), 7), ("resource:a:b".to_owned(), 41)],
+        output: RunOutput::new(Secrets::default(), None),
+        stop,
     };
     (stop_sender, run)
 }
@@ -68,7 +70,7 @@ async fn sends_body_fencing_token_and_secret() {
         "headers": { "Authorization": { "secret": "key" }, "X-Kind": "a" },
         "body": { "worth": 3 },
     }));
-    http.check(&run.parameters).expect("allowed");
+    http.validate(&run.parameters).expect("allowed");
     http.apply(&run, &[]).await.expect("applied");
     let request = server.next_request().await;
     let (head, body) = request.split_once("\r\n\r\n").expect("complete");
@@ -92,38 +94,38 @@ async fn sends_body_fencing_token_and_secret() {
     assert!(output.ends_with(": 200 OK\ncreated with the token ***\n"), "{output}");
     assert!(!format!("{http:?}").contains("s3cret"));
     assert!(http.secrets().contains(&"s3cret".to_owned()));
-    assert_eq!((http.fence(), http.can_roll_back(&run.parameters)), (Fence::Open, false));
-    assert_eq!(http.stash(&run).await, Ok(Vec::new()));
-    assert!(http.settle(&run, &[]).await.is_err());
+    assert_eq!((http.fencing(), http.can_roll_back(&run.parameters)), (Fencing::Unfenced, false));
+    assert_eq!(http.prepare_rollback(&run).await, Ok(Vec::new()));
+    assert!(http.resolve_outcome(&run, &[]).await.is_err());
 }
 
 #[tokio::test]
 async fn maps_status_to_effects_and_retry() {
     for (line, side_effects, is_retryable) in [
-        ("408 Request Timeout", Changed::Unknown, false),
-        ("400 Bad Request", Changed::Nothing, false),
-        ("404 Not Found", Changed::Nothing, false),
-        ("429 Too Many Requests", Changed::Nothing, true),
-        ("500 Internal Server Error", Changed::Unknown, false),
-        ("503 Service Unavailable", Changed::Unknown, false),
-        ("304 Not Modified", Changed::Unknown, false),
+        ("408 Request Timeout", SideEffects::Unknown, false),
+        ("400 Bad Request", SideEffects::None, false),
+        ("404 Not Found", SideEffects::None, false),
+        ("429 Too Many Requests", SideEffects::None, true),
+        ("500 Internal Server Error", SideEffects::Unknown, false),
+        ("503 Service Unavailable", SideEffects::Unknown, false),
+        ("304 Not Modified", SideEffects::Unknown, false),
     ] {
         let server = Server::start(status(line)).await;
         let http = http(&[&server.host()]);
         let (_stop, run) = run(json!({ "method": "POST", "url": server.url("/") }));
         let failure = http.apply(&run, &[]).await.expect_err("rejected");
-        assert_eq!((failure.changed, failure.again), (side_effects, is_retryable), "{line}");
+        assert_eq!((failure.side_effects, failure.is_retryable), (side_effects, is_retryable), "{line}");
         assert!(failure.message.contains(line), "{failure}");
     }
     let server = Server::start(status("408 Request Timeout")).await;
     let (_stop, idempotent) = run(json!({ "method": "PUT", "url": server.url("/") }));
     let failure = http(&[&server.host()]).apply(&idempotent, &[]).await.expect_err("rejected");
-    assert_eq!((failure.changed, failure.again), (Changed::Nothing, true), "it may be repeated");
+    assert_eq!((failure.side_effects, failure.is_retryable), (SideEffects::None, true), "it may be repeated");
     let server = Server::start(status("500 Internal Server Error")).await;
     let (url, rollback_url) = (server.url("/"), server.url("/back"));
     let (_stop, run) = run(json!({ "method": "POST", "url": url, "rollback_url": rollback_url }));
     let failure = http(&[&server.host()]).apply(&run, &[]).await.expect_err("rejected");
-    assert_eq!(failure.changed, Changed::Something, "it can be rolled back");
+    assert_eq!(failure.side_effects, SideEffects::Remaining, "it can be rolled back");
 }
 
 #[tokio::test]
@@ -164,14 +166,17 @@ async fn reports_whether_stopped_call_was_sent() {
     let (stop, sent) = run(json!({ "method": "POST", "url": server.url("/") }));
     let (failure, ()) = tokio::join!(http.apply(&sent, &[]), async {
         server.next_request().await;
-        stop.send_replace(Some(Halt::TimedOut));
+        stop.send_replace(Some(StopReason::TimedOut));
     });
     let failure = failure.expect_err("stopped");
-    assert_eq!((failure.changed, failure.halted), (Changed::Unknown, Some(Halt::TimedOut)));
+    assert_eq!(
+        (failure.side_effects, failure.stop_reason),
+        (SideEffects::Unknown, Some(StopReason::TimedOut))
+    );
     let (stop, early) = run(json!({ "method": "POST", "url": server.url("/") }));
-    stop.send_replace(Some(Halt::Stopped));
+    stop.send_replace(Some(StopReason::Stopped));
     let failure = http.apply(&early, &[]).await.expect_err("stopped");
-    assert_eq!((failure.changed, failure.halted), (Changed::Nothing, Some(Halt::Stopped)));
+    assert_eq!((failure.side_effects, failure.stop_reason), (SideEffects::None, Some(StopReason::Stopped)));
     assert!(!server.was_called());
 }
 
@@ -195,11 +200,11 @@ async fn refused_connection_has_no_effects_and_dropped_one_may() {
     let unused = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound");
     let (_stop, unreachable) = run(json!({ "method": "POST", "url": format!("http://{unused}/") }));
     let failure = http(&[&unused.to_string()]).apply(&unreachable, &[]).await.expect_err("unreachable");
-    assert_eq!((failure.changed, failure.again), (Changed::Nothing, true), "{failure}");
+    assert_eq!((failure.side_effects, failure.is_retryable), (SideEffects::None, true), "{failure}");
     let server = Server::start(Reply::Close).await;
     let (_stop, dropped) = run(json!({ "method": "POST", "url": server.url("/") }));
     let failure = http(&[&server.host()]).apply(&dropped, &[]).await.expect_err("connection closed");
-    assert_eq!((failure.changed, failure.again), (Changed::Unknown, false), "{failure}");
+    assert_eq!((failure.side_effects, failure.is_retryable), (SideEffects::Unknown, false), "{failure}");
 }
 
 #[tokio::test]
@@ -245,7 +250,7 @@ async fn rollback_is_another_call() {
     let (_stop, run) =
         run(json!({ "method": "POST", "url": url, "rollback_url": rollback_url, "body": "text" }));
     assert!(http.can_roll_back(&run.parameters));
-    let rollback_data = http.stash(&run).await.expect("collected");
+    let rollback_data = http.prepare_rollback(&run).await.expect("collected");
     assert!(!rollback_data.is_empty());
     http.roll_back(&run, &rollback_data).await.expect("rolled back");
     let request = server.next_request().await;
@@ -281,14 +286,15 @@ async fn resolves_and_checks_name_once_per_call() {
     let addresses = Mutex::new(vec!["127.0.0.1", "169.254.169.254", "127.0.0.1"]);
     let resolver = Arc::new(ChangingResolver { addresses, calls: AtomicUsize::new(0) });
     let private_host = format!("{host}+private");
-    let http = Http::new(egress(&[&private_host]).with_resolver(resolver.clone()), []).expect("valid");
+    let http =
+        HttpExecutor::new(egress(&[&private_host]).with_resolver(resolver.clone()), []).expect("valid");
     let (_stop, run) = run(json!({ "method": "POST", "url": format!("http://{host}/") }));
     http.apply(&run, &[]).await.expect("applied");
     assert!(server.next_request().await.contains(&format!("host: {host}\r\n")));
     assert_eq!(resolver.calls.load(Ordering::SeqCst), 1);
     let failure = http.apply(&run, &[]).await.expect_err("the address is reserved");
-    assert_eq!((failure.changed, failure.again), (Changed::Nothing, false), "{failure}");
-    let public_only = Http::new(egress(&[&host]).with_resolver(resolver), []).expect("valid");
+    assert_eq!((failure.side_effects, failure.is_retryable), (SideEffects::None, false), "{failure}");
+    let public_only = HttpExecutor::new(egress(&[&host]).with_resolver(resolver), []).expect("valid");
     let failure = public_only.apply(&run, &[]).await.expect_err("the address is private");
     assert!(failure.message.contains("127.0.0.1, which is not public"), "{failure}");
     assert!(!server.was_called());
@@ -320,7 +326,7 @@ async fn verifies_certificates() {
     let mut server = Server::start_with(ok("safe"), Some(TlsAcceptor::from(Arc::new(config)))).await;
     let (_stop, run) = run(json!({ "method": "POST", "url": format!("https://{}/", server.host()) }));
     let failure = http(&[&server.host()]).apply(&run, &[]).await.expect_err("untrusted certificate");
-    assert_eq!(failure.changed, Changed::Nothing, "{failure}");
+    assert_eq!(failure.side_effects, SideEffects::None, "{failure}");
     assert!(failure.message.contains("certificate") && !server.was_called(), "{failure}");
     let mut roots = rustls::RootCertStore::empty();
     roots.add(certificate).expect("valid");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ade_executors::{Halt, Halted, Output, Parameters, Run, Secrets, Sql};
+use ade_executors::{Parameters, Run, RunOutput, Secrets, SqlExecutor, StopReason, StopSignal};
 use ade_testkit::Postgres;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
@@ -28,7 +28,7 @@ pub(crate) async fn server() -> Arc<Postgres> {
 
 /// A database of one test, with an executor for it.
 pub(crate) struct TestDatabase {
-    pub(crate) sql: Sql,
+    pub(crate) sql: SqlExecutor,
     pub(crate) url: String,
     kind: Kind,
 }
@@ -43,7 +43,7 @@ pub(crate) async fn on_sqlite() -> TestDatabase {
     let path = dir.path().join("things.sqlite3");
     std::fs::write(&path, b"").expect("written");
     let url = format!("sqlite://{}", path.display());
-    let sql = Sql::new("shop", &url, Some(&url)).expect("valid");
+    let sql = SqlExecutor::new("shop", &url, Some(&url)).expect("valid");
     let database = TestDatabase { sql, url, kind: Kind::Sqlite { _dir: dir } };
     for statement in TABLE {
         database.query(statement).await;
@@ -55,7 +55,7 @@ pub(crate) async fn on_postgres() -> TestDatabase {
     let name = format!("t{}", Uuid::now_v7().simple());
     let url = server().await.create_database(&name).expect("created");
     let preview_url = url.replace("postgres@", "previewer@");
-    let sql = Sql::new("shop", &url, Some(&preview_url)).expect("valid");
+    let sql = SqlExecutor::new("shop", &url, Some(&preview_url)).expect("valid");
     let database = TestDatabase { sql, url, kind: Kind::Postgres { database: name } };
     for statement in TABLE {
         database.query(statement).await;
@@ -99,16 +99,16 @@ pub(crate) fn parameters(statements: &[&str], rollback: &[&str]) -> Parameters {
 }
 
 /// The first attempt of a new task, with the sender of its stop signal.
-pub(crate) fn run(statements: &[&str], rollback: &[&str]) -> (watch::Sender<Option<Halt>>, Run) {
-    let (stop_sender, stop) = Halted::new();
+pub(crate) fn run(statements: &[&str], rollback: &[&str]) -> (watch::Sender<Option<StopReason>>, Run) {
+    let (stop_sender, stop) = StopSignal::new();
     let run = Run {
-        approved: None,
+        approved_fingerprint: None,
         task_id: Uuid::now_v7().to_string(),
         attempt: 1,
         parameters: parameters(statements, rollback),
-        tokens: Vec::new(),
-        output: Output::new(Secrets::default(), None),
-        halted: stop,
+        fencing_tokens: Vec::new(),
+        output: RunOutput::new(Secrets::default(), None),
+        stop,
     };
     (stop_sender, run)
 }

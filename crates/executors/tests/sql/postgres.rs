@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use ade_executors::{Changed, Executor, Halt, Settled, Sql};
-use ade_testkit::Proxy;
-use ade_testkit::proxy::Cut;
+use ade_executors::{AttemptOutcome, Executor, SideEffects, SqlExecutor, StopReason};
+use ade_testkit::PostgresProxy;
+use ade_testkit::proxy::CommitFault;
 use ade_testkit::wait::until;
 use tokio::net::TcpListener;
 
@@ -14,10 +14,14 @@ const INCREMENT: &str = "UPDATE things SET worth = worth + 1 WHERE id < 3";
 const DECREMENT: &str = "UPDATE things SET worth = worth - 1 WHERE id < 3";
 
 /// An executor whose connection is cut at the first COMMIT.
-async fn cut_at_commit(database: &TestDatabase, cut: Cut, for_long: bool) -> (Proxy, Sql) {
-    let proxy = Proxy::start(&database.url).await;
-    proxy.cut(cut, for_long);
-    let sql = Sql::new("shop", proxy.url(), None).expect("valid");
+async fn cut_at_commit(
+    database: &TestDatabase,
+    cut: CommitFault,
+    for_long: bool,
+) -> (PostgresProxy, SqlExecutor) {
+    let proxy = PostgresProxy::start(&database.url).await;
+    proxy.inject_fault(cut, for_long);
+    let sql = SqlExecutor::new("shop", proxy.url(), None).expect("valid");
     (proxy, sql)
 }
 
@@ -25,48 +29,52 @@ async fn cut_at_commit(database: &TestDatabase, cut: Cut, for_long: bool) -> (Pr
 async fn resolves_lost_commit_response_by_marker() {
     let database = on_postgres().await;
     let (_stop, run) = run(&[INCREMENT], &[]);
-    let (_proxy, sql) = cut_at_commit(&database, Cut::Answer, false).await;
+    let (_proxy, sql) = cut_at_commit(&database, CommitFault::LoseResponse, false).await;
     sql.apply(&run, &[]).await.expect("it was committed");
     assert!(output_of(&run).contains("the response to COMMIT was lost"));
     assert_eq!(database.worth().await, ["11", "21", "30"]);
-    assert_eq!(database.sql.settle(&run, &[]).await, Ok(Settled::Everything));
+    assert_eq!(database.sql.resolve_outcome(&run, &[]).await, Ok(AttemptOutcome::Applied));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_commit_cannot_arrive_later() {
     let database = on_postgres().await;
     let (_stop, run) = run(&[INCREMENT], &[]);
-    let (_proxy, sql) = cut_at_commit(&database, Cut::Question, false).await;
+    let (_proxy, sql) = cut_at_commit(&database, CommitFault::LoseRequest, false).await;
     let failure = sql.apply(&run, &[]).await.expect_err("it was not committed");
-    assert_eq!((failure.changed, failure.again), (Changed::Nothing, true), "{failure}");
+    assert_eq!((failure.side_effects, failure.is_retryable), (SideEffects::None, true), "{failure}");
     assert_eq!(database.worth().await, ["10", "20", "30"]);
-    assert_eq!(database.sql.settle(&run, &[]).await, Ok(Settled::Nothing));
+    assert_eq!(database.sql.resolve_outcome(&run, &[]).await, Ok(AttemptOutcome::NotApplied));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn outcome_is_unknown_while_database_is_unreachable() {
     let database = on_postgres().await;
     let (stop, run) = run(&[INCREMENT], &[]);
-    let (proxy, sql) = cut_at_commit(&database, Cut::Answer, true).await;
+    let (proxy, sql) = cut_at_commit(&database, CommitFault::LoseResponse, true).await;
     let (applied, ()) = tokio::join!(sql.apply(&run, &[]), async {
-        proxy.was_cut().await;
-        stop.send_replace(Some(Halt::TimedOut));
+        proxy.wait_for_fault().await;
+        stop.send_replace(Some(StopReason::TimedOut));
     });
     let failure = applied.expect_err("unknown");
-    assert_eq!((failure.changed, failure.halted), (Changed::Unknown, Some(Halt::TimedOut)), "{failure}");
     assert_eq!(
-        database.sql.settle(&run, &[]).await,
-        Ok(Settled::Everything),
+        (failure.side_effects, failure.stop_reason),
+        (SideEffects::Unknown, Some(StopReason::TimedOut)),
+        "{failure}"
+    );
+    assert_eq!(
+        database.sql.resolve_outcome(&run, &[]).await,
+        Ok(AttemptOutcome::Applied),
         "known once the database is reachable"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_response_does_not_repeat_rollback() {
-    for cut in [Cut::Answer, Cut::Question] {
+    for cut in [CommitFault::LoseResponse, CommitFault::LoseRequest] {
         let database = on_postgres().await;
         let (_stop, run) = run(&[INCREMENT], &[DECREMENT]);
-        let rollback_data = database.sql.stash(&run).await.expect("prepared");
+        let rollback_data = database.sql.prepare_rollback(&run).await.expect("prepared");
         database.sql.apply(&run, &rollback_data).await.expect("applied");
         let (_proxy, sql) = cut_at_commit(&database, cut, false).await;
         sql.roll_back(&run, &rollback_data).await.expect("rolled back");
@@ -90,11 +98,11 @@ async fn recovery_waits_for_open_transaction() {
         if count == ["1"] { Ok(()) } else { Err(format!("{count:?}")) }
     };
     until("the zombie waits", Duration::from_secs(30), is_waiting).await.expect("waits");
-    let failure = database.sql.settle(&run, &[]).await.expect_err("the transaction is open");
-    assert!(failure.again, "{failure}");
+    let failure = database.sql.resolve_outcome(&run, &[]).await.expect_err("the transaction is open");
+    assert!(failure.is_retryable, "{failure}");
     raw_sql("ROLLBACK").execute(&mut other).await.expect("unlocked");
     apply.await.expect("joined").expect("applied");
-    assert_eq!(database.sql.settle(&run, &[]).await, Ok(Settled::Everything));
+    assert_eq!(database.sql.resolve_outcome(&run, &[]).await, Ok(AttemptOutcome::Applied));
     assert_eq!(database.worth().await, ["11", "21", "30"]);
 }
 
@@ -154,7 +162,7 @@ async fn concurrent_workers_create_marker_table_once() {
 async fn names_statement_that_creates_marker_table() {
     let database = on_postgres().await;
     let url = database.url.replace("postgres@", "previewer@");
-    let sql = Sql::new("shop", &url, None).expect("valid");
+    let sql = SqlExecutor::new("shop", &url, None).expect("valid");
     let (_stop, run) = run(&[INCREMENT], &[]);
     let failure = sql.apply(&run, &[]).await.expect_err("permission denied");
     let (_, create) = failure.message.split_once("create it yourself: ").expect("named");
@@ -170,11 +178,11 @@ async fn messages_contain_no_passwords() {
     let unused = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound");
     let url = format!("postgres://ann:{encoded}@{unused}/shop");
     let preview = format!("postgres://previewer@{unused}/shop?password=other-secret");
-    let sql = Sql::new("shop", &url, Some(&preview)).expect("valid");
+    let sql = SqlExecutor::new("shop", &url, Some(&preview)).expect("valid");
     let (_stop, run) = run(&[INCREMENT], &[]);
     let preview_failure = sql.preview(&run.parameters).await.expect_err("unreachable");
     let apply_failure = sql.apply(&run, &[]).await.expect_err("unreachable");
-    assert!(apply_failure.again && preview_failure.again);
+    assert!(apply_failure.is_retryable && preview_failure.is_retryable);
     let messages = format!("{sql:?} {preview_failure:?} {apply_failure:?}");
     for secret in [password, encoded, "other-secret"] {
         assert!(!messages.contains(secret), "{messages}");
@@ -188,7 +196,7 @@ async fn messages_contain_no_passwords() {
         (url.clone(), Some(format!("postgres://ann:{encoded}@h/d"))),
         (url.clone(), Some(format!("sqlite:///{encoded}"))),
     ] {
-        let violation = Sql::new("shop", &url, preview.as_deref()).expect_err("invalid");
+        let violation = SqlExecutor::new("shop", &url, preview.as_deref()).expect_err("invalid");
         assert!(!format!("{violation:?}").contains(encoded), "{violation:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ade_domain::task::{ChangeKind, PreviewStatus};
-use ade_executors::{Changed, Executor, Failure, Fence, Halt, Run, Settled, Sql};
+use ade_executors::{AttemptOutcome, Executor, Failure, Fencing, Run, SideEffects, SqlExecutor, StopReason};
 use ade_testkit::wait::until;
 use sqlx::{Connection, SqliteConnection};
 
@@ -42,17 +42,17 @@ async fn applies_once_and_reports_row_counts(database: TestDatabase) {
     assert!(output.ends_with("nothing was repeated\n"), "output: {output}");
     let next = Run { attempt: 2, ..run };
     let failure = database.sql.apply(&next, &[]).await.expect_err("the table exists");
-    assert_eq!((failure.changed, failure.again), (Changed::Nothing, false));
+    assert_eq!((failure.side_effects, failure.is_retryable), (SideEffects::None, false));
     assert!(failure.message.starts_with("statement 2: "), "{failure}");
 }
 
 async fn failed_statement_changes_nothing(database: TestDatabase) {
     let (_stop, run) = run(&[INCREMENT, "INSERT INTO things VALUES (1, 1)"], &[]);
     let failure = database.sql.apply(&run, &[]).await.expect_err("the id exists");
-    assert_eq!((failure.changed, failure.again), (Changed::Nothing, false));
+    assert_eq!((failure.side_effects, failure.is_retryable), (SideEffects::None, false));
     assert_eq!(database.worth().await, ["10", "20", "30"]);
     assert_eq!(database.query("SELECT count(*) FROM ade_applied").await, ["0"]);
-    assert_eq!(database.sql.settle(&run, &[]).await, Ok(Settled::Nothing));
+    assert_eq!(database.sql.resolve_outcome(&run, &[]).await, Ok(AttemptOutcome::NotApplied));
 }
 
 async fn preview_counts_rows_and_changes_nothing(database: TestDatabase) {
@@ -82,7 +82,7 @@ async fn preview_counts_rows_and_changes_nothing(database: TestDatabase) {
     database.query("DELETE FROM things WHERE id = 1").await;
     let other = database.sql.preview(&parameters(&statements, &[])).await.expect("previewed");
     assert_ne!(other.fingerprint, preview.fingerprint, "the data has changed");
-    let without_preview = Sql::new("shop", &database.url, None).expect("valid");
+    let without_preview = SqlExecutor::new("shop", &database.url, None).expect("valid");
     let none = without_preview.preview(&parameters(&statements, &[])).await.expect("no preview");
     assert_eq!(none.status, PreviewStatus::None);
 }
@@ -98,10 +98,10 @@ async fn preview_ends_at_first_failed_statement(database: TestDatabase) {
 async fn abandoned_attempt_cannot_be_applied(database: TestDatabase) {
     let (_stop, run) = run(&[INCREMENT], &[]);
     for _ in 0..2 {
-        assert_eq!(database.sql.settle(&run, &[]).await, Ok(Settled::Nothing));
+        assert_eq!(database.sql.resolve_outcome(&run, &[]).await, Ok(AttemptOutcome::NotApplied));
     }
     let failure = database.sql.apply(&run, &[]).await.expect_err("abandoned");
-    assert_eq!((failure.changed, failure.again), (Changed::Nothing, false));
+    assert_eq!((failure.side_effects, failure.is_retryable), (SideEffects::None, false));
     assert_eq!(database.worth().await, ["10", "20", "30"]);
     database.sql.apply(&Run { attempt: 2, ..run }, &[]).await.expect("another attempt");
     assert_eq!(database.worth().await, ["11", "21", "30"]);
@@ -111,14 +111,14 @@ async fn resolves_applied_attempt(database: TestDatabase) {
     let (_stop, run) = run(&[INCREMENT], &[]);
     database.sql.apply(&run, &[]).await.expect("applied");
     for _ in 0..2 {
-        assert_eq!(database.sql.settle(&run, &[]).await, Ok(Settled::Everything));
+        assert_eq!(database.sql.resolve_outcome(&run, &[]).await, Ok(AttemptOutcome::Applied));
     }
-    assert_eq!(database.sql.fence(), Fence::Fenced);
+    assert_eq!(database.sql.fencing(), Fencing::Fenced);
 }
 
 async fn rolls_back_once(database: TestDatabase) {
     let (_stop, run) = run(&[INCREMENT], &[DECREMENT]);
-    let rollback_data = database.sql.stash(&run).await.expect("prepared");
+    let rollback_data = database.sql.prepare_rollback(&run).await.expect("prepared");
     database.sql.apply(&run, &rollback_data).await.expect("applied");
     for _ in 0..2 {
         database.sql.roll_back(&run, &rollback_data).await.expect("rolled back");
@@ -128,13 +128,13 @@ async fn rolls_back_once(database: TestDatabase) {
     let forward = parameters(&[INCREMENT], &[]);
     assert!(!database.sql.can_roll_back(&forward));
     let run = Run { parameters: forward, ..run };
-    assert_eq!(database.sql.stash(&run).await, Ok(Vec::new()));
+    assert_eq!(database.sql.prepare_rollback(&run).await, Ok(Vec::new()));
     assert!(database.sql.roll_back(&run, &[]).await.is_err(), "there are no rollback statements");
 }
 
 async fn rollback_without_apply_changes_nothing(database: TestDatabase) {
     let (_stop, run) = run(&[INCREMENT], &[DECREMENT]);
-    let rollback_data = database.sql.stash(&run).await.expect("prepared");
+    let rollback_data = database.sql.prepare_rollback(&run).await.expect("prepared");
     database.sql.roll_back(&run, &rollback_data).await.expect("nothing to roll back");
     assert_eq!(database.worth().await, ["10", "20", "30"]);
     assert!(database.sql.apply(&run, &rollback_data).await.is_err(), "abandoned by the rollback");
@@ -143,10 +143,10 @@ async fn rollback_without_apply_changes_nothing(database: TestDatabase) {
 
 async fn failed_rollback_changes_nothing(database: TestDatabase) {
     let (_stop, run) = run(&[INCREMENT], &[DECREMENT, "DELETE FROM nowhere"]);
-    let rollback_data = database.sql.stash(&run).await.expect("prepared");
+    let rollback_data = database.sql.prepare_rollback(&run).await.expect("prepared");
     database.sql.apply(&run, &rollback_data).await.expect("applied");
     let failure = database.sql.roll_back(&run, &rollback_data).await.expect_err("the table is missing");
-    assert_eq!(failure.changed, Changed::Something);
+    assert_eq!(failure.side_effects, SideEffects::Remaining);
     assert!(failure.message.starts_with("statement 2: "), "{failure}");
     assert_eq!(database.worth().await, ["11", "21", "30"]);
     database.query("CREATE TABLE nowhere (id INTEGER)").await;
@@ -164,23 +164,24 @@ async fn stopped_attempt_changes_nothing(database: TestDatabase) {
     let (sql, applied) = (database.sql.clone(), run.clone());
     let apply = tokio::spawn(async move { sql.apply(&applied, &[]).await });
     let has_begun = || async {
-        Some(()).filter(|()| run.output.take_new().contains("1: 2 rows")).ok_or_else(String::new)
+        Some(()).filter(|()| run.output.take_unread().contains("1: 2 rows")).ok_or_else(String::new)
     };
     until("the first statement is done", Duration::from_secs(30), has_begun).await.expect("begins");
-    stop.send_replace(Some(Halt::Stopped));
+    stop.send_replace(Some(StopReason::Stopped));
     let failure: Failure = apply.await.expect("joined").expect_err("stopped");
-    assert_eq!((failure.changed, failure.halted), (Changed::Nothing, Some(Halt::Stopped)));
+    assert_eq!((failure.side_effects, failure.stop_reason), (SideEffects::None, Some(StopReason::Stopped)));
     // The database notices by itself that the connection is closed, and releases the locks.
-    let resolve = || async { database.sql.settle(&run, &[]).await.map_err(|failure| failure.message) };
+    let resolve =
+        || async { database.sql.resolve_outcome(&run, &[]).await.map_err(|failure| failure.message) };
     let outcome = until("the locks are released", Duration::from_secs(60), resolve).await.expect("resolved");
     assert_eq!(
         (outcome, database.worth().await),
-        (Settled::Nothing, ["10", "20", "30"].map(str::to_owned).to_vec())
+        (AttemptOutcome::NotApplied, ["10", "20", "30"].map(str::to_owned).to_vec())
     );
     let (stop, late) = database::run(&[INCREMENT], &[]);
-    stop.send_replace(Some(Halt::Lost));
+    stop.send_replace(Some(StopReason::LeaseLost));
     let failure = database.sql.apply(&late, &[]).await.expect_err("stopped before");
-    assert_eq!((failure.changed, failure.halted), (Changed::Nothing, Some(Halt::Lost)));
+    assert_eq!((failure.side_effects, failure.stop_reason), (SideEffects::None, Some(StopReason::LeaseLost)));
 }
 
 /// The check of the statements by keywords does not find this, but the check of the marker does.
@@ -202,7 +203,7 @@ async fn statements_cannot_remove_markers(database: TestDatabase) {
     let (_stop, run) = run(&[INCREMENT], &[]);
     let failure = database.sql.apply(&run, &[]).await.expect_err("its marker is removed");
     assert!(failure.message.contains("marker"), "{failure}");
-    assert_eq!(failure.changed, Changed::Nothing);
+    assert_eq!(failure.side_effects, SideEffects::None);
     assert_eq!(database.worth().await, ["10", "20", "30"]);
 }
 
@@ -211,8 +212,8 @@ async fn reports_every_violation(database: TestDatabase) {
         parameters(&[INCREMENT, "COMMIT", " -- nothing", "DELETE FROM ade_applied"], &["ROLLBACK"]);
     invalid.insert("statments".to_owned(), true.into());
     invalid.insert("connection".to_owned(), "other".into());
-    let violations = database.sql.check(&invalid).expect_err("invalid");
-    let pointers: Vec<_> = violations.iter().map(|violation| violation.pointer.as_str()).collect();
+    let violations = database.sql.validate(&invalid).expect_err("invalid");
+    let pointers: Vec<_> = violations.iter().map(|violation| violation.path.as_str()).collect();
     assert_eq!(
         pointers,
         [
@@ -224,13 +225,13 @@ async fn reports_every_violation(database: TestDatabase) {
             "/rollback_statements/0"
         ]
     );
-    assert!(database.sql.check(&parameters(&[], &[])).is_err(), "no statements");
-    assert!(database.sql.check(&parameters(&[INCREMENT; 101], &[])).is_err(), "too many");
-    assert_eq!(database.sql.check(&parameters(&[INCREMENT], &[DECREMENT])), Ok(()));
+    assert!(database.sql.validate(&parameters(&[], &[])).is_err(), "no statements");
+    assert!(database.sql.validate(&parameters(&[INCREMENT; 101], &[])).is_err(), "too many");
+    assert_eq!(database.sql.validate(&parameters(&[INCREMENT], &[DECREMENT])), Ok(()));
     let two = format!("{INCREMENT}; {INCREMENT}");
     let (_stop, run) = run(&[&two], &[]);
     let failure = database.sql.apply(&run, &[]).await.expect_err("two statements in one");
-    assert_eq!(failure.changed, Changed::Nothing);
+    assert_eq!(failure.side_effects, SideEffects::None);
     assert_eq!(database.worth().await, ["10", "20", "30"]);
 }
 
@@ -241,10 +242,10 @@ async fn recovery_is_retryable_while_sqlite_is_locked() {
     let (_stop, run) = run(&[INCREMENT], &[]);
     let mut zombie = SqliteConnection::connect(&database.url).await.expect("connects");
     sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut zombie).await.expect("begun");
-    let failure = database.sql.settle(&run, &[]).await.expect_err("locked");
-    assert!(failure.again, "{failure}");
+    let failure = database.sql.resolve_outcome(&run, &[]).await.expect_err("locked");
+    assert!(failure.is_retryable, "{failure}");
     let failure = database.sql.apply(&run, &[]).await.expect_err("locked");
-    assert_eq!((failure.changed, failure.again), (Changed::Nothing, true), "{failure}");
+    assert_eq!((failure.side_effects, failure.is_retryable), (SideEffects::None, true), "{failure}");
     zombie.close().await.expect("closed");
-    assert_eq!(database.sql.settle(&run, &[]).await, Ok(Settled::Nothing));
+    assert_eq!(database.sql.resolve_outcome(&run, &[]).await, Ok(AttemptOutcome::NotApplied));
 }

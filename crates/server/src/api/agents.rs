@@ -2,9 +2,9 @@
 
 use ade_app::accounts::TokenDraft;
 use ade_client::wire;
-use ade_domain::agent::Profile;
+use ade_domain::agent::AgentProfile;
 use ade_domain::lock::Holder;
-use ade_store::coordination::{AgentUpdate, Filter};
+use ade_store::coordination::{AgentUpdate, LockFilter};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -70,7 +70,7 @@ async fn register(
         return Err(Problem::invalid_at("/agent_id", "is required"));
     };
     Holder::new(&id, None).map_err(|error| Problem::invalid_at("/agent_id", error))?;
-    let profile = merge_profile(&body, Profile { name: id.clone(), ..Profile::default() })?;
+    let profile = merge_profile(&body, AgentProfile { name: id.clone(), ..AgentProfile::default() })?;
     let sponsor = body.sponsor_id.as_deref();
     let agent = app.agents.register(&id, profile, body.max_tasks, sponsor, &caller).await?;
     Ok((StatusCode::CREATED, Json(convert::agent(&agent))).into_response())
@@ -114,7 +114,7 @@ async fn update(
     }
     let known = app.agents.get(&id, &caller).await?;
     merge_profile(&body, known.view.profile)?;
-    let change = |before: Profile| AgentUpdate {
+    let change = |before: AgentProfile| AgentUpdate {
         // Validated above.
         profile: merge_profile(&body, before).ok(),
         max_tasks: body.max_tasks,
@@ -185,7 +185,7 @@ async fn locks(
 ) -> ApiResult<JsonPage<wire::Lock>> {
     app.agents.get(&id, &caller).await?;
     let page = PageParams::new(Some(MAX_LOCKS), None);
-    let filter = Filter { agent: Some(id), ..Filter::default() };
+    let filter = LockFilter { agent: Some(id), ..LockFilter::default() };
     let locks = app.locks.list(filter, None, page.fetch_limit()?).await?;
     page.page(locks, |view| view.lock.to_string(), convert::lock)
 }
@@ -204,7 +204,7 @@ async fn create_token(
     PathParam(id): PathParam,
     request: IdempotentPost<wire::TokenRequest, 201>,
 ) -> ApiResult<Response> {
-    let sponsor = app.agents.sponsor_of(&id, &request.caller).await?;
+    let sponsor = app.agents.require_sponsor(&id, &request.caller).await?;
     let wire::TokenRequest { name, scopes, ttl_seconds } = request.body.clone();
     let draft = TokenDraft { name, scopes, ttl_seconds };
     let created = app.accounts.create_agent_token(&id, &sponsor, &draft, &request.caller).await?;
@@ -229,7 +229,7 @@ async fn inbox(
 }
 
 /// Validates a request and applies it to the profile that the agent has.
-fn merge_profile(body: &wire::AgentRequest, before: Profile) -> ApiResult<Profile> {
+fn merge_profile(body: &wire::AgentRequest, before: AgentProfile) -> ApiResult<AgentProfile> {
     let capabilities = body.capabilities.as_deref().unwrap_or_default();
     let texts = [("/name", &body.name), ("/model", &body.model), ("/version", &body.version)];
     for (pointer, text) in texts {
@@ -259,7 +259,7 @@ fn merge_profile(body: &wire::AgentRequest, before: Profile) -> ApiResult<Profil
     if config.len() > MAX_CONFIG_BYTES {
         return Err(Problem::invalid_at("/config", format!("may have at most {MAX_CONFIG_BYTES} bytes")));
     }
-    Ok(Profile {
+    Ok(AgentProfile {
         name: body.name.clone().unwrap_or(before.name),
         model: body.model.clone().or(before.model),
         version: body.version.clone().or(before.version),

@@ -3,7 +3,7 @@
 #![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
 
 use ade_app::Outcome;
-use ade_app::tasks::{Batch, Response as ReviewDecision, Whose};
+use ade_app::tasks::{ApprovalOwner, DecisionBatch, DecisionInput as ReviewDecision};
 use ade_client::wire;
 use ade_domain::approval::{Approval, ApprovalStatus, DecisionKind};
 use ade_domain::people::UserId;
@@ -68,9 +68,9 @@ async fn list(
     let fetch_limit = page.fetch_limit_u32()?;
     let status = status.as_deref().map(parse_status).transpose()?;
     let owner = match reviewer.as_deref() {
-        None | Some("me") => Whose::Own,
-        Some("*") => Whose::Anybody,
-        Some(other) => Whose::Of(UserId::new(other)),
+        None | Some("me") => ApprovalOwner::Caller,
+        Some("*") => ApprovalOwner::Anyone,
+        Some(other) => ApprovalOwner::User(UserId::new(other)),
     };
     let after = page.parse_cursor(parse_cursor)?;
     let approvals = app.tasks.approvals(&owner, status, after, fetch_limit, &caller).await?;
@@ -118,51 +118,51 @@ async fn decide(
     app: &AppState,
     id: &str,
     action: DecisionKind,
-    request: &IdempotentPost<wire::ResponseRequest>,
+    request: &IdempotentPost<wire::DecisionRequest>,
 ) -> ApiResult<Response> {
-    let wire::ResponseRequest { reason, digest } = request.body.clone();
+    let wire::DecisionRequest { reason, digest } = request.body.clone();
     let invalid = |_| Problem::invalid_at("/digest", "must be 64 hexadecimal digits");
     let digest: Option<Digest> = digest.map(|digest| digest.parse()).transpose().map_err(invalid)?;
     let decision = ReviewDecision { action, reason, digest };
-    let task = app.tasks.respond(id, &decision, &request.caller).await?;
+    let task = app.tasks.decide(id, &decision, &request.caller).await?;
     Ok(request.respond(Outcome::Approval(&task, id)))
 }
 
 /// Approve a task.
-#[utoipa::path(post, path = "/approvals/{id}/approve", operation_id = "approve", tag = "approvals", params(("id" = String, Path)), request_body = wire::ResponseRequest, responses(
+#[utoipa::path(post, path = "/approvals/{id}/approve", operation_id = "approve", tag = "approvals", params(("id" = String, Path)), request_body = wire::DecisionRequest, responses(
     (status = 200, description = "The updated approval request, with the state of its task", body = wire::Approval),
     BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
 ))]
 async fn approve(
     State(app): State<AppState>,
     PathParam(id): PathParam,
-    request: IdempotentPost<wire::ResponseRequest>,
+    request: IdempotentPost<wire::DecisionRequest>,
 ) -> ApiResult<Response> {
     decide(&app, &id, DecisionKind::Approve, &request).await
 }
 
 /// Reject a task. A reason is required.
-#[utoipa::path(post, path = "/approvals/{id}/reject", operation_id = "reject", tag = "approvals", params(("id" = String, Path)), request_body = wire::ResponseRequest, responses(
+#[utoipa::path(post, path = "/approvals/{id}/reject", operation_id = "reject", tag = "approvals", params(("id" = String, Path)), request_body = wire::DecisionRequest, responses(
     (status = 200, description = "The updated approval request, with the state of its task", body = wire::Approval),
     BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
 ))]
 async fn reject(
     State(app): State<AppState>,
     PathParam(id): PathParam,
-    request: IdempotentPost<wire::ResponseRequest>,
+    request: IdempotentPost<wire::DecisionRequest>,
 ) -> ApiResult<Response> {
     decide(&app, &id, DecisionKind::Reject, &request).await
 }
 
 /// Request changes. A reason is required; the task cannot be approved until its author changes it.
-#[utoipa::path(post, path = "/approvals/{id}/request-changes", operation_id = "request_changes", tag = "approvals", params(("id" = String, Path)), request_body = wire::ResponseRequest, responses(
+#[utoipa::path(post, path = "/approvals/{id}/request-changes", operation_id = "request_changes", tag = "approvals", params(("id" = String, Path)), request_body = wire::DecisionRequest, responses(
     (status = 200, description = "The updated approval request, with the state of its task", body = wire::Approval),
     BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
 ))]
 async fn request_changes(
     State(app): State<AppState>,
     PathParam(id): PathParam,
-    request: IdempotentPost<wire::ResponseRequest>,
+    request: IdempotentPost<wire::DecisionRequest>,
 ) -> ApiResult<Response> {
     decide(&app, &id, DecisionKind::RequestChanges, &request).await
 }
@@ -184,7 +184,7 @@ async fn delegate(
 
 /// Make the same decision on many approval requests: all succeed, or none is changed.
 #[utoipa::path(post, path = "/approvals/batch", operation_id = "answer_batch", tag = "approvals", request_body = wire::BatchRequest, responses(
-    (status = 200, description = "The updated approval requests", body = wire::BatchAnswer),
+    (status = 200, description = "The updated approval requests", body = wire::BatchResponse),
     BodyErrors, CommonErrors, IdempotencyErrors,
     (status = 403, description = "FEATURE_DISABLED, FORBIDDEN, SCOPE_MISSING or CSRF", body = wire::Problem),
     (status = 409, description = "BATCH_REFUSED with the problem of each refused item, or IN_FLIGHT", body = wire::Problem),
@@ -194,12 +194,12 @@ async fn batch(
     request: IdempotentPost<wire::BatchRequest>,
 ) -> ApiResult<Response> {
     let wire::BatchRequest { approval_ids, action, reason, options } = request.body.clone();
-    let batch = Batch {
+    let batch = DecisionBatch {
         approval_ids,
-        response: ReviewDecision { action, reason, digest: None },
+        decision: ReviewDecision { action, reason, digest: None },
         skip_validation: options.skip_validation,
         apply_immediately: options.apply_immediately,
     };
-    let tasks = app.tasks.respond_to_all(&batch, &request.caller).await?;
+    let tasks = app.tasks.decide_batch(&batch, &request.caller).await?;
     Ok(request.respond(Outcome::Batch(&batch.approval_ids, &tasks)))
 }

@@ -2,12 +2,12 @@
 
 #![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
 
-use ade_app::audit::LedgerError;
+use ade_app::audit::AuditLogError;
 use ade_client::wire;
 use ade_domain::Moment;
-use ade_domain::audit::Head;
-use ade_domain::task::State as TaskState;
-use ade_store::database::{AuditFilter, Numbered};
+use ade_domain::audit::ChainHead;
+use ade_domain::task::TaskState;
+use ade_store::database::{AuditFilter, AuditRow};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -133,7 +133,7 @@ struct VerifyParams {
 
 /// Verify the hash chain of the audit log (admin or auditor).
 #[utoipa::path(get, path = "/audit/verify", operation_id = "verify_audit", tag = "audit", params(VerifyParams), responses(
-    (status = 200, description = "The result; `first_bad` is the first entry that was edited, removed, reordered or truncated", body = wire::AuditVerdict),
+    (status = 200, description = "The result; `first_bad` is the first entry that was edited, removed, reordered or truncated", body = wire::AuditVerification),
     CommonErrors,
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
@@ -141,31 +141,31 @@ async fn verify(
     State(app): State<AppState>,
     caller: Caller,
     QueryParams(params): QueryParams<VerifyParams>,
-) -> ApiResult<Json<wire::AuditVerdict>> {
+) -> ApiResult<Json<wire::AuditVerification>> {
     let trusted = match (params.number, params.entry_hash) {
         (None, None) => None,
         (Some(number), Some(hash)) => {
             let invalid = |_| Problem::invalid_at("?entry_hash", "must be 64 hexadecimal digits");
-            Some(Head { number, entry_hash: hash.parse().map_err(invalid)? })
+            Some(ChainHead { number, entry_hash: hash.parse().map_err(invalid)? })
         }
         _ => return Err(Problem::invalid_at("?number", "and entry_hash must be given together")),
     };
     let verified = app.unless_stopping(async { Ok(app.audits.verify(trusted, &caller).await) }).await?;
     match verified {
-        Ok(head) => Ok(Json(wire::AuditVerdict {
+        Ok(head) => Ok(Json(wire::AuditVerification {
             valid: true,
             entries: head.number,
             head: Some(head.entry_hash.to_string()),
             first_bad: None,
         })),
-        Err(LedgerError::Broken(broken)) => Ok(Json(wire::AuditVerdict {
+        Err(AuditLogError::Broken(broken)) => Ok(Json(wire::AuditVerification {
             valid: false,
             entries: broken.number.saturating_sub(1),
             head: None,
-            first_bad: Some(wire::BadEntry { number: broken.number, why: broken.reason }),
+            first_bad: Some(wire::InvalidAuditEntry { number: broken.number, why: broken.reason }),
         })),
-        Err(LedgerError::Refused(error)) => Err((*error).into()),
-        Err(LedgerError::Record(error)) => Err(error.into()),
+        Err(AuditLogError::Refused(error)) => Err((*error).into()),
+        Err(AuditLogError::Database(error)) => Err(error.into()),
         Err(other) => Err(Problem::invalid_at("?number", other)),
     }
 }
@@ -249,7 +249,7 @@ const CSV_HEADER: &str = "number,at,user_id,agent_id,session_id,token_id,ip,user
                           task_id,from,to,revision,digest,reason,ticket,details,entry_hash\r\n";
 
 /// Appends an entry as one line. An unreadable entry aborts the export, which must not look complete.
-fn write_entry(row: &Numbered, format: ExportFormat, text: &mut String) -> std::io::Result<()> {
+fn write_entry(row: &AuditRow, format: ExportFormat, text: &mut String) -> std::io::Result<()> {
     let entry = convert::audit_entry(row).map_err(std::io::Error::other)?;
     if format == ExportFormat::Ndjson {
         text.push_str(&serde_json::to_string(&entry)?);

@@ -66,7 +66,7 @@ async fn create(
 ) -> ApiResult<Response> {
     let change = delegation_change(request.body.clone());
     let delegation = app.rules.create_delegation(&change, &request.caller).await?;
-    Ok(request.respond(Outcome::Thing(&delegation)))
+    Ok(request.respond(Outcome::Document(&delegation)))
 }
 
 /// Get a delegation.

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use ade_app::Outcome;
-use ade_app::tasks::Command;
-use ade_app::worker::Report;
+use ade_app::tasks::ExecutionCommand;
+use ade_app::worker::AgentReport;
 use ade_client::wire;
 use ade_domain::lock::Holder;
 use axum::Json;
@@ -51,7 +51,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// must then send heartbeats until it reports the result. With an `Idempotency-Key`, a repeated request returns the same
 /// task.
 #[utoipa::path(post, path = "/tasks/claim", operation_id = "claim_task", tag = "tasks", request_body = wire::ClaimRequest, responses(
-    (status = 200, description = "The claimed task", body = wire::Claim),
+    (status = 200, description = "The claimed task", body = wire::TaskClaim),
     (status = 204, description = "There is no task for this agent"),
     BodyErrors,
     CommonErrors,
@@ -90,8 +90,8 @@ async fn claim(
 }
 
 /// Send a heartbeat for a claimed task.
-#[utoipa::path(post, path = "/tasks/{id}/heartbeat", operation_id = "task_heartbeat", tag = "tasks", params(("id" = String, Path)), request_body = wire::AttemptRequest, responses(
-    (status = 200, description = "The lease and the locks are extended", body = wire::Alive),
+#[utoipa::path(post, path = "/tasks/{id}/heartbeat", operation_id = "task_heartbeat", tag = "tasks", params(("id" = String, Path)), request_body = wire::TaskHeartbeatRequest, responses(
+    (status = 200, description = "The lease and the locks are extended", body = wire::TaskLease),
     BodyErrors,
     CommonErrors,
     (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
@@ -102,10 +102,10 @@ async fn heartbeat(
     State(app): State<AppState>,
     caller: Caller,
     PathParam(id): PathParam,
-    JsonBody(body): JsonBody<wire::AttemptRequest>,
-) -> ApiResult<Json<wire::Alive>> {
+    JsonBody(body): JsonBody<wire::TaskHeartbeatRequest>,
+) -> ApiResult<Json<wire::TaskLease>> {
     let renewed = app.agent_work.heartbeat(&id, body.attempt, &caller).await?;
-    Ok(Json(wire::Alive { lease_until: renewed.lease_until.into(), stop: renewed.stop }))
+    Ok(Json(wire::TaskLease { lease_until: renewed.lease_until.into(), stop: renewed.stop_requested }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -167,7 +167,7 @@ async fn log(
         return Err(Problem::invalid_at("/text", format!("must have 1 to {MAX_LOG_TEXT_BYTES} bytes")));
     }
     app.agent_work.log(&id, *attempt, text, &request.caller).await?;
-    Ok(request.respond(Outcome::Said))
+    Ok(request.respond(Outcome::LogAppended))
 }
 
 /// Report the result of a claimed task. Repeating the same report returns the same response.
@@ -189,7 +189,7 @@ async fn complete(
     if error.as_ref().is_some_and(|error| error.len() > MAX_ERROR_BYTES) {
         return Err(Problem::invalid_at("/error", format!("may have at most {MAX_ERROR_BYTES} bytes")));
     }
-    let report = Report { attempt, result, output, error };
+    let report = AgentReport { attempt, result, output, error };
     let task = app.agent_work.complete(&id, report, &caller).await?;
     Ok(Json(convert::task(&task, &caller, app.tasks.now())))
 }
@@ -197,10 +197,11 @@ async fn complete(
 async fn run_command(
     app: &AppState,
     id: &str,
-    command: Command,
-    request: &IdempotentPost<wire::Reason, 202>,
+    command: ExecutionCommand,
+    request: &IdempotentPost<wire::ReasonRequest, 202>,
 ) -> ApiResult<Response> {
-    let task = app.tasks.command(id, command, request.body.reason.as_deref(), &request.caller).await?;
+    let task =
+        app.tasks.control_execution(id, command, request.body.reason.as_deref(), &request.caller).await?;
     Ok(request.respond(Outcome::Task(&task)))
 }
 
@@ -208,20 +209,20 @@ async fn run_command(
 ///
 /// The worker or agent is notified and stops. Its changes are rolled back if the rollback strategy of the task is
 /// automatic. The task ends as FAILED with the result `cancelled`.
-#[utoipa::path(post, path = "/tasks/{id}/stop", operation_id = "stop_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::Reason, responses(
+#[utoipa::path(post, path = "/tasks/{id}/stop", operation_id = "stop_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
     (status = 202, description = "The worker or agent will be notified", body = wire::Task),
     BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
 ))]
 async fn stop(
     State(app): State<AppState>,
     PathParam(id): PathParam,
-    request: IdempotentPost<wire::Reason, 202>,
+    request: IdempotentPost<wire::ReasonRequest, 202>,
 ) -> ApiResult<Response> {
-    run_command(&app, &id, Command::Stop, &request).await
+    run_command(&app, &id, ExecutionCommand::Stop, &request).await
 }
 
 /// Roll back the changes of a failed task whose rollback strategy is `manual` (admin).
-#[utoipa::path(post, path = "/tasks/{id}/rollback", operation_id = "roll_back_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::Reason, responses(
+#[utoipa::path(post, path = "/tasks/{id}/rollback", operation_id = "roll_back_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
     (status = 202, description = "A worker will roll it back", body = wire::Task),
     BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
     (status = 409, description = "INVALID_TRANSITION, NOTHING_TO_ROLL_BACK or IN_FLIGHT", body = wire::Problem),
@@ -229,9 +230,9 @@ async fn stop(
 async fn roll_back(
     State(app): State<AppState>,
     PathParam(id): PathParam,
-    request: IdempotentPost<wire::Reason, 202>,
+    request: IdempotentPost<wire::ReasonRequest, 202>,
 ) -> ApiResult<Response> {
-    run_command(&app, &id, Command::RollBack, &request).await
+    run_command(&app, &id, ExecutionCommand::RollBack, &request).await
 }
 
 /// Get the execution of a task: the current attempt, or the last one.

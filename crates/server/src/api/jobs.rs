@@ -26,11 +26,11 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     CommonErrors,
 ))]
 async fn list(State(app): State<AppState>, caller: Caller) -> ApiResult<JsonPage<wire::Job>> {
-    caller.require(Scope::Read)?;
-    if !caller.sees_all() {
+    caller.require_scope(Scope::Read)?;
+    if !caller.can_see_all() {
         return Err(Problem::forbidden("FORBIDDEN", "only administrators and auditors may list jobs"));
     }
-    let jobs = app.jobs.standing().await?;
+    let jobs = app.jobs.statuses().await?;
     Ok(single_page(jobs.iter().map(convert::job).collect()))
 }
 
@@ -52,7 +52,7 @@ async fn archives(
 
 /// Restore an archive (admin). Restoring it again has no effect.
 #[utoipa::path(post, path = "/archives/{id}/restore", operation_id = "restore_archive", tag = "operations", params(("id" = String, Path)), responses(
-    (status = 200, description = "The number of restored tasks", body = wire::Restored),
+    (status = 200, description = "The number of restored tasks", body = wire::RestoreResult),
     BodyErrors,
     CommonErrors,
     IdempotencyErrors,

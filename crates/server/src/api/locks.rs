@@ -2,11 +2,14 @@
 
 #![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
 
-use ade_app::locks::{Acquired, Held, HoldResult, LockError};
+use ade_app::locks::{Acquisition, HeldLockResult, HeldToken, LockError};
 use ade_client::wire::{self, FieldError};
-use ade_domain::lock::{Draft, Holder, InvalidName, LockKind, LockName, LockRequest, Mode, Token, ttl_ms};
+use ade_domain::lock::{
+    FencingToken, Holder, InvalidName, LockKind, LockMode, LockName, LockRequest, LockRequestDraft,
+    parse_ttl_ms,
+};
 use ade_domain::permission::Scope;
-use ade_store::coordination::Filter;
+use ade_store::coordination::LockFilter;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -63,7 +66,7 @@ async fn acquire(
     JsonBody(body): JsonBody<wire::AcquireRequest>,
 ) -> ApiResult<Response> {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
-    let draft = Draft {
+    let draft = LockRequestDraft {
         locks: body.locks.iter().map(|spec| (spec.lock.as_str(), spec.mode.map(Into::into))).collect(),
         ttl_seconds: body.ttl_seconds,
         wait_seconds: body.wait_seconds,
@@ -72,15 +75,15 @@ async fn acquire(
         purpose: body.purpose.as_deref(),
         request_id: body.request_id.as_deref(),
     };
-    let limits = app.locks.coordination().rules();
+    let limits = app.locks.coordination().limits();
     let request = LockRequest::new(holder, &draft, limits, Uuid::new_v4().as_u128())?;
     let acquire = async { app.locks.acquire(request).await.map_err(|error| app.lock_problem(error)) };
     match app.unless_stopping(acquire).await {
-        Ok(Acquired::Granted(granted)) => {
+        Ok(Acquisition::Granted(granted)) => {
             metrics::record_lock_request("granted");
             Ok(Json(convert::grants(&granted)).into_response())
         }
-        Ok(Acquired::Waiting(waiting)) => {
+        Ok(Acquisition::Waiting(waiting)) => {
             metrics::record_lock_request("queued");
             Ok((StatusCode::ACCEPTED, Json(convert::waiting_ticket(&waiting))).into_response())
         }
@@ -93,7 +96,7 @@ async fn acquire(
 
 /// Extend the leases of held locks.
 #[utoipa::path(post, path = "/locks/heartbeat", operation_id = "lock_heartbeat", tag = "locks", request_body = wire::HeartbeatRequest, responses(
-    (status = 200, description = "All leases are extended", body = wire::HoldResults),
+    (status = 200, description = "All leases are extended", body = wire::HeldLockResults),
     BodyErrors,
     CommonErrors,
     (status = 409, description = "LOCK_LOST: some locks are not held with these tokens; `results` has all", body = wire::Problem),
@@ -108,7 +111,8 @@ async fn heartbeat(
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let held = held_locks(&body.locks)?;
     let mut faults = Vec::new();
-    let ms = ttl_ms("/ttl_extension", body.ttl_extension, app.locks.coordination().rules(), &mut faults);
+    let ms =
+        parse_ttl_ms("/ttl_extension", body.ttl_extension, app.locks.coordination().limits(), &mut faults);
     if !faults.is_empty() {
         return Err(faults.into());
     }
@@ -117,8 +121,8 @@ async fn heartbeat(
 }
 
 /// Release held locks.
-#[utoipa::path(post, path = "/locks/release", operation_id = "release_locks", tag = "locks", request_body = wire::HoldRequest, responses(
-    (status = 200, description = "All locks are released", body = wire::HoldResults),
+#[utoipa::path(post, path = "/locks/release", operation_id = "release_locks", tag = "locks", request_body = wire::HeldLocksRequest, responses(
+    (status = 200, description = "All locks are released", body = wire::HeldLockResults),
     BodyErrors,
     CommonErrors,
     (status = 409, description = "LOCK_LOST: some locks were not held with these tokens; `results` has all", body = wire::Problem),
@@ -128,7 +132,7 @@ async fn heartbeat(
 async fn release(
     State(app): State<AppState>,
     caller: Caller,
-    JsonBody(body): JsonBody<wire::HoldRequest>,
+    JsonBody(body): JsonBody<wire::HeldLocksRequest>,
 ) -> ApiResult<Response> {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let results = app.locks.release(&holder, &held_locks(&body.locks)?).await;
@@ -136,8 +140,8 @@ async fn release(
 }
 
 /// Downgrade held locks from exclusive to shared, keeping their tokens.
-#[utoipa::path(post, path = "/locks/downgrade", operation_id = "downgrade_locks", tag = "locks", request_body = wire::HoldRequest, responses(
-    (status = 200, description = "All locks are shared", body = wire::HoldResults),
+#[utoipa::path(post, path = "/locks/downgrade", operation_id = "downgrade_locks", tag = "locks", request_body = wire::HeldLocksRequest, responses(
+    (status = 200, description = "All locks are shared", body = wire::HeldLockResults),
     BodyErrors,
     CommonErrors,
     (status = 409, description = "LOCK_LOST: some locks are not held with these tokens; `results` has all", body = wire::Problem),
@@ -147,11 +151,11 @@ async fn release(
 async fn downgrade(
     State(app): State<AppState>,
     caller: Caller,
-    JsonBody(body): JsonBody<wire::HoldRequest>,
+    JsonBody(body): JsonBody<wire::HeldLocksRequest>,
 ) -> ApiResult<Response> {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let held = held_locks(&body.locks)?;
-    if let Some(index) = held.iter().position(|held| !held.lock.kind().admits(Mode::Shared)) {
+    if let Some(index) = held.iter().position(|held| !held.lock.kind().supports(LockMode::Shared)) {
         let detail = "task locks are always exclusive and cannot be downgraded";
         return Err(Problem::invalid_at(&format!("/locks/{index}/lock"), detail));
     }
@@ -160,8 +164,8 @@ async fn downgrade(
 }
 
 /// Verify that a fencing token belongs to a current holder.
-#[utoipa::path(post, path = "/locks/verify", operation_id = "verify_token", tag = "locks", request_body = wire::VerifyRequest, responses(
-    (status = 200, description = "The token is valid", body = wire::Verified),
+#[utoipa::path(post, path = "/locks/verify", operation_id = "verify_token", tag = "locks", request_body = wire::VerifyTokenRequest, responses(
+    (status = 200, description = "The token is valid", body = wire::VerifiedToken),
     BodyErrors,
     CommonErrors,
     (status = 409, description = "LOCK_LOST: the token is not valid", body = wire::Problem),
@@ -170,30 +174,30 @@ async fn downgrade(
 async fn verify(
     State(app): State<AppState>,
     caller: Caller,
-    JsonBody(body): JsonBody<wire::VerifyRequest>,
-) -> ApiResult<Json<wire::Verified>> {
-    caller.require(Scope::Read)?;
+    JsonBody(body): JsonBody<wire::VerifyTokenRequest>,
+) -> ApiResult<Json<wire::VerifiedToken>> {
+    caller.require_scope(Scope::Read)?;
     let lock: LockName =
         body.lock.parse().map_err(|error: InvalidName| Problem::invalid_at("/lock", error))?;
-    let holder = app.locks.verify(lock, Token::shown(body.fencing_token)).await?;
+    let holder = app.locks.verify(lock, FencingToken::from_number(body.fencing_token)).await?;
     let invalid = || {
         let detail =
             format!("no current holder of {} has the fencing token {}", body.lock, body.fencing_token);
         Problem::lock_lost(detail)
     };
     let holder = holder.ok_or_else(invalid)?;
-    Ok(Json(wire::Verified { valid: true, holder: convert::lock_holder(&holder) }))
+    Ok(Json(wire::VerifiedToken { valid: true, holder: convert::lock_holder(&holder) }))
 }
 
 /// Get the wait graph: which request waits for which holders.
 #[utoipa::path(get, path = "/locks/graph", operation_id = "lock_graph", tag = "locks", responses(
-    (status = 200, description = "At most 1,000 waiting requests", body = wire::Graph),
+    (status = 200, description = "At most 1,000 waiting requests", body = wire::WaitGraph),
     CommonErrors,
 ))]
-async fn graph(State(app): State<AppState>, caller: Caller) -> ApiResult<Json<wire::Graph>> {
-    caller.require(Scope::Read)?;
-    let waits = app.locks.graph(MAX_GRAPH_WAITS).await?;
-    Ok(Json(wire::Graph { waits: waits.iter().map(convert::wait_graph_edge).collect() }))
+async fn graph(State(app): State<AppState>, caller: Caller) -> ApiResult<Json<wire::WaitGraph>> {
+    caller.require_scope(Scope::Read)?;
+    let waits = app.locks.wait_graph(MAX_GRAPH_WAITS).await?;
+    Ok(Json(wire::WaitGraph { waits: waits.iter().map(convert::wait_graph_edge).collect() }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -225,7 +229,7 @@ async fn list(
     caller: Caller,
     QueryParams(params): QueryParams<ListParams>,
 ) -> ApiResult<JsonPage<wire::Lock>> {
-    caller.require(Scope::Read)?;
+    caller.require_scope(Scope::Read)?;
     let ListParams { agent, resource_type, kind, limit, cursor } = params;
     let kind = match kind.as_deref() {
         None => None,
@@ -238,7 +242,7 @@ async fn list(
     let page = PageParams::new(limit, cursor);
     let fetch_limit = page.fetch_limit()?;
     let after: Option<LockName> = page.parse_cursor(|cursor| cursor.parse().ok())?;
-    let filter = Filter { agent, resource_type, kind };
+    let filter = LockFilter { agent, resource_type, kind };
     let locks = app.locks.list(filter, after, fetch_limit).await?;
     page.page(locks, |view| view.lock.to_string(), convert::lock)
 }
@@ -254,8 +258,8 @@ async fn show(
     caller: Caller,
     LockPath(lock): LockPath,
 ) -> ApiResult<Json<wire::Lock>> {
-    caller.require(Scope::Read)?;
-    Ok(Json(convert::lock(&app.locks.show(lock).await?)))
+    caller.require_scope(Scope::Read)?;
+    Ok(Json(convert::lock(&app.locks.get(lock).await?)))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -268,7 +272,7 @@ struct BreakParams {
 
 /// Break a lock: take it from its holders (admin).
 #[utoipa::path(delete, path = "/locks/{lock}", operation_id = "break_lock", tag = "locks", params(("lock" = String, Path, description = "Lock name, percent-encoded"), BreakParams), responses(
-    (status = 200, description = "The former holders; the lock is granted to the next waiters", body = wire::Broken),
+    (status = 200, description = "The former holders; the lock is granted to the next waiters", body = wire::BrokenLock),
     CommonErrors,
     (status = 422, description = "INVALID_REQUEST: the reason is missing", body = wire::Problem),
 ))]
@@ -277,7 +281,7 @@ async fn break_lock(
     caller: Caller,
     LockPath(lock): LockPath,
     QueryParams(params): QueryParams<BreakParams>,
-) -> ApiResult<Json<wire::Broken>> {
+) -> ApiResult<Json<wire::BrokenLock>> {
     let reason = params.reason.as_deref().map(str::trim).filter(|reason| !reason.is_empty());
     let Some(reason) = reason else {
         return Err(Problem::invalid_at("?reason", "is required; it is recorded in the audit log"));
@@ -286,11 +290,11 @@ async fn break_lock(
         return Err(Problem::invalid_at("?reason", format!("may have at most {MAX_REASON_BYTES} bytes")));
     }
     let now = app.locks.coordination().now();
-    app.audits.breaks(lock.as_str(), reason, now, &caller).await?;
+    app.audits.audit_lock_break(lock.as_str(), reason, now, &caller).await?;
     let actor = caller.user.as_ref().map_or("admin", |user| user.user_id.as_str());
     let holders = app.locks.break_lock(actor, lock.clone(), reason).await?;
     let holders = holders.iter().map(convert::lock_holder).collect();
-    Ok(Json(wire::Broken { lock: lock.to_string(), holders }))
+    Ok(Json(wire::BrokenLock { lock: lock.to_string(), holders }))
 }
 
 impl AppState {
@@ -307,21 +311,21 @@ impl AppState {
             Holder::new(agent_id, None).map_err(|error| Problem::invalid_at("/agent_id", error))?;
             Holder::new(agent_id, holder_id).map_err(invalid_holder_id)?;
         }
-        let agent_id = self.agents.acts_as(caller, agent_id).await?;
+        let agent_id = self.agents.resolve_agent(caller, agent_id).await?;
         Holder::new(&agent_id, holder_id).map_err(invalid_holder_id)
     }
 }
 
-fn held_locks(locks: &[wire::HeldLock]) -> ApiResult<Vec<Held>> {
+fn held_locks(locks: &[wire::LockToken]) -> ApiResult<Vec<HeldToken>> {
     if locks.is_empty() || locks.len() > MAX_HELD_LOCKS {
         let detail = format!("must have between 1 and {MAX_HELD_LOCKS} items");
         return Err(Problem::invalid_at("/locks", detail));
     }
     let mut errors = Vec::new();
     let mut held = Vec::with_capacity(locks.len());
-    for (index, wire::HeldLock { lock, fencing_token }) in locks.iter().enumerate() {
+    for (index, wire::LockToken { lock, fencing_token }) in locks.iter().enumerate() {
         match lock.parse::<LockName>() {
-            Ok(lock) => held.push(Held { lock, token: Token::shown(*fencing_token) }),
+            Ok(lock) => held.push(HeldToken { lock, token: FencingToken::from_number(*fencing_token) }),
             Err(error) => {
                 errors
                     .push(FieldError { pointer: format!("/locks/{index}/lock"), detail: error.to_string() });
@@ -332,12 +336,15 @@ fn held_locks(locks: &[wire::HeldLock]) -> ApiResult<Vec<Held>> {
 }
 
 /// The results of all locks; a problem if any lock is lost.
-fn held_lock_response(app: &AppState, results: Result<Vec<HoldResult>, LockError>) -> ApiResult<Response> {
+fn held_lock_response(
+    app: &AppState,
+    results: Result<Vec<HeldLockResult>, LockError>,
+) -> ApiResult<Response> {
     let results = results.map_err(|error| app.lock_problem(error))?;
     let lost = results.iter().filter(|result| result.result.is_err()).count();
-    let results: Vec<wire::HoldResult> = results.iter().map(convert::held_lock_result).collect();
+    let results: Vec<wire::HeldLockResult> = results.iter().map(convert::held_lock_result).collect();
     if lost == 0 {
-        return Ok(Json(wire::HoldResults { results }).into_response());
+        return Ok(Json(wire::HeldLockResults { results }).into_response());
     }
     let detail = format!(
         "{lost} of {} locks are not held with these tokens; stop all work that relies on them",

@@ -24,10 +24,10 @@ mod users;
 use std::sync::Arc;
 
 use ade_app::agents::AgentService;
-use ade_app::jobs::Archives;
+use ade_app::jobs::ArchiveService;
 use ade_app::locks::LockError;
 use ade_app::rules::RuleService;
-use ade_app::worker::Pulls;
+use ade_app::worker::AgentWorkService;
 use ade_app::{AccountService, AuditService, Jobs, LockService, TaskService};
 use ade_store::Database;
 use axum::Router;
@@ -50,9 +50,9 @@ pub(crate) struct AppState {
     pub(crate) agents: AgentService,
     pub(crate) accounts: AccountService,
     pub(crate) tasks: TaskService,
-    pub(crate) agent_work: Pulls,
+    pub(crate) agent_work: AgentWorkService,
     pub(crate) jobs: Jobs,
-    pub(crate) archives: Archives,
+    pub(crate) archives: ArchiveService,
     pub(crate) rules: RuleService,
     pub(crate) audits: AuditService,
     pub(crate) database: Database,

@@ -50,8 +50,7 @@ async fn readyz(State(app): State<AppState>) -> ApiResult<Json<Value>> {
 async fn metrics_text(State(app): State<AppState>) -> ApiResult<Response> {
     // Metrics are needed most during an outage: whatever is available is rendered.
     let counts = app.locks.coordination().counts().await.ok();
-    if let (Ok(jobs), Ok(waiting)) = (app.jobs.standing().await, app.database.waiting_work(MAX_PLACES).await)
-    {
+    if let (Ok(jobs), Ok(waiting)) = (app.jobs.statuses().await, app.database.queued_work(MAX_PLACES).await) {
         metrics::record_jobs(&jobs, &waiting);
     }
     let unavailable = || Problem::unavailable("UNAVAILABLE", "this process records no metrics");

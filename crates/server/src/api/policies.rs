@@ -75,7 +75,7 @@ async fn create(
     request: IdempotentPost<wire::PolicyRequest, 201>,
 ) -> ApiResult<Response> {
     let policy = app.rules.create_policy(&policy_change(request.body.clone()), &request.caller).await?;
-    Ok(request.respond(Outcome::Thing(&policy)))
+    Ok(request.respond(Outcome::Document(&policy)))
 }
 
 /// Get a policy.
@@ -143,12 +143,12 @@ async fn activate(
     request: IdempotentPost<EmptyBody>,
 ) -> ApiResult<Response> {
     let policy = app.rules.activate_policy(&id, &request.caller).await?;
-    Ok(request.respond(Outcome::Thing(&policy)))
+    Ok(request.respond(Outcome::Document(&policy)))
 }
 
 /// Replay past tasks with the draft of a policy, and list those with a different outcome (admin or auditor).
 #[utoipa::path(post, path = "/policies/{id}/replay", operation_id = "replay_policy", tag = "rules", params(("id" = String, Path)), responses(
-    (status = 200, description = "The tasks with a different outcome among the last 10,000, newest first; nothing is changed", body = wire::Replay),
+    (status = 200, description = "The tasks with a different outcome among the last 10,000, newest first; nothing is changed", body = wire::PolicyReplay),
     CommonErrors,
     (status = 404, description = "POLICY_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
@@ -157,9 +157,9 @@ async fn replay(
     State(app): State<AppState>,
     caller: Caller,
     PathParam(id): PathParam,
-) -> ApiResult<Json<wire::Replay>> {
+) -> ApiResult<Json<wire::PolicyReplay>> {
     let replay = app.rules.replay(&id, &app.tasks, &caller);
     let differs = app.unless_stopping(async { Ok(replay.await?) }).await?;
     let differs = differs.into_iter().map(convert::replayed_task).collect();
-    Ok(Json(wire::Replay { policy_id: id, differs }))
+    Ok(Json(wire::PolicyReplay { policy_id: id, differs }))
 }

@@ -1,6 +1,6 @@
 //! Session routes: sign in, show the current caller, sign out.
 
-use ade_app::accounts::SESSION_LASTS_MS;
+use ade_app::accounts::SESSION_TTL_MS;
 use ade_client::wire;
 use ade_domain::permission::Scope;
 use axum::Json;
@@ -28,7 +28,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 ///
 /// The response sets the session cookie and contains `csrf_token`. Requests that change something must send it as
 /// `X-CSRF-Token` with the cookie.
-#[utoipa::path(post, path = "/sessions", operation_id = "sign_in", tag = "people", security(()), request_body = wire::SignIn, responses(
+#[utoipa::path(post, path = "/sessions", operation_id = "sign_in", tag = "people", security(()), request_body = wire::SignInRequest, responses(
     (status = 201, description = "The session", body = wire::Session),
     BodyErrors,
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
@@ -39,7 +39,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 async fn sign_in(State(app): State<AppState>, request: Request) -> ApiResult<Response> {
     let (parts, body) = request.into_parts();
     let (origin, address) = (request_origin(&parts, &app), peer_ip(&parts));
-    let JsonBody(wire::SignIn { user_id, password }) =
+    let JsonBody(wire::SignInRequest { user_id, password }) =
         JsonBody::from_request(Request::from_parts(parts, body), &app).await?;
     let counted_id: String = user_id.chars().take(MAX_COUNTED_ID_LEN).collect();
     rate_limit::check_sign_in(&app, &counted_id, address).await?;
@@ -52,7 +52,7 @@ async fn sign_in(State(app): State<AppState>, request: Request) -> ApiResult<Res
         csrf_token: Some(signed_in.csrf_token),
     };
     let response = (StatusCode::CREATED, Json(session)).into_response();
-    Ok(with_cookie(response, &signed_in.secret, SESSION_LASTS_MS / 1_000))
+    Ok(with_cookie(response, &signed_in.secret, SESSION_TTL_MS / 1_000))
 }
 
 fn with_cookie(mut response: Response, secret: &str, max_age_seconds: u64) -> Response {

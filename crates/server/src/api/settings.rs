@@ -100,7 +100,7 @@ async fn setting(
     PathParam(name): PathParam,
 ) -> ApiResult<Json<wire::Setting>> {
     if let Some(setting) = app.server_setting(&name) {
-        caller.require(Scope::Read)?;
+        caller.require_scope(Scope::Read)?;
         return Ok(Json(setting.to_wire()));
     }
     Ok(Json(convert::setting(&app.rules.setting(&name, &caller).await?)?))
@@ -124,7 +124,7 @@ async fn set_setting(
         let detail = format!("is read-only; set {} in the configuration of each server", setting.config_name);
         return Err(Problem::invalid_at("/value", detail));
     }
-    Ok(Json(convert::setting(&app.rules.set(&name, body.value, &caller).await?)?))
+    Ok(Json(convert::setting(&app.rules.set_setting(&name, body.value, &caller).await?)?))
 }
 
 /// List the feature flags.
@@ -166,5 +166,5 @@ async fn set_feature(
     PathParam(flag): PathParam,
     JsonBody(body): JsonBody<wire::FeatureRequest>,
 ) -> ApiResult<Json<wire::Feature>> {
-    Ok(Json(convert::feature(&app.rules.switch(&flag, body.enabled, &caller).await?)?))
+    Ok(Json(convert::feature(&app.rules.set_feature(&flag, body.enabled, &caller).await?)?))
 }

@@ -1,6 +1,6 @@
 //! Simulations: what submitting a task would do. Nothing is changed.
 
-use ade_app::tasks::Imagined;
+use ade_app::tasks::SimulationInput;
 use ade_client::wire;
 use ade_domain::Moment;
 use axum::Json;
@@ -41,11 +41,13 @@ async fn simulate(
         return Err(Problem::invalid_at("/policies", detail));
     }
     let policies: Vec<_> = policies.into_iter().map(policy_change).collect();
-    let policies = ade_app::rules::imagined(&policies)?;
+    let policies = ade_app::rules::hypothetical_policies(&policies)?;
     let at = at.map(|time| Moment::from(time.0));
     let input = match (task_id, task) {
-        (Some(id), None) => Imagined::of(&app.tasks.task(&id, &caller).await?, at, policies),
-        (None, Some(body)) => Imagined::new(app.tasks.imagine(proposal(body), &caller).await?, at, policies),
+        (Some(id), None) => SimulationInput::of(&app.tasks.task(&id, &caller).await?, at, policies),
+        (None, Some(body)) => {
+            SimulationInput::new(app.tasks.draft_for_simulation(proposal(body), &caller).await?, at, policies)
+        }
         _ => return Err(Problem::invalid_at("/task", "or task_id is required, but not both")),
     };
     let assessed_at = at.unwrap_or_else(|| app.locks.coordination().now());

@@ -27,7 +27,7 @@ async fn overview(State(app): State<AppState>, caller: Caller) -> ApiResult<Json
     Ok(Json(wire::Overview {
         tasks: counts.tasks.iter().map(|(state, count)| (state.to_string(), *count)).collect(),
         tasks_archived: counts.archived,
-        pending: counts.pending,
+        pending: counts.pending_approvals,
         oldest_pending: counts.oldest_pending.map(Into::into),
         locks_held: locks.map(|locks| locks.held),
         locks_waiting: locks.map(|locks| locks.waiting),
@@ -50,11 +50,15 @@ async fn user_stats(
     PathParam(id): PathParam,
 ) -> ApiResult<Json<wire::UserStats>> {
     let user_id = caller.resolve_me(id);
-    let stats = app.audits.of_user(&user_id, &caller).await?;
+    let stats = app.audits.user_stats(&user_id, &caller).await?;
     Ok(Json(wire::UserStats {
         user_id,
         tasks: stats.tasks.iter().map(|(state, count)| (state.to_string(), *count)).collect(),
-        approvals: stats.requests.iter().map(|(status, count)| (status.word().to_owned(), *count)).collect(),
+        approvals: stats
+            .approvals
+            .iter()
+            .map(|(status, count)| (status.as_str().to_owned(), *count))
+            .collect(),
         mean_response_seconds: stats.mean_seconds,
         median_response_seconds: stats.median_seconds,
     }))

@@ -3,9 +3,9 @@
 #![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
 
 use ade_app::Outcome;
-use ade_app::tasks::{Proposal, SaidPreview, TaskAction};
+use ade_app::tasks::{DeclaredPreview, Proposal, TaskAction};
 use ade_client::wire;
-use ade_domain::task::{Preview, State as TaskState};
+use ade_domain::task::{Preview, TaskState};
 use ade_store::database::{StoredTask, TaskFilter};
 use axum::Json;
 use axum::extract::State;
@@ -100,7 +100,7 @@ fn parse_state(word: &str) -> ApiResult<TaskState> {
 pub(super) fn proposal(body: wire::TaskRequest) -> Proposal {
     let preview = |preview: wire::PreviewRequest| {
         let wire::PreviewRequest { changes, warnings, errors } = preview;
-        SaidPreview { changes, warnings, errors }
+        DeclaredPreview { changes, warnings, errors }
     };
     Proposal {
         task_type: body.task_type,
@@ -237,47 +237,47 @@ async fn run_action<T>(
     action: &TaskAction,
     request: &IdempotentPost<T>,
 ) -> ApiResult<Response> {
-    let task = app.tasks.act(id, action, &request.caller).await?;
+    let task = app.tasks.perform(id, action, &request.caller).await?;
     Ok(request.respond(Outcome::Task(&task)))
 }
 
 /// Cancel a task before it is applied.
-#[utoipa::path(post, path = "/tasks/{id}/cancel", operation_id = "cancel_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::Reason, responses(
+#[utoipa::path(post, path = "/tasks/{id}/cancel", operation_id = "cancel_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
     (status = 200, description = "The updated task", body = wire::Task),
     BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
 ))]
 async fn cancel(
     State(app): State<AppState>,
     PathParam(id): PathParam,
-    request: IdempotentPost<wire::Reason>,
+    request: IdempotentPost<wire::ReasonRequest>,
 ) -> ApiResult<Response> {
     let action = TaskAction::Cancel { reason: request.body.reason.clone() };
     run_action(&app, &id, &action, &request).await
 }
 
 /// Revoke your approval before the task is applied.
-#[utoipa::path(post, path = "/tasks/{id}/revoke", operation_id = "revoke_approval", tag = "tasks", params(("id" = String, Path)), request_body = wire::Reason, responses(
+#[utoipa::path(post, path = "/tasks/{id}/revoke", operation_id = "revoke_approval", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
     (status = 200, description = "The updated task", body = wire::Task),
     BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
 ))]
 async fn revoke(
     State(app): State<AppState>,
     PathParam(id): PathParam,
-    request: IdempotentPost<wire::Reason>,
+    request: IdempotentPost<wire::ReasonRequest>,
 ) -> ApiResult<Response> {
     let action = TaskAction::Revoke { reason: request.body.reason.clone() };
     run_action(&app, &id, &action, &request).await
 }
 
 /// Apply an approved task before all others (admin).
-#[utoipa::path(post, path = "/tasks/{id}/force-apply", operation_id = "force_apply", tag = "tasks", params(("id" = String, Path)), request_body = wire::Reason, responses(
+#[utoipa::path(post, path = "/tasks/{id}/force-apply", operation_id = "force_apply", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
     (status = 200, description = "The updated task", body = wire::Task),
     BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
 ))]
 async fn force_apply(
     State(app): State<AppState>,
     PathParam(id): PathParam,
-    request: IdempotentPost<wire::Reason>,
+    request: IdempotentPost<wire::ReasonRequest>,
 ) -> ApiResult<Response> {
     let action = TaskAction::ForceApply { reason: request.body.reason.clone() };
     run_action(&app, &id, &action, &request).await
@@ -294,7 +294,7 @@ async fn request_override(
     request: IdempotentPost<wire::OverrideRequest>,
 ) -> ApiResult<Response> {
     let wire::OverrideRequest { reason, incident_ticket } = request.body.clone();
-    run_action(&app, &id, &TaskAction::AskOverride { reason, incident_ticket }, &request).await
+    run_action(&app, &id, &TaskAction::RequestOverride { reason, incident_ticket }, &request).await
 }
 
 /// Confirm the override that another administrator requested (admin).

@@ -91,7 +91,7 @@ async fn update(
 ) -> ApiResult<Json<wire::User>> {
     let wire::UserPatch { name, roles, manager_id, team, active, password } = body;
     let change = UserChange { name, roles, manager_id, team, active, password };
-    Ok(Json(convert::user(&app.accounts.change_user(&caller.resolve_me(id), &change, &caller).await?)))
+    Ok(Json(convert::user(&app.accounts.update_user(&caller.resolve_me(id), &change, &caller).await?)))
 }
 
 /// List the valid tokens of a user.

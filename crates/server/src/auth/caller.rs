@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 
 use ade_app::AccountService;
-use ade_app::accounts::same;
+use ade_app::accounts::matches_hash;
 use ade_domain::audit::AuditActor;
 use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::request::Parts;
@@ -89,18 +89,18 @@ async fn authenticate(parts: &Parts, app: &AppState) -> ApiResult<ade_app::Calle
         let invalid = || Problem::unauthenticated("invalid Authorization header; expected: Bearer TOKEN");
         let token = bearer.map(|(_, token)| token.trim()).ok_or_else(invalid)?;
         if app.bootstrap_token.matches(token) {
-            return Ok(AccountService::bootstrap(origin));
+            return Ok(AccountService::bootstrap_caller(origin));
         }
-        let (caller, _) = app.accounts.by_token(token, origin).await?;
+        let (caller, _) = app.accounts.authenticate_token(token, origin).await?;
         return Ok(caller);
     }
     let Some(secret) = session_secret(parts) else {
         let detail = "authentication required: send Authorization: Bearer TOKEN, or sign in";
         return Err(Problem::unauthenticated(detail));
     };
-    let (caller, session) = app.accounts.by_session(secret, origin).await?;
+    let (caller, session) = app.accounts.authenticate_session(secret, origin).await?;
     let csrf_token = parts.headers.get(CSRF_TOKEN).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if is_mutation(parts) && !same(csrf_token, &session.csrf_hash) {
+    if is_mutation(parts) && !matches_hash(csrf_token, &session.csrf_hash) {
         let detail = "missing or wrong X-CSRF-Token: send the csrf_token of the sign-in response with the session cookie";
         return Err(Problem::forbidden("CSRF", detail));
     }

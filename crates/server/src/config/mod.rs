@@ -31,14 +31,14 @@ const MIN_SIMILARITY: f64 = 0.8;
 
 /// Where the value of a setting comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
+pub enum SettingOrigin {
     Default,
     File(PathBuf),
     Variable(String),
     Flag(&'static str),
 }
 
-impl std::fmt::Display for Origin {
+impl std::fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -51,7 +51,7 @@ impl std::fmt::Display for Origin {
 
 /// The content of the layers.
 #[derive(Debug, Clone, Default)]
-pub struct Layers {
+pub struct ConfigLayers {
     /// Path and text of the file.
     pub file: Option<(PathBuf, String)>,
     /// The environment. Variables without the prefix `ADE_` are used only where the file refers to them with `env:`.
@@ -65,9 +65,9 @@ pub enum ConfigError {
     #[error("{}: {message}", path.display())]
     Syntax { path: PathBuf, message: String },
     #[error("unknown setting {name} in {origin}{}", suggestion(nearest))]
-    Unknown { name: String, origin: Origin, nearest: Option<String> },
+    Unknown { name: String, origin: SettingOrigin, nearest: Option<String> },
     #[error("{name} = {value} (from {origin}): {message}")]
-    Value { name: String, value: String, origin: Origin, message: String },
+    Value { name: String, value: String, origin: SettingOrigin, message: String },
 }
 
 fn suggestion(nearest: &Option<String>) -> String {
@@ -76,12 +76,12 @@ fn suggestion(nearest: &Option<String>) -> String {
 
 /// A setting with its value in effect.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Effective {
+pub struct EffectiveSetting {
     /// The full name, such as `lock.max_queue`.
     pub name: String,
     /// As TOML, without secrets.
     pub value: String,
-    pub origin: Origin,
+    pub origin: SettingOrigin,
     pub about: &'static str,
 }
 
@@ -110,7 +110,7 @@ pub struct Config {
     pub worker_lease_ms: u64,
     pub worker_label: Option<String>,
     pub executors: ExecutorSettings,
-    pub effective: Vec<Effective>,
+    pub effective_settings: Vec<EffectiveSetting>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -176,16 +176,16 @@ struct FeatureSection {
 }
 
 /// Value and origin by full name.
-type Values = BTreeMap<String, (Value, Origin)>;
+type Values = BTreeMap<String, (Value, SettingOrigin)>;
 
 impl Config {
     /// Merges and validates the layers.
-    pub fn load(layers: &Layers) -> Result<Self, ConfigError> {
+    pub fn load(layers: &ConfigLayers) -> Result<Self, ConfigError> {
         let mut values = defaults();
         let executors = apply_file(layers, &mut values)?;
         apply_variables(layers, &mut values)?;
         for (name, flag, text) in &layers.flags {
-            set_from_text(&mut values, name, text, Origin::Flag(flag))?;
+            set_from_text(&mut values, name, text, SettingOrigin::Flag(flag))?;
         }
         validate::validate(&values)?;
         let mut table = Table::new();
@@ -198,7 +198,7 @@ impl Config {
         }
         let Sections { server, limit, audit, worker, log, lock, feature } =
             table.try_into().map_err(|error: toml::de::Error| {
-                let (name, origin) = ("configuration".to_owned(), Origin::Default);
+                let (name, origin) = ("configuration".to_owned(), SettingOrigin::Default);
                 ConfigError::Value { name, value: String::new(), origin, message: error.message().to_owned() }
             })?;
         let lock_limits = LockLimits {
@@ -231,7 +231,7 @@ impl Config {
             worker_slots: worker.slots as usize,
             worker_lease_ms: u64::from(worker.lease_seconds) * 1000,
             worker_label: Some(worker.label).filter(|label| !label.is_empty()),
-            effective: effective_settings(&values, &executors, layers),
+            effective_settings: effective_settings(&values, &executors, layers),
             executors,
         })
     }
@@ -257,10 +257,10 @@ impl Config {
 }
 
 fn defaults() -> Values {
-    SETTINGS.iter().map(|setting| (setting.path(), (setting.default(), Origin::Default))).collect()
+    SETTINGS.iter().map(|setting| (setting.path(), (setting.default(), SettingOrigin::Default))).collect()
 }
 
-fn apply_file(layers: &Layers, values: &mut Values) -> Result<ExecutorSettings, ConfigError> {
+fn apply_file(layers: &ConfigLayers, values: &mut Values) -> Result<ExecutorSettings, ConfigError> {
     let mut executors = ExecutorSettings::default();
     let Some((path, text)) = &layers.file else { return Ok(executors) };
     let syntax_error = |error: toml::de::Error| {
@@ -273,28 +273,28 @@ fn apply_file(layers: &Layers, values: &mut Values) -> Result<ExecutorSettings, 
     let table: Table = text.parse().map_err(syntax_error)?;
     for (section, content) in table {
         let Value::Table(content) = content else {
-            return Err(unknown_setting(&section, Origin::File(path.clone())));
+            return Err(unknown_setting(&section, SettingOrigin::File(path.clone())));
         };
         if section == "executors" {
             executors =
                 executors::parse(content, &layers.variables).map_err(|message| ConfigError::Value {
                     name: "executors".to_owned(),
                     value: "…".to_owned(),
-                    origin: Origin::File(path.clone()),
+                    origin: SettingOrigin::File(path.clone()),
                     message,
                 })?;
             continue;
         }
         for (name, value) in content {
-            set(values, &format!("{section}.{name}"), value, Origin::File(path.clone()))?;
+            set(values, &format!("{section}.{name}"), value, SettingOrigin::File(path.clone()))?;
         }
     }
     Ok(executors)
 }
 
-fn apply_variables(layers: &Layers, values: &mut Values) -> Result<(), ConfigError> {
+fn apply_variables(layers: &ConfigLayers, values: &mut Values) -> Result<(), ConfigError> {
     for (name, text) in layers.variables.iter().filter(|(name, _)| name.starts_with("ADE_")) {
-        let origin = Origin::Variable(name.clone());
+        let origin = SettingOrigin::Variable(name.clone());
         match SETTINGS.iter().find(|setting| setting.variable() == *name) {
             Some(setting) => set_from_text(values, &setting.path(), text, origin)?,
             None => {
@@ -309,7 +309,12 @@ fn apply_variables(layers: &Layers, values: &mut Values) -> Result<(), ConfigErr
 }
 
 /// Parses the text as TOML, except that strings need no quotes.
-fn set_from_text(values: &mut Values, name: &str, text: &str, origin: Origin) -> Result<(), ConfigError> {
+fn set_from_text(
+    values: &mut Values,
+    name: &str,
+    text: &str,
+    origin: SettingOrigin,
+) -> Result<(), ConfigError> {
     let is_string = matches!(values.get(name), Some((Value::String(_), _)));
     let value = if is_string {
         Value::String(text.to_owned())
@@ -319,7 +324,7 @@ fn set_from_text(values: &mut Values, name: &str, text: &str, origin: Origin) ->
     set(values, name, value, origin)
 }
 
-fn set(values: &mut Values, name: &str, value: Value, origin: Origin) -> Result<(), ConfigError> {
+fn set(values: &mut Values, name: &str, value: Value, origin: SettingOrigin) -> Result<(), ConfigError> {
     let Some(entry) = values.get_mut(name) else { return Err(unknown_setting(name, origin)) };
     if entry.0.type_str() != value.type_str() {
         let message = format!("must be of type {}", entry.0.type_str());
@@ -329,7 +334,7 @@ fn set(values: &mut Values, name: &str, value: Value, origin: Origin) -> Result<
     Ok(())
 }
 
-fn unknown_setting(name: &str, origin: Origin) -> ConfigError {
+fn unknown_setting(name: &str, origin: SettingOrigin) -> ConfigError {
     let scored = SETTINGS.iter().map(Setting::path).map(|known| (strsim::jaro_winkler(name, &known), known));
     let similar = scored.filter(|(score, _)| *score > MIN_SIMILARITY);
     let nearest = similar.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known);
@@ -354,19 +359,27 @@ fn redact(name: &str, value: &Value) -> String {
     }
 }
 
-fn effective_settings(values: &Values, executors: &ExecutorSettings, layers: &Layers) -> Vec<Effective> {
+fn effective_settings(
+    values: &Values,
+    executors: &ExecutorSettings,
+    layers: &ConfigLayers,
+) -> Vec<EffectiveSetting> {
     let effective = |setting: &Setting| {
         let (value, origin) = values.get(&setting.path())?.clone();
         let (name, about) = (setting.path(), setting.about);
-        Some(Effective { value: redact(&name, &value), name, origin, about })
+        Some(EffectiveSetting { value: redact(&name, &value), name, origin, about })
     };
     let executor_origin = match &layers.file {
-        Some((path, _)) if *executors != ExecutorSettings::default() => Origin::File(path.clone()),
-        _ => Origin::Default,
+        Some((path, _)) if *executors != ExecutorSettings::default() => SettingOrigin::File(path.clone()),
+        _ => SettingOrigin::Default,
     };
     let about = "What workers may do; set only in the configuration file.";
     let executors = executors::summary(executors).into_iter();
-    let executors =
-        executors.map(|(name, value)| Effective { name, value, origin: executor_origin.clone(), about });
+    let executors = executors.map(|(name, value)| EffectiveSetting {
+        name,
+        value,
+        origin: executor_origin.clone(),
+        about,
+    });
     SETTINGS.iter().filter_map(effective).chain(executors).collect()
 }

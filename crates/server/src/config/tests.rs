@@ -2,8 +2,12 @@
 
 use super::*;
 
-fn layers(file: &str, variables: &[(&str, &str)], flags: &[(&'static str, &'static str, &str)]) -> Layers {
-    Layers {
+fn layers(
+    file: &str,
+    variables: &[(&str, &str)],
+    flags: &[(&'static str, &'static str, &str)],
+) -> ConfigLayers {
+    ConfigLayers {
         file: Some(("ade.toml".into(), file.to_owned())),
         variables: variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         flags: flags.iter().map(|(name, flag, value)| (*name, *flag, (*value).to_owned())).collect(),
@@ -20,7 +24,11 @@ fn flags_override_variables_and_variables_override_the_file() {
     assert_eq!(config.data, PathBuf::from("v"));
     assert_eq!(config.lock_limits.max_queue, 7);
     let origin = |name: &str| {
-        config.effective.iter().find(|setting| setting.name == name).map(|setting| setting.origin.to_string())
+        config
+            .effective_settings
+            .iter()
+            .find(|setting| setting.name == name)
+            .map(|setting| setting.origin.to_string())
     };
     assert_eq!(origin("server.listen").as_deref(), Some("--listen"));
     assert_eq!(origin("server.data").as_deref(), Some("ADE_SERVER_DATA"));

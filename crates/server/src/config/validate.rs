@@ -6,7 +6,7 @@ use ade_store::RedisUrl;
 use toml::Value;
 
 use super::settings::SETTINGS;
-use super::{ConfigError, Origin, Values, redact};
+use super::{ConfigError, SettingOrigin, Values, redact};
 
 const LOG_FORMATS: [&str; 2] = ["text", "json"];
 const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
@@ -14,7 +14,8 @@ const POSTGRES_SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 
 pub(super) fn validate(values: &Values) -> Result<(), ConfigError> {
     let invalid = |name: &str, message: &str| {
-        let (value, origin) = values.get(name).cloned().unwrap_or((Value::Boolean(false), Origin::Default));
+        let (value, origin) =
+            values.get(name).cloned().unwrap_or((Value::Boolean(false), SettingOrigin::Default));
         Err(ConfigError::Value {
             name: name.to_owned(),
             value: redact(name, &value),

@@ -113,8 +113,8 @@ impl<T: DeserializeOwned, const STATUS: u16> IdempotentPost<T, STATUS> {
         let digest =
             Digest::of_bytes(&[route.as_bytes(), b"\n", &without_password(&bytes)].concat()).to_string();
         let in_flight = app.in_flight.insert(&owner, &key);
-        if let Some(stored) = app.database.answer(&owner, &key).await? {
-            if stored.asked != digest {
+        if let Some(stored) = app.database.stored_response(&owner, &key).await? {
+            if stored.request_digest != digest {
                 let detail = "this Idempotency-Key was already used for a different request; use a new key for a new request";
                 return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_KEY_REUSED", detail));
             }
@@ -128,7 +128,7 @@ impl<T: DeserializeOwned, const STATUS: u16> IdempotentPost<T, STATUS> {
         let reader = caller.0.clone();
         let render =
             Arc::new(move |outcome: Outcome<'_>| convert::outcome(STATUS, outcome, &reader, received_at));
-        caller.0.keep = Some(IdempotentRequest { owner, key, asked: digest, render });
+        caller.0.idempotent_request = Some(IdempotentRequest { owner, key, request_digest: digest, render });
         let body = json::parse_or_empty(&bytes)?;
         Ok(Ok(Self { caller, body, received_at, _in_flight: in_flight }))
     }

@@ -63,10 +63,10 @@ pub(crate) async fn check_sign_in(
 async fn check(app: &AppState, group: &'static str, subject: &str, limit: u32) -> ApiResult<()> {
     let coordination = app.locks.coordination();
     // Without counters requests are served: approvals must work while the coordination store is unavailable.
-    let Ok(count) = coordination.count(group.to_owned(), subject.to_owned(), limit).await else {
+    let Ok(count) = coordination.count_request(group.to_owned(), subject.to_owned(), limit).await else {
         return Ok(());
     };
-    let RateCount { allowed, most: limit, remaining, reset_at } = count;
+    let RateCount { allowed, limit, remaining, reset_at } = count;
     if allowed {
         return Ok(());
     }

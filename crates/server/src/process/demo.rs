@@ -3,8 +3,8 @@
 
 use std::io;
 
-use ade_app::demo::CHECK;
-use ade_store::{FolderError, private_folder};
+use ade_app::demo::CHECK_TEMPLATE;
+use ade_store::{FolderError, create_private_folder};
 
 use super::error::StartError;
 use crate::Config;
@@ -17,7 +17,7 @@ const APP_CONFIG: &str = "# The app of the demo reads this.\nlisten 127.0.0.1:80
 /// Refuses a demo outside of its own folder and loopback address, and a demo folder without `--demo`.
 pub(super) fn check_folder(config: &Config) -> Result<(), StartError> {
     let (marker, data) = (config.data.join(MARKER_FILE), config.data.display());
-    let refuse = |reason: String| Err(StartError::NoDemo(reason));
+    let refuse = |reason: String| Err(StartError::DemoNotAllowed(reason));
     let is_demo_folder = marker.exists();
     if !config.demo {
         return if is_demo_folder {
@@ -43,8 +43,8 @@ pub(super) fn check_folder(config: &Config) -> Result<(), StartError> {
             "{data} is not empty and is not the folder of a demo; choose another with --data"
         ));
     }
-    let created =
-        private_folder(&config.data).and_then(|()| std::fs::write(&marker, "served with --demo only\n"));
+    let created = create_private_folder(&config.data)
+        .and_then(|()| std::fs::write(&marker, "served with --demo only\n"));
     created.map_err(|source| StartError::Folder(FolderError::Unusable { path: marker, source }))
 }
 
@@ -63,11 +63,11 @@ pub(super) fn set_up_playground(config: &mut Config) -> Result<Option<String>, S
         Ok(folder.to_string_lossy().into_owned())
     };
     let folder =
-        create().map_err(|error| StartError::Executor(format!("cannot create the demo files: {error}")))?;
+        create().map_err(|error| StartError::Executors(format!("cannot create the demo files: {error}")))?;
     let check = ["grep", "-x", "workers [1-9][0-9]*"].map(str::to_owned);
     let argv = check.into_iter().chain([format!("{folder}/app.conf")]).collect();
     let template = CommandTemplate { argv, preview_argv: None, rollback_argv: None };
-    config.executors.command.templates.insert(CHECK.to_owned(), template);
+    config.executors.command.templates.insert(CHECK_TEMPLATE.to_owned(), template);
     config.executors.files.roots.push(folder.clone().into());
     Ok(Some(folder))
 }

@@ -5,9 +5,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ade_executors::egress::Guard;
-use ade_executors::watchdog::Program;
-use ade_executors::{Command, CommandLimits, Executor, Executors, Files, Http, Noop, Secrets, Sql, Template};
+use ade_executors::egress::EgressPolicy;
+use ade_executors::watchdog::WatchdogProgram;
+use ade_executors::{
+    CommandExecutor, CommandLimits, CommandTemplate, Executor, Executors, FilesExecutor, HttpExecutor,
+    NoopExecutor, Secrets, SqlExecutor,
+};
 
 use super::error::StartError;
 use crate::Config;
@@ -26,31 +29,32 @@ impl AllowedExecutors {
         let settings = &config.executors;
         let mut executors = Executors::default();
         let mut secrets = settings.command_secrets.0.clone();
-        executors.add("noop", Arc::new(Noop));
+        executors.insert("noop", Arc::new(NoopExecutor));
         let commands = add_commands(settings, &mut executors)?;
         add_files(config, &commands, &mut executors)?;
         for (name, connection) in &settings.sql.connections {
-            let sql = Sql::new(name.as_str(), &connection.url, connection.preview_url.as_deref());
+            let sql = SqlExecutor::new(name.as_str(), &connection.url, connection.preview_url.as_deref());
             let sql = sql.map_err(|fault| {
-                invalid(format!("sql.connections.{name}{}: {}", fault.pointer, fault.detail))
+                invalid(format!("sql.connections.{name}{}: {}", fault.path, fault.detail))
             })?;
             secrets.extend(sql.secrets());
-            executors.add(sql.place(), Arc::new(sql));
+            executors.insert(sql.place(), Arc::new(sql));
         }
         if !settings.http.hosts.is_empty() {
             let http_secrets = settings.http.secrets.iter();
             let http_secrets = http_secrets
                 .map(|(name, secret)| (name.as_str(), secret.host.as_str(), secret.value.as_str()));
-            let http = Guard::new(&settings.http.hosts).and_then(|guard| Http::new(guard, http_secrets));
-            let http = http.map_err(|fault| invalid(format!("http{}: {}", fault.pointer, fault.detail)))?;
+            let http = EgressPolicy::new(&settings.http.hosts)
+                .and_then(|guard| HttpExecutor::new(guard, http_secrets));
+            let http = http.map_err(|fault| invalid(format!("http{}: {}", fault.path, fault.detail)))?;
             secrets.extend(http.secrets());
-            executors.add(Http::PLACE, Arc::new(http));
+            executors.insert(HttpExecutor::PLACE, Arc::new(http));
         }
         if let Some(label) = &config.worker_label {
             let places: Vec<String> = executors.places().map(str::to_owned).collect();
             for place in places {
-                if let Some(executor) = executors.at(&place).cloned() {
-                    executors.add(format!("{label}/{place}"), executor);
+                if let Some(executor) = executors.get(&place).cloned() {
+                    executors.insert(format!("{label}/{place}"), executor);
                 }
             }
         }
@@ -59,23 +63,28 @@ impl AllowedExecutors {
 }
 
 fn invalid(message: String) -> StartError {
-    StartError::Executor(message)
+    StartError::Executors(message)
 }
 
 fn add_commands(
     settings: &ExecutorSettings,
     executors: &mut Executors,
-) -> Result<BTreeMap<String, Arc<Command>>, StartError> {
+) -> Result<BTreeMap<String, Arc<CommandExecutor>>, StartError> {
     let mut commands = BTreeMap::new();
     for (name, template) in &settings.command.templates {
-        let template = Template {
+        let template = CommandTemplate {
             argv: template.argv.clone(),
             preview_argv: template.preview_argv.clone(),
             rollback_argv: template.rollback_argv.clone(),
         };
-        let command = Command::new(name.as_str(), &template, CommandLimits::default(), Program::own());
+        let command = CommandExecutor::new(
+            name.as_str(),
+            &template,
+            CommandLimits::default(),
+            WatchdogProgram::current_exe(),
+        );
         let command = Arc::new(command.map_err(|error| invalid(error.to_string()))?);
-        executors.add(command.place(), Arc::clone(&command) as Arc<dyn Executor>);
+        executors.insert(command.place(), Arc::clone(&command) as Arc<dyn Executor>);
         commands.insert(name.clone(), command);
     }
     Ok(commands)
@@ -83,21 +92,21 @@ fn add_commands(
 
 fn add_files(
     config: &Config,
-    commands: &BTreeMap<String, Arc<Command>>,
+    commands: &BTreeMap<String, Arc<CommandExecutor>>,
     executors: &mut Executors,
 ) -> Result<(), StartError> {
     let roots = &config.executors.files.roots;
     reject_nested_roots(roots)?;
-    for (root, problem) in unusable_roots(config) {
+    for (root, problem) in unusable_file_roots(config) {
         tracing::warn!(
             "file root {} {problem}; its tasks fail until this is fixed: create the folder, or change executors.files.roots",
             root.display()
         );
     }
     for root in roots {
-        let files = Files::new(root.to_string_lossy()).map_err(|error| invalid(error.to_string()))?;
+        let files = FilesExecutor::new(root.to_string_lossy()).map_err(|error| invalid(error.to_string()))?;
         let files = files.with_verifiers(commands.clone());
-        executors.add(files.place(), Arc::new(files));
+        executors.insert(files.place(), Arc::new(files));
     }
     Ok(())
 }
@@ -105,7 +114,7 @@ fn add_files(
 /// The file roots that cannot be used at the moment, each with the problem. They do not prevent a start, because they may
 /// become usable later.
 #[must_use]
-pub fn unusable_roots(config: &Config) -> Vec<(&Path, String)> {
+pub fn unusable_file_roots(config: &Config) -> Vec<(&Path, String)> {
     let problem = |root: &Path| match std::fs::symlink_metadata(root) {
         Ok(found) if found.is_symlink() => Some("is a symbolic link".to_owned()),
         Ok(found) if !found.is_dir() => Some("is not a folder".to_owned()),

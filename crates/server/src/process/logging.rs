@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use ade_app::AUDIT;
+use ade_app::AUDIT_TARGET;
 use tracing_subscriber::EnvFilter;
 
 /// Starts logging for the whole process. Audit events are logged at any level.
@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 pub fn start(format: &str, level: &str) -> Result<(), String> {
     let invalid = |error: &dyn std::fmt::Display| format!("log.level = \"{level}\": {error}");
     let filter = EnvFilter::try_new(level).map_err(|error| invalid(&error))?;
-    let audit = format!("{AUDIT}=info").parse().map_err(|error| invalid(&error))?;
+    let audit = format!("{AUDIT_TARGET}=info").parse().map_err(|error| invalid(&error))?;
     let filter = filter.add_directive(audit);
     // Notices of the database about its own tables are noise, unless they are asked for.
     let sqlx = "sqlx=warn".parse().map_err(|error| invalid(&error))?;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-use ade_app::jobs::Standing;
+use ade_app::jobs::JobStatus;
 use ade_app::tasks::EXECUTORS;
-use ade_store::coordination::Counts;
+use ade_store::coordination::LockCounts;
 
 const LATENCY_BUCKETS: &[f64] =
     &[0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 60.0];
@@ -47,12 +47,12 @@ fn install() -> Option<PrometheusHandle> {
     Some(handle)
 }
 
-pub(crate) fn record_jobs(jobs: &[Standing], waiting_tasks: &[(String, u64)]) {
-    for Standing { job, row } in jobs {
+pub(crate) fn record_jobs(jobs: &[JobStatus], waiting_tasks: &[(String, u64)]) {
+    for JobStatus { job, row } in jobs {
         let Some(row) = row else { continue };
         gauge!("ade_job_failures", "job" => job.name).set(f64::from(row.outcome.failures));
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
-        for (name, number) in [("ade_job_runs", row.outcome.runs), ("ade_job_done", row.outcome.done)] {
+        for (name, number) in [("ade_job_runs", row.outcome.runs), ("ade_job_done", row.outcome.processed)] {
             gauge!(name, "job" => job.name).set(number as f64);
         }
         if let Some((started_at, ended_at)) = row.outcome.started_at.zip(row.outcome.ended_at) {
@@ -100,7 +100,7 @@ pub(crate) fn record_lock_request(outcome: &'static str) {
 }
 
 /// The text of a scrape. `counts` is missing while coordination is unavailable.
-pub(crate) fn render(counts: Option<Counts>) -> Option<String> {
+pub(crate) fn render(counts: Option<LockCounts>) -> Option<String> {
     let recorder = recorder()?;
     gauge!("ade_coordination_up").set(if counts.is_some() { 1.0 } else { 0.0 });
     for (name, count) in counts.into_iter().flat_map(|counts| {

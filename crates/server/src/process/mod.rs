@@ -10,7 +10,7 @@ mod storage;
 mod worker;
 
 pub use error::StartError;
-pub use executors::unusable_roots;
+pub use executors::unusable_file_roots;
 pub use logging::start as start_logging;
 pub use server::Server;
 pub use worker::WorkerProcess;

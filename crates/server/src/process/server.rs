@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_app::agents::AgentService;
-use ade_app::background::{BackgroundServices, Running};
+use ade_app::background::{BackgroundHandle, BackgroundServices};
 use ade_app::demo::Demo;
 use ade_app::rules::RuleService;
-use ade_app::worker::Pulls;
+use ade_app::worker::AgentWorkService;
 use ade_app::{
-    AccountService, AuditService, Jobs, LockMaintenance, LockService, RecordNotices, TaskService, Working,
+    AccountService, AuditService, DatabaseEventSink, Jobs, LockMaintenance, LockService, TaskService,
+    WorkerHandle,
 };
 use ade_domain::Clock;
 use ade_store::{DataFolder, SystemClock};
@@ -44,12 +45,12 @@ pub struct Server {
     app: AppState,
     stop: watch::Sender<bool>,
     lock_maintenance: LockMaintenance,
-    background: Running,
+    background: BackgroundHandle,
     lock_events: JoinHandle<()>,
-    worker: Working,
+    worker: WorkerHandle,
     address: SocketAddr,
-    new_token: Option<PathBuf>,
-    first_password: Option<String>,
+    new_token_path: Option<PathBuf>,
+    initial_admin_password: Option<String>,
     _folder: Option<DataFolder>,
 }
 
@@ -62,14 +63,14 @@ impl Server {
         let config = &config;
         let (coordination, folder) = open_coordination(config).await?;
         let (bootstrap_token, is_new_token) =
-            BootstrapToken::load_or_create(admin_token, &config.data).map_err(StartError::Token)?;
+            BootstrapToken::load_or_create(admin_token, &config.data).map_err(StartError::BootstrapToken)?;
         let listen_error = |source| StartError::Listen { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
         let database = open_database(config).await?;
         let blobs = open_blobs(config, &database).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
-        let (event_sink, lock_events) = RecordNotices::start(database.clone(), clock.clone());
+        let (event_sink, lock_events) = DatabaseEventSink::start(database.clone(), clock.clone());
         let locks = LockService::new(coordination.clone(), Arc::new(event_sink));
         let lock_maintenance = LockMaintenance::start(&locks);
         let allowed = AllowedExecutors::from_config(config)?;
@@ -77,16 +78,16 @@ impl Server {
             .with_previews(previews(config, &allowed));
         let agents = AgentService::new(coordination, database.clone(), clock.clone());
         let accounts = AccountService::new(database.clone(), clock.clone(), tasks.clone());
-        let first_password = accounts.first_admin().await.map_err(StartError::FirstAdmin)?;
+        let initial_admin_password = accounts.create_first_admin().await.map_err(StartError::FirstAdmin)?;
         let rules = RuleService::new(database.clone(), clock.clone());
-        if config.demo && first_password.is_some() {
+        if config.demo && initial_admin_password.is_some() {
             let demo =
-                Demo { accounts: &accounts, agents: &agents, rules: &rules, reviews: &tasks, playground };
-            demo.fill().await.map_err(StartError::Demo)?;
+                Demo { accounts: &accounts, agents: &agents, rules: &rules, tasks: &tasks, playground };
+            demo.create().await.map_err(StartError::Demo)?;
         }
         let jobs = Jobs {
-            record: database.clone(),
-            reviews: tasks.clone(),
+            database: database.clone(),
+            tasks: tasks.clone(),
             clock: clock.clone(),
             agents: agents.clone(),
             locks: locks.clone(),
@@ -96,8 +97,8 @@ impl Server {
         let background = BackgroundServices {
             jobs: jobs.clone(),
             name: Uuid::new_v4().to_string(),
-            data: config.data.clone(),
-            checkpoint_every: Duration::from_secs(config.checkpoint_seconds.into()),
+            data_dir: config.data.clone(),
+            checkpoint_interval: Duration::from_secs(config.checkpoint_seconds.into()),
         };
         let background = background.start()?;
         let secrets = allowed.secrets.clone();
@@ -111,10 +112,10 @@ impl Server {
             blobs.clone(),
         );
         // Without slots it only recovers the tasks of lost agents.
-        let worker = if config.worker_slots > 0 { worker.start() } else { worker.watch() };
-        let agent_work = Pulls {
-            record: database.clone(),
-            reviews: tasks.clone(),
+        let worker = if config.worker_slots > 0 { worker.start() } else { worker.start_recovery_only() };
+        let agent_work = AgentWorkService {
+            database: database.clone(),
+            tasks: tasks.clone(),
             locks: locks.clone(),
             agents: agents.clone(),
             clock: clock.clone(),
@@ -152,8 +153,8 @@ impl Server {
             lock_events,
             worker,
             address,
-            new_token: is_new_token.then(|| config.data.join(TOKEN_FILE)),
-            first_password,
+            new_token_path: is_new_token.then(|| config.data.join(TOKEN_FILE)),
+            initial_admin_password,
             _folder: folder,
         })
     }
@@ -165,14 +166,14 @@ impl Server {
 
     /// The file of the bootstrap token, if this start created it.
     #[must_use]
-    pub const fn new_token(&self) -> Option<&PathBuf> {
-        self.new_token.as_ref()
+    pub const fn new_token_path(&self) -> Option<&PathBuf> {
+        self.new_token_path.as_ref()
     }
 
     /// The password of the user `admin`, if this start created the user.
     #[must_use]
     pub fn first_password(&self) -> Option<&str> {
-        self.first_password.as_deref()
+        self.initial_admin_password.as_deref()
     }
 
     /// Serves until `shutdown` completes. Then accepts no more connections, ends waiting requests with STOPPING, and
@@ -190,7 +191,7 @@ impl Server {
         let shutdown = async move {
             shutdown.await;
             tracing::info!("shutting down");
-            locks.leave();
+            locks.begin_shutdown();
             stop.send_replace(true);
         };
         accept::serve(&listener, api::router(app), shutdown).await;

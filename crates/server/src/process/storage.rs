@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_store::database::BlobStore;
+use ade_store::database::BlobStoreLocation;
 use ade_store::embedded;
 use ade_store::redis::{self, RedisCoordination};
 use ade_store::{Blobs, Coordination, DataFolder, Database, EmbeddedCoordination, SystemClock};
@@ -17,17 +17,17 @@ pub(super) async fn open_coordination(
 ) -> Result<(Arc<dyn Coordination>, Option<DataFolder>), StartError> {
     let rules = config.lock_limits.clone();
     let Some(url) = &config.redis else {
-        let options = embedded::Options { rules, ..embedded::Options::default() };
+        let options = embedded::EmbeddedOptions { limits: rules, ..embedded::EmbeddedOptions::default() };
         let coordination = EmbeddedCoordination::open(&config.data, options, Arc::new(SystemClock::start()))?;
         tracing::info!(data = %config.data.display(), "locks are kept in this process");
         return Ok((Arc::new(coordination), None));
     };
-    let folder = DataFolder::claim(&config.data)?;
-    let options = redis::Options {
-        rules,
+    let folder = DataFolder::lock(&config.data)?;
+    let options = redis::RedisOptions {
+        limits: rules,
         min_replica_acks: config.min_replica_acks,
         max_clock_skew: Duration::from_millis(config.max_clock_skew_ms),
-        ..redis::Options::default()
+        ..redis::RedisOptions::default()
     };
     let coordination = RedisCoordination::open(url, options).await.map_err(StartError::Redis)?;
     tracing::info!(redis = %url, "locks are kept in Redis");
@@ -36,20 +36,21 @@ pub(super) async fn open_coordination(
 
 pub(super) async fn open_database(config: &Config) -> Result<Database, StartError> {
     Ok(match &config.postgres {
-        Some(url) => Database::on_postgres(url).await?,
-        None => Database::in_folder(&config.data).await?,
+        Some(url) => Database::open_postgres(url).await?,
+        None => Database::open_sqlite(&config.data).await?,
     })
 }
 
 /// All processes on one PostgreSQL must share the blob folder: one worker may roll back what another has applied.
 pub(super) async fn open_blobs(config: &Config, database: &Database) -> Result<Blobs, StartError> {
     let folder = config.blobs.clone().unwrap_or_else(|| config.data.join("blobs"));
-    let blobs = Blobs::in_folder(folder)?;
+    let blobs = Blobs::open_folder(folder)?;
     if config.postgres.is_some() {
         let (store_id, folder) = (blobs.id().to_owned(), blobs.folder().to_string_lossy().into_owned());
-        let first = database.blob_store(BlobStore { store_id, folder: folder.clone() }).await?;
+        let first =
+            database.register_blob_store(BlobStoreLocation { store_id, folder: folder.clone() }).await?;
         if first.store_id != blobs.id() {
-            return Err(StartError::OtherBlobs { folder, first: first.folder });
+            return Err(StartError::BlobFolderMismatch { folder, first: first.folder });
         }
     }
     Ok(blobs)

@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use ade_app::tasks::Previews;
-use ade_app::{LockMaintenance, LockService, LogNotices, TaskService, Worker, Working};
+use ade_app::tasks::PreviewConfig;
+use ade_app::{LockMaintenance, LockService, LogEventSink, TaskService, Worker, WorkerHandle};
 use ade_domain::Clock;
 use ade_store::{Blobs, DataFolder, Database, SystemClock};
 use uuid::Uuid;
@@ -15,11 +15,11 @@ use super::storage::{open_blobs, open_coordination, open_database};
 use crate::Config;
 
 /// Previews are computed in this process, and by other workers if there can be any.
-pub(super) fn previews(config: &Config, allowed: &AllowedExecutors) -> Previews {
-    Previews {
+pub(super) fn previews(config: &Config, allowed: &AllowedExecutors) -> PreviewConfig {
+    PreviewConfig {
         executors: allowed.executors.clone(),
         secrets: allowed.secrets.clone(),
-        elsewhere: config.postgres.is_some(),
+        has_remote_workers: config.postgres.is_some(),
     }
 }
 
@@ -33,8 +33,8 @@ pub(super) fn new_worker(
     blobs: Blobs,
 ) -> Worker {
     Worker {
-        record: database,
-        reviews: tasks,
+        database,
+        tasks,
         locks,
         clock,
         executors: allowed.executors,
@@ -49,7 +49,7 @@ pub(super) fn new_worker(
 /// A process that applies approved tasks and has no HTTP API.
 #[derive(Debug)]
 pub struct WorkerProcess {
-    worker: Working,
+    worker: WorkerHandle,
     lock_maintenance: LockMaintenance,
     name: String,
     places: Vec<String>,
@@ -60,14 +60,14 @@ impl WorkerProcess {
     /// Connects to Redis and PostgreSQL, and starts the worker.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         if config.postgres.is_none() || config.redis.is_none() {
-            return Err(StartError::NoWorker);
+            return Err(StartError::WorkerNeedsSharedStores);
         }
         let allowed = AllowedExecutors::from_config(config)?;
         let (coordination, folder) = open_coordination(config).await?;
         let database = open_database(config).await?;
         let blobs = open_blobs(config, &database).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
-        let locks = LockService::new(coordination.clone(), Arc::new(LogNotices));
+        let locks = LockService::new(coordination.clone(), Arc::new(LogEventSink));
         let lock_maintenance = LockMaintenance::start(&locks);
         let tasks = TaskService::new(database.clone(), clock.clone(), Some(coordination))
             .with_previews(previews(config, &allowed));

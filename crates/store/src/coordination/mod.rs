@@ -13,20 +13,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_domain::agent::Profile;
-use ade_domain::lock::{Answer, Deadlock, LockCommand, LockLimits, LockName, LockRequest, RequestKey};
+use ade_domain::agent::AgentProfile;
+use ade_domain::lock::{Deadlock, LockCommand, LockLimits, LockName, LockReply, LockRequest, RequestKey};
 use tokio::sync::broadcast;
 
 pub use subscriptions::{Subscription, Subscriptions};
-pub use views::{AgentView, Filter, LockEvent, LockEventKind, LockView, WaitView};
-pub use wake_ups::{Job, Jobs, Moved, WakeAt, WakeUp};
+pub use views::{AgentView, LockEvent, LockEventKind, LockFilter, LockView, WaitView};
 pub(crate) use wake_ups::{
-    LONGEST_WAIT, MOST_AT_ONCE, MOST_SCHEDULED, MOST_WAITING, checked_lock, job_named, queue_named,
-    queues_named,
+    MAX_MOVED_WAKE_UPS, MAX_QUEUED_WAKE_UPS, MAX_SCHEDULED_WAKE_UPS, MAX_WAIT, parse_job_id, parse_job_lock,
+    parse_queue, parse_queues,
 };
+pub use wake_ups::{MovedWakeUps, ReceivedWakeUp, WakeAt, WakeUp, WakeUpQueue};
 
 /// The boxed future of a coordination call.
-pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, CoordinationError>> + Send + 'a>>;
+pub type CoordinationFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, CoordinationError>> + Send + 'a>>;
 
 /// The backend is unavailable. The command may nevertheless have been applied: repeat it with the same request id, or read the state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,7 +34,7 @@ pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, CoordinationError>
 pub struct CoordinationError(pub String);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct LockCounts {
     pub held: usize,
     pub waiting: usize,
     pub agents: usize,
@@ -43,30 +43,38 @@ pub struct Counts {
 pub trait Locks: Send + Sync {
     /// Executes lock commands in order, each as one atomic step. A command that queues and closes a cycle resolves the deadlock in
     /// the same call.
-    fn commands(&self, commands: Vec<(LockName, LockCommand)>) -> Reply<'_, Vec<Answer>>;
+    fn execute_commands(
+        &self,
+        commands: Vec<(LockName, LockCommand)>,
+    ) -> CoordinationFuture<'_, Vec<LockReply>>;
 
     /// The view of one lock; a free lock has neither holders nor queue.
-    fn look(&self, lock: LockName) -> Reply<'_, LockView>;
+    fn lock_view(&self, lock: LockName) -> CoordinationFuture<'_, LockView>;
 
     /// Locks by name, after the name `after`, with the heads of their queues.
-    fn list(&self, filter: Filter, after: Option<LockName>, limit: usize) -> Reply<'_, Vec<LockView>>;
+    fn list_locks(
+        &self,
+        filter: LockFilter,
+        after: Option<LockName>,
+        limit: usize,
+    ) -> CoordinationFuture<'_, Vec<LockView>>;
 
     /// At most `limit` waits, and who blocks each of them.
-    fn waits(&self, limit: usize) -> Reply<'_, Vec<WaitView>>;
+    fn waits(&self, limit: usize) -> CoordinationFuture<'_, Vec<WaitView>>;
 
-    fn counts(&self) -> Reply<'_, Counts>;
+    fn counts(&self) -> CoordinationFuture<'_, LockCounts>;
 
     /// Does everything that is due: ends expired leases and waits, cancels waits of silent agents, and resolves remaining deadlocks.
     /// Any number of servers may call it at any time.
-    fn sweep(&self) -> Reply<'_, Vec<Deadlock>>;
+    fn sweep(&self) -> CoordinationFuture<'_, Vec<Deadlock>>;
 
     /// Subscribes to notifications about a request.
-    fn watch(&self, request: RequestKey) -> Subscription;
+    fn subscribe(&self, request: RequestKey) -> Subscription;
 
     /// Subscribes to lock events, best effort: a slow subscriber misses some.
-    fn events(&self) -> broadcast::Receiver<Arc<LockEvent>>;
+    fn subscribe_events(&self) -> broadcast::Receiver<Arc<LockEvent>>;
 
-    fn rules(&self) -> &LockLimits;
+    fn limits(&self) -> &LockLimits;
 
     /// The time by the clock of the store.
     fn now(&self) -> Moment;
@@ -77,9 +85,9 @@ pub trait Locks: Send + Sync {
 pub enum Registration {
     New,
     /// The same request was registered before.
-    Same,
+    Repeated,
     /// Another request was registered with the same id.
-    Other,
+    KeyReused,
 }
 
 /// A request that waits without an open connection.
@@ -91,26 +99,26 @@ pub struct Ticket {
 }
 
 /// Idempotent lock requests, and tickets.
-pub trait Requests: Send + Sync {
+pub trait LockRequests: Send + Sync {
     /// Registers a request until `until`, with its ticket if it has one.
-    fn remember(
+    fn register_request(
         &self,
         key: RequestKey,
         digest: u128,
         ticket: Option<Ticket>,
         until: Moment,
-    ) -> Reply<'_, Registration>;
+    ) -> CoordinationFuture<'_, Registration>;
 
     /// Unregisters a request that was refused, so that its id can be used again.
-    fn forget(&self, key: RequestKey) -> Reply<'_, ()>;
+    fn forget_request(&self, key: RequestKey) -> CoordinationFuture<'_, ()>;
 
-    fn recall(&self, key: RequestKey) -> Reply<'_, Option<Ticket>>;
+    fn ticket(&self, key: RequestKey) -> CoordinationFuture<'_, Option<Ticket>>;
 }
 
 /// Changes of an agent; `None` leaves a field as it is.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AgentUpdate {
-    pub profile: Option<Profile>,
+    pub profile: Option<AgentProfile>,
     pub max_tasks: Option<u32>,
     /// Whether it takes no new tasks.
     pub draining: Option<bool>,
@@ -118,27 +126,32 @@ pub struct AgentUpdate {
 
 pub trait Agents: Send + Sync {
     /// Registers an agent, or updates one. `None` if `create` and the name is taken, or if not `create` and the name is unknown.
-    fn put(&self, agent_id: String, update: AgentUpdate, create: bool) -> Reply<'_, Option<AgentView>>;
+    fn put_agent(
+        &self,
+        agent_id: String,
+        update: AgentUpdate,
+        create: bool,
+    ) -> CoordinationFuture<'_, Option<AgentView>>;
 
-    fn agent(&self, agent_id: String) -> Reply<'_, Option<AgentView>>;
+    fn agent(&self, agent_id: String) -> CoordinationFuture<'_, Option<AgentView>>;
 
     /// Agents by id, after the id `after`.
-    fn agents(&self, after: Option<String>, limit: usize) -> Reply<'_, Vec<AgentView>>;
+    fn agents(&self, after: Option<String>, limit: usize) -> CoordinationFuture<'_, Vec<AgentView>>;
 
     /// Removes an agent; `false` if it is unknown.
-    fn remove(&self, agent_id: String) -> Reply<'_, bool>;
+    fn remove_agent(&self, agent_id: String) -> CoordinationFuture<'_, bool>;
 
     /// Records a heartbeat, and registers an unknown agent automatically; `false` if there are too many of those.
-    fn heard(&self, agent_id: String) -> Reply<'_, bool>;
+    fn record_heartbeat(&self, agent_id: String) -> CoordinationFuture<'_, bool>;
 
     /// Counts the locks of an acquisition against the rate limit of the agent; `Err` with the time to retry at if it is exceeded.
-    fn admit(&self, agent_id: String, locks: u32) -> Reply<'_, Result<(), Moment>>;
+    fn admit_acquisition(&self, agent_id: String, locks: u32) -> CoordinationFuture<'_, Result<(), Moment>>;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CapacityClaim {
     /// The agent has the task until the requested time, or longer.
-    Yes,
+    Claimed,
     /// The agent has as many tasks as it may have. The task counts as queued until it is claimed or released, or until the requested
     /// time.
     Full,
@@ -151,10 +164,15 @@ pub enum CapacityClaim {
 pub trait Capacity: Send + Sync {
     /// Claims capacity of an agent for a task, until a time by the clock of the store. Repeated, it renews the claim, also while the
     /// agent is draining, and never shortens it. An unknown agent is registered automatically.
-    fn claim(&self, agent_id: String, task_id: String, until: Moment) -> Reply<'_, CapacityClaim>;
+    fn claim_capacity(
+        &self,
+        agent_id: String,
+        task_id: String,
+        until: Moment,
+    ) -> CoordinationFuture<'_, CapacityClaim>;
 
     /// Releases the claim or the queued task. Does nothing if there is none.
-    fn unclaim(&self, agent_id: String, task_id: String) -> Reply<'_, ()>;
+    fn release_capacity(&self, agent_id: String, task_id: String) -> CoordinationFuture<'_, ()>;
 }
 
 /// The state of a rate limit after a request.
@@ -163,21 +181,21 @@ pub struct RateCount {
     /// A request that is not allowed is not counted.
     pub allowed: bool,
     /// Requests per minute.
-    pub most: u32,
+    pub limit: u32,
     /// How many more requests are allowed before `reset_at`.
     pub remaining: u32,
     pub reset_at: Moment,
 }
 
 /// Rate limits per user and endpoint.
-pub trait Limits: Send + Sync {
+pub trait RateLimits: Send + Sync {
     /// Counts a request to an endpoint, in a window of one minute that begins with the first request. The endpoints are those of the
     /// key catalog, as `tasks:create`; any other one, and an empty user, is rejected as unavailable. A backend may lose counts, but
     /// never counts too many.
-    fn count(&self, endpoint: String, user: String, limit: u32) -> Reply<'_, RateCount>;
+    fn count_request(&self, endpoint: String, user: String, limit: u32) -> CoordinationFuture<'_, RateCount>;
 }
 
 /// All coordination traits together.
-pub trait Coordination: Locks + Requests + Agents + Capacity + Limits + Jobs {}
+pub trait Coordination: Locks + LockRequests + Agents + Capacity + RateLimits + WakeUpQueue {}
 
-impl<T: Locks + Requests + Agents + Capacity + Limits + Jobs> Coordination for T {}
+impl<T: Locks + LockRequests + Agents + Capacity + RateLimits + WakeUpQueue> Coordination for T {}

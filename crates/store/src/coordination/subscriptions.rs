@@ -15,18 +15,18 @@ pub struct Subscriptions {
 impl Subscriptions {
     /// Subscribes to a request. A notification from now on is not lost, even if nobody waits for it yet.
     #[must_use]
-    pub fn watch(&self, request: RequestKey) -> Subscription {
+    pub fn subscribe(&self, request: RequestKey) -> Subscription {
         let notify = Arc::new(Notify::new());
         self.lock().entry(request).or_default().push(notify.clone());
         Subscription { request, notify, subscriptions: self.clone() }
     }
 
     #[must_use]
-    pub fn is_watched(&self, request: RequestKey) -> bool {
+    pub fn has_subscribers(&self, request: RequestKey) -> bool {
         self.lock().contains_key(&request)
     }
 
-    pub fn wake(&self, request: RequestKey) {
+    pub fn notify(&self, request: RequestKey) {
         for notify in self.lock().get(&request).into_iter().flatten() {
             notify.notify_one();
         }

@@ -1,24 +1,24 @@
 //! Locks, waits, agents and lock events, for display.
 
 use ade_domain::Moment;
-use ade_domain::agent::{Agent, Profile, Status};
+use ade_domain::agent::{Agent, AgentProfile, AgentStatus};
 use ade_domain::lock::{
-    Change, HeldBy, Hold, Holder, Lock, LockKind, LockName, Mode, RequestKey, Token, Waiter,
+    FencingToken, Hold, HoldView, Holder, Lock, LockChange, LockKind, LockMode, LockName, RequestKey, Waiter,
 };
 
 /// Which locks to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct LockFilter {
     /// The agent holds the lock or waits for it.
     pub agent: Option<String>,
     pub resource_type: Option<String>,
     pub kind: Option<LockKind>,
 }
 
-impl Filter {
+impl LockFilter {
     /// Whether a lock is listed. A lock without holders and waiters never is.
     #[must_use]
-    pub fn admits(&self, name: &LockName, lock: &Lock) -> bool {
+    pub fn matches(&self, name: &LockName, lock: &Lock) -> bool {
         let is_used_by = |agent: &str| {
             let is_holder = lock.holds().iter().any(|hold| hold.holder.agent_id() == agent);
             is_holder || lock.waiters().any(|waiter| waiter.holder.agent_id() == agent)
@@ -35,8 +35,8 @@ impl Filter {
 pub struct LockView {
     pub lock: LockName,
     /// `None` if nobody holds it.
-    pub mode: Option<Mode>,
-    pub holders: Vec<HeldBy>,
+    pub mode: Option<LockMode>,
+    pub holders: Vec<HoldView>,
     /// The waiters in order; only the first of them in a list of locks.
     pub queue: Vec<Waiter>,
     /// The number of all waiters.
@@ -46,12 +46,12 @@ pub struct LockView {
 impl LockView {
     /// A view with at most `limit` holders and `limit` waiters.
     #[must_use]
-    pub fn of(name: &LockName, lock: Option<&Lock>, limit: usize) -> Self {
+    pub fn new(name: &LockName, lock: Option<&Lock>, limit: usize) -> Self {
         let holds = lock.map_or(&[][..], Lock::holds);
         Self {
             lock: name.clone(),
             mode: lock.and_then(Lock::mode),
-            holders: holds.iter().take(limit).map(Hold::held_by).collect(),
+            holders: holds.iter().take(limit).map(Hold::view).collect(),
             queue: lock.into_iter().flat_map(Lock::waiters).take(limit).cloned().collect(),
             queue_length: lock.map_or(0, Lock::queue_length),
         }
@@ -63,7 +63,7 @@ impl LockView {
 pub struct WaitView {
     pub holder: Holder,
     pub lock: LockName,
-    pub mode: Mode,
+    pub mode: LockMode,
     pub request: RequestKey,
     pub holders: Vec<Holder>,
     /// Earlier waiters of an incompatible mode.
@@ -73,20 +73,20 @@ pub struct WaitView {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentView {
     pub agent_id: String,
-    pub profile: Profile,
+    pub profile: AgentProfile,
     pub max_tasks: u32,
     /// Tasks that the agent has claimed.
     pub active_tasks: usize,
     /// Tasks that wait until the agent has capacity.
     pub queued_tasks: usize,
-    pub status: Status,
+    pub status: AgentStatus,
     pub last_heartbeat: Moment,
 }
 
 impl AgentView {
     /// The view at the time `now`.
     #[must_use]
-    pub fn of(agent_id: &str, agent: &Agent, now: Moment) -> Self {
+    pub fn new(agent_id: &str, agent: &Agent, now: Moment) -> Self {
         Self {
             agent_id: agent_id.to_owned(),
             profile: agent.profile.clone(),
@@ -103,17 +103,17 @@ impl AgentView {
 pub struct LockEvent {
     pub lock: LockName,
     pub at: Moment,
-    pub event: LockEventKind,
+    pub kind: LockEventKind,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockEventKind {
-    Acquired(Holder, Token),
+    Acquired(Holder, FencingToken),
     Queued(Holder),
     /// A wait ended without a grant, with the reason.
-    Left(Holder, &'static str),
+    WaitEnded(Holder, &'static str),
     /// A hold ended, with the reason.
-    Freed(Holder, Token, &'static str),
+    Released(Holder, FencingToken, &'static str),
     /// A request was refused because the queue is full.
     QueueFull,
 }
@@ -121,13 +121,17 @@ pub enum LockEventKind {
 impl LockEventKind {
     /// The event of a change; `None` for internal changes.
     #[must_use]
-    pub fn of(change: &Change) -> Option<Self> {
+    pub fn from_change(change: &LockChange) -> Option<Self> {
         Some(match change {
-            Change::Granted(hold) => Self::Acquired(hold.holder.clone(), hold.token),
-            Change::Queued(waiter) => Self::Queued(waiter.holder.clone()),
-            Change::Left { holder, why, .. } => Self::Left(holder.clone(), why.word()),
-            Change::Freed { holder, token, why } => Self::Freed(holder.clone(), *token, why.word()),
-            Change::Crowded { .. } => Self::QueueFull,
+            LockChange::Granted(hold) => Self::Acquired(hold.holder.clone(), hold.token),
+            LockChange::Queued(waiter) => Self::Queued(waiter.holder.clone()),
+            LockChange::WaitEnded { holder, reason: why, .. } => {
+                Self::WaitEnded(holder.clone(), why.as_str())
+            }
+            LockChange::HoldEnded { holder, token, reason: why } => {
+                Self::Released(holder.clone(), *token, why.as_str())
+            }
+            LockChange::RefusalCounted { .. } => Self::QueueFull,
             _ => return None,
         })
     }

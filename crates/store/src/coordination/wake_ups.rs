@@ -8,16 +8,16 @@ use std::time::Duration;
 use ade_domain::Moment;
 use ade_keyspace::ade::{self as keys, ids};
 
-use super::{CoordinationError, Reply};
+use super::{CoordinationError, CoordinationFuture};
 
 /// Wake-ups in one queue; above that the oldest are dropped.
-pub(crate) const MOST_WAITING: usize = 1_000;
+pub(crate) const MAX_QUEUED_WAKE_UPS: usize = 1_000;
 /// Scheduled wake-ups; above that no more are accepted.
-pub(crate) const MOST_SCHEDULED: usize = 100_000;
+pub(crate) const MAX_SCHEDULED_WAKE_UPS: usize = 100_000;
 /// Scheduled wake-ups that are moved to their queues in one step.
-pub(crate) const MOST_AT_ONCE: usize = 1_000;
+pub(crate) const MAX_MOVED_WAKE_UPS: usize = 1_000;
 /// Longer waits are cut.
-pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(3_600);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(3_600);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WakeAt {
@@ -26,74 +26,78 @@ pub enum WakeAt {
     /// At a time by the clock of the store. The same wake-up is scheduled once: the last time counts.
     At(Moment),
     /// Never: a scheduled wake-up is cancelled.
-    NotAnyMore,
+    Never,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WakeUp {
     pub queue: String,
     /// What the wake-up is about, as a task id.
-    pub about: String,
+    pub subject: String,
     pub when: WakeAt,
 }
 
 /// The outcome of moving scheduled wake-ups to their queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Moved {
+pub struct MovedWakeUps {
     /// How many were moved.
-    pub calls: usize,
+    pub count: usize,
     /// How long until the next one is due; `None` if nothing is scheduled.
     pub next_in: Option<Duration>,
 }
 
 /// A wake-up that was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Job {
+pub struct ReceivedWakeUp {
     pub queue: String,
     /// What the wake-up is about, as a task id. Unchecked: on Redis others may write to the queue.
-    pub about: String,
+    pub subject: String,
 }
 
 /// Wake-ups and job locks. The queues are those of the key catalog, as `apply`; any other one is rejected as unavailable.
-pub trait Jobs: Send + Sync {
+pub trait WakeUpQueue: Send + Sync {
     /// Sends, schedules or cancels wake-ups, in one step. Returns how many could not be scheduled because there are too many.
-    fn call(&self, wake_ups: Vec<WakeUp>) -> Reply<'_, usize>;
+    fn send_wake_ups(&self, wake_ups: Vec<WakeUp>) -> CoordinationFuture<'_, usize>;
 
     /// Waits for a wake-up for at most `max_wait`, and never longer than an hour: the oldest one of the first queue that has one. Each
     /// wake-up goes to one receiver. A cancelled call may lose one. Fails at once if the store is unreachable: pause before the next call.
-    fn woken(&self, queues: Vec<String>, max_wait: Duration) -> Reply<'_, Option<Job>>;
+    fn receive_wake_up(
+        &self,
+        queues: Vec<String>,
+        max_wait: Duration,
+    ) -> CoordinationFuture<'_, Option<ReceivedWakeUp>>;
 
     /// Moves scheduled wake-ups that are due to their queues, each once, however many servers do so. If there are more than one step
     /// moves, the next is due at once.
-    fn wake_scheduled(&self) -> Reply<'_, Moved>;
+    fn move_due_wake_ups(&self) -> CoordinationFuture<'_, MovedWakeUps>;
 
     /// Locks a job for a holder, or extends its lock; `false` if another holder has it.
-    fn lock_job(&self, job_id: String, holder: String, ttl_ms: u64) -> Reply<'_, bool>;
+    fn lock_job(&self, job_id: String, holder: String, ttl_ms: u64) -> CoordinationFuture<'_, bool>;
 
     /// Releases the lock of a job; `false` if the holder does not have it.
-    fn unlock_job(&self, job_id: String, holder: String) -> Reply<'_, bool>;
+    fn unlock_job(&self, job_id: String, holder: String) -> CoordinationFuture<'_, bool>;
 }
 
 /// A queue of the key catalog.
-pub(crate) fn queue_named(name: &str) -> Result<ids::QueueName, CoordinationError> {
+pub(crate) fn parse_queue(name: &str) -> Result<ids::QueueName, CoordinationError> {
     ids::QueueName::new(name).map_err(|error| CoordinationError(format!("invalid queue {name:?}: {error}")))
 }
 
 /// Queues of the key catalog, at least one.
-pub(crate) fn queues_named(names: &[String]) -> Result<Vec<ids::QueueName>, CoordinationError> {
+pub(crate) fn parse_queues(names: &[String]) -> Result<Vec<ids::QueueName>, CoordinationError> {
     if names.is_empty() {
         return Err(CoordinationError("no queue to wait at".to_owned()));
     }
-    names.iter().map(|name| queue_named(name)).collect()
+    names.iter().map(|name| parse_queue(name)).collect()
 }
 
-pub(crate) fn job_named(job_id: &str) -> Result<ids::JobId, CoordinationError> {
+pub(crate) fn parse_job_id(job_id: &str) -> Result<ids::JobId, CoordinationError> {
     ids::JobId::new(job_id).map_err(|error| CoordinationError(format!("invalid job id {job_id:?}: {error}")))
 }
 
 /// A job id, and the TTL of its lock as the key catalog allows it.
-pub(crate) fn checked_lock(job_id: &str, ttl_ms: u64) -> Result<(ids::JobId, Duration), CoordinationError> {
-    let id = job_named(job_id)?;
+pub(crate) fn parse_job_lock(job_id: &str, ttl_ms: u64) -> Result<(ids::JobId, Duration), CoordinationError> {
+    let id = parse_job_id(job_id)?;
     let requested = Duration::from_millis(ttl_ms);
     let writable = keys::job::lock(&id).writable_for(requested);
     let ttl = writable.map_err(|error| CoordinationError(error.to_string()))?.ttl().unwrap_or(requested);

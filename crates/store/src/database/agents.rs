@@ -13,7 +13,7 @@ use super::sql::{Arg, Select, json};
 use super::{Database, DatabaseError};
 
 /// Messages per inbox.
-pub const MOST_MESSAGES: u32 = 1_000;
+pub const MAX_INBOX_MESSAGES: u32 = 1_000;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoredAgent {
@@ -32,8 +32,8 @@ pub struct StoredAgent {
     pub draining: bool,
     pub config: Map<String, Value>,
     /// Whether nobody registered it, and it is known only because its name was used.
-    pub by_name: bool,
-    pub seen_at: Moment,
+    pub is_auto_registered: bool,
+    pub last_seen_at: Moment,
     /// Grows with every change.
     pub revision: u64,
 }
@@ -54,8 +54,8 @@ pub(super) fn put_agent(agent: &StoredAgent, expected: Option<u64>) -> Result<St
         agent.agent_id.as_str().into(),
         agent.sponsor_id.as_ref().map(ToString::to_string).into(),
         agent.revision.into(),
-        u64::from(agent.by_name).into(),
-        agent.seen_at.into(),
+        u64::from(agent.is_auto_registered).into(),
+        agent.last_seen_at.into(),
         json(agent)?,
     ];
     Ok(match expected {
@@ -91,7 +91,7 @@ pub(super) fn insert_message(message: &InboxMessage) -> Result<[Statement; 2], D
     ];
     let sql = "INSERT INTO inbox (message_id, agent_id, created_at, body) \
                VALUES ($1::uuid, $2, moment($3), $4::jsonb)";
-    let max = MOST_MESSAGES;
+    let max = MAX_INBOX_MESSAGES;
     let trim = format!(
         "DELETE FROM inbox WHERE agent_id = $1 AND message_id <= \
          (SELECT message_id FROM inbox WHERE agent_id = $1 ORDER BY message_id DESC LIMIT 1 OFFSET {max})"
@@ -116,7 +116,7 @@ impl Database {
     }
 
     /// How many agents a user sponsors.
-    pub async fn agents_of(&self, sponsor: &UserId) -> Result<u64, DatabaseError> {
+    pub async fn count_sponsored_agents(&self, sponsor: &UserId) -> Result<u64, DatabaseError> {
         let sql = "SELECT count(*)::bigint FROM agents WHERE sponsor_id = $1";
         self.fetch_number(sql, &[sponsor.as_str().into()]).await
     }

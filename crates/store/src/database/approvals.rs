@@ -34,7 +34,7 @@ impl Database {
             select.and("reviewer_id = ?", [reviewer.as_str().into()]);
         }
         if let Some(status) = filter.status {
-            select.and("status = ?", [status.word().into()]);
+            select.and("status = ?", [status.as_str().into()]);
         }
         if let Some((score, id)) = &filter.after {
             let score = Arg::from(u64::from(*score));
@@ -47,7 +47,7 @@ impl Database {
     }
 
     /// The approval requests of some tasks, by id.
-    pub async fn requests_of(&self, task_ids: &[&str]) -> Result<Vec<Approval>, DatabaseError> {
+    pub async fn approvals_of_tasks(&self, task_ids: &[&str]) -> Result<Vec<Approval>, DatabaseError> {
         if task_ids.is_empty() {
             return Ok(Vec::new());
         }
@@ -57,7 +57,10 @@ impl Database {
     }
 
     /// The descriptions of some tasks, by task id.
-    pub async fn descriptions(&self, task_ids: &[&str]) -> Result<BTreeMap<String, String>, DatabaseError> {
+    pub async fn task_descriptions(
+        &self,
+        task_ids: &[&str],
+    ) -> Result<BTreeMap<String, String>, DatabaseError> {
         if task_ids.is_empty() {
             return Ok(BTreeMap::new());
         }
@@ -69,7 +72,7 @@ impl Database {
     }
 
     /// Whether more than `limit` approval requests are pending. Counts no further than that.
-    pub async fn more_pending_than(&self, limit: u64) -> Result<bool, DatabaseError> {
+    pub async fn has_more_pending_than(&self, limit: u64) -> Result<bool, DatabaseError> {
         let counted = limit.saturating_add(1).min(i64::MAX.unsigned_abs());
         let sql = format!(
             "SELECT count(*)::bigint FROM (SELECT 1 FROM approvals WHERE status = 'PENDING' LIMIT {counted}) AS pending"
@@ -78,7 +81,11 @@ impl Database {
     }
 
     /// Pending approval requests that are past their due time, the longest overdue first: ids of request and task.
-    pub async fn overdue(&self, now: Moment, limit: u32) -> Result<Vec<(String, String)>, DatabaseError> {
+    pub async fn overdue_approvals(
+        &self,
+        now: Moment,
+        limit: u32,
+    ) -> Result<Vec<(String, String)>, DatabaseError> {
         let sql = "SELECT approval_id::text, task_id::text FROM approvals \
                    WHERE status = 'PENDING' AND due_at <= moment($1) ORDER BY due_at";
         self.fetch_page(sql, &[now.into()], limit, id_pair).await
@@ -86,7 +93,7 @@ impl Database {
 
     /// Pending approval requests whose priority is to be raised, because another quarter of their time has passed: ids of request
     /// and task. Requests of the highest priority are left out.
-    pub async fn to_be_raised(
+    pub async fn approvals_to_raise(
         &self,
         now: Moment,
         limit: u32,
@@ -101,7 +108,10 @@ impl Database {
     }
 
     /// Tasks that wait for a decision of an inactive user, and that user.
-    pub async fn left_behind(&self, limit: u32) -> Result<Vec<(String, UserId)>, DatabaseError> {
+    pub async fn approvals_of_inactive_users(
+        &self,
+        limit: u32,
+    ) -> Result<Vec<(String, UserId)>, DatabaseError> {
         let sql = "SELECT DISTINCT a.task_id::text, a.reviewer_id FROM users u \
                    JOIN approvals a ON a.reviewer_id = u.user_id \
                    WHERE u.active = 0 AND a.status IN ('PENDING', 'CHANGES_REQUESTED')";

@@ -5,7 +5,7 @@
 //! hold it still take turns. Numbers have no gaps, and a numbered entry never changes.
 
 use ade_domain::Moment;
-use ade_domain::audit::{AuditBody, Broken, Entry, Head, append};
+use ade_domain::audit::{AuditBody, AuditEntry, ChainError, ChainHead, append};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -17,20 +17,20 @@ const SEQUENCER_LEASE: &str = "sequencer";
 
 /// Something that happened, for subscribers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Event {
+pub struct StoredEvent {
     pub event_id: String,
     /// As `task:approved`.
     pub kind: String,
     pub at: Moment,
     pub task_id: Option<String>,
     /// Users to be notified by name.
-    pub tell: Vec<String>,
+    pub notify: Vec<String>,
     pub data: Value,
 }
 
 /// A numbered row of the audit log, unchecked: [`entry`](Self::entry) finds out whether it was tampered with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Numbered {
+pub struct AuditRow {
     pub number: u64,
     previous_hash: String,
     entry_hash: String,
@@ -42,7 +42,7 @@ pub struct Numbered {
     task_id: Option<String>,
 }
 
-impl Numbered {
+impl AuditRow {
     fn read(row: &Row) -> Result<Self, DatabaseError> {
         Ok(Self {
             number: row.number(0)?,
@@ -57,8 +57,8 @@ impl Numbered {
     }
 
     /// Parses the entry, and checks that the columns match its body. Does not check the hashes.
-    pub fn entry(&self) -> Result<Entry, Broken> {
-        let broken = |why: &str| Broken { number: self.number, reason: why.to_owned() };
+    pub fn entry(&self) -> Result<AuditEntry, ChainError> {
+        let broken = |why: &str| ChainError { number: self.number, reason: why.to_owned() };
         let body: AuditBody = serde_json::from_str(&self.body)
             .map_err(|_| broken("was changed: its body is not a valid audit entry"))?;
         let matches_body = body.at == self.at
@@ -70,7 +70,7 @@ impl Numbered {
         }
         let hash = |text: &str| text.parse().map_err(|_| broken("was changed: its hash is not a valid hash"));
         let (previous_hash, entry_hash) = (hash(&self.previous_hash)?, hash(&self.entry_hash)?);
-        Ok(Entry { number: self.number, previous_hash, entry_hash, body })
+        Ok(AuditEntry { number: self.number, previous_hash, entry_hash, body })
     }
 }
 
@@ -124,8 +124,8 @@ impl AssignNumbers {
         let (mut head, mut numbered) = (head(connection).await?, Vec::with_capacity(rows.len()));
         for row in &rows {
             let entry =
-                append(head, row.json(1)?).map_err(|error| DatabaseError::Foreign(error.to_string()))?;
-            head = Head { number: entry.number, entry_hash: entry.entry_hash };
+                append(head, row.json(1)?).map_err(|error| DatabaseError::Corrupt(error.to_string()))?;
+            head = ChainHead { number: entry.number, entry_hash: entry.entry_hash };
             numbered.push(vec![
                 row.text(0)?.into(),
                 row.moment(2)?.into(),
@@ -178,7 +178,7 @@ async fn update_all(
     if updated == expected as u64 {
         Ok(updated)
     } else {
-        Err(DatabaseError::Foreign(format!("only {updated} of {expected} {what} could be numbered")))
+        Err(DatabaseError::Corrupt(format!("only {updated} of {expected} {what} could be numbered")))
     }
 }
 
@@ -186,18 +186,18 @@ pub(super) async fn last_event(connection: &mut SqlConnection<'_>) -> Result<u64
     connection.query_number("SELECT coalesce(max(number), 0)::bigint FROM events", &[]).await
 }
 
-pub(super) async fn head(connection: &mut SqlConnection<'_>) -> Result<Head, DatabaseError> {
+pub(super) async fn head(connection: &mut SqlConnection<'_>) -> Result<ChainHead, DatabaseError> {
     let sql = "SELECT number, entry_hash FROM audit WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1";
-    let Some(row) = connection.query_first(sql, &[]).await? else { return Ok(Head::origin()) };
+    let Some(row) = connection.query_first(sql, &[]).await? else { return Ok(ChainHead::origin()) };
     let (number, hash) = (row.number(0)?, row.text(1)?);
-    let invalid = |_| DatabaseError::Foreign(format!("audit entry {number} has an invalid hash: {hash}"));
-    Ok(Head { number, entry_hash: hash.parse().map_err(invalid)? })
+    let invalid = |_| DatabaseError::Corrupt(format!("audit entry {number} has an invalid hash: {hash}"));
+    Ok(ChainHead { number, entry_hash: hash.parse().map_err(invalid)? })
 }
 
 impl Database {
     /// Assigns numbers to at most `limit` audit entries and `limit` events, unless another process holds the lease. Returns how many
     /// were numbered.
-    pub async fn number(
+    pub async fn assign_numbers(
         &self,
         holder: &str,
         now: Moment,
@@ -216,25 +216,25 @@ impl Database {
 
     /// Creates the partitions of the audit log for the month of `now` and the next two. Returns how many of them are still missing.
     /// Entries of a month without a partition are kept in a common one: call it daily. Does nothing on SQLite.
-    pub async fn prepare_months(&self, now: Moment) -> Result<u64, DatabaseError> {
+    pub async fn create_audit_partitions(&self, now: Moment) -> Result<u64, DatabaseError> {
         let Backend::Postgres(_) = self.backend else { return Ok(0) };
         self.fetch_number("SELECT audit_create_partitions(moment($1))", &[now.into()]).await
     }
 
     /// Number and hash of the last entry.
-    pub async fn audit_head(&self) -> Result<Head, DatabaseError> {
+    pub async fn audit_head(&self) -> Result<ChainHead, DatabaseError> {
         self.read(async |connection| head(connection).await).await
     }
 
     /// Audit entries after the number `after`: in the order of their numbers, or in the order of time if the filter has an actor, an
     /// action or a time. The two orders are nearly the same; in the latter, every such filter has an index that begins where the
     /// page does.
-    pub async fn audit(
+    pub async fn audit_rows(
         &self,
         filter: &AuditFilter,
         after: u64,
         limit: u32,
-    ) -> Result<Vec<Numbered>, DatabaseError> {
+    ) -> Result<Vec<AuditRow>, DatabaseError> {
         let AuditFilter { task, actor, action, from, to } = filter;
         let has_index_by_time = actor.is_some() || action.is_some() || from.is_some() || to.is_some();
         let by_time = has_index_by_time && task.is_none();
@@ -266,11 +266,11 @@ impl Database {
             }
         }
         select.sql.push_str(if by_time { " ORDER BY at, number" } else { " ORDER BY number" });
-        self.fetch_page(&select.sql, &select.args, limit, Numbered::read).await
+        self.fetch_page(&select.sql, &select.args, limit, AuditRow::read).await
     }
 
     /// Events after the number `after`, with their numbers.
-    pub async fn events(&self, after: u64, limit: u32) -> Result<Vec<(u64, Event)>, DatabaseError> {
+    pub async fn events(&self, after: u64, limit: u32) -> Result<Vec<(u64, StoredEvent)>, DatabaseError> {
         let sql = "SELECT number, body::text FROM events WHERE number > $1 ORDER BY number";
         self.fetch_page(sql, &[after.into()], limit, |row| Ok((row.number(0)?, row.json(1)?))).await
     }

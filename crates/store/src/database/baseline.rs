@@ -19,7 +19,7 @@ const SETTINGS: [&str; 5] =
 
 /// A table with an id and a body; clones share it.
 #[derive(Debug, Clone)]
-pub struct Bare(Pool);
+pub struct BaselineTable(Pool);
 
 #[derive(Debug, Clone)]
 enum Pool {
@@ -27,9 +27,9 @@ enum Pool {
     Postgres(PgPool),
 }
 
-impl Bare {
+impl BaselineTable {
     /// Creates the table in a SQLite file of its own, which is synced at each commit. Writers take turns on one connection.
-    pub async fn in_folder(folder: &Path) -> Result<Self, DatabaseError> {
+    pub async fn open_sqlite(folder: &Path) -> Result<Self, DatabaseError> {
         let options = SqliteConnectOptions::new()
             .filename(folder.join("baseline.sqlite3"))
             .create_if_missing(true)
@@ -41,7 +41,7 @@ impl Bare {
         Ok(Self(Pool::Sqlite(pool)))
     }
 
-    pub async fn on_postgres(url: &str, connections: u32) -> Result<Self, DatabaseError> {
+    pub async fn open_postgres(url: &str, connections: u32) -> Result<Self, DatabaseError> {
         let pool = PgPoolOptions::new().max_connections(connections).connect_with(parse_url(url)?).await?;
         let table = "CREATE TABLE IF NOT EXISTS baseline (id uuid PRIMARY KEY, body jsonb NOT NULL)";
         sqlx::query(table).execute(&pool).await?;
@@ -78,16 +78,16 @@ impl Bare {
 
 /// A PostgreSQL database for measurements.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct BenchDatabase {
     options: PgConnectOptions,
     url: String,
     /// Settings of the server that influence the results, as text.
     pub settings: String,
 }
 
-impl Place {
+impl BenchDatabase {
     /// Checks a database without changing it; `None` unless it is empty.
-    pub async fn find(url: &str) -> Result<Option<Self>, DatabaseError> {
+    pub async fn open_if_empty(url: &str) -> Result<Option<Self>, DatabaseError> {
         let options = parse_url(url)?;
         let mut connection = PgConnection::connect_with(&options).await?;
         let sql = "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
@@ -104,14 +104,14 @@ impl Place {
     }
 
     /// Creates an empty schema, and returns a URL of the database that selects it.
-    pub async fn make(&self, number: usize) -> Result<String, DatabaseError> {
+    pub async fn create_schema(&self, number: usize) -> Result<String, DatabaseError> {
         self.execute(&format!("CREATE SCHEMA {SCHEMA_PREFIX}{number}")).await?;
         let separator = if self.url.contains('?') { '&' } else { '?' };
         Ok(format!("{}{separator}options[search_path]={SCHEMA_PREFIX}{number}", self.url))
     }
 
     /// Drops a schema with everything in it.
-    pub async fn remove(&self, number: usize) -> Result<(), DatabaseError> {
+    pub async fn drop_schema(&self, number: usize) -> Result<(), DatabaseError> {
         self.execute(&format!("DROP SCHEMA IF EXISTS {SCHEMA_PREFIX}{number} CASCADE")).await
     }
 

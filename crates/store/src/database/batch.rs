@@ -47,7 +47,7 @@ impl Statement {
     fn check(&self, rows: u64) -> Result<(), DatabaseError> {
         match &self.expected {
             Expected::OneRow(object) if rows != 1 => Err(DatabaseError::Conflict { what: object.clone() }),
-            Expected::NewResponse if rows != 1 => Err(DatabaseError::AnsweredAlready),
+            Expected::NewResponse if rows != 1 => Err(DatabaseError::DuplicateIdempotencyKey),
             _ => Ok(()),
         }
     }

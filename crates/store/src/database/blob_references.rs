@@ -11,7 +11,7 @@ use super::{Database, DatabaseError};
 
 /// The folder that has the blobs of a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BlobStore {
+pub struct BlobStoreLocation {
     /// The id that is stored in the folder itself.
     pub store_id: String,
     /// The path under which the first process found it.
@@ -33,12 +33,16 @@ pub(super) async fn mark_in_use(connection: &mut SqlConnection<'_>, key: &str) -
 
 impl Database {
     /// Registers a blob store, unless the database has one already. Returns the registered one.
-    pub async fn blob_store(&self, found: BlobStore) -> Result<BlobStore, DatabaseError> {
+    pub async fn register_blob_store(
+        &self,
+        found: BlobStoreLocation,
+    ) -> Result<BlobStoreLocation, DatabaseError> {
         let sql = "INSERT INTO blob_store (id, store_id, folder) VALUES (1, $1, $2) ON CONFLICT DO NOTHING";
         self.execute_statement(sql, [found.store_id.into(), found.folder.into()]).await?;
         let sql = "SELECT store_id, folder FROM blob_store";
-        let store = |row: &super::Row| Ok(BlobStore { store_id: row.string(0)?, folder: row.string(1)? });
-        let missing = || DatabaseError::Foreign("the table blob_store is empty".to_owned());
+        let store =
+            |row: &super::Row| Ok(BlobStoreLocation { store_id: row.string(0)?, folder: row.string(1)? });
+        let missing = || DatabaseError::Corrupt("the table blob_store is empty".to_owned());
         self.fetch_first(sql, &[], store).await?.ok_or_else(missing)
     }
 
@@ -48,7 +52,11 @@ impl Database {
     }
 
     /// Key prefixes of blobs that are orphaned since before `before`, to be removed. From now on they cannot be used again.
-    pub async fn doomed_blobs(&self, before: Moment, limit: u32) -> Result<Vec<String>, DatabaseError> {
+    pub async fn take_orphaned_blobs(
+        &self,
+        before: Moment,
+        limit: u32,
+    ) -> Result<Vec<String>, DatabaseError> {
         let sql = "UPDATE orphaned_blobs SET deleting = 1 WHERE deleting = 0 AND since <= moment($1)";
         self.execute_statement(sql, [before.into()]).await?;
         let sql = "SELECT key_prefix FROM orphaned_blobs WHERE deleting = 1 ORDER BY key_prefix";
@@ -56,7 +64,7 @@ impl Database {
     }
 
     /// Confirms that the blobs with these key prefixes are removed.
-    pub async fn blobs_removed(&self, all: Vec<String>) -> Result<(), DatabaseError> {
+    pub async fn confirm_blobs_removed(&self, all: Vec<String>) -> Result<(), DatabaseError> {
         let sql = "DELETE FROM orphaned_blobs WHERE key_prefix = $1 AND deleting = 1";
         let statements: Vec<Statement> =
             all.into_iter().map(|key_prefix| Statement::new(sql, [key_prefix.into()])).collect();

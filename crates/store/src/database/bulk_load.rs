@@ -6,14 +6,14 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use ade_domain::Moment;
-use ade_domain::audit::{AuditBody, Head, append};
+use ade_domain::audit::{AuditBody, ChainHead, append};
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteLockingMode, SqliteSynchronous,
 };
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
-use super::audit_log::{self, Event};
+use super::audit_log::{self, StoredEvent};
 use super::commit::{approval_columns, audit_columns, event_columns, task_columns};
 use super::sql::{Arg, SqlConnection, bind, replace_nul};
 use super::tasks::StoredTask;
@@ -87,24 +87,24 @@ const TABLES: [Table; 5] = [
 
 /// Where the audit chain and the event numbers continue.
 #[derive(Debug, Clone, Copy)]
-pub struct Chain {
-    head: Head,
+pub struct BulkChain {
+    head: ChainHead,
     last_event: u64,
 }
 
 /// Rows of each table, ready to be written.
 #[derive(Debug, Default)]
-pub struct Rows([Vec<Vec<Arg>>; 5]);
+pub struct BulkRows([Vec<Vec<Arg>>; 5]);
 
-impl Chain {
+impl BulkChain {
     /// The rows of tasks, and of audit entries and events in the order in which they are to be numbered.
     pub fn rows(
         &mut self,
         tasks: &[StoredTask],
         entries: Vec<AuditBody>,
-        events: &[Event],
-    ) -> Result<Rows, DatabaseError> {
-        let mut rows = Rows::default();
+        events: &[StoredEvent],
+    ) -> Result<BulkRows, DatabaseError> {
+        let mut rows = BulkRows::default();
         let [task_rows, label_rows, approval_rows, audit_rows, event_rows] = &mut rows.0;
         for task in tasks {
             task_rows.push(task_columns(task)?);
@@ -117,8 +117,8 @@ impl Chain {
         }
         for body in entries {
             let mut columns = audit_columns(&body)?;
-            let entry = append(self.head, body).map_err(|error| DatabaseError::Foreign(error.to_string()))?;
-            self.head = Head { number: entry.number, entry_hash: entry.entry_hash };
+            let entry = append(self.head, body).map_err(|error| DatabaseError::Corrupt(error.to_string()))?;
+            self.head = ChainHead { number: entry.number, entry_hash: entry.entry_hash };
             columns.push(entry.number.into());
             columns.push(entry.previous_hash.to_string().into());
             columns.push(entry.entry_hash.to_string().into());
@@ -136,7 +136,7 @@ impl Chain {
 
 /// Writes rows without the checks of a commit.
 #[derive(Debug)]
-pub struct Loader(LoaderConnection);
+pub struct BulkLoader(LoaderConnection);
 
 #[derive(Debug)]
 enum LoaderConnection {
@@ -144,9 +144,9 @@ enum LoaderConnection {
     Postgres(PgConnection),
 }
 
-impl Loader {
+impl BulkLoader {
     /// Opens the SQLite database of a data folder that no process uses. Nothing is synced before [`finish`](Self::finish).
-    pub async fn in_folder(folder: &Path) -> Result<Self, DatabaseError> {
+    pub async fn open_sqlite(folder: &Path) -> Result<Self, DatabaseError> {
         let options = SqliteConnectOptions::new()
             .filename(folder.join(sqlite::FILE))
             .create_if_missing(true)
@@ -162,8 +162,8 @@ impl Loader {
         Ok(Self(LoaderConnection::Sqlite(connection)))
     }
 
-    pub async fn on_postgres(url: &str) -> Result<Self, DatabaseError> {
-        drop(Database::on_postgres(url).await?);
+    pub async fn open_postgres(url: &str) -> Result<Self, DatabaseError> {
+        drop(Database::open_postgres(url).await?);
         Ok(Self(LoaderConnection::Postgres(postgres::parse_url(url)?.connect().await?)))
     }
 
@@ -175,14 +175,14 @@ impl Loader {
     }
 
     /// Where the numbers continue. Everything that is committed must be numbered.
-    pub async fn chain(&mut self) -> Result<Chain, DatabaseError> {
+    pub async fn chain(&mut self) -> Result<BulkChain, DatabaseError> {
         let connection = &mut self.connection();
         let head = audit_log::head(connection).await?;
-        Ok(Chain { head, last_event: audit_log::last_event(connection).await? })
+        Ok(BulkChain { head, last_event: audit_log::last_event(connection).await? })
     }
 
     /// Creates the partition of the audit log for the month of `at`. Does nothing on SQLite.
-    pub async fn prepare_month(&mut self, at: Moment) -> Result<(), DatabaseError> {
+    pub async fn create_audit_partition(&mut self, at: Moment) -> Result<(), DatabaseError> {
         if matches!(self.0, LoaderConnection::Sqlite(_)) {
             return Ok(());
         }
@@ -191,7 +191,7 @@ impl Loader {
     }
 
     /// Writes rows in one transaction.
-    pub async fn write(&mut self, rows: &Rows) -> Result<(), DatabaseError> {
+    pub async fn write(&mut self, rows: &BulkRows) -> Result<(), DatabaseError> {
         match &mut self.0 {
             LoaderConnection::Sqlite(connection) => {
                 // Without a journal SQLite cannot roll back: plain statements, because a transaction guard would try to.

@@ -4,10 +4,10 @@ use ade_domain::Moment;
 use ade_domain::approval::Approval;
 use ade_domain::audit::AuditBody;
 use ade_domain::people::UserId;
-use ade_domain::task::{Phase, State};
+use ade_domain::task::{Phase, TaskState};
 
 use super::agents::{InboxMessage, StoredAgent};
-use super::audit_log::Event;
+use super::audit_log::StoredEvent;
 use super::batch::{MAX_ROWS_OF_ONE_STATEMENT, Statement, values};
 use super::documents::{DocumentKind, StoredDocument};
 use super::people::{Session, StoredToken, StoredUser};
@@ -21,9 +21,9 @@ use super::{DatabaseError, Operation, StoredResponse, agents, documents, people}
 pub struct Commit {
     pub writes: Vec<Write>,
     pub audit: Vec<AuditBody>,
-    pub events: Vec<Event>,
+    pub events: Vec<StoredEvent>,
     /// The response to the request, if it has an idempotency key.
-    pub answer: Option<KeyedResponse>,
+    pub response: Option<KeyedResponse>,
 }
 
 /// Owner, idempotency key, time and response.
@@ -55,7 +55,7 @@ pub enum Write {
         last_active: Moment,
         expires_at: Moment,
     },
-    EndSessions {
+    DeleteSessions {
         /// All sessions of the user if `None`.
         session_hash: Option<String>,
         user_id: String,
@@ -63,7 +63,7 @@ pub enum Write {
     /// Creates or revokes a token. A revoked token stays revoked.
     Token(StoredToken),
     /// Revokes all tokens of a user that are not revoked yet.
-    EndTokens {
+    RevokeTokens {
         user_id: UserId,
         at: Moment,
     },
@@ -77,13 +77,13 @@ pub enum Write {
         expected: u64,
     },
     /// Adds a message to the inbox of an agent, and drops its oldest messages above the limit.
-    Inbox(InboxMessage),
+    InboxMessage(InboxMessage),
     /// A policy, delegation, registered resource, setting or feature flag.
-    Thing {
-        thing: StoredDocument,
+    Document {
+        document: StoredDocument,
         expected: Option<u64>,
     },
-    DeleteThing {
+    DeleteDocument {
         kind: DocumentKind,
         id: String,
         expected: u64,
@@ -118,7 +118,7 @@ impl Commit {
         let mut statements = Vec::new();
         // First: of two requests with the same key, the later one waits here and fails as a duplicate, whatever else would
         // conflict.
-        statements.extend(self.answer.as_ref().map(insert_response).transpose()?);
+        statements.extend(self.response.as_ref().map(insert_response).transpose()?);
         for write in &self.writes {
             write.push_statements(&mut statements)?;
         }
@@ -155,7 +155,7 @@ pub(super) fn audit_columns(body: &AuditBody) -> Result<Vec<Arg>, DatabaseError>
 }
 
 /// `event_id, body` of an event without its number.
-pub(super) fn event_columns(event: &Event) -> Result<Vec<Arg>, DatabaseError> {
+pub(super) fn event_columns(event: &StoredEvent) -> Result<Vec<Arg>, DatabaseError> {
     Ok(vec![event.event_id.as_str().into(), json(event)?])
 }
 
@@ -176,20 +176,20 @@ pub(super) use {task_column_names, task_placeholders};
 
 pub(super) fn task_columns(stored: &StoredTask) -> Result<Vec<Arg>, DatabaseError> {
     let task = &stored.task;
-    let closed_at = task.since.get(&task.state).copied().filter(|_| task.state.is_final());
-    let finished_at = closed_at.filter(|_| matches!(task.state, State::Completed | State::Failed));
+    let closed_at = task.entered_at.get(&task.state).copied().filter(|_| task.state.is_final());
+    let finished_at = closed_at.filter(|_| matches!(task.state, TaskState::Completed | TaskState::Failed));
     let work = WorkKind::of(stored);
     let running = task.execution.as_ref().filter(|execution| execution.phase != Phase::Ended);
     Ok(vec![
         task.task_id.as_str().into(),
-        task.state.word().into(),
+        task.state.as_str().into(),
         task.config.task_type.as_str().into(),
         task.author_id.as_str().into(),
         task.revision.into(),
-        task.approval_ends_at.filter(|_| task.state == State::Approved).into(),
+        task.approval_ends_at.filter(|_| task.state == TaskState::Approved).into(),
         finished_at.into(),
         json(stored)?,
-        work.map(|work| work.word().to_owned()).into(),
+        work.map(|work| work.as_str().to_owned()).into(),
         work.map(|_| task.config.place()).into(),
         work.map(|work| work.priority(task)).into(),
         work.map(|work| work.ready_at(task)).into(),
@@ -211,7 +211,7 @@ pub(super) fn approval_columns(approval: &Approval) -> Result<Vec<Arg>, Database
         approval.approval_id.as_str().into(),
         approval.task_id.as_str().into(),
         approval.reviewer_id.as_str().into(),
-        approval.status.word().into(),
+        approval.status.as_str().into(),
         u64::from(approval.score).into(),
         approval.created_at.into(),
         approval.due_at.into(),
@@ -227,7 +227,7 @@ impl Write {
         match self {
             // Without the loaded rows, all labels are deleted and inserted again.
             Self::Task { task, expected, .. } => {
-                expected.is_none_or(|expected| task.as_read.rows_at(expected).is_some())
+                expected.is_none_or(|expected| task.loaded_version.rows_at(expected).is_some())
             }
             Self::Comment(_) => true,
             _ => false,
@@ -248,22 +248,22 @@ impl Write {
             Self::TouchSession { session_hash, last_active, expires_at } => {
                 people::touch_session(session_hash, *last_active, *expires_at)
             }
-            Self::EndSessions { session_hash, user_id } => {
+            Self::DeleteSessions { session_hash, user_id } => {
                 people::delete_sessions(session_hash.as_deref(), user_id)
             }
             Self::Token(token) => people::put_token(token)?,
-            Self::EndTokens { user_id, at } => people::revoke_tokens(user_id, *at),
+            Self::RevokeTokens { user_id, at } => people::revoke_tokens(user_id, *at),
             Self::Agent { agent, expected } => agents::put_agent(agent, *expected)?,
             Self::DeleteAgent { agent_id, expected } => {
                 statements.extend(agents::delete_agent(agent_id, *expected));
                 return Ok(());
             }
-            Self::Inbox(message) => {
+            Self::InboxMessage(message) => {
                 statements.extend(agents::insert_message(message)?);
                 return Ok(());
             }
-            Self::Thing { thing, expected } => documents::put_document(thing, *expected)?,
-            Self::DeleteThing { kind, id, expected } => documents::delete_document(*kind, id, *expected),
+            Self::Document { document: thing, expected } => documents::put_document(thing, *expected)?,
+            Self::DeleteDocument { kind, id, expected } => documents::delete_document(*kind, id, *expected),
         });
         Ok(())
     }
@@ -315,7 +315,7 @@ fn put_task(
                        WHERE task_id = $1::uuid AND revision = $16 \
                        AND (attempt = $13 OR lease_until IS NULL OR lease_until <= moment($17))";
             statements.push(Statement::new(sql, args).expect_one_row(format!("task {task_id}")));
-            task.as_read.rows_at(expected).unwrap_or_else(|| {
+            task.loaded_version.rows_at(expected).unwrap_or_else(|| {
                 let sql = "DELETE FROM task_labels WHERE task_id = $1::uuid";
                 statements.push(Statement::new(sql, [task_id.into()]));
                 &no_rows

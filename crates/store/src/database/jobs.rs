@@ -11,13 +11,13 @@ use super::{Database, DatabaseError};
 const MAX_ERROR_LEN: usize = 2_048;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobRow {
+pub struct StoredJob {
     pub name: String,
     pub due_at: Moment,
     /// The process that runs it.
     pub holder: Option<String>,
     /// No other process starts it before.
-    pub until: Option<Moment>,
+    pub lease_until: Option<Moment>,
     pub outcome: JobOutcome,
 }
 
@@ -29,7 +29,7 @@ pub struct JobOutcome {
     /// The process of the last run.
     pub by: Option<String>,
     /// How many items the last run processed.
-    pub done: u64,
+    pub processed: u64,
     pub runs: u64,
     /// Failed runs since the last successful one.
     pub failures: u32,
@@ -39,7 +39,7 @@ pub struct JobOutcome {
 
 impl Database {
     /// Starts a job if it is due and no other process runs it; `false` otherwise.
-    pub async fn begin_job(
+    pub async fn start_job(
         &self,
         name: &str,
         holder: &str,
@@ -56,7 +56,7 @@ impl Database {
     }
 
     /// Stores the outcome of a run, and when the job is due again. Does nothing if another process has taken the job over.
-    pub async fn end_job(
+    pub async fn finish_job(
         &self,
         name: &str,
         holder: &str,
@@ -73,33 +73,38 @@ impl Database {
     }
 
     /// Makes a job due earlier. Does nothing if it is due before `due_at` anyway.
-    pub async fn bring_forward(&self, name: &str, due_at: Moment) -> Result<(), DatabaseError> {
+    pub async fn bring_job_forward(&self, name: &str, due_at: Moment) -> Result<(), DatabaseError> {
         let sql = "UPDATE jobs SET due_at = moment($2) WHERE name = $1 AND due_at > moment($2)";
         self.execute_statement(sql, [name.into(), due_at.into()]).await.map(drop)
     }
 
     /// Extends the lease of a running job; `false` if another process has taken it over.
-    pub async fn renew_job(&self, name: &str, holder: &str, until: Moment) -> Result<bool, DatabaseError> {
+    pub async fn renew_job_lease(
+        &self,
+        name: &str,
+        holder: &str,
+        until: Moment,
+    ) -> Result<bool, DatabaseError> {
         let sql = "UPDATE jobs SET lease_until = moment($3) WHERE name = $1 AND holder = $2";
         Ok(self.execute_statement(sql, [name.into(), holder.into(), until.into()]).await? > 0)
     }
 
     /// Releases all jobs of a process that shuts down, so that others can start them.
-    pub async fn leave_jobs(&self, holder: &str) -> Result<(), DatabaseError> {
+    pub async fn release_jobs(&self, holder: &str) -> Result<(), DatabaseError> {
         let sql = "UPDATE jobs SET holder = NULL, lease_until = NULL WHERE holder = $1";
         self.execute_statement(sql, [holder.into()]).await.map(drop)
     }
 
     /// Every job that was ever started, by name.
-    pub async fn jobs(&self) -> Result<Vec<JobRow>, DatabaseError> {
+    pub async fn jobs(&self) -> Result<Vec<StoredJob>, DatabaseError> {
         let sql =
             "SELECT name, micros(due_at), holder, micros(lease_until), body::text FROM jobs ORDER BY name";
         let job = |row: &super::Row| {
-            Ok(JobRow {
+            Ok(StoredJob {
                 name: row.string(0)?,
                 due_at: row.moment(1)?,
                 holder: row.optional_string(2)?,
-                until: row.optional_moment(3)?,
+                lease_until: row.optional_moment(3)?,
                 outcome: row.json(4)?,
             })
         };

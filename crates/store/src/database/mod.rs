@@ -34,20 +34,20 @@ use serde_json::Value;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{Postgres, SqlSafeStr};
 
-pub use agents::{InboxMessage, MOST_MESSAGES, StoredAgent};
+pub use agents::{InboxMessage, MAX_INBOX_MESSAGES, StoredAgent};
 pub use approvals::ApprovalFilter;
-pub use archive::{Archive, ArchiveKind, Archived, Leaving, LeftOut};
-pub use audit_log::{AuditFilter, Event, Numbered};
-pub use baseline::{Bare, Place};
-pub use blob_references::BlobStore;
-pub use bulk_load::{Chain, Loader, Rows};
+pub use archive::{Archive, ArchiveKind, ArchivedTask, SkippedTasks, TaskRemoval};
+pub use audit_log::{AuditFilter, AuditRow, StoredEvent};
+pub use baseline::{BaselineTable, BenchDatabase};
+pub use blob_references::BlobStoreLocation;
+pub use bulk_load::{BulkChain, BulkLoader, BulkRows};
 pub use commit::{Commit, KeyedResponse, Write};
 pub use documents::{DocumentKind, RulesVersion, StoredDocument};
-pub use jobs::{JobOutcome, JobRow};
+pub use jobs::{JobOutcome, StoredJob};
 pub use people::{Password, Session, StoredToken, StoredUser};
-pub use stats::{Counts, Day, UserStats};
-pub use tasks::{AsRead, Comment, StoredTask, TaskFilter};
-pub use work::{LogLine, Renewed, WorkKind};
+pub use stats::{DailyStats, DatabaseCounts, UserStats};
+pub use tasks::{Comment, LoadedVersion, StoredTask, TaskFilter};
+pub use work::{LeaseRenewal, LogLine, WorkKind};
 
 use batch::Statement;
 use pool::ConnectionPool;
@@ -75,21 +75,21 @@ pub enum DatabaseError {
     #[error("{what} was changed by another request; load it again and retry")]
     Conflict { what: String },
     #[error("{what} already exists")]
-    Exists { what: String },
+    AlreadyExists { what: String },
     /// Another request with the same idempotency key was answered, or is being answered: its stored response counts.
     #[error("a request with the same idempotency key was answered already")]
-    AnsweredAlready,
+    DuplicateIdempotencyKey,
     #[error("the database contains data that ade cannot read: {0}")]
-    Foreign(String),
+    Corrupt(String),
 }
 
 impl From<sqlx::Error> for DatabaseError {
     fn from(error: sqlx::Error) -> Self {
         match &error {
             sqlx::Error::Database(database) if database.is_unique_violation() => {
-                Self::Exists { what: database.message().to_owned() }
+                Self::AlreadyExists { what: database.message().to_owned() }
             }
-            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => Self::Foreign(error.to_string()),
+            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => Self::Corrupt(error.to_string()),
             _ => Self::Unavailable(error.to_string()),
         }
     }
@@ -99,7 +99,7 @@ impl From<sqlx::Error> for DatabaseError {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoredResponse {
     /// A digest of the request: a different request with the same key is rejected.
-    pub asked: String,
+    pub request_digest: String,
     pub status: u16,
     pub body: Value,
 }
@@ -143,13 +143,13 @@ trait Operation: Send + Sync + 'static {
 
 impl Database {
     /// Opens the SQLite database of a data folder, and migrates its schema.
-    pub async fn in_folder(folder: &Path) -> Result<Self, DatabaseError> {
+    pub async fn open_sqlite(folder: &Path) -> Result<Self, DatabaseError> {
         let sqlite = SqliteDatabase::open(folder, &migrator(SQLITE_MIGRATIONS)).await?;
         Ok(Self { backend: Backend::Sqlite(sqlite) })
     }
 
     /// Connects to PostgreSQL, and migrates the schema. Any number of processes may do so at once.
-    pub async fn on_postgres(url: &str) -> Result<Self, DatabaseError> {
+    pub async fn open_postgres(url: &str) -> Result<Self, DatabaseError> {
         let pool = postgres::open(url, &migrator(POSTGRES_MIGRATIONS)).await?;
         Ok(Self { backend: Backend::Postgres(pool) })
     }

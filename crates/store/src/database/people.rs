@@ -26,7 +26,7 @@ pub struct Password {
     /// Who set it, if somebody else did: a session with this password may be that person's.
     pub set_by: Option<UserId>,
     /// Until when `set_by` counts; `None` if it counts until the password is changed.
-    pub watched_until: Option<Moment>,
+    pub set_by_until: Option<Moment>,
 }
 
 /// Leaves the hash out.
@@ -62,7 +62,7 @@ pub struct StoredToken {
     /// A display name.
     pub name: String,
     pub scopes: BTreeSet<Scope>,
-    pub made_by: Option<UserId>,
+    pub created_by: Option<UserId>,
     pub created_at: Moment,
     pub expires_at: Moment,
     pub revoked_at: Option<Moment>,
@@ -189,7 +189,7 @@ impl Database {
     }
 
     /// A session and its user, from the same snapshot. It may have expired: compare `expires_at`.
-    pub async fn authority_of_session(
+    pub async fn session_with_user(
         &self,
         hash: &str,
     ) -> Result<Option<(Session, StoredUser)>, DatabaseError> {
@@ -204,7 +204,7 @@ impl Database {
     }
 
     /// A token and its user, from the same snapshot. It may have expired or been revoked.
-    pub async fn authority_of_token(
+    pub async fn token_with_user(
         &self,
         hash: &str,
     ) -> Result<Option<(StoredToken, Option<StoredUser>)>, DatabaseError> {
@@ -218,13 +218,13 @@ impl Database {
     }
 
     /// The tokens of a user, the oldest first.
-    pub async fn tokens_of(&self, user: &UserId) -> Result<Vec<StoredToken>, DatabaseError> {
+    pub async fn user_tokens(&self, user: &UserId) -> Result<Vec<StoredToken>, DatabaseError> {
         let sql = format!("{SELECT_TOKEN} WHERE user_id = $1 ORDER BY token_id");
         self.fetch_all(&sql, &[user.as_str().into()], token).await
     }
 
     /// The tokens of an agent, the oldest first.
-    pub async fn tokens_of_agent(&self, agent_id: &str) -> Result<Vec<StoredToken>, DatabaseError> {
+    pub async fn agent_tokens(&self, agent_id: &str) -> Result<Vec<StoredToken>, DatabaseError> {
         let sql = format!("{SELECT_TOKEN} WHERE agent_id = $1 ORDER BY token_id");
         self.fetch_all(&sql, &[agent_id.into()], token).await
     }

@@ -9,7 +9,7 @@ const MAX_DELETED: u32 = 1_000;
 
 impl Database {
     /// Deletes the oldest responses from before `before`, and returns how many.
-    pub async fn forget_answers(&self, before: Moment) -> Result<u64, DatabaseError> {
+    pub async fn delete_old_responses(&self, before: Moment) -> Result<u64, DatabaseError> {
         let sql = format!(
             "DELETE FROM stored_responses WHERE (owner, key) IN (SELECT owner, key FROM stored_responses \
              WHERE created_at < moment($1) ORDER BY created_at LIMIT {MAX_DELETED})"
@@ -18,7 +18,7 @@ impl Database {
     }
 
     /// Deletes expired sessions, and returns how many.
-    pub async fn end_old_sessions(&self, now: Moment) -> Result<u64, DatabaseError> {
+    pub async fn delete_expired_sessions(&self, now: Moment) -> Result<u64, DatabaseError> {
         // The expiry is checked twice: the session may have been extended since the subquery ran.
         let sql = format!(
             "DELETE FROM sessions WHERE expires_at <= moment($1) AND session_hash IN (SELECT session_hash FROM sessions \

@@ -76,7 +76,7 @@ impl From<Option<u64>> for Arg {
 
 /// A value as JSON text.
 pub(super) fn json(value: &impl Serialize) -> Result<Arg, DatabaseError> {
-    let text = serde_json::to_string(value).map_err(|error| DatabaseError::Foreign(error.to_string()))?;
+    let text = serde_json::to_string(value).map_err(|error| DatabaseError::Corrupt(error.to_string()))?;
     Ok(if text.contains("\\u0000") { replace_nul_escapes(&text) } else { text }.into())
 }
 
@@ -119,7 +119,7 @@ enum Cell {
 
 impl Row {
     fn corrupt(&self, at: usize) -> DatabaseError {
-        DatabaseError::Foreign(format!("column {at} of {self:?} has an unexpected type"))
+        DatabaseError::Corrupt(format!("column {at} of {self:?} has an unexpected type"))
     }
 
     fn is_null(&self, at: usize) -> bool {
@@ -162,7 +162,7 @@ impl Row {
 
     pub(super) fn json<T: DeserializeOwned>(&self, at: usize) -> Result<T, DatabaseError> {
         serde_json::from_str(self.text(at)?)
-            .map_err(|error| DatabaseError::Foreign(format!("column {at} of {self:?}: {error}")))
+            .map_err(|error| DatabaseError::Corrupt(format!("column {at} of {self:?}: {error}")))
     }
 
     pub(super) fn optional_json<T: DeserializeOwned>(&self, at: usize) -> Result<Option<T>, DatabaseError> {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ade_domain::Moment;
 use ade_domain::approval::ApprovalStatus;
 use ade_domain::people::UserId;
-use ade_domain::task::State;
+use ade_domain::task::TaskState;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -18,23 +18,23 @@ use super::{Database, DatabaseError, Operation};
 const MAX_SAMPLED_RESPONSES: u32 = 200;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct DatabaseCounts {
     /// Tasks by state, including archived ones; states without tasks are left out.
-    pub tasks: BTreeMap<State, u64>,
+    pub tasks: BTreeMap<TaskState, u64>,
     pub archived: u64,
     /// Approval requests without a decision.
-    pub pending: u64,
+    pub pending_approvals: u64,
     pub oldest_pending: Option<Moment>,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct UserStats {
     /// Tasks of the user by state, including archived ones.
-    pub tasks: BTreeMap<State, u64>,
+    pub tasks: BTreeMap<TaskState, u64>,
     /// Approval requests to the user by status, including archived ones.
-    pub requests: BTreeMap<ApprovalStatus, u64>,
+    pub approvals: BTreeMap<ApprovalStatus, u64>,
     /// How many responses the two times are computed from: the last ones that are not archived.
-    pub answered: u32,
+    pub sampled_responses: u32,
     /// Seconds from request to response.
     pub mean_seconds: Option<f64>,
     /// Seconds from request to response.
@@ -44,7 +44,7 @@ pub struct UserStats {
 /// How many tasks were closed on a day.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Day {
+pub struct DailyStats {
     /// In UTC, as `2026-11-16`.
     #[serde(skip)]
     pub day: String,
@@ -62,7 +62,7 @@ async fn counts_by<T: DeserializeOwned + Ord>(
 ) -> Result<BTreeMap<T, u64>, DatabaseError> {
     let key = |row: &Row| {
         let text = row.text(0)?;
-        let unknown = |_| DatabaseError::Foreign(format!("unknown state {text}"));
+        let unknown = |_| DatabaseError::Corrupt(format!("unknown state {text}"));
         serde_json::from_value(Value::from(text)).map_err(unknown)
     };
     let rows = connection.query(sql, args).await?;
@@ -101,15 +101,15 @@ impl Operation for StoreDailyStats {
     async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<bool, DatabaseError> {
         let sql = "SELECT state, count(*)::bigint FROM tasks WHERE closed_at >= moment($1) AND closed_at < moment($2) \
                    GROUP BY state";
-        let counts: BTreeMap<State, u64> =
+        let counts: BTreeMap<TaskState, u64> =
             counts_by(connection, sql, &[self.from.into(), self.to.into()]).await?;
         let count = |state| counts.get(&state).copied().unwrap_or_default();
-        let stats = Day {
+        let stats = DailyStats {
             day: self.day.clone(),
-            completed: count(State::Completed),
-            failed: count(State::Failed),
-            rejected: count(State::Rejected),
-            cancelled: count(State::Cancelled),
+            completed: count(TaskState::Completed),
+            failed: count(TaskState::Failed),
+            rejected: count(TaskState::Rejected),
+            cancelled: count(TaskState::Cancelled),
         };
         let sql = "INSERT INTO daily_stats (day, body) VALUES ($1, $2::jsonb) ON CONFLICT DO NOTHING";
         Ok(connection.execute(sql, &[self.day.as_str().into(), json(&stats)?]).await? > 0)
@@ -117,36 +117,41 @@ impl Operation for StoreDailyStats {
 }
 
 impl Database {
-    pub async fn counts(&self) -> Result<Counts, DatabaseError> {
+    pub async fn counts(&self) -> Result<DatabaseCounts, DatabaseError> {
         self.read(async |connection| {
             let sql = "SELECT state, count(*)::bigint FROM tasks GROUP BY state";
             let mut tasks = counts_by(connection, sql, &[]).await?;
             let sql = "SELECT state, sum(count)::bigint FROM archived_counts WHERE kind = 'task' AND count > 0 GROUP BY state";
-            let archived: BTreeMap<State, u64> = counts_by(connection, sql, &[]).await?;
+            let archived: BTreeMap<TaskState, u64> = counts_by(connection, sql, &[]).await?;
             add(&mut tasks, &archived);
             let archived = archived.values().sum();
             let sql = "SELECT total, micros(oldest) FROM (SELECT count(*)::bigint AS total, min(created_at) AS oldest \
                        FROM approvals WHERE status = 'PENDING') AS pending";
-            let counts = Counts { tasks, archived, ..Counts::default() };
+            let counts = DatabaseCounts { tasks, archived, ..DatabaseCounts::default() };
             let Some(row) = connection.query_first(sql, &[]).await? else { return Ok(counts) };
-            Ok(Counts { pending: row.number(0)?, oldest_pending: row.optional_moment(1)?, ..counts })
+            Ok(DatabaseCounts { pending_approvals: row.number(0)?, oldest_pending: row.optional_moment(1)?, ..counts })
         })
         .await
     }
 
     /// Counts the tasks that were closed on a day and stores the result; `false` if that was done before.
-    pub async fn count_day(&self, day: &str, from: Moment, to: Moment) -> Result<bool, DatabaseError> {
+    pub async fn store_daily_stats(
+        &self,
+        day: &str,
+        from: Moment,
+        to: Moment,
+    ) -> Result<bool, DatabaseError> {
         self.execute(StoreDailyStats { day: day.to_owned(), from, to }).await
     }
 
     /// The stored days, the newest first.
-    pub async fn days(&self, limit: u32) -> Result<Vec<Day>, DatabaseError> {
+    pub async fn daily_stats(&self, limit: u32) -> Result<Vec<DailyStats>, DatabaseError> {
         let sql = "SELECT day, body::text FROM daily_stats ORDER BY day DESC";
-        self.fetch_page(sql, &[], limit, |row| Ok(Day { day: row.string(0)?, ..row.json(1)? })).await
+        self.fetch_page(sql, &[], limit, |row| Ok(DailyStats { day: row.string(0)?, ..row.json(1)? })).await
     }
 
     /// When the first of the tasks that are not archived was closed.
-    pub async fn first_end(&self) -> Result<Option<Moment>, DatabaseError> {
+    pub async fn first_closed_at(&self) -> Result<Option<Moment>, DatabaseError> {
         let sql =
             "SELECT micros(closed_at) FROM tasks WHERE closed_at IS NOT NULL ORDER BY closed_at LIMIT 1";
         self.fetch_first(sql, &[], |row| row.moment(0)).await
@@ -173,7 +178,7 @@ impl Database {
             let mut elapsed = rows.iter().map(elapsed).collect::<Result<Vec<u64>, DatabaseError>>()?;
             let (mean_seconds, median_seconds) = mean_and_median(&mut elapsed).unzip();
             let answered = u32::try_from(elapsed.len()).unwrap_or(u32::MAX);
-            Ok(UserStats { tasks, requests, answered, mean_seconds, median_seconds })
+            Ok(UserStats { tasks, approvals: requests, sampled_responses: answered, mean_seconds, median_seconds })
         })
         .await
     }

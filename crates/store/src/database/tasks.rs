@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::people::UserId;
-use ade_domain::risk::History;
-use ade_domain::task::{State, Task};
+use ade_domain::risk::FailureHistory;
+use ade_domain::task::{Task, TaskState};
 use serde::{Deserialize, Serialize};
 
 use super::documents::{RulesVersion, missing_rules_version};
@@ -20,12 +20,12 @@ use super::{Database, DatabaseError};
 pub struct StoredTask {
     pub task: Task,
     #[serde(skip)]
-    pub as_read: AsRead,
+    pub loaded_version: LoadedVersion,
 }
 
 impl From<Task> for StoredTask {
     fn from(task: Task) -> Self {
-        Self { task, as_read: AsRead::default() }
+        Self { task, loaded_version: LoadedVersion::default() }
     }
 }
 
@@ -45,7 +45,7 @@ impl DerefMut for StoredTask {
 
 /// The version of a task that was loaded; empty for a new task. It is not part of the task: any two are equal.
 #[derive(Debug, Clone, Default)]
-pub struct AsRead {
+pub struct LoadedVersion {
     loaded: Option<Arc<Loaded>>,
     /// Revision and claimant. A claim ends with the next commit.
     claim: Option<(u64, String)>,
@@ -58,13 +58,13 @@ struct Loaded {
     rules_version: RulesVersion,
 }
 
-impl PartialEq for AsRead {
+impl PartialEq for LoadedVersion {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl AsRead {
+impl LoadedVersion {
     fn new(task: &StoredTask, rules_version: RulesVersion) -> Self {
         let approvals = task.approvals.iter();
         let approval_revisions = approvals.map(|approval| (approval.approval_id.clone(), approval.revision));
@@ -80,7 +80,7 @@ impl AsRead {
 
     /// The rules version at the time of loading.
     #[must_use]
-    pub fn mark(&self) -> Option<&RulesVersion> {
+    pub fn rules_version(&self) -> Option<&RulesVersion> {
         self.loaded.as_deref().map(|loaded| &loaded.rules_version)
     }
 }
@@ -104,20 +104,20 @@ pub struct Comment {
 impl StoredTask {
     /// Call it after a successful commit: the task as it is now becomes the loaded version.
     pub fn mark_committed(&mut self) {
-        if let Some(version) = self.as_read.mark().cloned() {
-            self.as_read = AsRead::new(self, version);
+        if let Some(version) = self.loaded_version.rules_version().cloned() {
+            self.loaded_version = LoadedVersion::new(self, version);
         }
     }
 
     /// The worker that has claimed this revision of the task, or claimed it last.
     #[must_use]
     pub fn claimed_by(&self) -> Option<&str> {
-        let claim = self.as_read.claim.as_ref();
+        let claim = self.loaded_version.claim.as_ref();
         claim.filter(|(revision, _)| *revision == self.revision).map(|(_, by)| by.as_str())
     }
 
     fn set_claim(&mut self, by: Option<String>) {
-        self.as_read.claim = by.map(|by| (self.revision, by));
+        self.loaded_version.claim = by.map(|by| (self.revision, by));
     }
 
     /// Kind and value of everything that the task is found by besides its own columns.
@@ -132,7 +132,7 @@ impl StoredTask {
 
 #[derive(Debug, Clone, Default)]
 pub struct TaskFilter {
-    pub state: Option<State>,
+    pub state: Option<TaskState>,
     pub author: Option<String>,
     /// As `type:id`.
     pub resource: Option<String>,
@@ -159,9 +159,9 @@ fn whole_task(rows: &[Row]) -> Result<Option<StoredTask>, DatabaseError> {
     if let (Some(execution), Some(lease_until)) = (&mut task.execution, first.optional_moment(3)?) {
         execution.lease_until = lease_until;
     }
-    task.remembered = first.optional_json(4)?;
+    task.archived_approvals = first.optional_json(4)?;
     task.approvals = approvals.iter().map(|row| row.json(2)).collect::<Result<_, _>>()?;
-    task.as_read = AsRead::new(&task, first.text(1)?.into());
+    task.loaded_version = LoadedVersion::new(&task, first.text(1)?.into());
     task.set_claim(first.optional_string(5)?);
     Ok(Some(task))
 }
@@ -173,13 +173,13 @@ impl Database {
     }
 
     /// The task of an approval request.
-    pub async fn task_with(&self, approval_id: &str) -> Result<Option<StoredTask>, DatabaseError> {
+    pub async fn task_by_approval(&self, approval_id: &str) -> Result<Option<StoredTask>, DatabaseError> {
         let sql = select_whole_task("(SELECT task_id FROM approvals WHERE approval_id = $1::uuid)");
         self.read(async |connection| whole_task(&connection.query(&sql, &[approval_id.into()]).await?)).await
     }
 
     /// The id of the task of an approval request.
-    pub async fn task_of_approval(&self, approval_id: &str) -> Result<Option<String>, DatabaseError> {
+    pub async fn task_id_by_approval(&self, approval_id: &str) -> Result<Option<String>, DatabaseError> {
         let sql = "SELECT task_id::text FROM approvals WHERE approval_id = $1::uuid";
         self.fetch_first(sql, &[approval_id.into()], |row| row.string(0)).await
     }
@@ -212,7 +212,7 @@ impl Database {
                 (select, "l.task_id")
             }
         };
-        let state = filter.state.map(|state| state.word());
+        let state = filter.state.map(|state| state.as_str());
         for (condition, value) in [
             ("t.state = ?", state),
             ("t.author_id = ?", filter.author.as_deref()),
@@ -238,7 +238,7 @@ impl Database {
         select.sql.push_str(&format!(" ORDER BY {key} DESC"));
         let task = |row: &Row| {
             let mut task: StoredTask = row.json(0)?;
-            task.remembered = row.optional_json(1)?;
+            task.archived_approvals = row.optional_json(1)?;
             task.set_claim(row.optional_string(2)?);
             Ok(task)
         };
@@ -246,18 +246,22 @@ impl Database {
     }
 
     /// Ids of tasks whose approval has expired.
-    pub async fn expired(&self, now: Moment, limit: u32) -> Result<Vec<String>, DatabaseError> {
+    pub async fn tasks_with_expired_approval(
+        &self,
+        now: Moment,
+        limit: u32,
+    ) -> Result<Vec<String>, DatabaseError> {
         let sql = "SELECT task_id::text FROM tasks WHERE approval_expires_at <= moment($1) \
                    ORDER BY approval_expires_at";
         self.fetch_page(sql, &[now.into()], limit, |row| row.string(0)).await
     }
 
     /// How the last `limit` finished tasks of a type ended, with the rules version of the same snapshot.
-    pub async fn history(
+    pub async fn task_history(
         &self,
         task_type: &str,
         limit: u32,
-    ) -> Result<(RulesVersion, History), DatabaseError> {
+    ) -> Result<(RulesVersion, FailureHistory), DatabaseError> {
         let sql = format!(
             "SELECT rules_version.version, counts.finished, counts.failed FROM rules_version CROSS JOIN \
              (SELECT count(*)::bigint AS finished, count(CASE WHEN state = 'FAILED' THEN 1 END)::bigint AS failed FROM \
@@ -266,7 +270,7 @@ impl Database {
         );
         let history = |row: &Row| {
             let count = |at| row.number(at).map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-            Ok((row.text(0)?.into(), History { finished: count(1)?, failed: count(2)? }))
+            Ok((row.text(0)?.into(), FailureHistory { finished: count(1)?, failed: count(2)? }))
         };
         let found = self.fetch_first(&sql, &[task_type.into()], history).await?;
         found.ok_or_else(missing_rules_version)

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 
 use ade_domain::Moment;
-use ade_domain::task::{Phase, PreviewStatus, State, Task};
+use ade_domain::task::{Phase, PreviewStatus, Task, TaskState};
 use serde::{Deserialize, Serialize};
 
 use super::batch::Statement;
@@ -36,19 +36,19 @@ impl WorkKind {
     pub fn of(task: &StoredTask) -> Option<Self> {
         let is_rollback_requested = || {
             let execution = task.execution.as_ref();
-            execution.is_some_and(|execution| execution.undo.is_some() && execution.phase == Phase::Ended)
+            execution.is_some_and(|execution| execution.rollback.is_some() && execution.phase == Phase::Ended)
         };
         match task.state {
-            State::Approved => Some(Self::Apply),
-            State::Failed if is_rollback_requested() => Some(Self::RollBack),
-            State::Draft | State::Reviewing if task.preview.status == PreviewStatus::Pending => {
+            TaskState::Approved => Some(Self::Apply),
+            TaskState::Failed if is_rollback_requested() => Some(Self::RollBack),
+            TaskState::Draft | TaskState::Reviewing if task.preview.status == PreviewStatus::Pending => {
                 Some(Self::Preview)
             }
             _ => None,
         }
     }
 
-    pub(super) const fn word(self) -> &'static str {
+    pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Preview => "preview",
             Self::Apply => "apply",
@@ -69,7 +69,7 @@ impl WorkKind {
     /// The work cannot be claimed before. Of the same priority, the oldest is claimed first.
     #[must_use]
     pub fn ready_at(self, task: &Task) -> Moment {
-        let since = task.since.get(&task.state).copied();
+        let since = task.entered_at.get(&task.state).copied();
         let since = since.unwrap_or_else(|| Moment::from_micros(0));
         task.apply_after.filter(|_| self == Self::Apply).map_or(since, |after| after.max(since))
     }
@@ -87,13 +87,13 @@ pub struct LogLine {
 
 /// The outcome of renewing the lease of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Renewed {
+pub enum LeaseRenewal {
     /// The lease was renewed.
-    Yes,
+    Renewed,
     /// The lease was renewed, and a user has asked to stop the attempt.
-    Stop,
+    StopRequested,
     /// The attempt has ended, or another one has replaced it.
-    No,
+    Lost,
 }
 
 /// Ids of unclaimed tasks that are ready, in the order in which they are to be claimed. `lock` ends the statement.
@@ -159,20 +159,20 @@ struct RenewLease {
 }
 
 impl Operation for RenewLease {
-    type Output = Renewed;
+    type Output = LeaseRenewal;
 
-    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<Renewed, DatabaseError> {
+    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<LeaseRenewal, DatabaseError> {
         let task_id = || Arg::from(self.task_id.as_str());
         let sql = "UPDATE tasks SET lease_until = CASE WHEN lease_until > moment($3) THEN lease_until \
                    ELSE moment($3) END \
                    WHERE task_id = $1::uuid AND attempt = $2 AND lease_until IS NOT NULL";
         if connection.execute(sql, &[task_id(), self.attempt.into(), self.until.into()]).await? == 0 {
-            return Ok(Renewed::No);
+            return Ok(LeaseRenewal::Lost);
         }
         let sql = "SELECT body->'execution'->>'stop' FROM tasks WHERE task_id = $1::uuid";
         let row = connection.query_first(sql, &[task_id()]).await?;
         let stop = row.as_ref().map(|row| row.optional_text(0)).transpose()?.flatten();
-        Ok(if stop.is_some() { Renewed::Stop } else { Renewed::Yes })
+        Ok(if stop.is_some() { LeaseRenewal::StopRequested } else { LeaseRenewal::Renewed })
     }
 }
 
@@ -228,7 +228,7 @@ pub(super) fn insert_log_line(task_id: &str, line: &LogLine, suffix: &str) -> St
 impl Database {
     /// Claims up to `limit` tasks with work in some queues until `until`, only of some types unless `types` is empty. Returns their
     /// ids: the highest priority first, then the oldest.
-    pub async fn claim(
+    pub async fn claim_tasks(
         &self,
         queues: &[String],
         types: &[String],
@@ -242,7 +242,7 @@ impl Database {
     }
 
     /// The id of the task that a claim would return first. Does not claim it.
-    pub async fn first_ready(
+    pub async fn next_ready_task(
         &self,
         queues: &[String],
         types: &[String],
@@ -253,25 +253,35 @@ impl Database {
     }
 
     /// Keeps a claimed task from being claimed by anybody before `until`; `false` if the claim is lost.
-    pub async fn put_off(&self, task_id: &str, by: &str, until: Moment) -> Result<bool, DatabaseError> {
+    pub async fn postpone_claim(
+        &self,
+        task_id: &str,
+        by: &str,
+        until: Moment,
+    ) -> Result<bool, DatabaseError> {
         let sql = "UPDATE tasks SET claimed_until = moment($3) WHERE task_id = $1::uuid AND claimed_by = $2";
         Ok(self.execute_statement(sql, [task_id.into(), by.into(), until.into()]).await? > 0)
     }
 
     /// Extends the lease of an attempt. It never becomes shorter.
-    pub async fn renew(&self, task_id: &str, attempt: u64, until: Moment) -> Result<Renewed, DatabaseError> {
+    pub async fn renew_lease(
+        &self,
+        task_id: &str,
+        attempt: u64,
+        until: Moment,
+    ) -> Result<LeaseRenewal, DatabaseError> {
         self.execute(RenewLease { task_id: task_id.to_owned(), attempt, until }).await
     }
 
     /// Whether a user has asked to stop this attempt, and it is the current one.
-    pub async fn is_stopped(&self, task_id: &str, attempt: u64) -> Result<bool, DatabaseError> {
+    pub async fn is_stop_requested(&self, task_id: &str, attempt: u64) -> Result<bool, DatabaseError> {
         let sql = "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 \
                    AND body->'execution'->>'stop' IS NOT NULL";
         Ok(self.fetch_number(sql, &[task_id.into(), attempt.into()]).await? > 0)
     }
 
     /// When the lease of the current attempt expires; `None` if no attempt is running.
-    pub async fn lease_of(&self, task_id: &str) -> Result<Option<Moment>, DatabaseError> {
+    pub async fn lease_expiry(&self, task_id: &str) -> Result<Option<Moment>, DatabaseError> {
         let sql = "SELECT micros(lease_until) FROM tasks WHERE task_id = $1::uuid";
         let lease = self.fetch_first(sql, &[task_id.into()], |row| row.optional_moment(0)).await?;
         Ok(lease.flatten())
@@ -279,7 +289,7 @@ impl Database {
 
     /// Appends output of an attempt to the log of its task, and stores the response to the worker. `false` if the attempt has ended,
     /// or another one has replaced it.
-    pub async fn say(
+    pub async fn append_task_log(
         &self,
         task_id: &str,
         attempt: u64,
@@ -292,7 +302,12 @@ impl Database {
     }
 
     /// The log of a task after the line number `after`.
-    pub async fn said(&self, task_id: &str, after: u64, limit: u32) -> Result<Vec<LogLine>, DatabaseError> {
+    pub async fn task_log(
+        &self,
+        task_id: &str,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<LogLine>, DatabaseError> {
         let sql = "SELECT number, attempt, micros(at), text FROM task_logs WHERE task_id = $1::uuid AND number > $2 \
                    ORDER BY number";
         let line = |row: &super::Row| {
@@ -303,7 +318,7 @@ impl Database {
     }
 
     /// Tasks whose lease has expired, the longest expired first, after the last one of the page before: expiry and task id.
-    pub async fn silent(
+    pub async fn tasks_with_expired_lease(
         &self,
         now: Moment,
         after: Option<&TaskPosition>,
@@ -317,7 +332,7 @@ impl Database {
     }
 
     /// How many tasks have work, by queue; the longest queues first.
-    pub async fn waiting_work(&self, limit: u32) -> Result<Vec<(String, u64)>, DatabaseError> {
+    pub async fn queued_work(&self, limit: u32) -> Result<Vec<(String, u64)>, DatabaseError> {
         let sql = "SELECT work_queue, count(*)::bigint AS length FROM tasks WHERE work_kind IS NOT NULL \
                    GROUP BY work_queue ORDER BY length DESC, work_queue";
         self.fetch_page(sql, &[], limit, |row| Ok((row.string(0)?, row.number(1)?))).await

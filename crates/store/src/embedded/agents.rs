@@ -3,11 +3,11 @@
 use std::ops::Bound::{Excluded, Unbounded};
 
 use ade_domain::Moment;
-use ade_domain::agent::{Agent, Profile};
+use ade_domain::agent::{Agent, AgentProfile};
 
 use super::EmbeddedCoordination;
 use super::state::{State, StateChange};
-use crate::coordination::{AgentUpdate, AgentView, Agents, Reply};
+use crate::coordination::{AgentUpdate, AgentView, Agents, CoordinationFuture};
 
 /// How often the heartbeat of an agent is journaled; in between it is kept in memory only.
 const HEARTBEAT_JOURNAL_INTERVAL_US: u64 = 5_000_000;
@@ -15,47 +15,52 @@ const HEARTBEAT_JOURNAL_INTERVAL_US: u64 = 5_000_000;
 const IDLE_TIMEOUT_MS: u64 = 86_400_000;
 
 impl Agents for EmbeddedCoordination {
-    fn put(&self, agent_id: String, update: AgentUpdate, create: bool) -> Reply<'_, Option<AgentView>> {
+    fn put_agent(
+        &self,
+        agent_id: String,
+        update: AgentUpdate,
+        create: bool,
+    ) -> CoordinationFuture<'_, Option<AgentView>> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             let mut agent = match (state.agents.get(&agent_id), create) {
-                (Some(agent), true) if !agent.by_name_only => return Ok(None),
+                (Some(agent), true) if !agent.is_auto_registered => return Ok(None),
                 (None, false) => return Ok(None),
                 (Some(agent), _) => agent.clone(),
                 (None, true) => {
-                    Agent::new(Profile { name: agent_id.clone(), ..Profile::default() }, false, now)
+                    Agent::new(AgentProfile { name: agent_id.clone(), ..AgentProfile::default() }, false, now)
                 }
             };
-            agent.by_name_only = false;
+            agent.is_auto_registered = false;
             if let Some(profile) = update.profile {
                 agent.profile = profile;
             }
             agent.max_tasks = update.max_tasks.unwrap_or(agent.max_tasks);
             agent.draining = update.draining.unwrap_or(agent.draining);
-            let view = AgentView::of(&agent_id, &agent, now);
+            let view = AgentView::new(&agent_id, &agent, now);
             state.change(StateChange::Agent(agent_id, agent));
             self.commit(&mut state, now)?;
             Ok(Some(view))
         })
     }
 
-    fn agent(&self, agent_id: String) -> Reply<'_, Option<AgentView>> {
+    fn agent(&self, agent_id: String) -> CoordinationFuture<'_, Option<AgentView>> {
         Box::pin(async move {
             let (state, now) = self.enter()?;
-            Ok(state.agents.get(&agent_id).map(|agent| AgentView::of(&agent_id, agent, now)))
+            Ok(state.agents.get(&agent_id).map(|agent| AgentView::new(&agent_id, agent, now)))
         })
     }
 
-    fn agents(&self, after: Option<String>, limit: usize) -> Reply<'_, Vec<AgentView>> {
+    fn agents(&self, after: Option<String>, limit: usize) -> CoordinationFuture<'_, Vec<AgentView>> {
         Box::pin(async move {
             let (state, now) = self.enter()?;
             let from = after.map_or(Unbounded, Excluded);
             let found = state.agents.range((from, Unbounded)).take(limit);
-            Ok(found.map(|(id, agent)| AgentView::of(id, agent, now)).collect())
+            Ok(found.map(|(id, agent)| AgentView::new(id, agent, now)).collect())
         })
     }
 
-    fn remove(&self, agent_id: String) -> Reply<'_, bool> {
+    fn remove_agent(&self, agent_id: String) -> CoordinationFuture<'_, bool> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             let is_known = state.agents.contains_key(&agent_id);
@@ -67,7 +72,7 @@ impl Agents for EmbeddedCoordination {
         })
     }
 
-    fn heard(&self, agent_id: String) -> Reply<'_, bool> {
+    fn record_heartbeat(&self, agent_id: String) -> CoordinationFuture<'_, bool> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             let auto_registered = state.auto_registered;
@@ -80,7 +85,7 @@ impl Agents for EmbeddedCoordination {
                         state.change(StateChange::AgentHeartbeat(agent_id, now));
                     }
                 }
-                None if auto_registered >= self.inner.options.max_named_agents => return Ok(false),
+                None if auto_registered >= self.inner.options.max_auto_registered_agents => return Ok(false),
                 None => state.auto_register(agent_id, now),
             }
             self.commit(&mut state, now)?;
@@ -88,10 +93,10 @@ impl Agents for EmbeddedCoordination {
         })
     }
 
-    fn admit(&self, agent_id: String, locks: u32) -> Reply<'_, Result<(), Moment>> {
+    fn admit_acquisition(&self, agent_id: String, locks: u32) -> CoordinationFuture<'_, Result<(), Moment>> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
-            let limit = self.inner.options.rules.acquisitions_per_minute;
+            let limit = self.inner.options.limits.acquisitions_per_minute;
             Ok(state.rates.entry(agent_id).or_default().admit(locks, limit, now))
         })
     }
@@ -100,14 +105,14 @@ impl Agents for EmbeddedCoordination {
 impl State {
     /// Registers an agent that is known by its name only.
     pub(super) fn auto_register(&mut self, agent_id: String, now: Moment) {
-        let profile = Profile { name: agent_id.clone(), ..Profile::default() };
+        let profile = AgentProfile { name: agent_id.clone(), ..AgentProfile::default() };
         self.change(StateChange::Agent(agent_id, Agent::new(profile, true, now)));
     }
 
     /// Removes idle agents that were registered automatically.
     pub(super) fn evict_idle_agents(&mut self, now: Moment) {
         let is_idle =
-            |agent: &Agent| agent.by_name_only && agent.last_heartbeat.plus_ms(IDLE_TIMEOUT_MS) <= now;
+            |agent: &Agent| agent.is_auto_registered && agent.last_heartbeat.plus_ms(IDLE_TIMEOUT_MS) <= now;
         let idle: Vec<String> =
             self.agents.iter().filter(|(_, agent)| is_idle(agent)).map(|(id, _)| id.clone()).collect();
         for id in idle {

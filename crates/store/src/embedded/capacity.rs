@@ -5,18 +5,23 @@
 //! because their callers retry.
 
 use ade_domain::Moment;
-use ade_domain::agent::NoCapacity;
+use ade_domain::agent::CapacityError;
 
 use super::EmbeddedCoordination;
 use super::state::StateChange;
-use crate::coordination::{Capacity, CapacityClaim, Reply};
+use crate::coordination::{Capacity, CapacityClaim, CoordinationFuture};
 
 impl Capacity for EmbeddedCoordination {
-    fn claim(&self, agent_id: String, task_id: String, until: Moment) -> Reply<'_, CapacityClaim> {
+    fn claim_capacity(
+        &self,
+        agent_id: String,
+        task_id: String,
+        until: Moment,
+    ) -> CoordinationFuture<'_, CapacityClaim> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             if !state.agents.contains_key(&agent_id) {
-                if state.auto_registered >= self.inner.options.max_named_agents {
+                if state.auto_registered >= self.inner.options.max_auto_registered_agents {
                     return Ok(CapacityClaim::Unknown);
                 }
                 state.auto_register(agent_id.clone(), now);
@@ -25,10 +30,10 @@ impl Capacity for EmbeddedCoordination {
             let claim = match agent.map(|agent| agent.claim(&task_id, until, now)) {
                 Some(Ok(())) => {
                     state.change(StateChange::TaskClaimed(agent_id, task_id, until));
-                    CapacityClaim::Yes
+                    CapacityClaim::Claimed
                 }
-                Some(Err(NoCapacity::Full { .. })) => CapacityClaim::Full,
-                Some(Err(NoCapacity::Draining)) => CapacityClaim::Draining,
+                Some(Err(CapacityError::Full { .. })) => CapacityClaim::Full,
+                Some(Err(CapacityError::Draining)) => CapacityClaim::Draining,
                 None => CapacityClaim::Unknown,
             };
             self.commit(&mut state, now)?;
@@ -36,10 +41,10 @@ impl Capacity for EmbeddedCoordination {
         })
     }
 
-    fn unclaim(&self, agent_id: String, task_id: String) -> Reply<'_, ()> {
+    fn release_capacity(&self, agent_id: String, task_id: String) -> CoordinationFuture<'_, ()> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
-            if state.agents.get_mut(&agent_id).is_some_and(|agent| agent.give_back(&task_id)) {
+            if state.agents.get_mut(&agent_id).is_some_and(|agent| agent.release(&task_id)) {
                 state.change(StateChange::TaskReleased(agent_id, task_id));
             }
             self.commit(&mut state, now)

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::data_folder::private_folder;
+use crate::data_folder::create_private_folder;
 
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -25,7 +25,7 @@ pub enum JournalError {
     #[error(
         "{path} has an unknown record at line {line}, written by another version of ade; start that version instead"
     )]
-    Foreign { path: PathBuf, line: usize },
+    UnknownRecord { path: PathBuf, line: usize },
     #[error(
         "{path} is damaged at line {line}; restore the folder from a backup, or remove it to start without locks"
     )]
@@ -58,7 +58,7 @@ impl Journal {
         mut replay: impl FnMut(R),
     ) -> Result<Self, JournalError> {
         let io = |source| JournalError::Io { path: folder.to_owned(), source };
-        private_folder(folder).map_err(io)?;
+        create_private_folder(folder).map_err(io)?;
         let numbers = |prefix: &str| -> Result<Vec<u64>, JournalError> {
             let mut numbers = Vec::new();
             for entry in fs::read_dir(folder).map_err(io)? {
@@ -219,7 +219,7 @@ fn read<R: DeserializeOwned>(
         number += 1;
         match (checked_json(&line), first_invalid) {
             (Some(json), None) => {
-                let unknown = |_| JournalError::Foreign { path: path.to_owned(), line: number };
+                let unknown = |_| JournalError::UnknownRecord { path: path.to_owned(), line: number };
                 replay(serde_json::from_slice(json).map_err(unknown)?);
                 valid_bytes += bytes as u64;
             }

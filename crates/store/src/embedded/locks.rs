@@ -6,14 +6,15 @@ use std::sync::Arc;
 use ade_domain::Moment;
 use ade_domain::agent::OFFLINE_AFTER_MS;
 use ade_domain::lock::{
-    Answer, Deadlock, End, Holder, Lock, LockCommand, LockLimits, LockName, RequestKey, Table,
+    Deadlock, EndReason, Holder, Lock, LockCommand, LockLimits, LockName, LockReply, LockTable, RequestKey,
 };
 use tokio::sync::broadcast;
 
 use super::EmbeddedCoordination;
 use super::state::State;
 use crate::coordination::{
-    CoordinationError, Counts, Filter, LockEvent, LockView, Locks, Reply, Subscription, WaitView,
+    CoordinationError, CoordinationFuture, LockCounts, LockEvent, LockFilter, LockView, Locks, Subscription,
+    WaitView,
 };
 
 /// Commands that are executed before the mutex is released for others.
@@ -30,13 +31,13 @@ const CYCLE_CHECKS_PER_MAINTENANCE: usize = 1;
 const EVICTION_INTERVAL_MS: u64 = 60_000;
 
 impl EmbeddedCoordination {
-    fn execute_all(&self, commands: &[(LockName, LockCommand)]) -> Result<Vec<Answer>, CoordinationError> {
+    fn execute_all(&self, commands: &[(LockName, LockCommand)]) -> Result<Vec<LockReply>, CoordinationError> {
         let mut replies = Vec::with_capacity(commands.len());
         for batch in commands.chunks(BATCH_SIZE) {
             let (mut state, now) = self.enter()?;
             let State { table, lock_changes, .. } = &mut *state;
             replies
-                .extend(batch.iter().map(|(name, command)| table.command(name, command, now, lock_changes)));
+                .extend(batch.iter().map(|(name, command)| table.execute(name, command, now, lock_changes)));
             if let Err(error) = self.commit(&mut state, now) {
                 // The caller gets no replies, but the deadlocks are resolved: the next sweep returns them.
                 state.add_unreported(replies.drain(..).flat_map(|reply| reply.deadlocks).collect());
@@ -52,9 +53,9 @@ impl EmbeddedCoordination {
             let State { table, lock_changes, .. } = &mut *state;
             let (mut swept, mut resolved) = (0, Vec::new());
             while swept < BATCH_SIZE
-                && let Some(name) = table.first_due(now)
+                && let Some(name) = table.next_due_lock(now)
             {
-                resolved.extend(table.command(&name, &LockCommand::Sweep, now, lock_changes).deadlocks);
+                resolved.extend(table.execute(&name, &LockCommand::Sweep, now, lock_changes).deadlocks);
                 swept += 1;
             }
             state.add_unreported(resolved);
@@ -78,25 +79,26 @@ impl EmbeddedCoordination {
 /// Cancels waits of silent agents, searches a few waits for cycles, and drops expired state.
 fn maintain(state: &mut State, now: Moment) {
     for (name, holder, request) in silent_waits(&state.table, state, now) {
-        let command = LockCommand::Cancel { holder, request, why: End::AgentOffline, begun: false };
-        let resolved = state.table.command(&name, &command, now, &mut state.lock_changes).deadlocks;
+        let command =
+            LockCommand::Cancel { holder, request, reason: EndReason::AgentOffline, include_claimed: false };
+        let resolved = state.table.execute(&name, &command, now, &mut state.lock_changes).deadlocks;
         state.add_unreported(resolved);
     }
     let is_due = |holder: &Holder| {
         let last = state.checked_for_cycles.get(holder.agent_id());
         last.is_none_or(|last| last.plus_ms(CYCLE_CHECK_INTERVAL_MS) <= now)
     };
-    let waiting = state.table.all_waiting().map(|(holder, _)| holder);
+    let waiting = state.table.all_waits().map(|(holder, _)| holder);
     let due = waiting.filter(|holder| is_due(holder)).take(CYCLE_CHECKS_PER_MAINTENANCE);
     for holder in due.cloned().collect::<Vec<_>>() {
-        let resolved = state.table.end_deadlocks(&holder, now, &mut state.lock_changes);
+        let resolved = state.table.resolve_deadlocks(&holder, now, &mut state.lock_changes);
         state.add_unreported(resolved);
         state.checked_for_cycles.insert(holder.agent_id().to_owned(), now);
     }
     if state.last_eviction.plus_ms(EVICTION_INTERVAL_MS) <= now {
         state.last_eviction = now;
-        state.table.forget(now);
-        state.rates.retain(|_, window| !window.is_over(now));
+        state.table.evict_expired(now);
+        state.rates.retain(|_, window| !window.is_expired(now));
         state.checked_for_cycles.retain(|_, last| last.plus_ms(CYCLE_CHECK_INTERVAL_MS) > now);
         state.evict_idle_agents(now);
     }
@@ -104,43 +106,51 @@ fn maintain(state: &mut State, now: Moment) {
 }
 
 /// Waits with a ticket of agents whose heartbeat is missing. A wait with an open connection needs no heartbeat.
-fn silent_waits(table: &Table, state: &State, now: Moment) -> Vec<(LockName, Holder, RequestKey)> {
+fn silent_waits(table: &LockTable, state: &State, now: Moment) -> Vec<(LockName, Holder, RequestKey)> {
     let is_silent = |holder: &Holder| {
         let last = state.agents.get(holder.agent_id()).map(|agent| agent.last_heartbeat);
         last.is_none_or(|last| last.plus_ms(OFFLINE_AFTER_MS) <= now)
     };
     let ticket = |(holder, name): (&Holder, &LockName)| {
-        let waiter = table.lock(name)?.wait_of(holder)?;
+        let waiter = table.lock(name)?.waiter_of(holder)?;
         waiter.served_by.is_none().then(|| (name.clone(), holder.clone(), waiter.request))
     };
-    table.all_waiting().filter(|(holder, _)| is_silent(holder)).filter_map(ticket).collect()
+    table.all_waits().filter(|(holder, _)| is_silent(holder)).filter_map(ticket).collect()
 }
 
 impl Locks for EmbeddedCoordination {
-    fn commands(&self, commands: Vec<(LockName, LockCommand)>) -> Reply<'_, Vec<Answer>> {
+    fn execute_commands(
+        &self,
+        commands: Vec<(LockName, LockCommand)>,
+    ) -> CoordinationFuture<'_, Vec<LockReply>> {
         Box::pin(async move { self.execute_all(&commands) })
     }
 
-    fn look(&self, lock: LockName) -> Reply<'_, LockView> {
+    fn lock_view(&self, lock: LockName) -> CoordinationFuture<'_, LockView> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             let State { table, lock_changes, .. } = &mut *state;
             if table.lock(&lock).is_some() {
-                let resolved = table.command(&lock, &LockCommand::Tick, now, lock_changes).deadlocks;
+                let resolved = table.execute(&lock, &LockCommand::Tick, now, lock_changes).deadlocks;
                 state.add_unreported(resolved);
             }
-            let view = LockView::of(&lock, state.table.lock(&lock), usize::MAX);
+            let view = LockView::new(&lock, state.table.lock(&lock), usize::MAX);
             self.commit(&mut state, now)?;
             Ok(view)
         })
     }
 
-    fn list(&self, filter: Filter, after: Option<LockName>, limit: usize) -> Reply<'_, Vec<LockView>> {
+    fn list_locks(
+        &self,
+        filter: LockFilter,
+        after: Option<LockName>,
+        limit: usize,
+    ) -> CoordinationFuture<'_, Vec<LockView>> {
         Box::pin(async move {
             let (state, _) = self.enter()?;
             let table = &state.table;
             let listed =
-                |(name, lock): (&LockName, &Lock)| LockView::of(name, Some(lock), MAX_LISTED_HOLDERS);
+                |(name, lock): (&LockName, &Lock)| LockView::new(name, Some(lock), MAX_LISTED_HOLDERS);
             // There is an index by agent; any other filter scans the locks in order.
             let views = match &filter.agent {
                 Some(agent) => {
@@ -148,28 +158,28 @@ impl Locks for EmbeddedCoordination {
                         (holder.agent_id() == agent && after.as_ref().is_none_or(|after| name > after))
                             .then(|| name.clone())
                     };
-                    let held = table.held_by_agent(agent).filter_map(of_agent);
+                    let held = table.locks_held_by_agent(agent).filter_map(of_agent);
                     let names: BTreeSet<LockName> =
-                        held.chain(table.waited_for_by_agent(agent).filter_map(of_agent)).collect();
+                        held.chain(table.locks_awaited_by_agent(agent).filter_map(of_agent)).collect();
                     let found = names.iter().filter_map(|name| Some((name, table.lock(name)?)));
-                    found.filter(|(name, lock)| filter.admits(name, lock)).take(limit).map(listed).collect()
+                    found.filter(|(name, lock)| filter.matches(name, lock)).take(limit).map(listed).collect()
                 }
                 None => {
                     let found = table.locks_after(after.as_ref());
-                    found.filter(|(name, lock)| filter.admits(name, lock)).take(limit).map(listed).collect()
+                    found.filter(|(name, lock)| filter.matches(name, lock)).take(limit).map(listed).collect()
                 }
             };
             Ok(views)
         })
     }
 
-    fn waits(&self, limit: usize) -> Reply<'_, Vec<WaitView>> {
+    fn waits(&self, limit: usize) -> CoordinationFuture<'_, Vec<WaitView>> {
         Box::pin(async move {
             let (state, _) = self.enter()?;
             let table = &state.table;
             let view = |(holder, name): (&Holder, &LockName)| {
                 let lock = table.lock(name)?;
-                let (waiter, ahead) = lock.wait_and_ahead(holder)?;
+                let (waiter, ahead) = lock.waiter_and_blockers(holder)?;
                 Some(WaitView {
                     holder: holder.clone(),
                     lock: name.clone(),
@@ -188,32 +198,32 @@ impl Locks for EmbeddedCoordination {
                         .collect(),
                 })
             };
-            Ok(table.all_waiting().filter_map(view).take(limit).collect())
+            Ok(table.all_waits().filter_map(view).take(limit).collect())
         })
     }
 
-    fn counts(&self) -> Reply<'_, Counts> {
+    fn counts(&self) -> CoordinationFuture<'_, LockCounts> {
         Box::pin(async move {
             let (state, _) = self.enter()?;
             let State { table, agents, .. } = &*state;
-            Ok(Counts { held: table.held_count(), waiting: table.waiting_count(), agents: agents.len() })
+            Ok(LockCounts { held: table.hold_count(), waiting: table.wait_count(), agents: agents.len() })
         })
     }
 
-    fn sweep(&self) -> Reply<'_, Vec<Deadlock>> {
+    fn sweep(&self) -> CoordinationFuture<'_, Vec<Deadlock>> {
         Box::pin(async move { self.sweep_all() })
     }
 
-    fn watch(&self, request: RequestKey) -> Subscription {
-        self.inner.subscriptions.watch(request)
+    fn subscribe(&self, request: RequestKey) -> Subscription {
+        self.inner.subscriptions.subscribe(request)
     }
 
-    fn events(&self) -> broadcast::Receiver<Arc<LockEvent>> {
+    fn subscribe_events(&self) -> broadcast::Receiver<Arc<LockEvent>> {
         self.inner.events.subscribe()
     }
 
-    fn rules(&self) -> &LockLimits {
-        &self.inner.options.rules
+    fn limits(&self) -> &LockLimits {
+        &self.inner.options.limits
     }
 
     fn now(&self) -> Moment {

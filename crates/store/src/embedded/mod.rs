@@ -36,7 +36,7 @@ const SUSPENSION_MS: u64 = 1_500;
 const EVENT_BUFFER: usize = 4_096;
 
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum EmbeddedOpenError {
     #[error(transparent)]
     Folder(#[from] FolderError),
     #[error(transparent)]
@@ -44,17 +44,21 @@ pub enum OpenError {
 }
 
 #[derive(Debug, Clone)]
-pub struct Options {
-    pub rules: LockLimits,
+pub struct EmbeddedOptions {
+    pub limits: LockLimits,
     /// A journal is replaced by a snapshot when it is longer than this, and than four snapshots.
     pub snapshot_after_bytes: u64,
     /// How many agents are registered automatically.
-    pub max_named_agents: usize,
+    pub max_auto_registered_agents: usize,
 }
 
-impl Default for Options {
+impl Default for EmbeddedOptions {
     fn default() -> Self {
-        Self { rules: LockLimits::default(), snapshot_after_bytes: 64 << 20, max_named_agents: 10_000 }
+        Self {
+            limits: LockLimits::default(),
+            snapshot_after_bytes: 64 << 20,
+            max_auto_registered_agents: 10_000,
+        }
     }
 }
 
@@ -65,7 +69,7 @@ pub struct EmbeddedCoordination {
 }
 
 struct Inner {
-    options: Options,
+    options: EmbeddedOptions,
     clock: Arc<dyn Clock>,
     /// By how much the journal was ahead of the clock when it was opened. It is added to the clock, so that time never runs backwards.
     clock_offset_us: u64,
@@ -80,9 +84,13 @@ struct Inner {
 
 impl EmbeddedCoordination {
     /// Locks a data folder, and restores the state from its journal. Leases continue to run while no process is running.
-    pub fn open(data: &Path, options: Options, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let folder = DataFolder::claim(data)?;
-        let mut state = State::new(options.rules.clone());
+    pub fn open(
+        data: &Path,
+        options: EmbeddedOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, EmbeddedOpenError> {
+        let folder = DataFolder::lock(data)?;
+        let mut state = State::new(options.limits.clone());
         let journal =
             Journal::open(&data.join("coordination"), |record: JournalRecord| state.replay(record))?;
         let clock_offset_us = state.last_moment().micros().saturating_sub(clock.now().micros());
@@ -141,7 +149,7 @@ impl EmbeddedCoordination {
         }
         self.inner.syncer.mark_dirty();
         for request in requests {
-            self.inner.subscriptions.wake(request);
+            self.inner.subscriptions.notify(request);
         }
         if self.inner.events.receiver_count() > 0 {
             for event in events {
@@ -177,7 +185,7 @@ impl std::fmt::Debug for EmbeddedCoordination {
 
 #[cfg(test)]
 mod tests {
-    use ade_domain::lock::{Acquire, Holder, LockCommand, LockName, Mode, RequestKey};
+    use ade_domain::lock::{Acquisition, Holder, LockCommand, LockMode, LockName, RequestKey};
     use ade_testkit::ManualClock;
 
     use super::*;
@@ -187,36 +195,37 @@ mod tests {
     async fn acknowledges_nothing_until_a_failed_write_succeeds() {
         let folder = tempfile::tempdir().expect("folder");
         let clock = ManualClock::new(Moment::from_micros(1_000_000).timestamp());
-        let open = || EmbeddedCoordination::open(folder.path(), Options::default(), Arc::new(clock.clone()));
+        let open =
+            || EmbeddedCoordination::open(folder.path(), EmbeddedOptions::default(), Arc::new(clock.clone()));
         let backend = open().expect("opened");
         let lock: LockName = "task:1".parse().expect("valid");
         let holder = Holder::new("ann", None).expect("valid");
         let acquire = || {
-            let acquire = Acquire {
-                request: RequestKey::of(&holder, "1"),
+            let acquire = Acquisition {
+                request: RequestKey::derive(&holder, "1"),
                 holder: holder.clone(),
-                remember: true,
-                mode: Mode::Exclusive,
+                leave_tombstone: true,
+                mode: LockMode::Exclusive,
                 ttl_ms: 30_000,
                 claimed: true,
                 wait: None,
                 purpose: "".into(),
                 priority: 0,
             };
-            backend.commands(vec![(lock.clone(), LockCommand::Acquire(acquire))])
+            backend.execute_commands(vec![(lock.clone(), LockCommand::Acquire(acquire))])
         };
         let swap = |file| backend.inner.state.lock().expect("whole").swap_journal_file(file);
         let read_only = std::fs::File::open(folder.path().join("in-use")).expect("readable");
         let good = swap(Arc::new(read_only)).expect("a journal");
         assert!(acquire().await.is_err(), "the grant is not written");
         assert!(acquire().await.is_err(), "a repetition gets no reply");
-        assert!(backend.look(lock.clone()).await.is_err(), "nobody sees the grant");
+        assert!(backend.lock_view(lock.clone()).await.is_err(), "nobody sees the grant");
         assert!(backend.agents(None, 1).await.is_err());
         swap(good);
         let granted = acquire().await.expect("written now");
         drop(backend);
         let backend = open().expect("opened");
-        let view = backend.look(lock.clone()).await.expect("readable");
+        let view = backend.lock_view(lock.clone()).await.expect("readable");
         assert_eq!(view.holders.len(), 1, "{granted:?}");
     }
 }

@@ -8,7 +8,7 @@ use ade_keyspace::IdentifierError;
 use ade_keyspace::ade::ids;
 
 use super::EmbeddedCoordination;
-use crate::coordination::{CoordinationError, Limits, RateCount, Reply};
+use crate::coordination::{CoordinationError, CoordinationFuture, RateCount, RateLimits};
 
 const WINDOW_MS: u64 = 60_000;
 /// Above that the oldest windows are dropped.
@@ -48,7 +48,7 @@ impl RateWindows {
             *known = count;
         }
         let reset_at = start.plus_ms(WINDOW_MS);
-        RateCount { allowed, most: limit, remaining: limit.saturating_sub(count), reset_at }
+        RateCount { allowed, limit, remaining: limit.saturating_sub(count), reset_at }
     }
 
     fn oldest(&self) -> Option<Moment> {
@@ -67,8 +67,8 @@ fn invalid_key(error: IdentifierError) -> CoordinationError {
     CoordinationError(format!("invalid rate limit key: {error}"))
 }
 
-impl Limits for EmbeddedCoordination {
-    fn count(&self, endpoint: String, user: String, limit: u32) -> Reply<'_, RateCount> {
+impl RateLimits for EmbeddedCoordination {
+    fn count_request(&self, endpoint: String, user: String, limit: u32) -> CoordinationFuture<'_, RateCount> {
         Box::pin(async move {
             let endpoint = ids::Endpoint::new(&endpoint).map_err(invalid_key)?;
             ids::UserId::new(&user).map_err(invalid_key)?;

@@ -5,24 +5,28 @@ use ade_domain::lock::RequestKey;
 
 use super::EmbeddedCoordination;
 use super::state::{RegisteredRequest, State, StateChange};
-use crate::coordination::{Registration, Reply, Requests, Ticket};
+use crate::coordination::{CoordinationFuture, LockRequests, Registration, Ticket};
 
 /// Above that, the requests that expire first are forgotten early.
 const MAX_REGISTERED: usize = 200_000;
 
-impl Requests for EmbeddedCoordination {
-    fn remember(
+impl LockRequests for EmbeddedCoordination {
+    fn register_request(
         &self,
         key: RequestKey,
         digest: u128,
         ticket: Option<Ticket>,
         until: Moment,
-    ) -> Reply<'_, Registration> {
+    ) -> CoordinationFuture<'_, Registration> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             let digest = format!("{digest:032x}");
             if let Some(known) = state.requests.get(&key).filter(|known| known.until > now) {
-                return Ok(if known.digest == digest { Registration::Same } else { Registration::Other });
+                return Ok(if known.digest == digest {
+                    Registration::Repeated
+                } else {
+                    Registration::KeyReused
+                });
             }
             let ticket = ticket.map(|ticket| (ticket.request, ticket.deadline));
             state.change(StateChange::RequestRegistered(key, RegisteredRequest { digest, until, ticket }));
@@ -31,7 +35,7 @@ impl Requests for EmbeddedCoordination {
         })
     }
 
-    fn forget(&self, key: RequestKey) -> Reply<'_, ()> {
+    fn forget_request(&self, key: RequestKey) -> CoordinationFuture<'_, ()> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             if state.requests.contains_key(&key) {
@@ -42,7 +46,7 @@ impl Requests for EmbeddedCoordination {
         })
     }
 
-    fn recall(&self, key: RequestKey) -> Reply<'_, Option<Ticket>> {
+    fn ticket(&self, key: RequestKey) -> CoordinationFuture<'_, Option<Ticket>> {
         Box::pin(async move {
             let (state, now) = self.enter()?;
             let request = state.requests.get(&key).filter(|known| known.until > now);

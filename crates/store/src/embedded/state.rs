@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::agent::{Agent, RateWindow};
-use ade_domain::lock::{Change, Deadlock, Entry, LockLimits, LockRequest, RequestKey, Table};
+use ade_domain::lock::{Deadlock, LockChange, LockLimits, LockRequest, LockTable, RequestKey, TableChange};
 use serde::{Deserialize, Serialize};
 
 use super::journal::{Journal, JournalError, Snapshot};
@@ -20,7 +20,7 @@ pub(super) enum JournalRecord {
     /// The time of the records that follow.
     At(Moment),
     #[serde(untagged)]
-    Locks(Entry),
+    Locks(TableChange),
     #[serde(untagged)]
     State(StateChange),
 }
@@ -63,7 +63,7 @@ impl RegisteredRequest {
 /// Everything behind the mutex.
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) table: Table,
+    pub(super) table: LockTable,
     pub(super) requests: BTreeMap<RequestKey, RegisteredRequest>,
     /// The requests by their expiry.
     pub(super) request_expiries: BTreeSet<(Moment, RequestKey)>,
@@ -81,7 +81,7 @@ pub(super) struct State {
     /// Requests to be notified once the journal is written.
     to_notify: Vec<RequestKey>,
     /// Changes that are not written to the journal yet.
-    pub(super) lock_changes: Vec<Entry>,
+    pub(super) lock_changes: Vec<TableChange>,
     state_changes: Vec<StateChange>,
     journal: Option<Journal>,
     is_snapshotting: bool,
@@ -90,7 +90,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(limits: LockLimits) -> Self {
         Self {
-            table: Table::new(limits),
+            table: LockTable::new(limits),
             requests: BTreeMap::new(),
             request_expiries: BTreeSet::new(),
             agents: BTreeMap::new(),
@@ -117,7 +117,7 @@ impl State {
 
     /// Counts as a heartbeat of every server that has waiters.
     pub(super) fn reset_server_heartbeats(&mut self, now: Moment) {
-        self.table.revive(now, &mut self.lock_changes);
+        self.table.reset_server_heartbeats(now, &mut self.lock_changes);
     }
 
     /// The time of the last command.
@@ -140,7 +140,7 @@ impl State {
         let now = self.advance(clock);
         self.reset_server_heartbeats(now);
         // No heartbeat could arrive while the server was down.
-        for (holder, _) in self.table.all_waiting() {
+        for (holder, _) in self.table.all_waits() {
             if let Some(agent) = self.agents.get_mut(holder.agent_id()) {
                 agent.last_heartbeat = now;
             }
@@ -183,9 +183,9 @@ impl State {
                 }
             }
             StateChange::Agent(id, agent) => {
-                self.auto_registered += usize::from(agent.by_name_only);
+                self.auto_registered += usize::from(agent.is_auto_registered);
                 let before = self.agents.insert(id, agent);
-                self.auto_registered -= usize::from(before.is_some_and(|agent| agent.by_name_only));
+                self.auto_registered -= usize::from(before.is_some_and(|agent| agent.is_auto_registered));
             }
             StateChange::AgentHeartbeat(id, at) => {
                 if let Some(agent) = self.agents.get_mut(&id) {
@@ -194,17 +194,17 @@ impl State {
             }
             StateChange::AgentRemoved(id) => {
                 let before = self.agents.remove(&id);
-                self.auto_registered -= usize::from(before.is_some_and(|agent| agent.by_name_only));
+                self.auto_registered -= usize::from(before.is_some_and(|agent| agent.is_auto_registered));
             }
             StateChange::TaskClaimed(id, task, until) => {
                 let now = self.now;
                 if let Some(agent) = self.agents.get_mut(&id) {
-                    agent.keep(&task, until, now);
+                    agent.restore_claim(&task, until, now);
                 }
             }
             StateChange::TaskReleased(id, task) => {
                 if let Some(agent) = self.agents.get_mut(&id) {
-                    agent.give_back(&task);
+                    agent.release(&task);
                 }
             }
             StateChange::DeadlockUnreported(deadlock) => self.unreported.push(deadlock),
@@ -221,14 +221,14 @@ impl State {
         let Some(journal) = &mut self.journal else { return Err(io::ErrorKind::NotConnected.into()) };
         let lock_changes = std::mem::take(&mut self.lock_changes);
         for entry in &lock_changes {
-            if let Entry::Lock(name, change) = entry {
+            if let TableChange::Lock(name, change) = entry {
                 match change {
-                    Change::Granted(hold) => self.to_notify.extend(&hold.requests),
-                    Change::Left { request, .. } => self.to_notify.push(*request),
+                    LockChange::Granted(hold) => self.to_notify.extend(&hold.requests),
+                    LockChange::WaitEnded { request, .. } => self.to_notify.push(*request),
                     _ => {}
                 }
-                let event = LockEventKind::of(change);
-                events.extend(event.map(|event| LockEvent { lock: name.clone(), at: now, event }));
+                let event = LockEventKind::from_change(change);
+                events.extend(event.map(|event| LockEvent { lock: name.clone(), at: now, kind: event }));
             }
         }
         let state_changes = std::mem::take(&mut self.state_changes);
@@ -275,7 +275,7 @@ impl State {
         let unreported = self.unreported.iter().cloned().map(StateChange::DeadlockUnreported);
         let records = [JournalRecord::At(self.now)]
             .into_iter()
-            .chain(self.table.entries().map(JournalRecord::Locks))
+            .chain(self.table.snapshot().map(JournalRecord::Locks))
             .chain(requests.chain(agents).chain(unreported).map(JournalRecord::State))
             .collect();
         Ok(Some((snapshot, records)))

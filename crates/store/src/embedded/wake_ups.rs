@@ -15,8 +15,9 @@ use tokio::time::timeout;
 
 use super::EmbeddedCoordination;
 use crate::coordination::{
-    CoordinationError, Job, Jobs, LONGEST_WAIT, MOST_AT_ONCE, MOST_SCHEDULED, MOST_WAITING, Moved, Reply,
-    WakeAt, WakeUp, checked_lock, job_named, queue_named, queues_named,
+    CoordinationError, CoordinationFuture, MAX_MOVED_WAKE_UPS, MAX_QUEUED_WAKE_UPS, MAX_SCHEDULED_WAKE_UPS,
+    MAX_WAIT, MovedWakeUps, ReceivedWakeUp, WakeAt, WakeUp, WakeUpQueue, parse_job_id, parse_job_lock,
+    parse_queue, parse_queues,
 };
 
 #[derive(Debug, Default)]
@@ -60,21 +61,21 @@ impl WakeUpQueues {
 impl WakeUpState {
     fn push(&mut self, queue: QueueName, about: String) {
         let waiting = self.queues.entry(queue).or_default();
-        if waiting.len() >= MOST_WAITING {
+        if waiting.len() >= MAX_QUEUED_WAKE_UPS {
             waiting.pop_front();
         }
         waiting.push_back(about);
     }
 
-    fn take(&mut self, queues: &[QueueName]) -> Option<Job> {
+    fn take(&mut self, queues: &[QueueName]) -> Option<ReceivedWakeUp> {
         queues.iter().find_map(|queue| {
             let about = self.queues.get_mut(queue)?.pop_front()?;
-            Some(Job { queue: queue.as_written().to_owned(), about })
+            Some(ReceivedWakeUp { queue: queue.as_written().to_owned(), subject: about })
         })
     }
 
     fn schedule(&mut self, at: Moment, wake_up: Scheduled) -> bool {
-        if self.scheduled.len() >= MOST_SCHEDULED && !self.scheduled.contains_key(&wake_up) {
+        if self.scheduled.len() >= MAX_SCHEDULED_WAKE_UPS && !self.scheduled.contains_key(&wake_up) {
             return false;
         }
         if let Some(before) = self.scheduled.insert(wake_up.clone(), at) {
@@ -90,16 +91,16 @@ impl WakeUpState {
         }
     }
 
-    fn push_due(&mut self) -> Result<Moved, CoordinationError> {
+    fn push_due(&mut self) -> Result<MovedWakeUps, CoordinationError> {
         let mut moved = 0;
-        while moved < MOST_AT_ONCE && self.by_moment.first().is_some_and(|(at, _)| *at <= self.now) {
+        while moved < MAX_MOVED_WAKE_UPS && self.by_moment.first().is_some_and(|(at, _)| *at <= self.now) {
             let Some((_, wake_up)) = self.by_moment.pop_first() else { break };
             self.scheduled.remove(&wake_up);
-            self.push(queue_named(wake_up.0)?, wake_up.1);
+            self.push(parse_queue(wake_up.0)?, wake_up.1);
             moved += 1;
         }
         let next_in = self.by_moment.first().map(|(at, _)| Duration::from_millis(at.ms_since(self.now)));
-        Ok(Moved { calls: moved, next_in })
+        Ok(MovedWakeUps { count: moved, next_in })
     }
 
     fn lock_job(&mut self, job_id: String, holder: String, ttl: Duration) -> bool {
@@ -133,12 +134,12 @@ impl EmbeddedCoordination {
     }
 }
 
-impl Jobs for EmbeddedCoordination {
-    fn call(&self, wake_ups: Vec<WakeUp>) -> Reply<'_, usize> {
+impl WakeUpQueue for EmbeddedCoordination {
+    fn send_wake_ups(&self, wake_ups: Vec<WakeUp>) -> CoordinationFuture<'_, usize> {
         Box::pin(async move {
             let parsed = wake_ups
                 .into_iter()
-                .map(|wake_up| Ok((queue_named(&wake_up.queue)?, wake_up.about, wake_up.when)));
+                .map(|wake_up| Ok((parse_queue(&wake_up.queue)?, wake_up.subject, wake_up.when)));
             let parsed = parsed.collect::<Result<Vec<_>, CoordinationError>>()?;
             let mut rejected = 0;
             {
@@ -152,7 +153,7 @@ impl Jobs for EmbeddedCoordination {
                             state.unschedule((queue.as_written(), about.clone()));
                             state.push(queue, about);
                         }
-                        WakeAt::NotAnyMore => state.unschedule((queue.as_written(), about)),
+                        WakeAt::Never => state.unschedule((queue.as_written(), about)),
                     }
                 }
             }
@@ -161,9 +162,13 @@ impl Jobs for EmbeddedCoordination {
         })
     }
 
-    fn woken(&self, queues: Vec<String>, max_wait: Duration) -> Reply<'_, Option<Job>> {
+    fn receive_wake_up(
+        &self,
+        queues: Vec<String>,
+        max_wait: Duration,
+    ) -> CoordinationFuture<'_, Option<ReceivedWakeUp>> {
         Box::pin(async move {
-            let queues = queues_named(&queues)?;
+            let queues = parse_queues(&queues)?;
             let receive = async {
                 loop {
                     // Before the queues are read, so that a wake-up in between is not missed.
@@ -176,30 +181,30 @@ impl Jobs for EmbeddedCoordination {
                     changed.await;
                 }
             };
-            Ok(timeout(max_wait.min(LONGEST_WAIT), receive).await.ok())
+            Ok(timeout(max_wait.min(MAX_WAIT), receive).await.ok())
         })
     }
 
-    fn wake_scheduled(&self) -> Reply<'_, Moved> {
+    fn move_due_wake_ups(&self) -> CoordinationFuture<'_, MovedWakeUps> {
         Box::pin(async move {
             let moved = self.wake_ups().push_due()?;
-            if moved.calls > 0 {
+            if moved.count > 0 {
                 self.inner.wake_ups.changed.notify_waiters();
             }
             Ok(moved)
         })
     }
 
-    fn lock_job(&self, job_id: String, holder: String, ttl_ms: u64) -> Reply<'_, bool> {
+    fn lock_job(&self, job_id: String, holder: String, ttl_ms: u64) -> CoordinationFuture<'_, bool> {
         Box::pin(async move {
-            let (_, ttl) = checked_lock(&job_id, ttl_ms)?;
+            let (_, ttl) = parse_job_lock(&job_id, ttl_ms)?;
             Ok(self.wake_ups().lock_job(job_id, holder, ttl))
         })
     }
 
-    fn unlock_job(&self, job_id: String, holder: String) -> Reply<'_, bool> {
+    fn unlock_job(&self, job_id: String, holder: String) -> CoordinationFuture<'_, bool> {
         Box::pin(async move {
-            job_named(&job_id)?;
+            parse_job_id(&job_id)?;
             Ok(self.wake_ups().unlock_job(&job_id, &holder))
         })
     }
@@ -232,22 +237,22 @@ mod tests {
     fn bounds_the_number_of_scheduled_wake_ups() {
         let mut state = WakeUpState::default();
         let at = |number: usize| Moment::default().plus_ms(1 + number as u64);
-        for number in 0..MOST_SCHEDULED {
+        for number in 0..MAX_SCHEDULED_WAKE_UPS {
             assert!(state.schedule(at(number), ("apply", number.to_string())));
         }
         assert!(!state.schedule(at(0), ("apply", "one more".to_owned())));
         assert!(
-            state.schedule(at(MOST_SCHEDULED), ("apply", "0".to_owned())),
+            state.schedule(at(MAX_SCHEDULED_WAKE_UPS), ("apply", "0".to_owned())),
             "a scheduled one can be rescheduled"
         );
-        state.now = at(MOST_SCHEDULED);
-        let moved = Moved { calls: MOST_AT_ONCE, next_in: Some(Duration::ZERO) };
+        state.now = at(MAX_SCHEDULED_WAKE_UPS);
+        let moved = MovedWakeUps { count: MAX_MOVED_WAKE_UPS, next_in: Some(Duration::ZERO) };
         assert_eq!(state.push_due(), Ok(moved), "more are due at once");
-        assert_eq!(state.scheduled.len(), MOST_SCHEDULED - MOST_AT_ONCE);
+        assert_eq!(state.scheduled.len(), MAX_SCHEDULED_WAKE_UPS - MAX_MOVED_WAKE_UPS);
         assert_eq!(state.by_moment.len(), state.scheduled.len());
         state.unschedule(("apply", "0".to_owned()));
         state.unschedule(("apply", "unknown".to_owned()));
-        assert_eq!(state.scheduled.len(), MOST_SCHEDULED - MOST_AT_ONCE - 1);
+        assert_eq!(state.scheduled.len(), MAX_SCHEDULED_WAKE_UPS - MAX_MOVED_WAKE_UPS - 1);
         assert_eq!(state.by_moment.len(), state.scheduled.len());
     }
 }

@@ -1,7 +1,7 @@
 //! Agents on Redis: a profile hash and a capacity hash per agent in one slot, and indexes in other slots.
 
 use ade_domain::Moment;
-use ade_domain::agent::{Agent, DEFAULT_MAX_TASKS, Profile};
+use ade_domain::agent::{Agent, AgentProfile, DEFAULT_MAX_TASKS};
 use redis::{Cmd, Value};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::encoding::CorruptValue;
 use super::keys::AgentKeys;
 use super::{Inner, RedisCoordination, locked, reply};
-use crate::coordination::{AgentUpdate, AgentView, Agents, CoordinationError, Reply};
+use crate::coordination::{AgentUpdate, AgentView, Agents, CoordinationError, CoordinationFuture};
 
 /// How often the heartbeat of one agent is written to Redis.
 const HEARTBEAT_WRITE_INTERVAL: Duration = Duration::from_secs(1);
@@ -21,10 +21,10 @@ const MAX_PAGE_SIZE: usize = 10_000;
 
 /// The profile of an agent that did not register one.
 fn default_profile(agent_id: &str) -> Result<String, CoordinationError> {
-    encode_profile(&Profile { name: agent_id.to_owned(), ..Profile::default() })
+    encode_profile(&AgentProfile { name: agent_id.to_owned(), ..AgentProfile::default() })
 }
 
-fn encode_profile(profile: &Profile) -> Result<String, CoordinationError> {
+fn encode_profile(profile: &AgentProfile) -> Result<String, CoordinationError> {
     serde_json::to_string(profile)
         .map_err(|error| CoordinationError(format!("cannot serialize an agent profile: {error}")))
 }
@@ -49,9 +49,9 @@ fn parse_agent(profile: &Value, capacity: &Value, now: Moment) -> Result<Option<
     for (field, expires) in &capacity {
         let Some(expires) = expires.parse().ok().map(|ms| Moment::default().plus_ms(ms)) else { continue };
         if let Some(task) = field.strip_prefix("t:") {
-            agent.keep(task, expires, now);
+            agent.restore_claim(task, expires, now);
         } else if let Some(task) = field.strip_prefix("q:") {
-            agent.queue(task, expires, now);
+            agent.enqueue(task, expires, now);
         }
     }
     Ok(Some(agent))
@@ -80,7 +80,7 @@ impl Inner {
         if let Some((_, last_heartbeat)) = locked(&self.heartbeats).get(agent_id) {
             agent.last_heartbeat = agent.last_heartbeat.max(*last_heartbeat);
         }
-        Ok(Some(AgentView::of(agent_id, &agent, now)))
+        Ok(Some(AgentView::new(agent_id, &agent, now)))
     }
 
     /// Returns whether the agent is known or could be added.
@@ -159,7 +159,12 @@ impl Inner {
 }
 
 impl Agents for RedisCoordination {
-    fn put(&self, agent_id: String, update: AgentUpdate, create: bool) -> Reply<'_, Option<AgentView>> {
+    fn put_agent(
+        &self,
+        agent_id: String,
+        update: AgentUpdate,
+        create: bool,
+    ) -> CoordinationFuture<'_, Option<AgentView>> {
         Box::pin(async move {
             let inner = &self.inner;
             let keys = inner.agent_keys(&agent_id)?;
@@ -176,7 +181,7 @@ impl Agents for RedisCoordination {
             let [_, profile, capacity] = reply::array(&value)? else { return Ok(None) };
             let now = inner.clock.now();
             let agent = parse_agent(profile, capacity, now)?;
-            let view = agent.map(|agent| AgentView::of(&agent_id, &agent, now));
+            let view = agent.map(|agent| AgentView::new(&agent_id, &agent, now));
             let last_heartbeat =
                 view.as_ref().map_or(0, |view| view.last_heartbeat.micros() / 1000).to_string();
             inner
@@ -190,11 +195,11 @@ impl Agents for RedisCoordination {
         })
     }
 
-    fn agent(&self, agent_id: String) -> Reply<'_, Option<AgentView>> {
+    fn agent(&self, agent_id: String) -> CoordinationFuture<'_, Option<AgentView>> {
         Box::pin(async move { self.inner.fetch_agent(&agent_id).await })
     }
 
-    fn agents(&self, after: Option<String>, limit: usize) -> Reply<'_, Vec<AgentView>> {
+    fn agents(&self, after: Option<String>, limit: usize) -> CoordinationFuture<'_, Vec<AgentView>> {
         Box::pin(async move {
             let inner = &self.inner;
             let from = after.map_or_else(|| "-".to_owned(), |after| format!("({after}"));
@@ -210,11 +215,11 @@ impl Agents for RedisCoordination {
         })
     }
 
-    fn remove(&self, agent_id: String) -> Reply<'_, bool> {
+    fn remove_agent(&self, agent_id: String) -> CoordinationFuture<'_, bool> {
         Box::pin(async move { self.inner.remove_agent(&agent_id).await })
     }
 
-    fn heard(&self, agent_id: String) -> Reply<'_, bool> {
+    fn record_heartbeat(&self, agent_id: String) -> CoordinationFuture<'_, bool> {
         Box::pin(async move {
             let now = self.inner.clock.now();
             let is_recent = |at: &Instant| at.elapsed() < HEARTBEAT_WRITE_INTERVAL;
@@ -236,7 +241,7 @@ impl Agents for RedisCoordination {
         })
     }
 
-    fn admit(&self, agent_id: String, locks: u32) -> Reply<'_, Result<(), Moment>> {
+    fn admit_acquisition(&self, agent_id: String, locks: u32) -> CoordinationFuture<'_, Result<(), Moment>> {
         Box::pin(async move {
             let inner = &self.inner;
             let rate = inner.agent_keys(&agent_id)?.acquire_rate.clone();

@@ -13,12 +13,12 @@ const TTL_MS: u64 = 30_000;
 
 /// Baseline locks, and server statistics for benchmarks.
 #[derive(Clone)]
-pub struct Bare {
+pub struct RedisBaseline {
     client: RedisClient,
     delete: Script,
 }
 
-impl Bare {
+impl RedisBaseline {
     pub async fn open(url: &RedisUrl) -> Result<Self, CoordinationError> {
         let client = RedisClient::open(url, ConnectionOptions::default()).await?;
         let delete =
@@ -27,7 +27,7 @@ impl Bare {
     }
 
     /// Acquires and releases one lock. Returns whether both succeeded.
-    pub async fn pair(&self, lock: &str, value: &str) -> Result<bool, CoordinationError> {
+    pub async fn acquire_and_release(&self, lock: &str, value: &str) -> Result<bool, CoordinationError> {
         let id = ids::JobId::new(lock).map_err(|error| CoordinationError(error.to_string()))?;
         let key = job::lock(&id).in_layout(self.client.layout());
         let mut acquire = redis::cmd("SET");
@@ -54,7 +54,7 @@ impl Bare {
     }
 
     /// Deletes every key.
-    pub async fn clear(&self) -> Result<(), CoordinationError> {
+    pub async fn delete_all_keys(&self) -> Result<(), CoordinationError> {
         self.client.query_primaries(redis::cmd("FLUSHDB")).await.map(drop)
     }
 
@@ -73,7 +73,7 @@ impl Bare {
     }
 }
 
-impl std::fmt::Debug for Bare {
+impl std::fmt::Debug for RedisBaseline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Bare").finish_non_exhaustive()
     }

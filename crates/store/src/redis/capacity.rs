@@ -6,7 +6,7 @@ use ade_domain::agent::DEFAULT_MAX_TASKS;
 
 use super::encoding::CorruptValue;
 use super::{Inner, RedisCoordination, reply};
-use crate::coordination::{Capacity, CapacityClaim, CoordinationError, Reply};
+use crate::coordination::{Capacity, CapacityClaim, CoordinationError, CoordinationFuture};
 
 /// Attempts if the agent is removed between registration and claim.
 const MAX_ATTEMPTS: usize = 3;
@@ -28,7 +28,7 @@ impl Inner {
             return Err(CorruptValue::new("a capacity claim", format!("{value:?}")).into());
         };
         match reply::text(outcome)? {
-            "claimed" => Ok(Some(CapacityClaim::Yes)),
+            "claimed" => Ok(Some(CapacityClaim::Claimed)),
             "full" => Ok(Some(CapacityClaim::Full)),
             "draining" => Ok(Some(CapacityClaim::Draining)),
             "unknown" => Ok(None),
@@ -38,7 +38,12 @@ impl Inner {
 }
 
 impl Capacity for RedisCoordination {
-    fn claim(&self, agent_id: String, task_id: String, until: Moment) -> Reply<'_, CapacityClaim> {
+    fn claim_capacity(
+        &self,
+        agent_id: String,
+        task_id: String,
+        until: Moment,
+    ) -> CoordinationFuture<'_, CapacityClaim> {
         Box::pin(async move {
             for _ in 0..MAX_ATTEMPTS {
                 if let Some(claim) = self.inner.claim_task(&agent_id, &task_id, until).await? {
@@ -54,7 +59,7 @@ impl Capacity for RedisCoordination {
         })
     }
 
-    fn unclaim(&self, agent_id: String, task_id: String) -> Reply<'_, ()> {
+    fn release_capacity(&self, agent_id: String, task_id: String) -> CoordinationFuture<'_, ()> {
         Box::pin(async move {
             let keys = self.inner.agent_keys(&agent_id)?;
             self.inner.call_agent(&self.inner.scripts.release_task, &keys, &[task_id]).await.map(drop)

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use ade_domain::Moment;
 use ade_domain::lock::{
-    End, Hold, Holder, LockCommand, LockName, LockRefusal, Mode, Outcome, RequestKey, Standing, Token,
+    AcquireStatus, EndReason, FencingToken, Hold, Holder, LockCommand, LockMode, LockName, LockOutcome,
+    LockRefusal, RequestKey,
 };
 use redis::Value;
 
@@ -31,21 +32,23 @@ pub(super) fn arguments<'a>(
             let wait = acquire.wait.as_ref();
             args.extend([
                 acquire.request.to_string().into(),
-                if acquire.mode == Mode::Shared { "s" } else { "x" }.into(),
+                if acquire.mode == LockMode::Shared { "s" } else { "x" }.into(),
                 acquire.ttl_ms.to_string().into(),
                 flag(acquire.claimed),
-                flag(acquire.remember),
+                flag(acquire.leave_tombstone),
                 acquire.priority.to_string().into(),
                 (&*acquire.purpose).into(),
-                wait.map_or_else(String::new, |wait| wait.ms.to_string()).into(),
+                wait.map_or_else(String::new, |wait| wait.timeout_ms.to_string()).into(),
                 wait.and_then(|wait| wait.served_by.as_deref()).unwrap_or_default().into(),
-                wait.map_or_else(String::new, |wait| encoding::fixed_waiter_fields(acquire, wait.ms)).into(),
+                wait.map_or_else(String::new, |wait| encoding::fixed_waiter_fields(acquire, wait.timeout_ms))
+                    .into(),
             ]);
         }
-        LockCommand::Claim { request, ttl_ms: ms, .. } | LockCommand::Keep { request, ms, .. } => {
+        LockCommand::Claim { request, ttl_ms: ms, .. }
+        | LockCommand::ExtendUnclaimed { request, ttl_ms: ms, .. } => {
             args.extend([request.to_string().into(), ms.to_string().into()]);
         }
-        LockCommand::Extend { token, ms, .. } => {
+        LockCommand::Extend { token, ttl_ms: ms, .. } => {
             args.extend([token.to_string().into(), ms.to_string().into()]);
         }
         LockCommand::Release { token, .. }
@@ -53,20 +56,20 @@ pub(super) fn arguments<'a>(
         | LockCommand::Verify { token } => {
             args.push(token.to_string().into());
         }
-        LockCommand::Inquire { request, .. } => args.push(request.to_string().into()),
-        LockCommand::Cancel { request, why, begun, .. } => {
+        LockCommand::Query { request, .. } => args.push(request.to_string().into()),
+        LockCommand::Cancel { request, reason: why, include_claimed: begun, .. } => {
             args.extend([request.to_string().into(), encoding::format_end(why).into(), flag(*begun)]);
         }
-        LockCommand::HangUp { request, server, begun, .. } => {
-            let why = End::HungUp.word();
+        LockCommand::Disconnect { request, server, include_claimed: begun, .. } => {
+            let why = EndReason::Disconnected.as_str();
             args.extend([request.to_string().into(), why.into(), flag(*begun), (&**server).into()]);
         }
-        LockCommand::Abort { waits_by, cycle, .. } => {
-            let why = End::Deadlock(cycle.clone());
+        LockCommand::Abort { expected_request: waits_by, cycle, .. } => {
+            let why = EndReason::Deadlock(cycle.clone());
             let waits_by = waits_by.map_or_else(String::new, |request| request.to_string());
             args.extend([waits_by.into(), encoding::format_end(&why).into()]);
         }
-        LockCommand::Mark { server } => args.push((&**server).into()),
+        LockCommand::ServerHeartbeat { server } => args.push((&**server).into()),
         LockCommand::Break | LockCommand::Tick | LockCommand::Sweep => {}
     }
     args
@@ -81,17 +84,17 @@ const fn code(command: &LockCommand) -> &'static str {
     match command {
         LockCommand::Acquire(_) => "acquire",
         LockCommand::Claim { .. } => "claim",
-        LockCommand::Keep { .. } => "extend_unclaimed",
+        LockCommand::ExtendUnclaimed { .. } => "extend_unclaimed",
         LockCommand::Extend { .. } => "extend",
         LockCommand::Release { .. } => "release",
         LockCommand::Downgrade { .. } => "downgrade",
         LockCommand::Verify { .. } => "verify",
-        LockCommand::Inquire { .. } => "query",
+        LockCommand::Query { .. } => "query",
         LockCommand::Cancel { .. } => "cancel",
-        LockCommand::HangUp { .. } => "disconnect",
+        LockCommand::Disconnect { .. } => "disconnect",
         LockCommand::Break => "break",
         LockCommand::Abort { .. } => "abort",
-        LockCommand::Mark { .. } => "server_heartbeat",
+        LockCommand::ServerHeartbeat { .. } => "server_heartbeat",
         LockCommand::Tick => "tick",
         LockCommand::Sweep => "sweep",
     }
@@ -102,14 +105,14 @@ const fn code(command: &LockCommand) -> &'static str {
 pub(super) enum ReportedChange {
     Granted {
         holder: Holder,
-        token: Token,
+        token: FencingToken,
         requests: Vec<RequestKey>,
         /// No other holder of the same agent waits for this lock.
         last_wait: bool,
     },
     HoldEnded {
         holder: Holder,
-        token: Token,
+        token: FencingToken,
         reason: &'static str,
         /// No other holder of the same agent has this lock.
         last_hold: bool,
@@ -144,10 +147,10 @@ impl ReportedChange {
         Some(match self {
             Self::Granted { holder, token, .. } => LockEventKind::Acquired(holder.clone(), *token),
             Self::HoldEnded { holder, token, reason, .. } => {
-                LockEventKind::Freed(holder.clone(), *token, reason)
+                LockEventKind::Released(holder.clone(), *token, reason)
             }
             Self::Queued { holder } => LockEventKind::Queued(holder.clone()),
-            Self::WaitEnded { holder, reason, .. } => LockEventKind::Left(holder.clone(), reason),
+            Self::WaitEnded { holder, reason, .. } => LockEventKind::WaitEnded(holder.clone(), reason),
             Self::QueueFull => LockEventKind::QueueFull,
             Self::UpgradeLost { .. } | Self::Claimed { .. } => return None,
         })
@@ -158,7 +161,7 @@ impl ReportedChange {
 #[derive(Debug)]
 pub(super) struct CommandReply {
     pub(super) now: Moment,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: LockOutcome,
     pub(super) changes: Vec<ReportedChange>,
     /// For a sweep: when to visit the lock again, in Unix seconds; `None` if it is idle.
     pub(super) next_due: Option<String>,
@@ -179,7 +182,7 @@ impl CommandReply {
     }
 }
 
-fn parse_outcome(parts: &[Value]) -> Result<Outcome, CorruptValue> {
+fn parse_outcome(parts: &[Value]) -> Result<LockOutcome, CorruptValue> {
     let corrupt = || CorruptValue::new("the outcome of a lock command", format!("{parts:?}"));
     let [code, rest @ ..] = parts else { return Err(corrupt()) };
     let grant = |value: &Value| Ok::<_, CorruptValue>(encoding::parse_hold(text(value)?)?.grant());
@@ -187,27 +190,28 @@ fn parse_outcome(parts: &[Value]) -> Result<Outcome, CorruptValue> {
         let mut holds =
             values.iter().map(|value| encoding::parse_hold(text(value)?)).collect::<Result<Vec<_>, _>>()?;
         holds.sort_by(|a, b| a.holder.cmp(&b.holder));
-        Ok::<_, CorruptValue>(holds.iter().map(Hold::held_by).collect::<Vec<_>>())
+        Ok::<_, CorruptValue>(holds.iter().map(Hold::view).collect::<Vec<_>>())
     };
-    let refused = |refusal| Outcome::Standing(Standing::Refused(refusal));
+    let refused = |refusal| LockOutcome::Status(AcquireStatus::Refused(refusal));
     Ok(match (text(code)?, rest) {
-        ("held", [hold]) => Outcome::Standing(Standing::Held(grant(hold)?)),
-        ("ended", [end]) => Outcome::Standing(Standing::Over(encoding::parse_end(text(end)?)?)),
-        ("waiting", [position, deadline]) => {
-            Outcome::Standing(Standing::Waiting { position: number(position)?, deadline: moment(deadline)? })
-        }
+        ("held", [hold]) => LockOutcome::Status(AcquireStatus::Held(grant(hold)?)),
+        ("ended", [end]) => LockOutcome::Status(AcquireStatus::Ended(encoding::parse_end(text(end)?)?)),
+        ("waiting", [position, deadline]) => LockOutcome::Status(AcquireStatus::Waiting {
+            position: number(position)?,
+            deadline: moment(deadline)?,
+        }),
         ("refused", [queue_length, holders @ ..]) => {
             refused(LockRefusal::Held { holders: held_by(holders)?, queue_length: number(queue_length)? })
         }
         ("queue_full", [queue_length]) => {
             refused(LockRefusal::QueueFull { queue_length: number(queue_length)? })
         }
-        ("circuit_open", [retry_at]) => refused(LockRefusal::Contention { retry_at: moment(retry_at)? }),
-        ("updated", [hold]) => Outcome::Kept(grant(hold)?),
-        ("valid", [hold]) => Outcome::Valid(encoding::parse_hold(text(hold)?)?.held_by()),
-        ("broken", holders) => Outcome::Broken(held_by(holders)?),
-        ("not_found", []) => Outcome::Lost,
-        ("done", []) => Outcome::Done,
+        ("circuit_open", [retry_at]) => refused(LockRefusal::CircuitOpen { retry_at: moment(retry_at)? }),
+        ("updated", [hold]) => LockOutcome::Updated(grant(hold)?),
+        ("valid", [hold]) => LockOutcome::Valid(encoding::parse_hold(text(hold)?)?.view()),
+        ("broken", holders) => LockOutcome::Broken(held_by(holders)?),
+        ("not_found", []) => LockOutcome::NotFound,
+        ("done", []) => LockOutcome::Done,
         _ => return Err(corrupt()),
     })
 }
@@ -216,14 +220,14 @@ fn parse_change(value: &Value) -> Result<ReportedChange, CorruptValue> {
     let corrupt = || CorruptValue::new("a change of a lock", format!("{value:?}"));
     let [code, rest @ ..] = array(value)? else { return Err(corrupt()) };
     let holder = |agent: &Value, id: &Value| encoding::parse_holder(text(agent)?, text(id)?);
-    let token = |value: &Value| text(value)?.parse().map(Token::shown).map_err(|_| corrupt());
+    let token = |value: &Value| text(value)?.parse().map(FencingToken::from_number).map_err(|_| corrupt());
     let request = |text: &str| text.parse::<RequestKey>().map_err(|_| corrupt());
     let reason = |value: &Value| {
         let word = text(value)?;
         if word == "deadlock" {
             return Ok("deadlock");
         }
-        encoding::parse_end(word).map(|end| end.word())
+        encoding::parse_end(word).map(|end| end.as_str())
     };
     Ok(match (text(code)?, rest) {
         ("granted", [agent, id, last_wait, fencing_token, requests]) => ReportedChange::Granted {

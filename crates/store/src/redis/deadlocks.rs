@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_domain::lock::graph::{self, Candidate};
-use ade_domain::lock::{Cycle, Deadlock, Entry, Holder, LockCommand, LockName, Outcome, Table};
+use ade_domain::lock::graph::{self, VictimCandidate};
+use ade_domain::lock::{Cycle, Deadlock, Holder, LockCommand, LockName, LockOutcome, LockTable, TableChange};
 use futures_util::future::try_join_all;
 use redis::Value;
 
@@ -60,13 +60,13 @@ impl Inner {
     /// Resolves the deadlocks that one read of the graph shows. Returns whether every suspected cycle was resolved.
     pub(super) async fn resolve_suspected(
         &self,
-        table: &Table,
+        table: &LockTable,
         resolved: &mut Vec<Deadlock>,
     ) -> Result<bool, CoordinationError> {
         let mut is_clear = true;
-        let waiting = table.all_waiting().map(|(holder, _)| holder);
-        for holder in graph::suspects(table, waiting) {
-            let Some(cycle) = graph::cycle_through(table, holder) else { continue };
+        let waiting = table.all_waits().map(|(holder, _)| holder);
+        for holder in graph::find_cycle_candidates(table, waiting) {
+            let Some(cycle) = graph::find_cycle_through(table, holder) else { continue };
             match self.resolve_cycle(table, cycle).await? {
                 SearchResult::Resolved(deadlock) => resolved.push(deadlock),
                 SearchResult::NoCycle | SearchResult::Vanished => is_clear = false,
@@ -88,25 +88,29 @@ impl Inner {
     }
 
     /// Resolves a cycle if a second read confirms it.
-    async fn resolve_cycle(&self, first: &Table, cycle: Cycle) -> Result<SearchResult, CoordinationError> {
+    async fn resolve_cycle(
+        &self,
+        first: &LockTable,
+        cycle: Cycle,
+    ) -> Result<SearchResult, CoordinationError> {
         let Some(second) = self.reread(first, &cycle).await? else { return Ok(SearchResult::Vanished) };
         Ok(self.abort_victim(second, cycle).await?.map_or(SearchResult::Vanished, SearchResult::Resolved))
     }
 
     /// Ends what is over at the locks of a cycle, and reads them again with everything that its holders hold. Returns
     /// `None` if the cycle changed.
-    async fn reread(&self, first: &Table, cycle: &Cycle) -> Result<Option<Table>, CoordinationError> {
+    async fn reread(&self, first: &LockTable, cycle: &Cycle) -> Result<Option<LockTable>, CoordinationError> {
         let in_cycle: BTreeSet<LockName> = cycle.iter().map(|edge| edge.waits_for.clone()).collect();
         try_join_all(in_cycle.iter().map(|name| self.apply(name, &LockCommand::Tick))).await?;
         let held = try_join_all(cycle.iter().map(|edge| self.held_by(&edge.holder))).await?;
         let held: BTreeSet<LockName> =
             held.into_iter().flatten().filter(|name| !in_cycle.contains(name)).collect();
-        let mut second = Table::new(self.limits().clone());
+        let mut second = LockTable::new(self.limits().clone());
         // Of the other locks only the grants matter: they determine the youngest holder.
         for (names, max_waiters) in [(in_cycle, usize::MAX), (held, 0)] {
             let names: Vec<LockName> = names.into_iter().collect();
             for (name, snapshot) in names.iter().zip(self.read_locks(&names, max_waiters).await?) {
-                snapshot.changes().for_each(|change| second.apply(&Entry::Lock(name.clone(), change)));
+                snapshot.changes().for_each(|change| second.apply(&TableChange::Lock(name.clone(), change)));
             }
         }
         Ok(is_unchanged(first, &second, cycle).then_some(second))
@@ -115,25 +119,35 @@ impl Inner {
     /// Aborts the wait and the holds of the victim. Returns `None` if it does not wait any more.
     async fn abort_victim(
         &self,
-        mut table: Table,
+        mut table: LockTable,
         cycle: Cycle,
     ) -> Result<Option<Deadlock>, CoordinationError> {
         let now = self.clock.now();
         let ages = try_join_all(cycle.iter().map(|edge| self.victim_age(&edge.holder))).await?;
         for (edge, age) in cycle.iter().zip(ages) {
             if let Some((since, until)) = age {
-                table.apply(&Entry::Aged { holder: edge.holder.clone(), since, until });
+                table.apply(&TableChange::VictimAge {
+                    holder: edge.holder.clone(),
+                    oldest_grant: since,
+                    expires_at: until,
+                });
             }
         }
-        let Some(Candidate { holder, oldest_grant, .. }) = table.victim(&cycle, now) else { return Ok(None) };
+        let Some(VictimCandidate { holder, oldest_grant, .. }) = table.choose_victim(&cycle, now) else {
+            return Ok(None);
+        };
         let Some(edge) = cycle.iter().find(|edge| edge.holder == holder).cloned() else { return Ok(None) };
         let cycle = Arc::new(cycle);
-        let abort = |waits_by| LockCommand::Abort { holder: holder.clone(), waits_by, cycle: cycle.clone() };
+        let abort = |waits_by| LockCommand::Abort {
+            holder: holder.clone(),
+            expected_request: waits_by,
+            cycle: cycle.clone(),
+        };
         if let Some(since) = oldest_grant {
             self.record_victim_age(&holder, since, now).await?;
         }
         let reply = self.apply(&edge.waits_for, &abort(Some(edge.request))).await?;
-        if reply.outcome == Outcome::Lost {
+        if reply.outcome == LockOutcome::NotFound {
             return Ok(None);
         }
         let freed_here = |name: &LockName, changes: &[ReportedChange]| {
@@ -156,7 +170,7 @@ impl Inner {
                 }
             }
         }
-        Ok(Some(Deadlock { cycle, victim: holder, freed: freed.into_iter().collect() }))
+        Ok(Some(Deadlock { cycle, victim: holder, freed_locks: freed.into_iter().collect() }))
     }
 
     /// Since when a victim counts as old, and until when that applies.
@@ -178,7 +192,7 @@ impl Inner {
         since: Moment,
         now: Moment,
     ) -> Result<(), CoordinationError> {
-        let repeat_ms = self.limits().repeat_ms;
+        let repeat_ms = self.limits().idempotency_ttl_ms;
         let (mut set, mut expire) = (redis::cmd("HSET"), redis::cmd("PEXPIRE"));
         let age = format!("{} {}", since.micros(), now.plus_ms(repeat_ms).micros());
         set.arg(self.keys.victim_ages.as_str()).arg(encoding::holder_digest(holder)).arg(age);
@@ -228,18 +242,18 @@ impl Inner {
 
 /// Whether every edge of a cycle is the same in both reads: the same wait at the same position, behind the same
 /// grant.
-fn is_unchanged(first: &Table, second: &Table, cycle: &Cycle) -> bool {
-    let wait = |table: &Table, name: &LockName, holder: &Holder| {
-        let waiter = table.lock(name)?.wait_of(holder)?;
+fn is_unchanged(first: &LockTable, second: &LockTable, cycle: &Cycle) -> bool {
+    let wait = |table: &LockTable, name: &LockName, holder: &Holder| {
+        let waiter = table.lock(name)?.waiter_of(holder)?;
         Some((waiter.request, waiter.score))
     };
     let token =
-        |table: &Table, name: &LockName, holder: &Holder| Some(table.lock(name)?.hold_of(holder)?.token);
+        |table: &LockTable, name: &LockName, holder: &Holder| Some(table.lock(name)?.hold_of(holder)?.token);
     let next = cycle.iter().skip(1).chain(cycle.first());
     // The next holder of the cycle holds the lock or waits just ahead.
     let blocks = |name: &LockName, holder: &Holder, next: &Holder| {
         let Some(lock) = second.lock(name) else { return false };
-        let ahead = lock.wait_and_ahead(holder).map(|(_, ahead)| ahead).unwrap_or_default();
+        let ahead = lock.waiter_and_blockers(holder).map(|(_, ahead)| ahead).unwrap_or_default();
         lock.hold_of(next).is_some() || ahead.iter().any(|waiter| waiter.holder == *next)
     };
     cycle.iter().zip(next).all(|(edge, next)| {

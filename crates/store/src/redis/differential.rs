@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::lock::{
-    Acquire, Change, Edge, End, Holder, Lock, LockCommand, LockLimits, LockName, Mode, RequestKey, Token,
-    Wait,
+    Acquisition, EndReason, FencingToken, Holder, Lock, LockChange, LockCommand, LockLimits, LockMode,
+    LockName, RequestKey, WaitEdge, WaitOptions,
 };
 use ade_testkit::effort::{rounds, seed};
 use ade_testkit::{Dice, Redis, RedisCluster, RedisSentinel};
@@ -18,7 +18,7 @@ use redis::Value;
 
 use super::command::ReportedChange;
 use super::reply::{array, flatten, text};
-use super::{Inner, Options, RedisCoordination, encoding};
+use super::{Inner, RedisCoordination, RedisOptions, encoding};
 use crate::coordination::LockEventKind;
 
 const AGENTS: [&str; 9] = ["ann", "ben", "cid", "d\u{0}\"e", "eve", "fay", "gus", "hal", "ida"];
@@ -30,9 +30,9 @@ fn wide_limits() -> LockLimits {
     LockLimits {
         max_queue: 20,
         max_holders: 30,
-        batch: 2,
-        max_repeats: 1_000,
-        crowded_after: 100,
+        batch_size: 2,
+        max_tombstones: 1_000,
+        breaker_threshold: 100,
         ..narrow_limits()
     }
 }
@@ -42,14 +42,14 @@ fn narrow_limits() -> LockLimits {
         max_queue: 4,
         max_holders: 3,
         ticket_claim_ms: 8,
-        served_claim_ms: 5,
-        server_silence_ms: 10,
-        repeat_ms: 40,
-        max_repeats: 6,
-        crowded_after: 3,
-        crowded_within_ms: 20,
-        crowded_for_ms: 10,
-        batch: 4,
+        long_poll_claim_ms: 5,
+        server_timeout_ms: 10,
+        idempotency_ttl_ms: 40,
+        max_tombstones: 6,
+        breaker_threshold: 3,
+        breaker_window_ms: 20,
+        breaker_open_ms: 10,
+        batch_size: 4,
         deadlock_detection: false,
         ..LockLimits::default()
     }
@@ -60,7 +60,7 @@ struct LockUnderTest<'a> {
     inner: &'a Inner,
     name: LockName,
     model: Lock,
-    tokens: Vec<Token>,
+    tokens: Vec<FencingToken>,
     requests: u64,
 }
 
@@ -77,10 +77,10 @@ impl LockUnderTest<'_> {
     /// Mostly one that the lock knows.
     fn random_request(&mut self, holder: &Holder, dice: &mut Dice) -> RequestKey {
         self.requests += u64::from(one_in(dice, 3));
-        RequestKey::of(holder, &(self.requests.saturating_sub(dice.below(3))).to_string())
+        RequestKey::derive(holder, &(self.requests.saturating_sub(dice.below(3))).to_string())
     }
 
-    fn random_token(&self, dice: &mut Dice) -> Token {
+    fn random_token(&self, dice: &mut Dice) -> FencingToken {
         let index = dice.below(self.tokens.len().max(1) as u64) as usize;
         match self.model.holds().get(dice.below(3) as usize) {
             Some(hold) if !one_in(dice, 6) => hold.token,
@@ -102,15 +102,15 @@ impl LockUnderTest<'_> {
         match dice.below(24) {
             0..=8 => {
                 let holder = self.random_holder(dice);
-                let wait = (!one_in(dice, 4)).then(|| Wait {
-                    ms: [2, 10, 500, 2_500][dice.below(4) as usize],
+                let wait = (!one_in(dice, 4)).then(|| WaitOptions {
+                    timeout_ms: [2, 10, 500, 2_500][dice.below(4) as usize],
                     served_by: (!one_in(dice, 3)).then_some(server),
                 });
-                LockCommand::Acquire(Acquire {
+                LockCommand::Acquire(Acquisition {
                     request: self.random_request(&holder, dice),
                     holder,
-                    remember: one_in(dice, 2),
-                    mode: if one_in(dice, 2) { Mode::Shared } else { Mode::Exclusive },
+                    leave_tombstone: one_in(dice, 2),
+                    mode: if one_in(dice, 2) { LockMode::Shared } else { LockMode::Exclusive },
                     ttl_ms: ms,
                     claimed: one_in(dice, 2),
                     wait,
@@ -119,29 +119,30 @@ impl LockUnderTest<'_> {
                 })
             }
             9 | 10 => LockCommand::Claim { holder, request, ttl_ms: ms },
-            11 => LockCommand::Keep { holder, request, ms },
-            12 | 13 => LockCommand::Extend { holder, token, ms },
+            11 => LockCommand::ExtendUnclaimed { holder, request, ttl_ms: ms },
+            12 | 13 => LockCommand::Extend { holder, token, ttl_ms: ms },
             14 | 15 => LockCommand::Release { holder, token },
             16 => LockCommand::Downgrade { holder, token },
             17 => LockCommand::Verify { token },
-            18 => LockCommand::Inquire { holder, request },
+            18 => LockCommand::Query { holder, request },
             19 => {
-                let why = [End::Cancelled, End::Refused, End::TimedOut, End::AgentOffline]
-                    [dice.below(4) as usize]
-                    .clone();
-                LockCommand::Cancel { holder, request, why, begun: one_in(dice, 2) }
+                let why =
+                    [EndReason::Cancelled, EndReason::Refused, EndReason::TimedOut, EndReason::AgentOffline]
+                        [dice.below(4) as usize]
+                        .clone();
+                LockCommand::Cancel { holder, request, reason: why, include_claimed: one_in(dice, 2) }
             }
-            20 => LockCommand::HangUp { holder, request, server, begun: one_in(dice, 2) },
+            20 => LockCommand::Disconnect { holder, request, server, include_claimed: one_in(dice, 2) },
             21 if one_in(dice, 3) => LockCommand::Break,
             21 => {
-                let edge = Edge { holder: holder.clone(), waits_for: self.name.clone(), request };
+                let edge = WaitEdge { holder: holder.clone(), waits_for: self.name.clone(), request };
                 LockCommand::Abort {
                     holder,
-                    waits_by: one_in(dice, 2).then_some(request),
+                    expected_request: one_in(dice, 2).then_some(request),
                     cycle: Arc::new(vec![edge]),
                 }
             }
-            22 => LockCommand::Mark { server },
+            22 => LockCommand::ServerHeartbeat { server },
             _ => [LockCommand::Tick, LockCommand::Sweep][dice.below(2) as usize].clone(),
         }
     }
@@ -150,10 +151,11 @@ impl LockUnderTest<'_> {
         let command = self.random_command(dice);
         let limits = self.inner.limits().clone();
         let reply = self.inner.apply(&self.name, &command).await.expect("reply");
-        let step = self.model.step(&command, reply.now, &limits);
+        let step = self.model.execute(&command, reply.now, &limits);
         let context = format!("{} {command:?}", reply.now);
         assert_eq!(reply.outcome, step.outcome, "{context}");
-        let expected: Vec<LockEventKind> = step.changes.iter().filter_map(LockEventKind::of).collect();
+        let expected: Vec<LockEventKind> =
+            step.changes.iter().filter_map(LockEventKind::from_change).collect();
         let events: Vec<LockEventKind> = reply.changes.iter().filter_map(ReportedChange::event).collect();
         assert_eq!(sorted(&events), sorted(&expected), "{context}");
         self.tokens.extend(
@@ -168,41 +170,43 @@ impl LockUnderTest<'_> {
         // What expired during the read may be gone; Redis expires keys by the millisecond.
         self.inner.sync_clock().await.expect("reply");
         let read_at = self.inner.clock.now().plus_ms(1);
-        let is_current = |change: &Change| !matches!(change, Change::Gone { until, .. } if *until <= read_at);
-        let stored: Vec<Change> = stored.into_iter().filter(is_current).collect();
-        let expected: Vec<Change> = self.model.changes().filter(is_current).collect();
+        let is_current = |change: &LockChange| !matches!(change, LockChange::TombstoneAdded { expires_at, .. } if *expires_at <= read_at);
+        let stored: Vec<LockChange> = stored.into_iter().filter(is_current).collect();
+        let expected: Vec<LockChange> = self.model.snapshot().filter(is_current).collect();
         assert_eq!(sorted(&stored), sorted(&expected), "{context}");
         self.check_indexes(&context).await;
         context
     }
 
     /// The whole state of the lock in Redis, as changes that produce it from an empty lock.
-    async fn read_state(&self) -> Vec<Change> {
+    async fn read_state(&self) -> Vec<LockChange> {
         let snapshot = self.inner.read_lock(&self.name, usize::MAX).await.expect("reply");
         let keys = self.inner.lock_keys(&self.name).expect("built");
         let [.., fence, ended] = &keys.script_keys;
-        let mut changes: Vec<Change> = snapshot.changes().collect();
-        let (mut token, mut score) = (Token::default(), Default::default());
+        let mut changes: Vec<LockChange> = snapshot.changes().collect();
+        let (mut token, mut score) = (FencingToken::default(), Default::default());
         for [name, value] in self.fields(fence).await {
             let numbers: Vec<u64> = value.split(' ').filter_map(|number| number.parse().ok()).collect();
             let moment = |index: usize| ade_domain::Moment::from_micros(numbers[index]);
             match name.as_str() {
-                "token" => token = Token::shown(numbers[0]),
-                "score" => score = ade_domain::lock::Score::from_millis(value.parse().expect("a number")),
-                "crowd" => changes.push(Change::Crowded {
-                    since: moment(0),
-                    count: numbers[1] as u32,
-                    until: moment(2),
+                "token" => token = FencingToken::from_number(numbers[0]),
+                "score" => {
+                    score = ade_domain::lock::QueueScore::from_millis(value.parse().expect("a number"))
+                }
+                "crowd" => changes.push(LockChange::RefusalCounted {
+                    window_start: moment(0),
+                    refusals: numbers[1] as u32,
+                    open_until: moment(2),
                 }),
                 "name" => assert_eq!(value, self.name.as_str()),
                 "kept" => {}
                 heartbeat => {
                     let server = heartbeat.strip_prefix("m:").expect("a server heartbeat").into();
-                    changes.push(Change::Marked { server, at: moment(0) });
+                    changes.push(LockChange::ServerHeartbeat { server, at: moment(0) });
                 }
             }
         }
-        changes.push(Change::Fenced(token, score));
+        changes.push(LockChange::CountersAdvanced(token, score));
         for [name, value] in self.fields(ended).await {
             if let Ok(request) = name.parse::<RequestKey>() {
                 let (until, why) = value.split_once(' ').expect("a time and an end");
@@ -210,7 +214,7 @@ impl LockUnderTest<'_> {
                     encoding::parse_moment(until).expect("a time"),
                     encoding::parse_end(why).expect("an end"),
                 );
-                changes.push(Change::Gone { request, why, until });
+                changes.push(LockChange::TombstoneAdded { request, reason: why, expires_at: until });
             }
         }
         changes
@@ -273,7 +277,7 @@ fn sorted<T: std::fmt::Debug>(items: &[T]) -> BTreeSet<String> {
 }
 
 async fn compare_with_model(url: &str, limits: LockLimits, locks: u64) {
-    let options = Options { rules: limits, max_clock_skew: Duration::ZERO, ..Options::default() };
+    let options = RedisOptions { limits, max_clock_skew: Duration::ZERO, ..RedisOptions::default() };
     let backend =
         RedisCoordination::open(&url.parse().expect("valid URL"), options).await.expect("connected");
     let seed = seed();
@@ -283,7 +287,9 @@ async fn compare_with_model(url: &str, limits: LockLimits, locks: u64) {
         let kind = if number % 4 == 0 { "task" } else { "resource:type" };
         let mut lock = LockUnderTest {
             inner: &backend.inner,
-            name: format!("{kind}:{number}{{%}}{}", backend.inner.limits().batch).parse().expect("valid"),
+            name: format!("{kind}:{number}{{%}}{}", backend.inner.limits().batch_size)
+                .parse()
+                .expect("valid"),
             model: Lock::default(),
             tokens: Vec::new(),
             requests: 0,

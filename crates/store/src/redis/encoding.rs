@@ -34,7 +34,8 @@ use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::lock::{
-    Acquire, Cycle, End, Hold, Holder, Mode, RequestKey, Score, Text, Token, Waiter, digest,
+    Acquisition, Cycle, EndReason, FencingToken, Hold, Holder, LockMode, QueueScore, RequestKey, SharedStr,
+    Waiter, digest,
 };
 use serde::{Deserialize, Serialize};
 
@@ -86,11 +87,11 @@ fn try_parse_hold(text: &str) -> Option<Hold> {
     let mut parts = text.splitn(12, ' ');
     let mut next = || parts.next();
     let mode = match next()? {
-        "x" => Mode::Exclusive,
-        "s" => Mode::Shared,
+        "x" => LockMode::Exclusive,
+        "s" => LockMode::Shared,
         _ => return None,
     };
-    let token = Token::shown(next()?.parse().ok()?);
+    let token = FencingToken::from_number(next()?.parse().ok()?);
     let (acquired_at, expires_at) = (parse_moment(next()?)?, parse_moment(next()?)?);
     let (claimed, remember) = (next()? == "1", next()? == "1");
     let (priority, heartbeat_count) = (next()?.parse().ok()?, next()?.parse().ok()?);
@@ -110,8 +111,8 @@ fn try_parse_hold(text: &str) -> Option<Hold> {
         purpose: purpose.into(),
         priority,
         heartbeat_count,
-        remember,
-        before: None,
+        leave_tombstone: remember,
+        upgraded_from: None,
     })
 }
 
@@ -121,10 +122,10 @@ pub(super) fn parse_moment(text: &str) -> Option<Moment> {
 
 /// The part of a waiter that never changes, as JSON without its braces. Mode and digest come first: the scripts read them
 /// by position.
-pub(super) fn fixed_waiter_fields(acquire: &Acquire, wait_ms: u64) -> String {
+pub(super) fn fixed_waiter_fields(acquire: &Acquisition, wait_ms: u64) -> String {
     #[derive(Serialize)]
     struct FixedFields<'a> {
-        mode: Mode,
+        mode: LockMode,
         who: String,
         agent_id: &'a str,
         holder_id: &'a str,
@@ -142,7 +143,7 @@ pub(super) fn fixed_waiter_fields(acquire: &Acquire, wait_ms: u64) -> String {
         priority: acquire.priority,
         max_wait_seconds: wait_ms.div_ceil(1000),
         request: acquire.request,
-        remember: acquire.remember,
+        remember: acquire.leave_tombstone,
         purpose: &acquire.purpose,
     };
     // Strings and numbers only, so serialization cannot fail.
@@ -154,16 +155,16 @@ pub(super) fn fixed_waiter_fields(acquire: &Acquire, wait_ms: u64) -> String {
 pub(super) fn parse_waiter(member: &str, score: f64) -> Result<Waiter, CorruptValue> {
     #[derive(Deserialize)]
     struct Member {
-        mode: Mode,
+        mode: LockMode,
         agent_id: String,
         holder_id: String,
         priority: i32,
         request: RequestKey,
         remember: bool,
-        purpose: Text,
+        purpose: SharedStr,
         requested_at: jiff::Timestamp,
         deadline: String,
-        served_by: Option<Text>,
+        served_by: Option<SharedStr>,
         #[serde(default)]
         upgrade: bool,
     }
@@ -174,14 +175,14 @@ pub(super) fn parse_waiter(member: &str, score: f64) -> Result<Waiter, CorruptVa
         holder: parse_holder(&parsed.agent_id, &parsed.holder_id)?,
         request: parsed.request,
         mode: parsed.mode,
-        score: Score::from_millis(score),
-        upgrade: parsed.upgrade,
+        score: QueueScore::from_millis(score),
+        is_upgrade: parsed.upgrade,
         priority: parsed.priority,
         purpose: parsed.purpose,
         requested_at: parsed.requested_at.into(),
         deadline: parse_moment(&parsed.deadline).ok_or_else(corrupt)?,
         served_by: parsed.served_by,
-        remember: parsed.remember,
+        leave_tombstone: parsed.remember,
     })
 }
 
@@ -190,21 +191,21 @@ pub(super) fn parse_waiter(member: &str, score: f64) -> Result<Waiter, CorruptVa
 const UPGRADE_OFFSET: f64 = 2_199_023_255_552.0;
 
 /// A reason as text, followed by the cycle if it is a deadlock.
-pub(super) fn format_end(end: &End) -> String {
+pub(super) fn format_end(end: &EndReason) -> String {
     match end {
-        End::Deadlock(cycle) => {
+        EndReason::Deadlock(cycle) => {
             let cycle = serde_json::to_string(cycle.as_ref()).unwrap_or_default();
-            format!("{} {cycle}", end.word())
+            format!("{} {cycle}", end.as_str())
         }
-        _ => end.word().to_owned(),
+        _ => end.as_str().to_owned(),
     }
 }
 
-pub(super) fn parse_end(text: &str) -> Result<End, CorruptValue> {
+pub(super) fn parse_end(text: &str) -> Result<EndReason, CorruptValue> {
     if let Some(cycle) = text.strip_prefix("deadlock ") {
         let cycle: Cycle =
             serde_json::from_str(cycle).map_err(|_| CorruptValue::new("the cycle of a deadlock", cycle))?;
-        return Ok(End::Deadlock(Arc::new(cycle)));
+        return Ok(EndReason::Deadlock(Arc::new(cycle)));
     }
-    End::of_word(text).ok_or_else(|| CorruptValue::new("the reason of an end", text))
+    EndReason::parse(text).ok_or_else(|| CorruptValue::new("the reason of an end", text))
 }

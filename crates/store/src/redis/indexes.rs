@@ -4,7 +4,7 @@
 //! Nothing here decides who holds a lock. A stale entry is harmless; the sweep restores a missing one.
 
 use ade_domain::Moment;
-use ade_domain::lock::{Acquire, Holder, LockName, Outcome, Standing};
+use ade_domain::lock::{AcquireStatus, Acquisition, Holder, LockName, LockOutcome};
 use ade_keyspace::RedisKey;
 use redis::Cmd;
 
@@ -108,7 +108,7 @@ impl Inner {
         name: &LockName,
         keys: &LockKeys,
         agent: Option<&AgentKeys>,
-        acquire: &Acquire,
+        acquire: &Acquisition,
     ) -> Result<(), CoordinationError> {
         let mut updates = Vec::new();
         if keys::has_hashed_name(name, keys) {
@@ -119,7 +119,7 @@ impl Inner {
                 updates.extend(add_to_index(
                     &agent.awaited_locks,
                     keys.lock(),
-                    scripts::MIN_QUEUE_TTL_MS.max(wait.ms + 5_000),
+                    scripts::MIN_QUEUE_TTL_MS.max(wait.timeout_ms + 5_000),
                 ));
             }
             let due = self.clock.now().plus_ms(self.first_due_in_ms(acquire));
@@ -146,14 +146,14 @@ impl Inner {
         name: &LockName,
         keys: &LockKeys,
         agent: Option<&AgentKeys>,
-        acquire: &Acquire,
+        acquire: &Acquisition,
         reply: &CommandReply,
     ) -> Result<(), CoordinationError> {
         if keys::has_hashed_name(name, keys) && !reply.changes.is_empty() {
             let (key, store) = self.store_name(name, keys);
             self.query(&key, store).await?;
         }
-        let is_waiting = matches!(reply.outcome, Outcome::Standing(Standing::Waiting { .. }));
+        let is_waiting = matches!(reply.outcome, LockOutcome::Status(AcquireStatus::Waiting { .. }));
         let (true, Some(agent), Some(_), false) = (self.is_cluster(), agent, &acquire.wait, is_waiting)
         else {
             return Ok(());
@@ -169,11 +169,11 @@ impl Inner {
     }
 
     /// The earliest time at which something can be due.
-    fn first_due_in_ms(&self, acquire: &Acquire) -> u64 {
+    fn first_due_in_ms(&self, acquire: &Acquisition) -> u64 {
         let limits = self.limits();
-        let claim = limits.served_claim_ms.min(limits.ticket_claim_ms).min(limits.server_silence_ms);
+        let claim = limits.long_poll_claim_ms.min(limits.ticket_claim_ms).min(limits.server_timeout_ms);
         match &acquire.wait {
-            Some(wait) => acquire.ttl_ms.min(claim).min(wait.ms),
+            Some(wait) => acquire.ttl_ms.min(claim).min(wait.timeout_ms),
             None if !acquire.claimed => acquire.ttl_ms.min(claim),
             None => acquire.ttl_ms,
         }

@@ -17,8 +17,8 @@ use tokio::time::{Instant, timeout};
 use super::encoding::CorruptValue;
 use super::{RedisCoordination, keys, reply};
 use crate::coordination::{
-    CoordinationError, Job, Jobs, LONGEST_WAIT, Moved, Reply, WakeAt, WakeUp, checked_lock, job_named,
-    queue_named, queues_named,
+    CoordinationError, CoordinationFuture, MAX_WAIT, MovedWakeUps, ReceivedWakeUp, WakeAt, WakeUp,
+    WakeUpQueue, parse_job_id, parse_job_lock, parse_queue, parse_queues,
 };
 
 /// Waiters that block at the same time; further ones wait for a free slot.
@@ -42,7 +42,10 @@ fn encode_payload(queue: QueueName, about: String) -> Result<String, Coordinatio
 }
 
 /// Parses the reply of BRPOP. A payload that ade did not write is passed on unchanged.
-fn parse_wake_up(value: &Value, queues: &[(QueueName, RedisKey)]) -> Result<Option<Job>, CorruptValue> {
+fn parse_wake_up(
+    value: &Value,
+    queues: &[(QueueName, RedisKey)],
+) -> Result<Option<ReceivedWakeUp>, CorruptValue> {
     if *value == Value::Nil {
         return Ok(None);
     }
@@ -56,7 +59,7 @@ fn parse_wake_up(value: &Value, queues: &[(QueueName, RedisKey)]) -> Result<Opti
         .ok_or_else(|| CorruptValue::new("a known queue", key))?;
     let about =
         serde_json::from_str(text).map_or_else(|_| text.to_owned(), |payload: Payload| payload.target);
-    Ok(Some(Job { queue: queue.as_written().to_owned(), about }))
+    Ok(Some(ReceivedWakeUp { queue: queue.as_written().to_owned(), subject: about }))
 }
 
 /// The time argument of the script: Unix seconds, empty for now, or `cancel`.
@@ -67,7 +70,7 @@ fn time_argument(when: WakeAt) -> String {
             let ms = at.micros().div_ceil(1000);
             format!("{}.{:03}", ms / 1000, ms % 1000)
         }
-        WakeAt::NotAnyMore => "cancel".to_owned(),
+        WakeAt::Never => "cancel".to_owned(),
     }
 }
 
@@ -80,16 +83,16 @@ impl RedisCoordination {
     }
 }
 
-impl Jobs for RedisCoordination {
-    fn call(&self, calls: Vec<WakeUp>) -> Reply<'_, usize> {
+impl WakeUpQueue for RedisCoordination {
+    fn send_wake_ups(&self, calls: Vec<WakeUp>) -> CoordinationFuture<'_, usize> {
         Box::pin(async move {
             let inner = &self.inner;
             let mut wake_ups = Vec::with_capacity(3 * calls.len());
             for call in calls {
-                let queue = queue_named(&call.queue)?;
+                let queue = parse_queue(&call.queue)?;
                 wake_ups.push(queue.as_written().to_owned());
                 wake_ups.push(time_argument(call.when));
-                wake_ups.push(encode_payload(queue, call.about)?);
+                wake_ups.push(encode_payload(queue, call.subject)?);
             }
             let keys = self.schedule_and_queues();
             let names = QueueName::all();
@@ -100,14 +103,18 @@ impl Jobs for RedisCoordination {
         })
     }
 
-    fn woken(&self, queues: Vec<String>, at_most: Duration) -> Reply<'_, Option<Job>> {
+    fn receive_wake_up(
+        &self,
+        queues: Vec<String>,
+        at_most: Duration,
+    ) -> CoordinationFuture<'_, Option<ReceivedWakeUp>> {
         Box::pin(async move {
             let inner = &self.inner;
             let layout = inner.layout();
             let queues: Vec<(QueueName, RedisKey)> =
-                queues_named(&queues)?.into_iter().map(|name| (name, keys::queue(name, layout))).collect();
+                parse_queues(&queues)?.into_iter().map(|name| (name, keys::queue(name, layout))).collect();
             let Some((_, first)) = queues.first() else { return Ok(None) };
-            let at_most = at_most.min(LONGEST_WAIT);
+            let at_most = at_most.min(MAX_WAIT);
             let deadline = Instant::now() + at_most;
             let Ok(slot) = timeout(at_most, inner.blocking_slots.acquire()).await else { return Ok(None) };
             let _slot = slot.map_err(|error| CoordinationError(error.to_string()))?;
@@ -128,7 +135,7 @@ impl Jobs for RedisCoordination {
         })
     }
 
-    fn wake_scheduled(&self) -> Reply<'_, Moved> {
+    fn move_due_wake_ups(&self) -> CoordinationFuture<'_, MovedWakeUps> {
         Box::pin(async move {
             let inner = &self.inner;
             let keys = self.schedule_and_queues();
@@ -149,14 +156,14 @@ impl Jobs for RedisCoordination {
                 next => Some(reply::moment(next)?),
             };
             let next_in = next.map(|at| Duration::from_millis(at.ms_since(now)));
-            Ok(Moved { calls: reply::number(moved)?, next_in })
+            Ok(MovedWakeUps { count: reply::number(moved)?, next_in })
         })
     }
 
-    fn lock_job(&self, job_id: String, holder: String, ttl_ms: u64) -> Reply<'_, bool> {
+    fn lock_job(&self, job_id: String, holder: String, ttl_ms: u64) -> CoordinationFuture<'_, bool> {
         Box::pin(async move {
             let inner = &self.inner;
-            let (id, ttl) = checked_lock(&job_id, ttl_ms)?;
+            let (id, ttl) = parse_job_lock(&job_id, ttl_ms)?;
             let keys = [keys::job_lock(&id, inner.layout())];
             let ttl = ttl.as_millis().to_string();
             let args = [holder.as_bytes(), ttl.as_bytes()];
@@ -165,10 +172,10 @@ impl Jobs for RedisCoordination {
         })
     }
 
-    fn unlock_job(&self, job_id: String, holder: String) -> Reply<'_, bool> {
+    fn unlock_job(&self, job_id: String, holder: String) -> CoordinationFuture<'_, bool> {
         Box::pin(async move {
             let inner = &self.inner;
-            let keys = [keys::job_lock(&job_named(&job_id)?, inner.layout())];
+            let keys = [keys::job_lock(&parse_job_id(&job_id)?, inner.layout())];
             let value = inner.client.call(&inner.scripts.unlock_job, &keys, &[holder.as_bytes()]).await?;
             Ok(reply::number(&value)? == 1)
         })

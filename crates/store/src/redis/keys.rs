@@ -224,7 +224,7 @@ pub(super) fn parse_lock_key(key: &str) -> ParsedLockKey {
         return ParsedLockKey::NotALock;
     };
     let mut name =
-        if found.ids.len() == 1 { LockKind::Task.word() } else { LockKind::Resource.word() }.to_owned();
+        if found.ids.len() == 1 { LockKind::Task.as_str() } else { LockKind::Resource.as_str() }.to_owned();
     for id in found.ids {
         match id.identifier {
             Some(Identifier::Exact(text)) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::lock::{
-    Answer, Change, Deadlock, Hold, Lock, LockCommand, LockLimits, LockName, RequestKey, Waiter,
+    Deadlock, Hold, Lock, LockChange, LockCommand, LockLimits, LockName, LockReply, RequestKey, Waiter,
 };
 use ade_keyspace::RedisKey;
 use futures_util::future::try_join_all;
@@ -20,7 +20,8 @@ use super::indexes::remove_from_index;
 use super::keys::{self, ParsedLockKey};
 use super::{Inner, RedisCoordination, locked, reply};
 use crate::coordination::{
-    CoordinationError, Counts, Filter, LockEvent, LockView, Locks, Reply, Subscription, WaitView,
+    CoordinationError, CoordinationFuture, LockCounts, LockEvent, LockFilter, LockView, Locks, Subscription,
+    WaitView,
 };
 
 /// Holders and waiters per lock in a list.
@@ -68,7 +69,7 @@ impl LockSnapshot {
         }
         for shared in upgraded_from {
             if let Some(hold) = holds.iter_mut().find(|hold| hold.holder == shared.holder) {
-                hold.before = Some(Box::new(shared));
+                hold.upgraded_from = Some(Box::new(shared));
             }
         }
         let waiter = |[member, score]: &[Value; 2]| {
@@ -81,9 +82,9 @@ impl LockSnapshot {
     }
 
     /// The changes that produce this state from an empty lock.
-    pub(super) fn changes(&self) -> impl Iterator<Item = Change> {
-        let granted = self.holds.iter().cloned().map(Change::Granted);
-        granted.chain(self.waiters.iter().cloned().map(Change::Queued))
+    pub(super) fn changes(&self) -> impl Iterator<Item = LockChange> {
+        let granted = self.holds.iter().cloned().map(LockChange::Granted);
+        granted.chain(self.waiters.iter().cloned().map(LockChange::Queued))
     }
 
     pub(super) fn is_held_by(&self, agent: &str) -> bool {
@@ -101,7 +102,7 @@ impl LockSnapshot {
     }
 
     fn view(&self, name: &LockName, limits: &LockLimits, max_listed: usize) -> LockView {
-        let view = LockView::of(name, Some(&self.lock(limits)), max_listed);
+        let view = LockView::new(name, Some(&self.lock(limits)), max_listed);
         LockView { queue_length: self.queue_length, ..view }
     }
 }
@@ -209,7 +210,7 @@ impl Inner {
 
     async fn list_locks(
         &self,
-        filter: &Filter,
+        filter: &LockFilter,
         after: Option<&LockName>,
         limit: usize,
     ) -> Result<Vec<LockView>, CoordinationError> {
@@ -238,7 +239,7 @@ impl Inner {
         let mut views = Vec::new();
         for batch in names.chunks(limit.clamp(1, READ_BATCH)) {
             for (name, snapshot) in batch.iter().zip(self.read_locks(batch, max_waiters).await?) {
-                if filter.admits(name, &snapshot.lock(self.limits())) {
+                if filter.matches(name, &snapshot.lock(self.limits())) {
                     views.push(snapshot.view(name, self.limits(), MAX_LISTED));
                 }
                 if views.len() == limit {
@@ -256,7 +257,7 @@ impl Inner {
             for (name, snapshot) in waited_for.iter().zip(self.read_locks(&waited_for, usize::MAX).await?) {
                 let lock = snapshot.lock(self.limits());
                 let view = |waiter: &Waiter| {
-                    let (waiter, ahead) = lock.wait_and_ahead(&waiter.holder)?;
+                    let (waiter, ahead) = lock.waiter_and_blockers(&waiter.holder)?;
                     let ahead =
                         ahead.into_iter().take(MAX_LISTED).map(|waiter| waiter.holder.clone()).collect();
                     let holders =
@@ -294,13 +295,13 @@ impl Inner {
         lengths.iter().map(|length| Ok(reply::number(length)?)).collect()
     }
 
-    async fn count_all(&self) -> Result<Counts, CoordinationError> {
+    async fn count_all(&self) -> Result<LockCounts, CoordinationError> {
         if let Some((counts, at)) = locked(&self.maintenance).cached_counts
             && at.elapsed() < COUNT_CACHE_TTL
         {
             return Ok(counts);
         }
-        let mut counts = Counts::default();
+        let mut counts = LockCounts::default();
         let names = self.registered_locks().await?;
         for batch in names.chunks(READ_BATCH) {
             counts.waiting += self.queue_lengths(batch).await?.into_iter().sum::<usize>();
@@ -326,33 +327,41 @@ impl Inner {
 }
 
 impl Locks for RedisCoordination {
-    fn commands(&self, commands: Vec<(LockName, LockCommand)>) -> Reply<'_, Vec<Answer>> {
+    fn execute_commands(
+        &self,
+        commands: Vec<(LockName, LockCommand)>,
+    ) -> CoordinationFuture<'_, Vec<LockReply>> {
         Box::pin(async move { self.inner.run_commands(commands).await })
     }
 
-    fn look(&self, lock: LockName) -> Reply<'_, LockView> {
+    fn lock_view(&self, lock: LockName) -> CoordinationFuture<'_, LockView> {
         Box::pin(async move {
             // Ends what is over first, so that the view has no expired holders.
-            let Answer { deadlocks, .. } = self.inner.run_command(&lock, &LockCommand::Tick).await?;
+            let LockReply { deadlocks, .. } = self.inner.run_command(&lock, &LockCommand::Tick).await?;
             locked(&self.inner.maintenance).unreported_deadlocks.extend(deadlocks);
             let snapshot = self.inner.read_lock(&lock, usize::MAX).await?;
             Ok(snapshot.view(&lock, self.inner.limits(), usize::MAX))
         })
     }
 
-    fn list(&self, filter: Filter, after: Option<LockName>, limit: usize) -> Reply<'_, Vec<LockView>> {
+    fn list_locks(
+        &self,
+        filter: LockFilter,
+        after: Option<LockName>,
+        limit: usize,
+    ) -> CoordinationFuture<'_, Vec<LockView>> {
         Box::pin(async move { self.inner.list_locks(&filter, after.as_ref(), limit).await })
     }
 
-    fn waits(&self, limit: usize) -> Reply<'_, Vec<WaitView>> {
+    fn waits(&self, limit: usize) -> CoordinationFuture<'_, Vec<WaitView>> {
         Box::pin(async move { self.inner.all_waits(limit).await })
     }
 
-    fn counts(&self) -> Reply<'_, Counts> {
+    fn counts(&self) -> CoordinationFuture<'_, LockCounts> {
         Box::pin(async move { self.inner.count_all().await })
     }
 
-    fn sweep(&self) -> Reply<'_, Vec<Deadlock>> {
+    fn sweep(&self) -> CoordinationFuture<'_, Vec<Deadlock>> {
         Box::pin(async move {
             let deadlocks = self.inner.sweep().await;
             if !self.inner.is_deferred_work_running.swap(true, Ordering::SeqCst) {
@@ -366,15 +375,15 @@ impl Locks for RedisCoordination {
         })
     }
 
-    fn watch(&self, request: RequestKey) -> Subscription {
-        self.inner.subscriptions.watch(request)
+    fn subscribe(&self, request: RequestKey) -> Subscription {
+        self.inner.subscriptions.subscribe(request)
     }
 
-    fn events(&self) -> broadcast::Receiver<Arc<LockEvent>> {
+    fn subscribe_events(&self) -> broadcast::Receiver<Arc<LockEvent>> {
         self.inner.events.subscribe()
     }
 
-    fn rules(&self) -> &LockLimits {
+    fn limits(&self) -> &LockLimits {
         self.inner.limits()
     }
 

@@ -35,7 +35,8 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::lock::{
-    Answer, Deadlock, End, Holder, LockCommand, LockLimits, LockName, LockRefusal, Outcome, Standing,
+    AcquireStatus, Deadlock, EndReason, Holder, LockCommand, LockLimits, LockName, LockOutcome, LockRefusal,
+    LockReply,
 };
 use ade_keyspace::{Layout, RedisKey};
 use futures_util::future::join_all;
@@ -44,8 +45,8 @@ use tokio::sync::{Semaphore, broadcast};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-pub use baseline::Bare;
-pub use url::{InvalidUrl, RedisUrl};
+pub use baseline::RedisBaseline;
+pub use url::{InvalidRedisUrl, RedisUrl};
 
 use crate::coordination::{CoordinationError, LockEvent, Subscriptions};
 use clock::StoreClock;
@@ -67,8 +68,8 @@ const MAX_CONCURRENT_COMMANDS: usize = 1_000;
 const REPLICA_ACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
-pub struct Options {
-    pub rules: LockLimits,
+pub struct RedisOptions {
+    pub limits: LockLimits,
     /// Maximum number of agents that were only named in a request.
     pub max_named_agents: usize,
     /// Replicas that must confirm a grant; zero disables the check.
@@ -77,10 +78,10 @@ pub struct Options {
     pub max_clock_skew: Duration,
 }
 
-impl Default for Options {
+impl Default for RedisOptions {
     fn default() -> Self {
         Self {
-            rules: LockLimits::default(),
+            limits: LockLimits::default(),
             max_named_agents: 10_000,
             min_replica_acks: 0,
             max_clock_skew: Duration::from_millis(250),
@@ -105,7 +106,7 @@ impl Drop for ListenerTask {
 }
 
 struct Inner {
-    options: Options,
+    options: RedisOptions,
     client: RedisClient,
     scripts: Scripts,
     keys: GlobalKeys,
@@ -126,7 +127,7 @@ struct Inner {
 }
 
 impl RedisCoordination {
-    pub async fn open(url: &RedisUrl, options: Options) -> Result<Self, CoordinationError> {
+    pub async fn open(url: &RedisUrl, options: RedisOptions) -> Result<Self, CoordinationError> {
         let connection_options =
             ConnectionOptions { max_clock_skew: options.max_clock_skew, ..ConnectionOptions::default() };
         let client = RedisClient::open(url, connection_options).await?;
@@ -134,7 +135,7 @@ impl RedisCoordination {
         let subscriptions = Subscriptions::default();
         let wakeups = WaiterWakeUps::new(client.clone(), subscriptions.clone());
         let inner = Inner {
-            scripts: Scripts::new(&options.rules),
+            scripts: Scripts::new(&options.limits),
             keys: GlobalKeys::new(client.layout()),
             lock_key_cache: KeyCache::default(),
             agent_key_cache: KeyCache::default(),
@@ -172,7 +173,7 @@ impl Inner {
     }
 
     fn limits(&self) -> &LockLimits {
-        &self.options.rules
+        &self.options.limits
     }
 
     fn lock_keys(&self, name: &LockName) -> Result<Arc<LockKeys>, CoordinationError> {
@@ -298,15 +299,20 @@ impl Inner {
             LockCommand::Claim { holder, request, .. } => (holder.clone(), *request),
             _ => return Ok(reply),
         };
-        let why = End::Refused;
-        let cancelled =
-            Box::pin(self.apply(name, &LockCommand::Cancel { holder, request, why, begun: true })).await?;
+        let why = EndReason::Refused;
+        let cancelled = Box::pin(
+            self.apply(name, &LockCommand::Cancel { holder, request, reason: why, include_claimed: true }),
+        )
+        .await?;
         tracing::warn!(lock = %name, acks, required, "too few replicas confirmed a grant; cancelled it");
         let outcome = match command {
             LockCommand::Acquire(_) => {
-                Outcome::Standing(Standing::Refused(LockRefusal::Unconfirmed { acks, wanted: required }))
+                LockOutcome::Status(AcquireStatus::Refused(LockRefusal::Unreplicated {
+                    acks,
+                    required_acks: required,
+                }))
             }
-            _ => Outcome::Lost,
+            _ => LockOutcome::NotFound,
         };
         Ok(CommandReply { outcome, changes: Vec::new(), ..cancelled })
     }
@@ -317,15 +323,15 @@ impl Inner {
         for change in &reply.changes {
             match change {
                 ReportedChange::Granted { requests, .. } => {
-                    requests.iter().for_each(|request| self.subscriptions.wake(*request));
+                    requests.iter().for_each(|request| self.subscriptions.notify(*request));
                 }
-                ReportedChange::WaitEnded { request, .. } => self.subscriptions.wake(*request),
+                ReportedChange::WaitEnded { request, .. } => self.subscriptions.notify(*request),
                 _ => {}
             }
             if self.events.receiver_count() > 0
                 && let Some(event) = change.event()
             {
-                let event = LockEvent { lock: name.clone(), at: reply.now, event };
+                let event = LockEvent { lock: name.clone(), at: reply.now, kind: event };
                 // Fails only without subscribers.
                 let _ = self.events.send(Arc::new(event));
             }
@@ -358,7 +364,7 @@ impl Inner {
     async fn run_commands(
         &self,
         commands: Vec<(LockName, LockCommand)>,
-    ) -> Result<Vec<Answer>, CoordinationError> {
+    ) -> Result<Vec<LockReply>, CoordinationError> {
         if let [(name, command)] = commands.as_slice() {
             return Ok(vec![self.run_command(name, command).await?]);
         }
@@ -398,7 +404,7 @@ impl Inner {
         &self,
         name: &LockName,
         commands: Vec<(usize, &LockCommand)>,
-    ) -> Result<Vec<(usize, Answer)>, CoordinationError> {
+    ) -> Result<Vec<(usize, LockReply)>, CoordinationError> {
         let mut replies = Vec::with_capacity(commands.len());
         for (index, command) in commands {
             replies.push((index, self.run_command(name, command).await?));
@@ -418,7 +424,11 @@ impl Inner {
     }
 
     /// Applies a command to one lock and resolves every deadlock that its wait causes.
-    async fn run_command(&self, name: &LockName, command: &LockCommand) -> Result<Answer, CoordinationError> {
+    async fn run_command(
+        &self,
+        name: &LockName,
+        command: &LockCommand,
+    ) -> Result<LockReply, CoordinationError> {
         let is_subscribed = self.join_channel(name, command)?;
         let reply = self.apply(name, command).await?;
         let mut outcome = reply.outcome;
@@ -445,7 +455,7 @@ impl Inner {
             // The request may hold the lock now, or may be the victim.
             outcome = self.apply(name, command).await?.outcome;
         }
-        if let (LockCommand::Acquire(acquire), Outcome::Standing(Standing::Waiting { .. })) =
+        if let (LockCommand::Acquire(acquire), LockOutcome::Status(AcquireStatus::Waiting { .. })) =
             (command, &outcome)
         {
             let keys = self.lock_keys(name)?;
@@ -457,15 +467,15 @@ impl Inner {
                 outcome = self.apply(name, command).await?.outcome;
             }
         }
-        if let (LockCommand::Extend { .. }, Outcome::Kept(_)) = (command, &outcome) {
+        if let (LockCommand::Extend { .. }, LockOutcome::Updated(_)) = (command, &outcome) {
             locked(&self.maintenance)
                 .renewed
                 .extend(command.holder().map(|holder| (name.clone(), holder.clone())));
         }
-        if let (LockCommand::Release { holder, .. }, Outcome::Done) = (command, &outcome) {
+        if let (LockCommand::Release { holder, .. }, LockOutcome::Done) = (command, &outcome) {
             self.forget_victim_age(holder).await;
         }
-        Ok(Answer { outcome, deadlocks })
+        Ok(LockReply { outcome, deadlocks })
     }
 }
 
@@ -473,10 +483,10 @@ impl Inner {
 /// find such a hold in the index, and the server that granted it may have failed to write it.
 fn holds_while_waiting(command: &LockCommand, reply: &CommandReply) -> bool {
     match (command, &reply.outcome) {
-        (LockCommand::Acquire(acquire), Outcome::Standing(Standing::Held(grant))) => {
+        (LockCommand::Acquire(acquire), LockOutcome::Status(AcquireStatus::Held(grant))) => {
             !acquire.claimed && !grant.claimed
         }
-        (LockCommand::Keep { .. }, Outcome::Kept(_)) => true,
+        (LockCommand::ExtendUnclaimed { .. }, LockOutcome::Updated(_)) => true,
         _ => false,
     }
 }

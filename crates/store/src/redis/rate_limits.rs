@@ -4,10 +4,15 @@ use ade_domain::Moment;
 
 use super::encoding::CorruptValue;
 use super::{RedisCoordination, keys, reply};
-use crate::coordination::{Limits, RateCount, Reply};
+use crate::coordination::{CoordinationFuture, RateCount, RateLimits};
 
-impl Limits for RedisCoordination {
-    fn count(&self, endpoint: String, caller: String, limit: u32) -> Reply<'_, RateCount> {
+impl RateLimits for RedisCoordination {
+    fn count_request(
+        &self,
+        endpoint: String,
+        caller: String,
+        limit: u32,
+    ) -> CoordinationFuture<'_, RateCount> {
         Box::pin(async move {
             let inner = &self.inner;
             let rate = keys::endpoint_rate(&endpoint, &caller, inner.layout())?;
@@ -21,7 +26,7 @@ impl Limits for RedisCoordination {
             let allowed = reply::number(allowed)? == 1;
             let remaining = u32::try_from(reply::number(remaining)?).unwrap_or(u32::MAX);
             let reset_ms = reply::number(reset_ms)? as u64;
-            Ok(RateCount { allowed, most: limit, remaining, reset_at: Moment::default().plus_ms(reset_ms) })
+            Ok(RateCount { allowed, limit, remaining, reset_at: Moment::default().plus_ms(reset_ms) })
         })
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::encoding::CorruptValue;
 use super::{Inner, RedisCoordination, keys, reply};
-use crate::coordination::{CoordinationError, Registration, Reply, Requests, Ticket};
+use crate::coordination::{CoordinationError, CoordinationFuture, LockRequests, Registration, Ticket};
 
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredRequest {
@@ -32,14 +32,14 @@ impl Inner {
     }
 }
 
-impl Requests for RedisCoordination {
-    fn remember(
+impl LockRequests for RedisCoordination {
+    fn register_request(
         &self,
         key: RequestKey,
         digest: u128,
         ticket: Option<Ticket>,
         until: Moment,
-    ) -> Reply<'_, Registration> {
+    ) -> CoordinationFuture<'_, Registration> {
         Box::pin(async move {
             let digest = format!("{digest:032x}");
             let ticket = ticket.map(|ticket| (ticket.request, ticket.deadline));
@@ -55,14 +55,14 @@ impl Requests for RedisCoordination {
             }
             Ok(match self.inner.load_request(key).await? {
                 // It expired between the two commands, which is no different from expiring right after this one.
-                None => Registration::Same,
-                Some(stored) if stored.digest == digest => Registration::Same,
-                Some(_) => Registration::Other,
+                None => Registration::Repeated,
+                Some(stored) if stored.digest == digest => Registration::Repeated,
+                Some(_) => Registration::KeyReused,
             })
         })
     }
 
-    fn forget(&self, key: RequestKey) -> Reply<'_, ()> {
+    fn forget_request(&self, key: RequestKey) -> CoordinationFuture<'_, ()> {
         Box::pin(async move {
             let key = keys::request(key, self.inner.layout())?;
             let mut del = redis::cmd("DEL");
@@ -71,7 +71,7 @@ impl Requests for RedisCoordination {
         })
     }
 
-    fn recall(&self, key: RequestKey) -> Reply<'_, Option<Ticket>> {
+    fn ticket(&self, key: RequestKey) -> CoordinationFuture<'_, Option<Ticket>> {
         Box::pin(async move {
             let stored = self.inner.load_request(key).await?;
             let ticket = stored.and_then(|stored| stored.ticket);

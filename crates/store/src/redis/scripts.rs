@@ -5,10 +5,12 @@
 use std::fmt::Write;
 
 use ade_domain::agent::MAX_QUEUED_TASKS;
-use ade_domain::lock::{LONGER_MS, LockCommand, LockLimits, MAX_REQUESTS, SHOWN_HOLDERS};
+use ade_domain::lock::{
+    LockCommand, LockLimits, MAX_REFUSAL_HOLDERS, MAX_REQUESTS_PER_HOLD, MIN_WAIT_EXTENSION_MS,
+};
 
 use super::connection::Script;
-use crate::coordination::{MOST_AT_ONCE, MOST_SCHEDULED, MOST_WAITING};
+use crate::coordination::{MAX_MOVED_WAKE_UPS, MAX_QUEUED_WAKE_UPS, MAX_SCHEDULED_WAKE_UPS};
 
 /// In the order in which the files depend on each other.
 const SOURCES: [&str; 6] = [
@@ -46,28 +48,28 @@ fn library_source(limits: &LockLimits) -> String {
         ("EXPIRY_GRACE_MS", EXPIRY_GRACE_MS),
         ("FENCE_TTL_MS", FENCE_TTL_MS),
         ("FENCE_RENEW_INTERVAL_MS", FENCE_RENEW_INTERVAL_MS),
-        ("VISIT_INTERVAL_MS", VISIT_INTERVAL_MS.min(limits.server_silence_ms)),
+        ("VISIT_INTERVAL_MS", VISIT_INTERVAL_MS.min(limits.server_timeout_ms)),
         ("INDEX_TTL_MS", index_ttl_ms(limits)),
         ("MAX_SCANNED_SHARERS", MAX_SCANNED_SHARERS as u64),
         ("MAX_LISTED_SHARERS", MAX_LISTED_SHARERS as u64),
-        ("MAX_REQUESTS_PER_HOLD", MAX_REQUESTS as u64),
-        ("MAX_REFUSAL_HOLDERS", SHOWN_HOLDERS as u64),
-        ("MIN_WAIT_EXTENSION_MS", LONGER_MS),
-        ("TOMBSTONE_TTL_MS", limits.repeat_ms),
-        ("MAX_TOMBSTONES", limits.max_repeats as u64),
-        ("BATCH_SIZE", limits.batch as u64),
+        ("MAX_REQUESTS_PER_HOLD", MAX_REQUESTS_PER_HOLD as u64),
+        ("MAX_REFUSAL_HOLDERS", MAX_REFUSAL_HOLDERS as u64),
+        ("MIN_WAIT_EXTENSION_MS", MIN_WAIT_EXTENSION_MS),
+        ("TOMBSTONE_TTL_MS", limits.idempotency_ttl_ms),
+        ("MAX_TOMBSTONES", limits.max_tombstones as u64),
+        ("BATCH_SIZE", limits.batch_size as u64),
         ("MAX_WAITERS", limits.max_queue as u64),
         ("MAX_HOLDERS", limits.max_holders as u64),
-        ("SERVER_TIMEOUT_MS", limits.server_silence_ms),
-        ("LONG_POLL_CLAIM_TIMEOUT_MS", limits.served_claim_ms),
+        ("SERVER_TIMEOUT_MS", limits.server_timeout_ms),
+        ("LONG_POLL_CLAIM_TIMEOUT_MS", limits.long_poll_claim_ms),
         ("TICKET_CLAIM_TIMEOUT_MS", limits.ticket_claim_ms),
-        ("BREAKER_THRESHOLD", limits.crowded_after.into()),
-        ("BREAKER_WINDOW_MS", limits.crowded_within_ms),
-        ("BREAKER_OPEN_MS", limits.crowded_for_ms),
+        ("BREAKER_THRESHOLD", limits.breaker_threshold.into()),
+        ("BREAKER_WINDOW_MS", limits.breaker_window_ms),
+        ("BREAKER_OPEN_MS", limits.breaker_open_ms),
         ("MAX_QUEUED_TASKS", MAX_QUEUED_TASKS as u64),
-        ("MAX_QUEUED_WAKE_UPS", MOST_WAITING as u64),
-        ("MAX_SCHEDULED_WAKE_UPS", MOST_SCHEDULED as u64),
-        ("MAX_MOVED_WAKE_UPS", MOST_AT_ONCE as u64),
+        ("MAX_QUEUED_WAKE_UPS", MAX_QUEUED_WAKE_UPS as u64),
+        ("MAX_SCHEDULED_WAKE_UPS", MAX_SCHEDULED_WAKE_UPS as u64),
+        ("MAX_MOVED_WAKE_UPS", MAX_MOVED_WAKE_UPS as u64),
     ];
     let mut source = String::new();
     for (name, value) in constants {

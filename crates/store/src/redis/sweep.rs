@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::agent::OFFLINE_AFTER_MS;
-use ade_domain::lock::{Deadlock, End, Holder, LockCommand, LockName, RequestKey, Waiter};
+use ade_domain::lock::{Deadlock, EndReason, Holder, LockCommand, LockName, RequestKey, Waiter};
 use ade_keyspace::RedisKey;
 use futures_util::future::{join_all, try_join_all};
 use redis::{Cmd, Value};
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::command::ReportedChange;
 use super::indexes::{add_to_index, registry_score, remove_from_index};
 use super::{Inner, keys, locked, reply, scripts};
-use crate::coordination::{CoordinationError, Counts};
+use crate::coordination::{CoordinationError, LockCounts};
 
 /// Locks of the registry that are visited concurrently.
 const BATCH: usize = 100;
@@ -49,7 +49,7 @@ pub(super) struct MaintenanceState {
     pub(super) deferred: Vec<DeferredWork>,
     /// Deadlocks resolved by a call that does not return them; the next sweep returns them.
     pub(super) unreported_deadlocks: Vec<Deadlock>,
-    pub(super) cached_counts: Option<(Counts, Instant)>,
+    pub(super) cached_counts: Option<(LockCounts, Instant)>,
     /// The last error that was logged.
     last_failure: Option<String>,
 }
@@ -395,7 +395,12 @@ impl Inner {
 
     async fn expire_agent(&self, agent: &str, score: &str) -> Result<(), CoordinationError> {
         for (name, holder, request) in self.tickets_of(agent).await? {
-            let command = LockCommand::Cancel { holder, request, why: End::AgentOffline, begun: false };
+            let command = LockCommand::Cancel {
+                holder,
+                request,
+                reason: EndReason::AgentOffline,
+                include_claimed: false,
+            };
             let reply = self.run_command(&name, &command).await?;
             locked(&self.maintenance).unreported_deadlocks.extend(reply.deadlocks);
         }

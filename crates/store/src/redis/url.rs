@@ -20,12 +20,12 @@ const FORMS: &str = "redis://[user[:password]@]host[:port][/database], \
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid Redis URL: {reason}. Use {FORMS}")]
-pub struct InvalidUrl {
+pub struct InvalidRedisUrl {
     pub reason: String,
 }
 
-fn invalid<T>(reason: impl Into<String>) -> Result<T, InvalidUrl> {
-    Err(InvalidUrl { reason: reason.into() })
+fn invalid<T>(reason: impl Into<String>) -> Result<T, InvalidRedisUrl> {
+    Err(InvalidRedisUrl { reason: reason.into() })
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -84,9 +84,9 @@ impl RedisUrl {
 }
 
 impl FromStr for RedisUrl {
-    type Err = InvalidUrl;
+    type Err = InvalidRedisUrl;
 
-    fn from_str(text: &str) -> Result<Self, InvalidUrl> {
+    fn from_str(text: &str) -> Result<Self, InvalidRedisUrl> {
         let Some((scheme, rest)) = text.split_once("://") else {
             return invalid("it has no scheme");
         };
@@ -121,14 +121,14 @@ impl FromStr for RedisUrl {
     }
 }
 
-fn percent_decode(text: &str) -> Result<String, InvalidUrl> {
+fn percent_decode(text: &str) -> Result<String, InvalidRedisUrl> {
     match percent_decode_str(text).decode_utf8() {
         Ok(text) => Ok(text.into_owned()),
         Err(_) => invalid("a percent-encoded part is not UTF-8"),
     }
 }
 
-fn parse_credentials(text: &str) -> Result<Credentials, InvalidUrl> {
+fn parse_credentials(text: &str) -> Result<Credentials, InvalidRedisUrl> {
     let (user, password) =
         text.split_once(':').map_or((text, None), |(user, password)| (user, Some(password)));
     let user = Some(percent_decode(user)?).filter(|user| !user.is_empty());
@@ -139,7 +139,7 @@ fn parse_credentials(text: &str) -> Result<Credentials, InvalidUrl> {
     Ok(Credentials { user, password })
 }
 
-fn parse_database(path: &str) -> Result<i64, InvalidUrl> {
+fn parse_database(path: &str) -> Result<i64, InvalidRedisUrl> {
     if path.is_empty() {
         return Ok(0);
     }
@@ -149,7 +149,7 @@ fn parse_database(path: &str) -> Result<i64, InvalidUrl> {
     }
 }
 
-fn parse_master(path: &str) -> Result<String, InvalidUrl> {
+fn parse_master(path: &str) -> Result<String, InvalidRedisUrl> {
     let name = percent_decode(path)?;
     if name.is_empty() || name.contains('/') {
         return invalid("a sentinel URL must end in /master-name");
@@ -157,7 +157,7 @@ fn parse_master(path: &str) -> Result<String, InvalidUrl> {
     Ok(name)
 }
 
-fn parse_address(text: &str, default_port: u16) -> Result<Address, InvalidUrl> {
+fn parse_address(text: &str, default_port: u16) -> Result<Address, InvalidRedisUrl> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let Some((host, after)) = rest.split_once(']') else {
             return invalid("an IPv6 address has no closing bracket");

@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use ade_domain::lock::graph;
-use ade_domain::lock::{Cycle, Entry, Holder, LockLimits, LockName, Place, Table};
+use ade_domain::lock::{Cycle, Holder, LockLimits, LockName, LockTable, QueueKey, TableChange};
 use ade_keyspace::RedisKey;
 use futures_util::future::{try_join, try_join_all};
 use redis::Value;
@@ -27,11 +27,11 @@ const MAX_CHECKED_HOLDERS: usize = 4;
 const MIN_FORWARD_LOCKS: usize = 64;
 
 struct WaitGraph {
-    table: Table,
+    table: LockTable,
     read: HashSet<LockName>,
     /// Per queue: from which position on all waiters were visited backward, and up to which position forward.
-    visited_behind: HashMap<LockName, Option<Place>>,
-    visited_ahead: HashMap<LockName, Place>,
+    visited_behind: HashMap<LockName, Option<QueueKey>>,
+    visited_ahead: HashMap<LockName, QueueKey>,
 }
 
 /// One direction of a search: holders whose next locks are not read yet.
@@ -60,7 +60,7 @@ impl Frontier {
 
 impl WaitGraph {
     fn new(limits: &LockLimits) -> Self {
-        let table = Table::new(limits.clone());
+        let table = LockTable::new(limits.clone());
         Self { table, read: HashSet::new(), visited_behind: HashMap::new(), visited_ahead: HashMap::new() }
     }
 
@@ -68,17 +68,18 @@ impl WaitGraph {
     /// Taken together, so that a long queue is one level.
     fn blockers(&mut self, holder: &Holder) -> Vec<Holder> {
         let mut found = Vec::new();
-        for name in self.table.waited_for_by(holder) {
+        for name in self.table.locks_awaited_by(holder) {
             let Some((lock, place)) =
-                self.table.lock(name).and_then(|lock| Some((lock, lock.wait_of(holder)?.place())))
+                self.table.lock(name).and_then(|lock| Some((lock, lock.waiter_of(holder)?.queue_key())))
             else {
                 continue;
             };
             let visited = self.visited_ahead.get(name).copied();
             if visited.is_none_or(|until| until < place) {
                 self.visited_ahead.insert(name.clone(), place);
-                let ahead = lock.waiters().take_while(|waiter| waiter.place() < place);
-                let ahead = ahead.skip_while(|waiter| visited.is_some_and(|until| waiter.place() < until));
+                let ahead = lock.waiters().take_while(|waiter| waiter.queue_key() < place);
+                let ahead =
+                    ahead.skip_while(|waiter| visited.is_some_and(|until| waiter.queue_key() < until));
                 found.extend(ahead.map(|waiter| waiter.holder.clone()));
             }
             if visited.is_none() {
@@ -90,9 +91,9 @@ impl WaitGraph {
 
     /// Everyone whom a holder directly or indirectly blocks: waiters for its locks, and waiters behind it.
     fn blocked(&mut self, holder: &Holder) -> Vec<Holder> {
-        let held = self.table.held_by(holder).map(|name| (name, None));
-        let place = |name| Some(self.table.lock(name)?.wait_of(holder)?.place());
-        let waits = self.table.waited_for_by(holder).map(|name| (name, place(name)));
+        let held = self.table.locks_held_by(holder).map(|name| (name, None));
+        let place = |name| Some(self.table.lock(name)?.waiter_of(holder)?.queue_key());
+        let waits = self.table.locks_awaited_by(holder).map(|name| (name, place(name)));
         let mut found = Vec::new();
         for (name, after) in held.chain(waits) {
             match self.visited_behind.entry(name.clone()) {
@@ -101,7 +102,7 @@ impl WaitGraph {
                 MapEntry::Vacant(vacant) => drop(vacant.insert(after)),
             }
             let waiters = self.table.lock(name).into_iter().flat_map(|lock| lock.waiters());
-            let behind = waiters.filter(|waiter| after.is_none_or(|after| waiter.place() > after));
+            let behind = waiters.filter(|waiter| after.is_none_or(|after| waiter.queue_key() > after));
             found.extend(behind.map(|waiter| waiter.holder.clone()));
         }
         found
@@ -116,7 +117,7 @@ impl Inner {
         through: &Holder,
         name: &LockName,
         is_last: bool,
-    ) -> Result<Option<(Table, Cycle)>, CoordinationError> {
+    ) -> Result<Option<(LockTable, Cycle)>, CoordinationError> {
         let start = std::slice::from_ref(through);
         let here = HashSet::from([name.clone()]);
         // It may hold the lock it waits for, in the other mode.
@@ -140,7 +141,7 @@ impl Inner {
                 || (backward.next.is_empty() && forward_locks >= MIN_FORWARD_LOCKS)
                 || graph.read.len() >= MAX_LOCKS;
             if is_meeting || is_exhausted {
-                let cycle = graph::cycle_through(&graph.table, through);
+                let cycle = graph::find_cycle_through(&graph.table, through);
                 match cycle {
                     Some(cycle) if is_exhausted || cycle.len() <= complete_length => {
                         return Ok(Some((graph.table, cycle)));
@@ -178,7 +179,7 @@ impl Inner {
     pub(super) async fn reachable_from(
         &self,
         agent: &str,
-    ) -> Result<(Table, BTreeSet<String>, bool), CoordinationError> {
+    ) -> Result<(LockTable, BTreeSet<String>, bool), CoordinationError> {
         let mut graph = WaitGraph::new(self.limits());
         let mut agents = BTreeSet::from([agent.to_owned()]);
         let mut next = agents.clone();
@@ -209,7 +210,7 @@ impl Inner {
     ) -> Result<(), CoordinationError> {
         names.truncate(MAX_LOCKS.saturating_sub(graph.read.len()));
         for (name, snapshot) in names.iter().zip(self.read_locks(&names, usize::MAX).await?) {
-            snapshot.changes().for_each(|change| graph.table.apply(&Entry::Lock(name.clone(), change)));
+            snapshot.changes().for_each(|change| graph.table.apply(&TableChange::Lock(name.clone(), change)));
         }
         graph.read.extend(names);
         Ok(())

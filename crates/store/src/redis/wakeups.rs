@@ -66,7 +66,7 @@ impl WaiterWakeUps {
     /// Adds a request to a channel whose subscription is already confirmed, before anything can happen to the
     /// request. Returns whether that is so. Only for requests that somebody on this server watches.
     pub(super) fn join(&self, channel: &ChannelName, agent: &str, request: RequestKey) -> bool {
-        if !self.subscriptions.is_watched(request) {
+        if !self.subscriptions.has_subscribers(request) {
             return false;
         }
         let mut channels = locked(&self.channels);
@@ -92,7 +92,7 @@ impl WaiterWakeUps {
     /// Subscribes to a lock's channel for a request that somebody on this server watches. Returns whether the request
     /// is new on it: then the caller must ask again, because it may have missed a message.
     pub(super) async fn subscribe(&self, channel: &ChannelName, agent: &str, request: RequestKey) -> bool {
-        if !self.subscriptions.is_watched(request) {
+        if !self.subscriptions.has_subscribers(request) {
             return false;
         }
         let is_new = {
@@ -123,7 +123,7 @@ impl WaiterWakeUps {
     /// Unsubscribes from channels that no watched request needs.
     pub(super) fn prune(&self) {
         locked(&self.channels).retain(|_, subscribed| {
-            subscribed.requests.retain(|request, _| self.subscriptions.is_watched(*request));
+            subscribed.requests.retain(|request, _| self.subscriptions.has_subscribers(*request));
             let is_needed = !subscribed.requests.is_empty();
             if !is_needed {
                 self.client.unsubscribe(&subscribed.channel);
@@ -153,12 +153,12 @@ impl WaiterWakeUps {
                     matching
                         .iter()
                         .take(MAX_WOKEN)
-                        .for_each(|(_, request)| self.subscriptions.wake(*request));
+                        .for_each(|(_, request)| self.subscriptions.notify(*request));
                 }
                 ChannelEvent::Gap => {
                     let channels = locked(&self.channels);
                     let requests = channels.values().flat_map(|subscribed| subscribed.requests.keys());
-                    requests.for_each(|request| self.subscriptions.wake(*request));
+                    requests.for_each(|request| self.subscriptions.notify(*request));
                 }
             }
         }

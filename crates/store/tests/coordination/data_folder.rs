@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_store::EmbeddedCoordination;
-use ade_store::embedded::{OpenError, Options};
+use ade_store::embedded::{EmbeddedOpenError, EmbeddedOptions};
 use ade_testkit::{Dice, ManualClock};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
@@ -21,9 +21,9 @@ pub(crate) fn clock() -> ManualClock {
 
 pub(crate) fn open(
     folder: &Path,
-    options: Options,
+    options: EmbeddedOptions,
     clock: &ManualClock,
-) -> Result<EmbeddedCoordination, OpenError> {
+) -> Result<EmbeddedCoordination, EmbeddedOpenError> {
     EmbeddedCoordination::open(folder, options, Arc::new(clock.clone()))
 }
 

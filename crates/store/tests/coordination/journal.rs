@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use crate::data_folder::{self, clock, copy, has_snapshot, open, truncate_last_segment, wait_until_closed};
 use ade_domain::lock::{
-    Acquire, Answer, Draft, End, Holder, LockCommand, LockLimits, LockName, LockRefusal, LockRequest, Mode,
-    Outcome, RequestKey, Standing, Token, Wait,
+    AcquireStatus, Acquisition, EndReason, FencingToken, Holder, LockCommand, LockLimits, LockMode, LockName,
+    LockOutcome, LockRefusal, LockReply, LockRequest, LockRequestDraft, RequestKey, WaitOptions,
 };
-use ade_store::coordination::{AgentUpdate, AgentView, Filter, LockView, Ticket, WaitView};
-use ade_store::embedded::{OpenError, Options};
-use ade_store::{Agents, Capacity, EmbeddedCoordination, FolderError, Locks, Requests};
+use ade_store::coordination::{AgentUpdate, AgentView, LockFilter, LockView, Ticket, WaitView};
+use ade_store::embedded::{EmbeddedOpenError, EmbeddedOptions};
+use ade_store::{Agents, Capacity, EmbeddedCoordination, FolderError, LockRequests, Locks};
 use ade_testkit::{Dice, ManualClock, effort};
 
 const LOCKS: [&str; 5] = ["task:1", "task:a:{}%ü", "resource:db:p", "resource:db:q", "resource:file:x:y"];
@@ -26,21 +26,25 @@ fn holder(name: &str) -> Holder {
 }
 
 /// Snapshots are frequent, and deadlines and leases expire within a run.
-fn options() -> Options {
-    let rules =
-        LockLimits { max_queue: 3, crowded_after: 3, server_silence_ms: 3_600_000, ..LockLimits::default() };
-    Options { rules, snapshot_after_bytes: 4_096, max_named_agents: 10_000 }
+fn options() -> EmbeddedOptions {
+    let rules = LockLimits {
+        max_queue: 3,
+        breaker_threshold: 3,
+        server_timeout_ms: 3_600_000,
+        ..LockLimits::default()
+    };
+    EmbeddedOptions { limits: rules, snapshot_after_bytes: 4_096, max_auto_registered_agents: 10_000 }
 }
 
-fn acquire(agent: &str, request: &str, mode: Mode) -> Acquire {
-    Acquire {
-        request: RequestKey::of(&holder(agent), request),
+fn acquire(agent: &str, request: &str, mode: LockMode) -> Acquisition {
+    Acquisition {
+        request: RequestKey::derive(&holder(agent), request),
         holder: holder(agent),
-        remember: true,
+        leave_tombstone: true,
         mode,
         ttl_ms: 8_000,
         claimed: true,
-        wait: Some(Wait { ms: 10_000, served_by: None }),
+        wait: Some(WaitOptions { timeout_ms: 10_000, served_by: None }),
         purpose: "\"why\" ü".into(),
         priority: 1,
     }
@@ -57,24 +61,24 @@ struct PortState {
 }
 
 async fn port_state(backend: &EmbeddedCoordination, requests: u64) -> PortState {
-    let list = backend.list(Filter::default(), None, usize::MAX).await.expect("reply");
+    let list = backend.list_locks(LockFilter::default(), None, usize::MAX).await.expect("reply");
     let waits = backend.waits(usize::MAX).await.expect("reply");
     let mut agents = backend.agents(None, usize::MAX).await.expect("reply");
     for agent in &mut agents {
         // Heartbeats are partly only in memory, and a restart counts as a heartbeat of waiting agents.
         agent.last_heartbeat = ade_domain::Moment::default();
-        agent.status = ade_domain::agent::Status::Active;
+        agent.status = ade_domain::agent::AgentStatus::Active;
         // Queued tasks are not persistent: their agents claim again.
         agent.queued_tasks = 0;
     }
     let (mut views, mut tickets) = (Vec::new(), Vec::new());
     for name in LOCKS {
-        views.push(backend.look(lock(name)).await.expect("reply"));
+        views.push(backend.lock_view(lock(name)).await.expect("reply"));
     }
     for request in 0..requests {
         for agent in HOLDERS {
-            let key = RequestKey::of(&holder(agent), &request.to_string());
-            tickets.push(backend.recall(key).await.expect("reply"));
+            let key = RequestKey::derive(&holder(agent), &request.to_string());
+            tickets.push(backend.ticket(key).await.expect("reply"));
         }
     }
     PortState { list, waits, views, agents, tickets }
@@ -97,30 +101,32 @@ enum Operation {
 
 #[derive(Debug, PartialEq)]
 enum Reply {
-    Lock(Vec<Answer>),
+    Lock(Vec<LockReply>),
     Other(String),
 }
 
 async fn apply(backend: &EmbeddedCoordination, operation: Operation) -> Reply {
     match operation {
         Operation::Lock(name, command) => {
-            return Reply::Lock(backend.commands(vec![(name, command)]).await.expect("reply"));
+            return Reply::Lock(backend.execute_commands(vec![(name, command)]).await.expect("reply"));
         }
         Operation::Remember(key, digest, ticket, ms) => {
             let until = backend.now().plus_ms(ms);
-            Reply::Other(format!("{:?}", backend.remember(key, digest, ticket, until).await))
+            Reply::Other(format!("{:?}", backend.register_request(key, digest, ticket, until).await))
         }
-        Operation::Forget(key) => Reply::Other(format!("{:?}", backend.forget(key).await)),
+        Operation::Forget(key) => Reply::Other(format!("{:?}", backend.forget_request(key).await)),
         Operation::Put(id, update, create) => {
-            let put = backend.put(id, update, create).await.expect("reply");
+            let put = backend.put_agent(id, update, create).await.expect("reply");
             Reply::Other(format!("{:?}", put.map(|view| (view.profile, view.max_tasks, view.status))))
         }
-        Operation::Remove(id) => Reply::Other(format!("{:?}", backend.remove(id).await)),
-        Operation::Heard(id) => Reply::Other(format!("{:?}", backend.heard(id).await)),
+        Operation::Remove(id) => Reply::Other(format!("{:?}", backend.remove_agent(id).await)),
+        Operation::Heard(id) => Reply::Other(format!("{:?}", backend.record_heartbeat(id).await)),
         Operation::Claim(id, task, ms) => {
-            Reply::Other(format!("{:?}", backend.claim(id, task, backend.now().plus_ms(ms)).await))
+            Reply::Other(format!("{:?}", backend.claim_capacity(id, task, backend.now().plus_ms(ms)).await))
         }
-        Operation::Unclaim(id, task) => Reply::Other(format!("{:?}", backend.unclaim(id, task).await)),
+        Operation::Unclaim(id, task) => {
+            Reply::Other(format!("{:?}", backend.release_capacity(id, task).await))
+        }
         Operation::Sweep(_) => Reply::Other(format!("{:?}", backend.sweep().await)),
         Operation::Pass(_) => Reply::Other(String::new()),
     }
@@ -129,45 +135,56 @@ async fn apply(backend: &EmbeddedCoordination, operation: Operation) -> Reply {
 fn random_operation(
     dice: &mut Dice,
     request: u64,
-    tokens: &BTreeMap<(Holder, LockName), Token>,
+    tokens: &BTreeMap<(Holder, LockName), FencingToken>,
 ) -> Operation {
     let agent = HOLDERS[dice.below(5) as usize];
     let name = lock(LOCKS[dice.below(5) as usize]);
-    let key =
-        |dice: &mut Dice| RequestKey::of(&holder(agent), &request.saturating_sub(dice.below(12)).to_string());
+    let key = |dice: &mut Dice| {
+        RequestKey::derive(&holder(agent), &request.saturating_sub(dice.below(12)).to_string())
+    };
     let token = tokens.get(&(holder(agent), name.clone())).copied().unwrap_or_default();
     match dice.below(24) {
         0..=8 => {
-            let mode = if dice.below(2) == 0 { Mode::Shared } else { Mode::Exclusive };
+            let mode = if dice.below(2) == 0 { LockMode::Shared } else { LockMode::Exclusive };
             let served_by = (dice.below(2) == 0).then(|| "server".into());
-            let wait = (dice.below(5) > 0).then(|| Wait { ms: 2_000 + dice.below(20_000), served_by });
+            let wait = (dice.below(5) > 0)
+                .then(|| WaitOptions { timeout_ms: 2_000 + dice.below(20_000), served_by });
             // Some repeat requests that wait, hold or have ended.
             let (request, claimed) = (key(dice), dice.below(4) > 0);
             Operation::Lock(
                 name,
-                LockCommand::Acquire(Acquire { request, wait, claimed, ..acquire(agent, "", mode) }),
+                LockCommand::Acquire(Acquisition { request, wait, claimed, ..acquire(agent, "", mode) }),
             )
         }
         9 => Operation::Lock(
             name,
             LockCommand::Claim { holder: holder(agent), request: key(dice), ttl_ms: 9_000 },
         ),
-        10 => {
-            Operation::Lock(name, LockCommand::Keep { holder: holder(agent), request: key(dice), ms: 9_000 })
-        }
-        11 => Operation::Lock(name, LockCommand::Extend { holder: holder(agent), token, ms: 12_000 }),
+        10 => Operation::Lock(
+            name,
+            LockCommand::ExtendUnclaimed { holder: holder(agent), request: key(dice), ttl_ms: 9_000 },
+        ),
+        11 => Operation::Lock(name, LockCommand::Extend { holder: holder(agent), token, ttl_ms: 12_000 }),
         12 | 13 => Operation::Lock(name, LockCommand::Release { holder: holder(agent), token }),
         14 => Operation::Lock(name, LockCommand::Downgrade { holder: holder(agent), token }),
         15 => {
-            let why = if dice.below(2) == 0 { End::Cancelled } else { End::TimedOut };
+            let why = if dice.below(2) == 0 { EndReason::Cancelled } else { EndReason::TimedOut };
             Operation::Lock(
                 name,
-                LockCommand::Cancel { holder: holder(agent), request: key(dice), why, begun: false },
+                LockCommand::Cancel {
+                    holder: holder(agent),
+                    request: key(dice),
+                    reason: why,
+                    include_claimed: false,
+                },
             )
         }
         16 if dice.below(4) == 0 => Operation::Lock(name, LockCommand::Break),
         16 | 17 => {
-            let draft = Draft { locks: vec![(LOCKS[2], None), (LOCKS[1], None)], ..Draft::default() };
+            let draft = LockRequestDraft {
+                locks: vec![(LOCKS[2], None), (LOCKS[1], None)],
+                ..LockRequestDraft::default()
+            };
             let request = LockRequest::new(holder(agent), &draft, &LockLimits::default(), 7).expect("valid");
             let deadline = ade_domain::Moment::from_micros(dice.below(1 << 50));
             let ticket = (dice.below(2) == 0).then_some(Ticket { request, deadline });
@@ -200,8 +217,8 @@ fn random_claim(dice: &mut Dice) -> Operation {
 /// Records the fencing tokens of grants and checks that they increase.
 #[derive(Default)]
 struct TokenLog {
-    held: BTreeMap<(Holder, LockName), Token>,
-    last: BTreeMap<LockName, Token>,
+    held: BTreeMap<(Holder, LockName), FencingToken>,
+    last: BTreeMap<LockName, FencingToken>,
 }
 
 impl TokenLog {
@@ -209,11 +226,11 @@ impl TokenLog {
         for name in LOCKS {
             let name = lock(name);
             let mut highest = self.last.get(&name).copied().unwrap_or_default();
-            for held in backend.look(name.clone()).await.expect("reply").holders {
+            for held in backend.lock_view(name.clone()).await.expect("reply").holders {
                 let token = held.grant.token;
                 let known = self.held.insert((held.holder.clone(), name.clone()), token);
                 // An unclaimed upgrade falls back to the previous grant.
-                let is_known = known == Some(token) || held.grant.mode == Mode::Shared;
+                let is_known = known == Some(token) || held.grant.mode == LockMode::Shared;
                 assert!(is_known || Some(&token) > self.last.get(&name), "{name}: {token} after {known:?}");
                 highest = highest.max(token);
             }
@@ -229,8 +246,11 @@ async fn reopened_backend_replies_like_one_that_stayed_open() {
     for round in 0..rounds {
         let (mut dice, mut claim_dice) = (Dice::new(seed, round), Dice::new(seed ^ 2, round));
         let (folder, reference_folder, clock) = (data_folder::folder(), data_folder::folder(), clock());
-        let reference =
-            open(reference_folder.path(), Options { snapshot_after_bytes: 1 << 30, ..options() }, &clock);
+        let reference = open(
+            reference_folder.path(),
+            EmbeddedOptions { snapshot_after_bytes: 1 << 30, ..options() },
+            &clock,
+        );
         let reference = reference.expect("opened");
         let (mut tokens, mut request) = (TokenLog::default(), 0);
         for batch in 0..8 {
@@ -240,7 +260,7 @@ async fn reopened_backend_replies_like_one_that_stayed_open() {
             assert_eq!(port_state(&backend, request).await, expected, "{context}: after reopening");
             for agent in HOLDERS {
                 for each in [&backend, &reference] {
-                    each.heard(agent.to_owned()).await.expect("reply");
+                    each.record_heartbeat(agent.to_owned()).await.expect("reply");
                 }
             }
             for _ in 0..50 {
@@ -304,10 +324,10 @@ async fn folder_copied_at_any_moment_contains_all_replies() {
             let recovered =
                 open(copied.path(), options(), &clock).unwrap_or_else(|error| panic!("{context}: {error}"));
             recovered.sweep().await.expect("reply");
-            for view in recovered.list(Filter::default(), None, usize::MAX).await.expect("reply") {
+            for view in recovered.list_locks(LockFilter::default(), None, usize::MAX).await.expect("reply") {
                 let is_single = view.holders.len() == 1;
                 assert!(
-                    is_single || view.holders.iter().all(|held| held.grant.mode == Mode::Shared),
+                    is_single || view.holders.iter().all(|held| held.grant.mode == LockMode::Shared),
                     "{view:?}"
                 );
                 assert!(!view.holders.is_empty(), "{context}: no waiter without a holder: {view:?}");
@@ -316,10 +336,11 @@ async fn folder_copied_at_any_moment_contains_all_replies() {
     }
 }
 
-async fn grant(backend: &EmbeddedCoordination, name: &str, acquire: Acquire) -> ade_domain::lock::Grant {
-    let replies = backend.commands(vec![(lock(name), LockCommand::Acquire(acquire))]).await.expect("reply");
+async fn grant(backend: &EmbeddedCoordination, name: &str, acquire: Acquisition) -> ade_domain::lock::Grant {
+    let replies =
+        backend.execute_commands(vec![(lock(name), LockCommand::Acquire(acquire))]).await.expect("reply");
     match &replies[0].outcome {
-        Outcome::Standing(Standing::Held(grant)) => grant.clone(),
+        LockOutcome::Status(AcquireStatus::Held(grant)) => grant.clone(),
         other => panic!("not granted: {other:?}"),
     }
 }
@@ -338,34 +359,41 @@ fn reopen(
 async fn leases_expire_while_the_backend_is_closed() {
     let (folder, clock) = (data_folder::folder(), clock());
     let backend = open(folder.path(), options(), &clock).expect("opened");
-    let first = grant(&backend, "resource:db:p", acquire("ann", "1", Mode::Exclusive)).await;
-    grant(&backend, "resource:db:q", Acquire { ttl_ms: 60_000, ..acquire("ann", "2", Mode::Exclusive) })
-        .await;
-    let waiting = Acquire {
-        wait: Some(Wait { ms: 60_000, served_by: Some("server".into()) }),
-        ..acquire("ben", "1", Mode::Exclusive)
+    let first = grant(&backend, "resource:db:p", acquire("ann", "1", LockMode::Exclusive)).await;
+    grant(
+        &backend,
+        "resource:db:q",
+        Acquisition { ttl_ms: 60_000, ..acquire("ann", "2", LockMode::Exclusive) },
+    )
+    .await;
+    let waiting = Acquisition {
+        wait: Some(WaitOptions { timeout_ms: 60_000, served_by: Some("server".into()) }),
+        ..acquire("ben", "1", LockMode::Exclusive)
     };
-    backend.commands(vec![(lock("resource:db:p"), LockCommand::Acquire(waiting))]).await.expect("reply");
+    backend
+        .execute_commands(vec![(lock("resource:db:p"), LockCommand::Acquire(waiting))])
+        .await
+        .expect("reply");
     drop(backend);
     clock.advance(Duration::from_secs(8));
     wait_until_closed(folder.path());
     let backend = open(folder.path(), options(), &clock).expect("opened");
     backend.sweep().await.expect("reply");
-    let view = backend.look(lock("resource:db:p")).await.expect("reply");
+    let view = backend.lock_view(lock("resource:db:p")).await.expect("reply");
     assert_eq!(view.holders.len(), 1);
     assert_eq!(view.holders[0].holder, holder("ben"), "its server has time to reconnect");
     assert!(view.holders[0].grant.token > first.token);
-    let other = backend.look(lock("resource:db:q")).await.expect("reply");
+    let other = backend.lock_view(lock("resource:db:q")).await.expect("reply");
     assert_eq!(other.holders.len(), 1, "this lease has not expired");
     // A clock that was set back must not decrease a token or extend a lease.
     let expires_at = other.holders[0].grant.expires_at;
     clock.set(ade_domain::Moment::from_micros(1_000_000).timestamp());
     let backend = reopen(backend, folder.path(), &clock);
     let release = LockCommand::Release { holder: holder("ben"), token: view.holders[0].grant.token };
-    backend.commands(vec![(lock("resource:db:p"), release)]).await.expect("reply");
-    let next = grant(&backend, "resource:db:p", acquire("cem", "1", Mode::Exclusive)).await;
+    backend.execute_commands(vec![(lock("resource:db:p"), release)]).await.expect("reply");
+    let next = grant(&backend, "resource:db:p", acquire("cem", "1", LockMode::Exclusive)).await;
     assert!(next.token > view.holders[0].grant.token);
-    let other = backend.look(lock("resource:db:q")).await.expect("reply");
+    let other = backend.lock_view(lock("resource:db:q")).await.expect("reply");
     assert_eq!(other.holders[0].grant.expires_at, expires_at);
 }
 
@@ -374,17 +402,17 @@ async fn open_circuit_breaker_survives_a_snapshot() {
     let (folder, clock) = (data_folder::folder(), clock());
     let mut backend = open(folder.path(), options(), &clock).expect("opened");
     let command =
-        |agent: &str| (lock("resource:db:p"), LockCommand::Acquire(acquire(agent, "1", Mode::Exclusive)));
+        |agent: &str| (lock("resource:db:p"), LockCommand::Acquire(acquire(agent, "1", LockMode::Exclusive)));
     let names = ["holder", "w1", "w2", "w3", "x1", "x2", "x3"];
-    backend.commands(names.iter().map(|agent| command(agent)).collect()).await.expect("reply");
+    backend.execute_commands(names.iter().map(|agent| command(agent)).collect()).await.expect("reply");
     for n in 0..200 {
-        grant(&backend, &format!("task:{n}"), acquire("ann", "1", Mode::Exclusive)).await;
+        grant(&backend, &format!("task:{n}"), acquire("ann", "1", LockMode::Exclusive)).await;
     }
     for _ in 0..2 {
-        let replies = backend.commands(vec![command("late")]).await.expect("reply");
+        let replies = backend.execute_commands(vec![command("late")]).await.expect("reply");
         let outcome = &replies[0].outcome;
         assert!(
-            matches!(outcome, Outcome::Standing(Standing::Refused(LockRefusal::Contention { .. }))),
+            matches!(outcome, LockOutcome::Status(AcquireStatus::Refused(LockRefusal::CircuitOpen { .. }))),
             "{outcome:?}"
         );
         backend = reopen(backend, folder.path(), &clock);
@@ -398,24 +426,24 @@ async fn next_sweep_reports_an_unreported_deadlock_once() {
     let mut backend = open(folder.path(), options(), &clock).expect("opened");
     let (p, q) = ("resource:db:p", "resource:db:q");
     let long_lease =
-        |agent: &str, request: &str, mode| Acquire { ttl_ms: 60_000, ..acquire(agent, request, mode) };
-    let waiting = |agent: &str, request: &str| Acquire {
-        wait: Some(Wait { ms: 60_000, served_by: None }),
-        ..acquire(agent, request, Mode::Exclusive)
+        |agent: &str, request: &str, mode| Acquisition { ttl_ms: 60_000, ..acquire(agent, request, mode) };
+    let waiting = |agent: &str, request: &str| Acquisition {
+        wait: Some(WaitOptions { timeout_ms: 60_000, served_by: None }),
+        ..acquire(agent, request, LockMode::Exclusive)
     };
-    grant(&backend, q, long_lease("ann", "1", Mode::Exclusive)).await;
-    grant(&backend, p, acquire("ann", "2", Mode::Shared)).await;
-    grant(&backend, p, long_lease("ben", "1", Mode::Shared)).await;
+    grant(&backend, q, long_lease("ann", "1", LockMode::Exclusive)).await;
+    grant(&backend, p, acquire("ann", "2", LockMode::Shared)).await;
+    grant(&backend, p, long_lease("ben", "1", LockMode::Shared)).await;
     for (name, acquire) in [(p, waiting("cem", "1")), (p, waiting("ann", "3")), (q, waiting("cem", "2"))] {
-        backend.commands(vec![(lock(name), LockCommand::Acquire(acquire))]).await.expect("reply");
+        backend.execute_commands(vec![(lock(name), LockCommand::Acquire(acquire))]).await.expect("reply");
     }
     // Ann's shared lease expires, so her upgrade becomes a wait behind cem, who waits for her: a deadlock, which
     // reading the lock resolves.
     clock.advance(Duration::from_secs(8));
-    backend.look(lock(p)).await.expect("reply");
+    backend.lock_view(lock(p)).await.expect("reply");
     backend = reopen(backend, folder.path(), &clock);
     for n in 0..200 {
-        grant(&backend, &format!("task:{n}"), acquire("dee", "1", Mode::Exclusive)).await;
+        grant(&backend, &format!("task:{n}"), acquire("dee", "1", LockMode::Exclusive)).await;
     }
     backend = reopen(backend, folder.path(), &clock);
     assert!(has_snapshot(folder.path()));
@@ -435,10 +463,10 @@ async fn rejects_a_folder_that_is_in_use() {
     drop(backend);
     let refused = open(folder.path(), options(), &clock).expect_err("in use");
     assert!(
-        matches!(&refused, OpenError::Folder(FolderError::InUse(path)) if path == folder.path()),
+        matches!(&refused, EmbeddedOpenError::Folder(FolderError::InUse(path)) if path == folder.path()),
         "{refused}"
     );
-    grant(&clone, "task:1", acquire("ann", "1", Mode::Exclusive)).await;
+    grant(&clone, "task:1", acquire("ann", "1", LockMode::Exclusive)).await;
     let clone = reopen(clone, folder.path(), &clock);
-    assert_eq!(clone.look(lock("task:1")).await.expect("reply").holders.len(), 1);
+    assert_eq!(clone.lock_view(lock("task:1")).await.expect("reply").holders.len(), 1);
 }

@@ -4,15 +4,18 @@
 use std::time::Duration;
 
 use ade_domain::lock::{
-    Acquire, Answer, Holder, LockCommand, LockName, LockRefusal, Mode, Outcome, RequestKey, Standing, Token,
-    Wait,
+    AcquireStatus, Acquisition, FencingToken, Holder, LockCommand, LockMode, LockName, LockOutcome,
+    LockRefusal, LockReply, RequestKey, WaitOptions,
 };
-use ade_store::{Limits, Locks, RedisCoordination, redis};
+use ade_store::{Locks, RateLimits, RedisCoordination, redis};
 use ade_testkit::Redis;
 
 async fn open(server: &Redis, min_replica_acks: u32) -> RedisCoordination {
-    let options =
-        redis::Options { min_replica_acks, max_clock_skew: Duration::ZERO, ..redis::Options::default() };
+    let options = redis::RedisOptions {
+        min_replica_acks,
+        max_clock_skew: Duration::ZERO,
+        ..redis::RedisOptions::default()
+    };
     RedisCoordination::open(&server.url().parse().expect("valid URL"), options).await.expect("connected")
 }
 
@@ -24,38 +27,38 @@ fn lock(name: &str) -> LockName {
     format!("resource:edge:{name}").parse().expect("a name")
 }
 
-fn acquire(agent: &str) -> Acquire {
-    Acquire {
+fn acquire(agent: &str) -> Acquisition {
+    Acquisition {
         holder: holder(agent),
-        request: RequestKey::of(&holder(agent), "first"),
-        remember: false,
-        mode: Mode::Exclusive,
+        request: RequestKey::derive(&holder(agent), "first"),
+        leave_tombstone: false,
+        mode: LockMode::Exclusive,
         ttl_ms: 30_000,
         claimed: true,
-        wait: Some(Wait { ms: 30_000, served_by: Some("server".into()) }),
+        wait: Some(WaitOptions { timeout_ms: 30_000, served_by: Some("server".into()) }),
         purpose: "".into(),
         priority: 0,
     }
 }
 
 /// The same with another request.
-fn second_acquire(agent: &str) -> Acquire {
-    Acquire { request: RequestKey::of(&holder(agent), "second"), ..acquire(agent) }
+fn second_acquire(agent: &str) -> Acquisition {
+    Acquisition { request: RequestKey::derive(&holder(agent), "second"), ..acquire(agent) }
 }
 
-async fn send(store: &RedisCoordination, name: &str, command: LockCommand) -> Answer {
-    let replies = store.commands(vec![(lock(name), command)]).await.expect("reply");
+async fn send(store: &RedisCoordination, name: &str, command: LockCommand) -> LockReply {
+    let replies = store.execute_commands(vec![(lock(name), command)]).await.expect("reply");
     replies.into_iter().next().expect("one reply")
 }
 
-async fn hold(store: &RedisCoordination, name: &str, agent: &str) -> Token {
+async fn hold(store: &RedisCoordination, name: &str, agent: &str) -> FencingToken {
     match send(store, name, LockCommand::Acquire(acquire(agent))).await.outcome {
-        Outcome::Standing(Standing::Held(grant)) => grant.token,
+        LockOutcome::Status(AcquireStatus::Held(grant)) => grant.token,
         other => unreachable!("{agent} does not hold {name}: {other:?}"),
     }
 }
 
-async fn send_acquire(store: &RedisCoordination, name: &str, acquire: Acquire) -> Answer {
+async fn send_acquire(store: &RedisCoordination, name: &str, acquire: Acquisition) -> LockReply {
     send(store, name, LockCommand::Acquire(acquire)).await
 }
 
@@ -98,7 +101,10 @@ async fn searches_long_queues_with_few_commands() {
     }
     let _: () = raw_command(&server, &["CONFIG", "RESETSTAT"]);
     let reply = send_acquire(&store, "hot", second_acquire("ann")).await;
-    assert!(matches!(reply.outcome, Outcome::Standing(Standing::Waiting { position: 201, .. })), "{reply:?}");
+    assert!(
+        matches!(reply.outcome, LockOutcome::Status(AcquireStatus::Waiting { position: 201, .. })),
+        "{reply:?}"
+    );
     let stats: String = raw_command(&server, &["INFO", "commandstats"]);
     let calls = |command: &str| {
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
@@ -114,15 +120,16 @@ async fn searches_long_queues_with_few_commands() {
 async fn cancels_grants_that_too_few_replicas_confirm() {
     let server = Redis::start().expect("server starts");
     let (lenient, strict) = (open(&server, 0).await, open(&server, 1).await);
-    let unconfirmed = Outcome::Standing(Standing::Refused(LockRefusal::Unconfirmed { acks: 0, wanted: 1 }));
+    let unconfirmed =
+        LockOutcome::Status(AcquireStatus::Refused(LockRefusal::Unreplicated { acks: 0, required_acks: 1 }));
     assert_eq!(send_acquire(&strict, "a", acquire("ann")).await.outcome, unconfirmed);
-    assert!(lenient.look(lock("a")).await.expect("reply").holders.is_empty());
+    assert!(lenient.lock_view(lock("a")).await.expect("reply").holders.is_empty());
     // The same for a promoted waiter: it is notified and does not queue again.
     let token = hold(&lenient, "a", "ben").await;
     send_acquire(&strict, "a", acquire("ann")).await;
     send(&lenient, "a", LockCommand::Release { holder: holder("ben"), token }).await;
     assert_eq!(send_acquire(&strict, "a", acquire("ann")).await.outcome, unconfirmed);
-    let view = lenient.look(lock("a")).await.expect("reply");
+    let view = lenient.lock_view(lock("a")).await.expect("reply");
     assert!(view.holders.is_empty() && view.queue.is_empty(), "{view:?}");
 }
 
@@ -130,7 +137,8 @@ async fn cancels_grants_that_too_few_replicas_confirm() {
 async fn rate_limit_counters_expire_after_a_minute() {
     let server = Redis::start().expect("server starts");
     let store = open(&server, 0).await;
-    let count = async || store.count("tasks:create".to_owned(), "ann".to_owned(), 2).await.expect("reply");
+    let count =
+        async || store.count_request("tasks:create".to_owned(), "ann".to_owned(), 2).await.expect("reply");
     let mut connection = server.connect().expect("connected");
     let mut send = |name: &str, key: &str, args: &[&str]| -> i64 {
         ::redis::cmd(name).arg(key).arg(args).query(&mut connection).expect("reply")

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ade_catalog::model::EntryKind;
-use ade_store::coordination::{AgentUpdate, CapacityClaim, Job, Moved, WakeAt, WakeUp};
-use ade_store::{Agents, Capacity, Jobs, Locks, RedisCoordination, redis};
+use ade_store::coordination::{AgentUpdate, CapacityClaim, MovedWakeUps, ReceivedWakeUp, WakeAt, WakeUp};
+use ade_store::{Agents, Capacity, Locks, RedisCoordination, WakeUpQueue, redis};
 use ade_testkit::wait::until;
 use ade_testkit::{Redis, RedisCluster};
 
@@ -14,38 +14,39 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const NO_WAIT: Duration = Duration::ZERO;
 
 async fn open(url: &str) -> RedisCoordination {
-    let options = redis::Options { max_clock_skew: Duration::ZERO, ..redis::Options::default() };
+    let options = redis::RedisOptions { max_clock_skew: Duration::ZERO, ..redis::RedisOptions::default() };
     RedisCoordination::open(&url.parse().expect("valid URL"), options).await.expect("connected")
 }
 
 /// Sends a command directly to the server, bypassing the store.
 fn raw_command<T: ::redis::FromRedisValue>(server: &Redis, command: &[&str]) -> T {
-    server.tell(command).expect("reply")
+    server.query(command).expect("reply")
 }
 
 fn apply_queue() -> Vec<String> {
     vec!["apply".to_owned()]
 }
 
-fn job(queue: &str, about: &str) -> Job {
-    Job { queue: queue.to_owned(), about: about.to_owned() }
+fn job(queue: &str, about: &str) -> ReceivedWakeUp {
+    ReceivedWakeUp { queue: queue.to_owned(), subject: about.to_owned() }
 }
 
 fn apply_wake_up() -> Vec<WakeUp> {
-    vec![WakeUp { queue: "apply".to_owned(), about: "one".to_owned(), when: WakeAt::Now }]
+    vec![WakeUp { queue: "apply".to_owned(), subject: "one".to_owned(), when: WakeAt::Now }]
 }
 
 /// Writes claims, wake-ups and job locks of every kind.
 async fn write_samples(store: &RedisCoordination) {
     let update = AgentUpdate { max_tasks: Some(1), ..AgentUpdate::default() };
-    store.put("agent-123".to_owned(), update, true).await.expect("reply").expect("registered");
+    store.put_agent("agent-123".to_owned(), update, true).await.expect("reply").expect("registered");
     let later = store.now().plus_ms(60_000);
-    for (task, claimed) in [("one", CapacityClaim::Yes), ("two", CapacityClaim::Full)] {
-        assert_eq!(store.claim("agent-123".to_owned(), task.to_owned(), later).await, Ok(claimed));
+    for (task, claimed) in [("one", CapacityClaim::Claimed), ("two", CapacityClaim::Full)] {
+        assert_eq!(store.claim_capacity("agent-123".to_owned(), task.to_owned(), later).await, Ok(claimed));
     }
     for queue in ["apply", "lock_cleanup"] {
-        let wake_up = |when| WakeUp { queue: queue.to_owned(), about: "ade:lock:task:123".to_owned(), when };
-        store.call(vec![wake_up(WakeAt::Now), wake_up(WakeAt::At(later))]).await.expect("reply");
+        let wake_up =
+            |when| WakeUp { queue: queue.to_owned(), subject: "ade:lock:task:123".to_owned(), when };
+        store.send_wake_ups(vec![wake_up(WakeAt::Now), wake_up(WakeAt::At(later))]).await.expect("reply");
     }
     assert!(store.lock_job("job-1".to_owned(), "worker-1".to_owned(), 30_000).await.expect("reply"));
 }
@@ -122,7 +123,10 @@ async fn heartbeat_refreshes_task_counts() {
     let server = Redis::start().expect("server starts");
     let store = open(&server.url()).await;
     let expires = store.now().plus_ms(200);
-    assert_eq!(store.claim("ann".to_owned(), "one".to_owned(), expires).await, Ok(CapacityClaim::Yes));
+    assert_eq!(
+        store.claim_capacity("ann".to_owned(), "one".to_owned(), expires).await,
+        Ok(CapacityClaim::Claimed)
+    );
     let active_tasks =
         || raw_command::<String>(&server, &["HGET", "ade:lock:agent:ann:capacity", "active_tasks"]);
     assert_eq!(active_tasks(), "1");
@@ -132,7 +136,7 @@ async fn heartbeat_refreshes_task_counts() {
     })
     .await
     .expect("expired");
-    assert!(store.heard("ann".to_owned()).await.expect("reply"));
+    assert!(store.record_heartbeat("ann".to_owned()).await.expect("reply"));
     assert_eq!(active_tasks(), "0");
     let fields: Vec<String> = raw_command(&server, &["HKEYS", "ade:lock:agent:ann:capacity"]);
     assert!(!fields.iter().any(|field| field.starts_with("t:")), "{fields:?}");
@@ -146,21 +150,21 @@ async fn accepts_wake_ups_of_other_writers() {
         let _: i64 = raw_command(&server, &["LPUSH", "ade:job:queue:apply", text]);
     }
     for about in ["no json", "t", r#"{"type":"apply"}"#] {
-        assert_eq!(store.woken(apply_queue(), TEST_TIMEOUT).await, Ok(Some(job("apply", about))));
+        assert_eq!(store.receive_wake_up(apply_queue(), TEST_TIMEOUT).await, Ok(Some(job("apply", about))));
     }
     for member in
         [r#"{"type":"lock_cleanup","target":"x"}"#, r#"{"type":"juggle"}"#, "[]", "7", r#"{"type":{}}"#, "{"]
     {
         let _: i64 = raw_command(&server, &["ZADD", "ade:job:scheduled", "1710776400", member]);
     }
-    assert_eq!(store.wake_scheduled().await, Ok(Moved { calls: 1, next_in: None }));
+    assert_eq!(store.move_due_wake_ups().await, Ok(MovedWakeUps { count: 1, next_in: None }));
     assert_eq!(
         raw_command::<i64>(&server, &["ZCARD", "ade:job:scheduled"]),
         0,
         "wake-ups of unknown queues are dropped"
     );
     assert_eq!(
-        store.woken(vec!["lock_cleanup".to_owned()], TEST_TIMEOUT).await,
+        store.receive_wake_up(vec!["lock_cleanup".to_owned()], TEST_TIMEOUT).await,
         Ok(Some(job("lock_cleanup", "x")))
     );
 }
@@ -181,13 +185,13 @@ async fn closes_connections_of_aborted_waits() {
     let store = open(&server.url()).await;
     let before = connections(&server);
     for _ in 0..20 {
-        assert_eq!(store.woken(apply_queue(), NO_WAIT).await, Ok(None));
+        assert_eq!(store.receive_wake_up(apply_queue(), NO_WAIT).await, Ok(None));
     }
     assert_eq!(connections(&server), before + 1, "sequential waits share one connection");
     let waiting: Vec<_> = (0..10)
         .map(|_| {
             let store = store.clone();
-            tokio::spawn(async move { store.woken(apply_queue(), TEST_TIMEOUT).await })
+            tokio::spawn(async move { store.receive_wake_up(apply_queue(), TEST_TIMEOUT).await })
         })
         .collect();
     let expect_count = |expected: usize, actual: usize| {
@@ -202,9 +206,9 @@ async fn closes_connections_of_aborted_waits() {
     until("connections are closed", TEST_TIMEOUT, async || expect_count(before, connections(&server)))
         .await
         .expect("closed");
-    store.call(apply_wake_up()).await.expect("reply");
+    store.send_wake_ups(apply_wake_up()).await.expect("reply");
     assert_eq!(
-        store.woken(apply_queue(), TEST_TIMEOUT).await,
+        store.receive_wake_up(apply_queue(), TEST_TIMEOUT).await,
         Ok(Some(job("apply", "one"))),
         "an aborted wait must not consume the wake-up"
     );
@@ -216,7 +220,7 @@ async fn fails_waits_on_restart_and_recovers() {
     let store = open(&server.url()).await;
     let waiting = {
         let store = store.clone();
-        tokio::spawn(async move { store.woken(apply_queue(), Duration::from_secs(60)).await })
+        tokio::spawn(async move { store.receive_wake_up(apply_queue(), Duration::from_secs(60)).await })
     };
     until("it waits", TEST_TIMEOUT, async || if blocked(&server) == 1 { Ok(()) } else { Err(String::new()) })
         .await
@@ -225,9 +229,11 @@ async fn fails_waits_on_restart_and_recovers() {
     let result = tokio::time::timeout(TEST_TIMEOUT, waiting).await.expect("returned").expect("no panic");
     assert!(result.is_err(), "{result:?}");
     until("wake-ups are received again", TEST_TIMEOUT, async || {
-        store.call(apply_wake_up()).await.map_err(|error| error.to_string())?;
-        let received =
-            store.woken(apply_queue(), Duration::from_secs(1)).await.map_err(|error| error.to_string())?;
+        store.send_wake_ups(apply_wake_up()).await.map_err(|error| error.to_string())?;
+        let received = store
+            .receive_wake_up(apply_queue(), Duration::from_secs(1))
+            .await
+            .map_err(|error| error.to_string())?;
         received.ok_or_else(|| "nothing".to_owned())
     })
     .await

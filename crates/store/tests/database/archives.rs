@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ade_domain::Moment;
 use ade_domain::approval::ApprovalStatus;
-use ade_domain::approval::quorum::{Requirement, Status};
+use ade_domain::approval::quorum::{Requirement, RequirementStatus};
 use ade_domain::people::AuthorReason;
-use ade_domain::task::{Asked, Execution, ExecutionResult, Phase, State};
+use ade_domain::task::{AdminRequest, Execution, ExecutionResult, Phase, TaskState};
 use ade_store::Database;
 use ade_store::database::{
-    Archive, ArchiveKind, Archived, BlobStore, Comment, DatabaseError, Leaving, LeftOut, StoredTask,
-    TaskFilter, Write,
+    Archive, ArchiveKind, ArchivedTask, BlobStoreLocation, Comment, DatabaseError, SkippedTasks, StoredTask,
+    TaskFilter, TaskRemoval, Write,
 };
 
 use crate::fixture::{TestDatabase, at, id, on_both_databases, person, write};
@@ -38,8 +38,8 @@ const DAY: u64 = 86_400;
 fn completed(second: u64) -> StoredTask {
     let mut task = task("ann", "schema", "orders", "urgent");
     let inner = &mut task.task;
-    inner.state = State::Completed;
-    inner.since.insert(State::Completed, at(second));
+    inner.state = TaskState::Completed;
+    inner.entered_at.insert(TaskState::Completed, at(second));
     inner.author_set.add(person("ann"), AuthorReason::Author);
     let reviewers = ["rob", "sue"].map(|user| (person(user), BTreeSet::new()));
     inner.requirements = vec![Requirement {
@@ -74,19 +74,19 @@ fn add_failed_execution(task: &mut StoredTask) {
         output_key: None,
         error: None,
         code: None,
-        effects_of: None,
+        effects_attempt: None,
         stash_key: Some(format!("stash/{}/1", task.task_id)),
         rolled_back: None,
         retry_count: 0,
         stop: None,
-        undo: None,
+        rollback: None,
     });
 }
 
 fn archive(kind: ArchiveKind, second: u64) -> Archive {
     let archive_id = id();
     Archive {
-        key: format!("archive/{}/{archive_id}.ndjson.gz", kind.word()),
+        key: format!("archive/{}/{archive_id}.ndjson.gz", kind.as_str()),
         archive_id,
         kind,
         items: 0,
@@ -99,26 +99,26 @@ fn archive(kind: ArchiveKind, second: u64) -> Archive {
 }
 
 async fn archivable(database: &Database, kind: ArchiveKind, second: u64) -> Vec<String> {
-    let page = database.to_be_archived(kind, at(second), at(second), None, 100).await.expect("succeeds");
+    let page = database.archivable_tasks(kind, at(second), at(second), None, 100).await.expect("succeeds");
     page.into_iter().map(|(_, id)| id).collect()
 }
 
-async fn copy(database: &Database, kind: ArchiveKind, task_id: &str) -> Archived {
-    database.archived(kind, task_id).await.expect("read").expect("exists")
+async fn copy(database: &Database, kind: ArchiveKind, task_id: &str) -> ArchivedTask {
+    database.load_for_archive(kind, task_id).await.expect("read").expect("exists")
 }
 
 /// Archives everything that is old enough. Returns the archive and its lines, parsed again.
-async fn archive_all(database: &Database, kind: ArchiveKind, second: u64) -> (Archive, Vec<Archived>) {
+async fn archive_all(database: &Database, kind: ArchiveKind, second: u64) -> (Archive, Vec<ArchivedTask>) {
     let archive = archive(kind, second);
     database.announce_blob(&archive.key, archive.created_at).await.expect("announced");
     let (mut items, mut removals) = (Vec::new(), Vec::new());
     for task_id in archivable(database, kind, second).await {
         let item = copy(database, kind, &task_id).await;
-        removals.push(Leaving::of(kind, &archive.archive_id, &item));
+        removals.push(TaskRemoval::new(kind, &archive.archive_id, &item));
         let line = serde_json::to_string(&item).expect("serialised");
         items.push(serde_json::from_str(&line).expect("valid JSON"));
     }
-    let removed = database.take_out(archive.clone(), removals).await.expect("removed");
+    let removed = database.remove_archived(archive.clone(), removals).await.expect("removed");
     assert_eq!(removed, items.len() as u64);
     (archive, items)
 }
@@ -135,11 +135,11 @@ async fn load(database: &Database, task: &StoredTask) -> StoredTask {
 /// All counts, which must not depend on what is archived.
 async fn counts(
     database: &Database,
-) -> (BTreeMap<State, u64>, BTreeMap<State, u64>, BTreeMap<ApprovalStatus, u64>) {
+) -> (BTreeMap<TaskState, u64>, BTreeMap<TaskState, u64>, BTreeMap<ApprovalStatus, u64>) {
     let total = database.counts().await.expect("counted");
     let ann = database.user_stats(&person("ann")).await.expect("counted");
     let rob = database.user_stats(&person("rob")).await.expect("counted");
-    (total.tasks, ann.tasks, rob.requests)
+    (total.tasks, ann.tasks, rob.approvals)
 }
 
 async fn archiving_approvals_changes_nothing_visible(fixture: TestDatabase) {
@@ -152,11 +152,14 @@ async fn archiving_approvals_changes_nothing_visible(fixture: TestDatabase) {
     let seen = load(&fixture.reopen().await, &task).await;
     assert_eq!(seen.approvals, []);
     assert_eq!(seen.progress(), task.progress());
-    assert_eq!(seen.progress()[0].status, Status::Satisfied);
-    assert!(seen.was_asked(&person("rob")) && !seen.was_asked(&person("eve")));
-    let approvals = (seen.requests_made(), seen.requests_answered(), seen.requests_escalated());
+    assert_eq!(seen.progress()[0].status, RequirementStatus::Satisfied);
+    assert!(seen.was_reviewer(&person("rob")) && !seen.was_reviewer(&person("eve")));
+    let approvals = (seen.approvals_requested(), seen.approvals_decided(), seen.approvals_escalated());
     assert_eq!(approvals, (2, 1, 1));
-    assert_eq!(seen.remembered.as_ref().map(|summary| &summary.archive_id), Some(&archive.archive_id));
+    assert_eq!(
+        seen.archived_approvals.as_ref().map(|summary| &summary.archive_id),
+        Some(&archive.archive_id)
+    );
     for user in ["rob", "sue", "ann"] {
         assert_eq!(visible_to(database, user).await.first(), Some(&seen), "{user}");
     }
@@ -164,14 +167,14 @@ async fn archiving_approvals_changes_nothing_visible(fixture: TestDatabase) {
     // A commit of a version that was loaded before does not change the summary.
     late.revision = 2;
     write(database, vec![put(&late, Some(1))]).await.expect("same revision");
-    assert_eq!(load(database, &task).await.remembered, seen.remembered);
+    assert_eq!(load(database, &task).await.archived_approvals, seen.archived_approvals);
     assert_eq!(visible_to(database, "sue").await.len(), 1);
-    let restored = database.bring_back(archive.clone(), items.clone(), at(40 * DAY)).await;
+    let restored = database.restore_archive(archive.clone(), items.clone(), at(40 * DAY)).await;
     assert_eq!(restored, Ok(1));
     let restored = load(database, &task).await;
-    assert_eq!((&restored.approvals, &restored.remembered), (&task.approvals, &None));
+    assert_eq!((&restored.approvals, &restored.archived_approvals), (&task.approvals, &None));
     assert_eq!(counts(database).await, before);
-    assert_eq!(database.bring_back(archive, items, at(40 * DAY)).await, Ok(0), "nothing is missing");
+    assert_eq!(database.restore_archive(archive, items, at(40 * DAY)).await, Ok(0), "nothing is missing");
     assert_eq!(counts(database).await, before);
 }
 
@@ -205,11 +208,14 @@ async fn restores_tasks_and_approvals_completely(fixture: TestDatabase) {
         .collect();
     assert_eq!(kinds, [(Tasks, 1), (Approvals, 1)], "the newest first");
     // Approvals cannot be restored before their task, and this is reported.
-    assert_eq!(database.bring_back(approvals.clone(), approval_lines.clone(), at(0)).await, Ok(0));
+    assert_eq!(database.restore_archive(approvals.clone(), approval_lines.clone(), at(0)).await, Ok(0));
     let ids = [task_id.clone()];
-    assert_eq!(database.left_out(&approvals, &ids).await, Ok(LeftOut { outdated: 0, away: 1 }));
-    assert_eq!(database.bring_back(tasks.clone(), task_lines, at(0)).await, Ok(1));
-    assert_eq!(database.left_out(&tasks, &ids).await, Ok(LeftOut::default()));
+    assert_eq!(
+        database.skipped_on_restore(&approvals, &ids).await,
+        Ok(SkippedTasks { outdated: 0, still_archived: 1 })
+    );
+    assert_eq!(database.restore_archive(tasks.clone(), task_lines, at(0)).await, Ok(1));
+    assert_eq!(database.skipped_on_restore(&tasks, &ids).await, Ok(SkippedTasks::default()));
     let restored = load(database, &task).await;
     assert_eq!(restored.progress(), task.progress());
     for user in ["rob", "sue", "ann"] {
@@ -217,8 +223,8 @@ async fn restores_tasks_and_approvals_completely(fixture: TestDatabase) {
     }
     assert_eq!(database.comments(&task_id).await, Ok(vec![comment]));
     assert_eq!(counts(database).await, before);
-    assert_eq!(database.bring_back(approvals.clone(), approval_lines, at(0)).await, Ok(1));
-    assert_eq!(database.left_out(&approvals, &ids).await, Ok(LeftOut::default()));
+    assert_eq!(database.restore_archive(approvals.clone(), approval_lines, at(0)).await, Ok(1));
+    assert_eq!(database.skipped_on_restore(&approvals, &ids).await, Ok(SkippedTasks::default()));
     assert_eq!(load(database, &task).await, task);
     assert_eq!(
         (counts(database).await, database.counts().await.expect("counted").archived),
@@ -227,7 +233,7 @@ async fn restores_tasks_and_approvals_completely(fixture: TestDatabase) {
     // Again, now in one archive.
     let (tasks, lines) = archive_all(database, Tasks, 90 * DAY).await;
     assert_eq!(counts(database).await, before);
-    assert_eq!(database.bring_back(tasks, lines, at(0)).await, Ok(1));
+    assert_eq!(database.restore_archive(tasks, lines, at(0)).await, Ok(1));
     assert_eq!((load(database, &task).await, counts(database).await), (task, before));
 }
 
@@ -237,7 +243,7 @@ async fn restored_tasks_are_kept_for_a_while(fixture: TestDatabase) {
     write(database, vec![put(&task, None)]).await.expect("inserted");
     for kind in [Approvals, Tasks] {
         let (archive, items) = archive_all(database, kind, 100 * DAY).await;
-        assert_eq!(database.bring_back(archive.clone(), items.clone(), at(130 * DAY)).await, Ok(1));
+        assert_eq!(database.restore_archive(archive.clone(), items.clone(), at(130 * DAY)).await, Ok(1));
         for second in [100 * DAY, 130 * DAY - 1] {
             assert!(
                 archivable(database, Approvals, second).await.is_empty()
@@ -246,7 +252,7 @@ async fn restored_tasks_are_kept_for_a_while(fixture: TestDatabase) {
         }
         assert_eq!(archivable(database, kind, 131 * DAY).await.len(), 1);
         // Restoring again extends the time.
-        assert_eq!(database.bring_back(archive, items, at(140 * DAY)).await, Ok(0));
+        assert_eq!(database.restore_archive(archive, items, at(140 * DAY)).await, Ok(0));
         assert!(archivable(database, kind, 131 * DAY).await.is_empty());
         fixture.sql("UPDATE tasks SET keep_until = NULL").await;
     }
@@ -257,17 +263,20 @@ async fn older_archive_does_not_restore_a_newer_task(fixture: TestDatabase) {
     let (mut task, other) = (completed(0), completed(0));
     write(database, vec![put(&task, None), put(&other, None)]).await.expect("inserted");
     let (first, old) = archive_all(database, Tasks, 90 * DAY).await;
-    assert_eq!(database.bring_back(first.clone(), old.clone(), at(0)).await, Ok(2));
+    assert_eq!(database.restore_archive(first.clone(), old.clone(), at(0)).await, Ok(2));
     task.revision = 5;
     write(database, vec![put(&task, Some(1))]).await.expect("changed");
     let (second, new) = archive_all(database, Tasks, 90 * DAY).await;
     let ids = [task.task_id.clone(), other.task_id.clone()];
-    assert_eq!(database.bring_back(first.clone(), old.clone(), at(0)).await, Ok(0));
-    assert_eq!(database.left_out(&first, &ids).await, Ok(LeftOut { outdated: 2, away: 0 }));
+    assert_eq!(database.restore_archive(first.clone(), old.clone(), at(0)).await, Ok(0));
+    assert_eq!(
+        database.skipped_on_restore(&first, &ids).await,
+        Ok(SkippedTasks { outdated: 2, still_archived: 0 })
+    );
     assert_eq!(database.task(&task.task_id).await, Ok(None));
-    assert_eq!(database.bring_back(second, new, at(0)).await, Ok(2));
+    assert_eq!(database.restore_archive(second, new, at(0)).await, Ok(2));
     assert_eq!(load(database, &task).await, task);
-    assert_eq!(database.bring_back(first, old, at(0)).await, Ok(0), "also while the task exists");
+    assert_eq!(database.restore_archive(first, old, at(0)).await, Ok(0), "also while the task exists");
     assert_eq!(load(database, &task).await.revision, 5);
 }
 
@@ -279,14 +288,14 @@ async fn keeps_tasks_that_changed_after_the_copy(fixture: TestDatabase) {
     let tasks = archive(Tasks, 0);
     database.announce_blob(&tasks.key, at(0)).await.expect("announced");
     let item = copy(database, Tasks, &task_id).await;
-    let removal = || vec![Leaving::of(Tasks, &tasks.archive_id, &item)];
+    let removal = || vec![TaskRemoval::new(Tasks, &tasks.archive_id, &item)];
     // Its approvals are archived meanwhile: removing the task would archive them twice.
     let (approvals, lines) = archive_all(database, Approvals, DAY).await;
-    assert_eq!(database.take_out(tasks.clone(), removal()).await, Ok(0));
-    assert_eq!(database.bring_back(approvals, lines, at(0)).await, Ok(1));
+    assert_eq!(database.remove_archived(tasks.clone(), removal()).await, Ok(0));
+    assert_eq!(database.restore_archive(approvals, lines, at(0)).await, Ok(1));
     task.revision = 2;
     write(database, vec![put(&task, Some(1))]).await.expect("changed");
-    assert_eq!(database.take_out(tasks.clone(), removal()).await, Ok(0));
+    assert_eq!(database.remove_archived(tasks.clone(), removal()).await, Ok(0));
     assert_eq!(load(database, &task).await, task);
     let kinds: Vec<ArchiveKind> =
         database.archives(None, 9).await.expect("listed").iter().map(|archive| archive.kind).collect();
@@ -299,15 +308,15 @@ async fn keeps_tasks_with_work_or_a_running_attempt(fixture: TestDatabase) {
     let (mut running, mut rollback) = (completed(0), completed(0));
     for task in [&mut running, &mut rollback] {
         add_failed_execution(task);
-        task.state = State::Failed;
-        task.since.insert(State::Failed, at(0));
+        task.state = TaskState::Failed;
+        task.entered_at.insert(TaskState::Failed, at(0));
     }
-    let request = Asked { by: person("eve"), reason: "wrong target".to_owned(), at: at(3) };
-    rollback.execution.as_mut().expect("has an execution").undo = Some(request);
+    let request = AdminRequest { by: person("eve"), reason: "wrong target".to_owned(), at: at(3) };
+    rollback.execution.as_mut().expect("has an execution").rollback = Some(request);
     let execution = running.execution.as_mut().expect("has an execution");
     (execution.phase, execution.lease_until) = (Phase::RollingBack, at(200 * DAY));
     write(database, vec![put(&running, None), put(&rollback, None)]).await.expect("inserted");
-    let removal = |item: &Archived| vec![Leaving::of(Tasks, &id(), item)];
+    let removal = |item: &ArchivedTask| vec![TaskRemoval::new(Tasks, &id(), item)];
     for task in [&running, &rollback] {
         assert!(
             archivable(database, Tasks, 100 * DAY).await.is_empty()
@@ -315,7 +324,7 @@ async fn keeps_tasks_with_work_or_a_running_attempt(fixture: TestDatabase) {
         );
         // Also if that happened after the copy.
         let item = copy(database, Tasks, &task.task_id).await;
-        assert_eq!(database.take_out(archive(Tasks, 0), removal(&item)).await, Ok(0));
+        assert_eq!(database.remove_archived(archive(Tasks, 0), removal(&item)).await, Ok(0));
     }
 }
 
@@ -326,7 +335,8 @@ async fn pages_through_archivable_tasks(fixture: TestDatabase) {
     for kind in [Tasks, Approvals] {
         let (mut found, mut last) = (Vec::new(), None);
         loop {
-            let page = database.to_be_archived(kind, at(9), at(9), last.as_ref(), 2).await.expect("succeeds");
+            let page =
+                database.archivable_tasks(kind, at(9), at(9), last.as_ref(), 2).await.expect("succeeds");
             found.extend(page.iter().cloned());
             if page.len() < 2 {
                 break;
@@ -351,10 +361,12 @@ async fn concurrent_archivers_remove_each_task_once(fixture: TestDatabase) {
             database.announce_blob(&archive.key, at(0)).await.expect("announced");
             let mut removals = Vec::new();
             for task_id in archivable(&database, Tasks, DAY).await {
-                let Some(item) = database.archived(Tasks, &task_id).await.expect("read") else { continue };
-                removals.push(Leaving::of(Tasks, &archive.archive_id, &item));
+                let Some(item) = database.load_for_archive(Tasks, &task_id).await.expect("read") else {
+                    continue;
+                };
+                removals.push(TaskRemoval::new(Tasks, &archive.archive_id, &item));
             }
-            database.take_out(archive, removals).await.expect("removed")
+            database.remove_archived(archive, removals).await.expect("removed")
         });
     }
     let removed: u64 = archivers.join_all().await.iter().sum();
@@ -371,32 +383,37 @@ async fn orphaned_blob_is_removed_and_not_used_again(fixture: TestDatabase) {
     write(database, vec![put(&task, None)]).await.expect("inserted");
     let late = archive(Tasks, 0);
     database.announce_blob(&late.key, at(0)).await.expect("announced");
-    assert_eq!(database.doomed_blobs(at(0), 9).await, Ok(vec![late.key.clone()]));
+    assert_eq!(database.take_orphaned_blobs(at(0), 9).await, Ok(vec![late.key.clone()]));
     // A process that was suspended for so long must not remove the task: the blob is about to be removed.
     let item = copy(database, Tasks, &task.task_id).await;
-    let refused = database.take_out(late.clone(), vec![Leaving::of(Tasks, &late.archive_id, &item)]).await;
+    let refused =
+        database.remove_archived(late.clone(), vec![TaskRemoval::new(Tasks, &late.archive_id, &item)]).await;
     assert!(matches!(refused, Err(DatabaseError::Conflict { .. })), "{refused:?}");
     assert_eq!(load(database, &task).await, task);
-    database.blobs_removed(vec![late.key.clone()]).await.expect("removed");
+    database.confirm_blobs_removed(vec![late.key.clone()]).await.expect("removed");
     let (_, _) = archive_all(database, Tasks, 100 * DAY).await;
-    assert_eq!(database.doomed_blobs(at(99 * DAY), 9).await, Ok(Vec::new()), "only after the grace period");
+    assert_eq!(
+        database.take_orphaned_blobs(at(99 * DAY), 9).await,
+        Ok(Vec::new()),
+        "only after the grace period"
+    );
     let prefix = |kind: &str| format!("{kind}/{}", task.task_id);
-    let deleting = database.doomed_blobs(at(100 * DAY), 9).await.expect("succeeds");
+    let deleting = database.take_orphaned_blobs(at(100 * DAY), 9).await.expect("succeeds");
     assert_eq!(deleting, [prefix("output"), prefix("stash")], "the blob of the archive is in use");
-    database.blobs_removed(deleting).await.expect("removed");
-    assert_eq!(database.doomed_blobs(at(999 * DAY), 9).await, Ok(Vec::new()));
+    database.confirm_blobs_removed(deleting).await.expect("removed");
+    assert_eq!(database.take_orphaned_blobs(at(999 * DAY), 9).await, Ok(Vec::new()));
 }
 
 async fn first_blob_store_wins(fixture: TestDatabase) {
-    let store = |name: &str| BlobStore { store_id: name.to_owned(), folder: format!("/srv/{name}") };
+    let store = |name: &str| BlobStoreLocation { store_id: name.to_owned(), folder: format!("/srv/{name}") };
     let mut openers = tokio::task::JoinSet::new();
     for number in 0..4 {
         let database = fixture.reopen().await;
-        openers.spawn(
-            async move { database.blob_store(store(&format!("s{number}"))).await.expect("registered") },
-        );
+        openers.spawn(async move {
+            database.register_blob_store(store(&format!("s{number}"))).await.expect("registered")
+        });
     }
     let stores = openers.join_all().await;
     assert!(stores.iter().all(|store| *store == stores[0]), "{stores:?}");
-    assert_eq!(fixture.database.blob_store(store("late")).await, Ok(stores[0].clone()));
+    assert_eq!(fixture.database.register_blob_store(store("late")).await, Ok(stores[0].clone()));
 }

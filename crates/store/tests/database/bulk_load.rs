@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 
 use ade_domain::approval::{Approval, ApprovalStatus};
-use ade_domain::audit::{AuditActor, AuditBody, Walk};
+use ade_domain::audit::{AuditActor, AuditBody, ChainVerifier};
 use ade_domain::people::AuthorSet;
 use ade_domain::task::Task;
-use ade_domain::task::{Config, Metadata, Resource, ResourceMode, RollbackStrategy, State};
+use ade_domain::task::{Config, Metadata, Resource, ResourceMode, RollbackStrategy, TaskState};
 use ade_store::Database;
-use ade_store::database::{AuditFilter, Bare, Commit, Event, Loader, Place, StoredTask, Write};
+use ade_store::database::{
+    AuditFilter, BaselineTable, BenchDatabase, BulkLoader, Commit, StoredEvent, StoredTask, Write,
+};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, ConnectOptions};
 
@@ -16,7 +18,7 @@ use crate::fixture::{at, id, person};
 
 const TABLES: [&str; 5] = ["tasks", "task_labels", "approvals", "audit", "events"];
 
-fn task(state: State) -> StoredTask {
+fn task(state: TaskState) -> StoredTask {
     let resource = |id: &str| Resource {
         resource_type: "database".to_owned(),
         id: id.to_owned(),
@@ -37,7 +39,7 @@ fn task(state: State) -> StoredTask {
     let mut task = Task::draft(id(), config, digest, person("ann"), AuthorSet::default(), at(0));
     task.transitions.clear();
     task.state = state;
-    task.since.insert(state, at(9));
+    task.entered_at.insert(state, at(9));
     let approval = |reviewer: &str, responded_at| Approval {
         approval_id: id(),
         task_id: task.task_id.clone(),
@@ -45,7 +47,7 @@ fn task(state: State) -> StoredTask {
         reviewer_id: person(reviewer),
         reviewer_name: "Rob".to_owned(),
         policies: vec!["default".to_owned()],
-        stands_for: BTreeSet::from([person(reviewer)]),
+        on_behalf_of: BTreeSet::from([person(reviewer)]),
         delegation_chain: Vec::new(),
         follows: None,
         status: ApprovalStatus::Approved,
@@ -62,7 +64,7 @@ fn task(state: State) -> StoredTask {
         response_action: None,
         response_reason: None,
         reviewed_by: None,
-        why: vec!["because".to_owned()],
+        reasons: vec!["because".to_owned()],
     };
     let approvals = vec![approval("rob", Some(at(8))), approval("sue", None)];
     task.approvals = approvals;
@@ -79,7 +81,7 @@ fn entry(task: &StoredTask, actor: Option<&str>) -> AuditBody {
         object_type: "task".to_owned(),
         object_id: task.task_id.clone(),
         task_id: Some(task.task_id.clone()),
-        from: Some(State::Draft),
+        from: Some(TaskState::Draft),
         to: Some(task.state),
         revision: Some(2),
         digest: Some(task.digest),
@@ -89,36 +91,38 @@ fn entry(task: &StoredTask, actor: Option<&str>) -> AuditBody {
     }
 }
 
-fn event(task: &StoredTask) -> Event {
-    Event {
+fn event(task: &StoredTask) -> StoredEvent {
+    StoredEvent {
         event_id: id(),
         kind: "task:complete".to_owned(),
         at: at(9),
         task_id: Some(task.task_id.clone()),
-        tell: vec!["ann".to_owned()],
+        notify: vec!["ann".to_owned()],
         data: json!({ "a": 1.5 }),
     }
 }
 
 /// Tasks in several states, with audit entries and events.
-fn history() -> (Vec<StoredTask>, Vec<AuditBody>, Vec<Event>) {
-    let tasks: Vec<_> =
-        [State::Completed, State::Approved, State::Draft, State::Failed].map(task).into_iter().collect();
+fn history() -> (Vec<StoredTask>, Vec<AuditBody>, Vec<StoredEvent>) {
+    let tasks: Vec<_> = [TaskState::Completed, TaskState::Approved, TaskState::Draft, TaskState::Failed]
+        .map(task)
+        .into_iter()
+        .collect();
     let entries = tasks.iter().flat_map(|task| [entry(task, Some("ann")), entry(task, None)]).collect();
     let events = tasks.iter().map(event).collect();
     (tasks, entries, events)
 }
 
-async fn commit(database: &Database, tasks: &[StoredTask], audit: &[AuditBody], events: &[Event]) {
+async fn commit(database: &Database, tasks: &[StoredTask], audit: &[AuditBody], events: &[StoredEvent]) {
     let write = |task: &StoredTask| Write::Task { task: Box::new(task.clone()), expected: None, at: at(100) };
     let writes = tasks.iter().map(write).collect();
-    let commit = Commit { writes, audit: audit.to_vec(), events: events.to_vec(), answer: None };
+    let commit = Commit { writes, audit: audit.to_vec(), events: events.to_vec(), response: None };
     database.commit(commit).await.expect("inserted");
-    while database.number("here", at(100), 1_000, 100).await.expect("numbered") > 0 {}
+    while database.assign_numbers("here", at(100), 1_000, 100).await.expect("numbered") > 0 {}
 }
 
-async fn load(mut loader: Loader, tasks: &[StoredTask], audit: &[AuditBody], events: &[Event]) {
-    loader.prepare_month(at(0)).await.expect("created");
+async fn load(mut loader: BulkLoader, tasks: &[StoredTask], audit: &[AuditBody], events: &[StoredEvent]) {
+    loader.create_audit_partition(at(0)).await.expect("created");
     let mut chain = loader.chain().await.expect("read");
     // In two parts, to continue the chain.
     for (tasks, audit, events) in
@@ -133,14 +137,14 @@ async fn load(mut loader: Loader, tasks: &[StoredTask], audit: &[AuditBody], eve
 /// Reads a loaded task, and continues with ordinary commits.
 async fn check_in_use(database: &Database, task: &StoredTask) {
     assert_eq!(database.task(&task.task_id).await.expect("read").as_ref(), Some(task));
-    let another = self::task(State::Reviewing);
+    let another = self::task(TaskState::Reviewing);
     let audit = [entry(&another, Some("ann"))];
     commit(database, std::slice::from_ref(&another), &audit, &[event(&another)]).await;
-    let mut walk = Walk::new(None);
-    let entries = database.audit(&AuditFilter::default(), 0, 100).await.expect("read");
+    let mut walk = ChainVerifier::new(None);
+    let entries = database.audit_rows(&AuditFilter::default(), 0, 100).await.expect("read");
     assert_eq!(entries.len(), 9);
     for row in &entries {
-        walk.step(&row.entry().expect("as it was written")).expect("chained");
+        walk.verify(&row.entry().expect("as it was written")).expect("chained");
     }
     assert_eq!(database.events(0, 100).await.expect("read").len(), 5);
 }
@@ -164,13 +168,13 @@ async fn sqlite_rows_equal_those_of_commits() {
     let (committed, loaded) = (crate::fixture::on_sqlite().await, tempfile::tempdir().expect("a folder"));
     let (tasks, audit, events) = history();
     commit(&committed.database, &tasks, &audit, &events).await;
-    load(Loader::in_folder(loaded.path()).await.expect("opens"), &tasks, &audit, &events).await;
+    load(BulkLoader::open_sqlite(loaded.path()).await.expect("opens"), &tasks, &audit, &events).await;
     for table in TABLES {
         let rows = sqlite_rows(committed.folder.as_ref().expect("on SQLite").path(), table).await;
         assert!(!rows.is_empty());
         assert_eq!(rows, sqlite_rows(loaded.path(), table).await, "{table}");
     }
-    check_in_use(&Database::in_folder(loaded.path()).await.expect("opens"), &tasks[0]).await;
+    check_in_use(&Database::open_sqlite(loaded.path()).await.expect("opens"), &tasks[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,7 +183,7 @@ async fn postgres_rows_equal_those_of_commits() {
     let (tasks, audit, events) = history();
     commit(&committed.database, &tasks, &audit, &events).await;
     let url = &loaded.postgres.as_ref().expect("on PostgreSQL").1;
-    load(Loader::on_postgres(url).await.expect("opens"), &tasks, &audit, &events).await;
+    load(BulkLoader::open_postgres(url).await.expect("opens"), &tasks, &audit, &events).await;
     let server = crate::fixture::server().await;
     for table in TABLES {
         let sql = format!("SELECT row_to_json(t)::text AS line FROM {table} t ORDER BY line");
@@ -197,15 +201,15 @@ async fn postgres_rows_equal_those_of_commits() {
 async fn benchmarks_require_an_empty_database() {
     let server = crate::fixture::server().await;
     let url = server.create_database(&format!("t{}", id().replace('-', ""))).expect("created");
-    let bench = Place::find(&url).await.expect("reached").expect("empty");
+    let bench = BenchDatabase::open_if_empty(&url).await.expect("reached").expect("empty");
     assert!(bench.settings.contains("fsync"), "{}", bench.settings);
-    let schema_url = bench.make(1).await.expect("created");
-    let table = Bare::on_postgres(&schema_url, 2).await.expect("created");
+    let schema_url = bench.create_schema(1).await.expect("created");
+    let table = BaselineTable::open_postgres(&schema_url, 2).await.expect("created");
     table.insert(&id(), "{}").await.expect("inserted");
     table.close().await;
-    let loader = Loader::on_postgres(&schema_url).await.expect("opens");
+    let loader = BulkLoader::open_postgres(&schema_url).await.expect("opens");
     loader.finish().await.expect("finished");
-    assert!(Place::find(&url).await.expect("reached").is_none(), "not empty");
-    bench.remove(1).await.expect("removed");
-    assert!(Place::find(&url).await.expect("reached").is_some(), "empty again");
+    assert!(BenchDatabase::open_if_empty(&url).await.expect("reached").is_none(), "not empty");
+    bench.drop_schema(1).await.expect("removed");
+    assert!(BenchDatabase::open_if_empty(&url).await.expect("reached").is_some(), "empty again");
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ade_domain::people::User;
 use ade_domain::permission::Scope;
 use ade_store::database::{
-    Database, DatabaseError, InboxMessage, MOST_MESSAGES, Password, Session, StoredAgent, StoredToken,
+    Database, DatabaseError, InboxMessage, MAX_INBOX_MESSAGES, Password, Session, StoredAgent, StoredToken,
     StoredUser, Write,
 };
 use serde_json::json;
@@ -31,7 +31,7 @@ fn user(name: &str, revision: u64) -> StoredUser {
             active: true,
         },
         revision,
-        password: Some(Password { hash: "$argon2id$".to_owned(), set_by: None, watched_until: None }),
+        password: Some(Password { hash: "$argon2id$".to_owned(), set_by: None, set_by_until: None }),
     }
 }
 
@@ -80,16 +80,16 @@ async fn sessions_are_extended_and_expire(fixture: TestDatabase) {
     write(database, vec![touch("1", 40)]).await.expect("an older use is ignored");
     let used = Session { last_active: at(50), expires_at: at(150), ..first };
     assert_eq!(database.session("1").await.expect("read"), Some(used.clone()));
-    let authority = database.authority_of_session("1").await.expect("read");
+    let authority = database.session_with_user("1").await.expect("read");
     assert_eq!(authority, Some((used.clone(), user("ann", 1))));
-    assert_eq!(database.authority_of_session("4").await.expect("read"), None);
+    assert_eq!(database.session_with_user("4").await.expect("read"), None);
 
-    assert_eq!(database.end_old_sessions(at(99)).await, Ok(0));
-    assert_eq!(database.end_old_sessions(at(100)).await, Ok(2), "the extended session stays");
+    assert_eq!(database.delete_expired_sessions(at(99)).await, Ok(0));
+    assert_eq!(database.delete_expired_sessions(at(100)).await, Ok(2), "the extended session stays");
     assert_eq!(database.session("2").await.expect("read"), None);
     write(database, vec![touch("2", 101)]).await.expect("ignored");
     assert_eq!(database.session("2").await.expect("read"), None);
-    let end = |session_hash: Option<&str>, user: &str| Write::EndSessions {
+    let end = |session_hash: Option<&str>, user: &str| Write::DeleteSessions {
         session_hash: session_hash.map(str::to_owned),
         user_id: user.to_owned(),
     };
@@ -104,8 +104,8 @@ async fn sessions_are_extended_and_expire(fixture: TestDatabase) {
     assert_eq!(database.session("1").await.expect("read"), None);
     let many = (0..1_001).map(|number| Write::Session(session(&format!("many {number}"), "ann"))).collect();
     write(database, many).await.expect("inserted");
-    assert_eq!(database.end_old_sessions(at(100)).await, Ok(1_000), "bounded per call");
-    assert_eq!(database.end_old_sessions(at(100)).await, Ok(1));
+    assert_eq!(database.delete_expired_sessions(at(100)).await, Ok(1_000), "bounded per call");
+    assert_eq!(database.delete_expired_sessions(at(100)).await, Ok(1));
 }
 
 fn token(hash: &str, user: Option<&str>, agent: Option<&str>) -> StoredToken {
@@ -116,7 +116,7 @@ fn token(hash: &str, user: Option<&str>, agent: Option<&str>) -> StoredToken {
         agent_id: agent.map(str::to_owned),
         name: "laptop".to_owned(),
         scopes: BTreeSet::from([Scope::Read, Scope::Lock]),
-        made_by: Some(person("ben")),
+        created_by: Some(person("ben")),
         created_at: at(1),
         expires_at: at(9),
         revoked_at: None,
@@ -131,26 +131,26 @@ async fn revoked_tokens_stay_revoked(fixture: TestDatabase) {
     let all = [&first, &second, &other, &bootstrap];
     write(database, all.map(|token| Write::Token(token.clone())).to_vec()).await.expect("inserted");
     assert_eq!(database.token("1").await.expect("read"), Some(first.clone()));
-    assert_eq!(database.tokens_of_agent("builder").await.expect("listed"), std::slice::from_ref(&second));
-    assert!(database.tokens_of_agent("other").await.expect("listed").is_empty());
-    let authority = database.authority_of_token("1").await.expect("read");
+    assert_eq!(database.agent_tokens("builder").await.expect("listed"), std::slice::from_ref(&second));
+    assert!(database.agent_tokens("other").await.expect("listed").is_empty());
+    let authority = database.token_with_user("1").await.expect("read");
     assert_eq!(authority, Some((first.clone(), Some(user("ann", 1)))));
-    let authority = database.authority_of_token("4").await.expect("read");
+    let authority = database.token_with_user("4").await.expect("read");
     assert_eq!(authority, Some((bootstrap, None)), "the bootstrap token has no user");
-    assert_eq!(database.authority_of_token("5").await.expect("read"), None);
+    assert_eq!(database.token_with_user("5").await.expect("read"), None);
 
     let revoked = |token: &StoredToken, second| StoredToken { revoked_at: Some(at(second)), ..token.clone() };
     write(database, vec![Write::Token(revoked(&first, 3))]).await.expect("revoked");
-    write(database, vec![Write::EndTokens { user_id: person("ann"), at: at(5) }]).await.expect("revoked");
+    write(database, vec![Write::RevokeTokens { user_id: person("ann"), at: at(5) }]).await.expect("revoked");
     assert_eq!(
-        database.tokens_of(&person("ann")).await.expect("listed"),
+        database.user_tokens(&person("ann")).await.expect("listed"),
         [revoked(&first, 3), revoked(&second, 5)]
     );
-    assert_eq!(database.tokens_of(&person("ben")).await.expect("listed"), [other]);
+    assert_eq!(database.user_tokens(&person("ben")).await.expect("listed"), [other]);
     // Writing a stale copy does not undo the revocation.
     write(database, vec![Write::Token(second.clone())]).await.expect("written");
     assert_eq!(database.token("2").await.expect("read"), Some(revoked(&second, 5)));
-    let authority = database.authority_of_token("2").await.expect("read").expect("exists");
+    let authority = database.token_with_user("2").await.expect("read").expect("exists");
     assert_eq!(authority.0.revoked_at, Some(at(5)));
 }
 
@@ -165,8 +165,8 @@ fn agent(name: &str, sponsor: Option<&str>, by_name: bool, seen: u64) -> StoredA
         max_tasks: Some(3),
         draining: false,
         config: json!({ "depth": [1, 2.5] }).as_object().cloned().expect("an object"),
-        by_name,
-        seen_at: at(seen),
+        is_auto_registered: by_name,
+        last_seen_at: at(seen),
         revision: 1,
     }
 }
@@ -185,26 +185,29 @@ async fn agents_round_trip_and_detect_conflicts(fixture: TestDatabase) {
         agent("ü", Some("ben"), true, 9),
     ];
     write(database, all.iter().map(|agent| put(agent, None)).collect()).await.expect("inserted");
-    assert!(matches!(write(database, vec![put(&all[0], None)]).await, Err(DatabaseError::Exists { .. })));
+    assert!(matches!(
+        write(database, vec![put(&all[0], None)]).await,
+        Err(DatabaseError::AlreadyExists { .. })
+    ));
     assert_eq!(fixture.reopen().await.agent("b").await.expect("read").as_ref(), Some(&all[2]));
     assert_eq!(database.agent("c").await.expect("read"), None);
     assert_eq!(database.agents(None, 10).await.expect("listed"), all);
     assert_eq!(database.agents(Some("A"), 2).await.expect("listed"), all[1..3]);
-    assert_eq!(database.agents_of(&person("ann")).await, Ok(2));
-    assert_eq!(database.agents_of(&person("eve")).await, Ok(0));
+    assert_eq!(database.count_sponsored_agents(&person("ann")).await, Ok(2));
+    assert_eq!(database.count_sponsored_agents(&person("eve")).await, Ok(0));
     let idle = async |second, limit| database.idle_agents(at(second), limit).await.expect("listed");
     assert_eq!(idle(9, 10).await, [all[1].clone(), all[0].clone()]);
     assert_eq!(idle(9, 1).await, all[1..2]);
     assert!(idle(1, 10).await.is_empty());
 
-    let seen = StoredAgent { seen_at: at(20), by_name: false, revision: 2, ..all[1].clone() };
+    let seen = StoredAgent { last_seen_at: at(20), is_auto_registered: false, revision: 2, ..all[1].clone() };
     write(database, vec![put(&seen, Some(1))]).await.expect("updated");
     let late = write(database, vec![put(&seen, Some(1))]).await;
     assert_eq!(late, Err(DatabaseError::Conflict { what: "agent Z".to_owned() }));
     assert_eq!(database.agent("Z").await.expect("read"), Some(seen));
     assert_eq!(idle(9, 10).await, all[..1]);
     let delete = |expected| Write::DeleteAgent { agent_id: "Z".to_owned(), expected };
-    write(database, vec![Write::Inbox(message("Z", 1)), Write::Inbox(message("b", 1))])
+    write(database, vec![Write::InboxMessage(message("Z", 1)), Write::InboxMessage(message("b", 1))])
         .await
         .expect("written");
     assert!(matches!(write(database, vec![delete(1)]).await, Err(DatabaseError::Conflict { .. })));
@@ -227,10 +230,11 @@ fn message(agent: &str, second: u64) -> InboxMessage {
 
 async fn inbox_keeps_the_latest_messages(fixture: TestDatabase) {
     let database = &fixture.database;
-    let messages: Vec<_> = (0..u64::from(MOST_MESSAGES) + 5).map(|second| message("ann", second)).collect();
+    let messages: Vec<_> =
+        (0..u64::from(MAX_INBOX_MESSAGES) + 5).map(|second| message("ann", second)).collect();
     let other = message("ben", 1);
-    write(database, vec![Write::Inbox(other.clone())]).await.expect("written");
-    write(database, messages.iter().cloned().map(Write::Inbox).collect()).await.expect("written");
+    write(database, vec![Write::InboxMessage(other.clone())]).await.expect("written");
+    write(database, messages.iter().cloned().map(Write::InboxMessage).collect()).await.expect("written");
     assert_eq!(database.inbox("ann", None, 10_000).await.expect("read"), messages[5..]);
     assert_eq!(database.inbox("ben", None, 10).await.expect("read"), [other]);
     let (mut paged, mut after) = (Vec::new(), None::<String>);
@@ -241,6 +245,6 @@ async fn inbox_keeps_the_latest_messages(fixture: TestDatabase) {
         paged.extend(page);
     }
     assert_eq!(paged, messages[5..]);
-    let again = write(database, vec![Write::Inbox(messages[9].clone())]).await;
-    assert!(matches!(again, Err(DatabaseError::Exists { .. })), "{again:?}");
+    let again = write(database, vec![Write::InboxMessage(messages[9].clone())]).await;
+    assert!(matches!(again, Err(DatabaseError::AlreadyExists { .. })), "{again:?}");
 }

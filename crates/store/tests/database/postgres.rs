@@ -1,7 +1,7 @@
 //! What only PostgreSQL does: audit partitions, query plans, TLS, and errors when it cannot be reached.
 
 use ade_domain::Moment;
-use ade_domain::audit::{AuditActor, AuditBody, Walk};
+use ade_domain::audit::{AuditActor, AuditBody, ChainVerifier};
 use ade_store::Database;
 use ade_store::database::{AuditFilter, Commit, DocumentKind, StoredDocument, Write};
 use ade_testkit::Postgres;
@@ -47,19 +47,19 @@ async fn numbers_entries_of_any_month(fixture: TestDatabase) {
     let database = &fixture.database;
     write(database, Vec::new()).await.expect("an empty commit");
     for _ in 0..2 {
-        assert_eq!(database.prepare_months(at(0)).await, Ok(0));
+        assert_eq!(database.create_audit_partitions(at(0)).await, Ok(0));
     }
     write_entries(database, &moments()).await;
-    assert_eq!(database.number("sequencer", at(1), 1_000, 4).await, Ok(4));
-    assert_eq!(database.number("sequencer", at(1), 1_000, 4).await, Ok(2));
-    let mut walk = Walk::new(None);
-    for row in fixture.reopen().await.audit(&AuditFilter::default(), 0, 100).await.expect("read") {
-        walk.step(&row.entry().expect("as it was written")).expect("in order");
+    assert_eq!(database.assign_numbers("sequencer", at(1), 1_000, 4).await, Ok(4));
+    assert_eq!(database.assign_numbers("sequencer", at(1), 1_000, 4).await, Ok(2));
+    let mut walk = ChainVerifier::new(None);
+    for row in fixture.reopen().await.audit_rows(&AuditFilter::default(), 0, 100).await.expect("read") {
+        walk.verify(&row.entry().expect("as it was written")).expect("in order");
     }
-    assert_eq!(walk.end().expect("whole").number, 6);
+    assert_eq!(walk.finish().expect("whole").number, 6);
     assert_eq!(database.audit_head().await.expect("read").number, 6);
     let within = AuditFilter { from: Some(at(0)), to: Some(at(20 * DAY)), ..AuditFilter::default() };
-    let found = database.audit(&within, 1, 100).await.expect("read");
+    let found = database.audit_rows(&within, 1, 100).await.expect("read");
     assert_eq!(found.iter().map(|row| row.number).collect::<Vec<_>>(), [2, 3]);
 }
 
@@ -74,14 +74,16 @@ async fn psql(fixture: &TestDatabase, sql: &str) -> Result<Vec<String>, String> 
 async fn replaces_lost_connections() {
     let fixture = on_postgres().await;
     let database = &fixture.database;
-    let (first, second, head) = tokio::join!(database.mark(), database.mark(), database.audit_head());
+    let (first, second, head) =
+        tokio::join!(database.rules_version(), database.rules_version(), database.audit_head());
     assert!(first.is_ok() && second.is_ok() && head.is_ok(), "{first:?} {second:?} {head:?}");
     let terminate = "SELECT count(pg_terminate_backend(pid, 5000)) > 0 FROM pg_stat_activity \
                WHERE datname = current_database() AND pid <> pg_backend_pid()";
     assert_eq!(psql(&fixture, terminate).await.expect("terminated"), ["t"]);
     // The first caller may get a lost connection. No caller after it does.
-    let _ = database.mark().await;
-    let (first, second, head) = tokio::join!(database.mark(), database.mark(), database.audit_head());
+    let _ = database.rules_version().await;
+    let (first, second, head) =
+        tokio::join!(database.rules_version(), database.rules_version(), database.audit_head());
     assert!(first.is_ok() && second.is_ok() && head.is_ok(), "{first:?} {second:?} {head:?}");
     write_entries(database, &moments()).await;
 }
@@ -89,7 +91,7 @@ async fn replaces_lost_connections() {
 #[tokio::test(flavor = "multi_thread")]
 async fn partitions_by_month_and_rejects_changes() {
     let fixture = on_postgres().await;
-    fixture.database.prepare_months(at(0)).await.expect("created");
+    fixture.database.create_audit_partitions(at(0)).await.expect("created");
     write_entries(&fixture.database, &moments()).await;
     let partitions =
         psql(&fixture, "SELECT tableoid::regclass FROM audit ORDER BY entry_id").await.expect("read");
@@ -102,7 +104,7 @@ async fn partitions_by_month_and_rejects_changes() {
         "audit_default",
     ];
     assert_eq!(partitions, expected);
-    fixture.database.number("sequencer", at(1), 1_000, 100).await.expect("numbered");
+    fixture.database.assign_numbers("sequencer", at(1), 1_000, 100).await.expect("numbered");
     for partition in ["audit", "audit_2026_11", "audit_2026_12", "audit_2027_01", "audit_default"] {
         for sql in ["DELETE FROM", "TRUNCATE", "UPDATE"] {
             let sql = format!("{sql} {partition} {}", if sql == "UPDATE" { "SET actor = 'eve'" } else { "" });
@@ -127,14 +129,14 @@ async fn creates_partitions_concurrently() {
             let database = if number % 2 == 0 { first.clone() } else { second.clone() };
             tokio::spawn(async move {
                 let now = at(2_000 * DAY);
-                tokio::try_join!(database.prepare_months(now), try_write_entry(&database, now))
+                tokio::try_join!(database.create_audit_partitions(now), try_write_entry(&database, now))
             })
         })
         .collect();
     for racer in racers {
         racer.await.expect("no panic").expect("created and written");
     }
-    assert_eq!(first.number("sequencer", at(1), 1_000, 100).await, Ok(12));
+    assert_eq!(first.assign_numbers("sequencer", at(1), 1_000, 100).await, Ok(12));
 }
 
 async fn try_write_entry(database: &Database, at: Moment) -> Result<(), ade_store::DatabaseError> {
@@ -147,7 +149,7 @@ async fn entries_in_the_default_partition_stay_there() {
     let (april, may) =
         (Moment::from_micros(1_933_000_000_000_000), Moment::from_micros(1_936_000_000_000_000));
     write_entries(&fixture.database, &[may]).await;
-    assert_eq!(fixture.database.prepare_months(april).await, Ok(1), "the one of May is missing");
+    assert_eq!(fixture.database.create_audit_partitions(april).await, Ok(1), "the one of May is missing");
     write_entries(&fixture.database, &[april, may]).await;
     let partitions =
         psql(&fixture, "SELECT tableoid::regclass FROM audit ORDER BY entry_id").await.expect("read");
@@ -163,16 +165,20 @@ async fn does_not_wait_for_long_readers() {
     let (_, url) = fixture.postgres.as_ref().expect("on PostgreSQL");
     let mut backup = sqlx::PgConnection::connect(url).await.expect("connects");
     backup.execute("BEGIN; LOCK TABLE audit IN ACCESS SHARE MODE").await.expect("locked");
-    assert_eq!(fixture.database.prepare_months(at(2_000 * DAY)).await, Ok(3), "all three are missing");
+    assert_eq!(
+        fixture.database.create_audit_partitions(at(2_000 * DAY)).await,
+        Ok(3),
+        "all three are missing"
+    );
     write_entries(&fixture.database, &moments()).await;
     backup.execute("COMMIT").await.expect("executed");
-    assert_eq!(fixture.database.prepare_months(at(3_000 * DAY)).await, Ok(0));
+    assert_eq!(fixture.database.create_audit_partitions(at(3_000 * DAY)).await, Ok(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_query_uses_an_index() {
     let fixture = on_postgres().await;
-    fixture.database.prepare_months(at(0)).await.expect("created");
+    fixture.database.create_audit_partitions(at(0)).await.expect("created");
     let queries = [
         "SELECT body FROM audit WHERE number IS NULL ORDER BY insert_seq LIMIT 9",
         "SELECT body FROM audit WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1",
@@ -229,7 +235,7 @@ async fn connection_errors_never_contain_the_password() {
         ),
     ];
     for (url, expected) in cases {
-        let error = Database::on_postgres(&url).await.expect_err("refused").to_string();
+        let error = Database::open_postgres(&url).await.expect_err("refused").to_string();
         assert!(error.contains(expected), "{error}");
         assert!(!error.contains("s3cret"), "{error}");
     }
@@ -240,16 +246,16 @@ async fn sorts_by_bytes_in_any_locale() {
     let server = server().await;
     let create = "CREATE DATABASE english TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'";
     server.psql("postgres", create).expect("created");
-    let database = Database::on_postgres(&server.url("english")).await.expect("opens");
+    let database = Database::open_postgres(&server.url("english")).await.expect("opens");
     let document = |id: &str| StoredDocument {
         kind: DocumentKind::Setting,
         id: id.to_owned(),
         revision: 1,
         body: true.into(),
     };
-    let documents = ["a", "B", "ü", "z"].map(|id| Write::Thing { thing: document(id), expected: None });
+    let documents = ["a", "B", "ü", "z"].map(|id| Write::Document { document: document(id), expected: None });
     write(&database, documents.to_vec()).await.expect("inserted");
-    let listed = database.things(DocumentKind::Setting).await.expect("listed");
+    let listed = database.documents(DocumentKind::Setting).await.expect("listed");
     assert_eq!(listed, ["B", "a", "z", "ü"].map(document), "as on SQLite");
 }
 
@@ -283,13 +289,13 @@ async fn connects_with_tls_and_checks_the_certificate() {
     let url = server.create_database("encrypted").expect("created");
     let trusted = format!("{url}?sslmode=verify-full&sslrootcert={}", file("certificate"));
     for url in [format!("{url}?sslmode=require"), trusted] {
-        let database = Database::on_postgres(&url).await.expect("connects");
-        assert_eq!(database.prepare_months(at(0)).await, Ok(0));
+        let database = Database::open_postgres(&url).await.expect("connects");
+        assert_eq!(database.create_audit_partitions(at(0)).await, Ok(0));
         let sql = "SELECT count(*) > 0 FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
                    WHERE ssl AND query LIKE '%audit_create_partitions%' AND pid <> pg_backend_pid()";
         assert_eq!(server.psql("encrypted", sql).expect("read"), "t");
     }
-    let error = Database::on_postgres(&format!("{url}?sslmode=verify-full"))
+    let error = Database::open_postgres(&format!("{url}?sslmode=verify-full"))
         .await
         .expect_err("the certificate is not trusted");
     assert!(error.to_string().contains("certificate"), "{error}");

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ade_domain::Moment;
 use ade_domain::approval::ApprovalStatus;
-use ade_domain::audit::{AuditActor, AuditBody, Head, Walk};
+use ade_domain::audit::{AuditActor, AuditBody, ChainHead, ChainVerifier};
 use ade_domain::people::{AuthorSet, User};
-use ade_domain::risk::History;
+use ade_domain::risk::FailureHistory;
 use ade_domain::task::Task;
-use ade_domain::task::{Config, Metadata, Resource, ResourceMode, RollbackStrategy, State};
+use ade_domain::task::{Config, Metadata, Resource, ResourceMode, RollbackStrategy, TaskState};
 use ade_store::database::{
-    ApprovalFilter, AuditFilter, Comment, Commit, Counts, DatabaseError, DocumentKind, Event, StoredDocument,
-    StoredResponse, StoredTask, StoredUser, TaskFilter, UserStats, Write,
+    ApprovalFilter, AuditFilter, Comment, Commit, DatabaseCounts, DatabaseError, DocumentKind,
+    StoredDocument, StoredEvent, StoredResponse, StoredTask, StoredUser, TaskFilter, UserStats, Write,
 };
 use serde_json::json;
 
@@ -71,8 +71,8 @@ fn entry(action: &str, actor: Option<&str>, task_id: Option<&str>, second: u64) 
         object_type: "task".to_owned(),
         object_id: "t".to_owned(),
         task_id: task_id.map(str::to_owned),
-        from: Some(State::Draft),
-        to: Some(State::Submitted),
+        from: Some(TaskState::Draft),
+        to: Some(TaskState::Submitted),
         revision: Some(2),
         digest: None,
         reason: Some("ünï".to_owned()),
@@ -81,13 +81,13 @@ fn entry(action: &str, actor: Option<&str>, task_id: Option<&str>, second: u64) 
     }
 }
 
-fn event(kind: &str) -> Event {
-    Event {
+fn event(kind: &str) -> StoredEvent {
+    StoredEvent {
         event_id: id(),
         kind: kind.to_owned(),
         at: at(1),
         task_id: None,
-        tell: vec!["ann".to_owned()],
+        notify: vec!["ann".to_owned()],
         data: json!({}),
     }
 }
@@ -102,11 +102,11 @@ async fn tasks_round_trip_with_their_approvals(fixture: TestDatabase) {
     written.revision += 1;
     write(database, vec![put(&written, Some(1))]).await.expect("updated");
     assert_eq!(fixture.reopen().await.task(&written.task_id).await.expect("read"), Some(written.clone()));
-    let found = database.task_of_approval(&written.approvals[0].approval_id).await.expect("read");
+    let found = database.task_id_by_approval(&written.approvals[0].approval_id).await.expect("read");
     assert_eq!(found.as_deref(), Some(written.task_id.as_str()));
-    let found = database.task_with(&written.approvals[1].approval_id).await.expect("read");
+    let found = database.task_by_approval(&written.approvals[1].approval_id).await.expect("read");
     assert_eq!(found, Some(written.clone()));
-    assert_eq!(database.task_with(&id()).await.expect("read"), None);
+    assert_eq!(database.task_by_approval(&id()).await.expect("read"), None);
     let comment = Comment {
         comment_id: id(),
         task_id: written.task_id.clone(),
@@ -130,7 +130,7 @@ pub(crate) fn approval(task: &Task, reviewer: &str, score: u32) -> ade_domain::a
         reviewer_id: person(reviewer),
         reviewer_name: "Rob".to_owned(),
         policies: vec!["default".to_owned()],
-        stands_for: BTreeSet::from([person(reviewer)]),
+        on_behalf_of: BTreeSet::from([person(reviewer)]),
         delegation_chain: Vec::new(),
         follows: None,
         status: ApprovalStatus::Pending,
@@ -147,7 +147,7 @@ pub(crate) fn approval(task: &Task, reviewer: &str, score: u32) -> ade_domain::a
         response_action: None,
         response_reason: None,
         reviewed_by: None,
-        why: vec!["because".to_owned()],
+        reasons: vec!["because".to_owned()],
     }
 }
 
@@ -158,11 +158,14 @@ async fn rejects_stale_revisions(fixture: TestDatabase) {
     written.revision = 2;
     write(database, vec![put(&written, Some(1))]).await.expect("updated");
     let mut late = written.clone();
-    late.state = State::Cancelled;
+    late.state = TaskState::Cancelled;
     let refused = write(database, vec![put(&late, Some(1))]).await;
     assert_eq!(refused, Err(DatabaseError::Conflict { what: format!("task {}", late.task_id) }));
     assert_eq!(database.task(&late.task_id).await.expect("read"), Some(written.clone()));
-    assert!(matches!(write(database, vec![put(&written, None)]).await, Err(DatabaseError::Exists { .. })));
+    assert!(matches!(
+        write(database, vec![put(&written, None)]).await,
+        Err(DatabaseError::AlreadyExists { .. })
+    ));
 }
 
 async fn concurrent_commits_have_one_winner(fixture: TestDatabase) {
@@ -188,8 +191,8 @@ async fn concurrent_commits_have_one_winner(fixture: TestDatabase) {
         }
     }
     assert_eq!(won, 1);
-    database.number("here", at(100), 1_000, 100).await.expect("numbered");
-    let entries = database.audit(&AuditFilter::default(), 0, 100).await.expect("read");
+    database.assign_numbers("here", at(100), 1_000, 100).await.expect("numbered");
+    let entries = database.audit_rows(&AuditFilter::default(), 0, 100).await.expect("read");
     assert_eq!(entries.len(), 1, "a lost race writes nothing");
 }
 
@@ -201,11 +204,11 @@ async fn lists_by_every_filter_and_page(fixture: TestDatabase) {
         let mut listed =
             task(author, if number % 3 == 0 { "schema" } else { "config" }, &(number % 4).to_string(), "x");
         if number % 5 == 0 {
-            listed.state = State::Failed;
-            listed.since.insert(State::Failed, at(number));
+            listed.state = TaskState::Failed;
+            listed.entered_at.insert(TaskState::Failed, at(number));
         } else if number % 5 == 1 {
-            listed.state = State::Completed;
-            listed.since.insert(State::Completed, at(number));
+            listed.state = TaskState::Completed;
+            listed.entered_at.insert(TaskState::Completed, at(number));
         }
         listed.approvals = vec![approval(&listed.task, "rob", u32::try_from(number % 3).expect("small"))];
         write(database, vec![put(&listed, None)]).await.expect("inserted");
@@ -218,8 +221,8 @@ async fn lists_by_every_filter_and_page(fixture: TestDatabase) {
     };
     let found = async |filter: TaskFilter| ids(&database.tasks(&filter, None, 100).await.expect("listed"));
     assert_eq!(found(TaskFilter::default()).await, ids(&all));
-    let by_state = TaskFilter { state: Some(State::Failed), ..TaskFilter::default() };
-    assert_eq!(found(by_state).await, expected(&|task| task.state == State::Failed));
+    let by_state = TaskFilter { state: Some(TaskState::Failed), ..TaskFilter::default() };
+    assert_eq!(found(by_state).await, expected(&|task| task.state == TaskState::Failed));
     let by_author = TaskFilter { author: Some("ben".to_owned()), ..TaskFilter::default() };
     assert_eq!(found(by_author).await, expected(&|task| task.author_id == person("ben")));
     let by_resource = TaskFilter { resource: Some("database:3".to_owned()), ..TaskFilter::default() };
@@ -255,11 +258,11 @@ async fn lists_by_every_filter_and_page(fixture: TestDatabase) {
         }
     }
     assert_eq!(scores, [2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0]);
-    assert_eq!(database.overdue(at(1), 100).await.expect("listed").len(), 8);
-    let history = async |of: &str, most| database.history(of, most).await.expect("counted").1;
-    assert_eq!(history("config", 50).await, History { finished: 4, failed: 2 });
+    assert_eq!(database.overdue_approvals(at(1), 100).await.expect("listed").len(), 8);
+    let history = async |of: &str, most| database.task_history(of, most).await.expect("counted").1;
+    assert_eq!(history("config", 50).await, FailureHistory { finished: 4, failed: 2 });
     assert_eq!(history("config", 3).await.finished, 3);
-    assert_eq!(history("nothing", 50).await, History::default());
+    assert_eq!(history("nothing", 50).await, FailureHistory::default());
 }
 
 async fn documents_detect_conflicts(fixture: TestDatabase) {
@@ -270,20 +273,21 @@ async fn documents_detect_conflicts(fixture: TestDatabase) {
         revision,
         body: json!({ "name": name, "limits": [0.1, 1e9] }),
     };
-    write(database, vec![Write::Thing { thing: document(1, "first"), expected: None }])
+    write(database, vec![Write::Document { document: document(1, "first"), expected: None }])
         .await
         .expect("inserted");
-    write(database, vec![Write::Thing { thing: document(2, "second"), expected: Some(1) }])
+    write(database, vec![Write::Document { document: document(2, "second"), expected: Some(1) }])
         .await
         .expect("updated");
-    let late = Write::Thing { thing: document(2, "late"), expected: Some(1) };
+    let late = Write::Document { document: document(2, "late"), expected: Some(1) };
     assert!(matches!(write(database, vec![late]).await, Err(DatabaseError::Conflict { .. })));
-    assert_eq!(database.things(DocumentKind::Policy).await.expect("listed"), [document(2, "second")]);
-    assert!(database.things(DocumentKind::Delegation).await.expect("listed").is_empty());
-    let delete = |expected| Write::DeleteThing { kind: DocumentKind::Policy, id: "p".to_owned(), expected };
+    assert_eq!(database.documents(DocumentKind::Policy).await.expect("listed"), [document(2, "second")]);
+    assert!(database.documents(DocumentKind::Delegation).await.expect("listed").is_empty());
+    let delete =
+        |expected| Write::DeleteDocument { kind: DocumentKind::Policy, id: "p".to_owned(), expected };
     assert!(matches!(write(database, vec![delete(1)]).await, Err(DatabaseError::Conflict { .. })));
     write(database, vec![delete(2)]).await.expect("updated");
-    assert!(database.things(DocumentKind::Policy).await.expect("listed").is_empty());
+    assert!(database.documents(DocumentKind::Policy).await.expect("listed").is_empty());
 }
 
 async fn one_sequencer_numbers_without_gaps(fixture: TestDatabase) {
@@ -310,18 +314,18 @@ async fn one_sequencer_numbers_without_gaps(fixture: TestDatabase) {
             }
         }
         let (first, second) = tokio::join!(
-            database.number("first", at(round), 10_000, 7),
-            other.number("second", at(round), 10_000, 7)
+            database.assign_numbers("first", at(round), 10_000, 7),
+            other.assign_numbers("second", at(round), 10_000, 7)
         );
         numbered = (numbered.0 + first.expect("numbered"), numbered.1 + second.expect("numbered"));
     }
     assert_eq!(numbered.0 + numbered.1, 120);
     assert!(numbered.0 == 0 || numbered.1 == 0, "only one holds the lease: {numbered:?}");
-    let mut walk = Walk::new(None);
-    for row in database.audit(&AuditFilter::default(), 0, 1_000).await.expect("read") {
-        walk.step(&row.entry().expect("as it was written")).expect("in order");
+    let mut walk = ChainVerifier::new(None);
+    for row in database.audit_rows(&AuditFilter::default(), 0, 1_000).await.expect("read") {
+        walk.verify(&row.entry().expect("as it was written")).expect("in order");
     }
-    assert_eq!(walk.end(), database.audit_head().await.map_err(|_| unreachable!()));
+    assert_eq!(walk.finish(), database.audit_head().await.map_err(|_| unreachable!()));
     let numbers: Vec<u64> =
         database.events(0, 1_000).await.expect("read").into_iter().map(|(number, _)| number).collect();
     assert_eq!(numbers, (1..=40).collect::<Vec<_>>());
@@ -332,11 +336,11 @@ async fn one_sequencer_numbers_without_gaps(fixture: TestDatabase) {
         .expect("written");
     let late = if numbered.0 == 0 { &database } else { &other };
     let name = if numbered.0 == 0 { "first" } else { "second" };
-    assert_eq!(late.number(name, at(59), 10_000, 7).await, Ok(0), "not before the lease has expired");
-    assert_eq!(late.number(name, at(70), 10_000, 7).await, Ok(1));
+    assert_eq!(late.assign_numbers(name, at(59), 10_000, 7).await, Ok(0), "not before the lease has expired");
+    assert_eq!(late.assign_numbers(name, at(70), 10_000, 7).await, Ok(1));
     assert_eq!(late.audit_head().await.expect("read").number, 81);
 
-    let found = async |filter: AuditFilter| database.audit(&filter, 0, 1_000).await.expect("read").len();
+    let found = async |filter: AuditFilter| database.audit_rows(&filter, 0, 1_000).await.expect("read").len();
     assert_eq!(found(AuditFilter { task: Some(task_id), ..AuditFilter::default() }).await, 10);
     assert_eq!(found(AuditFilter { actor: Some("ann".to_owned()), ..AuditFilter::default() }).await, 20);
     assert_eq!(
@@ -365,8 +369,8 @@ async fn numbers_follow_insertion_order(fixture: TestDatabase) {
         let events = (0..many).map(|number| event(&number.to_string())).collect();
         database.commit(Commit { audit: some, events, ..Commit::default() }).await.expect("written");
     }
-    while database.number("first", at(1), 10_000, 7).await.expect("numbered") > 0 {}
-    let rows = database.audit(&AuditFilter::default(), 0, 100).await.expect("read");
+    while database.assign_numbers("first", at(1), 10_000, 7).await.expect("numbered") > 0 {}
+    let rows = database.audit_rows(&AuditFilter::default(), 0, 100).await.expect("read");
     let numbered: Vec<String> = rows.iter().map(|row| row.entry().expect("readable").body.entry_id).collect();
     assert_eq!(numbered, ids);
     let events = database.events(0, 100).await.expect("read");
@@ -380,7 +384,7 @@ async fn numbered_entries_are_immutable(fixture: TestDatabase) {
     let database = &fixture.database;
     let audit = vec![entry("task.submit", Some("ann"), None, 1), entry("task.assign", None, None, 2)];
     database.commit(Commit { audit, ..Commit::default() }).await.expect("written");
-    database.number("first", at(1), 10_000, 7).await.expect("numbered");
+    database.assign_numbers("first", at(1), 10_000, 7).await.expect("numbered");
     for sql in
         ["DELETE FROM audit", "UPDATE audit SET body = '{}'", "UPDATE audit SET number = 7 WHERE number = 1"]
     {
@@ -394,11 +398,11 @@ async fn numbered_entries_are_immutable(fixture: TestDatabase) {
     };
     execute_sql(&fixture, disable).await.expect("executed");
     execute_sql(&fixture, "UPDATE audit SET actor = 'eve' WHERE number = 1").await.expect("executed");
-    let rows = database.audit(&AuditFilter::default(), 0, 10).await.expect("read");
+    let rows = database.audit_rows(&AuditFilter::default(), 0, 10).await.expect("read");
     assert_eq!(rows[0].entry().expect_err("detected").number, 1);
     assert!(rows[1].entry().is_ok());
     assert_eq!(database.audit_head().await.expect("read").number, 2);
-    assert_ne!(database.audit_head().await.expect("read"), Head::origin());
+    assert_ne!(database.audit_head().await.expect("read"), ChainHead::origin());
 }
 
 /// Executes SQL directly, as the owner of the database could.
@@ -422,24 +426,25 @@ async fn execute_sql(fixture: &TestDatabase, sql: &'static str) -> Result<(), St
 
 async fn stores_one_response_per_key(fixture: TestDatabase) {
     let database = &fixture.database;
-    let stored = |status| StoredResponse { asked: "digest".to_owned(), status, body: json!({ "a": 1 }) };
+    let stored =
+        |status| StoredResponse { request_digest: "digest".to_owned(), status, body: json!({ "a": 1 }) };
     let response = |status| Some(("ann".to_owned(), "key".to_owned(), at(1), stored(status)));
-    database.commit(Commit { answer: response(201), ..Commit::default() }).await.expect("inserted");
-    let again = database.commit(Commit { answer: response(409), ..Commit::default() }).await;
-    assert_eq!(again, Err(DatabaseError::AnsweredAlready));
-    assert_eq!(database.answer("ann", "key").await.expect("read"), Some(stored(201)));
-    assert_eq!(database.answer("ben", "key").await.expect("read"), None);
-    assert_eq!(database.forget_answers(at(1)).await, Ok(0));
-    assert_eq!(database.forget_answers(at(2)).await, Ok(1));
-    assert_eq!(database.answer("ann", "key").await.expect("read"), None);
-    database.commit(Commit { answer: response(409), ..Commit::default() }).await.expect("inserted again");
+    database.commit(Commit { response: response(201), ..Commit::default() }).await.expect("inserted");
+    let again = database.commit(Commit { response: response(409), ..Commit::default() }).await;
+    assert_eq!(again, Err(DatabaseError::DuplicateIdempotencyKey));
+    assert_eq!(database.stored_response("ann", "key").await.expect("read"), Some(stored(201)));
+    assert_eq!(database.stored_response("ben", "key").await.expect("read"), None);
+    assert_eq!(database.delete_old_responses(at(1)).await, Ok(0));
+    assert_eq!(database.delete_old_responses(at(2)).await, Ok(1));
+    assert_eq!(database.stored_response("ann", "key").await.expect("read"), None);
+    database.commit(Commit { response: response(409), ..Commit::default() }).await.expect("inserted again");
 }
 
 async fn concurrent_duplicates_are_applied_once(fixture: TestDatabase) {
     let (database, other) = (&fixture.database, fixture.reopen().await);
     let written = task("ann", "schema", "orders", "urgent");
     write(database, vec![put(&written, None)]).await.expect("inserted");
-    let stored = StoredResponse { asked: "digest".to_owned(), status: 200, body: json!({}) };
+    let stored = StoredResponse { request_digest: "digest".to_owned(), status: 200, body: json!({}) };
     let racers: Vec<_> = (0..16)
         .map(|number| {
             let database = if number % 2 == 0 { database.clone() } else { other.clone() };
@@ -447,7 +452,8 @@ async fn concurrent_duplicates_are_applied_once(fixture: TestDatabase) {
             mine.revision = 2;
             let answer = Some(("ann".to_owned(), "key".to_owned(), at(1), stored.clone()));
             let audit = vec![entry("task.modify", Some("ann"), None, number)];
-            let commit = Commit { writes: vec![put(&mine, Some(1))], audit, answer, ..Commit::default() };
+            let commit =
+                Commit { writes: vec![put(&mine, Some(1))], audit, response: answer, ..Commit::default() };
             tokio::spawn(async move { database.commit(commit).await })
         })
         .collect();
@@ -458,16 +464,20 @@ async fn concurrent_duplicates_are_applied_once(fixture: TestDatabase) {
     // None of them gets a conflict, which would make it decide again.
     let applied = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
     let duplicates =
-        outcomes.iter().filter(|outcome| **outcome == Err(DatabaseError::AnsweredAlready)).count();
+        outcomes.iter().filter(|outcome| **outcome == Err(DatabaseError::DuplicateIdempotencyKey)).count();
     assert_eq!((applied, duplicates), (1, 15), "{outcomes:?}");
-    assert_eq!(database.number("first", at(1), 1_000, 100).await, Ok(1), "the duplicates wrote nothing");
+    assert_eq!(
+        database.assign_numbers("first", at(1), 1_000, 100).await,
+        Ok(1),
+        "the duplicates wrote nothing"
+    );
 }
 
 async fn counts_tasks_and_approvals(fixture: TestDatabase) {
     let database = &fixture.database;
-    assert_eq!(database.counts().await, Ok(Counts::default()));
+    assert_eq!(database.counts().await, Ok(DatabaseCounts::default()));
     assert_eq!(database.user_stats(&person("rob")).await, Ok(UserStats::default()));
-    let states = [State::Draft, State::Draft, State::Reviewing, State::Failed];
+    let states = [TaskState::Draft, TaskState::Draft, TaskState::Reviewing, TaskState::Failed];
     for (number, state) in (0_u64..).zip(states) {
         let author = if number == 1 { "ben" } else { "ann" };
         let mut counted = task(author, "schema", "orders", "x");
@@ -488,23 +498,23 @@ async fn counts_tasks_and_approvals(fixture: TestDatabase) {
             write(database, vec![put(&counted, Some(1))]).await.expect("updated");
         }
     }
-    let counts = Counts {
-        tasks: BTreeMap::from([(State::Draft, 2), (State::Reviewing, 1), (State::Failed, 1)]),
+    let counts = DatabaseCounts {
+        tasks: BTreeMap::from([(TaskState::Draft, 2), (TaskState::Reviewing, 1), (TaskState::Failed, 1)]),
         archived: 0,
-        pending: 5,
+        pending_approvals: 5,
         oldest_pending: Some(at(5)),
     };
     assert_eq!(database.counts().await, Ok(counts));
     let rob = UserStats {
         tasks: BTreeMap::new(),
-        requests: BTreeMap::from([(ApprovalStatus::Pending, 1), (ApprovalStatus::Approved, 3)]),
-        answered: 3,
+        approvals: BTreeMap::from([(ApprovalStatus::Pending, 1), (ApprovalStatus::Approved, 3)]),
+        sampled_responses: 3,
         mean_seconds: Some(30.0),
         median_seconds: Some(20.0),
     };
     assert_eq!(database.user_stats(&person("rob")).await, Ok(rob));
     let ann = database.user_stats(&person("ann")).await.expect("counted");
-    let tasks = BTreeMap::from([(State::Draft, 1), (State::Reviewing, 1), (State::Failed, 1)]);
+    let tasks = BTreeMap::from([(TaskState::Draft, 1), (TaskState::Reviewing, 1), (TaskState::Failed, 1)]);
     assert_eq!(ann, UserStats { tasks, ..UserStats::default() });
 }
 
@@ -520,7 +530,7 @@ async fn commits_are_atomic(fixture: TestDatabase) {
     };
     assert!(matches!(database.commit(commit).await, Err(DatabaseError::Conflict { .. })));
     assert_eq!(database.task(&new.task_id).await.expect("read"), None);
-    assert_eq!(database.number("first", at(1), 1_000, 100).await, Ok(0));
+    assert_eq!(database.assign_numbers("first", at(1), 1_000, 100).await, Ok(0));
 }
 
 async fn writes_only_changed_rows(fixture: TestDatabase) {
@@ -562,7 +572,7 @@ async fn writes_only_changed_rows(fixture: TestDatabase) {
 
 async fn rules_version_changes_with_users_and_documents_only(fixture: TestDatabase) {
     let (database, other) = (&fixture.database, fixture.reopen().await);
-    let mut versions = vec![database.mark().await.expect("read")];
+    let mut versions = vec![database.rules_version().await.expect("read")];
     let user = |revision| {
         let user = User {
             user_id: person("ann"),
@@ -584,21 +594,21 @@ async fn rules_version_changes_with_users_and_documents_only(fixture: TestDataba
         DocumentKind::Setting,
         DocumentKind::Feature,
     ] {
-        changes.push(Write::Thing { thing: document(kind, 1), expected: None });
-        changes.push(Write::Thing { thing: document(kind, 2), expected: Some(1) });
-        changes.push(Write::DeleteThing { kind, id: "x".to_owned(), expected: 2 });
+        changes.push(Write::Document { document: document(kind, 1), expected: None });
+        changes.push(Write::Document { document: document(kind, 2), expected: Some(1) });
+        changes.push(Write::DeleteDocument { kind, id: "x".to_owned(), expected: 2 });
     }
     for change in changes {
         let description = format!("{change:?}");
         write(database, vec![change]).await.expect("written");
-        let now = other.mark().await.expect("read");
+        let now = other.rules_version().await.expect("read");
         assert!(!versions.contains(&now), "{description}");
         versions.push(now);
     }
     // Direct changes by SQL count as well.
     for sql in ["UPDATE users SET active = 0", "INSERT INTO documents VALUES ('policy', 'y', 1, '{}')"] {
         execute_sql(&fixture, sql).await.expect("executed");
-        let now = other.mark().await.expect("read");
+        let now = other.rules_version().await.expect("read");
         assert!(!versions.contains(&now), "{sql}");
         versions.push(now);
     }
@@ -606,9 +616,9 @@ async fn rules_version_changes_with_users_and_documents_only(fixture: TestDataba
     write(database, vec![put(&written, None)]).await.expect("inserted");
     let late = Write::User { user: user(3), expected: Some(1) };
     assert!(matches!(write(database, vec![late]).await, Err(DatabaseError::Conflict { .. })));
-    let (of_history, _) = other.history("schema", 50).await.expect("read");
+    let (of_history, _) = other.task_history("schema", 50).await.expect("read");
     let read = other.task(&written.task_id).await.expect("read").expect("exists");
     let last = versions.last();
-    assert_eq!((last, last), (Some(&of_history), read.as_read.mark()));
-    assert_eq!(last, Some(&database.mark().await.expect("read")));
+    assert_eq!((last, last), (Some(&of_history), read.loaded_version.rules_version()));
+    assert_eq!(last, Some(&database.rules_version().await.expect("read")));
 }

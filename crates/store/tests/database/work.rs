@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::fixture::{TestDatabase, at, id, on_both_databases, person, write};
 use ade_domain::people::AuthorSet;
-use ade_domain::task::{Asked, Config, Phase, RollbackStrategy, State};
-use ade_domain::task::{Begin, Task};
-use ade_store::database::{DatabaseError, Renewed, StoredResponse, StoredTask, TaskFilter, Write};
+use ade_domain::task::{AdminRequest, Config, Phase, RollbackStrategy, TaskState};
+use ade_domain::task::{AttemptStart, Task};
+use ade_store::database::{DatabaseError, LeaseRenewal, StoredResponse, StoredTask, TaskFilter, Write};
 
 on_both_databases!(
     claims_by_priority_then_age_within_a_queue,
@@ -31,8 +31,8 @@ fn approved(executor: &str, priority: u8, since: u64) -> StoredTask {
     let digest = config.digest().expect("canonical");
     let mut task = Task::draft(id(), config, digest, person("ann"), AuthorSet::default(), at(0));
     task.transitions.clear();
-    task.state = State::Approved;
-    task.since.insert(State::Approved, at(since));
+    task.state = TaskState::Approved;
+    task.entered_at.insert(TaskState::Approved, at(since));
     task.into()
 }
 
@@ -40,8 +40,8 @@ fn put(task: &StoredTask, expected: Option<u64>, second: u64) -> Write {
     Write::Task { task: Box::new(task.clone()), expected, at: at(second) }
 }
 
-fn begin(worker: &str, until: u64) -> Begin {
-    Begin { worker: worker.to_owned(), grants: Vec::new(), lease_until: at(until) }
+fn begin(worker: &str, until: u64) -> AttemptStart {
+    AttemptStart { worker: worker.to_owned(), grants: Vec::new(), lease_until: at(until) }
 }
 
 async fn claims_by_priority_then_age_within_a_queue(fixture: TestDatabase) {
@@ -56,11 +56,11 @@ async fn claims_by_priority_then_age_within_a_queue(fixture: TestDatabase) {
     let places = ["noop".to_owned()];
     let ids =
         |tasks: &[&StoredTask]| -> Vec<String> { tasks.iter().map(|task| task.task_id.clone()).collect() };
-    let first = database.first_ready(&places, &[], at(100)).await.expect("read");
+    let first = database.next_ready_task(&places, &[], at(100)).await.expect("read");
     assert_eq!(first.as_ref(), Some(&forced.task_id), "does not claim");
-    let claimed = database.claim(&places, &[], "w", at(100), at(110), 3).await.expect("claimed");
+    let claimed = database.claim_tasks(&places, &[], "w", at(100), at(110), 3).await.expect("claimed");
     assert_eq!(claimed, ids(&[&forced, &old, &young]));
-    let claimed = database.claim(&places, &[], "v", at(100), at(111), 3).await.expect("claimed");
+    let claimed = database.claim_tasks(&places, &[], "v", at(100), at(111), 3).await.expect("claimed");
     assert_eq!(claimed, ids(&[&low]), "the others are claimed, not ready, or in another queue");
     let listed = database.tasks(&TaskFilter::default(), None, 9).await.expect("listed");
     for (of, by) in [(&low, Some("v")), (&old, Some("w")), (&later, None), (&elsewhere, None)] {
@@ -70,18 +70,19 @@ async fn claims_by_priority_then_age_within_a_queue(fixture: TestDatabase) {
         let listed = listed.iter().find(|task| task.task_id == *id);
         assert_eq!(listed.and_then(StoredTask::claimed_by), by, "{id} in a list");
     }
-    assert!(database.claim(&places, &[], "u", at(100), at(112), 3).await.expect("none").is_empty());
+    assert!(database.claim_tasks(&places, &[], "u", at(100), at(112), 3).await.expect("none").is_empty());
     // Whoever postpones a claim does not get it earlier than others.
-    database.put_off(&low.task_id, "v", at(101)).await.expect("postponed");
-    let none = database.claim(&places, &["other".to_owned()], "u", at(102), at(113), 9).await.expect("none");
+    database.postpone_claim(&low.task_id, "v", at(101)).await.expect("postponed");
+    let none =
+        database.claim_tasks(&places, &["other".to_owned()], "u", at(102), at(113), 9).await.expect("none");
     assert!(none.is_empty(), "of another type");
     let of_type = ["schema".to_owned()];
-    let claimed = database.claim(&places, &of_type, "u", at(102), at(114), 9).await.expect("claimed");
+    let claimed = database.claim_tasks(&places, &of_type, "u", at(102), at(114), 9).await.expect("claimed");
     assert_eq!(claimed, ids(&[&low]));
-    let all_again = database.claim(&places, &[], "t", at(600), at(610), 9).await.expect("claimed");
+    let all_again = database.claim_tasks(&places, &[], "t", at(600), at(610), 9).await.expect("claimed");
     assert_eq!(all_again.len(), 5, "claims expire, and the delayed task is ready");
     assert_eq!(
-        database.waiting_work(9).await.expect("counted"),
+        database.queued_work(9).await.expect("counted"),
         [("noop".to_owned(), 5), ("files".to_owned(), 1)]
     );
 }
@@ -97,8 +98,10 @@ async fn concurrent_claims_never_share_a_task(fixture: TestDatabase) {
             let mut claimed = Vec::new();
             loop {
                 let (places, by) = (["noop".to_owned()], format!("w{worker}"));
-                let page =
-                    database.claim(&places, &[], &by, at(100), at(110 + worker), 3).await.expect("claimed");
+                let page = database
+                    .claim_tasks(&places, &[], &by, at(100), at(110 + worker), 3)
+                    .await
+                    .expect("claimed");
                 if page.is_empty() {
                     return claimed;
                 }
@@ -118,25 +121,34 @@ async fn lease_only_grows_and_a_new_attempt_waits_for_its_expiry(fixture: TestDa
     write(database, vec![put(&task, None, 2)]).await.expect("inserted");
     let task_id = task.task_id.clone();
     assert_eq!(
-        database.renew(&task_id, 0, at(99)).await.expect("succeeds"),
-        Renewed::No,
+        database.renew_lease(&task_id, 0, at(99)).await.expect("succeeds"),
+        LeaseRenewal::Lost,
         "no attempt is running"
     );
     let seen = task.revision;
-    let attempt = task.begin(begin("w", 20), at(10)).expect("approved");
+    let attempt = task.begin_apply(begin("w", 20), at(10)).expect("approved");
     write(database, vec![put(&task, Some(seen), 10)]).await.expect("running");
-    assert_eq!(database.renew(&task_id, attempt, at(30)).await.expect("succeeds"), Renewed::Yes);
-    assert_eq!(database.renew(&task_id, attempt + 1, at(90)).await.expect("succeeds"), Renewed::No);
+    assert_eq!(
+        database.renew_lease(&task_id, attempt, at(30)).await.expect("succeeds"),
+        LeaseRenewal::Renewed
+    );
+    assert_eq!(
+        database.renew_lease(&task_id, attempt + 1, at(90)).await.expect("succeeds"),
+        LeaseRenewal::Lost
+    );
     // A commit that has not seen the renewal does not shorten the lease.
     let seen = task.revision;
-    task.started(attempt, None, at(11)).expect("current attempt");
+    task.mark_started(attempt, None, at(11)).expect("current attempt");
     write(database, vec![put(&task, Some(seen), 11)]).await.expect("started");
     let read = database.task(&task_id).await.expect("read").expect("exists");
     assert_eq!(read.execution.as_ref().map(|execution| execution.lease_until), Some(at(30)));
-    assert!(database.silent(at(29), None, 9).await.expect("succeeds").is_empty());
-    let expired = database.silent(at(30), None, 9).await.expect("succeeds");
+    assert!(database.tasks_with_expired_lease(at(29), None, 9).await.expect("succeeds").is_empty());
+    let expired = database.tasks_with_expired_lease(at(30), None, 9).await.expect("succeeds");
     assert_eq!(expired, [(at(30), task_id.clone())]);
-    assert!(database.silent(at(30), expired.last(), 9).await.expect("succeeds").is_empty(), "the next page");
+    assert!(
+        database.tasks_with_expired_lease(at(30), expired.last(), 9).await.expect("succeeds").is_empty(),
+        "the next page"
+    );
     // Another worker has not seen the renewal, and believes that the lease has expired.
     let mut taken = task.clone();
     let seen = taken.revision;
@@ -146,49 +158,59 @@ async fn lease_only_grows_and_a_new_attempt_waits_for_its_expiry(fixture: TestDa
     assert!(matches!(early, Err(DatabaseError::Conflict { .. })), "{early:?}");
     write(database, vec![put(&taken, Some(seen), 31)]).await.expect("the lease has expired");
     assert_eq!(
-        database.renew(&task_id, attempt, at(99)).await.expect("succeeds"),
-        Renewed::No,
+        database.renew_lease(&task_id, attempt, at(99)).await.expect("succeeds"),
+        LeaseRenewal::Lost,
         "another attempt has replaced it"
     );
-    assert_eq!(database.renew(&task_id, attempt + 1, at(70)).await.expect("succeeds"), Renewed::Yes);
+    assert_eq!(
+        database.renew_lease(&task_id, attempt + 1, at(70)).await.expect("succeeds"),
+        LeaseRenewal::Renewed
+    );
     let mut stopped = database.task(&task_id).await.expect("read").expect("exists");
     let seen = stopped.revision;
     stopped.revision += 1;
-    let stop = Asked { by: person("eve"), reason: "wrong target".to_owned(), at: at(40) };
+    let stop = AdminRequest { by: person("eve"), reason: "wrong target".to_owned(), at: at(40) };
     stopped.execution.as_mut().expect("running").stop = Some(stop);
     write(database, vec![put(&stopped, Some(seen), 40)]).await.expect("succeeds");
-    assert_eq!(database.renew(&task_id, attempt + 1, at(71)).await.expect("succeeds"), Renewed::Stop);
+    assert_eq!(
+        database.renew_lease(&task_id, attempt + 1, at(71)).await.expect("succeeds"),
+        LeaseRenewal::StopRequested
+    );
     let seen = stopped.revision;
     stopped.revision += 1;
     stopped.execution.as_mut().expect("running").phase = Phase::Ended;
     write(database, vec![put(&stopped, Some(seen), 41)]).await.expect("written");
     assert_eq!(
-        database.renew(&task_id, attempt + 1, at(99)).await.expect("succeeds"),
-        Renewed::No,
+        database.renew_lease(&task_id, attempt + 1, at(99)).await.expect("succeeds"),
+        LeaseRenewal::Lost,
         "the attempt has ended"
     );
-    assert!(database.silent(at(1_000), None, 9).await.expect("succeeds").is_empty());
+    assert!(database.tasks_with_expired_lease(at(1_000), None, 9).await.expect("succeeds").is_empty());
 }
 
 async fn logs_output_of_the_current_attempt_in_order(fixture: TestDatabase) {
     let database = &fixture.database;
     let mut task = approved("noop", 50, 1);
-    let attempt = task.begin(begin("w", 20), at(10)).expect("approved");
+    let attempt = task.begin_apply(begin("w", 20), at(10)).expect("approved");
     write(database, vec![put(&task, None, 10)]).await.expect("inserted");
     let task_id = task.task_id.as_str();
-    assert!(!database.say(task_id, attempt + 1, at(11), "not current", None).await.expect("succeeds"));
+    assert!(
+        !database.append_task_log(task_id, attempt + 1, at(11), "not current", None).await.expect("succeeds")
+    );
     for (second, text) in [(11, "one\n"), (12, "zwö \u{1F600}\n")] {
-        assert!(database.say(task_id, attempt, at(second), text, None).await.expect("stored"));
+        assert!(database.append_task_log(task_id, attempt, at(second), text, None).await.expect("stored"));
     }
-    let log = database.said(task_id, 0, 10).await.expect("read");
+    let log = database.task_log(task_id, 0, 10).await.expect("read");
     let texts: Vec<(u64, &str)> = log.iter().map(|line| (line.number, line.text.as_str())).collect();
     assert_eq!(texts, [(1, "one\n"), (2, "zwö \u{1F600}\n")]);
-    assert_eq!(database.said(task_id, 1, 10).await.expect("read").len(), 1);
+    assert_eq!(database.task_log(task_id, 1, 10).await.expect("read").len(), 1);
     let long = "x".repeat(600_000);
     for second in 0..4 {
-        assert!(database.say(task_id, attempt, at(20 + second), &long, None).await.expect("accepted"));
+        assert!(
+            database.append_task_log(task_id, attempt, at(20 + second), &long, None).await.expect("accepted")
+        );
     }
-    let log = database.said(task_id, 0, 100).await.expect("read");
+    let log = database.task_log(task_id, 0, 100).await.expect("read");
     assert_eq!(log.len(), 4, "the log is limited");
     assert!(log.last().is_some_and(|line| line.text.contains("log truncated")));
 }
@@ -196,25 +218,28 @@ async fn logs_output_of_the_current_attempt_in_order(fixture: TestDatabase) {
 async fn concurrent_log_writes_are_stored_once_each(fixture: TestDatabase) {
     let database = &fixture.database;
     let mut task = approved("noop", 50, 1);
-    let attempt = task.begin(begin("w", 20), at(10)).expect("approved");
+    let attempt = task.begin_apply(begin("w", 20), at(10)).expect("approved");
     write(database, vec![put(&task, None, 10)]).await.expect("inserted");
     let mut writers = tokio::task::JoinSet::new();
     for number in 0..40 {
         let (database, task_id) = (database.clone(), task.task_id.clone());
         // Each request is sent twice.
-        let stored = StoredResponse { asked: String::new(), status: 204, body: serde_json::Value::Null };
+        let stored =
+            StoredResponse { request_digest: String::new(), status: 204, body: serde_json::Value::Null };
         let response = Some(("agent:w".to_owned(), format!("key-{}", number / 2), at(11), stored));
-        writers.spawn(async move { database.say(&task_id, attempt, at(11), "output\n", response).await });
+        writers.spawn(async move {
+            database.append_task_log(&task_id, attempt, at(11), "output\n", response).await
+        });
     }
     let outcomes = writers.join_all().await;
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == Ok(true)).count(), 20, "{outcomes:?}");
     assert_eq!(
-        outcomes.iter().filter(|outcome| **outcome == Err(DatabaseError::AnsweredAlready)).count(),
+        outcomes.iter().filter(|outcome| **outcome == Err(DatabaseError::DuplicateIdempotencyKey)).count(),
         20
     );
-    let lines = database.said(&task.task_id, 0, 100).await.expect("read");
+    let lines = database.task_log(&task.task_id, 0, 100).await.expect("read");
     let numbers: Vec<u64> = lines.iter().map(|line| line.number).collect();
     assert_eq!(numbers, (1..=20).collect::<Vec<u64>>());
-    let response = database.answer("agent:w", "key-0").await.expect("read").expect("stored");
+    let response = database.stored_response("agent:w", "key-0").await.expect("read").expect("stored");
     assert_eq!(response.status, 204);
 }

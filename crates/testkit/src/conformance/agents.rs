@@ -2,11 +2,11 @@
 
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
-use ade_domain::agent::{DEFAULT_MAX_TASKS, Profile, Status};
+use ade_domain::agent::{AgentProfile, AgentStatus, DEFAULT_MAX_TASKS};
 use ade_store::coordination::{AgentUpdate, AgentView};
 
 use super::fixture::{Fixture, end_range, with_limits};
-use super::{Opener, Setting};
+use super::{BackendFactory, BackendSettings};
 
 scenarios!(
     registers_agent_once,
@@ -20,15 +20,15 @@ scenarios!(
 );
 
 async fn put(fixture: &Fixture, name: &str, update: AgentUpdate, create: bool) -> Option<AgentView> {
-    fixture.backend.put(fixture.agent(name), update, create).await.expect("a reply")
+    fixture.backend.put_agent(fixture.agent(name), update, create).await.expect("a reply")
 }
 
 async fn agent(fixture: &Fixture, name: &str) -> Option<AgentView> {
     fixture.backend.agent(fixture.agent(name)).await.expect("a reply")
 }
 
-fn profile() -> Profile {
-    Profile {
+fn profile() -> AgentProfile {
+    AgentProfile {
         name: "Ann: {the} first % ü🔒".into(),
         model: Some("large".into()),
         version: None,
@@ -37,7 +37,7 @@ fn profile() -> Profile {
     }
 }
 
-async fn registers_agent_once(factory: Opener) {
+async fn registers_agent_once(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     assert_eq!(agent(&fixture, "ann").await, None);
     let update = AgentUpdate { profile: Some(profile()), max_tasks: Some(3), draining: None };
@@ -46,7 +46,7 @@ async fn registers_agent_once(factory: Opener) {
     assert!((before..=fixture.now()).contains(&view.last_heartbeat), "{view:?}");
     assert_eq!((&view.agent_id, &view.profile), (&fixture.agent("ann"), &profile()));
     assert_eq!((view.max_tasks, view.active_tasks, view.queued_tasks), (3, 0, 0));
-    assert_eq!(view.status, Status::Active);
+    assert_eq!(view.status, AgentStatus::Active);
     assert_eq!(agent(&fixture, "ann").await, Some(view.clone()));
     let other = AgentUpdate { max_tasks: Some(9), ..update };
     assert_eq!(put(&fixture, "ann", other, true).await, None, "the name is taken");
@@ -57,7 +57,7 @@ async fn registers_agent_once(factory: Opener) {
     fixture.remove_agents(&["ann", "ben"]).await;
 }
 
-async fn updates_agent_partially(factory: Opener) {
+async fn updates_agent_partially(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     assert_eq!(put(&fixture, "ann", AgentUpdate::default(), false).await, None, "no such agent");
     assert_eq!(agent(&fixture, "ann").await, None);
@@ -66,14 +66,14 @@ async fn updates_agent_partially(factory: Opener) {
     let update = AgentUpdate { max_tasks: Some(4), ..AgentUpdate::default() };
     let view = put(&fixture, "ann", update, false).await.expect("updated");
     assert_eq!((view.max_tasks, &view.profile), (4, &profile()));
-    let update = AgentUpdate { profile: Some(Profile::default()), ..AgentUpdate::default() };
+    let update = AgentUpdate { profile: Some(AgentProfile::default()), ..AgentUpdate::default() };
     let view = put(&fixture, "ann", update, false).await.expect("updated");
-    assert_eq!((view.max_tasks, &view.profile), (4, &Profile::default()));
+    assert_eq!((view.max_tasks, &view.profile), (4, &AgentProfile::default()));
     assert_eq!(agent(&fixture, "ann").await, Some(view));
     fixture.remove_agents(&["ann"]).await;
 }
 
-async fn heartbeat_registers_unknown_agent(factory: Opener) {
+async fn heartbeat_registers_unknown_agent(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     fixture.heartbeat("ann").await;
     let first = agent(&fixture, "ann").await.expect("known");
@@ -91,28 +91,31 @@ async fn heartbeat_registers_unknown_agent(factory: Opener) {
     fixture.remove_agents(&["ann"]).await;
 }
 
-async fn limits_unregistered_agents(factory: Opener) {
-    let fixture =
-        Fixture::with_settings(&factory, Setting { max_named_agents: 2, ..Setting::default() }).await;
+async fn limits_unregistered_agents(factory: BackendFactory) {
+    let fixture = Fixture::with_settings(
+        &factory,
+        BackendSettings { max_auto_registered_agents: 2, ..BackendSettings::default() },
+    )
+    .await;
     for name in ["r1", "r2", "r3"] {
         put(&fixture, name, AgentUpdate::default(), true).await.expect("registered agents do not count");
     }
     fixture.heartbeat("n1").await;
     fixture.heartbeat("n2").await;
-    assert_eq!(fixture.backend.heard(fixture.agent("n3")).await, Ok(false));
+    assert_eq!(fixture.backend.record_heartbeat(fixture.agent("n3")).await, Ok(false));
     assert_eq!(agent(&fixture, "n3").await, None);
     for name in ["n1", "r1"] {
         fixture.heartbeat(name).await;
     }
     put(&fixture, "n2", AgentUpdate::default(), true).await.expect("registered, so it no longer counts");
     fixture.heartbeat("n3").await;
-    assert_eq!(fixture.backend.heard(fixture.agent("n4")).await, Ok(false));
-    assert!(fixture.backend.remove(fixture.agent("n1")).await.expect("a reply"));
+    assert_eq!(fixture.backend.record_heartbeat(fixture.agent("n4")).await, Ok(false));
+    assert!(fixture.backend.remove_agent(fixture.agent("n1")).await.expect("a reply"));
     fixture.heartbeat("n4").await;
     fixture.remove_agents(&["r1", "r2", "r3", "n2", "n3", "n4"]).await;
 }
 
-async fn lists_agents_by_id_in_pages(factory: Opener) {
+async fn lists_agents_by_id_in_pages(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let names = ["b", "a", "c:d", "Z", "ü"];
     for name in names {
@@ -138,25 +141,25 @@ async fn lists_agents_by_id_in_pages(factory: Opener) {
     fixture.remove_agents(&names).await;
 }
 
-async fn removes_agent(factory: Opener) {
+async fn removes_agent(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
-    assert_eq!(fixture.backend.remove(fixture.agent("ann")).await, Ok(false));
+    assert_eq!(fixture.backend.remove_agent(fixture.agent("ann")).await, Ok(false));
     put(&fixture, "ann", AgentUpdate { max_tasks: Some(2), ..AgentUpdate::default() }, true)
         .await
         .expect("new");
-    assert_eq!(fixture.backend.remove(fixture.agent("ann")).await, Ok(true));
+    assert_eq!(fixture.backend.remove_agent(fixture.agent("ann")).await, Ok(true));
     assert_eq!(agent(&fixture, "ann").await, None);
-    assert_eq!(fixture.backend.remove(fixture.agent("ann")).await, Ok(false));
+    assert_eq!(fixture.backend.remove_agent(fixture.agent("ann")).await, Ok(false));
     let again = put(&fixture, "ann", AgentUpdate::default(), true).await.expect("the name is free");
     assert_eq!(again.max_tasks, DEFAULT_MAX_TASKS, "settings of the removed agent are gone");
     fixture.remove_agents(&["ann"]).await;
 }
 
-async fn reports_draining_agent(factory: Opener) {
+async fn reports_draining_agent(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let draining = |is_draining| AgentUpdate { draining: Some(is_draining), ..AgentUpdate::default() };
     put(&fixture, "ann", AgentUpdate::default(), true).await.expect("registered");
-    for (is_draining, status) in [(true, Status::Draining), (false, Status::Active)] {
+    for (is_draining, status) in [(true, AgentStatus::Draining), (false, AgentStatus::Active)] {
         let view = put(&fixture, "ann", draining(is_draining), false).await.expect("updated");
         assert_eq!(view.status, status);
         fixture.heartbeat("ann").await;
@@ -165,19 +168,19 @@ async fn reports_draining_agent(factory: Opener) {
     fixture.remove_agents(&["ann"]).await;
 }
 
-async fn limits_acquisition_rate_per_agent(factory: Opener) {
+async fn limits_acquisition_rate_per_agent(factory: BackendFactory) {
     let fixture =
         Fixture::with_settings(&factory, with_limits(|limits| limits.acquisitions_per_minute = 3)).await;
     let before = fixture.now();
-    assert_eq!(fixture.backend.admit(fixture.agent("ann"), 1).await, Ok(Ok(())));
+    assert_eq!(fixture.backend.admit_acquisition(fixture.agent("ann"), 1).await, Ok(Ok(())));
     let window_start = before..=fixture.now();
     for _ in 0..2 {
-        assert_eq!(fixture.backend.admit(fixture.agent("ann"), 1).await, Ok(Ok(())));
+        assert_eq!(fixture.backend.admit_acquisition(fixture.agent("ann"), 1).await, Ok(Ok(())));
     }
     for _ in 0..2 {
         let retry_at = fixture
             .backend
-            .admit(fixture.agent("ann"), 1)
+            .admit_acquisition(fixture.agent("ann"), 1)
             .await
             .expect("a reply")
             .expect_err("over the limit");
@@ -186,7 +189,7 @@ async fn limits_acquisition_rate_per_agent(factory: Opener) {
         assert!((*range.start()..=range.end().plus_ms(2)).contains(&retry_at), "{retry_at}");
     }
     assert_eq!(
-        fixture.backend.admit(fixture.agent("ben"), 1).await,
+        fixture.backend.admit_acquisition(fixture.agent("ben"), 1).await,
         Ok(Ok(())),
         "another agent has its own limit"
     );

@@ -2,12 +2,12 @@
 
 #![expect(clippy::panic, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
-use ade_domain::lock::{Acquire, Deadlock, End, Mode, Standing};
+use ade_domain::lock::{AcquireStatus, Acquisition, Deadlock, EndReason, LockMode};
 
-use super::Opener;
+use super::BackendFactory;
 use super::fixture::{Fixture, expect_notification, with_limits};
 
-use Mode::{Exclusive, Shared};
+use LockMode::{Exclusive, Shared};
 
 scenarios!(
     resolves_cycle_of_two,
@@ -26,8 +26,8 @@ scenarios!(
 );
 
 /// Each party holds one lock and waits for the next; the last one closes the cycle and is the youngest.
-async fn resolve_cycle(fixture: &Fixture, parties: usize, first: Mode, second: Mode) {
-    let kind = format!("{}-{}-{parties}", first.word(), second.word());
+async fn resolve_cycle(fixture: &Fixture, parties: usize, first: LockMode, second: LockMode) {
+    let kind = format!("{}-{}-{parties}", first.as_str(), second.as_str());
     let name = |n: usize| format!("{kind}-{:02}", n % parties);
     for n in 0..parties {
         fixture.expect_grant(&name(n), fixture.request(&name(n), "hold", first)).await;
@@ -39,8 +39,10 @@ async fn resolve_cycle(fixture: &Fixture, parties: usize, first: Mode, second: M
     let last = name(parties - 1);
     let (status, deadlocks) =
         fixture.acquire_with_deadlocks(&name(parties), fixture.request(&last, "wait", second)).await;
-    let [Deadlock { cycle, victim, freed }] = &deadlocks[..] else { panic!("not one cycle: {deadlocks:?}") };
-    assert_eq!(status, Standing::Over(End::Deadlock(cycle.clone())));
+    let [Deadlock { cycle, victim, freed_locks: freed }] = &deadlocks[..] else {
+        panic!("not one cycle: {deadlocks:?}")
+    };
+    assert_eq!(status, AcquireStatus::Ended(EndReason::Deadlock(cycle.clone())));
     assert_eq!((victim, &freed[..]), (&fixture.holder(&last), &[fixture.lock(&last)][..]));
     let order: Vec<String> = cycle.iter().map(|edge| fixture.short_name(&edge.holder)).collect();
     let expected: Vec<String> = (0..parties).map(|n| name(parties - 1 + n)).collect();
@@ -55,19 +57,19 @@ async fn resolve_cycle(fixture: &Fixture, parties: usize, first: Mode, second: M
     assert_eq!(&again, cycle, "a repeated request gets the same cycle");
 }
 
-async fn resolves_cycle_of_two(factory: Opener) {
+async fn resolves_cycle_of_two(factory: BackendFactory) {
     resolve_cycle(&Fixture::new(&factory).await, 2, Exclusive, Exclusive).await;
 }
 
-async fn resolves_cycle_of_three(factory: Opener) {
+async fn resolves_cycle_of_three(factory: BackendFactory) {
     resolve_cycle(&Fixture::new(&factory).await, 3, Exclusive, Exclusive).await;
 }
 
-async fn resolves_cycle_of_ten(factory: Opener) {
+async fn resolves_cycle_of_ten(factory: BackendFactory) {
     resolve_cycle(&Fixture::new(&factory).await, 10, Exclusive, Exclusive).await;
 }
 
-async fn resolves_cycles_with_shared_locks(factory: Opener) {
+async fn resolves_cycles_with_shared_locks(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     for parties in [2, 3] {
         resolve_cycle(&fixture, parties, Exclusive, Shared).await;
@@ -82,14 +84,14 @@ async fn two_holders(fixture: &Fixture) {
     fixture.expect_grant("q", fixture.request("ben", "hold", Exclusive)).await;
 }
 
-async fn aborts_youngest_even_if_older_closes_cycle(factory: Opener) {
+async fn aborts_youngest_even_if_older_closes_cycle(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     two_holders(&fixture).await;
     fixture.expect_queued("p", fixture.request("ben", "wait", Exclusive)).await;
-    let subscription = fixture.backend.watch(fixture.key("ben", "wait"));
+    let subscription = fixture.backend.subscribe(fixture.key("ben", "wait"));
     let (status, deadlocks) =
         fixture.acquire_with_deadlocks("q", fixture.request("ann", "wait", Exclusive)).await;
-    assert!(matches!(status, Standing::Held(_)), "ben is aborted: {status:?}");
+    assert!(matches!(status, AcquireStatus::Held(_)), "ben is aborted: {status:?}");
     assert_eq!(deadlocks.len(), 1);
     assert_eq!(deadlocks[0].victim, fixture.holder("ben"));
     expect_notification(&subscription).await;
@@ -97,7 +99,7 @@ async fn aborts_youngest_even_if_older_closes_cycle(factory: Opener) {
     assert_eq!(cycle, deadlocks[0].cycle);
     assert!(matches!(
         fixture.expect_ended("q", fixture.request("ben", "hold", Exclusive)).await,
-        End::Deadlock(_)
+        EndReason::Deadlock(_)
     ));
     assert_eq!(
         (fixture.holders("p").await, fixture.holders("q").await),
@@ -105,14 +107,14 @@ async fn aborts_youngest_even_if_older_closes_cycle(factory: Opener) {
     );
 }
 
-async fn frees_all_locks_of_victim(factory: Opener) {
+async fn frees_all_locks_of_victim(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     two_holders(&fixture).await;
     fixture.expect_grant("r", fixture.request("ben", "more", Exclusive)).await;
     fixture.expect_queued("r", fixture.request("cem", "1", Exclusive)).await;
     fixture.expect_queued("q", fixture.request("ann", "wait", Exclusive)).await;
     let (_, deadlocks) = fixture.acquire_with_deadlocks("p", fixture.request("ben", "wait", Exclusive)).await;
-    let mut freed = deadlocks[0].freed.clone();
+    let mut freed = deadlocks[0].freed_locks.clone();
     freed.sort();
     assert_eq!(freed, [fixture.lock("q"), fixture.lock("r")]);
     assert_eq!(
@@ -121,7 +123,7 @@ async fn frees_all_locks_of_victim(factory: Opener) {
     );
 }
 
-async fn two_upgrades_deadlock(factory: Opener) {
+async fn two_upgrades_deadlock(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let old = fixture.expect_grant("p", fixture.request("old", "1", Shared)).await;
     fixture.advance(2).await;
@@ -135,7 +137,7 @@ async fn two_upgrades_deadlock(factory: Opener) {
     assert!(view.holders[0].grant.token > old.token);
 }
 
-async fn waiting_behind_a_waiter_is_an_edge(factory: Opener) {
+async fn waiting_behind_a_waiter_is_an_edge(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     fixture.expect_grant("p", fixture.request("zed", "hold", Exclusive)).await;
     fixture.expect_grant("q", fixture.request("cem", "hold", Exclusive)).await;
@@ -154,17 +156,19 @@ async fn waiting_behind_a_waiter_is_an_edge(factory: Opener) {
     assert!(fixture.holders("r").await.is_empty());
 }
 
-async fn ignores_priority_when_choosing_victim(factory: Opener) {
+async fn ignores_priority_when_choosing_victim(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     two_holders(&fixture).await;
-    fixture.expect_queued("q", Acquire { priority: -5, ..fixture.request("ann", "wait", Exclusive) }).await;
     fixture
-        .expect_deadlock("p", Acquire { priority: 100, ..fixture.request("ben", "wait", Exclusive) })
+        .expect_queued("q", Acquisition { priority: -5, ..fixture.request("ann", "wait", Exclusive) })
+        .await;
+    fixture
+        .expect_deadlock("p", Acquisition { priority: 100, ..fixture.request("ben", "wait", Exclusive) })
         .await;
 }
 
 /// Ben is aborted for ann. After some time ben meets cem, who acquired before ben came back. Returns the second victim.
-async fn second_victim(fixture: &Fixture, after_ms: u64) -> (Standing, String) {
+async fn second_victim(fixture: &Fixture, after_ms: u64) -> (AcquireStatus, String) {
     two_holders(fixture).await;
     fixture.expect_queued("q", fixture.request("ann", "wait", Exclusive)).await;
     fixture.expect_deadlock("p", fixture.request("ben", "wait", Exclusive)).await;
@@ -179,26 +183,27 @@ async fn second_victim(fixture: &Fixture, after_ms: u64) -> (Standing, String) {
     (status, fixture.short_name(&deadlocks[0].victim))
 }
 
-async fn victim_keeps_its_age(factory: Opener) {
+async fn victim_keeps_its_age(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let (status, victim) = second_victim(&fixture, 2).await;
-    assert!(matches!(status, Standing::Held(_)), "{status:?}");
+    assert!(matches!(status, AcquireStatus::Held(_)), "{status:?}");
     assert_eq!(victim, "cem", "ben keeps the age of its first try");
 }
 
-async fn victim_age_expires(factory: Opener) {
-    let fixture = Fixture::with_settings(&factory, with_limits(|limits| limits.repeat_ms = 300)).await;
+async fn victim_age_expires(factory: BackendFactory) {
+    let fixture =
+        Fixture::with_settings(&factory, with_limits(|limits| limits.idempotency_ttl_ms = 300)).await;
     assert_eq!(second_victim(&fixture, 400).await.1, "ben");
 }
 
-async fn detection_can_be_disabled(factory: Opener) {
+async fn detection_can_be_disabled(factory: BackendFactory) {
     let fixture =
         Fixture::with_settings(&factory, with_limits(|limits| limits.deadlock_detection = false)).await;
     two_holders(&fixture).await;
     fixture.expect_queued("q", fixture.request("ann", "wait", Exclusive)).await;
     let (status, deadlocks) =
         fixture.acquire_with_deadlocks("p", fixture.request("ben", "wait", Exclusive)).await;
-    assert!(matches!(status, Standing::Waiting { position: 1, .. }), "{status:?}");
+    assert!(matches!(status, AcquireStatus::Waiting { position: 1, .. }), "{status:?}");
     assert_eq!(deadlocks, []);
     assert_eq!(fixture.sweep().await, []);
     assert_eq!(
@@ -207,13 +212,13 @@ async fn detection_can_be_disabled(factory: Opener) {
     );
 }
 
-async fn waiting_without_cycle_is_no_deadlock(factory: Opener) {
+async fn waiting_without_cycle_is_no_deadlock(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     two_holders(&fixture).await;
     for (name, who) in [("p", "cem"), ("p", "dee"), ("q", "eva")] {
         let (status, deadlocks) =
             fixture.acquire_with_deadlocks(name, fixture.request(who, "1", Shared)).await;
-        assert!(matches!(status, Standing::Waiting { .. }), "{status:?}");
+        assert!(matches!(status, AcquireStatus::Waiting { .. }), "{status:?}");
         assert_eq!(deadlocks, []);
     }
     let (_, deadlocks) = fixture.acquire_with_deadlocks("p", fixture.request("ben", "wait", Exclusive)).await;

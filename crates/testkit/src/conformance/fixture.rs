@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::lock::{
-    Acquire, Answer, Cycle, Deadlock, End, Grant, Holder, LockCommand, LockLimits, LockName, LockRefusal,
-    Mode, Outcome, RequestKey, Standing, Token, Wait,
+    AcquireStatus, Acquisition, Cycle, Deadlock, EndReason, FencingToken, Grant, Holder, LockCommand,
+    LockLimits, LockMode, LockName, LockOutcome, LockRefusal, LockReply, RequestKey, WaitOptions,
 };
 use ade_store::Coordination;
 use ade_store::coordination::{LockView, Subscription};
 use tokio::time::timeout;
 
-use super::{Opener, Setting, Stage};
+use super::{BackendFactory, BackendSettings, TestBackend};
 
 /// Far longer than any expected reply or notification takes.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -25,25 +25,25 @@ const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
 static NEXT_NAMESPACE: AtomicU64 = AtomicU64::new(0);
 
 pub(super) struct Fixture {
-    test_backend: Arc<dyn Stage>,
+    test_backend: Arc<dyn TestBackend>,
     pub(super) backend: Arc<dyn Coordination>,
     /// Part of every lock name and agent id of this scenario.
     pub(super) namespace: String,
 }
 
 /// The default settings with changed limits.
-pub(super) fn with_limits(change: impl FnOnce(&mut LockLimits)) -> Setting {
-    let mut settings = Setting::default();
-    change(&mut settings.rules);
+pub(super) fn with_limits(change: impl FnOnce(&mut LockLimits)) -> BackendSettings {
+    let mut settings = BackendSettings::default();
+    change(&mut settings.limits);
     settings
 }
 
 impl Fixture {
-    pub(super) async fn new(factory: &Opener) -> Self {
-        Self::with_settings(factory, Setting::default()).await
+    pub(super) async fn new(factory: &BackendFactory) -> Self {
+        Self::with_settings(factory, BackendSettings::default()).await
     }
 
-    pub(super) async fn with_settings(factory: &Opener, settings: Setting) -> Self {
+    pub(super) async fn with_settings(factory: &BackendFactory, settings: BackendSettings) -> Self {
         let test_backend = factory(settings).await;
         let namespace = format!("scenario{}", NEXT_NAMESPACE.fetch_add(1, Ordering::Relaxed));
         Self { backend: test_backend.coordination(), test_backend, namespace }
@@ -63,37 +63,40 @@ impl Fixture {
     }
 
     pub(super) fn key(&self, who: &str, request_id: &str) -> RequestKey {
-        RequestKey::of(&self.holder(who), request_id)
+        RequestKey::derive(&self.holder(who), request_id)
     }
 
     /// An acquisition that waits up to a minute in a long poll.
-    pub(super) fn request(&self, who: &str, request_id: &str, mode: Mode) -> Acquire {
-        Acquire {
+    pub(super) fn request(&self, who: &str, request_id: &str, mode: LockMode) -> Acquisition {
+        Acquisition {
             holder: self.holder(who),
             request: self.key(who, request_id),
-            remember: true,
+            leave_tombstone: true,
             mode,
             ttl_ms: 60_000,
             claimed: true,
-            wait: Some(Wait { ms: 60_000, served_by: Some("server".into()) }),
+            wait: Some(WaitOptions { timeout_ms: 60_000, served_by: Some("server".into()) }),
             purpose: "".into(),
             priority: 0,
         }
     }
 
-    pub(super) fn no_wait(&self, who: &str, request_id: &str, mode: Mode) -> Acquire {
-        Acquire { wait: None, ..self.request(who, request_id, mode) }
+    pub(super) fn no_wait(&self, who: &str, request_id: &str, mode: LockMode) -> Acquisition {
+        Acquisition { wait: None, ..self.request(who, request_id, mode) }
     }
 
     /// An acquisition whose long poll is served by the named server.
-    pub(super) fn served_by(&self, server: &str, who: &str, request_id: &str) -> Acquire {
-        let wait = Some(Wait { ms: 60_000, served_by: Some(server.into()) });
-        Acquire { wait, ..self.request(who, request_id, Mode::Exclusive) }
+    pub(super) fn served_by(&self, server: &str, who: &str, request_id: &str) -> Acquisition {
+        let wait = Some(WaitOptions { timeout_ms: 60_000, served_by: Some(server.into()) });
+        Acquisition { wait, ..self.request(who, request_id, LockMode::Exclusive) }
     }
 
     /// An acquisition that waits with a ticket.
-    pub(super) fn ticket(&self, who: &str, request_id: &str, mode: Mode) -> Acquire {
-        Acquire { wait: Some(Wait { ms: 60_000, served_by: None }), ..self.request(who, request_id, mode) }
+    pub(super) fn ticket(&self, who: &str, request_id: &str, mode: LockMode) -> Acquisition {
+        Acquisition {
+            wait: Some(WaitOptions { timeout_ms: 60_000, served_by: None }),
+            ..self.request(who, request_id, mode)
+        }
     }
 
     /// The clock of the store.
@@ -102,24 +105,25 @@ impl Fixture {
     }
 
     pub(super) async fn advance(&self, ms: u64) {
-        self.test_backend.pass(ms).await;
+        self.test_backend.advance(ms).await;
     }
 
     pub(super) fn has_manual_clock(&self) -> bool {
-        self.test_backend.passes_at_once()
+        self.test_backend.has_manual_clock()
     }
 
     pub(super) async fn sweep(&self) -> Vec<Deadlock> {
         self.backend.sweep().await.expect("sweeps")
     }
 
-    pub(super) async fn command(&self, lock: &LockName, command: LockCommand) -> Answer {
-        let mut replies = self.backend.commands(vec![(lock.clone(), command)]).await.expect("replies");
+    pub(super) async fn command(&self, lock: &LockName, command: LockCommand) -> LockReply {
+        let mut replies =
+            self.backend.execute_commands(vec![(lock.clone(), command)]).await.expect("replies");
         assert_eq!(replies.len(), 1, "one reply to one command");
         replies.pop().expect("one reply")
     }
 
-    pub(super) async fn send(&self, name: &str, command: LockCommand) -> Outcome {
+    pub(super) async fn send(&self, name: &str, command: LockCommand) -> LockOutcome {
         self.command(&self.lock(name), command).await.outcome
     }
 
@@ -127,72 +131,75 @@ impl Fixture {
     pub(super) async fn acquire_with_deadlocks(
         &self,
         name: &str,
-        request: Acquire,
-    ) -> (Standing, Vec<Deadlock>) {
+        request: Acquisition,
+    ) -> (AcquireStatus, Vec<Deadlock>) {
         let reply = self.command(&self.lock(name), LockCommand::Acquire(request)).await;
         match reply.outcome {
-            Outcome::Standing(standing) => (standing, reply.deadlocks),
+            LockOutcome::Status(standing) => (standing, reply.deadlocks),
             other => panic!("not a reply to acquire: {other:?}"),
         }
     }
 
-    pub(super) async fn acquire(&self, name: &str, request: Acquire) -> Standing {
+    pub(super) async fn acquire(&self, name: &str, request: Acquisition) -> AcquireStatus {
         self.acquire_with_deadlocks(name, request).await.0
     }
 
-    pub(super) async fn expect_grant(&self, name: &str, request: Acquire) -> Grant {
+    pub(super) async fn expect_grant(&self, name: &str, request: Acquisition) -> Grant {
         match self.acquire(name, request).await {
-            Standing::Held(grant) => grant,
+            AcquireStatus::Held(grant) => grant,
             other => panic!("not granted: {other:?}"),
         }
     }
 
     /// Returns the position in the queue, from 1.
-    pub(super) async fn expect_queued(&self, name: &str, request: Acquire) -> usize {
+    pub(super) async fn expect_queued(&self, name: &str, request: Acquisition) -> usize {
         match self.acquire(name, request).await {
-            Standing::Waiting { position, .. } => position,
+            AcquireStatus::Waiting { position, .. } => position,
             other => panic!("not queued: {other:?}"),
         }
     }
 
-    pub(super) async fn expect_refused(&self, name: &str, request: Acquire) -> LockRefusal {
+    pub(super) async fn expect_refused(&self, name: &str, request: Acquisition) -> LockRefusal {
         match self.acquire(name, request).await {
-            Standing::Refused(refusal) => refusal,
+            AcquireStatus::Refused(refusal) => refusal,
             other => panic!("not refused: {other:?}"),
         }
     }
 
-    pub(super) async fn expect_ended(&self, name: &str, request: Acquire) -> End {
+    pub(super) async fn expect_ended(&self, name: &str, request: Acquisition) -> EndReason {
         match self.acquire(name, request).await {
-            Standing::Over(end) => end,
+            AcquireStatus::Ended(end) => end,
             other => panic!("not ended: {other:?}"),
         }
     }
 
-    pub(super) async fn expect_deadlock(&self, name: &str, request: Acquire) -> Arc<Cycle> {
+    pub(super) async fn expect_deadlock(&self, name: &str, request: Acquisition) -> Arc<Cycle> {
         match self.expect_ended(name, request).await {
-            End::Deadlock(cycle) => cycle,
+            EndReason::Deadlock(cycle) => cycle,
             other => panic!("not a deadlock: {other:?}"),
         }
     }
 
-    pub(super) async fn extend(&self, name: &str, who: &str, token: Token, ms: u64) -> Outcome {
-        self.send(name, LockCommand::Extend { holder: self.holder(who), token, ms }).await
+    pub(super) async fn extend(&self, name: &str, who: &str, token: FencingToken, ms: u64) -> LockOutcome {
+        self.send(name, LockCommand::Extend { holder: self.holder(who), token, ttl_ms: ms }).await
     }
 
-    pub(super) async fn claim(&self, name: &str, who: &str, request_id: &str, ttl_ms: u64) -> Outcome {
+    pub(super) async fn claim(&self, name: &str, who: &str, request_id: &str, ttl_ms: u64) -> LockOutcome {
         let (holder, request) = (self.holder(who), self.key(who, request_id));
         self.send(name, LockCommand::Claim { holder, request, ttl_ms }).await
     }
 
-    pub(super) async fn cancel(&self, name: &str, who: &str, request_id: &str, reason: End) {
+    pub(super) async fn cancel(&self, name: &str, who: &str, request_id: &str, reason: EndReason) {
         let (holder, request) = (self.holder(who), self.key(who, request_id));
-        let cancel = LockCommand::Cancel { holder, request, why: reason, begun: false };
-        assert_eq!(self.send(name, cancel).await, Outcome::Done);
+        let cancel = LockCommand::Cancel { holder, request, reason, include_claimed: false };
+        assert_eq!(self.send(name, cancel).await, LockOutcome::Done);
     }
 
     pub(super) async fn server_heartbeat(&self, name: &str, server: &str) {
-        assert_eq!(self.send(name, LockCommand::Mark { server: server.into() }).await, Outcome::Done);
+        assert_eq!(
+            self.send(name, LockCommand::ServerHeartbeat { server: server.into() }).await,
+            LockOutcome::Done
+        );
     }
 
     /// Releases the lock with the holder's current token.
@@ -200,16 +207,16 @@ impl Fixture {
         let holder = self.holder(who);
         let token = self.token_of(name, who).await.unwrap_or_default();
         let outcome = self.send(name, LockCommand::Release { holder, token }).await;
-        assert_eq!(outcome, Outcome::Done, "{who} {name}");
+        assert_eq!(outcome, LockOutcome::Done, "{who} {name}");
     }
 
-    pub(super) async fn token_of(&self, name: &str, who: &str) -> Option<Token> {
+    pub(super) async fn token_of(&self, name: &str, who: &str) -> Option<FencingToken> {
         let (view, holder) = (self.view(name).await, self.holder(who));
         view.holders.iter().find(|held| held.holder == holder).map(|held| held.grant.token)
     }
 
     pub(super) async fn view(&self, name: &str) -> LockView {
-        self.backend.look(self.lock(name)).await.expect("a view")
+        self.backend.lock_view(self.lock(name)).await.expect("a view")
     }
 
     /// Short names of the holders, sorted.
@@ -234,21 +241,24 @@ impl Fixture {
     }
 
     pub(super) async fn heartbeat(&self, name: &str) {
-        assert!(self.backend.heard(self.agent(name)).await.expect("a reply"), "{name} may register itself");
+        assert!(
+            self.backend.record_heartbeat(self.agent(name)).await.expect("a reply"),
+            "{name} may register itself"
+        );
     }
 
     /// Removes agents, so that they do not count in other scenarios on the same server.
     pub(super) async fn remove_agents(&self, names: &[&str]) {
         for name in names {
-            self.backend.remove(self.agent(name)).await.expect("a reply");
+            self.backend.remove_agent(self.agent(name)).await.expect("a reply");
         }
     }
 }
 
 /// The grant of a command that updates one.
-pub(super) fn expect_updated(outcome: Outcome) -> Grant {
+pub(super) fn expect_updated(outcome: LockOutcome) -> Grant {
     match outcome {
-        Outcome::Kept(grant) => grant,
+        LockOutcome::Updated(grant) => grant,
         other => panic!("not updated: {other:?}"),
     }
 }

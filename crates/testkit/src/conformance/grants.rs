@@ -2,12 +2,15 @@
 
 #![expect(clippy::panic, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
-use ade_domain::lock::{Acquire, End, Holder, LockCommand, Mode, Outcome, RequestKey, Standing, Token};
+use ade_domain::lock::{
+    AcquireStatus, Acquisition, EndReason, FencingToken, Holder, LockCommand, LockMode, LockOutcome,
+    RequestKey,
+};
 
-use super::Opener;
+use super::BackendFactory;
 use super::fixture::{Fixture, end_range, expect_notification, expect_updated, with_limits};
 
-use Mode::{Exclusive, Shared};
+use LockMode::{Exclusive, Shared};
 
 scenarios!(
     grants_free_lock_with_token_and_lease,
@@ -29,16 +32,16 @@ scenarios!(
     break_frees_all_holders_and_promotes_queue,
 );
 
-async fn grants_free_lock_with_token_and_lease(factory: Opener) {
+async fn grants_free_lock_with_token_and_lease(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let before = fixture.now();
     let request =
-        Acquire { ttl_ms: 7_000, purpose: "migration".into(), ..fixture.request("ann", "1", Exclusive) };
+        Acquisition { ttl_ms: 7_000, purpose: "migration".into(), ..fixture.request("ann", "1", Exclusive) };
     let grant = fixture.expect_grant("p", request).await;
     let during = before..=fixture.now();
     assert!(during.contains(&grant.acquired_at), "{grant:?} is not of {during:?}");
     assert!(end_range(during, 7_000).contains(&grant.expires_at), "{grant:?}");
-    assert!(grant.token.number() >= before.micros() && grant.token.number() < Token::END);
+    assert!(grant.token.number() >= before.micros() && grant.token.number() < FencingToken::LIMIT);
     assert!(grant.claimed && grant.mode == Exclusive);
     let view = fixture.view("p").await;
     assert_eq!((view.mode, view.queue_length, view.holders.len()), (Some(Exclusive), 0, 1));
@@ -46,9 +49,9 @@ async fn grants_free_lock_with_token_and_lease(factory: Opener) {
     assert_eq!((&held.grant, &*held.purpose, held.heartbeat_count), (&grant, "migration", 0));
 }
 
-async fn tokens_increase_with_every_grant(factory: Opener) {
+async fn tokens_increase_with_every_grant(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
-    let mut last = Token::default();
+    let mut last = FencingToken::default();
     for n in 0..20 {
         let who = ["ann", "ben"][n % 2];
         let mode = if n % 3 == 0 { Shared } else { Exclusive };
@@ -63,14 +66,15 @@ async fn tokens_increase_with_every_grant(factory: Opener) {
     assert!(fixture.token_of("p", "ben").await > Some(last), "also by promotion");
 }
 
-async fn reacquiring_returns_same_grant(factory: Opener) {
+async fn reacquiring_returns_same_grant(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let first = fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
     fixture.advance(2).await;
     for (request_id, mode, ttl_ms) in [("2", Exclusive, 60_000), ("3", Shared, 90_000), ("4", Exclusive, 1)] {
         let before = fixture.view("p").await.holders[0].grant.expires_at;
-        let again =
-            fixture.expect_grant("p", Acquire { ttl_ms, ..fixture.request("ann", request_id, mode) }).await;
+        let again = fixture
+            .expect_grant("p", Acquisition { ttl_ms, ..fixture.request("ann", request_id, mode) })
+            .await;
         assert_eq!((again.token, again.mode, again.acquired_at), (first.token, Exclusive, first.acquired_at));
         assert!(again.expires_at >= before, "never shortened");
         assert!(again.expires_at >= fixture.now().plus_ms(ttl_ms.min(50_000)), "as long as requested");
@@ -78,7 +82,7 @@ async fn reacquiring_returns_same_grant(factory: Opener) {
     assert_eq!(fixture.holders("p").await, ["ann"]);
 }
 
-async fn one_release_frees_reacquired_lock(factory: Opener) {
+async fn one_release_frees_reacquired_lock(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     for request_id in ["1", "2", "3"] {
         fixture.expect_grant("p", fixture.request("ann", request_id, Exclusive)).await;
@@ -87,31 +91,35 @@ async fn one_release_frees_reacquired_lock(factory: Opener) {
     assert!(fixture.holders("p").await.is_empty());
     for request_id in ["1", "2", "3"] {
         let late = fixture.expect_ended("p", fixture.request("ann", request_id, Exclusive)).await;
-        assert_eq!(late, End::Released, "all its requests have ended");
+        assert_eq!(late, EndReason::Released, "all its requests have ended");
     }
 }
 
-async fn holder_ids_of_one_agent_exclude_each_other(factory: Opener) {
+async fn holder_ids_of_one_agent_exclude_each_other(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let attempt = |id: &str| {
         let Ok(holder) = Holder::new(&fixture.agent("ann"), Some(id)) else { panic!("valid") };
-        Acquire { request: RequestKey::of(&holder, "1"), holder, ..fixture.request("ann", "1", Exclusive) }
+        Acquisition {
+            request: RequestKey::derive(&holder, "1"),
+            holder,
+            ..fixture.request("ann", "1", Exclusive)
+        }
     };
     fixture.expect_grant("p", attempt("one")).await;
     assert_eq!(fixture.expect_queued("p", attempt("two")).await, 1);
 }
 
-async fn queues_for_task_locks(factory: Opener) {
+async fn queues_for_task_locks(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let Ok(task) = format!("task:{}", fixture.namespace).parse() else { panic!("valid") };
     for (who, waits) in [("ann", false), ("ben", true)] {
         let reply = fixture.command(&task, LockCommand::Acquire(fixture.request(who, "1", Exclusive))).await;
-        let waiting = matches!(reply.outcome, Outcome::Standing(Standing::Waiting { .. }));
+        let waiting = matches!(reply.outcome, LockOutcome::Status(AcquireStatus::Waiting { .. }));
         assert_eq!(waiting, waits, "{reply:?}");
     }
 }
 
-async fn executes_batch_in_order(factory: Opener) {
+async fn executes_batch_in_order(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let acquire = |name: &str, who: &str| {
         (fixture.lock(name), LockCommand::Acquire(fixture.request(who, "1", Exclusive)))
@@ -122,19 +130,22 @@ async fn executes_batch_in_order(factory: Opener) {
             [acquire(&name, "ann"), acquire(&name, "ben"), (fixture.lock(&name), LockCommand::Break)]
         })
         .collect();
-    let Ok(replies) = fixture.backend.commands(commands).await else { panic!("no replies") };
+    let Ok(replies) = fixture.backend.execute_commands(commands).await else { panic!("no replies") };
     assert_eq!(replies.len(), 750);
     for (n, replies) in replies.chunks(3).enumerate() {
-        assert!(matches!(&replies[0].outcome, Outcome::Standing(Standing::Held(_))), "{n}: {replies:?}");
         assert!(
-            matches!(&replies[1].outcome, Outcome::Standing(Standing::Waiting { position: 1, .. })),
+            matches!(&replies[0].outcome, LockOutcome::Status(AcquireStatus::Held(_))),
+            "{n}: {replies:?}"
+        );
+        assert!(
+            matches!(&replies[1].outcome, LockOutcome::Status(AcquireStatus::Waiting { position: 1, .. })),
             "{n}"
         );
-        assert!(matches!(&replies[2].outcome, Outcome::Broken(held) if held.len() == 1), "{n}");
+        assert!(matches!(&replies[2].outcome, LockOutcome::Broken(held) if held.len() == 1), "{n}");
     }
 }
 
-async fn heartbeat_never_shortens_lease(factory: Opener) {
+async fn heartbeat_never_shortens_lease(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let grant = fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
     let same = expect_updated(fixture.extend("p", "ann", grant.token, 1).await);
@@ -146,69 +157,75 @@ async fn heartbeat_never_shortens_lease(factory: Opener) {
     let view = fixture.view("p").await;
     assert_eq!((view.holders[0].heartbeat_count, view.holders[0].grant.expires_at), (2, longer.expires_at));
     // An extended lease outlives its first expiry.
-    let short =
-        fixture.expect_grant("q", Acquire { ttl_ms: 2_000, ..fixture.request("ann", "2", Exclusive) }).await;
+    let short = fixture
+        .expect_grant("q", Acquisition { ttl_ms: 2_000, ..fixture.request("ann", "2", Exclusive) })
+        .await;
     expect_updated(fixture.extend("q", "ann", short.token, 60_000).await);
     fixture.advance(2_100).await;
     fixture.sweep().await;
     assert_eq!(fixture.holders("q").await, ["ann"]);
 }
 
-async fn rejects_wrong_tokens(factory: Opener) {
+async fn rejects_wrong_tokens(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let grant = fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
     fixture.expect_queued("p", fixture.request("ben", "1", Exclusive)).await;
     let before = fixture.view("p").await;
-    for number in [0, grant.token.number() - 1, grant.token.number() + 1, Token::END - 1, u64::MAX] {
-        let token = Token::shown(number);
+    for number in [0, grant.token.number() - 1, grant.token.number() + 1, FencingToken::LIMIT - 1, u64::MAX] {
+        let token = FencingToken::from_number(number);
         for who in ["ann", "ben", "cem"] {
             let holder = fixture.holder(who);
             for command in [
-                LockCommand::Extend { holder: holder.clone(), token, ms: 90_000 },
+                LockCommand::Extend { holder: holder.clone(), token, ttl_ms: 90_000 },
                 LockCommand::Release { holder: holder.clone(), token },
                 LockCommand::Downgrade { holder, token },
                 LockCommand::Verify { token },
             ] {
-                assert_eq!(fixture.send("p", command.clone()).await, Outcome::Lost, "{command:?}");
+                assert_eq!(fixture.send("p", command.clone()).await, LockOutcome::NotFound, "{command:?}");
             }
         }
     }
     let token = grant.token;
     let release = LockCommand::Release { holder: fixture.holder("ben"), token };
-    assert_eq!(fixture.send("p", release).await, Outcome::Lost, "token of another holder");
-    assert_eq!(fixture.claim("p", "ann", "unknown", 90_000).await, Outcome::Lost, "another request");
-    assert_eq!(fixture.claim("p", "ben", "1", 90_000).await, Outcome::Lost, "a waiting request");
-    let keep =
-        LockCommand::Keep { holder: fixture.holder("ben"), request: fixture.key("ben", "1"), ms: 90_000 };
-    assert_eq!(fixture.send("p", keep).await, Outcome::Lost);
+    assert_eq!(fixture.send("p", release).await, LockOutcome::NotFound, "token of another holder");
+    assert_eq!(fixture.claim("p", "ann", "unknown", 90_000).await, LockOutcome::NotFound, "another request");
+    assert_eq!(fixture.claim("p", "ben", "1", 90_000).await, LockOutcome::NotFound, "a waiting request");
+    let keep = LockCommand::ExtendUnclaimed {
+        holder: fixture.holder("ben"),
+        request: fixture.key("ben", "1"),
+        ttl_ms: 90_000,
+    };
+    assert_eq!(fixture.send("p", keep).await, LockOutcome::NotFound);
     assert_eq!(fixture.view("p").await, before);
     // The same for an unknown lock.
     for command in
         [LockCommand::Verify { token }, LockCommand::Release { holder: fixture.holder("ann"), token }]
     {
-        assert_eq!(fixture.send("unknown", command).await, Outcome::Lost);
+        assert_eq!(fixture.send("unknown", command).await, LockOutcome::NotFound);
     }
 }
 
-async fn verifies_token_until_lease_expires(factory: Opener) {
+async fn verifies_token_until_lease_expires(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
-    let grant =
-        fixture.expect_grant("p", Acquire { ttl_ms: 2_000, ..fixture.request("ann", "1", Exclusive) }).await;
+    let grant = fixture
+        .expect_grant("p", Acquisition { ttl_ms: 2_000, ..fixture.request("ann", "1", Exclusive) })
+        .await;
     let verify = LockCommand::Verify { token: grant.token };
     match fixture.send("p", verify.clone()).await {
-        Outcome::Valid(by) => assert_eq!((by.holder, by.grant), (fixture.holder("ann"), grant)),
+        LockOutcome::Valid(by) => assert_eq!((by.holder, by.grant), (fixture.holder("ann"), grant)),
         other => panic!("{other:?}"),
     }
     fixture.advance(2_100).await;
-    assert_eq!(fixture.send("p", verify).await, Outcome::Lost, "also before a sweep");
+    assert_eq!(fixture.send("p", verify).await, LockOutcome::NotFound, "also before a sweep");
 }
 
-async fn sweep_expires_lease_and_promotes_next(factory: Opener) {
+async fn sweep_expires_lease_and_promotes_next(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
-    let first =
-        fixture.expect_grant("p", Acquire { ttl_ms: 300, ..fixture.request("ann", "1", Exclusive) }).await;
+    let first = fixture
+        .expect_grant("p", Acquisition { ttl_ms: 300, ..fixture.request("ann", "1", Exclusive) })
+        .await;
     fixture.expect_queued("p", fixture.request("ben", "1", Exclusive)).await;
-    let subscription = fixture.backend.watch(fixture.key("ben", "1"));
+    let subscription = fixture.backend.subscribe(fixture.key("ben", "1"));
     fixture.advance(400).await;
     fixture.sweep().await;
     expect_notification(&subscription).await;
@@ -216,12 +233,12 @@ async fn sweep_expires_lease_and_promotes_next(factory: Opener) {
     assert_eq!(view.holders.len(), 1);
     assert_eq!(view.holders[0].holder, fixture.holder("ben"));
     assert!(view.holders[0].grant.token > first.token);
-    assert_eq!(fixture.extend("p", "ann", first.token, 1_000).await, Outcome::Lost);
-    assert_eq!(fixture.expect_ended("p", fixture.request("ann", "1", Exclusive)).await, End::Expired);
+    assert_eq!(fixture.extend("p", "ann", first.token, 1_000).await, LockOutcome::NotFound);
+    assert_eq!(fixture.expect_ended("p", fixture.request("ann", "1", Exclusive)).await, EndReason::Expired);
 }
 
 /// A waiter is granted but does not claim: the grant passes to the next waiter.
-async fn expect_passed_on(fixture: &Fixture, first: Acquire) {
+async fn expect_passed_on(fixture: &Fixture, first: Acquisition) {
     fixture.heartbeat("ben").await;
     fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
     fixture.expect_queued("p", first.clone()).await;
@@ -235,24 +252,24 @@ async fn expect_passed_on(fixture: &Fixture, first: Acquire) {
     fixture.advance(2_100).await;
     fixture.sweep().await;
     assert_eq!(fixture.holders("p").await, ["next"]);
-    assert_eq!(fixture.claim("p", "ben", "1", 1_000).await, Outcome::Lost);
-    assert_eq!(fixture.expect_ended("p", first).await, End::Unclaimed);
+    assert_eq!(fixture.claim("p", "ben", "1", 1_000).await, LockOutcome::NotFound);
+    assert_eq!(fixture.expect_ended("p", first).await, EndReason::Unclaimed);
     fixture.remove_agents(&["ben"]).await;
 }
 
-async fn unclaimed_ticket_passes_to_next_waiter(factory: Opener) {
+async fn unclaimed_ticket_passes_to_next_waiter(factory: BackendFactory) {
     let fixture =
         Fixture::with_settings(&factory, with_limits(|limits| limits.ticket_claim_ms = 2_000)).await;
     expect_passed_on(&fixture, fixture.ticket("ben", "1", Exclusive)).await;
 }
 
-async fn unclaimed_long_poll_passes_to_next_waiter(factory: Opener) {
+async fn unclaimed_long_poll_passes_to_next_waiter(factory: BackendFactory) {
     let fixture =
-        Fixture::with_settings(&factory, with_limits(|limits| limits.served_claim_ms = 2_000)).await;
+        Fixture::with_settings(&factory, with_limits(|limits| limits.long_poll_claim_ms = 2_000)).await;
     expect_passed_on(&fixture, fixture.request("ben", "1", Exclusive)).await;
 }
 
-async fn claim_starts_lease_once(factory: Opener) {
+async fn claim_starts_lease_once(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
     fixture.expect_queued("p", fixture.request("ben", "1", Exclusive)).await;
@@ -270,10 +287,10 @@ async fn claim_starts_lease_once(factory: Opener) {
     );
 }
 
-async fn extends_unclaimed_grant(factory: Opener) {
+async fn extends_unclaimed_grant(factory: BackendFactory) {
     let fixture =
-        Fixture::with_settings(&factory, with_limits(|limits| limits.served_claim_ms = 2_000)).await;
-    let request = Acquire { claimed: false, ..fixture.request("ann", "1", Exclusive) };
+        Fixture::with_settings(&factory, with_limits(|limits| limits.long_poll_claim_ms = 2_000)).await;
+    let request = Acquisition { claimed: false, ..fixture.request("ann", "1", Exclusive) };
     let before = fixture.now();
     let grant = fixture.expect_grant("p", request.clone()).await;
     assert!(!grant.claimed);
@@ -281,7 +298,11 @@ async fn extends_unclaimed_grant(factory: Opener) {
         end_range(before..=fixture.now(), 2_000).contains(&grant.expires_at),
         "the claim window: {grant:?}"
     );
-    let keep = |ms| LockCommand::Keep { holder: fixture.holder("ann"), request: request.request, ms };
+    let keep = |ms| LockCommand::ExtendUnclaimed {
+        holder: fixture.holder("ann"),
+        request: request.request,
+        ttl_ms: ms,
+    };
     assert_eq!(expect_updated(fixture.send("p", keep(1)).await), grant, "never shortened");
     let longer = expect_updated(fixture.send("p", keep(60_000)).await);
     assert!(longer.expires_at > grant.expires_at && !longer.claimed);
@@ -292,28 +313,28 @@ async fn extends_unclaimed_grant(factory: Opener) {
     assert!(claimed.claimed && claimed.token == grant.token);
 }
 
-async fn expired_lock_goes_to_queue_not_newcomer(factory: Opener) {
+async fn expired_lock_goes_to_queue_not_newcomer(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
-    fixture.expect_grant("p", Acquire { ttl_ms: 300, ..fixture.request("ann", "1", Exclusive) }).await;
+    fixture.expect_grant("p", Acquisition { ttl_ms: 300, ..fixture.request("ann", "1", Exclusive) }).await;
     fixture.expect_queued("p", fixture.request("ben", "1", Exclusive)).await;
     fixture.advance(400).await;
     assert_eq!(fixture.expect_queued("p", fixture.request("new", "1", Exclusive)).await, 1, "ben was first");
     assert_eq!(fixture.holders("p").await, ["ben"]);
 }
 
-async fn break_frees_all_holders_and_promotes_queue(factory: Opener) {
+async fn break_frees_all_holders_and_promotes_queue(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let mut tokens = vec![];
     for who in ["s1", "s2"] {
         tokens.push(fixture.expect_grant("p", fixture.request(who, "1", Shared)).await.token);
     }
     fixture.expect_queued("p", fixture.request("w", "1", Exclusive)).await;
-    let Outcome::Broken(held) = fixture.send("p", LockCommand::Break).await else { panic!("broken") };
-    let mut broken: Vec<Token> = held.iter().map(|held| held.grant.token).collect();
+    let LockOutcome::Broken(held) = fixture.send("p", LockCommand::Break).await else { panic!("broken") };
+    let mut broken: Vec<FencingToken> = held.iter().map(|held| held.grant.token).collect();
     broken.sort();
     assert_eq!(broken, tokens);
     assert_eq!(fixture.holders("p").await, ["w"]);
-    assert_eq!(fixture.expect_ended("p", fixture.request("s1", "1", Shared)).await, End::Broken);
-    assert_eq!(fixture.extend("p", "s2", tokens[1], 1_000).await, Outcome::Lost);
-    assert_eq!(fixture.send("nobody", LockCommand::Break).await, Outcome::Broken(vec![]));
+    assert_eq!(fixture.expect_ended("p", fixture.request("s1", "1", Shared)).await, EndReason::Broken);
+    assert_eq!(fixture.extend("p", "s2", tokens[1], 1_000).await, LockOutcome::NotFound);
+    assert_eq!(fixture.send("nobody", LockCommand::Break).await, LockOutcome::Broken(vec![]));
 }

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_store::coordination::{Job, Moved, WakeAt, WakeUp};
+use ade_store::coordination::{MovedWakeUps, ReceivedWakeUp, WakeAt, WakeUp};
 
-use super::Opener;
+use super::BackendFactory;
 use super::fixture::{Fixture, in_time};
 
 scenarios!(
@@ -31,25 +31,25 @@ scenarios!(
 const LONG_WAIT: Duration = Duration::from_secs(60);
 const NO_WAIT: Duration = Duration::ZERO;
 
-fn job(queue: &str, about: &str) -> Job {
-    Job { queue: queue.to_owned(), about: about.to_owned() }
+fn job(queue: &str, about: &str) -> ReceivedWakeUp {
+    ReceivedWakeUp { queue: queue.to_owned(), subject: about.to_owned() }
 }
 
 fn wake_up(queue: &str, about: &str, when: WakeAt) -> WakeUp {
-    WakeUp { queue: queue.to_owned(), about: about.to_owned(), when }
+    WakeUp { queue: queue.to_owned(), subject: about.to_owned(), when }
 }
 
 async fn submit(fixture: &Fixture, wake_ups: Vec<WakeUp>) {
-    assert_eq!(fixture.backend.call(wake_ups).await, Ok(0), "nothing dropped");
+    assert_eq!(fixture.backend.send_wake_ups(wake_ups).await, Ok(0), "nothing dropped");
 }
 
 async fn wake_now(fixture: &Fixture, queue: &str, about: &str) {
     submit(fixture, vec![wake_up(queue, about, WakeAt::Now)]).await;
 }
 
-async fn wait_for_job(fixture: &Fixture, queues: &[&str], timeout: Duration) -> Option<Job> {
+async fn wait_for_job(fixture: &Fixture, queues: &[&str], timeout: Duration) -> Option<ReceivedWakeUp> {
     let queues = queues.iter().map(|queue| (*queue).to_owned()).collect();
-    in_time(fixture.backend.woken(queues, timeout)).await.expect("a reply")
+    in_time(fixture.backend.receive_wake_up(queues, timeout)).await.expect("a reply")
 }
 
 async fn schedule(fixture: &Fixture, in_ms: u64, queue: &str, about: &str) {
@@ -57,12 +57,12 @@ async fn schedule(fixture: &Fixture, in_ms: u64, queue: &str, about: &str) {
     submit(fixture, vec![wake_up(queue, about, WakeAt::At(at))]).await;
 }
 
-async fn move_due(fixture: &Fixture) -> Moved {
-    fixture.backend.wake_scheduled().await.expect("a reply")
+async fn move_due(fixture: &Fixture) -> MovedWakeUps {
+    fixture.backend.move_due_wake_ups().await.expect("a reply")
 }
 
 async fn moved_count(fixture: &Fixture) -> usize {
-    move_due(fixture).await.calls
+    move_due(fixture).await.count
 }
 
 async fn lock(fixture: &Fixture, name: &str, holder: &str, ttl_ms: u64) -> bool {
@@ -74,13 +74,13 @@ async fn unlock(fixture: &Fixture, name: &str, holder: &str) -> bool {
 }
 
 /// Scenarios share a server and its queues, so they start by draining them.
-async fn drained_fixture(factory: &Opener) -> Fixture {
+async fn drained_fixture(factory: &BackendFactory) -> Fixture {
     let fixture = Fixture::new(factory).await;
     while wait_for_job(&fixture, &["apply", "preview", "archive"], NO_WAIT).await.is_some() {}
     fixture
 }
 
-async fn delivers_stored_wake_ups_in_order(factory: Opener) {
+async fn delivers_stored_wake_ups_in_order(factory: BackendFactory) {
     let fixture = drained_fixture(&factory).await;
     let special = "\"{a}\\ ü🔒\n:%";
     wake_now(&fixture, "apply", "one").await;
@@ -96,7 +96,7 @@ async fn delivers_stored_wake_ups_in_order(factory: Opener) {
     assert_eq!(wait_for_job(&fixture, &["preview"], LONG_WAIT).await, Some(job("preview", "")));
 }
 
-async fn wakes_waiting_worker(factory: Opener) {
+async fn wakes_waiting_worker(factory: BackendFactory) {
     let fixture = Arc::new(drained_fixture(&factory).await);
     for about in ["one", "two"] {
         let waiting = {
@@ -110,7 +110,7 @@ async fn wakes_waiting_worker(factory: Opener) {
     }
 }
 
-async fn wakes_one_of_two_workers(factory: Opener) {
+async fn wakes_one_of_two_workers(factory: BackendFactory) {
     let fixture = Arc::new(drained_fixture(&factory).await);
     let mut waiting = tokio::task::JoinSet::new();
     for _ in 0..2 {
@@ -126,7 +126,7 @@ async fn wakes_one_of_two_workers(factory: Opener) {
     assert_eq!(second, Some(job("apply", "two")));
 }
 
-async fn prefers_queues_in_given_order(factory: Opener) {
+async fn prefers_queues_in_given_order(factory: BackendFactory) {
     let fixture = drained_fixture(&factory).await;
     for queue in ["archive", "preview", "apply"] {
         wake_now(&fixture, queue, "one").await;
@@ -138,7 +138,7 @@ async fn prefers_queues_in_given_order(factory: Opener) {
     assert_eq!(wait_for_job(&fixture, &queues, NO_WAIT).await, None);
 }
 
-async fn wait_times_out(factory: Opener) {
+async fn wait_times_out(factory: BackendFactory) {
     let fixture = drained_fixture(&factory).await;
     for timeout in [NO_WAIT, Duration::from_micros(1), Duration::from_millis(30)] {
         let began = tokio::time::Instant::now();
@@ -147,10 +147,10 @@ async fn wait_times_out(factory: Opener) {
     }
 }
 
-async fn cancelled_waiters_do_not_block_others(factory: Opener) {
+async fn cancelled_waiters_do_not_block_others(factory: BackendFactory) {
     let fixture = drained_fixture(&factory).await;
     for _ in 0..80 {
-        let waiting = fixture.backend.woken(vec!["apply".to_owned()], LONG_WAIT);
+        let waiting = fixture.backend.receive_wake_up(vec!["apply".to_owned()], LONG_WAIT);
         let cancelled = tokio::time::timeout(Duration::from_millis(2), waiting).await;
         assert!(cancelled.is_err(), "no wake-up");
     }
@@ -167,7 +167,7 @@ async fn cancelled_waiters_do_not_block_others(factory: Opener) {
     }
 }
 
-async fn supports_many_waiting_workers(factory: Opener) {
+async fn supports_many_waiting_workers(factory: BackendFactory) {
     const WAITERS: usize = 100;
     let fixture = Arc::new(drained_fixture(&factory).await);
     let mut waiting = tokio::task::JoinSet::new();
@@ -181,13 +181,13 @@ async fn supports_many_waiting_workers(factory: Opener) {
     let mut delivered = Vec::new();
     while let Some(job) = in_time(waiting.join_next()).await {
         let job = job.expect("no panic").expect("a wake-up for each");
-        delivered.push(job.about.parse::<usize>().expect("a number"));
+        delivered.push(job.subject.parse::<usize>().expect("a number"));
     }
     delivered.sort_unstable();
     assert!(delivered.into_iter().eq(0..WAITERS), "each wake-up goes to one worker");
 }
 
-async fn full_queue_drops_oldest_wake_ups(factory: Opener) {
+async fn full_queue_drops_oldest_wake_ups(factory: BackendFactory) {
     let fixture = drained_fixture(&factory).await;
     for number in 0..1_003 {
         wake_now(&fixture, "archive", &number.to_string()).await;
@@ -201,7 +201,7 @@ async fn full_queue_drops_oldest_wake_ups(factory: Opener) {
     assert_eq!(wait_for_job(&fixture, &["archive"], NO_WAIT).await, None);
 }
 
-async fn delivers_scheduled_wake_up_when_due(factory: Opener) {
+async fn delivers_scheduled_wake_up_when_due(factory: BackendFactory) {
     let fixture = drained_fixture(&factory).await;
     let passed = fixture.now();
     // Stores may round moments to milliseconds.
@@ -226,17 +226,17 @@ async fn delivers_scheduled_wake_up_when_due(factory: Opener) {
         fixture.advance(602).await;
     }
     let moved = move_due(&fixture).await;
-    assert_eq!(moved.calls, 1);
+    assert_eq!(moved.count, 1);
     let next_in = moved.next_in.expect("one scheduled");
     assert!(Duration::from_secs(30) < next_in && next_in < Duration::from_secs(60), "{next_in:?}");
     assert_eq!(wait_for_job(&fixture, &["apply", "preview"], LONG_WAIT).await, Some(job("apply", "later")));
     assert_eq!(moved_count(&fixture).await, 0);
     assert_eq!(wait_for_job(&fixture, &["apply", "preview"], NO_WAIT).await, None);
-    submit(&fixture, vec![wake_up("apply", "much later", WakeAt::NotAnyMore)]).await;
-    assert_eq!(move_due(&fixture).await, Moved::default(), "cancelled");
+    submit(&fixture, vec![wake_up("apply", "much later", WakeAt::Never)]).await;
+    assert_eq!(move_due(&fixture).await, MovedWakeUps::default(), "cancelled");
 }
 
-async fn delivers_scheduled_wake_up_once(factory: Opener) {
+async fn delivers_scheduled_wake_up_once(factory: BackendFactory) {
     const WAKE_UPS: usize = 50;
     let fixture = Arc::new(drained_fixture(&factory).await);
     let at = fixture.now().plus_ms(300);
@@ -255,18 +255,18 @@ async fn delivers_scheduled_wake_up_once(factory: Opener) {
     assert_eq!(moved, WAKE_UPS);
     let mut delivered = Vec::new();
     while let Some(job) = wait_for_job(&fixture, &["apply"], NO_WAIT).await {
-        delivered.push(job.about.parse::<usize>().expect("a number"));
+        delivered.push(job.subject.parse::<usize>().expect("a number"));
     }
     delivered.sort_unstable();
     assert!(delivered.into_iter().eq(0..WAKE_UPS), "each once");
 }
 
-async fn rescheduling_replaces_due_time(factory: Opener) {
+async fn rescheduling_replaces_due_time(factory: BackendFactory) {
     let fixture = drained_fixture(&factory).await;
     schedule(&fixture, 300, "apply", "postponed").await;
     schedule(&fixture, 60_000, "apply", "postponed").await;
     schedule(&fixture, 300, "apply", "cancelled").await;
-    submit(&fixture, vec![wake_up("apply", "cancelled", WakeAt::NotAnyMore)]).await;
+    submit(&fixture, vec![wake_up("apply", "cancelled", WakeAt::Never)]).await;
     schedule(&fixture, 60_000, "apply", "brought forward").await;
     schedule(&fixture, 300, "apply", "brought forward").await;
     schedule(&fixture, 300, "apply", "made immediate").await;
@@ -279,11 +279,11 @@ async fn rescheduling_replaces_due_time(factory: Opener) {
     assert_eq!(wait_for_job(&fixture, &["apply", "preview"], NO_WAIT).await, None);
     let rest = ["postponed", "brought forward"];
     let rest = ["apply", "preview"].into_iter().zip(rest);
-    submit(&fixture, rest.map(|(queue, about)| wake_up(queue, about, WakeAt::NotAnyMore)).collect()).await;
-    assert_eq!(move_due(&fixture).await, Moved::default());
+    submit(&fixture, rest.map(|(queue, about)| wake_up(queue, about, WakeAt::Never)).collect()).await;
+    assert_eq!(move_due(&fixture).await, MovedWakeUps::default());
 }
 
-async fn grants_job_lock_to_one_holder(factory: Opener) {
+async fn grants_job_lock_to_one_holder(factory: BackendFactory) {
     let fixture = Arc::new(drained_fixture(&factory).await);
     assert!(!unlock(&fixture, "job", "ann").await, "not locked");
     let mut locking = tokio::task::JoinSet::new();
@@ -307,7 +307,7 @@ async fn grants_job_lock_to_one_holder(factory: Opener) {
     assert!(lock(&fixture, "job", "other", 60_000).await);
 }
 
-async fn job_lock_expires(factory: Opener) {
+async fn job_lock_expires(factory: BackendFactory) {
     let fixture = drained_fixture(&factory).await;
     assert!(lock(&fixture, "short", "ann", 300).await);
     assert!(lock(&fixture, "renewed", "ann", 300).await);
@@ -319,15 +319,15 @@ async fn job_lock_expires(factory: Opener) {
     assert!(!lock(&fixture, "renewed", "ben", 60_000).await);
 }
 
-async fn rejects_unknown_queues_and_empty_names(factory: Opener) {
+async fn rejects_unknown_queues_and_empty_names(factory: BackendFactory) {
     let fixture = drained_fixture(&factory).await;
     let known = || "apply".to_owned();
     let other = || "unknown".to_owned();
-    for when in [WakeAt::Now, WakeAt::At(fixture.now()), WakeAt::NotAnyMore] {
-        assert!(fixture.backend.call(vec![wake_up("unknown", "", when)]).await.is_err(), "{when:?}");
+    for when in [WakeAt::Now, WakeAt::At(fixture.now()), WakeAt::Never] {
+        assert!(fixture.backend.send_wake_ups(vec![wake_up("unknown", "", when)]).await.is_err(), "{when:?}");
     }
-    assert!(fixture.backend.woken(vec![known(), other()], LONG_WAIT).await.is_err());
-    assert!(fixture.backend.woken(Vec::new(), LONG_WAIT).await.is_err());
+    assert!(fixture.backend.receive_wake_up(vec![known(), other()], LONG_WAIT).await.is_err());
+    assert!(fixture.backend.receive_wake_up(Vec::new(), LONG_WAIT).await.is_err());
     assert!(fixture.backend.lock_job(String::new(), known(), 1_000).await.is_err(), "empty job name");
     assert!(fixture.backend.unlock_job(String::new(), known()).await.is_err());
     assert!(fixture.backend.lock_job(fixture.agent("job"), known(), 0).await.is_err(), "no TTL");

@@ -3,14 +3,14 @@
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
 use ade_domain::lock::{
-    Acquire, Holder, LockCommand, LockKind, LockName, Mode, Outcome, RequestKey, Standing,
+    AcquireStatus, Acquisition, Holder, LockCommand, LockKind, LockMode, LockName, LockOutcome, RequestKey,
 };
-use ade_store::coordination::{Filter, LockEventKind, LockView, WaitView};
+use ade_store::coordination::{LockEventKind, LockFilter, LockView, WaitView};
 
-use super::Opener;
+use super::BackendFactory;
 use super::fixture::{Fixture, in_time};
 
-use Mode::{Exclusive, Shared};
+use LockMode::{Exclusive, Shared};
 
 scenarios!(
     unknown_lock_is_empty,
@@ -23,19 +23,19 @@ scenarios!(
     reports_configured_limits_and_clock,
 );
 
-async fn list(fixture: &Fixture, filter: Filter, after: Option<LockName>, limit: usize) -> Vec<LockView> {
-    fixture.backend.list(filter, after, limit).await.expect("a reply")
+async fn list(fixture: &Fixture, filter: LockFilter, after: Option<LockName>, limit: usize) -> Vec<LockView> {
+    fixture.backend.list_locks(filter, after, limit).await.expect("a reply")
 }
 
 fn names(views: &[LockView]) -> Vec<LockName> {
     views.iter().map(|view| view.lock.clone()).collect()
 }
 
-fn in_namespace(fixture: &Fixture) -> Filter {
-    Filter { resource_type: Some(fixture.namespace.clone()), ..Filter::default() }
+fn in_namespace(fixture: &Fixture) -> LockFilter {
+    LockFilter { resource_type: Some(fixture.namespace.clone()), ..LockFilter::default() }
 }
 
-async fn unknown_lock_is_empty(factory: Opener) {
+async fn unknown_lock_is_empty(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let view = fixture.view("unknown").await;
     assert_eq!(view.lock, fixture.lock("unknown"));
@@ -44,7 +44,7 @@ async fn unknown_lock_is_empty(factory: Opener) {
     assert!(list(&fixture, in_namespace(&fixture), None, 10).await.is_empty(), "a lookup creates nothing");
 }
 
-async fn lists_locks_by_name_in_pages(factory: Opener) {
+async fn lists_locks_by_name_in_pages(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let mut expected: Vec<LockName> =
         ["p", "a", "Z", "z", "a:b", "ü"].map(|name| fixture.lock(name)).to_vec();
@@ -72,20 +72,20 @@ async fn lists_locks_by_name_in_pages(factory: Opener) {
     );
 }
 
-async fn filters_locks_by_agent(factory: Opener) {
+async fn filters_locks_by_agent(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     fixture.expect_grant("a", fixture.request("ann", "1", Exclusive)).await;
     fixture.expect_grant("b", fixture.request("ben", "1", Exclusive)).await;
     fixture.expect_queued("b", fixture.request("ann", "1", Exclusive)).await;
     fixture.expect_grant("c", fixture.request("ben", "1", Exclusive)).await;
     let attempt = Holder::new(&fixture.agent("ann"), Some("attempt")).expect("valid");
-    let request = RequestKey::of(&attempt, "1");
+    let request = RequestKey::derive(&attempt, "1");
     fixture
-        .expect_grant("d", Acquire { holder: attempt, request, ..fixture.request("ann", "1", Shared) })
+        .expect_grant("d", Acquisition { holder: attempt, request, ..fixture.request("ann", "1", Shared) })
         .await;
     // An agent id that starts with another id is a different agent.
     fixture.expect_grant("e", fixture.request("ann2", "1", Exclusive)).await;
-    let of = |name: &str| Filter { agent: Some(fixture.agent(name)), ..Filter::default() };
+    let of = |name: &str| LockFilter { agent: Some(fixture.agent(name)), ..LockFilter::default() };
     let views = list(&fixture, of("ann"), None, 10).await;
     assert_eq!(names(&views), ["a", "b", "d"].map(|name| fixture.lock(name)), "held or awaited");
     assert_eq!((views[1].queue_length, views[1].queue[0].holder.clone()), (1, fixture.holder("ann")));
@@ -93,11 +93,11 @@ async fn filters_locks_by_agent(factory: Opener) {
     assert_eq!(names(&list(&fixture, of("ann"), Some(fixture.lock("a")), 1).await), [fixture.lock("b")]);
     assert_eq!(names(&list(&fixture, of("ann2"), None, 10).await), [fixture.lock("e")]);
     assert!(list(&fixture, of("nobody"), None, 10).await.is_empty());
-    let both = Filter { resource_type: Some("other".into()), ..of("ann") };
+    let both = LockFilter { resource_type: Some("other".into()), ..of("ann") };
     assert!(list(&fixture, both, None, 10).await.is_empty());
 }
 
-async fn filters_locks_by_resource_type_and_kind(factory: Opener) {
+async fn filters_locks_by_resource_type_and_kind(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let task: LockName = format!("task:{}", fixture.namespace).parse().expect("valid");
     let similar: LockName = format!("resource:{}x:p", fixture.namespace).parse().expect("valid");
@@ -105,7 +105,7 @@ async fn filters_locks_by_resource_type_and_kind(factory: Opener) {
     for lock in [&task, &similar, &resource] {
         fixture.command(lock, LockCommand::Acquire(fixture.request("ann", "1", Exclusive))).await;
     }
-    let of_ann = |kind| Filter { agent: Some(fixture.agent("ann")), kind, ..Filter::default() };
+    let of_ann = |kind| LockFilter { agent: Some(fixture.agent("ann")), kind, ..LockFilter::default() };
     assert_eq!(
         names(&list(&fixture, in_namespace(&fixture), None, 10).await),
         std::slice::from_ref(&resource)
@@ -118,27 +118,27 @@ async fn filters_locks_by_resource_type_and_kind(factory: Opener) {
     assert_eq!(resources, [resource.clone(), similar.clone()]);
     let all = names(&list(&fixture, of_ann(None), None, 10).await);
     assert_eq!(all, [task.clone(), resource, similar], "tasks before resources");
-    let tasks = Filter { kind: Some(LockKind::Task), ..Filter::default() };
+    let tasks = LockFilter { kind: Some(LockKind::Task), ..LockFilter::default() };
     let found = list(&fixture, tasks, None, usize::MAX).await;
     assert!(found.iter().all(|view| view.lock.kind() == LockKind::Task) && names(&found).contains(&task));
 }
 
-async fn omits_unused_locks(factory: Opener) {
+async fn omits_unused_locks(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
-    fixture.expect_grant("q", Acquire { ttl_ms: 300, ..fixture.request("ann", "2", Exclusive) }).await;
+    fixture.expect_grant("q", Acquisition { ttl_ms: 300, ..fixture.request("ann", "2", Exclusive) }).await;
     fixture.release("p", "ann").await;
     fixture.advance(400).await;
     fixture.sweep().await;
     assert!(list(&fixture, in_namespace(&fixture), None, 10).await.is_empty());
     assert!(
-        list(&fixture, Filter { agent: Some(fixture.agent("ann")), ..Filter::default() }, None, 10)
+        list(&fixture, LockFilter { agent: Some(fixture.agent("ann")), ..LockFilter::default() }, None, 10)
             .await
             .is_empty()
     );
 }
 
-async fn lists_waits_with_blockers(factory: Opener) {
+async fn lists_waits_with_blockers(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     fixture.expect_grant("p", fixture.request("s1", "1", Shared)).await;
     fixture.expect_grant("p", fixture.request("s2", "1", Shared)).await;
@@ -166,25 +166,25 @@ async fn lists_waits_with_blockers(factory: Opener) {
     assert_eq!(fixture.backend.waits(1).await.expect("a reply").len(), 1, "limited");
 }
 
-async fn preserves_special_characters_in_names(factory: Opener) {
+async fn preserves_special_characters_in_names(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let special = ":{}%:{a}:%7B ü🔒\n\t\"\\*?[x]";
     let lock = fixture.lock(special);
     let task: LockName = format!("task:{}{special}", fixture.namespace).parse().expect("valid");
     let agent = format!("{}{special}", fixture.namespace);
     let holder = Holder::new(&agent, Some(special)).expect("valid");
-    let request = Acquire {
-        request: RequestKey::of(&holder, special),
+    let request = Acquisition {
+        request: RequestKey::derive(&holder, special),
         holder: holder.clone(),
         purpose: special.into(),
         ..fixture.request("ann", "1", Exclusive)
     };
-    let mut events = fixture.backend.events();
+    let mut events = fixture.backend.subscribe_events();
     for name in [&lock, &task] {
         let reply = fixture.command(name, LockCommand::Acquire(request.clone())).await;
-        assert!(matches!(reply.outcome, Outcome::Standing(Standing::Held(_))), "{reply:?}");
+        assert!(matches!(reply.outcome, LockOutcome::Status(AcquireStatus::Held(_))), "{reply:?}");
         fixture.command(name, LockCommand::Acquire(fixture.request("ben", "1", Exclusive))).await;
-        let view = fixture.backend.look(name.clone()).await.expect("a reply");
+        let view = fixture.backend.lock_view(name.clone()).await.expect("a reply");
         assert_eq!(view.lock.as_str(), name.as_str());
         assert_eq!((&view.holders[0].holder, &*view.holders[0].purpose), (&holder, special));
         let event = loop {
@@ -193,23 +193,23 @@ async fn preserves_special_characters_in_names(factory: Opener) {
                 break event;
             }
         };
-        assert!(matches!(&event.event, LockEventKind::Acquired(who, _) if *who == holder), "{event:?}");
+        assert!(matches!(&event.kind, LockEventKind::Acquired(who, _) if *who == holder), "{event:?}");
     }
-    let of_agent = Filter { agent: Some(agent.clone()), ..Filter::default() };
+    let of_agent = LockFilter { agent: Some(agent.clone()), ..LockFilter::default() };
     assert_eq!(names(&list(&fixture, of_agent, None, 10).await), [task.clone(), lock.clone()]);
     let waits = fixture.backend.waits(usize::MAX).await.expect("a reply");
     let wait = waits.iter().find(|wait| wait.lock == lock).expect("ben waits");
     assert_eq!(wait.holders, [holder]);
-    fixture.backend.heard(agent.clone()).await.expect("a reply");
+    fixture.backend.record_heartbeat(agent.clone()).await.expect("a reply");
     let view = fixture.backend.agent(agent.clone()).await.expect("a reply").expect("known");
     assert_eq!((&view.agent_id, &view.profile.name), (&agent, &agent));
-    fixture.backend.remove(agent).await.expect("a reply");
+    fixture.backend.remove_agent(agent).await.expect("a reply");
 }
 
-async fn reports_configured_limits_and_clock(factory: Opener) {
+async fn reports_configured_limits_and_clock(factory: BackendFactory) {
     let settings = super::fixture::with_limits(|limits| limits.max_queue = 17);
     let fixture = Fixture::with_settings(&factory, settings.clone()).await;
-    assert_eq!(fixture.backend.rules(), &settings.rules);
+    assert_eq!(fixture.backend.limits(), &settings.limits);
     let before = fixture.now();
     fixture.advance(2).await;
     assert!(fixture.now() >= before.plus_ms(2));

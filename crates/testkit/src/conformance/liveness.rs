@@ -2,14 +2,14 @@
 
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
-use ade_domain::agent::{OFFLINE_AFTER_MS, Status};
-use ade_domain::lock::{Acquire, End, LockCommand, Mode, Wait};
+use ade_domain::agent::{AgentStatus, OFFLINE_AFTER_MS};
+use ade_domain::lock::{Acquisition, EndReason, LockCommand, LockMode, WaitOptions};
 use ade_store::coordination::LockEventKind;
 
-use super::Opener;
+use super::BackendFactory;
 use super::fixture::{Fixture, expect_notification, in_time, with_limits};
 
-use Mode::{Exclusive, Shared};
+use LockMode::{Exclusive, Shared};
 
 scenarios!(
     skips_waiters_of_lost_server,
@@ -21,13 +21,13 @@ scenarios!(
     publishes_lock_events_in_order,
 );
 
-async fn skips_waiters_of_lost_server(factory: Opener) {
+async fn skips_waiters_of_lost_server(factory: BackendFactory) {
     let fixture =
-        Fixture::with_settings(&factory, with_limits(|limits| limits.server_silence_ms = 2_000)).await;
+        Fixture::with_settings(&factory, with_limits(|limits| limits.server_timeout_ms = 2_000)).await;
     fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
     fixture.expect_queued("p", fixture.served_by("lost", "dead", "1")).await;
     fixture.expect_queued("p", fixture.served_by("alive", "live", "1")).await;
-    let subscription = fixture.backend.watch(fixture.key("dead", "1"));
+    let subscription = fixture.backend.subscribe(fixture.key("dead", "1"));
     // In small steps: a backend that was idle for long assumes that it was suspended itself and ends no waits.
     for _ in 0..3 {
         fixture.advance(700).await;
@@ -45,9 +45,9 @@ async fn skips_waiters_of_lost_server(factory: Opener) {
     );
 }
 
-async fn another_server_adopts_repeated_request(factory: Opener) {
+async fn another_server_adopts_repeated_request(factory: BackendFactory) {
     let fixture =
-        Fixture::with_settings(&factory, with_limits(|limits| limits.server_silence_ms = 2_000)).await;
+        Fixture::with_settings(&factory, with_limits(|limits| limits.server_timeout_ms = 2_000)).await;
     fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
     fixture.expect_queued("p", fixture.served_by("old", "ben", "1")).await;
     fixture.expect_queued("p", fixture.served_by("new", "cem", "1")).await;
@@ -59,9 +59,9 @@ async fn another_server_adopts_repeated_request(factory: Opener) {
     assert_eq!(fixture.holders("p").await, ["ben"]);
 }
 
-async fn long_poll_becomes_ticket(factory: Opener) {
+async fn long_poll_becomes_ticket(factory: BackendFactory) {
     let fixture =
-        Fixture::with_settings(&factory, with_limits(|limits| limits.server_silence_ms = 300)).await;
+        Fixture::with_settings(&factory, with_limits(|limits| limits.server_timeout_ms = 300)).await;
     fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
     fixture.expect_queued("p", fixture.served_by("server", "ben", "1")).await;
     assert_eq!(fixture.expect_queued("p", fixture.ticket("ben", "1", Exclusive)).await, 1);
@@ -71,16 +71,16 @@ async fn long_poll_becomes_ticket(factory: Opener) {
     assert_eq!(fixture.holders("p").await, ["ben"], "a ticket needs no server");
 }
 
-async fn drops_tickets_of_offline_agent_but_not_long_polls(factory: Opener) {
+async fn drops_tickets_of_offline_agent_but_not_long_polls(factory: BackendFactory) {
     let fixture =
-        Fixture::with_settings(&factory, with_limits(|limits| limits.server_silence_ms = 300_000)).await;
+        Fixture::with_settings(&factory, with_limits(|limits| limits.server_timeout_ms = 300_000)).await;
     let names = ["ann", "silent", "open", "online"];
     for name in names {
         fixture.heartbeat(name).await;
     }
-    let long = |request: Acquire| {
-        let wait = request.wait.clone().map(|wait| Wait { ms: 300_000, ..wait });
-        Acquire { ttl_ms: 300_000, wait, ..request }
+    let long = |request: Acquisition| {
+        let wait = request.wait.clone().map(|wait| WaitOptions { timeout_ms: 300_000, ..wait });
+        Acquisition { ttl_ms: 300_000, wait, ..request }
     };
     fixture.expect_grant("p", long(fixture.request("ann", "1", Exclusive))).await;
     fixture.expect_queued("p", long(fixture.ticket("silent", "1", Exclusive))).await;
@@ -88,31 +88,36 @@ async fn drops_tickets_of_offline_agent_but_not_long_polls(factory: Opener) {
     fixture.expect_queued("p", long(fixture.ticket("online", "1", Exclusive))).await;
     fixture.sweep().await;
     assert_eq!(fixture.queue("p").await, ["silent", "open", "online"], "all are online");
-    let subscription = fixture.backend.watch(fixture.key("silent", "1"));
+    let subscription = fixture.backend.subscribe(fixture.key("silent", "1"));
     fixture.advance(OFFLINE_AFTER_MS - 1_000).await;
     fixture.heartbeat("online").await;
     fixture.advance(2_000).await;
     fixture.sweep().await;
     expect_notification(&subscription).await;
     assert_eq!(fixture.queue("p").await, ["open", "online"]);
-    assert_eq!(fixture.expect_ended("p", fixture.ticket("silent", "1", Exclusive)).await, End::AgentOffline);
+    assert_eq!(
+        fixture.expect_ended("p", fixture.ticket("silent", "1", Exclusive)).await,
+        EndReason::AgentOffline
+    );
     assert_eq!(fixture.holders("p").await, ["ann"], "holds end with their leases only");
-    for (name, status) in [("silent", Status::Offline), ("online", Status::Active)] {
+    for (name, status) in [("silent", AgentStatus::Offline), ("online", AgentStatus::Active)] {
         let view = fixture.backend.agent(fixture.agent(name)).await.expect("a reply").expect("known");
         assert_eq!(view.status, status, "{name}");
     }
     fixture.heartbeat("silent").await;
     let back = fixture.backend.agent(fixture.agent("silent")).await.expect("a reply").expect("known");
-    assert_eq!(back.status, Status::Active, "online again");
+    assert_eq!(back.status, AgentStatus::Active, "online again");
     fixture.remove_agents(&names).await;
 }
 
-async fn notifies_subscribers_of_a_grant(factory: Opener) {
+async fn notifies_subscribers_of_a_grant(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
     fixture.expect_queued("p", fixture.request("ben", "1", Exclusive)).await;
-    let (first, second) =
-        (fixture.backend.watch(fixture.key("ben", "1")), fixture.backend.watch(fixture.key("ben", "1")));
+    let (first, second) = (
+        fixture.backend.subscribe(fixture.key("ben", "1")),
+        fixture.backend.subscribe(fixture.key("ben", "1")),
+    );
     let waiting = tokio::spawn(async move { expect_notification(&first).await });
     fixture.release("p", "ann").await;
     in_time(waiting).await.expect("notified");
@@ -120,25 +125,25 @@ async fn notifies_subscribers_of_a_grant(factory: Opener) {
     fixture.expect_grant("p", fixture.request("ben", "1", Exclusive)).await;
 }
 
-async fn late_listener_gets_earlier_notification(factory: Opener) {
+async fn late_listener_gets_earlier_notification(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
     fixture.expect_queued("p", fixture.request("ben", "1", Shared)).await;
-    let subscription = fixture.backend.watch(fixture.key("ben", "1"));
+    let subscription = fixture.backend.subscribe(fixture.key("ben", "1"));
     fixture.send("p", LockCommand::Break).await;
     assert_eq!(fixture.holders("p").await, ["ben"]);
     expect_notification(&subscription).await;
 }
 
-async fn publishes_lock_events_in_order(factory: Opener) {
+async fn publishes_lock_events_in_order(factory: BackendFactory) {
     let fixture = Fixture::with_settings(&factory, with_limits(|limits| limits.max_queue = 2)).await;
-    let mut events = fixture.backend.events();
+    let mut events = fixture.backend.subscribe_events();
     let before = fixture.now();
     let ann = fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await.token;
     fixture.expect_queued("p", fixture.request("ben", "1", Exclusive)).await;
     fixture.expect_queued("p", fixture.request("cem", "1", Exclusive)).await;
     fixture.expect_refused("p", fixture.request("dee", "1", Exclusive)).await;
-    fixture.cancel("p", "cem", "1", End::Cancelled).await;
+    fixture.cancel("p", "cem", "1", EndReason::Cancelled).await;
     fixture.release("p", "ann").await;
     let ben = fixture.token_of("p", "ben").await.expect("promoted");
     fixture.send("p", LockCommand::Break).await;
@@ -147,10 +152,10 @@ async fn publishes_lock_events_in_order(factory: Opener) {
         LockEventKind::Queued(fixture.holder("ben")),
         LockEventKind::Queued(fixture.holder("cem")),
         LockEventKind::QueueFull,
-        LockEventKind::Left(fixture.holder("cem"), "cancelled"),
-        LockEventKind::Freed(fixture.holder("ann"), ann, "released"),
+        LockEventKind::WaitEnded(fixture.holder("cem"), "cancelled"),
+        LockEventKind::Released(fixture.holder("ann"), ann, "released"),
         LockEventKind::Acquired(fixture.holder("ben"), ben),
-        LockEventKind::Freed(fixture.holder("ben"), ben, "broken"),
+        LockEventKind::Released(fixture.holder("ben"), ben, "broken"),
     ];
     for kind in expected {
         let lock_event = loop {
@@ -159,7 +164,7 @@ async fn publishes_lock_events_in_order(factory: Opener) {
                 break lock_event;
             }
         };
-        assert_eq!(lock_event.event, kind);
+        assert_eq!(lock_event.kind, kind);
         assert!((before..=fixture.now()).contains(&lock_event.at), "{lock_event:?}");
     }
 }

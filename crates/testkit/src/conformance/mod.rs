@@ -37,52 +37,53 @@ use ade_store::Coordination;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
-pub type Task<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A scenario that takes longer than this hangs.
 const SCENARIO_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How a scenario wants the backend to be configured.
 #[derive(Debug, Clone)]
-pub struct Setting {
-    pub rules: LockLimits,
+pub struct BackendSettings {
+    pub limits: LockLimits,
     /// How many agents may exist that never registered.
-    pub max_named_agents: usize,
+    pub max_auto_registered_agents: usize,
 }
 
 /// The time limits are long, so that a slow server does not end what a scenario wants to keep.
-impl Default for Setting {
+impl Default for BackendSettings {
     fn default() -> Self {
         let rules = LockLimits {
             ticket_claim_ms: 30_000,
-            served_claim_ms: 30_000,
-            server_silence_ms: 60_000,
+            long_poll_claim_ms: 30_000,
+            server_timeout_ms: 60_000,
             ..LockLimits::default()
         };
-        Self { rules, max_named_agents: 10_000 }
+        Self { limits: rules, max_auto_registered_agents: 10_000 }
     }
 }
 
 /// A backend under test.
-pub trait Stage: Send + Sync {
+pub trait TestBackend: Send + Sync {
     fn coordination(&self) -> Arc<dyn Coordination>;
 
     /// Advances the clock of the store by at least this much.
-    fn pass(&self, ms: u64) -> Task<'_, ()>;
+    fn advance(&self, ms: u64) -> BoxFuture<'_, ()>;
 
     /// Whether advancing takes no time: then a scenario may advance as far as it likes, and exactly.
-    fn passes_at_once(&self) -> bool {
+    fn has_manual_clock(&self) -> bool {
         false
     }
 }
 
-pub type Opener = Arc<dyn Fn(Setting) -> Task<'static, Arc<dyn Stage>> + Send + Sync>;
+pub type BackendFactory =
+    Arc<dyn Fn(BackendSettings) -> BoxFuture<'static, Arc<dyn TestBackend>> + Send + Sync>;
 
 /// One behaviour that every backend must show.
 #[derive(Clone, Copy)]
 struct Scenario {
     name: &'static str,
-    run: fn(Opener) -> Task<'static, ()>,
+    run: fn(BackendFactory) -> BoxFuture<'static, ()>,
 }
 
 fn scenarios() -> Vec<Scenario> {
@@ -106,7 +107,7 @@ fn scenarios() -> Vec<Scenario> {
 /// Runs every scenario on a new backend, one after the other for each factory. Several factories run in parallel, because
 /// scenarios mostly wait.
 #[expect(clippy::panic, reason = "helpers of tests fail like tests")]
-pub async fn run_all(factories: &[Opener]) {
+pub async fn run_all(factories: &[BackendFactory]) {
     let queue = Mutex::new(scenarios().into_iter());
     let runners = factories.iter().map(|factory| async {
         let mut failures = Vec::new();
@@ -123,7 +124,7 @@ pub async fn run_all(factories: &[Opener]) {
 }
 
 /// Runs a scenario; returns why it failed, if it did.
-async fn failure_of(scenario: Scenario, factory: &Opener) -> Option<String> {
+async fn failure_of(scenario: Scenario, factory: &BackendFactory) -> Option<String> {
     // A task of its own: a panic ends this scenario only.
     let mut running = tokio::spawn((scenario.run)(factory.clone()));
     match timeout(SCENARIO_TIMEOUT, &mut running).await {

@@ -2,12 +2,12 @@
 
 #![expect(clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
-use ade_domain::lock::{Acquire, End, LockCommand, Mode, Outcome};
+use ade_domain::lock::{Acquisition, EndReason, LockCommand, LockMode, LockOutcome};
 
-use super::Opener;
+use super::BackendFactory;
 use super::fixture::{Fixture, expect_updated};
 
-use Mode::{Exclusive, Shared};
+use LockMode::{Exclusive, Shared};
 
 scenarios!(
     grants_in_fifo_order,
@@ -23,17 +23,18 @@ scenarios!(
     downgrade_grants_leading_shared_waiters,
 );
 
-async fn grants_in_fifo_order(factory: Opener) {
+async fn grants_in_fifo_order(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
     let names = ["zoe", "ben", "yan", "cem", "xia"];
     for (at, name) in names.iter().enumerate() {
         let priority = [0, 9, -9, 5, 1][at];
-        let request = Acquire { priority, purpose: (*name).into(), ..fixture.request(name, "1", Exclusive) };
+        let request =
+            Acquisition { priority, purpose: (*name).into(), ..fixture.request(name, "1", Exclusive) };
         assert_eq!(fixture.expect_queued("p", request).await, at + 1, "name and priority do not matter");
     }
     let view = fixture.view("p").await;
-    let scores: Vec<f64> = view.queue.iter().map(|waiter| waiter.score.millis()).collect();
+    let scores: Vec<f64> = view.queue.iter().map(|waiter| waiter.score.as_millis()).collect();
     assert!(scores.windows(2).all(|two| two[0] < two[1]), "not strictly increasing: {scores:?}");
     assert_eq!((view.queue[1].priority, &*view.queue[1].purpose), (9, "ben"), "stored and shown");
     let mut before = "ann";
@@ -45,7 +46,7 @@ async fn grants_in_fifo_order(factory: Opener) {
     }
 }
 
-async fn shared_holders_coexist(factory: Opener) {
+async fn shared_holders_coexist(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let mut tokens = Vec::new();
     for who in ["a", "b", "c"] {
@@ -57,18 +58,18 @@ async fn shared_holders_coexist(factory: Opener) {
     assert_eq!(fixture.expect_queued("p", fixture.request("w", "1", Exclusive)).await, 1);
 }
 
-async fn shared_request_does_not_overtake_waiting_writer(factory: Opener) {
+async fn shared_request_does_not_overtake_waiting_writer(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     fixture.expect_grant("p", fixture.request("s0", "1", Shared)).await;
     fixture.expect_queued("p", fixture.request("w", "1", Exclusive)).await;
     assert_eq!(fixture.expect_queued("p", fixture.request("s1", "1", Shared)).await, 2);
     fixture.expect_refused("p", fixture.no_wait("s2", "1", Shared)).await;
     // Once the writer has left, nothing blocks the shared request.
-    fixture.cancel("p", "w", "1", End::Cancelled).await;
+    fixture.cancel("p", "w", "1", EndReason::Cancelled).await;
     assert_eq!(fixture.holders("p").await, ["s0", "s1"]);
 }
 
-async fn grants_leading_shared_waiters_together(factory: Opener) {
+async fn grants_leading_shared_waiters_together(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     fixture.expect_grant("p", fixture.request("w0", "1", Exclusive)).await;
     for name in ["s1", "s2", "s3"] {
@@ -89,7 +90,7 @@ async fn grants_leading_shared_waiters_together(factory: Opener) {
     assert_eq!(fixture.holders("p").await, ["s4"]);
 }
 
-async fn grants_many_shared_waiters(factory: Opener) {
+async fn grants_many_shared_waiters(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     fixture.expect_grant("p", fixture.request("writer", "1", Exclusive)).await;
     for n in 0..300 {
@@ -103,7 +104,7 @@ async fn grants_many_shared_waiters(factory: Opener) {
     assert_eq!((view.holders.len(), view.queue_length), (300, 0));
 }
 
-async fn only_shared_holder_upgrades_immediately(factory: Opener) {
+async fn only_shared_holder_upgrades_immediately(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let shared = fixture.expect_grant("p", fixture.request("ann", "1", Shared)).await;
     fixture.expect_queued("p", fixture.request("ben", "1", Exclusive)).await;
@@ -112,14 +113,14 @@ async fn only_shared_holder_upgrades_immediately(factory: Opener) {
     assert!(exclusive.token > shared.token, "an upgrade is a new grant");
     assert_eq!(
         fixture.extend("p", "ann", shared.token, 1_000).await,
-        Outcome::Lost,
+        LockOutcome::NotFound,
         "the old token is invalid"
     );
     expect_updated(fixture.extend("p", "ann", exclusive.token, 1_000).await);
     assert_eq!(fixture.queue("p").await, ["ben"]);
 }
 
-async fn upgrade_waits_at_head_of_queue(factory: Opener) {
+async fn upgrade_waits_at_head_of_queue(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let shared = fixture.expect_grant("p", fixture.request("ann", "1", Shared)).await;
     fixture.expect_grant("p", fixture.request("ben", "1", Shared)).await;
@@ -135,12 +136,12 @@ async fn upgrade_waits_at_head_of_queue(factory: Opener) {
     assert_eq!(fixture.holders("p").await, ["cem"]);
 }
 
-async fn unclaimed_upgrade_falls_back_to_shared(factory: Opener) {
+async fn unclaimed_upgrade_falls_back_to_shared(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
-    for why in [End::Refused, End::Cancelled] {
-        let name = why.word();
+    for why in [EndReason::Refused, EndReason::Cancelled] {
+        let name = why.as_str();
         let shared = fixture.expect_grant(name, fixture.request("ann", "1", Shared)).await;
-        let request = Acquire { claimed: false, ..fixture.request("ann", name, Exclusive) };
+        let request = Acquisition { claimed: false, ..fixture.request("ann", name, Exclusive) };
         let exclusive = fixture.expect_grant(name, request).await;
         assert!(!exclusive.claimed && exclusive.mode == Exclusive);
         fixture.cancel(name, "ann", name, why).await;
@@ -150,7 +151,7 @@ async fn unclaimed_upgrade_falls_back_to_shared(factory: Opener) {
     }
 }
 
-async fn refused_upgrade_keeps_shared_hold(factory: Opener) {
+async fn refused_upgrade_keeps_shared_hold(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let shared = fixture.expect_grant("p", fixture.request("ann", "1", Shared)).await;
     fixture.expect_grant("p", fixture.request("ben", "1", Shared)).await;
@@ -159,7 +160,7 @@ async fn refused_upgrade_keeps_shared_hold(factory: Opener) {
     assert_eq!(same, shared);
 }
 
-async fn upgrade_without_hold_loses_precedence(factory: Opener) {
+async fn upgrade_without_hold_loses_precedence(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     fixture.expect_grant("p", fixture.request("ann", "1", Shared)).await;
     fixture.expect_grant("p", fixture.request("ben", "1", Shared)).await;
@@ -171,7 +172,7 @@ async fn upgrade_without_hold_loses_precedence(factory: Opener) {
     assert_eq!(fixture.queue("p").await, ["cem", "ann"], "by the time of its request");
 }
 
-async fn downgrade_grants_leading_shared_waiters(factory: Opener) {
+async fn downgrade_grants_leading_shared_waiters(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let grant = fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
     for (name, mode) in [("s1", Shared), ("s2", Shared), ("w", Exclusive), ("s3", Shared)] {

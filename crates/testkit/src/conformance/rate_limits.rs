@@ -4,7 +4,7 @@
 
 use ade_store::coordination::RateCount;
 
-use super::Opener;
+use super::BackendFactory;
 use super::fixture::{Fixture, end_range};
 
 scenarios!(
@@ -18,10 +18,10 @@ scenarios!(
 const MINUTE_MS: u64 = 60_000;
 
 async fn count(fixture: &Fixture, endpoint: &str, caller: &str, limit: u32) -> RateCount {
-    fixture.backend.count(endpoint.to_owned(), fixture.agent(caller), limit).await.expect("a reply")
+    fixture.backend.count_request(endpoint.to_owned(), fixture.agent(caller), limit).await.expect("a reply")
 }
 
-async fn limits_requests_per_minute(factory: Opener) {
+async fn limits_requests_per_minute(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     let before = fixture.now();
     let first = count(&fixture, "tasks:create", "ann", 3).await;
@@ -29,7 +29,7 @@ async fn limits_requests_per_minute(factory: Opener) {
     // A store may round to milliseconds.
     let range = end_range(window_start, MINUTE_MS - 1);
     assert!((*range.start()..=range.end().plus_ms(2)).contains(&first.reset_at), "{first:?}");
-    assert_eq!((first.allowed, first.most, first.remaining), (true, 3, 2));
+    assert_eq!((first.allowed, first.limit, first.remaining), (true, 3, 2));
     fixture.advance(2).await;
     for remaining in [1, 0] {
         let counted = count(&fixture, "tasks:create", "ann", 3).await;
@@ -49,7 +49,7 @@ async fn limits_requests_per_minute(factory: Opener) {
     }
 }
 
-async fn counts_callers_and_endpoints_separately(factory: Opener) {
+async fn counts_callers_and_endpoints_separately(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     assert!(count(&fixture, "tasks:create", "ann", 1).await.allowed);
     assert!(!count(&fixture, "tasks:create", "ann", 1).await.allowed);
@@ -66,7 +66,7 @@ async fn counts_callers_and_endpoints_separately(factory: Opener) {
     }
 }
 
-async fn limit_can_change_within_a_window(factory: Opener) {
+async fn limit_can_change_within_a_window(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     for remaining in [4, 3, 2] {
         assert_eq!(count(&fixture, "tasks:create", "ann", 5).await.remaining, remaining);
@@ -81,7 +81,7 @@ async fn limit_can_change_within_a_window(factory: Opener) {
     assert!(count(&fixture, "tasks:create", "ben", 1).await.allowed);
 }
 
-async fn limits_concurrent_requests(factory: Opener) {
+async fn limits_concurrent_requests(factory: BackendFactory) {
     let fixture = std::sync::Arc::new(Fixture::new(&factory).await);
     let requests: Vec<_> = (0..40)
         .map(|_| {
@@ -96,8 +96,8 @@ async fn limits_concurrent_requests(factory: Opener) {
     assert_eq!(passed, 25);
 }
 
-async fn rejects_unknown_endpoint_and_empty_caller(factory: Opener) {
+async fn rejects_unknown_endpoint_and_empty_caller(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
-    assert!(fixture.backend.count("tasks:unknown".to_owned(), "ann".to_owned(), 9).await.is_err());
-    assert!(fixture.backend.count("tasks:create".to_owned(), String::new(), 9).await.is_err());
+    assert!(fixture.backend.count_request("tasks:unknown".to_owned(), "ann".to_owned(), 9).await.is_err());
+    assert!(fixture.backend.count_request("tasks:create".to_owned(), String::new(), 9).await.is_err());
 }

@@ -2,12 +2,12 @@
 
 #![expect(clippy::panic, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
-use ade_domain::lock::{Acquire, LockRefusal, Mode, Standing, Wait};
+use ade_domain::lock::{AcquireStatus, Acquisition, LockMode, LockRefusal, WaitOptions};
 
-use super::Opener;
+use super::BackendFactory;
 use super::fixture::{Fixture, end_range, expect_notification, with_limits};
 
-use Mode::{Exclusive, Shared};
+use LockMode::{Exclusive, Shared};
 
 scenarios!(
     refusal_without_wait_lists_holders,
@@ -18,9 +18,9 @@ scenarios!(
     waiter_times_out_at_any_position,
 );
 
-async fn refusal_without_wait_lists_holders(factory: Opener) {
+async fn refusal_without_wait_lists_holders(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
-    let request = Acquire { purpose: "migration".into(), ..fixture.request("ann", "1", Exclusive) };
+    let request = Acquisition { purpose: "migration".into(), ..fixture.request("ann", "1", Exclusive) };
     let grant = fixture.expect_grant("p", request).await;
     fixture.expect_queued("p", fixture.request("cem", "1", Shared)).await;
     for mode in [Shared, Exclusive] {
@@ -36,7 +36,7 @@ async fn refusal_without_wait_lists_holders(factory: Opener) {
     assert_eq!(fixture.queue("p").await, ["cem"], "a request without wait takes no position");
 }
 
-async fn refused_request_can_be_retried(factory: Opener) {
+async fn refused_request_can_be_retried(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
     fixture.expect_refused("p", fixture.no_wait("ben", "1", Exclusive)).await;
@@ -44,7 +44,7 @@ async fn refused_request_can_be_retried(factory: Opener) {
     fixture.expect_grant("p", fixture.no_wait("ben", "1", Exclusive)).await;
 }
 
-async fn full_queue_refuses(factory: Opener) {
+async fn full_queue_refuses(factory: BackendFactory) {
     let fixture = Fixture::with_settings(&factory, with_limits(|limits| limits.max_queue = 2)).await;
     fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
     for name in ["w1", "w2"] {
@@ -61,10 +61,10 @@ async fn full_queue_refuses(factory: Opener) {
     assert_eq!(fixture.expect_queued("p", fixture.request("w3", "1", Shared)).await, 2, "may be retried");
 }
 
-async fn many_refusals_open_circuit_breaker(factory: Opener) {
+async fn many_refusals_open_circuit_breaker(factory: BackendFactory) {
     let settings = with_limits(|limits| {
-        (limits.max_queue, limits.crowded_after, limits.crowded_for_ms) = (1, 3, 2_000);
-        limits.crowded_within_ms = 60_000;
+        (limits.max_queue, limits.breaker_threshold, limits.breaker_open_ms) = (1, 3, 2_000);
+        limits.breaker_window_ms = 60_000;
     });
     let fixture = Fixture::with_settings(&factory, settings).await;
     fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
@@ -79,7 +79,7 @@ async fn many_refusals_open_circuit_breaker(factory: Opener) {
     fixture.release("p", "ann").await;
     for request in [fixture.request("y", "1", Exclusive), fixture.no_wait("y", "1", Shared)] {
         match fixture.expect_refused("p", request).await {
-            LockRefusal::Contention { retry_at } => {
+            LockRefusal::CircuitOpen { retry_at } => {
                 assert!(end_range(opened_at.clone(), 2_000).contains(&retry_at))
             }
             other => panic!("the circuit is not open: {other:?}"),
@@ -95,9 +95,9 @@ async fn many_refusals_open_circuit_breaker(factory: Opener) {
     );
 }
 
-async fn spread_out_refusals_keep_circuit_closed(factory: Opener) {
+async fn spread_out_refusals_keep_circuit_closed(factory: BackendFactory) {
     let settings = with_limits(|limits| {
-        (limits.max_queue, limits.crowded_after, limits.crowded_within_ms) = (0, 2, 200);
+        (limits.max_queue, limits.breaker_threshold, limits.breaker_window_ms) = (0, 2, 200);
     });
     let fixture = Fixture::with_settings(&factory, settings).await;
     fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
@@ -108,21 +108,21 @@ async fn spread_out_refusals_keep_circuit_closed(factory: Opener) {
     }
 }
 
-async fn waiter_times_out_at_any_position(factory: Opener) {
+async fn waiter_times_out_at_any_position(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
     fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
     fixture.expect_queued("p", fixture.request("long", "1", Exclusive)).await;
-    let wait = Some(Wait { ms: 300, served_by: Some("server".into()) });
-    let short = Acquire { wait, ..fixture.request("short", "1", Exclusive) };
+    let wait = Some(WaitOptions { timeout_ms: 300, served_by: Some("server".into()) });
+    let short = Acquisition { wait, ..fixture.request("short", "1", Exclusive) };
     let before = fixture.now();
     match fixture.acquire("p", short.clone()).await {
-        Standing::Waiting { position: 2, deadline } => {
+        AcquireStatus::Waiting { position: 2, deadline } => {
             assert!(end_range(before..=fixture.now(), 300).contains(&deadline));
         }
         other => panic!("{other:?}"),
     }
     fixture.expect_queued("p", fixture.request("last", "1", Exclusive)).await;
-    let subscription = fixture.backend.watch(short.request);
+    let subscription = fixture.backend.subscribe(short.request);
     fixture.advance(400).await;
     fixture.sweep().await;
     expect_notification(&subscription).await;

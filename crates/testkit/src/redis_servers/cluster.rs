@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Redis;
 use crate::error::StartError;
-use crate::guard::Guarded;
+use crate::guard::GuardedProcess;
 use crate::ports::Port;
 use crate::wait::eventually;
 
@@ -68,12 +68,12 @@ impl RedisCluster {
     }
 
     /// Waits until all nodes except `dead` agree on the primary of a slot, and it is none of `dead`.
-    pub fn owner(&self, slot: u16, dead: &[u16]) -> Result<&Redis, StartError> {
+    pub fn slot_owner(&self, slot: u16, dead: &[u16]) -> Result<&Redis, StartError> {
         eventually("the nodes agree on the owner of a slot", START_TIMEOUT, || {
             let live_nodes = self.nodes.iter().filter(|node| !dead.contains(&node.port()));
             let mut owners: Vec<u16> = Vec::new();
             for node in live_nodes {
-                let nodes: String = node.tell(&["CLUSTER", "NODES"]).map_err(|error| error.to_string())?;
+                let nodes: String = node.query(&["CLUSTER", "NODES"]).map_err(|error| error.to_string())?;
                 owners.push(owner_in(&nodes, slot).ok_or(nodes)?);
             }
             let is_owner = |node: &&Redis| owners.iter().all(|port| *port == node.port());
@@ -82,7 +82,7 @@ impl RedisCluster {
         })
     }
 
-    pub fn processes(&self) -> impl Iterator<Item = &Guarded> {
+    pub fn processes(&self) -> impl Iterator<Item = &GuardedProcess> {
         self.nodes.iter().map(Redis::process)
     }
 }

@@ -9,7 +9,7 @@ pub use cluster::RedisCluster;
 pub use sentinel::RedisSentinel;
 
 use crate::error::StartError;
-use crate::guard::{Guarded, Spec};
+use crate::guard::{GuardedProcess, ProcessSpec};
 use crate::ports::Port;
 use crate::process::program;
 
@@ -18,7 +18,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// A running Redis server: standalone, or a node of a Sentinel setup or cluster.
 #[derive(Debug)]
 pub struct Redis {
-    process: Guarded,
+    process: GuardedProcess,
     port: Port,
     _bus_port: Option<Port>,
 }
@@ -42,7 +42,7 @@ impl Redis {
         // A primary would otherwise wait 5 s for more replicas before it serves the first.
         let no_delay = ["--repl-diskless-sync-delay", "0"];
         let config = config_file(fixed.iter().chain(&no_delay).chain(arguments));
-        let process = Guarded::start(Spec {
+        let process = GuardedProcess::start(ProcessSpec {
             name: format!("{name} on port {number}"),
             // Sentinels rewrite the file: after a failover a node restarts in its new role.
             files: vec![("redis.conf", config)],
@@ -57,7 +57,7 @@ impl Redis {
     }
 
     fn wait_ready(&self, position: usize) -> Result<(), StartError> {
-        self.process.wait_for_line_after(position, "Ready to accept connections", START_TIMEOUT)
+        self.process.wait_for_log_line_after(position, "Ready to accept connections", START_TIMEOUT)
     }
 
     #[must_use]
@@ -77,13 +77,13 @@ impl Redis {
     }
 
     #[must_use]
-    pub fn process(&self) -> &Guarded {
+    pub fn process(&self) -> &GuardedProcess {
         &self.process
     }
 
     /// Kills the server with SIGKILL and starts it again on the same port and folder. Without persistence it is empty then.
     pub fn kill_and_restart(&self) -> Result<(), StartError> {
-        let position = self.process.mark();
+        let position = self.process.log_position();
         self.process.kill_and_restart()?;
         self.wait_ready(position)
     }
@@ -95,13 +95,13 @@ impl Redis {
 
     /// Starts the killed server on the same port and folder, and waits until it is ready.
     pub fn start_again(&self) -> Result<(), StartError> {
-        let position = self.process.mark();
-        self.process.begin()?;
+        let position = self.process.log_position();
+        self.process.spawn()?;
         self.wait_ready(position)
     }
 
     /// Runs one command on this server.
-    pub fn tell<T: redis::FromRedisValue>(&self, arguments: &[&str]) -> Result<T, StartError> {
+    pub fn query<T: redis::FromRedisValue>(&self, arguments: &[&str]) -> Result<T, StartError> {
         let mut command = redis::Cmd::new();
         command.arg(arguments);
         let doing = format!("run {} on port {}", arguments.join(" "), self.port());

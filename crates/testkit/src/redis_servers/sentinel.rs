@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Redis, START_TIMEOUT};
 use crate::error::StartError;
-use crate::guard::{Guarded, Spec};
+use crate::guard::{GuardedProcess, ProcessSpec};
 use crate::ports::Port;
 use crate::process::program;
 use crate::wait::eventually;
@@ -24,7 +24,7 @@ pub struct RedisSentinel {
 
 #[derive(Debug)]
 struct Sentinel {
-    process: Guarded,
+    process: GuardedProcess,
     port: Port,
 }
 
@@ -38,7 +38,7 @@ impl RedisSentinel {
             servers.push(Redis::start_with(&["--replicaof", "127.0.0.1", &primary_port])?);
         }
         for replica in servers.iter().skip(1) {
-            replica.process.wait_for_lines(
+            replica.process.wait_for_log_lines(
                 "MASTER <-> REPLICA sync: Finished with success",
                 1,
                 START_TIMEOUT,
@@ -47,8 +47,8 @@ impl RedisSentinel {
         let sentinels: Vec<Sentinel> =
             (0..SENTINELS).map(|_| Sentinel::start(&primary_port)).collect::<Result<_, _>>()?;
         for sentinel in &sentinels {
-            sentinel.process.wait_for_lines("+slave slave", REPLICAS, DISCOVERY_TIMEOUT)?;
-            sentinel.process.wait_for_lines("+sentinel sentinel", SENTINELS - 1, DISCOVERY_TIMEOUT)?;
+            sentinel.process.wait_for_log_lines("+slave slave", REPLICAS, DISCOVERY_TIMEOUT)?;
+            sentinel.process.wait_for_log_lines("+sentinel sentinel", SENTINELS - 1, DISCOVERY_TIMEOUT)?;
         }
         Ok(Self { sentinels, servers })
     }
@@ -90,12 +90,12 @@ impl RedisSentinel {
             }
             let is_primary = |server: &&Redis| ports.iter().all(|port| *port == server.port().to_string());
             let primary = self.servers.iter().find(is_primary).ok_or_else(|| format!("{ports:?}"))?;
-            let role: String = primary.tell(&["INFO", "replication"]).map_err(|error| error.to_string())?;
+            let role: String = primary.query(&["INFO", "replication"]).map_err(|error| error.to_string())?;
             if role.contains("role:master") { Ok(primary) } else { Err(role) }
         })
     }
 
-    pub fn processes(&self) -> impl Iterator<Item = &Guarded> {
+    pub fn processes(&self) -> impl Iterator<Item = &GuardedProcess> {
         let sentinels = self.sentinels.iter().map(|sentinel| &sentinel.process);
         sentinels.chain(self.servers.iter().map(Redis::process))
     }
@@ -112,7 +112,7 @@ impl Sentinel {
             port.number()
         );
         let sentinel = program("redis-sentinel", "redis-sentinel", &[])?;
-        let process = Guarded::start(Spec {
+        let process = GuardedProcess::start(ProcessSpec {
             name: format!("Sentinel on port {}", port.number()),
             files: vec![("sentinel.conf", config)],
             preparation: String::new(),
@@ -120,7 +120,7 @@ impl Sentinel {
             stop_signal: "KILL",
             owner: None,
         })?;
-        process.wait_for_lines("+monitor master", 1, START_TIMEOUT)?;
+        process.wait_for_log_lines("+monitor master", 1, START_TIMEOUT)?;
         Ok(Self { process, port })
     }
 }

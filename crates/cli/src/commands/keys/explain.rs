@@ -2,17 +2,17 @@
 
 use std::borrow::Cow;
 
-use ade_catalog::find::{FoundId, Spelling};
+use ade_catalog::find::{MatchedId, MatchedLayout};
 use ade_catalog::model::IdForm;
 use ade_catalog::pattern::Pattern;
 use ade_catalog::slot::slot_of;
-use ade_catalog::{Catalog, Found, Identifier};
+use ade_catalog::{Catalog, Identifier, KeyMatch};
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use super::catalog_names;
-use crate::failure::{Failure, Kind};
-use crate::output::Format;
+use crate::failure::{Failure, FailureKind};
+use crate::output::OutputFormat;
 use crate::output::page::Page;
 
 /// Longest part of a key that is printed.
@@ -53,8 +53,8 @@ struct ExplainedId<'a> {
     should_be: Option<String>,
 }
 
-pub(super) fn run(catalogs: &[Catalog], key: &str, format: Format) -> Result<(), Failure> {
-    let mut found: Vec<(&Catalog, Found<'_>)> =
+pub(super) fn run(catalogs: &[Catalog], key: &str, format: OutputFormat) -> Result<(), Failure> {
+    let mut found: Vec<(&Catalog, KeyMatch<'_>)> =
         catalogs.iter().filter_map(|catalog| Some((catalog, catalog.find(key)?))).collect();
     if found.iter().any(|(_, found)| found.is_canonical()) {
         found.retain(|(_, found)| found.is_canonical());
@@ -65,11 +65,11 @@ pub(super) fn run(catalogs: &[Catalog], key: &str, format: Format) -> Result<(),
         key,
         name: row.name,
         catalog: row.catalog,
-        layout: match found.spelling {
-            Spelling::Both => "plain and cluster",
-            Spelling::Plain => "plain",
-            Spelling::Cluster => "cluster",
-            Spelling::Former => "former",
+        layout: match found.layout {
+            MatchedLayout::Both => "plain and cluster",
+            MatchedLayout::Plain => "plain",
+            MatchedLayout::Cluster => "cluster",
+            MatchedLayout::Former => "former",
         },
         canonical: found.is_canonical(),
         identifiers: found.ids.iter().map(explain_id).collect(),
@@ -78,14 +78,14 @@ pub(super) fn run(catalogs: &[Catalog], key: &str, format: Format) -> Result<(),
         owner: row.owner,
         purpose: row.purpose,
         slot: slot_of(key.as_bytes()),
-        now: (found.spelling == Spelling::Former).then(|| present_spelling(found)).flatten(),
+        now: (found.layout == MatchedLayout::Former).then(|| present_spelling(found)).flatten(),
     };
     format.print(&explanation, page)?;
     if explanation.canonical { Ok(()) } else { Err(not_canonical(&explanation, &found.ids)) }
 }
 
 /// The present plain spelling of a key that was found under a former pattern.
-fn present_spelling(found: &Found<'_>) -> Option<String> {
+fn present_spelling(found: &KeyMatch<'_>) -> Option<String> {
     let written: Vec<String> = found
         .ids
         .iter()
@@ -99,7 +99,7 @@ fn present_spelling(found: &Found<'_>) -> Option<String> {
     Some(found.entry.plain.fill(|_| written.next().map_or("", String::as_str)))
 }
 
-fn explain_id<'a>(id: &'a FoundId<'_>) -> ExplainedId<'a> {
+fn explain_id<'a>(id: &'a MatchedId<'_>) -> ExplainedId<'a> {
     let (value, digest) = match &id.identifier {
         Some(Identifier::Exact(text)) => (Some(text.as_str()), None),
         Some(Identifier::Hashed { digest, .. }) => (None, Some(digest.as_str())),
@@ -130,7 +130,7 @@ fn page(explanation: &Explanation<'_>) -> Page {
     page
 }
 
-fn not_canonical(explanation: &Explanation<'_>, ids: &[FoundId<'_>]) -> Failure {
+fn not_canonical(explanation: &Explanation<'_>, ids: &[MatchedId<'_>]) -> Failure {
     let corrections: Vec<String> = ids
         .iter()
         .filter(|id| id.identifier.is_none())
@@ -140,8 +140,11 @@ fn not_canonical(explanation: &Explanation<'_>, ids: &[FoundId<'_>]) -> Failure 
         })
         .collect();
     let (key, name) = (shortened(explanation.key), explanation.name);
-    Failure::new(Kind::No, format!("{key:?} matches {name}, but its identifiers are not encoded canonically"))
-        .hint(corrections.join("; "))
+    Failure::new(
+        FailureKind::Negative,
+        format!("{key:?} matches {name}, but its identifiers are not encoded canonically"),
+    )
+    .hint(corrections.join("; "))
 }
 
 fn shortened(text: &str) -> Cow<'_, str> {
@@ -155,7 +158,7 @@ fn shortened(text: &str) -> Cow<'_, str> {
 
 fn unknown_key(catalogs: &[Catalog], key: &str) -> Failure {
     let (names, shown) = (catalog_names(catalogs), shortened(key));
-    let failure = Failure::new(Kind::No, format!("no entry of {names} matches {shown:?}"));
+    let failure = Failure::new(FailureKind::Negative, format!("no entry of {names} matches {shown:?}"));
     let near =
         nearest(catalogs, key).map(|(name, pattern)| format!("the nearest entry is {name}: {pattern}"));
     let family = catalogs.iter().find_map(|catalog| catalog.families_of(key).last());

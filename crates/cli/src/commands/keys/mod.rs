@@ -13,9 +13,9 @@ use clap::Subcommand;
 use comfy_table::ContentArrangement;
 use owo_colors::OwoColorize;
 
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::output::page::Page;
-use crate::output::{self, Format};
+use crate::output::{self, OutputFormat};
 
 /// Largest catalog file that is read.
 const MAX_CATALOG_BYTES: u64 = 4 * 1024 * 1024;
@@ -32,20 +32,20 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List every key, channel and consumer group
-    List(Format),
+    List(OutputFormat),
     /// Show an entry: shape, lifetime, identifiers, an example key and its slot
     Show {
         /// Name of the entry, such as lock.task
         name: String,
         #[command(flatten)]
-        format: Format,
+        format: OutputFormat,
     },
     /// Show which entry a concrete key belongs to, in either layout
     Explain {
         /// The key as it is stored in Redis
         key: String,
         #[command(flatten)]
-        format: Format,
+        format: OutputFormat,
     },
     /// Write the Markdown reference
     Doc {
@@ -97,7 +97,7 @@ fn select(choice: Option<&str>) -> Result<Cow<'static, [Catalog]>, Failure> {
         return Ok(Cow::Borrowed(std::slice::from_ref(catalog)));
     }
     let unreadable = |reason: String| {
-        Failure::new(Kind::Input, format!("cannot read the catalog {choice}: {reason}"))
+        Failure::new(FailureKind::InvalidInput, format!("cannot read the catalog {choice}: {reason}"))
             .hint(format!("use one of {}, or the path of a catalog file", shipped_names()))
     };
     let mut source = String::new();
@@ -107,12 +107,12 @@ fn select(choice: Option<&str>) -> Result<Cow<'static, [Catalog]>, Failure> {
     if source.len() as u64 > MAX_CATALOG_BYTES {
         return Err(unreadable(format!("it is larger than {MAX_CATALOG_BYTES} bytes")));
     }
-    let catalog =
-        Catalog::parse(choice, &source).map_err(|error| Failure::new(Kind::Input, error.to_string()))?;
+    let catalog = Catalog::parse(choice, &source)
+        .map_err(|error| Failure::new(FailureKind::InvalidInput, error.to_string()))?;
     Ok(Cow::Owned(vec![catalog]))
 }
 
-fn list(catalogs: &[Catalog], format: Format) -> Result<(), Failure> {
+fn list(catalogs: &[Catalog], format: OutputFormat) -> Result<(), Failure> {
     let rows: Vec<Row<'_>> = catalogs.iter().flat_map(Catalog::rows).collect();
     format.print(&rows, |_| catalogs.iter().map(catalog_table).collect::<Vec<_>>().join("\n\n"))
 }
@@ -154,7 +154,7 @@ fn marked(name: &str, is_addition: bool) -> String {
     format!("{name}{}", if is_addition { " +" } else { "" })
 }
 
-fn show(catalogs: &[Catalog], name: &str, format: Format) -> Result<(), Failure> {
+fn show(catalogs: &[Catalog], name: &str, format: OutputFormat) -> Result<(), Failure> {
     let entries: Vec<Details<'_>> =
         catalogs.iter().filter_map(|catalog| Some(catalog.details(catalog.entry(name)?))).collect();
     match entries.as_slice() {
@@ -163,7 +163,7 @@ fn show(catalogs: &[Catalog], name: &str, format: Format) -> Result<(), Failure>
         several => {
             let catalogs: Vec<&str> = several.iter().map(|details| details.row.catalog).collect();
             let message = format!("{name} is in several catalogs: {}", catalogs.join(", "));
-            return Err(Failure::new(Kind::Input, message).hint("choose one with --catalog"));
+            return Err(Failure::new(FailureKind::InvalidInput, message).hint("choose one with --catalog"));
         }
     }
     let families = |catalog| Some(Catalog::family_row(catalog, catalog.family(name)?));
@@ -178,7 +178,7 @@ fn show(catalogs: &[Catalog], name: &str, format: Format) -> Result<(), Failure>
         Some(near) => format!("did you mean {near}?"),
         None => "list every name with ade keys list".to_owned(),
     };
-    Err(Failure::new(Kind::No, format!("no entry is named {name:?}")).hint(hint))
+    Err(Failure::new(FailureKind::Negative, format!("no entry is named {name:?}")).hint(hint))
 }
 
 fn family_page(row: &Row<'_>) -> Page {
@@ -255,10 +255,13 @@ fn check_reference(expected: &str, file: &Path, catalog: Option<&str>) -> Result
     let same = present.lines().zip(expected.lines()).take_while(|(old, new)| old == new).count();
     let catalog = catalog.map_or_else(String::new, |catalog| format!("--catalog {catalog} "));
     let command = format!("ade keys doc {catalog}--output {}", file.display());
-    Err(Failure::new(Kind::No, format!("{} is outdated from line {} on", file.display(), same + 1))
-        .hint(format!("update it with `{command}`")))
+    Err(Failure::new(
+        FailureKind::Negative,
+        format!("{} is outdated from line {} on", file.display(), same + 1),
+    )
+    .hint(format!("update it with `{command}`")))
 }
 
 fn unusable(file: &Path, error: &io::Error) -> Failure {
-    Failure::new(Kind::Unavailable, format!("cannot use {}: {error}", file.display()))
+    Failure::new(FailureKind::Unavailable, format!("cannot use {}: {error}", file.display()))
 }

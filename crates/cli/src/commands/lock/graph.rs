@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ade_client::wire::{Graph, GraphWait, HolderRef};
+use ade_client::wire::{HolderRef, WaitGraph, WaitGraphEdge};
 use owo_colors::OwoColorize;
 
 use super::{holder_name, mode_name};
 use crate::output::safe;
 
 /// Draws lines such as `ann ──exclusive──▶ resource:db:prod`, each followed by the blocking holders and waiters.
-pub(super) fn draw(graph: &Graph) -> String {
+pub(super) fn draw(graph: &WaitGraph) -> String {
     if graph.waits.is_empty() {
         return "no waiters found".to_owned();
     }
@@ -34,12 +34,12 @@ pub(super) fn draw(graph: &Graph) -> String {
     lines.join("\n")
 }
 
-fn waiter(wait: &GraphWait) -> HolderRef {
+fn waiter(wait: &WaitGraphEdge) -> HolderRef {
     HolderRef { agent_id: wait.agent_id.clone(), holder_id: wait.holder_id.clone() }
 }
 
 /// The waiters that can reach themselves in the graph.
-fn deadlocked(graph: &Graph) -> BTreeSet<HolderRef> {
+fn deadlocked(graph: &WaitGraph) -> BTreeSet<HolderRef> {
     let mut edges: BTreeMap<HolderRef, BTreeSet<&HolderRef>> = BTreeMap::new();
     for wait in &graph.waits {
         let waiter = waiter(wait);
@@ -64,16 +64,16 @@ fn deadlocked(graph: &Graph) -> BTreeSet<HolderRef> {
 
 #[cfg(test)]
 mod tests {
-    use ade_client::wire::Mode;
+    use ade_client::wire::LockMode;
 
     use super::*;
 
-    fn wait(agent: &str, lock: &str, held_by: &str) -> GraphWait {
+    fn wait(agent: &str, lock: &str, held_by: &str) -> WaitGraphEdge {
         let holder = HolderRef { agent_id: held_by.to_owned(), holder_id: held_by.to_owned() };
-        GraphWait {
+        WaitGraphEdge {
             agent_id: agent.to_owned(),
             holder_id: agent.to_owned(),
-            mode: Mode::Exclusive,
+            mode: LockMode::Exclusive,
             waits_for: lock.to_owned(),
             holders: vec![holder],
             ahead: Vec::new(),
@@ -87,9 +87,9 @@ mod tests {
             wait("ben", "resource:a:2", "ann"),
             wait("cem", "task:1", "ann"),
         ];
-        let plain = anstream::adapter::strip_str(&draw(&Graph { waits })).to_string();
+        let plain = anstream::adapter::strip_str(&draw(&WaitGraph { waits })).to_string();
         assert!(plain.contains("⟳ ann ──exclusive──▶ resource:a:1\n       held by ben\n"), "{plain}");
         assert!(plain.contains("  cem ──exclusive──▶ task:1\n"), "{plain}");
-        assert_eq!(draw(&Graph { waits: Vec::new() }), "no waiters found");
+        assert_eq!(draw(&WaitGraph { waits: Vec::new() }), "no waiters found");
     }
 }

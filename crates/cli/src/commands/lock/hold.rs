@@ -9,8 +9,8 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use ade_client::wire::Lock;
-use ade_client::{Client, LockGuard, LockRequest, Lost};
-use ade_executors::watchdog::{Program, Terms, Watchdog};
+use ade_client::{Client, LockGuard, LockRequest, LostReason};
+use ade_executors::watchdog::{Watchdog, WatchdogConfig, WatchdogProgram};
 use clap::Args as ClapArgs;
 use owo_colors::OwoColorize;
 use rustix::process::{Pid, Signal, getpgrp};
@@ -21,7 +21,7 @@ use tokio::time::{Instant, Interval, interval_at, timeout};
 use uuid::Uuid;
 
 use super::{LockArgs, agent_or_default, holder_name};
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::output::time::{now, until};
 use crate::output::{self, safe};
 
@@ -63,7 +63,7 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
     let margin = (ttl / 10).clamp(WATCHDOG_DELAY * 2, MAX_MARGIN);
     let stop_within = (grace + margin).min(ttl / 2).max(grace + WATCHDOG_DELAY * 2);
     if stop_within > ttl / 2 {
-        let failure = Failure::new(Kind::Input, "--grace must be shorter than half of --ttl");
+        let failure = Failure::new(FailureKind::InvalidInput, "--grace must be shorter than half of --ttl");
         return Err(failure.hint(
             "the command must be stopped before the lease expires; use a longer --ttl or a shorter --grace",
         ));
@@ -75,7 +75,7 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
         locks: args.lock.locks.iter().map(|lock| (lock.clone(), args.lock.mode())).collect(),
         ttl,
         wait: args.wait.unwrap_or(NO_TIMEOUT),
-        stop_within,
+        stop_grace: stop_within,
         purpose: purpose(&args),
         priority: args.lock.priority,
     };
@@ -90,10 +90,12 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
             }
         }
     };
-    let (program, arguments) =
-        args.command.split_first().ok_or_else(|| Failure::new(Kind::Input, "no command given"))?;
+    let (program, arguments) = args
+        .command
+        .split_first()
+        .ok_or_else(|| Failure::new(FailureKind::InvalidInput, "no command given"))?;
     let mut signals = Signals::listen()?;
-    let mut watchdog = match start_watchdog(grace, guard.trusted_left()).await {
+    let mut watchdog = match start_watchdog(grace, guard.remaining_validity()).await {
         Ok(watchdog) => watchdog,
         Err(error) => {
             guard.release().await?;
@@ -111,7 +113,7 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
         Err(error) => {
             watchdog.dismiss().await;
             guard.release().await?;
-            let failure = Failure::new(Kind::Input, format!("cannot run {program}: {error}"));
+            let failure = Failure::new(FailureKind::InvalidInput, format!("cannot run {program}: {error}"));
             return Err(failure.hint("write the command and its arguments after --"));
         }
     };
@@ -123,15 +125,17 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
             Ok(ExitCode::from(exit_code(status)))
         }
         Err(lost) => {
-            watchdog.pass_on(Signal::TERM);
+            watchdog.send_signal(Signal::TERM);
             // Whatever is left of its process group afterwards is killed.
             let _ = timeout(grace, child.wait()).await;
             watchdog.kill().await;
             // The command may have left its group (setsid). An error means that it has ended already.
             let _ = child.start_kill();
             child.wait().await.map_err(|error| unavailable("wait for the command", &error))?;
-            let failure =
-                Failure::new(Kind::Lost, format!("the lock was lost, so {program} was stopped: {lost}"));
+            let failure = Failure::new(
+                FailureKind::LockLost,
+                format!("the lock was lost, so {program} was stopped: {lost}"),
+            );
             Err(failure.hint("see who holds it now with ade lock show"))
         }
     }
@@ -144,8 +148,13 @@ async fn start_watchdog(grace: Duration, trust: Duration) -> io::Result<Watchdog
     let is_interactive = stdin.is_terminal() && io::stdout().is_terminal();
     let terminal_to = (is_interactive && tcgetpgrp(&stdin) == Ok(getpgrp())).then(getpgrp);
     let trust_until = Some(Instant::now() + trust + WATCHDOG_DELAY);
-    let terms = Terms { grace, trust_until, within_trust: false, terminal_to };
-    let watchdog = Watchdog::start(&Program::own(), terms).await?;
+    let terms = WatchdogConfig {
+        grace,
+        deadline: trust_until,
+        grace_within_deadline: false,
+        return_terminal_to: terminal_to,
+    };
+    let watchdog = Watchdog::start(&WatchdogProgram::current_exe(), terms).await?;
     if terminal_to.is_some() {
         tcsetpgrp(&stdin, watchdog.group())?;
     }
@@ -159,7 +168,7 @@ async fn release(guard: LockGuard) -> Result<(), Failure> {
         Ok(()) => Ok(()),
         Err(error) if error.code() == Some("LOCK_LOST") => {
             let message = format!("the command ended, but its lock was lost before: {error}");
-            Err(Failure::new(Kind::Lost, message))
+            Err(Failure::new(FailureKind::LockLost, message))
         }
         Err(error) => {
             output::note(&format!("cannot release the locks, they expire with their lease: {error}"));
@@ -174,20 +183,20 @@ async fn supervise(
     child: &mut Child,
     watchdog: &mut Watchdog,
     signals: &mut Signals,
-) -> Result<Result<ExitStatus, Lost>, Failure> {
-    let mut trust = guard.trust();
+) -> Result<Result<ExitStatus, LostReason>, Failure> {
+    let mut trust = guard.renewals();
     loop {
         tokio::select! {
             status = child.wait() => {
                 let status = status.map_err(|error| unavailable("wait for the command", &error))?;
                 // If this process was suspended beyond the lease, the watchdog has stopped the command.
-                return Ok(if guard.is_trusted() { Ok(status) } else { Err(Lost::Unreachable) });
+                return Ok(if guard.is_valid() { Ok(status) } else { Err(LostReason::Unreachable) });
             }
             lost = guard.lost() => return Ok(Err(lost)),
-            left = trust.renewed() => watchdog.trust_until(Instant::now() + left + WATCHDOG_DELAY).await,
-            _ = signals.interrupt.recv() => watchdog.pass_on(Signal::INT),
-            _ = signals.terminate.recv() => watchdog.pass_on(Signal::TERM),
-            _ = signals.hangup.recv() => watchdog.pass_on(Signal::HUP),
+            left = trust.renewed() => watchdog.extend_deadline(Instant::now() + left + WATCHDOG_DELAY).await,
+            _ = signals.interrupt.recv() => watchdog.send_signal(Signal::INT),
+            _ = signals.terminate.recv() => watchdog.send_signal(Signal::TERM),
+            _ = signals.hangup.recv() => watchdog.send_signal(Signal::HUP),
         }
     }
 }
@@ -214,7 +223,7 @@ impl Signals {
 }
 
 fn unavailable(action: &str, error: &io::Error) -> Failure {
-    Failure::new(Kind::Unavailable, format!("cannot {action}: {error}"))
+    Failure::new(FailureKind::Unavailable, format!("cannot {action}: {error}"))
 }
 
 /// The exit code that a shell reports: 128 plus the number of the signal that ended the command.

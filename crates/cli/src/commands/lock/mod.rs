@@ -8,18 +8,19 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ade_client::wire::{
-    AcquireRequest, Broken, Grant, HeldLock, HoldRequest, Lock, LockAsk, LockHolder, Mode, Page, Time,
+    AcquireRequest, BrokenLock, Grant, HeldLocksRequest, Lock, LockHolder, LockMode, LockSpec, LockToken,
+    Page, Time,
 };
-use ade_client::{Acquired, Client};
+use ade_client::{AcquireOutcome, Client};
 use clap::{Args as ClapArgs, Subcommand};
 use comfy_table::Table;
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::output::list::present;
 use crate::output::time::{now, since, until};
-use crate::output::{self, Format, safe};
+use crate::output::{self, OutputFormat, safe};
 
 const MIN_WATCH_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -32,7 +33,7 @@ pub(crate) enum Command {
     /// Show the output of ls again and again
     Watch(WatchArgs),
     /// Show who waits for whom, with deadlocks marked
-    Graph(Format),
+    Graph(OutputFormat),
     /// Acquire locks and print their fencing tokens; they are not renewed
     Acquire(AcquireArgs),
     /// Hold locks while a command runs; the command is stopped if they are lost
@@ -67,8 +68,8 @@ struct LockArgs {
 }
 
 impl LockArgs {
-    fn mode(&self) -> Mode {
-        if self.shared { Mode::Shared } else { Mode::Exclusive }
+    fn mode(&self) -> LockMode {
+        if self.shared { LockMode::Shared } else { LockMode::Exclusive }
     }
 }
 
@@ -93,7 +94,7 @@ pub(crate) struct LsArgs {
     #[command(flatten)]
     filters: Filters,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -101,7 +102,7 @@ pub(crate) struct ShowArgs {
     /// Name of the lock
     lock: String,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -127,7 +128,7 @@ pub(crate) struct AcquireArgs {
     #[arg(long)]
     request_id: Option<String>,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -153,7 +154,7 @@ pub(crate) struct BreakArgs {
     #[arg(long)]
     reason: String,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 pub(crate) async fn run(client: &Client, command: Command) -> Result<ExitCode, Failure> {
@@ -162,12 +163,12 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result<ExitCode, F
         Command::Ls(args) => list(client, &args).await,
         Command::Show(args) => args.format.print(&client.lock(&args.lock).await?, |lock| page(lock, now())),
         Command::Watch(args) => watch(client, &args).await,
-        Command::Graph(format) => format.print(&client.graph().await?, graph::draw),
+        Command::Graph(format) => format.print(&client.wait_graph().await?, graph::draw),
         Command::Acquire(args) => acquire(client, args).await,
         Command::Release(args) => {
-            let locks = vec![HeldLock { lock: args.lock, fencing_token: args.fencing_token }];
+            let locks = vec![LockToken { lock: args.lock, fencing_token: args.fencing_token }];
             let agent_id = Some(agent_or_default(args.agent));
-            client.release(&HoldRequest { agent_id, holder_id: args.holder, locks }).await?;
+            client.release_locks(&HeldLocksRequest { agent_id, holder_id: args.holder, locks }).await?;
             Ok(())
         }
         Command::Break(args) => {
@@ -182,7 +183,7 @@ async fn acquire(client: &Client, args: AcquireArgs) -> Result<(), Failure> {
     let mode = Some(lock.mode());
     let request = AcquireRequest {
         agent_id: Some(agent_or_default(lock.agent)),
-        locks: lock.locks.into_iter().map(|lock| LockAsk { lock, mode }).collect(),
+        locks: lock.locks.into_iter().map(|lock| LockSpec { lock, mode }).collect(),
         holder_id: holder,
         ttl_seconds: Some(lock.ttl.as_secs_f64()),
         wait_seconds: wait.map(|wait| wait.as_secs_f64()),
@@ -191,10 +192,10 @@ async fn acquire(client: &Client, args: AcquireArgs) -> Result<(), Failure> {
         purpose: Some(lock.purpose),
         request_id,
     };
-    match client.acquire(&request).await? {
-        Acquired::Granted(grants) => format.print(&grants.grants, |grants| grant_table(grants)),
-        Acquired::Ticket(_) => {
-            Err(Failure::new(Kind::Unavailable, "the server returned a ticket instead of grants"))
+    match client.acquire_locks(&request).await? {
+        AcquireOutcome::Granted(grants) => format.print(&grants.grants, |grants| grant_table(grants)),
+        AcquireOutcome::Queued(_) => {
+            Err(Failure::new(FailureKind::Unavailable, "the server returned a ticket instead of grants"))
         }
     }
 }
@@ -208,7 +209,7 @@ fn grant_table(grants: &[Grant]) -> Table {
     table
 }
 
-fn broken_summary(broken: &Broken) -> String {
+fn broken_summary(broken: &BrokenLock) -> String {
     if broken.holders.is_empty() {
         return format!("{} had no holder", safe(&broken.lock));
     }
@@ -279,7 +280,7 @@ async fn watch(client: &Client, args: &WatchArgs) -> Result<(), Failure> {
                 last = Some((page, Time(now())));
                 String::new()
             }
-            (Err(failure), Some((_, at))) if failure.kind == Kind::Unavailable => {
+            (Err(failure), Some((_, at))) if failure.kind == FailureKind::Unavailable => {
                 format!("\n{}", safe(&format!("last updated at {at}: {}", failure.message())))
             }
             (Err(failure), _) => return Err(failure),
@@ -329,10 +330,10 @@ fn table(locks: &[Lock], now: Timestamp) -> String {
     table.to_string()
 }
 
-pub(crate) const fn mode_name(mode: Mode) -> &'static str {
+pub(crate) const fn mode_name(mode: LockMode) -> &'static str {
     match mode {
-        Mode::Shared => "shared",
-        Mode::Exclusive => "exclusive",
+        LockMode::Shared => "shared",
+        LockMode::Exclusive => "exclusive",
     }
 }
 

@@ -13,7 +13,7 @@ use ade_domain::permission::Scope;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 
 const FILE_NAME: &str = "credentials.toml";
 /// Locked while the file is rewritten, so that concurrent sign-ins do not overwrite each other.
@@ -84,11 +84,12 @@ impl Credentials {
             let message =
                 format!("{} is readable by other users, so its tokens are not used", file.display());
             let hint = format!("run chmod 600 {}; if others may have read it, sign in again", file.display());
-            return Err(Failure::new(Kind::Input, message).hint(hint));
+            return Err(Failure::new(FailureKind::InvalidInput, message).hint(hint));
         }
         toml::from_str(&text).map_err(|error| {
             let message = format!("{} is corrupt: {}", file.display(), error.message());
-            Failure::new(Kind::Input, message).hint("remove it and sign in again with ade login")
+            Failure::new(FailureKind::InvalidInput, message)
+                .hint("remove it and sign in again with ade login")
         })
     }
 
@@ -107,7 +108,7 @@ impl Credentials {
         let mut contents = self.read()?;
         let result = change(&mut contents.servers);
         let text = toml::to_string(&contents)
-            .map_err(|error| Failure::new(Kind::Unavailable, format!("cannot write TOML: {error}")))?;
+            .map_err(|error| Failure::new(FailureKind::Unavailable, format!("cannot write TOML: {error}")))?;
         self.write(&text).map_err(failed)?;
         Ok(result)
     }
@@ -123,7 +124,7 @@ impl Credentials {
 }
 
 fn cannot(verb: &str, file: &Path, error: &io::Error) -> Failure {
-    Failure::new(Kind::Unavailable, format!("cannot {verb} {}: {error}", file.display()))
+    Failure::new(FailureKind::Unavailable, format!("cannot {verb} {}: {error}", file.display()))
 }
 
 #[expect(clippy::disallowed_methods, reason = "the home folder of the current user")]

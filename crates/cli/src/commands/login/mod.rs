@@ -8,16 +8,16 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ade_client::wire::{Session, Token, TokenRequest};
-use ade_client::{Client, Error, SignedIn};
+use ade_client::{Client, Error, UserSession};
 use ade_domain::permission::Scope;
 use clap::Args as ClapArgs;
 use owo_colors::OwoColorize;
 
 use super::user::roles;
 use crate::connect::{Connection, block_on};
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::output::page::Page;
-use crate::output::{self, Format, safe, time};
+use crate::output::{self, OutputFormat, safe, time};
 use crate::prompt;
 use credentials::{Credential, Credentials};
 
@@ -41,7 +41,7 @@ pub(crate) struct LoginArgs {
     #[arg(long, value_name = "DURATION", value_parser = time::parse_duration)]
     ttl: Option<Duration>,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
     #[command(flatten)]
     connection: Connection,
 }
@@ -55,7 +55,7 @@ pub(crate) struct LogoutArgs {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct WhoamiArgs {
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
     #[command(flatten)]
     connection: Connection,
 }
@@ -112,22 +112,27 @@ pub(crate) fn login(args: &LoginArgs) -> Result<(), Failure> {
 /// A wrong password needs no hint to sign in.
 fn sign_in_failure(error: Error) -> Failure {
     match &error {
-        Error::Problem(problem) if problem.status == 401 => Failure::new(Kind::No, error.to_string()),
+        Error::Problem(problem) if problem.status == 401 => {
+            Failure::new(FailureKind::Negative, error.to_string())
+        }
         _ => error.into(),
     }
 }
 
 /// Creates a token and stores it. If it cannot be stored, it is revoked.
 async fn create_token(
-    session: &SignedIn,
+    session: &UserSession,
     request: &TokenRequest,
     credentials: &Credentials,
     url: &str,
 ) -> Result<(Credential, Token), Failure> {
-    let token = session.make_token(request).await?;
+    let token = session.create_token(request).await?;
     let user = session.session().user.as_ref().map(|user| user.user_id.clone());
     let (Some(user_id), Some(secret)) = (user, token.token.clone()) else {
-        return Err(Failure::new(Kind::Unavailable, "the server created a token but did not return it"));
+        return Err(Failure::new(
+            FailureKind::Unavailable,
+            "the server created a token but did not return it",
+        ));
     };
     let credential = Credential {
         user_id,
@@ -145,7 +150,10 @@ async fn create_token(
 
 fn token_request(args: &LoginArgs) -> Result<TokenRequest, Failure> {
     if args.decide && args.ttl.is_some_and(|ttl| ttl > MAX_DECIDE_TTL) {
-        let failure = Failure::new(Kind::Input, "a token with the scope decide is valid for at most 8 hours");
+        let failure = Failure::new(
+            FailureKind::InvalidInput,
+            "a token with the scope decide is valid for at most 8 hours",
+        );
         return Err(failure.hint("leave out --ttl, or sign in without --decide"));
     }
     let mut scopes = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Lock]);
@@ -163,7 +171,7 @@ pub(crate) fn logout(args: &LogoutArgs) -> Result<(), Failure> {
     let url = args.connection.url()?;
     let credentials = default_credentials()?;
     let Some(credential) = credentials.get(&url)? else {
-        return Err(Failure::new(Kind::No, format!("you are not signed in at {url}")));
+        return Err(Failure::new(FailureKind::Negative, format!("you are not signed in at {url}")));
     };
     let revoked = block_on(async {
         let client = Client::new(&url, &credential.token)?;
@@ -177,7 +185,7 @@ pub(crate) fn logout(args: &LogoutArgs) -> Result<(), Failure> {
         }
         Err(error) => {
             let message = format!("the token is removed from this machine but could not be revoked: {error}");
-            Err(Failure::new(Kind::Unavailable, message).hint(format!(
+            Err(Failure::new(FailureKind::Unavailable, message).hint(format!(
                 "it stays valid until {}; revoke it with ade user token rm {} {}",
                 time::timestamp(credential.expires_at),
                 credential.user_id,
@@ -214,12 +222,12 @@ fn identity(session: &Session) -> String {
 }
 
 pub(crate) fn scope_names(scopes: &BTreeSet<Scope>) -> String {
-    scopes.iter().map(|scope| scope.word()).collect::<Vec<_>>().join(", ")
+    scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 fn default_credentials() -> Result<Credentials, Failure> {
     Credentials::default_location().ok_or_else(|| {
-        Failure::new(Kind::Input, "there is no folder to store a token in")
+        Failure::new(FailureKind::InvalidInput, "there is no folder to store a token in")
             .hint("set HOME or XDG_CONFIG_HOME, or use ADE_TOKEN instead of signing in")
     })
 }

@@ -9,8 +9,8 @@ mod wait;
 use std::path::PathBuf;
 
 use ade_client::Client;
-use ade_client::wire::{Comment, OverrideRequest, Reason, Task, TaskRequest};
-use ade_domain::task::State;
+use ade_client::wire::{Comment, OverrideRequest, ReasonRequest, Task, TaskRequest};
+use ade_domain::task::TaskState;
 use clap::{Args as ClapArgs, Subcommand};
 use comfy_table::{Cell, Table};
 use owo_colors::OwoColorize;
@@ -18,7 +18,7 @@ use owo_colors::OwoColorize;
 use crate::failure::Failure;
 use crate::input;
 use crate::output::list::{ListArgs, present};
-use crate::output::{self, Format, Tone, first_line, safe, safe_lines, time};
+use crate::output::{self, OutputFormat, Tone, first_line, safe, safe_lines, time};
 use sections::{risk_level, state_label, state_tone};
 
 /// Preview errors that a command prints; the task page shows all of them.
@@ -97,7 +97,7 @@ pub(crate) struct TaskArgs {
     #[arg(value_name = "TASK")]
     task_id: String,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -118,7 +118,7 @@ pub(crate) struct CreateArgs {
     #[arg(long)]
     submit: bool,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -131,7 +131,7 @@ pub(crate) struct ProposeArgs {
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -156,7 +156,7 @@ pub(crate) struct EditArgs {
     #[arg(long, value_name = "NUMBER")]
     revision: Option<u64>,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -168,7 +168,7 @@ pub(crate) struct CancelArgs {
     #[arg(long)]
     reason: Option<String>,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -180,7 +180,7 @@ pub(crate) struct ReasonArgs {
     #[arg(long)]
     reason: String,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -192,7 +192,7 @@ pub(crate) struct CommentArgs {
     #[arg(required = true, value_name = "TEXT")]
     text: Vec<String>,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -207,12 +207,12 @@ pub(crate) struct OverrideArgs {
     #[arg(long)]
     ticket: String,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 impl ReasonArgs {
-    fn body(&self) -> Reason {
-        Reason { reason: Some(self.reason.clone()) }
+    fn body(&self) -> ReasonRequest {
+        ReasonRequest { reason: Some(self.reason.clone()) }
     }
 }
 
@@ -232,24 +232,24 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure
             return output::line(&format!("{} is deleted", safe(&task_id)));
         }
         Command::Comment(args) => {
-            let comment = client.comment(&args.task_id, &args.text.join(" ")).await?;
+            let comment = client.create_comment(&args.task_id, &args.text.join(" ")).await?;
             return args.format.print(&comment, |comment| format!("commented on {}", safe(&comment.task_id)));
         }
         Command::Create(args) => {
-            let draft = client.make_task(&input::read::<TaskRequest>(&args.file)?).await?;
+            let draft = client.create_task(&input::read::<TaskRequest>(&args.file)?).await?;
             let task = if args.submit { submit_draft(client, &draft).await? } else { draft };
             (args.format, with_preview_warnings(task))
         }
         Command::Edit(args) => {
             let patch: TaskRequest = input::read(&args.file)?;
-            let task = client.change_task(&args.task_id, args.revision, &patch).await?;
+            let task = client.update_task(&args.task_id, args.revision, &patch).await?;
             (args.format, with_preview_warnings(task))
         }
         Command::Submit(args) => {
             (args.format, with_preview_warnings(client.submit_task(&args.task_id).await?))
         }
         Command::Cancel(args) => {
-            (args.format, client.cancel_task(&args.task_id, &Reason { reason: args.reason }).await?)
+            (args.format, client.cancel_task(&args.task_id, &ReasonRequest { reason: args.reason }).await?)
         }
         Command::Override(args) => {
             let request = OverrideRequest { reason: Some(args.reason), incident_ticket: Some(args.ticket) };
@@ -257,8 +257,8 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure
         }
         Command::Resubmit(args) => (args.format, client.resubmit_task(&args.task_id).await?),
         Command::Confirm(args) => (args.format, client.confirm_override(&args.task_id).await?),
-        Command::Revoke(args) => (args.format, client.revoke_task(&args.task_id, &args.body()).await?),
-        Command::Force(args) => (args.format, client.force_task(&args.task_id, &args.body()).await?),
+        Command::Revoke(args) => (args.format, client.revoke_approval(&args.task_id, &args.body()).await?),
+        Command::Force(args) => (args.format, client.force_apply_task(&args.task_id, &args.body()).await?),
         Command::Stop(args) => (args.format, client.stop_task(&args.task_id, &args.body()).await?),
         Command::Rollback(args) => (args.format, client.roll_back_task(&args.task_id, &args.body()).await?),
     };
@@ -282,7 +282,7 @@ fn with_preview_warnings(task: Task) -> Task {
 }
 
 fn preview_warnings(task: &Task) -> Vec<String> {
-    if !task.preview.went_wrong() {
+    if !task.preview.has_errors() {
         return Vec::new();
     }
     let effect = "the preview failed: the task is scored as if it could change anything, and is never approved automatically";
@@ -296,23 +296,23 @@ fn preview_warnings(task: &Task) -> Vec<String> {
 fn summary(task: &Task) -> String {
     let id = safe(&task.task_id);
     let next = match task.state {
-        State::Draft => format!("; submit it with ade task submit {id}"),
-        State::Reviewing if task.override_asked.is_some() => {
+        TaskState::Draft => format!("; submit it with ade task submit {id}"),
+        TaskState::Reviewing if task.override_asked.is_some() => {
             format!("; another admin has one hour to confirm the override with ade task confirm {id}")
         }
-        State::Reviewing => {
+        TaskState::Reviewing => {
             match task.requirements.iter().map(|requirement| requirement.needed).max().unwrap_or(0) {
                 0 => format!("; see whom it waits for with ade task show {id}"),
                 1 => "; 1 more approval required".to_owned(),
                 more => format!("; at least {more} more approvals required"),
             }
         }
-        State::Approved => {
+        TaskState::Approved => {
             task.auto_approved.as_deref().map(|why| format!(": {}", safe(why))).unwrap_or_default()
         }
         _ => String::new(),
     };
-    let predecessor = task.predecessor.as_deref().filter(|_| task.state == State::Draft);
+    let predecessor = task.predecessor.as_deref().filter(|_| task.state == TaskState::Draft);
     let predecessor = predecessor.map(|id| format!(", created from {}", safe(id))).unwrap_or_default();
     format!("{} is {}{predecessor}{next}", id.bold(), state_label(task.state))
 }
@@ -335,13 +335,13 @@ fn table(tasks: &[Task]) -> Table {
     let mut table =
         output::table(&["TASK", "STATE", "SINCE", "RISK", "TYPE", "AUTHOR", "NEEDED", "DESCRIPTION"]);
     for task in tasks {
-        let since = task.metadata.since.get(task.state.word());
+        let since = task.metadata.since.get(task.state.as_str());
         let needed: u32 = task.requirements.iter().map(|requirement| requirement.needed).sum();
         let risk = task.risk.as_ref().map(|risk| (risk.score, risk_level(risk.level)));
         let risk = risk.map(|(score, (word, tone))| tone.cell(format!("{score} {word}")));
         table.add_row([
             Cell::new(safe(&task.task_id)),
-            state_tone(task.state).cell(task.state.word()),
+            state_tone(task.state).cell(task.state.as_str()),
             Cell::new(since.map(|since| time::since(*since, now)).unwrap_or_default()),
             risk.unwrap_or_else(|| Tone::Plain.cell("")),
             Cell::new(safe(&task.config.task_type)),
@@ -388,9 +388,9 @@ mod tests {
         let mut task = fixture::task();
         let plain = |task: &Task| anstream::adapter::strip_str(&summary(task)).to_string();
         assert_eq!(plain(&task), "t-1 is REVIEWING; 1 more approval required");
-        task.state = State::Draft;
+        task.state = TaskState::Draft;
         assert_eq!(plain(&task), "t-1 is DRAFT, created from t-0; submit it with ade task submit t-1");
-        task.state = State::Approved;
+        task.state = TaskState::Approved;
         assert_eq!(plain(&task), "t-1 is APPROVED");
     }
 

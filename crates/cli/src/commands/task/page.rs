@@ -7,9 +7,9 @@ use std::cmp::Ordering;
 use ade_client::Client;
 use ade_client::wire::{Approval, Execution, Task};
 use ade_domain::approval::ApprovalStatus;
-use ade_domain::approval::quorum::{Progress, Status};
+use ade_domain::approval::quorum::{RequirementProgress, RequirementStatus};
 use ade_domain::task::{
-    ChangeKind, ExecutionResult, Phase, Preview, PreviewStatus, ResourceMode, RollbackStrategy, State,
+    ChangeKind, ExecutionResult, Phase, Preview, PreviewStatus, ResourceMode, RollbackStrategy, TaskState,
 };
 use comfy_table::Cell;
 use jiff::Timestamp;
@@ -24,8 +24,14 @@ use crate::output::page::Page;
 use crate::output::{self, safe, safe_lines, safe_or_empty, time};
 
 /// The states of a task that succeeds, in order.
-const SUCCESS_PATH: [State; 6] =
-    [State::Draft, State::Submitted, State::Reviewing, State::Approved, State::Applying, State::Completed];
+const SUCCESS_PATH: [TaskState; 6] = [
+    TaskState::Draft,
+    TaskState::Submitted,
+    TaskState::Reviewing,
+    TaskState::Approved,
+    TaskState::Applying,
+    TaskState::Completed,
+];
 
 pub(super) async fn show(client: &Client, args: &super::TaskArgs) -> Result<(), Failure> {
     let task = client.task(&args.task_id).await?;
@@ -67,11 +73,11 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
     page.line(description.next().unwrap_or_default().bold());
     description.for_each(|line| page.line(format_args!("  {line}")));
     let metadata = &task.metadata;
-    let since = metadata.since.get(task.state.word());
+    let since = metadata.since.get(task.state.as_str());
     let since = since.map(|since| format!(" for {}", time::since(*since, now))).unwrap_or_default();
     let forced = if task.forced { ", at the head of the queue".red().to_string() } else { String::new() };
     page.field("state", format!("{}{since}{forced}", state_label(task.state)));
-    if task.state == State::Approved {
+    if task.state == TaskState::Approved {
         page.field("claimed by", task.claimed_by.as_deref().map_or("no worker yet".to_owned(), safe));
     }
     page.optional(
@@ -110,14 +116,14 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
 
 /// The states that the task has passed, the present one, and those to come.
 fn progress(task: &Task) -> String {
-    let mut states: Vec<State> = SUCCESS_PATH.to_vec();
+    let mut states: Vec<TaskState> = SUCCESS_PATH.to_vec();
     if !SUCCESS_PATH.contains(&task.state) {
-        states.retain(|state| task.metadata.since.contains_key(state.word()));
+        states.retain(|state| task.metadata.since.contains_key(state.as_str()));
         states.push(task.state);
     }
     let current = states.iter().position(|state| *state == task.state).unwrap_or(0);
-    let label = |(position, state): (usize, &State)| {
-        let word = state.word();
+    let label = |(position, state): (usize, &TaskState)| {
+        let word = state.as_str();
         match position.cmp(&current) {
             Ordering::Less if task.metadata.since.contains_key(word) => format!("{} {word}", "✓".green()),
             Ordering::Less => format!("{} {word}", "–".dimmed()),
@@ -250,12 +256,12 @@ fn requirements(page: &mut Page, task: &Task, approvals: &[Approval]) {
     }
     page.heading(format_args!("Approvals required: at least {}", task.required_count));
     for requirement in &task.requirements {
-        let Progress { policy, status, needed, approved_by, why } = requirement;
+        let RequirementProgress { policy, status, needed, approved_by, why } = requirement;
         let mark = match status {
-            Status::Satisfied => "✓ SATISFIED".green().to_string(),
-            Status::Unsatisfied => "✗ UNSATISFIED".red().to_string(),
-            Status::Overridden => "! OVERRIDDEN".yellow().to_string(),
-            Status::NotApplicable => "– NOT_APPLICABLE".dimmed().to_string(),
+            RequirementStatus::Satisfied => "✓ SATISFIED".green().to_string(),
+            RequirementStatus::Unsatisfied => "✗ UNSATISFIED".red().to_string(),
+            RequirementStatus::Overridden => "! OVERRIDDEN".yellow().to_string(),
+            RequirementStatus::NotApplicable => "– NOT_APPLICABLE".dimmed().to_string(),
         };
         page.line(format_args!("  {mark} {}: {}", safe(policy).bold(), safe(why)));
         let approved: Vec<String> = approved_by.iter().map(|user| safe(user.as_str())).collect();
@@ -266,7 +272,7 @@ fn requirements(page: &mut Page, task: &Task, approvals: &[Approval]) {
             .iter()
             .filter(|request| request.status == ApprovalStatus::Pending && request.policies.contains(policy));
         let pending: Vec<String> = pending.map(|request| safe(&request.reviewer_id)).collect();
-        if *status == Status::Unsatisfied && *needed > 0 && !pending.is_empty() {
+        if *status == RequirementStatus::Unsatisfied && *needed > 0 && !pending.is_empty() {
             page.line(format_args!("      waiting for: {needed} of {}", pending.join(", ")));
         }
     }
@@ -289,7 +295,7 @@ fn reviewers(page: &mut Page, approvals: &[Approval], now: Timestamp) {
         table.add_row([
             Cell::new(safe(&request.approval_id)),
             Cell::new(safe(&request.reviewer_id)),
-            status_tone(request.status).cell(request.status.word()),
+            status_tone(request.status).cell(request.status.as_str()),
             Cell::new(when),
             Cell::new(request_notes(request)),
         ]);
@@ -375,7 +381,7 @@ mod tests {
     #[test]
     fn progress_ends_with_the_final_state() {
         let mut task = fixture::task();
-        task.state = State::Rejected;
+        task.state = TaskState::Rejected;
         assert!(plain(&task).contains("progress         ✓ DRAFT → ✓ SUBMITTED → ✓ REVIEWING → ● REJECTED\n"));
     }
 }

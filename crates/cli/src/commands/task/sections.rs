@@ -2,9 +2,9 @@
 
 use ade_client::wire::{LockPreview, Risk};
 use ade_domain::approval::assignment::ConsideredPolicy;
-use ade_domain::approval::delegation::Step;
-use ade_domain::risk::Level;
-use ade_domain::task::State;
+use ade_domain::approval::delegation::DelegationStep;
+use ade_domain::risk::RiskLevel;
+use ade_domain::task::TaskState;
 use owo_colors::OwoColorize;
 
 use crate::commands::lock::mode_name;
@@ -15,27 +15,27 @@ use crate::output::{self, Tone, safe, time};
 const BAR_WIDTH: usize = 20;
 
 /// A state in its colour.
-pub(crate) fn state_label(state: State) -> String {
-    state_tone(state).paint(state.word())
+pub(crate) fn state_label(state: TaskState) -> String {
+    state_tone(state).paint(state.as_str())
 }
 
-pub(crate) const fn state_tone(state: State) -> Tone {
+pub(crate) const fn state_tone(state: TaskState) -> Tone {
     match state {
-        State::Draft | State::Submitted => Tone::Dim,
-        State::Reviewing => Tone::Pending,
-        State::Approved | State::Completed => Tone::Good,
-        State::Applying => Tone::Active,
-        State::Failed | State::Rejected => Tone::Bad,
-        State::Cancelled => Tone::Unusual,
+        TaskState::Draft | TaskState::Submitted => Tone::Dim,
+        TaskState::Reviewing => Tone::Pending,
+        TaskState::Approved | TaskState::Completed => Tone::Good,
+        TaskState::Applying => Tone::Active,
+        TaskState::Failed | TaskState::Rejected => Tone::Bad,
+        TaskState::Cancelled => Tone::Unusual,
     }
 }
 
-pub(crate) const fn risk_level(level: Level) -> (&'static str, Tone) {
+pub(crate) const fn risk_level(level: RiskLevel) -> (&'static str, Tone) {
     match level {
-        Level::Low => ("LOW", Tone::Good),
-        Level::Medium => ("MEDIUM", Tone::Pending),
-        Level::High => ("HIGH", Tone::Bad),
-        Level::Critical => ("CRITICAL", Tone::Bad),
+        RiskLevel::Low => ("LOW", Tone::Good),
+        RiskLevel::Medium => ("MEDIUM", Tone::Pending),
+        RiskLevel::High => ("HIGH", Tone::Bad),
+        RiskLevel::Critical => ("CRITICAL", Tone::Bad),
     }
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn why_these_reviewers(page: &mut Page, policies: &[ConsideredPolicy]
 }
 
 /// A delegation chain: `ann → bob → eve`.
-pub(crate) fn chain(steps: &[Step]) -> String {
+pub(crate) fn chain(steps: &[DelegationStep]) -> String {
     let first = steps.first().map(|step| safe(step.from.as_str()));
     first.into_iter().chain(steps.iter().map(|step| safe(step.to.as_str()))).collect::<Vec<_>>().join(" → ")
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use ade_client::wire::{LockPreview, LogLine, Page, SimulationRequest, Task};
 use ade_client::{Backoff, Client, Error};
-use ade_domain::approval::quorum::Status;
-use ade_domain::task::{AGENT, Config, NOOP, Phase, State};
+use ade_domain::approval::quorum::RequirementStatus;
+use ade_domain::task::{AGENT_EXECUTOR, Config, NOOP_EXECUTOR, Phase, TaskState};
 use owo_colors::OwoColorize;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{LogArgs, ProposeArgs, submit_draft, summary, with_preview_warnings};
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::input;
 use crate::output::{self, safe};
 
@@ -22,7 +22,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(300);
 const CLAIM_DELAY: Duration = Duration::from_secs(3);
 
 pub(super) async fn propose(client: &Client, args: &ProposeArgs) -> Result<(), Failure> {
-    let draft = client.make_task(&input::read(&args.file)?).await?;
+    let draft = client.create_task(&input::read(&args.file)?).await?;
     let task = with_preview_warnings(submit_draft(client, &draft).await?);
     if !args.wait {
         return args.format.print(&task, summary);
@@ -70,7 +70,7 @@ impl Poller {
                         output::note(&format!("the server is unavailable, retrying: {error}"));
                     }
                     let minimum = error.retry_after_seconds().map(Duration::from_secs);
-                    tokio::time::sleep(self.backoff.pause(minimum).max(POLL_INTERVAL)).await;
+                    tokio::time::sleep(self.backoff.next_delay(minimum).max(POLL_INTERVAL)).await;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -83,7 +83,7 @@ fn is_temporary(error: &Error) -> bool {
     let status = match error {
         Error::Unreachable { .. } => return true,
         Error::Problem(problem) => problem.status,
-        Error::Foreign { status, .. } => status.unwrap_or_default(),
+        Error::UnexpectedResponse { status, .. } => status.unwrap_or_default(),
     };
     matches!(status, 429 | 502..=504)
 }
@@ -98,7 +98,7 @@ fn is_open(task: &Task) -> bool {
 
 /// Prints each new state and the output, unless `quiet`, until the task has ended.
 async fn wait_until_ended(client: &Client, mut task: Task, quiet: bool) -> Result<Task, Failure> {
-    let mut shown: Option<(State, Option<Phase>)> = None;
+    let mut shown: Option<(TaskState, Option<Phase>)> = None;
     let (mut last_line, mut poller, task_id) = (0, Poller::default(), task.task_id.clone());
     let mut stall = StallNotice::default();
     loop {
@@ -122,8 +122,9 @@ async fn wait_until_ended(client: &Client, mut task: Task, quiet: bool) -> Resul
 fn progress(task: &Task) -> String {
     let state = task.state;
     match (task.state, &task.execution) {
-        (State::Reviewing, _) => {
-            let open = task.requirements.iter().filter(|it| it.status == Status::Unsatisfied).count();
+        (TaskState::Reviewing, _) => {
+            let open =
+                task.requirements.iter().filter(|it| it.status == RequirementStatus::Unsatisfied).count();
             let requirements = if open == 1 { "requirement" } else { "requirements" };
             let again = task.reopened.as_ref().map(|reopened| format!(" again ({})", reopened.why));
             format!(
@@ -132,7 +133,7 @@ fn progress(task: &Task) -> String {
                 task.task_id
             )
         }
-        (State::Applying, Some(execution)) => {
+        (TaskState::Applying, Some(execution)) => {
             let phase = match execution.phase {
                 Phase::Prepared => "locks held",
                 Phase::Started => "running",
@@ -148,16 +149,16 @@ fn progress(task: &Task) -> String {
 /// Maps the final state to the exit code.
 fn verdict(task: &Task) -> Result<(), Failure> {
     let kind = match task.state {
-        State::Completed => return Ok(()),
-        State::Rejected => Kind::Rejected,
-        State::Failed => Kind::Failed,
-        _ => Kind::No,
+        TaskState::Completed => return Ok(()),
+        TaskState::Rejected => FailureKind::TaskRejected,
+        TaskState::Failed => FailureKind::TaskFailed,
+        _ => FailureKind::Negative,
     };
     let id = &task.task_id;
     let error = task.execution.as_ref().and_then(|execution| execution.error.clone());
     let error = error.map(|error| format!(": {error}")).unwrap_or_default();
     let hint = match task.state {
-        State::Failed => {
+        TaskState::Failed => {
             format!(
                 "see what is left with ade task show {id}; create a new draft with ade task resubmit {id}"
             )
@@ -199,7 +200,7 @@ struct StallNotice {
 
 impl StallNotice {
     async fn observe(&mut self, client: &Client, task: &Task) {
-        let is_approved = task.state == State::Approved;
+        let is_approved = task.state == TaskState::Approved;
         if is_approved != std::mem::replace(&mut self.was_approved, is_approved) {
             self.check_at = is_approved.then(|| Instant::now() + CLAIM_DELAY);
         }
@@ -248,7 +249,7 @@ fn missing_worker(config: &Config) -> String {
         label => format!(" with the label {label}"),
     };
     let configured_for = match config.executor.as_str() {
-        AGENT => {
+        AGENT_EXECUTOR => {
             let agent = match (parameter("agent"), parameter("capability")) {
                 ("", "") => format!("an agent with the capability {}", config.task_type),
                 ("", capability) => format!("an agent with the capability {capability}"),
@@ -259,7 +260,9 @@ fn missing_worker(config: &Config) -> String {
         "files" => format!("files in {}", parameter("root")),
         "command" => format!("the command template {}", parameter("template")),
         "sql" => format!("the SQL connection {}", parameter("connection")),
-        NOOP => return format!("no worker{label} has claimed the task: all are busy, or none is running"),
+        NOOP_EXECUTOR => {
+            return format!("no worker{label} has claimed the task: all are busy, or none is running");
+        }
         other => format!("the executor {other}"),
     };
     format!(
@@ -281,7 +284,8 @@ mod tests {
 
     #[test]
     fn retries_only_temporary_errors() {
-        let foreign = |status| Error::Foreign { url: "u".to_owned(), status, cause: "c".to_owned() };
+        let foreign =
+            |status| Error::UnexpectedResponse { url: "u".to_owned(), status, cause: "c".to_owned() };
         assert!(is_temporary(&Error::Unreachable { url: "u".to_owned(), cause: "c".to_owned() }));
         assert!([429, 502, 503, 504].into_iter().all(|status| is_temporary(&problem(status))));
         assert!(is_temporary(&foreign(Some(503))), "from a proxy");
@@ -304,11 +308,11 @@ mod tests {
             Some(serde_json::from_value(execution).expect("an execution"))
         };
         for (state, phase, undo, open) in [
-            (State::Failed, "ENDED", false, false),
-            (State::Failed, "ENDED", true, true),
-            (State::Failed, "ROLLING_BACK", false, true),
-            (State::Applying, "STARTED", false, true),
-            (State::Completed, "ENDED", false, false),
+            (TaskState::Failed, "ENDED", false, false),
+            (TaskState::Failed, "ENDED", true, true),
+            (TaskState::Failed, "ROLLING_BACK", false, true),
+            (TaskState::Applying, "STARTED", false, true),
+            (TaskState::Completed, "ENDED", false, false),
         ] {
             task.state = state;
             task.execution = execution(phase, undo);

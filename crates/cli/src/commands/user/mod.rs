@@ -10,10 +10,10 @@ use clap::{Args as ClapArgs, Subcommand};
 use comfy_table::{Cell, Table};
 use owo_colors::OwoColorize;
 
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::output::list::ListArgs;
 use crate::output::page::Page;
-use crate::output::{self, Format, Tone, safe, safe_or_empty, time};
+use crate::output::{self, OutputFormat, Tone, safe, safe_or_empty, time};
 use crate::prompt;
 
 #[derive(Debug, Subcommand)]
@@ -43,7 +43,7 @@ pub(crate) struct UserArgs {
     #[arg(value_name = "USER")]
     user_id: String,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -70,7 +70,7 @@ pub(crate) struct AddArgs {
     #[arg(long, conflicts_with = "password_stdin")]
     no_password: bool,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -104,7 +104,7 @@ pub(crate) struct SetArgs {
     #[arg(long, group = "what", conflicts_with = "team")]
     no_team: bool,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -177,7 +177,7 @@ async fn add(client: &Client, args: AddArgs) -> Result<User, Failure> {
         active: None,
         password,
     };
-    Ok(client.make_user(&request).await?)
+    Ok(client.create_user(&request).await?)
 }
 
 async fn set(client: &Client, args: SetArgs) -> Result<User, Failure> {
@@ -195,7 +195,7 @@ async fn set(client: &Client, args: SetArgs) -> Result<User, Failure> {
         revision = Some(user.revision);
         patch.roles = Some(changed_roles(user.roles, args.add_role, &args.remove_role)?);
     }
-    Ok(client.change_user(&args.user_id, revision, &patch).await?)
+    Ok(client.update_user(&args.user_id, revision, &patch).await?)
 }
 
 fn changed_roles(
@@ -205,7 +205,10 @@ fn changed_roles(
 ) -> Result<BTreeSet<String>, Failure> {
     for role in remove {
         if !roles.remove(role) {
-            return Err(Failure::new(Kind::No, format!("the user does not have the role {role}")));
+            return Err(Failure::new(
+                FailureKind::Negative,
+                format!("the user does not have the role {role}"),
+            ));
         }
     }
     roles.extend(add);
@@ -214,13 +217,14 @@ fn changed_roles(
 
 async fn set_active(client: &Client, args: &UserArgs, active: bool) -> Result<User, Failure> {
     let patch = UserPatch { active: Some(active), ..UserPatch::default() };
-    Ok(client.change_user(&args.user_id, None, &patch).await?)
+    Ok(client.update_user(&args.user_id, None, &patch).await?)
 }
 
 async fn change_password(client: &Client, args: PasswdArgs) -> Result<(), Failure> {
     let caller = client.session().await?.user.map(|user| user.user_id);
     let user_id = args.user_id.or_else(|| caller.clone()).ok_or_else(|| {
-        Failure::new(Kind::Input, "this token belongs to no user").hint("name the user: ade user passwd USER")
+        Failure::new(FailureKind::InvalidInput, "this token belongs to no user")
+            .hint("name the user: ade user passwd USER")
     })?;
     // Your own password requires the present one: a stolen token must not be enough to take over the account.
     let present = match (caller.as_ref() == Some(&user_id), args.password_stdin) {
@@ -235,10 +239,10 @@ async fn change_password(client: &Client, args: PasswdArgs) -> Result<(), Failur
     };
     let patch = UserPatch { password: Some(password), ..UserPatch::default() };
     let user = match present {
-        None => client.change_user(&user_id, None, &patch).await?,
+        None => client.update_user(&user_id, None, &patch).await?,
         Some(present) => {
             let session = Client::sign_in(client.url(), &user_id, &present).await?;
-            session.client().change_user(&user_id, None, &patch).await?
+            session.client().update_user(&user_id, None, &patch).await?
         }
     };
     let id = safe(&user.user_id);

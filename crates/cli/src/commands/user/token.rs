@@ -10,9 +10,9 @@ use clap::{Args as ClapArgs, Subcommand};
 use comfy_table::{Cell, Table};
 
 use crate::commands::login::scope_names;
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::output::list::ListArgs;
-use crate::output::{self, Format, Tone, safe, safe_or_empty, time};
+use crate::output::{self, OutputFormat, Tone, safe, safe_or_empty, time};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -38,7 +38,7 @@ pub(crate) struct AddArgs {
     #[arg(long, value_name = "DURATION", value_parser = time::parse_duration)]
     ttl: Option<Duration>,
     #[command(flatten)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -63,8 +63,8 @@ pub(crate) struct RmArgs {
 /// A parser that lists the scopes in the help.
 fn scope_parser() -> impl TypedValueParser<Value = Scope> {
     let scope =
-        |word: String| Scope::ALL.into_iter().find(|scope| scope.word() == word).ok_or("unknown scope");
-    PossibleValuesParser::new(Scope::ALL.map(Scope::word)).try_map(scope)
+        |word: String| Scope::ALL.into_iter().find(|scope| scope.as_str() == word).ok_or("unknown scope");
+    PossibleValuesParser::new(Scope::ALL.map(Scope::as_str)).try_map(scope)
 }
 
 pub(super) async fn run(client: &Client, command: Command) -> Result<(), Failure> {
@@ -87,12 +87,15 @@ async fn add(client: &Client, args: AddArgs) -> Result<(), Failure> {
         scopes: (!args.scopes.is_empty()).then(|| args.scopes.into_iter().collect()),
         ttl_seconds: args.ttl.map(|ttl| ttl.as_secs()),
     };
-    let token = client.make_token(&args.user_id, &request).await?;
+    let token = client.create_token(&args.user_id, &request).await?;
     if args.format.json {
         return output::json(&token);
     }
     let Some(secret) = &token.token else {
-        return Err(Failure::new(Kind::Unavailable, "the server created a token but did not return it"));
+        return Err(Failure::new(
+            FailureKind::Unavailable,
+            "the server created a token but did not return it",
+        ));
     };
     // Only the token goes to standard output, so that it can be piped.
     output::line(&safe(secret))?;

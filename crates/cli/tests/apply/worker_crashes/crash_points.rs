@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use ade_testkit::SeededRng;
-use ade_testkit::people::text;
+use ade_testkit::deployment::text_field;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -89,7 +89,7 @@ impl CrashPoint {
                 let is_prepared = |now: &Value| phase(now) == "PREPARED";
                 let now = fixture.wait_for_execution("the task is prepared", &task.id, is_prepared).await;
                 let competing_task = compete(competing_set(fixture, name, rng)).await;
-                let worker = text(&now, "agent_id");
+                let worker = text_field(&now, "agent_id");
                 fault(&worker);
                 FaultedTask {
                     task,
@@ -104,7 +104,7 @@ impl CrashPoint {
             Self::Stashed => {
                 let (task, now, root_guard) = stash(fixture, small_set(fixture, name, rng), resource).await;
                 let competing_task = compete(competing_set(fixture, name, rng)).await;
-                let worker = text(&now, "agent_id");
+                let worker = text_field(&now, "agent_id");
                 fault(&worker);
                 FaultedTask {
                     task,
@@ -119,7 +119,7 @@ impl CrashPoint {
             Self::PartlyChanged | Self::Changed => {
                 let (task, now, root_guard) = stash(fixture, large_set(fixture, name), resource).await;
                 let competing_task = compete(competing_set(fixture, name, rng)).await;
-                let worker = text(&now, "agent_id");
+                let worker = text_field(&now, "agent_id");
                 let is_changed = task.file_set().expect("files").watch(self == Self::Changed);
                 release_root_and_poll(is_changed, root_guard, || fault(&worker));
                 FaultedTask {
@@ -145,7 +145,7 @@ impl CrashPoint {
                 running.unwrap_or_else(|error| fixture.fail(&error.to_string()));
                 let has_attempt = |now: &Value| attempt(now) > 0;
                 let now = fixture.wait_for_execution("an attempt is recorded", &task.id, has_attempt).await;
-                let worker = text(&now, "agent_id");
+                let worker = text_field(&now, "agent_id");
                 fault(&worker);
                 FaultedTask {
                     task,

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ade_client::Client;
-use ade_client::wire::{AcquireRequest, HeldLock, HoldRequest, LockAsk};
-use ade_testkit::ade::Setup;
-use ade_testkit::guard::Guarded;
-use ade_testkit::people::text;
+use ade_client::wire::{AcquireRequest, HeldLocksRequest, LockSpec, LockToken};
+use ade_testkit::deployment::text_field;
+use ade_testkit::guard::GuardedProcess;
+use ade_testkit::server::ServerBuilder;
 use ade_testkit::wait::{eventually, until};
-use ade_testkit::{Ade, Api, Office, Person, Postgres, Redis, Worker};
+use ade_testkit::{AdeServer, AdminClient, ApiClient, Postgres, Redis, TestUser, WorkerProcess};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -25,13 +25,13 @@ pub(crate) const AGENT: &str = "bot";
 
 pub(crate) struct Fixture {
     // Field order is drop order: workers, servers, their stores.
-    pub(crate) workers: Vec<Worker>,
-    pub(crate) servers: Vec<Ade>,
+    pub(crate) workers: Vec<WorkerProcess>,
+    pub(crate) servers: Vec<AdeServer>,
     pub(crate) redis: Option<Redis>,
     _postgres: Option<Postgres>,
-    pub(crate) office: Office,
-    pub(crate) author: Person,
-    pub(crate) agent: Person,
+    pub(crate) office: AdminClient,
+    pub(crate) author: TestUser,
+    pub(crate) agent: TestUser,
     /// The root of the files executor.
     pub(crate) root: PathBuf,
     /// Every command appends a line when it runs.
@@ -42,20 +42,20 @@ pub(crate) struct Fixture {
 /// A lock held by another agent.
 pub(crate) struct BlockingLock {
     client: Client,
-    release: HoldRequest,
+    release: HeldLocksRequest,
 }
 
 impl BlockingLock {
     pub(crate) async fn release(self) {
         // Fails if Redis has lost the lock.
-        let _ = self.client.release(&self.release).await;
+        let _ = self.client.release_locks(&self.release).await;
     }
 }
 
 impl Fixture {
     pub(crate) async fn embedded() -> Self {
         let (folder, config) = create_folder();
-        let server = Setup::new(BINARY).config(&config).start().expect("starts");
+        let server = ServerBuilder::new(BINARY).config(&config).start().expect("starts");
         Self::open(folder, Vec::new(), vec![server], None, None).await
     }
 
@@ -65,28 +65,28 @@ impl Fixture {
         let database = postgres.create_database("ade").expect("created");
         let server = || {
             let setup =
-                Setup::new(BINARY).variable("ADE_WORKER_SLOTS", "0").config(&base_config(&folder, ""));
-            let setup = setup.argument("--redis").argument(&redis.url());
-            setup.argument("--postgres").argument(&database).start().expect("starts")
+                ServerBuilder::new(BINARY).env("ADE_WORKER_SLOTS", "0").config(&base_config(&folder, ""));
+            let setup = setup.arg("--redis").arg(&redis.url());
+            setup.arg("--postgres").arg(&database).start().expect("starts")
         };
-        let worker = || Worker::start(BINARY, &config, &redis.url(), &database).expect("starts");
+        let worker = || WorkerProcess::start(BINARY, &config, &redis.url(), &database).expect("starts");
         let (servers, workers) = (vec![server(), server()], vec![worker(), worker()]);
         Self::open(folder, workers, servers, Some(redis), Some(postgres)).await
     }
 
     async fn open(
         folder: tempfile::TempDir,
-        workers: Vec<Worker>,
-        servers: Vec<Ade>,
+        workers: Vec<WorkerProcess>,
+        servers: Vec<AdeServer>,
         redis: Option<Redis>,
         postgres: Option<Postgres>,
     ) -> Self {
-        let office = Office { admin: Api::of(servers.first().expect("a server")).await };
+        let office = AdminClient { api: ApiClient::connect(servers.first().expect("a server")).await };
         // Everything that is submitted is approved automatically.
         let conditions = json!({ "risk_below": 101 });
-        office.policy(json!({ "name": "auto", "auto_approve_if": conditions })).await;
-        let author = office.person("pat", &["author"]).await;
-        let agent = office.agent(AGENT, &author).await;
+        office.create_policy(json!({ "name": "auto", "auto_approve_if": conditions })).await;
+        let author = office.create_user("pat", &["author"]).await;
+        let agent = office.create_agent(AGENT, &author).await;
         let (root, run_log) = (folder.path().join("root"), folder.path().join("runs.log"));
         Self {
             workers,
@@ -107,17 +107,17 @@ impl Fixture {
     }
 
     /// All processes that apply tasks.
-    pub(crate) fn worker_processes(&self) -> Vec<&Guarded> {
+    pub(crate) fn worker_processes(&self) -> Vec<&GuardedProcess> {
         if self.redis.is_some() {
-            self.workers.iter().map(Worker::process).collect()
+            self.workers.iter().map(WorkerProcess::process).collect()
         } else {
-            self.servers.iter().map(Ade::process).collect()
+            self.servers.iter().map(AdeServer::process).collect()
         }
     }
 
     /// The process with this worker name; an embedded fixture has only one process.
-    pub(crate) fn worker_process(&self, name: &str) -> &Guarded {
-        let worker = self.workers.iter().find(|worker| worker.name() == name).map(Worker::process);
+    pub(crate) fn worker_process(&self, name: &str) -> &GuardedProcess {
+        let worker = self.workers.iter().find(|worker| worker.name() == name).map(WorkerProcess::process);
         worker.or_else(|| self.worker_processes().first().copied()).expect("a worker process")
     }
 
@@ -152,7 +152,7 @@ impl Fixture {
 
     /// Creates a task that is approved at once. Retries the submission until a worker has made the preview.
     pub(crate) async fn submit(&self, task: Value) -> String {
-        let id = self.author.draft(task).await;
+        let id = self.author.create_draft(task).await;
         let observe = || async {
             let response = self.author.post(&format!("/tasks/{id}/submit"), &json!({})).await;
             if response.status == 202 { Ok(()) } else { Err(response.text()) }
@@ -171,7 +171,7 @@ impl Fixture {
         matches: impl Fn(&Value) -> bool,
     ) -> Value {
         let observe = || async {
-            let task = self.office.task(id).await;
+            let task = self.office.task_request(id).await;
             let execution = task.get("execution").cloned().unwrap_or_default();
             if matches(&execution) { Ok(execution) } else { Err(task.to_string()) }
         };
@@ -182,21 +182,21 @@ impl Fixture {
     pub(crate) async fn block_lock(&self, lock: &str) -> BlockingLock {
         let agent_id = Some("other-agent".to_owned());
         let request = AcquireRequest {
-            locks: vec![LockAsk { lock: lock.to_owned(), mode: None }],
+            locks: vec![LockSpec { lock: lock.to_owned(), mode: None }],
             agent_id: agent_id.clone(),
             ttl_seconds: Some(120.0),
             wait_seconds: Some(10.0),
             ..AcquireRequest::default()
         };
         let client = self.client();
-        let granted = client.acquire(&request).await.expect("free");
-        let ade_client::Acquired::Granted(granted) = granted else { panic!("{granted:?}") };
-        let held_lock = |grant: &ade_client::wire::Grant| HeldLock {
+        let granted = client.acquire_locks(&request).await.expect("free");
+        let ade_client::AcquireOutcome::Granted(granted) = granted else { panic!("{granted:?}") };
+        let held_lock = |grant: &ade_client::wire::Grant| LockToken {
             lock: grant.lock.clone(),
             fencing_token: grant.fencing_token,
         };
         let locks = granted.grants.iter().map(held_lock).collect();
-        BlockingLock { client, release: HoldRequest { agent_id, holder_id: None, locks } }
+        BlockingLock { client, release: HeldLocksRequest { agent_id, holder_id: None, locks } }
     }
 
     /// The first worker that waits for a lock to apply a task.
@@ -229,12 +229,16 @@ impl Fixture {
 
     /// Panics with the last log lines of all processes.
     pub(crate) fn fail(&self, why: &str) -> ! {
-        let last = |process: &Guarded| {
-            let lines = process.lines_with("");
+        let last = |process: &GuardedProcess| {
+            let lines = process.log_lines_with("");
             let skipped = lines.len().saturating_sub(60);
             lines.into_iter().skip(skipped).collect::<Vec<_>>().join("\n")
         };
-        let processes = self.workers.iter().map(Worker::process).chain(self.servers.iter().map(Ade::process));
+        let processes = self
+            .workers
+            .iter()
+            .map(WorkerProcess::process)
+            .chain(self.servers.iter().map(AdeServer::process));
         let logs: Vec<String> = processes.map(last).collect();
         panic!("{why}\n{}", logs.join("\n--- other process:\n"))
     }
@@ -281,5 +285,5 @@ pub(crate) fn attempt(execution: &Value) -> u64 {
 }
 
 pub(crate) fn phase(execution: &Value) -> String {
-    text(execution, "phase")
+    text_field(execution, "phase")
 }

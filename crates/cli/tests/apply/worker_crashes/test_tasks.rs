@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use ade_testkit::SeededRng;
-use ade_testkit::people::text;
+use ade_testkit::deployment::text_field;
 use serde_json::{Value, json};
 
 use super::fixture::{AGENT, Fixture};
@@ -204,13 +204,13 @@ impl TestTask {
     }
 
     pub(crate) fn is_finished(task: &Value) -> bool {
-        matches!(text(task, "state").as_str(), "COMPLETED" | "FAILED")
+        matches!(text_field(task, "state").as_str(), "COMPLETED" | "FAILED")
     }
 
     /// Checks that the state of the task matches its effect.
     pub(crate) fn check(&self, fixture: &Fixture, task: &Value) -> Result<(), String> {
-        let (is_completed, execution) = (text(task, "state") == "COMPLETED", task.get("execution"));
-        let code = execution.map(|execution| text(execution, "code")).unwrap_or_default();
+        let (is_completed, execution) = (text_field(task, "state") == "COMPLETED", task.get("execution"));
+        let code = execution.map(|execution| text_field(execution, "code")).unwrap_or_default();
         match &self.kind {
             TaskKind::Files(set) => match (set.state()?, is_completed) {
                 (FileSetState::Changed, true) | (FileSetState::Unchanged, false) => Ok(()),

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ade_client::wire::{Grant, Lock, LockWaiter, Mode, Ticket};
+use ade_client::wire::{Grant, Lock, LockMode, LockWaiter, Ticket};
 use jiff::{SignedDuration, Timestamp};
 
 /// Tolerance between the clocks of two processes on one machine.
@@ -13,7 +13,7 @@ const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_millis(20);
 #[derive(Debug, Clone)]
 pub(crate) struct RecordedGrant {
     pub(crate) holder: String,
-    pub(crate) mode: Mode,
+    pub(crate) mode: LockMode,
     pub(crate) acquired_at: Timestamp,
     pub(crate) expires_at: Timestamp,
     pub(crate) release_sent: Option<Timestamp>,
@@ -130,7 +130,7 @@ impl History {
                         later.acquired_at >= held.acquired_at,
                         "{lock}: token {later_token} was granted before {token}: {later:?} {held:?}"
                     );
-                    let are_shared = held.mode == Mode::Shared && later.mode == Mode::Shared;
+                    let are_shared = held.mode == LockMode::Shared && later.mode == LockMode::Shared;
                     assert!(
                         are_shared || later.acquired_at + MAX_CLOCK_SKEW >= held.ends_at(),
                         "{lock}: conflicting grants overlap: {token} {held:?} and {later_token} {later:?}"

@@ -6,10 +6,10 @@ pub(crate) mod history;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ade_client::wire::{
-    AcquireRequest, Grant, HeartbeatRequest, HeldLock, HoldRequest, LockAsk, Mode, TicketStatus,
-    VerifyRequest,
+    AcquireRequest, Grant, HeartbeatRequest, HeldLocksRequest, LockMode, LockSpec, LockToken, TicketStatus,
+    VerifyTokenRequest,
 };
-use ade_client::{Acquired, Client, Error};
+use ade_client::{AcquireOutcome, Client, Error};
 use ade_testkit::SeededRng;
 use history::History;
 use jiff::Timestamp;
@@ -56,7 +56,7 @@ impl Recorder {
 #[derive(Debug)]
 pub(crate) enum Unanswered {
     Acquire(AcquireRequest),
-    Release(HoldRequest),
+    Release(HeldLocksRequest),
     /// Changes no lock, or its effect is checked through the history.
     Other,
 }
@@ -95,12 +95,13 @@ impl Agent {
         let shared = self.rng.below(3) == 0;
         let lock_count = if self.rng.below(4) == 0 { 1 + self.rng.below(3) } else { 1 };
         let kind = self.rng.below(3);
-        let mut asks: Vec<LockAsk> = Vec::new();
+        let mut asks: Vec<LockSpec> = Vec::new();
         for _ in 0..lock_count {
             let lock = *self.rng.pick(&LOCKS).expect("some");
-            let mode = if shared && !lock.starts_with("task:") { Mode::Shared } else { Mode::Exclusive };
+            let mode =
+                if shared && !lock.starts_with("task:") { LockMode::Shared } else { LockMode::Exclusive };
             if !asks.iter().any(|ask| ask.lock == lock) {
-                asks.push(LockAsk { lock: lock.to_owned(), mode: Some(mode) });
+                asks.push(LockSpec { lock: lock.to_owned(), mode: Some(mode) });
             }
         }
         let queue = kind == 2 && asks.len() == 1;
@@ -126,13 +127,13 @@ impl Agent {
         if self.rng.below(3) == 0 {
             self.record_queues(&request).await.map_err(|ServerGone| Unanswered::Other)?;
         }
-        let response = self.client.acquire(&request).await;
+        let response = self.client.acquire_locks(&request).await;
         match self.check_response(response).map_err(|ServerGone| Unanswered::Acquire(request))? {
-            Ok(Acquired::Granted(mut grants)) => {
+            Ok(AcquireOutcome::Granted(mut grants)) => {
                 self.recorder.history().record_grants(&holder, &grants.grants);
                 self.use_grants(&holder, &mut grants.grants).await
             }
-            Ok(Acquired::Ticket(ticket)) => {
+            Ok(AcquireOutcome::Queued(ticket)) => {
                 let id = ticket.ticket.clone();
                 self.recorder.history().tickets.insert(holder.clone(), ticket);
                 self.follow_ticket(&holder, &id).await
@@ -171,7 +172,7 @@ impl Agent {
             self.recorder.history().left.insert(holder.to_owned());
             self.recorder.history().tickets.remove(holder);
             return self
-                .check_response(self.client.cancel(id).await)
+                .check_response(self.client.cancel_ticket(id).await)
                 .map_err(gone)?
                 .map_err(|e| panic!("{e}"));
         }
@@ -181,7 +182,7 @@ impl Agent {
             let status = seen.status;
             self.recorder.history().tickets.insert(holder.to_owned(), seen);
             if status == TicketStatus::Ready {
-                let claimed = self.check_response(self.client.claim(id).await).map_err(gone)?;
+                let claimed = self.check_response(self.client.claim_ticket(id).await).map_err(gone)?;
                 let mut claimed = claimed.expect("claimed within the ten seconds allowed");
                 self.recorder.history().tickets.remove(holder);
                 self.recorder.history().record_grants(holder, &claimed.grants);
@@ -194,14 +195,14 @@ impl Agent {
     /// Uses the grants, may renew and verify them, then releases them or lets them expire.
     async fn use_grants(&mut self, holder: &str, grants: &mut [Grant]) -> Result<(), Unanswered> {
         let gone = |ServerGone| Unanswered::Other;
-        for grant in grants.iter().filter(|grant| grant.mode == Mode::Exclusive) {
+        for grant in grants.iter().filter(|grant| grant.mode == LockMode::Exclusive) {
             let mut history = self.recorder.history();
             let counter = history.counters.entry(grant.lock.clone()).or_default();
             if let Some(value) = counter.read(grant.fencing_token) {
                 self.pending_updates.push((grant.lock.clone(), grant.fencing_token, value));
             }
         }
-        let locks: Vec<HeldLock> = grants.iter().map(held_lock).collect();
+        let locks: Vec<LockToken> = grants.iter().map(held_lock).collect();
         let (agent_id, holder_id) = (Some(self.name.clone()), Some(holder.to_owned()));
         if self.rng.below(2) == 0 {
             let (agent_id, holder_id) = (agent_id.clone(), holder_id.clone());
@@ -213,7 +214,7 @@ impl Agent {
                 ttl_extension,
                 timestamp: None,
             };
-            let renewed = self.check_response(self.client.heartbeat(&heartbeat).await).map_err(gone)?;
+            let renewed = self.check_response(self.client.lock_heartbeat(&heartbeat).await).map_err(gone)?;
             let Some(renewed) = unless_expired(renewed, grants) else { return Ok(()) };
             for (grant, renewed) in grants.iter_mut().zip(renewed.results) {
                 grant.expires_at = renewed.expires_at.expect("renewed");
@@ -221,10 +222,10 @@ impl Agent {
             self.recorder.history().record_grants(holder, grants);
         }
         if self.rng.below(3) == 0
-            && let Some(HeldLock { lock, fencing_token }) = locks.first().cloned()
+            && let Some(LockToken { lock, fencing_token }) = locks.first().cloned()
         {
-            let verify = VerifyRequest { lock, fencing_token };
-            let seen = self.check_response(self.client.verify(&verify).await).map_err(gone)?;
+            let verify = VerifyTokenRequest { lock, fencing_token };
+            let seen = self.check_response(self.client.verify_token(&verify).await).map_err(gone)?;
             let Some(verified) = unless_expired(seen, grants) else { return Ok(()) };
             assert_eq!(verified.holder.holder_id, holder);
         }
@@ -234,8 +235,8 @@ impl Agent {
         if self.rng.below(6) > 0 {
             let at = now();
             grants.iter().for_each(|g| self.recorder.history().record_release(&g.lock, g.fencing_token, at));
-            let request = HoldRequest { agent_id, holder_id, locks };
-            let released = self.client.release(&request).await;
+            let request = HeldLocksRequest { agent_id, holder_id, locks };
+            let released = self.client.release_locks(&request).await;
             unless_expired(
                 self.check_response(released).map_err(|ServerGone| Unanswered::Release(request))?,
                 grants,
@@ -264,6 +265,6 @@ fn unless_expired<T>(response: Result<T, Error>, grants: &[Grant]) -> Option<T> 
     }
 }
 
-pub(crate) fn held_lock(grant: &Grant) -> HeldLock {
-    HeldLock { lock: grant.lock.clone(), fencing_token: grant.fencing_token }
+pub(crate) fn held_lock(grant: &Grant) -> LockToken {
+    LockToken { lock: grant.lock.clone(), fencing_token: grant.fencing_token }
 }

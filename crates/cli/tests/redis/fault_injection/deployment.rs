@@ -86,7 +86,7 @@ impl Deployment {
         let found = match self {
             Self::Standalone(redis) => Ok(redis),
             Self::Sentinel(redis) => redis.primary(),
-            Self::Cluster(redis, slot) => redis.owner(*slot, &[]),
+            Self::Cluster(redis, slot) => redis.slot_owner(*slot, &[]),
         };
         found.expect("a primary")
     }
@@ -118,13 +118,13 @@ impl Deployment {
                 self.servers().into_iter().filter(|redis| is_primary(redis)).try_for_each(flush)
             }
             Fault::FlushScripts => {
-                self.servers().iter().try_for_each(|redis| redis.tell(&["SCRIPT", "FLUSH"]))?;
+                self.servers().iter().try_for_each(|redis| redis.query(&["SCRIPT", "FLUSH"]))?;
                 let primaries = self.servers().into_iter().filter(|redis| is_primary(redis));
-                primaries.into_iter().try_for_each(|redis| redis.tell(&["FUNCTION", "FLUSH"]))
+                primaries.into_iter().try_for_each(|redis| redis.query(&["FUNCTION", "FLUSH"]))
             }
             Fault::Disconnect => self.servers().iter().try_for_each(|redis| {
-                redis.tell::<u64>(&["CLIENT", "KILL", "TYPE", "normal"])?;
-                redis.tell::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]).map(|_| ())
+                redis.query::<u64>(&["CLIENT", "KILL", "TYPE", "normal"])?;
+                redis.query::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]).map(|_| ())
             }),
             Fault::FailOver => self.fail_over(),
         }
@@ -140,11 +140,11 @@ impl Deployment {
                     redis.primary().unwrap_or_else(|error| panic!("{error}\n{}", recent_logs(redis)));
                 primary.start_again()?;
                 // The sentinels would do the same, but about ten seconds later.
-                primary.tell::<()>(&["REPLICAOF", "127.0.0.1", &successor.port().to_string()])?;
-                primary.tell(&["CONFIG", "REWRITE"])
+                primary.query::<()>(&["REPLICAOF", "127.0.0.1", &successor.port().to_string()])?;
+                primary.query(&["CONFIG", "REWRITE"])
             }
             Self::Cluster(redis, slot) => {
-                redis.owner(*slot, &[primary.port()])?;
+                redis.slot_owner(*slot, &[primary.port()])?;
                 primary.start_again()
             }
         }
@@ -157,11 +157,11 @@ fn recent_logs(redis: &RedisSentinel) -> String {
         let skipped = lines.len().saturating_sub(40);
         lines.into_iter().skip(skipped).collect::<Vec<_>>().join("\n")
     };
-    redis.processes().map(|process| last(process.lines_with(""))).collect::<Vec<_>>().join("\n---\n")
+    redis.processes().map(|process| last(process.log_lines_with(""))).collect::<Vec<_>>().join("\n---\n")
 }
 
 fn flush(redis: &Redis) -> Result<(), StartError> {
-    redis.tell(&["FLUSHALL"])
+    redis.query(&["FLUSHALL"])
 }
 
 fn is_primary(redis: &Redis) -> bool {
@@ -174,5 +174,5 @@ fn check_replica(redis: &Redis) -> Result<(), String> {
 }
 
 fn replication_info(redis: &Redis) -> Result<String, String> {
-    redis.tell(&["INFO", "replication"]).map_err(|error| error.to_string())
+    redis.query(&["INFO", "replication"]).map_err(|error| error.to_string())
 }

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use ade_client::wire::{AcquireRequest, Grant, HeldLock, HoldRequest, LockAsk};
-use ade_client::{Acquired, Backoff, Client, Error};
+use ade_client::wire::{AcquireRequest, Grant, HeldLocksRequest, LockSpec, LockToken};
+use ade_client::{AcquireOutcome, Backoff, Client, Error};
 use ade_testkit::SeededRng;
-use ade_testkit::ade::TOKEN;
+use ade_testkit::server::BOOTSTRAP_TOKEN;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -158,8 +158,11 @@ struct Incrementer {
 
 impl Incrementer {
     fn new(config: WorkerConfig) -> Self {
-        let clients =
-            config.servers.iter().map(|url| Client::new(url, TOKEN).expect("a valid URL")).collect();
+        let clients = config
+            .servers
+            .iter()
+            .map(|url| Client::new(url, BOOTSTRAP_TOKEN).expect("a valid URL"))
+            .collect();
         let (counter, log) = (Counter::new(config.folder.clone()), open_log(config.log_path()));
         Self { clients, counter, log, rng: SeededRng::new(config.seed, config.number), config }
     }
@@ -181,7 +184,7 @@ impl Incrementer {
 
     async fn acquire(&mut self, holder: &str) -> Option<Grant> {
         let request = AcquireRequest {
-            locks: vec![LockAsk { lock: self.config.lock.clone(), mode: None }],
+            locks: vec![LockSpec { lock: self.config.lock.clone(), mode: None }],
             agent_id: Some(WorkerConfig::agent(self.config.number)),
             holder_id: Some(holder.to_owned()),
             ttl_seconds: Some(LEASE.as_secs_f64()),
@@ -193,14 +196,14 @@ impl Incrementer {
         let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
         loop {
             let client = self.rng.pick(&self.clients).expect("some");
-            let error = match client.acquire(&request).await {
-                Ok(Acquired::Granted(granted)) => {
+            let error = match client.acquire_locks(&request).await {
+                Ok(AcquireOutcome::Granted(granted)) => {
                     let grant = granted.grants.into_iter().next().expect("one lock");
                     let token = grant.fencing_token;
                     writeln!(self.log, "granted {requested_at} {} {token}", now()).expect("written");
                     return Some(grant);
                 }
-                Ok(Acquired::Ticket(ticket)) => panic!("unexpected ticket {ticket:?}"),
+                Ok(AcquireOutcome::Queued(ticket)) => panic!("unexpected ticket {ticket:?}"),
                 Err(error) => error,
             };
             if !is_retryable(&error) {
@@ -208,7 +211,7 @@ impl Incrementer {
                 assert!(error.code().is_some_and(|code| expected.contains(&code)), "{error:?}");
                 return None;
             }
-            sleep(backoff.pause(error.retry_after_seconds().map(Duration::from_secs))).await;
+            sleep(backoff.next_delay(error.retry_after_seconds().map(Duration::from_secs))).await;
         }
     }
 
@@ -232,14 +235,14 @@ impl Incrementer {
     }
 
     async fn release(&mut self, holder: String, grant: &Grant) {
-        let request = HoldRequest {
+        let request = HeldLocksRequest {
             agent_id: Some(WorkerConfig::agent(self.config.number)),
             holder_id: Some(holder),
-            locks: vec![HeldLock { lock: grant.lock.clone(), fencing_token: grant.fencing_token }],
+            locks: vec![LockToken { lock: grant.lock.clone(), fencing_token: grant.fencing_token }],
         };
         let client = self.rng.pick(&self.clients).expect("some");
         // If the release fails, the lease expires.
-        if let Err(error) = client.release(&request).await {
+        if let Err(error) = client.release_locks(&request).await {
             assert!(is_retryable(&error) || error.code() == Some("LOCK_LOST"), "{error:?}");
         }
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use ade_catalog::find::Spelling;
+use ade_catalog::find::MatchedLayout;
 use ade_catalog::model::{Catalog, EntryKind, Field, FieldType, Format, KeyShape};
 use ade_catalog::ttl::TtlRule;
 use ade_testkit::wait::eventually;
@@ -108,8 +108,8 @@ fn check_key(
 ) -> String {
     let found = catalog().find(key).unwrap_or_else(|| panic!("{key} is in no catalog"));
     assert!(found.is_canonical(), "{key} is not spelled as its builder does");
-    let expected = if is_cluster { Spelling::Cluster } else { Spelling::Plain };
-    assert!([Spelling::Both, expected].contains(&found.spelling), "{key}: {:?}", found.spelling);
+    let expected = if is_cluster { MatchedLayout::Cluster } else { MatchedLayout::Plain };
+    assert!([MatchedLayout::Both, expected].contains(&found.layout), "{key}: {:?}", found.layout);
     let EntryKind::Key(shape) = &found.entry.kind else { panic!("{key} is not a key") };
     assert_eq!(kind, shape.value_type.as_str(), "{key}");
     check_ttl(key, ttl, &shape.ttl.rule);

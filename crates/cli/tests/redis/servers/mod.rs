@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 use ade_client::wire::{
-    AcquireRequest, Grant, HeartbeatRequest, HeldLock, HoldRequest, HoldResults, Lock, LockAsk, Mode,
+    AcquireRequest, Grant, HeartbeatRequest, HeldLockResults, HeldLocksRequest, Lock, LockMode, LockSpec,
+    LockToken,
 };
-use ade_client::{Acquired, Client, Error};
-use ade_testkit::ade::Setup;
+use ade_client::{AcquireOutcome, Client, Error};
+use ade_testkit::server::ServerBuilder;
 use ade_testkit::wait::until;
-use ade_testkit::{Ade, Redis, RedisCluster};
+use ade_testkit::{AdeServer, Redis, RedisCluster};
 use tokio::task::JoinHandle;
 
 /// Generous: only a hang reaches it, even on a busy machine.
@@ -53,14 +54,14 @@ impl RedisBackend {
 /// Field order is drop order: servers stop before their Redis.
 #[derive(Debug)]
 pub(crate) struct ServerGroup {
-    pub(crate) servers: Vec<Ade>,
+    pub(crate) servers: Vec<AdeServer>,
     /// One client per server, in the same order.
     pub(crate) clients: Vec<Client>,
     pub(crate) redis: RedisBackend,
 }
 
-pub(crate) fn setup(redis: &RedisBackend, config: &str) -> Setup {
-    Setup::new(env!("CARGO_BIN_EXE_ade")).config(config).argument("--redis").argument(&redis.url())
+pub(crate) fn setup(redis: &RedisBackend, config: &str) -> ServerBuilder {
+    ServerBuilder::new(env!("CARGO_BIN_EXE_ade")).config(config).arg("--redis").arg(&redis.url())
 }
 
 impl ServerGroup {
@@ -70,8 +71,9 @@ impl ServerGroup {
     }
 
     /// Starts servers with different configurations.
-    pub(crate) fn start_each(redis: RedisBackend, setups: Vec<Setup>) -> Self {
-        let servers: Vec<Ade> = setups.into_iter().map(|setup| setup.start().expect("starts")).collect();
+    pub(crate) fn start_each(redis: RedisBackend, setups: Vec<ServerBuilder>) -> Self {
+        let servers: Vec<AdeServer> =
+            setups.into_iter().map(|setup| setup.start().expect("starts")).collect();
         let clients = servers.iter().map(|server| server.client().expect("a client")).collect();
         Self { servers, clients, redis }
     }
@@ -83,14 +85,14 @@ impl ServerGroup {
 
     /// Log lines of all servers that contain `text`.
     pub(crate) fn lines_with(&self, text: &str) -> Vec<String> {
-        self.servers.iter().flat_map(|server| server.process().lines_with(text)).collect()
+        self.servers.iter().flat_map(|server| server.process().log_lines_with(text)).collect()
     }
 }
 
 /// A request for one lock, without a holder id of its own.
-pub(crate) fn request(agent: &str, lock: &str, mode: Mode, wait: f64) -> AcquireRequest {
+pub(crate) fn request(agent: &str, lock: &str, mode: LockMode, wait: f64) -> AcquireRequest {
     AcquireRequest {
-        locks: vec![LockAsk { lock: lock.to_owned(), mode: Some(mode) }],
+        locks: vec![LockSpec { lock: lock.to_owned(), mode: Some(mode) }],
         agent_id: Some(agent.to_owned()),
         ttl_seconds: Some(300.0),
         wait_seconds: Some(wait),
@@ -99,14 +101,14 @@ pub(crate) fn request(agent: &str, lock: &str, mode: Mode, wait: f64) -> Acquire
 }
 
 pub(crate) async fn acquire(client: &Client, request: &AcquireRequest) -> Result<Grant, Error> {
-    match client.acquire(request).await? {
-        Acquired::Granted(grants) => Ok(grants.grants.into_iter().next().expect("a grant")),
-        Acquired::Ticket(ticket) => panic!("unexpected ticket {ticket:?}"),
+    match client.acquire_locks(request).await? {
+        AcquireOutcome::Granted(grants) => Ok(grants.grants.into_iter().next().expect("a grant")),
+        AcquireOutcome::Queued(ticket) => panic!("unexpected ticket {ticket:?}"),
     }
 }
 
 /// Acquires a lock that must be free.
-pub(crate) async fn take(client: &Client, agent: &str, lock: &str, mode: Mode) -> Grant {
+pub(crate) async fn take(client: &Client, agent: &str, lock: &str, mode: LockMode) -> Grant {
     acquire(client, &request(agent, lock, mode, 0.0)).await.expect("free")
 }
 
@@ -115,28 +117,28 @@ pub(crate) fn wait_for(
     client: &Client,
     agent: &str,
     lock: &str,
-    mode: Mode,
+    mode: LockMode,
 ) -> JoinHandle<Result<Grant, Error>> {
     let (client, request) = (client.clone(), request(agent, lock, mode, 120.0));
     tokio::spawn(async move { acquire(&client, &request).await })
 }
 
-pub(crate) fn held_locks(grant: &Grant) -> Vec<HeldLock> {
-    vec![HeldLock { lock: grant.lock.clone(), fencing_token: grant.fencing_token }]
+pub(crate) fn held_locks(grant: &Grant) -> Vec<LockToken> {
+    vec![LockToken { lock: grant.lock.clone(), fencing_token: grant.fencing_token }]
 }
 
-pub(crate) fn hold_request(agent: &str, grant: &Grant) -> HoldRequest {
-    HoldRequest { agent_id: Some(agent.to_owned()), holder_id: None, locks: held_locks(grant) }
+pub(crate) fn hold_request(agent: &str, grant: &Grant) -> HeldLocksRequest {
+    HeldLocksRequest { agent_id: Some(agent.to_owned()), holder_id: None, locks: held_locks(grant) }
 }
 
 pub(crate) async fn release(client: &Client, agent: &str, grant: &Grant) {
-    client.release(&hold_request(agent, grant)).await.expect("released");
+    client.release_locks(&hold_request(agent, grant)).await.expect("released");
 }
 
-pub(crate) async fn heartbeat(client: &Client, agent: &str, grant: &Grant) -> Result<HoldResults, Error> {
+pub(crate) async fn heartbeat(client: &Client, agent: &str, grant: &Grant) -> Result<HeldLockResults, Error> {
     let agent_id = Some(agent.to_owned());
     let request = HeartbeatRequest { agent_id, locks: held_locks(grant), ..HeartbeatRequest::default() };
-    client.heartbeat(&request).await
+    client.lock_heartbeat(&request).await
 }
 
 /// Waits until the state of a lock satisfies `matches`.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use ade_domain::task::{State, allowed};
+use ade_domain::task::{TaskState, commands_for};
 use ade_testkit::SeededRng;
-use ade_testkit::api::segment;
+use ade_testkit::api::encode_segment;
 use serde_json::{Value, json};
 
 use super::{ApiCall, ChangeAuthors, Model, ModelState, Token, items, text};
@@ -144,8 +144,8 @@ async fn change_state(model: &Model, rng: &mut SeededRng, route: &str, action: &
     // Try a few tasks until one is in a state that allows the command.
     let command = action.trim_start_matches("task.");
     for _ in 0..4 {
-        let state: State = serde_json::from_value(current["state"].clone()).expect("a state");
-        if allowed(state).iter().any(|allowed| allowed.word() == command) {
+        let state: TaskState = serde_json::from_value(current["state"].clone()).expect("a state");
+        if commands_for(state).iter().any(|allowed| allowed.as_str() == command) {
             break;
         }
         match pick_task(model, rng).await {
@@ -245,13 +245,15 @@ async fn delete(model: &Model, rng: &mut SeededRng) {
 
 /// Pending approval requests of all reviewers.
 async fn pending_requests(model: &Model) -> Vec<Value> {
-    items(&model.get("/approvals?reviewer=*&status=PENDING&limit=200").await.expect(200))
+    items(&model.get("/approvals?reviewer=*&status=PENDING&limit=200").await.expect_status(200))
 }
 
 async fn decide(model: &Model, rng: &mut SeededRng) {
     let open = match rng.below(10) {
-        0 => items(&model.get("/approvals?reviewer=*&limit=200").await.expect(200)),
-        1 => items(&model.get("/approvals?reviewer=*&status=CHANGES_REQUESTED&limit=200").await.expect(200)),
+        0 => items(&model.get("/approvals?reviewer=*&limit=200").await.expect_status(200)),
+        1 => items(
+            &model.get("/approvals?reviewer=*&status=CHANGES_REQUESTED&limit=200").await.expect_status(200),
+        ),
         _ => pending_requests(model).await,
     };
     let Some(request) = rng.pick(&open).cloned() else { return };
@@ -342,7 +344,7 @@ fn pick_admin(model: &Model, rng: &mut SeededRng) -> Option<Token> {
 
 async fn change_user(model: &Model, rng: &mut SeededRng) {
     let id = pick_user(rng);
-    let current = model.get(&format!("/users/{id}")).await.expect(200);
+    let current = model.get(&format!("/users/{id}")).await.expect_status(200);
     let is_active = current["active"] == json!(true);
     let body = if !is_active {
         json!({ "active": true })
@@ -395,7 +397,7 @@ pub(crate) async fn change_policy(model: &Model, rng: &mut SeededRng, is_initial
             if found.status == 404 {
                 return;
             }
-            let current = found.expect(200);
+            let current = found.expect_status(200);
             let path = format!("/policies/{id}");
             match rng.below(6) {
                 0 => ("DELETE", path, Value::Null, current),
@@ -459,7 +461,7 @@ async fn change_delegation(model: &Model, rng: &mut SeededRng) {
                 return;
             }
             let path = format!("/delegations/{id}");
-            let current = found.expect(200);
+            let current = found.expect_status(200);
             match rng.below(3) {
                 0 => ("DELETE", path, Value::Null, current),
                 1 => ("PATCH", path, json!({ "active": one_in(rng, 2) }), current),
@@ -503,7 +505,7 @@ async fn change_resource(model: &Model, rng: &mut SeededRng) {
     let pattern = pick(rng, &["prod-*", "db:users", "db:*"]);
     let token = pick_admin(model, rng);
     let criticality = json!({ "pattern": pattern, "criticality": rng.below(101), "dependents": ["svc:web"] });
-    let path = format!("/resources/{}", segment(pattern));
+    let path = format!("/resources/{}", encode_segment(pattern));
     let (method, path, body) = match rng.below(4) {
         0 => ("POST", "/resources".to_owned(), criticality),
         1 => ("DELETE", path, Value::Null),

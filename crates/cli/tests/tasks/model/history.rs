@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ade_domain::task::{State, TABLE, TaskCommand};
+use ade_domain::task::{TRANSITIONS, TaskCommand, TaskState};
 use serde_json::Value;
 
 use super::{ModelState, text};
@@ -150,11 +150,11 @@ impl<'a> History<'a> {
             assert_eq!((from, to), ("APPROVED", "APPROVED"), "{entry}");
             return;
         }
-        let matches = |(before, by, after): &(State, TaskCommand, State)| {
-            before.word() == from && by.word() == command && after.word() == to
+        let matches = |(before, by, after): &(TaskState, TaskCommand, TaskState)| {
+            before.as_str() == from && by.as_str() == command && after.as_str() == to
         };
         let is_creation = command == "create" && self.revision == 0 && (from, to) == ("DRAFT", "DRAFT");
-        assert!(is_creation || TABLE.iter().any(matches), "no such transition: {entry}");
+        assert!(is_creation || TRANSITIONS.iter().any(matches), "no such transition: {entry}");
     }
 
     fn check_decision(&self, entry: &Value, actor: &str) {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ade_testkit::api::segment;
+use ade_testkit::api::encode_segment;
 use ade_testkit::wait::until;
 use serde_json::{Value, json};
 
@@ -90,7 +90,7 @@ async fn read_snapshot(model: &Model) -> Result<Snapshot, String> {
     let mut approvals: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for task in &before {
         let id = text(&task["task_id"]);
-        let found = items(&model.get(&format!("/tasks/{id}/approvals")).await.expect(200));
+        let found = items(&model.get(&format!("/tasks/{id}/approvals")).await.expect_status(200));
         approvals.insert(id, found);
     }
     let entries = model.all_pages("/audit").await;
@@ -118,7 +118,7 @@ async fn read_snapshot(model: &Model) -> Result<Snapshot, String> {
 pub(crate) async fn check_all(model: &Model) {
     // A last entry: when it is numbered, all earlier entries are.
     let last_change =
-        model.call_as_bootstrap("PATCH", "/users/u0", json!({ "team": "marked" })).await.expect(200);
+        model.call_as_bootstrap("PATCH", "/users/u0", json!({ "team": "marked" })).await.expect_status(200);
     model.state().expected_once.insert(format!("user u0 r{}", last_change["revision"]));
     let snapshot = until("the audit log to contain all executed commands", TIMEOUT, || read_snapshot(model))
         .await
@@ -126,7 +126,7 @@ pub(crate) async fn check_all(model: &Model) {
     for (number, entry) in (1_u64..).zip(&snapshot.entries) {
         assert_eq!(entry["number"].as_u64(), Some(number), "a gap in the audit log: {entry}");
     }
-    let verdict = model.get("/audit/verify").await.expect(200);
+    let verdict = model.get("/audit/verify").await.expect_status(200);
     assert_eq!(verdict["valid"], json!(true), "{verdict}");
     assert!(verdict["entries"].as_u64() >= Some(snapshot.entries.len() as u64), "{verdict}");
     check_histories(model, &snapshot);
@@ -179,7 +179,8 @@ async fn compare_lists(model: &Model) -> Result<(), String> {
         let ids: BTreeSet<String> = listed.iter().map(|item| text(&item[id])).collect();
         assert_eq!(ids.len(), listed.len(), "{list} contains an item twice");
         for item in listed {
-            let mut single = model.get(&format!("{prefix}{}", segment(&text(&item[id])))).await.expect(200);
+            let mut single =
+                model.get(&format!("{prefix}{}", encode_segment(&text(&item[id])))).await.expect_status(200);
             single.as_object_mut().expect("an object").remove("task_state");
             if item != single {
                 return Err(format!("{list} contains {item}, but the object is {single}"));
@@ -196,7 +197,7 @@ async fn compare_lists(model: &Model) -> Result<(), String> {
         };
         assert_eq!(ids, expected, "{list}");
     }
-    let overview = model.get("/stats/overview").await.expect(200);
+    let overview = model.get("/stats/overview").await.expect_status(200);
     if overview["tasks"] != json!(states) {
         return Err(format!("the overview counts {}, the list contains {states:?}", overview["tasks"]));
     }

@@ -8,8 +8,8 @@ pub(crate) mod invariants;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ade_testkit::api::Answer;
-use ade_testkit::{Ade, Api, SeededRng};
+use ade_testkit::api::ApiResponse;
+use ade_testkit::{AdeServer, ApiClient, SeededRng};
 use serde_json::{Value, json};
 
 /// The last calls are printed when the test fails.
@@ -77,7 +77,7 @@ pub(crate) struct ApiCall {
 /// The model, and the servers under test.
 #[derive(Debug)]
 pub(crate) struct Model {
-    apis: Vec<Api>,
+    apis: Vec<ApiClient>,
     state: Mutex<ModelState>,
     seed: u64,
 }
@@ -130,10 +130,10 @@ impl ModelState {
 
 impl Model {
     /// Creates users, agents, tokens and policies.
-    pub(crate) async fn new(servers: &[Ade], seed: u64) -> Self {
+    pub(crate) async fn new(servers: &[AdeServer], seed: u64) -> Self {
         let mut apis = Vec::new();
         for server in servers {
-            apis.push(Api::of(server).await);
+            apis.push(ApiClient::connect(server).await);
         }
         let model = Self { apis, state: Mutex::default(), seed };
         model.state().expected_once.insert("user admin r1".to_owned());
@@ -145,7 +145,7 @@ impl Model {
             roles.extend((n > 2).then_some("reviewer"));
             let manager = if n == 0 { Value::Null } else { json!(format!("u{}", rng.below(n))) };
             let body = json!({ "user_id": format!("u{n}"), "roles": roles, "manager_id": manager });
-            let user = model.call_as_bootstrap("POST", "/users", body).await.expect(201);
+            let user = model.call_as_bootstrap("POST", "/users", body).await.expect_status(201);
             let mut state = model.state();
             state.expected_once.insert(format!("user u{n} r1"));
             state.update_user(&user);
@@ -155,7 +155,7 @@ impl Model {
         }
         for (agent, sponsor) in [("robot-1", "u4"), ("robot-2", "u5")] {
             let body = json!({ "agent_id": agent, "sponsor_id": sponsor });
-            let _ = model.call_as_bootstrap("POST", "/agents", body).await.expect(201);
+            let _ = model.call_as_bootstrap("POST", "/agents", body).await.expect_status(201);
             model.state().expect_entry(format!("agent.create {agent}"));
         }
         // One token is created by the sponsor, one by an administrator, who becomes an author of what the agent proposes.
@@ -175,13 +175,18 @@ impl Model {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) async fn call_as_bootstrap(&self, method: &'static str, path: &str, body: Value) -> Answer {
+    pub(crate) async fn call_as_bootstrap(
+        &self,
+        method: &'static str,
+        path: &str,
+        body: Value,
+    ) -> ApiResponse {
         let call = ApiCall { token: None, method, path: path.to_owned(), body, if_match: None };
         self.send(0, &call, None).await
     }
 
     /// Reads with the bootstrap token, which sees everything.
-    pub(crate) async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> ApiResponse {
         self.call_as_bootstrap("GET", path, Value::Null).await
     }
 
@@ -195,7 +200,7 @@ impl Model {
         let response = self.call_as_bootstrap("POST", &format!("/users/{user}/tokens"), body).await;
         // The user may have been deactivated by another client.
         if response.status != 403 {
-            self.add_token(&response.expect(201), user, None, None);
+            self.add_token(&response.expect_status(201), user, None, None);
         }
     }
 
@@ -205,7 +210,7 @@ impl Model {
             agent.map_or_else(|| format!("/users/{user}/tokens"), |agent| format!("/agents/{agent}/tokens"));
         let body = json!({ "name": "to propose" });
         let call = ApiCall { token: Some(token), method: "POST", path, body, if_match: None };
-        let created = self.send(0, &call, None).await.expect(201);
+        let created = self.send(0, &call, None).await.expect_status(201);
         self.add_token(&created, user, Some(creator), agent);
     }
 
@@ -220,8 +225,9 @@ impl Model {
     }
 
     /// Sends the call to one of the servers. Fails on every server error.
-    pub(crate) async fn send(&self, server: u64, call: &ApiCall, key: Option<&str>) -> Answer {
-        let secret = call.token.as_ref().map_or(ade_testkit::ade::TOKEN, |token| token.secret.as_str());
+    pub(crate) async fn send(&self, server: u64, call: &ApiCall, key: Option<&str>) -> ApiResponse {
+        let secret =
+            call.token.as_ref().map_or(ade_testkit::server::BOOTSTRAP_TOKEN, |token| token.secret.as_str());
         let bearer = format!("Bearer {secret}");
         let mut headers = vec![("authorization", bearer.as_str()), ("content-type", "application/json")];
         headers.extend(call.if_match.as_deref().map(|revision| ("if-match", revision)));
@@ -229,7 +235,7 @@ impl Model {
         let body = if call.body.is_null() { String::new() } else { call.body.to_string() };
         let index = usize::try_from(server).expect("small") % self.apis.len();
         let path = format!("/api/v1{}", call.path);
-        let response = self.apis[index].send(call.method, &path, &headers, body).await;
+        let response = self.apis[index].send_raw(call.method, &path, &headers, body).await;
         // Deactivating a user reassigns all their requests in one transaction, which may conflict with other clients.
         let is_conflict = response.code() == "CONTENTION" && call.path.starts_with("/users/");
         assert!(response.status < 500 || is_conflict, "{call:?}: {}", response.text());
@@ -255,7 +261,7 @@ impl Model {
             }
             _ => vec![self.send(server, &call, key.as_deref()).await],
         };
-        let is_success = |response: &Answer| response.status < 300;
+        let is_success = |response: &ApiResponse| response.status < 300;
         if let (Some(key), true, 0) = (&key, responses.iter().any(is_success), rng.below(3)) {
             responses.push(self.send(server + 1, &call, Some(key)).await);
             let other = ApiCall { body: json!({ "something": "else" }), ..call.clone() };
@@ -269,9 +275,10 @@ impl Model {
             );
         }
         self.log_call(&call, &responses);
-        let is_first_response =
-            |response: &&Answer| is_success(response) && response.header("idempotency-replayed").is_empty();
-        let executed: Vec<&Answer> = responses.iter().filter(is_first_response).collect();
+        let is_first_response = |response: &&ApiResponse| {
+            is_success(response) && response.header("idempotency-replayed").is_empty()
+        };
+        let executed: Vec<&ApiResponse> = responses.iter().filter(is_first_response).collect();
         assert!(executed.len() <= 1, "executed twice with one key: {call:?}: {responses:?}");
         let Some(original) = executed.first() else {
             assert!(
@@ -295,7 +302,7 @@ impl Model {
         Some(original.json())
     }
 
-    fn log_call(&self, call: &ApiCall, responses: &[Answer]) {
+    fn log_call(&self, call: &ApiCall, responses: &[ApiResponse]) {
         let caller = call.token.as_ref().map_or("bootstrap", |token| token.user.as_str());
         let outcomes: Vec<String> =
             responses.iter().map(|response| format!("{} {}", response.status, response.code())).collect();

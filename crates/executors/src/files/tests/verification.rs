@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::command::tests::watchdog;
-use crate::{CommandLimits, Template};
+use crate::{CommandLimits, CommandTemplate};
 
 /// Templates: `check` searches a word in a file, `fail` prints and fails, `wait` never exits, `missing` is no program.
-fn verifiers() -> BTreeMap<String, Arc<Command>> {
-    let limits = CommandLimits { grace: Duration::from_millis(100), preview: Duration::from_secs(10) };
+fn verifiers() -> BTreeMap<String, Arc<CommandExecutor>> {
+    let limits =
+        CommandLimits { grace: Duration::from_millis(100), preview_timeout: Duration::from_secs(10) };
     let templates: [(&str, &[&str]); 4] = [
         ("check", &["grep", "-q", "--", "{word}", "{file}"]),
         ("fail", &["sh", "-c", "echo stdout; echo line one >&2; echo line two >&2; exit 3"]),
@@ -15,9 +16,15 @@ fn verifiers() -> BTreeMap<String, Arc<Command>> {
     ];
     let command = |(name, argv): (&str, &[&str])| {
         let argv = argv.iter().map(|word| (*word).to_owned()).collect();
-        let template =
-            Template { argv, rollback_argv: Some(vec!["true".into(), "{other}".into()]), preview_argv: None };
-        (name.to_owned(), Arc::new(Command::new(name, &template, limits, watchdog()).expect("a template")))
+        let template = CommandTemplate {
+            argv,
+            rollback_argv: Some(vec!["true".into(), "{other}".into()]),
+            preview_argv: None,
+        };
+        (
+            name.to_owned(),
+            Arc::new(CommandExecutor::new(name, &template, limits, watchdog()).expect("a template")),
+        )
     };
     templates.into_iter().map(command).collect()
 }
@@ -31,7 +38,7 @@ fn root_with_verifiers() -> TestRoot {
 }
 
 /// A run that updates one file, deletes one, and creates one in a new directory, with a verification.
-fn verified_run(root: &TestRoot, verify: Value) -> (watch::Sender<Option<Halt>>, Run) {
+fn verified_run(root: &TestRoot, verify: Value) -> (watch::Sender<Option<StopReason>>, Run) {
     let (stop, mut run) = root.run(json!([
         { "path": "a.conf", "content": "new\n", "mode": "0644" },
         { "path": "gone", "delete": true },
@@ -44,8 +51,8 @@ fn verified_run(root: &TestRoot, verify: Value) -> (watch::Sender<Option<Halt>>,
 /// The pointers of all violations.
 fn violations(root: &TestRoot, verify: Value) -> Vec<String> {
     let (_stop, run) = verified_run(root, verify);
-    let violations = root.files.check(&run.parameters).err().unwrap_or_default();
-    violations.into_iter().map(|violation| violation.pointer).collect()
+    let violations = root.files.validate(&run.parameters).err().unwrap_or_default();
+    violations.into_iter().map(|violation| violation.path).collect()
 }
 
 #[tokio::test]
@@ -66,9 +73,9 @@ async fn accepts_only_allowed_templates_and_arguments() {
     found.sort();
     assert_eq!(found, ["/verify/arguments/file", "/verify/arguments/other", "/verify/arguments/word"]);
     let (_stop, run) = verified_run(&root, json!({ "template": "fail" }));
-    let without_verifiers = Files::new(root.files.root.clone()).expect("a root");
-    assert_eq!(without_verifiers.check(&run.parameters).expect_err("none allowed").len(), 1);
-    let failure = without_verifiers.stash(&run).await.expect_err("none allowed");
+    let without_verifiers = FilesExecutor::new(root.files.root.clone()).expect("a root");
+    assert_eq!(without_verifiers.validate(&run.parameters).expect_err("none allowed").len(), 1);
+    let failure = without_verifiers.prepare_rollback(&run).await.expect_err("none allowed");
     assert!(failure.message.contains("/verify/template"), "{failure}");
 }
 
@@ -90,7 +97,7 @@ async fn keeps_verified_changes() {
     let file = root.path("a.conf").display().to_string();
     let verify = json!({ "template": "check", "arguments": { "word": "new", "file": file } });
     let (_stop, run) = verified_run(&root, verify);
-    let rollback_data = root.files.stash(&run).await.expect("prepared");
+    let rollback_data = root.files.prepare_rollback(&run).await.expect("prepared");
     root.files.apply(&run, &rollback_data).await.expect("applied and verified");
     assert_eq!(root.read("a.conf"), "new\n");
     assert!(!root.path(".ade").exists() && !root.path("gone").exists());
@@ -105,15 +112,18 @@ async fn restores_files_when_verification_fails() {
         let root = root_with_verifiers();
         let before = root.contents();
         let (_stop, run) = verified_run(&root, json!({ "template": template }));
-        let rollback_data = root.files.stash(&run).await.expect("prepared");
+        let rollback_data = root.files.prepare_rollback(&run).await.expect("prepared");
         let failure = root.files.apply(&run, &rollback_data).await.expect_err("not verified");
-        assert_eq!((failure.changed, failure.again, failure.halted), (Changed::Undone, false, None));
+        assert_eq!(
+            (failure.side_effects, failure.is_retryable, failure.stop_reason),
+            (SideEffects::RolledBack, false, None)
+        );
         assert!(failure.message.contains(message), "{failure}");
         assert!(failure.message.ends_with("; everything was rolled back"), "{failure}");
         assert_eq!(root.contents(), before);
         let output = run.output.finish().expect("no file").0;
         assert_eq!(output.contains("stdout\n"), template == "fail", "{output}");
-        assert_eq!(root.files.settle(&run, &rollback_data).await, Ok(Settled::Nothing));
+        assert_eq!(root.files.resolve_outcome(&run, &rollback_data).await, Ok(AttemptOutcome::NotApplied));
     }
 }
 
@@ -122,9 +132,9 @@ async fn reports_no_rollback_if_nothing_was_changed() {
     let root = root_with_verifiers();
     let (_stop, mut run) = root.run(json!([{ "path": "a.conf", "content": "old\n" }]));
     run.parameters.insert("verify".to_owned(), json!({ "template": "fail" }));
-    let rollback_data = root.files.stash(&run).await.expect("prepared");
+    let rollback_data = root.files.prepare_rollback(&run).await.expect("prepared");
     let failure = root.files.apply(&run, &rollback_data).await.expect_err("not verified");
-    assert_eq!((failure.changed, failure.again), (Changed::Nothing, false));
+    assert_eq!((failure.side_effects, failure.is_retryable), (SideEffects::None, false));
 }
 
 #[tokio::test]
@@ -132,20 +142,24 @@ async fn restores_files_when_stopped_during_verification() {
     let root = root_with_verifiers();
     let before = root.contents();
     let (stop, run) = verified_run(&root, json!({ "template": "wait" }));
-    let rollback_data = root.files.stash(&run).await.expect("prepared");
+    let rollback_data = root.files.prepare_rollback(&run).await.expect("prepared");
     let output = run.output.clone();
     let started = async {
-        while !output.take_new().contains("started") {
+        while !output.take_unread().contains("started") {
             tokio::task::yield_now().await;
         }
         assert_eq!(root.read("a.conf"), "new\n", "all files are changed before the verification");
-        let impatient = Files { recovery_lock_timeout: Duration::from_millis(1), ..root.files.clone() };
-        assert!(impatient.settle(&run, &rollback_data).await.expect_err("locked").again);
-        stop.send_replace(Some(Halt::TimedOut));
+        let impatient =
+            FilesExecutor { recovery_lock_timeout: Duration::from_millis(1), ..root.files.clone() };
+        assert!(impatient.resolve_outcome(&run, &rollback_data).await.expect_err("locked").is_retryable);
+        stop.send_replace(Some(StopReason::TimedOut));
     };
     let (result, ()) = tokio::join!(root.files.apply(&run, &rollback_data), started);
     let failure = result.expect_err("stopped");
-    assert_eq!((failure.changed, failure.halted), (Changed::Undone, Some(Halt::TimedOut)));
+    assert_eq!(
+        (failure.side_effects, failure.stop_reason),
+        (SideEffects::RolledBack, Some(StopReason::TimedOut))
+    );
     assert_eq!(root.contents(), before);
 }
 
@@ -154,10 +168,10 @@ async fn worker_lost_during_verification_has_applied_everything() {
     let root = root_with_verifiers();
     let before = root.contents();
     let (_stop, run) = verified_run(&root, json!({ "template": "wait" }));
-    let rollback_data = root.files.stash(&run).await.expect("prepared");
+    let rollback_data = root.files.prepare_rollback(&run).await.expect("prepared");
     let output = run.output.clone();
     let started = async {
-        while !output.take_new().contains("started") {
+        while !output.take_unread().contains("started") {
             tokio::task::yield_now().await;
         }
     };
@@ -165,7 +179,7 @@ async fn worker_lost_during_verification_has_applied_everything() {
         _ = root.files.apply(&run, &rollback_data) => unreachable!("the verification never ends"),
         () = started => {}
     }
-    assert_eq!(root.files.settle(&run, &rollback_data).await, Ok(Settled::Everything));
+    assert_eq!(root.files.resolve_outcome(&run, &rollback_data).await, Ok(AttemptOutcome::Applied));
     root.files.roll_back(&run, &rollback_data).await.expect("rolled back");
     assert_eq!(root.contents(), before);
 }
@@ -175,19 +189,19 @@ async fn rejects_files_that_differ_from_approved_preview() {
     let root = root_with_verifiers();
     let (_stop, run) = verified_run(&root, json!({ "template": "fail" }));
     let approved = root.files.preview(&run.parameters).await.expect("previewed").fingerprint;
-    let run = Run { approved: approved.map(|fingerprint| fingerprint.to_string()), ..run };
-    root.files.stash(&run).await.expect("as approved");
+    let run = Run { approved_fingerprint: approved.map(|fingerprint| fingerprint.to_string()), ..run };
+    root.files.prepare_rollback(&run).await.expect("as approved");
     for (path, content, mode) in
         [("a.conf", "other\n", 0o640), ("a.conf", "old\n", 0o600), ("gone", "", 0o600)]
     {
         root.write(path, content, mode);
         let before = root.contents();
-        let failure = root.files.stash(&run).await.expect_err("not as approved");
-        assert_eq!((failure.again, failure.changed), (true, Changed::Nothing), "{failure}");
+        let failure = root.files.prepare_rollback(&run).await.expect_err("not as approved");
+        assert_eq!((failure.is_retryable, failure.side_effects), (true, SideEffects::None), "{failure}");
         assert!(failure.message.contains("since the approval"), "{failure}");
         assert_eq!(root.contents(), before, "not even registered");
         root.write("a.conf", "old\n", 0o640);
     }
     root.write("gone", "bye", 0o600);
-    root.files.stash(&run).await.expect("as approved again");
+    root.files.prepare_rollback(&run).await.expect("as approved again");
 }

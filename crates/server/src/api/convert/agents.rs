@@ -1,12 +1,12 @@
 //! Conversions of agents and their inbox messages.
 
-use ade_app::agents::Known;
+use ade_app::agents::AgentDetails;
 use ade_client::wire;
-use ade_domain::agent::Status;
+use ade_domain::agent::AgentStatus;
 use ade_store::database::InboxMessage;
 
-pub(crate) fn agent(known: &Known) -> wire::Agent {
-    let Known { sponsor_id, view } = known;
+pub(crate) fn agent(known: &AgentDetails) -> wire::Agent {
+    let AgentDetails { sponsor_id, view } = known;
     wire::Agent {
         agent_id: view.agent_id.clone(),
         name: view.profile.name.clone(),
@@ -18,9 +18,9 @@ pub(crate) fn agent(known: &Known) -> wire::Agent {
         active_tasks: view.active_tasks as u64,
         queued_tasks: view.queued_tasks as u64,
         status: match view.status {
-            Status::Active => "active",
-            Status::Draining => "draining",
-            Status::Offline => "offline",
+            AgentStatus::Active => "active",
+            AgentStatus::Draining => "draining",
+            AgentStatus::Offline => "offline",
         }
         .to_owned(),
         last_heartbeat: view.last_heartbeat.into(),

@@ -2,7 +2,7 @@
 
 use ade_client::wire;
 use ade_domain::approval::Approval;
-use ade_domain::task::{State, Task};
+use ade_domain::task::{Task, TaskState};
 use ade_store::database::StoredTask;
 
 /// Characters of the task description that an approval request shows.
@@ -16,7 +16,7 @@ pub(crate) fn approval(approval: &Approval, task: &Task) -> wire::Approval {
 pub(crate) fn listed_approval(
     approval: &Approval,
     task_description: &str,
-    task_state: Option<State>,
+    task_state: Option<TaskState>,
 ) -> wire::Approval {
     let first_line = task_description.lines().next().unwrap_or_default();
     wire::Approval {
@@ -40,19 +40,19 @@ pub(crate) fn listed_approval(
         reviewed_by: approval.reviewed_by.as_ref().map(ToString::to_string),
         digest: approval.digest.to_string(),
         policies: approval.policies.clone(),
-        why: approval.why.clone(),
+        why: approval.reasons.clone(),
         task_state,
         revision: approval.revision,
     }
 }
 
 /// The approval requests with these ids, in the same order.
-pub(crate) fn approval_batch(ids: &[String], tasks: &[StoredTask]) -> wire::BatchAnswer {
+pub(crate) fn approval_batch(ids: &[String], tasks: &[StoredTask]) -> wire::BatchResponse {
     let find = |id: &String| {
         tasks.iter().find_map(|task| {
             let found = task.approvals.iter().find(|approval| approval.approval_id == *id)?;
             Some(approval(found, &task.task))
         })
     };
-    wire::BatchAnswer { items: ids.iter().filter_map(find).collect() }
+    wire::BatchResponse { items: ids.iter().filter_map(find).collect() }
 }

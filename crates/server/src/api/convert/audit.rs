@@ -2,11 +2,11 @@
 
 use ade_client::wire;
 use ade_store::DatabaseError;
-use ade_store::database::{Day, Numbered};
+use ade_store::database::{AuditRow, DailyStats};
 
 /// Fails for an unreadable entry: it must not be shown as if it were intact. Verification reports it.
-pub(crate) fn audit_entry(row: &Numbered) -> Result<wire::AuditEntry, DatabaseError> {
-    let entry = row.entry().map_err(|broken| DatabaseError::Foreign(broken.to_string()))?;
+pub(crate) fn audit_entry(row: &AuditRow) -> Result<wire::AuditEntry, DatabaseError> {
+    let entry = row.entry().map_err(|broken| DatabaseError::Corrupt(broken.to_string()))?;
     let body = entry.body;
     Ok(wire::AuditEntry {
         number: entry.number,
@@ -29,7 +29,7 @@ pub(crate) fn audit_entry(row: &Numbered) -> Result<wire::AuditEntry, DatabaseEr
     })
 }
 
-pub(crate) fn daily_outcomes(day: Day) -> wire::Day {
-    let Day { day, completed, failed, rejected, cancelled } = day;
-    wire::Day { day, completed, failed, rejected, cancelled }
+pub(crate) fn daily_outcomes(day: DailyStats) -> wire::DailyOutcomes {
+    let DailyStats { day, completed, failed, rejected, cancelled } = day;
+    wire::DailyOutcomes { day, completed, failed, rejected, cancelled }
 }

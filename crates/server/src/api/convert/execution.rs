@@ -3,7 +3,7 @@
 use ade_app::Caller;
 use ade_client::wire;
 use ade_domain::Moment;
-use ade_domain::task::{Asked, Execution, Phase};
+use ade_domain::task::{AdminRequest, Execution, Phase};
 use ade_store::database::{LogLine, StoredTask};
 
 use super::task;
@@ -26,12 +26,12 @@ pub(crate) fn execution(execution: &Execution) -> wire::Execution {
         retry_count: execution.retry_count,
         grants: if is_running { execution.grants.clone() } else { Vec::new() },
         stop: execution.stop.as_ref().map(admin_request),
-        undo: execution.undo.as_ref().map(admin_request),
+        undo: execution.rollback.as_ref().map(admin_request),
     }
 }
 
-fn admin_request(request: &Asked) -> wire::Asked {
-    wire::Asked { by: request.by.to_string(), reason: request.reason.clone(), at: request.at.into() }
+fn admin_request(request: &AdminRequest) -> wire::AdminRequest {
+    wire::AdminRequest { by: request.by.to_string(), reason: request.reason.clone(), at: request.at.into() }
 }
 
 pub(crate) fn log_line(line: &LogLine) -> wire::LogLine {
@@ -39,9 +39,9 @@ pub(crate) fn log_line(line: &LogLine) -> wire::LogLine {
 }
 
 /// `None` if the task has no execution.
-pub(crate) fn task_claim(stored: &StoredTask, reader: &Caller, now: Moment) -> Option<wire::Claim> {
+pub(crate) fn task_claim(stored: &StoredTask, reader: &Caller, now: Moment) -> Option<wire::TaskClaim> {
     let execution = stored.execution.as_ref()?;
-    Some(wire::Claim {
+    Some(wire::TaskClaim {
         task: task(stored, reader, now),
         attempt: execution.attempt,
         grants: execution.grants.clone(),

@@ -1,11 +1,11 @@
 //! Conversions of background jobs and archives.
 
-use ade_app::jobs::{Restored, Standing};
+use ade_app::jobs::{JobStatus, RestoreResult};
 use ade_client::wire;
 use ade_store::database::Archive;
 
-pub(crate) fn job(status: &Standing) -> wire::Job {
-    let Standing { job, row } = status;
+pub(crate) fn job(status: &JobStatus) -> wire::Job {
+    let JobStatus { job, row } = status;
     let outcome = row.as_ref().map(|row| row.outcome.clone()).unwrap_or_default();
     let running_by = row.as_ref().and_then(|row| row.holder.clone());
     let status = match row {
@@ -16,15 +16,15 @@ pub(crate) fn job(status: &Standing) -> wire::Job {
     };
     wire::Job {
         name: job.name.to_owned(),
-        about: job.about.to_owned(),
-        every_seconds: job.every_ms / 1_000,
+        about: job.description.to_owned(),
+        every_seconds: job.interval_ms / 1_000,
         status: status.to_owned(),
         due_at: row.as_ref().map(|row| row.due_at.into()),
         running_by,
         started_at: outcome.started_at.map(Into::into),
         ended_at: outcome.ended_at.map(Into::into),
         by: outcome.by,
-        done: outcome.done,
+        done: outcome.processed,
         runs: outcome.runs,
         failures: outcome.failures,
         error: outcome.error,
@@ -34,7 +34,7 @@ pub(crate) fn job(status: &Standing) -> wire::Job {
 pub(crate) fn archive(archive: &Archive) -> wire::Archive {
     wire::Archive {
         archive_id: archive.archive_id.clone(),
-        kind: archive.kind.word().to_owned(),
+        kind: archive.kind.as_str().to_owned(),
         key: archive.key.clone(),
         items: archive.items,
         bytes: archive.bytes,
@@ -45,11 +45,11 @@ pub(crate) fn archive(archive: &Archive) -> wire::Archive {
     }
 }
 
-pub(crate) fn restore_result(restored: &Restored) -> wire::Restored {
-    wire::Restored {
+pub(crate) fn restore_result(restored: &RestoreResult) -> wire::RestoreResult {
+    wire::RestoreResult {
         archive: archive(&restored.archive),
         restored: restored.items,
         outdated: restored.left_out.outdated,
-        away: restored.left_out.away,
+        away: restored.left_out.still_archived,
     }
 }

@@ -1,12 +1,12 @@
 //! Conversions of locks, grants, tickets and the wait graph.
 
-use ade_app::locks::{Granted, HoldResult, TicketState, Waiting};
+use ade_app::locks::{GrantedLock, HeldLockResult, TicketState, WaitingTicket};
 use ade_client::wire;
-use ade_domain::lock::{Edge, HeldBy, Holder, RequestKey, Waiter};
+use ade_domain::lock::{HoldView, Holder, RequestKey, WaitEdge, Waiter};
 use ade_store::coordination::{LockView, WaitView};
 
-fn grant(granted: &Granted) -> wire::Grant {
-    let Granted { ask, grant } = granted;
+fn grant(granted: &GrantedLock) -> wire::Grant {
+    let GrantedLock { ask, grant } = granted;
     wire::Grant {
         lock: ask.lock.to_string(),
         mode: grant.mode.into(),
@@ -16,7 +16,7 @@ fn grant(granted: &Granted) -> wire::Grant {
     }
 }
 
-pub(crate) fn grants(granted: &[Granted]) -> wire::Grants {
+pub(crate) fn grants(granted: &[GrantedLock]) -> wire::Grants {
     wire::Grants { grants: granted.iter().map(grant).collect() }
 }
 
@@ -32,7 +32,7 @@ fn empty_ticket(ticket: RequestKey, status: wire::TicketStatus) -> wire::Ticket 
     }
 }
 
-pub(crate) fn waiting_ticket(waiting: &Waiting) -> wire::Ticket {
+pub(crate) fn waiting_ticket(waiting: &WaitingTicket) -> wire::Ticket {
     wire::Ticket {
         waiting_for: Some(waiting.waiting_for.to_string()),
         position: Some(waiting.position as u64),
@@ -54,9 +54,9 @@ pub(crate) fn ticket(key: RequestKey, state: &TicketState) -> wire::Ticket {
     }
 }
 
-pub(crate) fn held_lock_result(result: &HoldResult) -> wire::HoldResult {
+pub(crate) fn held_lock_result(result: &HeldLockResult) -> wire::HeldLockResult {
     let grant = result.result.as_ref().ok().and_then(Option::as_ref);
-    wire::HoldResult {
+    wire::HeldLockResult {
         lock: result.lock.to_string(),
         ok: result.result.is_ok(),
         code: result.result.is_err().then(|| "LOCK_LOST".to_owned()),
@@ -65,7 +65,7 @@ pub(crate) fn held_lock_result(result: &HoldResult) -> wire::HoldResult {
     }
 }
 
-pub(crate) fn lock_holder(held: &HeldBy) -> wire::LockHolder {
+pub(crate) fn lock_holder(held: &HoldView) -> wire::LockHolder {
     wire::LockHolder {
         agent_id: held.holder.agent_id().to_owned(),
         holder_id: held.holder.holder_id().to_owned(),
@@ -104,8 +104,8 @@ fn holder_ref(holder: &Holder) -> wire::HolderRef {
     wire::HolderRef { agent_id: holder.agent_id().to_owned(), holder_id: holder.holder_id().to_owned() }
 }
 
-pub(crate) fn wait_graph_edge(view: &WaitView) -> wire::GraphWait {
-    wire::GraphWait {
+pub(crate) fn wait_graph_edge(view: &WaitView) -> wire::WaitGraphEdge {
+    wire::WaitGraphEdge {
         agent_id: view.holder.agent_id().to_owned(),
         holder_id: view.holder.holder_id().to_owned(),
         mode: view.mode.into(),
@@ -115,7 +115,7 @@ pub(crate) fn wait_graph_edge(view: &WaitView) -> wire::GraphWait {
     }
 }
 
-pub(crate) fn cycle_edge(edge: &Edge) -> wire::CycleEdge {
+pub(crate) fn cycle_edge(edge: &WaitEdge) -> wire::CycleEdge {
     wire::CycleEdge {
         agent_id: edge.holder.agent_id().to_owned(),
         holder_id: edge.holder.holder_id().to_owned(),

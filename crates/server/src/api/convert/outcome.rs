@@ -25,11 +25,11 @@ pub(crate) fn outcome(status: u16, outcome: Outcome<'_>, reader: &Caller, now: M
         }
         Outcome::Batch(ids, tasks) => json_value(&approval_batch(ids, tasks)),
         Outcome::Restored(restored) => json_value(&restore_result(restored)),
-        Outcome::Said => Value::Null,
+        Outcome::LogAppended => Value::Null,
         Outcome::Comment(stored) => json_value(&comment(stored)),
         Outcome::User(stored) => json_value(&user(stored)),
         Outcome::Token(stored) => json_value(&token(stored, None)),
-        Outcome::Thing(document) => match document_body(document) {
+        Outcome::Document(document) => match document_body(document) {
             Ok(body) => body,
             Err(error) => return Problem::from(error).into_parts(),
         },

@@ -24,9 +24,9 @@ fn policy_rules(policy: &Policy) -> wire::PolicyRules {
 }
 
 pub(crate) fn policy(document: &StoredDocument) -> Result<wire::Policy, DatabaseError> {
-    let StoredPolicy { active, draft } = document.read()?;
+    let StoredPolicy { active, draft } = document.parse()?;
     let corrupt = || {
-        DatabaseError::Foreign(format!("policy {} has neither an active version nor a draft", document.id))
+        DatabaseError::Corrupt(format!("policy {} has neither an active version nor a draft", document.id))
     };
     let shown = active.as_ref().or(draft.as_ref()).ok_or_else(corrupt)?;
     Ok(wire::Policy {
@@ -40,7 +40,7 @@ pub(crate) fn policy(document: &StoredDocument) -> Result<wire::Policy, Database
 }
 
 pub(crate) fn delegation(document: &StoredDocument) -> Result<wire::Delegation, DatabaseError> {
-    let delegation: Delegation = document.read()?;
+    let delegation: Delegation = document.parse()?;
     Ok(wire::Delegation {
         delegation_id: delegation.delegation_id,
         owner_id: delegation.owner_id.to_string(),
@@ -56,7 +56,7 @@ pub(crate) fn delegation(document: &StoredDocument) -> Result<wire::Delegation, 
 }
 
 pub(crate) fn resource(document: &StoredDocument) -> Result<wire::RegisteredResource, DatabaseError> {
-    let registered: RegisteredPattern = document.read()?;
+    let registered: RegisteredPattern = document.parse()?;
     Ok(wire::RegisteredResource {
         pattern: registered.pattern.to_string(),
         criticality: registered.criticality,

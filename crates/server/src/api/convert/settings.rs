@@ -8,7 +8,7 @@ pub(crate) fn setting(document: &StoredDocument) -> Result<wire::Setting, Databa
     Ok(wire::Setting {
         name: document.id.clone(),
         value: document.body.clone(),
-        about: ade_app::settings::about(&document.id).to_owned(),
+        about: ade_app::settings::description(&document.id).to_owned(),
         is_default: document.revision == 0,
         revision: document.revision,
     })
@@ -17,8 +17,8 @@ pub(crate) fn setting(document: &StoredDocument) -> Result<wire::Setting, Databa
 pub(crate) fn feature(document: &StoredDocument) -> Result<wire::Feature, DatabaseError> {
     Ok(wire::Feature {
         flag: document.id.clone(),
-        enabled: document.read()?,
-        about: ade_app::settings::about(&document.id).to_owned(),
+        enabled: document.parse()?,
+        about: ade_app::settings::description(&document.id).to_owned(),
         revision: document.revision,
     })
 }

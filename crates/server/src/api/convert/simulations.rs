@@ -1,6 +1,6 @@
 //! Conversions of simulation and replay results.
 
-use ade_app::tasks::{Differs, Simulated};
+use ade_app::tasks::{ReplayDifference, Simulation};
 use ade_client::wire;
 use ade_domain::Moment;
 use ade_domain::approval::assignment::Assignee;
@@ -8,8 +8,8 @@ use ade_domain::approval::quorum::Requirement;
 
 use super::lock_preview;
 
-pub(crate) fn simulation(simulated: Simulated, assessed_at: Moment) -> wire::Simulation {
-    let Simulated { risk, assignment, required_count, locks } = simulated;
+pub(crate) fn simulation(simulated: Simulation, assessed_at: Moment) -> wire::Simulation {
+    let Simulation { risk, assignment, required_count, locks } = simulated;
     let auto_approved = assignment.as_ref().ok().and_then(|assignment| assignment.auto_approved.clone());
     let mut simulation = wire::Simulation {
         risk: wire::Risk {
@@ -33,17 +33,17 @@ pub(crate) fn simulation(simulated: Simulated, assessed_at: Moment) -> wire::Sim
         Err(unreachable) => {
             simulation.outcome = "no_quorum".to_owned();
             simulation.why = Some(unreachable.to_string());
-            simulation.passed_by = unreachable.passed_by;
+            simulation.passed_by = unreachable.skipped;
         }
         Ok(assignment) => {
             if let Some(why) = auto_approved {
                 simulation.outcome = "auto_approved".to_owned();
                 simulation.why = Some(why);
             }
-            simulation.policies = assignment.considered;
-            simulation.passed_by = assignment.passed_by;
+            simulation.policies = assignment.considered_policies;
+            simulation.passed_by = assignment.skipped;
             simulation.requirements = assignment.requirements.iter().map(requirement).collect();
-            simulation.reviewers = assignment.wanted.into_iter().map(reviewer).collect();
+            simulation.reviewers = assignment.assignees.into_iter().map(reviewer).collect();
         }
     }
     simulation
@@ -62,12 +62,12 @@ fn reviewer(assignee: Assignee) -> wire::SimulatedReviewer {
     wire::SimulatedReviewer {
         reviewer_id: assignee.reviewer_id.to_string(),
         policies: assignee.policies,
-        stands_for: assignee.stands_for.iter().map(ToString::to_string).collect(),
-        delegation_chain: assignee.chain,
-        why: assignee.why,
+        stands_for: assignee.on_behalf_of.iter().map(ToString::to_string).collect(),
+        delegation_chain: assignee.delegation_chain,
+        why: assignee.reasons,
     }
 }
 
-pub(crate) fn replayed_task(task: Differs) -> wire::ReplayedTask {
-    wire::ReplayedTask { task_id: task.task_id, was: task.was, would_be: task.would_be }
+pub(crate) fn replayed_task(task: ReplayDifference) -> wire::ReplayedTask {
+    wire::ReplayedTask { task_id: task.task_id, was: task.before, would_be: task.after }
 }

@@ -3,7 +3,7 @@
 use ade_app::Caller;
 use ade_client::wire;
 use ade_domain::Moment;
-use ade_domain::task::{LockPreview, ResourceMode, State, Task};
+use ade_domain::task::{LockPreview, ResourceMode, Task, TaskState};
 use ade_store::database::{Comment, StoredTask};
 
 use super::execution;
@@ -29,25 +29,25 @@ pub(crate) fn task(stored: &StoredTask, reader: &Caller, now: Moment) -> wire::T
         revision: task.revision,
         digest: task.digest.to_string(),
         config: task.config.clone(),
-        metadata: wire::Metadata {
+        metadata: wire::TaskMetadata {
             author_id: task.author_id.to_string(),
             author_name: metadata.author_name.clone(),
             team: metadata.team.clone(),
             ticket_ref: metadata.ticket_ref.clone(),
             tags: metadata.tags.clone(),
             lineage: metadata.lineage.clone(),
-            since: task.since.iter().map(|(state, at)| (state.to_string(), (*at).into())).collect(),
+            since: task.entered_at.iter().map(|(state, at)| (state.to_string(), (*at).into())).collect(),
         },
         risk: risk(task),
         preview: stored.preview.clone(),
         lock_preview: stored.lock_preview.iter().map(lock_preview).collect(),
         requirements: task.progress(),
         required_count: task.required_count,
-        requests_archive: task.remembered.as_ref().map(|archived| archived.archive_id.clone()),
-        policies: task.considered.clone(),
-        passed_by: task.passed_by.clone(),
+        requests_archive: task.archived_approvals.as_ref().map(|archived| archived.archive_id.clone()),
+        policies: task.considered_policies.clone(),
+        passed_by: task.skipped.clone(),
         auto_approved: task.auto_approved.clone(),
-        override_asked: task.override_asked.as_ref().map(|request| wire::OverrideAsked {
+        override_asked: task.override_request.as_ref().map(|request| wire::PendingOverride {
             by: request.by.to_string(),
             reason: request.reason.clone(),
             incident_ticket: request.incident_ticket.clone(),
@@ -56,9 +56,9 @@ pub(crate) fn task(stored: &StoredTask, reader: &Caller, now: Moment) -> wire::T
         reopened: task
             .reopened
             .as_ref()
-            .map(|reopened| wire::Reopened { why: reopened.why.clone(), at: reopened.at.into() }),
+            .map(|reopened| wire::Reopened { why: reopened.reason.clone(), at: reopened.at.into() }),
         forced: task.forced,
-        allowed: reader.allowed(stored, now).iter().map(ToString::to_string).collect(),
+        allowed: reader.allowed_commands(stored, now).iter().map(ToString::to_string).collect(),
         claimed_by: stored.claimed_by().map(str::to_owned),
         execution: task.execution.as_ref().map(execution),
         predecessor: stored.predecessor.clone(),
@@ -69,11 +69,11 @@ pub(crate) fn lock_preview(lock: &LockPreview) -> wire::LockPreview {
     wire::LockPreview {
         lock: lock.lock.clone(),
         mode: match lock.mode {
-            ResourceMode::Exclusive => wire::Mode::Exclusive,
-            ResourceMode::Shared => wire::Mode::Shared,
+            ResourceMode::Exclusive => wire::LockMode::Exclusive,
+            ResourceMode::Shared => wire::LockMode::Shared,
         },
         holders: lock.holders.clone(),
-        queue_length: usize::try_from(lock.waiting).unwrap_or(usize::MAX),
+        queue_length: usize::try_from(lock.queue_length).unwrap_or(usize::MAX),
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         expected_wait_seconds: lock.expected_wait_seconds as f64,
         unavailable: lock.unavailable,
@@ -82,16 +82,16 @@ pub(crate) fn lock_preview(lock: &LockPreview) -> wire::LockPreview {
 
 pub(crate) fn task_stats(stored: &StoredTask, comments: usize) -> wire::TaskStats {
     let task = &stored.task;
-    let since = |state: State| task.since.get(&state).copied();
-    let decided = [State::Approved, State::Rejected].into_iter().filter_map(since).min();
-    let took_ms = since(State::Submitted).zip(decided).map(|(from, to)| to.ms_since(from));
+    let since = |state: TaskState| task.entered_at.get(&state).copied();
+    let decided = [TaskState::Approved, TaskState::Rejected].into_iter().filter_map(since).min();
+    let took_ms = since(TaskState::Submitted).zip(decided).map(|(from, to)| to.ms_since(from));
     wire::TaskStats {
         task_id: task.task_id.clone(),
         #[expect(clippy::cast_precision_loss, reason = "the milliseconds of a review fit")]
         decided_after_seconds: took_ms.map(|ms| ms as f64 / 1_000.0),
-        asked: task.requests_made(),
-        answered: task.requests_answered(),
-        escalations: task.requests_escalated() as u64,
+        asked: task.approvals_requested(),
+        answered: task.approvals_decided(),
+        escalations: task.approvals_escalated() as u64,
         comments,
     }
 }

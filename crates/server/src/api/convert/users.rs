@@ -25,7 +25,7 @@ pub(crate) fn token(stored: &StoredToken, secret: Option<String>) -> wire::Token
         scopes: stored.scopes.clone(),
         expires_at: stored.expires_at.into(),
         revoked_at: stored.revoked_at.map(Into::into),
-        made_by: stored.made_by.as_ref().map(ToString::to_string),
+        made_by: stored.created_by.as_ref().map(ToString::to_string),
         created_at: stored.created_at.into(),
     }
 }

@@ -16,7 +16,7 @@ impl From<Error> for Problem {
             Error::NotFound(object) => Self::not_found(not_found_code(object), detail),
             Error::Exists(_) => Self::conflict("ALREADY_EXISTS", detail),
             Error::Unauthenticated(_) => Self::unauthenticated(detail),
-            Error::Scope(scope) => Self::forbidden("SCOPE_MISSING", detail).with("scope", scope.word()),
+            Error::Scope(scope) => Self::forbidden("SCOPE_MISSING", detail).with("scope", scope.as_str()),
             Error::Forbidden(_) => Self::forbidden("FORBIDDEN", detail),
             Error::Invalid(faults) => faults.into(),
             Error::Refused(refusal) => refusal.into(),
@@ -26,7 +26,7 @@ impl From<Error> for Problem {
             Error::Disabled(feature) => Self::forbidden("FEATURE_DISABLED", detail).with("feature", feature),
             Error::PreviewPending => Self::unavailable("PREVIEW_PENDING", detail).retry_after(5),
             Error::LocksLost => Self::lock_lost(detail),
-            Error::Overtaken => Self::unavailable("CONTENTION", detail).retry_after(1),
+            Error::Conflict => Self::unavailable("CONTENTION", detail).retry_after(1),
             Error::Batch(refused) => {
                 let item = |(approval_id, error): (String, Error)| {
                     let problem = Self::from(error);
@@ -35,7 +35,7 @@ impl From<Error> for Problem {
                 let items: Vec<_> = refused.into_iter().map(item).collect();
                 Self::conflict("BATCH_REFUSED", detail).with("items", items)
             }
-            Error::Record(error) => error.into(),
+            Error::Database(error) => error.into(),
         }
     }
 }
@@ -62,8 +62,8 @@ impl From<AgentError> for Problem {
     fn from(error: AgentError) -> Self {
         let detail = error.to_string();
         match error {
-            AgentError::Unknown(_) => Self::not_found("AGENT_NOT_FOUND", detail),
-            AgentError::Taken(_) => Self::conflict("AGENT_EXISTS", detail),
+            AgentError::NotFound(_) => Self::not_found("AGENT_NOT_FOUND", detail),
+            AgentError::Exists(_) => Self::conflict("AGENT_EXISTS", detail),
             AgentError::Busy(_) => Self::conflict("AGENT_BUSY", detail),
             AgentError::Refused(error) => error.into(),
             AgentError::Unavailable(error) => error.into(),
@@ -81,8 +81,8 @@ impl From<Refusal> for Problem {
             Refusal::InvalidTransition(refused) => {
                 conflict("INVALID_TRANSITION").with("state", refused.state).with("allowed", refused.allowed)
             }
-            Refusal::NoQuorum(refused) => {
-                invalid("NO_QUORUM").with("policy", refused.policy).with("passed_by", refused.passed_by)
+            Refusal::QuorumUnreachable(refused) => {
+                invalid("NO_QUORUM").with("policy", refused.policy).with("passed_by", refused.skipped)
             }
             Refusal::Forbidden => forbidden("FORBIDDEN"),
             Refusal::OwnTask { .. } => forbidden("OWN_TASK"),
@@ -91,16 +91,16 @@ impl From<Refusal> for Problem {
             Refusal::DigestMismatch { current } => conflict("DIGEST_MISMATCH").with("digest", current),
             Refusal::AlreadyDecided { state } => conflict("ALREADY_DECIDED").with("state", state),
             Refusal::UnknownApproval => Self::not_found("APPROVAL_NOT_FOUND", detail),
-            Refusal::NotAsked { reviewer } => forbidden("NOT_ASKED").with("reviewer", reviewer),
-            Refusal::NotAnswerable { status } => conflict("NOT_ANSWERABLE").with("approval_status", status),
-            Refusal::NoOverride => conflict("NO_OVERRIDE"),
+            Refusal::NotReviewer { reviewer } => forbidden("NOT_ASKED").with("reviewer", reviewer),
+            Refusal::ApprovalClosed { status } => conflict("NOT_ANSWERABLE").with("approval_status", status),
+            Refusal::NoOverrideRequest => conflict("NO_OVERRIDE"),
             Refusal::SameAdmin { .. } => forbidden("SAME_ADMIN"),
-            Refusal::CannotBeAsked { .. } => invalid("CANNOT_BE_ASKED"),
-            Refusal::TooManyRequests { .. } => conflict("TOO_MANY_REQUESTS"),
-            Refusal::NotPresent { current, .. } => conflict("NOT_PRESENT").with("attempt", current),
+            Refusal::InvalidReviewer { .. } => invalid("CANNOT_BE_ASKED"),
+            Refusal::TooManyApprovalRequests { .. } => conflict("TOO_MANY_REQUESTS"),
+            Refusal::NotCurrentAttempt { current, .. } => conflict("NOT_PRESENT").with("attempt", current),
             Refusal::Stopped => conflict("STOPPED"),
             Refusal::TimedOut => conflict("TIMED_OUT"),
-            Refusal::NotLost => conflict("NOT_LOST"),
+            Refusal::WorkerNotLost => conflict("NOT_LOST"),
             Refusal::NothingToRollBack => conflict("NOTHING_TO_ROLL_BACK"),
         }
     }
@@ -109,8 +109,8 @@ impl From<Refusal> for Problem {
 impl From<DatabaseError> for Problem {
     fn from(error: DatabaseError) -> Self {
         match error {
-            DatabaseError::AnsweredAlready => Self::in_flight(),
-            DatabaseError::Exists { .. } => {
+            DatabaseError::DuplicateIdempotencyKey => Self::in_flight(),
+            DatabaseError::AlreadyExists { .. } => {
                 Self::conflict("ALREADY_EXISTS", "an object with this id already exists; use another id")
             }
             DatabaseError::Conflict { .. } => {
@@ -122,7 +122,7 @@ impl From<DatabaseError> for Problem {
                               the same Idempotency-Key";
                 Self::unavailable("UNAVAILABLE", detail).retry_after(1)
             }
-            DatabaseError::Foreign(_) => {
+            DatabaseError::Corrupt(_) => {
                 tracing::error!(%error, "corrupt data in the database");
                 let detail = "the database contains data that this version cannot read; see the server log";
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", detail)

@@ -3,8 +3,8 @@
 use ade_app::locks::LockError;
 use ade_client::wire;
 use ade_domain::Moment;
-use ade_domain::lock::saga::Failure;
-use ade_domain::lock::{Cycle, End, LockName, LockRefusal};
+use ade_domain::lock::saga::AcquireFailure;
+use ade_domain::lock::{Cycle, EndReason, LockName, LockRefusal};
 use ade_store::CoordinationError;
 use axum::http::StatusCode;
 
@@ -34,7 +34,7 @@ impl Problem {
                 let detail = "this request_id was already used with a different body; use a new request_id";
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "REQUEST_ID_REUSED", detail)
             }
-            LockError::NoTicket => Self::ticket_not_found(),
+            LockError::TicketNotFound => Self::ticket_not_found(),
             LockError::TooManyAgents => Self::new(
                 StatusCode::TOO_MANY_REQUESTS,
                 "TOO_MANY_AGENTS",
@@ -45,22 +45,22 @@ impl Problem {
     }
 
     pub(crate) fn ticket_not_found() -> Self {
-        Self::not_found("TICKET_NOT_FOUND", LockError::NoTicket.to_string())
+        Self::not_found("TICKET_NOT_FOUND", LockError::TicketNotFound.to_string())
     }
 
     pub(crate) fn lock_lost(detail: impl Into<String>) -> Self {
         Self::conflict("LOCK_LOST", detail)
     }
 
-    fn from_lock_failure(failure: Failure, now: Moment) -> Self {
+    fn from_lock_failure(failure: AcquireFailure, now: Moment) -> Self {
         match failure {
-            Failure::Refused(lock, refusal) => Self::from_refusal(&lock, refusal, now),
-            Failure::TimedOut(lock) => {
+            AcquireFailure::Refused(lock, refusal) => Self::from_refusal(&lock, refusal, now),
+            AcquireFailure::TimedOut(lock) => {
                 let detail = format!("{lock} was not granted within the wait time; retry or wait longer");
                 Self::lock_held(detail).with("lock", lock)
             }
-            Failure::Cancelled => Self::conflict("CANCELLED", "the lock request was cancelled"),
-            Failure::Over(lock, end) => Self::from_end(&lock, end),
+            AcquireFailure::Cancelled => Self::conflict("CANCELLED", "the lock request was cancelled"),
+            AcquireFailure::Ended(lock, end) => Self::from_end(&lock, end),
         }
     }
 
@@ -84,13 +84,13 @@ impl Problem {
                     .with("queue_length", queue_length)
                     .retry_after(1)
             }
-            LockRefusal::Contention { retry_at } => {
+            LockRefusal::CircuitOpen { retry_at } => {
                 let detail = format!("contention on {lock} is too high; retry later");
                 Self::unavailable("CONTENTION", detail)
                     .with("lock", lock)
                     .retry_after(seconds_until(retry_at, now))
             }
-            LockRefusal::Unconfirmed { acks, wanted } => {
+            LockRefusal::Unreplicated { acks, required_acks: wanted } => {
                 let detail = format!(
                     "{acks} of {wanted} required replicas confirmed the grant of {lock} in time, so it was released; \
                      retry when the replicas are back, or lower lock.min_replica_acks"
@@ -100,26 +100,26 @@ impl Problem {
         }
     }
 
-    fn from_end(lock: &LockName, end: End) -> Self {
+    fn from_end(lock: &LockName, end: EndReason) -> Self {
         match end {
-            End::Deadlock(cycle) => Self::deadlock(lock, &cycle),
-            End::Superseded => {
+            EndReason::Deadlock(cycle) => Self::deadlock(lock, &cycle),
+            EndReason::Superseded => {
                 let detail = format!(
                     "a newer request of the same holder replaced this one in the queue of {lock}; use a separate \
                      holder_id for each activity"
                 );
                 Self::conflict("SUPERSEDED", detail).with("lock", lock)
             }
-            End::Cancelled | End::HungUp => {
+            EndReason::Cancelled | EndReason::Disconnected => {
                 Self::conflict("CANCELLED", "the lock request was cancelled").with("lock", lock)
             }
-            End::AgentOffline => {
+            EndReason::AgentOffline => {
                 let detail =
                     format!("the agent sent no heartbeat for 30 s, so its request for {lock} was cancelled");
                 Self::conflict("CANCELLED", detail).with("lock", lock)
             }
             end => {
-                let why = end.word();
+                let why = end.as_str();
                 Self::lock_lost(format!("the grant of {lock} has ended ({why}); start a new request"))
                     .with("lock", lock)
                     .with("why", why)

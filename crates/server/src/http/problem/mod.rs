@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use ade_client::wire::{self, FieldError};
-use ade_domain::Invalid;
+use ade_domain::InvalidField;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -68,7 +68,7 @@ impl Problem {
             status: self.status.as_u16(),
             detail: self.detail.clone(),
             code: self.code.to_owned(),
-            facts: self.extensions.clone(),
+            extensions: self.extensions.clone(),
         }
     }
 
@@ -123,9 +123,9 @@ impl Problem {
     }
 }
 
-impl From<Vec<Invalid>> for Problem {
-    fn from(faults: Vec<Invalid>) -> Self {
-        let error = |fault: Invalid| FieldError { pointer: fault.pointer, detail: fault.detail };
+impl From<Vec<InvalidField>> for Problem {
+    fn from(faults: Vec<InvalidField>) -> Self {
+        let error = |fault: InvalidField| FieldError { pointer: fault.path, detail: fault.detail };
         Self::invalid(faults.into_iter().map(error).collect())
     }
 }

@@ -16,8 +16,8 @@ use super::sql::{Arg, Select, json, placeholders};
 use super::work::LogLine;
 use super::{Comment, Database, DatabaseError, StoredTask, TaskPosition, id_pair, position_args};
 
-pub use remove::Leaving;
 use remove::RemoveArchived;
+pub use remove::TaskRemoval;
 use restore::RestoreArchive;
 
 /// Task ids of one statement.
@@ -34,7 +34,7 @@ pub enum ArchiveKind {
 
 impl ArchiveKind {
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Approvals => "approvals",
             Self::Tasks => "tasks",
@@ -64,7 +64,7 @@ pub struct Archive {
 
 /// One line of an archive: a task with its rows in other tables.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Archived {
+pub struct ArchivedTask {
     /// Only informative in an archive of approvals.
     pub task: StoredTask,
     pub approvals: Vec<Approval>,
@@ -74,22 +74,22 @@ pub struct Archived {
     pub logs: Vec<LogLine>,
     /// Kind and value; see the table `task_labels`.
     #[serde(default)]
-    pub marks: Vec<(String, String)>,
+    pub labels: Vec<(String, String)>,
     /// Whether the approval requests are in another archive.
     #[serde(default)]
     pub approvals_archived: bool,
     /// The summary of the archived approval requests.
     #[serde(default)]
-    pub remembered: Option<ArchivedApprovals>,
+    pub archived_approvals: Option<ArchivedApprovals>,
 }
 
 /// How many tasks of an archive were not restored, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LeftOut {
+pub struct SkippedTasks {
     /// Archived again later: another archive has the current version.
     pub outdated: u64,
     /// Archived themselves: their approval requests can be restored once the tasks are.
-    pub away: u64,
+    pub still_archived: u64,
 }
 
 fn put_archive(archive: &Archive) -> Result<Statement, DatabaseError> {
@@ -102,7 +102,7 @@ fn put_archive(archive: &Archive) -> Result<Statement, DatabaseError> {
 impl Database {
     /// Tasks that were closed before `before` and that, or whose approval requests, can be archived: the oldest first, after the last
     /// one of the page before. Tasks with work or a running attempt, and restored tasks that are still to be kept, are left out.
-    pub async fn to_be_archived(
+    pub async fn archivable_tasks(
         &self,
         kind: ArchiveKind,
         before: Moment,
@@ -127,11 +127,11 @@ impl Database {
     }
 
     /// Loads a task as it is written to an archive.
-    pub async fn archived(
+    pub async fn load_for_archive(
         &self,
         kind: ArchiveKind,
         task_id: &str,
-    ) -> Result<Option<Archived>, DatabaseError> {
+    ) -> Result<Option<ArchivedTask>, DatabaseError> {
         let args = [task_id.into()];
         // Before the task itself: the removal compares it, and so notices approval requests that are archived or restored meanwhile.
         let sql = "SELECT approvals_archived FROM tasks WHERE task_id = $1::uuid";
@@ -140,34 +140,50 @@ impl Database {
         let marks = self.fetch_all(sql, &args, id_pair).await?;
         let Some(mut task) = self.task(task_id).await? else { return Ok(None) };
         let approvals = std::mem::take(&mut task.approvals);
-        let remembered = task.remembered.clone();
+        let remembered = task.archived_approvals.clone();
         let (mut comments, mut logs) = (Vec::new(), Vec::new());
         if kind == ArchiveKind::Tasks {
             comments = self.comments(task_id).await?;
-            logs = self.said(task_id, 0, u32::MAX).await?;
+            logs = self.task_log(task_id, 0, u32::MAX).await?;
         }
-        Ok(Some(Archived { task, approvals, comments, logs, marks, approvals_archived, remembered }))
+        Ok(Some(ArchivedTask {
+            task,
+            approvals,
+            comments,
+            logs,
+            labels: marks,
+            approvals_archived,
+            archived_approvals: remembered,
+        }))
     }
 
     /// Removes tasks that were copied to an [announced](Self::announce_blob) blob, as far as they have not changed since. Returns how
     /// many. The archive is stored unless that is 0.
-    pub async fn take_out(&self, archive: Archive, items: Vec<Leaving>) -> Result<u64, DatabaseError> {
+    pub async fn remove_archived(
+        &self,
+        archive: Archive,
+        items: Vec<TaskRemoval>,
+    ) -> Result<u64, DatabaseError> {
         self.execute(RemoveArchived { archive, items }).await
     }
 
     /// Restores what is not in the database, and keeps it from being archived again before `keep_until`. Returns how many tasks were
     /// changed.
-    pub async fn bring_back(
+    pub async fn restore_archive(
         &self,
         archive: Archive,
-        items: Vec<Archived>,
+        items: Vec<ArchivedTask>,
         keep_until: Moment,
     ) -> Result<u64, DatabaseError> {
         self.execute(RestoreArchive { archive, items, keep_until }).await
     }
 
     /// Why some tasks of an archive were not restored.
-    pub async fn left_out(&self, archive: &Archive, task_ids: &[String]) -> Result<LeftOut, DatabaseError> {
+    pub async fn skipped_on_restore(
+        &self,
+        archive: &Archive,
+        task_ids: &[String],
+    ) -> Result<SkippedTasks, DatabaseError> {
         let (condition, newest) = match archive.kind {
             ArchiveKind::Tasks => ("archive_id <> $1::uuid", Some(archive.archive_id.as_str())),
             ArchiveKind::Approvals => ("is_archived = 1", None),
@@ -183,8 +199,8 @@ impl Database {
             count += self.fetch_number(&sql, &args).await?;
         }
         Ok(match archive.kind {
-            ArchiveKind::Tasks => LeftOut { outdated: count, away: 0 },
-            ArchiveKind::Approvals => LeftOut { outdated: 0, away: count },
+            ArchiveKind::Tasks => SkippedTasks { outdated: count, still_archived: 0 },
+            ArchiveKind::Approvals => SkippedTasks { outdated: 0, still_archived: count },
         })
     }
 

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use ade_domain::approval::Approval;
 use ade_domain::task::ArchivedApprovals;
 
-use super::{Archive, ArchiveKind, Archived, put_archive};
+use super::{Archive, ArchiveKind, ArchivedTask, put_archive};
 use crate::database::blob_references::{mark_in_use, mark_orphaned};
 use crate::database::sql::{Arg, SqlConnection, optional_json};
 use crate::database::{DatabaseError, Operation};
 
 /// A task that is to be removed, itself or its approval requests: the version that was copied, and what remains of it.
 #[derive(Debug, Clone)]
-pub struct Leaving {
+pub struct TaskRemoval {
     task_id: String,
     revision: u64,
     approvals_archived: bool,
@@ -27,17 +27,17 @@ pub(super) type CountKey = (&'static str, String, &'static str);
 
 pub(super) type CountChanges = BTreeMap<CountKey, i64>;
 
-pub(super) fn task_count_key(item: &Archived) -> CountKey {
-    ("task", item.task.author_id.to_string(), item.task.state.word())
+pub(super) fn task_count_key(item: &ArchivedTask) -> CountKey {
+    ("task", item.task.author_id.to_string(), item.task.state.as_str())
 }
 
 pub(super) fn approval_count_key(approval: &Approval) -> CountKey {
-    ("approval", approval.reviewer_id.to_string(), approval.status.word())
+    ("approval", approval.reviewer_id.to_string(), approval.status.as_str())
 }
 
-impl Leaving {
+impl TaskRemoval {
     #[must_use]
-    pub fn of(kind: ArchiveKind, archive_id: &str, item: &Archived) -> Self {
+    pub fn new(kind: ArchiveKind, archive_id: &str, item: &ArchivedTask) -> Self {
         let task = &item.task.task;
         let mut counted: Vec<CountKey> = item.approvals.iter().map(approval_count_key).collect();
         let (mut summary, mut orphaned_blobs) = (None, Vec::new());
@@ -45,7 +45,7 @@ impl Leaving {
             ArchiveKind::Approvals => {
                 let mut task = task.clone();
                 task.approvals.clone_from(&item.approvals);
-                summary = Some(task.remember(archive_id));
+                summary = Some(task.summarize_approvals(archive_id));
             }
             ArchiveKind::Tasks => {
                 counted.push(task_count_key(item));
@@ -69,7 +69,7 @@ impl Leaving {
 
 pub(super) struct RemoveArchived {
     pub(super) archive: Archive,
-    pub(super) items: Vec<Leaving>,
+    pub(super) items: Vec<TaskRemoval>,
 }
 
 impl Operation for RemoveArchived {
@@ -100,7 +100,10 @@ impl Operation for RemoveArchived {
     }
 }
 
-async fn remove_approvals(connection: &mut SqlConnection<'_>, item: &Leaving) -> Result<bool, DatabaseError> {
+async fn remove_approvals(
+    connection: &mut SqlConnection<'_>,
+    item: &TaskRemoval,
+) -> Result<bool, DatabaseError> {
     let task_id = || Arg::from(item.task_id.as_str());
     let args = [task_id(), item.revision.into(), optional_json(item.summary.as_ref())?];
     let sql = "UPDATE tasks SET approvals_archived = 1, archived_approvals = $3::jsonb WHERE task_id = $1::uuid \
@@ -115,7 +118,7 @@ async fn remove_approvals(connection: &mut SqlConnection<'_>, item: &Leaving) ->
 async fn remove_task(
     connection: &mut SqlConnection<'_>,
     archive: &Archive,
-    item: &Leaving,
+    item: &TaskRemoval,
 ) -> Result<bool, DatabaseError> {
     let task_id = || Arg::from(item.task_id.as_str());
     lock_newest_archive(connection, &item.task_id).await?;

@@ -5,7 +5,7 @@ use ade_domain::Moment;
 use ade_domain::approval::Approval;
 
 use super::remove::{CountChanges, approval_count_key, change_counts, lock_newest_archive, task_count_key};
-use super::{Archive, ArchiveKind, Archived, put_archive};
+use super::{Archive, ArchiveKind, ArchivedTask, put_archive};
 use crate::database::batch::values;
 use crate::database::commit::{
     APPROVAL_ROW, INSERT_APPROVALS, approval_columns, insert_comment, insert_labels, task_column_names,
@@ -19,7 +19,7 @@ const IF_MISSING: &str = " ON CONFLICT DO NOTHING";
 
 pub(super) struct RestoreArchive {
     pub(super) archive: Archive,
-    pub(super) items: Vec<Archived>,
+    pub(super) items: Vec<ArchivedTask>,
     pub(super) keep_until: Moment,
 }
 
@@ -52,7 +52,7 @@ impl RestoreArchive {
     async fn restore_task(
         &self,
         connection: &mut SqlConnection<'_>,
-        item: &Archived,
+        item: &ArchivedTask,
         changes: &mut CountChanges,
     ) -> Result<bool, DatabaseError> {
         let task_id = item.task.task_id.as_str();
@@ -62,7 +62,7 @@ impl RestoreArchive {
         }
         let mut args = task_columns(&item.task)?;
         args.push(u64::from(item.approvals_archived).into());
-        args.push(optional_json(item.remembered.as_ref())?);
+        args.push(optional_json(item.archived_approvals.as_ref())?);
         args.push(self.keep_until.into());
         let sql = concat!(
             "INSERT INTO tasks (",
@@ -83,10 +83,10 @@ impl RestoreArchive {
         }
         let mut whole = item.task.clone();
         whole.approvals.clone_from(&item.approvals);
-        whole.remembered.clone_from(&item.remembered);
+        whole.archived_approvals.clone_from(&item.archived_approvals);
         let labels = whole.labels();
         let current = labels.iter().map(|(kind, label)| (*kind, label.as_str()));
-        let archived = item.marks.iter().map(|(kind, label)| (kind.as_str(), label.as_str()));
+        let archived = item.labels.iter().map(|(kind, label)| (kind.as_str(), label.as_str()));
         let mut statements = insert_labels(task_id, current.chain(archived));
         for comment in &item.comments {
             statements.push(insert_comment(comment, IF_MISSING)?);
@@ -103,7 +103,7 @@ impl RestoreArchive {
     async fn restore_approvals(
         &self,
         connection: &mut SqlConnection<'_>,
-        item: &Archived,
+        item: &ArchivedTask,
         changes: &mut CountChanges,
     ) -> Result<bool, DatabaseError> {
         let task_id = item.task.task_id.as_str();

@@ -49,11 +49,11 @@ async fn follows_failover_when_the_old_primary_returns() {
     increment(&client, "b").await.expect_err("no reply");
     wait_until_healthy(&client, "b").await;
     assert_eq!(increment(&client, "a").await, Ok(2));
-    let mark = hanging.process().mark();
+    let mark = hanging.process().log_position();
     hanging.process().signal(Signal::CONT).expect("resumed");
     hanging
         .process()
-        .wait_for_line_after(mark, "MASTER <-> REPLICA sync", TEST_TIMEOUT)
+        .wait_for_log_line_after(mark, "MASTER <-> REPLICA sync", TEST_TIMEOUT)
         .expect("replicating");
     assert_eq!(increment(&client, "a").await, Ok(3));
     expect_delivery(&client, &mut events, "a", "back").await;

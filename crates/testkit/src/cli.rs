@@ -13,42 +13,42 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::Ade;
-use crate::people::Person;
+use crate::AdeServer;
+use crate::deployment::TestUser;
 
 /// Far longer than any command takes, also on a busy machine.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]
-pub struct Shell {
+pub struct Cli {
     binary: String,
     server: String,
     token: String,
 }
 
 #[derive(Debug, Clone)]
-pub struct Said {
+pub struct CommandOutput {
     /// None if the command was killed.
-    pub code: Option<i32>,
-    pub out: String,
-    pub err: String,
+    pub exit_code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningCommand {
     child: Child,
-    err: watch::Receiver<String>,
+    stderr: watch::Receiver<String>,
     reader: JoinHandle<()>,
 }
 
-impl Shell {
+impl Cli {
     #[must_use]
-    pub fn of(binary: &str, ade: &Ade, user: &Person) -> Self {
+    pub fn new(binary: &str, ade: &AdeServer, user: &TestUser) -> Self {
         Self { binary: binary.to_owned(), server: ade.url(), token: user.token.clone() }
     }
 
     #[must_use]
-    pub fn begin(&self, arguments: &[&str]) -> Running {
+    pub fn spawn(&self, arguments: &[&str]) -> RunningCommand {
         let mut command = Command::new(&self.binary);
         command.args(arguments).env_clear().env("NO_COLOR", "1").current_dir("/");
         command.env("ADE_SERVER", &self.server).env("ADE_TOKEN", &self.token);
@@ -61,39 +61,39 @@ impl Shell {
                 sender.send_modify(|text| *text += &(line + "\n"));
             }
         });
-        Running { child, err, reader }
+        RunningCommand { child, stderr: err, reader }
     }
 
-    pub async fn run(&self, arguments: &[&str]) -> Said {
-        self.begin(arguments).ends().await
+    pub async fn run(&self, arguments: &[&str]) -> CommandOutput {
+        self.spawn(arguments).wait().await
     }
 
     /// Runs a command that must succeed; returns its standard output.
-    pub async fn says(&self, arguments: &[&str]) -> String {
+    pub async fn run_ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments).await;
-        assert_eq!(output.code, Some(0), "ade {}: {}", arguments.join(" "), output.err);
-        output.out
+        assert_eq!(output.exit_code, Some(0), "ade {}: {}", arguments.join(" "), output.stderr);
+        output.stdout
     }
 
     /// Runs a command that must succeed with `--json`.
     pub async fn json(&self, arguments: &[&str]) -> Value {
-        let text = self.says(&[arguments, &["--json"]].concat()).await;
+        let text = self.run_ok(&[arguments, &["--json"]].concat()).await;
         serde_json::from_str(&text).expect("JSON")
     }
 }
 
-impl Running {
+impl RunningCommand {
     /// Waits until standard error contains the text.
-    pub async fn tells(&mut self, text: &str) {
-        let found = timeout(OUTPUT_TIMEOUT, self.err.wait_for(|all| all.contains(text))).await;
+    pub async fn wait_for_stderr(&mut self, text: &str) {
+        let found = timeout(OUTPUT_TIMEOUT, self.stderr.wait_for(|all| all.contains(text))).await;
         let found = found.map(|found| found.is_ok());
-        assert_eq!(found, Ok(true), "{text:?} not found in {}", *self.err.borrow());
+        assert_eq!(found, Ok(true), "{text:?} not found in {}", *self.stderr.borrow());
     }
 
-    pub async fn ends(self) -> Said {
+    pub async fn wait(self) -> CommandOutput {
         let output = self.child.wait_with_output().await.expect("an exit status");
         self.reader.await.expect("no panic");
         let out = String::from_utf8(output.stdout).expect("text");
-        Said { code: output.status.code(), out, err: self.err.borrow().clone() }
+        CommandOutput { exit_code: output.status.code(), stdout: out, stderr: self.stderr.borrow().clone() }
     }
 }

@@ -8,15 +8,15 @@ use ade_client::Client;
 use rustix::process::Signal;
 
 use crate::error::StartError;
-use crate::guard::{Guarded, Spec};
+use crate::guard::{GuardedProcess, ProcessSpec};
 use crate::ports::Port;
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bootstrap token of every server started here.
-pub const TOKEN: &str = "bootstrap-token-of-the-administrator";
+pub const BOOTSTRAP_TOKEN: &str = "bootstrap-token-of-the-administrator";
 
 #[derive(Debug, Clone)]
-pub struct Setup {
+pub struct ServerBuilder {
     binary: String,
     config: String,
     variables: Vec<(String, String)>,
@@ -24,7 +24,7 @@ pub struct Setup {
     open_files: Option<u32>,
 }
 
-impl Setup {
+impl ServerBuilder {
     /// `binary` is the path of `ade`: in tests of its crate, `env!("CARGO_BIN_EXE_ade")`.
     #[must_use]
     pub fn new(binary: &str) -> Self {
@@ -46,14 +46,14 @@ impl Setup {
 
     /// Sets an environment variable.
     #[must_use]
-    pub fn variable(mut self, name: &str, value: &str) -> Self {
+    pub fn env(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
     /// Adds an argument of `ade serve`.
     #[must_use]
-    pub fn argument(mut self, argument: &str) -> Self {
+    pub fn arg(mut self, argument: &str) -> Self {
         self.arguments.push(argument.to_owned());
         self
     }
@@ -66,17 +66,17 @@ impl Setup {
     }
 
     /// Starts the server and waits until it listens.
-    pub fn start(self) -> Result<Ade, StartError> {
+    pub fn start(self) -> Result<AdeServer, StartError> {
         let port = Port::claim()?;
         let ulimit =
             |soft: u32| ["sh", "-c", &format!("ulimit -Sn {soft} && exec \"$@\""), "sh"].map(str::to_owned);
         let mut argv: Vec<String> = self.open_files.map(ulimit).into_iter().flatten().collect();
-        argv.extend(["env".to_owned(), format!("ADE_ADMIN_TOKEN={TOKEN}")]);
+        argv.extend(["env".to_owned(), format!("ADE_ADMIN_TOKEN={BOOTSTRAP_TOKEN}")]);
         argv.extend(self.variables.iter().map(|(name, value)| format!("{name}={value}")));
         let address = format!("127.0.0.1:{}", port.number());
         argv.extend([&self.binary, "serve", "--listen", &address, "--data", "data"].map(str::to_owned));
         argv.extend(self.arguments);
-        let process = Guarded::start(Spec {
+        let process = GuardedProcess::start(ProcessSpec {
             name: format!("ade serve on port {}", port.number()),
             // The server finds it in its working directory.
             files: vec![("ade.toml", self.config)],
@@ -85,17 +85,17 @@ impl Setup {
             stop_signal: "KILL",
             owner: None,
         })?;
-        let ade = Ade { process, port };
+        let ade = AdeServer { process, port };
         ade.wait_ready(0)?;
         Ok(ade)
     }
 
     /// Starts `count` servers that share the blob folder of the first.
-    pub fn start_many(self, count: usize) -> Result<Vec<Ade>, StartError> {
-        let mut servers: Vec<Ade> = Vec::new();
+    pub fn start_many(self, count: usize) -> Result<Vec<AdeServer>, StartError> {
+        let mut servers: Vec<AdeServer> = Vec::new();
         for _ in 0..count {
             let setup = match servers.first() {
-                Some(first) => self.clone().variable("ADE_SERVER_BLOBS", &first.blobs().to_string_lossy()),
+                Some(first) => self.clone().env("ADE_SERVER_BLOBS", &first.blobs().to_string_lossy()),
                 None => self.clone(),
             };
             servers.push(setup.start()?);
@@ -106,19 +106,19 @@ impl Setup {
 
 /// A running `ade serve`. Dropping it kills the server.
 #[derive(Debug)]
-pub struct Ade {
-    process: Guarded,
+pub struct AdeServer {
+    process: GuardedProcess,
     port: Port,
 }
 
-impl Ade {
+impl AdeServer {
     pub fn start(binary: &str) -> Result<Self, StartError> {
-        Setup::new(binary).start()
+        ServerBuilder::new(binary).start()
     }
 
     /// `config` is the content of the configuration file.
     pub fn start_with(binary: &str, config: &str) -> Result<Self, StartError> {
-        Setup::new(binary).config(config).start()
+        ServerBuilder::new(binary).config(config).start()
     }
 
     /// The base URL, such as `http://127.0.0.1:20000`; the same after a restart.
@@ -129,12 +129,12 @@ impl Ade {
 
     /// A client with the bootstrap token.
     pub fn client(&self) -> Result<Client, ade_client::Error> {
-        Client::new(&self.url(), TOKEN)
+        Client::new(&self.url(), BOOTSTRAP_TOKEN)
     }
 
     /// The process, for signals and its log.
     #[must_use]
-    pub fn process(&self) -> &Guarded {
+    pub fn process(&self) -> &GuardedProcess {
         &self.process
     }
 
@@ -164,13 +164,13 @@ impl Ade {
     /// Stops the server with SIGTERM and waits for its exit.
     pub fn stop(&self) -> Result<(), StartError> {
         self.process.signal(Signal::TERM)?;
-        self.process.wait_for_end()
+        self.process.wait_for_exit()
     }
 
     /// Starts the server again on the same port and data folder, and waits until it listens.
     pub fn start_again(&self) -> Result<(), StartError> {
-        let position = self.process.mark();
-        self.process.begin()?;
+        let position = self.process.log_position();
+        self.process.spawn()?;
         self.wait_ready(position)
     }
 
@@ -181,6 +181,6 @@ impl Ade {
     }
 
     fn wait_ready(&self, position: usize) -> Result<(), StartError> {
-        self.process.wait_for_line_after(position, "listening on http://", START_TIMEOUT)
+        self.process.wait_for_log_line_after(position, "listening on http://", START_TIMEOUT)
     }
 }
