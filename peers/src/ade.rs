@@ -11,7 +11,7 @@ use ade_domain::lock::{
     RequestKey, SharedStr, WaitOptions,
 };
 use ade_store::coordination::Locks;
-use ade_store::redis::{Options, RedisCoordination};
+use ade_store::redis::{RedisCoordination, RedisOptions};
 use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -94,7 +94,7 @@ pub(crate) struct AdeClient {
 impl Ade {
     pub(crate) async fn open(url: &str) -> Result<Self, BenchError> {
         let url = url.parse().map_err(BenchError::context("parse the URL of Redis"))?;
-        let backend = RedisCoordination::open(&url, Options::default())
+        let backend = RedisCoordination::open(&url, RedisOptions::default())
             .await
             .map_err(BenchError::context("connect to Redis"))?;
         let server: SharedStr = "peers".into();
@@ -117,7 +117,7 @@ async fn maintain(backend: RedisCoordination, server: SharedStr, awaited_locks: 
                 .map(|lock| (lock, LockCommand::ServerHeartbeat { server: server.clone() }))
                 .collect();
             // The clients report the same error.
-            let _ = backend.commands(heartbeats).await;
+            let _ = backend.execute_commands(heartbeats).await;
         }
         let _ = backend.sweep().await;
     }
@@ -142,13 +142,13 @@ fn lock_name(lock: &str) -> Result<LockName, BenchError> {
 
 impl AdeClient {
     async fn send(&self, lock: &LockName, command: LockCommand) -> Result<LockOutcome, BenchError> {
-        let replies = self.backend.commands(vec![(lock.clone(), command)]).await;
+        let replies = self.backend.execute_commands(vec![(lock.clone(), command)]).await;
         let reply = replies.map_err(BenchError::context("send a command to ADE"))?.into_iter().next();
         reply.map(|reply| reply.outcome).ok_or_else(|| BenchError::new("ADE sent no reply"))
     }
 
     async fn wait(&mut self, name: &LockName, acquisition: Acquisition) -> Result<FencingToken, BenchError> {
-        let subscription = self.backend.watch(acquisition.request);
+        let subscription = self.backend.subscribe(acquisition.request);
         loop {
             match self.send(name, LockCommand::Acquire(acquisition.clone())).await? {
                 LockOutcome::Status(AcquireStatus::Held(grant)) if grant.claimed => return Ok(grant.token),
