@@ -100,7 +100,7 @@ impl Environment {
 
     /// Size of the SQLite database; None with PostgreSQL.
     pub(super) fn database_bytes(&self) -> Option<u64> {
-        let file: PathBuf = self.folder.path().join("data/record.sqlite3");
+        let file: PathBuf = self.folder.path().join("data/ade.sqlite3");
         self.schema.is_none().then(|| std::fs::metadata(file).map(|meta| meta.len()).ok())?
     }
 
