@@ -1,4 +1,5 @@
-//! Project rules that the compiler does not check: dependencies between crates, file headers, file length, paths in documents.
+//! Project rules that the compiler does not check: dependencies between crates, file headers, file length, paths in
+//! documents, and words that the project avoids.
 
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
@@ -284,4 +285,103 @@ fn paths_in_documents_exist() {
         }
     }
     assert!(missing.is_empty(), "{} paths do not exist:\n  {}", missing.len(), missing.join("\n  "));
+}
+
+/// Identifiers and phrases that the project avoids, with what to use instead. The bar keeps this file from matching and is not
+/// part of the term. A phrase (lower case) matches in any case and also in identifiers, where underscores separate the words.
+/// A term with a capital or a bracket matches exactly; one that ends with an underscore matches the start of an identifier.
+const AVOIDED: &[(&str, &str)] = &[
+    ("De|ed", "TaskAction, command"),
+    ("Ve|rb", "TaskCommand"),
+    ("Sh|elf", "connection pool"),
+    ("Ly|ing", "pooled connection"),
+    ("E|ar", "subscription, listener"),
+    ("Hear|ing", "subscription"),
+    ("Dut|ies", "BackgroundServices"),
+    ("Up|keep", "LockMaintenance"),
+    ("Not|ices", "LockEventSink"),
+    ("Happen|ing", "LockEvent"),
+    ("On|Redis", "RedisCoordination"),
+    ("Record|Error", "DatabaseError"),
+    ("Stored|Answer", "StoredResponse"),
+    ("Thing|Kind", "DocumentKind"),
+    ("No|Quorum", "QuorumUnreachable"),
+    ("FARE|WELL", "SHUTDOWN_TIMEOUT"),
+    ("LISTEN|_AGAIN", "RECONNECT_BACKOFF"),
+    ("MO|ST_", "MAX_…"),
+    ("LONG|EST_", "MAX_…"),
+    ("sa|id(", "a verb that names the action"),
+    ("to|ld(", "notified"),
+    ("in ho|pe", "optimistically"),
+    ("is to|ld", "is notified, gets"),
+    ("was to|ld", "was notified, got"),
+    ("are to|ld", "are notified, get"),
+    ("who|ever", "the role: caller, holder, waiter, reviewer"),
+    ("carry o|ut", "apply"),
+    ("carries o|ut", "applies"),
+    ("carried o|ut", "applied"),
+    ("change ba|ck", "roll back"),
+    ("changes ba|ck", "rolls back"),
+    ("changed ba|ck", "rolled back"),
+    ("the record i|s", "the database is"),
+    ("heard o|f", "has a recent heartbeat"),
+    ("is aw|ay", "is unavailable"),
+    ("looked a|t", "checked, read"),
+    ("give w|ay", "is aborted, is the victim"),
+    ("gives w|ay", "is aborted, is the victim"),
+    ("stands in f|or", "is the delegate of"),
+    ("stands beh|ind", "is the author or sponsor of"),
+    ("unspeak|able", "invalid"),
+    ("stran|ge", "invalid, special"),
+    ("me|nd", "fix, repair"),
+    ("de|ed", "action, command"),
+];
+
+/// A text without comment markers and line breaks, so that phrases are found across lines, with the line of every byte.
+fn joined(text: &str) -> (String, Vec<usize>) {
+    let (mut joined, mut lines) = (String::new(), Vec::new());
+    for (number, line) in text.lines().enumerate() {
+        let content = line.trim().trim_start_matches(['/', '!', '#', '-', '*']).trim_start();
+        joined.push_str(content);
+        joined.push(' ');
+        lines.resize(joined.len(), number + 1);
+    }
+    (joined, lines)
+}
+
+/// Lines with the term as whole words.
+fn lines_with(text: &str, lines: &[usize], term: &str) -> Vec<usize> {
+    let is_word = |character: char| character.is_ascii_alphanumeric() || character == '_';
+    let is_free = |term_end: Option<char>, neighbour: Option<char>| {
+        !term_end.is_some_and(is_word) || term_end == Some('_') || !neighbour.is_some_and(is_word)
+    };
+    let matches = text.match_indices(term).filter(|(start, _)| {
+        let (before, rest) = text.split_at(*start);
+        let after = rest.strip_prefix(term).unwrap_or_default();
+        is_free(term.chars().next(), before.chars().next_back())
+            && is_free(term.chars().next_back(), after.chars().next())
+    });
+    matches.filter_map(|(start, _)| lines.get(start).copied()).collect()
+}
+
+#[test]
+fn sources_and_documents_avoid_private_terms() {
+    let extensions = ["rs", "lua", "sql", "py", "sh"];
+    let folders = ["crates", "peers", "scripts"];
+    let sources = folders.iter().flat_map(|folder| files(&root().join(folder), &extensions));
+    let mut found = Vec::new();
+    for file in sources.chain(documents()) {
+        let text = fs::read_to_string(&file).expect("readable");
+        let (text, lines) = joined(&text);
+        let phrases = text.to_ascii_lowercase().replace('_', " ");
+        for (term, instead) in AVOIDED {
+            let term = term.replace('|', "");
+            let is_phrase = term.chars().all(|character| character.is_ascii_lowercase() || character == ' ');
+            let places = lines_with(if is_phrase { &phrases } else { &text }, &lines, &term);
+            let messages =
+                places.iter().map(|line| format!("{}: {term} (use: {instead})", place(&file, *line)));
+            found.extend(messages);
+        }
+    }
+    assert!(found.is_empty(), "{} terms to replace:\n  {}", found.len(), found.join("\n  "));
 }
