@@ -1,9 +1,9 @@
-"""A crowd of clients of a Python library, each a thread: the same orders and events as in crowd.rs, as JSON lines on
-standard input and output. Several of these processes share the clients of a peer, so that no interpreter lock is measured
-alone. Invariant: when standard input closes, the process ends, whatever its threads wait for.
+"""Clients of a Python lock library, one thread each. They execute the commands and report the events of clients.rs, as JSON
+lines on standard input and output. Several worker processes share the clients of a peer, so that the interpreter lock of one
+process is not the limit. Invariant: when standard input closes, the process exits, whatever its threads wait for.
 
-Arguments: peer, port of Redis, number of the first client, number of clients, seconds of a lock's life, pause between
-two tries in seconds (or `-` for the library's own)."""
+Arguments: peer, port of Redis, number of the first client, number of clients, lease of a lock in seconds, pause between two
+tries in seconds (or `-` for the default of the library)."""
 
 import json
 import os
@@ -16,84 +16,84 @@ try:
     import redis
     import redis_lock
 except ImportError as error:
-    print(json.dumps({"event": "failed", "why": f"{error}: run `make bench`, which installs it, or name a Python "
-                      "that has the packages of bench/requirements.txt with --python"}), flush=True)
+    print(json.dumps({"event": "failed", "reason": f"{error}: run `make bench`, which installs it, or choose with --python "
+                      "an interpreter that has the packages of peers/requirements.txt"}), flush=True)
     sys.exit(1)
 
 PEER, PORT, FIRST, COUNT, TTL, PAUSE = sys.argv[1:7]
 now = time.monotonic_ns
-writing = threading.Lock()
+output_lock = threading.Lock()
 
 
-def say(event, **fields):
+def report(event, **fields):
     line = json.dumps({"event": event, **fields}, separators=(",", ":"))
-    with writing:
+    with output_lock:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
 
-def lock_of(connection, name):
-    """The library's own lock, with its own way of waiting."""
+def create_lock(connection, name):
+    """A lock of the library, which waits in the way of the library."""
     if PEER == "redis-py":
         sleep = {} if PAUSE == "-" else {"sleep": float(PAUSE)}
         return redis.lock.Lock(connection, name, timeout=int(TTL), **sleep)
     return redis_lock.Lock(connection, name, expire=int(TTL))
 
 
-def run(connection, order):
-    locks = [lock_of(connection, name) for name in order["locks"]]
-    pair, start, end = order["timed"] == "pair", order["from_ns"], order["until_ns"]
+def run(connection, command):
+    locks = [create_lock(connection, name) for name in command["locks"]]
+    is_pair, start, end = command["span"] == "pair", command["from_ns"], command["until_ns"]
     samples, longest, turn = [], 0, 0
     while True:
         lock = locks[turn % len(locks)]
         turn += 1
-        asked = now()
-        if asked >= end:
+        began = now()
+        if began >= end:
             return {"samples_ns": samples, "longest_ns": longest}
         lock.acquire()
         ended = now()
         lock.release()
-        if pair:
+        if is_pair:
             ended = now()
         if ended >= start:
-            longest = max(longest, ended - asked)
+            longest = max(longest, ended - began)
             if ended < end:
-                samples.append(ended - asked)
+                samples.append(ended - began)
 
 
-def obey(client, connection, orders):
+def serve(client, connection, commands):
     held = None
     try:
         while True:
-            order = orders.get()
-            if order["do"] == "run":
-                say("ran", **run(connection, order))
-            elif order["do"] == "queue":
-                held = lock_of(connection, order["lock"])
-                say("asks")
+            command = commands.get()
+            if command["command"] == "run":
+                report("finished", **run(connection, command))
+            elif command["command"] == "queue":
+                held = create_lock(connection, command["lock"])
+                report("acquiring")
                 held.acquire()
-                say("granted", client=client, at_ns=now())
-            elif order["do"] == "release":
+                report("granted", client=client, at_ns=now())
+            elif command["command"] == "release":
                 at = now()
                 held.release()
-                say("released", at_ns=at)
-    except Exception as error:  # whatever it is, the report says it
-        say("failed", why=f"{PEER}: {type(error).__name__}: {error}")
+                report("released", at_ns=at)
+    except Exception as error:  # any error belongs in the report
+        report("failed", reason=f"{PEER}: {type(error).__name__}: {error}")
 
 
 def main():
     threading.stack_size(256 * 1024)
-    first, orders = int(FIRST), []
+    first, commands = int(FIRST), []
     for client in range(first, first + int(COUNT)):
-        # A waiter may wait for longer than the client's own time limit for an answer.
+        # A waiter may wait for longer than the default socket timeout.
         connection = redis.Redis(port=int(PORT), single_connection_client=True, socket_timeout=None)
         connection.ping()
-        orders.append(queue.SimpleQueue())
-        threading.Thread(target=obey, args=(client, connection, orders[-1]), daemon=True).start()
-    say("asks")  # everybody is connected
+        commands.append(queue.SimpleQueue())
+        threading.Thread(target=serve, args=(client, connection, commands[-1]), daemon=True).start()
+    report("acquiring")  # all clients are connected
     for line in sys.stdin:
-        client, order = json.loads(line)
-        orders[client - first].put(order)
+        client, command = json.loads(line)
+        commands[client - first].put(command)
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-//! Where figures were measured: without it they mean nothing. The same as in `ade bench`, which is not a library.
+//! Description of the machine: figures mean nothing without it. A copy of the one in `ade bench`, without its version.
 
 use std::fs;
 
@@ -14,8 +14,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// What this machine says about itself.
-    pub(crate) fn look() -> Self {
+    pub(crate) fn detect() -> Self {
         let field = |file: &str, name: &str| {
             let text = fs::read_to_string(file).unwrap_or_default();
             let line = text.lines().find(|line| line.starts_with(name))?;
@@ -33,17 +32,16 @@ impl Machine {
         }
     }
 
-    /// In one line.
-    pub(crate) fn line(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let Self { cpu, cores, memory_mib, kernel, build } = self;
         let gib = memory_mib / 1024;
         format!("{cpu}, {cores} cores, {gib} GiB, {kernel}; {build} build")
     }
 }
 
-/// The clients in Rust, as they are locked.
-pub(crate) fn crates() -> Vec<(String, String)> {
-    let wanted = ["etcd-client", "redis", "rslock", "tokio-postgres"];
+/// Versions of the client crates in Cargo.lock.
+pub(crate) fn client_crates() -> Vec<(String, String)> {
+    let names = ["etcd-client", "redis", "rslock", "tokio-postgres"];
     let lock = include_str!("../Cargo.lock");
     let packages = lock.split("[[package]]").filter_map(|package| {
         let field = |name: &str| {
@@ -52,6 +50,6 @@ pub(crate) fn crates() -> Vec<(String, String)> {
         };
         Some((field("name")?, field("version")?))
     });
-    let wanted = packages.filter(|(name, _)| wanted.contains(&name.as_str()));
-    wanted.map(|(name, version)| (format!("crate {name}"), version)).collect()
+    let found = packages.filter(|(name, _)| names.contains(&name.as_str()));
+    found.map(|(name, version)| (format!("crate {name}"), version)).collect()
 }

@@ -1,17 +1,16 @@
-//! The crate `rslock`, with the one server that there is. It asks again after a random part of its retry delay.
+//! The crate `rslock` with a single server. It retries after a random part of its retry delay.
 
 use std::time::Duration;
 
 use rslock::{Lock, LockManager};
 
-use crate::failure::Failure;
-use crate::peer::{Client, Peer, TTL_MS};
+use crate::error::BenchError;
+use crate::lock_service::{LockClient, LockService, TTL_MS};
 
-/// How clients reach the server.
 pub(crate) enum Redlock {
-    /// All share one manager, and so one multiplexed connection.
+    /// All clients share one manager and its multiplexed connection.
     Shared(LockManager),
-    /// Each has one.
+    /// Each client has its own manager.
     Own { url: String, pause: Option<Duration> },
 }
 
@@ -21,7 +20,7 @@ pub(crate) struct RedlockClient {
 }
 
 impl Redlock {
-    pub(crate) fn shared(url: &str, pause: Option<Duration>) -> Result<Self, Failure> {
+    pub(crate) fn shared(url: &str, pause: Option<Duration>) -> Result<Self, BenchError> {
         Ok(Self::Shared(manager(url, pause)?))
     }
 
@@ -30,41 +29,42 @@ impl Redlock {
     }
 }
 
-/// Its own delay unless told otherwise, but as many tries as it takes: by default it gives up after three.
-fn manager(url: &str, pause: Option<Duration>) -> Result<LockManager, Failure> {
-    let client = redis::Client::open(url).map_err(Failure::of("read the URL of Redis"))?;
+/// Retries without limit: by default rslock gives up after three tries. The delay is its default unless given.
+fn manager(url: &str, pause: Option<Duration>) -> Result<LockManager, BenchError> {
+    let client = redis::Client::open(url).map_err(BenchError::context("parse the URL of Redis"))?;
     let mut manager = LockManager::from_clients(vec![client]);
     manager.set_retry(u32::MAX, pause.unwrap_or(Duration::from_millis(200)));
     Ok(manager)
 }
 
-impl Peer for Redlock {
+impl LockService for Redlock {
     type Client = RedlockClient;
 
-    async fn client(&self) -> Result<RedlockClient, Failure> {
+    async fn client(&self) -> Result<RedlockClient, BenchError> {
         let manager = match self {
             Self::Shared(manager) => manager.clone(),
             Self::Own { url, pause } => manager(url, *pause)?,
         };
         let mut client = RedlockClient { manager, held: None };
-        // It connects with the first command.
-        let first = format!("bench:connect:{}", crate::clock::now_ns());
-        client.acquire(&first).await?;
-        client.release(&first).await?;
+        // The first command opens the connection.
+        let lock = format!("bench:connect:{}", crate::clock::now_ns());
+        client.acquire(&lock).await?;
+        client.release(&lock).await?;
         Ok(client)
     }
 }
 
-impl Client for RedlockClient {
-    async fn acquire(&mut self, lock: &str) -> Result<(), Failure> {
+impl LockClient for RedlockClient {
+    async fn acquire(&mut self, lock: &str) -> Result<(), BenchError> {
         let ttl = Duration::from_millis(TTL_MS);
-        self.held = Some(self.manager.lock(lock, ttl).await.map_err(Failure::of("lock with rslock"))?);
+        self.held =
+            Some(self.manager.lock(lock, ttl).await.map_err(BenchError::context("lock with rslock"))?);
         Ok(())
     }
 
-    async fn release(&mut self, lock: &str) -> Result<(), Failure> {
-        // It does not tell whether the lock was still held.
-        let held = self.held.take().ok_or_else(|| Failure::new(format!("{lock} is not held")))?;
+    async fn release(&mut self, lock: &str) -> Result<(), BenchError> {
+        // rslock does not report whether the lock was still held.
+        let held = self.held.take().ok_or_else(|| BenchError::new(format!("{lock} is not held")))?;
         self.manager.unlock(&held).await;
         Ok(())
     }

@@ -1,24 +1,24 @@
-//! Results: a table for each row with one line for each contestant, or JSON with every round.
+//! The report: a table per row with one line per peer, or JSON with every round.
 //!
-//! Invariant: every contestant that was asked for has a line in every row, if only with the reason why it has no figures.
+//! Invariant: every selected peer has a line in every row, with figures or with the reason why there are none.
 
 use comfy_table::{Attribute, Cell, LineStyle, Table, presets};
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
-use crate::contestants::Contestant;
 use crate::machine::Machine;
+use crate::registry::Peer;
 use crate::rows::{Figure, Row};
 
-/// One contestant in one row.
+/// The results of one peer in one row.
 #[derive(Debug, Serialize)]
-pub(crate) struct Measured {
+pub(crate) struct PeerResults {
     peer: &'static str,
-    how: String,
-    beside: &'static str,
-    /// The medians of the rounds.
+    method: String,
+    baseline: &'static str,
+    /// Medians of the rounds.
     figures: Vec<Median>,
-    #[serde(rename = "rounds", serialize_with = "values")]
+    #[serde(rename = "rounds", serialize_with = "serialize_rounds")]
     pub(crate) rounds: Vec<Vec<Figure>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) not_measured: Option<String>,
@@ -27,10 +27,10 @@ pub(crate) struct Measured {
 #[derive(Debug, Serialize)]
 struct Median {
     name: &'static str,
-    /// Absent where it is no number: the ratio to somebody who got nothing.
+    /// Infinite as a ratio to a client without grants; JSON then has null.
     value: f64,
     unit: &'static str,
-    /// Median of the ratios to the bare minimum, each of one round.
+    /// Median of the ratios to the baseline within each round.
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio: Option<f64>,
 }
@@ -38,14 +38,13 @@ struct Median {
 #[derive(Debug, Serialize)]
 pub(crate) struct RowReport {
     row: String,
-    /// Whether the ratio says something about the first figure, or only about the pause that the bare minimum was given.
+    /// Whether to show ratios. In some rows they only depend on the pause of the baseline.
     #[serde(skip)]
-    compares: bool,
-    what: String,
-    peers: Vec<Measured>,
+    has_ratios: bool,
+    description: String,
+    peers: Vec<PeerResults>,
 }
 
-/// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
@@ -57,13 +56,13 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<RowReport>,
 }
 
-impl Measured {
-    pub(crate) fn of(contestant: &Contestant) -> Self {
-        let Contestant { name, how, beside, .. } = contestant;
+impl PeerResults {
+    pub(crate) fn new(peer: &Peer) -> Self {
+        let Peer { name, method, baseline, .. } = peer;
         Self {
             peer: name,
-            how: how.clone(),
-            beside,
+            method: method.clone(),
+            baseline,
             figures: Vec::new(),
             rounds: Vec::new(),
             not_measured: None,
@@ -74,14 +73,14 @@ impl Measured {
         self.rounds.get(round)?.iter().find(|found| found.name == figure).map(|found| found.value)
     }
 
-    fn medians(&self, bare: Option<&Self>) -> Vec<Median> {
+    fn medians(&self, baseline: Option<&Self>) -> Vec<Median> {
         let names = self.rounds.first().into_iter().flatten();
         names
             .map(|Figure { name, unit, .. }| {
                 let rounds = 0..self.rounds.len();
                 let values = rounds.clone().filter_map(|round| self.value(round, name)).collect();
                 let ratios: Vec<f64> = rounds
-                    .filter_map(|round| Some(self.value(round, name)? / bare?.value(round, name)?))
+                    .filter_map(|round| Some(self.value(round, name)? / baseline?.value(round, name)?))
                     .filter(|ratio| ratio.is_finite())
                     .collect();
                 let ratio = (!ratios.is_empty()).then(|| median(ratios));
@@ -92,22 +91,22 @@ impl Measured {
 }
 
 impl RowReport {
-    pub(crate) fn new(row: Row, mut peers: Vec<Measured>) -> Self {
+    pub(crate) fn new(row: Row, mut peers: Vec<PeerResults>) -> Self {
         let medians: Vec<_> = peers
             .iter()
-            .map(|peer| peer.medians(peers.iter().find(|bare| bare.peer == peer.beside)))
+            .map(|peer| peer.medians(peers.iter().find(|other| other.peer == peer.baseline)))
             .collect();
         for (peer, figures) in peers.iter_mut().zip(medians) {
             peer.figures = figures;
         }
-        Self { row: row.name(), compares: row == Row::Pairs, what: row.what(), peers }
+        Self { row: row.name(), has_ratios: row == Row::Pairs, description: row.description(), peers }
     }
 
     fn table(&self) -> Table {
-        let some = self.peers.iter().map(|peer| &peer.figures).find(|figures| !figures.is_empty());
-        let names: Vec<&str> = some.into_iter().flatten().map(|figure| figure.name).collect();
+        let measured = self.peers.iter().map(|peer| &peer.figures).find(|figures| !figures.is_empty());
+        let names: Vec<&str> = measured.into_iter().flatten().map(|figure| figure.name).collect();
         let titles = ["row", "peer"].into_iter().chain(names.iter().copied());
-        let titles = titles.chain(self.compares.then_some("ratio"));
+        let titles = titles.chain(self.has_ratios.then_some("ratio"));
         let mut table = Table::new();
         table
             .load_style(presets::NOTHING.header_separator(LineStyle::none().fill('─').junction('─')))
@@ -117,8 +116,8 @@ impl RowReport {
             let mut cells = vec![row.to_owned(), peer.peer.to_owned()];
             let figure = |name: &&str| peer.figures.iter().find(|figure| figure.name == *name);
             cells.extend(names.iter().map(|name| figure(name).map_or_else(|| "–".to_owned(), Median::text)));
-            let ratio = peer.figures.first().and_then(|figure| figure.ratio).filter(|_| self.compares);
-            cells.extend(ratio.map(|ratio| format!("{ratio:.2} × {}", peer.beside)));
+            let ratio = peer.figures.first().and_then(|figure| figure.ratio).filter(|_| self.has_ratios);
+            cells.extend(ratio.map(|ratio| format!("{ratio:.2} × {}", peer.baseline)));
             table.add_row(cells);
         }
         table
@@ -126,16 +125,16 @@ impl RowReport {
 
     fn print(&self, out: &mut impl std::io::Write) -> std::io::Result<()> {
         writeln!(out, "{}\n", self.table())?;
-        writeln!(out, "  {:<10} {}", "what".bold(), self.what)?;
+        writeln!(out, "  {:<10} {}", "measured".bold(), self.description)?;
         for peer in &self.peers {
-            if let Some(why) = &peer.not_measured {
-                let after = match peer.rounds.len() {
+            if let Some(reason) = &peer.not_measured {
+                let status = match peer.rounds.len() {
                     0 => "not measured".to_owned(),
                     rounds => format!("stopped after {rounds} rounds"),
                 };
-                // A reason may end with a long log: that is for the JSON.
-                let reason = why.lines().next().unwrap_or_default();
-                writeln!(out, "  {:<10} {}: {reason}", after.red(), peer.peer)?;
+                // The reason may include a long log, which only the JSON shows.
+                let reason = reason.lines().next().unwrap_or_default();
+                writeln!(out, "  {:<10} {}: {reason}", status.red(), peer.peer)?;
             }
         }
         writeln!(out)
@@ -144,7 +143,7 @@ impl RowReport {
 
 impl Median {
     fn text(&self) -> String {
-        format!("{} {}", number(self.value), self.unit).trim_end().to_owned()
+        format!("{} {}", format_number(self.value), self.unit).trim_end().to_owned()
     }
 }
 
@@ -156,20 +155,20 @@ impl Report {
             row.print(&mut out)?;
         }
         for peer in self.rows.first().map(|row| row.peers.as_slice()).unwrap_or_default() {
-            writeln!(out, "  {:<18} {}", peer.peer.bold(), peer.how)?;
+            writeln!(out, "  {:<18} {}", peer.peer.bold(), peer.method)?;
         }
         let versions: Vec<String> =
             self.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
         writeln!(out, "  {:<18} {}", "versions".bold(), versions.join(", "))?;
-        writeln!(out, "  {:<18} {}", "machine".bold(), self.machine.line())?;
+        writeln!(out, "  {:<18} {}", "machine".bold(), self.machine.summary())?;
         let Self { rounds, seconds, threads, .. } = self;
         writeln!(
             out,
-            "  {:<18} {rounds} rounds of {seconds} s for each; medians; ratios within the same round; Rust clients on {threads} threads",
+            "  {:<18} {rounds} rounds of {seconds} s each; medians; ratios within the same round; Rust clients on {threads} threads",
             "measured".bold()
         )?;
         if self.quick {
-            writeln!(out, "  {:<18} shows that everything works; too small to judge by", "quick run".bold())?;
+            writeln!(out, "  {:<18} shows that everything works; too small to judge", "quick run".bold())?;
         }
         Ok(())
     }
@@ -186,8 +185,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// Three digits that matter.
-fn number(value: f64) -> String {
+/// Formats with three significant digits.
+fn format_number(value: f64) -> String {
     match value.abs() {
         size if size.is_infinite() => "∞".to_owned(),
         size if size >= 100.0 || size.fract() == 0.0 => format!("{value:.0}"),
@@ -196,8 +195,8 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Rounds as objects: figure → value.
-fn values<S: serde::Serializer>(rounds: &[Vec<Figure>], serializer: S) -> Result<S::Ok, S::Error> {
+/// Serialises each round as an object: figure → value.
+fn serialize_rounds<S: serde::Serializer>(rounds: &[Vec<Figure>], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(rounds.iter().map(|figures| {
         let pairs = figures.iter().map(|figure| (figure.name.to_owned(), figure.value.into()));
         pairs.collect::<serde_json::Map<_, _>>()
@@ -206,10 +205,10 @@ fn values<S: serde::Serializer>(rounds: &[Vec<Figure>], serializer: S) -> Result
 
 #[cfg(test)]
 mod tests {
-    use super::{median, number};
+    use super::{format_number, median};
 
     #[test]
-    fn the_median_is_in_the_middle() {
+    fn median_is_the_middle_value() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0]), 2.5);
         assert!(median(Vec::new()).is_nan());
@@ -217,10 +216,10 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_three_digits_that_matter() {
-        assert_eq!(number(1234.5), "1234");
-        assert_eq!(number(12.34), "12.3");
-        assert_eq!(number(1.234), "1.23");
-        assert_eq!(number(f64::INFINITY), "∞");
+    fn formats_three_significant_digits() {
+        assert_eq!(format_number(1234.5), "1234");
+        assert_eq!(format_number(12.34), "12.3");
+        assert_eq!(format_number(1.234), "1.23");
+        assert_eq!(format_number(f64::INFINITY), "∞");
     }
 }

@@ -1,32 +1,31 @@
-//! Slices of all contestants in turns, A B C A B C …: a noisy neighbour disturbs all alike, and ratios compare what was
-//! measured within the same round.
+//! Slices of all peers alternate, A B C A B C …, so that noise affects all alike. Ratios compare figures of the same round.
 //!
-//! Invariant: a contestant that fails in a round is not asked again for that row, and the report says why.
+//! Invariant: a peer that fails in a round is not measured again in that row, and the report has the reason.
 
 use indicatif::ProgressBar;
 
-use crate::contestants::Contestant;
-use crate::failure::Failure;
-use crate::report::{Measured, RowReport};
+use crate::error::BenchError;
+use crate::registry::Peer;
+use crate::report::{PeerResults, RowReport};
 use crate::rows::Row;
 use crate::servers::Servers;
 
 pub(crate) async fn measure(
     row: Row,
-    contestants: &[Contestant],
+    peers: &[Peer],
     servers: &Servers,
     seconds: f64,
     rounds: usize,
     bar: &ProgressBar,
 ) -> RowReport {
-    let mut all: Vec<Measured> = contestants.iter().map(Measured::of).collect();
+    let mut all: Vec<PeerResults> = peers.iter().map(PeerResults::new).collect();
     for round in 0..rounds {
-        for (contestant, measured) in contestants.iter().zip(&mut all) {
-            bar.set_message(format!("{}: {}", row.name(), contestant.name));
-            if measured.not_measured.is_none() {
-                match slice(row, contestant, servers, seconds, round).await {
-                    Ok(figures) => measured.rounds.push(figures),
-                    Err(failure) => measured.not_measured = Some(failure.to_string()),
+        for (peer, results) in peers.iter().zip(&mut all) {
+            bar.set_message(format!("{}: {}", row.name(), peer.name));
+            if results.not_measured.is_none() {
+                match measure_slice(row, peer, servers, seconds, round).await {
+                    Ok(figures) => results.rounds.push(figures),
+                    Err(error) => results.not_measured = Some(error.to_string()),
                 }
             }
             bar.inc(1);
@@ -35,13 +34,13 @@ pub(crate) async fn measure(
     RowReport::new(row, all)
 }
 
-async fn slice(
+async fn measure_slice(
     row: Row,
-    contestant: &Contestant,
+    peer: &Peer,
     servers: &Servers,
     seconds: f64,
     round: usize,
-) -> Result<Vec<crate::rows::Figure>, Failure> {
-    servers.quiet(contestant.server).await?;
-    row.slice(contestant, servers, seconds, round).await
+) -> Result<Vec<crate::rows::Figure>, BenchError> {
+    servers.wait_until_idle(peer.server).await?;
+    row.measure_slice(peer, servers, seconds, round).await
 }

@@ -1,32 +1,31 @@
-//! What is measured: one slice of one row with one contestant. Slices of different contestants take turns (`rounds.rs`).
+//! The rows: each measures one slice with one peer. Slices of different peers alternate (`rounds.rs`).
 //!
-//! Invariant: connecting, warming up and cleaning up are never part of a figure.
+//! Invariant: connecting, warm-up and cleanup are never part of a figure.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use crate::clock::{now_ns, reach};
-use crate::contestants::Contestant;
-use crate::crowd::{Crowd, Event, Order, Run, Timed};
-use crate::failure::Failure;
+use crate::clients::{ClientCommand, ClientEvent, ClientGroup, MeasuredSpan, RunResult};
+use crate::clock::{now_ns, sleep_until_ns};
+use crate::error::BenchError;
+use crate::registry::Peer;
 use crate::servers::Servers;
 
-/// Clients of the rows pairs and contended.
+/// In the rows pairs and contended.
 pub(crate) const CLIENTS: usize = 50;
-/// Waiters of the row handover: few, and many.
+/// In the row handover.
 pub(crate) const WAITERS: [usize; 2] = [10, 1_000];
-/// Locks that each client takes in turns in the row pairs.
-const LOCKS: usize = 10;
-/// Before a window opens: the first moments of a connection are not its life.
+/// In the row pairs.
+const LOCKS_PER_CLIENT: usize = 10;
 const WARM_UP: Duration = Duration::from_millis(300);
-/// Between two handovers, in which the former holder queues again.
-const PAUSE: Duration = Duration::from_millis(5);
-/// Handovers before those that count: by then all waiters have asked at least once.
-const UNCOUNTED: usize = 5;
-/// What takes longer than this beyond its time will not come any more.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The previous holder queues again in the meantime.
+const HANDOVER_INTERVAL: Duration = Duration::from_millis(5);
+/// Handovers before the measurement, until every waiter has tried at least once.
+const WARM_UP_HANDOVERS: usize = 5;
+/// Without an event for this long, the slice fails.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RowName {
@@ -35,7 +34,6 @@ pub(crate) enum RowName {
     Handover,
 }
 
-/// A row, with its size where it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Row {
     Pairs,
@@ -43,7 +41,6 @@ pub(crate) enum Row {
     Handover { waiters: usize },
 }
 
-/// A figure of one slice.
 #[derive(Debug, Clone)]
 pub(crate) struct Figure {
     pub(crate) name: &'static str,
@@ -72,49 +69,41 @@ impl Row {
         }
     }
 
-    pub(crate) fn what(self) -> String {
+    pub(crate) fn description(self) -> String {
         match self {
             Self::Pairs => format!(
-                "{CLIENTS} clients, each taking and giving back {LOCKS} locks of its own in turns; p50 and p99 of the \
-                 pair; server: its processor time by pair"
+                "{CLIENTS} clients, each acquires and releases {LOCKS_PER_CLIENT} locks of its own in turn; p50 and p99 of \
+                 the pair; server: its CPU time per pair"
             ),
             Self::Contended => format!(
-                "{CLIENTS} clients want one lock all the time and give it back at once; most and least: grants of \
+                "{CLIENTS} clients permanently acquire one lock and release it immediately; most and least: grants of \
                  the most and of the least served client"
             ),
             Self::Handover { waiters } => format!(
-                "release → next waiter holds: from beginning the release until one of {waiters} waiters has the lock"
+                "release → next waiter holds: from the start of the release until one of {waiters} waiters has the lock"
             ),
         }
     }
 
-    /// One slice.
-    pub(crate) async fn slice(
+    pub(crate) async fn measure_slice(
         self,
-        contestant: &Contestant,
+        peer: &Peer,
         servers: &Servers,
         seconds: f64,
         round: usize,
-    ) -> Result<Vec<Figure>, Failure> {
-        let name = format!("bench:{}:{round}", contestant.name);
+    ) -> Result<Vec<Figure>, BenchError> {
+        let name = format!("bench:{}:{round}", peer.name);
         match self {
-            Self::Pairs => pairs(contestant, servers, seconds, &name).await,
-            Self::Contended => contended(contestant, servers, seconds, &name).await,
-            Self::Handover { waiters } => {
-                handover(contestant, seconds, waiters, format!("{name}:{waiters}")).await
-            }
+            Self::Pairs => pairs(peer, servers, seconds, &name).await,
+            Self::Contended => contended(peer, servers, seconds, &name).await,
+            Self::Handover { waiters } => handover(peer, seconds, waiters, format!("{name}:{waiters}")).await,
         }
     }
 }
 
-async fn pairs(
-    contestant: &Contestant,
-    servers: &Servers,
-    seconds: f64,
-    name: &str,
-) -> Result<Vec<Figure>, Failure> {
-    let locks = |client| (0..LOCKS).map(|lock| format!("{name}:{client}:{lock}")).collect();
-    let (runs, server) = run(contestant, servers, seconds, Timed::Pair, locks).await?;
+async fn pairs(peer: &Peer, servers: &Servers, seconds: f64, name: &str) -> Result<Vec<Figure>, BenchError> {
+    let locks = |client| (0..LOCKS_PER_CLIENT).map(|lock| format!("{name}:{client}:{lock}")).collect();
+    let (runs, server) = run(peer, servers, seconds, MeasuredSpan::Pair, locks).await?;
     let mut samples: Vec<u64> = runs.into_iter().flat_map(|run| run.samples_ns).collect();
     let count = float(samples.len());
     Ok(vec![
@@ -126,13 +115,13 @@ async fn pairs(
 }
 
 async fn contended(
-    contestant: &Contestant,
+    peer: &Peer,
     servers: &Servers,
     seconds: f64,
     name: &str,
-) -> Result<Vec<Figure>, Failure> {
+) -> Result<Vec<Figure>, BenchError> {
     let locks = |_| vec![format!("{name}:hot")];
-    let (runs, server) = run(contestant, servers, seconds, Timed::Wait, locks).await?;
+    let (runs, server) = run(peer, servers, seconds, MeasuredSpan::Wait, locks).await?;
     let served = || runs.iter().map(|run| run.samples_ns.len());
     let (most, least) = (float(served().max().unwrap_or(0)), float(served().min().unwrap_or(0)));
     let grants = float(served().sum());
@@ -147,76 +136,78 @@ async fn contended(
     ])
 }
 
-/// Everybody runs for so long; also the processor time that the server used meanwhile.
+/// Runs all clients. Returns their results and the CPU time that the server used.
 async fn run(
-    contestant: &Contestant,
+    peer: &Peer,
     servers: &Servers,
     seconds: f64,
-    timed: Timed,
+    span: MeasuredSpan,
     locks: impl Fn(usize) -> Vec<String>,
-) -> Result<(Vec<Run>, Duration), Failure> {
-    let mut crowd = contestant.crowd(CLIENTS).await?;
+) -> Result<(Vec<RunResult>, Duration), BenchError> {
+    let mut clients = peer.connect(CLIENTS).await?;
     let from_ns = now_ns() + nanoseconds(WARM_UP);
     let until_ns = from_ns + nanoseconds(Duration::from_secs_f64(seconds));
-    for client in 0..crowd.size() {
-        crowd.order(client, Order::Run { locks: locks(client), timed, from_ns, until_ns })?;
+    for client in 0..clients.size() {
+        clients.send(client, ClientCommand::Run { locks: locks(client), span, from_ns, until_ns })?;
     }
-    reach(from_ns).await;
-    let before = servers.cpu(contestant.server)?;
-    reach(until_ns).await;
-    let used = servers.cpu(contestant.server)?.saturating_sub(before);
-    let runs = timeout(PATIENCE, crowd.runs()).await;
-    Ok((runs.map_err(|_| Failure::new("some clients waited on without end"))??, used))
+    sleep_until_ns(from_ns).await;
+    let before = servers.cpu_time(peer.server)?;
+    sleep_until_ns(until_ns).await;
+    let used = servers.cpu_time(peer.server)?.saturating_sub(before);
+    let results = timeout(EVENT_TIMEOUT, clients.run_results()).await;
+    let timed_out =
+        |_| BenchError::new(format!("some clients still wait after {} s", EVENT_TIMEOUT.as_secs()));
+    Ok((results.map_err(timed_out)??, used))
 }
 
 async fn handover(
-    contestant: &Contestant,
+    peer: &Peer,
     seconds: f64,
     waiters: usize,
     lock: String,
-) -> Result<Vec<Figure>, Failure> {
-    // One more than wait: somebody holds it.
-    let mut crowd = contestant.crowd(waiters + 1).await?;
-    for client in 0..crowd.size() {
-        crowd.order(client, Order::Queue { lock: lock.clone() })?;
+) -> Result<Vec<Figure>, BenchError> {
+    // One more than the waiters: the holder.
+    let mut clients = peer.connect(waiters + 1).await?;
+    for client in 0..clients.size() {
+        clients.send(client, ClientCommand::Queue { lock: lock.clone() })?;
     }
-    let (mut asking, mut holder) = (0, None);
-    while asking < crowd.size() || holder.is_none() {
-        match next(&mut crowd).await? {
-            Event::Asks => asking += 1,
-            Event::Granted { client, .. } => holder = Some(client),
+    let (mut acquiring, mut holder) = (0, None);
+    while acquiring < clients.size() || holder.is_none() {
+        match next_event(&mut clients).await? {
+            ClientEvent::Acquiring => acquiring += 1,
+            ClientEvent::Granted { client, .. } => holder = Some(client),
             _ => {}
         }
     }
     let mut holder = holder.unwrap_or_default();
-    let mut pace = interval(PAUSE);
+    let mut pace = interval(HANDOVER_INTERVAL);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut samples = Vec::new();
-    let mut ends = Instant::now();
+    let mut end = Instant::now();
     let mut done = 0;
-    while done <= UNCOUNTED || Instant::now() < ends {
+    while done <= WARM_UP_HANDOVERS || Instant::now() < end {
         pace.tick().await;
-        if done == UNCOUNTED {
-            ends = Instant::now() + Duration::from_secs_f64(seconds);
+        if done == WARM_UP_HANDOVERS {
+            end = Instant::now() + Duration::from_secs_f64(seconds);
         }
-        crowd.order(holder, Order::Release)?;
+        clients.send(holder, ClientCommand::Release)?;
         let (mut released, mut granted) = (None, None);
         while released.is_none() || granted.is_none() {
-            match next(&mut crowd).await? {
-                Event::Released { at_ns } => released = Some(at_ns),
-                Event::Granted { client, at_ns } => granted = Some((client, at_ns)),
+            match next_event(&mut clients).await? {
+                ClientEvent::Released { at_ns } => released = Some(at_ns),
+                ClientEvent::Granted { client, at_ns } => granted = Some((client, at_ns)),
                 _ => {}
             }
         }
         let (Some(sent_ns), Some((client, granted_ns))) = (released, granted) else { break };
-        crowd.order(holder, Order::Queue { lock: lock.clone() })?;
+        clients.send(holder, ClientCommand::Queue { lock: lock.clone() })?;
         holder = client;
         done += 1;
-        if done > UNCOUNTED {
+        if done > WARM_UP_HANDOVERS {
             samples.push(granted_ns.saturating_sub(sent_ns));
         }
     }
-    let_everybody_through(&mut crowd, holder).await?;
+    drain_waiters(&mut clients, holder).await?;
     Ok(vec![
         figure("p50", quantile_ms(&mut samples, 50), "ms"),
         figure("p99", quantile_ms(&mut samples, 99), "ms"),
@@ -224,29 +215,29 @@ async fn handover(
     ])
 }
 
-/// Nobody is left waiting: a thousand waiters that hang up at once are more than some servers take.
-async fn let_everybody_through(crowd: &mut Crowd, holder: usize) -> Result<(), Failure> {
-    crowd.order(holder, Order::Release)?;
+/// Lets every waiter acquire the lock once: some servers cannot handle a thousand waiters that disconnect at the same time.
+async fn drain_waiters(clients: &mut ClientGroup, holder: usize) -> Result<(), BenchError> {
+    clients.send(holder, ClientCommand::Release)?;
     let mut released = 0;
-    while released < crowd.size() {
-        match next(crowd).await? {
-            Event::Granted { client, .. } => crowd.order(client, Order::Release)?,
-            Event::Released { .. } => released += 1,
+    while released < clients.size() {
+        match next_event(clients).await? {
+            ClientEvent::Granted { client, .. } => clients.send(client, ClientCommand::Release)?,
+            ClientEvent::Released { .. } => released += 1,
             _ => {}
         }
     }
     Ok(())
 }
 
-async fn next(crowd: &mut Crowd) -> Result<Event, Failure> {
-    let event = timeout(PATIENCE, crowd.next()).await;
-    event.map_err(|_| Failure::new(format!("nothing happened for {} s", PATIENCE.as_secs())))?
+async fn next_event(clients: &mut ClientGroup) -> Result<ClientEvent, BenchError> {
+    let event = timeout(EVENT_TIMEOUT, clients.next_event()).await;
+    event.map_err(|_| BenchError::new(format!("no event for {} s", EVENT_TIMEOUT.as_secs())))?
 }
 
-/// What so many hundredths of the samples do not exceed.
-fn quantile_ms(samples: &mut [u64], hundredths: usize) -> f64 {
+/// The smallest sample that at least this percentage of the samples does not exceed.
+fn quantile_ms(samples: &mut [u64], percent: usize) -> f64 {
     samples.sort_unstable();
-    let rank = (samples.len() * hundredths).div_ceil(100).saturating_sub(1);
+    let rank = (samples.len() * percent).div_ceil(100).saturating_sub(1);
     samples.get(rank).map_or(f64::NAN, |ns| *ns as f64 / 1e6)
 }
 
@@ -263,7 +254,7 @@ mod tests {
     use super::quantile_ms;
 
     #[test]
-    fn quantiles_are_samples() {
+    fn quantiles_are_exact_samples() {
         let mut samples: Vec<u64> = (1..=200).rev().map(|ms| ms * 1_000_000).collect();
         assert_eq!(quantile_ms(&mut samples, 50), 100.0);
         assert_eq!(quantile_ms(&mut samples, 99), 198.0);

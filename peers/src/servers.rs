@@ -1,101 +1,103 @@
-//! The servers that are measured: one of each kind, started here and stopped with us.
+//! The measured servers: one of each kind, started here and stopped with this process.
 //!
-//! Invariant: a server that is found running is never used.
+//! Invariant: a server that happens to run is never used.
 
 use std::time::Duration;
 
 use ade_testkit::{Postgres, Redis};
 
+use crate::cpu_time;
+use crate::error::BenchError;
 use crate::etcd::Etcd;
-use crate::failure::Failure;
-use crate::usage;
 
-/// How long what a crowd left behind may take to go away.
-const QUIET_TIMEOUT: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Which server a peer locks with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ServerKind {
     Redis,
     Postgres,
     Etcd,
 }
 
 pub(crate) struct Servers {
-    redis: Result<Redis, Failure>,
-    postgres: Result<(Postgres, usize), Failure>,
-    etcd: Result<Etcd, Failure>,
+    redis: Result<Redis, BenchError>,
+    postgres: Result<(Postgres, usize), BenchError>,
+    etcd: Result<Etcd, BenchError>,
 }
 
 impl Servers {
-    /// Starts those that are wanted; what cannot be started is told when it is needed.
-    pub(crate) fn start(wanted: &[Kind], clients: usize) -> Self {
-        let unwanted = |kind| if wanted.contains(&kind) { Ok(()) } else { Err(Failure::new("not started")) };
+    /// Starts the required servers. The error of a failed start is returned when the server is used.
+    pub(crate) fn start(required: &[ServerKind], clients: usize) -> Self {
+        let check_required =
+            |kind| if required.contains(&kind) { Ok(()) } else { Err(BenchError::new("not started")) };
         let connections = format!("max_connections={}", clients + 20);
         Self {
-            redis: unwanted(Kind::Redis)
-                .and_then(|()| Redis::start().map_err(Failure::of("start Redis (run `make deps`)"))),
-            postgres: unwanted(Kind::Postgres).and_then(|()| {
+            redis: check_required(ServerKind::Redis)
+                .and_then(|()| Redis::start().map_err(BenchError::context("start Redis (run `make deps`)"))),
+            postgres: check_required(ServerKind::Postgres).and_then(|()| {
                 let server = Postgres::start_with(&[&connections]);
-                let server = server.map_err(Failure::of("start PostgreSQL (run `make deps`)"))?;
-                let processes = usage::tree(server.process().pid()).len();
+                let server = server.map_err(BenchError::context("start PostgreSQL (run `make deps`)"))?;
+                let processes = cpu_time::process_tree(server.process().pid()).len();
                 Ok((server, processes))
             }),
-            etcd: unwanted(Kind::Etcd).and_then(|()| Etcd::start()),
+            etcd: check_required(ServerKind::Etcd).and_then(|()| Etcd::start()),
         }
     }
 
-    pub(crate) fn redis(&self) -> Result<&Redis, Failure> {
+    pub(crate) fn redis(&self) -> Result<&Redis, BenchError> {
         self.redis.as_ref().map_err(Clone::clone)
     }
 
-    pub(crate) fn postgres(&self) -> Result<&Postgres, Failure> {
+    pub(crate) fn postgres(&self) -> Result<&Postgres, BenchError> {
         self.postgres.as_ref().map(|(server, _)| server).map_err(Clone::clone)
     }
 
-    pub(crate) fn etcd(&self) -> Result<&Etcd, Failure> {
+    pub(crate) fn etcd(&self) -> Result<&Etcd, BenchError> {
         self.etcd.as_ref().map_err(Clone::clone)
     }
 
-    /// Processor time that a server has used so far. Redis says so itself; of the others the kernel does.
-    pub(crate) fn cpu(&self, kind: Kind) -> Result<Duration, Failure> {
+    /// CPU time of a server so far: reported by Redis itself, for the others by the kernel.
+    pub(crate) fn cpu_time(&self, kind: ServerKind) -> Result<Duration, BenchError> {
         match kind {
-            Kind::Redis => {
+            ServerKind::Redis => {
                 let field = |name| self.info("cpu", name);
                 Ok(Duration::from_secs_f64(field("used_cpu_user")? + field("used_cpu_sys")?))
             }
-            Kind::Postgres => usage::cpu(self.postgres()?.process().pid()),
-            Kind::Etcd => usage::cpu(self.etcd()?.pid()),
+            ServerKind::Postgres => cpu_time::cpu_time(self.postgres()?.process().pid()),
+            ServerKind::Etcd => cpu_time::cpu_time(self.etcd()?.pid()),
         }
     }
 
-    /// Returns when the clients of the last crowd are gone from the server, and with them their locks.
-    pub(crate) async fn quiet(&self, kind: Kind) -> Result<(), Failure> {
-        let look = || async {
-            let left = match kind {
-                // What all peers share is connected all the time; the last one is this question.
-                Kind::Redis => self.info("clients", "blocked_clients"),
-                Kind::Postgres => self.postgres.as_ref().map_err(Clone::clone).map(|(server, processes)| {
-                    usage::tree(server.process().pid()).len().saturating_sub(*processes + 1) as f64
-                }),
-                Kind::Etcd => Ok(0.0),
+    /// Waits until the clients of the last slice have disconnected; flushes Redis.
+    pub(crate) async fn wait_until_idle(&self, kind: ServerKind) -> Result<(), BenchError> {
+        let observe = || async {
+            let remaining = match kind {
+                // Shared connections stay open, so only blocked clients count.
+                ServerKind::Redis => self.info("clients", "blocked_clients"),
+                ServerKind::Postgres => {
+                    self.postgres.as_ref().map_err(Clone::clone).map(|(server, processes)| {
+                        cpu_time::process_tree(server.process().pid()).len().saturating_sub(*processes + 1)
+                            as f64
+                    })
+                }
+                ServerKind::Etcd => Ok(0.0),
             };
-            match left {
+            match remaining {
                 Ok(0.0) => Ok(()),
-                Ok(left) => Err(format!("{left} left")),
-                Err(failure) => Err(failure.to_string()),
+                Ok(count) => Err(format!("{count} clients remain")),
+                Err(error) => Err(error.to_string()),
             }
         };
-        let quiet = ade_testkit::wait::until("the last clients are gone", QUIET_TIMEOUT, look).await;
-        quiet.map_err(Failure::of("go on"))?;
-        if kind == Kind::Redis {
-            let mut connection = self.redis()?.connect().map_err(Failure::of("reach Redis"))?;
-            redis::cmd("FLUSHALL").exec(&mut connection).map_err(Failure::of("empty Redis"))?;
+        let idle =
+            ade_testkit::wait::until("the last clients have disconnected", IDLE_TIMEOUT, observe).await;
+        idle.map_err(BenchError::context("start the next slice"))?;
+        if kind == ServerKind::Redis {
+            let mut connection = self.redis()?.connect().map_err(BenchError::context("connect to Redis"))?;
+            redis::cmd("FLUSHALL").exec(&mut connection).map_err(BenchError::context("flush Redis"))?;
         }
         Ok(())
     }
 
-    /// Versions of the servers that run.
     pub(crate) async fn versions(&self) -> Vec<(String, String)> {
         let mut versions = Vec::new();
         if self.redis.is_ok() {
@@ -112,15 +114,15 @@ impl Servers {
         versions
     }
 
-    fn info(&self, section: &str, field: &str) -> Result<f64, Failure> {
-        self.info_text(section, field)?.parse().map_err(Failure::of("read INFO"))
+    fn info(&self, section: &str, field: &str) -> Result<f64, BenchError> {
+        self.info_text(section, field)?.parse().map_err(BenchError::context("parse INFO of Redis"))
     }
 
-    fn info_text(&self, section: &str, field: &str) -> Result<String, Failure> {
-        let mut connection = self.redis()?.connect().map_err(Failure::of("reach Redis"))?;
-        let asked = redis::cmd("INFO").arg(section).query(&mut connection);
-        let text: String = asked.map_err(Failure::of("ask Redis for INFO"))?;
+    fn info_text(&self, section: &str, field: &str) -> Result<String, BenchError> {
+        let mut connection = self.redis()?.connect().map_err(BenchError::context("connect to Redis"))?;
+        let reply = redis::cmd("INFO").arg(section).query(&mut connection);
+        let text: String = reply.map_err(BenchError::context("run INFO on Redis"))?;
         let found = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        found.map(str::to_owned).ok_or_else(|| Failure::new(format!("INFO of Redis has no {field}")))
+        found.map(str::to_owned).ok_or_else(|| BenchError::new(format!("INFO of Redis has no field {field}")))
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct BenchRedis {
     pub(super) url: RedisUrl,
     /// The URL with its password.
     address: String,
-    pub(super) bare: RedisBaseline,
+    pub(super) baseline: RedisBaseline,
 }
 
 impl BenchRedis {
@@ -37,25 +37,25 @@ impl BenchRedis {
         let url: RedisUrl = address
             .parse()
             .map_err(|error: InvalidRedisUrl| BenchError::new(ErrorKind::Input, error.to_string()))?;
-        let bare = RedisBaseline::open(&url).await?;
-        if !bare.is_empty().await? {
+        let baseline = RedisBaseline::open(&url).await?;
+        if !baseline.is_empty().await? {
             return Err(BenchError::new(
                 ErrorKind::Input,
                 format!("{url} is not empty, and benchmarks delete all its keys"),
             )
             .hint("start a separate Redis, such as redis-server --port 6390 --save ''"));
         }
-        Ok(Self { url, address: address.to_owned(), bare })
+        Ok(Self { url, address: address.to_owned(), baseline })
     }
 
     /// CPU time in seconds and memory in bytes of all its servers.
     pub(super) async fn usage(&self) -> Result<(f64, f64), BenchError> {
-        let cpu = self.bare.cpu_seconds().await?;
-        Ok((cpu, self.bare.memory_bytes().await?))
+        let cpu = self.baseline.cpu_seconds().await?;
+        Ok((cpu, self.baseline.memory_bytes().await?))
     }
 
     pub(super) async fn clear(&self) -> Result<(), BenchError> {
-        Ok(self.bare.delete_all_keys().await?)
+        Ok(self.baseline.delete_all_keys().await?)
     }
 }
 

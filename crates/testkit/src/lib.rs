@@ -28,7 +28,7 @@ pub use api::ApiClient;
 pub use cli::Cli;
 pub use clock::ManualClock;
 pub use deployment::{AdminClient, Deployment, TestUser};
-pub use effort::{SeededRng, SeededRng as Dice};
+pub use effort::SeededRng;
 pub use error::StartError;
 pub use postgres::Postgres;
 pub use process::wait_for_exit;

@@ -1,4 +1,5 @@
-//! Project rules that the compiler does not check: dependencies between crates, file headers, file length.
+//! Project rules that the compiler does not check: dependencies between crates, file headers, file length, paths in
+//! documents, and words that the project avoids.
 
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
@@ -85,17 +86,40 @@ fn project_dependencies(manifest: &toml::Table) -> Vec<String> {
     all.iter().filter_map(|name| name.strip_prefix("ade-")).map(str::to_owned).collect()
 }
 
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("readable") {
-        let path = entry.expect("readable").path();
-        if path.ends_with("fixtures") {
-            // Generated: other tests check that they are fresh.
-        } else if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
+/// All files below a folder with one of the extensions, sorted.
+fn files(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
+    let (mut found, mut pending) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(folder) = pending.pop() {
+        for entry in fs::read_dir(folder).expect("readable") {
+            let path = entry.expect("readable").path();
+            if path.ends_with("fixtures") || path.ends_with("target") {
+                // Generated: other tests check that fixtures are fresh.
+            } else if path.is_dir() {
+                pending.push(path);
+            } else if path
+                .extension()
+                .is_some_and(|actual| extensions.iter().any(|extension| actual == *extension))
+            {
+                found.push(path);
+            }
         }
     }
+    found.sort();
+    found
+}
+
+/// The guides and references, and the documents in the root folder.
+fn documents() -> Vec<PathBuf> {
+    let in_root = fs::read_dir(root()).expect("readable").map(|entry| entry.expect("readable").path());
+    let in_root = in_root.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let mut found: Vec<PathBuf> = in_root.chain(files(&root().join("docs"), &["md"])).collect();
+    found.sort();
+    found
+}
+
+/// `path:line`, relative to the root folder.
+fn place(file: &Path, line: usize) -> String {
+    format!("{}:{line}", file.strip_prefix(root()).unwrap_or(file).display())
 }
 
 #[test]
@@ -150,9 +174,7 @@ fn pure_crates_do_no_io() {
             let is_driver = drivers.contains(&dependency.as_str());
             assert!(!is_driver, "{name} is pure and must not depend on {dependency}");
         }
-        let mut files = Vec::new();
-        sources(&root().join("crates").join(name).join("src"), &mut files);
-        for file in files {
+        for file in files(&root().join("crates").join(name).join("src"), &["rs"]) {
             let text = fs::read_to_string(&file).expect("readable");
             for module in io_modules {
                 let path = file.display();
@@ -164,11 +186,10 @@ fn pure_crates_do_no_io() {
 
 #[test]
 fn files_have_a_header_and_a_limited_length() {
-    let mut files = Vec::new();
-    sources(&root().join("crates"), &mut files);
-    sources(&root().join("peers/src"), &mut files);
-    assert!(files.len() > 20, "too few files found: {files:?}");
-    for file in files {
+    let sources =
+        [files(&root().join("crates"), &["rs"]), files(&root().join("peers/src"), &["rs"])].concat();
+    assert!(sources.len() > 20, "too few files found: {sources:?}");
+    for file in sources {
         let text = fs::read_to_string(&file).expect("readable");
         assert!(text.starts_with("//!"), "{} does not start with a //! header", file.display());
         assert!(text.lines().count() <= MAX_LINES, "{} is longer than {MAX_LINES} lines", file.display());
@@ -190,4 +211,177 @@ fn make_run_shows_build_progress() {
     let recipe: Vec<&str> = recipe.take_while(|line| line.starts_with('\t')).collect();
     assert!(recipe.iter().any(|line| line.contains("cargo run")), "{recipe:?}");
     assert!(!recipe.iter().any(|line| line.contains("--quiet")), "{recipe:?}");
+}
+
+/// Whether a code span names a file or folder of the repository. Source files may be given without their first folders.
+fn is_repository_path(text: &str) -> bool {
+    let is_plain =
+        text.chars().all(|character| character.is_ascii_alphanumeric() || "/._-".contains(character));
+    let is_below = |folders: &[&str]| folders.iter().any(|folder| text.starts_with(folder));
+    let mut segments = text.split('/');
+    let is_in_crate = segments.nth(1).is_some_and(|segment| ["src", "tests", "catalogs"].contains(&segment));
+    is_plain
+        && !text.starts_with(['/', '.'])
+        && (is_below(&["crates/", "docs/", "peers/", "scripts/"]) || is_in_crate || is_source_file(text))
+}
+
+fn is_source_file(text: &str) -> bool {
+    [".rs", ".lua", ".sql"]
+        .iter()
+        .any(|extension| text.strip_suffix(extension).is_some_and(|name| !name.is_empty()))
+}
+
+/// Code spans and link targets outside fenced blocks: line, text, whether it is a link.
+fn mentions(text: &str) -> Vec<(usize, String, bool)> {
+    let mut is_fenced = false;
+    let without_fences: Vec<&str> = text
+        .lines()
+        .map(|line| {
+            let is_fence = line.trim_start().starts_with("```");
+            is_fenced ^= is_fence;
+            if is_fence || is_fenced { "" } else { line }
+        })
+        .collect();
+    let text = without_fences.join("\n");
+    let mut found = Vec::new();
+    let mut line = 1;
+    // Every second part is a code span; a span may continue on the next line.
+    for (number, part) in text.split('`').enumerate() {
+        if number % 2 == 1 {
+            found.push((line, part.to_owned(), false));
+        }
+        line += part.matches('\n').count();
+    }
+    for (number, line) in without_fences.iter().enumerate() {
+        let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        found.extend(targets.map(|target| (number + 1, target.to_owned(), true)));
+    }
+    found
+}
+
+#[test]
+fn paths_in_documents_exist() {
+    let sources: Vec<PathBuf> = ["crates", "peers"]
+        .iter()
+        .flat_map(|folder| files(&root().join(folder), &["rs", "lua", "sql"]))
+        .collect();
+    let exists = |document: &Path, text: &str, is_link: bool| {
+        let folder = document.parent().expect("a folder");
+        if is_link {
+            return folder.join(text.split('#').next().unwrap_or_default()).exists();
+        }
+        let is_source = is_source_file(text) && sources.iter().any(|source| source.ends_with(text));
+        is_source || root().join(text).exists() || root().join("crates").join(text).exists()
+    };
+    let is_external = |target: &str| target.contains("://") || target.starts_with('#');
+    let mut missing = Vec::new();
+    for document in documents() {
+        let text = fs::read_to_string(&document).expect("readable");
+        for (line, mention, is_link) in mentions(&text) {
+            let is_checked = if is_link { !is_external(&mention) } else { is_repository_path(&mention) };
+            if is_checked && !exists(&document, &mention, is_link) {
+                missing.push(format!("{}: {mention}", place(&document, line)));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{} paths do not exist:\n  {}", missing.len(), missing.join("\n  "));
+}
+
+/// Identifiers and phrases that the project avoids, with what to use instead. The bar keeps this file from matching and is not
+/// part of the term. A phrase (lower case) matches in any case and also in identifiers, where underscores separate the words.
+/// A term with a capital or a bracket matches exactly; one that ends with an underscore matches the start of an identifier.
+const AVOIDED: &[(&str, &str)] = &[
+    ("De|ed", "TaskAction, command"),
+    ("Ve|rb", "TaskCommand"),
+    ("Sh|elf", "connection pool"),
+    ("Ly|ing", "pooled connection"),
+    ("E|ar", "subscription, listener"),
+    ("Hear|ing", "subscription"),
+    ("Dut|ies", "BackgroundServices"),
+    ("Up|keep", "LockMaintenance"),
+    ("Not|ices", "LockEventSink"),
+    ("Happen|ing", "LockEvent"),
+    ("On|Redis", "RedisCoordination"),
+    ("Record|Error", "DatabaseError"),
+    ("Stored|Answer", "StoredResponse"),
+    ("Thing|Kind", "DocumentKind"),
+    ("No|Quorum", "QuorumUnreachable"),
+    ("FARE|WELL", "SHUTDOWN_TIMEOUT"),
+    ("LISTEN|_AGAIN", "RECONNECT_BACKOFF"),
+    ("MO|ST_", "MAX_…"),
+    ("LONG|EST_", "MAX_…"),
+    ("sa|id(", "a verb that names the action"),
+    ("to|ld(", "notified"),
+    ("in ho|pe", "optimistically"),
+    ("is to|ld", "is notified, gets"),
+    ("was to|ld", "was notified, got"),
+    ("are to|ld", "are notified, get"),
+    ("who|ever", "the role: caller, holder, waiter, reviewer"),
+    ("carry o|ut", "apply"),
+    ("carries o|ut", "applies"),
+    ("carried o|ut", "applied"),
+    ("change ba|ck", "roll back"),
+    ("changes ba|ck", "rolls back"),
+    ("changed ba|ck", "rolled back"),
+    ("the record i|s", "the database is"),
+    ("heard o|f", "has a recent heartbeat"),
+    ("is aw|ay", "is unavailable"),
+    ("looked a|t", "checked, read"),
+    ("give w|ay", "is aborted, is the victim"),
+    ("gives w|ay", "is aborted, is the victim"),
+    ("stands in f|or", "is the delegate of"),
+    ("stands beh|ind", "is the author or sponsor of"),
+    ("unspeak|able", "invalid"),
+    ("stran|ge", "invalid, special"),
+    ("me|nd", "fix, repair"),
+    ("de|ed", "action, command"),
+];
+
+/// A text without comment markers and line breaks, so that phrases are found across lines, with the line of every byte.
+fn joined(text: &str) -> (String, Vec<usize>) {
+    let (mut joined, mut lines) = (String::new(), Vec::new());
+    for (number, line) in text.lines().enumerate() {
+        let content = line.trim().trim_start_matches(['/', '!', '#', '-', '*']).trim_start();
+        joined.push_str(content);
+        joined.push(' ');
+        lines.resize(joined.len(), number + 1);
+    }
+    (joined, lines)
+}
+
+/// Lines with the term as whole words.
+fn lines_with(text: &str, lines: &[usize], term: &str) -> Vec<usize> {
+    let is_word = |character: char| character.is_ascii_alphanumeric() || character == '_';
+    let is_free = |term_end: Option<char>, neighbour: Option<char>| {
+        !term_end.is_some_and(is_word) || term_end == Some('_') || !neighbour.is_some_and(is_word)
+    };
+    let matches = text.match_indices(term).filter(|(start, _)| {
+        let (before, rest) = text.split_at(*start);
+        let after = rest.strip_prefix(term).unwrap_or_default();
+        is_free(term.chars().next(), before.chars().next_back())
+            && is_free(term.chars().next_back(), after.chars().next())
+    });
+    matches.filter_map(|(start, _)| lines.get(start).copied()).collect()
+}
+
+#[test]
+fn sources_and_documents_avoid_private_terms() {
+    let extensions = ["rs", "lua", "sql", "py", "sh"];
+    let folders = ["crates", "peers", "scripts"];
+    let sources = folders.iter().flat_map(|folder| files(&root().join(folder), &extensions));
+    let mut found = Vec::new();
+    for file in sources.chain(documents()) {
+        let text = fs::read_to_string(&file).expect("readable");
+        let (text, lines) = joined(&text);
+        let phrases = text.to_ascii_lowercase().replace('_', " ");
+        for (term, instead) in AVOIDED {
+            let term = term.replace('|', "");
+            let is_phrase = term.chars().all(|character| character.is_ascii_lowercase() || character == ' ');
+            let places = lines_with(if is_phrase { &phrases } else { &text }, &lines, &term);
+            let messages =
+                places.iter().map(|line| format!("{}: {term} (use: {instead})", place(&file, *line)));
+            found.extend(messages);
+        }
+    }
+    assert!(found.is_empty(), "{} terms to replace:\n  {}", found.len(), found.join("\n  "));
 }

@@ -12,7 +12,7 @@ use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
 use ade_domain::task::TaskState;
 use ade_store::database::StoredTask;
-use ade_testkit::{Dice, effort};
+use ade_testkit::{SeededRng, effort};
 
 use crate::fixture::{Fixture, approval_of, approve, caller, draft, on_both_databases, reject, submitted};
 
@@ -242,8 +242,8 @@ async fn simulation_matches_submission(fixture: Fixture) {
     }
     let mut kinds = BTreeSet::new();
     for round in 0..effort::rounds(40, 2_000) {
-        let mut dice = Dice::new(seed, round);
-        let mut pick = |many: u64| usize::try_from(dice.below(many)).expect("small");
+        let mut rng = SeededRng::new(seed, round);
+        let mut pick = |many: u64| usize::try_from(rng.below(many)).expect("small");
         let author = caller(["ann", "max"][pick(2)], &[AUTHOR]);
         let mut draft = draft("something");
         draft.config.task_type = ["schema", "config", "other"][pick(3)].to_owned();

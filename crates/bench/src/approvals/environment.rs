@@ -41,7 +41,7 @@ pub(crate) struct Distributed {
 pub(super) struct Environment {
     // Dropped first: stops before its folder is removed.
     pub(super) server: ServerUnderTest,
-    pub(super) bare: BaselineTable,
+    pub(super) baseline_table: BaselineTable,
     pub(super) tasks: usize,
     pub(super) load_seconds: f64,
     pub(super) middle_task: String,
@@ -87,15 +87,15 @@ impl Environment {
         let (began, now) = (Instant::now(), SystemClock::start().now());
         let middle_task = load(loader?, tasks, now, bar).await?;
         let load_seconds = began.elapsed().as_secs_f64();
-        let bare = match &schema {
+        let baseline_table = match &schema {
             Some(schema) => BaselineTable::open_postgres(&schema.url, connections).await,
             None => BaselineTable::open_sqlite(folder.path()).await,
         };
-        let bare = bare?;
+        let baseline_table = baseline_table?;
         let before = checkpoint_bytes(folder.path());
         let server = start(folder.path(), schema.as_ref())?;
         wait_for_checkpoint(folder.path(), before).await?;
-        Ok(Self { server, bare, tasks, load_seconds, middle_task, now, folder, schema })
+        Ok(Self { server, baseline_table, tasks, load_seconds, middle_task, now, folder, schema })
     }
 
     /// Size of the SQLite database; None with PostgreSQL.
@@ -106,9 +106,9 @@ impl Environment {
 
     /// Stops the server and removes all its data.
     pub(super) async fn remove(self) -> Result<(), BenchError> {
-        let Self { server, bare, folder, schema, .. } = self;
+        let Self { server, baseline_table, folder, schema, .. } = self;
         drop(server);
-        bare.close().await;
+        baseline_table.close().await;
         folder.close()?;
         if let Some(schema) = schema {
             schema.distributed.postgres.drop_schema(schema.number).await?;

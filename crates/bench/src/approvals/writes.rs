@@ -78,10 +78,10 @@ pub(super) async fn measure(
     let count = (f64::from(sizes.rate) * (sizes.seconds + sizes.warm_up_seconds())).ceil() as usize;
     bar.set_length(2 * count as u64 + 1);
     let drafts: Vec<_> = (0..count).map(draft).collect::<Result<_, _>>()?;
-    let (create, ids) = compare(&mut connections, &environment.bare, drafts, 201, bar).await?;
+    let (create, ids) = compare(&mut connections, &environment.baseline_table, drafts, 201, bar).await?;
     // Tasks are distributed over the connections in the same order, so that each author submits its own.
     let submits = ids.iter().map(|id| (format!("/api/v1/tasks/{id}/submit"), "{}".to_owned())).collect();
-    let (submit, _) = compare(&mut connections, &environment.bare, submits, 202, bar).await?;
+    let (submit, _) = compare(&mut connections, &environment.baseline_table, submits, 202, bar).await?;
     let target = with_token_of(&mut admin, target, &reviewer(0), true).await?;
     let paths = approval_paths(&mut target.connect().await?, &ids.into_iter().collect()).await?;
     let mut connections = target.connect_many(sizes.connections).await?;
@@ -112,7 +112,7 @@ fn draft(number: usize) -> Result<(String, String), BenchError> {
 /// Sends requests over all connections in parallel, alternating with the baseline. Returns the task ids in the order of requests.
 async fn compare(
     connections: &mut Vec<Connection>,
-    bare: &BaselineTable,
+    table: &BaselineTable,
     requests: Vec<(String, String)>,
     status: u16,
     bar: &ProgressBar,
@@ -126,7 +126,7 @@ async fn compare(
         own.add(samples, began.elapsed());
         ids.append(&mut chunk_ids);
         let began = Instant::now();
-        let samples = insert_all(bare, connections.len(), chunk.len(), body).await?;
+        let samples = insert_all(table, connections.len(), chunk.len(), body).await?;
         baseline.add(samples, began.elapsed());
         bar.inc(chunk.len() as u64);
     }
@@ -177,22 +177,17 @@ async fn post_all(
 }
 
 /// The baseline: as many transactions by as many clients, each with one row of the size of a task.
-async fn insert_all(
-    bare: &BaselineTable,
-    clients: usize,
-    count: usize,
-    body: String,
-) -> Result<Samples, BenchError> {
+async fn insert_all(table: &BaselineTable, clients: usize, count: usize, body: String) -> Result<Samples, BenchError> {
     let (mut tasks, body) = (JoinSet::new(), Arc::<str>::from(body));
     for number in 0..clients {
-        let (bare, body) = (bare.clone(), body.clone());
+        let (table, body) = (table.clone(), body.clone());
         let share = count / clients + usize::from(number < count % clients);
         tasks.spawn(async move {
             let mut samples = Samples::default();
             for _ in 0..share {
                 let id = Uuid::now_v7().to_string();
                 let began = Instant::now();
-                bare.insert(&id, &body).await?;
+                table.insert(&id, &body).await?;
                 samples.add(began.elapsed());
             }
             Ok::<_, BenchError>(samples)

@@ -15,20 +15,20 @@ pub(super) const TRANSACTIONS: usize = 5;
 
 /// Runs all clients until the deadline. `body` has the size of a task.
 pub(super) async fn run(
-    bare: &BaselineTable,
+    table: &BaselineTable,
     clients: usize,
     body: &Arc<str>,
     deadline: Instant,
 ) -> Result<Samples, BenchError> {
     let mut running = JoinSet::new();
     for _ in 0..clients {
-        let (bare, body) = (bare.clone(), Arc::clone(body));
+        let (table, body) = (table.clone(), Arc::clone(body));
         running.spawn(async move {
             let mut samples = Samples::default();
             while Instant::now() < deadline {
                 let began = Instant::now();
                 for _ in 0..TRANSACTIONS {
-                    bare.insert(&Uuid::now_v7().to_string(), &body).await?;
+                    table.insert(&Uuid::now_v7().to_string(), &body).await?;
                 }
                 samples.add(began.elapsed());
             }

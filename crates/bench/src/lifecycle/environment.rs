@@ -37,7 +37,7 @@ pub(super) fn task_type(number: usize) -> String {
 pub(super) struct Environment {
     // Dropped first: stops before its folder is removed.
     pub(super) server: ServerUnderTest,
-    pub(super) bare: BaselineTable,
+    pub(super) baseline_table: BaselineTable,
     /// Parent of the files that tasks write.
     pub(super) root: PathBuf,
     folder: TempDir,
@@ -79,14 +79,12 @@ impl Environment {
             distributed.map(|distributed| &distributed.redis),
             &settings,
         )?;
-        let bare = match &url {
-            Some(url) => {
-                BaselineTable::open_postgres(url, u32::try_from(sizes.clients).unwrap_or(u32::MAX)).await
-            }
+        let baseline_table = match &url {
+            Some(url) => BaselineTable::open_postgres(url, u32::try_from(sizes.clients).unwrap_or(u32::MAX)).await,
             None => BaselineTable::open_sqlite(folder.path()).await,
         };
         let distributed = distributed.map(|distributed| (distributed.clone(), number));
-        let environment = Self { server, bare: bare?, root, folder, distributed };
+        let environment = Self { server, baseline_table: baseline_table?, root, folder, distributed };
         environment.create_users(sizes.clients).await?;
         Ok(environment)
     }
@@ -115,9 +113,9 @@ impl Environment {
 
     /// Stops the server and removes all its data.
     pub(super) async fn remove(self) -> Result<(), BenchError> {
-        let Self { server, bare, folder, distributed, .. } = self;
+        let Self { server, baseline_table, folder, distributed, .. } = self;
         drop(server);
-        bare.close().await;
+        baseline_table.close().await;
         folder.close()?;
         if let Some((distributed, number)) = distributed {
             distributed.postgres.drop_schema(number).await?;

@@ -61,7 +61,8 @@ pub(super) async fn measure(
         clients = run_lifecycles(environment, clients, duration, &mut totals).await?;
         let body = sample_task(&mut environment.server.target.connect().await?, &clients).await?;
         let began = Instant::now();
-        let samples = baseline::run(&environment.bare, sizes.clients, &body, began + duration).await?;
+        let samples =
+            baseline::run(&environment.baseline_table, sizes.clients, &body, began + duration).await?;
         totals.baseline.append(samples);
         totals.baseline_elapsed += began.elapsed();
         bar.inc(1);

@@ -25,7 +25,7 @@ const ROUNDS: u32 = 4;
 #[derive(Debug, Clone)]
 enum Backend {
     Ade(RedisCoordination),
-    Bare(RedisBaseline),
+    Baseline(RedisBaseline),
 }
 
 #[derive(Debug, Default)]
@@ -50,18 +50,18 @@ impl Totals {
 pub(super) async fn measure(redis: &BenchRedis, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, BenchError> {
     let clients = sizes.connections;
     let ade = Backend::Ade(RedisCoordination::open(&redis.url, RedisOptions::default()).await?);
-    let bare = Backend::Bare(redis.bare.clone());
+    let bare_lock = Backend::Baseline(redis.baseline.clone());
     bar.set_length(u64::from(2 * ROUNDS));
     let round = Duration::from_secs_f64(sizes.seconds / f64::from(ROUNDS));
-    for backend in [&ade, &bare] {
+    for backend in [&ade, &bare_lock] {
         run(backend, clients, round.min(Duration::from_secs(1))).await?;
     }
     let (mut own, mut baseline) = (Totals::default(), Totals::default());
     for _ in 0..ROUNDS {
-        for (backend, total) in [(&ade, &mut own), (&bare, &mut baseline)] {
-            let cpu = redis.bare.cpu_seconds().await?;
+        for (backend, total) in [(&ade, &mut own), (&bare_lock, &mut baseline)] {
+            let cpu = redis.baseline.cpu_seconds().await?;
             let (samples, elapsed) = run(backend, clients, round).await?;
-            total.cpu_seconds += redis.bare.cpu_seconds().await? - cpu;
+            total.cpu_seconds += redis.baseline.cpu_seconds().await? - cpu;
             total.samples.append(samples);
             total.elapsed += elapsed;
             bar.inc(1);
@@ -129,13 +129,9 @@ async fn run_pair(backend: &Backend, client: usize, number: u64) -> Result<(), B
         BenchError::new(ErrorKind::Unavailable, format!("cannot {action} a lock that nobody else uses"))
     };
     let ade = match backend {
-        Backend::Bare(bare) => {
-            let done = bare
-                .acquire_and_release(
-                    &format!("bench-{client}-{number}"),
-                    &Uuid::new_v4().simple().to_string(),
-                )
-                .await;
+        Backend::Baseline(lock) => {
+            let done =
+                lock.acquire_and_release(&format!("bench-{client}-{number}"), &Uuid::new_v4().simple().to_string()).await;
             return if done? { Ok(()) } else { Err(failed("acquire")) };
         }
         Backend::Ade(ade) => ade,

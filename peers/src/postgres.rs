@@ -1,13 +1,13 @@
-//! PostgreSQL's advisory locks: `pg_advisory_lock` and `pg_advisory_unlock` of a session, a connection for each client,
-//! statements prepared, the name hashed by the server as its documentation suggests.
+//! Advisory locks of PostgreSQL: `pg_advisory_lock` and `pg_advisory_unlock` of a session. Each client has its own connection
+//! and prepared statements; the server hashes the name.
 
 use tokio::task::JoinHandle;
 use tokio_postgres::{NoTls, Statement};
 
-use crate::failure::Failure;
-use crate::peer::{Client, Peer};
+use crate::error::BenchError;
+use crate::lock_service::{LockClient, LockService};
 
-pub(crate) struct Advisory {
+pub(crate) struct AdvisoryLocks {
     pub(crate) url: String,
 }
 
@@ -18,15 +18,15 @@ pub(crate) struct AdvisoryClient {
     connection: JoinHandle<()>,
 }
 
-impl Peer for Advisory {
+impl LockService for AdvisoryLocks {
     type Client = AdvisoryClient;
 
-    async fn client(&self) -> Result<AdvisoryClient, Failure> {
+    async fn client(&self) -> Result<AdvisoryClient, BenchError> {
         let connected = tokio_postgres::connect(&self.url, NoTls).await;
-        let (client, connection) = connected.map_err(Failure::of("connect to PostgreSQL"))?;
-        // What goes wrong on the connection shows in the queries.
+        let (client, connection) = connected.map_err(BenchError::context("connect to PostgreSQL"))?;
+        // The queries report errors of the connection.
         let connection = tokio::spawn(async move { drop(connection.await) });
-        let prepare = Failure::of::<tokio_postgres::Error>;
+        let prepare = BenchError::context::<tokio_postgres::Error>;
         let lock = client.prepare("SELECT pg_advisory_lock(hashtextextended($1, 0))").await;
         let unlock = client.prepare("SELECT pg_advisory_unlock(hashtextextended($1, 0))").await;
         Ok(AdvisoryClient {
@@ -38,16 +38,16 @@ impl Peer for Advisory {
     }
 }
 
-impl Client for AdvisoryClient {
-    async fn acquire(&mut self, lock: &str) -> Result<(), Failure> {
+impl LockClient for AdvisoryClient {
+    async fn acquire(&mut self, lock: &str) -> Result<(), BenchError> {
         let locked = self.client.query_one(&self.lock, &[&lock]).await;
-        locked.map(drop).map_err(Failure::of("lock with PostgreSQL"))
+        locked.map(drop).map_err(BenchError::context("lock with PostgreSQL"))
     }
 
-    async fn release(&mut self, lock: &str) -> Result<(), Failure> {
+    async fn release(&mut self, lock: &str) -> Result<(), BenchError> {
         let row = self.client.query_one(&self.unlock, &[&lock]).await;
-        let row = row.map_err(Failure::of("unlock with PostgreSQL"))?;
-        if row.get(0) { Ok(()) } else { Err(Failure::new(format!("{lock} was not held"))) }
+        let row = row.map_err(BenchError::context("unlock with PostgreSQL"))?;
+        if row.get(0) { Ok(()) } else { Err(BenchError::new(format!("{lock} is not held"))) }
     }
 }
 
