@@ -177,7 +177,12 @@ async fn post_all(
 }
 
 /// The baseline: as many transactions by as many clients, each with one row of the size of a task.
-async fn insert_all(table: &BaselineTable, clients: usize, count: usize, body: String) -> Result<Samples, BenchError> {
+async fn insert_all(
+    table: &BaselineTable,
+    clients: usize,
+    count: usize,
+    body: String,
+) -> Result<Samples, BenchError> {
     let (mut tasks, body) = (JoinSet::new(), Arc::<str>::from(body));
     for number in 0..clients {
         let (table, body) = (table.clone(), body.clone());

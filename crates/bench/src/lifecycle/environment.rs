@@ -80,7 +80,9 @@ impl Environment {
             &settings,
         )?;
         let baseline_table = match &url {
-            Some(url) => BaselineTable::open_postgres(url, u32::try_from(sizes.clients).unwrap_or(u32::MAX)).await,
+            Some(url) => {
+                BaselineTable::open_postgres(url, u32::try_from(sizes.clients).unwrap_or(u32::MAX)).await
+            }
             None => BaselineTable::open_sqlite(folder.path()).await,
         };
         let distributed = distributed.map(|distributed| (distributed.clone(), number));

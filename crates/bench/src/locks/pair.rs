@@ -130,8 +130,12 @@ async fn run_pair(backend: &Backend, client: usize, number: u64) -> Result<(), B
     };
     let ade = match backend {
         Backend::Baseline(lock) => {
-            let done =
-                lock.acquire_and_release(&format!("bench-{client}-{number}"), &Uuid::new_v4().simple().to_string()).await;
+            let done = lock
+                .acquire_and_release(
+                    &format!("bench-{client}-{number}"),
+                    &Uuid::new_v4().simple().to_string(),
+                )
+                .await;
             return if done? { Ok(()) } else { Err(failed("acquire")) };
         }
         Backend::Ade(ade) => ade,
