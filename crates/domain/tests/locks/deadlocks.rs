@@ -5,19 +5,19 @@ use crate::fixture::{
     restore_from_snapshot, ticket,
 };
 use ade_domain::lock::{Acquisition, EndReason, LockCommand, LockLimits, LockMode, graph};
-use ade_testkit::{Dice, effort};
+use ade_testkit::{SeededRng, effort};
 
 const HOLDERS: [&str; 6] = ["ann", "ben", "cem", "dee", "eva", "fay"];
 const LOCKS: [&str; 4] = ["p", "q", "r", "s"];
 
 /// Executes one random command. Returns the agent of an acquire, which may have closed a cycle.
-fn execute_random(locks: &mut LockFixture, dice: &mut Dice, request_id: u64) -> Option<&'static str> {
-    let agent = HOLDERS[dice.below(6) as usize];
-    let name = LOCKS[dice.below(4) as usize];
+fn execute_random(locks: &mut LockFixture, rng: &mut SeededRng, request_id: u64) -> Option<&'static str> {
+    let agent = HOLDERS[rng.below(6) as usize];
+    let name = LOCKS[rng.below(4) as usize];
     let holder = holder(agent);
-    match dice.below(10) {
+    match rng.below(10) {
         0..=5 => {
-            let mode = if dice.below(2) == 0 { LockMode::Shared } else { LockMode::Exclusive };
+            let mode = if rng.below(2) == 0 { LockMode::Shared } else { LockMode::Exclusive };
             locks.acquire(name, ticket(agent, &request_id.to_string(), mode));
             return Some(agent);
         }
@@ -40,7 +40,7 @@ fn execute_random(locks: &mut LockFixture, dice: &mut Dice, request_id: u64) -> 
             }
         }
         _ => {
-            locks.advance(dice.below(15_000));
+            locks.advance(rng.below(15_000));
             locks.sweep();
         }
     }
@@ -53,10 +53,10 @@ fn finds_every_cycle_and_only_real_ones() {
     let (mut found, mut resolved) = (0_u64, 0_u64);
     for round in 0..rounds {
         // Without detection, so that the search runs before any cycle is resolved.
-        let mut dice = Dice::new(seed, round);
+        let mut rng = SeededRng::new(seed, round);
         let mut locks = LockFixture::new(LockLimits { deadlock_detection: false, ..LockLimits::default() });
         for request_id in 0..40 {
-            let Some(agent) = execute_random(&mut locks, &mut dice, request_id) else { continue };
+            let Some(agent) = execute_random(&mut locks, &mut rng, request_id) else { continue };
             let start = holder(agent);
             let cycle = graph::find_cycle_through(&locks.table, &start);
             assert_eq!(
@@ -80,11 +80,11 @@ fn finds_every_cycle_and_only_real_ones() {
             assert_eq!(cycle(&restored), cycle(&locks.table), "round {round}: {agent}");
         }
         // The same commands with detection: no cycle is left after any of them.
-        let mut dice = Dice::new(seed, round);
+        let mut rng = SeededRng::new(seed, round);
         let mut locks = LockFixture::new(LockLimits::default());
         for request_id in 0..40 {
             let before = locks.table.clone();
-            execute_random(&mut locks, &mut dice, request_id);
+            execute_random(&mut locks, &mut rng, request_id);
             for agent in HOLDERS {
                 assert!(
                     !is_in_cycle(&locks.table, &holder(agent)),

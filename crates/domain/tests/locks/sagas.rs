@@ -4,23 +4,23 @@
 use crate::fixture::{LockFixture, holder};
 use ade_domain::lock::saga::{AcquireFailure, AcquireSaga, SagaAction};
 use ade_domain::lock::{LockLimits, LockMode, LockRequest, LockRequestDraft};
-use ade_testkit::{Dice, effort};
+use ade_testkit::{SeededRng, effort};
 
 const LOCKS: [&str; 5] = ["p", "q", "r", "s", "t"];
 
-fn random_request(dice: &mut Dice, agent: &str, request_id: &str) -> LockRequest {
+fn random_request(rng: &mut SeededRng, agent: &str, request_id: &str) -> LockRequest {
     let names: Vec<String> =
-        LOCKS.iter().filter(|_| dice.below(2) == 0).map(|name| format!("resource:test:{name}")).collect();
+        LOCKS.iter().filter(|_| rng.below(2) == 0).map(|name| format!("resource:test:{name}")).collect();
     let mut locks: Vec<(&str, Option<LockMode>)> = names
         .iter()
         .map(|name| {
-            (name.as_str(), Some(if dice.below(3) == 0 { LockMode::Shared } else { LockMode::Exclusive }))
+            (name.as_str(), Some(if rng.below(3) == 0 { LockMode::Shared } else { LockMode::Exclusive }))
         })
         .collect();
     if locks.is_empty() {
         locks.push(("task:1", None));
     }
-    let (queue, wait_seconds) = (dice.below(2) == 0, Some(dice.below(20) as f64));
+    let (queue, wait_seconds) = (rng.below(2) == 0, Some(rng.below(20) as f64));
     let draft = LockRequestDraft {
         locks,
         queue,
@@ -35,13 +35,13 @@ fn random_request(dice: &mut Dice, agent: &str, request_id: &str) -> LockRequest
 fn run(
     locks: &mut LockFixture,
     saga: &mut AcquireSaga,
-    dice: &mut Dice,
+    rng: &mut SeededRng,
     deadline_ms: u64,
     elapsed_ms: u64,
 ) -> Option<SagaAction> {
     saga.poll();
     loop {
-        if dice.below(40) == 0 {
+        if rng.below(40) == 0 {
             return None;
         }
         match saga.next_action(deadline_ms.saturating_sub(elapsed_ms)) {
@@ -73,20 +73,20 @@ fn requests_get_all_locks_or_none() {
     let (rounds, seed) = (effort::rounds(300, 10_000), effort::seed());
     let (mut granted, mut failed, mut crashed) = (0_u64, 0_u64, 0_u64);
     for round in 0..rounds {
-        let mut dice = Dice::new(seed, round);
+        let mut rng = SeededRng::new(seed, round);
         let mut locks = LockFixture::new(LockLimits::default());
         let mut open: Vec<(LockRequest, AcquireSaga, u64)> = Vec::new();
         let mut crashed_holders: Vec<String> = Vec::new();
         for n in 0..6 {
-            let request = random_request(&mut dice, &format!("h{n}"), "1");
-            let wait_ms = dice.below(20_000);
+            let request = random_request(&mut rng, &format!("h{n}"), "1");
+            let wait_ms = rng.below(20_000);
             open.push((request.clone(), AcquireSaga::new(request, "first".into()), wait_ms));
         }
         let mut elapsed_ms = 0;
         while !open.is_empty() {
-            let index = dice.below(open.len() as u64) as usize;
+            let index = rng.below(open.len() as u64) as usize;
             let (request, saga, wait_ms) = &mut open[index];
-            match run(&mut locks, saga, &mut dice, *wait_ms, elapsed_ms) {
+            match run(&mut locks, saga, &mut rng, *wait_ms, elapsed_ms) {
                 // Another server starts again from the request.
                 None => {
                     crashed += 1;
@@ -101,7 +101,7 @@ fn requests_get_all_locks_or_none() {
                     // A late retry must not take locks away, whether or not some of them were released meanwhile.
                     for (released, requested) in request.locks.iter().enumerate() {
                         let mut late_retry = AcquireSaga::new(request.clone(), "third".into());
-                        drop(run(&mut locks, &mut late_retry, &mut dice, wait_ms, elapsed_ms));
+                        drop(run(&mut locks, &mut late_retry, &mut rng, wait_ms, elapsed_ms));
                         for remaining in request.locks.iter().skip(released) {
                             let lock = locks.table.lock(&remaining.lock);
                             assert!(
@@ -128,7 +128,7 @@ fn requests_get_all_locks_or_none() {
                     for (lock, command) in saga.keep_alive_commands(&LockLimits::default()) {
                         locks.execute(&lock, &command);
                     }
-                    let ms = dice.below(2_000);
+                    let ms = rng.below(2_000);
                     locks.advance(ms);
                     elapsed_ms += ms;
                     locks.sweep();

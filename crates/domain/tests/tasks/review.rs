@@ -11,7 +11,7 @@ use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::{Refusal, Task};
 use ade_domain::task::{TaskCommand, TaskState};
-use ade_testkit::{Dice, effort};
+use ade_testkit::{SeededRng, effort};
 
 fn small_fixture() -> Fixture {
     Fixture::new(vec![
@@ -361,27 +361,27 @@ fn approvals_are_independent_and_bound_to_the_digest() {
     let (rounds, seed) = (effort::rounds(2_000, 200_000), effort::seed());
     let (mut approved, mut refused) = (0_u64, 0_u64);
     for round in 0..rounds {
-        let mut dice = Dice::new(seed, round);
+        let mut rng = SeededRng::new(seed, round);
         let mut fixture = small_fixture();
         for user in &mut fixture.users {
-            if dice.below(4) == 0 {
+            if rng.below(4) == 0 {
                 user.roles.insert(REVIEWER.to_owned());
             }
         }
-        let count = 1 + u32::try_from(dice.below(2)).expect("small");
-        fixture.policies = vec![policy("some", count, if dice.below(2) == 0 { &["dba"] } else { &[] })];
-        let name = |dice: &mut Dice| NAMES[usize::try_from(dice.below(5)).expect("small")];
-        if dice.below(3) == 0 {
-            let (from, to) = (name(&mut dice), name(&mut dice));
+        let count = 1 + u32::try_from(rng.below(2)).expect("small");
+        fixture.policies = vec![policy("some", count, if rng.below(2) == 0 { &["dba"] } else { &[] })];
+        let name = |rng: &mut SeededRng| NAMES[usize::try_from(rng.below(5)).expect("small")];
+        if rng.below(3) == 0 {
+            let (from, to) = (name(&mut rng), name(&mut rng));
             fixture.delegations.push(delegation(from, to, DelegationConditions::default()));
         }
         let mut task = fixture.draft("ann", config("schema", &["database:0"]));
         for step in 0..25 {
-            let (user, reviewer) = (name(&mut dice), name(&mut dice));
+            let (user, reviewer) = (name(&mut rng), name(&mut rng));
             let actor = fixture.actor(user);
             let now = fixture.now;
             let mut changed = task.clone();
-            let choice = dice.below(12);
+            let choice = rng.below(12);
             let outcome = match choice {
                 0 | 1 => fixture.submit(&mut changed, user),
                 2 => fixture.modify(&mut changed, &config("schema", &[&format!("database:{step}")]), user),
@@ -390,7 +390,7 @@ fn approvals_are_independent_and_bound_to_the_digest() {
                 8 => fixture.decide(&mut changed, reviewer, DecisionKind::RequestChanges, user),
                 9 => changed.request_override(Some("r"), Some("t"), &actor, now),
                 10 => changed.confirm_override(&actor, now),
-                _ if dice.below(3) == 0 => changed.revoke(Some("r"), &actor, now),
+                _ if rng.below(3) == 0 => changed.revoke(Some("r"), &actor, now),
                 _ => {
                     let people = fixture.people();
                     let open = changed.approvals.iter().find(|approval| approval.is_open());

@@ -13,7 +13,7 @@ use ade_domain::lock::{
     LockName, RequestKey, WaitEdge, WaitOptions,
 };
 use ade_testkit::effort::{rounds, seed};
-use ade_testkit::{Dice, Redis, RedisCluster, RedisSentinel};
+use ade_testkit::{Redis, RedisCluster, RedisSentinel, SeededRng};
 use redis::Value;
 
 use super::command::ReportedChange;
@@ -65,57 +65,57 @@ struct LockUnderTest<'a> {
 }
 
 impl LockUnderTest<'_> {
-    fn random_holder(&self, dice: &mut Dice) -> Holder {
+    fn random_holder(&self, rng: &mut SeededRng) -> Holder {
         let agents = if self.inner.limits().max_holders <= 3 { 4 } else { 9 };
-        match AGENTS[dice.below(agents) as usize] {
-            "ann" if one_in(dice, 2) => Holder::new("ann", Some("a:{2}/ü")),
+        match AGENTS[rng.below(agents) as usize] {
+            "ann" if one_in(rng, 2) => Holder::new("ann", Some("a:{2}/ü")),
             agent => Holder::new(agent, None),
         }
         .expect("valid")
     }
 
     /// Mostly one that the lock knows.
-    fn random_request(&mut self, holder: &Holder, dice: &mut Dice) -> RequestKey {
-        self.requests += u64::from(one_in(dice, 3));
-        RequestKey::derive(holder, &(self.requests.saturating_sub(dice.below(3))).to_string())
+    fn random_request(&mut self, holder: &Holder, rng: &mut SeededRng) -> RequestKey {
+        self.requests += u64::from(one_in(rng, 3));
+        RequestKey::derive(holder, &(self.requests.saturating_sub(rng.below(3))).to_string())
     }
 
-    fn random_token(&self, dice: &mut Dice) -> FencingToken {
-        let index = dice.below(self.tokens.len().max(1) as u64) as usize;
-        match self.model.holds().get(dice.below(3) as usize) {
-            Some(hold) if !one_in(dice, 6) => hold.token,
+    fn random_token(&self, rng: &mut SeededRng) -> FencingToken {
+        let index = rng.below(self.tokens.len().max(1) as u64) as usize;
+        match self.model.holds().get(rng.below(3) as usize) {
+            Some(hold) if !one_in(rng, 6) => hold.token,
             _ => self.tokens.get(index).copied().unwrap_or_default(),
         }
     }
 
-    fn random_command(&mut self, dice: &mut Dice) -> LockCommand {
-        let ms = [1, 4, 15, 1_000][dice.below(4) as usize];
+    fn random_command(&mut self, rng: &mut SeededRng) -> LockCommand {
+        let ms = [1, 4, 15, 1_000][rng.below(4) as usize];
         // Current holders are more interesting than others.
         let holders: Vec<Holder> = self.model.holds().iter().map(|hold| hold.holder.clone()).collect();
-        let holder = match holders.get(dice.below(4) as usize) {
+        let holder = match holders.get(rng.below(4) as usize) {
             Some(holder) => holder.clone(),
-            None => self.random_holder(dice),
+            None => self.random_holder(rng),
         };
-        let request = self.random_request(&holder, dice);
-        let server: Arc<str> = ["server-1", "server-2"][dice.below(2) as usize].into();
-        let token = self.random_token(dice);
-        match dice.below(24) {
+        let request = self.random_request(&holder, rng);
+        let server: Arc<str> = ["server-1", "server-2"][rng.below(2) as usize].into();
+        let token = self.random_token(rng);
+        match rng.below(24) {
             0..=8 => {
-                let holder = self.random_holder(dice);
-                let wait = (!one_in(dice, 4)).then(|| WaitOptions {
-                    timeout_ms: [2, 10, 500, 2_500][dice.below(4) as usize],
-                    served_by: (!one_in(dice, 3)).then_some(server),
+                let holder = self.random_holder(rng);
+                let wait = (!one_in(rng, 4)).then(|| WaitOptions {
+                    timeout_ms: [2, 10, 500, 2_500][rng.below(4) as usize],
+                    served_by: (!one_in(rng, 3)).then_some(server),
                 });
                 LockCommand::Acquire(Acquisition {
-                    request: self.random_request(&holder, dice),
+                    request: self.random_request(&holder, rng),
                     holder,
-                    leave_tombstone: one_in(dice, 2),
-                    mode: if one_in(dice, 2) { LockMode::Shared } else { LockMode::Exclusive },
+                    leave_tombstone: one_in(rng, 2),
+                    mode: if one_in(rng, 2) { LockMode::Shared } else { LockMode::Exclusive },
                     ttl_ms: ms,
-                    claimed: one_in(dice, 2),
+                    claimed: one_in(rng, 2),
                     wait,
-                    purpose: ["", "a purpose", "ünï \"{}\" \n1 2 3"][dice.below(3) as usize].into(),
-                    priority: dice.below(5) as i32 - 2,
+                    purpose: ["", "a purpose", "ünï \"{}\" \n1 2 3"][rng.below(3) as usize].into(),
+                    priority: rng.below(5) as i32 - 2,
                 })
             }
             9 | 10 => LockCommand::Claim { holder, request, ttl_ms: ms },
@@ -128,27 +128,27 @@ impl LockUnderTest<'_> {
             19 => {
                 let why =
                     [EndReason::Cancelled, EndReason::Refused, EndReason::TimedOut, EndReason::AgentOffline]
-                        [dice.below(4) as usize]
+                        [rng.below(4) as usize]
                         .clone();
-                LockCommand::Cancel { holder, request, reason: why, include_claimed: one_in(dice, 2) }
+                LockCommand::Cancel { holder, request, reason: why, include_claimed: one_in(rng, 2) }
             }
-            20 => LockCommand::Disconnect { holder, request, server, include_claimed: one_in(dice, 2) },
-            21 if one_in(dice, 3) => LockCommand::Break,
+            20 => LockCommand::Disconnect { holder, request, server, include_claimed: one_in(rng, 2) },
+            21 if one_in(rng, 3) => LockCommand::Break,
             21 => {
                 let edge = WaitEdge { holder: holder.clone(), waits_for: self.name.clone(), request };
                 LockCommand::Abort {
                     holder,
-                    expected_request: one_in(dice, 2).then_some(request),
+                    expected_request: one_in(rng, 2).then_some(request),
                     cycle: Arc::new(vec![edge]),
                 }
             }
             22 => LockCommand::ServerHeartbeat { server },
-            _ => [LockCommand::Tick, LockCommand::Sweep][dice.below(2) as usize].clone(),
+            _ => [LockCommand::Tick, LockCommand::Sweep][rng.below(2) as usize].clone(),
         }
     }
 
-    async fn run_random_command(&mut self, dice: &mut Dice) -> String {
-        let command = self.random_command(dice);
+    async fn run_random_command(&mut self, rng: &mut SeededRng) -> String {
+        let command = self.random_command(rng);
         let limits = self.inner.limits().clone();
         let reply = self.inner.apply(&self.name, &command).await.expect("reply");
         let step = self.model.execute(&command, reply.now, &limits);
@@ -268,8 +268,8 @@ impl LockUnderTest<'_> {
     }
 }
 
-fn one_in(dice: &mut Dice, sides: u64) -> bool {
-    dice.below(sides) == 0
+fn one_in(rng: &mut SeededRng, sides: u64) -> bool {
+    rng.below(sides) == 0
 }
 
 fn sorted<T: std::fmt::Debug>(items: &[T]) -> BTreeSet<String> {
@@ -283,7 +283,7 @@ async fn compare_with_model(url: &str, limits: LockLimits, locks: u64) {
     let seed = seed();
     let mut commands = 0;
     for number in 0..locks {
-        let mut dice = Dice::new(seed, number);
+        let mut rng = SeededRng::new(seed, number);
         let kind = if number % 4 == 0 { "task" } else { "resource:type" };
         let mut lock = LockUnderTest {
             inner: &backend.inner,
@@ -297,7 +297,7 @@ async fn compare_with_model(url: &str, limits: LockLimits, locks: u64) {
         let mut history = Vec::new();
         for _ in 0..COMMANDS_PER_LOCK {
             let before = history.join("\n");
-            let step = std::panic::AssertUnwindSafe(lock.run_random_command(&mut dice));
+            let step = std::panic::AssertUnwindSafe(lock.run_random_command(&mut rng));
             match futures_util::FutureExt::catch_unwind(step).await {
                 Ok(command) => history.push(command),
                 Err(panic) => {

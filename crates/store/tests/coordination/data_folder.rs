@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ade_domain::Moment;
 use ade_store::EmbeddedCoordination;
 use ade_store::embedded::{EmbeddedOpenError, EmbeddedOptions};
-use ade_testkit::{Dice, ManualClock};
+use ade_testkit::{ManualClock, SeededRng};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
@@ -59,10 +59,10 @@ pub(crate) fn copy(folder: &Path) -> TempDir {
 }
 
 /// Truncates the last segment at a random position, like an incomplete write.
-pub(crate) fn truncate_last_segment(folder: &Path, dice: &mut Dice) {
+pub(crate) fn truncate_last_segment(folder: &Path, rng: &mut SeededRng) {
     let is_segment = |file: &PathBuf| file.to_string_lossy().contains("journal-");
     let last = data_files(folder).into_iter().rfind(is_segment).expect("a segment");
     let file = File::options().write(true).open(&last).expect("writable");
     let length = file.metadata().expect("readable").len();
-    file.set_len(dice.below(length + 1)).expect("truncated");
+    file.set_len(rng.below(length + 1)).expect("truncated");
 }

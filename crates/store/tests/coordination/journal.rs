@@ -12,7 +12,7 @@ use ade_domain::lock::{
 use ade_store::coordination::{AgentUpdate, AgentView, LockFilter, LockView, Ticket, WaitView};
 use ade_store::embedded::{EmbeddedOpenError, EmbeddedOptions};
 use ade_store::{Agents, Capacity, EmbeddedCoordination, FolderError, LockRequests, Locks};
-use ade_testkit::{Dice, ManualClock, effort};
+use ade_testkit::{ManualClock, SeededRng, effort};
 
 const LOCKS: [&str; 5] = ["task:1", "task:a:{}%ü", "resource:db:p", "resource:db:q", "resource:file:x:y"];
 const HOLDERS: [&str; 5] = ["ann", "ben", "cem", "dee", "ü🔒"];
@@ -133,24 +133,24 @@ async fn apply(backend: &EmbeddedCoordination, operation: Operation) -> Reply {
 }
 
 fn random_operation(
-    dice: &mut Dice,
+    rng: &mut SeededRng,
     request: u64,
     tokens: &BTreeMap<(Holder, LockName), FencingToken>,
 ) -> Operation {
-    let agent = HOLDERS[dice.below(5) as usize];
-    let name = lock(LOCKS[dice.below(5) as usize]);
-    let key = |dice: &mut Dice| {
-        RequestKey::derive(&holder(agent), &request.saturating_sub(dice.below(12)).to_string())
+    let agent = HOLDERS[rng.below(5) as usize];
+    let name = lock(LOCKS[rng.below(5) as usize]);
+    let key = |rng: &mut SeededRng| {
+        RequestKey::derive(&holder(agent), &request.saturating_sub(rng.below(12)).to_string())
     };
     let token = tokens.get(&(holder(agent), name.clone())).copied().unwrap_or_default();
-    match dice.below(24) {
+    match rng.below(24) {
         0..=8 => {
-            let mode = if dice.below(2) == 0 { LockMode::Shared } else { LockMode::Exclusive };
-            let served_by = (dice.below(2) == 0).then(|| "server".into());
-            let wait = (dice.below(5) > 0)
-                .then(|| WaitOptions { timeout_ms: 2_000 + dice.below(20_000), served_by });
+            let mode = if rng.below(2) == 0 { LockMode::Shared } else { LockMode::Exclusive };
+            let served_by = (rng.below(2) == 0).then(|| "server".into());
+            let wait =
+                (rng.below(5) > 0).then(|| WaitOptions { timeout_ms: 2_000 + rng.below(20_000), served_by });
             // Some repeat requests that wait, hold or have ended.
-            let (request, claimed) = (key(dice), dice.below(4) > 0);
+            let (request, claimed) = (key(rng), rng.below(4) > 0);
             Operation::Lock(
                 name,
                 LockCommand::Acquire(Acquisition { request, wait, claimed, ..acquire(agent, "", mode) }),
@@ -158,59 +158,58 @@ fn random_operation(
         }
         9 => Operation::Lock(
             name,
-            LockCommand::Claim { holder: holder(agent), request: key(dice), ttl_ms: 9_000 },
+            LockCommand::Claim { holder: holder(agent), request: key(rng), ttl_ms: 9_000 },
         ),
         10 => Operation::Lock(
             name,
-            LockCommand::ExtendUnclaimed { holder: holder(agent), request: key(dice), ttl_ms: 9_000 },
+            LockCommand::ExtendUnclaimed { holder: holder(agent), request: key(rng), ttl_ms: 9_000 },
         ),
         11 => Operation::Lock(name, LockCommand::Extend { holder: holder(agent), token, ttl_ms: 12_000 }),
         12 | 13 => Operation::Lock(name, LockCommand::Release { holder: holder(agent), token }),
         14 => Operation::Lock(name, LockCommand::Downgrade { holder: holder(agent), token }),
         15 => {
-            let why = if dice.below(2) == 0 { EndReason::Cancelled } else { EndReason::TimedOut };
+            let why = if rng.below(2) == 0 { EndReason::Cancelled } else { EndReason::TimedOut };
             Operation::Lock(
                 name,
                 LockCommand::Cancel {
                     holder: holder(agent),
-                    request: key(dice),
+                    request: key(rng),
                     reason: why,
                     include_claimed: false,
                 },
             )
         }
-        16 if dice.below(4) == 0 => Operation::Lock(name, LockCommand::Break),
+        16 if rng.below(4) == 0 => Operation::Lock(name, LockCommand::Break),
         16 | 17 => {
             let draft = LockRequestDraft {
                 locks: vec![(LOCKS[2], None), (LOCKS[1], None)],
                 ..LockRequestDraft::default()
             };
             let request = LockRequest::new(holder(agent), &draft, &LockLimits::default(), 7).expect("valid");
-            let deadline = ade_domain::Moment::from_micros(dice.below(1 << 50));
-            let ticket = (dice.below(2) == 0).then_some(Ticket { request, deadline });
-            Operation::Remember(key(dice), u128::from(dice.below(2)), ticket, 1 + dice.below(20_000))
+            let deadline = ade_domain::Moment::from_micros(rng.below(1 << 50));
+            let ticket = (rng.below(2) == 0).then_some(Ticket { request, deadline });
+            Operation::Remember(key(rng), u128::from(rng.below(2)), ticket, 1 + rng.below(20_000))
         }
-        18 => Operation::Forget(key(dice)),
+        18 => Operation::Forget(key(rng)),
         19 => {
-            let update =
-                AgentUpdate { max_tasks: Some(3), draining: Some(dice.below(2) == 0), profile: None };
-            Operation::Put(agent.to_owned(), update, dice.below(2) == 0)
+            let update = AgentUpdate { max_tasks: Some(3), draining: Some(rng.below(2) == 0), profile: None };
+            Operation::Put(agent.to_owned(), update, rng.below(2) == 0)
         }
-        20 if dice.below(4) == 0 => Operation::Remove(agent.to_owned()),
+        20 if rng.below(4) == 0 => Operation::Remove(agent.to_owned()),
         20 | 21 => Operation::Heard(agent.to_owned()),
         // At least a second, so that housekeeping is due however long the backend has been open.
-        22 => Operation::Sweep(1_000 + dice.below(2_000)),
-        _ => Operation::Pass(dice.below(3_000)),
+        22 => Operation::Sweep(1_000 + rng.below(2_000)),
+        _ => Operation::Pass(rng.below(3_000)),
     }
 }
 
 /// Claims are independent of locks and have random numbers of their own.
-fn random_claim(dice: &mut Dice) -> Operation {
-    let (agent, task) = (HOLDERS[dice.below(5) as usize].to_owned(), dice.below(5).to_string());
-    if dice.below(4) == 0 {
+fn random_claim(rng: &mut SeededRng) -> Operation {
+    let (agent, task) = (HOLDERS[rng.below(5) as usize].to_owned(), rng.below(5).to_string());
+    if rng.below(4) == 0 {
         Operation::Unclaim(agent, task)
     } else {
-        Operation::Claim(agent, task, dice.below(10_000))
+        Operation::Claim(agent, task, rng.below(10_000))
     }
 }
 
@@ -244,7 +243,7 @@ async fn reopened_backend_replies_like_one_that_stayed_open() {
     let (rounds, seed) = (effort::rounds(12, 400), effort::seed());
     let mut snapshots = 0;
     for round in 0..rounds {
-        let (mut dice, mut claim_dice) = (Dice::new(seed, round), Dice::new(seed ^ 2, round));
+        let (mut rng, mut claim_dice) = (SeededRng::new(seed, round), SeededRng::new(seed ^ 2, round));
         let (folder, reference_folder, clock) = (data_folder::folder(), data_folder::folder(), clock());
         let reference = open(
             reference_folder.path(),
@@ -265,7 +264,7 @@ async fn reopened_backend_replies_like_one_that_stayed_open() {
             }
             for _ in 0..50 {
                 request += 1;
-                let operation = random_operation(&mut dice, request, &tokens.held);
+                let operation = random_operation(&mut rng, request, &tokens.held);
                 if let Operation::Pass(ms) | Operation::Sweep(ms) = operation {
                     clock.advance(Duration::from_millis(ms));
                 }
@@ -294,18 +293,18 @@ async fn reopened_backend_replies_like_one_that_stayed_open() {
 async fn folder_copied_at_any_moment_contains_all_replies() {
     let (rounds, seed) = (effort::rounds(4, 200), effort::seed());
     for round in 0..rounds {
-        let mut dice = Dice::new(seed ^ 1, round);
+        let mut rng = SeededRng::new(seed ^ 1, round);
         let (folder, clock) = (data_folder::folder(), clock());
         let backend = open(folder.path(), options(), &clock).expect("opened");
         let mut tokens = TokenLog::default();
         for request in 0..200 {
-            let operation = random_operation(&mut dice, request, &tokens.held);
+            let operation = random_operation(&mut rng, request, &tokens.held);
             if let Operation::Pass(ms) | Operation::Sweep(ms) = operation {
                 clock.advance(Duration::from_millis(ms));
             }
             apply(&backend, operation.clone()).await;
             tokens.record(&backend).await;
-            if dice.below(8) > 0 {
+            if rng.below(8) > 0 {
                 continue;
             }
             let context = format!("seed {seed}, round {round}, request {request}: {operation:?}");
@@ -320,7 +319,7 @@ async fn folder_copied_at_any_moment_contains_all_replies() {
             // An incomplete write: nobody got a reply, so any prefix of it may be stored, but the state must be
             // consistent.
             let copied = copy(folder.path());
-            truncate_last_segment(copied.path(), &mut dice);
+            truncate_last_segment(copied.path(), &mut rng);
             let recovered =
                 open(copied.path(), options(), &clock).unwrap_or_else(|error| panic!("{context}: {error}"));
             recovered.sweep().await.expect("reply");
