@@ -119,7 +119,7 @@ impl AccountService {
             };
             self.database.commit(Commit { writes: vec![touch], ..Commit::default() }).await?;
         }
-        // Whoever set the password may be the person who signed in.
+        // The setter of the password may be the person who signed in.
         let is_watched = |password: &Password| password.set_by_until.is_none_or(|until| until > now);
         let token_made_by = user.password.filter(is_watched).and_then(|password| password.set_by);
         let user_id = Some(user.user.user_id.clone());

@@ -17,7 +17,7 @@ use crate::{Caller, Error, Outcome};
 pub(super) const MAX_ID_LEN: usize = 128;
 const MAX_TEXT_LEN: usize = 256;
 const MAX_ROLES: usize = 50;
-/// How long whoever set a user's password still counts as an author of the user's tasks, after the user has changed it.
+/// How long the setter of a user's password still counts as an author of the user's tasks, after the user has changed it.
 const PASSWORD_WATCH_MS: u64 = 7 * 86_400_000;
 /// Characters of the first administrator's password: 96 bits.
 const FIRST_PASSWORD_LEN: usize = 24;
@@ -132,7 +132,7 @@ fn password_set_by(hash: String, caller: &Caller) -> Password {
     Password { hash, set_by, set_by_until: None }
 }
 
-/// A password that its owner set. Whoever set the previous one may have done this as well, so that setter is remembered for
+/// A password that its owner set. The setter of the previous one may have done this as well, and is remembered for
 /// a while.
 fn password_set_by_owner(hash: String, previous: Option<&Password>, now: Moment) -> Password {
     let watched = previous.filter(|previous| previous.set_by_until.is_none_or(|until| until > now));

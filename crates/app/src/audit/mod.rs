@@ -1,6 +1,6 @@
 //! Read access to the audit log and to statistics, and its verification.
 //!
-//! Whoever can see a task can see its entries. Administrators and auditors see all entries; everybody sees their own.
+//! Everybody who can see a task can see its entries. Administrators and auditors see all entries; everybody sees their own.
 
 mod checkpoints;
 mod entry;

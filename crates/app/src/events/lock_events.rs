@@ -82,7 +82,7 @@ impl LockEventSink for LogEventSink {
     }
 }
 
-/// Notices that wait for the database; further ones are only logged.
+/// Lock notices that wait for the database; further ones are only logged.
 const MAX_QUEUED: usize = 10_000;
 /// With the backoff below: an outage of ten minutes.
 const MAX_ATTEMPTS: u32 = 600;

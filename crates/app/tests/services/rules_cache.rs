@@ -78,7 +78,7 @@ async fn rule_changes_apply_to_the_next_decision_in_every_process(fixture: Fixtu
         StoredDocument { kind: DocumentKind::Delegation, id: "away".to_owned(), revision: 1, body };
     commit(&fixture, Write::Document { document, expected: None }).await;
     for service in [&elsewhere, &here] {
-        assert_eq!(reviewers_of(&submitted(service, "sue is away").await), people(["rob"]));
+        assert_eq!(reviewers_of(&submitted(service, "sue is absent").await), people(["rob"]));
     }
     let back = Write::DeleteDocument { kind: DocumentKind::Delegation, id: "away".to_owned(), expected: 1 };
     commit(&fixture, back).await;

@@ -138,7 +138,7 @@ async fn wait_prints_once_what_approved_task_waits_for() {
     let held = json!({ "agent_id": "other", "locks": [{ "lock": lock }], "ttl_seconds": 300 });
     let held = fixture.office.api.post("/locks/acquire", &held).await.expect_status(200);
     let mut waiting = Vec::new();
-    let preview = json!({ "errors": ["the database is away"] });
+    let preview = json!({ "errors": ["the database is down"] });
     let locked = json!({ "resources": [{ "type": "service", "id": "web" }] });
     for task in [locked, json!({ "executor": "agent", "preview": preview })] {
         let file = fixture.task_file(&task);
@@ -152,7 +152,7 @@ async fn wait_prints_once_what_approved_task_waits_for() {
     let told = format!("APPROVED: waiting for the lock {lock}, held by other");
     for_lock.wait_for_stderr(&told).await;
     for_agent.wait_for_stderr("warning: the preview failed").await;
-    for_agent.wait_for_stderr("warning: the database is away").await;
+    for_agent.wait_for_stderr("warning: the database is down").await;
     for_agent.wait_for_stderr("APPROVED: waiting for an agent with the capability note").await;
     let page = fixture.shell().run_ok(&["task", "show", &id]).await;
     assert!(page.contains("claimed by       no worker yet"), "{page}");

@@ -23,14 +23,14 @@ fn data_folder_is_private_to_its_owner() {
 #[test]
 fn missing_root_is_reported_and_does_not_prevent_start() {
     let parent = tempfile::tempdir().expect("a folder");
-    let (existing, away) = (parent.path().join("there"), parent.path().join("away"));
+    let (existing, missing) = (parent.path().join("there"), parent.path().join("missing"));
     std::fs::create_dir(&existing).expect("made");
-    let config = format!("[executors.files]\nroots = [{existing:?}, {away:?}]\n");
+    let config = format!("[executors.files]\nroots = [{existing:?}, {missing:?}]\n");
     let ade = ServerBuilder::new(ADE).config(&config).start().expect("starts");
-    let told = ade.process().log_lines_with("file root");
-    assert_eq!(told.len(), 1, "{told:?}");
-    let is_told = |line: &String| line.contains(&format!("{} does not exist", away.display()));
-    assert!(told.iter().all(is_told), "{told:?}");
+    let logged = ade.process().log_lines_with("file root");
+    assert_eq!(logged.len(), 1, "{logged:?}");
+    let names_root = |line: &String| line.contains(&format!("{} does not exist", missing.display()));
+    assert!(logged.iter().all(names_root), "{logged:?}");
 
     let file = parent.path().join("ade.toml");
     std::fs::write(&file, &config).expect("written");
@@ -38,7 +38,7 @@ fn missing_root_is_reported_and_does_not_prevent_start() {
         Command::new(ADE).arg("config").arg("--config").arg(&file).env_clear().output().expect("runs");
     let (table, warned) = (String::from_utf8_lossy(&shown.stdout), String::from_utf8_lossy(&shown.stderr));
     assert!(shown.status.success(), "{warned}");
-    let fault = format!("{} does not exist", away.display());
+    let fault = format!("{} does not exist", missing.display());
     assert!(table.contains(&fault) && warned.contains(&fault), "{table}{warned}");
     assert_eq!(warned.matches("does not exist").count(), 1, "{warned}");
 }

@@ -7,7 +7,7 @@
 //! Messages through this pipe extend the deadline of the command or report that it has exited. If the pipe closes or the deadline
 //! passes, the group gets SIGTERM and, after the grace, SIGKILL, the watchdog included.
 //!
-//! A command that creates its own group, as timeout(1) does, is killed with that group, because the watchdog is told its pid.
+//! A command that creates its own group, as timeout(1) does, is killed with that group, because the watchdog knows its pid.
 //! Processes that it starts in other groups (setsid, jobs of an interactive shell) are out of reach.
 
 mod process;

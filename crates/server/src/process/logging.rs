@@ -13,7 +13,7 @@ pub fn start(format: &str, level: &str) -> Result<(), String> {
     let filter = EnvFilter::try_new(level).map_err(|error| invalid(&error))?;
     let audit = format!("{AUDIT_TARGET}=info").parse().map_err(|error| invalid(&error))?;
     let filter = filter.add_directive(audit);
-    // Notices of the database about its own tables are noise, unless they are asked for.
+    // PostgreSQL's own notices are noise, unless they are requested.
     let sqlx = "sqlx=warn".parse().map_err(|error| invalid(&error))?;
     let filter = if level.contains("sqlx") { filter } else { filter.add_directive(sqlx) };
     let builder = tracing_subscriber::fmt()

@@ -71,7 +71,7 @@ async fn claims_by_priority_then_age_within_a_queue(fixture: TestDatabase) {
         assert_eq!(listed.and_then(StoredTask::claimed_by), by, "{id} in a list");
     }
     assert!(database.claim_tasks(&places, &[], "u", at(100), at(112), 3).await.expect("none").is_empty());
-    // Whoever postpones a claim does not get it earlier than others.
+    // A worker that postpones a claim does not get it earlier than others.
     database.postpone_claim(&low.task_id, "v", at(101)).await.expect("postponed");
     let none =
         database.claim_tasks(&places, &["other".to_owned()], "u", at(102), at(113), 9).await.expect("none");
