@@ -322,7 +322,7 @@ impl Heartbeat {
                 }
                 Ok(Err(error)) if error.code() == Some("LOCK_LOST") => break LostReason::ReportedByServer,
                 Ok(Err(error)) => {
-                    delay = backoff.next_delay(error.retry_after_seconds().map(Duration::from_secs))
+                    delay = backoff.next_delay(error.retry_after_seconds().map(Duration::from_secs));
                 }
                 Err(_) => delay = backoff.next_delay(None),
             }

@@ -85,7 +85,7 @@ impl LockService {
     pub fn new(coordination: Arc<dyn Coordination>, event_sink: Arc<dyn LockEventSink>) -> Self {
         Self {
             coordination,
-            event_sink: event_sink,
+            event_sink,
             server: Uuid::new_v4().simple().to_string().into(),
             awaited_locks: OpenRequests::default(),
             open_requests: OpenRequests::default(),

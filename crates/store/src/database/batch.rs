@@ -110,7 +110,7 @@ impl SqlConnection<'_> {
                     match results.try_next().await {
                         Ok(Some(Either::Left(result))) => {
                             let statement = pending.next();
-                            if !statement.is_some_and(|next| next.check(result.rows_affected()).is_ok()) {
+                            if statement.is_none_or(|next| next.check(result.rows_affected()).is_err()) {
                                 break Ok(false);
                             }
                         }

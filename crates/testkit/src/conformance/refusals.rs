@@ -80,7 +80,7 @@ async fn many_refusals_open_circuit_breaker(factory: BackendFactory) {
     for request in [fixture.request("y", "1", Exclusive), fixture.no_wait("y", "1", Shared)] {
         match fixture.expect_refused("p", request).await {
             LockRefusal::CircuitOpen { retry_at } => {
-                assert!(end_range(opened_at.clone(), 2_000).contains(&retry_at))
+                assert!(end_range(opened_at.clone(), 2_000).contains(&retry_at));
             }
             other => panic!("the circuit is not open: {other:?}"),
         }
