@@ -19,7 +19,11 @@ pub fn rounds(normal: u64, soak: u64) -> u64 {
 
 /// The seed of randomised tests: `ADE_SEED`, or the commit, so that each commit is tested with another one.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "tests are configured here by environment variables")]
+#[expect(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "tests are configured by environment variables, and show the seed of a failure"
+)]
 pub fn seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| {
