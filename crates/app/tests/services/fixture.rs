@@ -76,7 +76,7 @@ impl Fixture {
     pub(crate) async fn add_policy(&self, policy: Policy) {
         let body = json!(StoredPolicy { active: Some(policy.clone()), draft: None });
         let document = StoredDocument { kind: DocumentKind::Policy, id: policy.name, revision: 1, body };
-        let writes = vec![Write::Document { document: document, expected: None }];
+        let writes = vec![Write::Document { document, expected: None }];
         self.database.commit(Commit { writes, ..Commit::default() }).await.expect("stored");
     }
 

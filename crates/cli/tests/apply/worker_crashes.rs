@@ -117,7 +117,7 @@ async fn next_task_waits_for_rollback_of_partial_change() {
     let other = TestTask::files(&fixture, next, "partial").await;
     fixture.waiting_worker(&TestTask::resource_lock("partial"), &other.id).await;
     release_root_and_poll(set.watch(false), root_guard, || {
-        fixture.worker_process("").kill().expect("killed")
+        fixture.worker_process("").kill().expect("killed");
     });
     assert_eq!(set.state().expect("old or new content"), FileSetState::Partial, "killed half-way");
     fixture.restart_killed();
@@ -412,7 +412,7 @@ impl CrashCampaign {
                 // Nothing was changed, so another attempt applies the task.
                 CrashPoint::WaitingForLocks | CrashPoint::Prepared => assert!(is_completed, "{what}: {task}"),
                 CrashPoint::Stashed => {
-                    assert_eq!(text_field(execution, "code"), "WORKER_LOST", "{what}: {task}")
+                    assert_eq!(text_field(execution, "code"), "WORKER_LOST", "{what}: {task}");
                 }
                 CrashPoint::PartlyChanged | CrashPoint::Changed if !is_completed => {
                     let needs_rollback = state != FileSetState::Unchanged;

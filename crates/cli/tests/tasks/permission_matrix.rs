@@ -422,7 +422,7 @@ async fn task_is_visible_to_authors_reviewers_admins_and_auditors() {
         match path.split('/').nth(1) {
             Some("tasks") if method == "GET" && path.contains('{') => routes.push(fill_path(&path, &task)),
             Some("approvals") if method == "GET" && path.contains('{') => {
-                routes.push(fill_path(&path, &request))
+                routes.push(fill_path(&path, &request));
             }
             _ => {}
         }

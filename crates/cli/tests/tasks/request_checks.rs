@@ -492,9 +492,9 @@ async fn rate_limits_requests_and_sign_ins() {
         for n in 0..4 {
             let response = sign_in(&org.api, name, "wrong password").await;
             if n < 3 {
-                drop(response.expect_problem(401, "UNAUTHENTICATED"))
+                drop(response.expect_problem(401, "UNAUTHENTICATED"));
             } else {
-                assert_rate_limited(&response, "3")
+                assert_rate_limited(&response, "3");
             }
         }
     }
@@ -502,9 +502,9 @@ async fn rate_limits_requests_and_sign_ins() {
     for n in 8..17 {
         let response = sign_in(&org.api, &format!("name-{n}"), "wrong password").await;
         if n < 15 {
-            drop(response.expect_problem(401, "UNAUTHENTICATED"))
+            drop(response.expect_problem(401, "UNAUTHENTICATED"));
         } else {
-            assert_rate_limited(&response, "15")
+            assert_rate_limited(&response, "15");
         }
     }
 }

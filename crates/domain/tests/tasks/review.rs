@@ -81,7 +81,7 @@ fn broken_chain_ends_with_its_last_active_person_and_says_why() {
         (reviewers.join(" "), task.skipped.join("; "))
     };
     let circular = with(|fixture| {
-        fixture.delegations.push(delegation("carol", "alice", DelegationConditions::default()))
+        fixture.delegations.push(delegation("carol", "alice", DelegationConditions::default()));
     });
     assert_eq!(circular.0, "carol");
     assert!(circular.1.contains("from carol to alice is circular"), "{}", circular.1);

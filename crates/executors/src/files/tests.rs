@@ -269,7 +269,7 @@ proptest! {
         let mut has_changed = false;
         for step in 0.. {
             let (sender, stop) = StopSignal::new();
-            let run = Run { stop: stop, ..run.clone() };
+            let run = Run { stop, ..run.clone() };
             let rollback_data = block_on(root.files.prepare_rollback(&run)).expect("prepared");
             let stopping = root.with_hook(move |current| {
                 if current == step {

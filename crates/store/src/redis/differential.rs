@@ -191,7 +191,7 @@ impl LockUnderTest<'_> {
             match name.as_str() {
                 "token" => token = FencingToken::from_number(numbers[0]),
                 "score" => {
-                    score = ade_domain::lock::QueueScore::from_millis(value.parse().expect("a number"))
+                    score = ade_domain::lock::QueueScore::from_millis(value.parse().expect("a number"));
                 }
                 "crowd" => changes.push(LockChange::RefusalCounted {
                     window_start: moment(0),
