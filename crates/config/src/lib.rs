@@ -1,6 +1,7 @@
-//! Configuration in three layers: a TOML file, overridden by ADE_* environment variables, overridden by flags.
+//! The configuration of servers and workers in three layers: a TOML file, overridden by ADE_* environment variables,
+//! overridden by flags.
 //!
-//! Unknown settings are errors. This module reads neither files nor the environment; its caller does.
+//! Unknown settings are errors. Loading reads neither files nor the environment; its caller does.
 
 mod executors;
 mod settings;
