@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ade_client::wire::{CycleEdge, FieldError, Problem};
 use ade_client::{Client, Error};
+use ade_config::Config;
 use clap::{Args as ClapArgs, Subcommand};
 use tokio::runtime::Builder;
 
@@ -97,7 +98,7 @@ impl Connection {
         }
     }
 
-    fn local_config(&self) -> Result<ade_server::Config, Failure> {
+    fn local_config(&self) -> Result<Config, Failure> {
         config::load(&ConfigFile::new(self.config.clone()), [])
     }
 }

@@ -5,11 +5,9 @@
 
 mod api;
 mod auth;
-pub mod config;
 mod http;
 mod process;
 
 pub use ade_app::demo::PASSWORD as DEMO_PASSWORD;
-pub use config::{Config, ConfigError, ConfigLayers};
 pub use http::openapi::openapi;
-pub use process::{Server, StartError, WorkerProcess, start_logging, unusable_file_roots};
+pub use process::{Server, StartError, WorkerProcess, start_logging};

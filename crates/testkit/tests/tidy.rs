@@ -21,9 +21,21 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("executors", &["domain", "keyspace"]),
     ("app", &["store", "executors", "runtime", "domain", "keyspace"]),
     ("client", &["domain"]),
+    ("config", &["store", "domain"]),
     (
         "server",
-        &["app", "client", "store", "runtime", "executors", "domain", "keyspace", "keytool", "catalog"],
+        &[
+            "app",
+            "client",
+            "config",
+            "store",
+            "runtime",
+            "executors",
+            "domain",
+            "keyspace",
+            "keytool",
+            "catalog",
+        ],
     ),
     ("bench", &["client", "store", "domain"]),
     (
@@ -32,8 +44,8 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "bench",
             "server",
             "client",
+            "config",
             "app",
-            "store",
             "runtime",
             "executors",
             "domain",
@@ -143,6 +155,15 @@ fn allowed_dependencies_have_no_cycle() {
         remaining.retain(|(_, allowed)| allowed.iter().any(|other| names.contains(other)));
         assert!(remaining.len() < before, "a cycle among {names:?}");
     }
+}
+
+/// Client commands must not need the server: only the commands that run one import it.
+#[test]
+fn only_serve_and_worker_import_the_server() {
+    let folder = root().join("crates/cli/src");
+    let mut importers = files(&folder, &["rs"]);
+    importers.retain(|file| fs::read_to_string(file).expect("readable").contains("ade_server"));
+    assert_eq!(importers, ["commands/serve.rs", "commands/worker.rs"].map(|name| folder.join(name)));
 }
 
 #[test]

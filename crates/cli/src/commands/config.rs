@@ -8,8 +8,7 @@ use std::path::PathBuf;
 
 use ade_client::Client;
 use ade_client::wire::{Feature, FeatureRequest, Setting, SettingRequest};
-use ade_server::config::EffectiveSetting;
-use ade_server::{Config, ConfigLayers, unusable_file_roots};
+use ade_config::{Config, ConfigLayers, EffectiveSetting};
 use clap::{Args as ClapArgs, Subcommand};
 use comfy_table::{Cell, Table};
 use serde_json::{Value, json};
@@ -147,8 +146,8 @@ fn show(args: &Args) -> Result<(), Failure> {
         return output::raw(&Config::default_file());
     }
     let config = load(&args.file, [])?;
-    let faults: Vec<String> =
-        unusable_file_roots(&config).iter().map(|(root, why)| format!("{} {why}", root.display())).collect();
+    let faults = config.executors.files.unusable_roots();
+    let faults: Vec<String> = faults.iter().map(|(root, why)| format!("{} {why}", root.display())).collect();
     for fault in &faults {
         output::warning(&format!("{fault}: tasks that change files there fail until this is fixed"));
     }

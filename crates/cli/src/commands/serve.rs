@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use ade_server::{Config, Server, StartError, start_logging};
+use ade_config::Config;
+use ade_server::{Server, StartError, start_logging};
 use clap::Args as ClapArgs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};

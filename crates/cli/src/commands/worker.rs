@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use ade_server::{Config, WorkerProcess, start_logging, unusable_file_roots};
+use ade_config::Config;
+use ade_server::{WorkerProcess, start_logging};
 use clap::Args as ClapArgs;
 
 use super::config::{self, ConfigFile};
@@ -57,7 +58,7 @@ async fn work(config: &Config) -> Result<(), Failure> {
     let worker = WorkerProcess::start(config).await.map_err(|error| start_failure(&error))?;
     let shutdown = shutdown_signal()?;
     output::line(&format!("working as {}", worker.name()))?;
-    let faults = unusable_file_roots(config);
+    let faults = config.executors.files.unusable_roots();
     let describe = |place: &String| {
         let root = place.split_once("files:").map(|(_, root)| Path::new(root));
         let fault = root.and_then(|root| faults.iter().find(|(faulty, _)| *faulty == root));

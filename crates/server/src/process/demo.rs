@@ -4,11 +4,10 @@
 use std::io;
 
 use ade_app::demo::CHECK_TEMPLATE;
+use ade_config::{CommandTemplate, Config};
 use ade_store::{FolderError, create_private_folder};
 
 use super::error::StartError;
-use crate::Config;
-use crate::config::CommandTemplate;
 
 /// Marks a data folder as that of a demo.
 const MARKER_FILE: &str = "demo";

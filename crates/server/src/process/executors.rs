@@ -1,10 +1,10 @@
 //! The executors that the configuration allows.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use ade_config::{Config, ExecutorSettings};
 use ade_executors::egress::EgressPolicy;
 use ade_executors::watchdog::WatchdogProgram;
 use ade_executors::{
@@ -13,8 +13,6 @@ use ade_executors::{
 };
 
 use super::error::StartError;
-use crate::Config;
-use crate::config::ExecutorSettings;
 
 #[derive(Debug, Clone)]
 pub(super) struct AllowedExecutors {
@@ -31,7 +29,7 @@ impl AllowedExecutors {
         let mut secrets = settings.command_secrets.0.clone();
         executors.insert("noop", Arc::new(NoopExecutor));
         let commands = add_commands(settings, &mut executors)?;
-        add_files(config, &commands, &mut executors)?;
+        add_files(settings, &commands, &mut executors)?;
         for (name, connection) in &settings.sql.connections {
             let sql = SqlExecutor::new(name.as_str(), &connection.url, connection.preview_url.as_deref());
             let sql = sql.map_err(|fault| {
@@ -91,39 +89,23 @@ fn add_commands(
 }
 
 fn add_files(
-    config: &Config,
+    settings: &ExecutorSettings,
     commands: &BTreeMap<String, Arc<CommandExecutor>>,
     executors: &mut Executors,
 ) -> Result<(), StartError> {
-    let roots = &config.executors.files.roots;
-    reject_nested_roots(roots)?;
-    for (root, problem) in unusable_file_roots(config) {
+    reject_nested_roots(&settings.files.roots)?;
+    for (root, problem) in settings.files.unusable_roots() {
         tracing::warn!(
             "file root {} {problem}; its tasks fail until this is fixed: create the folder, or change executors.files.roots",
             root.display()
         );
     }
-    for root in roots {
+    for root in &settings.files.roots {
         let files = FilesExecutor::new(root.to_string_lossy()).map_err(|error| invalid(error.to_string()))?;
         let files = files.with_verifiers(commands.clone());
         executors.insert(files.place(), Arc::new(files));
     }
     Ok(())
-}
-
-/// The file roots that cannot be used at the moment, each with the problem. They do not prevent a start, because they may
-/// become usable later.
-#[must_use]
-pub fn unusable_file_roots(config: &Config) -> Vec<(&Path, String)> {
-    let problem = |root: &Path| match std::fs::symlink_metadata(root) {
-        Ok(found) if found.is_symlink() => Some("is a symbolic link".to_owned()),
-        Ok(found) if !found.is_dir() => Some("is not a folder".to_owned()),
-        Ok(_) => None,
-        Err(error) if error.kind() == ErrorKind::NotFound => Some("does not exist".to_owned()),
-        Err(error) => Some(format!("cannot be accessed ({error})")),
-    };
-    let roots = config.executors.files.roots.iter();
-    roots.filter_map(|root| problem(root).map(|problem| (root.as_path(), problem))).collect()
 }
 
 /// Each root has its own fencing. With nested roots, two tasks could change the same file at the same time.

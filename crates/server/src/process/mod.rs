@@ -10,7 +10,6 @@ mod storage;
 mod worker;
 
 pub use error::StartError;
-pub use executors::unusable_file_roots;
 pub use logging::start as start_logging;
 pub use server::Server;
 pub use worker::WorkerProcess;

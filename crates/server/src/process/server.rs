@@ -15,6 +15,7 @@ use ade_app::{
     AccountService, AuditService, DatabaseEventSink, Jobs, LockMaintenance, LockService, TaskService,
     WorkerHandle,
 };
+use ade_config::Config;
 use ade_domain::Clock;
 use ade_store::{DataFolder, SystemClock};
 use tokio::net::TcpListener;
@@ -27,7 +28,6 @@ use super::executors::AllowedExecutors;
 use super::storage::{open_blobs, open_coordination, open_database};
 use super::worker::{new_worker, previews};
 use super::{demo, metrics};
-use crate::Config;
 use crate::api::settings::ServerSetting;
 use crate::api::{self, AppState};
 use crate::auth::{BootstrapToken, TOKEN_FILE};

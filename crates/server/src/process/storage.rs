@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ade_config::Config;
 use ade_store::database::BlobStoreLocation;
 use ade_store::embedded;
 use ade_store::redis::{self, RedisCoordination};
 use ade_store::{Blobs, Coordination, DataFolder, Database, EmbeddedCoordination, SystemClock};
 
 use super::error::StartError;
-use crate::Config;
 
 /// Returns the claim of the data folder unless the coordination holds it itself.
 pub(super) async fn open_coordination(

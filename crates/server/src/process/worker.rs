@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ade_app::tasks::PreviewConfig;
 use ade_app::{LockMaintenance, LockService, LogEventSink, TaskService, Worker, WorkerHandle};
+use ade_config::Config;
 use ade_domain::Clock;
 use ade_store::{Blobs, DataFolder, Database, SystemClock};
 use uuid::Uuid;
@@ -12,7 +13,6 @@ use uuid::Uuid;
 use super::error::StartError;
 use super::executors::AllowedExecutors;
 use super::storage::{open_blobs, open_coordination, open_database};
-use crate::Config;
 
 /// Previews are computed in this process, and by other workers if there can be any.
 pub(super) fn previews(config: &Config, allowed: &AllowedExecutors) -> PreviewConfig {

@@ -1,6 +1,7 @@
-//! Configuration in three layers: a TOML file, overridden by ADE_* environment variables, overridden by flags.
+//! The configuration of servers and workers in three layers: a TOML file, overridden by ADE_* environment variables,
+//! overridden by flags.
 //!
-//! Unknown settings are errors. This module reads neither files nor the environment; its caller does.
+//! Unknown settings are errors. Loading reads neither files nor the environment; its caller does.
 
 mod executors;
 mod settings;
@@ -14,7 +15,7 @@ use std::path::PathBuf;
 
 use ade_domain::lock::LockLimits;
 use ade_store::RedisUrl;
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 pub use executors::{
@@ -113,68 +114,6 @@ pub struct Config {
     pub effective_settings: Vec<EffectiveSetting>,
 }
 
-#[derive(Debug, Deserialize)]
-struct Sections {
-    server: ServerSection,
-    limit: LimitSection,
-    audit: AuditSection,
-    worker: WorkerSection,
-    log: LogSection,
-    lock: LockSection,
-    feature: FeatureSection,
-}
-
-#[derive(Debug, Deserialize)]
-struct ServerSection {
-    listen: SocketAddr,
-    data: PathBuf,
-    redis: String,
-    postgres: String,
-    blobs: String,
-    hosts: Vec<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct LimitSection {
-    requests_per_minute: u32,
-    sign_ins_per_minute: u32,
-}
-
-#[derive(Debug, Deserialize)]
-struct AuditSection {
-    checkpoint_seconds: u32,
-}
-
-#[derive(Debug, Deserialize)]
-struct WorkerSection {
-    slots: u32,
-    lease_seconds: u32,
-    label: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct LogSection {
-    format: String,
-    level: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct LockSection {
-    default_ttl_seconds: u32,
-    max_ttl_seconds: u32,
-    max_queue: u32,
-    default_wait_seconds: u32,
-    max_wait_seconds: u32,
-    acquisitions_per_minute: u32,
-    min_replica_acks: u32,
-    max_clock_skew_ms: u32,
-}
-
-#[derive(Debug, Deserialize)]
-struct FeatureSection {
-    deadlock_detection: bool,
-}
-
 /// Value and origin by full name.
 type Values = BTreeMap<String, (Value, SettingOrigin)>;
 
@@ -188,49 +127,39 @@ impl Config {
             set_from_text(&mut values, name, text, SettingOrigin::Flag(flag))?;
         }
         validate::validate(&values)?;
-        let mut table = Table::new();
-        for (name, (value, _)) in &values {
-            let (section, key) = name.split_once('.').unwrap_or(("", name));
-            let section = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
-            if let Value::Table(section) = section {
-                section.insert(key.to_owned(), value.clone());
-            }
-        }
-        let Sections { server, limit, audit, worker, log, lock, feature } =
-            table.try_into().map_err(|error: toml::de::Error| {
-                let (name, origin) = ("configuration".to_owned(), SettingOrigin::Default);
-                ConfigError::Value { name, value: String::new(), origin, message: error.message().to_owned() }
-            })?;
-        let lock_limits = LockLimits {
-            default_ttl_ms: u64::from(lock.default_ttl_seconds) * 1000,
-            max_ttl_ms: u64::from(lock.max_ttl_seconds) * 1000,
-            max_queue: lock.max_queue as usize,
-            default_wait_ms: u64::from(lock.default_wait_seconds) * 1000,
-            max_wait_ms: u64::from(lock.max_wait_seconds) * 1000,
-            acquisitions_per_minute: lock.acquisitions_per_minute,
-            deadlock_detection: feature.deadlock_detection,
-            ..LockLimits::default()
-        };
+        let number = |name: &str| get::<u32>(&values, name);
+        let milliseconds = |name: &str| number(name).map(|seconds| u64::from(seconds) * 1000);
+        let text = |name: &str| get::<String>(&values, name);
+        let non_empty = |name: &str| text(name).map(|text| Some(text).filter(|text| !text.is_empty()));
         Ok(Self {
-            listen: server.listen,
-            data: server.data,
+            listen: get(&values, "server.listen")?,
+            data: get(&values, "server.data")?,
             // A URL that is not empty has been validated.
-            redis: server.redis.parse().ok(),
-            postgres: Some(server.postgres).filter(|url| !url.is_empty()),
+            redis: text("server.redis")?.parse().ok(),
+            postgres: non_empty("server.postgres")?,
+            requests_per_minute: number("limit.requests_per_minute")?,
+            sign_ins_per_minute: number("limit.sign_ins_per_minute")?,
+            checkpoint_seconds: number("audit.checkpoint_seconds")?,
             demo: false,
-            requests_per_minute: limit.requests_per_minute,
-            sign_ins_per_minute: limit.sign_ins_per_minute,
-            checkpoint_seconds: audit.checkpoint_seconds,
-            min_replica_acks: lock.min_replica_acks,
-            max_clock_skew_ms: lock.max_clock_skew_ms.into(),
-            hosts: server.hosts,
-            log_format: log.format,
-            log_level: log.level,
-            lock_limits,
-            blobs: Some(PathBuf::from(server.blobs)).filter(|path| !path.as_os_str().is_empty()),
-            worker_slots: worker.slots as usize,
-            worker_lease_ms: u64::from(worker.lease_seconds) * 1000,
-            worker_label: Some(worker.label).filter(|label| !label.is_empty()),
+            min_replica_acks: number("lock.min_replica_acks")?,
+            max_clock_skew_ms: get(&values, "lock.max_clock_skew_ms")?,
+            hosts: get(&values, "server.hosts")?,
+            log_format: text("log.format")?,
+            log_level: text("log.level")?,
+            lock_limits: LockLimits {
+                default_ttl_ms: milliseconds("lock.default_ttl_seconds")?,
+                max_ttl_ms: milliseconds("lock.max_ttl_seconds")?,
+                max_queue: get(&values, "lock.max_queue")?,
+                default_wait_ms: milliseconds("lock.default_wait_seconds")?,
+                max_wait_ms: milliseconds("lock.max_wait_seconds")?,
+                acquisitions_per_minute: number("lock.acquisitions_per_minute")?,
+                deadlock_detection: get(&values, "feature.deadlock_detection")?,
+                ..LockLimits::default()
+            },
+            blobs: non_empty("server.blobs")?.map(PathBuf::from),
+            worker_slots: get(&values, "worker.slots")?,
+            worker_lease_ms: milliseconds("worker.lease_seconds")?,
+            worker_label: non_empty("worker.label")?,
             effective_settings: effective_settings(&values, &executors, layers),
             executors,
         })
@@ -332,6 +261,24 @@ fn set(values: &mut Values, name: &str, value: Value, origin: SettingOrigin) -> 
     }
     *entry = (value, origin);
     Ok(())
+}
+
+fn get<T: DeserializeOwned>(values: &Values, name: &str) -> Result<T, ConfigError> {
+    let (value, _) = values.get(name).ok_or_else(|| unknown_setting(name, SettingOrigin::Default))?;
+    let value: Result<T, toml::de::Error> = value.clone().try_into();
+    value.map_err(|error| invalid_setting(values, name, error.message()))
+}
+
+fn invalid_setting(values: &Values, name: &str, message: &str) -> ConfigError {
+    let Some((value, origin)) = values.get(name) else {
+        return unknown_setting(name, SettingOrigin::Default);
+    };
+    ConfigError::Value {
+        name: name.to_owned(),
+        value: redact(name, value),
+        origin: origin.clone(),
+        message: message.to_owned(),
+    }
 }
 
 fn unknown_setting(name: &str, origin: SettingOrigin) -> ConfigError {

@@ -66,6 +66,11 @@ fn errors_name_the_setting_and_its_origin() {
             "lock.default_ttl_seconds = 30 (from default): must not exceed lock.max_ttl_seconds",
         ),
         (
+            "[server]\nhosts = [1]\n",
+            &[],
+            "server.hosts = [1] (from ade.toml): invalid type: integer `1`, expected a string",
+        ),
+        (
             "",
             &[("ADE_LOCK_MAX_QUEU", "1")],
             "unknown setting ADE_LOCK_MAX_QUEU in ADE_LOCK_MAX_QUEU; did you mean ADE_LOCK_MAX_QUEUE?",

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -37,6 +38,22 @@ impl fmt::Debug for RedactedStrings {
 pub struct FilesSettings {
     /// Folders whose files may be changed, at any depth.
     pub roots: Vec<PathBuf>,
+}
+
+impl FilesSettings {
+    /// The roots that cannot be used at the moment, each with the problem. They do not prevent a start, because they may
+    /// become usable later.
+    #[must_use]
+    pub fn unusable_roots(&self) -> Vec<(&Path, String)> {
+        let problem = |root: &Path| match std::fs::symlink_metadata(root) {
+            Ok(found) if found.is_symlink() => Some("is a symbolic link".to_owned()),
+            Ok(found) if !found.is_dir() => Some("is not a folder".to_owned()),
+            Ok(_) => None,
+            Err(error) if error.kind() == ErrorKind::NotFound => Some("does not exist".to_owned()),
+            Err(error) => Some(format!("cannot be accessed ({error})")),
+        };
+        self.roots.iter().filter_map(|root| Some((root.as_path(), problem(root)?))).collect()
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]

@@ -3,39 +3,28 @@
 use std::net::SocketAddr;
 
 use ade_store::RedisUrl;
-use toml::Value;
 
 use super::settings::SETTINGS;
-use super::{ConfigError, SettingOrigin, Values, redact};
+use super::{ConfigError, Values, get, invalid_setting};
 
 const LOG_FORMATS: [&str; 2] = ["text", "json"];
 const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 const POSTGRES_SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 
 pub(super) fn validate(values: &Values) -> Result<(), ConfigError> {
-    let invalid = |name: &str, message: &str| {
-        let (value, origin) =
-            values.get(name).cloned().unwrap_or((Value::Boolean(false), SettingOrigin::Default));
-        Err(ConfigError::Value {
-            name: name.to_owned(),
-            value: redact(name, &value),
-            origin,
-            message: message.to_owned(),
-        })
-    };
-    let number = |name: &str| values.get(name).and_then(|(value, _)| value.as_integer()).unwrap_or_default();
-    let text =
-        |name: &str| values.get(name).and_then(|(value, _)| value.as_str()).unwrap_or_default().to_owned();
-    if text("server.listen").parse::<SocketAddr>().is_err() {
+    let invalid = |name: &str, message: &str| Err(invalid_setting(values, name, message));
+    let number = |name: &str| get::<i64>(values, name);
+    let text = |name: &str| get::<String>(values, name);
+    if text("server.listen")?.parse::<SocketAddr>().is_err() {
         return invalid("server.listen", "must be an address and a port, such as 127.0.0.1:8300");
     }
-    let redis = text("server.redis");
+    let redis = text("server.redis")?;
     if !redis.is_empty()
         && let Err(error) = redis.parse::<RedisUrl>()
     {
         return invalid("server.redis", &error.to_string());
     }
-    let postgres = text("server.postgres");
+    let postgres = text("server.postgres")?;
     if !postgres.is_empty() && !POSTGRES_SCHEMES.iter().any(|scheme| postgres.starts_with(scheme)) {
         return invalid("server.postgres", "must be a PostgreSQL URL, such as postgres://user@host/database");
     }
@@ -45,10 +34,10 @@ pub(super) fn validate(values: &Values) -> Result<(), ConfigError> {
             "requires server.redis: servers on one PostgreSQL share their locks",
         );
     }
-    if !LOG_FORMATS.contains(&text("log.format").as_str()) {
+    if !LOG_FORMATS.contains(&text("log.format")?.as_str()) {
         return invalid("log.format", "must be text or json");
     }
-    let level = text("log.level");
+    let level = text("log.level")?;
     if !level.contains('=') && !LOG_LEVELS.contains(&level.as_str()) {
         return invalid(
             "log.level",
@@ -58,7 +47,7 @@ pub(super) fn validate(values: &Values) -> Result<(), ConfigError> {
     for setting in SETTINGS {
         let path = setting.path();
         if let Some(range) = &setting.range
-            && !range.contains(&number(&path))
+            && !range.contains(&number(&path)?)
         {
             return invalid(&path, &format!("must be between {} and {}", range.start(), range.end()));
         }
@@ -67,7 +56,7 @@ pub(super) fn validate(values: &Values) -> Result<(), ConfigError> {
         ("lock.default_ttl_seconds", "lock.max_ttl_seconds"),
         ("lock.default_wait_seconds", "lock.max_wait_seconds"),
     ] {
-        if number(default) > number(max) {
+        if number(default)? > number(max)? {
             return invalid(default, &format!("must not exceed {max}"));
         }
     }
