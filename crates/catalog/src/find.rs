@@ -60,7 +60,7 @@ impl KeyMatch<'_> {
 
 impl Catalog {
     /// Finds the entry of a concrete key, channel or group; present patterns take precedence over former ones. Keys whose
-    /// identifiers are not encoded canonically are found too; see [`Found::is_canonical`].
+    /// identifiers are not encoded canonically are found too; see [`KeyMatch::is_canonical`].
     #[must_use]
     pub fn find(&self, key: &str) -> Option<KeyMatch<'_>> {
         let current = self.entries.iter().flat_map(|entry| {

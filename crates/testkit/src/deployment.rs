@@ -201,7 +201,7 @@ impl TestUser {
         Self { api: server.with_token(&self.token), ..self.clone() }
     }
 
-    /// Creates a draft with the given fields; the others are as in [`task_request`].
+    /// Creates a draft with the given fields; the others are as in the default task.
     pub async fn create_draft(&self, fields: Value) -> String {
         let created = self.post("/tasks", &task(fields)).await.expect_status(201);
         text_field(&created, "task_id")

@@ -73,7 +73,7 @@ fn document(revision: u64, delegation: &Delegation) -> StoredDocument {
 }
 
 impl RuleService {
-    /// The delegations that the caller can see, oldest first. [`StoredDocument::read`] gives a [`Delegation`].
+    /// The delegations that the caller can see, oldest first.
     pub async fn delegations(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
         caller.require_scope(Scope::Read)?;
         let mut visible = Vec::new();

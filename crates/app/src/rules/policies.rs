@@ -159,7 +159,7 @@ impl RuleService {
         tasks.replay(&stored.latest(), caller).await
     }
 
-    /// All policies, oldest first. [`StoredDocument::read`] gives a [`StoredPolicy`].
+    /// All policies, oldest first.
     pub async fn policies(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
         caller.require_scope(Scope::Read)?;
         Ok(self.database.documents(DocumentKind::Policy).await?.into_iter().filter(is_policy).collect())

@@ -65,7 +65,7 @@ impl RegisteredPattern {
 }
 
 impl RuleService {
-    /// All entries by pattern. [`StoredDocument::read`] gives a [`RegisteredPattern`].
+    /// All entries by pattern.
     pub async fn resources(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
         caller.require_scope(Scope::Read)?;
         Ok(self.database.documents(DocumentKind::Resource).await?)
