@@ -2,6 +2,7 @@
 
 use ade_domain::Moment;
 use ade_domain::audit::{AuditActor, AuditBody};
+use ade_domain::event::event_name;
 use ade_store::database::{Commit, StoredEvent};
 use serde_json::{Map, Value, json};
 
@@ -66,7 +67,7 @@ impl<'a> AuditedAction<'a> {
         });
         commit.events.push(StoredEvent {
             event_id: new_id(),
-            kind: self.action.replacen('.', ":", 1),
+            kind: event_name(self.action),
             at: now,
             task_id: None,
             notify: Vec::new(),

@@ -10,6 +10,7 @@ mod resources;
 use std::sync::Arc;
 
 use ade_domain::audit::AuditBody;
+use ade_domain::event::event_name;
 use ade_domain::{Clock, InvalidField};
 use ade_store::database::{Commit, DocumentKind, StoredDocument, StoredEvent, Write};
 use ade_store::{Database, DatabaseError};
@@ -108,7 +109,7 @@ impl RuleService {
             });
             commit.events.push(StoredEvent {
                 event_id: new_id(),
-                kind: action.replacen('.', ":", 1),
+                kind: event_name(action),
                 at: now,
                 task_id: None,
                 notify: Vec::new(),

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::audit::{AuditActor, AuditBody};
+use ade_domain::event::event_name;
 use ade_domain::people::{AuthorSet, UserId};
 use ade_domain::task::{Lineage, TaskState, Transition};
 use ade_domain::{Clock, Moment};
@@ -387,7 +388,7 @@ fn notified(people: &[UserId]) -> Map<String, Value> {
 fn event(task: &StoredTask, transition: &Transition, now: Moment) -> StoredEvent {
     StoredEvent {
         event_id: new_id(),
-        kind: transition.action.replacen('.', ":", 1),
+        kind: event_name(&transition.action),
         at: now,
         task_id: Some(task.task_id.clone()),
         notify: transition.notify.iter().map(ToString::to_string).collect(),

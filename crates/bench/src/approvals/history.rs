@@ -10,6 +10,7 @@ use ade_domain::approval::DecisionKind;
 use ade_domain::approval::assignment::{Assignment, AssignmentInput, assign};
 use ade_domain::approval::policy::{AutoApprove, Policy, default_policy};
 use ade_domain::audit::{AuditActor, AuditBody};
+use ade_domain::event::event_name;
 use ade_domain::people::{AUTHOR, AuthorSet, People, REVIEWER, User, UserId};
 use ade_domain::permission::ActorRole;
 use ade_domain::risk::{FailureHistory, RegisteredResource, RiskInputs, RiskThresholds, assess};
@@ -430,7 +431,7 @@ impl HistoryGenerator {
             };
             let event = StoredEvent {
                 event_id: self.id(now),
-                kind: transition.action.replacen('.', ":", 1),
+                kind: event_name(&transition.action),
                 at: now,
                 task_id: Some(task.task_id.clone()),
                 notify: transition.notify.iter().map(ToString::to_string).collect(),
