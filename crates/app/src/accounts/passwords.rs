@@ -12,8 +12,8 @@ use crate::Error;
 
 /// Each hash takes 19 MiB.
 const MAX_CONCURRENT: usize = 2;
-const MIN_LEN: usize = 8;
-const MAX_LEN: usize = 1_024;
+const MIN_CHARS: usize = 8;
+const MAX_BYTES: usize = 1_024;
 
 /// A hash that no password of a user matches: verifying an unknown user takes as long as a known one.
 static DUMMY_HASH: OnceLock<String> = OnceLock::new();
@@ -41,8 +41,8 @@ impl PasswordHashing {
     }
 
     pub(super) async fn hash(&self, password: String) -> Result<String, Error> {
-        if !(MIN_LEN..=MAX_LEN).contains(&password.len()) {
-            let detail = format!("must have between {MIN_LEN} and {MAX_LEN} bytes");
+        if password.chars().count() < MIN_CHARS || password.len() > MAX_BYTES {
+            let detail = format!("must have at least {MIN_CHARS} characters and at most {MAX_BYTES} bytes");
             return Err(Error::invalid("/password", detail));
         }
         self.run_blocking(move || argon2_hash(&password)).await
@@ -50,7 +50,7 @@ impl PasswordHashing {
 
     /// Whether the password matches the hash. Without a hash the answer is no, and takes as long.
     pub(super) async fn verify(&self, password: String, hash: Option<String>) -> Result<bool, Error> {
-        if password.len() > MAX_LEN {
+        if password.len() > MAX_BYTES {
             return Ok(false);
         }
         self.run_blocking(move || {
