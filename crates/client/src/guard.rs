@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use uuid::Uuid;
 
 use crate::http::AcquireOutcome;
@@ -313,7 +313,9 @@ impl Heartbeat {
                 () = sleep(delay) => {}
             }
             let sent_at = Instant::now();
-            match timeout(self.timeout(), self.send()).await {
+            // An attempt must not outlast the lease: the loss would be detected too late.
+            let attempt_ends_at = (sent_at + self.timeout()).min(valid_until);
+            match timeout_at(attempt_ends_at, self.send()).await {
                 Ok(Ok(())) => {
                     valid_until = sent_at + self.validity();
                     sender.send_replace(State::Valid(valid_until));
