@@ -24,7 +24,7 @@ use ade_domain::people::{AuthorSet, UserId};
 use ade_domain::task::{Lineage, TaskState, Transition};
 use ade_domain::{Clock, Moment};
 use ade_store::coordination::WakeAt;
-use ade_store::database::{Commit, StoredEvent, StoredTask, Write};
+use ade_store::database::{Commit, StoredTask, Write};
 use ade_store::{Coordination, Database, DatabaseError};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
@@ -41,6 +41,7 @@ pub use preview::{EXECUTORS, PreviewConfig};
 pub use proposal::{DeclaredPreview, Proposal};
 pub use simulate::{ReplayDifference, Simulation, SimulationInput};
 
+use crate::events::record;
 use crate::events::wakeups::{APPLY_QUEUE, APPROVAL_TIMEOUT_QUEUE, FollowUp, PREVIEW_QUEUE, WakeUps};
 use crate::retry::retry_on_conflict;
 use crate::{Caller, Error, Outcome, Settings, new_id};
@@ -340,8 +341,7 @@ impl TaskService {
             task.approval_ends_at = approved_at.map(|at| at.plus_ms(valid_for_ms));
         }
         for transition in std::mem::take(&mut task.transitions) {
-            commit.audit.push(audit(task, &transition, caller, now));
-            commit.events.push(event(task, &transition, now));
+            record(commit, audit(task, &transition, caller, now), transition.notify);
         }
         commit.writes.push(Write::Task { task: Box::new(task.clone()), expected, at: now });
         Ok(())
@@ -382,18 +382,4 @@ fn audit(task: &StoredTask, transition: &Transition, caller: Option<&Caller>, no
 /// The people who are notified: those who are asked to decide from now on, or no longer have to.
 fn notified(people: &[UserId]) -> Map<String, Value> {
     if people.is_empty() { Map::new() } else { Map::from_iter([("notified".to_owned(), json!(people))]) }
-}
-
-fn event(task: &StoredTask, transition: &Transition, now: Moment) -> StoredEvent {
-    StoredEvent {
-        event_id: new_id(),
-        kind: transition.action.replacen('.', ":", 1),
-        at: now,
-        task_id: Some(task.task_id.clone()),
-        notify: transition.notify.iter().map(ToString::to_string).collect(),
-        data: json!({
-            "task_id": task.task_id, "state": transition.to, "revision": task.revision,
-            "approval_id": transition.approval_id,
-        }),
-    }
 }

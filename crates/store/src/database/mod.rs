@@ -37,7 +37,7 @@ use sqlx::{Postgres, SqlSafeStr};
 pub use agents::{InboxMessage, MAX_INBOX_MESSAGES, StoredAgent};
 pub use approvals::ApprovalFilter;
 pub use archive::{Archive, ArchiveKind, ArchivedTask, SkippedTasks, TaskRemoval};
-pub use audit_log::{AuditFilter, AuditRow, StoredEvent};
+pub use audit_log::{AuditFilter, AuditRow};
 pub use baseline::{BaselineTable, BenchDatabase};
 pub use blob_references::BlobStoreLocation;
 pub use bulk_load::{BulkChain, BulkLoader, BulkRows};
