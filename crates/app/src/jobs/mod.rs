@@ -77,7 +77,7 @@ pub struct Jobs {
     pub locks: LockService,
     /// Where archives are stored.
     pub blobs: Blobs,
-    /// Identifies this process as holder of job leases.
+    /// Identifies this process as holder of leases.
     pub name: String,
 }
 

@@ -69,12 +69,8 @@ impl JobsFixture {
 
     fn serve(&self) -> BackgroundHandle {
         let jobs = self.jobs();
-        let services = BackgroundServices {
-            name: jobs.name.clone(),
-            jobs,
-            data_dir: self.folder.path().to_owned(),
-            checkpoint_interval: DAY,
-        };
+        let services =
+            BackgroundServices { jobs, data_dir: self.folder.path().to_owned(), checkpoint_interval: DAY };
         services.start().expect("starts")
     }
 

@@ -364,6 +364,8 @@ async fn numbers_follow_insertion_order(fixture: TestDatabase) {
         let events = (0..many).map(|number| event(&number.to_string())).collect();
         database.commit(Commit { audit: some, events, ..Commit::default() }).await.expect("written");
     }
+    let notified = tokio::time::timeout(std::time::Duration::ZERO, database.log_appended()).await;
+    assert_eq!(notified, Ok(()), "the sequencer is notified of commits");
     while database.assign_numbers("first", at(1), 10_000, 7).await.expect("numbered") > 0 {}
     let rows = database.audit_rows(&AuditFilter::default(), 0, 100).await.expect("read");
     let numbered: Vec<String> = rows.iter().map(|row| row.entry().expect("readable").body.entry_id).collect();
