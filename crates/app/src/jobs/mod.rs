@@ -134,7 +134,7 @@ impl Jobs {
                 let lost =
                     self.database.tasks_with_expired_lease(self.clock.now(), None, LOST_WORKER_LIMIT).await?;
                 if !lost.is_empty() {
-                    self.tasks.wake_recovery();
+                    self.tasks.subscriptions().wake_recovery();
                 }
                 Ok(lost.len() as u64)
             }
