@@ -23,7 +23,7 @@ pub use accounts::AccountService;
 pub use audit::AuditService;
 pub use caller::Caller;
 pub use error::Error;
-pub use events::{AUDIT_TARGET, DatabaseEventSink, LockEventSink, LockNotice, LogEventSink};
+pub use events::{AUDIT_TARGET, DatabaseEventSink, LockEventSink, LockNotice, LogEventSink, run_sequencer};
 pub use idempotency::{IdempotentRequest, Outcome, Render};
 pub use jobs::Jobs;
 pub use locks::{LockMaintenance, LockService};

@@ -9,11 +9,10 @@ mod resources;
 
 use std::sync::Arc;
 
-use ade_domain::audit::AuditBody;
 use ade_domain::{Clock, InvalidField};
-use ade_store::database::{Commit, DocumentKind, StoredDocument, StoredEvent, Write};
+use ade_store::database::{Commit, DocumentKind, StoredDocument, Write};
 use ade_store::{Database, DatabaseError};
-use serde_json::{Map, json};
+use serde_json::Map;
 
 pub use delegations::DelegationChange;
 pub use policies::{PolicyChange, StoredPolicy, hypothetical_policies};
@@ -21,7 +20,8 @@ pub use resources::{RegisteredPattern, ResourceChange};
 
 pub(crate) use policies::is_policy;
 
-use crate::{Caller, Error, Outcome, new_id};
+use crate::audit::AuditedAction;
+use crate::{Caller, Error, Outcome};
 
 #[derive(Clone)]
 pub struct RuleService {
@@ -90,30 +90,13 @@ impl RuleService {
             for (name, document) in [("before", before), ("after", after)] {
                 details.extend(document.map(|document| (name.to_owned(), document.body.clone())));
             }
-            commit.audit.push(AuditBody {
-                entry_id: new_id(),
-                at: now,
-                who: caller.audit_actor.clone(),
-                action: action.to_owned(),
-                object_type: document.kind.as_str().to_owned(),
-                object_id: document.id.clone(),
-                task_id: None,
-                from: None,
-                to: None,
+            let action = AuditedAction {
+                object_type: document.kind.as_str(),
                 revision: Some(document.revision),
-                digest: None,
-                reason: None,
-                ticket: None,
                 details,
-            });
-            commit.events.push(StoredEvent {
-                event_id: new_id(),
-                kind: action.replacen('.', ":", 1),
-                at: now,
-                task_id: None,
-                notify: Vec::new(),
-                data: json!({ "kind": document.kind.as_str(), "id": document.id, "revision": document.revision }),
-            });
+                ..AuditedAction::new(action, &document.id)
+            };
+            action.add_to(&mut commit, Some(caller), now);
         }
         if let Some(request) = &caller.idempotent_request {
             request.add_to(&mut commit, Outcome::Document(document), now);

@@ -7,6 +7,7 @@ use ade_domain::task::{Config, Digest, Metadata, Preview, TaskCommand};
 use ade_domain::task::{Decision, Refusal, Task};
 use ade_store::database::{Commit, StoredTask, Write};
 
+use crate::events::record;
 use crate::retry::retry_on_conflict;
 use crate::{Caller, Error, new_id};
 
@@ -178,9 +179,9 @@ impl TaskService {
             let transition = task.delete(&actor)?;
             let write = Write::DeleteTask { task_id: task_id.to_owned(), expected: task.revision };
             let now = self.clock.now();
-            let audit = vec![super::audit(&task, &transition, Some(caller), now)];
-            let events = vec![super::event(&task, &transition, now)];
-            let mut commit = Commit { writes: vec![write], audit, events, ..Commit::default() };
+            let mut commit = Commit { writes: vec![write], ..Commit::default() };
+            let entry = super::audit(&task, &transition, Some(caller), now);
+            record(&mut commit, entry, transition.notify);
             target.add_response(&mut commit, &task, now);
             Ok(self.commit(commit).await?.then_some(()))
         })

@@ -94,7 +94,7 @@ impl AgentWorkService {
             .chain(capabilities.iter().map(|capability| Config::place_of_capability(capability)))
             .take(MAX_PLACES)
             .collect();
-        let (mut work, deadline) = (self.tasks.subscribe_work(), Instant::now() + wait);
+        let (mut work, deadline) = (self.tasks.subscriptions().work(), Instant::now() + wait);
         loop {
             // Work that becomes ready after this is notified.
             work.mark_unchanged();

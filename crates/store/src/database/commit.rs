@@ -3,11 +3,11 @@
 use ade_domain::Moment;
 use ade_domain::approval::Approval;
 use ade_domain::audit::AuditBody;
+use ade_domain::event::Event;
 use ade_domain::people::UserId;
 use ade_domain::task::{Phase, TaskState};
 
 use super::agents::{InboxMessage, StoredAgent};
-use super::audit_log::StoredEvent;
 use super::batch::{MAX_ROWS_OF_ONE_STATEMENT, Statement, values};
 use super::documents::{DocumentKind, StoredDocument};
 use super::people::{Session, StoredToken, StoredUser};
@@ -21,7 +21,7 @@ use super::{DatabaseError, Operation, StoredResponse, agents, documents, people}
 pub struct Commit {
     pub writes: Vec<Write>,
     pub audit: Vec<AuditBody>,
-    pub events: Vec<StoredEvent>,
+    pub events: Vec<Event>,
     /// The response to the request, if it has an idempotency key.
     pub response: Option<KeyedResponse>,
 }
@@ -155,7 +155,7 @@ pub(super) fn audit_columns(body: &AuditBody) -> Result<Vec<Arg>, DatabaseError>
 }
 
 /// `event_id, body` of an event without its number.
-pub(super) fn event_columns(event: &StoredEvent) -> Result<Vec<Arg>, DatabaseError> {
+pub(super) fn event_columns(event: &Event) -> Result<Vec<Arg>, DatabaseError> {
     Ok(vec![event.event_id.as_str().into(), json(event)?])
 }
 

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use ade_domain::Moment;
 use ade_domain::approval::ApprovalStatus;
 use ade_domain::audit::{AuditActor, AuditBody, ChainHead, ChainVerifier};
+use ade_domain::event::Event;
 use ade_domain::people::{AuthorSet, User};
 use ade_domain::risk::FailureHistory;
 use ade_domain::task::Task;
 use ade_domain::task::{Config, Metadata, Resource, ResourceMode, RollbackStrategy, TaskState};
 use ade_store::database::{
     ApprovalFilter, AuditFilter, Comment, Commit, DatabaseCounts, DatabaseError, DocumentKind,
-    StoredDocument, StoredEvent, StoredResponse, StoredTask, StoredUser, TaskFilter, UserStats, Write,
+    StoredDocument, StoredResponse, StoredTask, StoredUser, TaskFilter, UserStats, Write,
 };
 use serde_json::json;
 
@@ -81,15 +82,9 @@ fn entry(action: &str, actor: Option<&str>, task_id: Option<&str>, second: u64) 
     }
 }
 
-fn event(kind: &str) -> StoredEvent {
-    StoredEvent {
-        event_id: id(),
-        kind: kind.to_owned(),
-        at: at(1),
-        task_id: None,
-        notify: vec!["ann".to_owned()],
-        data: json!({}),
-    }
+fn event(name: &str) -> Event {
+    let event = Event::of(&entry("task.submit", None, None, 1), id(), vec![person("ann")]);
+    Event { event: name.to_owned(), ..event }
 }
 
 async fn tasks_round_trip_with_their_approvals(fixture: TestDatabase) {
@@ -369,15 +364,17 @@ async fn numbers_follow_insertion_order(fixture: TestDatabase) {
         let events = (0..many).map(|number| event(&number.to_string())).collect();
         database.commit(Commit { audit: some, events, ..Commit::default() }).await.expect("written");
     }
+    let notified = tokio::time::timeout(std::time::Duration::ZERO, database.log_appended()).await;
+    assert_eq!(notified, Ok(()), "the sequencer is notified of commits");
     while database.assign_numbers("first", at(1), 10_000, 7).await.expect("numbered") > 0 {}
     let rows = database.audit_rows(&AuditFilter::default(), 0, 100).await.expect("read");
     let numbered: Vec<String> = rows.iter().map(|row| row.entry().expect("readable").body.entry_id).collect();
     assert_eq!(numbered, ids);
     let events = database.events(0, 100).await.expect("read");
-    let kinds: Vec<String> = events.into_iter().map(|(_, event)| event.kind).collect();
+    let names: Vec<String> = events.into_iter().map(|(_, event)| event.event).collect();
     let expected =
         [1, 2, 8, 9, 40].into_iter().flat_map(|many| (0..many).map(|number: u32| number.to_string()));
-    assert_eq!(kinds, expected.collect::<Vec<_>>());
+    assert_eq!(names, expected.collect::<Vec<_>>());
 }
 
 async fn numbered_entries_are_immutable(fixture: TestDatabase) {
