@@ -28,7 +28,6 @@ use ade_store::database::{Commit, StoredEvent, StoredTask, Write};
 use ade_store::{Coordination, Database, DatabaseError};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
-use uuid::Uuid;
 
 pub use batch::{DecisionBatch, MAX_BATCH_SIZE};
 pub use commands::{DecisionInput, TaskAction, TaskDraft};
@@ -43,7 +42,7 @@ pub use simulate::{ReplayDifference, Simulation, SimulationInput};
 
 use crate::events::wakeups::{APPLY_QUEUE, APPROVAL_TIMEOUT_QUEUE, FollowUp, PREVIEW_QUEUE, WakeUps};
 use crate::retry::retry_on_conflict;
-use crate::{Caller, Error, Outcome, Settings, new_id};
+use crate::{Caller, Error, ObjectKind, Outcome, Settings, new_id};
 use planner::ApprovalPlanner;
 use rules_cache::RulesCache;
 
@@ -303,16 +302,14 @@ impl TaskService {
     }
 
     async fn visible_task(&self, task_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
-        let is_id = Uuid::parse_str(task_id).is_ok();
-        let found = if is_id { self.database.task(task_id).await? } else { None };
-        found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound("task"))
+        let found = self.database.task(task_id).await?;
+        found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound(ObjectKind::Task))
     }
 
     /// The task of an approval request.
     async fn visible_task_of(&self, approval_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
-        let is_id = Uuid::parse_str(approval_id).is_ok();
-        let found = if is_id { self.database.task_by_approval(approval_id).await? } else { None };
-        found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound("approval"))
+        let found = self.database.task_by_approval(approval_id).await?;
+        found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound(ObjectKind::Approval))
     }
 
     /// Adds a task with its audit entries and events to a commit.
