@@ -22,7 +22,7 @@ pub mod worker;
 pub use accounts::AccountService;
 pub use audit::AuditService;
 pub use caller::Caller;
-pub use error::Error;
+pub use error::{Error, ObjectKind};
 pub use events::{AUDIT_TARGET, DatabaseEventSink, LockEventSink, LockNotice, LogEventSink, run_sequencer};
 pub use idempotency::{IdempotentRequest, Outcome, Render};
 pub use jobs::Jobs;

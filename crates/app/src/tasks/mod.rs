@@ -25,7 +25,6 @@ use ade_domain::{Clock, Moment};
 use ade_store::database::{Commit, StoredTask, Write};
 use ade_store::{Coordination, Database, DatabaseError};
 use serde_json::{Map, Value, json};
-use uuid::Uuid;
 
 pub use batch::{DecisionBatch, MAX_BATCH_SIZE};
 pub use commands::{DecisionInput, TaskAction, TaskDraft};
@@ -41,7 +40,7 @@ pub use simulate::{ReplayDifference, Simulation, SimulationInput};
 use crate::events::wakeups::FollowUp;
 use crate::events::{Subscriptions, record};
 use crate::retry::retry_on_conflict;
-use crate::{Caller, Error, Outcome, Settings, new_id};
+use crate::{Caller, Error, ObjectKind, Outcome, Settings, new_id};
 use planner::ApprovalPlanner;
 use rules_cache::RulesCache;
 
@@ -240,16 +239,14 @@ impl TaskService {
     }
 
     async fn visible_task(&self, task_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
-        let is_id = Uuid::parse_str(task_id).is_ok();
-        let found = if is_id { self.database.task(task_id).await? } else { None };
-        found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound("task"))
+        let found = self.database.task(task_id).await?;
+        found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound(ObjectKind::Task))
     }
 
     /// The task of an approval request.
     async fn visible_task_of(&self, approval_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
-        let is_id = Uuid::parse_str(approval_id).is_ok();
-        let found = if is_id { self.database.task_by_approval(approval_id).await? } else { None };
-        found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound("approval"))
+        let found = self.database.task_by_approval(approval_id).await?;
+        found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound(ObjectKind::Approval))
     }
 
     /// Adds a task with its audit entries and events to a commit.

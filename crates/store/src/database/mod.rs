@@ -35,6 +35,7 @@ use serde_json::Value;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{Postgres, SqlSafeStr};
 use tokio::sync::Notify;
+use uuid::Uuid;
 
 pub use agents::{InboxMessage, MAX_INBOX_MESSAGES, StoredAgent};
 pub use approvals::ApprovalFilter;
@@ -44,7 +45,7 @@ pub use baseline::{BaselineTable, BenchDatabase};
 pub use blob_references::BlobStoreLocation;
 pub use bulk_load::{BulkChain, BulkLoader, BulkRows};
 pub use commit::{Commit, KeyedResponse, Write};
-pub use documents::{DocumentKind, RulesVersion, StoredDocument};
+pub use documents::{Document, DocumentKind, FeatureFlag, RulesVersion, Setting, Versioned};
 pub use jobs::{JobOutcome, StoredJob};
 pub use people::{Password, Session, StoredToken, StoredUser};
 pub use stats::{DailyStats, DatabaseCounts, UserStats};
@@ -243,6 +244,14 @@ impl Database {
     ) -> Result<Option<T>, DatabaseError> {
         let row = self.read(async |connection| connection.query_first(sql, args).await).await?;
         row.as_ref().map(parse).transpose()
+    }
+
+    /// The rows for an object with this id. PostgreSQL rejects an id that is not a UUID; such an object does not exist.
+    async fn rows_by_id(&self, sql: &str, id: &str) -> Result<Vec<Row>, DatabaseError> {
+        if Uuid::parse_str(id).is_err() {
+            return Ok(Vec::new());
+        }
+        self.read(async |connection| connection.query(sql, &[id.into()]).await).await
     }
 
     /// The number in the first column of the first row; 0 if there is no row.
