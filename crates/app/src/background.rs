@@ -10,10 +10,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::Jobs;
 use crate::audit::{AuditLogError, Checkpoint, Signer};
-use crate::{Error, Jobs};
+use crate::events::run_sequencer;
 
-const SEQUENCER_INTERVAL: Duration = Duration::from_millis(50);
 /// How long jobs may take to release their leases when the server stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Name of the checkpoint file in the data folder.
@@ -23,10 +23,8 @@ const CHECKPOINT_KEY_FILE: &str = "audit-checkpoint-key";
 
 #[derive(Clone)]
 pub struct BackgroundServices {
-    /// Also provides database, clock and tasks.
+    /// Also provides database, clock and the name of this process.
     pub jobs: Jobs,
-    /// Identifies this process as holder of the sequencer lease.
-    pub name: String,
     /// The data folder. Checkpoints and their key lie there, outside the database.
     pub data_dir: PathBuf,
     pub checkpoint_interval: Duration,
@@ -34,7 +32,7 @@ pub struct BackgroundServices {
 
 impl std::fmt::Debug for BackgroundServices {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BackgroundServices").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("BackgroundServices").field("name", &self.jobs.name).finish_non_exhaustive()
     }
 }
 
@@ -65,42 +63,10 @@ impl BackgroundServices {
         let (mut jobs, mut loops) = (JoinSet::new(), JoinSet::new());
         let (stop, stopped) = watch::channel(false);
         self.jobs.clone().start(&mut jobs, &stopped);
-        loops.spawn(self.clone().run_sequencer());
+        let (database, clock) = (self.jobs.database.clone(), self.jobs.clock.clone());
+        loops.spawn(run_sequencer(database, clock, self.jobs.name.clone()));
         loops.spawn(self.write_checkpoints(signer));
         Ok(BackgroundHandle { jobs, loops, stop })
-    }
-
-    /// Logs the first of several failures, and the recovery.
-    async fn run_sequencer(self) {
-        let mut tick = interval(SEQUENCER_INTERVAL);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut is_failing = false;
-        loop {
-            tick.tick().await;
-            match self.sequence().await {
-                Ok(()) => {
-                    if std::mem::take(&mut is_failing) {
-                        tracing::info!("audit entries and events are numbered again");
-                    }
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut is_failing, true) {
-                        tracing::error!(%error, "cannot number audit entries and events; retrying");
-                    }
-                }
-            }
-        }
-    }
-
-    /// Numbers all entries and events that have no number yet.
-    async fn sequence(&self) -> Result<(), Error> {
-        while self.jobs.database.has_unnumbered().await? {
-            if self.jobs.tasks.sequence_log(&self.name).await? == 0 {
-                // Another process holds the sequencer lease.
-                return Ok(());
-            }
-        }
-        Ok(())
     }
 
     async fn write_checkpoints(self, signer: Signer) {

@@ -1,15 +1,18 @@
 //! The error type of all services that work on the database.
 
+use std::fmt;
+
 use ade_domain::InvalidField;
 use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
 use ade_store::DatabaseError;
+use ade_store::database::DocumentKind;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The object does not exist, or the caller may not see it: the two cases are indistinguishable on purpose.
     #[error("{0} not found, or not visible to you; check its id")]
-    NotFound(&'static str),
+    NotFound(ObjectKind),
     #[error("{0} already exists")]
     Exists(String),
     #[error("{0}")]
@@ -45,6 +48,32 @@ pub enum Error {
     Batch(Vec<(String, Self)>),
     #[error(transparent)]
     Database(DatabaseError),
+}
+
+/// What was not found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ObjectKind {
+    Task,
+    Approval,
+    User,
+    Token,
+    Session,
+    Archive,
+    Document(DocumentKind),
+}
+
+impl fmt::Display for ObjectKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Task => "task",
+            Self::Approval => "approval",
+            Self::User => "user",
+            Self::Token => "token",
+            Self::Session => "session",
+            Self::Archive => "archive",
+            Self::Document(kind) => kind.as_str(),
+        })
+    }
 }
 
 const fn how_to_get(scope: Scope) -> &'static str {

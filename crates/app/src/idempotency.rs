@@ -5,8 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use ade_domain::Moment;
+use ade_domain::approval::delegation::Delegation;
+use ade_domain::approval::policy::PolicyVersions;
+use ade_domain::risk::RegisteredPattern;
 use ade_store::database::{
-    Comment, Commit, KeyedResponse, StoredDocument, StoredResponse, StoredTask, StoredToken, StoredUser,
+    Comment, Commit, FeatureFlag, KeyedResponse, Setting, StoredResponse, StoredTask, StoredToken,
+    StoredUser, Versioned,
 };
 use serde_json::Value;
 
@@ -29,8 +33,11 @@ pub enum Outcome<'a> {
     User(&'a StoredUser),
     /// A token without its secret, which is never stored.
     Token(&'a StoredToken),
-    /// A policy, delegation, registered resource, setting or feature flag.
-    Document(&'a StoredDocument),
+    Policy(&'a Versioned<PolicyVersions>),
+    Delegation(&'a Versioned<Delegation>),
+    Resource(&'a Versioned<RegisteredPattern>),
+    Setting(&'a Versioned<Setting>),
+    Feature(&'a Versioned<FeatureFlag>),
 }
 
 /// A request with an idempotency key.
@@ -60,7 +67,7 @@ impl IdempotentRequest {
     pub(crate) fn response(&self, outcome: Outcome<'_>, now: Moment) -> KeyedResponse {
         let (status, body) = (self.render)(outcome);
         let response = StoredResponse { request_digest: self.request_digest.clone(), status, body };
-        (self.owner.clone(), self.key.clone(), now, response)
+        KeyedResponse { owner: self.owner.clone(), key: self.key.clone(), at: now, response }
     }
 
     /// Adds the response to the commit of the changes that it reports.

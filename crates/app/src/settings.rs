@@ -7,15 +7,15 @@
 use ade_domain::InvalidField;
 use ade_domain::permission::Scope;
 use ade_domain::risk::RiskThresholds;
-use ade_store::database::{DocumentKind, StoredDocument};
+use ade_store::database::{Document, DocumentKind, FeatureFlag, Setting, Versioned};
 use ade_store::{Database, DatabaseError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::accounts::require_admin;
 use crate::retry::retry_on_conflict;
-use crate::rules::{DocumentChange, RuleService, check_revision};
-use crate::{Caller, Error};
+use crate::rules::{RuleService, check_revision};
+use crate::{Caller, Error, ObjectKind, Outcome};
 
 const THRESHOLDS: &str = "risk:thresholds";
 const YEAR_SECONDS: u64 = 365 * 86_400;
@@ -148,22 +148,18 @@ pub fn check(name: &str, value: &Value) -> Result<(), Vec<InvalidField>> {
 impl Settings {
     pub async fn load(database: &Database) -> Result<Self, DatabaseError> {
         let mut settings = Self::default();
-        for document in database.settings().await? {
-            let corrupt = |why: &str| {
-                DatabaseError::Corrupt(format!("{} {}: {why}", document.kind.as_str(), document.id))
-            };
-            match document.kind {
-                DocumentKind::Setting if setting_names().any(|name| name == document.id) => {
-                    settings.set(&document.id, &document.body).map_err(|fault| corrupt(&fault.detail))?;
-                }
-                DocumentKind::Feature => {
-                    if let Some((_, field)) = FLAGS.iter().find(|(name, _)| *name == document.id) {
-                        let value = document.body.as_bool();
-                        *field(&mut settings) = value.ok_or_else(|| corrupt("is not a boolean"))?;
-                    }
-                }
-                // Written by a later version.
-                _ => {}
+        let (stored, flags) = tokio::try_join!(database.documents(), database.documents())?;
+        // Others are written by a later version.
+        for Versioned { id, value: Setting(value), .. } in stored {
+            if setting_names().any(|name| name == id) {
+                let corrupt =
+                    |fault: InvalidField| DatabaseError::Corrupt(format!("setting {id}: {}", fault.detail));
+                settings.set(&id, &value).map_err(corrupt)?;
+            }
+        }
+        for Versioned { id, value: FeatureFlag(is_enabled), .. } in flags {
+            if let Some((_, field)) = FLAGS.iter().find(|(name, _)| *name == id) {
+                *field(&mut settings) = is_enabled;
             }
         }
         Ok(settings)
@@ -218,28 +214,38 @@ impl Settings {
     }
 }
 
-fn default_of(kind: DocumentKind, name: &str) -> Option<StoredDocument> {
-    let mut defaults = Settings::default();
-    let body = match kind {
-        DocumentKind::Setting => defaults.value(name)?,
-        DocumentKind::Feature => {
-            let (_, field) = FLAGS.iter().find(|(flag, _)| *flag == name)?;
-            Value::Bool(*field(&mut defaults))
-        }
-        _ => return None,
-    };
-    Some(StoredDocument { kind, id: name.to_owned(), revision: 0, body })
+/// A setting or feature flag.
+trait NamedValue: Document + Clone + PartialEq {
+    /// `None` if the name is unknown.
+    fn default_of(name: &str) -> Option<Self>;
+}
+
+impl NamedValue for Setting {
+    fn default_of(name: &str) -> Option<Self> {
+        Settings::default().value(name).map(Self)
+    }
+}
+
+impl NamedValue for FeatureFlag {
+    fn default_of(name: &str) -> Option<Self> {
+        let (_, field) = FLAGS.iter().find(|(flag, _)| *flag == name)?;
+        Some(Self(*field(&mut Settings::default())))
+    }
+}
+
+fn default_of<T: NamedValue>(name: &str) -> Option<Versioned<T>> {
+    Some(Versioned { id: name.to_owned(), revision: 0, value: T::default_of(name)? })
 }
 
 impl RuleService {
     /// All settings; one that was never set has its default and revision 0.
-    pub async fn settings(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
-        self.all(DocumentKind::Setting, setting_names(), caller).await
+    pub async fn settings(&self, caller: &Caller) -> Result<Vec<Versioned<Setting>>, Error> {
+        self.all(setting_names(), caller).await
     }
 
-    pub async fn setting(&self, name: &str, caller: &Caller) -> Result<StoredDocument, Error> {
+    pub async fn setting(&self, name: &str, caller: &Caller) -> Result<Versioned<Setting>, Error> {
         caller.require_scope(Scope::Read)?;
-        self.current(DocumentKind::Setting, name).await
+        self.current(name).await
     }
 
     pub async fn set_setting(
@@ -247,23 +253,29 @@ impl RuleService {
         name: &str,
         value: Value,
         caller: &Caller,
-    ) -> Result<StoredDocument, Error> {
+    ) -> Result<Versioned<Setting>, Error> {
         require_admin(caller)?;
         if setting_names().all(|setting| setting != name) {
-            return Err(Error::NotFound("setting"));
+            return Err(Error::NotFound(ObjectKind::Document(DocumentKind::Setting)));
         }
         check(name, &value).map_err(Error::Invalid)?;
-        self.overwrite(DocumentKind::Setting, name, value, "config.set", caller).await
+        retry_on_conflict(async || {
+            let before = self.current(name).await?;
+            check_revision(&before, caller)?;
+            let after = Some(&before.next(Setting(value.clone())));
+            self.commit("config.set", Some(&before), after, Vec::new(), Outcome::Setting, caller).await
+        })
+        .await
     }
 
     /// All feature flags; one that was never set has its default and revision 0.
-    pub async fn features(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
-        self.all(DocumentKind::Feature, feature_names(), caller).await
+    pub async fn features(&self, caller: &Caller) -> Result<Vec<Versioned<FeatureFlag>>, Error> {
+        self.all(feature_names(), caller).await
     }
 
-    pub async fn feature(&self, name: &str, caller: &Caller) -> Result<StoredDocument, Error> {
+    pub async fn feature(&self, name: &str, caller: &Caller) -> Result<Versioned<FeatureFlag>, Error> {
         caller.require_scope(Scope::Read)?;
-        self.current(DocumentKind::Feature, name).await
+        self.current(name).await
     }
 
     pub async fn set_feature(
@@ -271,48 +283,30 @@ impl RuleService {
         name: &str,
         enabled: bool,
         caller: &Caller,
-    ) -> Result<StoredDocument, Error> {
+    ) -> Result<Versioned<FeatureFlag>, Error> {
         require_admin(caller)?;
-        self.overwrite(DocumentKind::Feature, name, Value::Bool(enabled), "feature.set", caller).await
-    }
-
-    async fn all(
-        &self,
-        kind: DocumentKind,
-        names: impl Iterator<Item = &'static str>,
-        caller: &Caller,
-    ) -> Result<Vec<StoredDocument>, Error> {
-        caller.require_scope(Scope::Read)?;
-        let stored = self.database.settings().await?;
-        let current = |name: &str| {
-            let found = stored.iter().find(|document| document.kind == kind && document.id == name).cloned();
-            found.or_else(|| default_of(kind, name))
-        };
-        Ok(names.filter_map(current).collect())
-    }
-
-    async fn current(&self, kind: DocumentKind, name: &str) -> Result<StoredDocument, Error> {
-        let default = default_of(kind, name).ok_or(Error::NotFound(kind.as_str()))?;
-        Ok(self.database.document(kind, name).await?.unwrap_or(default))
-    }
-
-    async fn overwrite(
-        &self,
-        kind: DocumentKind,
-        name: &str,
-        body: Value,
-        action: &'static str,
-        caller: &Caller,
-    ) -> Result<StoredDocument, Error> {
         retry_on_conflict(async || {
-            let before = self.current(kind, name).await?;
+            let before = self.current(name).await?;
             check_revision(&before, caller)?;
-            let after =
-                StoredDocument { revision: before.revision + 1, body: body.clone(), ..before.clone() };
-            let extra_writes = Vec::new();
-            let change = DocumentChange { action, before: Some(&before), after: Some(&after), extra_writes };
-            self.commit(change, caller).await
+            let after = Some(&before.next(FeatureFlag(enabled)));
+            self.commit("feature.set", Some(&before), after, Vec::new(), Outcome::Feature, caller).await
         })
         .await
+    }
+
+    async fn all<T: NamedValue>(
+        &self,
+        names: impl Iterator<Item = &'static str>,
+        caller: &Caller,
+    ) -> Result<Vec<Versioned<T>>, Error> {
+        caller.require_scope(Scope::Read)?;
+        let stored = self.database.documents().await?;
+        let find = |name: &str| stored.iter().find(|document| document.id == name).cloned();
+        Ok(names.filter_map(|name| find(name).or_else(|| default_of(name))).collect())
+    }
+
+    async fn current<T: NamedValue>(&self, name: &str) -> Result<Versioned<T>, Error> {
+        let default = default_of(name).ok_or(Error::NotFound(ObjectKind::Document(T::KIND)))?;
+        Ok(self.database.document(name).await?.unwrap_or(default))
     }
 }

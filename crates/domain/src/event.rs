@@ -1,5 +1,54 @@
-//! Names of events. An audit entry names the command (`task.submit`), its event names the fact (`task:submitted`); there is exactly
-//! one event for each.
+//! Events, for subscribers. An audit entry names the command (`task.submit`), its event names the fact (`task:submitted`); there is
+//! exactly one event for each entry, and it follows from the entry.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::Moment;
+use crate::audit::AuditBody;
+use crate::people::UserId;
+
+/// The source of an event that no request caused.
+const SERVICE: &str = "ade";
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    pub event_id: String,
+    /// As `task:approved`.
+    pub event: String,
+    pub at: Moment,
+    pub task_id: Option<String>,
+    /// Users to be notified by name.
+    pub notify: Vec<UserId>,
+    /// The ids of the object and of its task, `from`, `to`, `revision` and `who`, as far as they apply.
+    pub payload: Map<String, Value>,
+    /// The server that received the request, or `ade`.
+    pub source: String,
+}
+
+impl Event {
+    #[must_use]
+    pub fn of(entry: &AuditBody, event_id: String, notify: Vec<UserId>) -> Self {
+        let who = &entry.who;
+        let fields = [
+            ("task_id".to_owned(), json!(entry.task_id)),
+            (format!("{}_id", entry.object_type), json!(entry.object_id)),
+            ("from".to_owned(), json!(entry.from)),
+            ("to".to_owned(), json!(entry.to)),
+            ("revision".to_owned(), json!(entry.revision)),
+            ("who".to_owned(), json!({ "user_id": who.user_id, "agent_id": who.agent_id })),
+        ];
+        Self {
+            event_id,
+            event: event_name(&entry.action),
+            at: entry.at,
+            task_id: entry.task_id.clone(),
+            notify,
+            payload: fields.into_iter().filter(|(_, value)| !value.is_null()).collect(),
+            source: who.service.clone().unwrap_or_else(|| SERVICE.to_owned()),
+        }
+    }
+}
 
 /// The fact that each command leaves behind, by the part of its audit action behind the dot.
 const FACTS: &[(&str, &str)] = &[
@@ -49,8 +98,7 @@ const FACTS: &[(&str, &str)] = &[
 ];
 
 /// The event of an audit action: `task.approve` is `task:approved`. An action without a name of its own is a `state_changed`.
-#[must_use]
-pub fn event_name(action: &str) -> String {
+fn event_name(action: &str) -> String {
     let (noun, verb) = action.split_once('.').unwrap_or((action, ""));
     let fact = FACTS.iter().find(|(command, _)| *command == verb).map_or("state_changed", |(_, fact)| fact);
     format!("{noun}:{fact}")
@@ -61,7 +109,49 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::task::TRANSITIONS;
+    use crate::audit::AuditActor;
+    use crate::task::{TRANSITIONS, TaskState};
+
+    #[test]
+    fn event_of_a_decision_names_task_approval_and_actor() {
+        let who = AuditActor {
+            user_id: Some(UserId::new("ann")),
+            ip: Some("10.0.0.1".to_owned()),
+            service: Some("ade at 127.0.0.1:8300".to_owned()),
+            ..AuditActor::default()
+        };
+        let entry = AuditBody {
+            entry_id: "e".to_owned(),
+            at: Moment::from_micros(7),
+            who,
+            action: "approval.approve".to_owned(),
+            object_type: "approval".to_owned(),
+            object_id: "a".to_owned(),
+            task_id: Some("t".to_owned()),
+            from: Some(TaskState::Reviewing),
+            to: Some(TaskState::Reviewing),
+            revision: Some(4),
+            digest: None,
+            reason: Some("fine".to_owned()),
+            ticket: None,
+            details: Map::new(),
+        };
+        let event = Event::of(&entry, "id".to_owned(), Vec::new());
+        assert_eq!(
+            (event.event.as_str(), event.source.as_str()),
+            ("approval:approved", "ade at 127.0.0.1:8300")
+        );
+        let expected = json!({
+            "task_id": "t", "approval_id": "a", "from": "REVIEWING", "to": "REVIEWING", "revision": 4,
+            "who": { "user_id": "ann", "agent_id": null },
+        });
+        assert_eq!(Value::Object(event.payload), expected);
+        let internal = AuditBody { who: AuditActor::default(), task_id: None, from: None, to: None, ..entry };
+        let event = Event::of(&internal, "id".to_owned(), Vec::new());
+        let none = json!({ "user_id": null, "agent_id": null });
+        assert_eq!(Value::Object(event.payload), json!({ "approval_id": "a", "revision": 4, "who": none }));
+        assert_eq!(event.source, "ade");
+    }
 
     #[test]
     fn every_command_of_a_task_has_one_event_and_only_assignment_has_no_name() {

@@ -4,6 +4,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::InvalidField;
+use crate::glob::Pattern;
+
 /// The version of the scoring method.
 pub const ASSESSED_BY: &str = "ade-risk-1";
 /// The criticality of a resource that is not registered.
@@ -13,6 +16,9 @@ pub const MAX_HISTORY: u32 = 50;
 /// With fewer finished tasks the failure rate counts as zero.
 const MIN_HISTORY: u32 = 5;
 const MAX_FACTOR: u64 = 100;
+const MAX_DEPENDENTS: usize = 1_000;
+/// Of a pattern, and of each dependent.
+const MAX_NAME_LEN: usize = 512;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RiskInputs {
@@ -32,6 +38,44 @@ pub struct RegisteredResource {
     pub criticality: Option<u8>,
     /// Resources that depend on it, as `type:id`.
     pub dependents: Vec<String>,
+}
+
+/// An entry of the resource registry: it applies to the resources that match the pattern.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegisteredPattern {
+    pub pattern: Pattern,
+    /// From 0 to 100.
+    pub criticality: u8,
+    /// As `type:id`.
+    #[serde(default)]
+    pub dependents: Vec<String>,
+}
+
+impl RegisteredPattern {
+    #[must_use]
+    pub fn validate(&self) -> Vec<InvalidField> {
+        let mut invalid = Vec::new();
+        let mut check = |is_valid: bool, pointer: &str, detail: String| {
+            if !is_valid {
+                invalid.push(InvalidField::at(pointer, detail));
+            }
+        };
+        let is_text = |text: &str| {
+            !text.is_empty() && text.len() <= MAX_NAME_LEN && !text.chars().any(char::is_control)
+        };
+        let detail = format!("must be 1 to {MAX_NAME_LEN} bytes without control characters");
+        check(is_text(self.pattern.as_str()), "/pattern", detail);
+        check(self.criticality <= 100, "/criticality", "must be between 0 and 100".to_owned());
+        let detail = format!("must have at most {MAX_DEPENDENTS} entries");
+        check(self.dependents.len() <= MAX_DEPENDENTS, "/dependents", detail);
+        for (number, name) in self.dependents.iter().take(MAX_DEPENDENTS).enumerate() {
+            let is_name = name.split_once(':').is_some_and(|(of, id)| !of.is_empty() && !id.is_empty());
+            let detail = format!("must be type:id, at most {MAX_NAME_LEN} bytes without control characters");
+            check(is_name && is_text(name), &format!("/dependents/{number}"), detail);
+        }
+        invalid
+    }
 }
 
 /// How many items a preview changes.

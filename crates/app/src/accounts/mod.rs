@@ -22,7 +22,7 @@ pub use sessions::{NewSession, SESSION_TTL_MS};
 pub use tokens::{NewToken, TokenDraft};
 pub use users::{UserChange, UserDraft};
 
-use crate::{Caller, Error, TaskService};
+use crate::{Caller, Error, ObjectKind, TaskService};
 use passwords::PasswordHashing;
 
 #[derive(Clone)]
@@ -52,7 +52,7 @@ impl AccountService {
     }
 
     async fn load_user(&self, id: &str) -> Result<StoredUser, Error> {
-        self.database.user(&UserId::new(id)).await?.ok_or(Error::NotFound("user"))
+        self.database.user(&UserId::new(id)).await?.ok_or(Error::NotFound(ObjectKind::User))
     }
 
     /// Users by id, starting after `after`.

@@ -11,7 +11,7 @@ use ade_store::database::{Commit, Password, Session, StoredToken, StoredUser, Wr
 use super::users::MAX_ID_LEN;
 use super::{AccountService, hash_secret, secrets};
 use crate::audit::AuditedAction;
-use crate::{Caller, Error, new_id};
+use crate::{Caller, Error, ObjectKind, new_id};
 
 /// How long a session lasts after its last use.
 pub const SESSION_TTL_MS: u64 = 24 * 3_600_000;
@@ -190,7 +190,7 @@ impl AccountService {
 
     pub async fn sign_out(&self, secret: &str, caller: &Caller) -> Result<(), Error> {
         let (Some(user), Some(session)) = (&caller.user, &caller.audit_actor.session_id) else {
-            return Err(Error::NotFound("session"));
+            return Err(Error::NotFound(ObjectKind::Session));
         };
         let mut commit = Commit::default();
         let (session_hash, user_id) = (Some(hash_secret(secret)), user.user_id.to_string());

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{AccountService, hash_secret, require_admin, secrets};
 use crate::audit::AuditedAction;
-use crate::{Caller, Error, Outcome, new_id};
+use crate::{Caller, Error, ObjectKind, Outcome, new_id};
 
 const MAX_NAME_LEN: usize = 128;
 const DEFAULT_TTL_MS: u64 = 30 * 86_400_000;
@@ -196,7 +196,7 @@ impl AccountService {
         }
         let tokens = self.database.user_tokens(&owner).await?;
         let found = tokens.into_iter().find(|token| token.token_id == token_id);
-        let mut token = found.ok_or(Error::NotFound("token"))?;
+        let mut token = found.ok_or(Error::NotFound(ObjectKind::Token))?;
         if token.revoked_at.is_some() {
             return Ok(());
         }

@@ -265,7 +265,7 @@ impl AccountService {
             action.add_to(&mut commit, Some(caller), now);
             let is_committed = self.tasks.commit(commit).await?;
             if is_committed && before.user.active && !after.user.active {
-                self.tasks.schedule_reassignment(&after.user.user_id);
+                self.tasks.subscriptions().schedule_reassignment(&after.user.user_id);
             }
             Ok(is_committed.then_some(after))
         };

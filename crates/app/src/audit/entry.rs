@@ -2,10 +2,10 @@
 
 use ade_domain::Moment;
 use ade_domain::audit::{AuditActor, AuditBody};
-use ade_domain::event::event_name;
-use ade_store::database::{Commit, StoredEvent};
-use serde_json::{Map, Value, json};
+use ade_store::database::Commit;
+use serde_json::{Map, Value};
 
+use crate::events::record;
 use crate::{Caller, new_id};
 
 /// Replaces NUL, which lock names may contain and PostgreSQL cannot store, by its Unicode symbol.
@@ -27,8 +27,10 @@ pub(crate) fn replace_nul_in(value: Value) -> Value {
 
 #[derive(Debug, Clone)]
 pub(crate) struct AuditedAction<'a> {
-    /// As `user.create`: the part before the dot is the type of the object.
+    /// As `user.create`.
     pub(crate) action: &'a str,
+    /// By default the part of the action before the dot.
+    pub(crate) object_type: &'a str,
     pub(crate) object_id: &'a str,
     /// The revision that the change created.
     pub(crate) revision: Option<u64>,
@@ -38,7 +40,8 @@ pub(crate) struct AuditedAction<'a> {
 
 impl<'a> AuditedAction<'a> {
     pub(crate) fn new(action: &'a str, object_id: &'a str) -> Self {
-        Self { action, object_id, revision: None, reason: None, details: Map::new() }
+        let object_type = action.split('.').next().unwrap_or_default();
+        Self { action, object_type, object_id, revision: None, reason: None, details: Map::new() }
     }
 
     /// Adds audit entry and event to a commit; without a caller, the service itself is the actor.
@@ -48,13 +51,12 @@ impl<'a> AuditedAction<'a> {
 
     /// The same for an actor who is not an authenticated caller yet.
     pub(crate) fn add_as(self, actor: AuditActor, commit: &mut Commit, now: Moment) {
-        let object_type = self.action.split('.').next().unwrap_or_default();
-        commit.audit.push(AuditBody {
+        let entry = AuditBody {
             entry_id: new_id(),
             at: now,
             who: actor,
             action: self.action.to_owned(),
-            object_type: object_type.to_owned(),
+            object_type: self.object_type.to_owned(),
             object_id: replace_nul(self.object_id),
             task_id: None,
             from: None,
@@ -64,14 +66,7 @@ impl<'a> AuditedAction<'a> {
             reason: self.reason.map(replace_nul),
             ticket: None,
             details: self.details.into_iter().map(|(name, value)| (name, replace_nul_in(value))).collect(),
-        });
-        commit.events.push(StoredEvent {
-            event_id: new_id(),
-            kind: event_name(self.action),
-            at: now,
-            task_id: None,
-            notify: Vec::new(),
-            data: json!({ format!("{object_type}_id"): replace_nul(self.object_id), "revision": self.revision }),
-        });
+        };
+        record(commit, entry, Vec::new());
     }
 }

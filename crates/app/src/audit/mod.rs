@@ -13,7 +13,7 @@ use ade_store::Database;
 use ade_store::database::{AuditFilter, AuditRow, Commit, DailyStats, DatabaseCounts, UserStats};
 
 use crate::accounts::require_admin;
-use crate::{Caller, Error, TaskService};
+use crate::{Caller, Error, ObjectKind, TaskService};
 
 pub(crate) use checkpoints::hex;
 pub use checkpoints::{AuditLogError, Checkpoint, Signer, verify, verify_against};
@@ -50,7 +50,7 @@ impl AuditService {
     async fn restrict_to_visible(&self, filter: &mut AuditFilter, caller: &Caller) -> Result<(), Error> {
         caller.require_scope(Scope::Read)?;
         if filter.task.as_ref().is_some_and(|task| uuid::Uuid::parse_str(task).is_err()) {
-            return Err(Error::NotFound("task"));
+            return Err(Error::NotFound(ObjectKind::Task));
         }
         if caller.can_see_all() {
             return Ok(());
@@ -112,7 +112,7 @@ impl AuditService {
     pub async fn user_stats(&self, id: &str, caller: &Caller) -> Result<UserStats, Error> {
         caller.require_scope(Scope::Read)?;
         let id = UserId::new(id);
-        let user = self.database.user(&id).await?.ok_or(Error::NotFound("user"))?;
+        let user = self.database.user(&id).await?.ok_or(Error::NotFound(ObjectKind::User))?;
         let own = caller.user.as_ref().map(|user| &user.user_id);
         let is_self_or_manager =
             own.is_some_and(|own| *own == id || user.user.manager_id.as_ref() == Some(own));

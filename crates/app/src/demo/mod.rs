@@ -21,7 +21,7 @@ use crate::accounts::{UserChange, UserDraft};
 use crate::agents::{AgentError, AgentService};
 use crate::rules::{DelegationChange, PolicyChange, ResourceChange, RuleService};
 use crate::tasks::{DecisionInput, Proposal, TaskAction};
-use crate::{AccountService, Caller, Error, TaskService};
+use crate::{AccountService, Caller, Error, ObjectKind, TaskService};
 use proposals::{cleanup, documentation, load_balancer, migration, parameters, resource, rollout};
 
 /// The password of all demo users. A demo is only served on a loopback address.
@@ -282,7 +282,7 @@ impl Demo<'_> {
     ) -> Result<(), Error> {
         let is_own = |approval: &&Approval| approval.reviewer_id.as_str() == by;
         let Some(approval) = task.approvals.iter().find(is_own) else {
-            return Err(Error::NotFound("approval"));
+            return Err(Error::NotFound(ObjectKind::Approval));
         };
         let response = DecisionInput { action, reason: Some(reason.to_owned()), digest: Some(task.digest) };
         let caller = self.user(by).await?;

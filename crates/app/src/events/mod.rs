@@ -1,6 +1,14 @@
-//! What leaves a service after a commit: notices about locks, and wake-ups for background work.
+//! The path of events: audit entry and event are committed together (`outbox.rs`), numbered in order (`sequencer.rs`), and whoever
+//! has work is woken (`subscriptions.rs`, `wakeups.rs`). Lock events, which are best effort, take `lock_events.rs`.
 
 mod lock_events;
+mod outbox;
+mod sequencer;
+mod subscriptions;
 pub(crate) mod wakeups;
 
+pub(crate) use outbox::record;
+pub(crate) use subscriptions::Subscriptions;
+
 pub use lock_events::{AUDIT_TARGET, DatabaseEventSink, LockEventSink, LockNotice, LogEventSink};
+pub use sequencer::run_sequencer;

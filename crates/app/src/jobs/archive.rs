@@ -18,11 +18,10 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::{DAY_MS, Jobs, days_before};
 use crate::audit::AuditedAction;
-use crate::{Caller, Error, Outcome, new_id};
+use crate::{Caller, Error, ObjectKind, Outcome, new_id};
 
 /// Each kind, with the days after the end of a task when it is archived.
 const KINDS: [(ArchiveKind, u64); 2] = [(ArchiveKind::Tasks, 90), (ArchiveKind::Approvals, 30)];
@@ -262,9 +261,8 @@ impl ArchiveService {
         if !caller.is_admin() {
             return Err(Error::Forbidden(format!("only users with the role {ADMIN} can restore archives")));
         }
-        let is_id = Uuid::parse_str(archive_id).is_ok();
-        let found = if is_id { self.database.archive(archive_id).await? } else { None };
-        let mut archive = found.ok_or(Error::NotFound("archive"))?;
+        let found = self.database.archive(archive_id).await?;
+        let mut archive = found.ok_or(Error::NotFound(ObjectKind::Archive))?;
         let (blobs, key) = (self.blobs.clone(), archive.key.clone());
         let read = move || {
             let bytes = blobs.get(&key, MAX_PACKED_BYTES)?;

@@ -12,6 +12,7 @@ mod wakeups;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ade_domain::{Clock, Moment};
 use ade_store::database::StoredJob;
@@ -22,7 +23,7 @@ use tokio::task::JoinSet;
 pub use archive::{ArchiveService, RestoreResult};
 
 use crate::agents::{AgentError, AgentService};
-use crate::{Error, LockNotice, LockService, TaskService};
+use crate::{Error, LockService, TaskService};
 
 /// Wake-ups that wait for the scheduler.
 const WAKE_UP_BUFFER: usize = 64;
@@ -58,13 +59,13 @@ pub const JOBS: [Job; 8] = [
         "archives approval requests 30 days after their task ended, and tasks after 90 days",
     ),
     job("daily_stats", DAY_MS, "computes the statistics of past days, at midnight UTC"),
-    job("deadlock_detect", 5_000, "resolves deadlocks that were not detected when they arose"),
+    job("deadlock_detect", 5_000, "reports resolved deadlocks that were not detected when they arose"),
     job(
         "index_repair",
         600_000,
         "creates the audit log partitions of the next months, deletes old stored responses and sessions",
     ),
-    job("lock_cleanup", 5_000, "ends expired leases and waits, repairs leftovers of locks"),
+    job("lock_cleanup", 5_000, "reports the sweeps that end expired leases and waits of locks"),
     job("task_timeout", 1_000, "starts the recovery of tasks whose worker lost its lease"),
 ];
 
@@ -77,7 +78,7 @@ pub struct Jobs {
     pub locks: LockService,
     /// Where archives are stored.
     pub blobs: Blobs,
-    /// Identifies this process as holder of job leases.
+    /// Identifies this process as holder of leases.
     pub name: String,
 }
 
@@ -124,17 +125,20 @@ impl Jobs {
             "archive" => self.archives().archive_old().await,
             "daily_stats" => self.count_days().await,
             "index_repair" => self.clean_up().await,
+            // Lock maintenance sweeps all the time; the jobs report it.
             "lock_cleanup" | "deadlock_detect" => {
-                let deadlocks = self.locks.coordination().sweep().await.map_err(Error::unavailable)?;
-                let publish = |deadlock| self.locks.notices().publish(LockNotice::Deadlock(deadlock));
-                deadlocks.iter().for_each(publish);
-                Ok(deadlocks.len() as u64)
+                let counts = self.locks.sweep_counts();
+                if counts.is_failing.load(Ordering::Relaxed) {
+                    return Err(Error::unavailable("locks are unavailable: they cannot be swept"));
+                }
+                let count = if name == "lock_cleanup" { &counts.completed } else { &counts.deadlocks };
+                Ok(count.swap(0, Ordering::Relaxed))
             }
             "task_timeout" => {
                 let lost =
                     self.database.tasks_with_expired_lease(self.clock.now(), None, LOST_WORKER_LIMIT).await?;
                 if !lost.is_empty() {
-                    self.tasks.wake_recovery();
+                    self.tasks.subscriptions().wake_recovery();
                 }
                 Ok(lost.len() as u64)
             }

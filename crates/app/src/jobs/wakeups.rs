@@ -66,7 +66,11 @@ impl Jobs {
         }
         match self.database.lease_expiry(&wake_up.subject).await {
             Ok(Some(until)) if until > self.clock.now() => {
-                self.tasks.wake_ups().schedule(TASK_TIMEOUT_QUEUE, &wake_up.subject, WakeAt::At(until));
+                self.tasks.subscriptions().wake_ups.schedule(
+                    TASK_TIMEOUT_QUEUE,
+                    &wake_up.subject,
+                    WakeAt::At(until),
+                );
                 false
             }
             Ok(lease) => lease.is_some(),
@@ -102,7 +106,7 @@ impl Jobs {
             tokio::select! {
                 biased;
                 _ = stopped.wait_for(|stopped| *stopped) => break,
-                () = self.tasks.wake_ups().wait(pause) => {}
+                () = self.tasks.subscriptions().wake_ups.wait(pause) => {}
             }
             sleep_until(started + MIN_PAUSE).await;
         }

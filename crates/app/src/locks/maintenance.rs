@@ -1,6 +1,7 @@
 //! Lock maintenance: sweeping expired leases and waits, renewing the marks of waiters, and relaying lock events. One task
 //! each, until stopped.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ade_domain::lock::LockCommand;
@@ -21,6 +22,15 @@ const MARK_INTERVAL: Duration = Duration::from_secs(1);
 const ORPHAN_CHECK_PERIOD: Duration = Duration::from_secs(10);
 /// A gap this long between two sweeps means that the whole process was paused.
 const PROCESS_PAUSE: Duration = Duration::from_millis(1_500);
+
+/// What the sweeps of this process did since a job reported it last.
+#[derive(Debug, Default)]
+pub(crate) struct SweepCounts {
+    pub(crate) completed: AtomicU64,
+    /// Deadlocks that were not detected when they arose.
+    pub(crate) deadlocks: AtomicU64,
+    pub(crate) is_failing: AtomicBool,
+}
 
 #[derive(Debug)]
 pub struct LockMaintenance {
@@ -72,6 +82,7 @@ async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = Instant::now();
     let mut failing_since: Option<Instant> = None;
+    let counts = locks.sweep_counts();
     loop {
         tick.tick().await;
         if last.elapsed() >= PROCESS_PAUSE
@@ -83,6 +94,8 @@ async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
         match locks.coordination().sweep().await {
             Ok(deadlocks) => {
                 deadlocks.iter().for_each(|deadlock| locks.notices().publish(LockNotice::Deadlock(deadlock)));
+                counts.completed.fetch_add(1, Ordering::Relaxed);
+                counts.deadlocks.fetch_add(deadlocks.len() as u64, Ordering::Relaxed);
                 if let Some(since) = failing_since.take() {
                     tracing::info!(after = ?since.elapsed(), "locks are available again");
                 }
@@ -96,6 +109,7 @@ async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
                 failed.send_replace(Some(Instant::now()));
             }
         }
+        counts.is_failing.store(failing_since.is_some(), Ordering::Relaxed);
     }
 }
 

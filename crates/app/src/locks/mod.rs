@@ -23,6 +23,7 @@ pub use maintenance::LockMaintenance;
 pub use tickets::TicketState;
 
 use crate::{LockEventSink, LockNotice};
+use maintenance::SweepCounts;
 use open_requests::OpenRequests;
 
 #[derive(Clone)]
@@ -34,6 +35,7 @@ pub struct LockService {
     awaited_locks: OpenRequests<LockName>,
     open_requests: OpenRequests<RequestKey>,
     is_stopping: Arc<AtomicBool>,
+    sweep_counts: Arc<SweepCounts>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -90,6 +92,7 @@ impl LockService {
             awaited_locks: OpenRequests::default(),
             open_requests: OpenRequests::default(),
             is_stopping: Arc::default(),
+            sweep_counts: Arc::default(),
         }
     }
 
@@ -111,6 +114,10 @@ impl LockService {
 
     pub(crate) const fn awaited_locks(&self) -> &OpenRequests<LockName> {
         &self.awaited_locks
+    }
+
+    pub(crate) fn sweep_counts(&self) -> &SweepCounts {
+        &self.sweep_counts
     }
 
     pub(crate) const fn server(&self) -> &SharedStr {

@@ -7,13 +7,12 @@ use ade_domain::approval::delegation::{Delegation, DelegationConditions, Delegat
 use ade_domain::people::UserId;
 use ade_domain::permission::{ActorRole, Scope};
 use ade_domain::task::Refusal;
-use ade_store::database::{DocumentKind, StoredDocument};
-use serde_json::json;
+use ade_store::database::{DocumentKind, Versioned};
 
-use super::{DocumentChange, RuleService, check_revision, require_valid};
+use super::{RuleService, check_revision, require_valid};
 use crate::accounts::require_admin;
 use crate::retry::retry_on_conflict;
-use crate::{Caller, Error, new_id};
+use crate::{Caller, Error, ObjectKind, Outcome, new_id};
 
 /// Entries of each list in the conditions.
 const MAX_CONDITIONS: usize = 200;
@@ -67,28 +66,20 @@ fn require_may_write(caller: &Caller, owner: &UserId) -> Result<(), Error> {
     caller.require_scope(Scope::Admin)
 }
 
-fn document(revision: u64, delegation: &Delegation) -> StoredDocument {
-    let id = delegation.delegation_id.clone();
-    StoredDocument { kind: DocumentKind::Delegation, id, revision, body: json!(delegation) }
-}
-
 impl RuleService {
     /// The delegations that the caller can see, oldest first.
-    pub async fn delegations(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
+    pub async fn delegations(&self, caller: &Caller) -> Result<Vec<Versioned<Delegation>>, Error> {
         caller.require_scope(Scope::Read)?;
-        let mut visible = Vec::new();
-        for document in self.database.documents(DocumentKind::Delegation).await? {
-            if can_see(caller, &document.parse()?) {
-                visible.push(document);
-            }
-        }
-        Ok(visible)
+        let mut delegations = self.database.documents().await?;
+        delegations.retain(|delegation| can_see(caller, &delegation.value));
+        Ok(delegations)
     }
 
-    pub async fn delegation(&self, id: &str, caller: &Caller) -> Result<StoredDocument, Error> {
+    pub async fn delegation(&self, id: &str, caller: &Caller) -> Result<Versioned<Delegation>, Error> {
         caller.require_scope(Scope::Read)?;
-        let found = self.document(DocumentKind::Delegation, id).await?;
-        if can_see(caller, &found.parse()?) { Ok(found) } else { Err(Error::NotFound("delegation")) }
+        let found = self.database.document(id).await?;
+        let visible = found.filter(|found: &Versioned<Delegation>| can_see(caller, &found.value));
+        visible.ok_or(Error::NotFound(ObjectKind::Document(DocumentKind::Delegation)))
     }
 
     /// Creates a delegation for the caller, or by an administrator for another user.
@@ -96,7 +87,7 @@ impl RuleService {
         &self,
         change: &DelegationChange,
         caller: &Caller,
-    ) -> Result<StoredDocument, Error> {
+    ) -> Result<Versioned<Delegation>, Error> {
         let own = caller.user.as_ref().map(|user| user.user_id.clone());
         let owner_id = change.owner_id.clone().or(own);
         let owner_id = owner_id.ok_or_else(|| Error::invalid("/owner_id", "is required"))?;
@@ -116,10 +107,10 @@ impl RuleService {
         };
         change.apply(&mut delegation);
         self.validate(&delegation).await?;
-        let after = document(1, &delegation);
-        let (action, extra_writes) = ("delegation.create", Vec::new());
-        let change = DocumentChange { action, before: None, after: Some(&after), extra_writes };
-        self.commit(change, caller).await?.ok_or(Error::Conflict)
+        let after = Versioned { id: delegation.delegation_id.clone(), revision: 1, value: delegation };
+        let created =
+            self.commit("delegation.create", None, Some(&after), Vec::new(), Outcome::Delegation, caller);
+        created.await?.ok_or(Error::Conflict)
     }
 
     /// Changes a delegation. Only an administrator can change its owner.
@@ -128,10 +119,10 @@ impl RuleService {
         id: &str,
         change: &DelegationChange,
         caller: &Caller,
-    ) -> Result<StoredDocument, Error> {
+    ) -> Result<Versioned<Delegation>, Error> {
         retry_on_conflict(async || {
             let before = self.delegation(id, caller).await?;
-            let mut delegation: Delegation = before.parse()?;
+            let mut delegation = before.value.clone();
             require_may_write(caller, &delegation.owner_id)?;
             check_revision(&before, caller)?;
             if change.owner_id.as_ref().is_some_and(|owner| *owner != delegation.owner_id) {
@@ -139,10 +130,8 @@ impl RuleService {
             }
             change.apply(&mut delegation);
             self.validate(&delegation).await?;
-            let after = document(before.revision + 1, &delegation);
-            let (action, extra_writes) = ("delegation.update", Vec::new());
-            let change = DocumentChange { action, before: Some(&before), after: Some(&after), extra_writes };
-            self.commit(change, caller).await
+            let (before, after) = (Some(&before), Some(&before.next(delegation)));
+            self.commit("delegation.update", before, after, Vec::new(), Outcome::Delegation, caller).await
         })
         .await
     }
@@ -150,11 +139,11 @@ impl RuleService {
     pub async fn delete_delegation(&self, id: &str, caller: &Caller) -> Result<(), Error> {
         retry_on_conflict(async || {
             let before = self.delegation(id, caller).await?;
-            require_may_write(caller, &before.parse::<Delegation>()?.owner_id)?;
+            require_may_write(caller, &before.value.owner_id)?;
             check_revision(&before, caller)?;
-            let (action, extra_writes) = ("delegation.delete", Vec::new());
-            let change = DocumentChange { action, before: Some(&before), after: None, extra_writes };
-            Ok(self.commit(change, caller).await?.map(drop))
+            let (before, action) = (Some(&before), "delegation.delete");
+            let deleted = self.commit(action, before, None, Vec::new(), Outcome::Delegation, caller).await?;
+            Ok(deleted.map(drop))
         })
         .await
     }

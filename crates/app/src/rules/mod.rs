@@ -9,20 +9,17 @@ mod resources;
 
 use std::sync::Arc;
 
-use ade_domain::audit::AuditBody;
-use ade_domain::event::event_name;
 use ade_domain::{Clock, InvalidField};
-use ade_store::database::{Commit, DocumentKind, StoredDocument, StoredEvent, Write};
+use ade_store::database::{Commit, Document, Versioned, Write};
 use ade_store::{Database, DatabaseError};
 use serde_json::{Map, json};
 
 pub use delegations::DelegationChange;
-pub use policies::{PolicyChange, StoredPolicy, hypothetical_policies};
-pub use resources::{RegisteredPattern, ResourceChange};
+pub use policies::{PolicyChange, hypothetical_policies};
+pub use resources::ResourceChange;
 
-pub(crate) use policies::is_policy;
-
-use crate::{Caller, Error, Outcome, new_id};
+use crate::audit::AuditedAction;
+use crate::{Caller, Error, ObjectKind, Outcome};
 
 #[derive(Clone)]
 pub struct RuleService {
@@ -37,7 +34,7 @@ impl std::fmt::Debug for RuleService {
 }
 
 /// Checks `If-Match`.
-pub(crate) fn check_revision(document: &StoredDocument, caller: &Caller) -> Result<(), Error> {
+pub(crate) fn check_revision<T>(document: &Versioned<T>, caller: &Caller) -> Result<(), Error> {
     match caller.if_match {
         Some(revision) if revision != document.revision => Err(Error::Stale { now: document.revision }),
         _ => Ok(()),
@@ -48,31 +45,25 @@ fn require_valid(faults: Vec<InvalidField>) -> Result<(), Error> {
     if faults.is_empty() { Ok(()) } else { Err(Error::Invalid(faults)) }
 }
 
-/// A change of one document: created if there is no `before`, deleted if there is no `after`.
-pub(crate) struct DocumentChange<'a> {
-    /// As `policy.create`.
-    pub(crate) action: &'static str,
-    pub(crate) before: Option<&'a StoredDocument>,
-    pub(crate) after: Option<&'a StoredDocument>,
-    /// Further writes of the same commit.
-    pub(crate) extra_writes: Vec<Write>,
-}
-
 impl RuleService {
     #[must_use]
     pub fn new(database: Database, clock: Arc<dyn Clock>) -> Self {
         Self { database, clock }
     }
 
-    /// Commits a change; returns the document after it, or before it if it is deleted. `None` after a conflict.
-    pub(crate) async fn commit(
+    /// Commits a change of one document: created if there is no `before`, deleted if there is no `after`. Returns the document
+    /// after it, or before it if it is deleted. `None` after a conflict. `action` is as `policy.create`.
+    pub(crate) async fn commit<'a, T: Document + Clone + PartialEq>(
         &self,
-        change: DocumentChange<'_>,
+        action: &'static str,
+        before: Option<&'a Versioned<T>>,
+        after: Option<&'a Versioned<T>>,
+        extra_writes: Vec<Write>,
+        outcome: fn(&'a Versioned<T>) -> Outcome<'a>,
         caller: &Caller,
-    ) -> Result<Option<StoredDocument>, Error> {
-        let DocumentChange { action, before, after, extra_writes } = change;
+    ) -> Result<Option<Versioned<T>>, Error> {
         // If nothing changes, only the stored response is written.
-        let is_changed = before.map(|document| &document.body) != after.map(|document| &document.body);
+        let is_changed = before.map(|document| &document.value) != after.map(|document| &document.value);
         let Some(document) = after.filter(|_| is_changed).or(before) else { return Ok(None) };
         let now = self.clock.now();
         let mut commit = Commit::default();
@@ -81,43 +72,26 @@ impl RuleService {
             let expected = before.map(|document| document.revision).filter(|revision| *revision > 0);
             commit.writes = extra_writes;
             commit.writes.extend(match (after, expected) {
-                (Some(after), expected) => Some(Write::Document { document: after.clone(), expected }),
+                (Some(after), expected) => Some(Write::document(after, expected)),
                 (None, Some(expected)) => {
-                    Some(Write::DeleteDocument { kind: document.kind, id: document.id.clone(), expected })
+                    Some(Write::DeleteDocument { kind: T::KIND, id: document.id.clone(), expected })
                 }
                 (None, None) => None,
             });
             let mut details = Map::new();
             for (name, document) in [("before", before), ("after", after)] {
-                details.extend(document.map(|document| (name.to_owned(), document.body.clone())));
+                details.extend(document.map(|document| (name.to_owned(), json!(document.value))));
             }
-            commit.audit.push(AuditBody {
-                entry_id: new_id(),
-                at: now,
-                who: caller.audit_actor.clone(),
-                action: action.to_owned(),
-                object_type: document.kind.as_str().to_owned(),
-                object_id: document.id.clone(),
-                task_id: None,
-                from: None,
-                to: None,
+            let action = AuditedAction {
+                object_type: T::KIND.as_str(),
                 revision: Some(document.revision),
-                digest: None,
-                reason: None,
-                ticket: None,
                 details,
-            });
-            commit.events.push(StoredEvent {
-                event_id: new_id(),
-                kind: event_name(action),
-                at: now,
-                task_id: None,
-                notify: Vec::new(),
-                data: json!({ "kind": document.kind.as_str(), "id": document.id, "revision": document.revision }),
-            });
+                ..AuditedAction::new(action, &document.id)
+            };
+            action.add_to(&mut commit, Some(caller), now);
         }
         if let Some(request) = &caller.idempotent_request {
-            request.add_to(&mut commit, Outcome::Document(document), now);
+            request.add_to(&mut commit, outcome(document), now);
         }
         match self.database.commit(commit).await {
             Ok(()) => Ok(Some(document.clone())),
@@ -130,7 +104,7 @@ impl RuleService {
         }
     }
 
-    async fn document(&self, kind: DocumentKind, id: &str) -> Result<StoredDocument, Error> {
-        self.database.document(kind, id).await?.ok_or(Error::NotFound(kind.as_str()))
+    async fn document<T: Document>(&self, id: &str) -> Result<Versioned<T>, Error> {
+        self.database.document(id).await?.ok_or(Error::NotFound(ObjectKind::Document(T::KIND)))
     }
 }

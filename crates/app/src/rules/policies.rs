@@ -5,28 +5,19 @@
 
 use std::collections::BTreeSet;
 
-use ade_domain::approval::policy::{AutoApprove, Policy, Priority, default_policy};
+use ade_domain::approval::policy::{AutoApprove, Policy, PolicyVersions, Priority, default_policy};
 use ade_domain::approval::window::TimeWindow;
 use ade_domain::glob::Pattern;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::DatabaseError;
-use ade_store::database::{DocumentKind, StoredDocument, Write};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use ade_store::database::{Versioned, Write};
 
-use super::{DocumentChange, RuleService, check_revision, require_valid};
+use super::{RuleService, check_revision, require_valid};
 use crate::accounts::require_admin;
 use crate::retry::retry_on_conflict;
 use crate::tasks::ReplayDifference;
-use crate::{Caller, Error, TaskService, new_id};
-
-/// At least one of both is set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoredPolicy {
-    pub active: Option<Policy>,
-    pub draft: Option<Policy>,
-}
+use crate::{Caller, Error, Outcome, TaskService, new_id};
 
 /// A missing field keeps its value, or has its default in a new policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -69,60 +60,33 @@ impl PolicyChange {
         set(&mut policy.priority, self.priority.as_ref());
         set(&mut policy.window, self.window.as_ref());
     }
-}
 
-impl StoredPolicy {
-    /// The draft if there is one, else the active version.
-    fn latest(&self) -> Policy {
-        self.draft.clone().or_else(|| self.active.clone()).unwrap_or_else(default_policy)
-    }
-
-    fn changed(&self, change: &PolicyChange) -> Self {
-        let mut policy = self.latest();
-        change.apply(&mut policy);
-        match change.active {
-            Some(true) => Self { active: Some(policy), draft: None },
-            Some(false) => Self { active: None, draft: Some(policy) },
-            None => {
-                let draft = Some(policy).filter(|policy| self.active.as_ref() != Some(policy));
-                Self { active: self.active.clone(), draft }
+    fn apply_to_versions(&self, versions: &PolicyVersions) -> PolicyVersions {
+        let mut policy = versions.latest().clone();
+        self.apply(&mut policy);
+        match (self.active, versions.active()) {
+            (None, Some(active)) => {
+                let draft = Some(policy).filter(|policy| policy != active).map(Box::new);
+                PolicyVersions::Active { active: active.clone(), draft }
             }
+            (is_active, _) => PolicyVersions::new(policy, is_active == Some(true)),
         }
     }
-
-    fn names(&self) -> BTreeSet<&str> {
-        self.active.iter().chain(&self.draft).map(|policy| policy.name.as_str()).collect()
-    }
 }
 
-/// Prefix of the ids of name reservations.
-const RESERVATION: &str = "name:";
+fn versions(policy: &PolicyVersions) -> impl Iterator<Item = &Policy> {
+    policy.active().into_iter().chain(policy.draft())
+}
 
-/// Whether a document is a policy, and not the reservation of a name.
-pub(crate) fn is_policy(document: &StoredDocument) -> bool {
-    !document.id.starts_with(RESERVATION)
+fn names(policy: &PolicyVersions) -> BTreeSet<&str> {
+    versions(policy).map(|policy| policy.name.as_str()).collect()
 }
 
 /// The writes that reserve new names and release unused ones.
 fn reservations(before: &BTreeSet<&str>, after: &BTreeSet<&str>, id: &str) -> Vec<Write> {
-    let kind = DocumentKind::Policy;
-    let released = before.difference(after).map(|name| Write::DeleteDocument {
-        kind,
-        id: format!("{RESERVATION}{name}"),
-        expected: 1,
-    });
-    let reserved = after.difference(before).map(|name| {
-        let body = json!({ "policy_id": id });
-        Write::Document {
-            document: StoredDocument { kind, id: format!("{RESERVATION}{name}"), revision: 1, body },
-            expected: None,
-        }
-    });
+    let released = before.difference(after).map(|name| Write::release_policy_name(name));
+    let reserved = after.difference(before).map(|name| Write::reserve_policy_name(name, id));
     released.chain(reserved).collect()
-}
-
-fn document(id: &str, revision: u64, policy: &StoredPolicy) -> StoredDocument {
-    StoredDocument { kind: DocumentKind::Policy, id: id.to_owned(), revision, body: json!(policy) }
 }
 
 /// Hypothetical policies of a simulation.
@@ -155,20 +119,18 @@ impl RuleService {
             let detail = "only administrators and auditors can replay past tasks";
             return Err(Error::Forbidden(detail.to_owned()));
         }
-        let stored: StoredPolicy = self.policy(id, caller).await?.parse()?;
-        tasks.replay(&stored.latest(), caller).await
+        tasks.replay(self.policy(id, caller).await?.value.latest(), caller).await
     }
 
     /// All policies, oldest first.
-    pub async fn policies(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
+    pub async fn policies(&self, caller: &Caller) -> Result<Vec<Versioned<PolicyVersions>>, Error> {
         caller.require_scope(Scope::Read)?;
-        Ok(self.database.documents(DocumentKind::Policy).await?.into_iter().filter(is_policy).collect())
+        Ok(self.database.documents().await?)
     }
 
-    pub async fn policy(&self, id: &str, caller: &Caller) -> Result<StoredDocument, Error> {
+    pub async fn policy(&self, id: &str, caller: &Caller) -> Result<Versioned<PolicyVersions>, Error> {
         caller.require_scope(Scope::Read)?;
-        let found = self.document(DocumentKind::Policy, id).await?;
-        if is_policy(&found) { Ok(found) } else { Err(Error::NotFound("policy")) }
+        self.document(id).await
     }
 
     /// Creates a policy: a draft, unless `change.active` is true.
@@ -176,21 +138,14 @@ impl RuleService {
         &self,
         change: &PolicyChange,
         caller: &Caller,
-    ) -> Result<StoredDocument, Error> {
+    ) -> Result<Versioned<PolicyVersions>, Error> {
         require_admin(caller)?;
         let mut policy = Policy { name: String::new(), ..default_policy() };
         change.apply(&mut policy);
         require_valid(policy.validate())?;
-        let policy = match change.active {
-            Some(true) => StoredPolicy { active: Some(policy), draft: None },
-            _ => StoredPolicy { active: None, draft: Some(policy) },
-        };
-        let id = new_id();
-        let after = document(&id, 1, &policy);
-        let extra_writes = reservations(&BTreeSet::new(), &policy.names(), &id);
-        let action = "policy.create";
-        let change = DocumentChange { action, before: None, after: Some(&after), extra_writes };
-        self.commit_policy(change, &policy, caller).await?.ok_or(Error::Conflict)
+        let value = PolicyVersions::new(policy, change.active == Some(true));
+        let after = Versioned { id: new_id(), revision: 1, value };
+        self.commit_policy("policy.create", None, &after, caller).await?.ok_or(Error::Conflict)
     }
 
     /// Changes the draft of a policy; `change.active` activates or deactivates it.
@@ -199,13 +154,17 @@ impl RuleService {
         id: &str,
         change: &PolicyChange,
         caller: &Caller,
-    ) -> Result<StoredDocument, Error> {
-        self.change_policy(id, "policy.update", caller, |policy| policy.changed(change)).await
+    ) -> Result<Versioned<PolicyVersions>, Error> {
+        self.change_policy(id, "policy.update", caller, |policy| change.apply_to_versions(policy)).await
     }
 
     /// Activates the draft. Without a draft nothing changes.
-    pub async fn activate_policy(&self, id: &str, caller: &Caller) -> Result<StoredDocument, Error> {
-        let activate = |policy: &StoredPolicy| StoredPolicy { active: Some(policy.latest()), draft: None };
+    pub async fn activate_policy(
+        &self,
+        id: &str,
+        caller: &Caller,
+    ) -> Result<Versioned<PolicyVersions>, Error> {
+        let activate = |policy: &PolicyVersions| PolicyVersions::new(policy.latest().clone(), true);
         self.change_policy(id, "policy.activate", caller, activate).await
     }
 
@@ -215,11 +174,10 @@ impl RuleService {
         retry_on_conflict(async || {
             let before = self.policy(id, caller).await?;
             check_revision(&before, caller)?;
-            let policy: StoredPolicy = before.parse()?;
-            let extra_writes = reservations(&policy.names(), &BTreeSet::new(), id);
-            let action = "policy.delete";
-            let change = DocumentChange { action, before: Some(&before), after: None, extra_writes };
-            Ok(self.commit(change, caller).await?.map(drop))
+            let released = reservations(&names(&before.value), &BTreeSet::new(), id);
+            let deleted =
+                self.commit("policy.delete", Some(&before), None, released, Outcome::Policy, caller).await?;
+            Ok(deleted.map(drop))
         })
         .await
     }
@@ -229,19 +187,15 @@ impl RuleService {
         id: &str,
         action: &'static str,
         caller: &Caller,
-        decide: impl Fn(&StoredPolicy) -> StoredPolicy,
-    ) -> Result<StoredDocument, Error> {
+        decide: impl Fn(&PolicyVersions) -> PolicyVersions,
+    ) -> Result<Versioned<PolicyVersions>, Error> {
         require_admin(caller)?;
         retry_on_conflict(async || {
             let before = self.policy(id, caller).await?;
             check_revision(&before, caller)?;
-            let was: StoredPolicy = before.parse()?;
-            let now = decide(&was);
-            require_valid(now.active.iter().chain(&now.draft).flat_map(Policy::validate).collect())?;
-            let extra_writes = reservations(&was.names(), &now.names(), id);
-            let after = document(id, before.revision + 1, &now);
-            let change = DocumentChange { action, before: Some(&before), after: Some(&after), extra_writes };
-            self.commit_policy(change, &now, caller).await
+            let after = before.next(decide(&before.value));
+            require_valid(versions(&after.value).flat_map(Policy::validate).collect())?;
+            self.commit_policy(action, Some(&before), &after, caller).await
         })
         .await
     }
@@ -249,17 +203,17 @@ impl RuleService {
     /// Reports a duplicate name as such.
     async fn commit_policy(
         &self,
-        change: DocumentChange<'_>,
-        policy: &StoredPolicy,
+        action: &'static str,
+        before: Option<&Versioned<PolicyVersions>>,
+        after: &Versioned<PolicyVersions>,
         caller: &Caller,
-    ) -> Result<Option<StoredDocument>, Error> {
-        let own_id = change.after.map(|document| document.id.clone()).unwrap_or_default();
-        match self.commit(change, caller).await {
+    ) -> Result<Option<Versioned<PolicyVersions>>, Error> {
+        let was = before.map(|before| names(&before.value)).unwrap_or_default();
+        let reserved = reservations(&was, &names(&after.value), &after.id);
+        match self.commit(action, before, Some(after), reserved, Outcome::Policy, caller).await {
             Err(Error::Database(DatabaseError::AlreadyExists { what })) => {
-                for name in policy.names() {
-                    let reserved =
-                        self.database.document(DocumentKind::Policy, &format!("{RESERVATION}{name}")).await?;
-                    if reserved.is_some_and(|reserved| reserved.body != json!({ "policy_id": own_id })) {
+                for name in names(&after.value) {
+                    if self.database.policy_by_name(name).await?.is_some_and(|owner| owner != after.id) {
                         return Err(Error::Exists(format!("a policy with the name {name}")));
                     }
                 }

@@ -1,32 +1,15 @@
 //! The resource registry: criticality and dependents of the resources that match a pattern. The pattern is the key.
 
-use ade_domain::InvalidField;
 use ade_domain::glob::Pattern;
 use ade_domain::permission::Scope;
+use ade_domain::risk::RegisteredPattern;
 use ade_store::DatabaseError;
-use ade_store::database::{DocumentKind, StoredDocument};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use ade_store::database::Versioned;
 
-use super::{DocumentChange, RuleService, check_revision, require_valid};
+use super::{RuleService, check_revision, require_valid};
 use crate::accounts::require_admin;
 use crate::retry::retry_on_conflict;
-use crate::{Caller, Error};
-
-const MAX_DEPENDENTS: usize = 1_000;
-/// Of a pattern, and of each dependent.
-const MAX_NAME_LEN: usize = 512;
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RegisteredPattern {
-    pub pattern: Pattern,
-    /// From 0 to 100.
-    pub criticality: u8,
-    /// As `type:id`.
-    #[serde(default)]
-    pub dependents: Vec<String>,
-}
+use crate::{Caller, Error, Outcome};
 
 /// A missing field keeps its value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -39,68 +22,41 @@ pub struct ResourceChange {
     pub dependents: Option<Vec<String>>,
 }
 
-impl RegisteredPattern {
-    fn faults(&self) -> Vec<InvalidField> {
-        let mut faults = Vec::new();
-        let mut check = |is_valid: bool, pointer: &str, detail: String| {
-            if !is_valid {
-                faults.push(InvalidField::at(pointer, detail));
-            }
-        };
-        let is_text = |text: &str| {
-            !text.is_empty() && text.len() <= MAX_NAME_LEN && !text.chars().any(char::is_control)
-        };
-        let detail = format!("must be 1 to {MAX_NAME_LEN} bytes without control characters");
-        check(is_text(self.pattern.as_str()), "/pattern", detail);
-        check(self.criticality <= 100, "/criticality", "must be between 0 and 100".to_owned());
-        let detail = format!("must have at most {MAX_DEPENDENTS} entries");
-        check(self.dependents.len() <= MAX_DEPENDENTS, "/dependents", detail);
-        for (number, name) in self.dependents.iter().take(MAX_DEPENDENTS).enumerate() {
-            let is_name = name.split_once(':').is_some_and(|(of, id)| !of.is_empty() && !id.is_empty());
-            let detail = format!("must be type:id, at most {MAX_NAME_LEN} bytes without control characters");
-            check(is_name && is_text(name), &format!("/dependents/{number}"), detail);
-        }
-        faults
-    }
-}
-
 impl RuleService {
     /// All entries by pattern.
-    pub async fn resources(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
+    pub async fn resources(&self, caller: &Caller) -> Result<Vec<Versioned<RegisteredPattern>>, Error> {
         caller.require_scope(Scope::Read)?;
-        Ok(self.database.documents(DocumentKind::Resource).await?)
+        Ok(self.database.documents().await?)
     }
 
-    pub async fn resource(&self, pattern: &str, caller: &Caller) -> Result<StoredDocument, Error> {
+    pub async fn resource(
+        &self,
+        pattern: &str,
+        caller: &Caller,
+    ) -> Result<Versioned<RegisteredPattern>, Error> {
         caller.require_scope(Scope::Read)?;
-        self.document(DocumentKind::Resource, pattern).await
+        self.document(pattern).await
     }
 
     pub async fn create_resource(
         &self,
         change: &ResourceChange,
         caller: &Caller,
-    ) -> Result<StoredDocument, Error> {
+    ) -> Result<Versioned<RegisteredPattern>, Error> {
         require_admin(caller)?;
         let pattern = change.pattern.clone().unwrap_or_else(|| Pattern::new(""));
         let criticality = change.criticality.ok_or_else(|| Error::invalid("/criticality", "is required"))?;
         let dependents = change.dependents.clone().unwrap_or_default();
         let registered = RegisteredPattern { pattern, criticality, dependents };
-        require_valid(registered.faults())?;
-        let id = registered.pattern.to_string();
-        let after = StoredDocument {
-            kind: DocumentKind::Resource,
-            id: id.clone(),
-            revision: 1,
-            body: json!(registered),
-        };
-        let (action, extra_writes) = ("resource.create", Vec::new());
-        let change = DocumentChange { action, before: None, after: Some(&after), extra_writes };
-        match self.commit(change, caller).await {
+        require_valid(registered.validate())?;
+        let after = Versioned { id: registered.pattern.to_string(), revision: 1, value: registered };
+        let created =
+            self.commit("resource.create", None, Some(&after), Vec::new(), Outcome::Resource, caller);
+        match created.await {
             Err(Error::Database(DatabaseError::AlreadyExists { .. }))
-                if self.database.document(DocumentKind::Resource, &id).await?.is_some() =>
+                if self.database.document::<RegisteredPattern>(&after.id).await?.is_some() =>
             {
-                Err(Error::Exists(format!("resource {id}")))
+                Err(Error::Exists(format!("resource {}", after.id)))
             }
             committed => committed?.ok_or(Error::Conflict),
         }
@@ -111,7 +67,7 @@ impl RuleService {
         pattern: &str,
         change: &ResourceChange,
         caller: &Caller,
-    ) -> Result<StoredDocument, Error> {
+    ) -> Result<Versioned<RegisteredPattern>, Error> {
         require_admin(caller)?;
         if change.pattern.as_ref().is_some_and(|other| other.as_str() != pattern) {
             return Err(Error::invalid(
@@ -120,17 +76,14 @@ impl RuleService {
             ));
         }
         retry_on_conflict(async || {
-            let before = self.document(DocumentKind::Resource, pattern).await?;
+            let before = self.document::<RegisteredPattern>(pattern).await?;
             check_revision(&before, caller)?;
-            let mut registered: RegisteredPattern = before.parse()?;
+            let mut registered = before.value.clone();
             registered.criticality = change.criticality.unwrap_or(registered.criticality);
             registered.dependents = change.dependents.clone().unwrap_or(registered.dependents);
-            require_valid(registered.faults())?;
-            let after =
-                StoredDocument { revision: before.revision + 1, body: json!(registered), ..before.clone() };
-            let (action, extra_writes) = ("resource.update", Vec::new());
-            let change = DocumentChange { action, before: Some(&before), after: Some(&after), extra_writes };
-            self.commit(change, caller).await
+            require_valid(registered.validate())?;
+            let (before, after) = (Some(&before), Some(&before.next(registered)));
+            self.commit("resource.update", before, after, Vec::new(), Outcome::Resource, caller).await
         })
         .await
     }
@@ -138,11 +91,11 @@ impl RuleService {
     pub async fn delete_resource(&self, pattern: &str, caller: &Caller) -> Result<(), Error> {
         require_admin(caller)?;
         retry_on_conflict(async || {
-            let before = self.document(DocumentKind::Resource, pattern).await?;
+            let before = self.document(pattern).await?;
             check_revision(&before, caller)?;
-            let (action, extra_writes) = ("resource.delete", Vec::new());
-            let change = DocumentChange { action, before: Some(&before), after: None, extra_writes };
-            Ok(self.commit(change, caller).await?.map(drop))
+            let (before, action) = (Some(&before), "resource.delete");
+            let deleted = self.commit(action, before, None, Vec::new(), Outcome::Resource, caller).await?;
+            Ok(deleted.map(drop))
         })
         .await
     }

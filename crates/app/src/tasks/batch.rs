@@ -7,7 +7,7 @@ use ade_domain::task::TaskCommand;
 use ade_store::database::{Commit, StoredTask};
 
 use crate::retry::retry_on_conflict;
-use crate::{Caller, Error, Outcome};
+use crate::{Caller, Error, ObjectKind, Outcome};
 
 use super::commands::{approval_not_found, decision};
 use super::{DecisionInput, TaskService};
@@ -73,7 +73,7 @@ impl TaskService {
                     Some((_, task)) => {
                         Ok(task.decide(&decision(approval_id, &batch.decision), &actor, now)?)
                     }
-                    None => Err(Error::NotFound("approval")),
+                    None => Err(Error::NotFound(ObjectKind::Approval)),
                 }
             };
             match decided.await {

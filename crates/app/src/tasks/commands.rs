@@ -7,8 +7,9 @@ use ade_domain::task::{Config, Digest, Metadata, Preview, TaskCommand};
 use ade_domain::task::{Decision, Refusal, Task};
 use ade_store::database::{Commit, StoredTask, Write};
 
+use crate::events::record;
 use crate::retry::retry_on_conflict;
-use crate::{Caller, Error, new_id};
+use crate::{Caller, Error, ObjectKind, new_id};
 
 use super::planner::{ApprovalPlanner, Assessment};
 use super::{Target, TaskService};
@@ -178,9 +179,9 @@ impl TaskService {
             let transition = task.delete(&actor)?;
             let write = Write::DeleteTask { task_id: task_id.to_owned(), expected: task.revision };
             let now = self.clock.now();
-            let audit = vec![super::audit(&task, &transition, Some(caller), now)];
-            let events = vec![super::event(&task, &transition, now)];
-            let mut commit = Commit { writes: vec![write], audit, events, ..Commit::default() };
+            let mut commit = Commit { writes: vec![write], ..Commit::default() };
+            let entry = super::audit(&task, &transition, Some(caller), now);
+            record(&mut commit, entry, transition.notify);
             target.add_response(&mut commit, &task, now);
             Ok(self.commit(commit).await?.then_some(()))
         })
@@ -204,9 +205,7 @@ impl TaskService {
     }
 
     pub(super) async fn task_id_of(&self, approval_id: &str) -> Result<String, Error> {
-        let is_id = uuid::Uuid::parse_str(approval_id).is_ok();
-        let found = if is_id { self.database.task_id_by_approval(approval_id).await? } else { None };
-        found.ok_or(Error::NotFound("approval"))
+        self.database.task_id_by_approval(approval_id).await?.ok_or(Error::NotFound(ObjectKind::Approval))
     }
 
     /// Delegates a single approval request.
@@ -251,7 +250,7 @@ impl TaskService {
 
 /// If the caller may not see the task, its approval request does not exist for the caller either.
 pub(super) fn approval_not_found(error: Error) -> Error {
-    if matches!(error, Error::NotFound(_)) { Error::NotFound("approval") } else { error }
+    if matches!(error, Error::NotFound(_)) { Error::NotFound(ObjectKind::Approval) } else { error }
 }
 
 pub(super) fn decision<'a>(approval_id: &'a str, response: &'a DecisionInput) -> Decision<'a> {

@@ -5,7 +5,8 @@ use ade_store::database::{Comment, Commit, StoredTask, Write};
 use serde_json::Value;
 
 use super::planner::Assessment;
-use super::{Target, TaskService, audit, event};
+use super::{Target, TaskService, audit};
+use crate::events::record;
 use crate::retry::retry_on_conflict;
 use crate::{Caller, Error, Outcome, new_id};
 
@@ -35,8 +36,7 @@ impl TaskService {
             let mut entry = audit(&task, &transition, Some(caller), now);
             entry.details.insert("comment_id".to_owned(), Value::from(comment.comment_id.as_str()));
             let mut commit = Commit::default();
-            commit.audit.push(entry);
-            commit.events.push(event(&task, &transition, now));
+            record(&mut commit, entry, transition.notify);
             let expected = Some(task.revision);
             commit.writes.push(Write::Task { task: Box::new(task), expected, at: now });
             commit.writes.push(Write::Comment(comment.clone()));

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::TaskService;
 use super::commands::approval_not_found;
-use crate::{Caller, Error};
+use crate::{Caller, Error, ObjectKind};
 
 /// Whose approval requests to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -95,6 +95,6 @@ impl TaskService {
         let task_id = self.task_id_of(approval_id).await?;
         let task = self.visible_task(&task_id, Some(caller)).await.map_err(approval_not_found)?;
         let found = task.approvals.iter().find(|approval| approval.approval_id == approval_id).cloned();
-        found.map(|approval| (task, approval)).ok_or(Error::NotFound("approval"))
+        found.map(|approval| (task, approval)).ok_or(Error::NotFound(ObjectKind::Approval))
     }
 }

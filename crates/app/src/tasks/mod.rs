@@ -17,19 +17,14 @@ mod timeouts;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ade_domain::audit::{AuditActor, AuditBody};
-use ade_domain::event::event_name;
 use ade_domain::people::{AuthorSet, UserId};
 use ade_domain::task::{Lineage, TaskState, Transition};
 use ade_domain::{Clock, Moment};
-use ade_store::coordination::WakeAt;
-use ade_store::database::{Commit, StoredEvent, StoredTask, Write};
+use ade_store::database::{Commit, StoredTask, Write};
 use ade_store::{Coordination, Database, DatabaseError};
 use serde_json::{Map, Value, json};
-use tokio::sync::watch;
-use uuid::Uuid;
 
 pub use batch::{DecisionBatch, MAX_BATCH_SIZE};
 pub use commands::{DecisionInput, TaskAction, TaskDraft};
@@ -42,16 +37,12 @@ pub use preview::{EXECUTORS, PreviewConfig};
 pub use proposal::{DeclaredPreview, Proposal};
 pub use simulate::{ReplayDifference, Simulation, SimulationInput};
 
-use crate::events::wakeups::{APPLY_QUEUE, APPROVAL_TIMEOUT_QUEUE, FollowUp, PREVIEW_QUEUE, WakeUps};
+use crate::events::wakeups::FollowUp;
+use crate::events::{Subscriptions, record};
 use crate::retry::retry_on_conflict;
-use crate::{Caller, Error, Outcome, Settings, new_id};
+use crate::{Caller, Error, ObjectKind, Outcome, Settings, new_id};
 use planner::ApprovalPlanner;
 use rules_cache::RulesCache;
-
-/// Wakes a worker for recovery, where a task id would wake it for that task.
-const LOST_WORKERS: &str = "lost-workers";
-const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
-const RECONNECT_BACKOFF: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
 pub struct TaskService {
@@ -59,9 +50,7 @@ pub struct TaskService {
     clock: Arc<dyn Clock>,
     coordination: Option<Arc<dyn Coordination>>,
     previews: PreviewConfig,
-    wake_ups: WakeUps,
-    work_ready: watch::Sender<()>,
-    worker_lost: watch::Sender<()>,
+    subscriptions: Subscriptions,
     rules: Arc<RulesCache>,
 }
 
@@ -125,17 +114,16 @@ impl TaskService {
         Self {
             database,
             clock,
-            wake_ups: WakeUps::new(coordination.clone()),
+            subscriptions: Subscriptions::new(coordination.clone()),
             coordination,
             previews: PreviewConfig::default(),
-            work_ready: watch::Sender::new(()),
-            worker_lost: watch::Sender::new(()),
             rules: Arc::default(),
         }
     }
 
     #[must_use]
-    pub fn with_previews(self, previews: PreviewConfig) -> Self {
+    pub fn with_previews(mut self, previews: PreviewConfig) -> Self {
+        self.subscriptions.has_remote_workers = previews.has_remote_workers;
         Self { previews, ..self }
     }
 
@@ -144,61 +132,8 @@ impl TaskService {
         self.clock.now()
     }
 
-    /// Notifies that some task may have work for workers. It is only a hint.
-    #[must_use]
-    pub fn subscribe_work(&self) -> watch::Receiver<()> {
-        self.work_ready.subscribe()
-    }
-
-    /// Notifies that some worker may be lost, whose tasks need recovery. It is only a hint.
-    #[must_use]
-    pub fn subscribe_lost_workers(&self) -> watch::Receiver<()> {
-        self.worker_lost.subscribe()
-    }
-
-    pub(crate) const fn wake_ups(&self) -> &WakeUps {
-        &self.wake_ups
-    }
-
-    /// Wakes the workers of this process, and remote ones if there may be some.
-    fn wake_workers(&self, ready: &[(&'static str, String)]) {
-        if ready.is_empty() {
-            return;
-        }
-        self.work_ready.send_replace(());
-        for (queue, task_id) in ready.iter().filter(|_| self.previews.has_remote_workers) {
-            self.wake_ups.schedule(queue, task_id, WakeAt::Now);
-        }
-    }
-
-    /// Wakes recovery in this process, and in one remote worker if there may be some.
-    pub(crate) fn wake_recovery(&self) {
-        self.worker_lost.send_replace(());
-        if self.previews.has_remote_workers {
-            self.wake_ups.schedule(APPLY_QUEUE, LOST_WORKERS, WakeAt::Now);
-        }
-    }
-
-    /// Wakes the job that reassigns what could not be reassigned in the transaction in which a user left.
-    pub(crate) fn schedule_reassignment(&self, leaver: &UserId) {
-        self.wake_ups.schedule(APPROVAL_TIMEOUT_QUEUE, leaver.as_str(), WakeAt::Now);
-    }
-
-    /// Relays wake-ups from coordination to the workers of this process, for as long as it is polled.
-    pub async fn relay_wake_ups(&self) {
-        let Some(coordination) = self.coordination.clone() else { return };
-        let queues = [PREVIEW_QUEUE, APPLY_QUEUE].map(str::to_owned);
-        loop {
-            match coordination.receive_wake_up(queues.to_vec(), LISTEN_TIMEOUT).await {
-                Ok(Some(wake_up)) if wake_up.subject == LOST_WORKERS => self.worker_lost.send_replace(()),
-                Ok(Some(_)) => self.work_ready.send_replace(()),
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::debug!(%error, "cannot receive wake-ups for workers; they poll");
-                    tokio::time::sleep(RECONNECT_BACKOFF).await;
-                }
-            }
-        }
+    pub(crate) const fn subscriptions(&self) -> &Subscriptions {
+        &self.subscriptions
     }
 
     /// The settings in force.
@@ -295,7 +230,7 @@ impl TaskService {
         let follow_up = FollowUp::of(&commit.writes, self.clock.now());
         match self.database.commit(commit).await {
             Ok(()) => {
-                self.wake_workers(&follow_up.schedule(&self.wake_ups));
+                self.subscriptions.committed(follow_up);
                 Ok(true)
             }
             Err(DatabaseError::Conflict { .. }) => Ok(false),
@@ -304,16 +239,14 @@ impl TaskService {
     }
 
     async fn visible_task(&self, task_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
-        let is_id = Uuid::parse_str(task_id).is_ok();
-        let found = if is_id { self.database.task(task_id).await? } else { None };
-        found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound("task"))
+        let found = self.database.task(task_id).await?;
+        found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound(ObjectKind::Task))
     }
 
     /// The task of an approval request.
     async fn visible_task_of(&self, approval_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
-        let is_id = Uuid::parse_str(approval_id).is_ok();
-        let found = if is_id { self.database.task_by_approval(approval_id).await? } else { None };
-        found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound("approval"))
+        let found = self.database.task_by_approval(approval_id).await?;
+        found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound(ObjectKind::Approval))
     }
 
     /// Adds a task with its audit entries and events to a commit.
@@ -341,8 +274,7 @@ impl TaskService {
             task.approval_ends_at = approved_at.map(|at| at.plus_ms(valid_for_ms));
         }
         for transition in std::mem::take(&mut task.transitions) {
-            commit.audit.push(audit(task, &transition, caller, now));
-            commit.events.push(event(task, &transition, now));
+            record(commit, audit(task, &transition, caller, now), transition.notify);
         }
         commit.writes.push(Write::Task { task: Box::new(task.clone()), expected, at: now });
         Ok(())
@@ -383,18 +315,4 @@ fn audit(task: &StoredTask, transition: &Transition, caller: Option<&Caller>, no
 /// The people who are notified: those who are asked to decide from now on, or no longer have to.
 fn notified(people: &[UserId]) -> Map<String, Value> {
     if people.is_empty() { Map::new() } else { Map::from_iter([("notified".to_owned(), json!(people))]) }
-}
-
-fn event(task: &StoredTask, transition: &Transition, now: Moment) -> StoredEvent {
-    StoredEvent {
-        event_id: new_id(),
-        kind: event_name(&transition.action),
-        at: now,
-        task_id: Some(task.task_id.clone()),
-        notify: transition.notify.iter().map(ToString::to_string).collect(),
-        data: json!({
-            "task_id": task.task_id, "state": transition.to, "revision": task.revision,
-            "approval_id": transition.approval_id,
-        }),
-    }
 }

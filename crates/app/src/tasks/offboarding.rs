@@ -9,7 +9,7 @@ use ade_domain::approval::delegation::{Delegation, DelegationContext, resolve};
 use ade_domain::people::{People, UserId};
 use ade_domain::task::Task;
 use ade_store::Database;
-use ade_store::database::{ApprovalFilter, Commit, DocumentKind};
+use ade_store::database::{ApprovalFilter, Commit};
 
 use super::{Target, TaskService};
 use crate::{Error, new_id};
@@ -25,10 +25,8 @@ pub(super) struct Successors {
 
 impl Successors {
     pub(super) async fn load(database: &Database) -> Result<Self, Error> {
-        let (people, documents) =
-            tokio::try_join!(database.people(), database.documents(DocumentKind::Delegation))?;
-        let delegations = documents.iter().map(|document| document.parse()).collect::<Result<_, _>>()?;
-        Ok(Self { people, delegations })
+        let (people, delegations) = tokio::try_join!(database.people(), database.documents())?;
+        Ok(Self { people, delegations: delegations.into_iter().map(|delegation| delegation.value).collect() })
     }
 
     /// Reassigns the requests of a leaver to the delegate, else to the manager, else to administrators.

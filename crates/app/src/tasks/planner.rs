@@ -9,13 +9,12 @@ use ade_domain::approval::assignment::{
 };
 use ade_domain::approval::policy::{DEFAULT_POLICY_NAME, Policy};
 use ade_domain::risk::{
-    self, FailureHistory, MAX_HISTORY, RegisteredResource, Risk, RiskLevel, assess, level,
+    self, FailureHistory, MAX_HISTORY, RegisteredPattern, RegisteredResource, Risk, RiskLevel, assess, level,
 };
 use ade_domain::task::{Config, Preview, Resource, ReviewPlan, Task};
 use ade_store::{Database, DatabaseError};
 
 use super::rules_cache::{RulesCache, RulesSnapshot};
-use crate::rules::RegisteredPattern;
 use crate::settings::Settings;
 
 #[derive(Debug, Clone)]

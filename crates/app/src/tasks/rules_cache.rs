@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use ade_domain::approval::delegation::Delegation;
-use ade_domain::approval::policy::{DEFAULT_POLICY_NAME, Policy, default_policy};
+use ade_domain::approval::policy::{DEFAULT_POLICY_NAME, Policy, PolicyVersions, default_policy};
 use ade_domain::people::People;
-use ade_store::database::{DocumentKind, RulesVersion};
+use ade_domain::risk::RegisteredPattern;
+use ade_store::database::RulesVersion;
 use ade_store::{Database, DatabaseError};
 use tokio::sync::Mutex;
 
-use crate::rules::{RegisteredPattern, StoredPolicy, is_policy};
 use crate::settings::Settings;
 
 #[derive(Debug, Clone)]
@@ -64,23 +64,20 @@ impl RulesSnapshot {
     async fn load(database: &Database) -> Result<Self, DatabaseError> {
         let (people, policies, delegations, registry, settings) = tokio::try_join!(
             database.people(),
-            database.documents(DocumentKind::Policy),
-            database.documents(DocumentKind::Delegation),
-            database.documents(DocumentKind::Resource),
+            database.documents::<PolicyVersions>(),
+            database.documents(),
+            database.documents(),
             Settings::load(database),
         )?;
-        let mut active = Vec::new();
-        for policy in policies.iter().filter(|document| is_policy(document)) {
-            active.extend(policy.parse::<StoredPolicy>()?.active);
-        }
+        let active = policies.iter().filter_map(|policy| policy.value.active().cloned());
         let (default, policies): (Vec<Policy>, Vec<Policy>) =
-            active.into_iter().partition(|policy| policy.name == DEFAULT_POLICY_NAME);
+            active.partition(|policy| policy.name == DEFAULT_POLICY_NAME);
         Ok(Self {
             people,
             policies,
             default_policy: default.into_iter().next().unwrap_or_else(default_policy),
-            delegations: delegations.iter().map(|document| document.parse()).collect::<Result<_, _>>()?,
-            registry: registry.iter().map(|document| document.parse()).collect::<Result<_, _>>()?,
+            delegations: delegations.into_iter().map(|delegation| delegation.value).collect(),
+            registry: registry.into_iter().map(|entry| entry.value).collect(),
             settings,
         })
     }

@@ -1,5 +1,5 @@
-//! Work that becomes due by time: overdue approval requests, expired approvals, requests of users who left, a backlog, and
-//! unnumbered log entries. Any number of processes may do it: each step happens once, because its commit checks the revision.
+//! Work that becomes due by time: overdue approval requests, expired approvals, requests of users who left, and a backlog.
+//! Any number of processes may do it: each step happens once, because its commit checks the revision.
 
 use ade_domain::task::TaskState;
 use ade_store::database::StoredTask;
@@ -12,7 +12,6 @@ use crate::{Error, new_id};
 const BATCH_SIZE: u32 = 100;
 /// Rounds of one run; the rest is for the next run.
 const MAX_ROUNDS: usize = 100;
-const SEQUENCER_LEASE_MS: u64 = 10_000;
 
 impl TaskService {
     /// Processes everything that is due; returns the number of changes.
@@ -125,10 +124,5 @@ impl TaskService {
                 Ok(false)
             }
         }
-    }
-
-    /// Numbers log entries and events, unless another process holds the sequencer lease; returns how many.
-    pub async fn sequence_log(&self, holder: &str) -> Result<u64, Error> {
-        Ok(self.database.assign_numbers(holder, self.clock.now(), SEQUENCER_LEASE_MS, BATCH_SIZE).await?)
     }
 }

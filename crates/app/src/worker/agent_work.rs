@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 use super::apply::matches_digest;
 use super::lease::{AttemptLocks, LOCK_TIMEOUT_MS, acquire_locks};
 use crate::agents::{AgentService, Capacity};
-use crate::{Caller, Error, LockService, Outcome, TaskService};
+use crate::{Caller, Error, LockService, ObjectKind, Outcome, TaskService};
 
 /// How often a waiting claim looks for work without a notification.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -94,7 +94,7 @@ impl AgentWorkService {
             .chain(capabilities.iter().map(|capability| Config::place_of_capability(capability)))
             .take(MAX_PLACES)
             .collect();
-        let (mut work, deadline) = (self.tasks.subscribe_work(), Instant::now() + wait);
+        let (mut work, deadline) = (self.tasks.subscriptions().work(), Instant::now() + wait);
         loop {
             // Work that becomes ready after this is notified.
             work.mark_unchanged();
@@ -210,13 +210,12 @@ impl AgentWorkService {
         attempt: u64,
         caller: &Caller,
     ) -> Result<(StoredTask, String), Error> {
-        let is_id = uuid::Uuid::parse_str(task_id).is_ok();
-        let task = if is_id { self.tasks.get(task_id).await? } else { return Err(Error::NotFound("task")) };
+        let task = self.tasks.get(task_id).await?;
         let Some(execution) = &task.execution else {
             return Err(if caller.can_see(&task) {
                 Refusal::NotCurrentAttempt { attempt, current: 0 }.into()
             } else {
-                Error::NotFound("task")
+                Error::NotFound(ObjectKind::Task)
             });
         };
         let worker = execution.worker.clone();
@@ -225,7 +224,7 @@ impl AgentWorkService {
             return Err(if caller.can_see(&task) {
                 Error::Forbidden(format!("only {worker}, which executes this task, can report about it"))
             } else {
-                Error::NotFound("task")
+                Error::NotFound(ObjectKind::Task)
             });
         }
         Ok((task, worker))

@@ -90,7 +90,7 @@ impl Worker {
             tokio::select! {
                 biased;
                 _ = stopping.wait_for(|stopping| *stopping) => {}
-                () = tasks.relay_wake_ups() => {}
+                () = tasks.subscriptions().relay() => {}
             }
         });
         loops.spawn(self.clone().process_tasks(stopped.clone()));
@@ -122,7 +122,7 @@ impl Worker {
         let slots = Arc::new(Semaphore::new(self.slots));
         let mut running = JoinSet::new();
         let mut is_failing = false;
-        let mut work = self.tasks.subscribe_work();
+        let mut work = self.tasks.subscriptions().work();
         loop {
             // Work that becomes ready after this is notified.
             work.mark_unchanged();

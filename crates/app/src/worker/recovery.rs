@@ -85,7 +85,7 @@ impl Worker {
         let mut tick = tokio::time::interval(RECOVERY_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let (recoveries, mut running, mut is_failing) = (Recoveries::default(), JoinSet::new(), false);
-        let mut worker_lost = self.tasks.subscribe_lost_workers();
+        let mut worker_lost = self.tasks.subscriptions().lost_workers();
         loop {
             tokio::select! {
                 biased;

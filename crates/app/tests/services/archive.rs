@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_app::jobs::ArchiveService;
-use ade_app::{Caller, Error};
+use ade_app::{Caller, Error, ObjectKind};
 use ade_domain::approval::quorum::RequirementStatus;
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::{Execution, ExecutionResult, Phase, TaskState};
@@ -150,7 +150,7 @@ async fn reviewers_see_tasks_until_the_tasks_are_archived(base: Fixture) {
     let listed = service.tasks(TaskFilter::default(), None, 10, &rob()).await.expect("listed");
     assert_eq!(listed, [seen]);
     let other = service.task(task_id, &caller("sue", &[REVIEWER])).await;
-    assert_eq!(other.map(|_| ()), Err(Error::NotFound("task")));
+    assert_eq!(other.map(|_| ()), Err(Error::NotFound(ObjectKind::Task)));
     // Resubmitting keeps what is remembered of the archived approvals.
     service.resubmit(task_id, &caller("ann", &[AUTHOR])).await.expect("resubmitted");
     assert!(service.task(task_id, &rob()).await.is_ok());

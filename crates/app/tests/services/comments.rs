@@ -1,7 +1,7 @@
 //! Lists, comments, and resubmission of rejected tasks.
 
-use ade_app::Error;
 use ade_app::tasks::{ApprovalOwner, TaskAction};
+use ade_app::{Error, ObjectKind};
 use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::policy::default_policy;
 use ade_domain::people::{ADMIN, AUDITOR, AUTHOR, REVIEWER, UserId};
@@ -105,7 +105,7 @@ async fn only_admins_and_auditors_list_approvals_of_others(fixture: Fixture) {
     assert_eq!((&seen, &request), (&task, &own[0]));
     let eve = caller("eve", &[REVIEWER]);
     for id in [own[0].approval_id.as_str(), "x", "0190163d-8694-739b-aea5-966c26f8ad91"] {
-        assert_eq!(service.approval(id, &eve).await, Err(Error::NotFound("approval")));
+        assert_eq!(service.approval(id, &eve).await, Err(Error::NotFound(ObjectKind::Approval)));
     }
 }
 
@@ -116,7 +116,7 @@ async fn participants_comment_until_the_task_ends(fixture: Fixture) {
     let task = service.create(draft("one"), &ann).await.expect("created");
     let id = &task.task_id;
     service.comment(id, "a draft", &ann).await.expect("commented");
-    assert_eq!(service.comment(id, "hm", &rob).await, Err(Error::NotFound("task")));
+    assert_eq!(service.comment(id, "hm", &rob).await, Err(Error::NotFound(ObjectKind::Task)));
     let task = service.submit(id, &ann).await.expect("submitted");
     service.comment(id, "under review", &rob).await.expect("commented");
     for text in ["", " \n", &"x".repeat(16_385)] {
@@ -136,7 +136,10 @@ async fn participants_comment_until_the_task_ends(fixture: Fixture) {
     assert_eq!(comments, [("ann", "a draft"), ("rob", "under review"), ("rob", "approved")]);
     let actions = fixture.audit_actions(Some(id)).await;
     assert_eq!(actions.iter().filter(|action| *action == "task.comment").count(), 3);
-    assert_eq!(service.comments(id, &caller("eve", &[REVIEWER])).await, Err(Error::NotFound("task")));
+    assert_eq!(
+        service.comments(id, &caller("eve", &[REVIEWER])).await,
+        Err(Error::NotFound(ObjectKind::Task))
+    );
     // A read-only token cannot comment.
     let mut reader = rob;
     reader.scopes = [Scope::Read].into();

@@ -3,18 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ade_app::rules::StoredPolicy;
 use ade_app::tasks::{DecisionInput, TaskDraft, TaskService};
 use ade_app::{Caller, IdempotentRequest, Outcome, RuleService};
 use ade_domain::Moment;
-use ade_domain::approval::policy::Policy;
+use ade_domain::approval::policy::{Policy, PolicyVersions};
 use ade_domain::approval::{Approval, DecisionKind};
 use ade_domain::audit::{AuditActor, AuditBody, ChainVerifier};
 use ade_domain::people::{AUTHOR, User, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::task::{Config, Metadata, Preview, RollbackStrategy};
 use ade_store::Database;
-use ade_store::database::{AuditFilter, Commit, DocumentKind, StoredDocument, StoredTask, StoredUser, Write};
+use ade_store::database::{AuditFilter, Commit, StoredTask, StoredUser, Versioned, Write};
 use ade_testkit::{ManualClock, Postgres};
 use serde_json::json;
 use tempfile::TempDir;
@@ -74,9 +73,9 @@ impl Fixture {
     }
 
     pub(crate) async fn add_policy(&self, policy: Policy) {
-        let body = json!(StoredPolicy { active: Some(policy.clone()), draft: None });
-        let document = StoredDocument { kind: DocumentKind::Policy, id: policy.name, revision: 1, body };
-        let writes = vec![Write::Document { document, expected: None }];
+        let document =
+            Versioned { id: policy.name.clone(), revision: 1, value: PolicyVersions::new(policy, true) };
+        let writes = vec![Write::document(&document, None)];
         self.database.commit(Commit { writes, ..Commit::default() }).await.expect("stored");
     }
 
@@ -88,7 +87,9 @@ impl Fixture {
 
     /// The entries of the audit log. Fails if the log is broken.
     pub(crate) async fn entries(&self) -> Vec<AuditBody> {
-        while self.service().sequence_log("test").await.expect("numbered") > 0 {}
+        while self.database.assign_numbers("test", self.clock.now().into(), 0, 100).await.expect("numbered")
+            > 0
+        {}
         let (mut walk, mut entries, mut after) = (ChainVerifier::new(None), Vec::new(), 0);
         loop {
             let page = self.database.audit_rows(&AuditFilter::default(), after, 1_000).await.expect("read");
@@ -142,12 +143,8 @@ pub(crate) fn with_key(caller: &Caller, key: &str) -> Caller {
         Outcome::Approval(task, id) => (200, json!({ "approval": id, "state": task.state })),
         Outcome::Batch(ids, tasks) => (200, json!({ "decided": ids.len(), "tasks": tasks.len() })),
         Outcome::Comment(comment) => (201, json!({ "comment": comment.comment_id })),
-        Outcome::Document(document) => {
-            (200, json!({ "document": document.id, "revision": document.revision }))
-        }
-        Outcome::User(_) | Outcome::Token(_) | Outcome::Restored(_) | Outcome::LogAppended => {
-            (500, json!(null))
-        }
+        Outcome::Policy(policy) => (200, json!({ "document": policy.id, "revision": policy.revision })),
+        _ => (500, json!(null)),
     };
     let owner = "test".to_owned();
     let request = IdempotentRequest {

@@ -1,7 +1,7 @@
 //! Conditional requests with `If-Match`, and stored responses of idempotent requests.
 
-use ade_app::Error;
 use ade_app::tasks::{DecisionBatch, TaskAction};
+use ade_app::{Error, ObjectKind};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
 use ade_domain::task::TaskState;
 use ade_store::database::StoredTask;
@@ -69,7 +69,7 @@ async fn only_one_of_two_concurrent_changes_succeeds(fixture: Fixture) {
         let after = with_if_match(&ann, 2);
         let (one, two) = tokio::join!(service.delete(id, &after), other.submit(id, &after));
         match (one, two) {
-            (Ok(()), Err(Error::NotFound("task"))) => {}
+            (Ok(()), Err(Error::NotFound(ObjectKind::Task))) => {}
             (Err(Error::Stale { now }), Ok(task)) => assert_eq!(task.revision, now),
             other => unreachable!("{other:?}"),
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ade_app::agents::AgentService;
 use ade_app::background::{BackgroundHandle, BackgroundServices};
 use ade_app::tasks::{PreviewConfig, TaskAction, TaskDraft, TaskService};
-use ade_app::{Caller, Jobs, LockService, LogEventSink};
+use ade_app::{Caller, Jobs, LockMaintenance, LockService, LogEventSink};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::{PreviewStatus, TaskState};
 use ade_store::coordination::{MovedWakeUps, WakeAt, WakeUp};
@@ -26,6 +26,7 @@ on_both_databases!(
     wakes_remote_workers_for_previews_and_approved_tasks,
     wake_up_starts_its_job_immediately,
     counts_missed_days_later,
+    lock_cleanup_reports_the_sweeps,
 );
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -68,13 +69,12 @@ impl JobsFixture {
     }
 
     fn serve(&self) -> BackgroundHandle {
-        let jobs = self.jobs();
-        let services = BackgroundServices {
-            name: jobs.name.clone(),
-            jobs,
-            data_dir: self.folder.path().to_owned(),
-            checkpoint_interval: DAY,
-        };
+        self.serve_with(self.jobs())
+    }
+
+    fn serve_with(&self, jobs: Jobs) -> BackgroundHandle {
+        let services =
+            BackgroundServices { jobs, data_dir: self.folder.path().to_owned(), checkpoint_interval: DAY };
         services.start().expect("starts")
     }
 
@@ -202,6 +202,21 @@ async fn wake_up_starts_its_job_immediately(base: Fixture) {
             .expect("reachable"),
         "the next process gets the lease at once"
     );
+}
+
+async fn lock_cleanup_reports_the_sweeps(base: Fixture) {
+    let fixture = JobsFixture::of(base);
+    let jobs = fixture.jobs();
+    let maintenance = LockMaintenance::start(&jobs.locks);
+    let running = fixture.serve_with(jobs);
+    // The first run may precede the first sweep.
+    let is_reported = |row: &StoredJob| {
+        fixture.base.clock.advance(Duration::from_secs(5));
+        row.outcome.processed > 0
+    };
+    fixture.job("sweeps are reported", "lock_cleanup", is_reported).await;
+    running.stop().await;
+    maintenance.stop().await;
 }
 
 async fn counts_missed_days_later(base: Fixture) {

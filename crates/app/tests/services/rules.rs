@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use ade_app::rules::{DelegationChange, PolicyChange, RegisteredPattern, ResourceChange, StoredPolicy};
+use ade_app::ObjectKind::Document;
+use ade_app::rules::{DelegationChange, PolicyChange, ResourceChange};
 use ade_app::settings::{self, Settings};
 use ade_app::tasks::DecisionBatch;
 use ade_app::{Caller, Error};
-use ade_domain::approval::delegation::{Delegation, DelegationKind};
+use ade_domain::approval::delegation::DelegationKind;
 use ade_domain::glob::Pattern;
 use ade_domain::people::{ADMIN, AUDITOR, AUTHOR, REVIEWER, User, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
 use ade_domain::task::TaskState;
-use ade_store::database::{Commit, StoredUser, Write};
+use ade_store::database::{Commit, DocumentKind, StoredUser, Write};
 use serde_json::json;
 
 use crate::fixture::{
@@ -67,17 +68,13 @@ async fn policy_is_drafted_activated_deactivated_and_deleted(fixture: Fixture) {
     approval_of(&task, "sue");
     // A draft beside the active version.
     let now = rules.update_policy(&id, &roles("nobody"), &max).await.expect("a draft");
-    let policy: StoredPolicy = now.parse().expect("a policy");
-    assert_eq!(policy.active.expect("activated").required_roles, ["dba"]);
-    assert_eq!(policy.draft.expect("drafted").required_roles, ["nobody"]);
+    assert_eq!(now.value.active().expect("activated").required_roles, ["dba"]);
+    assert_eq!(now.value.draft().expect("drafted").required_roles, ["nobody"]);
     approval_of(&submitted(&service, "something").await, "sue");
     let off = PolicyChange { active: Some(false), ..PolicyChange::default() };
     let now = rules.update_policy(&id, &off, &max).await.expect("deactivated");
-    let policy: StoredPolicy = now.parse().expect("a policy");
-    assert_eq!(
-        (policy.active, policy.draft.expect("stored").required_roles),
-        (None, vec!["nobody".to_owned()])
-    );
+    assert_eq!(now.value.active(), None);
+    assert_eq!(now.value.latest().required_roles, ["nobody"]);
     assert_eq!(policies().await, ["default"]);
     let on = PolicyChange { active: Some(true), ..roles("dba") };
     let now = rules.update_policy(&id, &on, &max).await.expect("activated");
@@ -88,7 +85,7 @@ async fn policy_is_drafted_activated_deactivated_and_deleted(fixture: Fixture) {
     );
     rules.delete_policy(&id, &max).await.expect("deleted");
     assert_eq!(policies().await, ["default"]);
-    assert_eq!(rules.policy(&id, &max).await, Err(Error::NotFound("policy")));
+    assert_eq!(rules.policy(&id, &max).await, Err(Error::NotFound(Document(DocumentKind::Policy))));
     assert_eq!(rules.policies(&max).await, Ok(Vec::new()));
     let actions: Vec<String> = fixture
         .audit_actions(None)
@@ -176,7 +173,7 @@ async fn only_owners_and_administrators_change_delegations(fixture: Fixture) {
         ..DelegationChange::default()
     };
     let created = rules.create_delegation(&to(None, "sue"), &rob).await.expect("by its owner");
-    let delegation: Delegation = created.parse().expect("a delegation");
+    let delegation = &created.value;
     assert_eq!((&delegation.delegation_id, delegation.owner_id.as_str()), (&created.id, "rob"));
     assert!(delegation.active && delegation.cascade && delegation.kind == DelegationKind::Delegate);
     let forbidden = Err(Error::Refused(Refusal::Forbidden));
@@ -209,7 +206,10 @@ async fn only_owners_and_administrators_change_delegations(fixture: Fixture) {
     assert_eq!(ids(&rob).await, std::slice::from_ref(&created.id));
     assert_eq!(ids(&sue).await, [created.id.clone(), others.id.clone()]);
     assert_eq!(ids(&caller("vera", &[AUDITOR])).await.len(), 2);
-    assert_eq!(rules.delegation(&others.id, &rob).await, Err(Error::NotFound("delegation")));
+    assert_eq!(
+        rules.delegation(&others.id, &rob).await,
+        Err(Error::NotFound(Document(DocumentKind::Delegation)))
+    );
     let off = DelegationChange { active: Some(false), ..DelegationChange::default() };
     assert_eq!(rules.update_delegation(&created.id, &off, &sue).await, forbidden);
     assert_eq!(
@@ -217,7 +217,7 @@ async fn only_owners_and_administrators_change_delegations(fixture: Fixture) {
         Err(Error::Stale { now: 1 })
     );
     let now = rules.update_delegation(&created.id, &off, &rob).await.expect("by its owner");
-    assert!(!now.parse::<Delegation>().expect("a delegation").active);
+    assert!(!now.value.active);
     let given = rules.update_delegation(&created.id, &to(Some("eve"), "sue"), &rob).await;
     assert!(matches!(given, Err(Error::Forbidden(_))), "an owner cannot give a delegation away");
     assert_eq!(rules.delete_delegation(&created.id, &sue).await, Err(Error::Refused(Refusal::Forbidden)));
@@ -249,12 +249,11 @@ async fn resource_registry_is_keyed_by_pattern(fixture: Fixture) {
     }
     let higher = ResourceChange { criticality: Some(90), ..ResourceChange::default() };
     let now = rules.update_resource("db:*", &higher, &with_if_match(&max, 1)).await.expect("changed");
-    let registered: RegisteredPattern = now.parse().expect("registered");
-    assert_eq!((registered.criticality, registered.dependents.len()), (90, 1));
+    assert_eq!((now.value.criticality, now.value.dependents.len()), (90, 1));
     assert!(rules.update_resource("db:*", &new("y", 1, &[]), &max).await.is_err());
     assert_eq!(rules.resources(&caller("ann", &[AUTHOR])).await, Ok(vec![now]));
     rules.delete_resource("db:*", &max).await.expect("deleted");
-    assert_eq!(rules.resource("db:*", &max).await, Err(Error::NotFound("resource")));
+    assert_eq!(rules.resource("db:*", &max).await, Err(Error::NotFound(Document(DocumentKind::Resource))));
     let actions = fixture.audit_actions(None).await;
     assert_eq!(actions, ["create", "update", "delete"].map(|step| format!("resource.{step}")));
 }
@@ -269,7 +268,7 @@ async fn settings_apply_to_the_next_decision(fixture: Fixture) {
     assert_eq!(names, settings::setting_names().collect::<Vec<_>>());
     assert!(
         all.iter()
-            .all(|setting| setting.revision == 0 && settings::check(&setting.id, &setting.body).is_ok())
+            .all(|setting| setting.revision == 0 && settings::check(&setting.id, &setting.value.0).is_ok())
     );
     let wait = |task: &ade_store::database::StoredTask| {
         let approval = &task.approvals[0];
@@ -280,7 +279,7 @@ async fn settings_apply_to_the_next_decision(fixture: Fixture) {
         .set_setting("approval:default_timeout", json!(600), &with_if_match(&max, 0))
         .await
         .expect("set");
-    assert_eq!((set.revision, &set.body), (1, &json!(600)));
+    assert_eq!((set.revision, &set.value.0), (1, &json!(600)));
     assert_eq!(rules.setting("approval:default_timeout", &max).await, Ok(set));
     assert_eq!(wait(&submitted(&other, "two").await), 600);
     rules.set_setting("approval:max_timeout", json!(60), &max).await.expect("set");
@@ -301,8 +300,14 @@ async fn settings_apply_to_the_next_decision(fixture: Fixture) {
         let refused = rules.set_setting(name, value, &max).await;
         assert!(matches!(refused, Err(Error::Invalid(_))), "{name}: {refused:?}");
     }
-    assert_eq!(rules.set_setting("approval:nothing", json!(1), &max).await, Err(Error::NotFound("setting")));
-    assert_eq!(rules.set_feature("nothing", true, &max).await, Err(Error::NotFound("feature")));
+    assert_eq!(
+        rules.set_setting("approval:nothing", json!(1), &max).await,
+        Err(Error::NotFound(Document(DocumentKind::Setting)))
+    );
+    assert_eq!(
+        rules.set_feature("nothing", true, &max).await,
+        Err(Error::NotFound(Document(DocumentKind::Feature)))
+    );
     let entries = fixture.entries().await;
     let entry = entries.iter().find(|entry| entry.action == "config.set").expect("audited");
     assert_eq!(json!(entry.details), json!({ "before": 172_800, "after": 600 }));
@@ -339,8 +344,7 @@ async fn feature_flag_disables_batches(fixture: Fixture) {
     fixture.add_user("rob", &[REVIEWER]).await;
     let (rules, service, other) = (fixture.rules(), fixture.service(), fixture.other_process().await);
     let features = rules.features(&admin()).await.expect("listed");
-    let features: Vec<(&str, bool)> =
-        features.iter().map(|flag| (flag.id.as_str(), flag.body == json!(true))).collect();
+    let features: Vec<(&str, bool)> = features.iter().map(|flag| (flag.id.as_str(), flag.value.0)).collect();
     assert_eq!(features, [("auto_approve_low_risk", false), ("batch_approvals", true)]);
     let task = submitted(&service, "one").await;
     let approval_ids = vec![approval_of(&task, "rob").to_owned()];
@@ -350,7 +354,7 @@ async fn feature_flag_disables_batches(fixture: Fixture) {
     rules.set_feature("batch_approvals", false, &admin()).await.expect("disabled");
     assert_eq!(other.decide_batch(&batch, &rob).await, Err(Error::Disabled("batch_approvals")));
     let on = rules.set_feature("batch_approvals", true, &admin()).await.expect("enabled");
-    assert_eq!((on.revision, &on.body), (2, &json!(true)));
+    assert_eq!((on.revision, on.value.0), (2, true));
     assert!(other.decide_batch(&batch, &rob).await.is_ok());
     assert_eq!(fixture.audit_actions(None).await.iter().filter(|action| *action == "feature.set").count(), 2);
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use ade_app::RuleService;
 use ade_domain::approval::delegation::{Delegation, DelegationConditions, DelegationKind};
-use ade_domain::approval::policy::{Policy, default_policy};
+use ade_domain::approval::policy::{Policy, PolicyVersions, default_policy};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
-use ade_store::database::{Commit, DocumentKind, StoredDocument, StoredTask, StoredUser, Write};
+use ade_store::database::{Commit, DocumentKind, StoredTask, StoredUser, Versioned, Write};
 use serde_json::json;
 
 use crate::fixture::{Fixture, approval_of, approve, caller, on_both_databases, submitted, user};
@@ -39,10 +39,9 @@ async fn commit(fixture: &Fixture, write: Write) {
 }
 
 async fn update_policy(fixture: &Fixture, policy: &Policy, revision: u64) {
-    let body = json!(ade_app::rules::StoredPolicy { active: Some(policy.clone()), draft: None });
-    let document =
-        StoredDocument { kind: DocumentKind::Policy, id: policy.name.clone(), revision: revision + 1, body };
-    commit(fixture, Write::Document { document, expected: Some(revision) }).await;
+    let value = PolicyVersions::new(policy.clone(), true);
+    let document = Versioned { id: policy.name.clone(), revision: revision + 1, value };
+    commit(fixture, Write::document(&document, Some(revision))).await;
 }
 
 async fn rule_changes_apply_to_the_next_decision_in_every_process(fixture: Fixture) {
@@ -73,10 +72,8 @@ async fn rule_changes_apply_to_the_next_decision_in_every_process(fixture: Fixtu
         valid_from: None,
         valid_until: None,
     };
-    let body = json!(delegation);
-    let document =
-        StoredDocument { kind: DocumentKind::Delegation, id: "away".to_owned(), revision: 1, body };
-    commit(&fixture, Write::Document { document, expected: None }).await;
+    let document = Versioned { id: "away".to_owned(), revision: 1, value: delegation };
+    commit(&fixture, Write::document(&document, None)).await;
     for service in [&elsewhere, &here] {
         assert_eq!(reviewers_of(&submitted(service, "sue is absent").await), people(["rob"]));
     }

@@ -10,7 +10,7 @@ use ade_domain::approval::DecisionKind;
 use ade_domain::approval::assignment::{Assignment, AssignmentInput, assign};
 use ade_domain::approval::policy::{AutoApprove, Policy, default_policy};
 use ade_domain::audit::{AuditActor, AuditBody};
-use ade_domain::event::event_name;
+use ade_domain::event::Event;
 use ade_domain::people::{AUTHOR, AuthorSet, People, REVIEWER, User, UserId};
 use ade_domain::permission::ActorRole;
 use ade_domain::risk::{FailureHistory, RegisteredResource, RiskInputs, RiskThresholds, assess};
@@ -19,7 +19,7 @@ use ade_domain::task::{
     ChangeKind, Config, Digest, LockPreview, Metadata, Preview, PreviewChange, Resource, ResourceMode,
     RollbackStrategy, TaskState,
 };
-use ade_store::database::{StoredEvent, StoredTask};
+use ade_store::database::StoredTask;
 use serde_json::json;
 use uuid::Builder;
 
@@ -110,7 +110,7 @@ pub(super) struct HistoryGenerator {
     resources: Zipf,
     tags: Zipf,
     /// Entries and events that are not part of a batch yet, in order of time.
-    pending: BTreeMap<(Moment, u64), (AuditBody, StoredEvent)>,
+    pending: BTreeMap<(Moment, u64), (AuditBody, Event)>,
     sequence: u64,
     pub(super) middle_task: Option<String>,
 }
@@ -119,7 +119,7 @@ pub(super) struct HistoryGenerator {
 pub(super) struct Batch {
     pub(super) tasks: Vec<StoredTask>,
     pub(super) entries: Vec<AuditBody>,
-    pub(super) events: Vec<StoredEvent>,
+    pub(super) events: Vec<Event>,
 }
 
 fn failed(error: &dyn std::fmt::Display) -> BenchError {
@@ -429,17 +429,7 @@ impl HistoryGenerator {
                 ticket: transition.ticket.clone(),
                 details: serde_json::Map::new(),
             };
-            let event = StoredEvent {
-                event_id: self.id(now),
-                kind: event_name(&transition.action),
-                at: now,
-                task_id: Some(task.task_id.clone()),
-                notify: transition.notify.iter().map(ToString::to_string).collect(),
-                data: json!({
-                    "task_id": task.task_id, "state": transition.to, "revision": task.revision,
-                    "approval_id": transition.approval_id,
-                }),
-            };
+            let event = Event::of(&body, self.id(now), transition.notify);
             self.sequence += 1;
             self.pending.insert((now, self.sequence), (body, event));
         }

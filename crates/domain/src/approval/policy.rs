@@ -58,6 +58,50 @@ const fn default_count() -> u32 {
     1
 }
 
+/// The versions of a policy: one that is active, a draft, or both. As JSON `{ active, draft }`, where a missing one is null.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum PolicyVersions {
+    Active { active: Policy, draft: Option<Box<Policy>> },
+    Draft { active: (), draft: Policy },
+}
+
+impl PolicyVersions {
+    #[must_use]
+    pub const fn new(policy: Policy, is_active: bool) -> Self {
+        if is_active {
+            Self::Active { active: policy, draft: None }
+        } else {
+            Self::Draft { active: (), draft: policy }
+        }
+    }
+
+    #[must_use]
+    pub const fn active(&self) -> Option<&Policy> {
+        match self {
+            Self::Active { active, .. } => Some(active),
+            Self::Draft { .. } => None,
+        }
+    }
+
+    #[must_use]
+    pub fn draft(&self) -> Option<&Policy> {
+        match self {
+            Self::Active { draft, .. } => draft.as_deref(),
+            Self::Draft { draft, .. } => Some(draft),
+        }
+    }
+
+    /// The draft if there is one, else the active version.
+    #[must_use]
+    pub fn latest(&self) -> &Policy {
+        match self {
+            Self::Active { active, draft } => draft.as_deref().unwrap_or(active),
+            Self::Draft { draft, .. } => draft,
+        }
+    }
+}
+
 /// Conditions for automatic approval. All given conditions must hold; without any, nothing is approved automatically.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -66,7 +66,7 @@ async fn create(
 ) -> ApiResult<Response> {
     let change = delegation_change(request.body.clone());
     let delegation = app.rules.create_delegation(&change, &request.caller).await?;
-    Ok(request.respond(Outcome::Document(&delegation)))
+    Ok(request.respond(Outcome::Delegation(&delegation)))
 }
 
 /// Get a delegation.
@@ -81,7 +81,7 @@ async fn show(
     caller: Caller,
     PathParam(id): PathParam,
 ) -> ApiResult<Json<wire::Delegation>> {
-    Ok(Json(convert::delegation(&app.rules.delegation(&id, &caller).await?)?))
+    Ok(Json(convert::delegation(&app.rules.delegation(&id, &caller).await?)))
 }
 
 /// Update a delegation.
@@ -99,7 +99,7 @@ async fn update(
     JsonBody(body): JsonBody<wire::DelegationRequest>,
 ) -> ApiResult<Json<wire::Delegation>> {
     let delegation = app.rules.update_delegation(&id, &delegation_change(body), &caller).await?;
-    Ok(Json(convert::delegation(&delegation)?))
+    Ok(Json(convert::delegation(&delegation)))
 }
 
 /// Delete a delegation.

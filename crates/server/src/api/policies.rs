@@ -75,7 +75,7 @@ async fn create(
     request: IdempotentPost<wire::PolicyRequest, 201>,
 ) -> ApiResult<Response> {
     let policy = app.rules.create_policy(&policy_change(request.body.clone()), &request.caller).await?;
-    Ok(request.respond(Outcome::Document(&policy)))
+    Ok(request.respond(Outcome::Policy(&policy)))
 }
 
 /// Get a policy.
@@ -90,7 +90,7 @@ async fn show(
     caller: Caller,
     PathParam(id): PathParam,
 ) -> ApiResult<Json<wire::Policy>> {
-    Ok(Json(convert::policy(&app.rules.policy(&id, &caller).await?)?))
+    Ok(Json(convert::policy(&app.rules.policy(&id, &caller).await?)))
 }
 
 /// Update a policy (admin). The active version stays in force until the draft is activated.
@@ -108,7 +108,7 @@ async fn update(
     PathParam(id): PathParam,
     JsonBody(body): JsonBody<wire::PolicyRequest>,
 ) -> ApiResult<Json<wire::Policy>> {
-    Ok(Json(convert::policy(&app.rules.update_policy(&id, &policy_change(body), &caller).await?)?))
+    Ok(Json(convert::policy(&app.rules.update_policy(&id, &policy_change(body), &caller).await?)))
 }
 
 /// Delete a policy (admin).
@@ -143,7 +143,7 @@ async fn activate(
     request: IdempotentPost<EmptyBody>,
 ) -> ApiResult<Response> {
     let policy = app.rules.activate_policy(&id, &request.caller).await?;
-    Ok(request.respond(Outcome::Document(&policy)))
+    Ok(request.respond(Outcome::Policy(&policy)))
 }
 
 /// Replay past tasks with the draft of a policy, and list those with a different outcome (admin or auditor).

@@ -55,7 +55,7 @@ async fn create(
     request: IdempotentPost<wire::ResourceRequest, 201>,
 ) -> ApiResult<Response> {
     let resource = app.rules.create_resource(&resource_change(request.body.clone()), &request.caller).await?;
-    Ok(request.respond(Outcome::Document(&resource)))
+    Ok(request.respond(Outcome::Resource(&resource)))
 }
 
 /// Get the registration of a pattern.
@@ -70,7 +70,7 @@ async fn show(
     caller: Caller,
     PathParam(pattern): PathParam,
 ) -> ApiResult<Json<wire::RegisteredResource>> {
-    Ok(Json(convert::resource(&app.rules.resource(&pattern, &caller).await?)?))
+    Ok(Json(convert::resource(&app.rules.resource(&pattern, &caller).await?)))
 }
 
 /// Update the registration of a pattern (admin).
@@ -88,7 +88,7 @@ async fn update(
     JsonBody(body): JsonBody<wire::ResourceRequest>,
 ) -> ApiResult<Json<wire::RegisteredResource>> {
     let resource = app.rules.update_resource(&pattern, &resource_change(body), &caller).await?;
-    Ok(Json(convert::resource(&resource)?))
+    Ok(Json(convert::resource(&resource)))
 }
 
 /// Delete the registration of a pattern (admin).

@@ -81,7 +81,7 @@ impl AppState {
 ))]
 async fn settings(State(app): State<AppState>, caller: Caller) -> ApiResult<JsonPage<wire::Setting>> {
     let shared = app.rules.settings(&caller).await?;
-    let mut items = shared.iter().map(convert::setting).collect::<Result<Vec<_>, _>>()?;
+    let mut items = shared.iter().map(convert::setting).collect::<Vec<_>>();
     items.extend(app.server_settings.iter().map(ServerSetting::to_wire));
     items.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(single_page(items))
@@ -103,7 +103,7 @@ async fn setting(
         caller.require_scope(Scope::Read)?;
         return Ok(Json(setting.to_wire()));
     }
-    Ok(Json(convert::setting(&app.rules.setting(&name, &caller).await?)?))
+    Ok(Json(convert::setting(&app.rules.setting(&name, &caller).await?)))
 }
 
 /// Change a setting (admin). It takes effect on all servers with the next request.
@@ -124,7 +124,7 @@ async fn set_setting(
         let detail = format!("is read-only; set {} in the configuration of each server", setting.config_name);
         return Err(Problem::invalid_at("/value", detail));
     }
-    Ok(Json(convert::setting(&app.rules.set_setting(&name, body.value, &caller).await?)?))
+    Ok(Json(convert::setting(&app.rules.set_setting(&name, body.value, &caller).await?)))
 }
 
 /// List the feature flags.
@@ -134,7 +134,7 @@ async fn set_setting(
 ))]
 async fn features(State(app): State<AppState>, caller: Caller) -> ApiResult<JsonPage<wire::Feature>> {
     let features = app.rules.features(&caller).await?;
-    Ok(single_page(features.iter().map(convert::feature).collect::<Result<_, _>>()?))
+    Ok(single_page(features.iter().map(convert::feature).collect()))
 }
 
 /// Get a feature flag.
@@ -149,7 +149,7 @@ async fn feature(
     caller: Caller,
     PathParam(flag): PathParam,
 ) -> ApiResult<Json<wire::Feature>> {
-    Ok(Json(convert::feature(&app.rules.feature(&flag, &caller).await?)?))
+    Ok(Json(convert::feature(&app.rules.feature(&flag, &caller).await?)))
 }
 
 /// Enable or disable a feature (admin).
@@ -166,5 +166,5 @@ async fn set_feature(
     PathParam(flag): PathParam,
     JsonBody(body): JsonBody<wire::FeatureRequest>,
 ) -> ApiResult<Json<wire::Feature>> {
-    Ok(Json(convert::feature(&app.rules.set_feature(&flag, body.enabled, &caller).await?)?))
+    Ok(Json(convert::feature(&app.rules.set_feature(&flag, body.enabled, &caller).await?)))
 }

@@ -1,8 +1,7 @@
 //! List pages: `limit` and `cursor` of a request, and the page of a response with the cursor of the next one.
 
 use ade_client::wire;
-use ade_store::DatabaseError;
-use ade_store::database::StoredDocument;
+use ade_store::database::Versioned;
 use axum::Json;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -97,15 +96,15 @@ impl PageParams {
 
 impl PageParams {
     /// The page of a list that is read completely because it is short, ordered by id.
-    pub(crate) fn page_of_documents<T>(
+    pub(crate) fn page_of_documents<V, T>(
         &self,
-        documents: Vec<StoredDocument>,
-        convert: impl Fn(&StoredDocument) -> Result<T, DatabaseError>,
+        documents: Vec<Versioned<V>>,
+        convert: impl Fn(&Versioned<V>) -> T,
     ) -> ApiResult<JsonPage<T>> {
         let after = self.cursor().unwrap_or_default();
         let rest = documents.into_iter().filter(|document| document.id.as_str() > after);
         let items = rest.take(self.fetch_limit()?).collect();
-        self.try_page(items, |document| document.id.clone(), convert)
+        self.page(items, |document| document.id.clone(), convert)
     }
 }
 

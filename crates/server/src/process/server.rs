@@ -96,7 +96,6 @@ impl Server {
         };
         let background = BackgroundServices {
             jobs: jobs.clone(),
-            name: Uuid::new_v4().to_string(),
             data_dir: config.data.clone(),
             checkpoint_interval: Duration::from_secs(config.checkpoint_seconds.into()),
         };

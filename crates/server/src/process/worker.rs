@@ -4,10 +4,11 @@ use std::future::Future;
 use std::sync::Arc;
 
 use ade_app::tasks::PreviewConfig;
-use ade_app::{LockMaintenance, LockService, LogEventSink, TaskService, Worker, WorkerHandle};
+use ade_app::{LockMaintenance, LockService, LogEventSink, TaskService, Worker, WorkerHandle, run_sequencer};
 use ade_config::Config;
 use ade_domain::Clock;
 use ade_store::{Blobs, DataFolder, Database, SystemClock};
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::error::StartError;
@@ -53,6 +54,7 @@ pub struct WorkerProcess {
     lock_maintenance: LockMaintenance,
     name: String,
     places: Vec<String>,
+    _sequencer: JoinSet<()>,
     _folder: Option<DataFolder>,
 }
 
@@ -72,9 +74,11 @@ impl WorkerProcess {
         let tasks = TaskService::new(database.clone(), clock.clone(), Some(coordination))
             .with_previews(previews(config, &allowed));
         let places = allowed.executors.places().map(str::to_owned).collect();
-        let worker = new_worker(config, allowed, database, tasks, locks, clock, blobs);
+        let worker = new_worker(config, allowed, database.clone(), tasks, locks, clock.clone(), blobs);
         let name = worker.name.clone();
-        Ok(Self { worker: worker.start(), lock_maintenance, name, places, _folder: folder })
+        let sequencer = JoinSet::from_iter([run_sequencer(database, clock, name.clone())]);
+        let worker = worker.start();
+        Ok(Self { worker, lock_maintenance, name, places, _sequencer: sequencer, _folder: folder })
     }
 
     #[must_use]

@@ -6,27 +6,13 @@
 
 use ade_domain::Moment;
 use ade_domain::audit::{AuditBody, AuditEntry, ChainError, ChainHead, append};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use ade_domain::event::Event;
 
 use super::batch::{Statement, values};
 use super::sql::{Arg, Row, Select, SqlConnection};
 use super::{Backend, Database, DatabaseError, Operation};
 
 const SEQUENCER_LEASE: &str = "sequencer";
-
-/// Something that happened, for subscribers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct StoredEvent {
-    pub event_id: String,
-    /// As `task:approved`.
-    pub kind: String,
-    pub at: Moment,
-    pub task_id: Option<String>,
-    /// Users to be notified by name.
-    pub notify: Vec<String>,
-    pub data: Value,
-}
 
 /// A numbered row of the audit log, unchecked: [`entry`](Self::entry) finds out whether it was tampered with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -270,7 +256,7 @@ impl Database {
     }
 
     /// Events after the number `after`, with their numbers.
-    pub async fn events(&self, after: u64, limit: u32) -> Result<Vec<(u64, StoredEvent)>, DatabaseError> {
+    pub async fn events(&self, after: u64, limit: u32) -> Result<Vec<(u64, Event)>, DatabaseError> {
         let sql = "SELECT number, body::text FROM events WHERE number > $1 ORDER BY number";
         self.fetch_page(sql, &[after.into()], limit, |row| Ok((row.number(0)?, row.json(1)?))).await
     }

@@ -7,13 +7,14 @@ use std::path::Path;
 
 use ade_domain::Moment;
 use ade_domain::audit::{AuditBody, ChainHead, append};
+use ade_domain::event::Event;
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteLockingMode, SqliteSynchronous,
 };
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
-use super::audit_log::{self, StoredEvent};
+use super::audit_log;
 use super::commit::{approval_columns, audit_columns, event_columns, task_columns};
 use super::sql::{Arg, SqlConnection, bind, replace_nul};
 use super::tasks::StoredTask;
@@ -102,7 +103,7 @@ impl BulkChain {
         &mut self,
         tasks: &[StoredTask],
         entries: Vec<AuditBody>,
-        events: &[StoredEvent],
+        events: &[Event],
     ) -> Result<BulkRows, DatabaseError> {
         let mut rows = BulkRows::default();
         let [task_rows, label_rows, approval_rows, audit_rows, event_rows] = &mut rows.0;

@@ -3,13 +3,14 @@
 use ade_domain::Moment;
 use ade_domain::approval::Approval;
 use ade_domain::audit::AuditBody;
+use ade_domain::event::Event;
 use ade_domain::people::UserId;
 use ade_domain::task::{Phase, TaskState};
+use serde_json::{Value, json};
 
 use super::agents::{InboxMessage, StoredAgent};
-use super::audit_log::StoredEvent;
 use super::batch::{MAX_ROWS_OF_ONE_STATEMENT, Statement, values};
-use super::documents::{DocumentKind, StoredDocument};
+use super::documents::{Document, DocumentKind, Versioned};
 use super::people::{Session, StoredToken, StoredUser};
 use super::sql::{Arg, SqlConnection, json};
 use super::tasks::{Comment, RelatedRows, StoredTask};
@@ -21,13 +22,20 @@ use super::{DatabaseError, Operation, StoredResponse, agents, documents, people}
 pub struct Commit {
     pub writes: Vec<Write>,
     pub audit: Vec<AuditBody>,
-    pub events: Vec<StoredEvent>,
+    pub events: Vec<Event>,
     /// The response to the request, if it has an idempotency key.
     pub response: Option<KeyedResponse>,
 }
 
-/// Owner, idempotency key, time and response.
-pub type KeyedResponse = (String, String, Moment, StoredResponse);
+/// A response with the idempotency key of its request.
+#[derive(Debug, Clone)]
+pub struct KeyedResponse {
+    /// Keys of different owners are independent.
+    pub owner: String,
+    pub key: String,
+    pub at: Moment,
+    pub response: StoredResponse,
+}
 
 /// A change of one object. `expected` is the revision that the caller has loaded; `None` for a new object.
 #[derive(Debug, Clone)]
@@ -78,9 +86,10 @@ pub enum Write {
     },
     /// Adds a message to the inbox of an agent, and drops its oldest messages above the limit.
     InboxMessage(InboxMessage),
-    /// A policy, delegation, registered resource, setting or feature flag.
+    /// Made by [`document`](Self::document).
     Document {
-        document: StoredDocument,
+        kind: DocumentKind,
+        document: Versioned<Value>,
         expected: Option<u64>,
     },
     DeleteDocument {
@@ -132,9 +141,8 @@ impl Commit {
 }
 
 /// Inserts a response; fails if the key has one already.
-pub(super) fn insert_response(
-    (owner, key, at, response): &KeyedResponse,
-) -> Result<Statement, DatabaseError> {
+pub(super) fn insert_response(keyed: &KeyedResponse) -> Result<Statement, DatabaseError> {
+    let KeyedResponse { owner, key, at, response } = keyed;
     let args = [owner.as_str().into(), key.as_str().into(), (*at).into(), json(response)?];
     let sql = "INSERT INTO stored_responses (owner, key, created_at, body) VALUES ($1, $2, moment($3), $4::jsonb) \
                ON CONFLICT DO NOTHING";
@@ -155,7 +163,7 @@ pub(super) fn audit_columns(body: &AuditBody) -> Result<Vec<Arg>, DatabaseError>
 }
 
 /// `event_id, body` of an event without its number.
-pub(super) fn event_columns(event: &StoredEvent) -> Result<Vec<Arg>, DatabaseError> {
+pub(super) fn event_columns(event: &Event) -> Result<Vec<Arg>, DatabaseError> {
     Ok(vec![event.event_id.as_str().into(), json(event)?])
 }
 
@@ -222,6 +230,26 @@ pub(super) fn approval_columns(approval: &Approval) -> Result<Vec<Arg>, Database
 }
 
 impl Write {
+    #[must_use]
+    pub fn document<T: Document>(document: &Versioned<T>, expected: Option<u64>) -> Self {
+        let Versioned { id, revision, value } = document;
+        let document = Versioned { id: id.clone(), revision: *revision, value: json!(value) };
+        Self::Document { kind: T::KIND, document, expected }
+    }
+
+    #[must_use]
+    pub fn reserve_policy_name(name: &str, policy_id: &str) -> Self {
+        let id = documents::policy_name_id(name);
+        let document = Versioned { id, revision: 1, value: json!({ "policy_id": policy_id }) };
+        Self::Document { kind: DocumentKind::Policy, document, expected: None }
+    }
+
+    #[must_use]
+    pub fn release_policy_name(name: &str) -> Self {
+        let id = documents::policy_name_id(name);
+        Self::DeleteDocument { kind: DocumentKind::Policy, id, expected: 1 }
+    }
+
     /// Whether it neither depends on the other writes of its commit, nor they on it.
     fn is_independent(&self) -> bool {
         match self {
@@ -262,7 +290,9 @@ impl Write {
                 statements.extend(agents::insert_message(message)?);
                 return Ok(());
             }
-            Self::Document { document: thing, expected } => documents::put_document(thing, *expected)?,
+            Self::Document { kind, document, expected } => {
+                documents::put_document(*kind, document, *expected)?
+            }
             Self::DeleteDocument { kind, id, expected } => documents::delete_document(*kind, id, *expected),
         });
         Ok(())

@@ -1,7 +1,11 @@
 //! The rules that reviews are decided by: policies, delegations, registered resources, settings and feature flags. There are few, and
 //! they are read as a whole. Caches compare the rules version.
 
+use ade_domain::approval::delegation::Delegation;
+use ade_domain::approval::policy::PolicyVersions;
+use ade_domain::risk::RegisteredPattern;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::batch::Statement;
@@ -19,8 +23,6 @@ pub enum DocumentKind {
 }
 
 impl DocumentKind {
-    const ALL: [Self; 5] = [Self::Policy, Self::Delegation, Self::Resource, Self::Setting, Self::Feature];
-
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -33,19 +35,43 @@ impl DocumentKind {
     }
 }
 
-#[derive(Debug, Clone, PartialEq)]
-pub struct StoredDocument {
-    pub kind: DocumentKind,
+/// What the documents of one kind contain.
+pub trait Document: Serialize + DeserializeOwned {
+    const KIND: DocumentKind;
+}
+
+/// Its name determines which values are valid.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Setting(pub Value);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FeatureFlag(pub bool);
+
+macro_rules! document {
+    ($type:ident, $kind:ident) => {
+        impl Document for $type {
+            const KIND: DocumentKind = DocumentKind::$kind;
+        }
+    };
+}
+document!(PolicyVersions, Policy);
+document!(Delegation, Delegation);
+document!(RegisteredPattern, Resource);
+document!(Setting, Setting);
+document!(FeatureFlag, Feature);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Versioned<T> {
     pub id: String,
     /// Grows with every change.
     pub revision: u64,
-    pub body: Value,
+    pub value: T,
 }
 
-impl StoredDocument {
-    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, DatabaseError> {
-        serde_json::from_value(self.body.clone())
-            .map_err(|error| DatabaseError::Corrupt(format!("{} {}: {error}", self.kind.as_str(), self.id)))
+impl<T> Versioned<T> {
+    #[must_use]
+    pub fn next(&self, value: T) -> Self {
+        Self { id: self.id.clone(), revision: self.revision + 1, value }
     }
 }
 
@@ -64,21 +90,26 @@ pub(super) fn missing_rules_version() -> DatabaseError {
     DatabaseError::Corrupt("the table rules_version is empty".to_owned())
 }
 
-const SELECT: &str = "SELECT kind, document_id, revision, body::text FROM documents";
+/// Without the reserved names of policies.
+const SELECT: &str = "SELECT document_id, revision, body::text FROM documents \
+                      WHERE kind = $1 AND (kind <> 'policy' OR document_id NOT LIKE 'name:%')";
 
-fn document(row: &Row) -> Result<StoredDocument, DatabaseError> {
-    let name = row.text(0)?;
-    let kind = DocumentKind::ALL.into_iter().find(|kind| kind.as_str() == name);
-    let kind = kind.ok_or_else(|| DatabaseError::Corrupt(format!("unknown kind of document: {name}")))?;
-    Ok(StoredDocument { kind, id: row.string(1)?, revision: row.number(2)?, body: row.json(3)? })
+/// The id of a document that reserves the name of a policy: the database decides between concurrent requests for it.
+pub(super) fn policy_name_id(name: &str) -> String {
+    format!("name:{name}")
+}
+
+fn document<T: Document>(row: &Row) -> Result<Versioned<T>, DatabaseError> {
+    Ok(Versioned { id: row.string(0)?, revision: row.number(1)?, value: row.json(2)? })
 }
 
 pub(super) fn put_document(
-    document: &StoredDocument,
+    kind: DocumentKind,
+    document: &Versioned<Value>,
     expected: Option<u64>,
 ) -> Result<Statement, DatabaseError> {
-    let StoredDocument { kind, id, revision, body } = document;
-    let mut args: Vec<Arg> = vec![kind.as_str().into(), id.as_str().into(), (*revision).into(), json(body)?];
+    let Versioned { id, revision, value } = document;
+    let mut args: Vec<Arg> = vec![kind.as_str().into(), id.as_str().into(), (*revision).into(), json(value)?];
     Ok(match expected {
         None => {
             let sql =
@@ -107,26 +138,21 @@ impl Database {
         version.await?.ok_or_else(missing_rules_version)
     }
 
-    /// All documents of a kind, by id.
-    pub async fn documents(&self, kind: DocumentKind) -> Result<Vec<StoredDocument>, DatabaseError> {
-        let sql = format!("{SELECT} WHERE kind = $1 ORDER BY document_id");
-        self.fetch_all(&sql, &[kind.as_str().into()], document).await
+    /// All documents of a type, by id.
+    pub async fn documents<T: Document>(&self) -> Result<Vec<Versioned<T>>, DatabaseError> {
+        let sql = format!("{SELECT} ORDER BY document_id");
+        self.fetch_all(&sql, &[T::KIND.as_str().into()], document).await
     }
 
-    pub async fn document(
-        &self,
-        kind: DocumentKind,
-        id: &str,
-    ) -> Result<Option<StoredDocument>, DatabaseError> {
-        let sql = format!("{SELECT} WHERE kind = $1 AND document_id = $2");
-        self.fetch_first(&sql, &[kind.as_str().into(), id.into()], document).await
+    pub async fn document<T: Document>(&self, id: &str) -> Result<Option<Versioned<T>>, DatabaseError> {
+        let sql = format!("{SELECT} AND document_id = $2");
+        self.fetch_first(&sql, &[T::KIND.as_str().into(), id.into()], document).await
     }
 
-    /// All settings and feature flags that were set.
-    pub async fn settings(&self) -> Result<Vec<StoredDocument>, DatabaseError> {
-        let args = [DocumentKind::Setting, DocumentKind::Feature].map(|kind| kind.as_str().into());
-        let sql = format!("{SELECT} WHERE kind IN ($1, $2) ORDER BY kind, document_id");
-        self.fetch_all(&sql, &args, document).await
+    /// The id of the policy that has reserved a name.
+    pub async fn policy_by_name(&self, name: &str) -> Result<Option<String>, DatabaseError> {
+        let sql = "SELECT body->>'policy_id' FROM documents WHERE kind = 'policy' AND document_id = $1";
+        self.fetch_first(sql, &[policy_name_id(name).into()], |row| row.string(0)).await
     }
 
     /// The stored response to a request with this idempotency key.

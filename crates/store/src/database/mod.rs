@@ -27,22 +27,25 @@ mod work;
 
 use std::future::Future;
 use std::path::Path;
+use std::sync::Arc;
 
 use ade_domain::Moment;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{Postgres, SqlSafeStr};
+use tokio::sync::Notify;
+use uuid::Uuid;
 
 pub use agents::{InboxMessage, MAX_INBOX_MESSAGES, StoredAgent};
 pub use approvals::ApprovalFilter;
 pub use archive::{Archive, ArchiveKind, ArchivedTask, SkippedTasks, TaskRemoval};
-pub use audit_log::{AuditFilter, AuditRow, StoredEvent};
+pub use audit_log::{AuditFilter, AuditRow};
 pub use baseline::{BaselineTable, BenchDatabase};
 pub use blob_references::BlobStoreLocation;
 pub use bulk_load::{BulkChain, BulkLoader, BulkRows};
 pub use commit::{Commit, KeyedResponse, Write};
-pub use documents::{DocumentKind, RulesVersion, StoredDocument};
+pub use documents::{Document, DocumentKind, FeatureFlag, RulesVersion, Setting, Versioned};
 pub use jobs::{JobOutcome, StoredJob};
 pub use people::{Password, Session, StoredToken, StoredUser};
 pub use stats::{DailyStats, DatabaseCounts, UserStats};
@@ -58,6 +61,7 @@ use sqlite::SqliteDatabase;
 #[derive(Debug, Clone)]
 pub struct Database {
     backend: Backend,
+    log_appended: Arc<Notify>,
 }
 
 #[derive(Debug, Clone)]
@@ -145,18 +149,30 @@ impl Database {
     /// Opens the SQLite database of a data folder, and migrates its schema.
     pub async fn open_sqlite(folder: &Path) -> Result<Self, DatabaseError> {
         let sqlite = SqliteDatabase::open(folder, &migrator(SQLITE_MIGRATIONS)).await?;
-        Ok(Self { backend: Backend::Sqlite(sqlite) })
+        Ok(Self { backend: Backend::Sqlite(sqlite), log_appended: Arc::default() })
     }
 
     /// Connects to PostgreSQL, and migrates the schema. Any number of processes may do so at once.
     pub async fn open_postgres(url: &str) -> Result<Self, DatabaseError> {
         let pool = postgres::open(url, &migrator(POSTGRES_MIGRATIONS)).await?;
-        Ok(Self { backend: Backend::Postgres(pool) })
+        Ok(Self { backend: Backend::Postgres(pool), log_appended: Arc::default() })
     }
 
     /// Commits everything or nothing.
     pub async fn commit(&self, commit: Commit) -> Result<(), DatabaseError> {
-        self.execute(commit).await
+        let appends = !commit.audit.is_empty() || !commit.events.is_empty();
+        let outcome = self.execute(commit).await;
+        // Also after an error: it may have been committed.
+        if appends {
+            self.log_appended.notify_one();
+        }
+        outcome
+    }
+
+    /// Waits for audit entries or events that were committed through this handle or its clones since the last call. Only one caller
+    /// is woken.
+    pub async fn log_appended(&self) {
+        self.log_appended.notified().await;
     }
 
     async fn execute<O: Operation>(&self, operation: O) -> Result<O::Output, DatabaseError> {
@@ -228,6 +244,14 @@ impl Database {
     ) -> Result<Option<T>, DatabaseError> {
         let row = self.read(async |connection| connection.query_first(sql, args).await).await?;
         row.as_ref().map(parse).transpose()
+    }
+
+    /// The rows for an object with this id. PostgreSQL rejects an id that is not a UUID; such an object does not exist.
+    async fn rows_by_id(&self, sql: &str, id: &str) -> Result<Vec<Row>, DatabaseError> {
+        if Uuid::parse_str(id).is_err() {
+            return Ok(Vec::new());
+        }
+        self.read(async |connection| connection.query(sql, &[id.into()]).await).await
     }
 
     /// The number in the first column of the first row; 0 if there is no row.

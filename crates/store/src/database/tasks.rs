@@ -169,19 +169,19 @@ fn whole_task(rows: &[Row]) -> Result<Option<StoredTask>, DatabaseError> {
 impl Database {
     pub async fn task(&self, task_id: &str) -> Result<Option<StoredTask>, DatabaseError> {
         let sql = select_whole_task("$1::uuid");
-        self.read(async |connection| whole_task(&connection.query(&sql, &[task_id.into()]).await?)).await
+        whole_task(&self.rows_by_id(&sql, task_id).await?)
     }
 
     /// The task of an approval request.
     pub async fn task_by_approval(&self, approval_id: &str) -> Result<Option<StoredTask>, DatabaseError> {
         let sql = select_whole_task("(SELECT task_id FROM approvals WHERE approval_id = $1::uuid)");
-        self.read(async |connection| whole_task(&connection.query(&sql, &[approval_id.into()]).await?)).await
+        whole_task(&self.rows_by_id(&sql, approval_id).await?)
     }
 
     /// The id of the task of an approval request.
     pub async fn task_id_by_approval(&self, approval_id: &str) -> Result<Option<String>, DatabaseError> {
         let sql = "SELECT task_id::text FROM approvals WHERE approval_id = $1::uuid";
-        self.fetch_first(sql, &[approval_id.into()], |row| row.string(0)).await
+        self.rows_by_id(sql, approval_id).await?.first().map(|row| row.string(0)).transpose()
     }
 
     /// Tasks without their approval requests, the newest first; only those before the id `before`.

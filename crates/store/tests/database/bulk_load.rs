@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 
 use ade_domain::approval::{Approval, ApprovalStatus};
 use ade_domain::audit::{AuditActor, AuditBody, ChainVerifier};
+use ade_domain::event::Event;
 use ade_domain::people::AuthorSet;
 use ade_domain::task::Task;
 use ade_domain::task::{Config, Metadata, Resource, ResourceMode, RollbackStrategy, TaskState};
 use ade_store::Database;
-use ade_store::database::{
-    AuditFilter, BaselineTable, BenchDatabase, BulkLoader, Commit, StoredEvent, StoredTask, Write,
-};
+use ade_store::database::{AuditFilter, BaselineTable, BenchDatabase, BulkLoader, Commit, StoredTask, Write};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, ConnectOptions};
 
@@ -91,19 +90,12 @@ fn entry(task: &StoredTask, actor: Option<&str>) -> AuditBody {
     }
 }
 
-fn event(task: &StoredTask) -> StoredEvent {
-    StoredEvent {
-        event_id: id(),
-        kind: "task:complete".to_owned(),
-        at: at(9),
-        task_id: Some(task.task_id.clone()),
-        notify: vec!["ann".to_owned()],
-        data: json!({ "a": 1.5 }),
-    }
+fn event(task: &StoredTask) -> Event {
+    Event::of(&entry(task, Some("ann")), id(), vec![person("ann")])
 }
 
 /// Tasks in several states, with audit entries and events.
-fn history() -> (Vec<StoredTask>, Vec<AuditBody>, Vec<StoredEvent>) {
+fn history() -> (Vec<StoredTask>, Vec<AuditBody>, Vec<Event>) {
     let tasks: Vec<_> = [TaskState::Completed, TaskState::Approved, TaskState::Draft, TaskState::Failed]
         .map(task)
         .into_iter()
@@ -113,7 +105,7 @@ fn history() -> (Vec<StoredTask>, Vec<AuditBody>, Vec<StoredEvent>) {
     (tasks, entries, events)
 }
 
-async fn commit(database: &Database, tasks: &[StoredTask], audit: &[AuditBody], events: &[StoredEvent]) {
+async fn commit(database: &Database, tasks: &[StoredTask], audit: &[AuditBody], events: &[Event]) {
     let write = |task: &StoredTask| Write::Task { task: Box::new(task.clone()), expected: None, at: at(100) };
     let writes = tasks.iter().map(write).collect();
     let commit = Commit { writes, audit: audit.to_vec(), events: events.to_vec(), response: None };
@@ -121,7 +113,7 @@ async fn commit(database: &Database, tasks: &[StoredTask], audit: &[AuditBody], 
     while database.assign_numbers("here", at(100), 1_000, 100).await.expect("numbered") > 0 {}
 }
 
-async fn load(mut loader: BulkLoader, tasks: &[StoredTask], audit: &[AuditBody], events: &[StoredEvent]) {
+async fn load(mut loader: BulkLoader, tasks: &[StoredTask], audit: &[AuditBody], events: &[Event]) {
     loader.create_audit_partition(at(0)).await.expect("created");
     let mut chain = loader.chain().await.expect("read");
     // In two parts, to continue the chain.

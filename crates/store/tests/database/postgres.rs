@@ -3,7 +3,7 @@
 use ade_domain::Moment;
 use ade_domain::audit::{AuditActor, AuditBody, ChainVerifier};
 use ade_store::Database;
-use ade_store::database::{AuditFilter, Commit, DocumentKind, StoredDocument, Write};
+use ade_store::database::{AuditFilter, Commit, FeatureFlag, Versioned, Write};
 use ade_testkit::Postgres;
 
 use crate::fixture::{TestDatabase, at, id, on_both_databases, on_postgres, person, server, write};
@@ -247,15 +247,10 @@ async fn sorts_by_bytes_in_any_locale() {
     let create = "CREATE DATABASE english TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'";
     server.psql("postgres", create).expect("created");
     let database = Database::open_postgres(&server.url("english")).await.expect("opens");
-    let document = |id: &str| StoredDocument {
-        kind: DocumentKind::Setting,
-        id: id.to_owned(),
-        revision: 1,
-        body: true.into(),
-    };
-    let documents = ["a", "B", "ü", "z"].map(|id| Write::Document { document: document(id), expected: None });
+    let document = |id: &str| Versioned { id: id.to_owned(), revision: 1, value: FeatureFlag(true) };
+    let documents = ["a", "B", "ü", "z"].map(|id| Write::document(&document(id), None));
     write(&database, documents.to_vec()).await.expect("inserted");
-    let listed = database.documents(DocumentKind::Setting).await.expect("listed");
+    let listed = database.documents().await.expect("listed");
     assert_eq!(listed, ["B", "a", "z", "ü"].map(document), "as on SQLite");
 }
 

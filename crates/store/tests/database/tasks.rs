@@ -4,18 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ade_domain::Moment;
 use ade_domain::approval::ApprovalStatus;
+use ade_domain::approval::delegation::Delegation;
 use ade_domain::audit::{AuditActor, AuditBody, ChainHead, ChainVerifier};
+use ade_domain::event::Event;
 use ade_domain::people::{AuthorSet, User};
 use ade_domain::risk::FailureHistory;
 use ade_domain::task::Task;
 use ade_domain::task::{Config, Metadata, Resource, ResourceMode, RollbackStrategy, TaskState};
 use ade_store::database::{
-    ApprovalFilter, AuditFilter, Comment, Commit, DatabaseCounts, DatabaseError, DocumentKind,
-    StoredDocument, StoredEvent, StoredResponse, StoredTask, StoredUser, TaskFilter, UserStats, Write,
+    ApprovalFilter, AuditFilter, Comment, Commit, DatabaseCounts, DatabaseError, DocumentKind, Setting,
+    StoredResponse, StoredTask, StoredUser, TaskFilter, UserStats, Versioned, Write,
 };
 use serde_json::json;
 
-use crate::fixture::{TestDatabase, at, id, on_both_databases, person, write};
+use crate::fixture::{TestDatabase, at, id, keyed, on_both_databases, person, write};
 
 on_both_databases!(
     tasks_round_trip_with_their_approvals,
@@ -81,15 +83,9 @@ fn entry(action: &str, actor: Option<&str>, task_id: Option<&str>, second: u64) 
     }
 }
 
-fn event(kind: &str) -> StoredEvent {
-    StoredEvent {
-        event_id: id(),
-        kind: kind.to_owned(),
-        at: at(1),
-        task_id: None,
-        notify: vec!["ann".to_owned()],
-        data: json!({}),
-    }
+fn event(name: &str) -> Event {
+    let event = Event::of(&entry("task.submit", None, None, 1), id(), vec![person("ann")]);
+    Event { event: name.to_owned(), ..event }
 }
 
 async fn tasks_round_trip_with_their_approvals(fixture: TestDatabase) {
@@ -267,27 +263,21 @@ async fn lists_by_every_filter_and_page(fixture: TestDatabase) {
 
 async fn documents_detect_conflicts(fixture: TestDatabase) {
     let database = &fixture.database;
-    let document = |revision, name: &str| StoredDocument {
-        kind: DocumentKind::Policy,
-        id: "p".to_owned(),
-        revision,
-        body: json!({ "name": name, "limits": [0.1, 1e9] }),
+    let document = |revision, name: &str| {
+        let value = Setting(json!({ "name": name, "limits": [0.1, 1e9] }));
+        Versioned { id: "p".to_owned(), revision, value }
     };
-    write(database, vec![Write::Document { document: document(1, "first"), expected: None }])
-        .await
-        .expect("inserted");
-    write(database, vec![Write::Document { document: document(2, "second"), expected: Some(1) }])
-        .await
-        .expect("updated");
-    let late = Write::Document { document: document(2, "late"), expected: Some(1) };
+    write(database, vec![Write::document(&document(1, "first"), None)]).await.expect("inserted");
+    write(database, vec![Write::document(&document(2, "second"), Some(1))]).await.expect("updated");
+    let late = Write::document(&document(2, "late"), Some(1));
     assert!(matches!(write(database, vec![late]).await, Err(DatabaseError::Conflict { .. })));
-    assert_eq!(database.documents(DocumentKind::Policy).await.expect("listed"), [document(2, "second")]);
-    assert!(database.documents(DocumentKind::Delegation).await.expect("listed").is_empty());
+    assert_eq!(database.documents().await.expect("listed"), [document(2, "second")]);
+    assert!(database.documents::<Delegation>().await.expect("listed").is_empty());
     let delete =
-        |expected| Write::DeleteDocument { kind: DocumentKind::Policy, id: "p".to_owned(), expected };
+        |expected| Write::DeleteDocument { kind: DocumentKind::Setting, id: "p".to_owned(), expected };
     assert!(matches!(write(database, vec![delete(1)]).await, Err(DatabaseError::Conflict { .. })));
     write(database, vec![delete(2)]).await.expect("updated");
-    assert!(database.documents(DocumentKind::Policy).await.expect("listed").is_empty());
+    assert!(database.documents::<Setting>().await.expect("listed").is_empty());
 }
 
 async fn one_sequencer_numbers_without_gaps(fixture: TestDatabase) {
@@ -369,15 +359,17 @@ async fn numbers_follow_insertion_order(fixture: TestDatabase) {
         let events = (0..many).map(|number| event(&number.to_string())).collect();
         database.commit(Commit { audit: some, events, ..Commit::default() }).await.expect("written");
     }
+    let notified = tokio::time::timeout(std::time::Duration::ZERO, database.log_appended()).await;
+    assert_eq!(notified, Ok(()), "the sequencer is notified of commits");
     while database.assign_numbers("first", at(1), 10_000, 7).await.expect("numbered") > 0 {}
     let rows = database.audit_rows(&AuditFilter::default(), 0, 100).await.expect("read");
     let numbered: Vec<String> = rows.iter().map(|row| row.entry().expect("readable").body.entry_id).collect();
     assert_eq!(numbered, ids);
     let events = database.events(0, 100).await.expect("read");
-    let kinds: Vec<String> = events.into_iter().map(|(_, event)| event.kind).collect();
+    let names: Vec<String> = events.into_iter().map(|(_, event)| event.event).collect();
     let expected =
         [1, 2, 8, 9, 40].into_iter().flat_map(|many| (0..many).map(|number: u32| number.to_string()));
-    assert_eq!(kinds, expected.collect::<Vec<_>>());
+    assert_eq!(names, expected.collect::<Vec<_>>());
 }
 
 async fn numbered_entries_are_immutable(fixture: TestDatabase) {
@@ -428,7 +420,7 @@ async fn stores_one_response_per_key(fixture: TestDatabase) {
     let database = &fixture.database;
     let stored =
         |status| StoredResponse { request_digest: "digest".to_owned(), status, body: json!({ "a": 1 }) };
-    let response = |status| Some(("ann".to_owned(), "key".to_owned(), at(1), stored(status)));
+    let response = |status| Some(keyed("ann", "key", 1, stored(status)));
     database.commit(Commit { response: response(201), ..Commit::default() }).await.expect("inserted");
     let again = database.commit(Commit { response: response(409), ..Commit::default() }).await;
     assert_eq!(again, Err(DatabaseError::DuplicateIdempotencyKey));
@@ -450,7 +442,7 @@ async fn concurrent_duplicates_are_applied_once(fixture: TestDatabase) {
             let database = if number % 2 == 0 { database.clone() } else { other.clone() };
             let mut mine = written.clone();
             mine.revision = 2;
-            let answer = Some(("ann".to_owned(), "key".to_owned(), at(1), stored.clone()));
+            let answer = Some(keyed("ann", "key", 1, stored.clone()));
             let audit = vec![entry("task.modify", Some("ann"), None, number)];
             let commit =
                 Commit { writes: vec![put(&mine, Some(1))], audit, response: answer, ..Commit::default() };
@@ -584,7 +576,7 @@ async fn rules_version_changes_with_users_and_documents_only(fixture: TestDataba
         };
         Box::new(StoredUser { user, revision, password: None })
     };
-    let document = |kind, revision| StoredDocument { kind, id: "x".to_owned(), revision, body: json!(1) };
+    let document = |revision| Versioned { id: "x".to_owned(), revision, value: json!(1) };
     let mut changes =
         vec![Write::User { user: user(1), expected: None }, Write::User { user: user(2), expected: Some(1) }];
     for kind in [
@@ -594,8 +586,8 @@ async fn rules_version_changes_with_users_and_documents_only(fixture: TestDataba
         DocumentKind::Setting,
         DocumentKind::Feature,
     ] {
-        changes.push(Write::Document { document: document(kind, 1), expected: None });
-        changes.push(Write::Document { document: document(kind, 2), expected: Some(1) });
+        changes.push(Write::Document { kind, document: document(1), expected: None });
+        changes.push(Write::Document { kind, document: document(2), expected: Some(1) });
         changes.push(Write::DeleteDocument { kind, id: "x".to_owned(), expected: 2 });
     }
     for change in changes {

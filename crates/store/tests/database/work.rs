@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::fixture::{TestDatabase, at, id, on_both_databases, person, write};
+use crate::fixture::{TestDatabase, at, id, keyed, on_both_databases, person, write};
 use ade_domain::people::AuthorSet;
 use ade_domain::task::{AdminRequest, Config, Phase, RollbackStrategy, TaskState};
 use ade_domain::task::{AttemptStart, Task};
@@ -226,7 +226,7 @@ async fn concurrent_log_writes_are_stored_once_each(fixture: TestDatabase) {
         // Each request is sent twice.
         let stored =
             StoredResponse { request_digest: String::new(), status: 204, body: serde_json::Value::Null };
-        let response = Some(("agent:w".to_owned(), format!("key-{}", number / 2), at(11), stored));
+        let response = Some(keyed("agent:w", &format!("key-{}", number / 2), 11, stored));
         writers.spawn(async move {
             database.append_task_log(&task_id, attempt, at(11), "output\n", response).await
         });

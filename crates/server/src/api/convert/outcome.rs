@@ -3,8 +3,6 @@
 
 use ade_app::{Caller, Outcome};
 use ade_domain::Moment;
-use ade_store::DatabaseError;
-use ade_store::database::{DocumentKind, StoredDocument};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -12,7 +10,6 @@ use super::{
     approval, approval_batch, comment, delegation, feature, policy, resource, restore_result, setting, task,
     task_claim, token, user,
 };
-use crate::http::problem::Problem;
 
 /// Status and body. What a task shows depends on the reader and the time.
 pub(crate) fn outcome(status: u16, outcome: Outcome<'_>, reader: &Caller, now: Moment) -> (u16, Value) {
@@ -29,22 +26,13 @@ pub(crate) fn outcome(status: u16, outcome: Outcome<'_>, reader: &Caller, now: M
         Outcome::Comment(stored) => json_value(&comment(stored)),
         Outcome::User(stored) => json_value(&user(stored)),
         Outcome::Token(stored) => json_value(&token(stored, None)),
-        Outcome::Document(document) => match document_body(document) {
-            Ok(body) => body,
-            Err(error) => return Problem::from(error).into_parts(),
-        },
+        Outcome::Policy(stored) => json_value(&policy(stored)),
+        Outcome::Delegation(stored) => json_value(&delegation(stored)),
+        Outcome::Resource(stored) => json_value(&resource(stored)),
+        Outcome::Setting(stored) => json_value(&setting(stored)),
+        Outcome::Feature(stored) => json_value(&feature(stored)),
     };
     (status, body)
-}
-
-fn document_body(document: &StoredDocument) -> Result<Value, DatabaseError> {
-    Ok(match document.kind {
-        DocumentKind::Policy => json_value(&policy(document)?),
-        DocumentKind::Delegation => json_value(&delegation(document)?),
-        DocumentKind::Resource => json_value(&resource(document)?),
-        DocumentKind::Setting => json_value(&setting(document)?),
-        DocumentKind::Feature => json_value(&feature(document)?),
-    })
 }
 
 /// Wire types always serialize; the error body is never expected.

@@ -1,11 +1,10 @@
 //! Conversions of stored policies, delegations and registered resources.
 
-use ade_app::rules::{RegisteredPattern, StoredPolicy};
 use ade_client::wire;
 use ade_domain::approval::delegation::Delegation;
-use ade_domain::approval::policy::Policy;
-use ade_store::DatabaseError;
-use ade_store::database::StoredDocument;
+use ade_domain::approval::policy::{Policy, PolicyVersions};
+use ade_domain::risk::RegisteredPattern;
+use ade_store::database::Versioned;
 
 fn policy_rules(policy: &Policy) -> wire::PolicyRules {
     wire::PolicyRules {
@@ -23,44 +22,40 @@ fn policy_rules(policy: &Policy) -> wire::PolicyRules {
     }
 }
 
-pub(crate) fn policy(document: &StoredDocument) -> Result<wire::Policy, DatabaseError> {
-    let StoredPolicy { active, draft } = document.parse()?;
-    let corrupt = || {
-        DatabaseError::Corrupt(format!("policy {} has neither an active version nor a draft", document.id))
-    };
-    let shown = active.as_ref().or(draft.as_ref()).ok_or_else(corrupt)?;
-    Ok(wire::Policy {
-        policy_id: document.id.clone(),
+pub(crate) fn policy(stored: &Versioned<PolicyVersions>) -> wire::Policy {
+    let active = stored.value.active();
+    let shown = active.unwrap_or_else(|| stored.value.latest());
+    wire::Policy {
+        policy_id: stored.id.clone(),
         name: shown.name.clone(),
         active: active.is_some(),
         rules: policy_rules(shown),
-        draft: draft.as_ref().filter(|_| active.is_some()).map(policy_rules),
-        revision: document.revision,
-    })
+        draft: active.and(stored.value.draft()).map(policy_rules),
+        revision: stored.revision,
+    }
 }
 
-pub(crate) fn delegation(document: &StoredDocument) -> Result<wire::Delegation, DatabaseError> {
-    let delegation: Delegation = document.parse()?;
-    Ok(wire::Delegation {
-        delegation_id: delegation.delegation_id,
+pub(crate) fn delegation(stored: &Versioned<Delegation>) -> wire::Delegation {
+    let delegation = &stored.value;
+    wire::Delegation {
+        delegation_id: delegation.delegation_id.clone(),
         owner_id: delegation.owner_id.to_string(),
         delegate_to: delegation.delegate_to.to_string(),
         kind: delegation.kind,
-        conditions: delegation.conditions,
+        conditions: delegation.conditions.clone(),
         cascade: delegation.cascade,
         active: delegation.active,
         valid_from: delegation.valid_from.map(Into::into),
         valid_until: delegation.valid_until.map(Into::into),
-        revision: document.revision,
-    })
+        revision: stored.revision,
+    }
 }
 
-pub(crate) fn resource(document: &StoredDocument) -> Result<wire::RegisteredResource, DatabaseError> {
-    let registered: RegisteredPattern = document.parse()?;
-    Ok(wire::RegisteredResource {
-        pattern: registered.pattern.to_string(),
-        criticality: registered.criticality,
-        dependents: registered.dependents,
-        revision: document.revision,
-    })
+pub(crate) fn resource(stored: &Versioned<RegisteredPattern>) -> wire::RegisteredResource {
+    wire::RegisteredResource {
+        pattern: stored.value.pattern.to_string(),
+        criticality: stored.value.criticality,
+        dependents: stored.value.dependents.clone(),
+        revision: stored.revision,
+    }
 }

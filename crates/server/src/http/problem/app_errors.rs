@@ -1,9 +1,10 @@
 //! Problems of use cases: the errors of `app`, refusals of the task domain, and an unavailable database.
 
-use ade_app::Error;
 use ade_app::agents::AgentError;
+use ade_app::{Error, ObjectKind};
 use ade_domain::task::Refusal;
 use ade_store::DatabaseError;
+use ade_store::database::DocumentKind;
 use axum::http::StatusCode;
 use serde_json::json;
 
@@ -40,21 +41,19 @@ impl From<Error> for Problem {
     }
 }
 
-const fn not_found_code(object: &str) -> &'static str {
-    match object.as_bytes() {
-        b"task" => "TASK_NOT_FOUND",
-        b"approval" => "APPROVAL_NOT_FOUND",
-        b"user" => "USER_NOT_FOUND",
-        b"token" => "TOKEN_NOT_FOUND",
-        b"session" => "SESSION_NOT_FOUND",
-        b"policy" => "POLICY_NOT_FOUND",
-        b"delegation" => "DELEGATION_NOT_FOUND",
-        b"resource" => "RESOURCE_NOT_FOUND",
-        b"setting" => "SETTING_NOT_FOUND",
-        b"feature" => "FEATURE_NOT_FOUND",
-        b"agent" => "AGENT_NOT_FOUND",
-        b"archive" => "ARCHIVE_NOT_FOUND",
-        _ => "NOT_FOUND",
+const fn not_found_code(object: ObjectKind) -> &'static str {
+    match object {
+        ObjectKind::Task => "TASK_NOT_FOUND",
+        ObjectKind::Approval => "APPROVAL_NOT_FOUND",
+        ObjectKind::User => "USER_NOT_FOUND",
+        ObjectKind::Token => "TOKEN_NOT_FOUND",
+        ObjectKind::Session => "SESSION_NOT_FOUND",
+        ObjectKind::Archive => "ARCHIVE_NOT_FOUND",
+        ObjectKind::Document(DocumentKind::Policy) => "POLICY_NOT_FOUND",
+        ObjectKind::Document(DocumentKind::Delegation) => "DELEGATION_NOT_FOUND",
+        ObjectKind::Document(DocumentKind::Resource) => "RESOURCE_NOT_FOUND",
+        ObjectKind::Document(DocumentKind::Setting) => "SETTING_NOT_FOUND",
+        ObjectKind::Document(DocumentKind::Feature) => "FEATURE_NOT_FOUND",
     }
 }
 

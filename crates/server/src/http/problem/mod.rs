@@ -55,12 +55,6 @@ impl Problem {
         self
     }
 
-    /// Status and body, to be stored for an idempotency key.
-    pub(crate) fn into_parts(self) -> (u16, Value) {
-        let status = self.status.as_u16();
-        (status, serde_json::to_value(self.body()).unwrap_or(Value::Null))
-    }
-
     fn body(&self) -> wire::Problem {
         wire::Problem {
             kind: "about:blank".to_owned(),

@@ -216,6 +216,6 @@ impl Database {
 
     pub async fn archive(&self, archive_id: &str) -> Result<Option<Archive>, DatabaseError> {
         let sql = "SELECT body::text FROM archives WHERE archive_id = $1::uuid";
-        self.fetch_first(sql, &[archive_id.into()], |row| row.json(0)).await
+        self.rows_by_id(sql, archive_id).await?.first().map(|row| row.json(0)).transpose()
     }
 }
