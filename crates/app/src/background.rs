@@ -72,7 +72,7 @@ impl BackgroundServices {
     async fn write_checkpoints(self, signer: Signer) {
         let mut tick = interval(self.checkpoint_interval);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // Each checkpoint continues the previous one, also across restarts.
+        // Each checkpoint continues the previous one, even after a restart.
         let mut last: Option<Checkpoint> = match self.last_checkpoint() {
             Ok(last) => last,
             Err(error) => {

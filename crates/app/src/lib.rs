@@ -15,7 +15,7 @@ pub mod jobs;
 pub mod locks;
 mod retry;
 pub mod rules;
-pub mod settings;
+pub mod shared_settings;
 pub mod tasks;
 pub mod worker;
 
@@ -28,7 +28,7 @@ pub use idempotency::{IdempotentRequest, Outcome, Render};
 pub use jobs::Jobs;
 pub use locks::{LockMaintenance, LockService};
 pub use rules::RuleService;
-pub use settings::Settings;
+pub use shared_settings::Settings;
 pub use tasks::TaskService;
 pub use worker::{Worker, WorkerHandle};
 

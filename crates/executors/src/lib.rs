@@ -130,7 +130,7 @@ pub trait Executor: Send + Sync {
     /// errors of the preview.
     fn preview<'a>(&'a self, parameters: &'a Parameters) -> BoxFuture<'a, Result<Preview, Failure>>;
 
-    /// Collects everything that a rollback will need. The caller stores these bytes as the stash of the attempt before it calls
+    /// Collects everything that a rollback will need. The caller stores these bytes as the rollback data of the attempt before it calls
     /// [`Self::apply`].
     fn prepare_rollback<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>>;
 
@@ -171,31 +171,31 @@ pub trait Executor: Send + Sync {
     fn can_roll_back(&self, parameters: &Parameters) -> bool;
 }
 
-/// The executors of this process by place. A place names an executor and what it works on, such as `files:/srv/www`; workers
-/// claim work by place.
+/// The executors of this process by work queue. A work queue names an executor and what it works on, such as `files:/srv/www`; workers
+/// claim work by work queue.
 #[derive(Clone, Default)]
 pub struct Executors {
-    places: BTreeMap<String, Arc<dyn Executor>>,
+    work_queues: BTreeMap<String, Arc<dyn Executor>>,
 }
 
 impl std::fmt::Debug for Executors {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.places.keys()).finish()
+        f.debug_set().entries(self.work_queues.keys()).finish()
     }
 }
 
 impl Executors {
-    pub fn insert(&mut self, place: impl Into<String>, executor: Arc<dyn Executor>) {
-        self.places.insert(place.into(), executor);
+    pub fn insert(&mut self, work_queue: impl Into<String>, executor: Arc<dyn Executor>) {
+        self.work_queues.insert(work_queue.into(), executor);
     }
 
     #[must_use]
-    pub fn get(&self, place: &str) -> Option<&Arc<dyn Executor>> {
-        self.places.get(place)
+    pub fn get(&self, work_queue: &str) -> Option<&Arc<dyn Executor>> {
+        self.work_queues.get(work_queue)
     }
 
-    pub fn places(&self) -> impl Iterator<Item = &str> {
-        self.places.keys().map(String::as_str)
+    pub fn work_queues(&self) -> impl Iterator<Item = &str> {
+        self.work_queues.keys().map(String::as_str)
     }
 }
 

@@ -296,14 +296,14 @@ mod tests {
     fn stores_replaces_and_removes_blobs() {
         let folder = tempfile::tempdir().expect("a folder");
         let blobs = Blobs::open_folder(folder.path().join("blobs")).expect("created");
-        blobs.put("stash/1/2", b"before").expect("stored");
-        blobs.put("stash/1/2", b"after").expect("replaced");
-        assert_eq!(blobs.get("stash/1/2", 5).expect("there"), b"after");
-        assert!(matches!(blobs.get("stash/1/2", 4), Err(BlobError::TooLarge { .. })));
-        assert_eq!(blobs.list("stash").expect("read"), [("stash/1/2".to_owned(), 5)]);
-        assert!(blobs.remove("stash/1/2").expect("removed"));
-        assert!(!blobs.remove("stash/1/2").expect("gone"));
-        assert!(matches!(blobs.get("stash/1/2", 9), Err(BlobError::NotFound(_))));
+        blobs.put("rollback_data/1/2", b"before").expect("stored");
+        blobs.put("rollback_data/1/2", b"after").expect("replaced");
+        assert_eq!(blobs.get("rollback_data/1/2", 5).expect("there"), b"after");
+        assert!(matches!(blobs.get("rollback_data/1/2", 4), Err(BlobError::TooLarge { .. })));
+        assert_eq!(blobs.list("rollback_data").expect("read"), [("rollback_data/1/2".to_owned(), 5)]);
+        assert!(blobs.remove("rollback_data/1/2").expect("removed"));
+        assert!(!blobs.remove("rollback_data/1/2").expect("gone"));
+        assert!(matches!(blobs.get("rollback_data/1/2", 9), Err(BlobError::NotFound(_))));
         assert_eq!(blobs.list("nothing").expect("read"), []);
     }
 
@@ -328,21 +328,24 @@ mod tests {
         let blobs = opened.first().expect("one").clone();
         assert!(opened.iter().all(|other| other.id() == blobs.id()), "all see the same id");
         assert_ne!(blobs.id(), open(&second).id());
-        blobs.put("stash/1", b"x").expect("stored");
+        blobs.put("rollback_data/1", b"x").expect("stored");
         fs::rename(&first, parent.path().join("moved")).expect("moved");
         // An unmounted file system looks like a missing folder, or like an empty one.
         for _ in 0..2 {
-            assert!(matches!(blobs.get("stash/1", 9), Err(BlobError::FolderReplaced(_))));
+            assert!(matches!(blobs.get("rollback_data/1", 9), Err(BlobError::FolderReplaced(_))));
             assert!(matches!(
-                blobs.put("stash/2", b"y"),
+                blobs.put("rollback_data/2", b"y"),
                 Err(BlobError::FolderReplaced(_) | BlobError::Io { .. })
             ));
-            assert!(matches!(blobs.remove_prefix("stash"), Err(BlobError::FolderReplaced(_))));
+            assert!(matches!(blobs.remove_prefix("rollback_data"), Err(BlobError::FolderReplaced(_))));
             fs::create_dir_all(first.join(TEMP_FOLDER)).expect("created");
         }
         assert_eq!(fs::read_dir(first.join(TEMP_FOLDER)).expect("read").count(), 0, "nothing is left over");
         let moved = open(&parent.path().join("moved"));
-        assert_eq!((moved.id(), moved.get("stash/1", 9).expect("there")), (blobs.id(), b"x".to_vec()));
+        assert_eq!(
+            (moved.id(), moved.get("rollback_data/1", 9).expect("there")),
+            (blobs.id(), b"x".to_vec())
+        );
     }
 
     #[test]

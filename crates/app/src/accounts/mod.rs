@@ -4,7 +4,7 @@
 //! has, and the scope to decide is given to people only.
 
 mod passwords;
-mod secrets;
+mod random_secrets;
 mod sessions;
 mod tokens;
 mod users;
@@ -17,7 +17,7 @@ use ade_domain::permission::Scope;
 use ade_store::Database;
 use ade_store::database::StoredUser;
 
-pub use secrets::{hash_secret, matches_hash};
+pub use random_secrets::{hash_secret, matches_hash};
 pub use sessions::{NewSession, SESSION_TTL_MS};
 pub use tokens::{NewToken, TokenDraft};
 pub use users::{UserChange, UserDraft};

@@ -9,7 +9,7 @@ use ade_domain::permission::Scope;
 use ade_store::database::{Commit, Password, Session, StoredToken, StoredUser, Write};
 
 use super::users::MAX_ID_LEN;
-use super::{AccountService, hash_secret, secrets};
+use super::{AccountService, hash_secret, random_secrets};
 use crate::audit::AuditedAction;
 use crate::{Caller, Error, ObjectKind, new_id};
 
@@ -55,7 +55,7 @@ impl AccountService {
             return self.refuse_sign_in(user_id, is_known, actor);
         };
         let now = self.clock.now();
-        let (secret, csrf_token) = (secrets::new("ades_")?, secrets::new("")?);
+        let (secret, csrf_token) = (random_secrets::new("ades_")?, random_secrets::new("")?);
         let (session_id, expires_at) = (new_id(), now.plus_ms(SESSION_TTL_MS));
         let mut commit = Commit::default();
         commit.writes.push(Write::Session(Session {

@@ -7,7 +7,7 @@ use ade_domain::permission::Scope;
 use ade_store::database::{Commit, StoredToken, Write};
 use serde_json::json;
 
-use super::{AccountService, hash_secret, require_admin, secrets};
+use super::{AccountService, hash_secret, random_secrets, require_admin};
 use crate::audit::AuditedAction;
 use crate::{Caller, Error, ObjectKind, Outcome, new_id};
 
@@ -139,7 +139,7 @@ impl AccountService {
                 "there are already {MAX_TOKENS} valid tokens; revoke some first"
             )));
         }
-        let secret = secrets::new("ade_")?;
+        let secret = random_secrets::new("ade_")?;
         let token = StoredToken {
             token_id: new_id(),
             token_hash: hash_secret(&secret),

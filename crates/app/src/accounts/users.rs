@@ -9,7 +9,7 @@ use ade_store::DatabaseError;
 use ade_store::database::{Commit, Password, StoredUser, Write};
 use serde_json::{Map, Value, json};
 
-use super::{AccountService, require_admin, secrets};
+use super::{AccountService, random_secrets, require_admin};
 use crate::audit::AuditedAction;
 use crate::retry::{MAX_ATTEMPTS, retry_on_conflict};
 use crate::{Caller, Error, Outcome};
@@ -187,7 +187,7 @@ impl AccountService {
         if !self.database.users(None, 1).await?.is_empty() {
             return Ok(None);
         }
-        let password = secrets::new("")?.chars().take(FIRST_PASSWORD_LEN).collect::<String>();
+        let password = random_secrets::new("")?.chars().take(FIRST_PASSWORD_LEN).collect::<String>();
         let hash = self.passwords.hash(password.clone()).await?;
         let stored = Some(Password { hash, set_by: None, set_by_until: None });
         let user = User {

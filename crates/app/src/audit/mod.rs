@@ -2,8 +2,8 @@
 //!
 //! Everybody who can see a task can see its entries. Administrators and auditors see all entries; everybody sees their own.
 
+mod audited_action;
 mod checkpoints;
-mod entry;
 
 use ade_domain::Moment;
 use ade_domain::audit::ChainHead;
@@ -15,9 +15,9 @@ use ade_store::database::{AuditFilter, AuditRow, Commit, DailyStats, DatabaseCou
 use crate::accounts::require_admin;
 use crate::{Caller, Error, ObjectKind, TaskService};
 
+pub(crate) use audited_action::{AuditedAction, replace_nul, replace_nul_in};
 pub(crate) use checkpoints::hex;
 pub use checkpoints::{AuditLogError, Checkpoint, Signer, verify, verify_against};
-pub(crate) use entry::{AuditedAction, replace_nul, replace_nul_in};
 
 const OVERVIEW_DAYS: u32 = 30;
 

@@ -70,7 +70,7 @@ impl LockEventSink for LogEventSink {
                     }
                     LockEventKind::Acquired(holder, token) => ("lock:acquired", holder, Some(*token), ""),
                     LockEventKind::Queued(holder) => ("lock:queued", holder, None, ""),
-                    LockEventKind::WaitEnded(holder, why) => ("lock:left", holder, None, *why),
+                    LockEventKind::WaitEnded(holder, why) => ("lock:wait_ended", holder, None, *why),
                     LockEventKind::Released(holder, token, why) => {
                         ("lock:released", holder, Some(*token), *why)
                     }

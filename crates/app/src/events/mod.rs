@@ -1,11 +1,11 @@
 //! The path of events: audit entry and event are committed together (`outbox.rs`), numbered in order (`sequencer.rs`), and whoever
-//! has work is woken (`subscriptions.rs`, `wakeups.rs`). Lock events, which are best effort, take `lock_events.rs`.
+//! has work is woken (`subscriptions.rs`, `wake_ups.rs`). Lock events, which are best effort, take `lock_events.rs`.
 
 mod lock_events;
 mod outbox;
 mod sequencer;
 mod subscriptions;
-pub(crate) mod wakeups;
+pub(crate) mod wake_ups;
 
 pub(crate) use outbox::record;
 pub(crate) use subscriptions::Subscriptions;

@@ -9,7 +9,7 @@ use ade_store::Coordination;
 use ade_store::coordination::WakeAt;
 use tokio::sync::watch;
 
-use super::wakeups::{APPLY_QUEUE, APPROVAL_TIMEOUT_QUEUE, FollowUp, PREVIEW_QUEUE, WakeUps};
+use super::wake_ups::{APPLY_QUEUE, APPROVAL_TIMEOUT_QUEUE, FollowUp, PREVIEW_QUEUE, WakeUps};
 
 /// Wakes a worker for recovery, where a task id would wake it for that task.
 const LOST_WORKERS: &str = "lost-workers";

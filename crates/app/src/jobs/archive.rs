@@ -2,7 +2,7 @@
 //! administrator can restore them.
 //!
 //! The file is written and synced before anything is deleted, and nothing is deleted that changed meanwhile. Blobs that are no
-//! longer needed (stashes of archived tasks, leftovers of crashes) are removed later.
+//! longer needed (rollback data of archived tasks, leftovers of crashes) are removed later.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::sync::Arc;
@@ -194,11 +194,11 @@ impl ArchiveService {
         Ok(Some(item))
     }
 
-    /// Drops the stash of a task, which can no longer be rolled back, and compresses its output.
+    /// Drops the rollback data of a task, which can no longer be rolled back, and compresses its output.
     async fn pack_output(&self, item: &mut ArchivedTask) -> Result<(), Error> {
         let task_id = item.task.task_id.clone();
         let Some(execution) = &mut item.task.execution else { return Ok(()) };
-        execution.stash_key = None;
+        execution.rollback_data_key = None;
         let Some(from) = execution.output_key.clone().filter(|key| !key.starts_with(OUTPUT_PREFIX)) else {
             return Ok(());
         };

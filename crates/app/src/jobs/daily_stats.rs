@@ -12,7 +12,7 @@ const MAX_DAYS: u64 = 90;
 
 impl Jobs {
     /// Counts all past days that are not counted yet; returns how many.
-    pub(super) async fn count_days(&self) -> Result<u64, Error> {
+    pub(super) async fn count_finished_days(&self) -> Result<u64, Error> {
         let today = midnight(self.clock.now());
         let counted = self.database.daily_stats(u32::try_from(2 * MAX_DAYS).unwrap_or(u32::MAX)).await?;
         let counted: BTreeSet<String> = counted.into_iter().map(|day| day.day).collect();

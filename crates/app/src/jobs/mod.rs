@@ -1,4 +1,4 @@
-//! Background jobs, started by time (`scheduler.rs`) and by wake-ups (`wakeups.rs`). When each job is due, who runs it and how it
+//! Background jobs, started by time (`scheduler.rs`) and by wake-ups (`wake_ups.rs`). When each job is due, who runs it and how it
 //! ended is stored in the database; wake-ups through the queues of coordination only make it sooner.
 //!
 //! Any number of processes may run them: a lease keeps two from running the same job at once, and every job is idempotent. A
@@ -8,7 +8,7 @@ mod archive;
 mod cleanup;
 mod daily_stats;
 mod scheduler;
-mod wakeups;
+mod wake_ups;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -123,7 +123,7 @@ impl Jobs {
                 Err(error) => Err(Error::unavailable(error)),
             },
             "archive" => self.archives().archive_old().await,
-            "daily_stats" => self.count_days().await,
+            "daily_stats" => self.count_finished_days().await,
             "index_repair" => self.clean_up().await,
             // Lock maintenance sweeps all the time; the jobs report it.
             "lock_cleanup" | "deadlock_detect" => {

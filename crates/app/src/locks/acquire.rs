@@ -226,11 +226,11 @@ impl LockService {
                 waiter.served_by.as_ref() == Some(&self.server)
                     && !self.open_requests.is_open(&waiter.request)
             };
-            let hang_up = |waiter: Waiter| {
+            let cancel = |waiter: Waiter| {
                 let (holder, request, server) = (waiter.holder, waiter.request, self.server.clone());
                 (lock.clone(), LockCommand::Disconnect { holder, request, server, include_claimed: false })
             };
-            let commands: Vec<_> = queue.into_iter().filter(is_orphaned).map(hang_up).collect();
+            let commands: Vec<_> = queue.into_iter().filter(is_orphaned).map(cancel).collect();
             if !commands.is_empty() {
                 tracing::info!(%lock, waits = commands.len(), "cancelling waits of closed requests");
                 self.coordination.execute_commands(commands).await?;
@@ -251,8 +251,8 @@ impl LockService {
 }
 
 pub(super) fn granted(request: &LockRequest, grants: Vec<ade_domain::lock::Grant>) -> Vec<GrantedLock> {
-    let asks = request.locks.iter().cloned();
-    asks.zip(grants).map(|(ask, grant)| GrantedLock { ask, grant }).collect()
+    let requested = request.locks.iter().cloned();
+    requested.zip(grants).map(|(requested, grant)| GrantedLock { requested, grant }).collect()
 }
 
 /// Cancels a request and releases its locks when the caller hangs up, but not when this process stops.
@@ -272,10 +272,10 @@ impl CancelOnDrop<'_> {
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         let Ok(runtime) = Handle::try_current() else { return };
-        let comes_back = self.request.has_request_id && self.service.is_stopping.load(Ordering::SeqCst);
+        let client_retries = self.request.has_request_id && self.service.is_stopping.load(Ordering::SeqCst);
         // The same request may be open over another connection.
         let is_last = self.open.close();
-        if self.is_armed && !comes_back && is_last {
+        if self.is_armed && !client_retries && is_last {
             let (service, commands) =
                 (self.service.clone(), AcquireSaga::disconnect_commands(self.request, &self.service.server));
             let key = self.request.key;

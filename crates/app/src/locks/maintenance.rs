@@ -17,7 +17,7 @@ use crate::LockNotice;
 /// Leases must end at most 500 ms late.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(200);
 /// Waiters of a server whose mark is three intervals old count as abandoned.
-const MARK_INTERVAL: Duration = Duration::from_secs(1);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long after a failure of coordination the queues are checked for orphaned waits.
 const ORPHAN_CHECK_PERIOD: Duration = Duration::from_secs(10);
 /// A gap this long between two sweeps means that the whole process was paused.
@@ -42,7 +42,7 @@ impl LockMaintenance {
     pub fn start(locks: &LockService) -> Self {
         let mut tasks = JoinSet::new();
         let (failed, failures) = watch::channel(None);
-        tasks.spawn(renew_marks(locks.clone(), failures));
+        tasks.spawn(send_heartbeats(locks.clone(), failures));
         tasks.spawn(sweep(locks.clone(), failed));
         tasks.spawn(relay_events(locks.clone()));
         Self { tasks }
@@ -55,8 +55,8 @@ impl LockMaintenance {
 
 /// Marks are renewed in a task of their own: a slow sweep must not make live waiters look abandoned. For a while after
 /// coordination failed, queues may contain waits that ended here meanwhile: those are cancelled.
-async fn renew_marks(locks: LockService, sweep_failure: watch::Receiver<Option<Instant>>) {
-    let mut tick = interval(MARK_INTERVAL);
+async fn send_heartbeats(locks: LockService, sweep_failure: watch::Receiver<Option<Instant>>) {
+    let mut tick = interval(HEARTBEAT_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last_failure: Option<Instant> = None;
     loop {

@@ -40,7 +40,7 @@ pub struct LockService {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct GrantedLock {
-    pub ask: RequestedLock,
+    pub requested: RequestedLock,
     pub grant: Grant,
 }
 

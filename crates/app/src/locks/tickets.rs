@@ -93,8 +93,9 @@ impl LockService {
     async fn standings(&self, ticket: &Ticket) -> Result<Vec<Option<AcquireStatus>>, LockError> {
         let request = &ticket.request;
         let inquire = || LockCommand::Query { holder: request.holder.clone(), request: request.key };
-        let outcomes =
-            self.run(request.locks.iter().map(|ask| (ask.lock.clone(), inquire())).collect()).await?;
+        let outcomes = self
+            .run(request.locks.iter().map(|requested| (requested.lock.clone(), inquire())).collect())
+            .await?;
         let standing = |outcome| match outcome {
             LockOutcome::Status(standing) => Some(standing),
             _ => None,

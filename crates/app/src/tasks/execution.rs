@@ -87,10 +87,10 @@ impl TaskService {
         &self,
         task_id: &str,
         attempt: u64,
-        stash_key: Option<String>,
+        rollback_data_key: Option<String>,
     ) -> Result<StoredTask, Error> {
         self.update(Target::internal(task_id), |task, now| {
-            Ok(task.mark_started(attempt, stash_key.clone(), now)?)
+            Ok(task.mark_started(attempt, rollback_data_key.clone(), now)?)
         })
         .await
     }
@@ -160,11 +160,11 @@ impl TaskService {
         &self,
         task_id: &str,
         begin: &AttemptStart,
-        can_settle: bool,
+        can_resolve: bool,
     ) -> Result<(u64, NextStep), Error> {
         let task = self
             .update(Target::internal(task_id), |task, now| {
-                task.recover(begin.clone(), can_settle, now)?;
+                task.recover(begin.clone(), can_resolve, now)?;
                 Ok(())
             })
             .await?;
@@ -191,7 +191,7 @@ impl TaskService {
         }
         let planner = self.planner(&task.config.task_type).await?;
         let (now, mut ids) = (self.clock.now(), new_id);
-        let plan = planner.plan_anyway(&task, preview, true, &mut ids, now);
+        let plan = planner.plan_best_effort(&task, preview, true, &mut ids, now);
         task.go_stale(plan, now)?;
         task.preview = preview.clone();
         // After a conflict, the next worker checks the preview again.
@@ -221,7 +221,7 @@ impl TaskService {
                 task.assess(risk, auto_approvable, now);
                 task.record_preview();
             } else {
-                let plan = planner.plan_anyway(&task, preview, false, &mut ids, now);
+                let plan = planner.plan_best_effort(&task, preview, false, &mut ids, now);
                 task.go_stale(plan, now)?;
             }
             task.preview = preview.clone();

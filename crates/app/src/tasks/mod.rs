@@ -37,7 +37,7 @@ pub use preview::{EXECUTORS, PreviewConfig};
 pub use proposal::{DeclaredPreview, Proposal};
 pub use simulate::{ReplayDifference, Simulation, SimulationInput};
 
-use crate::events::wakeups::FollowUp;
+use crate::events::wake_ups::FollowUp;
 use crate::events::{Subscriptions, record};
 use crate::retry::retry_on_conflict;
 use crate::{Caller, Error, ObjectKind, Outcome, Settings, new_id};

@@ -15,14 +15,14 @@ use ade_domain::task::{Config, Preview, Resource, ReviewPlan, Task};
 use ade_store::{Database, DatabaseError};
 
 use super::rules_cache::{RulesCache, RulesSnapshot};
-use crate::settings::Settings;
+use crate::shared_settings::Settings;
 
 #[derive(Debug, Clone)]
 pub(super) struct ApprovalPlanner {
     rules: Arc<RulesSnapshot>,
     history: FailureHistory,
     /// There is a backlog of approval requests, and the settings let low-risk tasks pass in a backlog.
-    low_risk_passes: bool,
+    auto_approve_low_risk: bool,
 }
 
 /// What is known about a task before reviewers are chosen.
@@ -47,9 +47,9 @@ impl ApprovalPlanner {
         let (version, history) = database.task_history(task_type, MAX_HISTORY).await?;
         let rules = cache.at(database, &version).await?;
         let settings = &rules.settings;
-        let low_risk_passes = settings.auto_approve_low_risk
+        let auto_approve_low_risk = settings.auto_approve_low_risk
             && database.has_more_pending_than(settings.approval_backlog_threshold).await?;
-        Ok(Self { rules, history, low_risk_passes })
+        Ok(Self { rules, history, auto_approve_low_risk })
     }
 
     pub(super) fn settings(&self) -> &Settings {
@@ -100,10 +100,10 @@ impl ApprovalPlanner {
         assessment: Assessment,
         now: Moment,
     ) -> Result<Assignment, QuorumUnreachable> {
-        assign(&self.question(task, config, assessment, now))
+        assign(&self.assignment_input(task, config, assessment, now))
     }
 
-    fn question<'a>(
+    fn assignment_input<'a>(
         &'a self,
         task: &'a Task,
         config: &'a Config,
@@ -121,7 +121,7 @@ impl ApprovalPlanner {
             default_policy: &self.rules.default_policy,
             delegations: &self.rules.delegations,
             requires_human: needs_reviewer,
-            auto_approve_low_risk: self.low_risk_passes
+            auto_approve_low_risk: self.auto_approve_low_risk
                 && level(risk, self.rules.settings.thresholds) == RiskLevel::Low,
             now,
         }
@@ -130,7 +130,7 @@ impl ApprovalPlanner {
     /// The plan for a task that goes back into review, even if the quorum is unreachable: it must not stay approved.
     ///
     /// Pass `needs_reviewer` if the preview changed between approval and apply: an automatic approval would repeat for ever.
-    pub(super) fn plan_anyway<'a>(
+    pub(super) fn plan_best_effort<'a>(
         &self,
         task: &Task,
         preview: &Preview,
@@ -142,7 +142,7 @@ impl ApprovalPlanner {
         let assessment = Assessment::of(plan.risk.score, preview);
         let needs_reviewer = assessment.needs_reviewer || needs_reviewer;
         let assessment = Assessment { needs_reviewer, ..assessment };
-        plan.assignment = Ok(assign_best_effort(&self.question(task, &task.config, assessment, now)));
+        plan.assignment = Ok(assign_best_effort(&self.assignment_input(task, &task.config, assessment, now)));
         plan
     }
 

@@ -36,12 +36,12 @@ impl TaskService {
         if [AGENT_EXECUTOR, NOOP_EXECUTOR].contains(&config.executor.as_str()) {
             return Ok(redact(declared, secrets));
         }
-        let place = config.place();
-        let Some(executor) = executors.get(&place) else {
+        let work_queue = config.work_queue();
+        let Some(executor) = executors.get(&work_queue) else {
             if self.previews.has_remote_workers && EXECUTORS.contains(&config.executor.as_str()) {
                 return Ok(Preview::pending());
             }
-            return Err(self.not_allowed(config, &place));
+            return Err(self.not_allowed(config, &work_queue));
         };
         let in_parameters =
             |fault: InvalidField| InvalidField::at(format!("/parameters{}", fault.path), fault.detail);
@@ -52,18 +52,22 @@ impl TaskService {
         Ok(redact(preview.unwrap_or_else(|failure| Preview::failed(failure.message)), secrets))
     }
 
-    fn not_allowed(&self, config: &Config, place: &str) -> Error {
+    fn not_allowed(&self, config: &Config, work_queue: &str) -> Error {
         let executor = config.executor.as_str();
         if !EXECUTORS.contains(&executor) {
             return Error::invalid("/executor", format!("must be one of {}", EXECUTORS.join(", ")));
         }
-        let allowed: Vec<&str> =
-            self.previews.executors.places().filter(|place| place.starts_with(executor)).collect();
+        let allowed: Vec<&str> = self
+            .previews
+            .executors
+            .work_queues()
+            .filter(|work_queue| work_queue.starts_with(executor))
+            .collect();
         let allowed = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
         Error::invalid(
             "/parameters",
             format!(
-                "{place} is not allowed here (allowed for {executor}: {allowed}); an operator can allow it in the \
+                "{work_queue} is not allowed here (allowed for {executor}: {allowed}); an operator can allow it in the \
                  configuration under executors.{executor}"
             ),
         )

@@ -12,7 +12,7 @@ use ade_store::database::RulesVersion;
 use ade_store::{Database, DatabaseError};
 use tokio::sync::Mutex;
 
-use crate::settings::Settings;
+use crate::shared_settings::Settings;
 
 #[derive(Debug, Clone)]
 pub(super) struct RulesSnapshot {

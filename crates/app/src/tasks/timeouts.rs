@@ -29,7 +29,7 @@ impl TaskService {
 
     /// Processes one batch of each kind. Fewer changes than a batch mean that nothing is left that can be processed.
     async fn process_round(&self) -> Result<usize, Error> {
-        let mut changes = self.reassign_left_behind().await?;
+        let mut changes = self.reassign_deactivated().await?;
         changes += self.escalate_overdue().await?;
         for task_id in self.database.tasks_with_expired_approval(self.clock.now(), BATCH_SIZE).await? {
             let state = self.expire(&task_id).await.map(|task| task.state);
@@ -56,7 +56,7 @@ impl TaskService {
     }
 
     /// Reassigns open requests of users who left.
-    async fn reassign_left_behind(&self) -> Result<usize, Error> {
+    async fn reassign_deactivated(&self) -> Result<usize, Error> {
         let left_behind = self.database.approvals_of_inactive_users(BATCH_SIZE).await?;
         if left_behind.is_empty() {
             return Ok(0);
@@ -90,7 +90,7 @@ impl TaskService {
             }
             let (revision, mut ids) = (task.revision, new_id);
             let planner = self.planner(&task.config.task_type).await?;
-            let plan = planner.plan_anyway(&task, &task.preview, false, &mut ids, now);
+            let plan = planner.plan_best_effort(&task, &task.preview, false, &mut ids, now);
             task.expire(plan, now)?;
             self.commit_task(target, revision, task, now).await
         })

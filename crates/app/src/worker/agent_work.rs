@@ -90,15 +90,15 @@ impl AgentWorkService {
         let agent = self.agents.resolve_agent(caller, named).await?;
         let stored = self.database.agent(&agent).await?;
         let capabilities = stored.map(|stored| stored.capabilities).unwrap_or_default();
-        let places: Vec<String> = std::iter::once(Config::place_of_agent(&agent))
-            .chain(capabilities.iter().map(|capability| Config::place_of_capability(capability)))
+        let work_queues: Vec<String> = std::iter::once(Config::work_queue_of_agent(&agent))
+            .chain(capabilities.iter().map(|capability| Config::work_queue_of_capability(capability)))
             .take(MAX_PLACES)
             .collect();
         let (mut work, deadline) = (self.tasks.subscriptions().work(), Instant::now() + wait);
         loop {
             // Work that becomes ready after this is notified.
             work.mark_unchanged();
-            if let Some(task) = self.try_claim(&agent, &places, types, caller).await? {
+            if let Some(task) = self.try_claim(&agent, &work_queues, types, caller).await? {
                 return Ok(Some(task));
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -113,7 +113,7 @@ impl AgentWorkService {
     async fn try_claim(
         &self,
         agent: &str,
-        places: &[String],
+        work_queues: &[String],
         types: &[String],
         caller: &Caller,
     ) -> Result<Option<StoredTask>, Error> {
@@ -124,7 +124,7 @@ impl AgentWorkService {
             Capacity::Draining => return Ok(None),
             Capacity::Full => {
                 // The task that it would get counts as queued for it.
-                if let Some(task_id) = self.database.next_ready_task(places, types, now).await?
+                if let Some(task_id) = self.database.next_ready_task(work_queues, types, now).await?
                     && self.claim_capacity(agent, &task_id, self.lease_ms).await?
                 {
                     self.release_capacity(agent, &task_id).await;
@@ -134,7 +134,7 @@ impl AgentWorkService {
         }
         let by = format!("agent {agent}");
         let until = now.plus_ms(self.lease_ms.min(MAX_CLAIM_TTL_MS));
-        let claimed = self.database.claim_tasks(places, types, &by, now, until, 1).await?;
+        let claimed = self.database.claim_tasks(work_queues, types, &by, now, until, 1).await?;
         let Some(task_id) = claimed.first() else { return Ok(None) };
         let outcome = self.begin(agent, task_id, caller).await;
         let delay_ms = match &outcome {

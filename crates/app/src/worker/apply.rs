@@ -19,7 +19,7 @@ use crate::tasks::redact;
 
 const PREVIEW_TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum size of rollback data.
-pub(super) const MAX_STASH_BYTES: u64 = 64 * 1_048_576;
+pub(super) const MAX_ROLLBACK_DATA_BYTES: u64 = 64 * 1_048_576;
 /// How often the end of a run is written again while the database is unavailable.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 const OUTPUT_INTERVAL: Duration = Duration::from_millis(250);
@@ -35,8 +35,8 @@ pub(super) struct Attempt<'a> {
 impl Worker {
     pub(super) async fn process(&self, task_id: &str) -> Result<(), Error> {
         let task = self.tasks.get(task_id).await?;
-        let place = task.config.place();
-        let Some(executor) = self.executors.get(&place) else { return Ok(()) };
+        let work_queue = task.config.work_queue();
+        let Some(executor) = self.executors.get(&work_queue) else { return Ok(()) };
         match WorkKind::of(&task) {
             Some(WorkKind::Preview) => {
                 let computed = preview_of(executor, &task.config.parameters).await;
@@ -106,7 +106,7 @@ impl Worker {
         let attempt = Attempt { task, number, locks, executor };
         let run = attempt.run(self.stored_output(task_id, number), &lease);
         let outcome = match preview {
-            Err(failure) => Err(FailedRun { failure, stash: Vec::new() }),
+            Err(failure) => Err(FailedRun { failure, rollback_data: Vec::new() }),
             Ok(_) => self.run(&attempt, &run, &lease).await,
         };
         self.finish(&attempt, &run, outcome, &lease).await
@@ -122,10 +122,10 @@ impl Worker {
         if attempt.executor.is_noop() {
             return Ok(attempt.task.clone());
         }
-        let unchanged = |failure| FailedRun { failure, stash: Vec::new() };
+        let unchanged = |failure| FailedRun { failure, rollback_data: Vec::new() };
         let (executor, task_id) = (attempt.executor, attempt.task.task_id.as_str());
-        let stash = executor.prepare_rollback(run).await.map_err(unchanged)?;
-        let task = match self.record_start(attempt, lease, &stash).await {
+        let rollback_data = executor.prepare_rollback(run).await.map_err(unchanged)?;
+        let task = match self.record_start(attempt, lease, &rollback_data).await {
             Ok(task) => task,
             Err(failure) => {
                 // The rollback data is not needed.
@@ -135,11 +135,11 @@ impl Worker {
         };
         if lease.is_lost() {
             // Nothing has been changed. If no other worker has taken over yet, this can still be recorded.
-            return Err(unchanged(halted(StopReason::LeaseLost)));
+            return Err(unchanged(stopped(StopReason::LeaseLost)));
         }
         lease.start_timeout(Duration::from_secs(attempt.task.config.timeout_seconds.into()));
-        let applied = self.while_relaying(attempt, &run.output, executor.apply(run, &stash)).await;
-        applied.map(|()| task).map_err(|failure| FailedRun { failure, stash })
+        let applied = self.while_relaying(attempt, &run.output, executor.apply(run, &rollback_data)).await;
+        applied.map(|()| task).map_err(|failure| FailedRun { failure, rollback_data })
     }
 
     /// Stores the rollback data, and records that the executor may change something from now on.
@@ -147,12 +147,12 @@ impl Worker {
         &self,
         attempt: &Attempt<'_>,
         lease: &LeaseGuard,
-        stash: &[u8],
+        rollback_data: &[u8],
     ) -> Result<StoredTask, Failure> {
         let task_id = attempt.task.task_id.as_str();
-        let key = self.save_stash(task_id, attempt.number, stash).await?;
-        if let Some(halt) = lease.halted.reason() {
-            return Err(halted(halt));
+        let key = self.save_rollback_data(task_id, attempt.number, rollback_data).await?;
+        if let Some(reason) = lease.stop.reason() {
+            return Err(stopped(reason));
         }
         self.tasks.started(task_id, attempt.number, key).await.map_err(|error| {
             let is_stopped = matches!(error, Error::Refused(Refusal::Stopped));
@@ -213,13 +213,13 @@ impl Worker {
     ) -> Result<(), Error> {
         let (task_id, number) = (attempt.task.task_id.as_str(), attempt.number);
         let output = self.finish_output(task_id, number, &run.output).await;
-        let FailedRun { failure, stash } = match outcome {
+        let FailedRun { failure, rollback_data } = match outcome {
             Ok(task) => return self.report(lease, || self.tasks.complete(&task, number, &output)).await,
             Err(failed) => failed,
         };
         let failed = self.failed(attempt, &failure);
         match self.report(lease, || self.tasks.fail(task_id, number, &failed, &output)).await? {
-            NextStep::RollBack => self.roll_back(attempt, run, &stash, lease).await,
+            NextStep::RollBack => self.roll_back(attempt, run, &rollback_data, lease).await,
             NextStep::Finished | NextStep::Retry => Ok(()),
         }
     }
@@ -264,18 +264,23 @@ impl Worker {
         }
     }
 
-    async fn save_stash(&self, task_id: &str, attempt: u64, stash: &[u8]) -> Result<Option<String>, Failure> {
-        if stash.is_empty() {
+    async fn save_rollback_data(
+        &self,
+        task_id: &str,
+        attempt: u64,
+        rollback_data: &[u8],
+    ) -> Result<Option<String>, Failure> {
+        if rollback_data.is_empty() {
             return Ok(None);
         }
-        if stash.len() as u64 > MAX_STASH_BYTES {
-            let size = stash.len();
+        if rollback_data.len() as u64 > MAX_ROLLBACK_DATA_BYTES {
+            let size = rollback_data.len();
             return Err(Failure::permanent(format!(
-                "the rollback data is too large: {size} bytes, at most {MAX_STASH_BYTES}"
+                "the rollback data is too large: {size} bytes, at most {MAX_ROLLBACK_DATA_BYTES}"
             )));
         }
-        let key = format!("stash/{task_id}/{attempt}");
-        let (blobs, bytes) = (self.blobs.clone(), stash.to_vec());
+        let key = format!("rollback_data/{task_id}/{attempt}");
+        let (blobs, bytes) = (self.blobs.clone(), rollback_data.to_vec());
         let put = spawn_blocking(move || blobs.put(&key, &bytes).map(|()| key)).await;
         let failed = |error: String| Failure::retryable(format!("cannot store the rollback data: {error}"));
         put.map_err(|error| failed(error.to_string()))?.map(Some).map_err(|error| failed(error.to_string()))
@@ -321,7 +326,7 @@ impl Worker {
 /// A run that failed, with the rollback data.
 struct FailedRun {
     failure: Failure,
-    stash: Vec<u8>,
+    rollback_data: Vec<u8>,
 }
 
 impl Attempt<'_> {
@@ -333,7 +338,7 @@ impl Attempt<'_> {
             approved_fingerprint: self.task.fingerprint.clone(),
             fencing_tokens: self.locks.tokens(),
             output,
-            stop: lease.halted.clone(),
+            stop: lease.stop.clone(),
         }
     }
 }
@@ -343,11 +348,11 @@ pub(super) fn matches_digest(task: &StoredTask) -> bool {
     task.config.digest().ok() == Some(task.digest)
 }
 
-fn halted(halt: StopReason) -> Failure {
+fn stopped(reason: StopReason) -> Failure {
     Failure {
-        stop_reason: Some(halt),
-        is_retryable: halt == StopReason::LeaseLost,
-        ..Failure::permanent(halt.message(None))
+        stop_reason: Some(reason),
+        is_retryable: reason == StopReason::LeaseLost,
+        ..Failure::permanent(reason.message(None))
     }
 }
 

@@ -15,7 +15,7 @@ impl Worker {
     /// Claims as many tasks as there are free slots, one of which is given.
     pub(super) async fn claim(
         &self,
-        places: &[String],
+        work_queues: &[String],
         slot: OwnedSemaphorePermit,
         slots: &Arc<Semaphore>,
     ) -> Result<Vec<(String, OwnedSemaphorePermit)>, DatabaseError> {
@@ -27,7 +27,7 @@ impl Worker {
         }
         let (now, limit) = (self.now(), u32::try_from(free.len()).unwrap_or(u32::MAX));
         let claimed =
-            self.database.claim_tasks(places, &[], &self.name, now, self.claim_until(), limit).await?;
+            self.database.claim_tasks(work_queues, &[], &self.name, now, self.claim_until(), limit).await?;
         Ok(claimed.into_iter().zip(free).collect())
     }
 

@@ -145,18 +145,18 @@ pub(crate) async fn acquire_locks(
     let invalid = |reason: String| Error::invalid("/resources", format!("cannot be locked: {reason}"));
     let holder = Holder::new(agent, Some(&holder_id(task_id, attempt)));
     let holder = holder.map_err(|error| invalid(error.to_string()))?;
-    let mut asks = Vec::new();
+    let mut requested = Vec::new();
     for (name, mode) in config.locks(Some(task_id)) {
         let lock: LockName = name.parse().map_err(|error| invalid(format!("{name}: {error}")))?;
-        asks.push(RequestedLock { lock, mode: lock_mode(mode) });
+        requested.push(RequestedLock { lock, mode: lock_mode(mode) });
     }
     // All requests acquire locks in the same order.
-    asks.sort_by(|one, other| one.lock.cmp(&other.lock));
+    requested.sort_by(|one, other| one.lock.cmp(&other.lock));
     let request = LockRequest {
         key: RequestKey::from_nonce(Uuid::new_v4().as_u128()),
         has_request_id: false,
         holder: holder.clone(),
-        locks: asks,
+        locks: requested,
         ttl_ms: lease_ms,
         wait: WaitPolicy::LongPoll { timeout_ms },
         priority: config.priority.into(),
@@ -168,7 +168,10 @@ pub(crate) async fn acquire_locks(
             let (held, modes) = granted
                 .into_iter()
                 .map(|granted| {
-                    (HeldToken { lock: granted.ask.lock, token: granted.grant.token }, granted.ask.mode)
+                    (
+                        HeldToken { lock: granted.requested.lock, token: granted.grant.token },
+                        granted.requested.mode,
+                    )
                 })
                 .unzip();
             Ok(AttemptLocks { holder, held, modes }.valid_since(requested_at, locks, lease_ms).await)
@@ -181,9 +184,9 @@ pub(crate) async fn acquire_locks(
     }
 }
 
-/// Renews the lease and the locks of an attempt until it is dropped, and halts the run when they are lost.
+/// Renews the lease and the locks of an attempt until it is dropped, and stops the run when they are lost.
 pub(super) struct LeaseGuard {
-    pub(super) halted: StopSignal,
+    pub(super) stop: StopSignal,
     timer: watch::Sender<Option<Instant>>,
     renewer: AbortHandle,
 }
@@ -197,7 +200,7 @@ impl Drop for LeaseGuard {
 impl LeaseGuard {
     /// Whether lease or locks are lost, or have expired by the local clock: a process that was paused notices before it goes on.
     pub(super) fn is_lost(&self) -> bool {
-        self.halted.reason() == Some(StopReason::LeaseLost)
+        self.stop.reason() == Some(StopReason::LeaseLost)
     }
 
     /// Starts the timeout of the run.
@@ -293,7 +296,7 @@ impl Worker {
     ) -> LeaseGuard {
         let (timer, timeouts) = watch::channel(None);
         let (valid_until, until) = watch::channel(since + Duration::from_millis(self.lease_ms));
-        let (halt, halted) = StopSignal::bound_to_lease(until);
+        let (sender, stop) = StopSignal::bound_to_lease(until);
         let mut heartbeat = interval_at(since + self.heartbeat_interval(), self.heartbeat_interval());
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (worker, task_id, locks) = (self.clone(), task_id.to_owned(), locks.clone());
@@ -304,8 +307,8 @@ impl Worker {
         let renewing = tokio::spawn(async move {
             let timed_out = wait_for_timeout(timeouts);
             tokio::pin!(timed_out);
-            let mut is_halted = false;
-            // A run that was halted still holds lease and locks while it rolls back.
+            let mut is_stopped = false;
+            // A run that was stopped still holds lease and locks while it rolls back.
             loop {
                 let reason = tokio::select! {
                     renewal = renewer.next() => match renewal {
@@ -313,15 +316,15 @@ impl Worker {
                         Renewal::StopRequested => StopReason::Stopped,
                         Renewal::Lost => break,
                     },
-                    () = &mut timed_out, if !is_halted => StopReason::TimedOut,
+                    () = &mut timed_out, if !is_stopped => StopReason::TimedOut,
                 };
-                if !std::mem::replace(&mut is_halted, true) {
-                    halt.send_replace(Some(reason));
+                if !std::mem::replace(&mut is_stopped, true) {
+                    sender.send_replace(Some(reason));
                 }
             }
-            halt.send_replace(Some(StopReason::LeaseLost));
+            sender.send_replace(Some(StopReason::LeaseLost));
         });
-        LeaseGuard { halted, timer, renewer: renewing.abort_handle() }
+        LeaseGuard { stop, timer, renewer: renewing.abort_handle() }
     }
 
     /// Does work that may take a while before an attempt begins, and renews its locks meanwhile. Returns the result with the time

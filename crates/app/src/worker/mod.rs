@@ -118,7 +118,7 @@ impl Worker {
     }
 
     async fn process_tasks(self, mut stopped: watch::Receiver<bool>) {
-        let places: Vec<String> = self.executors.places().map(str::to_owned).collect();
+        let work_queues: Vec<String> = self.executors.work_queues().map(str::to_owned).collect();
         let slots = Arc::new(Semaphore::new(self.slots));
         let mut running = JoinSet::new();
         let mut is_failing = false;
@@ -134,7 +134,7 @@ impl Worker {
                 slot = Arc::clone(&slots).acquire_owned() => slot,
             };
             let Ok(slot) = slot else { break };
-            let claimed = match self.claim(&places, slot, &slots).await {
+            let claimed = match self.claim(&work_queues, slot, &slots).await {
                 Ok(claimed) => {
                     is_failing = false;
                     claimed

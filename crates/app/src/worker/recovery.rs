@@ -34,7 +34,7 @@ const FENCED: [&str; 3] = ["files", "sql", "noop"];
 /// changes are worse for the holders.
 const LOCK_TIMEOUT_MS: u64 = 1_000;
 /// How long after the end of a lease missing rollback data may still appear: a shared folder shows new files late on other hosts.
-const STASH_GRACE_MS: u64 = 120_000;
+const ROLLBACK_DATA_GRACE_MS: u64 = 120_000;
 /// Attempts whose warnings are remembered.
 const MAX_WARNED: usize = 1_000;
 /// How long after a stop request recovery still tries to find out what the lost worker left.
@@ -141,7 +141,7 @@ impl Worker {
             return Ok(());
         }
         let (config, attempt) = (&task.config, task.next_attempt());
-        let executor = self.executors.get(&config.place());
+        let executor = self.executors.get(&config.work_queue());
         let is_fenced = FENCED.contains(&config.executor.as_str());
         if execution.phase == Phase::Prepared || !is_fenced {
             self.give_up(&task).await?;
@@ -150,7 +150,7 @@ impl Worker {
             }
             return Ok(());
         }
-        // Only a worker with the place of the task can find out what was left.
+        // Only a worker with the work queue of the task can find out what was left.
         let stopped_at = execution.stop.as_ref().map(|stop| stop.at);
         let is_given_up = is_stop_overdue(stopped_at, execution.lease_until, self.now())
             || is_rollback_overdue(task.state, execution.lease_until, self.now());
@@ -164,9 +164,9 @@ impl Worker {
             }
             return Ok(());
         };
-        let loaded = self.load_stash(&task).await;
-        let Ok(Some(stash)) = loaded else {
-            let may_appear = execution.lease_until.plus_ms(STASH_GRACE_MS) > self.now();
+        let loaded = self.load_rollback_data(&task).await;
+        let Ok(Some(rollback_data)) = loaded else {
+            let may_appear = execution.lease_until.plus_ms(ROLLBACK_DATA_GRACE_MS) > self.now();
             if !is_given_up && (may_appear || loaded.is_err()) {
                 if recovery.recoveries.is_first_warning(task_id, execution.attempt) {
                     let error = loaded.err().map(|error| error.to_string());
@@ -187,7 +187,7 @@ impl Worker {
             acquire_locks(&self.locks, &self.name, task_id, attempt, config, self.lease_ms, LOCK_TIMEOUT_MS);
         let no_locks = || Some((AttemptLocks::none(&self.name, task_id, attempt)?, Instant::now()));
         let Some((locks, since)) = acquired.await?.or_else(no_locks) else { return Ok(()) };
-        let done = self.resolve(&task, executor, &stash, &locks, since).await;
+        let done = self.resolve(&task, executor, &rollback_data, &locks, since).await;
         locks.release(&self.locks).await;
         done
     }
@@ -217,7 +217,7 @@ impl Worker {
         &self,
         task: &StoredTask,
         executor: &Arc<dyn Executor>,
-        stash: &[u8],
+        rollback_data: &[u8],
         locks: &AttemptLocks,
         since: Instant,
     ) -> Result<(), Error> {
@@ -232,17 +232,15 @@ impl Worker {
         let lease = self.guard_lease(task_id, number, locks, since);
         let attempt = Attempt { task, number, locks, executor };
         // A stop request does not end recovery: the task has ended already. The loss of the lease does.
-        let (_halt, halted) = lease.halted.with_same_lease();
+        let (_sender, stop) = lease.stop.with_same_lease();
         let effects_of = attempt_with_effects(task);
-        let run = ade_executors::Run {
-            attempt: effects_of,
-            stop: halted,
-            ..attempt.run(self.log_output(), &lease)
-        };
+        let run = ade_executors::Run { attempt: effects_of, stop, ..attempt.run(self.log_output(), &lease) };
         let mut is_warned = false;
         loop {
-            let failure = match executor.resolve_outcome(&run, stash).await {
-                Ok(settled) => return self.end_recovery(&attempt, &run, stash, settled, &lease).await,
+            let failure = match executor.resolve_outcome(&run, rollback_data).await {
+                Ok(settled) => {
+                    return self.end_recovery(&attempt, &run, rollback_data, settled, &lease).await;
+                }
                 Err(failure) => failure,
             };
             if !std::mem::replace(&mut is_warned, true) {
@@ -266,7 +264,7 @@ impl Worker {
 
     /// Whether an administrator has requested a stop so long ago that recovery gives up.
     async fn is_stop_overdue(&self, task_id: &str, lease: &LeaseGuard) -> Result<bool, Error> {
-        if lease.halted.reason() != Some(StopReason::Stopped) {
+        if lease.stop.reason() != Some(StopReason::Stopped) {
             return Ok(false);
         }
         let task = self.tasks.get(task_id).await?;
@@ -311,7 +309,7 @@ impl Worker {
         &self,
         attempt: &Attempt<'_>,
         run: &ade_executors::Run,
-        stash: &[u8],
+        rollback_data: &[u8],
         settled: AttemptOutcome,
         lease: &LeaseGuard,
     ) -> Result<(), Error> {
@@ -350,7 +348,7 @@ impl Worker {
             }
             _ => {
                 self.report(lease, || self.tasks.begin_recovery_rollback(task_id, number)).await?;
-                self.roll_back(attempt, run, stash, lease).await
+                self.roll_back(attempt, run, rollback_data, lease).await
             }
         }
     }

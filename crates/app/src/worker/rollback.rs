@@ -10,7 +10,7 @@ use ade_store::database::StoredTask;
 use tokio::task::spawn_blocking;
 
 use super::Worker;
-use super::apply::{Attempt, MAX_STASH_BYTES};
+use super::apply::{Attempt, MAX_ROLLBACK_DATA_BYTES};
 use super::lease::{LOCK_TIMEOUT_MS, LeaseGuard, acquire_locks};
 use crate::Error;
 
@@ -21,7 +21,7 @@ impl Worker {
         &self,
         attempt: &Attempt<'_>,
         run: &Run,
-        stash: &[u8],
+        rollback_data: &[u8],
         lease: &LeaseGuard,
     ) -> Result<(), Error> {
         let task_id = attempt.task.task_id.as_str();
@@ -29,24 +29,25 @@ impl Worker {
             tracing::warn!(task_id, "locks lost before the rollback; leaving it to recovery");
             return Ok(());
         }
-        // A rollback is not ended by what halted the run, but by the loss of the lease.
-        let (halt, halted) = lease.halted.with_same_lease();
-        let run = Run { stop: halted, ..run.clone() };
+        // A rollback is not ended by what stopped the run, but by the loss of the lease.
+        let (sender, stop) = lease.stop.with_same_lease();
+        let run = Run { stop, ..run.clone() };
         let timeout = Duration::from_secs(attempt.task.config.timeout_seconds.into());
         let rolled_back = {
-            let work = self.while_relaying(attempt, &run.output, attempt.executor.roll_back(&run, stash));
+            let work =
+                self.while_relaying(attempt, &run.output, attempt.executor.roll_back(&run, rollback_data));
             tokio::pin!(work);
-            let halting = async {
+            let stopped = async {
                 tokio::select! {
                     biased;
-                    () = lease.halted.wait_lease_lost() => StopReason::LeaseLost,
+                    () = lease.stop.wait_lease_lost() => StopReason::LeaseLost,
                     () = tokio::time::sleep(timeout) => StopReason::TimedOut,
                 }
             };
             tokio::select! {
                 biased;
-                reason = halting => {
-                    halt.send_replace(Some(reason));
+                reason = stopped => {
+                    sender.send_replace(Some(reason));
                     work.await
                 }
                 rolled_back = &mut work => rolled_back,
@@ -79,11 +80,13 @@ impl Worker {
             return Ok(());
         };
         let done = async {
-            let Some((stash, since)) = self.while_held(&locks, since, self.load_stash(task)).await else {
+            let Some((rollback_data, since)) =
+                self.while_held(&locks, since, self.load_rollback_data(task)).await
+            else {
                 return Ok(());
             };
             // If it is missing, the executor reports that nothing can be rolled back.
-            let stash = stash?.unwrap_or_default();
+            let rollback_data = rollback_data?.unwrap_or_default();
             let begin = AttemptStart {
                 worker: self.name.clone(),
                 grants: locks.grants(),
@@ -93,7 +96,7 @@ impl Worker {
             let lease = self.guard_lease(task_id, number, &locks, since);
             let attempt = Attempt { task, number, locks: &locks, executor };
             let run = Run { attempt: attempt_with_effects(task), ..attempt.run(self.log_output(), &lease) };
-            self.roll_back(&attempt, &run, &stash, &lease).await
+            self.roll_back(&attempt, &run, &rollback_data, &lease).await
         };
         let done = done.await;
         locks.release(&self.locks).await;
@@ -101,22 +104,22 @@ impl Worker {
     }
 
     /// The rollback data; `None` if the blob is missing, an error if the blob folder is not available.
-    pub(super) async fn load_stash(&self, task: &StoredTask) -> Result<Option<Vec<u8>>, Error> {
-        let key = task.execution.as_ref().and_then(|execution| execution.stash_key.clone());
+    pub(super) async fn load_rollback_data(&self, task: &StoredTask) -> Result<Option<Vec<u8>>, Error> {
+        let key = task.execution.as_ref().and_then(|execution| execution.rollback_data_key.clone());
         let Some(key) = key else { return Ok(Some(Vec::new())) };
         let blobs = self.blobs.clone();
-        let read = spawn_blocking(move || blobs.get(&key, MAX_STASH_BYTES)).await;
+        let read = spawn_blocking(move || blobs.get(&key, MAX_ROLLBACK_DATA_BYTES)).await;
         match read.map_err(Error::unavailable)? {
-            Ok(stash) => Ok(Some(stash)),
+            Ok(rollback_data) => Ok(Some(rollback_data)),
             Err(BlobError::NotFound(_)) => Ok(None),
             Err(error) => Err(Error::unavailable(error)),
         }
     }
 }
 
-/// The attempt whose changes are in effect. If it was not recorded, the key of its stash tells.
+/// The attempt whose changes are in effect. If it was not recorded, the key of its rollback data tells.
 pub(super) fn attempt_with_effects(task: &StoredTask) -> u64 {
     let Some(execution) = &task.execution else { return 0 };
-    let by_stash = || execution.stash_key.as_deref()?.rsplit('/').next()?.parse().ok();
-    execution.effects_attempt.or_else(by_stash).unwrap_or(execution.attempt)
+    let by_rollback_data = || execution.rollback_data_key.as_deref()?.rsplit('/').next()?.parse().ok();
+    execution.effects_attempt.or_else(by_rollback_data).unwrap_or(execution.attempt)
 }

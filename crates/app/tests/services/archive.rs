@@ -96,13 +96,13 @@ impl ArchiveFixture {
             error: None,
             code: None,
             effects_attempt: None,
-            stash_key: Some(format!("stash/{task_id}/2")),
+            rollback_data_key: Some(format!("rollback_data/{task_id}/2")),
             rolled_back: None,
             retry_count: 0,
             stop: None,
             rollback: None,
         });
-        for (key, bytes) in [("output", 2), ("output", 1), ("stash", 1), ("stash", 2)] {
+        for (key, bytes) in [("output", 2), ("output", 1), ("rollback_data", 1), ("rollback_data", 2)] {
             let key = format!("{key}/{task_id}/{bytes}");
             self.blobs().put(&key, "a".repeat(100_000).as_bytes()).expect("stored");
         }
@@ -259,19 +259,20 @@ async fn crash_while_archiving_loses_nothing_and_leaves_nothing(base: Fixture) {
     assert_eq!(all.len(), 1, "an unused archive file is not listed");
     assert!(!fixture.exists(&task).await, "the task is not in the database any more");
     assert!(
-        fixture.files().iter().any(|name| name.starts_with("stash/")),
+        fixture.files().iter().any(|name| name.starts_with("rollback_data/")),
         "rollback data is kept for a while"
     );
     // A crash before unneeded blobs are removed, and another one while they are removed.
     fixture.base.clock.advance(3 * DAY);
     let before = fixture.now();
     let doomed = database.take_orphaned_blobs(before, 100).await.expect("requested");
-    assert_eq!(doomed.len(), 3, "the archive file, the stash and the output: {doomed:?}");
+    assert_eq!(doomed.len(), 3, "the archive file, the rollback_data and the output: {doomed:?}");
     archives.blobs.remove_prefix(&doomed[0]).expect("removed");
     assert_eq!(archives.archive_old().await, Ok(0));
     let files = fixture.files();
-    let is_over =
-        |name: &String| name.starts_with("stash/") || name.starts_with("output/") || name.contains("dead");
+    let is_over = |name: &String| {
+        name.starts_with("rollback_data/") || name.starts_with("output/") || name.contains("dead")
+    };
     assert!(!files.iter().any(is_over), "{files:?}");
     assert!(database.take_orphaned_blobs(before, 100).await.expect("requested").is_empty());
     assert_eq!(
@@ -306,7 +307,7 @@ async fn archives_output_and_removes_rollback_data(base: Fixture) {
     assert_eq!(archives.archive_old().await, Ok(1));
     assert!(!old.exists(), "leftovers of the crash are removed");
     assert!(
-        archives.blobs.get(&format!("stash/{task_id}/2"), 1_000_000).is_ok(),
+        archives.blobs.get(&format!("rollback_data/{task_id}/2"), 1_000_000).is_ok(),
         "it may still be rolled back"
     );
     fixture.base.clock.advance(60 * DAY);
@@ -320,13 +321,17 @@ async fn archives_output_and_removes_rollback_data(base: Fixture) {
     std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(packed.as_slice()), &mut output)
         .expect("intact");
     assert_eq!(output, "a".repeat(100_000));
-    for gone in ["stash", "output"] {
+    for gone in ["rollback_data", "output"] {
         assert_eq!(archives.blobs.list(gone).expect("read"), [], "{gone}");
     }
     let (_, _, archive_id) = list(&archives).await.remove(0);
     assert_eq!(archives.restore(&archive_id, &admin()).await.expect("exists").items, 1);
     let back = fixture.base.task(task_id).await.task.execution.expect("executed");
-    assert_eq!((back.output_key, back.stash_key), (Some(key), None), "it can no longer be rolled back");
+    assert_eq!(
+        (back.output_key, back.rollback_data_key),
+        (Some(key), None),
+        "it can no longer be rolled back"
+    );
 }
 
 async fn archives_nothing_if_the_blob_folder_is_missing(base: Fixture) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ade_app::ObjectKind::Document;
 use ade_app::rules::{DelegationChange, PolicyChange, ResourceChange};
-use ade_app::settings::{self, Settings};
+use ade_app::shared_settings::{self as settings, Settings};
 use ade_app::tasks::DecisionBatch;
 use ade_app::{Caller, Error};
 use ade_domain::approval::delegation::DelegationKind;

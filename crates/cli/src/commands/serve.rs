@@ -28,11 +28,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
     /// Redis for locks that several servers share: redis://, redis+sentinel:// or redis+cluster://. A URL with a password
-    /// belongs into ADE_SERVER_REDIS [default: locks in this process]
+    /// belongs in ADE_SERVER_REDIS [default: locks in this process]
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
     /// PostgreSQL for tasks, users and the audit log that several servers share: postgres://; requires --redis. A URL with a
-    /// password belongs into ADE_SERVER_POSTGRES [default: SQLite in the data folder]
+    /// password belongs in ADE_SERVER_POSTGRES [default: SQLite in the data folder]
     #[arg(long, value_name = "URL")]
     postgres: Option<String>,
     /// Start with a demo organisation, on a loopback address and in an empty data folder

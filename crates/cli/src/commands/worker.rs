@@ -19,10 +19,10 @@ pub(crate) struct Args {
     /// Folder for the files of this worker [default: ./ade-data]
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
-    /// Redis of the servers. A URL with a password belongs into ADE_SERVER_REDIS
+    /// Redis of the servers. A URL with a password belongs in ADE_SERVER_REDIS
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
-    /// PostgreSQL of the servers. A URL with a password belongs into ADE_SERVER_POSTGRES
+    /// PostgreSQL of the servers. A URL with a password belongs in ADE_SERVER_POSTGRES
     #[arg(long, value_name = "URL")]
     postgres: Option<String>,
     /// Number of tasks to apply at the same time
@@ -59,13 +59,13 @@ async fn work(config: &Config) -> Result<(), Failure> {
     let shutdown = shutdown_signal()?;
     output::line(&format!("working as {}", worker.name()))?;
     let faults = config.executors.files.unusable_roots();
-    let describe = |place: &String| {
-        let root = place.split_once("files:").map(|(_, root)| Path::new(root));
+    let describe = |work_queue: &String| {
+        let root = work_queue.split_once("files:").map(|(_, root)| Path::new(root));
         let fault = root.and_then(|root| faults.iter().find(|(faulty, _)| *faulty == root));
-        fault.map_or_else(|| place.clone(), |(_, why)| format!("{place} (which {why})"))
+        fault.map_or_else(|| work_queue.clone(), |(_, why)| format!("{work_queue} (which {why})"))
     };
-    let places: Vec<String> = worker.places().iter().map(describe).collect();
-    output::note(&format!("applies tasks for: {}", places.join(", ")));
+    let work_queues: Vec<String> = worker.work_queues().iter().map(describe).collect();
+    output::note(&format!("applies tasks for: {}", work_queues.join(", ")));
     worker.run(shutdown).await;
     Ok(())
 }

@@ -51,7 +51,7 @@ async fn process_with_other_blob_folder_refuses_to_start() {
     house.server().kill_and_restart().expect("restarted");
 }
 
-/// A worker is killed after it changed all files, and the stash for the rollback is missing for a while.
+/// A worker is killed after it changed all files, and the rollback data for the rollback is missing for a while.
 #[tokio::test]
 async fn recovery_waits_for_told() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -81,14 +81,15 @@ async fn recovery_waits_for_told() {
     assert!(!root.join("two").exists(), "all files are changed");
     house.server().kill().expect("killed");
     drop(writer);
-    let (stash, moved) = (house.server().blobs().join("stash"), folder.path().join("stash"));
-    std::fs::rename(&stash, &moved).expect("moved");
+    let (rollback_data, moved) =
+        (house.server().blobs().join("rollback_data"), folder.path().join("rollback_data"));
+    std::fs::rename(&rollback_data, &moved).expect("moved");
     let mark = house.server().process().log_position();
     house.server().start_again().expect("starts");
     let told = "rollback data of a lost worker is not available yet";
     house.server().process().wait_for_log_line_after(mark, told, TIMEOUT).expect("logged");
     assert_eq!(text_field(&office.task_request(&id).await, "state"), "APPLYING", "the task is not failed");
-    std::fs::rename(&moved, &stash).expect("moved back");
+    std::fs::rename(&moved, &rollback_data).expect("moved back");
     let failed = office.wait_for_task("the task is rolled back", &id, |task| task["state"] == "FAILED").await;
     let execution = &failed["execution"];
     assert_eq!(

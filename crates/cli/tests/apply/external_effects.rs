@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ade_domain::people::AUTHOR;
 use ade_testkit::deployment::text_field;
-use ade_testkit::proxy::CommitFault;
+use ade_testkit::postgres_proxy::CommitFault;
 use ade_testkit::wait::until;
 use ade_testkit::{AdminClient, Deployment, Postgres, PostgresProxy, TestUser};
 use serde_json::{Value, json};

@@ -172,11 +172,11 @@ async fn rollback_survives_killed_worker() {
     assert_eq!((&task["state"], &task["execution"]["rolled_back"]), (&json!("FAILED"), &json!(true)));
     assert_eq!(snapshot(&fixture.root()), before);
 
-    // The stash is corrupt: the rollback fails for good and is not retried forever.
+    // The rollback data is corrupt: the rollback fails for good and is not retried forever.
     let id = kill_during_rollback(&fixture, house.server(), &office, &pat, &ada).await;
-    let stashes = fixture.folder.path().join("blobs/stash").join(&id);
-    for stash in fs::read_dir(stashes).expect("stashes").flatten() {
-        fs::write(stash.path(), "corrupt").expect("written");
+    let rollback_data = fixture.folder.path().join("blobs/rollback_data").join(&id);
+    for rollback_data in fs::read_dir(rollback_data).expect("rollback_data").flatten() {
+        fs::write(rollback_data.path(), "corrupt").expect("written");
     }
     house.server().start_again().expect("starts");
     let over = office.wait_for_task("the task fails", &id, has_ended).await;

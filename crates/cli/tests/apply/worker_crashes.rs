@@ -12,7 +12,8 @@ use ade_testkit::deployment::text_field;
 use ade_testkit::wait::until;
 use ade_testkit::{SeededRng, effort};
 use crash_points::{
-    CRASH_POINTS, CrashPoint, FaultedTask, background_tasks, competing_set, release_root_and_poll, stash,
+    CRASH_POINTS, CrashPoint, FaultedTask, background_tasks, competing_set, release_root_and_poll,
+    rollback_data,
 };
 use fixture::{Fixture, LEASE, TIMEOUT, attempt, list_tree};
 use rustix::process::Signal;
@@ -52,7 +53,7 @@ async fn recovers_from_faults_distributed() {
 async fn resumed_worker_changes_nothing_after_takeover() {
     let fixture = Fixture::distributed().await;
     let mut rng = SeededRng::new(effort::seed(), 0);
-    for point in [CrashPoint::Prepared, CrashPoint::Stashed] {
+    for point in [CrashPoint::Prepared, CrashPoint::RollbackDataSaved] {
         let name = format!("{point:?}").to_lowercase();
         let faulted = point.inject(&fixture, &name, &name, &mut rng, |worker| fixture.suspend(worker)).await;
         drop(faulted.root_guard);
@@ -111,7 +112,7 @@ async fn lost_agent_is_detected_without_workers(fixture: &Fixture) {
 #[tokio::test(flavor = "multi_thread")]
 async fn next_task_waits_for_rollback_of_partial_change() {
     let fixture = Fixture::embedded().await;
-    let (task, _, root_guard) = stash(&fixture, large_set(&fixture, "partial"), "partial").await;
+    let (task, _, root_guard) = rollback_data(&fixture, large_set(&fixture, "partial"), "partial").await;
     let set = task.file_set().expect("files");
     let next = set.only_last("by another task\n");
     let other = TestTask::files(&fixture, next, "partial").await;
@@ -262,7 +263,7 @@ impl CrashCampaign {
             lock.release().await;
             deadline = deadline.max(Instant::now());
         }
-        if root_guard.is_some() && point == CrashPoint::Stashed {
+        if root_guard.is_some() && point == CrashPoint::RollbackDataSaved {
             // Recovery inspects the files once the root is free.
             deadline = deadline.max(Instant::now());
         }
@@ -399,7 +400,7 @@ impl CrashCampaign {
     ) {
         let (is_completed, execution) = (text_field(task, "state") == "COMPLETED", &task["execution"]);
         let is_proven = match point {
-            CrashPoint::WaitingForLocks | CrashPoint::Prepared | CrashPoint::Stashed => {
+            CrashPoint::WaitingForLocks | CrashPoint::Prepared | CrashPoint::RollbackDataSaved => {
                 left_as.is_none_or(|state| state == FileSetState::Unchanged)
             }
             CrashPoint::PartlyChanged => left_as == Some(FileSetState::Partial),
@@ -411,7 +412,7 @@ impl CrashCampaign {
             match point {
                 // Nothing was changed, so another attempt applies the task.
                 CrashPoint::WaitingForLocks | CrashPoint::Prepared => assert!(is_completed, "{what}: {task}"),
-                CrashPoint::Stashed => {
+                CrashPoint::RollbackDataSaved => {
                     assert_eq!(text_field(execution, "code"), "WORKER_LOST", "{what}: {task}");
                 }
                 CrashPoint::PartlyChanged | CrashPoint::Changed if !is_completed => {

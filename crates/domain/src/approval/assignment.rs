@@ -182,10 +182,10 @@ fn auto_approval(input: &AssignmentInput<'_>, applicable: &[&Policy]) -> Option<
         }
         Some(reasons.join("; "))
     };
-    let AssignmentInput { config, risk, author, auto_approve_low_risk: low_risk_passes, .. } = *input;
+    let AssignmentInput { config, risk, author, auto_approve_low_risk, .. } = *input;
     all_approve(&|policy| policy.auto_approves(config, Some(risk), author)).or_else(|| {
-        let reasons =
-            low_risk_passes.then(|| all_approve(&|policy| policy.auto_approves(config, None, author)))??;
+        let reasons = auto_approve_low_risk
+            .then(|| all_approve(&|policy| policy.auto_approves(config, None, author)))??;
         Some(format!("approved automatically at level LOW because of a backlog of requests: {reasons}"))
     })
 }

@@ -24,7 +24,7 @@ const MAX_IDLE_LOCKS: usize = 100_000;
 #[serde(rename_all = "snake_case")]
 pub enum TableChange {
     Lock(LockName, LockChange),
-    /// The victim of a deadlock keeps its age for a while, so that it is not chosen again and again.
+    /// The victim of a deadlock keeps its age for a while, so that it is not always the victim.
     VictimAge {
         holder: Holder,
         /// When the oldest of its locks was granted.

@@ -58,7 +58,7 @@ impl Task {
             error: None,
             code: None,
             effects_attempt: None,
-            stash_key: None,
+            rollback_data_key: None,
             rolled_back: None,
             retry_count: previous.map_or(0, |previous| previous.retry_count),
             stop: None,
@@ -89,7 +89,7 @@ impl Task {
     pub fn mark_started(
         &mut self,
         attempt: u64,
-        stash_key: Option<String>,
+        rollback_data_key: Option<String>,
         now: Moment,
     ) -> Result<(), Refusal> {
         let execution = self.current_attempt_mut(attempt, TaskState::Applying)?;
@@ -102,7 +102,7 @@ impl Task {
         }
         execution.phase = Phase::Started;
         execution.effects_attempt = Some(attempt);
-        execution.stash_key = stash_key;
+        execution.rollback_data_key = rollback_data_key;
         execution.started_at = now;
         self.push_transition("task.started", TaskState::Applying, None);
         Ok(())
@@ -160,7 +160,7 @@ impl Task {
             RemainingEffects::Unknown => execution.code = Some(FailureCode::OutcomeUnknown),
             RemainingEffects::RolledBack => execution.rolled_back = Some(true),
             // There is nothing to roll back.
-            RemainingEffects::None => execution.stash_key = None,
+            RemainingEffects::None => execution.rollback_data_key = None,
             RemainingEffects::Reversible | RemainingEffects::Irreversible => {}
         }
         self.finish_failed(now)?;
@@ -303,7 +303,8 @@ impl Task {
     pub(super) fn can_be_rolled_back(&self) -> bool {
         self.config.rollback_strategy != RollbackStrategy::None
             && self.execution.as_ref().is_some_and(|execution| {
-                let has_effects = execution.stash_key.is_some() && execution.rolled_back != Some(true);
+                let has_effects =
+                    execution.rollback_data_key.is_some() && execution.rolled_back != Some(true);
                 // Otherwise a second rollback would follow the one in progress.
                 has_effects && execution.rollback.is_none() && execution.phase == Phase::Ended
             })

@@ -103,14 +103,14 @@ const PLACE_PARAMETERS: [(&str, &str); 3] =
 
 impl Config {
     /// Where the task can be applied: by a named agent, by any agent with a capability, or by workers that serve a root, a
-    /// connection or a template, optionally with a label. Workers claim only tasks of the places that they serve.
+    /// connection or a template, optionally with a label. Workers claim only tasks of the work queues that they serve.
     #[must_use]
-    pub fn place(&self) -> String {
+    pub fn work_queue(&self) -> String {
         let parameter = |name: &str| self.parameters.get(name).and_then(Value::as_str);
         if self.executor == AGENT_EXECUTOR {
             return parameter("agent").map_or_else(
-                || Self::place_of_capability(parameter("capability").unwrap_or(&self.task_type)),
-                Self::place_of_agent,
+                || Self::work_queue_of_capability(parameter("capability").unwrap_or(&self.task_type)),
+                Self::work_queue_of_agent,
             );
         }
         let selector = PLACE_PARAMETERS.iter().find(|(executor, _)| *executor == self.executor);
@@ -121,12 +121,12 @@ impl Config {
     }
 
     #[must_use]
-    pub fn place_of_agent(agent: &str) -> String {
+    pub fn work_queue_of_agent(agent: &str) -> String {
         format!("agent:{agent}")
     }
 
     #[must_use]
-    pub fn place_of_capability(capability: &str) -> String {
+    pub fn work_queue_of_capability(capability: &str) -> String {
         format!("can:{capability}")
     }
 

@@ -36,7 +36,7 @@ pub struct Execution {
     /// The attempt whose effects exist. A recovery increases `attempt`, but not this.
     pub effects_attempt: Option<u64>,
     /// The blob with the data for a rollback.
-    pub stash_key: Option<String>,
+    pub rollback_data_key: Option<String>,
     /// Whether the rollback succeeded; none if there was none.
     pub rolled_back: Option<bool>,
     pub retry_count: u32,

@@ -114,7 +114,7 @@ impl Scenario {
         match action {
             Action::Begin => self.task.begin_apply(start, now).map(|_| None),
             Action::Started(attempt) => {
-                self.task.mark_started(attempt, Some("stash".to_owned()), now).map(|()| None)
+                self.task.mark_started(attempt, Some("rollback_data".to_owned()), now).map(|()| None)
             }
             Action::Complete(attempt) => {
                 self.task.complete(attempt, ExecutionOutput::default(), now).map(|()| None)
@@ -157,7 +157,7 @@ impl Scenario {
                 execution.retry_count,
                 execution.stop.is_some(),
                 execution.rollback.is_some(),
-                execution.stash_key.is_some(),
+                execution.rollback_data_key.is_some(),
                 execution.lease_until > self.now,
                 (execution.attempt, execution.effects_attempt, execution.reported),
             )
@@ -237,7 +237,7 @@ fn check(before: &Scenario, action: Action, after: &Scenario) {
     }
     if action == Action::RequestRollback {
         let execution = before.task.execution.as_ref().expect("an attempt to roll back");
-        assert!(execution.rolled_back != Some(true) && execution.stash_key.is_some(), "{context}");
+        assert!(execution.rolled_back != Some(true) && execution.rollback_data_key.is_some(), "{context}");
         assert_eq!(execution.phase, Phase::Ended, "no rollback is in progress: {context}");
     }
 }

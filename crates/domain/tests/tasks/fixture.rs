@@ -72,7 +72,7 @@ pub(crate) struct Fixture {
     /// The criticality of every resource in the registry.
     pub(crate) criticality: u8,
     /// There is a backlog, and tasks have level LOW.
-    pub(crate) low_risk_passes: bool,
+    pub(crate) auto_approve_low_risk: bool,
     pub(crate) must_be_seen: bool,
     pub(crate) now: Moment,
     pub(crate) ids: u64,
@@ -86,7 +86,7 @@ impl Fixture {
             policies: Vec::new(),
             delegations: Vec::new(),
             criticality: 50,
-            low_risk_passes: false,
+            auto_approve_low_risk: false,
             must_be_seen: false,
             now,
             ids: 0,
@@ -125,7 +125,7 @@ impl Fixture {
             policies: &self.policies,
             default_policy: &default_policy,
             delegations: &self.delegations,
-            auto_approve_low_risk: self.low_risk_passes,
+            auto_approve_low_risk: self.auto_approve_low_risk,
             requires_human: self.must_be_seen,
             now: self.now,
         })

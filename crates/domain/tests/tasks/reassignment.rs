@@ -112,7 +112,7 @@ fn backlog_replaces_the_risk_limit_of_automatic_approval_only() {
         let config = config("schema", &[]);
         let task = fixture.draft("ann", config.clone());
         for backlog in [false, true] {
-            fixture.low_risk_passes = backlog;
+            fixture.auto_approve_low_risk = backlog;
             let assignment = fixture.assignment(&task, &config).expect("enough reviewers");
             assert_eq!(assignment.auto_approved.is_some(), passes && backlog, "{:?}", fixture.policies);
             fixture.must_be_seen = true;

@@ -90,7 +90,7 @@ impl CommandExecutor {
     }
 
     #[must_use]
-    pub fn place(&self) -> String {
+    pub fn work_queue(&self) -> String {
         format!("command:{}", self.name)
     }
 
@@ -216,7 +216,7 @@ impl CommandExecutor {
         }
         match status {
             Some(status) if status.success() => {
-                stdout.into_preview(&self.place()).map_err(Failure::permanent)
+                stdout.into_preview(&self.work_queue()).map_err(Failure::permanent)
             }
             Some(status) => {
                 Err(Failure::retryable(stderr.append_to(&format!("the preview command failed ({status})"))))

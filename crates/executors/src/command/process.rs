@@ -35,9 +35,9 @@ pub(super) enum Stream {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunError {
-    #[error("cannot start it: {0}")]
+    #[error("cannot start the command: {0}")]
     Spawn(io::Error),
-    #[error("cannot start its watchdog: {0}")]
+    #[error("cannot start the watchdog of the command: {0}")]
     Watchdog(io::Error),
     #[error("it was started, but its exit is unknown: {0}")]
     Lost(#[from] io::Error),

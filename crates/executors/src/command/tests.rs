@@ -452,5 +452,5 @@ fn rejects_template_without_program() {
     let expected =
         "preview_argv of the command template \"t\" must begin with a program name without placeholders";
     assert_eq!(error, expected);
-    assert_eq!(command(&["true"]).place(), "command:t");
+    assert_eq!(command(&["true"]).work_queue(), "command:t");
 }

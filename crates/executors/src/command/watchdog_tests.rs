@@ -80,7 +80,7 @@ async fn runs_nothing_without_watchdog() {
             CommandExecutor { watchdog: WatchdogProgram::at(path), ..command(&["touch", "/nowhere/at/all"]) };
         let failure = command.apply(&run, b"").await.expect_err("not started");
         assert_eq!((failure.side_effects, failure.is_retryable), (SideEffects::None, true), "{failure}");
-        assert!(failure.message.contains("cannot start its watchdog"), "{failure}");
+        assert!(failure.message.contains("cannot start the watchdog of the command"), "{failure}");
     }
     // A command is killed if its watchdog dies.
     let fifo = PidFifo::new();

@@ -85,8 +85,9 @@ impl ChangeSet {
         if !expected.eq(self.snapshot.entries.iter().map(|entry| (&entry.path, entry_hash(entry)))) {
             return Err(Failure::permanent("the rollback data belongs to other files"));
         }
-        let modified =
-            |path: &str| Failure::retryable(format!("{path:?} was modified meanwhile; nothing was changed"));
+        let modified = |path: &str| {
+            Failure::retryable(format!("{path:?} was modified since the preview; nothing was changed"))
+        };
         for entry in &self.snapshot.entries {
             if !entry.is_unchanged(&self.tree)? {
                 return Err(modified(&entry.path));

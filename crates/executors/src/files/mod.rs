@@ -95,7 +95,7 @@ impl FilesExecutor {
     }
 
     #[must_use]
-    pub fn place(&self) -> String {
+    pub fn work_queue(&self) -> String {
         format!("files:{}", self.root)
     }
 

@@ -425,7 +425,7 @@ async fn rejects_files_modified_since_snapshot() {
         let before = root.contents();
         let failure = files.apply(&run, &rollback_data).await.expect_err("refused");
         assert!(failure.is_retryable && failure.side_effects == SideEffects::None, "{failure:?}");
-        assert!(failure.message.contains("modified meanwhile"), "{failure}");
+        assert!(failure.message.contains("modified since the preview"), "{failure}");
         let expected = before.into_iter().filter(|(path, _)| !path.contains(".ade"));
         assert_eq!(root.contents(), expected.collect());
     }
@@ -555,7 +555,7 @@ fn rejects_invalid_roots_and_corrupt_rollback_data() {
     for root in ["", "srv", "/", "/srv/", "/srv//a", "/srv/../a", "/srv/.", "/a\nb"] {
         assert_eq!(FilesExecutor::new(root).err(), Some(InvalidRoot(root.to_owned())));
     }
-    assert_eq!(FilesExecutor::new("/srv/www").expect("valid").place(), "files:/srv/www");
+    assert_eq!(FilesExecutor::new("/srv/www").expect("valid").work_queue(), "files:/srv/www");
     let root = TestRoot::new();
     root.write("a", "some\ncontent", 0o644);
     let (_stop, run) = root.run(json!([{ "path": "a", "content": "A" }]));

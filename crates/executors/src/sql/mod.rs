@@ -56,7 +56,7 @@ impl SqlExecutor {
     }
 
     #[must_use]
-    pub fn place(&self) -> String {
+    pub fn work_queue(&self) -> String {
         format!("sql:{}", self.name)
     }
 

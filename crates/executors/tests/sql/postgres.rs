@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ade_executors::{AttemptOutcome, Executor, SideEffects, SqlExecutor, StopReason};
 use ade_testkit::PostgresProxy;
-use ade_testkit::proxy::CommitFault;
+use ade_testkit::postgres_proxy::CommitFault;
 use ade_testkit::wait::until;
 use tokio::net::TcpListener;
 

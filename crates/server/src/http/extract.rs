@@ -98,7 +98,10 @@ impl<const N: usize> FromRequestParts<AppState> for PathParams<N> {
         if params.iter().any(|param| param.contains('\0')) {
             return Err(Problem::invalid_at("path", NUL_NOT_ALLOWED));
         }
-        params.try_into().map(Self).map_err(|_| Problem::invalid_at("path", "has a wrong number of parts"))
+        params
+            .try_into()
+            .map(Self)
+            .map_err(|_| Problem::invalid_at("path", "has the wrong number of segments"))
     }
 }
 

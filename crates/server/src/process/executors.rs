@@ -22,7 +22,7 @@ pub(super) struct AllowedExecutors {
 }
 
 impl AllowedExecutors {
-    /// With a worker label, each executor is registered twice: for its own place, and for the labelled one.
+    /// With a worker label, each executor is registered twice: for its own work queue, and for the labelled one.
     pub(super) fn from_config(config: &Config) -> Result<Self, StartError> {
         let settings = &config.executors;
         let mut executors = Executors::default();
@@ -36,7 +36,7 @@ impl AllowedExecutors {
                 invalid(format!("sql.connections.{name}{}: {}", fault.path, fault.detail))
             })?;
             secrets.extend(sql.secrets());
-            executors.insert(sql.place(), Arc::new(sql));
+            executors.insert(sql.work_queue(), Arc::new(sql));
         }
         if !settings.http.hosts.is_empty() {
             let http_secrets = settings.http.secrets.iter();
@@ -49,10 +49,10 @@ impl AllowedExecutors {
             executors.insert(HttpExecutor::PLACE, Arc::new(http));
         }
         if let Some(label) = &config.worker_label {
-            let places: Vec<String> = executors.places().map(str::to_owned).collect();
-            for place in places {
-                if let Some(executor) = executors.get(&place).cloned() {
-                    executors.insert(format!("{label}/{place}"), executor);
+            let work_queues: Vec<String> = executors.work_queues().map(str::to_owned).collect();
+            for work_queue in work_queues {
+                if let Some(executor) = executors.get(&work_queue).cloned() {
+                    executors.insert(format!("{label}/{work_queue}"), executor);
                 }
             }
         }
@@ -82,7 +82,7 @@ fn add_commands(
             WatchdogProgram::current_exe(),
         );
         let command = Arc::new(command.map_err(|error| invalid(error.to_string()))?);
-        executors.insert(command.place(), Arc::clone(&command) as Arc<dyn Executor>);
+        executors.insert(command.work_queue(), Arc::clone(&command) as Arc<dyn Executor>);
         commands.insert(name.clone(), command);
     }
     Ok(commands)
@@ -103,7 +103,7 @@ fn add_files(
     for root in &settings.files.roots {
         let files = FilesExecutor::new(root.to_string_lossy()).map_err(|error| invalid(error.to_string()))?;
         let files = files.with_verifiers(commands.clone());
-        executors.insert(files.place(), Arc::new(files));
+        executors.insert(files.work_queue(), Arc::new(files));
     }
     Ok(())
 }

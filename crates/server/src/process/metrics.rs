@@ -71,21 +71,22 @@ pub(crate) fn record_jobs(jobs: &[JobStatus], waiting_tasks: &[(String, u64)]) {
 fn count_by_executor(waiting_tasks: &[(String, u64)]) -> BTreeMap<&'static str, u64> {
     let mut counts: BTreeMap<&'static str, u64> =
         EXECUTORS.into_iter().chain([OTHER]).map(|name| (name, 0)).collect();
-    for (place, count) in waiting_tasks {
-        *counts.entry(executor_of(place)).or_default() += count;
+    for (work_queue, count) in waiting_tasks {
+        *counts.entry(executor_of(work_queue)).or_default() += count;
     }
     counts
 }
 
-/// The executor of a place: `files:/srv/app`, `can:deploy`, or either with a worker label, as in `eu/files:/srv/app`.
-fn executor_of(place: &str) -> &'static str {
-    let find = |place: &str| {
-        let name = place.split(':').next().unwrap_or(place);
+/// The executor of a work queue: `files:/srv/app`, `can:deploy`, or either with a worker label, as in `eu/files:/srv/app`.
+fn executor_of(work_queue: &str) -> &'static str {
+    let find = |work_queue: &str| {
+        let name = work_queue.split(':').next().unwrap_or(work_queue);
         let name = if name == "can" { "agent" } else { name };
         EXECUTORS.into_iter().find(|executor| *executor == name)
     };
-    let find_after_label = || place.match_indices('/').find_map(|(at, _)| find(place.get(at + 1..)?));
-    find(place).or_else(find_after_label).unwrap_or(OTHER)
+    let find_after_label =
+        || work_queue.match_indices('/').find_map(|(at, _)| find(work_queue.get(at + 1..)?));
+    find(work_queue).or_else(find_after_label).unwrap_or(OTHER)
 }
 
 pub(crate) fn record_request(method: &str, route: &str, status: u16, duration: Duration) {
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn counts_waiting_tasks_by_executor_for_any_place() {
-        let places = [
+        let work_queues = [
             ("files:/srv/app", "files"),
             ("eu/files:/srv/sql:x", "files"),
             ("x1:y/sql:main", "sql"),
@@ -133,10 +134,11 @@ mod tests {
             ("/", "other"),
             ("ü/é", "other"),
         ];
-        let waiting: Vec<(String, u64)> = places.iter().map(|(place, _)| ((*place).to_owned(), 1)).collect();
+        let waiting: Vec<(String, u64)> =
+            work_queues.iter().map(|(work_queue, _)| ((*work_queue).to_owned(), 1)).collect();
         let counts = count_by_executor(&waiting);
         for name in EXECUTORS.into_iter().chain([OTHER]) {
-            let expected = places.iter().filter(|(_, executor)| *executor == name).count() as u64;
+            let expected = work_queues.iter().filter(|(_, executor)| *executor == name).count() as u64;
             assert_eq!(counts.get(name), Some(&expected), "{name}");
         }
         assert_eq!(counts.len(), EXECUTORS.len() + 1, "no other labels");

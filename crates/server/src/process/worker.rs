@@ -53,7 +53,7 @@ pub struct WorkerProcess {
     worker: WorkerHandle,
     lock_maintenance: LockMaintenance,
     name: String,
-    places: Vec<String>,
+    work_queues: Vec<String>,
     _sequencer: JoinSet<()>,
     _folder: Option<DataFolder>,
 }
@@ -73,12 +73,12 @@ impl WorkerProcess {
         let lock_maintenance = LockMaintenance::start(&locks);
         let tasks = TaskService::new(database.clone(), clock.clone(), Some(coordination))
             .with_previews(previews(config, &allowed));
-        let places = allowed.executors.places().map(str::to_owned).collect();
+        let work_queues = allowed.executors.work_queues().map(str::to_owned).collect();
         let worker = new_worker(config, allowed, database.clone(), tasks, locks, clock.clone(), blobs);
         let name = worker.name.clone();
         let sequencer = JoinSet::from_iter([run_sequencer(database, clock, name.clone())]);
         let worker = worker.start();
-        Ok(Self { worker, lock_maintenance, name, places, _sequencer: sequencer, _folder: folder })
+        Ok(Self { worker, lock_maintenance, name, work_queues, _sequencer: sequencer, _folder: folder })
     }
 
     #[must_use]
@@ -86,10 +86,10 @@ impl WorkerProcess {
         &self.name
     }
 
-    /// The places for which it has an executor, such as `files:/srv/app`.
+    /// The work queues for which it has an executor, such as `files:/srv/app`.
     #[must_use]
-    pub fn places(&self) -> &[String] {
-        &self.places
+    pub fn work_queues(&self) -> &[String] {
+        &self.work_queues
     }
 
     /// Works until `shutdown` completes. Then claims no more tasks, and ends those that are running.

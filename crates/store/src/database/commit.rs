@@ -198,7 +198,7 @@ pub(super) fn task_columns(stored: &StoredTask) -> Result<Vec<Arg>, DatabaseErro
         finished_at.into(),
         json(stored)?,
         work.map(|work| work.as_str().to_owned()).into(),
-        work.map(|_| task.config.place()).into(),
+        work.map(|_| task.config.work_queue()).into(),
         work.map(|work| work.priority(task)).into(),
         work.map(|work| work.ready_at(task)).into(),
         task.execution.as_ref().map_or(0, |execution| execution.attempt).into(),

@@ -16,7 +16,6 @@ mod deadlocks;
 mod differential;
 mod encoding;
 mod indexes;
-mod jobs;
 mod keys;
 mod locks;
 mod rate_limits;
@@ -26,7 +25,8 @@ mod scripts;
 mod sweep;
 mod url;
 mod wait_graph;
-mod wakeups;
+mod waiter_notifications;
+mod wake_ups;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicBool;
@@ -56,7 +56,7 @@ use encoding::CorruptValue;
 use keys::{AgentKeys, GlobalKeys, KeyCache, LockKeys};
 use scripts::Scripts;
 use sweep::{DeferredWork, MaintenanceState};
-use wakeups::WaiterWakeUps;
+use waiter_notifications::WaiterNotifications;
 
 /// Events buffered for a slow subscriber.
 const EVENT_BUFFER: usize = 4_096;
@@ -114,7 +114,7 @@ struct Inner {
     agent_key_cache: KeyCache<String, AgentKeys>,
     clock: StoreClock,
     subscriptions: Subscriptions,
-    wakeups: WaiterWakeUps,
+    notifications: WaiterNotifications,
     events: broadcast::Sender<Arc<LockEvent>>,
     /// When the heartbeat of an agent was last written, and its time.
     heartbeats: Mutex<HashMap<String, (Instant, Moment)>>,
@@ -133,21 +133,21 @@ impl RedisCoordination {
         let client = RedisClient::open(url, connection_options).await?;
         let (events, _) = broadcast::channel(EVENT_BUFFER);
         let subscriptions = Subscriptions::default();
-        let wakeups = WaiterWakeUps::new(client.clone(), subscriptions.clone());
+        let notifications = WaiterNotifications::new(client.clone(), subscriptions.clone());
         let inner = Inner {
             scripts: Scripts::new(&options.limits),
             keys: GlobalKeys::new(client.layout()),
             lock_key_cache: KeyCache::default(),
             agent_key_cache: KeyCache::default(),
             clock: StoreClock::default(),
-            wakeups,
+            notifications,
             subscriptions,
             events,
             heartbeats: Mutex::default(),
             victims: Mutex::default(),
             maintenance: Mutex::default(),
             is_deferred_work_running: AtomicBool::new(false),
-            blocking_slots: Semaphore::new(jobs::MAX_BLOCKING_WAITS),
+            blocking_slots: Semaphore::new(wake_ups::MAX_BLOCKING_WAITS),
             options,
             client,
         };
@@ -158,7 +158,7 @@ impl RedisCoordination {
             inner.read_lock(&any, 1).await?;
         }
         let inner = Arc::new(inner);
-        let listener = tokio::spawn(inner.wakeups.clone().run()).abort_handle();
+        let listener = tokio::spawn(inner.notifications.clone().run()).abort_handle();
         Ok(Self { inner, _listener: Arc::new(ListenerTask(listener)) })
     }
 }
@@ -219,7 +219,7 @@ impl Inner {
         let agent_keys = agent.map(|agent| self.agent_keys(agent)).transpose()?;
         let mut is_announced = false;
         if let LockCommand::Acquire(acquire) = command
-            && !self.wakeups.is_waiting(&keys.channel, acquire.request)
+            && !self.notifications.is_waiting(&keys.channel, acquire.request)
         {
             self.announce_acquire(name, &keys, agent_keys.as_deref(), acquire).await?;
             is_announced = true;
@@ -420,7 +420,7 @@ impl Inner {
             return Ok(false);
         }
         let keys = self.lock_keys(name)?;
-        Ok(self.wakeups.join(&keys.channel, acquire.holder.agent_id(), acquire.request))
+        Ok(self.notifications.join(&keys.channel, acquire.holder.agent_id(), acquire.request))
     }
 
     /// Applies a command to one lock and resolves every deadlock that its wait causes.
@@ -460,8 +460,11 @@ impl Inner {
         {
             let keys = self.lock_keys(name)?;
             if is_subscribed {
-                self.wakeups.set_waiting(&keys.channel, acquire.request);
-            } else if self.wakeups.subscribe(&keys.channel, acquire.holder.agent_id(), acquire.request).await
+                self.notifications.set_waiting(&keys.channel, acquire.request);
+            } else if self
+                .notifications
+                .subscribe(&keys.channel, acquire.holder.agent_id(), acquire.request)
+                .await
             {
                 // Catches changes from before the subscription.
                 outcome = self.apply(name, command).await?.outcome;

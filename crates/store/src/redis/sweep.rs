@@ -77,7 +77,7 @@ fn is_due(last: Option<Instant>, interval: Duration) -> bool {
 
 impl Inner {
     pub(super) async fn sweep(&self) -> Result<Vec<Deadlock>, CoordinationError> {
-        self.wakeups.prune();
+        self.notifications.prune();
         if is_due(locked(&self.maintenance).last_housekeeping, HOUSEKEEPING_INTERVAL) {
             locked(&self.maintenance).last_housekeeping = Some(Instant::now());
             self.run_housekeeping().await;

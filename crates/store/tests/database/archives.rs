@@ -75,7 +75,7 @@ fn add_failed_execution(task: &mut StoredTask) {
         error: None,
         code: None,
         effects_attempt: None,
-        stash_key: Some(format!("stash/{}/1", task.task_id)),
+        rollback_data_key: Some(format!("rollback_data/{}/1", task.task_id)),
         rolled_back: None,
         retry_count: 0,
         stop: None,
@@ -399,7 +399,7 @@ async fn orphaned_blob_is_removed_and_not_used_again(fixture: TestDatabase) {
     );
     let prefix = |kind: &str| format!("{kind}/{}", task.task_id);
     let deleting = database.take_orphaned_blobs(at(100 * DAY), 9).await.expect("succeeds");
-    assert_eq!(deleting, [prefix("output"), prefix("stash")], "the blob of the archive is in use");
+    assert_eq!(deleting, [prefix("output"), prefix("rollback_data")], "the blob of the archive is in use");
     database.confirm_blobs_removed(deleting).await.expect("removed");
     assert_eq!(database.take_orphaned_blobs(at(999 * DAY), 9).await, Ok(Vec::new()));
 }

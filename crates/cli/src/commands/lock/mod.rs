@@ -30,7 +30,7 @@ pub(crate) enum Command {
     Ls(LsArgs),
     /// Show a lock: its holders, their purposes, and the queue
     Show(ShowArgs),
-    /// Show the output of ls again and again
+    /// Show the list, refreshed until Ctrl-C
     Watch(WatchArgs),
     /// Show who waits for whom, with deadlocks marked
     Graph(OutputFormat),

@@ -126,7 +126,7 @@ pub(crate) struct ProposeArgs {
     /// The task as YAML or JSON; - reads standard input
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
-    /// Wait until the task has ended, also across restarts of the server. The exit code is 0 if it completed, 3 if it was
+    /// Wait until the task has ended; survives restarts of the server. The exit code is 0 if it completed, 3 if it was
     /// rejected, 4 if it failed, 1 if it was cancelled
     #[arg(long)]
     wait: bool,
@@ -139,7 +139,7 @@ pub(crate) struct LogArgs {
     /// Id of the task
     #[arg(value_name = "TASK")]
     task_id: String,
-    /// Follow the output until the task has ended and no rollback is running, also across restarts of the server
+    /// Follow the output until the task has ended and no rollback is running; survives restarts of the server
     #[arg(short, long)]
     follow: bool,
 }

@@ -114,7 +114,7 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
     }
 }
 
-/// The states that the task has passed, the present one, and those to come.
+/// The states that the task has passed, the current one, and those to come.
 fn progress(task: &Task) -> String {
     let mut states: Vec<TaskState> = SUCCESS_PATH.to_vec();
     if !SUCCESS_PATH.contains(&task.state) {

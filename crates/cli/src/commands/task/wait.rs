@@ -218,7 +218,7 @@ impl StallNotice {
 
 async fn stall_reason(client: &Client, task: &Task) -> Result<Option<String>, Error> {
     if task.claimed_by.is_some() {
-        // The lock preview of the task is as old as its submission; a simulation has the present one.
+        // The lock preview of the task is as old as its submission; a simulation has the current one.
         let request = SimulationRequest { task_id: Some(task.task_id.clone()), ..Default::default() };
         let locks = client.simulate(&request).await?.lock_preview;
         return Ok(locks.iter().find_map(|lock| blocking_lock(lock, &task.task_id)));

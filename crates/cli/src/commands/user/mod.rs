@@ -66,7 +66,7 @@ pub(crate) struct AddArgs {
     /// Read the password from the first line of standard input
     #[arg(long)]
     password_stdin: bool,
-    /// Create the user without a password, so that it cannot sign in
+    /// Create the user without a password; it cannot sign in
     #[arg(long, conflicts_with = "password_stdin")]
     no_password: bool,
     #[command(flatten)]
@@ -82,7 +82,7 @@ pub(crate) struct SetArgs {
     /// Display name
     #[arg(long, group = "what")]
     name: Option<String>,
-    /// Roles, replacing the present ones
+    /// New roles, replacing the current ones
     #[arg(long = "role", value_name = "ROLE", group = "what", value_delimiter = ',')]
     roles: Vec<String>,
     /// Roles to add
@@ -112,7 +112,7 @@ pub(crate) struct PasswdArgs {
     /// Id of the user [default: you]
     #[arg(value_name = "USER")]
     user_id: Option<String>,
-    /// Read the new password from the first line of standard input; for your own password, the present one from the first line
+    /// Read the new password from the first line of standard input; for your own password, the current one from the first line
     /// and the new one from the second
     #[arg(long)]
     password_stdin: bool,
@@ -226,7 +226,7 @@ async fn change_password(client: &Client, args: PasswdArgs) -> Result<(), Failur
         Failure::new(FailureKind::InvalidInput, "this token belongs to no user")
             .hint("name the user: ade user passwd USER")
     })?;
-    // Your own password requires the present one: a stolen token must not be enough to take over the account.
+    // Your own password requires the current one: a stolen token must not be enough to take over the account.
     let present = match (caller.as_ref() == Some(&user_id), args.password_stdin) {
         (false, _) => None,
         (true, true) => Some(prompt::password_from_stdin()?),

@@ -20,7 +20,7 @@ pub(crate) enum CrashPoint {
     /// The worker holds the locks; the originals are not stashed yet.
     Prepared,
     /// The originals are stashed; nothing is changed.
-    Stashed,
+    RollbackDataSaved,
     /// Some files are changed.
     PartlyChanged,
     /// All files are changed; the outcome is not recorded.
@@ -32,7 +32,7 @@ pub(crate) enum CrashPoint {
 pub(crate) const CRASH_POINTS: [CrashPoint; 6] = [
     CrashPoint::WaitingForLocks,
     CrashPoint::Prepared,
-    CrashPoint::Stashed,
+    CrashPoint::RollbackDataSaved,
     CrashPoint::PartlyChanged,
     CrashPoint::Changed,
     CrashPoint::CommandRunning,
@@ -101,8 +101,9 @@ impl CrashPoint {
                     competing_task,
                 }
             }
-            Self::Stashed => {
-                let (task, now, root_guard) = stash(fixture, small_set(fixture, name, rng), resource).await;
+            Self::RollbackDataSaved => {
+                let (task, now, root_guard) =
+                    rollback_data(fixture, small_set(fixture, name, rng), resource).await;
                 let competing_task = compete(competing_set(fixture, name, rng)).await;
                 let worker = text_field(&now, "agent_id");
                 fault(&worker);
@@ -117,7 +118,8 @@ impl CrashPoint {
                 }
             }
             Self::PartlyChanged | Self::Changed => {
-                let (task, now, root_guard) = stash(fixture, large_set(fixture, name), resource).await;
+                let (task, now, root_guard) =
+                    rollback_data(fixture, large_set(fixture, name), resource).await;
                 let competing_task = compete(competing_set(fixture, name, rng)).await;
                 let worker = text_field(&now, "agent_id");
                 let is_changed = task.file_set().expect("files").watch(self == Self::Changed);
@@ -162,12 +164,16 @@ impl CrashPoint {
 }
 
 /// Creates a task whose worker has stashed the originals, has recorded that, and waits for the root, which the test holds.
-pub(crate) async fn stash(fixture: &Fixture, set: FileSet, resource: &str) -> (TestTask, Value, File) {
+pub(crate) async fn rollback_data(
+    fixture: &Fixture,
+    set: FileSet,
+    resource: &str,
+) -> (TestTask, Value, File) {
     let root_guard = fixture.lock_root();
     let task = TestTask::files(fixture, set, resource).await;
     let is_prepared = |now: &Value| phase(now) == "PREPARED";
     let now = fixture.wait_for_execution("the task is prepared", &task.id, is_prepared).await;
-    let note = fixture.stash_note(&task.id, attempt(&now));
+    let note = fixture.rollback_note(&task.id, attempt(&now));
     // The worker creates the note while it holds the root, so the test gets the root next.
     let root_guard = tokio::task::block_in_place(|| {
         drop(root_guard);

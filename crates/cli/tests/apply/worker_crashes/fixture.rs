@@ -223,7 +223,7 @@ impl Fixture {
     }
 
     /// The file that an attempt creates once the originals are stashed.
-    pub(crate) fn stash_note(&self, task: &str, attempt: u64) -> PathBuf {
+    pub(crate) fn rollback_note(&self, task: &str, attempt: u64) -> PathBuf {
         self.root.join(".ade").join(format!("{task}-{attempt}"))
     }
 

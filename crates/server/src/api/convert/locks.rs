@@ -6,9 +6,9 @@ use ade_domain::lock::{HoldView, Holder, RequestKey, WaitEdge, Waiter};
 use ade_store::coordination::{LockView, WaitView};
 
 fn grant(granted: &GrantedLock) -> wire::Grant {
-    let GrantedLock { ask, grant } = granted;
+    let GrantedLock { requested, grant } = granted;
     wire::Grant {
-        lock: ask.lock.to_string(),
+        lock: requested.lock.to_string(),
         mode: grant.mode.into(),
         fencing_token: grant.token.number(),
         acquired_at: grant.acquired_at.into(),

@@ -52,7 +52,7 @@ impl TaskRemoval {
                 if task.execution.is_some() {
                     // A task is not rolled back after it was archived, and the archive has its output.
                     orphaned_blobs =
-                        ["stash", "output"].map(|kind| format!("{kind}/{}", task.task_id)).into();
+                        ["rollback_data", "output"].map(|kind| format!("{kind}/{}", task.task_id)).into();
                 }
             }
         }

@@ -20,7 +20,7 @@ const MAX_WOKEN: usize = 4;
 
 /// Waiting requests by channel.
 #[derive(Clone)]
-pub(super) struct WaiterWakeUps {
+pub(super) struct WaiterNotifications {
     client: RedisClient,
     subscriptions: Subscriptions,
     channels: Arc<Mutex<HashMap<String, SubscribedChannel>>>,
@@ -48,7 +48,7 @@ impl SubscribedChannel {
     }
 }
 
-impl WaiterWakeUps {
+impl WaiterNotifications {
     pub(super) fn new(client: RedisClient, subscriptions: Subscriptions) -> Self {
         Self { client, subscriptions, channels: Arc::default(), next_number: Arc::default() }
     }

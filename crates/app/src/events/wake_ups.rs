@@ -1,4 +1,4 @@
-//! Wake-ups: tells the queues of coordination what becomes due when. They are hints that are sent beside a commit, and
+//! Wake-ups: queues in coordination learn what becomes due when. They are sent after a commit, without a guarantee, and
 //! nobody waits for them.
 //!
 //! Pending wake-ups are bounded and sent in batches: the next batch gathers while one is on its way. A lost wake-up, because
@@ -41,7 +41,7 @@ pub(crate) struct WakeUps {
 struct Sender {
     coordination: Arc<dyn Coordination>,
     pending: Mutex<Pending>,
-    sooner: Notify,
+    changed: Notify,
 }
 
 #[derive(Default)]
@@ -86,7 +86,7 @@ impl Sender {
                 Err(error) => tracing::debug!(%error, "cannot send wake-ups; polling finds what is due"),
             }
             if any_soon {
-                self.sooner.notify_one();
+                self.changed.notify_one();
             }
         }
     }
@@ -95,7 +95,7 @@ impl Sender {
 impl WakeUps {
     pub(crate) fn new(coordination: Option<Arc<dyn Coordination>>) -> Self {
         let sender = coordination.map(|coordination| {
-            Arc::new(Sender { coordination, pending: Mutex::default(), sooner: Notify::new() })
+            Arc::new(Sender { coordination, pending: Mutex::default(), changed: Notify::new() })
         });
         Self { sender }
     }
@@ -119,7 +119,7 @@ impl WakeUps {
     pub(crate) async fn wait(&self, timeout: Duration) {
         match &self.sender {
             // The caller polls in either case.
-            Some(sender) => drop(tokio::time::timeout(timeout, sender.sooner.notified()).await),
+            Some(sender) => drop(tokio::time::timeout(timeout, sender.changed.notified()).await),
             None => tokio::time::sleep(timeout).await,
         }
     }

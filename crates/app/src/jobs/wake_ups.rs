@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use uuid::Uuid;
 
 use super::{JOBS, Jobs};
-use crate::events::wakeups::TASK_TIMEOUT_QUEUE;
+use crate::events::wake_ups::TASK_TIMEOUT_QUEUE;
 
 /// The queues of jobs, each with the name of its job.
 const QUEUES: [&str; 5] =
