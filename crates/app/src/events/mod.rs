@@ -1,5 +1,5 @@
-//! The path of events: audit entry and event are committed together (`outbox.rs`), numbered in order (`sequencer.rs`), and whoever
-//! has work is woken (`subscriptions.rs`, `wake_ups.rs`). Lock events, which are best effort, take `lock_events.rs`.
+//! The path of events: audit entry and event are committed together (`outbox.rs`), numbered in order (`sequencer.rs`), and the
+//! subscribers that have work are woken (`subscriptions.rs`, `wake_ups.rs`). Lock events, which are best effort, take `lock_events.rs`.
 
 mod lock_events;
 mod outbox;

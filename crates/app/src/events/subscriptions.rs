@@ -47,7 +47,7 @@ impl Subscriptions {
         self.worker_lost.subscribe()
     }
 
-    /// Wakes whoever has work after a commit.
+    /// Wakes the subscribers that have work after a commit.
     pub(crate) fn committed(&self, follow_up: FollowUp) {
         let ready = follow_up.schedule(&self.wake_ups);
         if !ready.is_empty() {
