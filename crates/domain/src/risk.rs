@@ -56,23 +56,23 @@ impl RegisteredPattern {
     #[must_use]
     pub fn validate(&self) -> Vec<InvalidField> {
         let mut invalid = Vec::new();
-        let mut check = |is_valid: bool, pointer: &str, detail: String| {
+        let mut check = |is_valid: bool, path: &str, detail: String| {
             if !is_valid {
-                invalid.push(InvalidField::at(pointer, detail));
+                invalid.push(InvalidField::at(path, detail));
             }
         };
         let is_text = |text: &str| {
             !text.is_empty() && text.len() <= MAX_NAME_LEN && !text.chars().any(char::is_control)
         };
         let detail = format!("must be 1 to {MAX_NAME_LEN} bytes without control characters");
-        check(is_text(self.pattern.as_str()), "/pattern", detail);
-        check(self.criticality <= 100, "/criticality", "must be between 0 and 100".to_owned());
+        check(is_text(self.pattern.as_str()), "pattern", detail);
+        check(self.criticality <= 100, "criticality", "must be between 0 and 100".to_owned());
         let detail = format!("must have at most {MAX_DEPENDENTS} entries");
-        check(self.dependents.len() <= MAX_DEPENDENTS, "/dependents", detail);
+        check(self.dependents.len() <= MAX_DEPENDENTS, "dependents", detail);
         for (number, name) in self.dependents.iter().take(MAX_DEPENDENTS).enumerate() {
             let is_name = name.split_once(':').is_some_and(|(of, id)| !of.is_empty() && !id.is_empty());
             let detail = format!("must be type:id, at most {MAX_NAME_LEN} bytes without control characters");
-            check(is_name && is_text(name), &format!("/dependents/{number}"), detail);
+            check(is_name && is_text(name), &format!("dependents.{number}"), detail);
         }
         invalid
     }

@@ -119,15 +119,15 @@ impl Delegation {
     pub fn validate(&self) -> Vec<InvalidField> {
         let mut invalid = Vec::new();
         if self.owner_id == self.delegate_to {
-            invalid.push(InvalidField::at("/delegate_to", "must be another person than the owner"));
+            invalid.push(InvalidField::at("delegate_to", "must be another person than the owner"));
         }
         if self.conditions.risk_above.is_some_and(|above| above > 100) {
-            invalid.push(InvalidField::at("/conditions/risk_above", "must be between 0 and 100"));
+            invalid.push(InvalidField::at("conditions.risk_above", "must be between 0 and 100"));
         }
         if let (Some(from), Some(until)) = (self.valid_from, self.valid_until)
             && from >= until
         {
-            invalid.push(InvalidField::at("/valid_until", "must be later than valid_from"));
+            invalid.push(InvalidField::at("valid_until", "must be later than valid_from"));
         }
         invalid
     }

@@ -58,7 +58,7 @@ const fn default_count() -> u32 {
     1
 }
 
-/// The versions of a policy: one that is active, a draft, or both. As JSON `{ active, draft }`, where a missing one is null.
+/// The versions of a policy: one that is active, a draft, or both. Stored as `{ active, draft }`, where a missing one is null.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum PolicyVersions {
@@ -251,28 +251,28 @@ impl Policy {
         };
         check(
             !self.name.trim().is_empty() && self.name.len() <= 128,
-            "/name",
+            "name",
             "must be 1 to 128 bytes".to_owned(),
         );
         for (path, count) in
-            [("/min_approvers", self.min_approvers), ("/reject_threshold", self.reject_threshold)]
+            [("min_approvers", self.min_approvers), ("reject_threshold", self.reject_threshold)]
         {
             let fits = (1..=MAX_APPROVERS).contains(&count);
             check(fits, path, format!("must be between 1 and {MAX_APPROVERS}"));
         }
-        check(self.risk_threshold <= 100, "/risk_threshold", "must be between 0 and 100".to_owned());
+        check(self.risk_threshold <= 100, "risk_threshold", "must be between 0 and 100".to_owned());
         let lists = [
-            ("/task_types", self.task_types.len()),
-            ("/resource_patterns", self.resource_patterns.len()),
-            ("/required_roles", self.required_roles.len()),
-            ("/reviewers", self.reviewers.len()),
+            ("task_types", self.task_types.len()),
+            ("resource_patterns", self.resource_patterns.len()),
+            ("required_roles", self.required_roles.len()),
+            ("reviewers", self.reviewers.len()),
         ];
         for (path, count) in lists {
             check(count <= MAX_ENTRIES, path, format!("must have at most {MAX_ENTRIES} entries"));
         }
         let distinct: BTreeSet<&UserId> = self.reviewers.iter().collect();
         let enough = self.reviewers.is_empty() || distinct.len() >= self.min_approvers as usize;
-        check(enough, "/min_approvers", "must not exceed the number of reviewers".to_owned());
+        check(enough, "min_approvers", "must not exceed the number of reviewers".to_owned());
         // The default policy covers whatever no other policy covers, so it cannot be conditional.
         let is_conditional = !self.task_types.is_empty()
             || !self.resource_patterns.is_empty()
@@ -280,7 +280,7 @@ impl Policy {
             || self.window.is_some();
         let detail =
             "must not be default for a policy with task_types, resource_patterns, risk_threshold or window";
-        check(self.name != DEFAULT_POLICY_NAME || !is_conditional, "/name", detail.to_owned());
+        check(self.name != DEFAULT_POLICY_NAME || !is_conditional, "name", detail.to_owned());
         invalid.extend(self.window.as_ref().and_then(TimeWindow::validate));
         invalid
     }

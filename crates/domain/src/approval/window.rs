@@ -91,13 +91,13 @@ impl TimeWindow {
         let (from, until) = self.hours;
         if from > 23 || until > 24 || from == until {
             return Some(InvalidField::at(
-                "/window/hours",
+                "window.hours",
                 "must be two different hours: the first from 0 to 23, the second from 1 to 24",
             ));
         }
         if TimeZone::get(&self.time_zone).is_err() {
             return Some(InvalidField::at(
-                "/window/time_zone",
+                "window.time_zone",
                 "must be a time zone such as UTC or Europe/Berlin",
             ));
         }
@@ -155,11 +155,12 @@ mod tests {
 
     #[test]
     fn reports_the_invalid_field() {
-        let path = |hours, zone: &str| window(&[], hours, zone).validate().map(|invalid| invalid.path);
+        let path =
+            |hours, zone: &str| window(&[], hours, zone).validate().map(|invalid| invalid.path.to_string());
         assert_eq!(path((0, 24), "UTC"), None);
-        assert_eq!(path((9, 9), "UTC").as_deref(), Some("/window/hours"));
-        assert_eq!(path((9, 25), "UTC").as_deref(), Some("/window/hours"));
-        assert_eq!(path((9, 17), "Mars/Olympus").as_deref(), Some("/window/time_zone"));
+        assert_eq!(path((9, 9), "UTC").as_deref(), Some("window.hours"));
+        assert_eq!(path((9, 25), "UTC").as_deref(), Some("window.hours"));
+        assert_eq!(path((9, 17), "Mars/Olympus").as_deref(), Some("window.time_zone"));
         assert!(!window(&[], (0, 24), "Mars/Olympus").contains(at("2026-11-16T08:00:00Z")));
     }
 }

@@ -41,11 +41,14 @@ impl LockKind {
     }
 }
 
-/// Ordered by strength: exclusive is stronger than shared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+/// How a lock is held.
+// Ordered by strength: exclusive is stronger than shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum LockMode {
     Shared,
+    #[default]
     Exclusive,
 }
 
@@ -120,7 +123,7 @@ pub enum InvalidName {
     #[error("a lock name is task:ID or resource:TYPE:ID")]
     UnknownKind,
     /// `agent:ID` names the capacity of an agent, which is not a lock.
-    #[error("agent:ID is the capacity of an agent and cannot be locked; see GET /api/v1/agents/ID")]
+    #[error("agent:ID is the capacity of an agent and cannot be locked; its limit is a setting of the agent")]
     AgentCapacity,
     #[error("{0} must not be empty")]
     Empty(&'static str),

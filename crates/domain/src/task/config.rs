@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::Digest;
 use crate::InvalidField;
+use crate::lock::LockMode;
 
 const MAX_RESOURCES: usize = 100;
 /// Limits names, types and ids, in bytes.
@@ -57,18 +58,7 @@ pub struct Resource {
     pub id: String,
     /// How the task locks it.
     #[serde(default)]
-    pub mode: ResourceMode,
-}
-
-/// The lock mode of a resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum ResourceMode {
-    #[default]
-    Exclusive,
-    /// Compatible with other shared holders.
-    Shared,
+    pub mode: LockMode,
 }
 
 /// What happens to the effects of a failed attempt.
@@ -132,15 +122,15 @@ impl Config {
 
     /// The names of the locks that applying the task needs: the lock of the task, if it has an id, and those of its resources.
     #[must_use]
-    pub fn locks(&self, task_id: Option<&str>) -> Vec<(String, ResourceMode)> {
-        let own = task_id.map(|id| (format!("task:{id}"), ResourceMode::Exclusive));
+    pub fn locks(&self, task_id: Option<&str>) -> Vec<(String, LockMode)> {
+        let own = task_id.map(|id| (format!("task:{id}"), LockMode::Exclusive));
         let resources =
             self.resources.iter().map(|resource| (format!("resource:{}", resource.name()), resource.mode));
         own.into_iter().chain(resources).collect()
     }
 
     pub fn digest(&self) -> Result<Digest, InvalidField> {
-        Digest::of(self).ok_or_else(|| InvalidField::at("/parameters", "must have a canonical JSON form"))
+        Digest::of(self).ok_or_else(|| InvalidField::at("parameters", "must have a canonical JSON form"))
     }
 
     #[must_use]
@@ -152,39 +142,39 @@ impl Config {
             }
         };
         for (path, name) in
-            [("/type", &self.task_type), ("/version", &self.version), ("/executor", &self.executor)]
+            [("type", &self.task_type), ("version", &self.version), ("executor", &self.executor)]
         {
             let fits = !name.is_empty() && name.len() <= MAX_NAME_LEN && !name.chars().any(char::is_control);
             check(fits, path, format!("must be 1 to {MAX_NAME_LEN} bytes without control characters"));
         }
         let fits = !self.description.trim().is_empty() && self.description.len() <= MAX_DESCRIPTION_LEN;
-        check(fits, "/description", format!("must describe the task in at most {MAX_DESCRIPTION_LEN} bytes"));
+        check(fits, "description", format!("must describe the task in at most {MAX_DESCRIPTION_LEN} bytes"));
         let fits = (1..=MAX_TIMEOUT_SECONDS).contains(&self.timeout_seconds);
-        check(fits, "/timeout_seconds", format!("must be between 1 and {MAX_TIMEOUT_SECONDS}"));
-        check(self.priority <= MAX_PRIORITY, "/priority", format!("must be between 0 and {MAX_PRIORITY}"));
+        check(fits, "timeout_seconds", format!("must be between 1 and {MAX_TIMEOUT_SECONDS}"));
+        check(self.priority <= MAX_PRIORITY, "priority", format!("must be between 0 and {MAX_PRIORITY}"));
         let bytes = serde_json::to_vec(&self.parameters).map_or(usize::MAX, |text| text.len());
         check(
             bytes <= MAX_PARAMETERS_LEN,
-            "/parameters",
+            "parameters",
             format!("must be at most {MAX_PARAMETERS_LEN} bytes as JSON"),
         );
         let fits = self.resources.len() <= MAX_RESOURCES;
-        check(fits, "/resources", format!("must have at most {MAX_RESOURCES} entries"));
+        check(fits, "resources", format!("must have at most {MAX_RESOURCES} entries"));
         let mut names = BTreeSet::new();
         for (index, resource) in self.resources.iter().enumerate() {
             for (field, name) in [("type", &resource.resource_type), ("id", &resource.id)] {
                 let fits =
                     !name.is_empty() && name.len() <= MAX_NAME_LEN && !name.chars().any(char::is_control);
                 let detail = format!("must be 1 to {MAX_NAME_LEN} bytes without control characters");
-                check(fits, &format!("/resources/{index}/{field}"), detail);
+                check(fits, &format!("resources.{index}.{field}"), detail);
             }
             let no_colon = !resource.resource_type.contains(':');
-            check(no_colon, &format!("/resources/{index}/type"), "must not contain a colon".to_owned());
+            check(no_colon, &format!("resources.{index}.type"), "must not contain a colon".to_owned());
             let fits = resource.name().len() <= MAX_RESOURCE_LEN;
             let detail = format!("must have a type and an id of at most {MAX_RESOURCE_LEN} bytes together");
-            check(fits, &format!("/resources/{index}"), detail);
+            check(fits, &format!("resources.{index}"), detail);
             let is_new = names.insert(resource.name());
-            check(is_new, &format!("/resources/{index}"), "must not be listed twice".to_owned());
+            check(is_new, &format!("resources.{index}"), "must not be listed twice".to_owned());
         }
         invalid
     }

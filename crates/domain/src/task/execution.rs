@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ResourceMode;
 use crate::Moment;
+use crate::lock::LockMode;
 use crate::people::UserId;
 
 /// How often a task is retried that failed without effects.
@@ -60,7 +60,7 @@ pub struct AdminRequest {
 pub struct HeldLock {
     /// The name, such as `resource:database:users`.
     pub lock: String,
-    pub mode: ResourceMode,
+    pub mode: LockMode,
     /// Increases with every grant of the lock.
     pub fencing_token: u64,
 }

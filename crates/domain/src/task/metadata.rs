@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Digest, ResourceMode};
+use super::Digest;
+use crate::lock::LockMode;
 use crate::people::UserId;
 use crate::risk::ChangeCounts;
 
@@ -99,7 +100,7 @@ pub enum ChangeKind {
 pub struct LockPreview {
     /// The name, such as `resource:database:users`.
     pub lock: String,
-    pub mode: ResourceMode,
+    pub mode: LockMode,
     /// The agents that held it.
     pub holders: Vec<String>,
     /// The number of waiters.
@@ -113,7 +114,7 @@ pub struct LockPreview {
 impl LockPreview {
     /// For a lock that could not be read.
     #[must_use]
-    pub const fn unavailable(lock: String, mode: ResourceMode) -> Self {
+    pub const fn unavailable(lock: String, mode: LockMode) -> Self {
         Self { lock, mode, holders: Vec::new(), queue_length: 0, expected_wait_seconds: 0, unavailable: true }
     }
 }

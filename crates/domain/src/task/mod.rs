@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use apply::{AttemptStart, NextStep};
 pub use archived::ArchivedApprovals;
-pub use config::{AGENT_EXECUTOR, Config, NOOP_EXECUTOR, Resource, ResourceMode, RollbackStrategy};
+pub use config::{AGENT_EXECUTOR, Config, NOOP_EXECUTOR, Resource, RollbackStrategy};
 pub use decision::Decision;
 pub use digest::Digest;
 pub use execution::{
