@@ -54,6 +54,21 @@ impl InvalidField {
     }
 }
 
+/// Collects every invalid field of an input.
+#[derive(Debug, Default)]
+pub struct Validator {
+    pub errors: Vec<InvalidField>,
+}
+
+impl Validator {
+    /// The path is dotted. Path and detail are formatted only for an invalid field.
+    pub fn check(&mut self, is_valid: bool, path: impl fmt::Display, detail: impl fmt::Display) {
+        if !is_valid {
+            self.errors.push(InvalidField::at(path.to_string(), detail.to_string()));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

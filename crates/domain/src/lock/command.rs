@@ -75,30 +75,31 @@ pub enum LockCommand {
         holder: Holder,
         request: RequestKey,
     },
-    /// Leaves the queue, or gives back the grant of the request. A claimed lease ends only for [`EndReason::Cancelled`],
-    /// because its holder asked for it, or with `include_claimed`.
+    /// Leaves the queue, or gives back the grant of the request. Some reasons leave no tombstone, so that the request can be
+    /// retried.
+    ///
+    /// A claimed lease ends only for [`EndReason::Cancelled`], because its holder asked for it, or with `include_claimed`: set
+    /// only by the server that claimed the lease itself and has not reported it to the caller.
     Cancel {
         holder: Holder,
         request: RequestKey,
-        /// Some reasons leave no tombstone, so that the request can be retried.
         reason: EndReason,
-        /// Set only by the server that claimed the lease itself and has not reported it to the caller.
         include_claimed: bool,
     },
     /// The caller disconnected from this server: a cancellation, unless another server serves the request by now.
+    /// `include_claimed` is set if no other server can have reported the lease to the caller.
     Disconnect {
         holder: Holder,
         request: RequestKey,
         server: SharedStr,
-        /// Set if no other server can have reported the lease to the caller.
         include_claimed: bool,
     },
     /// Takes the lock from all its holders, on behalf of an administrator.
     Break,
-    /// Resolves a deadlock: ends the victim's wait for this lock and its hold on it.
+    /// Resolves a deadlock: ends the victim's wait for this lock and its hold on it. With an expected request, the victim must
+    /// still wait here with it; otherwise the cycle is gone and nothing happens.
     Abort {
         holder: Holder,
-        /// If set, the victim must still wait here with this request; otherwise the cycle is gone and nothing happens.
         expected_request: Option<RequestKey>,
         cycle: Arc<Cycle>,
     },
@@ -156,9 +157,9 @@ pub struct HoldView {
 /// Why a request was refused. A refusal leaves no trace: the request can be retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockRefusal {
-    /// The lock is held or others wait for it, and the request does not wait.
+    /// The lock is held or others wait for it, and the request does not wait. Lists at most
+    /// [`MAX_REFUSAL_HOLDERS`](super::MAX_REFUSAL_HOLDERS).
     Held {
-        /// At most [`MAX_REFUSAL_HOLDERS`](super::MAX_REFUSAL_HOLDERS) of them.
         holders: Vec<HoldView>,
         queue_length: usize,
     },
@@ -179,8 +180,8 @@ pub enum LockRefusal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AcquireStatus {
     Held(Grant),
+    /// The position of the head of the queue is 1.
     Waiting {
-        /// The head of the queue is 1.
         position: usize,
         deadline: Moment,
     },
@@ -204,8 +205,9 @@ pub enum LockOutcome {
 }
 
 /// Why a hold or a wait ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, strum::EnumString, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum EndReason {
     Released,
     Expired,
@@ -215,6 +217,7 @@ pub enum EndReason {
     Broken,
     Cancelled,
     /// The caller disconnected while its request was open.
+    #[strum(serialize = "hung_up")]
     Disconnected,
     /// Another lock of the same request was refused.
     Refused,
@@ -222,6 +225,7 @@ pub enum EndReason {
     /// Replaced by a newer request of the same holder.
     Superseded,
     /// The server that served the waiter is lost.
+    #[strum(serialize = "server_silent")]
     ServerLost,
     /// The agent has sent no heartbeat for too long.
     AgentOffline,
@@ -249,39 +253,13 @@ impl EndReason {
     /// The reverse of [`Self::as_str`]. A deadlock is not found, because its cycle is missing.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
-        let all = [
-            Self::Released,
-            Self::Expired,
-            Self::Unclaimed,
-            Self::Broken,
-            Self::Cancelled,
-            Self::Disconnected,
-            Self::Refused,
-            Self::TimedOut,
-            Self::Superseded,
-            Self::ServerLost,
-            Self::AgentOffline,
-        ];
-        all.into_iter().find(|reason| reason.as_str() == word)
+        word.parse().ok().filter(|reason| !matches!(reason, Self::Deadlock(_)))
     }
 
     /// The stored and published code; the Redis scripts use the same ones.
     #[must_use]
-    pub const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Released => "released",
-            Self::Expired => "expired",
-            Self::Unclaimed => "unclaimed",
-            Self::Broken => "broken",
-            Self::Cancelled => "cancelled",
-            Self::Disconnected => "hung_up",
-            Self::Refused => "refused",
-            Self::TimedOut => "timed_out",
-            Self::Superseded => "superseded",
-            Self::ServerLost => "server_silent",
-            Self::AgentOffline => "agent_offline",
-            Self::Deadlock(_) => "deadlock",
-        }
+    pub fn as_str(&self) -> &'static str {
+        self.into()
     }
 }
 
@@ -296,7 +274,6 @@ pub enum LockChange {
     /// A retry moved the waiter to another server, or extended its deadline.
     WaitRenewed {
         holder: Holder,
-        /// `None` for a ticket.
         served_by: Option<SharedStr>,
         deadline: Moment,
     },
@@ -308,11 +285,10 @@ pub enum LockChange {
     },
     /// The holder has the lock; if it waited, it left the queue.
     Granted(Hold),
-    /// Another request of the holder shares its grant.
+    /// Another request of the holder shares its grant. See [`Acquisition::leave_tombstone`].
     RequestJoined {
         holder: Holder,
         request: RequestKey,
-        /// See [`Acquisition::leave_tombstone`](super::Acquisition::leave_tombstone).
         leave_tombstone: bool,
     },
     /// One of several requests that share a grant no longer needs it.
@@ -325,9 +301,9 @@ pub enum LockChange {
         holder: Holder,
         expires_at: Moment,
     },
+    /// The token is that of the hold, or of the shared hold below an unclaimed upgrade.
     Extended {
         holder: Holder,
-        /// The token of the hold, or of the shared hold below an unclaimed upgrade.
         token: FencingToken,
         expires_at: Moment,
         heartbeat_count: u64,

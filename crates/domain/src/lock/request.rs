@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::{Holder, LockLimits, LockMode, LockName, RequestKey, SharedStr, digest};
-use crate::InvalidField;
+use crate::{InvalidField, Validator};
 
 pub const MAX_LOCKS_PER_REQUEST: usize = 100;
 const MAX_PURPOSE_BYTES: usize = 256;
@@ -71,40 +71,23 @@ impl LockRequest {
         limits: &LockLimits,
         nonce: u128,
     ) -> Result<Self, Vec<InvalidField>> {
-        let mut errors = Vec::new();
-        let locks = parse_locks(&draft.locks, &mut errors);
-        let ttl_ms = parse_ttl_ms("ttl_seconds", draft.ttl_seconds, limits, &mut errors);
+        let mut input = Validator::default();
+        let locks = parse_locks(&draft.locks, &mut input.errors);
+        let ttl_ms = parse_ttl_ms("ttl_seconds", draft.ttl_seconds, limits, &mut input.errors);
         let wait_ms = draft.wait_seconds.map(|seconds| {
-            parse_millis("wait_seconds", seconds, 0, limits.max_wait_ms, &mut errors)
+            parse_millis("wait_seconds", seconds, 0, limits.max_wait_ms, &mut input.errors)
                 .unwrap_or(limits.default_wait_ms)
         });
-        let priority = match draft.priority.map_or(Ok(0), i32::try_from) {
-            Ok(priority) => priority,
-            Err(_) => {
-                errors.push(InvalidField::at(
-                    "priority",
-                    format!("must be between {} and {}", i32::MIN, i32::MAX),
-                ));
-                0
-            }
-        };
+        let priority = i32::try_from(draft.priority.unwrap_or(0));
+        let rule = format_args!("must be between {} and {}", i32::MIN, i32::MAX);
+        input.check(priority.is_ok(), "priority", rule);
         let purpose = draft.purpose.unwrap_or_default();
-        if purpose.len() > MAX_PURPOSE_BYTES {
-            errors.push(InvalidField::at("purpose", format!("must have at most {MAX_PURPOSE_BYTES} bytes")));
-        }
-        match draft.request_id {
-            Some("") => errors.push(InvalidField::at("request_id", "must not be empty; omit it instead")),
-            Some(id) if id.len() > MAX_REQUEST_ID_BYTES => {
-                errors.push(InvalidField::at(
-                    "request_id",
-                    format!("must have at most {MAX_REQUEST_ID_BYTES} bytes"),
-                ));
-            }
-            _ => {}
-        }
-        if !errors.is_empty() {
-            return Err(errors);
-        }
+        let rule = format_args!("must have at most {MAX_PURPOSE_BYTES} bytes");
+        input.check(purpose.len() <= MAX_PURPOSE_BYTES, "purpose", rule);
+        input.check(draft.request_id != Some(""), "request_id", "must not be empty; omit it instead");
+        let fits = draft.request_id.is_none_or(|id| id.len() <= MAX_REQUEST_ID_BYTES);
+        input.check(fits, "request_id", format_args!("must have at most {MAX_REQUEST_ID_BYTES} bytes"));
+        let (Ok(priority), true) = (priority, input.errors.is_empty()) else { return Err(input.errors) };
         let wait = match (draft.queue, wait_ms) {
             (true, wait_ms) => WaitPolicy::Ticket { timeout_ms: wait_ms.unwrap_or(limits.default_wait_ms) },
             (false, None | Some(0)) => WaitPolicy::NoWait,
@@ -183,19 +166,19 @@ fn parse_locks(locks: &[(&str, Option<LockMode>)], errors: &mut Vec<InvalidField
     let mut seen = BTreeSet::new();
     let mut requested = Vec::with_capacity(locks.len());
     for (index, (name, mode)) in locks.iter().enumerate() {
-        match name.parse::<LockName>() {
-            Err(error) => errors.push(InvalidField::at(format!("locks.{index}.lock"), error.to_string())),
-            Ok(lock) if !seen.insert(lock.clone()) => {
-                errors.push(InvalidField::at(format!("locks.{index}.lock"), "is a duplicate"));
+        let mode = mode.unwrap_or_default();
+        let (field, detail) = match name.parse::<LockName>() {
+            Err(error) => ("lock", error.to_string()),
+            Ok(lock) if !seen.insert(lock.clone()) => ("lock", "is a duplicate".to_owned()),
+            Ok(lock) if !lock.kind().supports(mode) => {
+                ("mode", "must be exclusive for a task lock".to_owned())
             }
-            Ok(lock) if mode.is_some_and(|mode| !lock.kind().supports(mode)) => {
-                errors.push(InvalidField::at(
-                    format!("locks.{index}.mode"),
-                    "must be exclusive for a task lock",
-                ));
+            Ok(lock) => {
+                requested.push(RequestedLock { lock, mode });
+                continue;
             }
-            Ok(lock) => requested.push(RequestedLock { lock, mode: mode.unwrap_or(LockMode::Exclusive) }),
-        }
+        };
+        errors.push(InvalidField::at(format!("locks.{index}.{field}"), detail));
     }
     requested.sort_by(|a, b| a.lock.cmp(&b.lock));
     requested

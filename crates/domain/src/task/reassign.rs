@@ -1,6 +1,6 @@
 //! Reassignment of approval requests: delegation by hand, escalation after a timeout, and reviewers who leave.
 
-use super::{Actor, Refusal, Task, TaskState};
+use super::{Actor, Refusal, Result, Task, TaskState};
 use crate::Moment;
 use crate::approval::policy::Priority;
 use crate::approval::{Approval, ApprovalStatus};
@@ -28,7 +28,7 @@ impl Task {
         id: String,
         actor: &Actor,
         now: Moment,
-    ) -> Result<(), Refusal> {
+    ) -> Result {
         self.authorize_decision(actor, approval_id)?;
         let by = self.authorize_non_author(actor)?;
         if self.state != TaskState::Reviewing {
@@ -44,13 +44,11 @@ impl Task {
         self.check_reviewer(to, people)?;
         let replacement = Replacement { user: to.clone(), reason: format!("{by} delegated it") };
         self.reassign(approval_id, &replacement, people, id, now)?;
-        let transition = self.push_transition("approval.delegate", TaskState::Reviewing, Some(by));
-        transition.approval_id = Some(approval_id.to_owned());
-        transition.notify = vec![to.clone()];
+        self.push_approval_transition("approval.delegate", approval_id, Some(by)).notify = vec![to.clone()];
         Ok(())
     }
 
-    fn check_reviewer(&self, user: &UserId, people: &People) -> Result<(), Refusal> {
+    fn check_reviewer(&self, user: &UserId, people: &People) -> Result {
         let refuse = |reason: &str| {
             Err(Refusal::InvalidReviewer { user: user.clone(), reason: format!("{user} {reason}") })
         };
@@ -74,13 +72,17 @@ impl Task {
         people: &People,
         id: String,
         now: Moment,
-    ) -> Result<(), Refusal> {
-        let old = self.approval_mut(approval_id)?;
-        old.set_status(ApprovalStatus::Delegated);
-        old.delegated_to = Some(to.user.clone());
-        let old = old.clone();
+    ) -> Result {
+        let old = self.close_as_delegated(approval_id, &to.user)?;
         self.request_instead(&old, to, people, id, now);
         Ok(())
+    }
+
+    fn close_as_delegated(&mut self, approval_id: &str, to: &UserId) -> Result<Approval> {
+        let approval = self.approval_mut(approval_id)?;
+        approval.set_status(ApprovalStatus::Delegated);
+        approval.delegated_to = Some(to.clone());
+        Ok(approval.clone())
     }
 
     /// Makes the decision of a user count wherever that of the old request's reviewer counted.
@@ -135,7 +137,7 @@ impl Task {
         people: &People,
         ids: &mut dyn FnMut() -> String,
         now: Moment,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool> {
         let approval = self.approval_mut(approval_id)?.clone();
         let is_due = self.state == TaskState::Reviewing
             && approval.status == ApprovalStatus::Pending
@@ -164,10 +166,8 @@ impl Task {
             recipients.push(replacement.user);
         }
         let action = if recipients.is_empty() { "approval.unanswered" } else { "approval.escalate" };
-        let transition = self.push_transition(action, TaskState::Reviewing, None);
-        transition.approval_id = Some(approval_id.to_owned());
         recipients.extend(people.with_role(ON_CALL).map(|user| user.user_id.clone()));
-        transition.notify = recipients;
+        self.push_approval_transition(action, approval_id, None).notify = recipients;
         Ok(true)
     }
 
@@ -217,7 +217,7 @@ impl Task {
         people: &People,
         ids: &mut dyn FnMut() -> String,
         now: Moment,
-    ) -> Result<(), Refusal> {
+    ) -> Result {
         if self.state != TaskState::Reviewing {
             return Ok(());
         }
@@ -244,34 +244,24 @@ impl Task {
             } else {
                 continue;
             };
-            let transition = self.push_transition("approval.reassign", TaskState::Reviewing, None);
-            transition.approval_id = Some(approval_id);
-            transition.notify = vec![user];
+            self.push_approval_transition("approval.reassign", &approval_id, None).notify = vec![user];
         }
         Ok(())
     }
 
     /// Whether an active user has a pending request.
     fn is_pending(&self, user: &UserId, people: &People) -> bool {
-        let is_pending =
-            |approval: &Approval| approval.reviewer_id == *user && approval.status == ApprovalStatus::Pending;
-        people.active(user).is_some() && self.approvals.iter().any(is_pending)
+        people.active(user).is_some() && self.approvals.iter().any(|approval| approval.awaits(user))
     }
 
     /// Closes a request as delegated, and merges it into the pending request of another reviewer.
-    fn merge_request(&mut self, approval_id: &str, user: &UserId, people: &People) -> Result<(), Refusal> {
-        let old = self.approval_mut(approval_id)?;
-        old.set_status(ApprovalStatus::Delegated);
-        old.delegated_to = Some(user.clone());
-        let old = old.clone();
+    fn merge_request(&mut self, approval_id: &str, user: &UserId, people: &People) -> Result {
+        let old = self.close_as_delegated(approval_id, user)?;
         self.count_instead(&old, user, people);
-        let is_pending = |approval: &&mut Approval| {
-            approval.reviewer_id == *user && approval.status == ApprovalStatus::Pending
-        };
-        if let Some(own) = self.approvals.iter_mut().find(is_pending) {
+        if let Some(own) = self.approvals.iter_mut().find(|approval| approval.awaits(user)) {
             own.on_behalf_of.extend(old.on_behalf_of);
-            let more = old.policies.into_iter().filter(|policy| !own.policies.contains(policy));
-            own.policies.extend(more.collect::<Vec<_>>());
+            let more: Vec<_> = old.policies.into_iter().filter(|name| !own.policies.contains(name)).collect();
+            own.policies.extend(more);
             own.on_behalf_of.insert(old.reviewer_id.clone());
             own.reasons.push(format!("on behalf of {}, who left", old.reviewer_id));
             own.revision += 1;
@@ -281,7 +271,7 @@ impl Task {
 
     /// Raises the priority of a pending request in a backlog: one step for each quarter of its time that has passed, three at
     /// most. Returns whether it was raised; each step happens once.
-    pub fn raise_priority(&mut self, approval_id: &str, now: Moment) -> Result<bool, Refusal> {
+    pub fn raise_priority(&mut self, approval_id: &str, now: Moment) -> Result<bool> {
         let (risk, is_open) = (self.risk_score(), self.state == TaskState::Reviewing);
         let approval = self.approval_mut(approval_id)?;
         let (waited, allowed) =
@@ -299,9 +289,7 @@ impl Task {
         approval.score = approval.priority.score(risk);
         approval.revision += 1;
         let reviewer = approval.reviewer_id.clone();
-        let transition = self.push_transition("approval.raise", TaskState::Reviewing, None);
-        transition.approval_id = Some(approval_id.to_owned());
-        transition.notify = vec![reviewer];
+        self.push_approval_transition("approval.raise", approval_id, None).notify = vec![reviewer];
         Ok(true)
     }
 }

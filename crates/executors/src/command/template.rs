@@ -164,7 +164,7 @@ pub(super) fn parse_arguments(
         arguments.insert(name.clone(), text);
     }
     for name in required.iter().filter(|name| !given.is_some_and(|given| given.contains_key(**name))) {
-        violations.push(InvalidField::at(FieldPath::from("arguments").field(name), "is missing"));
+        violations.push(InvalidField::at(FieldPath::from("arguments").field(*name), "is missing"));
     }
     let options: BTreeSet<String> = commands.iter().filter_map(|argv| argv.fill(&arguments).err()).collect();
     for name in options {
