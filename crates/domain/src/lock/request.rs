@@ -21,15 +21,12 @@ pub struct RequestedLock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitPolicy {
+    /// The request is refused at once.
     NoWait,
     /// The server holds the request open until it is granted.
-    LongPoll {
-        timeout_ms: u64,
-    },
+    LongPoll { timeout_ms: u64 },
     /// The caller gets a ticket, polls it and claims the grant.
-    Ticket {
-        timeout_ms: u64,
-    },
+    Ticket { timeout_ms: u64 },
 }
 
 /// A valid request.

@@ -23,13 +23,10 @@ const MAX_IDLE_LOCKS: usize = 100_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TableChange {
+    /// A change of one lock.
     Lock(LockName, LockChange),
     /// The victim of a deadlock keeps its age for a while, so that it is not always the victim.
-    VictimAge {
-        holder: Holder,
-        oldest_grant: Moment,
-        expires_at: Moment,
-    },
+    VictimAge { holder: Holder, oldest_grant: Moment, expires_at: Moment },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -409,7 +406,7 @@ impl LockTable {
             | LockChange::Downgraded { .. }
             | LockChange::TombstoneAdded { .. }
             | LockChange::ServerHeartbeat { .. }
-            | LockChange::RefusalCounted { .. } => {}
+            | LockChange::RefusalCounted(_) => {}
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::{Actor, Refusal, Result, Task, TaskState};
 use crate::Moment;
 use crate::approval::policy::Priority;
+use crate::approval::quorum::Requirement;
 use crate::approval::{Approval, ApprovalStatus};
 use crate::people::{ADMIN, ON_CALL, People, UserId};
 
@@ -43,7 +44,8 @@ impl Task {
         }
         self.check_reviewer(to, people)?;
         let replacement = Replacement { user: to.clone(), reason: format!("{by} delegated it") };
-        self.reassign(approval_id, &replacement, people, id, now)?;
+        let old = self.close_as_delegated(approval_id, to)?;
+        self.request_instead(&old, &replacement, people, id, now);
         self.push_approval_transition("approval.delegate", approval_id, Some(by)).notify = vec![to.clone()];
         Ok(())
     }
@@ -61,20 +63,6 @@ impl Task {
         if self.has_decidable_request(user) {
             return refuse("already has a request for it");
         }
-        Ok(())
-    }
-
-    /// Closes a request as delegated, and requests the decision of the replacement instead.
-    fn reassign(
-        &mut self,
-        approval_id: &str,
-        to: &Replacement,
-        people: &People,
-        id: String,
-        now: Moment,
-    ) -> Result {
-        let old = self.close_as_delegated(approval_id, &to.user)?;
-        self.request_instead(&old, to, people, id, now);
         Ok(())
     }
 
@@ -174,38 +162,29 @@ impl Task {
     /// Who is asked after a timeout: the manager, else the escalation role, else administrators. At the last level only
     /// administrators.
     fn escalation_targets(&self, approval: &Approval, people: &People, is_last: bool) -> Vec<Replacement> {
-        let can = |user: &UserId| self.check_reviewer(user, people).is_ok();
         let reviewer = &approval.reviewer_id;
+        let can = |user: &UserId| self.check_reviewer(user, people).is_ok();
+        let with_role = |role: &str, why: &str| -> Vec<Replacement> {
+            let users = people.with_role(role).map(|user| &user.user_id).filter(|user| can(user)).cloned();
+            let reason = format!("{reviewer} did not decide in time; {why}");
+            users.map(|user| Replacement { user, reason: reason.clone() }).collect()
+        };
         if !is_last {
-            let manager = people.get(&approval.reviewer_id).and_then(|user| user.manager_id.clone());
+            let manager = people.get(reviewer).and_then(|user| user.manager_id.clone());
             if let Some(manager) = manager.filter(|manager| can(manager)) {
                 let reason = format!("{reviewer} did not decide in time; {manager} is the manager");
                 return vec![Replacement { user: manager, reason }];
             }
-            let roles = self
-                .requirements
-                .iter()
-                .filter(|requirement| approval.policies.contains(&requirement.policy))
-                .filter_map(|requirement| requirement.escalation_role.clone());
-            for role in roles {
-                let found: Vec<Replacement> = people
-                    .with_role(&role)
-                    .filter(|user| can(&user.user_id))
-                    .map(|user| Replacement {
-                        user: user.user_id.clone(),
-                        reason: format!(
-                            "{reviewer} did not decide in time; the policy escalates to role {role}"
-                        ),
-                    })
-                    .collect();
+            let applies = |requirement: &&Requirement| approval.policies.contains(&requirement.policy);
+            for requirement in self.requirements.iter().filter(applies) {
+                let Some(role) = &requirement.escalation_role else { continue };
+                let found = with_role(role, &format!("the policy escalates to role {role}"));
                 if !found.is_empty() {
                     return found;
                 }
             }
         }
-        let reason = format!("{reviewer} did not decide in time; administrators are asked last");
-        let admins = people.with_role(ADMIN).filter(|user| can(&user.user_id));
-        admins.map(|user| Replacement { user: user.user_id.clone(), reason: reason.clone() }).collect()
+        with_role(ADMIN, "administrators are asked last")
     }
 
     /// Reassigns the open requests of somebody who leaves: to the delegate, else to the manager, else to administrators. If all
@@ -233,18 +212,19 @@ impl Task {
         let candidates = delegate.into_iter().chain(manager).chain(admins).filter(|user| *user != leaver);
         let candidates: Vec<UserId> = candidates.cloned().collect();
         for approval_id in open {
-            let can = |user: &&UserId| self.check_reviewer(user, people).is_ok();
-            let user = if let Some(user) = candidates.iter().find(can).cloned() {
+            let free = candidates.iter().find(|user| self.check_reviewer(user, people).is_ok());
+            let pending = || candidates.iter().find(|user| self.is_pending(user, people));
+            let Some(user) = free.or_else(pending) else { continue };
+            let is_free = free.is_some();
+            let old = self.close_as_delegated(&approval_id, user)?;
+            if is_free {
                 let replacement = Replacement { user: user.clone(), reason: format!("{leaver} left") };
-                self.reassign(&approval_id, &replacement, people, ids(), now)?;
-                user
-            } else if let Some(user) = candidates.iter().find(|user| self.is_pending(user, people)).cloned() {
-                self.merge_request(&approval_id, &user, people)?;
-                user
+                self.request_instead(&old, &replacement, people, ids(), now);
             } else {
-                continue;
-            };
-            self.push_approval_transition("approval.reassign", &approval_id, None).notify = vec![user];
+                self.merge_request(old, user, people);
+            }
+            self.push_approval_transition("approval.reassign", &approval_id, None).notify =
+                vec![user.clone()];
         }
         Ok(())
     }
@@ -254,9 +234,8 @@ impl Task {
         people.active(user).is_some() && self.approvals.iter().any(|approval| approval.awaits(user))
     }
 
-    /// Closes a request as delegated, and merges it into the pending request of another reviewer.
-    fn merge_request(&mut self, approval_id: &str, user: &UserId, people: &People) -> Result {
-        let old = self.close_as_delegated(approval_id, user)?;
+    /// Merges a closed request into the pending request of another reviewer.
+    fn merge_request(&mut self, old: Approval, user: &UserId, people: &People) {
         self.count_instead(&old, user, people);
         if let Some(own) = self.approvals.iter_mut().find(|approval| approval.awaits(user)) {
             own.on_behalf_of.extend(old.on_behalf_of);
@@ -266,7 +245,6 @@ impl Task {
             own.reasons.push(format!("on behalf of {}, who left", old.reviewer_id));
             own.revision += 1;
         }
-        Ok(())
     }
 
     /// Raises the priority of a pending request in a backlog: one step for each quarter of its time that has passed, three at

@@ -22,15 +22,6 @@ pub struct ReviewPlan<'a> {
     pub ids: &'a mut dyn FnMut() -> String,
 }
 
-impl std::fmt::Debug for ReviewPlan<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Plan")
-            .field("risk", &self.risk)
-            .field("assignment", &self.assignment)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Task {
     /// Permits authors and administrators.
     pub(super) fn authorize_author_or_admin(
