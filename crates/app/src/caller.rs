@@ -108,8 +108,7 @@ impl Caller {
     /// Whether the caller has both the role and the scope of an administrator.
     #[must_use]
     pub fn is_admin(&self) -> bool {
-        let actor = self.actor();
-        actor.has_admin_scope && actor.roles.contains(&ActorRole::Admin)
+        self.actor().is_admin()
     }
 
     /// Whether somebody else created the caller's token. Such a caller must not create anything that outlives the token or

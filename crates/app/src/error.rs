@@ -85,8 +85,7 @@ const fn how_to_get(scope: Scope) -> &'static str {
 }
 
 fn list(faults: &[InvalidField]) -> String {
-    let fault = |fault: &InvalidField| format!("{} {}", fault.path, fault.detail);
-    faults.iter().map(fault).collect::<Vec<_>>().join("; ")
+    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 impl From<DatabaseError> for Error {
@@ -97,8 +96,8 @@ impl From<DatabaseError> for Error {
 
 impl Error {
     #[must_use]
-    pub fn invalid(pointer: &str, detail: impl Into<String>) -> Self {
-        Self::Invalid(vec![InvalidField::at(pointer, detail)])
+    pub fn invalid(path: &str, detail: impl Into<String>) -> Self {
+        Self::Invalid(vec![InvalidField::at(path, detail)])
     }
 
     /// Something that the database needs (coordination, the blob folder, the operating system) does not answer.

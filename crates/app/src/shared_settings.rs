@@ -170,7 +170,7 @@ impl Settings {
             let invalid = || {
                 let detail =
                     "must be {medium, high, critical}, each from 1 to 100 and higher than the previous one";
-                InvalidField::at("/value", detail)
+                InvalidField::at("value", detail)
             };
             let ThresholdsJson { medium, high, critical } =
                 serde_json::from_value(value.clone()).map_err(|_| invalid())?;
@@ -183,12 +183,12 @@ impl Settings {
         }
         let Some(number) = NUMBERS.iter().find(|number| number.name == name) else {
             let names: Vec<&str> = setting_names().collect();
-            return Err(InvalidField::at("/name", format!("must be one of {}", names.join(", "))));
+            return Err(InvalidField::at("name", format!("must be one of {}", names.join(", "))));
         };
         let in_range = value.as_u64().filter(|value| (number.min..=number.max).contains(value));
         *(number.field)(self) = in_range.ok_or_else(|| {
             let detail = format!("must be a whole number between {} and {}", number.min, number.max);
-            InvalidField::at("/value", detail)
+            InvalidField::at("value", detail)
         })?;
         Ok(())
     }

@@ -145,16 +145,8 @@ impl Agent {
     /// lease expired.
     pub fn recover(&mut self, now: Moment) -> Vec<String> {
         let is_offline = self.status(now) == AgentStatus::Offline;
-        let lost: Vec<String> = self
-            .claims
-            .iter()
-            .filter(|(_, lease_end)| is_offline || **lease_end <= now)
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in &lost {
-            self.claims.remove(id);
-        }
-        lost
+        let lost = self.claims.extract_if(.., |_, lease_end| is_offline || *lease_end <= now);
+        lost.map(|(id, _)| id).collect()
     }
 }
 

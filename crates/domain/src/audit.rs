@@ -148,9 +148,7 @@ impl ChainVerifier {
         }
         self.head = ChainHead { number: entry.number, entry_hash: entry.entry_hash };
         match self.checkpoint {
-            Some(checkpoint)
-                if checkpoint.number == entry.number && checkpoint.entry_hash != entry.entry_hash =>
-            {
+            Some(checkpoint) if checkpoint.number == entry.number && checkpoint != self.head => {
                 broken("does not match the checkpoint: the chain was rewritten".to_owned())
             }
             _ => Ok(()),
@@ -159,16 +157,13 @@ impl ChainVerifier {
 
     /// Ends the verification: the chain must reach the checkpoint.
     pub fn finish(self) -> Result<ChainHead, ChainError> {
-        match self.checkpoint {
-            Some(checkpoint) if checkpoint.number > self.head.number => Err(ChainError {
-                number: self.head.number + 1,
-                reason: format!(
-                    "is missing: the log was truncated; the checkpoint has {} entries",
-                    checkpoint.number
-                ),
-            }),
-            _ => Ok(self.head),
-        }
+        let Some(checkpoint) = self.checkpoint.filter(|checkpoint| checkpoint.number > self.head.number)
+        else {
+            return Ok(self.head);
+        };
+        let count = checkpoint.number;
+        let reason = format!("is missing: the log was truncated; the checkpoint has {count} entries");
+        Err(ChainError { number: self.head.number + 1, reason })
     }
 }
 

@@ -36,6 +36,10 @@ impl std::fmt::Display for Pattern {
     }
 }
 
+pub(crate) fn matches_any(patterns: &[String], text: &str) -> bool {
+    patterns.iter().any(|pattern| matches(pattern, text))
+}
+
 /// Whether a pattern matches the whole text.
 #[must_use]
 pub fn matches(pattern: &str, text: &str) -> bool {

@@ -16,5 +16,5 @@ pub mod risk;
 pub mod task;
 pub mod time;
 
-pub use invalid::InvalidField;
+pub use invalid::{FieldPath, InvalidField, Validator};
 pub use time::{Clock, Moment};

@@ -98,6 +98,7 @@ pub struct AuthorSet(BTreeMap<UserId, AuthorReason>);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuthorReason {
+    /// The person who proposed it.
     Author,
     /// An agent proposed or changed the task on this person's behalf.
     SponsorsAgent,
@@ -105,14 +106,11 @@ pub enum AuthorReason {
     TokenIssuer,
     /// The lineage names this person as sponsor, or names an agent whose sponsor this person is. The only reason that ends:
     /// a draft may name another lineage.
-    Lineage {
-        agent: Option<String>,
-    },
+    Lineage { agent: Option<String> },
+    /// The person changed it.
     Editor,
     /// An author of the task that this one was resubmitted from.
-    PredecessorAuthor {
-        task_id: String,
-    },
+    PredecessorAuthor { task_id: String },
 }
 
 impl std::fmt::Display for AuthorReason {

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::people::{ADMIN, AUTHOR, REVIEWER, SYSTEM, User};
+use crate::people::User;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Permission {
@@ -22,7 +22,8 @@ pub enum Permission {
 }
 
 /// The roles of the permission matrix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum ActorRole {
     Author,
     Reviewer,
@@ -56,23 +57,17 @@ pub fn is_permitted(roles: &[ActorRole], permission: Permission) -> bool {
 /// The matrix roles of a user; none once the user is inactive.
 #[must_use]
 pub fn actor_roles(user: &User) -> Vec<ActorRole> {
-    let name = |role| match role {
-        ActorRole::Author => AUTHOR,
-        ActorRole::Reviewer => REVIEWER,
-        ActorRole::Admin => ADMIN,
-        ActorRole::System => SYSTEM,
-    };
-    if user.active {
-        ACTOR_ROLES.into_iter().filter(|role| user.has_role(name(*role))).collect()
-    } else {
-        Vec::new()
-    }
+    let has_role = |role: &ActorRole| user.active && user.has_role(role.into());
+    ACTOR_ROLES.into_iter().filter(has_role).collect()
 }
 
 /// What a token can be used for. Roles permit, scopes limit: a request needs both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::IntoStaticStr,
+)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Scope {
     /// Read everything that the roles permit.
     Read,
@@ -90,20 +85,15 @@ impl Scope {
     pub const ALL: [Self; 5] = [Self::Read, Self::Propose, Self::Lock, Self::Decide, Self::Admin];
 
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Propose => "propose",
-            Self::Lock => "lock",
-            Self::Decide => "decide",
-            Self::Admin => "admin",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::people::ADMIN;
 
     /// As specified, in the order author, reviewer, administrator, system.
     const EXPECTED: [(Permission, [bool; 4]); 7] = [

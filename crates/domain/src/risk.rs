@@ -4,8 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::InvalidField;
 use crate::glob::Pattern;
+use crate::{InvalidField, Validator};
 
 /// The version of the scoring method.
 pub const ASSESSED_BY: &str = "ade-risk-1";
@@ -55,26 +55,22 @@ pub struct RegisteredPattern {
 impl RegisteredPattern {
     #[must_use]
     pub fn validate(&self) -> Vec<InvalidField> {
-        let mut invalid = Vec::new();
-        let mut check = |is_valid: bool, pointer: &str, detail: String| {
-            if !is_valid {
-                invalid.push(InvalidField::at(pointer, detail));
-            }
-        };
+        let mut input = Validator::default();
         let is_text = |text: &str| {
             !text.is_empty() && text.len() <= MAX_NAME_LEN && !text.chars().any(char::is_control)
         };
-        let detail = format!("must be 1 to {MAX_NAME_LEN} bytes without control characters");
-        check(is_text(self.pattern.as_str()), "/pattern", detail);
-        check(self.criticality <= 100, "/criticality", "must be between 0 and 100".to_owned());
-        let detail = format!("must have at most {MAX_DEPENDENTS} entries");
-        check(self.dependents.len() <= MAX_DEPENDENTS, "/dependents", detail);
+        let detail = format_args!("must be 1 to {MAX_NAME_LEN} bytes without control characters");
+        input.check(is_text(self.pattern.as_str()), "pattern", detail);
+        input.check(self.criticality <= 100, "criticality", "must be between 0 and 100");
+        let detail = format_args!("must have at most {MAX_DEPENDENTS} entries");
+        input.check(self.dependents.len() <= MAX_DEPENDENTS, "dependents", detail);
         for (number, name) in self.dependents.iter().take(MAX_DEPENDENTS).enumerate() {
             let is_name = name.split_once(':').is_some_and(|(of, id)| !of.is_empty() && !id.is_empty());
-            let detail = format!("must be type:id, at most {MAX_NAME_LEN} bytes without control characters");
-            check(is_name && is_text(name), &format!("/dependents/{number}"), detail);
+            let detail =
+                format_args!("must be type:id, at most {MAX_NAME_LEN} bytes without control characters");
+            input.check(is_name && is_text(name), format_args!("dependents.{number}"), detail);
         }
-        invalid
+        input.errors
     }
 }
 

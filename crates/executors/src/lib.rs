@@ -122,8 +122,8 @@ impl Failure {
 
 /// One kind of task execution.
 pub trait Executor: Send + Sync {
-    /// Validates the parameters without I/O and returns every violation, each with a JSON pointer relative to the parameters, such
-    /// as `/files/0/path`. Problems that depend on outside state are found by the preview.
+    /// Validates the parameters without I/O and returns every violation, each with a path relative to the parameters, such as
+    /// `files.0.path`. Problems that depend on outside state are found by the preview.
     fn validate(&self, parameters: &Parameters) -> Result<(), Vec<InvalidField>>;
 
     /// Determines what would change. Returns an error only if that cannot be determined; changes that would fail are listed in the

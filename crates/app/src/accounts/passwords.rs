@@ -43,7 +43,7 @@ impl PasswordHashing {
     pub(super) async fn hash(&self, password: String) -> Result<String, Error> {
         if password.chars().count() < MIN_CHARS || password.len() > MAX_BYTES {
             let detail = format!("must have at least {MIN_CHARS} characters and at most {MAX_BYTES} bytes");
-            return Err(Error::invalid("/password", detail));
+            return Err(Error::invalid("password", detail));
         }
         self.run_blocking(move || argon2_hash(&password)).await
     }

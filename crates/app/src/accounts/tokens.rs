@@ -94,7 +94,7 @@ impl AccountService {
         let allowed = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Lock]);
         let scopes = draft.scopes.clone().unwrap_or_else(|| allowed.clone());
         if !scopes.is_subset(&allowed) {
-            return Err(Error::invalid("/scopes", "can only be read, propose and lock for an agent"));
+            return Err(Error::invalid("scopes", "can only be read, propose and lock for an agent"));
         }
         self.issue_token(Some(sponsor.clone()), Some(agent_id.to_owned()), scopes, draft, caller).await
     }
@@ -112,10 +112,10 @@ impl AccountService {
             && !draft.name.chars().any(char::is_control);
         if !is_valid_name {
             let detail = format!("must be 1 to {MAX_NAME_LEN} bytes without control characters");
-            return Err(Error::invalid("/name", detail));
+            return Err(Error::invalid("name", detail));
         }
         if scopes.is_empty() {
-            return Err(Error::invalid("/scopes", "must have at least one scope"));
+            return Err(Error::invalid("scopes", "must have at least one scope"));
         }
         // A caller with a token cannot grant scopes that the token lacks.
         let is_missing = |scope: &&Scope| !caller.is_bootstrap() && !caller.scopes.contains(scope);
@@ -125,7 +125,7 @@ impl AccountService {
         let max_ms = if scopes.contains(&Scope::Decide) { MAX_DECIDE_TTL_MS } else { MAX_TTL_MS };
         let ttl_ms = draft.ttl_seconds.map_or(DEFAULT_TTL_MS.min(max_ms), |ttl| ttl.saturating_mul(1_000));
         if ttl_ms == 0 || ttl_ms > max_ms {
-            return Err(Error::invalid("/ttl_seconds", format!("must be between 1 and {}", max_ms / 1_000)));
+            return Err(Error::invalid("ttl_seconds", format!("must be between 1 and {}", max_ms / 1_000)));
         }
         let now = self.clock.now();
         let existing = match (&agent_id, &user_id) {

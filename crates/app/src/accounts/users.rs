@@ -100,9 +100,9 @@ impl UserChange {
 
 fn faults(user: &User) -> Vec<InvalidField> {
     let mut faults = Vec::new();
-    let mut check = |is_valid: bool, pointer: &str, detail: String| {
+    let mut check = |is_valid: bool, path: &str, detail: String| {
         if !is_valid {
-            faults.push(InvalidField::at(pointer, detail));
+            faults.push(InvalidField::at(path, detail));
         }
     };
     let is_text = |text: &str, max: usize| {
@@ -114,14 +114,14 @@ fn faults(user: &User) -> Vec<InvalidField> {
             && id != "me"
     };
     let id = format!("must be 1 to {MAX_ID_LEN} letters, digits, '.', '_', '-' or '@', and not me");
-    check(is_id(user.user_id.as_str()), "/user_id", id);
+    check(is_id(user.user_id.as_str()), "user_id", id);
     let text = || format!("must be 1 to {MAX_TEXT_LEN} bytes without control characters");
-    check(is_text(&user.name, MAX_TEXT_LEN), "/name", text());
+    check(is_text(&user.name, MAX_TEXT_LEN), "name", text());
     let roles = user.roles.iter().all(|role| is_text(role, MAX_ID_LEN)) && user.roles.len() <= MAX_ROLES;
-    check(roles, "/roles", format!("must be at most {MAX_ROLES} roles of 1 to {MAX_ID_LEN} bytes each"));
-    check(user.team.as_deref().is_none_or(|team| is_text(team, MAX_TEXT_LEN)), "/team", text());
+    check(roles, "roles", format!("must be at most {MAX_ROLES} roles of 1 to {MAX_ID_LEN} bytes each"));
+    check(user.team.as_deref().is_none_or(|team| is_text(team, MAX_TEXT_LEN)), "team", text());
     let is_own_manager = user.manager_id.as_ref() == Some(&user.user_id);
-    check(!is_own_manager, "/manager_id", "must be another user".to_owned());
+    check(!is_own_manager, "manager_id", "must be another user".to_owned());
     faults
 }
 
@@ -217,7 +217,7 @@ impl AccountService {
             && let Some(manager) = &user.manager_id
             && self.database.user(manager).await?.is_none()
         {
-            faults.push(InvalidField::at("/manager_id", format!("user {manager} does not exist")));
+            faults.push(InvalidField::at("manager_id", format!("user {manager} does not exist")));
         }
         if faults.is_empty() { Ok(()) } else { Err(Error::Invalid(faults)) }
     }

@@ -83,7 +83,7 @@ impl AgentService {
             return Err(forbidden("a token or password that somebody else created cannot create agents"));
         }
         if name.contains('\0') {
-            return Err(Error::invalid("/agent_id", "must not contain the character NUL"));
+            return Err(Error::invalid("agent_id", "must not contain the character NUL"));
         }
         // An agent that only coordination knows belongs to the bootstrap token.
         let is_live = self.coordination.agent(name.to_owned()).await.map_err(Error::unavailable)?.is_some();

@@ -98,7 +98,7 @@ impl AgentService {
         }
         let user = self.database.user(&named).await?;
         if user.is_none_or(|user| !user.user.active) {
-            return Err(Error::invalid("/sponsor_id", format!("{named} is not an active user")));
+            return Err(Error::invalid("sponsor_id", format!("{named} is not an active user")));
         }
         Ok(Some(named))
     }

@@ -1,12 +1,13 @@
 //! The sample proposals of the demo.
 
-use ade_domain::task::{ChangeKind, PreviewChange, Resource, ResourceMode, RollbackStrategy};
+use ade_domain::lock::LockMode;
+use ade_domain::task::{ChangeKind, PreviewChange, Resource, RollbackStrategy};
 use serde_json::{Map, Value, json};
 
 use crate::tasks::{DeclaredPreview, Proposal};
 
 pub(super) fn resource(resource_type: &str, id: &str) -> Resource {
-    Resource { resource_type: resource_type.to_owned(), id: id.to_owned(), mode: ResourceMode::Exclusive }
+    Resource { resource_type: resource_type.to_owned(), id: id.to_owned(), mode: LockMode::Exclusive }
 }
 
 fn change(kind: ChangeKind, what: &str, diff: &str) -> PreviewChange {

@@ -90,9 +90,9 @@ impl RuleService {
     ) -> Result<Versioned<Delegation>, Error> {
         let own = caller.user.as_ref().map(|user| user.user_id.clone());
         let owner_id = change.owner_id.clone().or(own);
-        let owner_id = owner_id.ok_or_else(|| Error::invalid("/owner_id", "is required"))?;
+        let owner_id = owner_id.ok_or_else(|| Error::invalid("owner_id", "is required"))?;
         let delegate_to = change.delegate_to.clone();
-        let delegate_to = delegate_to.ok_or_else(|| Error::invalid("/delegate_to", "is required"))?;
+        let delegate_to = delegate_to.ok_or_else(|| Error::invalid("delegate_to", "is required"))?;
         require_may_write(caller, &owner_id)?;
         let mut delegation = Delegation {
             delegation_id: new_id(),
@@ -150,25 +150,25 @@ impl RuleService {
 
     async fn validate(&self, delegation: &Delegation) -> Result<(), Error> {
         let mut faults = delegation.validate();
-        let mut fault = |pointer: &str, detail: String| {
-            faults.push(ade_domain::InvalidField::at(pointer, detail));
+        let mut fault = |path: &str, detail: String| {
+            faults.push(ade_domain::InvalidField::at(path, detail));
         };
         let DelegationConditions { task_types, resource_patterns, .. } = &delegation.conditions;
         let lists = [
-            ("/conditions/task_types", task_types.len()),
-            ("/conditions/resource_patterns", resource_patterns.len()),
+            ("conditions.task_types", task_types.len()),
+            ("conditions.resource_patterns", resource_patterns.len()),
         ];
-        for (pointer, count) in lists.into_iter().filter(|(_, count)| *count > MAX_CONDITIONS) {
-            fault(pointer, format!("must have at most {MAX_CONDITIONS} entries, not {count}"));
+        for (path, count) in lists.into_iter().filter(|(_, count)| *count > MAX_CONDITIONS) {
+            fault(path, format!("must have at most {MAX_CONDITIONS} entries, not {count}"));
         }
         if self.database.user(&delegation.owner_id).await?.is_none() {
-            fault("/owner_id", format!("user {} does not exist", delegation.owner_id));
+            fault("owner_id", format!("user {} does not exist", delegation.owner_id));
         }
         match self.database.user(&delegation.delegate_to).await? {
-            None => fault("/delegate_to", format!("user {} does not exist", delegation.delegate_to)),
+            None => fault("delegate_to", format!("user {} does not exist", delegation.delegate_to)),
             // An inactive delegation may name a user who left; otherwise it could not be deactivated.
             Some(found) if !found.user.active && delegation.active => {
-                fault("/delegate_to", format!("user {} is not active", delegation.delegate_to));
+                fault("delegate_to", format!("user {} is not active", delegation.delegate_to));
             }
             Some(_) => {}
         }

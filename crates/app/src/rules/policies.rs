@@ -96,11 +96,8 @@ pub fn hypothetical_policies(changes: &[PolicyChange]) -> Result<Vec<Policy>, Er
         let mut policy = default_policy();
         policy.name.clear();
         change.apply(&mut policy);
-        let mut faults = policy.validate();
-        if !faults.is_empty() {
-            faults.iter_mut().for_each(|fault| fault.path = format!("/policies/{number}{}", fault.path));
-            return Err(Error::Invalid(faults));
-        }
+        let faults = policy.validate().into_iter();
+        require_valid(faults.map(|fault| fault.within(format!("policies.{number}"))).collect())?;
         policies.push(policy);
     }
     Ok(policies)

@@ -45,7 +45,7 @@ impl RuleService {
     ) -> Result<Versioned<RegisteredPattern>, Error> {
         require_admin(caller)?;
         let pattern = change.pattern.clone().unwrap_or_else(|| Pattern::new(""));
-        let criticality = change.criticality.ok_or_else(|| Error::invalid("/criticality", "is required"))?;
+        let criticality = change.criticality.ok_or_else(|| Error::invalid("criticality", "is required"))?;
         let dependents = change.dependents.clone().unwrap_or_default();
         let registered = RegisteredPattern { pattern, criticality, dependents };
         require_valid(registered.validate())?;
@@ -71,7 +71,7 @@ impl RuleService {
         require_admin(caller)?;
         if change.pattern.as_ref().is_some_and(|other| other.as_str() != pattern) {
             return Err(Error::invalid(
-                "/pattern",
+                "pattern",
                 "cannot be changed; register the new pattern and delete this one",
             ));
         }

@@ -44,7 +44,7 @@ impl TaskService {
         }
         if !(1..=MAX_BATCH_SIZE).contains(&batch.approval_ids.len()) {
             let detail = format!("must have between 1 and {MAX_BATCH_SIZE} entries");
-            return Err(Error::invalid("/approval_ids", detail));
+            return Err(Error::invalid("approval_ids", detail));
         }
         retry_on_conflict(async || {
             let (tasks, commit) = self.decide_all(batch, caller).await?;

@@ -2,9 +2,9 @@
 
 use ade_domain::approval::DecisionKind;
 use ade_domain::people::UserId;
-use ade_domain::permission::{Permission, Scope, is_permitted};
+use ade_domain::permission::Scope;
 use ade_domain::task::{Config, Digest, Metadata, Preview, TaskCommand};
-use ade_domain::task::{Decision, Refusal, Task};
+use ade_domain::task::{Decision, Task};
 use ade_store::database::{Commit, StoredTask, Write};
 
 use crate::events::record;
@@ -93,10 +93,7 @@ impl TaskService {
     ) -> Result<StoredTask, Error> {
         caller.require_scope(Scope::Propose)?;
         let actor = caller.actor();
-        let author = actor.user.clone().ok_or(Refusal::Forbidden)?;
-        if !is_permitted(&actor.roles, Permission::CreateTask) {
-            return Err(Refusal::Forbidden.into());
-        }
+        let author = actor.authorize_create()?;
         let TaskDraft { config, metadata, preview, predecessor } = draft;
         let (digest, task_id) = (validated_digest(&config)?, new_id());
         let preview = self.compute_preview(&config, preview).await?;

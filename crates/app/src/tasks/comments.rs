@@ -20,7 +20,7 @@ impl TaskService {
         let author = caller.actor().user.ok_or(Refusal::Forbidden)?;
         if text.trim().is_empty() || text.len() > MAX_COMMENT_BYTES {
             let detail = format!("must not be empty, and have at most {MAX_COMMENT_BYTES} bytes");
-            return Err(Error::invalid("/text", detail));
+            return Err(Error::invalid("text", detail));
         }
         retry_on_conflict(async || {
             let task = self.load(Target::task(task_id, caller)).await?;

@@ -75,11 +75,11 @@ impl TaskService {
 
     /// Begins an attempt that rolls back what a failed task left behind.
     pub(crate) async fn begin_roll_back(&self, task_id: &str, begin: &AttemptStart) -> Result<u64, Error> {
-        let task = self.update(Target::internal(task_id), |task, now| {
-            task.begin_rollback(begin.clone(), now)?;
+        let task = self.update(Target::internal(task_id), |task, _| {
+            task.begin_rollback(begin.clone())?;
             Ok(())
         });
-        Ok(attempt(&task.await?))
+        Ok(task.await?.attempt())
     }
 
     /// Records that the executor may change something from now on.
@@ -169,7 +169,7 @@ impl TaskService {
             })
             .await?;
         let is_open = task.execution.as_ref().is_some_and(|execution| execution.phase != Phase::Ended);
-        Ok((attempt(&task), if is_open { NextStep::RollBack } else { next_step(&task) }))
+        Ok((task.attempt(), if is_open { NextStep::RollBack } else { next_step(&task) }))
     }
 
     /// Records that recovery begins to roll back.
@@ -251,12 +251,8 @@ impl TaskService {
     }
 
     pub(crate) fn is_approval_valid(&self, task: &StoredTask) -> bool {
-        task.approval_ends_at.is_none_or(|ends_at| ends_at > self.clock.now())
+        !task.is_approval_expired(self.clock.now())
     }
-}
-
-fn attempt(task: &StoredTask) -> u64 {
-    task.execution.as_ref().map_or(0, |execution| execution.attempt)
 }
 
 /// What follows from the state of a task after an attempt failed.

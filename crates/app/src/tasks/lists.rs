@@ -25,7 +25,7 @@ pub enum ApprovalOwner {
 
 fn valid_cursor(id: &str) -> Result<&str, Error> {
     let is_id = Uuid::parse_str(id).is_ok();
-    if is_id { Ok(id) } else { Err(Error::invalid("/cursor", "must be the next_cursor of a previous page")) }
+    if is_id { Ok(id) } else { Err(Error::invalid("cursor", "must be the next_cursor of a previous page")) }
 }
 
 impl TaskService {

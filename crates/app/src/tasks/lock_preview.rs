@@ -1,7 +1,7 @@
 //! The locks that applying a task will need, with their current state, for reviewers. No lock is held during a review.
 
 use ade_domain::lock::{LockMode, LockName};
-use ade_domain::task::{Config, LockPreview, ResourceMode};
+use ade_domain::task::{Config, LockPreview};
 use ade_store::coordination::LockView;
 use ade_store::{Coordination, CoordinationError};
 use futures_util::future::join_all;
@@ -34,7 +34,7 @@ impl TaskService {
 async fn preview(
     coordination: &dyn Coordination,
     lock: LockName,
-    mode: ResourceMode,
+    mode: LockMode,
 ) -> Result<LockPreview, CoordinationError> {
     let view = coordination.lock_view(lock).await?;
     let wait_ms = expected_wait_ms(&view, mode, coordination);
@@ -51,11 +51,7 @@ async fn preview(
 
 /// An estimate: the rest of the longest lease, plus the mean lease for each waiter (the default lease if nobody holds the
 /// lock). Holders may renew or release early. A shared request does not wait for shared holders.
-fn expected_wait_ms(view: &LockView, mode: ResourceMode, coordination: &dyn Coordination) -> u64 {
-    let mode = match mode {
-        ResourceMode::Exclusive => LockMode::Exclusive,
-        ResourceMode::Shared => LockMode::Shared,
-    };
+fn expected_wait_ms(view: &LockView, mode: LockMode, coordination: &dyn Coordination) -> u64 {
     if view.queue_length == 0 && view.mode.is_none_or(|held| held.is_compatible_with(mode)) {
         return 0;
     }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use ade_domain::audit::{AuditActor, AuditBody};
 use ade_domain::people::{AuthorSet, UserId};
-use ade_domain::task::{Lineage, TaskState, Transition};
+use ade_domain::task::{Lineage, Transition};
 use ade_domain::{Clock, Moment};
 use ade_store::database::{Commit, StoredTask, Write};
 use ade_store::{Coordination, Database, DatabaseError};
@@ -258,20 +258,12 @@ impl TaskService {
         caller: Option<&Caller>,
         now: Moment,
     ) -> Result<(), Error> {
-        // The validity of an approval is fixed when it is given; later changes of the setting do not apply.
-        let is_approval = |transition: &Transition| {
-            transition.to == TaskState::Approved && transition.from != TaskState::Approved
-        };
-        if task.state != TaskState::Approved {
-            task.approval_ends_at = None;
-        } else if task.approval_ends_at.is_none() || task.transitions.iter().any(is_approval) {
+        if task.needs_approval_end() {
             let rules = match task.loaded_version.rules_version() {
                 Some(version) => self.rules.at(&self.database, version).await?,
                 None => self.rules.current(&self.database).await?,
             };
-            let valid_for_ms = rules.settings.valid_for_ms();
-            let approved_at = task.entered_at.get(&TaskState::Approved).copied();
-            task.approval_ends_at = approved_at.map(|at| at.plus_ms(valid_for_ms));
+            task.set_approval_end(rules.settings.valid_for_ms());
         }
         for transition in std::mem::take(&mut task.transitions) {
             record(commit, audit(task, &transition, caller, now), transition.notify);

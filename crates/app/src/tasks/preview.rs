@@ -43,8 +43,7 @@ impl TaskService {
             }
             return Err(self.not_allowed(config, &work_queue));
         };
-        let in_parameters =
-            |fault: InvalidField| InvalidField::at(format!("/parameters{}", fault.path), fault.detail);
+        let in_parameters = |fault: InvalidField| fault.within("parameters");
         let invalid =
             |faults: Vec<InvalidField>| Error::Invalid(faults.into_iter().map(in_parameters).collect());
         executor.validate(&config.parameters).map_err(invalid)?;
@@ -55,7 +54,7 @@ impl TaskService {
     fn not_allowed(&self, config: &Config, work_queue: &str) -> Error {
         let executor = config.executor.as_str();
         if !EXECUTORS.contains(&executor) {
-            return Error::invalid("/executor", format!("must be one of {}", EXECUTORS.join(", ")));
+            return Error::invalid("executor", format!("must be one of {}", EXECUTORS.join(", ")));
         }
         let allowed: Vec<&str> = self
             .previews
@@ -65,7 +64,7 @@ impl TaskService {
             .collect();
         let allowed = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
         Error::invalid(
-            "/parameters",
+            "parameters",
             format!(
                 "{work_queue} is not allowed here (allowed for {executor}: {allowed}); an operator can allow it in the \
                  configuration under executors.{executor}"

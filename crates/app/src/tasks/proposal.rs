@@ -60,10 +60,10 @@ impl DeclaredPreview {
 
 impl Proposal {
     fn into_draft(self, settings: &Settings, caller: &Caller) -> Result<TaskDraft, Error> {
-        let required = [("/type", &self.task_type), ("/description", &self.description)];
+        let required = [("type", &self.task_type), ("description", &self.description)];
         let missing = required.into_iter().filter(|(_, value)| value.is_none());
         let missing: Vec<InvalidField> =
-            missing.map(|(pointer, _)| InvalidField::at(pointer, "is required")).collect();
+            missing.map(|(path, _)| InvalidField::at(path, "is required")).collect();
         if !missing.is_empty() {
             return Err(Error::Invalid(missing));
         }
@@ -140,7 +140,7 @@ impl Proposal {
             (NOOP_EXECUTOR, None) => ade_executors::ready_preview(Vec::new(), Vec::new(), Vec::new()),
             (_, Some(_)) => {
                 let detail = "is only allowed for the executor agent; the service computes all others";
-                return Err(Error::invalid("/preview", detail));
+                return Err(Error::invalid("preview", detail));
             }
             (_, None) => Preview::pending(),
         };
@@ -149,49 +149,49 @@ impl Proposal {
 
     fn faults(&self) -> Vec<InvalidField> {
         let mut faults = Vec::new();
-        let mut check = |is_valid: bool, pointer: &str, detail: String| {
+        let mut check = |is_valid: bool, path: &str, detail: String| {
             if !is_valid {
-                faults.push(InvalidField::at(pointer, detail));
+                faults.push(InvalidField::at(path, detail));
             }
         };
         let is_text =
             |text: &String| (1..=MAX_TEXT_LEN).contains(&text.len()) && !text.chars().any(char::is_control);
         let text = format!("must be 1 to {MAX_TEXT_LEN} bytes without control characters");
-        for (pointer, value) in [("/team", &self.team), ("/ticket_ref", &self.ticket_ref)] {
-            check(value.iter().flatten().all(is_text), pointer, text.clone());
+        for (path, value) in [("team", &self.team), ("ticket_ref", &self.ticket_ref)] {
+            check(value.iter().flatten().all(is_text), path, text.clone());
         }
         if let Some(tags) = &self.tags {
             let is_valid = tags.len() <= MAX_TAGS && tags.iter().all(is_text);
             check(
                 is_valid,
-                "/tags",
+                "tags",
                 format!("must be at most {MAX_TAGS} tags of 1 to {MAX_TEXT_LEN} bytes each"),
             );
         }
         if let Some(Lineage { agent_id, parent_agent_id, sponsor_id }) = &self.lineage {
             let sponsor = sponsor_id.as_ref().map(ToString::to_string);
             let is_valid = [agent_id, parent_agent_id, &sponsor].into_iter().flatten().all(is_text);
-            check(is_valid, "/lineage", text);
+            check(is_valid, "lineage", text);
         }
         if let Some(preview) = &self.preview {
             let is_valid = preview.changes.len() <= MAX_PREVIEW_CHANGES;
-            check(is_valid, "/preview/changes", format!("must have at most {MAX_PREVIEW_CHANGES} entries"));
+            check(is_valid, "preview.changes", format!("must have at most {MAX_PREVIEW_CHANGES} entries"));
             let size =
                 |change: &PreviewChange| change.what.len() + change.diff.as_ref().map_or(0, String::len);
             let bytes: usize = preview.changes.iter().map(size).sum();
             check(
                 bytes <= MAX_PREVIEW_BYTES,
-                "/preview/changes",
+                "preview.changes",
                 format!("must have at most {MAX_PREVIEW_BYTES} bytes"),
             );
-            for (pointer, notes) in
-                [("/preview/warnings", &preview.warnings), ("/preview/errors", &preview.errors)]
+            for (path, notes) in
+                [("preview.warnings", &preview.warnings), ("preview.errors", &preview.errors)]
             {
                 let is_valid =
                     notes.len() <= MAX_NOTES && notes.iter().all(|note| note.len() <= MAX_NOTE_LEN);
                 let detail =
                     format!("must be at most {MAX_NOTES} texts of at most {MAX_NOTE_LEN} bytes each");
-                check(is_valid, pointer, detail);
+                check(is_valid, path, detail);
             }
         }
         faults

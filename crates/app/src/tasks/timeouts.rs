@@ -84,8 +84,7 @@ impl TaskService {
         retry_on_conflict(async || {
             let mut task = self.load(target).await?;
             let now = self.clock.now();
-            let is_expired = task.approval_ends_at.is_some_and(|ends_at| ends_at <= now);
-            if task.state != TaskState::Approved || !is_expired {
+            if task.state != TaskState::Approved || !task.is_approval_expired(now) {
                 return Ok(Some(task));
             }
             let (revision, mut ids) = (task.revision, new_id);

@@ -251,7 +251,7 @@ impl AgentWorkService {
         }
         let renewed = self.database.renew_lease(task_id, attempt, lease_until).await?;
         if renewed == LeaseRenewal::Lost {
-            let now = self.tasks.get(task_id).await?.next_attempt() - 1;
+            let now = self.tasks.get(task_id).await?.attempt();
             return Err(Refusal::NotCurrentAttempt { attempt, current: now }.into());
         }
         self.claim_capacity(&worker, task_id, ms).await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ade_domain::lock::{
     FencingToken, Holder, LockMode, LockName, LockRequest, RequestKey, RequestedLock, WaitPolicy,
 };
-use ade_domain::task::{Config, HeldLock, ResourceMode};
+use ade_domain::task::{Config, HeldLock};
 use ade_executors::{StopReason, StopSignal};
 use ade_store::database::LeaseRenewal;
 use tokio::sync::watch;
@@ -29,13 +29,6 @@ pub(crate) fn holder_id(task_id: &str, attempt: u64) -> String {
     format!("{task_id}:{attempt}")
 }
 
-const fn lock_mode(mode: ResourceMode) -> LockMode {
-    match mode {
-        ResourceMode::Exclusive => LockMode::Exclusive,
-        ResourceMode::Shared => LockMode::Shared,
-    }
-}
-
 /// Locks that an attempt holds. Dropping it does not release them: they end with their leases.
 #[derive(Debug, Clone)]
 pub(crate) struct AttemptLocks {
@@ -47,13 +40,9 @@ pub(crate) struct AttemptLocks {
 impl AttemptLocks {
     /// The locks as the database stores them.
     pub(crate) fn grants(&self) -> Vec<HeldLock> {
-        let resource_mode = |mode: &LockMode| match mode {
-            LockMode::Exclusive => ResourceMode::Exclusive,
-            LockMode::Shared => ResourceMode::Shared,
-        };
         let grant = |(held, mode): (&HeldToken, &LockMode)| HeldLock {
             lock: held.lock.to_string(),
-            mode: resource_mode(mode),
+            mode: *mode,
             fencing_token: held.token.number(),
         };
         self.held.iter().zip(&self.modes).map(grant).collect()
@@ -73,7 +62,7 @@ impl AttemptLocks {
                 token: FencingToken::from_number(grant.fencing_token),
             })
         });
-        let modes = grants.iter().map(|grant| lock_mode(grant.mode));
+        let modes = grants.iter().map(|grant| grant.mode);
         Some(Self { holder, held: held.collect::<Option<_>>()?, modes: modes.collect() })
     }
 
@@ -142,13 +131,13 @@ pub(crate) async fn acquire_locks(
     lease_ms: u64,
     timeout_ms: u64,
 ) -> Result<Option<(AttemptLocks, Instant)>, Error> {
-    let invalid = |reason: String| Error::invalid("/resources", format!("cannot be locked: {reason}"));
+    let invalid = |reason: String| Error::invalid("resources", format!("cannot be locked: {reason}"));
     let holder = Holder::new(agent, Some(&holder_id(task_id, attempt)));
     let holder = holder.map_err(|error| invalid(error.to_string()))?;
     let mut requested = Vec::new();
     for (name, mode) in config.locks(Some(task_id)) {
         let lock: LockName = name.parse().map_err(|error| invalid(format!("{name}: {error}")))?;
-        requested.push(RequestedLock { lock, mode: lock_mode(mode) });
+        requested.push(RequestedLock { lock, mode });
     }
     // All requests acquire locks in the same order.
     requested.sort_by(|one, other| one.lock.cmp(&other.lock));

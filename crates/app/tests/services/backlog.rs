@@ -7,7 +7,7 @@ use ade_app::tasks::{SimulationInput, TaskService};
 use ade_domain::approval::policy::{AutoApprove, Priority, default_policy};
 use ade_domain::lock::{Acquisition, Holder, LockCommand, LockMode, RequestKey};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_domain::task::{LockPreview, Resource, ResourceMode, TaskState};
+use ade_domain::task::{LockPreview, Resource, TaskState};
 use ade_store::database::StoredTask;
 use ade_store::{Coordination, EmbeddedCoordination};
 use serde_json::json;
@@ -136,7 +136,7 @@ async fn previews_needed_locks_and_their_holders(fixture: Fixture) {
         |id: &str, mode| Resource { resource_type: "database".to_owned(), id: id.to_owned(), mode };
     let mut draft = draft("something");
     draft.config.resources =
-        vec![resource("users", ResourceMode::Exclusive), resource("orders", ResourceMode::Shared)];
+        vec![resource("users", LockMode::Exclusive), resource("orders", LockMode::Shared)];
     let ann = caller("ann", &[AUTHOR]);
     // Without coordination the locks are marked unavailable.
     let blind = fixture.service();
@@ -155,9 +155,9 @@ async fn previews_needed_locks_and_their_holders(fixture: Fixture) {
         expected_wait_seconds: wait,
         unavailable: false,
     };
-    let own = preview(&format!("task:{id}"), ResourceMode::Exclusive, &[], 0);
-    let users = preview("resource:database:users", ResourceMode::Exclusive, &["robot"], 30);
-    let orders = preview("resource:database:orders", ResourceMode::Shared, &[], 0);
+    let own = preview(&format!("task:{id}"), LockMode::Exclusive, &[], 0);
+    let users = preview("resource:database:users", LockMode::Exclusive, &["robot"], 30);
+    let orders = preview("resource:database:orders", LockMode::Shared, &[], 0);
     assert_eq!(task.lock_preview, [own, users.clone(), orders.clone()]);
     assert_eq!(fixture.task(id).await, task);
     fixture.clock.advance(Duration::from_secs(10));

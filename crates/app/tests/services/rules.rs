@@ -131,7 +131,7 @@ async fn policy_names_are_unique(fixture: Fixture) {
     rules.create_policy(&named("later"), &max).await.expect("name is free");
     for name in ["", " "] {
         let refused = rules.create_policy(&named(name), &max).await;
-        assert!(matches!(&refused, Err(Error::Invalid(faults)) if faults[0].path == "/name"));
+        assert!(matches!(&refused, Err(Error::Invalid(faults)) if faults[0].path.to_string() == "name"));
     }
 }
 
@@ -187,17 +187,20 @@ async fn only_owners_and_administrators_change_delegations(fixture: Fixture) {
     let mut agent = rob.clone();
     agent.agent_id = Some("robot".to_owned());
     assert_eq!(rules.create_delegation(&to(None, "eve"), &agent).await, forbidden);
-    for (change, pointer) in [
-        (to(None, "rob"), "/delegate_to"),
-        (to(None, "nobody"), "/delegate_to"),
-        (to(None, "old"), "/delegate_to"),
-        (DelegationChange::default(), "/delegate_to"),
+    for (change, path) in [
+        (to(None, "rob"), "delegate_to"),
+        (to(None, "nobody"), "delegate_to"),
+        (to(None, "old"), "delegate_to"),
+        (DelegationChange::default(), "delegate_to"),
     ] {
         let refused = rules.create_delegation(&change, &rob).await;
-        assert!(matches!(&refused, Err(Error::Invalid(faults)) if faults[0].path == pointer), "{refused:?}");
+        assert!(
+            matches!(&refused, Err(Error::Invalid(faults)) if faults[0].path.to_string() == path),
+            "{refused:?}"
+        );
     }
     let unknown = rules.create_delegation(&to(Some("nobody"), "eve"), &admin()).await;
-    assert!(matches!(&unknown, Err(Error::Invalid(faults)) if faults[0].path == "/owner_id"));
+    assert!(matches!(&unknown, Err(Error::Invalid(faults)) if faults[0].path.to_string() == "owner_id"));
     // Visible to its owner and its delegate.
     let ids = async |who: &Caller| {
         let all = rules.delegations(who).await.expect("listed");
@@ -238,14 +241,17 @@ async fn resource_registry_is_keyed_by_pattern(fixture: Fixture) {
     assert_eq!(created.id, "db:*");
     let twice = rules.create_resource(&new("db:*", 1, &[]), &max).await;
     assert_eq!(twice, Err(Error::Exists("resource db:*".to_owned())));
-    for (change, pointer) in [
-        (new("", 1, &[]), "/pattern"),
-        (new("x", 101, &[]), "/criticality"),
-        (new("x", 1, &["plain"]), "/dependents/0"),
-        (new("x", 1, &["a:b"; 1_001]), "/dependents"),
+    for (change, path) in [
+        (new("", 1, &[]), "pattern"),
+        (new("x", 101, &[]), "criticality"),
+        (new("x", 1, &["plain"]), "dependents.0"),
+        (new("x", 1, &["a:b"; 1_001]), "dependents"),
     ] {
         let refused = rules.create_resource(&change, &max).await;
-        assert!(matches!(&refused, Err(Error::Invalid(faults)) if faults[0].path == pointer), "{refused:?}");
+        assert!(
+            matches!(&refused, Err(Error::Invalid(faults)) if faults[0].path.to_string() == path),
+            "{refused:?}"
+        );
     }
     let higher = ResourceChange { criticality: Some(90), ..ResourceChange::default() };
     let now = rules.update_resource("db:*", &higher, &with_if_match(&max, 1)).await.expect("changed");

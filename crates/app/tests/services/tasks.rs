@@ -251,7 +251,7 @@ async fn simulation_matches_submission(fixture: Fixture) {
             .map(|number| ade_domain::task::Resource {
                 resource_type: "database".to_owned(),
                 id: number.to_string(),
-                mode: ade_domain::task::ResourceMode::Exclusive,
+                mode: ade_domain::lock::LockMode::Exclusive,
             })
             .collect();
         let input = SimulationInput::new(draft.clone(), None, Vec::new());

@@ -11,13 +11,14 @@ use ade_domain::approval::assignment::{Assignment, AssignmentInput, assign};
 use ade_domain::approval::policy::{AutoApprove, Policy, default_policy};
 use ade_domain::audit::{AuditActor, AuditBody};
 use ade_domain::event::Event;
+use ade_domain::lock::LockMode;
 use ade_domain::people::{AUTHOR, AuthorSet, People, REVIEWER, User, UserId};
 use ade_domain::permission::ActorRole;
 use ade_domain::risk::{FailureHistory, RegisteredResource, RiskInputs, RiskThresholds, assess};
 use ade_domain::task::{Actor, Decision, ReviewPlan, Task, Transition};
 use ade_domain::task::{
-    ChangeKind, Config, Digest, LockPreview, Metadata, Preview, PreviewChange, Resource, ResourceMode,
-    RollbackStrategy, TaskState,
+    ChangeKind, Config, Digest, LockPreview, Metadata, Preview, PreviewChange, Resource, RollbackStrategy,
+    TaskState,
 };
 use ade_store::database::StoredTask;
 use serde_json::json;
@@ -45,11 +46,7 @@ const SEED: u64 = 2_026;
 pub(super) fn resource(number: usize) -> Resource {
     let kinds = ["service", "database", "cluster", "bucket", "zone"];
     let kind = kinds.get(number % kinds.len()).copied().unwrap_or_default();
-    Resource {
-        resource_type: kind.to_owned(),
-        id: format!("prod-{number:03}"),
-        mode: ResourceMode::Exclusive,
-    }
+    Resource { resource_type: kind.to_owned(), id: format!("prod-{number:03}"), mode: LockMode::Exclusive }
 }
 
 pub(super) fn tag(number: usize) -> String {
@@ -282,7 +279,7 @@ impl HistoryGenerator {
         );
         let lock = |lock: String| LockPreview {
             unavailable: false,
-            ..LockPreview::unavailable(lock, ResourceMode::Exclusive)
+            ..LockPreview::unavailable(lock, LockMode::Exclusive)
         };
         let locks = config.resources.iter().map(|resource| lock(format!("resource:{}", resource.name())));
         let lock_preview = [lock(format!("task:{task_id}"))].into_iter().chain(locks).collect();

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::glob::{self, Pattern};
 use crate::people::{People, UserId};
 use crate::task::Config;
-use crate::{InvalidField, Moment};
+use crate::{InvalidField, Moment, Validator};
 
 /// The longest delegation chain that is followed, in steps.
 pub const MAX_CHAIN_LENGTH: usize = 10;
@@ -99,37 +99,29 @@ impl Delegation {
         if self.valid_until.is_some_and(|until| now >= until) {
             return Some("has expired".to_owned());
         }
-        if !conditions.task_types.is_empty()
-            && !conditions.task_types.iter().any(|pattern| glob::matches(pattern, &config.task_type))
+        if !conditions.task_types.is_empty() && !glob::matches_any(&conditions.task_types, &config.task_type)
         {
             return Some(format!("does not apply to tasks of type {}", config.task_type));
         }
         if let Some(above) = conditions.risk_above.filter(|above| risk <= *above) {
             return Some(format!("applies only above a risk of {above}; the risk is {risk}"));
         }
-        let in_scope = |pattern: &Pattern| {
-            config.resources.iter().any(|resource| pattern.matches(&resource.resource_type, &resource.id))
-        };
         let patterns = &conditions.resource_patterns;
-        let in_scope = patterns.is_empty() || patterns.iter().any(in_scope);
+        let in_scope =
+            patterns.is_empty() || config.resources.iter().any(|resource| resource.matches_any(patterns));
         (!in_scope).then(|| "does not apply to these resources".to_owned())
     }
 
     #[must_use]
     pub fn validate(&self) -> Vec<InvalidField> {
-        let mut invalid = Vec::new();
-        if self.owner_id == self.delegate_to {
-            invalid.push(InvalidField::at("/delegate_to", "must be another person than the owner"));
-        }
-        if self.conditions.risk_above.is_some_and(|above| above > 100) {
-            invalid.push(InvalidField::at("/conditions/risk_above", "must be between 0 and 100"));
-        }
-        if let (Some(from), Some(until)) = (self.valid_from, self.valid_until)
-            && from >= until
-        {
-            invalid.push(InvalidField::at("/valid_until", "must be later than valid_from"));
-        }
-        invalid
+        let mut input = Validator::default();
+        let is_other = self.owner_id != self.delegate_to;
+        input.check(is_other, "delegate_to", "must be another person than the owner");
+        let in_range = self.conditions.risk_above.is_none_or(|above| above <= 100);
+        input.check(in_range, "conditions.risk_above", "must be between 0 and 100");
+        let is_later = self.valid_until.is_none_or(|until| self.valid_from.is_none_or(|from| from < until));
+        input.check(is_later, "valid_until", "must be later than valid_from");
+        input.errors
     }
 }
 
@@ -162,24 +154,16 @@ fn next_step(
     for delegation in context.delegations.iter().filter(own) {
         let to = &delegation.delegate_to;
         let is_circular = *to == from || resolved.chain.iter().any(|step| step.from == *to);
-        let mismatch = delegation.mismatch(context).or_else(|| {
-            if is_circular {
-                Some("is circular".to_owned())
-            } else if context.people.active(to).is_none() {
-                Some(format!("is skipped: {to} is not active"))
-            } else {
-                None
-            }
-        });
-        match mismatch {
-            Some(reason) => {
-                resolved.skipped.push(format!("the delegation from {from} to {to} {reason}"));
-            }
-            None => {
-                let delegation_id = delegation.delegation_id.clone();
-                return Some((DelegationStep { from, to: to.clone(), delegation_id }, delegation.cascade));
-            }
-        }
+        let is_inactive = context.people.active(to).is_none();
+        let mismatch = delegation
+            .mismatch(context)
+            .or_else(|| is_circular.then(|| "is circular".to_owned()))
+            .or_else(|| is_inactive.then(|| format!("is skipped: {to} is not active")));
+        let Some(reason) = mismatch else {
+            let delegation_id = delegation.delegation_id.clone();
+            return Some((DelegationStep { from, to: to.clone(), delegation_id }, delegation.cascade));
+        };
+        resolved.skipped.push(format!("the delegation from {from} to {to} {reason}"));
     }
     None
 }

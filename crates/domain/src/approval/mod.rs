@@ -8,7 +8,6 @@ pub mod quorum;
 pub mod window;
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,9 +17,23 @@ use crate::task::Digest;
 use delegation::DelegationStep;
 use policy::Priority;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::IntoStaticStr,
+)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ApprovalStatus))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
 pub enum ApprovalStatus {
     Pending,
     Approved,
@@ -36,29 +49,16 @@ pub enum ApprovalStatus {
 
 impl ApprovalStatus {
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "PENDING",
-            Self::Approved => "APPROVED",
-            Self::Rejected => "REJECTED",
-            Self::Delegated => "DELEGATED",
-            Self::ChangesRequested => "CHANGES_REQUESTED",
-            Self::Invalidated => "INVALIDATED",
-            Self::Closed => "CLOSED",
-        }
-    }
-}
-
-impl fmt::Display for ApprovalStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
 /// What a reviewer can decide.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ResponseAction))]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum DecisionKind {
     Approve,
     Reject,
@@ -67,12 +67,8 @@ pub enum DecisionKind {
 
 impl DecisionKind {
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Approve => "approve",
-            Self::Reject => "reject",
-            Self::RequestChanges => "request_changes",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     const fn status(self) -> ApprovalStatus {
@@ -141,6 +137,16 @@ impl Approval {
             self.status,
             ApprovalStatus::Delegated | ApprovalStatus::Invalidated | ApprovalStatus::Closed
         )
+    }
+
+    /// Whether it asks about this config and this preview.
+    pub(super) fn is_about(&self, digest: Digest, fingerprint: Option<&str>) -> bool {
+        self.digest == digest && self.fingerprint.as_deref() == fingerprint
+    }
+
+    /// Whether this person can still decide it.
+    pub(super) fn awaits(&self, user: &UserId) -> bool {
+        self.reviewer_id == *user && self.status == ApprovalStatus::Pending
     }
 
     pub(super) fn record_decision(

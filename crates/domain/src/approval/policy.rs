@@ -8,7 +8,7 @@ use super::window::TimeWindow;
 use crate::glob::{self, Pattern};
 use crate::people::{User, UserId};
 use crate::task::{Config, Resource};
-use crate::{InvalidField, Moment};
+use crate::{InvalidField, Moment, Validator};
 
 const MAX_APPROVERS: u32 = 50;
 /// Limits each list of a policy.
@@ -58,7 +58,7 @@ const fn default_count() -> u32 {
     1
 }
 
-/// The versions of a policy: one that is active, a draft, or both. As JSON `{ active, draft }`, where a missing one is null.
+/// The versions of a policy: one that is active, a draft, or both. Stored as `{ active, draft }`, where a missing one is null.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum PolicyVersions {
@@ -178,15 +178,12 @@ impl Policy {
     /// Why it does not apply to a task; none if it does.
     #[must_use]
     pub fn mismatch(&self, config: &Config, risk: u8, now: Moment) -> Option<String> {
-        if !self.task_types.is_empty()
-            && !self.task_types.iter().any(|pattern| glob::matches(pattern, &config.task_type))
-        {
+        if !self.task_types.is_empty() && !glob::matches_any(&self.task_types, &config.task_type) {
             return Some(format!("it applies to tasks of type {}", self.task_types.join(", ")));
         }
-        if !self.resource_patterns.is_empty()
-            && !config.resources.iter().any(|resource| in_scope(&self.resource_patterns, resource))
-        {
-            let patterns: Vec<&str> = self.resource_patterns.iter().map(Pattern::as_str).collect();
+        let patterns = &self.resource_patterns;
+        if !patterns.is_empty() && !config.resources.iter().any(|resource| resource.matches_any(patterns)) {
+            let patterns: Vec<&str> = patterns.iter().map(Pattern::as_str).collect();
             return Some(format!("no resource matches {}", patterns.join(", ")));
         }
         if risk < self.risk_threshold {
@@ -231,8 +228,8 @@ impl Policy {
             if config.resources.is_empty() {
                 return Err("the task has no resources, so none is in scope".to_owned());
             }
-            let outside =
-                config.resources.iter().find(|resource| !in_scope(&conditions.resources_in_scope, resource));
+            let in_scope = |resource: &&Resource| resource.matches_any(&conditions.resources_in_scope);
+            let outside = config.resources.iter().find(|resource| !in_scope(resource));
             if let Some(resource) = outside {
                 return Err(format!("{} is out of scope", resource.name()));
             }
@@ -243,36 +240,28 @@ impl Policy {
 
     #[must_use]
     pub fn validate(&self) -> Vec<InvalidField> {
-        let mut invalid = Vec::new();
-        let mut check = |holds: bool, path: &str, detail: String| {
-            if !holds {
-                invalid.push(InvalidField::at(path, detail));
-            }
-        };
-        check(
-            !self.name.trim().is_empty() && self.name.len() <= 128,
-            "/name",
-            "must be 1 to 128 bytes".to_owned(),
-        );
+        let mut input = Validator::default();
+        let fits = !self.name.trim().is_empty() && self.name.len() <= 128;
+        input.check(fits, "name", "must be 1 to 128 bytes");
         for (path, count) in
-            [("/min_approvers", self.min_approvers), ("/reject_threshold", self.reject_threshold)]
+            [("min_approvers", self.min_approvers), ("reject_threshold", self.reject_threshold)]
         {
             let fits = (1..=MAX_APPROVERS).contains(&count);
-            check(fits, path, format!("must be between 1 and {MAX_APPROVERS}"));
+            input.check(fits, path, format_args!("must be between 1 and {MAX_APPROVERS}"));
         }
-        check(self.risk_threshold <= 100, "/risk_threshold", "must be between 0 and 100".to_owned());
+        input.check(self.risk_threshold <= 100, "risk_threshold", "must be between 0 and 100");
         let lists = [
-            ("/task_types", self.task_types.len()),
-            ("/resource_patterns", self.resource_patterns.len()),
-            ("/required_roles", self.required_roles.len()),
-            ("/reviewers", self.reviewers.len()),
+            ("task_types", self.task_types.len()),
+            ("resource_patterns", self.resource_patterns.len()),
+            ("required_roles", self.required_roles.len()),
+            ("reviewers", self.reviewers.len()),
         ];
         for (path, count) in lists {
-            check(count <= MAX_ENTRIES, path, format!("must have at most {MAX_ENTRIES} entries"));
+            input.check(count <= MAX_ENTRIES, path, format_args!("must have at most {MAX_ENTRIES} entries"));
         }
         let distinct: BTreeSet<&UserId> = self.reviewers.iter().collect();
         let enough = self.reviewers.is_empty() || distinct.len() >= self.min_approvers as usize;
-        check(enough, "/min_approvers", "must not exceed the number of reviewers".to_owned());
+        input.check(enough, "min_approvers", "must not exceed the number of reviewers");
         // The default policy covers whatever no other policy covers, so it cannot be conditional.
         let is_conditional = !self.task_types.is_empty()
             || !self.resource_patterns.is_empty()
@@ -280,12 +269,8 @@ impl Policy {
             || self.window.is_some();
         let detail =
             "must not be default for a policy with task_types, resource_patterns, risk_threshold or window";
-        check(self.name != DEFAULT_POLICY_NAME || !is_conditional, "/name", detail.to_owned());
-        invalid.extend(self.window.as_ref().and_then(TimeWindow::validate));
-        invalid
+        input.check(self.name != DEFAULT_POLICY_NAME || !is_conditional, "name", detail);
+        input.errors.extend(self.window.as_ref().and_then(TimeWindow::validate));
+        input.errors
     }
-}
-
-fn in_scope(patterns: &[Pattern], resource: &Resource) -> bool {
-    patterns.iter().any(|pattern| pattern.matches(&resource.resource_type, &resource.id))
 }

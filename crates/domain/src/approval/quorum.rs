@@ -111,37 +111,25 @@ impl Requirement {
         let people: BTreeSet<&UserId> = approving.iter().map(|vote| vote.decided_by).collect();
         let represented: BTreeSet<&String> =
             approving.iter().filter_map(|vote| self.reviewers.get(vote.reviewer)).flatten().collect();
-        let missing_roles: Vec<&str> = self
-            .required_roles
-            .iter()
-            .filter(|role| !represented.contains(role))
-            .map(String::as_str)
-            .collect();
+        let missing_roles = self.required_roles.iter().filter(|role| !represented.contains(role));
+        let missing_roles: Vec<&str> = missing_roles.map(String::as_str).collect();
+        let roles = missing_roles.join(", ");
         let missing = self.min_approvers.saturating_sub(u32::try_from(people.len()).unwrap_or(u32::MAX));
-        let needed = missing.max(u32::from(!missing_roles.is_empty()));
-        let approved_by = people.into_iter().cloned().collect();
-        let (status, why) = match (&self.overridden, needed) {
-            (Some(override_text), _) => (RequirementStatus::Overridden, override_text.clone()),
-            (None, 0) => (
-                RequirementStatus::Satisfied,
-                format!("{} of {} approved", self.min_approvers, self.min_approvers),
-            ),
-            (None, _) if missing_roles.is_empty() => {
-                (RequirementStatus::Unsatisfied, format!("more approvals required: {missing}"))
+        let (status, needed, why) = match (&self.overridden, missing, missing_roles.is_empty()) {
+            (Some(text), ..) => (RequirementStatus::Overridden, 0, text.clone()),
+            (None, 0, true) => {
+                (RequirementStatus::Satisfied, 0, format!("{0} of {0} approved", self.min_approvers))
             }
-            (None, _) if missing == 0 => (
-                RequirementStatus::Unsatisfied,
-                format!("approval required from role {}", missing_roles.join(", ")),
-            ),
-            (None, _) => {
-                let roles = missing_roles.join(", ");
-                (
-                    RequirementStatus::Unsatisfied,
-                    format!("more approvals required: {missing}, including role {roles}"),
-                )
+            (None, 0, false) => {
+                (RequirementStatus::Unsatisfied, 1, format!("approval required from role {roles}"))
+            }
+            (None, _, all_represented) => {
+                let including = if all_represented { "" } else { ", including role " };
+                let why = format!("more approvals required: {missing}{including}{roles}");
+                (RequirementStatus::Unsatisfied, missing, why)
             }
         };
-        let needed = if self.overridden.is_some() { 0 } else { needed };
+        let approved_by = people.into_iter().cloned().collect();
         RequirementProgress { policy: self.policy.clone(), status, needed, approved_by, why }
     }
 }
@@ -149,12 +137,7 @@ impl Requirement {
 /// Whether every requirement is satisfied or overridden.
 #[must_use]
 pub fn is_quorum_reached(requirements: &[Requirement], votes: &[Vote<'_>]) -> bool {
-    requirements.iter().all(|requirement| {
-        matches!(
-            requirement.progress(votes).status,
-            RequirementStatus::Satisfied | RequirementStatus::Overridden
-        )
-    })
+    requirements.iter().all(|requirement| requirement.progress(votes).needed == 0)
 }
 
 /// After this many steps the search returns the best number found so far, which may not be the smallest.
@@ -163,21 +146,15 @@ const MAX_SEARCH_STEPS: u32 = 2_000;
 /// The smallest number of approvers that satisfies all requirements.
 #[must_use]
 pub fn min_approvals(requirements: &[Requirement]) -> u32 {
-    let mut people: Vec<&UserId> =
-        requirements.iter().flat_map(|requirement| requirement.reviewers.keys()).collect();
-    people.sort_unstable();
-    people.dedup();
+    let people: BTreeSet<&UserId> = requirements.iter().flat_map(|one| one.reviewers.keys()).collect();
+    let mut people: Vec<&UserId> = people.into_iter().collect();
     // People who serve more requirements and roles come first, so that good solutions are found early.
     let coverage = |user: &&UserId| -> usize {
         requirements.iter().filter_map(|one| one.reviewers.get(*user)).map(|roles| 1 + roles.len()).sum()
     };
     people.sort_by_key(|user| std::cmp::Reverse(coverage(user)));
-    let mut search = Search {
-        requirements,
-        people: &people,
-        best: u32::try_from(people.len()).unwrap_or(u32::MAX),
-        steps: 0,
-    };
+    let best = u32::try_from(people.len()).unwrap_or(u32::MAX);
+    let mut search = Search { requirements, people: &people, best, steps: 0 };
     search.run(0, &mut Vec::new());
     search.best
 }

@@ -5,6 +5,7 @@ use std::fmt;
 
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
+use strum::VariantArray as _;
 
 use crate::{InvalidField, Moment};
 
@@ -34,9 +35,23 @@ fn utc() -> String {
     "UTC".to_owned()
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Weekday {
     Mon,
     Tue,
@@ -48,23 +63,9 @@ pub enum Weekday {
 }
 
 impl Weekday {
-    const ALL: [Self; 7] = [Self::Mon, Self::Tue, Self::Wed, Self::Thu, Self::Fri, Self::Sat, Self::Sun];
-
     fn of(date: jiff::civil::Date) -> Self {
         let number = usize::try_from(date.weekday().to_monday_zero_offset()).unwrap_or(0);
-        Self::ALL.get(number).copied().unwrap_or(Self::Mon)
-    }
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Mon => "mon",
-            Self::Tue => "tue",
-            Self::Wed => "wed",
-            Self::Thu => "thu",
-            Self::Fri => "fri",
-            Self::Sat => "sat",
-            Self::Sun => "sun",
-        }
+        Self::VARIANTS.get(number).copied().unwrap_or(Self::Mon)
     }
 }
 
@@ -90,24 +91,17 @@ impl TimeWindow {
     pub fn validate(&self) -> Option<InvalidField> {
         let (from, until) = self.hours;
         if from > 23 || until > 24 || from == until {
-            return Some(InvalidField::at(
-                "/window/hours",
-                "must be two different hours: the first from 0 to 23, the second from 1 to 24",
-            ));
+            let rule = "must be two different hours: the first from 0 to 23, the second from 1 to 24";
+            return Some(InvalidField::at("window.hours", rule));
         }
-        if TimeZone::get(&self.time_zone).is_err() {
-            return Some(InvalidField::at(
-                "/window/time_zone",
-                "must be a time zone such as UTC or Europe/Berlin",
-            ));
-        }
-        None
+        let rule = "must be a time zone such as UTC or Europe/Berlin";
+        TimeZone::get(&self.time_zone).is_err().then(|| InvalidField::at("window.time_zone", rule))
     }
 }
 
 impl fmt::Display for TimeWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let days: Vec<&str> = self.weekdays.iter().map(|day| day.as_str()).collect();
+        let days: Vec<&str> = self.weekdays.iter().map(Into::into).collect();
         let days = if days.is_empty() { "every day".to_owned() } else { format!("on {}", days.join(", ")) };
         let (from, until) = self.hours;
         write!(f, "{days} from {from}:00 to {until}:00 in {}", self.time_zone)
@@ -155,11 +149,12 @@ mod tests {
 
     #[test]
     fn reports_the_invalid_field() {
-        let path = |hours, zone: &str| window(&[], hours, zone).validate().map(|invalid| invalid.path);
+        let path =
+            |hours, zone: &str| window(&[], hours, zone).validate().map(|invalid| invalid.path.to_string());
         assert_eq!(path((0, 24), "UTC"), None);
-        assert_eq!(path((9, 9), "UTC").as_deref(), Some("/window/hours"));
-        assert_eq!(path((9, 25), "UTC").as_deref(), Some("/window/hours"));
-        assert_eq!(path((9, 17), "Mars/Olympus").as_deref(), Some("/window/time_zone"));
+        assert_eq!(path((9, 9), "UTC").as_deref(), Some("window.hours"));
+        assert_eq!(path((9, 25), "UTC").as_deref(), Some("window.hours"));
+        assert_eq!(path((9, 17), "Mars/Olympus").as_deref(), Some("window.time_zone"));
         assert!(!window(&[], (0, 24), "Mars/Olympus").contains(at("2026-11-16T08:00:00Z")));
     }
 }

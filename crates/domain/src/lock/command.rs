@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::machine::Hold;
+use super::machine::{CircuitBreaker, Hold};
 use super::queue::{QueueScore, Waiter};
 use super::{Cycle, FencingToken, Holder, LockMode, RequestKey, SharedStr};
 use crate::Moment;
@@ -40,72 +40,35 @@ pub enum LockCommand {
     /// Grants the lock, queues the request or refuses it. A retry returns the current status of the request.
     Acquire(Acquisition),
     /// Starts the lease of a grant.
-    Claim {
-        holder: Holder,
-        request: RequestKey,
-        ttl_ms: u64,
-    },
+    Claim { holder: Holder, request: RequestKey, ttl_ms: u64 },
     /// Extends an unclaimed grant while its request waits for its other locks.
-    ExtendUnclaimed {
-        holder: Holder,
-        request: RequestKey,
-        ttl_ms: u64,
-    },
+    ExtendUnclaimed { holder: Holder, request: RequestKey, ttl_ms: u64 },
     /// Holder heartbeat: extends the lease, never shortens it.
-    Extend {
-        holder: Holder,
-        token: FencingToken,
-        ttl_ms: u64,
-    },
-    Release {
-        holder: Holder,
-        token: FencingToken,
-    },
+    Extend { holder: Holder, token: FencingToken, ttl_ms: u64 },
+    /// Ends the hold with this token.
+    Release { holder: Holder, token: FencingToken },
     /// Changes an exclusive hold to shared; the token stays the same.
-    Downgrade {
-        holder: Holder,
-        token: FencingToken,
-    },
+    Downgrade { holder: Holder, token: FencingToken },
     /// Checks whether the token belongs to a current holder.
-    Verify {
-        token: FencingToken,
-    },
+    Verify { token: FencingToken },
     /// Reads the status of a request without changing it.
-    Query {
-        holder: Holder,
-        request: RequestKey,
-    },
-    /// Leaves the queue, or gives back the grant of the request. A claimed lease ends only for [`EndReason::Cancelled`],
-    /// because its holder asked for it, or with `include_claimed`.
-    Cancel {
-        holder: Holder,
-        request: RequestKey,
-        /// Some reasons leave no tombstone, so that the request can be retried.
-        reason: EndReason,
-        /// Set only by the server that claimed the lease itself and has not reported it to the caller.
-        include_claimed: bool,
-    },
+    Query { holder: Holder, request: RequestKey },
+    /// Leaves the queue, or gives back the grant of the request. Some reasons leave no tombstone, so that the request can be
+    /// retried.
+    ///
+    /// A claimed lease ends only for [`EndReason::Cancelled`], because its holder asked for it, or with `include_claimed`: set
+    /// only by the server that claimed the lease itself and has not reported it to the caller.
+    Cancel { holder: Holder, request: RequestKey, reason: EndReason, include_claimed: bool },
     /// The caller disconnected from this server: a cancellation, unless another server serves the request by now.
-    Disconnect {
-        holder: Holder,
-        request: RequestKey,
-        server: SharedStr,
-        /// Set if no other server can have reported the lease to the caller.
-        include_claimed: bool,
-    },
+    /// `include_claimed` is set if no other server can have reported the lease to the caller.
+    Disconnect { holder: Holder, request: RequestKey, server: SharedStr, include_claimed: bool },
     /// Takes the lock from all its holders, on behalf of an administrator.
     Break,
-    /// Resolves a deadlock: ends the victim's wait for this lock and its hold on it.
-    Abort {
-        holder: Holder,
-        /// If set, the victim must still wait here with this request; otherwise the cycle is gone and nothing happens.
-        expected_request: Option<RequestKey>,
-        cycle: Arc<Cycle>,
-    },
+    /// Resolves a deadlock: ends the victim's wait for this lock and its hold on it. With an expected request, the victim must
+    /// still wait here with it; otherwise the cycle is gone and nothing happens.
+    Abort { holder: Holder, expected_request: Option<RequestKey>, cycle: Arc<Cycle> },
     /// The server that serves some of the waiters is alive.
-    ServerHeartbeat {
-        server: SharedStr,
-    },
+    ServerHeartbeat { server: SharedStr },
     /// Processes only what is due: expired leases, timed-out waits and promotions.
     Tick,
     /// The same as [`Self::Tick`], and also removes all waiters of lost servers, at any position of the queue.
@@ -156,35 +119,26 @@ pub struct HoldView {
 /// Why a request was refused. A refusal leaves no trace: the request can be retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockRefusal {
-    /// The lock is held or others wait for it, and the request does not wait.
-    Held {
-        /// At most [`MAX_REFUSAL_HOLDERS`](super::MAX_REFUSAL_HOLDERS) of them.
-        holders: Vec<HoldView>,
-        queue_length: usize,
-    },
-    QueueFull {
-        queue_length: usize,
-    },
+    /// The lock is held or others wait for it, and the request does not wait. Lists at most
+    /// [`MAX_REFUSAL_HOLDERS`](super::MAX_REFUSAL_HOLDERS).
+    Held { holders: Vec<HoldView>, queue_length: usize },
+    /// As many requests wait as the limits allow.
+    QueueFull { queue_length: usize },
     /// The circuit breaker of this lock is open after too many refusals for a full queue.
-    CircuitOpen {
-        retry_at: Moment,
-    },
+    CircuitOpen { retry_at: Moment },
     /// The grant reached too few replicas of the store in time and was given back.
-    Unreplicated {
-        acks: u32,
-        required_acks: u32,
-    },
+    Unreplicated { acks: u32, required_acks: u32 },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AcquireStatus {
+    /// The lock is granted.
     Held(Grant),
-    Waiting {
-        /// The head of the queue is 1.
-        position: usize,
-        deadline: Moment,
-    },
+    /// The position of the head of the queue is 1.
+    Waiting { position: usize, deadline: Moment },
+    /// The request neither holds the lock nor waits for it.
     Refused(LockRefusal),
+    /// The request held the lock or waited for it.
     Ended(EndReason),
 }
 
@@ -204,8 +158,9 @@ pub enum LockOutcome {
 }
 
 /// Why a hold or a wait ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, strum::EnumString, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum EndReason {
     Released,
     Expired,
@@ -215,6 +170,7 @@ pub enum EndReason {
     Broken,
     Cancelled,
     /// The caller disconnected while its request was open.
+    #[strum(serialize = "hung_up")]
     Disconnected,
     /// Another lock of the same request was refused.
     Refused,
@@ -222,6 +178,7 @@ pub enum EndReason {
     /// Replaced by a newer request of the same holder.
     Superseded,
     /// The server that served the waiter is lost.
+    #[strum(serialize = "server_silent")]
     ServerLost,
     /// The agent has sent no heartbeat for too long.
     AgentOffline,
@@ -249,39 +206,13 @@ impl EndReason {
     /// The reverse of [`Self::as_str`]. A deadlock is not found, because its cycle is missing.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
-        let all = [
-            Self::Released,
-            Self::Expired,
-            Self::Unclaimed,
-            Self::Broken,
-            Self::Cancelled,
-            Self::Disconnected,
-            Self::Refused,
-            Self::TimedOut,
-            Self::Superseded,
-            Self::ServerLost,
-            Self::AgentOffline,
-        ];
-        all.into_iter().find(|reason| reason.as_str() == word)
+        word.parse().ok().filter(|reason| !matches!(reason, Self::Deadlock(_)))
     }
 
     /// The stored and published code; the Redis scripts use the same ones.
     #[must_use]
-    pub const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Released => "released",
-            Self::Expired => "expired",
-            Self::Unclaimed => "unclaimed",
-            Self::Broken => "broken",
-            Self::Cancelled => "cancelled",
-            Self::Disconnected => "hung_up",
-            Self::Refused => "refused",
-            Self::TimedOut => "timed_out",
-            Self::Superseded => "superseded",
-            Self::ServerLost => "server_silent",
-            Self::AgentOffline => "agent_offline",
-            Self::Deadlock(_) => "deadlock",
-        }
+    pub fn as_str(&self) -> &'static str {
+        self.into()
     }
 }
 
@@ -292,74 +223,34 @@ impl EndReason {
 pub enum LockChange {
     /// The last token and score, which a snapshot must preserve.
     CountersAdvanced(FencingToken, QueueScore),
+    /// A request waits in the queue.
     Queued(Waiter),
     /// A retry moved the waiter to another server, or extended its deadline.
-    WaitRenewed {
-        holder: Holder,
-        /// `None` for a ticket.
-        served_by: Option<SharedStr>,
-        deadline: Moment,
-    },
+    WaitRenewed { holder: Holder, served_by: Option<SharedStr>, deadline: Moment },
     /// A waiter left the queue without a grant.
-    WaitEnded {
-        holder: Holder,
-        request: RequestKey,
-        reason: EndReason,
-    },
+    WaitEnded { holder: Holder, request: RequestKey, reason: EndReason },
     /// The holder has the lock; if it waited, it left the queue.
     Granted(Hold),
-    /// Another request of the holder shares its grant.
-    RequestJoined {
-        holder: Holder,
-        request: RequestKey,
-        /// See [`Acquisition::leave_tombstone`](super::Acquisition::leave_tombstone).
-        leave_tombstone: bool,
-    },
+    /// Another request of the holder shares its grant. See [`Acquisition::leave_tombstone`].
+    RequestJoined { holder: Holder, request: RequestKey, leave_tombstone: bool },
     /// One of several requests that share a grant no longer needs it.
-    RequestDetached {
-        holder: Holder,
-        request: RequestKey,
-    },
+    RequestDetached { holder: Holder, request: RequestKey },
     /// The lease has started.
-    Claimed {
-        holder: Holder,
-        expires_at: Moment,
-    },
-    Extended {
-        holder: Holder,
-        /// The token of the hold, or of the shared hold below an unclaimed upgrade.
-        token: FencingToken,
-        expires_at: Moment,
-        heartbeat_count: u64,
-    },
-    Downgraded {
-        holder: Holder,
-    },
-    HoldEnded {
-        holder: Holder,
-        token: FencingToken,
-        reason: EndReason,
-    },
+    Claimed { holder: Holder, expires_at: Moment },
+    /// The token is that of the hold, or of the shared hold below an unclaimed upgrade.
+    Extended { holder: Holder, token: FencingToken, expires_at: Moment, heartbeat_count: u64 },
+    /// The exclusive hold is shared from now on.
+    Downgraded { holder: Holder },
+    /// The holder lost the lock.
+    HoldEnded { holder: Holder, token: FencingToken, reason: EndReason },
     /// The request has ended and must not be revived before the tombstone expires.
-    TombstoneAdded {
-        request: RequestKey,
-        reason: EndReason,
-        expires_at: Moment,
-    },
+    TombstoneAdded { request: RequestKey, reason: EndReason, expires_at: Moment },
     /// The server is lost, and none of its waiters is left.
-    ServerRemoved {
-        server: SharedStr,
-    },
-    ServerHeartbeat {
-        server: SharedStr,
-        at: Moment,
-    },
+    ServerRemoved { server: SharedStr },
+    /// The server that serves some of the waiters is alive.
+    ServerHeartbeat { server: SharedStr, at: Moment },
     /// A request was refused because the queue is full. The circuit breaker counts these.
-    RefusalCounted {
-        window_start: Moment,
-        refusals: u32,
-        open_until: Moment,
-    },
+    RefusalCounted(CircuitBreaker),
 }
 
 #[derive(Debug, Clone, PartialEq)]

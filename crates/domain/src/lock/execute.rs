@@ -236,16 +236,17 @@ impl CommandExecution<'_> {
 
     /// Counts the refusal for the circuit breaker.
     fn refuse_full_queue(&mut self) -> AcquireStatus {
-        let circuit = self.lock.circuit;
+        let mut circuit = self.lock.circuit;
         let window_end = circuit.window_start.plus_ms(self.limits.breaker_window_ms);
-        let starts_window = circuit.refusals == 0 || window_end <= self.now;
-        let (window_start, refusals) =
-            if starts_window { (self.now, 1) } else { (circuit.window_start, circuit.refusals + 1) };
-        let opens = refusals >= self.limits.breaker_threshold;
-        let refusals = if opens { 0 } else { refusals };
-        let open_until =
-            if opens { self.now.plus_ms(self.limits.breaker_open_ms) } else { circuit.open_until };
-        self.record(LockChange::RefusalCounted { window_start, refusals, open_until });
+        if circuit.refusals == 0 || window_end <= self.now {
+            (circuit.window_start, circuit.refusals) = (self.now, 0);
+        }
+        circuit.refusals += 1;
+        if circuit.refusals >= self.limits.breaker_threshold {
+            circuit.refusals = 0;
+            circuit.open_until = self.now.plus_ms(self.limits.breaker_open_ms);
+        }
+        self.record(LockChange::RefusalCounted(circuit));
         AcquireStatus::Refused(LockRefusal::QueueFull { queue_length: self.lock.queue.len() })
     }
 

@@ -80,11 +80,11 @@ pub struct Lock {
 }
 
 /// Counts the refusals for a full queue within a window. Enough of them open the circuit, which then refuses new waiters.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct CircuitBreaker {
-    pub(super) window_start: Moment,
-    pub(super) refusals: u32,
-    pub(super) open_until: Moment,
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CircuitBreaker {
+    pub window_start: Moment,
+    pub refusals: u32,
+    pub open_until: Moment,
 }
 
 impl Lock {
@@ -197,12 +197,8 @@ impl Lock {
         let heartbeats =
             heartbeats.map(|(server, at)| LockChange::ServerHeartbeat { server: server.clone(), at: *at });
         // An open circuit has a count of zero, but must stay open.
-        let CircuitBreaker { window_start, refusals, open_until } = self.circuit;
-        let circuit = (self.circuit != CircuitBreaker::default()).then_some(LockChange::RefusalCounted {
-            window_start,
-            refusals,
-            open_until,
-        });
+        let is_used = self.circuit != CircuitBreaker::default();
+        let circuit = is_used.then_some(LockChange::RefusalCounted(self.circuit));
         let tombstones = self.tombstones.iter().map(|(request, reason, expires_at)| {
             LockChange::TombstoneAdded { request, reason: reason.clone(), expires_at }
         });
@@ -245,11 +241,7 @@ impl Lock {
                 self.queue.remove(&hold.holder);
                 self.lower_next_expiry(hold.expires_at);
                 match self.index_of(&hold.holder) {
-                    Ok(index) => {
-                        if let Some(existing) = self.holds.get_mut(index) {
-                            *existing = hold.clone();
-                        }
-                    }
+                    Ok(_) => self.update_hold(&hold.holder, |existing| existing.clone_from(hold)),
                     Err(index) => {
                         if self.holds.is_empty() {
                             // Nearly every lock has one holder at a time; the default capacity of four would be most of its
@@ -312,13 +304,7 @@ impl Lock {
             LockChange::ServerRemoved { server } => {
                 self.server_heartbeats.remove(server);
             }
-            LockChange::RefusalCounted { window_start, refusals, open_until } => {
-                self.circuit = CircuitBreaker {
-                    window_start: *window_start,
-                    refusals: *refusals,
-                    open_until: *open_until,
-                };
-            }
+            LockChange::RefusalCounted(circuit) => self.circuit = *circuit,
         }
     }
 

@@ -32,7 +32,7 @@ pub use execute::{MAX_REFUSAL_HOLDERS, MIN_WAIT_EXTENSION_MS};
 pub use fencing::FencingToken;
 pub use graph::{Cycle, Deadlock, WaitEdge};
 pub use limits::LockLimits;
-pub use machine::{Hold, Lock, MAX_REQUESTS_PER_HOLD};
+pub use machine::{CircuitBreaker, Hold, Lock, MAX_REQUESTS_PER_HOLD};
 pub use name::{Holder, InvalidName, LockKind, LockMode, LockName, SharedStr};
 pub use queue::{QueueKey, QueueScore, Waiter};
 pub use request::{

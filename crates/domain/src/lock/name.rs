@@ -17,7 +17,8 @@ const MAX_ID_BYTES: usize = 256;
 /// Immutable text that is cheap to clone.
 pub type SharedStr = Arc<str>;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum LockKind {
     /// The execution of one task: exclusive only.
     Task,
@@ -33,19 +34,33 @@ impl LockKind {
 
     /// The prefix of the lock name.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Task => "task",
-            Self::Resource => "resource",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
-/// Ordered by strength: exclusive is stronger than shared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+/// How a lock is held.
+// Ordered by strength: exclusive is stronger than shared.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Default,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum LockMode {
     Shared,
+    #[default]
     Exclusive,
 }
 
@@ -57,34 +72,49 @@ impl LockMode {
     }
 
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Shared => "shared",
-            Self::Exclusive => "exclusive",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
-/// `task:{task_id}` or `resource:{type}:{id}`; the id is everything after the last of these colons.
-///
-/// The order is the global order in which several locks are acquired: task locks, then resource locks, each by the bytes
-/// of the name.
+/// A value with a digest, computed once. Lookups and the search for cycles touch thousands of names: comparing digests first
+/// saves reading their texts. Colliding names are still compared by text, and the order ignores the digest.
 #[derive(Debug, Clone)]
-pub struct LockName {
-    kind: LockKind,
-    text: SharedStr,
-    hash: NameHash,
+struct Hashed<T> {
+    hash: u64,
+    value: T,
 }
 
-/// A digest of a name, computed once. Lookups and the search for cycles touch thousands of names: comparing digests first
-/// saves reading their texts. Colliding names are still compared by text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct NameHash(u64);
-
-impl NameHash {
-    fn of(parts: &[&str]) -> Self {
+impl<T> Hashed<T> {
+    fn new(value: T, parts: &[&str]) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "half of a digest is a digest")]
-        Self(digest(parts) as u64)
+        Self { hash: digest(parts) as u64, value }
+    }
+}
+
+impl<T: Eq> PartialEq for Hashed<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.value == other.value
+    }
+}
+
+impl<T: Eq> Eq for Hashed<T> {}
+
+impl<T> Hash for Hashed<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl<T: Ord> Ord for Hashed<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.value.cmp(&other.value)
+    }
+}
+
+impl<T: Ord> PartialOrd for Hashed<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -111,16 +141,12 @@ impl Hasher for NameHasher {
     }
 }
 
-fn is_same_text(a: &SharedStr, b: &SharedStr) -> bool {
-    Arc::ptr_eq(a, b) || a == b
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
     #[error("a lock name is task:ID or resource:TYPE:ID")]
     UnknownKind,
     /// `agent:ID` names the capacity of an agent, which is not a lock.
-    #[error("agent:ID is the capacity of an agent and cannot be locked; see GET /api/v1/agents/ID")]
+    #[error("agent:ID is the capacity of an agent and cannot be locked; its limit is a setting of the agent")]
     AgentCapacity,
     #[error("{0} must not be empty")]
     Empty(&'static str),
@@ -128,26 +154,33 @@ pub enum InvalidName {
     TooLong(&'static str, usize),
 }
 
+/// `task:{task_id}` or `resource:{type}:{id}`; the id is everything after the last of these colons.
+///
+/// The order is the global order in which several locks are acquired: task locks, then resource locks, each by the bytes
+/// of the name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockName(Hashed<(LockKind, SharedStr)>);
+
 impl LockName {
     /// Sorts before every valid name; for the start of a range.
     pub(super) fn lower_bound() -> Self {
-        Self { kind: LockKind::Task, text: "".into(), hash: NameHash(0) }
+        Self(Hashed { hash: 0, value: (LockKind::Task, "".into()) })
     }
 
     #[must_use]
     pub const fn kind(&self) -> LockKind {
-        self.kind
+        self.0.value.0
     }
 
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.text
+        &self.0.value.1
     }
 
     /// The type and id of the resource; `None` for a task lock.
     #[must_use]
     pub fn resource(&self) -> Option<(&str, &str)> {
-        self.text.strip_prefix("resource:")?.split_once(':')
+        self.as_str().strip_prefix("resource:")?.split_once(':')
     }
 
     #[must_use]
@@ -158,7 +191,7 @@ impl LockName {
     /// Everything after the kind; for a task lock, the task id.
     #[must_use]
     pub fn id(&self) -> &str {
-        self.text.split_once(':').map_or("", |(_, id)| id)
+        self.as_str().split_once(':').map_or("", |(_, id)| id)
     }
 }
 
@@ -184,45 +217,19 @@ impl FromStr for LockName {
             Some(("agent", _)) => return Err(InvalidName::AgentCapacity),
             _ => return Err(InvalidName::UnknownKind),
         };
-        Ok(Self { kind, text: text.into(), hash: NameHash::of(&[text]) })
-    }
-}
-
-impl PartialEq for LockName {
-    fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash && is_same_text(&self.text, &other.text)
-    }
-}
-
-impl Eq for LockName {}
-
-impl Hash for LockName {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash.0);
-    }
-}
-
-impl Ord for LockName {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.kind.cmp(&other.kind).then_with(|| self.text.as_bytes().cmp(other.text.as_bytes()))
-    }
-}
-
-impl PartialOrd for LockName {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
+        Ok(Self(Hashed::new((kind, text.into()), &[text])))
     }
 }
 
 impl fmt::Display for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(self.as_str())
     }
 }
 
 impl Serialize for LockName {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.text)
+        serializer.serialize_str(self.as_str())
     }
 }
 
@@ -232,41 +239,9 @@ impl<'de> Deserialize<'de> for LockName {
     }
 }
 
-/// An agent and one of its activities. Two holders of the same agent exclude each other like any others.
-#[derive(Debug, Clone)]
-pub struct Holder {
-    agent: SharedStr,
-    id: SharedStr,
-    hash: NameHash,
-}
-
-impl PartialEq for Holder {
-    fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash
-            && is_same_text(&self.agent, &other.agent)
-            && is_same_text(&self.id, &other.id)
-    }
-}
-
-impl Eq for Holder {}
-
-impl Hash for Holder {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash.0);
-    }
-}
-
-impl Ord for Holder {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.agent.cmp(&other.agent).then_with(|| self.id.cmp(&other.id))
-    }
-}
-
-impl PartialOrd for Holder {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
+/// An agent and the id of one of its activities. Two holders of the same agent exclude each other like any others.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Holder(Hashed<(SharedStr, SharedStr)>);
 
 impl Holder {
     /// Without a `holder_id`, the agent itself is the holder.
@@ -280,37 +255,38 @@ impl Holder {
         }
         let agent: SharedStr = agent_id.into();
         let id = holder_id.filter(|id| *id != agent_id).map_or_else(|| agent.clone(), SharedStr::from);
-        let hash = NameHash::of(&[&agent, &id]);
-        Ok(Self { agent, id, hash })
+        let parts = [agent_id, holder_id.unwrap_or(agent_id)];
+        Ok(Self(Hashed::new((agent, id), &parts)))
     }
 
     /// Sorts before every valid holder of the agent; for the start of a range.
     pub(super) fn lower_bound(agent: &SharedStr) -> Self {
-        Self { agent: agent.clone(), id: "".into(), hash: NameHash(0) }
+        Self(Hashed { hash: 0, value: (agent.clone(), "".into()) })
     }
 
     #[must_use]
     pub fn agent_id(&self) -> &str {
-        &self.agent
+        &self.0.value.0
     }
 
     #[must_use]
     pub fn holder_id(&self) -> &str {
-        &self.id
+        &self.0.value.1
     }
 }
 
 /// `agent`, or `agent/holder` where they differ.
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.agent == self.id { f.write_str(&self.agent) } else { write!(f, "{}/{}", self.agent, self.id) }
+        let (agent, id) = &self.0.value;
+        if agent == id { f.write_str(agent) } else { write!(f, "{agent}/{id}") }
     }
 }
 
 /// Serialized as a pair of ids, so that no character needs escaping.
 impl Serialize for Holder {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        (&*self.agent, &*self.id).serialize(serializer)
+        self.0.value.serialize(serializer)
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::{Holder, LockLimits, LockMode, LockName, RequestKey, SharedStr, digest};
-use crate::InvalidField;
+use crate::{InvalidField, Validator};
 
 pub const MAX_LOCKS_PER_REQUEST: usize = 100;
 const MAX_PURPOSE_BYTES: usize = 256;
@@ -21,15 +21,12 @@ pub struct RequestedLock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitPolicy {
+    /// The request is refused at once.
     NoWait,
     /// The server holds the request open until it is granted.
-    LongPoll {
-        timeout_ms: u64,
-    },
+    LongPoll { timeout_ms: u64 },
     /// The caller gets a ticket, polls it and claims the grant.
-    Ticket {
-        timeout_ms: u64,
-    },
+    Ticket { timeout_ms: u64 },
 }
 
 /// A valid request.
@@ -71,40 +68,23 @@ impl LockRequest {
         limits: &LockLimits,
         nonce: u128,
     ) -> Result<Self, Vec<InvalidField>> {
-        let mut errors = Vec::new();
-        let locks = parse_locks(&draft.locks, &mut errors);
-        let ttl_ms = parse_ttl_ms("/ttl_seconds", draft.ttl_seconds, limits, &mut errors);
+        let mut input = Validator::default();
+        let locks = parse_locks(&draft.locks, &mut input.errors);
+        let ttl_ms = parse_ttl_ms("ttl_seconds", draft.ttl_seconds, limits, &mut input.errors);
         let wait_ms = draft.wait_seconds.map(|seconds| {
-            parse_millis("/wait_seconds", seconds, 0, limits.max_wait_ms, &mut errors)
+            parse_millis("wait_seconds", seconds, 0, limits.max_wait_ms, &mut input.errors)
                 .unwrap_or(limits.default_wait_ms)
         });
-        let priority = match draft.priority.map_or(Ok(0), i32::try_from) {
-            Ok(priority) => priority,
-            Err(_) => {
-                errors.push(InvalidField::at(
-                    "/priority",
-                    format!("must be between {} and {}", i32::MIN, i32::MAX),
-                ));
-                0
-            }
-        };
+        let priority = i32::try_from(draft.priority.unwrap_or(0));
+        let rule = format_args!("must be between {} and {}", i32::MIN, i32::MAX);
+        input.check(priority.is_ok(), "priority", rule);
         let purpose = draft.purpose.unwrap_or_default();
-        if purpose.len() > MAX_PURPOSE_BYTES {
-            errors.push(InvalidField::at("/purpose", format!("must have at most {MAX_PURPOSE_BYTES} bytes")));
-        }
-        match draft.request_id {
-            Some("") => errors.push(InvalidField::at("/request_id", "must not be empty; omit it instead")),
-            Some(id) if id.len() > MAX_REQUEST_ID_BYTES => {
-                errors.push(InvalidField::at(
-                    "/request_id",
-                    format!("must have at most {MAX_REQUEST_ID_BYTES} bytes"),
-                ));
-            }
-            _ => {}
-        }
-        if !errors.is_empty() {
-            return Err(errors);
-        }
+        let rule = format_args!("must have at most {MAX_PURPOSE_BYTES} bytes");
+        input.check(purpose.len() <= MAX_PURPOSE_BYTES, "purpose", rule);
+        input.check(draft.request_id != Some(""), "request_id", "must not be empty; omit it instead");
+        let fits = draft.request_id.is_none_or(|id| id.len() <= MAX_REQUEST_ID_BYTES);
+        input.check(fits, "request_id", format_args!("must have at most {MAX_REQUEST_ID_BYTES} bytes"));
+        let (Ok(priority), true) = (priority, input.errors.is_empty()) else { return Err(input.errors) };
         let wait = match (draft.queue, wait_ms) {
             (true, wait_ms) => WaitPolicy::Ticket { timeout_ms: wait_ms.unwrap_or(limits.default_wait_ms) },
             (false, None | Some(0)) => WaitPolicy::NoWait,
@@ -143,20 +123,20 @@ impl LockRequest {
 
 /// The requested lease in milliseconds, or the default. A lease above the limit is rejected, not shortened.
 pub fn parse_ttl_ms(
-    pointer: &str,
+    field: &str,
     seconds: Option<f64>,
     limits: &LockLimits,
     errors: &mut Vec<InvalidField>,
 ) -> u64 {
     seconds
-        .and_then(|seconds| parse_millis(pointer, seconds, 1, limits.max_ttl_ms, errors))
+        .and_then(|seconds| parse_millis(field, seconds, 1, limits.max_ttl_ms, errors))
         .unwrap_or(limits.default_ttl_ms)
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be within bounds")]
 #[expect(clippy::cast_precision_loss, reason = "bounds are far below 2^53")]
 fn parse_millis(
-    pointer: &str,
+    field: &str,
     seconds: f64,
     min_ms: u64,
     max_ms: u64,
@@ -168,35 +148,34 @@ fn parse_millis(
     }
     let min = if min_ms == 0 { "0" } else { "0.001" };
     let max = max_ms as f64 / 1000.0;
-    errors.push(InvalidField::at(pointer, format!("must be between {min} and {max} seconds")));
+    errors.push(InvalidField::at(field, format!("must be between {min} and {max} seconds")));
     None
 }
 
 fn parse_locks(locks: &[(&str, Option<LockMode>)], errors: &mut Vec<InvalidField>) -> Vec<RequestedLock> {
     if locks.is_empty() {
-        errors.push(InvalidField::at("/locks", "must contain at least one lock"));
+        errors.push(InvalidField::at("locks", "must contain at least one lock"));
     }
     if locks.len() > MAX_LOCKS_PER_REQUEST {
-        errors
-            .push(InvalidField::at("/locks", format!("must contain at most {MAX_LOCKS_PER_REQUEST} locks")));
+        errors.push(InvalidField::at("locks", format!("must contain at most {MAX_LOCKS_PER_REQUEST} locks")));
         return Vec::new();
     }
     let mut seen = BTreeSet::new();
     let mut requested = Vec::with_capacity(locks.len());
     for (index, (name, mode)) in locks.iter().enumerate() {
-        match name.parse::<LockName>() {
-            Err(error) => errors.push(InvalidField::at(format!("/locks/{index}/lock"), error.to_string())),
-            Ok(lock) if !seen.insert(lock.clone()) => {
-                errors.push(InvalidField::at(format!("/locks/{index}/lock"), "is a duplicate"));
+        let mode = mode.unwrap_or_default();
+        let (field, detail) = match name.parse::<LockName>() {
+            Err(error) => ("lock", error.to_string()),
+            Ok(lock) if !seen.insert(lock.clone()) => ("lock", "is a duplicate".to_owned()),
+            Ok(lock) if !lock.kind().supports(mode) => {
+                ("mode", "must be exclusive for a task lock".to_owned())
             }
-            Ok(lock) if mode.is_some_and(|mode| !lock.kind().supports(mode)) => {
-                errors.push(InvalidField::at(
-                    format!("/locks/{index}/mode"),
-                    "must be exclusive for a task lock",
-                ));
+            Ok(lock) => {
+                requested.push(RequestedLock { lock, mode });
+                continue;
             }
-            Ok(lock) => requested.push(RequestedLock { lock, mode: mode.unwrap_or(LockMode::Exclusive) }),
-        }
+        };
+        errors.push(InvalidField::at(format!("locks.{index}.{field}"), detail));
     }
     requested.sort_by(|a, b| a.lock.cmp(&b.lock));
     requested
@@ -229,30 +208,30 @@ mod tests {
     }
 
     #[test]
-    fn reports_every_invalid_field_with_its_pointer() {
+    fn reports_every_invalid_field() {
         let (long, many) = ("x".repeat(257), vec![("task:1", None); 101]);
         let invalid_fields = |change: &dyn Fn(&mut LockRequestDraft<'_>)| {
             let mut draft = draft();
             change(&mut draft);
             let errors = LockRequest::new(holder(), &draft, &LockLimits::default(), 7).expect_err("invalid");
-            errors.into_iter().map(|error| error.path).collect::<Vec<_>>()
+            errors.into_iter().map(|error| error.path.to_string()).collect::<Vec<_>>()
         };
-        assert_eq!(invalid_fields(&|draft| draft.locks.clear()), ["/locks"]);
+        assert_eq!(invalid_fields(&|draft| draft.locks.clear()), ["locks"]);
         assert_eq!(
             invalid_fields(&|draft| draft.locks = vec![("task:1", None), ("task:1", None)]),
-            ["/locks/1/lock"]
+            ["locks.1.lock"]
         );
         assert_eq!(
             invalid_fields(&|draft| draft.locks = vec![("", None), ("task:1", Some(LockMode::Shared))]),
-            ["/locks/0/lock", "/locks/1/mode"]
+            ["locks.0.lock", "locks.1.mode"]
         );
         for ttl in [0.0, -1.0, 300.1, 1e300, f64::INFINITY, f64::NAN, 0.000_4] {
-            assert_eq!(invalid_fields(&|draft| draft.ttl_seconds = Some(ttl)), ["/ttl_seconds"], "{ttl}");
+            assert_eq!(invalid_fields(&|draft| draft.ttl_seconds = Some(ttl)), ["ttl_seconds"], "{ttl}");
         }
         for wait in [-0.1, 3_600.1, f64::INFINITY] {
-            assert_eq!(invalid_fields(&|draft| draft.wait_seconds = Some(wait)), ["/wait_seconds"], "{wait}");
+            assert_eq!(invalid_fields(&|draft| draft.wait_seconds = Some(wait)), ["wait_seconds"], "{wait}");
         }
-        assert_eq!(invalid_fields(&|draft| draft.priority = Some(i64::MAX)), ["/priority"]);
+        assert_eq!(invalid_fields(&|draft| draft.priority = Some(i64::MAX)), ["priority"]);
         let errors = LockRequest::new(
             holder(),
             &LockRequestDraft { locks: many, ..LockRequestDraft::default() },

@@ -14,11 +14,8 @@ pub enum SagaAction {
     /// Execute this command and pass its outcome to [`handle_outcome`](AcquireSaga::handle_outcome).
     Execute(LockName, LockCommand),
     /// Wait until the status of this lock may have changed, then call [`poll`](AcquireSaga::poll).
-    Wait {
-        lock: LockName,
-        /// The head of the queue is 1.
-        position: usize,
-    },
+    /// The position of the head of the queue is 1.
+    Wait { lock: LockName, position: usize },
     /// All locks are held and can be claimed.
     Ready,
     /// All leases have started. The grants are in the order of the requested locks.
@@ -38,13 +35,20 @@ pub enum AcquireFailure {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Phase {
+    /// The first lock without a grant is next. All locks are held if there is none.
     Acquiring,
-    Waiting { position: usize },
-    Ready,
-    Claiming { next: usize },
-    RollingBack { next: usize, failure: AcquireFailure },
-    Granted,
-    Failed(AcquireFailure),
+    Waiting {
+        position: usize,
+    },
+    /// All leases have started if there is no next lock.
+    Claiming {
+        next: usize,
+    },
+    /// The request has ended if there is no next lock.
+    RollingBack {
+        next: usize,
+        failure: AcquireFailure,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -93,9 +97,6 @@ impl AcquireSaga {
                 Some(lock) => SagaAction::Execute(lock, self.rollback_command(*next, failure)),
                 None => SagaAction::Failed(failure.clone()),
             },
-            Phase::Ready => SagaAction::Ready,
-            Phase::Granted => SagaAction::Granted(self.grants.clone()),
-            Phase::Failed(failure) => SagaAction::Failed(failure.clone()),
         }
     }
 
@@ -107,17 +108,11 @@ impl AcquireSaga {
                     self.started_leases.push(!grant.claimed);
                     *grant = claimed;
                 }
-                let is_last = next + 1 >= self.request.locks.len();
-                self.phase = if is_last { Phase::Granted } else { Phase::Claiming { next: next + 1 } };
+                self.phase = Phase::Claiming { next: next + 1 };
             }
             (Phase::Claiming { next }, _) => self.handle_lost_grant(next),
             (Phase::RollingBack { next, failure }, _) => {
-                let is_last = next + 1 >= self.request.locks.len();
-                self.phase = if is_last {
-                    Phase::Failed(failure)
-                } else {
-                    Phase::RollingBack { next: next + 1, failure }
-                };
+                self.phase = Phase::RollingBack { next: next + 1, failure };
             }
             _ => {}
         }
@@ -132,7 +127,7 @@ impl AcquireSaga {
 
     /// Starts the leases once all locks are held.
     pub fn claim_all(&mut self) {
-        if self.phase == Phase::Ready {
+        if self.phase == Phase::Acquiring && self.grants.len() == self.request.locks.len() {
             self.phase = Phase::Claiming { next: 0 };
         }
     }
@@ -188,12 +183,10 @@ impl AcquireSaga {
         let lock = requested.lock.clone();
         match status {
             AcquireStatus::Held(grant) => {
-                let is_claimed = grant.claimed;
-                self.grants.push(grant);
-                if self.grants.len() == self.request.locks.len() {
-                    let is_single = self.request.locks.len() == 1;
-                    self.phase = if is_single && is_claimed { Phase::Granted } else { Phase::Ready };
+                if self.request.locks.len() == 1 && grant.claimed {
+                    self.phase = Phase::Claiming { next: 1 };
                 }
+                self.grants.push(grant);
             }
             AcquireStatus::Waiting { position, .. } => self.phase = Phase::Waiting { position },
             AcquireStatus::Refused(refusal) => self.fail(AcquireFailure::Refused(lock, refusal)),
@@ -205,21 +198,17 @@ impl AcquireSaga {
     fn fail(&mut self, failure: AcquireFailure) {
         let holds_nothing = self.request.locks.len() == 1
             && matches!(failure, AcquireFailure::Refused(..) | AcquireFailure::Ended(..));
-        self.phase =
-            if holds_nothing { Phase::Failed(failure) } else { Phase::RollingBack { next: 0, failure } };
+        self.phase = Phase::RollingBack { next: usize::from(holds_nothing), failure };
     }
 
     fn acquire_command(&self, wait_ms: u64) -> LockCommand {
         let locks = &self.request.locks;
         let mode = locks.get(self.grants.len()).map_or(LockMode::Exclusive, |requested| requested.mode);
         let has_ticket = matches!(self.request.wait, WaitPolicy::Ticket { .. });
-        let wait = match self.request.wait {
-            WaitPolicy::NoWait => None,
-            WaitPolicy::LongPoll { .. } => {
-                Some(WaitOptions { timeout_ms: wait_ms, served_by: Some(self.server.clone()) })
-            }
-            WaitPolicy::Ticket { .. } => Some(WaitOptions { timeout_ms: wait_ms, served_by: None }),
-        };
+        let wait = (self.request.wait != WaitPolicy::NoWait).then(|| WaitOptions {
+            timeout_ms: wait_ms,
+            served_by: (!has_ticket).then(|| self.server.clone()),
+        });
         LockCommand::Acquire(Acquisition {
             holder: self.request.holder.clone(),
             request: self.request.key,

@@ -23,14 +23,10 @@ const MAX_IDLE_LOCKS: usize = 100_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TableChange {
+    /// A change of one lock.
     Lock(LockName, LockChange),
     /// The victim of a deadlock keeps its age for a while, so that it is not always the victim.
-    VictimAge {
-        holder: Holder,
-        /// When the oldest of its locks was granted.
-        oldest_grant: Moment,
-        expires_at: Moment,
-    },
+    VictimAge { holder: Holder, oldest_grant: Moment, expires_at: Moment },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +49,8 @@ pub struct LockTable {
     awaited_locks: HashMap<Holder, Vec<LockName>, NameHashBuilder>,
     due: BTreeSet<(Moment, LockName)>,
     victim_ages: BTreeMap<Holder, VictimAge>,
+    /// What commands have changed and nobody has taken yet.
+    pub changes: Vec<TableChange>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -120,39 +118,28 @@ impl LockTable {
     }
 
     /// Executes a command on one lock and resolves every deadlock that it causes. Appends what changed to `changes`.
-    pub fn execute(
-        &mut self,
-        name: &LockName,
-        command: &LockCommand,
-        now: Moment,
-        changes: &mut Vec<TableChange>,
-    ) -> LockReply {
-        let before = changes.len();
-        let mut outcome = self.execute_without_detection(name, command, now, changes);
-        let mut deadlocks = self.resolve_new_deadlocks(before, now, changes);
+    pub fn execute(&mut self, name: &LockName, command: &LockCommand, now: Moment) -> LockReply {
+        let before = self.changes.len();
+        let mut outcome = self.execute_without_detection(name, command, now);
+        let mut deadlocks = self.resolve_new_deadlocks(before, now);
         if !deadlocks.is_empty() && matches!(command, LockCommand::Acquire(_)) {
             // The abort may have granted the lock to this request, or this request was the victim.
-            let before = changes.len();
-            outcome = self.execute_without_detection(name, command, now, changes);
-            deadlocks.extend(self.resolve_new_deadlocks(before, now, changes));
+            let before = self.changes.len();
+            outcome = self.execute_without_detection(name, command, now);
+            deadlocks.extend(self.resolve_new_deadlocks(before, now));
         }
         LockReply { outcome, deadlocks }
     }
 
     /// Resolves every cycle that the changes since `before` closed. Aborting a victim processes what is due at its locks,
     /// which can close further cycles; those are resolved too.
-    fn resolve_new_deadlocks(
-        &mut self,
-        before: usize,
-        now: Moment,
-        changes: &mut Vec<TableChange>,
-    ) -> Vec<Deadlock> {
+    fn resolve_new_deadlocks(&mut self, before: usize, now: Moment) -> Vec<Deadlock> {
         let (mut deadlocks, mut checked) = (Vec::new(), before);
-        while checked < changes.len() {
-            let holders = self.possible_cycle_closers(changes.get(checked..).unwrap_or_default());
-            checked = changes.len();
+        while checked < self.changes.len() {
+            let holders = self.possible_cycle_closers(self.changes.get(checked..).unwrap_or_default());
+            checked = self.changes.len();
             for holder in holders {
-                deadlocks.extend(self.resolve_cycles_through(&holder, now, changes));
+                deadlocks.extend(self.resolve_cycles_through(&holder, now));
             }
         }
         deadlocks
@@ -186,7 +173,6 @@ impl LockTable {
         name: &LockName,
         command: &LockCommand,
         now: Moment,
-        changes: &mut Vec<TableChange>,
     ) -> LockOutcome {
         let name = self.intern(name);
         let lock = self.locks.entry(name.clone()).or_default();
@@ -194,15 +180,15 @@ impl LockTable {
         let result = lock.execute(command, now, &self.limits);
         let due = lock.next_due(&self.limits);
         let can_be_dropped = lock.can_be_dropped(now);
-        self.reschedule(&name, previous_due, if can_be_dropped { None } else { due });
-        for change in &result.changes {
-            self.update_indexes(&name, change);
-        }
+        self.reschedule(&name, previous_due, due.filter(|_| !can_be_dropped));
         if can_be_dropped {
             self.locks.remove(&name);
             self.names.remove(&name);
         }
-        changes.extend(result.changes.into_iter().map(|change| TableChange::Lock(name.clone(), change)));
+        for change in result.changes {
+            self.update_indexes(&name, &change);
+            self.changes.push(TableChange::Lock(name.clone(), change));
+        }
         result.outcome
     }
 
@@ -235,19 +221,19 @@ impl LockTable {
     }
 
     /// After a restart: counts every server that serves waiters as alive now, so that its waiters can come back.
-    pub fn reset_server_heartbeats(&mut self, now: Moment, changes: &mut Vec<TableChange>) {
-        let heartbeats = |(name, lock): (&LockName, &Lock)| {
-            lock.servers()
-                .map(|server| {
-                    TableChange::Lock(name.clone(), LockChange::ServerHeartbeat { server, at: now })
-                })
-                .collect::<Vec<_>>()
-        };
-        let heartbeats: Vec<TableChange> = self.locks_after(None).flat_map(heartbeats).collect();
-        for change in heartbeats {
-            self.apply(&change);
-            changes.push(change);
+    pub fn reset_server_heartbeats(&mut self, now: Moment) {
+        let mut heartbeats = Vec::new();
+        for (name, lock) in self.locks_after(None) {
+            let alive =
+                |server| TableChange::Lock(name.clone(), LockChange::ServerHeartbeat { server, at: now });
+            heartbeats.extend(lock.servers().map(alive));
         }
+        heartbeats.into_iter().for_each(|change| self.record(change));
+    }
+
+    fn record(&mut self, change: TableChange) {
+        self.apply(&change);
+        self.changes.push(change);
     }
 
     /// The changes that reproduce this table when applied to an empty one.
@@ -301,44 +287,34 @@ impl LockTable {
     }
 
     /// Resolves every cycle through this holder, and the cycles that this closes.
-    pub fn resolve_deadlocks(
-        &mut self,
-        holder: &Holder,
-        now: Moment,
-        changes: &mut Vec<TableChange>,
-    ) -> Vec<Deadlock> {
-        let before = changes.len();
-        let mut deadlocks = self.resolve_cycles_through(holder, now, changes);
-        deadlocks.extend(self.resolve_new_deadlocks(before, now, changes));
+    pub fn resolve_deadlocks(&mut self, holder: &Holder, now: Moment) -> Vec<Deadlock> {
+        let before = self.changes.len();
+        let mut deadlocks = self.resolve_cycles_through(holder, now);
+        deadlocks.extend(self.resolve_new_deadlocks(before, now));
         deadlocks
     }
 
-    fn resolve_cycles_through(
-        &mut self,
-        holder: &Holder,
-        now: Moment,
-        changes: &mut Vec<TableChange>,
-    ) -> Vec<Deadlock> {
+    fn resolve_cycles_through(&mut self, holder: &Holder, now: Moment) -> Vec<Deadlock> {
         let mut deadlocks = Vec::new();
         while self.limits.deadlock_detection
             && let Some(cycle) = graph::find_cycle_through(self, holder)
         {
-            if self.process_due(&cycle, now, changes) {
+            if self.process_due(&cycle, now) {
                 continue;
             }
             let Some(victim) = self.choose_victim(&cycle, now) else { break };
-            deadlocks.push(self.abort(victim, cycle, now, changes));
+            deadlocks.push(self.abort(victim, cycle, now));
         }
         deadlocks
     }
 
     /// Processes what is due at the locks of a cycle. Returns whether anything changed, which may have broken the cycle.
-    fn process_due(&mut self, cycle: &Cycle, now: Moment, changes: &mut Vec<TableChange>) -> bool {
-        let before = changes.len();
+    fn process_due(&mut self, cycle: &Cycle, now: Moment) -> bool {
+        let before = self.changes.len();
         for edge in cycle {
-            self.execute_without_detection(&edge.waits_for, &LockCommand::Tick, now, changes);
+            self.execute_without_detection(&edge.waits_for, &LockCommand::Tick, now);
         }
-        changes.len() > before
+        self.changes.len() > before
     }
 
     #[must_use]
@@ -360,31 +336,19 @@ impl LockTable {
     }
 
     /// The victim loses all its waits and all its locks.
-    fn abort(
-        &mut self,
-        victim: VictimCandidate,
-        cycle: Cycle,
-        now: Moment,
-        changes: &mut Vec<TableChange>,
-    ) -> Deadlock {
+    fn abort(&mut self, victim: VictimCandidate, cycle: Cycle, now: Moment) -> Deadlock {
         let VictimCandidate { holder, oldest_grant, .. } = victim;
         if let Some(oldest_grant) = oldest_grant {
             let expires_at = now.plus_ms(self.limits.idempotency_ttl_ms);
-            let age = TableChange::VictimAge { holder: holder.clone(), oldest_grant, expires_at };
-            self.apply(&age);
-            changes.push(age);
+            self.record(TableChange::VictimAge { holder: holder.clone(), oldest_grant, expires_at });
         }
         let cycle = Arc::new(cycle);
         let freed_locks: Vec<LockName> = self.locks_held_by(&holder).cloned().collect();
         let awaited_locks: Vec<LockName> = self.locks_awaited_by(&holder).cloned().collect();
+        let abort =
+            LockCommand::Abort { holder: holder.clone(), expected_request: None, cycle: cycle.clone() };
         for name in awaited_locks.iter().chain(&freed_locks) {
-            let (holder, cycle) = (holder.clone(), cycle.clone());
-            self.execute_without_detection(
-                name,
-                &LockCommand::Abort { holder, expected_request: None, cycle },
-                now,
-                changes,
-            );
+            self.execute_without_detection(name, &abort, now);
         }
         Deadlock { cycle, victim: holder, freed_locks }
     }
@@ -442,7 +406,7 @@ impl LockTable {
             | LockChange::Downgraded { .. }
             | LockChange::TombstoneAdded { .. }
             | LockChange::ServerHeartbeat { .. }
-            | LockChange::RefusalCounted { .. } => {}
+            | LockChange::RefusalCounted(_) => {}
         }
     }
 }

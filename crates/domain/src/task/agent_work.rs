@@ -5,25 +5,21 @@
 
 use super::{
     AttemptFailure, Execution, ExecutionOutput, ExecutionResult, FailureCode, Phase, Refusal,
-    RemainingEffects, Task, TaskState,
+    RemainingEffects, Result, Task, TaskState,
 };
 use crate::Moment;
 
 impl Task {
     /// The execution, if this is its current attempt.
-    pub fn current_attempt(&self, attempt: u64) -> Result<&Execution, Refusal> {
-        let current = self.execution.as_ref().map_or(0, |execution| execution.attempt);
-        let is_current = |execution: &&Execution| {
-            self.state == TaskState::Applying
-                && execution.attempt == attempt
-                && execution.phase != Phase::Ended
-        };
-        self.execution.as_ref().filter(is_current).ok_or(Refusal::NotCurrentAttempt { attempt, current })
+    pub fn current_attempt(&self, attempt: u64) -> Result<&Execution> {
+        let execution = self.execution.as_ref().filter(|_| self.state == TaskState::Applying);
+        let execution = execution.filter(|execution| execution.is_running(attempt));
+        execution.ok_or(Refusal::NotCurrentAttempt { attempt, current: self.attempt() })
     }
 
     /// The end of the lease after a heartbeat: one lease from now, but not beyond the timeout of the task, and not beyond
     /// one lease after a stop request.
-    pub fn extended_lease(&self, attempt: u64, lease_ms: u64, now: Moment) -> Result<Moment, Refusal> {
+    pub fn extended_lease(&self, attempt: u64, lease_ms: u64, now: Moment) -> Result<Moment> {
         let execution = self.current_attempt(attempt)?;
         let timeout_ms = u64::from(self.config.timeout_seconds) * 1_000;
         let ends_at = execution.started_at.plus_ms(timeout_ms);
@@ -56,7 +52,7 @@ impl Task {
         held_locks: bool,
         output: ExecutionOutput,
         now: Moment,
-    ) -> Result<(), Refusal> {
+    ) -> Result {
         let execution = self.current_attempt_mut(attempt, TaskState::Applying)?;
         execution.reported = Some(result);
         let worker = execution.worker.clone();

@@ -3,10 +3,10 @@
 //! Each report of a worker names its attempt and is refused unless that is the current one. A task is applied only from
 //! `APPROVED`, and is never retried automatically once something may have changed.
 
-use super::decision::non_empty;
+use super::decision::required_reason;
 use super::{
     Actor, AdminRequest, AttemptFailure, Execution, ExecutionOutput, ExecutionResult, FailureCode, HeldLock,
-    MAX_RETRIES, Phase, Refusal, RemainingEffects, RollbackStrategy, Task, TaskCommand, TaskState,
+    MAX_RETRIES, Phase, Refusal, RemainingEffects, Result, RollbackStrategy, Task, TaskCommand, TaskState,
     next_state, retry_backoff_ms,
 };
 use crate::Moment;
@@ -33,36 +33,30 @@ pub enum NextStep {
 }
 
 impl Task {
+    /// The current or last attempt; 0 if the task was never applied.
+    #[must_use]
+    pub fn attempt(&self) -> u64 {
+        self.execution.as_ref().map_or(0, |execution| execution.attempt)
+    }
+
     #[must_use]
     pub fn next_attempt(&self) -> u64 {
-        self.execution.as_ref().map_or(0, |execution| execution.attempt) + 1
+        self.attempt() + 1
     }
 
     /// Starts an attempt. The worker holds all locks, and has changed nothing yet.
-    pub fn begin_apply(&mut self, start: AttemptStart, now: Moment) -> Result<u64, Refusal> {
+    pub fn begin_apply(&mut self, start: AttemptStart, now: Moment) -> Result<u64> {
         next_state(self.state, TaskCommand::BeginApply)?;
         let (attempt, previous) = (self.next_attempt(), self.execution.take());
         let worker = start.worker.clone();
         self.execution = Some(Execution {
             attempt,
             worker: start.worker,
-            phase: Phase::Prepared,
             lease_until: start.lease_until,
             started_at: previous.as_ref().map_or(now, |previous| previous.started_at),
-            completed_at: None,
-            result: None,
-            reported: None,
             grants: start.grants,
-            output: None,
-            output_key: None,
-            error: None,
-            code: None,
-            effects_attempt: None,
-            rollback_data_key: None,
-            rolled_back: None,
             retry_count: previous.map_or(0, |previous| previous.retry_count),
-            stop: None,
-            rollback: None,
+            ..Execution::default()
         });
         self.apply_after = None;
         self.apply_command(TaskCommand::BeginApply, None, now)?.reason = Some(format!("started by {worker}"));
@@ -71,7 +65,7 @@ impl Task {
 
     /// Fails the task because its stored config does not match the approved digest. It must not be applied, and it must not go
     /// back to review either: reviewers would approve what an unknown person wrote.
-    pub fn fail_digest_mismatch(&mut self, worker: &str, now: Moment) -> Result<(), Refusal> {
+    pub fn fail_digest_mismatch(&mut self, worker: &str, now: Moment) -> Result {
         let start = AttemptStart { worker: worker.to_owned(), grants: Vec::new(), lease_until: now };
         let attempt = self.begin_apply(start, now)?;
         let error = "the stored config does not match the approved digest. Find out who changed the database, and create the \
@@ -86,12 +80,7 @@ impl Task {
     }
 
     /// Marks that the rollback data is saved: from now on something may change.
-    pub fn mark_started(
-        &mut self,
-        attempt: u64,
-        rollback_data_key: Option<String>,
-        now: Moment,
-    ) -> Result<(), Refusal> {
+    pub fn mark_started(&mut self, attempt: u64, rollback_data_key: Option<String>, now: Moment) -> Result {
         let execution = self.current_attempt_mut(attempt, TaskState::Applying)?;
         // A worker that was suspended beyond its lease no longer holds its locks, even if nobody has recovered the task yet.
         if execution.lease_until <= now {
@@ -108,7 +97,7 @@ impl Task {
         Ok(())
     }
 
-    pub fn complete(&mut self, attempt: u64, output: ExecutionOutput, now: Moment) -> Result<(), Refusal> {
+    pub fn complete(&mut self, attempt: u64, output: ExecutionOutput, now: Moment) -> Result {
         let execution = self.current_attempt_mut(attempt, TaskState::Applying)?;
         execution.phase = Phase::Ended;
         execution.completed_at = Some(now);
@@ -127,7 +116,7 @@ impl Task {
         failure: AttemptFailure,
         output: ExecutionOutput,
         now: Moment,
-    ) -> Result<NextStep, Refusal> {
+    ) -> Result<NextStep> {
         let strategy = self.config.rollback_strategy;
         let execution = self.current_attempt_mut(attempt, TaskState::Applying)?;
         let (has_retries, is_stopped) = (execution.retry_count < MAX_RETRIES, execution.stop.is_some());
@@ -168,12 +157,7 @@ impl Task {
     }
 
     /// Records the result of a rollback.
-    pub fn finish_rollback(
-        &mut self,
-        attempt: u64,
-        outcome: Result<(), String>,
-        now: Moment,
-    ) -> Result<(), Refusal> {
+    pub fn finish_rollback(&mut self, attempt: u64, outcome: Result<(), String>, now: Moment) -> Result {
         let state = self.state;
         let execution = self.current_attempt_mut(attempt, state)?;
         if execution.phase != Phase::RollingBack {
@@ -197,12 +181,7 @@ impl Task {
 
     /// Takes over from a worker whose lease expired. The attempt increases, so that later reports of the lost worker are refused.
     /// If the effects can be determined, the new worker determines them and reports; otherwise the outcome is unknown.
-    pub fn recover(
-        &mut self,
-        start: AttemptStart,
-        can_determine_effects: bool,
-        now: Moment,
-    ) -> Result<NextStep, Refusal> {
+    pub fn recover(&mut self, start: AttemptStart, can_determine: bool, now: Moment) -> Result<NextStep> {
         let (state, attempt) = (self.state, self.next_attempt());
         let timeout_ms = u64::from(self.config.timeout_seconds) * 1_000;
         let Some(execution) = self.execution.as_mut() else { return Err(Refusal::WorkerNotLost) };
@@ -230,7 +209,7 @@ impl Task {
             execution.code = Some(FailureCode::WorkerLost);
             execution.error = Some(cause.clone());
         }
-        if can_determine_effects {
+        if can_determine {
             // The phase stays: if this worker is lost before it has determined the effects, the next one finds the same phase.
             execution.worker = start.worker;
             self.push_transition("task.recover", state, None).reason = Some(cause);
@@ -253,7 +232,7 @@ impl Task {
     }
 
     /// Starts the rollback of effects that a recovery has found.
-    pub fn start_rollback(&mut self, attempt: u64) -> Result<(), Refusal> {
+    pub fn start_rollback(&mut self, attempt: u64) -> Result {
         let state = self.state;
         let execution = self.current_attempt_mut(attempt, state)?;
         if execution.code.is_none() {
@@ -269,8 +248,8 @@ impl Task {
     }
 
     /// Requests that the worker stops.
-    pub fn request_stop(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
-        let request = self.admin_request(reason, actor, now)?;
+    pub fn request_stop(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result {
+        let request = Self::admin_request(reason, actor, now)?;
         self.apply_command(TaskCommand::Stop, Some(request.by.clone()), now)?.reason =
             Some(request.reason.clone());
         if let Some(execution) = &mut self.execution {
@@ -280,13 +259,8 @@ impl Task {
     }
 
     /// Requests a rollback of the effects of a failed task.
-    pub fn request_rollback(
-        &mut self,
-        reason: Option<&str>,
-        actor: &Actor,
-        now: Moment,
-    ) -> Result<(), Refusal> {
-        let request = self.admin_request(reason, actor, now)?;
+    pub fn request_rollback(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result {
+        let request = Self::admin_request(reason, actor, now)?;
         next_state(self.state, TaskCommand::RollBack)?;
         if !self.can_be_rolled_back() {
             return Err(Refusal::NothingToRollBack);
@@ -311,7 +285,7 @@ impl Task {
     }
 
     /// Starts a requested rollback. The worker holds all locks.
-    pub fn begin_rollback(&mut self, start: AttemptStart, _now: Moment) -> Result<u64, Refusal> {
+    pub fn begin_rollback(&mut self, start: AttemptStart) -> Result<u64> {
         let (attempt, state) = (self.next_attempt(), self.state);
         let is_requested =
             |execution: &&mut Execution| execution.rollback.is_some() && execution.phase == Phase::Ended;
@@ -328,43 +302,25 @@ impl Task {
         Ok(attempt)
     }
 
-    pub(super) fn authorize_admin(actor: &Actor) -> Result<UserId, Refusal> {
-        Self::require_admin(actor, Permission::ForceApply)?;
+    pub(super) fn authorize_admin(actor: &Actor) -> Result<UserId> {
+        actor.require_admin(Permission::ForceApply)?;
         actor.user.clone().ok_or(Refusal::Forbidden)
     }
 
-    fn admin_request(
-        &self,
-        reason: Option<&str>,
-        actor: &Actor,
-        now: Moment,
-    ) -> Result<AdminRequest, Refusal> {
-        let by = Self::authorize_admin(actor)?;
-        let reason = non_empty(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
-        Ok(AdminRequest { by, reason, at: now })
+    fn admin_request(reason: Option<&str>, actor: &Actor, now: Moment) -> Result<AdminRequest> {
+        Ok(AdminRequest { by: Self::authorize_admin(actor)?, reason: required_reason(reason)?, at: now })
     }
 
     /// The execution, if this is its current attempt and the task is in this state.
-    pub(super) fn current_attempt_mut(
-        &mut self,
-        attempt: u64,
-        state: TaskState,
-    ) -> Result<&mut Execution, Refusal> {
-        let current = self.execution.as_ref().map_or(0, |execution| execution.attempt);
-        let is_in_state = self.state == state;
-        let execution = self.execution.as_mut().filter(|execution| {
-            is_in_state && execution.attempt == attempt && execution.phase != Phase::Ended
-        });
+    pub(super) fn current_attempt_mut(&mut self, attempt: u64, state: TaskState) -> Result<&mut Execution> {
+        let (current, is_in_state) = (self.attempt(), self.state == state);
+        let execution = self.execution.as_mut();
+        let execution = execution.filter(|execution| is_in_state && execution.is_running(attempt));
         execution.ok_or(Refusal::NotCurrentAttempt { attempt, current })
     }
 
     /// Returns to `APPROVED` for another attempt, because nothing was changed.
-    fn return_to_approved(
-        &mut self,
-        cause: &str,
-        retry_at: Option<Moment>,
-        now: Moment,
-    ) -> Result<(), Refusal> {
+    fn return_to_approved(&mut self, cause: &str, retry_at: Option<Moment>, now: Moment) -> Result {
         if let Some(execution) = &mut self.execution {
             execution.phase = Phase::Ended;
             execution.error = Some(cause.to_owned());
@@ -380,7 +336,7 @@ impl Task {
         Ok(())
     }
 
-    fn finish_failed(&mut self, now: Moment) -> Result<(), Refusal> {
+    fn finish_failed(&mut self, now: Moment) -> Result {
         let error = self.execution.as_mut().and_then(|execution| {
             execution.phase = Phase::Ended;
             execution.completed_at = Some(now);

@@ -35,7 +35,7 @@ impl Task {
         let mut authors = self.author_set.clone();
         if *lineage != self.metadata.lineage {
             if self.state != TaskState::Draft {
-                return Err(InvalidField::at("/lineage", "cannot be changed once the task was submitted"));
+                return Err(InvalidField::at("lineage", "cannot be changed once the task was submitted"));
             }
             authors.remove_lineage();
         }

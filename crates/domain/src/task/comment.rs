@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Actor, Refusal, Task, TaskCommand, Transition, next_state};
+use super::{Actor, Refusal, Result, Task, TaskCommand, Transition, next_state};
 use crate::people::UserId;
 use crate::permission::ActorRole;
 
@@ -10,19 +10,16 @@ impl Task {
     /// Whether somebody takes part in this task: its authors, everybody who was asked to review it, and administrators.
     #[must_use]
     pub fn is_participant(&self, actor: &Actor) -> bool {
-        actor.roles.contains(&ActorRole::Admin)
-            || actor
-                .user
-                .as_ref()
-                .is_some_and(|user| self.author_set.contains(user) || self.was_reviewer(user))
+        let takes_part = |user| self.author_set.contains(user) || self.was_reviewer(user);
+        actor.roles.contains(&ActorRole::Admin) || actor.user.as_ref().is_some_and(takes_part)
     }
 
-    pub(super) fn authorize_comment(&self, actor: &Actor) -> Result<UserId, Refusal> {
+    pub(super) fn authorize_comment(&self, actor: &Actor) -> Result<UserId> {
         actor.user.clone().filter(|_| self.is_participant(actor)).ok_or(Refusal::Forbidden)
     }
 
     /// A participant comments. Storing the comment is up to the caller.
-    pub fn comment(&self, actor: &Actor) -> Result<Transition, Refusal> {
+    pub fn comment(&self, actor: &Actor) -> Result<Transition> {
         let author = self.authorize_comment(actor)?;
         let to = next_state(self.state, TaskCommand::Comment)?;
         let open = self.approvals.iter().filter(|approval| approval.is_open());

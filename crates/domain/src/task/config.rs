@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Digest;
-use crate::InvalidField;
+use crate::glob::Pattern;
+use crate::lock::LockMode;
+use crate::{InvalidField, Validator};
 
 const MAX_RESOURCES: usize = 100;
 /// Limits names, types and ids, in bytes.
@@ -57,18 +59,7 @@ pub struct Resource {
     pub id: String,
     /// How the task locks it.
     #[serde(default)]
-    pub mode: ResourceMode,
-}
-
-/// The lock mode of a resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum ResourceMode {
-    #[default]
-    Exclusive,
-    /// Compatible with other shared holders.
-    Shared,
+    pub mode: LockMode,
 }
 
 /// What happens to the effects of a failed attempt.
@@ -90,6 +81,10 @@ impl Resource {
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}:{}", self.resource_type, self.id)
+    }
+
+    pub(crate) fn matches_any(&self, patterns: &[Pattern]) -> bool {
+        patterns.iter().any(|pattern| pattern.matches(&self.resource_type, &self.id))
     }
 }
 
@@ -132,60 +127,55 @@ impl Config {
 
     /// The names of the locks that applying the task needs: the lock of the task, if it has an id, and those of its resources.
     #[must_use]
-    pub fn locks(&self, task_id: Option<&str>) -> Vec<(String, ResourceMode)> {
-        let own = task_id.map(|id| (format!("task:{id}"), ResourceMode::Exclusive));
+    pub fn locks(&self, task_id: Option<&str>) -> Vec<(String, LockMode)> {
+        let own = task_id.map(|id| (format!("task:{id}"), LockMode::Exclusive));
         let resources =
             self.resources.iter().map(|resource| (format!("resource:{}", resource.name()), resource.mode));
         own.into_iter().chain(resources).collect()
     }
 
     pub fn digest(&self) -> Result<Digest, InvalidField> {
-        Digest::of(self).ok_or_else(|| InvalidField::at("/parameters", "must have a canonical JSON form"))
+        Digest::of(self).ok_or_else(|| InvalidField::at("parameters", "must have a canonical JSON form"))
     }
 
     #[must_use]
     pub fn validate(&self) -> Vec<InvalidField> {
-        let mut invalid = Vec::new();
-        let mut check = |holds: bool, path: &str, detail: String| {
-            if !holds {
-                invalid.push(InvalidField::at(path, detail));
-            }
+        let mut input = Validator::default();
+        let is_name = |name: &str| {
+            !name.is_empty() && name.len() <= MAX_NAME_LEN && !name.chars().any(char::is_control)
         };
+        let name_rule = format_args!("must be 1 to {MAX_NAME_LEN} bytes without control characters");
         for (path, name) in
-            [("/type", &self.task_type), ("/version", &self.version), ("/executor", &self.executor)]
+            [("type", &self.task_type), ("version", &self.version), ("executor", &self.executor)]
         {
-            let fits = !name.is_empty() && name.len() <= MAX_NAME_LEN && !name.chars().any(char::is_control);
-            check(fits, path, format!("must be 1 to {MAX_NAME_LEN} bytes without control characters"));
+            input.check(is_name(name), path, name_rule);
         }
         let fits = !self.description.trim().is_empty() && self.description.len() <= MAX_DESCRIPTION_LEN;
-        check(fits, "/description", format!("must describe the task in at most {MAX_DESCRIPTION_LEN} bytes"));
+        let rule = format_args!("must describe the task in at most {MAX_DESCRIPTION_LEN} bytes");
+        input.check(fits, "description", rule);
         let fits = (1..=MAX_TIMEOUT_SECONDS).contains(&self.timeout_seconds);
-        check(fits, "/timeout_seconds", format!("must be between 1 and {MAX_TIMEOUT_SECONDS}"));
-        check(self.priority <= MAX_PRIORITY, "/priority", format!("must be between 0 and {MAX_PRIORITY}"));
+        input.check(fits, "timeout_seconds", format_args!("must be between 1 and {MAX_TIMEOUT_SECONDS}"));
+        let fits = self.priority <= MAX_PRIORITY;
+        input.check(fits, "priority", format_args!("must be between 0 and {MAX_PRIORITY}"));
         let bytes = serde_json::to_vec(&self.parameters).map_or(usize::MAX, |text| text.len());
-        check(
-            bytes <= MAX_PARAMETERS_LEN,
-            "/parameters",
-            format!("must be at most {MAX_PARAMETERS_LEN} bytes as JSON"),
-        );
+        let rule = format_args!("must be at most {MAX_PARAMETERS_LEN} bytes as JSON");
+        input.check(bytes <= MAX_PARAMETERS_LEN, "parameters", rule);
         let fits = self.resources.len() <= MAX_RESOURCES;
-        check(fits, "/resources", format!("must have at most {MAX_RESOURCES} entries"));
+        input.check(fits, "resources", format_args!("must have at most {MAX_RESOURCES} entries"));
         let mut names = BTreeSet::new();
         for (index, resource) in self.resources.iter().enumerate() {
             for (field, name) in [("type", &resource.resource_type), ("id", &resource.id)] {
-                let fits =
-                    !name.is_empty() && name.len() <= MAX_NAME_LEN && !name.chars().any(char::is_control);
-                let detail = format!("must be 1 to {MAX_NAME_LEN} bytes without control characters");
-                check(fits, &format!("/resources/{index}/{field}"), detail);
+                input.check(is_name(name), format_args!("resources.{index}.{field}"), name_rule);
             }
-            let no_colon = !resource.resource_type.contains(':');
-            check(no_colon, &format!("/resources/{index}/type"), "must not contain a colon".to_owned());
-            let fits = resource.name().len() <= MAX_RESOURCE_LEN;
-            let detail = format!("must have a type and an id of at most {MAX_RESOURCE_LEN} bytes together");
-            check(fits, &format!("/resources/{index}"), detail);
-            let is_new = names.insert(resource.name());
-            check(is_new, &format!("/resources/{index}"), "must not be listed twice".to_owned());
+            let has_colon = resource.resource_type.contains(':');
+            input.check(!has_colon, format_args!("resources.{index}.type"), "must not contain a colon");
+            let name = resource.name();
+            let path = format_args!("resources.{index}");
+            let rule =
+                format_args!("must have a type and an id of at most {MAX_RESOURCE_LEN} bytes together");
+            input.check(name.len() <= MAX_RESOURCE_LEN, path, rule);
+            input.check(names.insert(name), path, "must not be listed twice");
         }
-        invalid
+        input.errors
     }
 }

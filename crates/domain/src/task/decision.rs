@@ -1,8 +1,8 @@
 //! Decisions of reviewers and their outcome, and the commands of administrators that override or reorder them.
 
 use super::{
-    Actor, Digest, OVERRIDE_CONFIRMATION_TIMEOUT_MS, OverrideRequest, Refusal, Task, TaskCommand, TaskState,
-    next_state,
+    Actor, Digest, OVERRIDE_CONFIRMATION_TIMEOUT_MS, OverrideRequest, Refusal, Result, Task, TaskCommand,
+    TaskState, next_state,
 };
 use crate::Moment;
 use crate::approval::quorum::{RequirementStatus, is_quorum_reached};
@@ -20,14 +20,18 @@ pub struct Decision<'a> {
     pub digest: Option<Digest>,
 }
 
-pub(super) fn non_empty(reason: Option<&str>) -> Option<&str> {
-    reason.map(str::trim).filter(|reason| !reason.is_empty())
+fn non_empty(text: Option<&str>) -> Option<&str> {
+    text.map(str::trim).filter(|text| !text.is_empty())
+}
+
+pub(super) fn required_reason(reason: Option<&str>) -> Result<String> {
+    non_empty(reason).map(str::to_owned).ok_or(Refusal::ReasonRequired)
 }
 
 impl Task {
     /// Records the decision of a reviewer, or of an administrator on the reviewer's behalf. A reviewer can change a decision
     /// until the task is decided.
-    pub fn decide(&mut self, decision: &Decision<'_>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+    pub fn decide(&mut self, decision: &Decision<'_>, actor: &Actor, now: Moment) -> Result {
         self.authorize_decision(actor, decision.approval_id)?;
         let by = self.authorize_non_author(actor)?;
         if self.state != TaskState::Reviewing {
@@ -49,17 +53,13 @@ impl Task {
         if !approval.is_decidable() {
             return Err(Refusal::ApprovalClosed { status: approval.status });
         }
-        if approval.digest != digest || approval.fingerprint != fingerprint {
+        if !approval.is_about(digest, fingerprint.as_deref()) {
             return Err(Refusal::DigestMismatch { current: digest });
         }
         approval.record_decision(decision.kind, &by, reason, now);
         self.update_followers(&reviewer, decision.kind, now);
-        let transition = self.push_transition(
-            &format!("approval.{}", decision.kind.as_str()),
-            TaskState::Reviewing,
-            Some(by),
-        );
-        transition.approval_id = Some(decision.approval_id.to_owned());
+        let action = format!("approval.{}", decision.kind.as_str());
+        let transition = self.push_approval_transition(&action, decision.approval_id, Some(by));
         transition.reason = reason.map(str::to_owned);
         self.update_outcome(now)
     }
@@ -86,11 +86,10 @@ impl Task {
             return;
         };
         let approves = action == DecisionKind::Approve && decided_by == *leader;
-        let (digest, fingerprint) = (self.digest, self.fingerprint.clone());
-        for approval in &mut self.approvals {
+        let Self { approvals, digest, fingerprint, .. } = self;
+        for approval in approvals {
             if approval.follows.as_ref() != Some(leader)
-                || approval.digest != digest
-                || approval.fingerprint != fingerprint
+                || !approval.is_about(*digest, fingerprint.as_deref())
             {
                 continue;
             }
@@ -110,7 +109,7 @@ impl Task {
     }
 
     /// Approves or rejects the task if the decisions suffice.
-    pub(super) fn update_outcome(&mut self, now: Moment) -> Result<(), Refusal> {
+    pub(super) fn update_outcome(&mut self, now: Moment) -> Result {
         let votes = self.votes();
         let is_rejected = self.requirements.iter().any(|requirement| requirement.is_rejected(&votes));
         let is_blocked = self.approvals.iter().any(|approval| self.requests_changes(approval));
@@ -148,7 +147,7 @@ impl Task {
         matches!(present.status, ApprovalStatus::ChangesRequested | ApprovalStatus::Pending)
     }
 
-    pub(super) fn authorize_revoke(&self, actor: &Actor) -> Result<UserId, Refusal> {
+    pub(super) fn authorize_revoke(&self, actor: &Actor) -> Result<UserId> {
         let by = self.authorize_non_author(actor)?;
         let approved = !actor.is_agent
             && self.approvals.iter().any(|approval| {
@@ -158,24 +157,24 @@ impl Task {
     }
 
     /// Revokes an approved task before it is applied: by somebody who approved it, or by an administrator.
-    pub fn revoke(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+    pub fn revoke(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result {
         let by = self.authorize_revoke(actor)?;
-        let reason = non_empty(reason).ok_or(Refusal::ReasonRequired)?;
+        let reason = required_reason(reason)?;
         let author = self.author_id.clone();
         let transition = self.apply_command(TaskCommand::Revoke, Some(by), now)?;
-        transition.reason = Some(reason.to_owned());
+        transition.reason = Some(reason);
         transition.notify = vec![author];
         self.forced = false;
         Ok(())
     }
 
-    pub(super) fn authorize_cancel(&self, actor: &Actor) -> Result<(), Refusal> {
-        Self::require_permission(actor, Permission::Cancel)?;
+    pub(super) fn authorize_cancel(&self, actor: &Actor) -> Result {
+        actor.require(Permission::Cancel)?;
         let is_author = actor.user.as_ref().is_some_and(|user| self.author_set.contains(user));
         if actor.user.is_none() || is_author || actor.is_admin() { Ok(()) } else { Err(Refusal::Forbidden) }
     }
 
-    pub fn cancel(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+    pub fn cancel(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result {
         self.authorize_cancel(actor)?;
         next_state(self.state, TaskCommand::Cancel)?;
         let reviewers = self.close_open_approvals();
@@ -187,12 +186,8 @@ impl Task {
     }
 
     /// Permits administrators who are not authors of the task.
-    pub(super) fn authorize_admin_non_author(
-        &self,
-        actor: &Actor,
-        permission: Permission,
-    ) -> Result<UserId, Refusal> {
-        Self::require_admin(actor, permission)?;
+    pub(super) fn authorize_admin_non_author(&self, actor: &Actor, permission: Permission) -> Result<UserId> {
+        actor.require_admin(permission)?;
         self.authorize_non_author(actor)
     }
 
@@ -203,9 +198,9 @@ impl Task {
         ticket: Option<&str>,
         actor: &Actor,
         now: Moment,
-    ) -> Result<(), Refusal> {
+    ) -> Result {
         let by = self.authorize_admin_non_author(actor, Permission::Override)?;
-        let reason = non_empty(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
+        let reason = required_reason(reason)?;
         let ticket = non_empty(ticket).ok_or(Refusal::TicketRequired)?.to_owned();
         let transition = self.apply_command(TaskCommand::Override, Some(by.clone()), now)?;
         transition.reason = Some(reason.clone());
@@ -225,7 +220,7 @@ impl Task {
         &self,
         actor: &Actor,
         now: Moment,
-    ) -> Result<(UserId, OverrideRequest), Refusal> {
+    ) -> Result<(UserId, OverrideRequest)> {
         let by = self.authorize_admin_non_author(actor, Permission::Override)?;
         next_state(self.state, TaskCommand::ConfirmOverride)?;
         let in_time = |request: &OverrideRequest| request.at.plus_ms(OVERRIDE_CONFIRMATION_TIMEOUT_MS) > now;
@@ -238,20 +233,15 @@ impl Task {
     }
 
     /// Confirms an override: unsatisfied requirements are overridden, and the task is approved.
-    pub fn confirm_override(&mut self, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+    pub fn confirm_override(&mut self, actor: &Actor, now: Moment) -> Result {
         let (by, request) = self.authorize_confirmation(actor, now)?;
         let text = format!(
             "{} and {by} overrode the policy for {}: {}",
             request.by, request.incident_ticket, request.reason
         );
-        let votes = self.votes();
-        let unsatisfied: Vec<bool> = self
-            .requirements
-            .iter()
-            .map(|requirement| requirement.progress(&votes).status == RequirementStatus::Unsatisfied)
-            .collect();
-        for (requirement, unsatisfied) in self.requirements.iter_mut().zip(unsatisfied) {
-            if unsatisfied {
+        let progress = self.progress();
+        for (requirement, progress) in self.requirements.iter_mut().zip(progress) {
+            if progress.status == RequirementStatus::Unsatisfied {
                 requirement.overridden = Some(text.clone());
             }
         }
@@ -275,9 +265,9 @@ impl Task {
     }
 
     /// Lets an administrator apply an approved task before all others.
-    pub fn force_apply(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+    pub fn force_apply(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result {
         let by = self.authorize_admin_non_author(actor, Permission::ForceApply)?;
-        let reason = non_empty(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
+        let reason = required_reason(reason)?;
         self.apply_command(TaskCommand::ForceApply, Some(by), now)?.reason = Some(reason);
         self.forced = true;
         self.apply_after = None;

@@ -3,15 +3,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ResourceMode;
 use crate::Moment;
+use crate::lock::LockMode;
 use crate::people::UserId;
 
 /// How often a task is retried that failed without effects.
 pub const MAX_RETRIES: u32 = 3;
 
 /// The current or last attempt.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Execution {
     /// Increases with every attempt and every recovery.
     pub attempt: u64,
@@ -60,17 +60,18 @@ pub struct AdminRequest {
 pub struct HeldLock {
     /// The name, such as `resource:database:users`.
     pub lock: String,
-    pub mode: ResourceMode,
+    pub mode: LockMode,
     /// Increases with every grant of the lock.
     pub fencing_token: u64,
 }
 
 /// The phase of an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Phase {
     /// The locks are held, and nothing has changed.
+    #[default]
     Prepared,
     /// Something may have changed. The data for a rollback is saved.
     Started,
@@ -143,6 +144,13 @@ pub struct ExecutionOutput {
     pub text: Option<String>,
     /// The blob with the full output, if `text` is truncated.
     pub blob_key: Option<String>,
+}
+
+impl Execution {
+    /// Whether this is its attempt, and it has not ended.
+    pub(super) fn is_running(&self, attempt: u64) -> bool {
+        self.attempt == attempt && self.phase != Phase::Ended
+    }
 }
 
 impl FailureCode {

@@ -1,13 +1,25 @@
 //! The lifecycle of a task: states, commands, and the table of all transitions. Whatever is not in the table is refused.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 /// The state of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::IntoStaticStr,
+)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
 pub enum TaskState {
     Draft,
     /// Validated, with risk and preview. Left in the same step, for review or approval.
@@ -28,8 +40,22 @@ pub enum TaskState {
 }
 
 /// A command to a task, from a person, a worker or the service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum TaskCommand {
     Modify,
     Delete,
@@ -140,18 +166,8 @@ impl TaskState {
     }
 
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Draft => "DRAFT",
-            Self::Submitted => "SUBMITTED",
-            Self::Reviewing => "REVIEWING",
-            Self::Approved => "APPROVED",
-            Self::Applying => "APPLYING",
-            Self::Completed => "COMPLETED",
-            Self::Failed => "FAILED",
-            Self::Rejected => "REJECTED",
-            Self::Cancelled => "CANCELLED",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -169,45 +185,6 @@ impl TaskCommand {
                 | Self::Fail
                 | Self::Retry
         )
-    }
-
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Modify => "modify",
-            Self::Delete => "delete",
-            Self::Submit => "submit",
-            Self::Assign => "assign",
-            Self::Approve => "approve",
-            Self::Reject => "reject",
-            Self::Revoke => "revoke",
-            Self::GoStale => "go_stale",
-            Self::Expire => "expire",
-            Self::Override => "override",
-            Self::ConfirmOverride => "confirm_override",
-            Self::ForceApply => "force_apply",
-            Self::BeginApply => "begin_apply",
-            Self::Complete => "complete",
-            Self::Fail => "fail",
-            Self::Retry => "retry",
-            Self::Stop => "stop",
-            Self::RollBack => "roll_back",
-            Self::Cancel => "cancel",
-            Self::Resubmit => "resubmit",
-            Self::Comment => "comment",
-        }
-    }
-}
-
-impl fmt::Display for TaskState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl fmt::Display for TaskCommand {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Digest, ResourceMode};
+use super::Digest;
+use crate::lock::LockMode;
 use crate::people::UserId;
 use crate::risk::ChangeCounts;
 
@@ -37,7 +38,7 @@ impl Lineage {
 }
 
 /// What applying a task would change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Preview {
     pub status: PreviewStatus,
@@ -52,11 +53,12 @@ pub struct Preview {
     pub unverifiable: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PreviewStatus {
     /// The executor offers no preview.
+    #[default]
     #[serde(alias = "unavailable")]
     None,
     /// A worker has to create it.
@@ -99,7 +101,7 @@ pub enum ChangeKind {
 pub struct LockPreview {
     /// The name, such as `resource:database:users`.
     pub lock: String,
-    pub mode: ResourceMode,
+    pub mode: LockMode,
     /// The agents that held it.
     pub holders: Vec<String>,
     /// The number of waiters.
@@ -113,7 +115,7 @@ pub struct LockPreview {
 impl LockPreview {
     /// For a lock that could not be read.
     #[must_use]
-    pub const fn unavailable(lock: String, mode: ResourceMode) -> Self {
+    pub const fn unavailable(lock: String, mode: LockMode) -> Self {
         Self { lock, mode, holders: Vec::new(), queue_length: 0, expected_wait_seconds: 0, unavailable: true }
     }
 }
@@ -121,36 +123,23 @@ impl LockPreview {
 impl Preview {
     /// A preview without changes.
     #[must_use]
-    pub const fn ready() -> Self {
-        Self::empty(PreviewStatus::Ready)
+    pub fn ready() -> Self {
+        Self { status: PreviewStatus::Ready, ..Self::default() }
     }
 
     #[must_use]
-    pub const fn none() -> Self {
-        Self::empty(PreviewStatus::None)
+    pub fn none() -> Self {
+        Self::default()
     }
 
     #[must_use]
-    pub const fn pending() -> Self {
-        Self::empty(PreviewStatus::Pending)
+    pub fn pending() -> Self {
+        Self { status: PreviewStatus::Pending, ..Self::default() }
     }
 
     #[must_use]
     pub fn failed(error: impl Into<String>) -> Self {
-        let mut failed = Self::empty(PreviewStatus::Failed);
-        failed.errors.push(error.into());
-        failed
-    }
-
-    const fn empty(status: PreviewStatus) -> Self {
-        Self {
-            status,
-            changes: Vec::new(),
-            warnings: Vec::new(),
-            errors: Vec::new(),
-            fingerprint: None,
-            unverifiable: false,
-        }
+        Self { status: PreviewStatus::Failed, errors: vec![error.into()], ..Self::default() }
     }
 
     /// The digest of the changes without their diffs, which are for people only.

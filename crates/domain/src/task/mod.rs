@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use apply::{AttemptStart, NextStep};
 pub use archived::ArchivedApprovals;
-pub use config::{AGENT_EXECUTOR, Config, NOOP_EXECUTOR, Resource, ResourceMode, RollbackStrategy};
+pub use config::{AGENT_EXECUTOR, Config, NOOP_EXECUTOR, Resource, RollbackStrategy};
 pub use decision::Decision;
 pub use digest::Digest;
 pub use execution::{
@@ -167,8 +167,25 @@ impl Actor {
         }
     }
 
-    fn is_admin(&self) -> bool {
+    #[must_use]
+    pub fn is_admin(&self) -> bool {
         self.roles.contains(&ActorRole::Admin) && self.has_admin_scope
+    }
+
+    fn require(&self, permission: Permission) -> Result {
+        if is_permitted(&self.roles, permission) { Ok(()) } else { Err(Refusal::Forbidden) }
+    }
+
+    /// Checks a permission that only administrators have, and the admin scope.
+    fn require_admin(&self, permission: Permission) -> Result {
+        self.require(permission)?;
+        if self.has_admin_scope { Ok(()) } else { Err(Refusal::Forbidden) }
+    }
+
+    /// The author of a task that this actor creates.
+    pub fn authorize_create(&self) -> Result<UserId> {
+        self.require(Permission::CreateTask)?;
+        self.user.clone().ok_or(Refusal::Forbidden)
     }
 }
 
@@ -202,6 +219,8 @@ impl Transition {
         }
     }
 }
+
+pub type Result<T = (), E = Refusal> = std::result::Result<T, E>;
 
 /// Why a command was refused. A refused command changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -325,6 +344,23 @@ impl Task {
         self.requirements.iter().map(|requirement| requirement.progress(&votes)).collect()
     }
 
+    /// Whether the task was approved and the end of its approval is not set yet.
+    #[must_use]
+    pub fn needs_approval_end(&self) -> bool {
+        self.state == TaskState::Approved && self.approval_ends_at.is_none()
+    }
+
+    /// Sets the end of a new approval. It is set once: a later change of the setting does not apply.
+    pub fn set_approval_end(&mut self, valid_for_ms: u64) {
+        let approved_at = self.entered_at.get(&TaskState::Approved);
+        self.approval_ends_at = approved_at.map(|at| at.plus_ms(valid_for_ms));
+    }
+
+    #[must_use]
+    pub fn is_approval_expired(&self, now: Moment) -> bool {
+        self.approval_ends_at.is_some_and(|ends_at| ends_at <= now)
+    }
+
     /// 0 if the risk has not been assessed.
     #[must_use]
     pub fn risk_score(&self) -> u8 {
@@ -333,28 +369,29 @@ impl Task {
 
     /// The decisions that count: those on the current config and preview.
     fn votes(&self) -> Vec<Vote<'_>> {
-        let counts = |approval: &&Approval| {
-            self.is_current(approval)
-                && matches!(approval.status, ApprovalStatus::Approved | ApprovalStatus::Rejected)
-        };
-        self.approvals
-            .iter()
-            .filter(counts)
-            .filter_map(|approval| {
-                let agrees = approval.status == ApprovalStatus::Approved;
-                let decided_by = approval.reviewed_by.as_ref()?;
-                Some(Vote { reviewer: &approval.reviewer_id, decided_by, approves: agrees })
+        let current = self.approvals.iter().filter(|approval| self.is_current(approval));
+        let vote = current.filter_map(|approval| {
+            let approves = match approval.status {
+                ApprovalStatus::Approved => true,
+                ApprovalStatus::Rejected => false,
+                _ => return None,
+            };
+            Some(Vote {
+                reviewer: &approval.reviewer_id,
+                decided_by: approval.reviewed_by.as_ref()?,
+                approves,
             })
-            .collect()
+        });
+        vote.collect()
     }
 
-    fn approval_mut(&mut self, id: &str) -> Result<&mut Approval, Refusal> {
+    fn approval_mut(&mut self, id: &str) -> Result<&mut Approval> {
         self.approvals.iter_mut().find(|approval| approval.approval_id == id).ok_or(Refusal::UnknownApproval)
     }
 
     /// Whether a request is about the current config and preview.
     fn is_current(&self, approval: &Approval) -> bool {
-        approval.digest == self.digest && approval.fingerprint == self.fingerprint
+        approval.is_about(self.digest, self.fingerprint.as_deref())
     }
 
     /// Whether somebody has a request that can still be decided.
@@ -362,27 +399,17 @@ impl Task {
         self.approvals.iter().any(|approval| approval.reviewer_id == *user && approval.is_decidable())
     }
 
-    fn require_permission(actor: &Actor, permission: Permission) -> Result<(), Refusal> {
-        if is_permitted(&actor.roles, permission) { Ok(()) } else { Err(Refusal::Forbidden) }
-    }
-
-    /// Checks a permission that only administrators have, and the admin scope.
-    fn require_admin(actor: &Actor, permission: Permission) -> Result<(), Refusal> {
-        Self::require_permission(actor, permission)?;
-        if actor.has_admin_scope { Ok(()) } else { Err(Refusal::Forbidden) }
-    }
-
     /// A person who was asked may decide even without the reviewer role, because policies may require other roles. Agents may
     /// not.
-    fn authorize_decision(&self, actor: &Actor, approval_id: &str) -> Result<(), Refusal> {
+    fn authorize_decision(&self, actor: &Actor, approval_id: &str) -> Result {
         let is_asked = self.approvals.iter().any(|approval| {
             approval.approval_id == approval_id && actor.user.as_ref() == Some(&approval.reviewer_id)
         });
-        if is_asked && !actor.is_agent { Ok(()) } else { Self::require_permission(actor, Permission::Decide) }
+        if is_asked && !actor.is_agent { Ok(()) } else { actor.require(Permission::Decide) }
     }
 
     /// Refuses authors, and everybody who uses a token or password issued by an author.
-    fn authorize_non_author(&self, actor: &Actor) -> Result<UserId, Refusal> {
+    fn authorize_non_author(&self, actor: &Actor) -> Result<UserId> {
         let Some(user) = &actor.user else { return Err(Refusal::Forbidden) };
         if let Some(reason) = self.author_set.reason(user) {
             return Err(Refusal::OwnTask { user: user.clone(), reason: format!("{user} {reason}") });
@@ -403,11 +430,12 @@ impl Task {
         command: TaskCommand,
         actor: Option<UserId>,
         now: Moment,
-    ) -> Result<&mut Transition, Refusal> {
+    ) -> Result<&mut Transition> {
         let to = next_state(self.state, command)?;
         let from = std::mem::replace(&mut self.state, to);
         if from != to {
             self.entered_at.insert(to, now);
+            self.approval_ends_at = None;
         }
         Ok(self.push_transition(&format!("task.{command}"), from, actor))
     }
@@ -418,6 +446,18 @@ impl Task {
         let last = self.transitions.len() - 1;
         #[expect(clippy::indexing_slicing, reason = "the transition was just pushed")]
         &mut self.transitions[last]
+    }
+
+    /// Records what happened to an approval request; the state of the task stays the same.
+    fn push_approval_transition(
+        &mut self,
+        action: &str,
+        approval_id: &str,
+        actor: Option<UserId>,
+    ) -> &mut Transition {
+        let transition = self.push_transition(action, self.state, actor);
+        transition.approval_id = Some(approval_id.to_owned());
+        transition
     }
 
     /// Closes the open approval requests, and returns their reviewers.

@@ -1,8 +1,9 @@
 //! Reassignment of approval requests: delegation by hand, escalation after a timeout, and reviewers who leave.
 
-use super::{Actor, Refusal, Task, TaskState};
+use super::{Actor, Refusal, Result, Task, TaskState};
 use crate::Moment;
 use crate::approval::policy::Priority;
+use crate::approval::quorum::Requirement;
 use crate::approval::{Approval, ApprovalStatus};
 use crate::people::{ADMIN, ON_CALL, People, UserId};
 
@@ -28,7 +29,7 @@ impl Task {
         id: String,
         actor: &Actor,
         now: Moment,
-    ) -> Result<(), Refusal> {
+    ) -> Result {
         self.authorize_decision(actor, approval_id)?;
         let by = self.authorize_non_author(actor)?;
         if self.state != TaskState::Reviewing {
@@ -43,14 +44,13 @@ impl Task {
         }
         self.check_reviewer(to, people)?;
         let replacement = Replacement { user: to.clone(), reason: format!("{by} delegated it") };
-        self.reassign(approval_id, &replacement, people, id, now)?;
-        let transition = self.push_transition("approval.delegate", TaskState::Reviewing, Some(by));
-        transition.approval_id = Some(approval_id.to_owned());
-        transition.notify = vec![to.clone()];
+        let old = self.close_as_delegated(approval_id, to)?;
+        self.request_instead(&old, &replacement, people, id, now);
+        self.push_approval_transition("approval.delegate", approval_id, Some(by)).notify = vec![to.clone()];
         Ok(())
     }
 
-    fn check_reviewer(&self, user: &UserId, people: &People) -> Result<(), Refusal> {
+    fn check_reviewer(&self, user: &UserId, people: &People) -> Result {
         let refuse = |reason: &str| {
             Err(Refusal::InvalidReviewer { user: user.clone(), reason: format!("{user} {reason}") })
         };
@@ -66,21 +66,11 @@ impl Task {
         Ok(())
     }
 
-    /// Closes a request as delegated, and requests the decision of the replacement instead.
-    fn reassign(
-        &mut self,
-        approval_id: &str,
-        to: &Replacement,
-        people: &People,
-        id: String,
-        now: Moment,
-    ) -> Result<(), Refusal> {
-        let old = self.approval_mut(approval_id)?;
-        old.set_status(ApprovalStatus::Delegated);
-        old.delegated_to = Some(to.user.clone());
-        let old = old.clone();
-        self.request_instead(&old, to, people, id, now);
-        Ok(())
+    fn close_as_delegated(&mut self, approval_id: &str, to: &UserId) -> Result<Approval> {
+        let approval = self.approval_mut(approval_id)?;
+        approval.set_status(ApprovalStatus::Delegated);
+        approval.delegated_to = Some(to.clone());
+        Ok(approval.clone())
     }
 
     /// Makes the decision of a user count wherever that of the old request's reviewer counted.
@@ -135,7 +125,7 @@ impl Task {
         people: &People,
         ids: &mut dyn FnMut() -> String,
         now: Moment,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool> {
         let approval = self.approval_mut(approval_id)?.clone();
         let is_due = self.state == TaskState::Reviewing
             && approval.status == ApprovalStatus::Pending
@@ -164,48 +154,37 @@ impl Task {
             recipients.push(replacement.user);
         }
         let action = if recipients.is_empty() { "approval.unanswered" } else { "approval.escalate" };
-        let transition = self.push_transition(action, TaskState::Reviewing, None);
-        transition.approval_id = Some(approval_id.to_owned());
         recipients.extend(people.with_role(ON_CALL).map(|user| user.user_id.clone()));
-        transition.notify = recipients;
+        self.push_approval_transition(action, approval_id, None).notify = recipients;
         Ok(true)
     }
 
     /// Who is asked after a timeout: the manager, else the escalation role, else administrators. At the last level only
     /// administrators.
     fn escalation_targets(&self, approval: &Approval, people: &People, is_last: bool) -> Vec<Replacement> {
-        let can = |user: &UserId| self.check_reviewer(user, people).is_ok();
         let reviewer = &approval.reviewer_id;
+        let can = |user: &UserId| self.check_reviewer(user, people).is_ok();
+        let with_role = |role: &str, why: &str| -> Vec<Replacement> {
+            let users = people.with_role(role).map(|user| &user.user_id).filter(|user| can(user)).cloned();
+            let reason = format!("{reviewer} did not decide in time; {why}");
+            users.map(|user| Replacement { user, reason: reason.clone() }).collect()
+        };
         if !is_last {
-            let manager = people.get(&approval.reviewer_id).and_then(|user| user.manager_id.clone());
+            let manager = people.get(reviewer).and_then(|user| user.manager_id.clone());
             if let Some(manager) = manager.filter(|manager| can(manager)) {
                 let reason = format!("{reviewer} did not decide in time; {manager} is the manager");
                 return vec![Replacement { user: manager, reason }];
             }
-            let roles = self
-                .requirements
-                .iter()
-                .filter(|requirement| approval.policies.contains(&requirement.policy))
-                .filter_map(|requirement| requirement.escalation_role.clone());
-            for role in roles {
-                let found: Vec<Replacement> = people
-                    .with_role(&role)
-                    .filter(|user| can(&user.user_id))
-                    .map(|user| Replacement {
-                        user: user.user_id.clone(),
-                        reason: format!(
-                            "{reviewer} did not decide in time; the policy escalates to role {role}"
-                        ),
-                    })
-                    .collect();
+            let applies = |requirement: &&Requirement| approval.policies.contains(&requirement.policy);
+            for requirement in self.requirements.iter().filter(applies) {
+                let Some(role) = &requirement.escalation_role else { continue };
+                let found = with_role(role, &format!("the policy escalates to role {role}"));
                 if !found.is_empty() {
                     return found;
                 }
             }
         }
-        let reason = format!("{reviewer} did not decide in time; administrators are asked last");
-        let admins = people.with_role(ADMIN).filter(|user| can(&user.user_id));
-        admins.map(|user| Replacement { user: user.user_id.clone(), reason: reason.clone() }).collect()
+        with_role(ADMIN, "administrators are asked last")
     }
 
     /// Reassigns the open requests of somebody who leaves: to the delegate, else to the manager, else to administrators. If all
@@ -217,7 +196,7 @@ impl Task {
         people: &People,
         ids: &mut dyn FnMut() -> String,
         now: Moment,
-    ) -> Result<(), Refusal> {
+    ) -> Result {
         if self.state != TaskState::Reviewing {
             return Ok(());
         }
@@ -233,55 +212,44 @@ impl Task {
         let candidates = delegate.into_iter().chain(manager).chain(admins).filter(|user| *user != leaver);
         let candidates: Vec<UserId> = candidates.cloned().collect();
         for approval_id in open {
-            let can = |user: &&UserId| self.check_reviewer(user, people).is_ok();
-            let user = if let Some(user) = candidates.iter().find(can).cloned() {
+            let free = candidates.iter().find(|user| self.check_reviewer(user, people).is_ok());
+            let pending = || candidates.iter().find(|user| self.is_pending(user, people));
+            let Some(user) = free.or_else(pending) else { continue };
+            let is_free = free.is_some();
+            let old = self.close_as_delegated(&approval_id, user)?;
+            if is_free {
                 let replacement = Replacement { user: user.clone(), reason: format!("{leaver} left") };
-                self.reassign(&approval_id, &replacement, people, ids(), now)?;
-                user
-            } else if let Some(user) = candidates.iter().find(|user| self.is_pending(user, people)).cloned() {
-                self.merge_request(&approval_id, &user, people)?;
-                user
+                self.request_instead(&old, &replacement, people, ids(), now);
             } else {
-                continue;
-            };
-            let transition = self.push_transition("approval.reassign", TaskState::Reviewing, None);
-            transition.approval_id = Some(approval_id);
-            transition.notify = vec![user];
+                self.merge_request(old, user, people);
+            }
+            self.push_approval_transition("approval.reassign", &approval_id, None).notify =
+                vec![user.clone()];
         }
         Ok(())
     }
 
     /// Whether an active user has a pending request.
     fn is_pending(&self, user: &UserId, people: &People) -> bool {
-        let is_pending =
-            |approval: &Approval| approval.reviewer_id == *user && approval.status == ApprovalStatus::Pending;
-        people.active(user).is_some() && self.approvals.iter().any(is_pending)
+        people.active(user).is_some() && self.approvals.iter().any(|approval| approval.awaits(user))
     }
 
-    /// Closes a request as delegated, and merges it into the pending request of another reviewer.
-    fn merge_request(&mut self, approval_id: &str, user: &UserId, people: &People) -> Result<(), Refusal> {
-        let old = self.approval_mut(approval_id)?;
-        old.set_status(ApprovalStatus::Delegated);
-        old.delegated_to = Some(user.clone());
-        let old = old.clone();
+    /// Merges a closed request into the pending request of another reviewer.
+    fn merge_request(&mut self, old: Approval, user: &UserId, people: &People) {
         self.count_instead(&old, user, people);
-        let is_pending = |approval: &&mut Approval| {
-            approval.reviewer_id == *user && approval.status == ApprovalStatus::Pending
-        };
-        if let Some(own) = self.approvals.iter_mut().find(is_pending) {
+        if let Some(own) = self.approvals.iter_mut().find(|approval| approval.awaits(user)) {
             own.on_behalf_of.extend(old.on_behalf_of);
-            let more = old.policies.into_iter().filter(|policy| !own.policies.contains(policy));
-            own.policies.extend(more.collect::<Vec<_>>());
+            let more: Vec<_> = old.policies.into_iter().filter(|name| !own.policies.contains(name)).collect();
+            own.policies.extend(more);
             own.on_behalf_of.insert(old.reviewer_id.clone());
             own.reasons.push(format!("on behalf of {}, who left", old.reviewer_id));
             own.revision += 1;
         }
-        Ok(())
     }
 
     /// Raises the priority of a pending request in a backlog: one step for each quarter of its time that has passed, three at
     /// most. Returns whether it was raised; each step happens once.
-    pub fn raise_priority(&mut self, approval_id: &str, now: Moment) -> Result<bool, Refusal> {
+    pub fn raise_priority(&mut self, approval_id: &str, now: Moment) -> Result<bool> {
         let (risk, is_open) = (self.risk_score(), self.state == TaskState::Reviewing);
         let approval = self.approval_mut(approval_id)?;
         let (waited, allowed) =
@@ -299,9 +267,7 @@ impl Task {
         approval.score = approval.priority.score(risk);
         approval.revision += 1;
         let reviewer = approval.reviewer_id.clone();
-        let transition = self.push_transition("approval.raise", TaskState::Reviewing, None);
-        transition.approval_id = Some(approval_id.to_owned());
-        transition.notify = vec![reviewer];
+        self.push_approval_transition("approval.raise", approval_id, None).notify = vec![reviewer];
         Ok(true)
     }
 }

@@ -1,6 +1,8 @@
 //! Submission and modification: a draft enters review, and a task whose config or preview changed returns to it.
 
-use super::{Actor, Config, Digest, Refusal, Reopened, Task, TaskCommand, TaskState, Transition, next_state};
+use super::{
+    Actor, Config, Digest, Refusal, Reopened, Result, Task, TaskCommand, TaskState, Transition, next_state,
+};
 use crate::Moment;
 use crate::approval::assignment::{Assignee, Assignment, QuorumUnreachable};
 use crate::approval::{Approval, ApprovalStatus};
@@ -20,36 +22,27 @@ pub struct ReviewPlan<'a> {
     pub ids: &'a mut dyn FnMut() -> String,
 }
 
-impl std::fmt::Debug for ReviewPlan<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Plan")
-            .field("risk", &self.risk)
-            .field("assignment", &self.assignment)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Task {
     /// Permits authors and administrators.
     pub(super) fn authorize_author_or_admin(
         &self,
         actor: &Actor,
         permission: Permission,
-    ) -> Result<Option<UserId>, Refusal> {
-        Self::require_permission(actor, permission)?;
+    ) -> Result<Option<UserId>> {
+        actor.require(permission)?;
         let is_author = actor.user.as_ref().is_some_and(|user| self.author_set.contains(user));
         if is_author || actor.is_admin() { Ok(actor.user.clone()) } else { Err(Refusal::Forbidden) }
     }
 
     /// Permits authors only: a person who determines what is executed must be in the author set. Administrators submit and cancel
     /// the tasks of others, but do not change them.
-    pub(super) fn authorize_author(&self, actor: &Actor) -> Result<UserId, Refusal> {
-        Self::require_permission(actor, Permission::CreateTask)?;
-        actor.user.clone().filter(|user| self.author_set.contains(user)).ok_or(Refusal::Forbidden)
+    pub(super) fn authorize_author(&self, actor: &Actor) -> Result<UserId> {
+        let author = actor.authorize_create()?;
+        if self.author_set.contains(&author) { Ok(author) } else { Err(Refusal::Forbidden) }
     }
 
     /// Submits a draft for review, or approves it at once if no approval is required.
-    pub fn submit(&mut self, plan: ReviewPlan<'_>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+    pub fn submit(&mut self, plan: ReviewPlan<'_>, actor: &Actor, now: Moment) -> Result {
         let by = self.authorize_author_or_admin(actor, Permission::Submit)?;
         next_state(self.state, TaskCommand::Submit)?;
         let ReviewPlan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
@@ -74,7 +67,7 @@ impl Task {
         plan: ReviewPlan<'_>,
         actor: &Actor,
         now: Moment,
-    ) -> Result<(), Refusal> {
+    ) -> Result {
         let by = self.authorize_author(actor)?;
         next_state(self.state, TaskCommand::Modify)?;
         if self.approvals.len() >= super::MAX_APPROVAL_REQUESTS {
@@ -92,18 +85,14 @@ impl Task {
         self.override_request = None;
         let why = format!("{by} changed the task");
         self.apply_command(TaskCommand::Modify, Some(by), now)?;
-        match assignment {
-            None => Ok(()),
-            Some(assignment) => {
-                self.reopened = Some(Reopened { reason: why, at: now });
-                self.invalidate_approvals();
-                self.request_approvals(assignment, due_after_ms, ids, now)
-            }
-        }
+        let Some(assignment) = assignment else { return Ok(()) };
+        self.reopened = Some(Reopened { reason: why, at: now });
+        self.invalidate_approvals();
+        self.request_approvals(assignment, due_after_ms, ids, now)
     }
 
     /// Decides that an author may delete a draft. The caller deletes the stored task.
-    pub fn delete(&self, actor: &Actor) -> Result<Transition, Refusal> {
+    pub fn delete(&self, actor: &Actor) -> Result<Transition> {
         let author = self.authorize_author(actor)?;
         let to = next_state(self.state, TaskCommand::Delete)?;
         Ok(Transition::new("task.delete", Some(author), self.state, to))
@@ -111,7 +100,7 @@ impl Task {
 
     /// Records that an author creates a new draft from a rejected or failed task, and returns that author. The caller creates
     /// the draft.
-    pub fn resubmit(&mut self, actor: &Actor, now: Moment) -> Result<UserId, Refusal> {
+    pub fn resubmit(&mut self, actor: &Actor, now: Moment) -> Result<UserId> {
         let by = self.authorize_author(actor)?;
         self.apply_command(TaskCommand::Resubmit, Some(by.clone()), now)?;
         Ok(by)
@@ -129,21 +118,16 @@ impl Task {
     }
 
     /// Returns to review because the preview no longer matches the one that reviewers saw.
-    pub fn go_stale(&mut self, plan: ReviewPlan<'_>, now: Moment) -> Result<(), Refusal> {
+    pub fn go_stale(&mut self, plan: ReviewPlan<'_>, now: Moment) -> Result {
         self.return_to_review(TaskCommand::GoStale, plan, now)
     }
 
     /// Returns to review because the approval expired.
-    pub fn expire(&mut self, plan: ReviewPlan<'_>, now: Moment) -> Result<(), Refusal> {
+    pub fn expire(&mut self, plan: ReviewPlan<'_>, now: Moment) -> Result {
         self.return_to_review(TaskCommand::Expire, plan, now)
     }
 
-    fn return_to_review(
-        &mut self,
-        command: TaskCommand,
-        plan: ReviewPlan<'_>,
-        now: Moment,
-    ) -> Result<(), Refusal> {
+    fn return_to_review(&mut self, command: TaskCommand, plan: ReviewPlan<'_>, now: Moment) -> Result {
         next_state(self.state, command)?;
         let ReviewPlan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
         let assignment = assignment?;
@@ -180,15 +164,13 @@ impl Task {
         due_after_ms: u64,
         ids: &mut dyn FnMut() -> String,
         now: Moment,
-    ) -> Result<(), Refusal> {
+    ) -> Result {
         let auto_approved = assignment.auto_approved.clone();
         for assignee in self.set_assignment(assignment) {
             let approval = self.new_approval(assignee, ids(), now, now.plus_ms(due_after_ms));
             let (id, reviewer) = (approval.approval_id.clone(), approval.reviewer_id.clone());
             self.approvals.push(approval);
-            let transition = self.push_transition("approval.request", self.state, None);
-            transition.approval_id = Some(id);
-            transition.notify = vec![reviewer];
+            self.push_approval_transition("approval.request", &id, None).notify = vec![reviewer];
         }
         if let Some(reason) = auto_approved {
             self.apply_command(TaskCommand::Approve, None, now)?.reason = Some(reason);

@@ -64,8 +64,8 @@ impl LockFixture {
     /// Executes a command, then checks every invariant.
     pub(crate) fn execute(&mut self, name: &LockName, command: &LockCommand) -> LockReply {
         let before = self.table.clone();
-        let mut changes = Vec::new();
-        let reply = self.table.execute(name, command, self.now, &mut changes);
+        let reply = self.table.execute(name, command, self.now);
+        let changes = std::mem::take(&mut self.table.changes);
         assert_fifo_order(&before, &self.table, &changes);
         assert_leases_end_for_a_valid_reason(&before, command, &changes);
         self.assert_tokens_grow(&before, &changes);

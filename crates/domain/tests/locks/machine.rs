@@ -117,10 +117,11 @@ fn grants_many_shared_waiters_in_bounded_batches() {
     let token = locks.table.lock(&lock("p")).expect("held").last_token();
     let release = LockCommand::Release { holder: holder("writer"), token };
     let mut batches = 0;
-    locks.table.execute(&lock("p"), &release, locks.now, &mut Vec::new());
+    locks.table.execute(&lock("p"), &release, locks.now);
     while let Some(name) = locks.table.next_due_lock(locks.now) {
-        let mut changes = Vec::new();
-        locks.table.execute(&name, &LockCommand::Tick, locks.now, &mut changes);
+        locks.table.changes.clear();
+        locks.table.execute(&name, &LockCommand::Tick, locks.now);
+        let changes = &locks.table.changes;
         assert!(
             changes.len() <= 3 * LockLimits::default().batch_size,
             "{} changes in one batch",
@@ -640,12 +641,7 @@ fn due_order_does_not_depend_on_history() {
         for name in ["q", "p"] {
             let due = table.next_due_lock(locks.now.plus_ms(40_000));
             assert_eq!(due, Some(lock(name)));
-            table.execute_without_detection(
-                &lock(name),
-                &LockCommand::Sweep,
-                locks.now.plus_ms(40_000),
-                &mut Vec::new(),
-            );
+            table.execute_without_detection(&lock(name), &LockCommand::Sweep, locks.now.plus_ms(40_000));
         }
     }
 }

@@ -139,7 +139,7 @@ impl Scenario {
             Action::StartRollback(attempt) => self.task.start_rollback(attempt).map(|()| None),
             Action::Stop => self.task.request_stop(Some("enough"), &admin, now).map(|()| None),
             Action::RequestRollback => self.task.request_rollback(Some("broken"), &admin, now).map(|()| None),
-            Action::BeginRollback => self.task.begin_rollback(start, now).map(|_| None),
+            Action::BeginRollback => self.task.begin_rollback(start).map(|_| None),
             Action::ExpireLease => {
                 self.now = self.now.plus_ms(2 * LEASE_MS);
                 Ok(None)

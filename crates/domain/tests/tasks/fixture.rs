@@ -5,11 +5,12 @@ use ade_domain::approval::DecisionKind;
 use ade_domain::approval::assignment::{Assignment, AssignmentInput, QuorumUnreachable, assign};
 use ade_domain::approval::delegation::{Delegation, DelegationConditions, DelegationKind};
 use ade_domain::approval::policy::{Policy, default_policy};
+use ade_domain::lock::LockMode;
 use ade_domain::people::{AuthorSet, People, User, UserId};
 use ade_domain::permission::actor_roles;
 use ade_domain::risk::{RegisteredResource, RiskInputs, RiskThresholds, assess};
 use ade_domain::task::{Actor, Decision, Refusal, ReviewPlan, Task};
-use ade_domain::task::{Config, Resource, ResourceMode, RollbackStrategy};
+use ade_domain::task::{Config, Resource, RollbackStrategy};
 
 pub(crate) fn id(text: &str) -> UserId {
     UserId::new(text)
@@ -48,7 +49,7 @@ pub(crate) fn policy(name: &str, min_approvers: u32, roles: &[&str]) -> Policy {
 pub(crate) fn config(task_type: &str, resources: &[&str]) -> Config {
     let resource = |name: &&str| {
         let (resource_type, id) = name.split_once(':').expect("type:id");
-        Resource { resource_type: resource_type.to_owned(), id: id.to_owned(), mode: ResourceMode::Exclusive }
+        Resource { resource_type: resource_type.to_owned(), id: id.to_owned(), mode: LockMode::Exclusive }
     };
     Config {
         task_type: task_type.to_owned(),

@@ -94,7 +94,7 @@ impl CommandExecutor {
         format!("command:{}", self.name)
     }
 
-    /// Validates arguments for [`Self::verify`]. The pointers of violations are relative to the object with the arguments.
+    /// Validates arguments for [`Self::verify`]. The paths of violations are relative to the object with the arguments.
     pub fn check_verification(&self, arguments: Option<&Value>) -> Result<(), Vec<InvalidField>> {
         parse_arguments(&[&self.apply], arguments).map(drop)
     }
@@ -112,7 +112,7 @@ impl CommandExecutor {
             .collect();
         let mut violations = check_fields(parameters, &["template", "arguments", "worker"]);
         if parameters.get("template").and_then(Value::as_str) != Some(&self.name) {
-            violations.push(InvalidField::at("/template", format!("must be {:?}", self.name)));
+            violations.push(InvalidField::at("template", format!("must be {:?}", self.name)));
         }
         match parse_arguments(&commands, parameters.get("arguments")) {
             Ok(arguments) if violations.is_empty() => Ok(arguments),

@@ -3,10 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ade_domain::InvalidField;
+use ade_domain::{FieldPath, InvalidField};
 use serde_json::Value;
-
-use crate::parameters::pointer;
 
 const MAX_ARGUMENT_BYTES: usize = 4_096;
 
@@ -138,14 +136,14 @@ pub(super) fn parse_arguments(
         None => None,
         Some(Value::Object(given)) => Some(given),
         Some(_) => {
-            return Err(vec![InvalidField::at("/arguments", "must be an object with the arguments by name")]);
+            return Err(vec![InvalidField::at("arguments", "must be an object with the arguments by name")]);
         }
     };
     let mut violations = Vec::new();
     let required: BTreeSet<&str> = commands.iter().flat_map(|argv| argv.names()).collect();
     let mut arguments = Arguments::new();
     for (name, value) in given.into_iter().flatten() {
-        let at = pointer("/arguments", name);
+        let at = FieldPath::from("arguments").field(name);
         if !required.contains(name.as_str()) {
             violations.push(InvalidField::at(at, "is not an argument of this template"));
             continue;
@@ -166,12 +164,12 @@ pub(super) fn parse_arguments(
         arguments.insert(name.clone(), text);
     }
     for name in required.iter().filter(|name| !given.is_some_and(|given| given.contains_key(**name))) {
-        violations.push(InvalidField::at(pointer("/arguments", name), "is missing"));
+        violations.push(InvalidField::at(FieldPath::from("arguments").field(*name), "is missing"));
     }
     let options: BTreeSet<String> = commands.iter().filter_map(|argv| argv.fill(&arguments).err()).collect();
     for name in options {
         violations.push(InvalidField::at(
-            pointer("/arguments", &name),
+            FieldPath::from("arguments").field(name),
             "must not begin with \"-\": it would be read as an option",
         ));
     }
@@ -191,7 +189,7 @@ mod tests {
     fn violations(arguments: &Value) -> Vec<String> {
         let command = parse(&["run", "{a}", "--b={b}", "{c}.txt"]).expect("valid");
         let result = parse_arguments(&[&command], Some(arguments));
-        result.err().unwrap_or_default().into_iter().map(|violation| violation.path).collect()
+        result.err().unwrap_or_default().into_iter().map(|violation| violation.path.to_string()).collect()
     }
 
     #[test]
@@ -218,15 +216,15 @@ mod tests {
     #[test]
     fn requires_all_arguments_and_rejects_options() {
         assert_eq!(violations(&json!({ "a": "x", "b": -1, "c": true })), [""; 0]);
-        assert_eq!(violations(&json!({ "a": "-x", "b": "-y", "c": "-z" })), ["/arguments/a"]);
-        assert_eq!(violations(&json!({ "a": "", "b": "", "c": "-z" })), ["/arguments/c"]);
-        assert_eq!(violations(&json!({ "a": -1, "b": "", "c": "" })), ["/arguments/a"]);
+        assert_eq!(violations(&json!({ "a": "-x", "b": "-y", "c": "-z" })), ["arguments.a"]);
+        assert_eq!(violations(&json!({ "a": "", "b": "", "c": "-z" })), ["arguments.c"]);
+        assert_eq!(violations(&json!({ "a": -1, "b": "", "c": "" })), ["arguments.a"]);
         assert_eq!(
             violations(&json!({ "a": "\0", "b": [], "d/e": 1 })),
-            ["/arguments/a", "/arguments/b", "/arguments/d~1e", "/arguments/c"]
+            ["arguments.a", "arguments.b", "arguments.d/e", "arguments.c"]
         );
-        assert_eq!(violations(&json!({ "a": "x".repeat(4_097), "b": "", "c": "" })), ["/arguments/a"]);
-        assert_eq!(violations(&json!([])), ["/arguments"]);
-        assert_eq!(violations(&json!({})), ["/arguments/a", "/arguments/b", "/arguments/c"]);
+        assert_eq!(violations(&json!({ "a": "x".repeat(4_097), "b": "", "c": "" })), ["arguments.a"]);
+        assert_eq!(violations(&json!([])), ["arguments"]);
+        assert_eq!(violations(&json!({})), ["arguments.a", "arguments.b", "arguments.c"]);
     }
 }

@@ -141,7 +141,7 @@ impl EgressPolicy {
     /// Allows only these hosts.
     pub fn new(hosts: &[String]) -> Result<Self, InvalidField> {
         let parsed = hosts.iter().enumerate().map(|(index, entry)| {
-            AllowedHost::parse(entry).map_err(|reason| InvalidField::at(format!("/hosts/{index}"), reason))
+            AllowedHost::parse(entry).map_err(|reason| InvalidField::at(format!("hosts.{index}"), reason))
         });
         let allowed_hosts = parsed.collect::<Result<_, _>>()?;
         Ok(Self { allowed_hosts, allows_all_public: false, resolver: Arc::new(SystemResolver) })

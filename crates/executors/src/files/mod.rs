@@ -36,7 +36,7 @@ use crate::{
 use change_set::ChangeSet;
 use parameters::{ATTEMPTS_DIR, FileSpec, VerifySpec};
 use snapshot::Snapshot;
-use tree::{LockMode, Tree};
+use tree::{FlockKind, Tree};
 
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Shorter, because the whole preview has little time.
@@ -102,7 +102,7 @@ impl FilesExecutor {
     /// Locks the root. With `task`, also waits until no attempt of another task is in progress; the empty task owns no attempt.
     async fn lock(
         &self,
-        mode: LockMode,
+        mode: FlockKind,
         timeout: Duration,
         task: Option<&str>,
         stop: Option<&StopSignal>,
@@ -149,7 +149,7 @@ impl FilesExecutor {
     /// Locks the root exclusively for an attempt.
     async fn lock_for(&self, run: &Run) -> Result<Tree, Failure> {
         let key = AttemptKey::of(run);
-        self.lock(LockMode::Exclusive, LOCK_TIMEOUT, Some(&key.task), Some(&run.stop)).await
+        self.lock(FlockKind::Exclusive, LOCK_TIMEOUT, Some(&key.task), Some(&run.stop)).await
     }
 
     fn parse(
@@ -168,11 +168,9 @@ impl FilesExecutor {
             let known: Vec<&str> = self.verifiers.keys().map(String::as_str).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             let detail = format!("must be a command template that the operator allows: {known}");
-            return Err(vec![InvalidField::at("/verify/template", detail)]);
+            return Err(vec![InvalidField::at("verify.template", detail)]);
         };
-        let in_verify = |violation: InvalidField| {
-            InvalidField::at(format!("/verify{}", violation.path), violation.detail)
-        };
+        let in_verify = |violation: InvalidField| violation.within("verify");
         command
             .check_verification(spec.arguments.as_ref())
             .map_err(|violations| violations.into_iter().map(in_verify).collect::<Vec<_>>())?;
@@ -199,7 +197,7 @@ impl Executor for FilesExecutor {
             let (specs, verifier) = self.parse_again(parameters)?;
             let notes = verifier.map(|(spec, _)| format!("verified by the template {}", spec.template));
             let notes = notes.into_iter().collect();
-            let tree = self.lock(LockMode::Shared, PREVIEW_LOCK_TIMEOUT, Some(""), None).await?;
+            let tree = self.lock(FlockKind::Shared, PREVIEW_LOCK_TIMEOUT, Some(""), None).await?;
             blocking(SideEffects::None, move || Ok(preview::preview(&tree, &specs, notes))).await
         })
     }
@@ -278,7 +276,7 @@ impl Executor for FilesExecutor {
     fn roll_back<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async {
             let snapshot = read_snapshot(rollback_data).await.map_err(Failure::not_rolled_back)?;
-            let tree = self.lock(LockMode::Exclusive, LOCK_TIMEOUT, None, Some(&run.stop)).await;
+            let tree = self.lock(FlockKind::Exclusive, LOCK_TIMEOUT, None, Some(&run.stop)).await;
             let tree = tree.map_err(Failure::not_rolled_back)?;
             let changes = ChangeSet::new(tree, run, snapshot, self.steps());
             blocking(SideEffects::Remaining, move || changes.roll_back()).await
@@ -293,7 +291,7 @@ impl Executor for FilesExecutor {
         Box::pin(async {
             let snapshot = read_snapshot(rollback_data).await?;
             let timeout = self.recovery_lock_timeout;
-            let tree = self.lock(LockMode::Exclusive, timeout, None, Some(&run.stop)).await?;
+            let tree = self.lock(FlockKind::Exclusive, timeout, None, Some(&run.stop)).await?;
             let changes = ChangeSet::new(tree, run, snapshot, self.steps());
             blocking(SideEffects::Unknown, move || changes.resolve_outcome()).await
         })
@@ -312,7 +310,7 @@ impl Executor for FilesExecutor {
             // Removing the empty directory takes the lock; nothing depends on when this happens.
             let files = self.clone();
             tokio::spawn(async move {
-                if let Ok(tree) = files.lock(LockMode::Exclusive, LOCK_TIMEOUT, None, None).await {
+                if let Ok(tree) = files.lock(FlockKind::Exclusive, LOCK_TIMEOUT, None, None).await {
                     let _ = blocking(SideEffects::None, move || Ok(tree.remove_dir(ATTEMPTS_DIR)?)).await;
                 }
             });

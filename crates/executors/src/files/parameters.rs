@@ -40,12 +40,12 @@ pub(super) struct VerifySpec {
 pub(super) fn verify_spec(parameters: &Parameters) -> Result<Option<VerifySpec>, Vec<InvalidField>> {
     let Some(verify) = parameters.get("verify") else { return Ok(None) };
     let Some(verify) = verify.as_object() else {
-        return Err(vec![InvalidField::at("/verify", "must be an object with template and arguments")]);
+        return Err(vec![InvalidField::at("verify", "must be an object with template and arguments")]);
     };
-    let mut violations = unknown_fields(verify, &["template", "arguments"], "/verify");
+    let mut violations = unknown_fields(verify, &["template", "arguments"], "verify");
     let template = verify.get("template").and_then(Value::as_str).unwrap_or_default().to_owned();
     if template.is_empty() {
-        violations.push(InvalidField::at("/verify/template", "must be the name of a command template"));
+        violations.push(InvalidField::at("verify.template", "must be the name of a command template"));
     }
     let arguments = verify.get("arguments").cloned();
     if violations.is_empty() { Ok(Some(VerifySpec { template, arguments })) } else { Err(violations) }
@@ -54,19 +54,19 @@ pub(super) fn verify_spec(parameters: &Parameters) -> Result<Option<VerifySpec>,
 pub(super) fn parse(root: &str, parameters: &Parameters) -> Result<Vec<FileSpec>, Vec<InvalidField>> {
     let mut violations = check_fields(parameters, &["root", "files", "verify", "worker"]);
     if parameters.get("root").and_then(Value::as_str) != Some(root) {
-        violations.push(InvalidField::at("/root", format!("must be {root:?}, exactly as configured")));
+        violations.push(InvalidField::at("root", format!("must be {root:?}, exactly as configured")));
     }
     let mut specs = Vec::new();
     match parameters.get("files").and_then(Value::as_array) {
         Some(files) if (1..=MAX_FILES).contains(&files.len()) => {
             for (index, file) in files.iter().enumerate() {
-                match parse_file(file, &format!("/files/{index}")) {
+                match parse_file(file, &format!("files.{index}")) {
                     Ok(spec) => specs.push((index, spec)),
                     Err(found) => violations.extend(found),
                 }
             }
         }
-        _ => violations.push(InvalidField::at("/files", format!("must be a list of 1 to {MAX_FILES} files"))),
+        _ => violations.push(InvalidField::at("files", format!("must be a list of 1 to {MAX_FILES} files"))),
     }
     violations.extend(conflicting_paths(&specs));
     if violations.is_empty() {
@@ -86,7 +86,7 @@ fn parse_file(file: &Value, at: &str) -> Result<FileSpec, Vec<InvalidField>> {
     let mut violations = unknown_fields(file, &["path", "content", "delete", "mode"], at);
     let path = file.get("path").and_then(Value::as_str).unwrap_or_default();
     if let Err(detail) = check_path(path) {
-        violations.push(InvalidField::at(format!("{at}/path"), detail));
+        violations.push(InvalidField::at(format!("{at}.path"), detail));
     }
     let content = match (file.get("content"), file.get("delete")) {
         (Some(Value::String(content)), None | Some(Value::Bool(false))) => Some(content.clone()),
@@ -102,7 +102,7 @@ fn parse_file(file: &Value, at: &str) -> Result<FileSpec, Vec<InvalidField>> {
             let parsed = mode.as_str().and_then(parse_mode);
             if parsed.is_none() || content.is_none() {
                 let detail = "must be three or four octal digits up to \"0777\", for a file with content";
-                violations.push(InvalidField::at(format!("{at}/mode"), detail));
+                violations.push(InvalidField::at(format!("{at}.mode"), detail));
             }
             parsed
         }
@@ -154,13 +154,13 @@ fn conflicting_paths(specs: &[(usize, FileSpec)]) -> Vec<InvalidField> {
     let mut paths = BTreeSet::new();
     for (index, spec) in specs {
         if !paths.insert(spec.path.as_str()) {
-            violations.push(InvalidField::at(format!("/files/{index}/path"), "is listed twice"));
+            violations.push(InvalidField::at(format!("files.{index}.path"), "is listed twice"));
         }
     }
     for (index, spec) in specs {
         if let Some(other) = parent_dirs(&spec.path).find(|dir| paths.contains(dir)) {
             let detail = format!("is below {other:?}, which is listed as a file");
-            violations.push(InvalidField::at(format!("/files/{index}/path"), detail));
+            violations.push(InvalidField::at(format!("files.{index}.path"), detail));
         }
     }
     violations
@@ -180,7 +180,7 @@ mod tests {
     fn violations(parameters: &Value) -> Vec<String> {
         let parameters = parameters.as_object().expect("an object");
         let violations = parse("/srv", parameters).err().unwrap_or_default();
-        violations.into_iter().map(|violation| violation.path).collect()
+        violations.into_iter().map(|violation| violation.path.to_string()).collect()
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
             &long,
         ] {
             let parameters = json!({ "root": "/srv", "files": [{ "path": path, "content": "" }] });
-            assert_eq!(violations(&parameters), ["/files/0/path"], "{path:?}");
+            assert_eq!(violations(&parameters), ["files.0.path"], "{path:?}");
         }
     }
 
@@ -229,16 +229,16 @@ mod tests {
         let expected = VerifySpec { template: "t".to_owned(), arguments: Some(json!({ "a": 1 })) };
         assert_eq!(parse(json!({ "template": "t", "arguments": { "a": 1 } })), Ok(Some(expected)));
         assert_eq!(verify_spec(&serde_json::Map::new()), Ok(None));
-        for (invalid, pointer) in [
-            (json!("t"), "/verify"),
-            (Value::Null, "/verify"),
-            (json!({}), "/verify/template"),
-            (json!({ "template": 1 }), "/verify/template"),
-            (json!({ "template": "t", "argv": [] }), "/verify/argv"),
+        for (invalid, path) in [
+            (json!("t"), "verify"),
+            (Value::Null, "verify"),
+            (json!({}), "verify.template"),
+            (json!({ "template": 1 }), "verify.template"),
+            (json!({ "template": "t", "argv": [] }), "verify.argv"),
         ] {
             let violations = parse(invalid.clone()).expect_err("invalid");
-            let pointers: Vec<_> = violations.iter().map(|violation| violation.path.as_str()).collect();
-            assert_eq!(pointers, [pointer], "{invalid}");
+            let paths: Vec<_> = violations.iter().map(|violation| violation.path.to_string()).collect();
+            assert_eq!(paths, [path], "{invalid}");
         }
     }
 
@@ -258,18 +258,18 @@ mod tests {
             "j",
         ]});
         let expected = [
-            "/x~1y",
-            "/root",
-            "/files/0",
-            "/files/1",
-            "/files/2",
-            "/files/3/mode",
-            "/files/4/mode",
-            "/files/5/mode",
-            "/files/9/owner",
-            "/files/10",
-            "/files/7/path",
-            "/files/8/path",
+            "x/y",
+            "root",
+            "files.0",
+            "files.1",
+            "files.2",
+            "files.3.mode",
+            "files.4.mode",
+            "files.5.mode",
+            "files.9.owner",
+            "files.10",
+            "files.7.path",
+            "files.8.path",
         ];
         assert_eq!(violations(&parameters), expected);
         assert_eq!(violations(&json!({ "root": "/srv", "files": [] })), ["/files"]);

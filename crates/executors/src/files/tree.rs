@@ -48,7 +48,7 @@ impl From<TreeError> for Failure {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LockMode {
+pub(super) enum FlockKind {
     Shared,
     Exclusive,
 }
@@ -90,7 +90,7 @@ fn not_directory(path: &str, is_symlink: bool) -> TreeError {
 
 impl Tree {
     /// None if others hold the lock.
-    pub(super) fn try_lock(root: &str, mode: LockMode) -> Result<Option<Self>, TreeError> {
+    pub(super) fn try_lock(root: &str, mode: FlockKind) -> Result<Option<Self>, TreeError> {
         let fd = match open(root, OPEN_DIR, Mode::empty()) {
             // With DIRECTORY and NOFOLLOW a symbolic link causes either error.
             Err(Errno::LOOP | Errno::NOTDIR) => {
@@ -100,8 +100,8 @@ impl Tree {
             opened => opened.map_err(io_error(root))?,
         };
         let operation = match mode {
-            LockMode::Shared => FlockOperation::NonBlockingLockShared,
-            LockMode::Exclusive => FlockOperation::NonBlockingLockExclusive,
+            FlockKind::Shared => FlockOperation::NonBlockingLockShared,
+            FlockKind::Exclusive => FlockOperation::NonBlockingLockExclusive,
         };
         match flock(&fd, operation) {
             Ok(()) => Ok(Some(Self { root: fd })),

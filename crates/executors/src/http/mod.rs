@@ -9,8 +9,8 @@ mod request;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ade_domain::InvalidField;
 use ade_domain::task::{ChangeKind, Digest, Preview, PreviewChange};
+use ade_domain::{FieldPath, InvalidField};
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -68,8 +68,9 @@ impl HttpExecutor {
     ) -> Result<Self, InvalidField> {
         let (mut secrets_by_name, mut secret_texts) = (BTreeMap::new(), Vec::new());
         for (name, host, text) in secrets {
-            let invalid =
-                |field: &str, detail: String| InvalidField::at(format!("/secrets/{name}/{field}"), detail);
+            let invalid = |field: &str, detail: String| {
+                InvalidField::at(FieldPath::from("secrets").field(name).field(field), detail)
+            };
             let host = AllowedHost::parse(host).map_err(|reason| invalid("host", reason))?;
             let value = HeaderValue::from_str(text).ok().filter(|value| !value.is_empty());
             let mut value = value.ok_or_else(|| {

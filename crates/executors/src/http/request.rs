@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ade_domain::InvalidField;
+use ade_domain::{FieldPath, InvalidField};
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
@@ -13,7 +13,7 @@ use url::Url;
 use super::Secret;
 use crate::Parameters;
 use crate::egress::{AllowedHost, EgressPolicy};
-use crate::parameters::{check_fields, pointer};
+use crate::parameters::check_fields;
 
 const MAX_HEADERS: usize = 64;
 const MAX_HEADER_BYTES: usize = 8_192;
@@ -70,11 +70,11 @@ impl RequestSpec {
         let method = parameters.get("method").and_then(Value::as_str).unwrap_or_default();
         let method = METHODS.iter().find(|known| **known == method).and_then(|known| known.parse().ok());
         if method.is_none() {
-            parser.report("/method", format!("must be one of {}", METHODS.join(", ")));
+            parser.report("method", format!("must be one of {}", METHODS.join(", ")));
         }
         let url = parser.url(parameters, "url");
         if url.is_none() && !parameters.contains_key("url") {
-            parser.report("/url", "is required");
+            parser.report("url", "is required");
         }
         let preview_url = parser.url(parameters, "preview_url");
         let rollback_url = parser.url(parameters, "rollback_url");
@@ -82,7 +82,7 @@ impl RequestSpec {
         let (mut headers_without_secrets, mut headers) = parser.headers(parameters, &approved_urls);
         let (body, content_type) = parser.body(parameters);
         if !body.is_empty() && method == Some(Method::GET) {
-            parser.report("/body", "must be absent for GET");
+            parser.report("body", "must be absent for GET");
         }
         for headers in [&mut headers_without_secrets, &mut headers] {
             headers.entry(USER_AGENT).or_insert(HeaderValue::from_static("ade"));
@@ -102,8 +102,8 @@ impl RequestSpec {
 }
 
 impl<'a> Parser<'a> {
-    fn report(&mut self, pointer: &str, detail: impl Into<String>) {
-        self.violations.push(InvalidField::at(pointer, detail));
+    fn report(&mut self, path: impl Into<FieldPath>, detail: impl Into<String>) {
+        self.violations.push(InvalidField::at(path, detail));
     }
 
     fn url(&mut self, parameters: &Parameters, field: &str) -> Option<(Url, Option<&'a AllowedHost>)> {
@@ -111,7 +111,7 @@ impl<'a> Parser<'a> {
             Value::String(url) => self.egress.check(url).map_err(|error| error.message),
             _ => Err("must be a URL".to_owned()),
         };
-        checked.map_err(|reason| self.report(&format!("/{field}"), reason)).ok()
+        checked.map_err(|reason| self.report(field, reason)).ok()
     }
 
     /// Returns the headers without and with secrets.
@@ -125,22 +125,22 @@ impl<'a> Parser<'a> {
             None => return (without_secrets, headers),
             Some(Value::Object(given)) if given.len() <= MAX_HEADERS => given,
             Some(_) => {
-                self.report("/headers", format!("must be an object with at most {MAX_HEADERS} headers"));
+                self.report("headers", format!("must be an object with at most {MAX_HEADERS} headers"));
                 return (without_secrets, headers);
             }
         };
         for (given_name, value) in given {
-            let at = pointer("/headers", given_name);
+            let at = FieldPath::from("headers").field(given_name);
             let Ok(name) = given_name.parse::<HeaderName>() else {
-                self.report(&at, "is not a valid header name");
+                self.report(at, "is not a valid header name");
                 continue;
             };
             if RESERVED_HEADERS.contains(&name.as_str()) {
-                self.report(&at, "is reserved and cannot be set by a task");
+                self.report(at, "is reserved and cannot be set by a task");
                 continue;
             }
             if headers.contains_key(&name) {
-                self.report(&at, "is given twice");
+                self.report(at, "is given twice");
                 continue;
             }
             match self.header_value(&name, value, urls) {
@@ -150,7 +150,7 @@ impl<'a> Parser<'a> {
                     }
                     headers.insert(name, value);
                 }
-                Err(reason) => self.report(&at, reason),
+                Err(reason) => self.report(at, reason),
             }
         }
         (without_secrets, headers)
@@ -201,7 +201,7 @@ impl<'a> Parser<'a> {
             Some(json) => (json.to_string().into_bytes(), "application/json"),
         };
         if body.len() > MAX_BODY_BYTES {
-            self.report("/body", format!("must have at most {MAX_BODY_BYTES} bytes"));
+            self.report("body", format!("must have at most {MAX_BODY_BYTES} bytes"));
         }
         (body.into(), Some(content_type))
     }

@@ -63,9 +63,9 @@ impl SqlError {
 }
 
 impl Target {
-    pub(super) fn parse(url: &str, pointer: &str) -> Result<Self, InvalidField> {
+    pub(super) fn parse(url: &str, field: &str) -> Result<Self, InvalidField> {
         // The error of the parser could quote the password, so only the expected form is named.
-        let invalid = |expected: &str| InvalidField::at(pointer, format!("must have the form {expected}"));
+        let invalid = |expected: &str| InvalidField::at(field, format!("must have the form {expected}"));
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
             let expected =
                 "postgres://USER:PASSWORD@HOST:5432/DATABASE, with special characters of the password as %XX";
@@ -329,7 +329,7 @@ mod tests {
         let file = dir.path().join("file");
         std::fs::write(&file, b"").expect("written");
         for url in [server.url("postgres"), format!("sqlite://{}", file.display())] {
-            let target = Target::parse(&url, "/url").expect("valid");
+            let target = Target::parse(&url, "url").expect("valid");
             for statements in [&["COMMIT"][..], &["ROLLBACK"], &["COMMIT", "BEGIN"]] {
                 let mut connection = target.connect().await.expect("connects");
                 let transaction = connection.begin(true).await.expect("begun");

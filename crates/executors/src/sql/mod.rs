@@ -39,16 +39,16 @@ impl SqlExecutor {
     /// A connection to PostgreSQL (`postgres://…`) or SQLite (`sqlite:///path/to/file`). Without `preview_url` there are no
     /// previews. On PostgreSQL it must name another role, because a preview runs statements that nobody has approved yet.
     pub fn new(name: impl Into<String>, url: &str, preview_url: Option<&str>) -> Result<Self, InvalidField> {
-        let target = Target::parse(url, "/url")?;
-        let preview_target = preview_url.map(|url| Target::parse(url, "/preview_url")).transpose()?;
+        let target = Target::parse(url, "url")?;
+        let preview_target = preview_url.map(|url| Target::parse(url, "preview_url")).transpose()?;
         if let Some(preview_target) = &preview_target {
             if preview_target.dialect() != target.dialect() {
-                return Err(InvalidField::at("/preview_url", "must be the same kind of database as url"));
+                return Err(InvalidField::at("preview_url", "must be the same kind of database as url"));
             }
             if target.role().is_some() && target.role() == preview_target.role() {
                 let detail = "must name another role than url, with only the rights that a preview needs: \
                               it runs statements that nobody has approved yet";
-                return Err(InvalidField::at("/preview_url", detail));
+                return Err(InvalidField::at("preview_url", detail));
             }
         }
         let secrets = [Some(url), preview_url].into_iter().flatten().flat_map(secrets_of).collect();

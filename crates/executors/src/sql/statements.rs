@@ -36,7 +36,7 @@ impl Statements {
         let known = ["connection", "statements", "rollback_statements", "worker"];
         let mut violations = check_fields(parameters, &known);
         if parameters.get("connection").and_then(Value::as_str) != Some(connection) {
-            violations.push(InvalidField::at("/connection", format!("must be {connection:?}")));
+            violations.push(InvalidField::at("connection", format!("must be {connection:?}")));
         }
         let forward = parse_list(parameters, "statements", 1, dialect, &mut violations);
         let rollback = parse_list(parameters, "rollback_statements", 0, dialect, &mut violations);
@@ -56,7 +56,7 @@ fn parse_list(
         Some(Value::Array(list)) if (min_len..=MAX_STATEMENTS).contains(&list.len()) => list,
         _ => {
             let detail = format!("must be a list of {min_len} to {MAX_STATEMENTS} statements");
-            violations.push(InvalidField::at(format!("/{field}"), detail));
+            violations.push(InvalidField::at(field, detail));
             return Vec::new();
         }
     };
@@ -65,7 +65,7 @@ fn parse_list(
         let sql = statement.as_str().ok_or_else(|| "must be text".to_owned());
         match sql.and_then(|sql| check(sql, dialect)) {
             Ok(sql) => statements.push(sql.to_owned()),
-            Err(detail) => violations.push(InvalidField::at(format!("/{field}/{index}"), detail)),
+            Err(detail) => violations.push(InvalidField::at(format!("{field}.{index}"), detail)),
         }
     }
     statements

@@ -213,17 +213,10 @@ async fn reports_every_violation(database: TestDatabase) {
     invalid.insert("statments".to_owned(), true.into());
     invalid.insert("connection".to_owned(), "other".into());
     let violations = database.sql.validate(&invalid).expect_err("invalid");
-    let pointers: Vec<_> = violations.iter().map(|violation| violation.path.as_str()).collect();
+    let paths: Vec<_> = violations.iter().map(|violation| violation.path.to_string()).collect();
     assert_eq!(
-        pointers,
-        [
-            "/statments",
-            "/connection",
-            "/statements/1",
-            "/statements/2",
-            "/statements/3",
-            "/rollback_statements/0"
-        ]
+        paths,
+        ["statments", "connection", "statements.1", "statements.2", "statements.3", "rollback_statements.0"]
     );
     assert!(database.sql.validate(&parameters(&[], &[])).is_err(), "no statements");
     assert!(database.sql.validate(&parameters(&[INCREMENT; 101], &[])).is_err(), "too many");

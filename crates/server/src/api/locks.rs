@@ -112,7 +112,7 @@ async fn heartbeat(
     let held = held_locks(&body.locks)?;
     let mut faults = Vec::new();
     let ms =
-        parse_ttl_ms("/ttl_extension", body.ttl_extension, app.locks.coordination().limits(), &mut faults);
+        parse_ttl_ms("ttl_extension", body.ttl_extension, app.locks.coordination().limits(), &mut faults);
     if !faults.is_empty() {
         return Err(faults.into());
     }

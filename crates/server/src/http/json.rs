@@ -12,7 +12,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
 
 use super::extract::NUL_NOT_ALLOWED;
-use super::problem::{ApiResult, Problem};
+use super::problem::{ApiResult, Problem, json_pointer};
 use super::strict_json::StrictStructs;
 use crate::api::AppState;
 
@@ -108,16 +108,12 @@ fn invalid(bytes: &[u8], error: &serde_path_to_error::Error<serde_json::Error>) 
     if inner.classify() != Category::Data && !is_number_overflow(bytes, inner) {
         return malformed(inner);
     }
-    let mut pointer = String::new();
-    for segment in error.path().iter() {
-        match segment {
-            Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
-            Segment::Map { key } => {
-                pointer.push_str(&format!("/{}", key.replace('~', "~0").replace('/', "~1")));
-            }
-            Segment::Enum { .. } | Segment::Unknown => {}
-        }
-    }
+    let names = error.path().iter().filter_map(|segment| match segment {
+        Segment::Seq { index } => Some(index.to_string()),
+        Segment::Map { key } => Some(key.clone()),
+        Segment::Enum { .. } | Segment::Unknown => None,
+    });
+    let pointer = json_pointer(names);
     let text = inner.to_string();
     let position = format!(" at line {} column {}", inner.line(), inner.column());
     let detail = text.strip_suffix(&position).unwrap_or(&text).to_owned();

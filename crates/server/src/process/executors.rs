@@ -32,9 +32,7 @@ impl AllowedExecutors {
         add_files(settings, &commands, &mut executors)?;
         for (name, connection) in &settings.sql.connections {
             let sql = SqlExecutor::new(name.as_str(), &connection.url, connection.preview_url.as_deref());
-            let sql = sql.map_err(|fault| {
-                invalid(format!("sql.connections.{name}{}: {}", fault.path, fault.detail))
-            })?;
+            let sql = sql.map_err(|fault| invalid(format!("sql.connections.{name}.{fault}")))?;
             secrets.extend(sql.secrets());
             executors.insert(sql.work_queue(), Arc::new(sql));
         }
@@ -44,7 +42,7 @@ impl AllowedExecutors {
                 .map(|(name, secret)| (name.as_str(), secret.host.as_str(), secret.value.as_str()));
             let http = EgressPolicy::new(&settings.http.hosts)
                 .and_then(|guard| HttpExecutor::new(guard, http_secrets));
-            let http = http.map_err(|fault| invalid(format!("http{}: {}", fault.path, fault.detail)))?;
+            let http = http.map_err(|fault| invalid(format!("http.{fault}")))?;
             secrets.extend(http.secrets());
             executors.insert(HttpExecutor::PLACE, Arc::new(http));
         }

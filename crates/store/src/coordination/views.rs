@@ -131,7 +131,7 @@ impl LockEventKind {
             LockChange::HoldEnded { holder, token, reason: why } => {
                 Self::Released(holder.clone(), *token, why.as_str())
             }
-            LockChange::RefusalCounted { .. } => Self::QueueFull,
+            LockChange::RefusalCounted(_) => Self::QueueFull,
             _ => return None,
         })
     }

@@ -35,9 +35,7 @@ impl EmbeddedCoordination {
         let mut replies = Vec::with_capacity(commands.len());
         for batch in commands.chunks(BATCH_SIZE) {
             let (mut state, now) = self.enter()?;
-            let State { table, lock_changes, .. } = &mut *state;
-            replies
-                .extend(batch.iter().map(|(name, command)| table.execute(name, command, now, lock_changes)));
+            replies.extend(batch.iter().map(|(name, command)| state.table.execute(name, command, now)));
             if let Err(error) = self.commit(&mut state, now) {
                 // The caller gets no replies, but the deadlocks are resolved: the next sweep returns them.
                 state.add_unreported(replies.drain(..).flat_map(|reply| reply.deadlocks).collect());
@@ -50,12 +48,11 @@ impl EmbeddedCoordination {
     fn sweep_all(&self) -> Result<Vec<Deadlock>, CoordinationError> {
         loop {
             let (mut state, now) = self.enter()?;
-            let State { table, lock_changes, .. } = &mut *state;
             let (mut swept, mut resolved) = (0, Vec::new());
             while swept < BATCH_SIZE
-                && let Some(name) = table.next_due_lock(now)
+                && let Some(name) = state.table.next_due_lock(now)
             {
-                resolved.extend(table.execute(&name, &LockCommand::Sweep, now, lock_changes).deadlocks);
+                resolved.extend(state.table.execute(&name, &LockCommand::Sweep, now).deadlocks);
                 swept += 1;
             }
             state.add_unreported(resolved);
@@ -81,7 +78,7 @@ fn maintain(state: &mut State, now: Moment) {
     for (name, holder, request) in silent_waits(&state.table, state, now) {
         let command =
             LockCommand::Cancel { holder, request, reason: EndReason::AgentOffline, include_claimed: false };
-        let resolved = state.table.execute(&name, &command, now, &mut state.lock_changes).deadlocks;
+        let resolved = state.table.execute(&name, &command, now).deadlocks;
         state.add_unreported(resolved);
     }
     let is_due = |holder: &Holder| {
@@ -91,7 +88,7 @@ fn maintain(state: &mut State, now: Moment) {
     let waiting = state.table.all_waits().map(|(holder, _)| holder);
     let due = waiting.filter(|holder| is_due(holder)).take(CYCLE_CHECKS_PER_MAINTENANCE);
     for holder in due.cloned().collect::<Vec<_>>() {
-        let resolved = state.table.resolve_deadlocks(&holder, now, &mut state.lock_changes);
+        let resolved = state.table.resolve_deadlocks(&holder, now);
         state.add_unreported(resolved);
         state.checked_for_cycles.insert(holder.agent_id().to_owned(), now);
     }
@@ -129,9 +126,8 @@ impl Locks for EmbeddedCoordination {
     fn lock_view(&self, lock: LockName) -> CoordinationFuture<'_, LockView> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
-            let State { table, lock_changes, .. } = &mut *state;
-            if table.lock(&lock).is_some() {
-                let resolved = table.execute(&lock, &LockCommand::Tick, now, lock_changes).deadlocks;
+            if state.table.lock(&lock).is_some() {
+                let resolved = state.table.execute(&lock, &LockCommand::Tick, now).deadlocks;
                 state.add_unreported(resolved);
             }
             let view = LockView::new(&lock, state.table.lock(&lock), usize::MAX);

@@ -80,8 +80,7 @@ pub(super) struct State {
     now: Moment,
     /// Requests to be notified once the journal is written.
     to_notify: Vec<RequestKey>,
-    /// Changes that are not written to the journal yet.
-    pub(super) lock_changes: Vec<TableChange>,
+    /// Changes that are not written to the journal yet, besides those of the table.
     state_changes: Vec<StateChange>,
     journal: Option<Journal>,
     is_snapshotting: bool,
@@ -102,7 +101,6 @@ impl State {
             last_eviction: Moment::default(),
             now: Moment::default(),
             to_notify: Vec::new(),
-            lock_changes: Vec::new(),
             state_changes: Vec::new(),
             journal: None,
             is_snapshotting: false,
@@ -117,7 +115,7 @@ impl State {
 
     /// Counts as a heartbeat of every server that has waiters.
     pub(super) fn reset_server_heartbeats(&mut self, now: Moment) {
-        self.table.reset_server_heartbeats(now, &mut self.lock_changes);
+        self.table.reset_server_heartbeats(now);
     }
 
     /// The time of the last command.
@@ -214,12 +212,12 @@ impl State {
 
     /// Writes all pending changes to the journal. Returns the requests to be notified and the lock events; `None` if nothing changed.
     pub(super) fn commit(&mut self, now: Moment) -> io::Result<Option<(Vec<RequestKey>, Vec<LockEvent>)>> {
-        if self.lock_changes.is_empty() && self.state_changes.is_empty() {
+        if self.table.changes.is_empty() && self.state_changes.is_empty() {
             return Ok(None);
         }
         let mut events = Vec::new();
         let Some(journal) = &mut self.journal else { return Err(io::ErrorKind::NotConnected.into()) };
-        let lock_changes = std::mem::take(&mut self.lock_changes);
+        let lock_changes = std::mem::take(&mut self.table.changes);
         for entry in &lock_changes {
             if let TableChange::Lock(name, change) = entry {
                 match change {

@@ -193,11 +193,11 @@ impl LockUnderTest<'_> {
                 "score" => {
                     score = ade_domain::lock::QueueScore::from_millis(value.parse().expect("a number"));
                 }
-                "crowd" => changes.push(LockChange::RefusalCounted {
+                "crowd" => changes.push(LockChange::RefusalCounted(ade_domain::lock::CircuitBreaker {
                     window_start: moment(0),
                     refusals: numbers[1] as u32,
                     open_until: moment(2),
-                }),
+                })),
                 "name" => assert_eq!(value, self.name.as_str()),
                 "kept" => {}
                 heartbeat => {

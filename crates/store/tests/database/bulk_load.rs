@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use ade_domain::approval::{Approval, ApprovalStatus};
 use ade_domain::audit::{AuditActor, AuditBody, ChainVerifier};
 use ade_domain::event::Event;
+use ade_domain::lock::LockMode;
 use ade_domain::people::AuthorSet;
 use ade_domain::task::Task;
-use ade_domain::task::{Config, Metadata, Resource, ResourceMode, RollbackStrategy, TaskState};
+use ade_domain::task::{Config, Metadata, Resource, RollbackStrategy, TaskState};
 use ade_store::Database;
 use ade_store::database::{AuditFilter, BaselineTable, BenchDatabase, BulkLoader, Commit, StoredTask, Write};
 use serde_json::json;
@@ -21,7 +22,7 @@ fn task(state: TaskState) -> StoredTask {
     let resource = |id: &str| Resource {
         resource_type: "database".to_owned(),
         id: id.to_owned(),
-        mode: ResourceMode::Exclusive,
+        mode: LockMode::Exclusive,
     };
     let config = Config {
         task_type: "schema".to_owned(),

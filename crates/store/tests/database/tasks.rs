@@ -7,10 +7,11 @@ use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::delegation::Delegation;
 use ade_domain::audit::{AuditActor, AuditBody, ChainHead, ChainVerifier};
 use ade_domain::event::Event;
+use ade_domain::lock::LockMode;
 use ade_domain::people::{AuthorSet, User};
 use ade_domain::risk::FailureHistory;
 use ade_domain::task::Task;
-use ade_domain::task::{Config, Metadata, Resource, ResourceMode, RollbackStrategy, TaskState};
+use ade_domain::task::{Config, Metadata, Resource, RollbackStrategy, TaskState};
 use ade_store::database::{
     ApprovalFilter, AuditFilter, Comment, Commit, DatabaseCounts, DatabaseError, DocumentKind, Setting,
     StoredResponse, StoredTask, StoredUser, TaskFilter, UserStats, Versioned, Write,
@@ -40,7 +41,7 @@ pub(crate) fn task(author: &str, task_type: &str, resource: &str, tag: &str) -> 
     let resource = Resource {
         resource_type: "database".to_owned(),
         id: resource.to_owned(),
-        mode: ResourceMode::Exclusive,
+        mode: LockMode::Exclusive,
     };
     let config = Config {
         task_type: task_type.to_owned(),

@@ -8,8 +8,9 @@ use ade_client::Client;
 use ade_client::wire::{Approval, Execution, Task};
 use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::quorum::{RequirementProgress, RequirementStatus};
+use ade_domain::lock::LockMode;
 use ade_domain::task::{
-    ChangeKind, ExecutionResult, Phase, Preview, PreviewStatus, ResourceMode, RollbackStrategy, TaskState,
+    ChangeKind, ExecutionResult, Phase, Preview, PreviewStatus, RollbackStrategy, TaskState,
 };
 use comfy_table::Cell;
 use jiff::Timestamp;
@@ -151,7 +152,7 @@ fn details(page: &mut Page, task: &Task) {
     page.field("timeout", time::duration(f64::from(config.timeout_seconds)));
     page.field("priority", config.priority.to_string());
     for resource in &config.resources {
-        let mode = if resource.mode == ResourceMode::Shared { "shared" } else { "exclusive" };
+        let mode = if resource.mode == LockMode::Shared { "shared" } else { "exclusive" };
         page.field("resource", format!("{} {}", safe(&resource.name()), mode.dimmed()));
     }
     if !config.parameters.is_empty() {

@@ -48,11 +48,11 @@ fn verified_run(root: &TestRoot, verify: Value) -> (watch::Sender<Option<StopRea
     (stop, run)
 }
 
-/// The pointers of all violations.
+/// The paths of all violations.
 fn violations(root: &TestRoot, verify: Value) -> Vec<String> {
     let (_stop, run) = verified_run(root, verify);
     let violations = root.files.validate(&run.parameters).err().unwrap_or_default();
-    violations.into_iter().map(|violation| violation.path).collect()
+    violations.into_iter().map(|violation| violation.path.to_string()).collect()
 }
 
 #[tokio::test]
@@ -63,20 +63,20 @@ async fn accepts_only_allowed_templates_and_arguments() {
         [""; 0]
     );
     assert_eq!(violations(&root, json!({ "template": "fail" })), [""; 0]);
-    assert_eq!(violations(&root, json!({ "template": "sh" })), ["/verify/template"]);
-    assert_eq!(violations(&root, json!({ "template": "fail", "argv": ["sh"] })), ["/verify/argv"]);
-    assert_eq!(violations(&root, json!({ "template": "fail", "worker": "eu" })), ["/verify/worker"]);
-    assert_eq!(violations(&root, json!({ "template": "fail", "arguments": [] })), ["/verify/arguments"]);
+    assert_eq!(violations(&root, json!({ "template": "sh" })), ["verify.template"]);
+    assert_eq!(violations(&root, json!({ "template": "fail", "argv": ["sh"] })), ["verify.argv"]);
+    assert_eq!(violations(&root, json!({ "template": "fail", "worker": "eu" })), ["verify.worker"]);
+    assert_eq!(violations(&root, json!({ "template": "fail", "arguments": [] })), ["verify.arguments"]);
     // Arguments that only the rollback command needs are not accepted.
     let given = json!({ "word": "-f", "other": 1, "file": {} });
     let mut found = violations(&root, json!({ "template": "check", "arguments": given }));
     found.sort();
-    assert_eq!(found, ["/verify/arguments/file", "/verify/arguments/other", "/verify/arguments/word"]);
+    assert_eq!(found, ["verify.arguments.file", "verify.arguments.other", "verify.arguments.word"]);
     let (_stop, run) = verified_run(&root, json!({ "template": "fail" }));
     let without_verifiers = FilesExecutor::new(root.files.root.clone()).expect("a root");
     assert_eq!(without_verifiers.validate(&run.parameters).expect_err("none allowed").len(), 1);
     let failure = without_verifiers.prepare_rollback(&run).await.expect_err("none allowed");
-    assert!(failure.message.contains("/verify/template"), "{failure}");
+    assert!(failure.message.contains("verify.template"), "{failure}");
 }
 
 #[tokio::test]

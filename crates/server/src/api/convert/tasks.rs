@@ -3,7 +3,7 @@
 use ade_app::Caller;
 use ade_client::wire;
 use ade_domain::Moment;
-use ade_domain::task::{LockPreview, ResourceMode, Task, TaskState};
+use ade_domain::task::{LockPreview, Task, TaskState};
 use ade_store::database::{Comment, StoredTask};
 
 use super::execution;
@@ -68,10 +68,7 @@ pub(crate) fn task(stored: &StoredTask, reader: &Caller, now: Moment) -> wire::T
 pub(crate) fn lock_preview(lock: &LockPreview) -> wire::LockPreview {
     wire::LockPreview {
         lock: lock.lock.clone(),
-        mode: match lock.mode {
-            ResourceMode::Exclusive => wire::LockMode::Exclusive,
-            ResourceMode::Shared => wire::LockMode::Shared,
-        },
+        mode: lock.mode.into(),
         holders: lock.holders.clone(),
         queue_length: usize::try_from(lock.queue_length).unwrap_or(usize::MAX),
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]

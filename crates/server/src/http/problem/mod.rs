@@ -117,9 +117,18 @@ impl Problem {
     }
 }
 
+/// RFC 6901.
+pub(super) fn json_pointer(names: impl IntoIterator<Item: AsRef<str>>) -> String {
+    let name = |name: &str| format!("/{}", name.replace('~', "~0").replace('/', "~1"));
+    names.into_iter().map(|one| name(one.as_ref())).collect()
+}
+
 impl From<Vec<InvalidField>> for Problem {
     fn from(faults: Vec<InvalidField>) -> Self {
-        let error = |fault: InvalidField| FieldError { pointer: fault.path, detail: fault.detail };
+        let error = |fault: InvalidField| FieldError {
+            pointer: json_pointer(fault.path.names()),
+            detail: fault.detail,
+        };
         Self::invalid(faults.into_iter().map(error).collect())
     }
 }
