@@ -38,26 +38,13 @@ impl fmt::Display for BenchError {
 
 impl std::error::Error for BenchError {}
 
-impl From<io::Error> for BenchError {
-    fn from(error: io::Error) -> Self {
-        Self::new(ErrorKind::Unavailable, error.to_string())
-    }
+macro_rules! from_unavailable {
+    ($($error:ty),+) => {$(
+        impl From<$error> for BenchError {
+            fn from(error: $error) -> Self {
+                Self::new(ErrorKind::Unavailable, error.to_string())
+            }
+        }
+    )+};
 }
-
-impl From<tokio::task::JoinError> for BenchError {
-    fn from(error: tokio::task::JoinError) -> Self {
-        Self::new(ErrorKind::Unavailable, error.to_string())
-    }
-}
-
-impl From<CoordinationError> for BenchError {
-    fn from(error: CoordinationError) -> Self {
-        Self::new(ErrorKind::Unavailable, error.to_string())
-    }
-}
-
-impl From<DatabaseError> for BenchError {
-    fn from(error: DatabaseError) -> Self {
-        Self::new(ErrorKind::Unavailable, error.to_string())
-    }
-}
+from_unavailable!(io::Error, tokio::task::JoinError, sqlx::Error, CoordinationError, DatabaseError);

@@ -3,12 +3,14 @@
 //! A report shows a missed aim as missed. Servers and data of a benchmark are removed however it ends.
 
 mod approvals;
+mod database;
 mod error;
 mod http_client;
 mod lifecycle;
 mod locks;
 mod machine;
 mod open_loop;
+mod redis_baseline;
 mod report;
 mod samples;
 mod server;

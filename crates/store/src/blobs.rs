@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use ade_domain::Moment;
@@ -23,6 +23,8 @@ const TEMP_FOLDER: &str = ".unfinished";
 const ID_FILE: &str = ".store";
 /// How many folders are remembered as synced.
 const MAX_SYNCED: usize = 1_024;
+
+type Result<T, E = BlobError> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
@@ -49,7 +51,7 @@ pub struct Blobs {
 
 impl Blobs {
     /// Opens a folder, and creates it if it is missing.
-    pub fn open_folder(folder: impl Into<PathBuf>) -> Result<Self, BlobError> {
+    pub fn open_folder(folder: impl Into<PathBuf>) -> Result<Self> {
         let folder = folder.into();
         let open = || -> io::Result<Self> {
             let missing: Vec<&Path> = folder.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
@@ -79,21 +81,19 @@ impl Blobs {
         &self.folder
     }
 
-    fn io_error(&self, source: io::Error) -> BlobError {
-        BlobError::Io { folder: self.folder.clone(), source }
+    fn io<T>(&self, result: io::Result<T>) -> Result<T> {
+        result.map_err(|source| BlobError::Io { folder: self.folder.clone(), source })
     }
 
     /// Fails if another folder is in the place of the one that was opened.
-    fn check_id(&self) -> Result<(), BlobError> {
-        let id = read_id(&self.folder).map_err(|source| self.io_error(source))?;
-        if id.as_deref() == Some(&*self.id) {
-            Ok(())
-        } else {
-            Err(BlobError::FolderReplaced(self.folder.clone()))
+    fn check_id(&self) -> Result<()> {
+        match self.io(read_id(&self.folder))? {
+            Some(id) if *id == *self.id => Ok(()),
+            _ => Err(BlobError::FolderReplaced(self.folder.clone())),
         }
     }
 
-    fn path(&self, key: &str) -> Result<PathBuf, BlobError> {
+    fn path(&self, key: &str) -> Result<PathBuf> {
         let is_name = |name: &str| {
             !name.is_empty()
                 && !name.starts_with('.')
@@ -109,21 +109,18 @@ impl Blobs {
     /// A unique path for a temporary file, to be written, synced and then moved to its key.
     #[must_use]
     pub fn temp_path(&self, name: &str) -> PathBuf {
-        let name: String = name
-            .chars()
-            .take(MAX_KEY_LEN / 4)
-            .map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' })
-            .collect();
+        let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+        let name: String = name.chars().take(MAX_KEY_LEN / 4).map(safe).collect();
         self.folder.join(TEMP_FOLDER).join(format!("{name}-{}", Uuid::new_v4().simple()))
     }
 
     /// Stores bytes under a key, and replaces an existing blob.
-    pub fn put(&self, key: &str, bytes: &[u8]) -> Result<(), BlobError> {
+    pub fn put(&self, key: &str, bytes: &[u8]) -> Result<()> {
         self.write(key, |file| file.write_all(bytes))
     }
 
     /// Stores what `write` writes to a file, and replaces an existing blob.
-    pub fn write(&self, key: &str, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), BlobError> {
+    pub fn write(&self, key: &str, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
         self.path(key)?;
         let temp_file = self.temp_path(key);
         let write_file = || -> io::Result<()> {
@@ -131,8 +128,7 @@ impl Blobs {
             write(&mut file)?;
             file.sync_all()
         };
-        let written = write_file().map_err(|source| self.io_error(source));
-        let kept = written.and_then(|()| self.persist(&temp_file, key));
+        let kept = self.io(write_file()).and_then(|()| self.persist(&temp_file, key));
         if kept.is_err() {
             // If this fails as well, the file is removed later with those of crashed processes.
             let _ = fs::remove_file(&temp_file);
@@ -141,7 +137,7 @@ impl Blobs {
     }
 
     /// Moves a complete and synced file to a key, and replaces an existing blob.
-    pub fn persist(&self, temp_file: &Path, key: &str) -> Result<(), BlobError> {
+    pub fn persist(&self, temp_file: &Path, key: &str) -> Result<()> {
         let path = self.path(key)?;
         self.check_id()?;
         let parent = path.parent().unwrap_or(&self.folder);
@@ -151,16 +147,20 @@ impl Blobs {
             sync(parent)?;
             self.sync_ancestors(parent)
         };
-        rename().map_err(|source| self.io_error(source))
+        self.io(rename())
+    }
+
+    fn synced(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.synced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Syncs the directory entries of a folder and its ancestors: otherwise a power failure could lose the folder with its content.
     fn sync_ancestors(&self, folder: &Path) -> io::Result<()> {
         for ancestor in folder.ancestors().take_while(|ancestor| *ancestor != self.folder) {
-            let is_synced = || self.synced.lock().unwrap_or_else(PoisonError::into_inner).contains(ancestor);
+            let is_synced = || self.synced().contains(ancestor);
             let Some(parent) = ancestor.parent().filter(|_| !is_synced()) else { continue };
             sync(parent)?;
-            let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut synced = self.synced();
             if synced.len() >= MAX_SYNCED {
                 synced.clear();
             }
@@ -170,35 +170,35 @@ impl Blobs {
     }
 
     /// Reads a blob of at most `limit` bytes.
-    pub fn get(&self, key: &str, limit: u64) -> Result<Vec<u8>, BlobError> {
+    pub fn get(&self, key: &str, limit: u64) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let read = self.open(key)?.take(limit.saturating_add(1)).read_to_end(&mut bytes);
-        if read.map_err(|source| self.io_error(source))? as u64 > limit {
+        if self.io(read)? as u64 > limit {
             return Err(BlobError::TooLarge { key: key.to_owned(), limit });
         }
         Ok(bytes)
     }
 
-    pub fn open(&self, key: &str) -> Result<File, BlobError> {
+    pub fn open(&self, key: &str) -> Result<File> {
         match File::open(self.path(key)?) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.check_id()?;
                 Err(BlobError::NotFound(key.to_owned()))
             }
-            opened => opened.map_err(|source| self.io_error(source)),
+            opened => self.io(opened),
         }
     }
 
     /// Removes a blob; `false` if it does not exist.
-    pub fn remove(&self, key: &str) -> Result<bool, BlobError> {
+    pub fn remove(&self, key: &str) -> Result<bool> {
         self.was_removed(fs::remove_file(self.path(key)?))
     }
 
     /// Removes the blob with this key and all blobs whose keys begin with it and `/`; `false` if there are none.
-    pub fn remove_prefix(&self, within: &str) -> Result<bool, BlobError> {
+    pub fn remove_prefix(&self, within: &str) -> Result<bool> {
         let path = self.path(within)?;
         // The next blob in it creates the folder again, which then has to be synced again.
-        self.synced.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
+        self.synced().remove(&path);
         let removed = match fs::remove_dir_all(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(path),
             removed => removed,
@@ -206,19 +206,18 @@ impl Blobs {
         self.was_removed(removed)
     }
 
-    fn was_removed(&self, removed: io::Result<()>) -> Result<bool, BlobError> {
+    fn was_removed(&self, removed: io::Result<()>) -> Result<bool> {
         match removed {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.check_id().map(|()| false),
-            removed => removed.map(|()| true).map_err(|source| self.io_error(source)),
+            removed => self.io(removed).map(|()| true),
         }
     }
 
     /// Removes temporary files of crashed processes, which were last written before `since`. Returns how many.
-    pub fn remove_stale_temp_files(&self, since: Moment) -> Result<u64, BlobError> {
-        let io_error = |source| self.io_error(source);
+    pub fn remove_stale_temp_files(&self, since: Moment) -> Result<u64> {
         let (since, mut removed) = (UNIX_EPOCH + Duration::from_micros(since.micros()), 0);
-        for entry in fs::read_dir(self.folder.join(TEMP_FOLDER)).map_err(io_error)? {
-            let entry = entry.map_err(io_error)?;
+        for entry in self.io(fs::read_dir(self.folder.join(TEMP_FOLDER)))? {
+            let entry = self.io(entry)?;
             // A missing file became a blob meanwhile, or somebody else removed it.
             let Ok(metadata) = entry.metadata() else { continue };
             let is_stale = metadata.is_file() && metadata.modified().is_ok_and(|at| at < since);
@@ -228,17 +227,16 @@ impl Blobs {
     }
 
     /// Keys and sizes of the blobs whose keys begin with `within` and `/`, in order.
-    pub fn list(&self, within: &str) -> Result<Vec<(String, u64)>, BlobError> {
-        let mut found = Vec::new();
-        let mut folders = vec![(self.path(within)?, within.to_owned())];
+    pub fn list(&self, within: &str) -> Result<Vec<(String, u64)>> {
+        let (mut found, mut folders) = (Vec::new(), vec![(self.path(within)?, within.to_owned())]);
         while let Some((folder, prefix)) = folders.pop() {
             let entries = match fs::read_dir(&folder) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                entries => entries.map_err(|source| self.io_error(source))?,
+                entries => self.io(entries)?,
             };
             for entry in entries {
-                let entry = entry.map_err(|source| self.io_error(source))?;
-                let metadata = entry.metadata().map_err(|source| self.io_error(source))?;
+                let entry = self.io(entry)?;
+                let metadata = self.io(entry.metadata())?;
                 let key = format!("{prefix}/{}", entry.file_name().to_string_lossy());
                 if metadata.is_dir() {
                     folders.push((entry.path(), key));

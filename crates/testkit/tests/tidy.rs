@@ -37,7 +37,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "catalog",
         ],
     ),
-    ("bench", &["client", "store", "domain"]),
+    ("bench", &["client", "store", "domain", "keyspace"]),
     (
         "cli",
         &[

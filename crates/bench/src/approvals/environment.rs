@@ -1,19 +1,20 @@
 //! Where approvals are measured: a server with a data folder, or with a schema on PostgreSQL and with Redis. Tasks are loaded
 //! directly into the database while the server is stopped.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use ade_domain::{Clock, Moment};
 use ade_store::SystemClock;
-use ade_store::database::{BaselineTable, BenchDatabase, BulkLoader, BulkRows};
 use indicatif::ProgressBar;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::bulk_load::{BulkLoader, BulkRows, SQLITE_FILE};
 use super::history::{HistoryGenerator, before};
 use super::organisation;
+use crate::database::{BaselineTable, BenchDatabase};
 use crate::error::{BenchError, ErrorKind};
 use crate::server::{BenchRedis, FOLDER_PREFIX, ServerUnderTest};
 
@@ -100,7 +101,7 @@ impl Environment {
 
     /// Size of the SQLite database; None with PostgreSQL.
     pub(super) fn database_bytes(&self) -> Option<u64> {
-        let file: PathBuf = self.folder.path().join("data/ade.sqlite3");
+        let file = self.folder.path().join("data").join(SQLITE_FILE);
         self.schema.is_none().then(|| std::fs::metadata(file).map(|meta| meta.len()).ok())?
     }
 

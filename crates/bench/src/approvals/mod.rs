@@ -1,5 +1,6 @@
 //! `ade bench approvals`: latency of decisions, lists and searches with a thousand and with a million stored tasks.
 
+mod bulk_load;
 mod environment;
 mod history;
 mod lists;

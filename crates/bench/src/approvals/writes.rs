@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_client::wire::{Approval, Page, TaskRequest};
-use ade_store::database::BaselineTable;
 use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -16,6 +15,7 @@ use super::Sizes;
 use super::environment::Environment;
 use super::history;
 use super::organisation::{TASK_TYPES, author, reviewer, with_token_of};
+use crate::database::BaselineTable;
 use crate::error::{BenchError, ErrorKind};
 use crate::http_client::{self, Connection};
 use crate::open_loop::{Operation, offer};

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ade_store::database::BaselineTable;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::database::BaselineTable;
 use crate::error::BenchError;
 use crate::samples::Samples;
 

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use ade_client::wire::{PolicyRequest, UserRequest};
-use ade_store::database::BaselineTable;
 use tempfile::TempDir;
 
 use super::Sizes;
 use super::client::Workload;
 use crate::approvals::{CHECKPOINT_SECONDS, Distributed, REQUESTS_PER_MINUTE};
+use crate::database::BaselineTable;
 use crate::error::BenchError;
 use crate::http_client;
 use crate::server::{FOLDER_PREFIX, ServerUnderTest};

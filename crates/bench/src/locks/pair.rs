@@ -6,7 +6,7 @@ use ade_domain::lock::{
     AcquireStatus, Acquisition, Holder, LockCommand, LockMode, LockName, LockOutcome, RequestKey,
 };
 use ade_store::Locks;
-use ade_store::redis::{RedisBaseline, RedisCoordination, RedisOptions};
+use ade_store::redis::{RedisCoordination, RedisOptions};
 use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::Sizes;
 use crate::error::{BenchError, ErrorKind};
+use crate::redis_baseline::RedisBaseline;
 use crate::report::{Figure, Row};
 use crate::samples::Samples;
 use crate::server::BenchRedis;

@@ -8,9 +8,9 @@ use ade_domain::people::UserId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::batch::Statement;
-use super::sql::{Arg, Select, json};
-use super::{Database, DatabaseError};
+use super::batch::{Statement, TableRow};
+use super::sql::{Arg, Row, Select, json, uuid};
+use super::{Database, Result};
 
 /// Messages per inbox.
 pub const MAX_INBOX_MESSAGES: u32 = 1_000;
@@ -49,28 +49,16 @@ pub struct InboxMessage {
     pub data: Value,
 }
 
-pub(super) fn put_agent(agent: &StoredAgent, expected: Option<u64>) -> Result<Statement, DatabaseError> {
-    let mut args: Vec<Arg> = vec![
-        agent.agent_id.as_str().into(),
-        agent.sponsor_id.as_ref().map(ToString::to_string).into(),
-        agent.revision.into(),
-        u64::from(agent.is_auto_registered).into(),
-        agent.last_seen_at.into(),
-        json(agent)?,
+pub(super) fn put_agent(agent: &StoredAgent, expected: Option<u64>) -> Result<Statement> {
+    let columns = [
+        ("agent_id", agent.agent_id.as_str().into()),
+        ("sponsor_id", Arg::Text(agent.sponsor_id.as_ref().map(ToString::to_string))),
+        ("revision", agent.revision.into()),
+        ("auto_registered", agent.is_auto_registered.into()),
+        ("last_seen", agent.last_seen_at.into()),
+        ("body", json(agent)?),
     ];
-    Ok(match expected {
-        None => {
-            let sql = "INSERT INTO agents (agent_id, sponsor_id, revision, auto_registered, last_seen, body) \
-                       VALUES ($1, $2, $3, $4, moment($5), $6::jsonb)";
-            Statement::new(sql, args)
-        }
-        Some(expected) => {
-            args.push(expected.into());
-            let sql = "UPDATE agents SET sponsor_id = $2, revision = $3, auto_registered = $4, last_seen = moment($5), \
-                       body = $6::jsonb WHERE agent_id = $1 AND revision = $7";
-            Statement::new(sql, args).expect_one_row(format!("agent {}", agent.agent_id))
-        }
-    })
+    Ok(TableRow::new("agents", columns).put(1, expected, format!("agent {}", agent.agent_id)))
 }
 
 pub(super) fn delete_agent(agent_id: &str, expected: u64) -> [Statement; 2] {
@@ -82,65 +70,56 @@ pub(super) fn delete_agent(agent_id: &str, expected: u64) -> [Statement; 2] {
     ]
 }
 
-pub(super) fn insert_message(message: &InboxMessage) -> Result<[Statement; 2], DatabaseError> {
-    let args = [
-        message.message_id.as_str().into(),
-        message.agent_id.as_str().into(),
-        message.at.into(),
-        json(message)?,
+pub(super) fn insert_message(message: &InboxMessage) -> Result<[Statement; 2]> {
+    let columns = [
+        ("message_id", uuid(&message.message_id)),
+        ("agent_id", message.agent_id.as_str().into()),
+        ("created_at", message.at.into()),
+        ("body", json(message)?),
     ];
-    let sql = "INSERT INTO inbox (message_id, agent_id, created_at, body) \
-               VALUES ($1::uuid, $2, moment($3), $4::jsonb)";
-    let max = MAX_INBOX_MESSAGES;
     let trim = format!(
-        "DELETE FROM inbox WHERE agent_id = $1 AND message_id <= \
-         (SELECT message_id FROM inbox WHERE agent_id = $1 ORDER BY message_id DESC LIMIT 1 OFFSET {max})"
+        "DELETE FROM inbox WHERE agent_id = $1 AND message_id <= (SELECT message_id FROM inbox \
+         WHERE agent_id = $1 ORDER BY message_id DESC LIMIT 1 OFFSET {MAX_INBOX_MESSAGES})"
     );
-    Ok([Statement::new(sql, args), Statement::new(trim, [message.agent_id.as_str().into()])])
+    let trim = Statement::new(trim, [message.agent_id.as_str().into()]);
+    Ok([TableRow::new("inbox", columns).insert(""), trim])
 }
 
 impl Database {
-    pub async fn agent(&self, agent_id: &str) -> Result<Option<StoredAgent>, DatabaseError> {
+    pub async fn agent(&self, agent_id: &str) -> Result<Option<StoredAgent>> {
         // PostgreSQL cannot store a name with NUL, although such an agent may hold locks: it is never in the database.
         if agent_id.contains('\0') {
             return Ok(None);
         }
         let sql = "SELECT body::text FROM agents WHERE agent_id = $1";
-        self.fetch_first(sql, &[agent_id.into()], |row| row.json(0)).await
+        self.fetch_first(sql, &[agent_id.into()], Row::body).await
     }
 
     /// Agents by id, after the id `after`.
-    pub async fn agents(&self, after: Option<&str>, limit: u32) -> Result<Vec<StoredAgent>, DatabaseError> {
+    pub async fn agents(&self, after: Option<&str>, limit: u32) -> Result<Vec<StoredAgent>> {
         let sql = "SELECT body::text FROM agents WHERE agent_id > $1 ORDER BY agent_id";
-        self.fetch_page(sql, &[after.unwrap_or_default().into()], limit, |row| row.json(0)).await
+        self.fetch_page(sql, &[after.unwrap_or_default().into()], limit, Row::body).await
     }
 
     /// How many agents a user sponsors.
-    pub async fn count_sponsored_agents(&self, sponsor: &UserId) -> Result<u64, DatabaseError> {
+    pub async fn count_sponsored_agents(&self, sponsor: &UserId) -> Result<u64> {
         let sql = "SELECT count(*)::bigint FROM agents WHERE sponsor_id = $1";
         self.fetch_number(sql, &[sponsor.as_str().into()]).await
     }
 
     /// Agents that nobody registered and that were last seen before `before`, the longest idle first.
-    pub async fn idle_agents(&self, before: Moment, limit: u32) -> Result<Vec<StoredAgent>, DatabaseError> {
-        let sql = "SELECT body::text FROM agents WHERE auto_registered = 1 AND last_seen < moment($1) \
+    pub async fn idle_agents(&self, before: Moment, limit: u32) -> Result<Vec<StoredAgent>> {
+        let sql = "SELECT body::text FROM agents WHERE auto_registered = 1 AND last_seen < $1 \
                    ORDER BY last_seen";
-        self.fetch_page(sql, &[before.into()], limit, |row| row.json(0)).await
+        self.fetch_page(sql, &[before.into()], limit, Row::body).await
     }
 
     /// The messages of an agent, the oldest first, after the message id `after`.
-    pub async fn inbox(
-        &self,
-        agent_id: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<InboxMessage>, DatabaseError> {
+    pub async fn inbox(&self, agent_id: &str, after: Option<&str>, limit: u32) -> Result<Vec<InboxMessage>> {
         let mut select = Select::new("SELECT body::text FROM inbox");
         select.and("agent_id = ?", [agent_id.into()]);
-        if let Some(after) = after {
-            select.and("message_id > ?::uuid", [after.into()]);
-        }
+        select.and_if("message_id > ?", after.map(uuid));
         select.sql.push_str(" ORDER BY message_id");
-        self.fetch_page(&select.sql, &select.args, limit, |row| row.json(0)).await
+        self.fetch_page(&select.sql, &select.args, limit, Row::body).await
     }
 }

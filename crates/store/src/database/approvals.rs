@@ -6,8 +6,8 @@ use ade_domain::Moment;
 use ade_domain::approval::{Approval, ApprovalStatus};
 use ade_domain::people::UserId;
 
-use super::sql::{Arg, Select, placeholders};
-use super::{Database, DatabaseError, id_pair};
+use super::sql::{Arg, Row, Select, uuid};
+use super::{Database, Result};
 
 #[derive(Debug, Clone, Default)]
 pub struct ApprovalFilter {
@@ -17,62 +17,39 @@ pub struct ApprovalFilter {
     pub after: Option<(u32, String)>,
 }
 
-/// The placeholders of a list of ids, and its arguments.
-fn id_list(ids: &[&str]) -> (String, Vec<Arg>) {
-    (placeholders(1, ids.len(), "::uuid"), ids.iter().map(|id| (*id).into()).collect())
-}
-
 impl Database {
     /// Approval requests, the highest score first.
-    pub async fn approvals(
-        &self,
-        filter: &ApprovalFilter,
-        limit: u32,
-    ) -> Result<Vec<Approval>, DatabaseError> {
+    pub async fn approvals(&self, filter: &ApprovalFilter, limit: u32) -> Result<Vec<Approval>> {
         let mut select = Select::new("SELECT body::text FROM approvals");
-        if let Some(reviewer) = &filter.reviewer {
-            select.and("reviewer_id = ?", [reviewer.as_str().into()]);
-        }
-        if let Some(status) = filter.status {
-            select.and("status = ?", [status.as_str().into()]);
-        }
+        select.and_if("reviewer_id = ?", filter.reviewer.as_ref().map(UserId::as_str));
+        select.and_if("status = ?", filter.status.map(|status| status.as_str()));
         if let Some((score, id)) = &filter.after {
             let score = Arg::from(u64::from(*score));
             // The first condition is redundant, but tells an index where to begin.
-            let condition = "score <= ? AND (score < ? OR approval_id > ?::uuid)";
-            select.and(condition, [score.clone(), score, id.as_str().into()]);
+            let condition = "score <= ? AND (score < ? OR approval_id > ?)";
+            select.and(condition, [score.clone(), score, uuid(id)]);
         }
         select.sql.push_str(" ORDER BY score DESC, approval_id");
-        self.fetch_page(&select.sql, &select.args, limit, |row| row.json(0)).await
+        self.fetch_page(&select.sql, &select.args, limit, Row::body).await
     }
 
     /// The approval requests of some tasks, by id.
-    pub async fn approvals_of_tasks(&self, task_ids: &[&str]) -> Result<Vec<Approval>, DatabaseError> {
-        if task_ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let (ids, args) = id_list(task_ids);
-        let sql = format!("SELECT body::text FROM approvals WHERE task_id IN ({ids}) ORDER BY approval_id");
-        self.fetch_all(&sql, &args, |row| row.json(0)).await
+    pub async fn approvals_of_tasks(&self, task_ids: &[&str]) -> Result<Vec<Approval>> {
+        let mut select = Select::new("SELECT body::text FROM approvals");
+        select.and_in("task_id", task_ids.iter().map(|id| uuid(id)));
+        select.sql.push_str(" ORDER BY approval_id");
+        self.fetch_all(&select.sql, &select.args, Row::body).await
     }
 
     /// The descriptions of some tasks, by task id.
-    pub async fn task_descriptions(
-        &self,
-        task_ids: &[&str],
-    ) -> Result<BTreeMap<String, String>, DatabaseError> {
-        if task_ids.is_empty() {
-            return Ok(BTreeMap::new());
-        }
-        let (ids, args) = id_list(task_ids);
-        let sql = format!(
-            "SELECT task_id::text, body->'config'->>'description' FROM tasks WHERE task_id IN ({ids})"
-        );
-        self.fetch_all(&sql, &args, id_pair).await
+    pub async fn task_descriptions(&self, task_ids: &[&str]) -> Result<BTreeMap<String, String>> {
+        let mut select = Select::new("SELECT task_id::text, body->'config'->>'description' FROM tasks");
+        select.and_in("task_id", task_ids.iter().map(|id| uuid(id)));
+        self.fetch_all(&select.sql, &select.args, Row::pair).await
     }
 
     /// Whether more than `limit` approval requests are pending. Counts no further than that.
-    pub async fn has_more_pending_than(&self, limit: u64) -> Result<bool, DatabaseError> {
+    pub async fn has_more_pending_than(&self, limit: u64) -> Result<bool> {
         let counted = limit.saturating_add(1).min(i64::MAX.unsigned_abs());
         let sql = format!(
             "SELECT count(*)::bigint FROM (SELECT 1 FROM approvals WHERE status = 'PENDING' LIMIT {counted}) AS pending"
@@ -81,40 +58,33 @@ impl Database {
     }
 
     /// Pending approval requests that are past their due time, the longest overdue first: ids of request and task.
-    pub async fn overdue_approvals(
-        &self,
-        now: Moment,
-        limit: u32,
-    ) -> Result<Vec<(String, String)>, DatabaseError> {
+    pub async fn overdue_approvals(&self, now: Moment, limit: u32) -> Result<Vec<(String, String)>> {
         let sql = "SELECT approval_id::text, task_id::text FROM approvals \
-                   WHERE status = 'PENDING' AND due_at <= moment($1) ORDER BY due_at";
-        self.fetch_page(sql, &[now.into()], limit, id_pair).await
+                   WHERE status = 'PENDING' AND due_at <= $1 ORDER BY due_at";
+        self.fetch_page(sql, &[now.into()], limit, Row::pair).await
     }
 
     /// Pending approval requests whose priority is to be raised, because another quarter of their time has passed: ids of request
     /// and task. Requests of the highest priority are left out.
-    pub async fn approvals_to_raise(
-        &self,
-        now: Moment,
-        limit: u32,
-    ) -> Result<Vec<(String, String)>, DatabaseError> {
+    pub async fn approvals_to_raise(&self, now: Moment, limit: u32) -> Result<Vec<(String, String)>> {
         let sql = "SELECT approval_id::text, task_id::text FROM approvals \
                    WHERE status = 'PENDING' AND body->>'priority' <> 'URGENT' \
                    AND coalesce((body->>'raised')::bigint, 0) < 3 \
                    AND 4 * ($1 - (body->>'created_at')::bigint) >= \
                    (coalesce((body->>'raised')::bigint, 0) + 1) * (micros(due_at) - (body->>'created_at')::bigint) \
                    ORDER BY score DESC, approval_id";
-        self.fetch_page(sql, &[now.into()], limit, id_pair).await
+        self.fetch_page(sql, &[now.micros().into()], limit, Row::pair).await
     }
 
     /// Tasks that wait for a decision of an inactive user, and that user.
-    pub async fn approvals_of_inactive_users(
-        &self,
-        limit: u32,
-    ) -> Result<Vec<(String, UserId)>, DatabaseError> {
+    pub async fn approvals_of_inactive_users(&self, limit: u32) -> Result<Vec<(String, UserId)>> {
         let sql = "SELECT DISTINCT a.task_id::text, a.reviewer_id FROM users u \
                    JOIN approvals a ON a.reviewer_id = u.user_id \
                    WHERE u.active = 0 AND a.status IN ('PENDING', 'CHANGES_REQUESTED')";
-        self.fetch_page(sql, &[], limit, |row| Ok((row.string(0)?, UserId::new(row.text(1)?)))).await
+        let task_and_user = |row: &Row| {
+            let (task_id, user_id) = row.pair::<_, String>()?;
+            Ok((task_id, UserId::new(user_id)))
+        };
+        self.fetch_page(sql, &[], limit, task_and_user).await
     }
 }

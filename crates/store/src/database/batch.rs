@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use futures_util::TryStreamExt;
 use sqlx::{AssertSqlSafe, Either, Executor};
 
-use super::sql::{Arg, SqlConnection, bind, push_numbered, replace_nul};
-use super::{DatabaseError, Operation};
+use super::sql::{Arg, Row, SqlConnection, bind, integer, placeholders, replace_nul};
+use super::{DatabaseError, Operation, Result};
 
 /// A statement, and how many rows it must affect.
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ impl Statement {
         Self { expected: Expected::NewResponse, ..self }
     }
 
-    fn check(&self, rows: u64) -> Result<(), DatabaseError> {
+    fn check(&self, rows: u64) -> Result<()> {
         match &self.expected {
             Expected::OneRow(object) if rows != 1 => Err(DatabaseError::Conflict { what: object.clone() }),
             Expected::NewResponse if rows != 1 => Err(DatabaseError::DuplicateIdempotencyKey),
@@ -57,8 +57,19 @@ impl Statement {
 impl Operation for Vec<Statement> {
     type Output = u64;
 
-    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<u64, DatabaseError> {
+    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<u64> {
         connection.execute_each(self).await
+    }
+}
+
+/// A statement that returns the row it changes, if there is one.
+pub(super) struct Returning(pub(super) Statement);
+
+impl Operation for Returning {
+    type Output = Option<Row>;
+
+    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<Option<Row>> {
+        connection.query_first(&self.0.sql, &self.0.args).await
     }
 }
 
@@ -67,17 +78,72 @@ const ROWS_PER_STATEMENT: [usize; 9] = [32, 8, 7, 6, 5, 4, 3, 2, 1];
 /// Up to this number of rows always become one statement.
 pub(super) const MAX_ROWS_OF_ONE_STATEMENT: usize = 8;
 
-/// Statements with `VALUES`, as few as possible: `before`, a `row` template with `?` for each value, and `after`.
-pub(super) fn values(before: &str, row: &str, after: &str, rows: &[Vec<Arg>]) -> Vec<Statement> {
-    let (mut statements, mut rest) = (Vec::new(), rows);
+/// A row of a table: its columns with their values.
+#[derive(Debug, Clone)]
+pub struct TableRow {
+    pub table: &'static str,
+    pub columns: Vec<(&'static str, Arg)>,
+}
+
+impl TableRow {
+    pub(super) fn new(table: &'static str, columns: impl Into<Vec<(&'static str, Arg)>>) -> Self {
+        Self { table, columns: columns.into() }
+    }
+
+    fn insert_into(&self) -> String {
+        let names: Vec<&str> = self.columns.iter().map(|(name, _)| *name).collect();
+        format!("INSERT INTO {} ({}) ", self.table, names.join(", "))
+    }
+
+    pub(super) fn into_args(self) -> Vec<Arg> {
+        self.columns.into_iter().map(|(_, arg)| arg).collect()
+    }
+
+    /// Inserts the row. `suffix` says what happens if it is there already.
+    pub(super) fn insert(self, suffix: &str) -> Statement {
+        let sql = format!("{}VALUES ({}){suffix}", self.insert_into(), placeholders(1, self.columns.len()));
+        Statement::new(sql, self.into_args())
+    }
+
+    /// Inserts the row, or updates it if it has the expected revision. It is identified by its first `keys` columns, and called
+    /// `object` in errors.
+    pub(super) fn put(self, keys: usize, expected: Option<u64>, object: impl Into<String>) -> Statement {
+        let Some(expected) = expected else { return self.insert("") };
+        let assignments = |columns: &[(&str, Arg)], first: usize, separator: &str| {
+            let assign = |(number, (name, _)): (usize, &(&str, Arg))| format!("{name} = ${number}");
+            (first..).zip(columns).map(assign).collect::<Vec<_>>().join(separator)
+        };
+        let (key, values) = self.columns.split_at(keys);
+        let sql = format!(
+            "UPDATE {} SET {} WHERE {} AND revision = ${}",
+            self.table,
+            assignments(values, keys + 1, ", "),
+            assignments(key, 1, " AND "),
+            self.columns.len() + 1
+        );
+        let mut args = self.into_args();
+        args.push(expected.into());
+        Statement::new(sql, args).expect_one_row(object)
+    }
+}
+
+/// Inserts rows of one table. `suffix` says what happens to those that are there already.
+pub(super) fn insert_all(rows: Vec<TableRow>, suffix: &str) -> Vec<Statement> {
+    let before = rows.first().map(TableRow::insert_into).unwrap_or_default();
+    values(&before, rows.into_iter().map(TableRow::into_args).collect(), suffix)
+}
+
+/// Statements with `VALUES` between `before` and `after`, as few as possible.
+pub(super) fn values(before: &str, rows: Vec<Vec<Arg>>, after: &str) -> Vec<Statement> {
+    let (mut statements, mut rest) = (Vec::new(), rows.as_slice());
     while let Some(count) = ROWS_PER_STATEMENT.into_iter().find(|count| *count <= rest.len()) {
         let (chunk, others) = rest.split_at(count);
-        let (mut sql, mut next) = (format!("{before}VALUES "), 1);
-        for comma in std::iter::once("").chain(std::iter::repeat(", ")).take(count) {
-            sql.push_str(comma);
-            next = push_numbered(&mut sql, row, next);
+        let (mut lists, mut next) = (Vec::with_capacity(count), 1);
+        for row in chunk {
+            lists.push(format!("({})", placeholders(next, row.len())));
+            next += row.len();
         }
-        sql.push_str(after);
+        let sql = format!("{before}VALUES {}{after}", lists.join(", "));
         statements.push(Statement::new(sql, chunk.concat()));
         rest = others;
     }
@@ -86,7 +152,7 @@ pub(super) fn values(before: &str, row: &str, after: &str, rows: &[Vec<Arg>]) ->
 
 impl SqlConnection<'_> {
     /// Executes statements up to the first that fails its expectation. Returns how many rows they affected.
-    pub(super) async fn execute_each(&mut self, statements: &[Statement]) -> Result<u64, DatabaseError> {
+    pub(super) async fn execute_each(&mut self, statements: &[Statement]) -> Result<u64> {
         let mut affected = 0;
         for statement in statements {
             let rows = self.execute(&statement.sql, &statement.args).await?;
@@ -99,7 +165,7 @@ impl SqlConnection<'_> {
     /// Executes all statements in one round trip; `false` if one of them failed or missed its expectation. Then nothing has
     /// happened on PostgreSQL, and on SQLite the caller must roll the transaction back. No statement may depend on the effects
     /// or the order of the others: PostgreSQL runs all of them on the same snapshot, in an order of its own.
-    pub(super) async fn execute_batch(&mut self, statements: &[Statement]) -> Result<bool, DatabaseError> {
+    pub(super) async fn execute_batch(&mut self, statements: &[Statement]) -> Result<bool> {
         let args = statements.iter().flat_map(|statement| &statement.args);
         let translated = self.translate_batch(statements);
         let outcome = match self {
@@ -135,29 +201,12 @@ impl SqlConnection<'_> {
     fn translate_batch(&self, statements: &[Statement]) -> Vec<String> {
         let mut offset = 0;
         let translate = |statement: &Statement| {
-            let renumbered = renumber(&self.translate(&statement.sql), offset);
+            let translated = self.translate(&statement.sql, &statement.args, offset);
             offset += statement.args.len();
-            renumbered
+            translated
         };
         statements.iter().map(translate).collect()
     }
-}
-
-/// Adds `offset` to the number of every placeholder.
-fn renumber(sql: &str, offset: usize) -> String {
-    let mut renumbered = String::with_capacity(sql.len() + 32);
-    let mut parts = sql.split('$');
-    renumbered.push_str(parts.next().unwrap_or_default());
-    for part in parts {
-        let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
-        let (number, rest) = part.split_at(digits);
-        // Writing to a string cannot fail.
-        let _ = match number.parse::<usize>() {
-            Ok(number) => write!(renumbered, "${}{rest}", number + offset),
-            Err(_) => write!(renumbered, "${part}"),
-        };
-    }
-    renumbered
 }
 
 /// One PostgreSQL statement that executes several, and fails with a division by zero if one misses its expectation.
@@ -179,29 +228,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn combines_statements_and_renumbers_their_placeholders() {
-        let sql = "UPDATE a SET b = $2 WHERE c = $1";
-        let first = Statement::new(sql, vec![1_u64.into(), 2_u64.into()]).expect_one_row("a");
-        let second = Statement::new("INSERT INTO d VALUES ($1, $10)", vec![3_u64.into()]);
-        let translated = [renumber(&first.sql, 0), renumber(&second.sql, 2)];
+    fn combines_statements() {
+        let first = Statement::new("UPDATE a SET b = $2 WHERE c = $1", []).expect_one_row("a");
+        let second = Statement::new("INSERT INTO d VALUES ($1)", []);
+        let translated = [first.sql.to_string(), "INSERT INTO d VALUES ($3)".to_owned()];
         assert_eq!(
             combine(&[first, second], &translated),
             "WITH s0 AS (UPDATE a SET b = $2 WHERE c = $1 RETURNING 1), \
-             s1 AS (INSERT INTO d VALUES ($3, $12) RETURNING 1) \
+             s1 AS (INSERT INTO d VALUES ($3) RETURNING 1) \
              SELECT 1 / CASE WHEN TRUE AND (SELECT count(*) FROM s0) = 1 THEN 1 ELSE 0 END"
         );
     }
 
+    fn row(number: u64) -> TableRow {
+        TableRow::new("t", [("a", number.into()), ("revision", number.into())])
+    }
+
     #[test]
     fn splits_rows_into_statements_of_few_sizes() {
-        let rows: Vec<Vec<Arg>> = (0..42_u64).map(|number| vec![number.into(), number.into()]).collect();
-        let statements = values("INSERT INTO t ", "(?, moment(?))", " ON CONFLICT DO NOTHING", &rows);
+        let statements = insert_all((0..42).map(row).collect(), " ON CONFLICT DO NOTHING");
         let sizes: Vec<usize> = statements.iter().map(|statement| statement.args.len() / 2).collect();
         assert_eq!(sizes, [32, 8, 2]);
         let last = statements.last().map(|statement| &*statement.sql);
-        assert_eq!(
-            last,
-            Some("INSERT INTO t VALUES ($1, moment($2)), ($3, moment($4)) ON CONFLICT DO NOTHING")
-        );
+        let expected = "INSERT INTO t (a, revision) VALUES ($1, $2), ($3, $4) ON CONFLICT DO NOTHING";
+        assert_eq!(last, Some(expected));
+    }
+
+    #[test]
+    fn inserts_a_new_row_and_updates_an_expected_one() {
+        assert_eq!(row(1).put(1, None, "t 1").sql, "INSERT INTO t (a, revision) VALUES ($1, $2)");
+        let update = row(2).put(1, Some(1), "t 2");
+        assert_eq!(update.sql, "UPDATE t SET revision = $2 WHERE a = $1 AND revision = $3");
+        assert_eq!(update.args.len(), 3);
     }
 }

@@ -5,17 +5,15 @@ use ade_domain::approval::Approval;
 use ade_domain::audit::AuditBody;
 use ade_domain::event::Event;
 use ade_domain::people::UserId;
-use ade_domain::task::{Phase, TaskState};
 use serde_json::{Value, json};
 
 use super::agents::{InboxMessage, StoredAgent};
-use super::batch::{MAX_ROWS_OF_ONE_STATEMENT, Statement, values};
+use super::batch::{MAX_ROWS_OF_ONE_STATEMENT, Statement, TableRow, insert_all};
 use super::documents::{Document, DocumentKind, Versioned};
 use super::people::{Session, StoredToken, StoredUser};
-use super::sql::{Arg, SqlConnection, json};
+use super::sql::{SqlConnection, json, uuid};
 use super::tasks::{Comment, RelatedRows, StoredTask};
-use super::work::WorkKind;
-use super::{DatabaseError, Operation, StoredResponse, agents, documents, people};
+use super::{Operation, Result, StoredResponse, agents, documents, people, rows};
 
 /// Everything that one decision changes.
 #[derive(Debug, Clone, Default)]
@@ -105,7 +103,7 @@ const MAX_BATCHED_WRITES: usize = 4;
 impl Operation for Commit {
     type Output = ();
 
-    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<(), DatabaseError> {
+    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<()> {
         connection.execute_each(&self.statements()?).await.map(drop)
     }
 
@@ -117,13 +115,13 @@ impl Operation for Commit {
             && self.writes.iter().all(Write::is_independent)
     }
 
-    async fn apply_batch(&self, connection: &mut SqlConnection<'_>) -> Result<Option<()>, DatabaseError> {
+    async fn apply_batch(&self, connection: &mut SqlConnection<'_>) -> Result<Option<()>> {
         Ok(connection.execute_batch(&self.statements()?).await?.then_some(()))
     }
 }
 
 impl Commit {
-    fn statements(&self) -> Result<Vec<Statement>, DatabaseError> {
+    fn statements(&self) -> Result<Vec<Statement>> {
         let mut statements = Vec::new();
         // First: of two requests with the same key, the later one waits here and fails as a duplicate, whatever else would
         // conflict.
@@ -131,102 +129,25 @@ impl Commit {
         for write in &self.writes {
             write.push_statements(&mut statements)?;
         }
-        let rows = self.audit.iter().map(audit_columns).collect::<Result<Vec<_>, _>>()?;
-        let into = "INSERT INTO audit (entry_id, at, actor, action, task_id, body) ";
-        statements.extend(values(into, "(?::uuid, moment(?), ?, ?, ?::uuid, ?)", "", &rows));
-        let rows = self.events.iter().map(event_columns).collect::<Result<Vec<_>, _>>()?;
-        statements.extend(values("INSERT INTO events (event_id, body) ", "(?::uuid, ?::jsonb)", "", &rows));
+        let entries = self.audit.iter().map(rows::audit_entry).collect::<Result<_>>()?;
+        statements.extend(insert_all(entries, ""));
+        let events = self.events.iter().map(rows::event).collect::<Result<_>>()?;
+        statements.extend(insert_all(events, ""));
         Ok(statements)
     }
 }
 
 /// Inserts a response; fails if the key has one already.
-pub(super) fn insert_response(keyed: &KeyedResponse) -> Result<Statement, DatabaseError> {
+pub(super) fn insert_response(keyed: &KeyedResponse) -> Result<Statement> {
     let KeyedResponse { owner, key, at, response } = keyed;
-    let args = [owner.as_str().into(), key.as_str().into(), (*at).into(), json(response)?];
-    let sql = "INSERT INTO stored_responses (owner, key, created_at, body) VALUES ($1, $2, moment($3), $4::jsonb) \
-               ON CONFLICT DO NOTHING";
-    Ok(Statement::new(sql, args).expect_new_response())
-}
-
-/// `entry_id, at, actor, action, task_id, body` of an entry without its number.
-pub(super) fn audit_columns(body: &AuditBody) -> Result<Vec<Arg>, DatabaseError> {
-    Ok(vec![
-        body.entry_id.as_str().into(),
-        body.at.into(),
-        body.who.user_id.as_ref().map(ToString::to_string).into(),
-        body.action.as_str().into(),
-        body.task_id.clone().into(),
-        // The exact text that is hashed.
-        json(body)?,
-    ])
-}
-
-/// `event_id, body` of an event without its number.
-pub(super) fn event_columns(event: &Event) -> Result<Vec<Arg>, DatabaseError> {
-    Ok(vec![event.event_id.as_str().into(), json(event)?])
-}
-
-/// The columns of [`task_columns`], in the same order.
-macro_rules! task_column_names {
-    () => {
-        "task_id, state, type, author_id, revision, approval_expires_at, finished_at, body, work_kind, work_queue, \
-         work_priority, ready_at, attempt, lease_until, closed_at"
-    };
-}
-/// The placeholders of [`task_columns`].
-macro_rules! task_placeholders {
-    () => {
-        "$1::uuid, $2, $3, $4, $5, moment($6), moment($7), $8::jsonb, $9, $10, $11, moment($12), $13, moment($14), moment($15)"
-    };
-}
-pub(super) use {task_column_names, task_placeholders};
-
-pub(super) fn task_columns(stored: &StoredTask) -> Result<Vec<Arg>, DatabaseError> {
-    let task = &stored.task;
-    let closed_at = task.entered_at.get(&task.state).copied().filter(|_| task.state.is_final());
-    let finished_at = closed_at.filter(|_| matches!(task.state, TaskState::Completed | TaskState::Failed));
-    let work = WorkKind::of(stored);
-    let running = task.execution.as_ref().filter(|execution| execution.phase != Phase::Ended);
-    Ok(vec![
-        task.task_id.as_str().into(),
-        task.state.as_str().into(),
-        task.config.task_type.as_str().into(),
-        task.author_id.as_str().into(),
-        task.revision.into(),
-        task.approval_ends_at.filter(|_| task.state == TaskState::Approved).into(),
-        finished_at.into(),
-        json(stored)?,
-        work.map(|work| work.as_str().to_owned()).into(),
-        work.map(|_| task.config.work_queue()).into(),
-        work.map(|work| work.priority(task)).into(),
-        work.map(|work| work.ready_at(task)).into(),
-        task.execution.as_ref().map_or(0, |execution| execution.attempt).into(),
-        running.map(|execution| execution.lease_until).into(),
-        closed_at.into(),
-    ])
-}
-
-/// The columns of [`approval_columns`], in the same order.
-pub(super) const INSERT_APPROVALS: &str = "INSERT INTO approvals \
-    (approval_id, task_id, reviewer_id, status, score, created_at, due_at, responded_at, revision, body) ";
-/// The placeholders of [`approval_columns`].
-pub(super) const APPROVAL_ROW: &str =
-    "(?::uuid, ?::uuid, ?, ?, ?, moment(?), moment(?), moment(?), ?, ?::jsonb)";
-
-pub(super) fn approval_columns(approval: &Approval) -> Result<Vec<Arg>, DatabaseError> {
-    Ok(vec![
-        approval.approval_id.as_str().into(),
-        approval.task_id.as_str().into(),
-        approval.reviewer_id.as_str().into(),
-        approval.status.as_str().into(),
-        u64::from(approval.score).into(),
-        approval.created_at.into(),
-        approval.due_at.into(),
-        approval.responded_at.into(),
-        approval.revision.into(),
-        json(approval)?,
-    ])
+    let columns = [
+        ("owner", owner.as_str().into()),
+        ("key", key.as_str().into()),
+        ("created_at", (*at).into()),
+        ("body", json(response)?),
+    ];
+    let insert = TableRow::new("stored_responses", columns).insert(" ON CONFLICT DO NOTHING");
+    Ok(insert.expect_new_response())
 }
 
 impl Write {
@@ -262,15 +183,15 @@ impl Write {
         }
     }
 
-    fn push_statements(&self, statements: &mut Vec<Statement>) -> Result<(), DatabaseError> {
+    fn push_statements(&self, statements: &mut Vec<Statement>) -> Result<()> {
         statements.push(match self {
             Self::Task { task, expected, at } => return put_task(statements, task, *expected, *at),
             Self::DeleteTask { task_id, expected } => {
-                let args = [task_id.as_str().into(), (*expected).into()];
-                Statement::new("DELETE FROM tasks WHERE task_id = $1::uuid AND revision = $2", args)
+                let args = [uuid(task_id), (*expected).into()];
+                Statement::new("DELETE FROM tasks WHERE task_id = $1 AND revision = $2", args)
                     .expect_one_row(format!("task {task_id}"))
             }
-            Self::Comment(comment) => insert_comment(comment, "")?,
+            Self::Comment(comment) => rows::comment(comment)?.insert(""),
             Self::User { user, expected } => people::put_user(user, *expected)?,
             Self::Session(session) => people::insert_session(session)?,
             Self::TouchSession { session_hash, last_active, expires_at } => {
@@ -299,22 +220,13 @@ impl Write {
     }
 }
 
-/// `suffix` says what happens to a comment that is there already.
-pub(super) fn insert_comment(comment: &Comment, suffix: &str) -> Result<Statement, DatabaseError> {
-    let args = [comment.comment_id.as_str().into(), comment.task_id.as_str().into(), json(comment)?];
-    let sql = "INSERT INTO comments (comment_id, task_id, body) VALUES ($1::uuid, $2::uuid, $3::jsonb)";
-    Ok(Statement::new(format!("{sql}{suffix}"), args))
-}
-
 /// Inserts labels of a task that are not there yet.
 pub(super) fn insert_labels<'a>(
     task_id: &str,
     labels: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Vec<Statement> {
-    let row = |(kind, label): (&str, &str)| vec![kind.into(), label.into(), task_id.into()];
-    let rows: Vec<Vec<Arg>> = labels.into_iter().map(row).collect();
-    let into = "INSERT INTO task_labels (kind, label, task_id) ";
-    values(into, "(?, ?, ?::uuid)", " ON CONFLICT DO NOTHING", &rows)
+    let row = |(kind, label)| rows::label(task_id, kind, label);
+    insert_all(labels.into_iter().map(row).collect(), " ON CONFLICT DO NOTHING")
 }
 
 fn put_task(
@@ -322,51 +234,49 @@ fn put_task(
     task: &StoredTask,
     expected: Option<u64>,
     at: Moment,
-) -> Result<(), DatabaseError> {
+) -> Result<()> {
     let task_id = task.task_id.as_str();
-    let mut args = task_columns(task)?;
+    let row = rows::task(task)?;
     let no_rows = RelatedRows::default();
     let before = match expected {
         None => {
-            let sql =
-                concat!("INSERT INTO tasks (", task_column_names!(), ") VALUES (", task_placeholders!(), ")");
-            statements.push(Statement::new(sql, args));
+            statements.push(row.insert(""));
             &no_rows
         }
         Some(expected) => {
+            let mut args = row.into_args();
             args.extend([expected.into(), at.into()]);
             // Within an attempt the lease only grows: the caller may not have seen its last renewal. Another attempt must wait
             // until the lease has expired.
             let sql = "UPDATE tasks SET state = $2, type = $3, author_id = $4, revision = $5, \
-                       approval_expires_at = moment($6), finished_at = moment($7), body = $8::jsonb, \
-                       work_kind = $9, work_queue = $10, work_priority = $11, ready_at = moment($12), attempt = $13, \
-                       lease_until = CASE WHEN attempt = $13 AND lease_until > moment($14) THEN lease_until \
-                       ELSE moment($14) END, claimed_by = NULL, claimed_until = NULL, closed_at = moment($15) \
-                       WHERE task_id = $1::uuid AND revision = $16 \
-                       AND (attempt = $13 OR lease_until IS NULL OR lease_until <= moment($17))";
+                       approval_expires_at = $6, finished_at = $7, body = $8, work_kind = $9, work_queue = $10, \
+                       work_priority = $11, ready_at = $12, attempt = $13, \
+                       lease_until = CASE WHEN attempt = $13 AND lease_until > $14 THEN lease_until ELSE $14 END, \
+                       claimed_by = NULL, claimed_until = NULL, closed_at = $15 \
+                       WHERE task_id = $1 AND revision = $16 \
+                       AND (attempt = $13 OR lease_until IS NULL OR lease_until <= $17)";
             statements.push(Statement::new(sql, args).expect_one_row(format!("task {task_id}")));
             task.loaded_version.rows_at(expected).unwrap_or_else(|| {
-                let sql = "DELETE FROM task_labels WHERE task_id = $1::uuid";
-                statements.push(Statement::new(sql, [task_id.into()]));
+                statements
+                    .push(Statement::new("DELETE FROM task_labels WHERE task_id = $1", [uuid(task_id)]));
                 &no_rows
             })
         }
     };
     let labels = task.labels();
     for (kind, label) in before.labels.difference(&labels) {
-        let sql = "DELETE FROM task_labels WHERE kind = $1 AND label = $2 AND task_id = $3::uuid";
-        statements.push(Statement::new(sql, [(*kind).into(), label.as_str().into(), task_id.into()]));
+        let sql = "DELETE FROM task_labels WHERE kind = $1 AND label = $2 AND task_id = $3";
+        statements.push(Statement::new(sql, [(*kind).into(), label.as_str().into(), uuid(task_id)]));
     }
     let added = labels.difference(&before.labels).map(|(kind, label)| (*kind, label.as_str()));
     statements.extend(insert_labels(task_id, added));
     let is_changed = |approval: &&Approval| {
         before.approval_revisions.get(&approval.approval_id) != Some(&approval.revision)
     };
-    let changed = task.approvals.iter().filter(is_changed);
-    let rows = changed.map(approval_columns).collect::<Result<Vec<_>, _>>()?;
+    let changed = task.approvals.iter().filter(is_changed).map(rows::approval).collect::<Result<_>>()?;
     let update = " ON CONFLICT (approval_id) DO UPDATE SET status = excluded.status, score = excluded.score, \
                   due_at = excluded.due_at, responded_at = excluded.responded_at, revision = excluded.revision, \
                   body = excluded.body WHERE approvals.revision < excluded.revision";
-    statements.extend(values(INSERT_APPROVALS, APPROVAL_ROW, update, &rows));
+    statements.extend(insert_all(changed, update));
     Ok(())
 }

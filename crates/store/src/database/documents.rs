@@ -8,11 +8,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::batch::Statement;
-use super::sql::{Arg, Row, json};
-use super::{Database, DatabaseError, StoredResponse};
+use super::batch::{Statement, TableRow};
+use super::sql::{Row, json};
+use super::{Database, DatabaseError, Result, StoredResponse};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum DocumentKind {
     Policy,
     Delegation,
@@ -24,14 +25,8 @@ pub enum DocumentKind {
 
 impl DocumentKind {
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Policy => "policy",
-            Self::Delegation => "delegation",
-            Self::Resource => "resource",
-            Self::Setting => "setting",
-            Self::Feature => "feature",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -78,13 +73,7 @@ impl<T> Versioned<T> {
 /// Changes with every change of users, policies, delegations, resources, settings or feature flags, by any process. The database
 /// itself changes it, in the same transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RulesVersion(String);
-
-impl From<&str> for RulesVersion {
-    fn from(text: &str) -> Self {
-        Self(text.to_owned())
-    }
-}
+pub struct RulesVersion(pub(super) String);
 
 pub(super) fn missing_rules_version() -> DatabaseError {
     DatabaseError::Corrupt("the table rules_version is empty".to_owned())
@@ -99,30 +88,23 @@ pub(super) fn policy_name_id(name: &str) -> String {
     format!("name:{name}")
 }
 
-fn document<T: Document>(row: &Row) -> Result<Versioned<T>, DatabaseError> {
-    Ok(Versioned { id: row.string(0)?, revision: row.number(1)?, value: row.json(2)? })
+fn document<T: Document>(row: &Row) -> Result<Versioned<T>> {
+    Ok(Versioned { id: row.get(0)?, revision: row.get(1)?, value: row.json(2)? })
 }
 
 pub(super) fn put_document(
     kind: DocumentKind,
     document: &Versioned<Value>,
     expected: Option<u64>,
-) -> Result<Statement, DatabaseError> {
+) -> Result<Statement> {
     let Versioned { id, revision, value } = document;
-    let mut args: Vec<Arg> = vec![kind.as_str().into(), id.as_str().into(), (*revision).into(), json(value)?];
-    Ok(match expected {
-        None => {
-            let sql =
-                "INSERT INTO documents (kind, document_id, revision, body) VALUES ($1, $2, $3, $4::jsonb)";
-            Statement::new(sql, args)
-        }
-        Some(expected) => {
-            args.push(expected.into());
-            let sql = "UPDATE documents SET revision = $3, body = $4::jsonb \
-                       WHERE kind = $1 AND document_id = $2 AND revision = $5";
-            Statement::new(sql, args).expect_one_row(format!("{} {id}", kind.as_str()))
-        }
-    })
+    let columns = [
+        ("kind", kind.as_str().into()),
+        ("document_id", id.as_str().into()),
+        ("revision", (*revision).into()),
+        ("body", json(value)?),
+    ];
+    Ok(TableRow::new("documents", columns).put(2, expected, format!("{} {id}", kind.as_str())))
 }
 
 pub(super) fn delete_document(kind: DocumentKind, id: &str, expected: u64) -> Statement {
@@ -132,36 +114,32 @@ pub(super) fn delete_document(kind: DocumentKind, id: &str, expected: u64) -> St
 }
 
 impl Database {
-    pub async fn rules_version(&self) -> Result<RulesVersion, DatabaseError> {
+    pub async fn rules_version(&self) -> Result<RulesVersion> {
         let version =
-            self.fetch_first("SELECT version FROM rules_version", &[], |row| row.text(0).map(Into::into));
+            self.fetch_first("SELECT version FROM rules_version", &[], |row| Ok(RulesVersion(row.get(0)?)));
         version.await?.ok_or_else(missing_rules_version)
     }
 
     /// All documents of a type, by id.
-    pub async fn documents<T: Document>(&self) -> Result<Vec<Versioned<T>>, DatabaseError> {
+    pub async fn documents<T: Document>(&self) -> Result<Vec<Versioned<T>>> {
         let sql = format!("{SELECT} ORDER BY document_id");
         self.fetch_all(&sql, &[T::KIND.as_str().into()], document).await
     }
 
-    pub async fn document<T: Document>(&self, id: &str) -> Result<Option<Versioned<T>>, DatabaseError> {
+    pub async fn document<T: Document>(&self, id: &str) -> Result<Option<Versioned<T>>> {
         let sql = format!("{SELECT} AND document_id = $2");
         self.fetch_first(&sql, &[T::KIND.as_str().into(), id.into()], document).await
     }
 
     /// The id of the policy that has reserved a name.
-    pub async fn policy_by_name(&self, name: &str) -> Result<Option<String>, DatabaseError> {
+    pub async fn policy_by_name(&self, name: &str) -> Result<Option<String>> {
         let sql = "SELECT body->>'policy_id' FROM documents WHERE kind = 'policy' AND document_id = $1";
-        self.fetch_first(sql, &[policy_name_id(name).into()], |row| row.string(0)).await
+        self.fetch_first(sql, &[policy_name_id(name).into()], |row| row.get(0)).await
     }
 
     /// The stored response to a request with this idempotency key.
-    pub async fn stored_response(
-        &self,
-        owner: &str,
-        key: &str,
-    ) -> Result<Option<StoredResponse>, DatabaseError> {
+    pub async fn stored_response(&self, owner: &str, key: &str) -> Result<Option<StoredResponse>> {
         let sql = "SELECT body::text FROM stored_responses WHERE owner = $1 AND key = $2";
-        self.fetch_first(sql, &[owner.into(), key.into()], |row| row.json(0)).await
+        self.fetch_first(sql, &[owner.into(), key.into()], Row::body).await
     }
 }

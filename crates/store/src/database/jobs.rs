@@ -4,8 +4,8 @@
 use ade_domain::Moment;
 use serde::{Deserialize, Serialize};
 
-use super::sql::json;
-use super::{Database, DatabaseError};
+use super::sql::{Row, json};
+use super::{Database, Result};
 
 /// In bytes; longer error messages are cut.
 const MAX_ERROR_LEN: usize = 2_048;
@@ -39,19 +39,13 @@ pub struct JobOutcome {
 
 impl Database {
     /// Starts a job if it is due and no other process runs it; `false` otherwise.
-    pub async fn start_job(
-        &self,
-        name: &str,
-        holder: &str,
-        now: Moment,
-        until: Moment,
-    ) -> Result<bool, DatabaseError> {
+    pub async fn start_job(&self, name: &str, holder: &str, now: Moment, until: Moment) -> Result<bool> {
         let args = [name.into(), holder.into(), now.into(), until.into(), json(&JobOutcome::default())?];
         // A job that was never started is due.
         let sql = "INSERT INTO jobs (name, holder, due_at, lease_until, body) \
-                   VALUES ($1, $2, moment($3), moment($4), $5::jsonb) \
+                   VALUES ($1, $2, $3, $4, $5) \
                    ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, lease_until = excluded.lease_until \
-                   WHERE jobs.due_at <= moment($3) AND (jobs.lease_until IS NULL OR jobs.lease_until <= moment($3))";
+                   WHERE jobs.due_at <= $3 AND (jobs.lease_until IS NULL OR jobs.lease_until <= $3)";
         Ok(self.execute_statement(sql, args).await? > 0)
     }
 
@@ -62,49 +56,44 @@ impl Database {
         holder: &str,
         due_at: Moment,
         mut outcome: JobOutcome,
-    ) -> Result<(), DatabaseError> {
+    ) -> Result<()> {
         if let Some(error) = &mut outcome.error {
             error.truncate(error.floor_char_boundary(MAX_ERROR_LEN));
         }
         let args = [name.into(), holder.into(), due_at.into(), json(&outcome)?];
-        let sql = "UPDATE jobs SET holder = NULL, lease_until = NULL, due_at = moment($3), body = $4::jsonb \
+        let sql = "UPDATE jobs SET holder = NULL, lease_until = NULL, due_at = $3, body = $4 \
                    WHERE name = $1 AND holder = $2";
         self.execute_statement(sql, args).await.map(drop)
     }
 
     /// Makes a job due earlier. Does nothing if it is due before `due_at` anyway.
-    pub async fn bring_job_forward(&self, name: &str, due_at: Moment) -> Result<(), DatabaseError> {
-        let sql = "UPDATE jobs SET due_at = moment($2) WHERE name = $1 AND due_at > moment($2)";
+    pub async fn bring_job_forward(&self, name: &str, due_at: Moment) -> Result<()> {
+        let sql = "UPDATE jobs SET due_at = $2 WHERE name = $1 AND due_at > $2";
         self.execute_statement(sql, [name.into(), due_at.into()]).await.map(drop)
     }
 
     /// Extends the lease of a running job; `false` if another process has taken it over.
-    pub async fn renew_job_lease(
-        &self,
-        name: &str,
-        holder: &str,
-        until: Moment,
-    ) -> Result<bool, DatabaseError> {
-        let sql = "UPDATE jobs SET lease_until = moment($3) WHERE name = $1 AND holder = $2";
+    pub async fn renew_job_lease(&self, name: &str, holder: &str, until: Moment) -> Result<bool> {
+        let sql = "UPDATE jobs SET lease_until = $3 WHERE name = $1 AND holder = $2";
         Ok(self.execute_statement(sql, [name.into(), holder.into(), until.into()]).await? > 0)
     }
 
     /// Releases all jobs of a process that shuts down, so that others can start them.
-    pub async fn release_jobs(&self, holder: &str) -> Result<(), DatabaseError> {
+    pub async fn release_jobs(&self, holder: &str) -> Result<()> {
         let sql = "UPDATE jobs SET holder = NULL, lease_until = NULL WHERE holder = $1";
         self.execute_statement(sql, [holder.into()]).await.map(drop)
     }
 
     /// Every job that was ever started, by name.
-    pub async fn jobs(&self) -> Result<Vec<StoredJob>, DatabaseError> {
+    pub async fn jobs(&self) -> Result<Vec<StoredJob>> {
         let sql =
             "SELECT name, micros(due_at), holder, micros(lease_until), body::text FROM jobs ORDER BY name";
-        let job = |row: &super::Row| {
+        let job = |row: &Row| {
             Ok(StoredJob {
-                name: row.string(0)?,
-                due_at: row.moment(1)?,
-                holder: row.optional_string(2)?,
-                lease_until: row.optional_moment(3)?,
+                name: row.get(0)?,
+                due_at: row.get(1)?,
+                holder: row.get(2)?,
+                lease_until: row.get(3)?,
                 outcome: row.json(4)?,
             })
         };

@@ -8,10 +8,8 @@ mod agents;
 mod approvals;
 mod archive;
 mod audit_log;
-mod baseline;
 mod batch;
 mod blob_references;
-mod bulk_load;
 mod commit;
 mod documents;
 mod jobs;
@@ -19,6 +17,7 @@ mod people;
 mod pool;
 mod postgres;
 mod retention;
+pub mod rows;
 mod sql;
 mod sqlite;
 mod stats;
@@ -35,27 +34,28 @@ use serde_json::Value;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{Postgres, SqlSafeStr};
 use tokio::sync::Notify;
-use uuid::Uuid;
 
 pub use agents::{InboxMessage, MAX_INBOX_MESSAGES, StoredAgent};
 pub use approvals::ApprovalFilter;
 pub use archive::{Archive, ArchiveKind, ArchivedTask, SkippedTasks, TaskRemoval};
 pub use audit_log::{AuditFilter, AuditRow};
-pub use baseline::{BaselineTable, BenchDatabase};
+pub use batch::TableRow;
 pub use blob_references::BlobStoreLocation;
-pub use bulk_load::{BulkChain, BulkLoader, BulkRows};
 pub use commit::{Commit, KeyedResponse, Write};
 pub use documents::{Document, DocumentKind, FeatureFlag, RulesVersion, Setting, Versioned};
 pub use jobs::{JobOutcome, StoredJob};
 pub use people::{Password, Session, StoredToken, StoredUser};
+pub use sql::Arg;
 pub use stats::{DailyStats, DatabaseCounts, UserStats};
 pub use tasks::{Comment, LoadedVersion, StoredTask, TaskFilter};
 pub use work::{LeaseRenewal, LogLine, WorkKind};
 
 use batch::Statement;
 use pool::ConnectionPool;
-use sql::{Arg, Row, SqlConnection};
+use sql::{Row, SqlConnection, uuid};
 use sqlite::SqliteDatabase;
+
+pub type Result<T, E = DatabaseError> = std::result::Result<T, E>;
 
 /// A handle to the database; clones share it.
 #[derive(Debug, Clone)]
@@ -108,27 +108,22 @@ pub struct StoredResponse {
     pub body: Value,
 }
 
-/// Version, name and statements of each migration, in order. A released migration never changes.
-type Migrations = [(i64, &'static str, &'static str); 1];
+/// The statements of each migration, in order. A released migration never changes.
+const SQLITE_MIGRATIONS: [&str; 1] = [include_str!("schema/sqlite.sql")];
+const POSTGRES_MIGRATIONS: [&str; 1] = [include_str!("schema/postgres.sql")];
 
-const SQLITE_MIGRATIONS: Migrations = [(1, "schema", include_str!("schema/sqlite.sql"))];
-const POSTGRES_MIGRATIONS: Migrations = [(1, "schema", include_str!("schema/postgres.sql"))];
-
-fn migrator(migrations: Migrations) -> Migrator {
-    let migration = |(version, name, sql): (i64, &'static str, &'static str)| {
-        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+fn migrator(migrations: [&'static str; 1]) -> Migrator {
+    let migration = |(version, sql): (i64, &'static str)| {
+        Migration::new(version, "schema".into(), MigrationType::Simple, sql.into_sql_str(), false)
     };
-    Migrator::with_migrations(migrations.into_iter().map(migration).collect())
+    Migrator::with_migrations((1..).zip(migrations).map(migration).collect())
 }
 
 /// A change of the database, applied in a transaction of its own.
 trait Operation: Send + Sync + 'static {
     type Output: Send + 'static;
 
-    fn apply(
-        &self,
-        connection: &mut SqlConnection<'_>,
-    ) -> impl Future<Output = Result<Self::Output, DatabaseError>> + Send;
+    fn apply(&self, connection: &mut SqlConnection<'_>) -> impl Future<Output = Result<Self::Output>> + Send;
 
     /// Whether [`apply_batch`](Self::apply_batch) is worth a try.
     fn is_batchable(&self) -> bool {
@@ -140,26 +135,26 @@ trait Operation: Send + Sync + 'static {
     fn apply_batch(
         &self,
         _: &mut SqlConnection<'_>,
-    ) -> impl Future<Output = Result<Option<Self::Output>, DatabaseError>> + Send {
+    ) -> impl Future<Output = Result<Option<Self::Output>>> + Send {
         async { Ok(None) }
     }
 }
 
 impl Database {
     /// Opens the SQLite database of a data folder, and migrates its schema.
-    pub async fn open_sqlite(folder: &Path) -> Result<Self, DatabaseError> {
+    pub async fn open_sqlite(folder: &Path) -> Result<Self> {
         let sqlite = SqliteDatabase::open(folder, &migrator(SQLITE_MIGRATIONS)).await?;
         Ok(Self { backend: Backend::Sqlite(sqlite), log_appended: Arc::default() })
     }
 
     /// Connects to PostgreSQL, and migrates the schema. Any number of processes may do so at once.
-    pub async fn open_postgres(url: &str) -> Result<Self, DatabaseError> {
+    pub async fn open_postgres(url: &str) -> Result<Self> {
         let pool = postgres::open(url, &migrator(POSTGRES_MIGRATIONS)).await?;
         Ok(Self { backend: Backend::Postgres(pool), log_appended: Arc::default() })
     }
 
     /// Commits everything or nothing.
-    pub async fn commit(&self, commit: Commit) -> Result<(), DatabaseError> {
+    pub async fn commit(&self, commit: Commit) -> Result<()> {
         let appends = !commit.audit.is_empty() || !commit.events.is_empty();
         let outcome = self.execute(commit).await;
         // Also after an error: it may have been committed.
@@ -175,7 +170,7 @@ impl Database {
         self.log_appended.notified().await;
     }
 
-    async fn execute<O: Operation>(&self, operation: O) -> Result<O::Output, DatabaseError> {
+    async fn execute<O: Operation>(&self, operation: O) -> Result<O::Output> {
         match &self.backend {
             Backend::Sqlite(sqlite) => sqlite.execute(operation).await,
             Backend::Postgres(pool) => {
@@ -192,15 +187,12 @@ impl Database {
         &self,
         sql: impl Into<std::borrow::Cow<'static, str>>,
         args: impl Into<Vec<Arg>>,
-    ) -> Result<u64, DatabaseError> {
+    ) -> Result<u64> {
         self.execute(vec![Statement::new(sql, args)]).await
     }
 
     /// Reads on one connection. Statements are not in a transaction.
-    async fn read<T>(
-        &self,
-        read: impl AsyncFnOnce(&mut SqlConnection<'_>) -> Result<T, DatabaseError>,
-    ) -> Result<T, DatabaseError> {
+    async fn read<T>(&self, read: impl AsyncFnOnce(&mut SqlConnection<'_>) -> Result<T>) -> Result<T> {
         match &self.backend {
             Backend::Sqlite(sqlite) => {
                 let mut connection = sqlite.readers.acquire().await?;
@@ -219,8 +211,8 @@ impl Database {
         &self,
         sql: &str,
         args: &[Arg],
-        parse: impl Fn(&Row) -> Result<T, DatabaseError>,
-    ) -> Result<C, DatabaseError> {
+        parse: impl Fn(&Row) -> Result<T>,
+    ) -> Result<C> {
         let rows = self.read(async |connection| connection.query(sql, args).await).await?;
         rows.iter().map(parse).collect()
     }
@@ -231,8 +223,8 @@ impl Database {
         sql: &str,
         args: &[Arg],
         limit: u32,
-        parse: impl Fn(&Row) -> Result<T, DatabaseError>,
-    ) -> Result<Vec<T>, DatabaseError> {
+        parse: impl Fn(&Row) -> Result<T>,
+    ) -> Result<Vec<T>> {
         self.fetch_all(&format!("{sql} LIMIT {limit}"), args, parse).await
     }
 
@@ -240,22 +232,14 @@ impl Database {
         &self,
         sql: &str,
         args: &[Arg],
-        parse: impl Fn(&Row) -> Result<T, DatabaseError>,
-    ) -> Result<Option<T>, DatabaseError> {
+        parse: impl Fn(&Row) -> Result<T>,
+    ) -> Result<Option<T>> {
         let row = self.read(async |connection| connection.query_first(sql, args).await).await?;
         row.as_ref().map(parse).transpose()
     }
 
-    /// The rows for an object with this id. PostgreSQL rejects an id that is not a UUID; such an object does not exist.
-    async fn rows_by_id(&self, sql: &str, id: &str) -> Result<Vec<Row>, DatabaseError> {
-        if Uuid::parse_str(id).is_err() {
-            return Ok(Vec::new());
-        }
-        self.read(async |connection| connection.query(sql, &[id.into()]).await).await
-    }
-
     /// The number in the first column of the first row; 0 if there is no row.
-    async fn fetch_number(&self, sql: &str, args: &[Arg]) -> Result<u64, DatabaseError> {
+    async fn fetch_number(&self, sql: &str, args: &[Arg]) -> Result<u64> {
         self.read(async |connection| connection.query_number(sql, args).await).await
     }
 }
@@ -267,10 +251,5 @@ type TaskPosition = (Moment, String);
 fn position_args(after: Option<&TaskPosition>) -> [Arg; 2] {
     const FIRST_ID: &str = "00000000-0000-0000-0000-000000000000";
     let (at, id) = after.map_or((Moment::from_micros(0), FIRST_ID), |(at, id)| (*at, id.as_str()));
-    [at.into(), id.into()]
-}
-
-/// The two ids of a row.
-fn id_pair(row: &Row) -> Result<(String, String), DatabaseError> {
-    Ok((row.string(0)?, row.string(1)?))
+    [at.into(), uuid(id)]
 }

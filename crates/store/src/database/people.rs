@@ -7,9 +7,9 @@ use ade_domain::people::{People, User, UserId};
 use ade_domain::permission::Scope;
 use serde::{Deserialize, Serialize};
 
-use super::batch::Statement;
-use super::sql::{Arg, Row, json, optional_json};
-use super::{Database, DatabaseError};
+use super::batch::{Statement, TableRow};
+use super::sql::{Arg, Row, json, json_text, uuid};
+use super::{Database, Result};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredUser {
@@ -72,64 +72,50 @@ const SELECT_USER: &str = "SELECT body::text, revision, password FROM users";
 const SELECT_TOKEN: &str = "SELECT body::text, micros(revoked_at) FROM tokens";
 
 /// A user from the three columns that begin at `at`.
-fn user_at(row: &Row, at: usize) -> Result<StoredUser, DatabaseError> {
-    let password = row.optional_json(at + 2)?;
-    Ok(StoredUser { user: row.json(at)?, revision: row.number(at + 1)?, password })
+fn user_at(row: &Row, at: usize) -> Result<StoredUser> {
+    Ok(StoredUser { user: row.json(at)?, revision: row.get(at + 1)?, password: row.json(at + 2)? })
 }
 
-fn user(row: &Row) -> Result<StoredUser, DatabaseError> {
+fn user(row: &Row) -> Result<StoredUser> {
     user_at(row, 0)
 }
 
-fn token(row: &Row) -> Result<StoredToken, DatabaseError> {
-    Ok(StoredToken { revoked_at: row.optional_moment(1)?, ..row.json(0)? })
+fn token(row: &Row) -> Result<StoredToken> {
+    Ok(StoredToken { revoked_at: row.get(1)?, ..row.json(0)? })
 }
 
-fn session(row: &Row) -> Result<Session, DatabaseError> {
-    Ok(Session { last_active: row.moment(1)?, expires_at: row.moment(2)?, ..row.json(0)? })
+fn session(row: &Row) -> Result<Session> {
+    Ok(Session { last_active: row.get(1)?, expires_at: row.get(2)?, ..row.json(0)? })
 }
 
-pub(super) fn put_user(user: &StoredUser, expected: Option<u64>) -> Result<Statement, DatabaseError> {
-    let mut args: Vec<Arg> = vec![
-        user.user.user_id.as_str().into(),
-        u64::from(user.user.active).into(),
-        user.revision.into(),
-        optional_json(user.password.as_ref())?,
-        json(&user.user)?,
+pub(super) fn put_user(user: &StoredUser, expected: Option<u64>) -> Result<Statement> {
+    let StoredUser { user, revision, password } = user;
+    let columns = [
+        ("user_id", user.user_id.as_str().into()),
+        ("active", user.active.into()),
+        ("revision", (*revision).into()),
+        ("password", Arg::Text(password.as_ref().map(json_text).transpose()?)),
+        ("body", json(user)?),
     ];
-    Ok(match expected {
-        None => {
-            let sql = "INSERT INTO users (user_id, active, revision, password, body) \
-                       VALUES ($1, $2, $3, $4, $5::jsonb)";
-            Statement::new(sql, args)
-        }
-        Some(expected) => {
-            args.push(expected.into());
-            let sql = "UPDATE users SET active = $2, revision = $3, password = $4, body = $5::jsonb \
-                       WHERE user_id = $1 AND revision = $6";
-            Statement::new(sql, args).expect_one_row(format!("user {}", user.user.user_id))
-        }
-    })
+    Ok(TableRow::new("users", columns).put(1, expected, format!("user {}", user.user_id)))
 }
 
-pub(super) fn insert_session(session: &Session) -> Result<Statement, DatabaseError> {
-    let args = [
-        session.session_hash.as_str().into(),
-        session.user_id.as_str().into(),
-        session.last_active.into(),
-        session.expires_at.into(),
-        json(session)?,
+pub(super) fn insert_session(session: &Session) -> Result<Statement> {
+    let columns = [
+        ("session_hash", session.session_hash.as_str().into()),
+        ("user_id", session.user_id.as_str().into()),
+        ("last_active", session.last_active.into()),
+        ("expires_at", session.expires_at.into()),
+        ("body", json(session)?),
     ];
-    let sql = "INSERT INTO sessions (session_hash, user_id, last_active, expires_at, body) \
-               VALUES ($1, $2, moment($3), moment($4), $5::jsonb)";
-    Ok(Statement::new(sql, args))
+    Ok(TableRow::new("sessions", columns).insert(""))
 }
 
 /// A session that was deleted stays deleted, and of two concurrent uses the later one counts: neither is a conflict.
 pub(super) fn touch_session(hash: &str, last_active: Moment, expires_at: Moment) -> Statement {
     let args = [hash.into(), last_active.into(), expires_at.into()];
-    let sql = "UPDATE sessions SET last_active = moment($2), expires_at = moment($3) \
-               WHERE session_hash = $1 AND last_active <= moment($2)";
+    let sql = "UPDATE sessions SET last_active = $2, expires_at = $3 \
+               WHERE session_hash = $1 AND last_active <= $2";
     Statement::new(sql, args)
 }
 
@@ -144,87 +130,70 @@ pub(super) fn delete_sessions(session_hash: Option<&str>, user_id: &str) -> Stat
 }
 
 /// A revoked token stays revoked.
-pub(super) fn put_token(token: &StoredToken) -> Result<Statement, DatabaseError> {
-    let args = [
-        token.token_id.as_str().into(),
-        token.token_hash.as_str().into(),
-        token.user_id.as_ref().map(ToString::to_string).into(),
-        token.agent_id.clone().into(),
-        token.expires_at.into(),
-        token.revoked_at.into(),
-        json(token)?,
+pub(super) fn put_token(token: &StoredToken) -> Result<Statement> {
+    let columns = [
+        ("token_id", uuid(&token.token_id)),
+        ("token_hash", token.token_hash.as_str().into()),
+        ("user_id", Arg::Text(token.user_id.as_ref().map(ToString::to_string))),
+        ("agent_id", Arg::Text(token.agent_id.clone())),
+        ("expires_at", token.expires_at.into()),
+        ("revoked_at", Arg::Time(token.revoked_at)),
+        ("body", json(token)?),
     ];
-    let sql = "INSERT INTO tokens (token_id, token_hash, user_id, agent_id, expires_at, revoked_at, body) \
-               VALUES ($1::uuid, $2, $3, $4, moment($5), moment($6), $7::jsonb) \
-               ON CONFLICT (token_id) DO UPDATE SET body = excluded.body, expires_at = excluded.expires_at, \
-               revoked_at = coalesce(tokens.revoked_at, excluded.revoked_at)";
-    Ok(Statement::new(sql, args))
+    let update = " ON CONFLICT (token_id) DO UPDATE SET body = excluded.body, expires_at = excluded.expires_at, \
+                  revoked_at = coalesce(tokens.revoked_at, excluded.revoked_at)";
+    Ok(TableRow::new("tokens", columns).insert(update))
 }
 
 pub(super) fn revoke_tokens(user_id: &UserId, at: Moment) -> Statement {
     let args = [user_id.as_str().into(), at.into()];
-    let sql = "UPDATE tokens SET revoked_at = moment($2) WHERE user_id = $1 AND revoked_at IS NULL";
+    let sql = "UPDATE tokens SET revoked_at = $2 WHERE user_id = $1 AND revoked_at IS NULL";
     Statement::new(sql, args)
 }
 
 impl Database {
-    pub async fn people(&self) -> Result<People, DatabaseError> {
-        self.fetch_all("SELECT body::text FROM users", &[], |row| row.json::<User>(0)).await
+    pub async fn people(&self) -> Result<People> {
+        self.fetch_all("SELECT body::text FROM users", &[], Row::body::<User>).await
     }
 
-    pub async fn user(&self, id: &UserId) -> Result<Option<StoredUser>, DatabaseError> {
+    pub async fn user(&self, id: &UserId) -> Result<Option<StoredUser>> {
         let sql = format!("{SELECT_USER} WHERE user_id = $1");
         self.fetch_first(&sql, &[id.as_str().into()], user).await
     }
 
     /// Users by id, after the id `after`.
-    pub async fn users(&self, after: Option<&str>, limit: u32) -> Result<Vec<StoredUser>, DatabaseError> {
+    pub async fn users(&self, after: Option<&str>, limit: u32) -> Result<Vec<StoredUser>> {
         let sql = format!("{SELECT_USER} WHERE user_id > $1 ORDER BY user_id");
         self.fetch_page(&sql, &[after.unwrap_or_default().into()], limit, user).await
     }
 
-    pub async fn session(&self, hash: &str) -> Result<Option<Session>, DatabaseError> {
-        let sql = "SELECT body::text, micros(last_active), micros(expires_at) FROM sessions WHERE session_hash = $1";
-        self.fetch_first(sql, &[hash.into()], session).await
-    }
-
     /// A session and its user, from the same snapshot. It may have expired: compare `expires_at`.
-    pub async fn session_with_user(
-        &self,
-        hash: &str,
-    ) -> Result<Option<(Session, StoredUser)>, DatabaseError> {
+    pub async fn session_with_user(&self, hash: &str) -> Result<Option<(Session, StoredUser)>> {
         let sql = "SELECT s.body::text, micros(s.last_active), micros(s.expires_at), \
                    u.body::text, u.revision, u.password \
                    FROM sessions s JOIN users u ON u.user_id = s.user_id WHERE s.session_hash = $1";
         self.fetch_first(sql, &[hash.into()], |row| Ok((session(row)?, user_at(row, 3)?))).await
     }
 
-    pub async fn token(&self, hash: &str) -> Result<Option<StoredToken>, DatabaseError> {
-        self.fetch_first(&format!("{SELECT_TOKEN} WHERE token_hash = $1"), &[hash.into()], token).await
-    }
-
     /// A token and its user, from the same snapshot. It may have expired or been revoked.
-    pub async fn token_with_user(
-        &self,
-        hash: &str,
-    ) -> Result<Option<(StoredToken, Option<StoredUser>)>, DatabaseError> {
+    pub async fn token_with_user(&self, hash: &str) -> Result<Option<(StoredToken, Option<StoredUser>)>> {
         let sql = "SELECT t.body::text, micros(t.revoked_at), u.body::text, u.revision, u.password \
                    FROM tokens t LEFT JOIN users u ON u.user_id = t.user_id WHERE t.token_hash = $1";
         let with_user = |row: &Row| {
-            let user = row.optional_text(2)?.map(|_| user_at(row, 2)).transpose()?;
+            let user = row.get::<Option<String>>(2)?.map(|_| user_at(row, 2)).transpose()?;
             Ok((token(row)?, user))
         };
         self.fetch_first(sql, &[hash.into()], with_user).await
     }
 
     /// The tokens of a user, the oldest first.
-    pub async fn user_tokens(&self, user: &UserId) -> Result<Vec<StoredToken>, DatabaseError> {
+    pub async fn user_tokens(&self, user: &UserId) -> Result<Vec<StoredToken>> {
         let sql = format!("{SELECT_TOKEN} WHERE user_id = $1 ORDER BY token_id");
         self.fetch_all(&sql, &[user.as_str().into()], token).await
     }
 
     /// The tokens of an agent, the oldest first.
-    pub async fn agent_tokens(&self, agent_id: &str) -> Result<Vec<StoredToken>, DatabaseError> {
+    pub async fn agent_tokens(&self, agent_id: &str) -> Result<Vec<StoredToken>> {
         let sql = format!("{SELECT_TOKEN} WHERE agent_id = $1 ORDER BY token_id");
         self.fetch_all(&sql, &[agent_id.into()], token).await
     }

@@ -12,7 +12,7 @@ use sqlx::{Database, Pool};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-use super::DatabaseError;
+use super::{DatabaseError, Result};
 
 /// How long a connection may be idle and still be reused without a test.
 const MAX_UNTESTED_IDLE: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ impl<D: Database> ConnectionPool<D> {
         Self { pool, permits: Arc::new(Semaphore::new(max)), idle }
     }
 
-    pub(super) async fn acquire(&self) -> Result<PooledConnection<D>, DatabaseError> {
+    pub(super) async fn acquire(&self) -> Result<PooledConnection<D>> {
         let limit = self.pool.options().get_acquire_timeout();
         let busy = || DatabaseError::Unavailable(format!("no connection became free within {limit:?}"));
         let permit = timeout(limit, self.permits.clone().acquire_owned());
@@ -101,7 +101,7 @@ impl<D: Database> PooledConnection<D> {
 
     /// Returns the connection to the pool, and the outcome of its use to the caller. After a lost connection all idle ones are
     /// suspect, and tested before they are used again.
-    pub(super) fn release<T>(self, outcome: Result<T, DatabaseError>) -> Result<T, DatabaseError> {
+    pub(super) fn release<T>(self, outcome: Result<T>) -> Result<T> {
         let Self { connection, tested_at, idle, permit } = self;
         if matches!(outcome, Err(DatabaseError::Unavailable(_))) {
             drop(connection);

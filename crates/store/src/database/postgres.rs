@@ -8,7 +8,7 @@ use sqlx::{ConnectOptions, Connection, PgConnection, Postgres};
 
 use super::pool::ConnectionPool;
 use super::sql::SqlConnection;
-use super::{DatabaseError, Operation};
+use super::{DatabaseError, Operation, Result};
 
 /// Connections per process.
 const MAX_CONNECTIONS: u32 = 16;
@@ -17,7 +17,7 @@ const STATEMENT_CACHE: usize = 200;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Parses a database URL. The error only says how a URL should look, because the cause may quote the password.
-pub(super) fn parse_url(url: &str) -> Result<PgConnectOptions, DatabaseError> {
+fn parse_url(url: &str) -> Result<PgConnectOptions> {
     url.parse().map_err(|_| {
         DatabaseError::Unavailable(
             "invalid database URL: use postgres://USER:PASSWORD@HOST:5432/DATABASE, with special characters of the \
@@ -28,7 +28,7 @@ pub(super) fn parse_url(url: &str) -> Result<PgConnectOptions, DatabaseError> {
 }
 
 /// Connects, migrates the schema, and creates the partitions of the audit log for the coming months.
-pub(super) async fn open(url: &str, migrator: &Migrator) -> Result<ConnectionPool<Postgres>, DatabaseError> {
+pub(super) async fn open(url: &str, migrator: &Migrator) -> Result<ConnectionPool<Postgres>> {
     let options = parse_url(url)?.statement_cache_capacity(STATEMENT_CACHE);
     let (host, port) = (options.get_host().to_owned(), options.get_port());
     let failed = |why: String| DatabaseError::Unavailable(format!("PostgreSQL at {host}:{port}: {why}"));
@@ -51,16 +51,13 @@ pub(super) async fn open(url: &str, migrator: &Migrator) -> Result<ConnectionPoo
 pub(super) async fn execute<O: Operation>(
     pool: &ConnectionPool<Postgres>,
     operation: &O,
-) -> Result<O::Output, DatabaseError> {
+) -> Result<O::Output> {
     let mut connection = pool.acquire().await?;
     let outcome = apply(connection.get(), operation).await;
     connection.release(outcome)
 }
 
-async fn apply<O: Operation>(
-    connection: &mut PgConnection,
-    operation: &O,
-) -> Result<O::Output, DatabaseError> {
+async fn apply<O: Operation>(connection: &mut PgConnection, operation: &O) -> Result<O::Output> {
     if operation.is_batchable()
         && let Some(output) = operation.apply_batch(&mut SqlConnection::Postgres(connection)).await?
     {

@@ -1,7 +1,7 @@
 //! One SQL dialect for both databases: statements are written once, for PostgreSQL, and translated for SQLite.
 //!
-//! Values are always bound as arguments and never become part of a statement. Timestamps are written `moment($1)` and read
-//! `micros(column)`; ids and JSON are text in both directions, with a cast where PostgreSQL has a type for them.
+//! Values are always bound as arguments and never become part of a statement. Arguments have types, which determine how PostgreSQL
+//! reads their placeholders; timestamps are read as `micros(column)`, and ids and JSON as text.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -9,11 +9,12 @@ use std::fmt::Write as _;
 use ade_domain::Moment;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sqlx::postgres::{PgConnection, PgRow};
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{AssertSqlSafe, Column, Row as _, TypeInfo, ValueRef};
+use sqlx::postgres::PgConnection;
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{AssertSqlSafe, Column, ColumnIndex, Decode, Type, TypeInfo, ValueRef};
+use uuid::Uuid;
 
-use super::DatabaseError;
+use super::{DatabaseError, Result};
 
 /// Ends a statement that skips rows which another transaction has locked.
 pub(super) const SKIP_LOCKED: &str = " FOR UPDATE SKIP LOCKED";
@@ -21,15 +22,14 @@ pub(super) const SKIP_LOCKED: &str = " FOR UPDATE SKIP LOCKED";
 /// Ends a statement that locks the rows it finds until the end of the transaction.
 pub(super) const LOCK_ROWS: &str = " FOR NO KEY UPDATE";
 
-/// A bound argument of a statement.
+/// A bound argument of a statement; `None` is NULL.
 #[derive(Debug, Clone)]
-pub(super) enum Arg {
+pub enum Arg {
     Text(Option<String>),
     Int(Option<i64>),
-}
-
-impl Arg {
-    pub(super) const NULL: Self = Self::Text(None);
+    Time(Option<Moment>),
+    Uuid(Option<String>),
+    Json(Option<String>),
 }
 
 impl From<&str> for Arg {
@@ -44,45 +44,44 @@ impl From<String> for Arg {
     }
 }
 
-impl From<Option<String>> for Arg {
-    fn from(text: Option<String>) -> Self {
-        Self::Text(text)
-    }
-}
-
 impl From<Moment> for Arg {
     fn from(moment: Moment) -> Self {
-        moment.micros().into()
-    }
-}
-
-impl From<Option<Moment>> for Arg {
-    fn from(moment: Option<Moment>) -> Self {
-        moment.map(Moment::micros).into()
+        Self::Time(Some(moment))
     }
 }
 
 impl From<u64> for Arg {
     fn from(number: u64) -> Self {
-        Some(number).into()
+        Self::Int(Some(integer(number)))
     }
 }
 
-impl From<Option<u64>> for Arg {
-    fn from(number: Option<u64>) -> Self {
-        Self::Int(number.map(|number| i64::try_from(number).unwrap_or(i64::MAX)))
+impl From<bool> for Arg {
+    fn from(flag: bool) -> Self {
+        Self::Int(Some(flag.into()))
     }
 }
 
-/// A value as JSON text.
-pub(super) fn json(value: &impl Serialize) -> Result<Arg, DatabaseError> {
+pub(super) fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// An id that PostgreSQL stores as a UUID.
+pub(super) fn uuid(id: &str) -> Arg {
+    Arg::Uuid(Some(id.to_owned()))
+}
+
+pub(super) fn json(value: &impl Serialize) -> Result<Arg> {
+    optional_json(Some(value))
+}
+
+pub(super) fn optional_json(value: Option<&impl Serialize>) -> Result<Arg> {
+    Ok(Arg::Json(value.map(json_text).transpose()?))
+}
+
+pub(super) fn json_text(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string(value).map_err(|error| DatabaseError::Corrupt(error.to_string()))?;
-    Ok(if text.contains("\\u0000") { replace_nul_escapes(&text) } else { text }.into())
-}
-
-/// A value as JSON text, or NULL.
-pub(super) fn optional_json(value: Option<&impl Serialize>) -> Result<Arg, DatabaseError> {
-    value.map_or(Ok(Arg::NULL), json)
+    Ok(if text.contains("\\u0000") { replace_nul_escapes(&text) } else { text })
 }
 
 /// Replaces the escape of NUL in JSON text, but not an escaped backslash that is followed by `u0000`.
@@ -106,67 +105,99 @@ pub(super) fn replace_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
 }
 
-/// A row of a result: text or integers, by the position of the column.
+/// A row of a result, by the position of the column.
 #[derive(Debug, Clone)]
 pub(super) struct Row(Vec<Cell>);
 
 #[derive(Debug, Clone)]
-enum Cell {
+pub(super) enum Cell {
     Null,
     Text(String),
     Int(i64),
 }
 
+/// A type that a column is read as.
+pub(super) trait FromCell: Sized {
+    /// `None` if the cell is of another type.
+    fn from_cell(cell: &Cell) -> Option<Self>;
+}
+
+impl FromCell for String {
+    fn from_cell(cell: &Cell) -> Option<Self> {
+        if let Cell::Text(text) = cell { Some(text.clone()) } else { None }
+    }
+}
+
+impl FromCell for u64 {
+    fn from_cell(cell: &Cell) -> Option<Self> {
+        if let Cell::Int(number) = cell { (*number).try_into().ok() } else { None }
+    }
+}
+
+impl FromCell for bool {
+    fn from_cell(cell: &Cell) -> Option<Self> {
+        u64::from_cell(cell).map(|flag| flag > 0)
+    }
+}
+
+impl FromCell for Moment {
+    fn from_cell(cell: &Cell) -> Option<Self> {
+        u64::from_cell(cell).map(Self::from_micros)
+    }
+}
+
+impl<T: FromCell> FromCell for Option<T> {
+    fn from_cell(cell: &Cell) -> Option<Self> {
+        if let Cell::Null = cell { Some(None) } else { T::from_cell(cell).map(Some) }
+    }
+}
+
 impl Row {
-    fn corrupt(&self, at: usize) -> DatabaseError {
-        DatabaseError::Corrupt(format!("column {at} of {self:?} has an unexpected type"))
+    pub(super) fn get<T: FromCell>(&self, at: usize) -> Result<T> {
+        let value = self.0.get(at).and_then(T::from_cell);
+        let corrupt = || format!("column {at} of {self:?} has an unexpected type");
+        value.ok_or_else(|| DatabaseError::Corrupt(corrupt()))
     }
 
-    fn is_null(&self, at: usize) -> bool {
-        matches!(self.0.get(at), Some(Cell::Null))
+    /// The first two columns.
+    pub(super) fn pair<A: FromCell, B: FromCell>(&self) -> Result<(A, B)> {
+        Ok((self.get(0)?, self.get(1)?))
     }
 
-    pub(super) fn text(&self, at: usize) -> Result<&str, DatabaseError> {
-        match self.0.get(at) {
-            Some(Cell::Text(text)) => Ok(text),
-            _ => Err(self.corrupt(at)),
-        }
+    /// Parses a column of JSON; NULL is read as `null`.
+    pub(super) fn json<T: DeserializeOwned>(&self, at: usize) -> Result<T> {
+        let text = match self.0.get(at) {
+            Some(Cell::Text(text)) => text,
+            Some(Cell::Null) => "null",
+            _ => "",
+        };
+        let corrupt = |error| DatabaseError::Corrupt(format!("column {at} of {self:?}: {error}"));
+        serde_json::from_str(text).map_err(corrupt)
     }
 
-    pub(super) fn string(&self, at: usize) -> Result<String, DatabaseError> {
-        self.text(at).map(str::to_owned)
+    /// Parses the first column, a stored document.
+    pub(super) fn body<T: DeserializeOwned>(&self) -> Result<T> {
+        self.json(0)
     }
 
-    pub(super) fn optional_text(&self, at: usize) -> Result<Option<&str>, DatabaseError> {
-        if self.is_null(at) { Ok(None) } else { self.text(at).map(Some) }
-    }
-
-    pub(super) fn optional_string(&self, at: usize) -> Result<Option<String>, DatabaseError> {
-        Ok(self.optional_text(at)?.map(str::to_owned))
-    }
-
-    pub(super) fn number(&self, at: usize) -> Result<u64, DatabaseError> {
-        match self.0.get(at) {
-            Some(Cell::Int(number)) => u64::try_from(*number).map_err(|_| self.corrupt(at)),
-            _ => Err(self.corrupt(at)),
-        }
-    }
-
-    pub(super) fn moment(&self, at: usize) -> Result<Moment, DatabaseError> {
-        self.number(at).map(Moment::from_micros)
-    }
-
-    pub(super) fn optional_moment(&self, at: usize) -> Result<Option<Moment>, DatabaseError> {
-        if self.is_null(at) { Ok(None) } else { self.moment(at).map(Some) }
-    }
-
-    pub(super) fn json<T: DeserializeOwned>(&self, at: usize) -> Result<T, DatabaseError> {
-        serde_json::from_str(self.text(at)?)
-            .map_err(|error| DatabaseError::Corrupt(format!("column {at} of {self:?}: {error}")))
-    }
-
-    pub(super) fn optional_json<T: DeserializeOwned>(&self, at: usize) -> Result<Option<T>, DatabaseError> {
-        if self.is_null(at) { Ok(None) } else { self.json(at).map(Some) }
+    fn read<R: sqlx::Row>(row: &R) -> Result<Self>
+    where
+        usize: ColumnIndex<R>,
+        for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+        for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
+    {
+        let cell = |at: usize| {
+            let raw = row.try_get_raw(at)?;
+            if raw.is_null() {
+                return Ok(Cell::Null);
+            }
+            match raw.type_info().name() {
+                "INTEGER" | "INT8" => row.try_get(at).map(Cell::Int),
+                _ => row.try_get(at).map(Cell::Text),
+            }
+        };
+        let cells = row.columns().iter().map(|column| cell(column.ordinal()));
+        Ok(Self(cells.collect::<Result<_, sqlx::Error>>()?))
     }
 }
 
@@ -176,8 +207,11 @@ macro_rules! bind {
         let mut query = $query;
         for arg in $args {
             query = match arg {
-                Arg::Text(text) => query.bind(text.as_deref().map(replace_nul).as_deref()),
+                Arg::Text(text) | Arg::Uuid(text) | Arg::Json(text) => {
+                    query.bind(text.as_deref().map(replace_nul).as_deref())
+                }
                 Arg::Int(number) => query.bind(number),
+                Arg::Time(moment) => query.bind(moment.map(|moment| integer(moment.micros()))),
             };
         }
         query
@@ -185,22 +219,10 @@ macro_rules! bind {
 }
 pub(super) use bind;
 
-/// The placeholders of a list: `$3::uuid, $4::uuid` for two values that begin with argument 3 and have the cast `::uuid`.
-pub(super) fn placeholders(first: usize, count: usize, cast: &str) -> String {
-    let all: Vec<String> = (first..first + count).map(|number| format!("${number}{cast}")).collect();
+/// The placeholders of a list: `$3, $4` for two values that begin with argument 3.
+pub(super) fn placeholders(first: usize, count: usize) -> String {
+    let all: Vec<String> = (first..first + count).map(|number| format!("${number}")).collect();
     all.join(", ")
-}
-
-/// Appends `template` with `?` replaced by `$n`, from `next` on. Returns the number after the last one.
-pub(super) fn push_numbered(sql: &mut String, template: &str, mut next: usize) -> usize {
-    let mut parts = template.split('?');
-    sql.push_str(parts.next().unwrap_or_default());
-    for part in parts {
-        // Writing to a string cannot fail.
-        let _ = write!(sql, "${next}{part}");
-        next += 1;
-    }
-    next
 }
 
 /// A SELECT whose conditions are added one by one. The texts are constants; values are arguments.
@@ -217,8 +239,28 @@ impl Select {
     /// Adds a condition; `?` stands for each of the arguments in turn.
     pub(super) fn and(&mut self, condition: &str, args: impl IntoIterator<Item = Arg>) {
         self.sql.push_str(" AND ");
-        push_numbered(&mut self.sql, condition, self.args.len() + 1);
-        self.args.extend(args);
+        let mut parts = condition.split('?');
+        self.sql.push_str(parts.next().unwrap_or_default());
+        for (part, arg) in parts.zip(args) {
+            self.args.push(arg);
+            // Writing to a string cannot fail.
+            let _ = write!(self.sql, "${}{part}", self.args.len());
+        }
+    }
+
+    /// Requires that a column has one of some values.
+    pub(super) fn and_in(&mut self, column: &str, values: impl ExactSizeIterator<Item = Arg>) {
+        match values.len() {
+            0 => self.and("FALSE", []),
+            count => self.and(&format!("{column} IN ({})", vec!["?"; count].join(", ")), values),
+        }
+    }
+
+    /// Adds a condition with one argument, if there is a value for it.
+    pub(super) fn and_if(&mut self, condition: &str, value: Option<impl Into<Arg>>) {
+        if let Some(value) = value {
+            self.and(condition, [value.into()]);
+        }
     }
 }
 
@@ -230,127 +272,102 @@ pub(super) enum SqlConnection<'c> {
 
 impl SqlConnection<'_> {
     /// Executes a statement, and returns how many rows it affected.
-    pub(super) async fn execute(&mut self, sql: &str, args: &[Arg]) -> Result<u64, DatabaseError> {
-        let sql = AssertSqlSafe(self.translate(sql));
-        let affected = match self {
+    pub(super) async fn execute(&mut self, sql: &str, args: &[Arg]) -> Result<u64> {
+        let sql = AssertSqlSafe(self.translate(sql, args, 0));
+        Ok(match self {
             Self::Sqlite(connection) => {
                 bind!(sqlx::query(sql), args).execute(&mut **connection).await?.rows_affected()
             }
             Self::Postgres(connection) => {
                 bind!(sqlx::query(sql), args).execute(&mut **connection).await?.rows_affected()
             }
-        };
-        Ok(affected)
+        })
     }
 
-    pub(super) async fn query(&mut self, sql: &str, args: &[Arg]) -> Result<Vec<Row>, DatabaseError> {
-        let sql = AssertSqlSafe(self.translate(sql));
+    /// The rows of a result. There are none if an argument is not a valid UUID: PostgreSQL would reject it, and nothing has such an id.
+    pub(super) async fn query(&mut self, sql: &str, args: &[Arg]) -> Result<Vec<Row>> {
+        let is_invalid = |arg: &Arg| matches!(arg, Arg::Uuid(Some(id)) if Uuid::parse_str(id).is_err());
+        if args.iter().any(is_invalid) {
+            return Ok(Vec::new());
+        }
+        let sql = AssertSqlSafe(self.translate(sql, args, 0));
         match self {
             Self::Sqlite(connection) => {
                 let rows = bind!(sqlx::query(sql), args).fetch_all(&mut **connection).await?;
-                rows.iter().map(sqlite_row).collect()
+                rows.iter().map(Row::read).collect()
             }
             Self::Postgres(connection) => {
                 let rows = bind!(sqlx::query(sql), args).fetch_all(&mut **connection).await?;
-                rows.iter().map(postgres_row).collect()
+                rows.iter().map(Row::read).collect()
             }
         }
     }
 
     /// The first row of a result, if there is one.
-    pub(super) async fn query_first(
-        &mut self,
-        sql: &str,
-        args: &[Arg],
-    ) -> Result<Option<Row>, DatabaseError> {
+    pub(super) async fn query_first(&mut self, sql: &str, args: &[Arg]) -> Result<Option<Row>> {
         Ok(self.query(sql, args).await?.into_iter().next())
     }
 
     /// The number in the first column of the first row; 0 if there is no row.
-    pub(super) async fn query_number(&mut self, sql: &str, args: &[Arg]) -> Result<u64, DatabaseError> {
-        self.query_first(sql, args).await?.map_or(Ok(0), |row| row.number(0))
+    pub(super) async fn query_number(&mut self, sql: &str, args: &[Arg]) -> Result<u64> {
+        self.query_first(sql, args).await?.map_or(Ok(0), |row| row.get(0))
     }
 
-    /// A statement in the dialect of this database.
-    pub(super) fn translate(&self, sql: &str) -> String {
+    /// A statement in the dialect of this database, with `offset` added to the number of every placeholder.
+    pub(super) fn translate(&self, sql: &str, args: &[Arg], offset: usize) -> String {
         match self {
             Self::Sqlite(_) => {
                 // SQLite has one writer, which never meets a locked row.
-                let sql =
-                    sql.strip_suffix(SKIP_LOCKED).or_else(|| sql.strip_suffix(LOCK_ROWS)).unwrap_or(sql);
-                translate(sql, str::to_owned, str::to_owned, false)
+                let unlocked = sql.strip_suffix(SKIP_LOCKED).or_else(|| sql.strip_suffix(LOCK_ROWS));
+                translate(unlocked.unwrap_or(sql), args, offset, false)
             }
-            Self::Postgres(_) => translate(
-                sql,
-                |inner| format!("to_timestamp({inner}::float8 / 1000000)"),
-                |inner| format!("(extract(epoch FROM {inner}) * 1000000)::bigint"),
-                true,
-            ),
+            Self::Postgres(_) => translate(sql, args, offset, true),
         }
     }
 }
 
-/// Replaces `moment(…)` and `micros(…)`, and removes casts unless the database has them.
-fn translate(
-    sql: &str,
-    moment: impl Fn(&str) -> String,
-    micros: impl Fn(&str) -> String,
-    has_casts: bool,
-) -> String {
+/// Renumbers placeholders, converts arguments and `micros(…)` to the types of PostgreSQL, and removes casts for SQLite.
+fn translate(sql: &str, args: &[Arg], offset: usize, is_postgres: bool) -> String {
     let mut translated = String::with_capacity(sql.len() + 64);
     let mut rest = sql;
-    while let Some(at) = rest.find(['m', ':']) {
+    while let Some(at) = rest.find(['$', ':', 'm']) {
         let (before, from) = rest.split_at(at);
         translated.push_str(before);
-        let call = [("moment(", true), ("micros(", false)]
-            .into_iter()
-            .find_map(|(name, is_moment)| from.strip_prefix(name).map(|inner| (inner, is_moment)));
-        if let Some((inner, is_moment)) = call
-            && let Some((inner, after)) = inner.split_once(')')
+        let skip_word = |text: &str| text.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(text.len());
+        // Writing to a string cannot fail.
+        let _ = if let Some((column, after)) =
+            from.strip_prefix("micros(").and_then(|inner| inner.split_once(')'))
         {
-            translated.push_str(&if is_moment { moment(inner) } else { micros(inner) });
             rest = after;
-        } else if let Some(cast) = from.strip_prefix("::").filter(|_| !has_casts) {
-            rest = cast.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
+            if is_postgres {
+                write!(translated, "(extract(epoch FROM {column}) * 1000000)::bigint")
+            } else {
+                translated.write_str(column)
+            }
+        } else if let Some(from) = from.strip_prefix('$') {
+            let (digits, after) = from.split_at(skip_word(from));
+            rest = after;
+            let number: usize = digits.parse().unwrap_or_default();
+            let placed = number + offset;
+            match args.get(number.wrapping_sub(1)) {
+                Some(Arg::Time(_)) if is_postgres => {
+                    write!(translated, "to_timestamp(${placed}::float8 / 1000000)")
+                }
+                Some(Arg::Uuid(_)) if is_postgres => write!(translated, "${placed}::uuid"),
+                Some(Arg::Json(_)) if is_postgres => write!(translated, "${placed}::jsonb"),
+                _ => write!(translated, "${placed}"),
+            }
+        } else if let Some(cast) = from.strip_prefix("::").filter(|_| !is_postgres) {
+            rest = cast.get(skip_word(cast)..).unwrap_or_default();
+            Ok(())
         } else {
             let (first, after) = from.split_at(1);
-            translated.push_str(first);
             rest = after;
-        }
+            translated.write_str(first)
+        };
     }
     translated.push_str(rest);
     translated
-}
-
-fn sqlite_row(row: &SqliteRow) -> Result<Row, DatabaseError> {
-    let cell = |at: usize| {
-        let raw = row.try_get_raw(at)?;
-        if raw.is_null() {
-            return Ok(Cell::Null);
-        }
-        match raw.type_info().name() {
-            "INTEGER" => row.try_get(at).map(Cell::Int),
-            _ => row.try_get(at).map(Cell::Text),
-        }
-    };
-    let cells = row.columns().iter().map(|column| cell(column.ordinal())).collect::<Result<_, sqlx::Error>>();
-    Ok(Row(cells?))
-}
-
-fn postgres_row(row: &PgRow) -> Result<Row, DatabaseError> {
-    let cell = |at: usize| {
-        let raw = row.try_get_raw(at)?;
-        if raw.is_null() {
-            return Ok(Cell::Null);
-        }
-        match raw.type_info().name() {
-            "INT8" => row.try_get(at).map(Cell::Int),
-            "INT4" => row.try_get::<i32, _>(at).map(|number| Cell::Int(number.into())),
-            _ => row.try_get(at).map(Cell::Text),
-        }
-    };
-    let cells = row.columns().iter().map(|column| cell(column.ordinal())).collect::<Result<_, sqlx::Error>>();
-    Ok(Row(cells?))
 }
 
 #[cfg(test)]
@@ -365,24 +382,28 @@ mod tests {
 
     #[test]
     fn translates_statements_for_either_database() {
-        let sql = "UPDATE tasks SET body = $1::jsonb, closed_at = moment($2) WHERE task_id = $3::uuid RETURNING micros(closed_at), name";
+        let sql = "UPDATE tasks SET body = $1, closed_at = $2, name = $4 WHERE task_id = $3 \
+                   RETURNING micros(closed_at), task_id::text";
+        let args = [Arg::Json(None), Arg::Time(None), uuid("1"), "x".into()];
         assert_eq!(
-            translate(sql, str::to_owned, str::to_owned, false),
-            "UPDATE tasks SET body = $1, closed_at = $2 WHERE task_id = $3 RETURNING closed_at, name"
+            translate(sql, &args, 0, false),
+            "UPDATE tasks SET body = $1, closed_at = $2, name = $4 WHERE task_id = $3 RETURNING closed_at, task_id"
         );
         assert_eq!(
-            translate(sql, |inner| format!("<{inner}>"), |inner| format!("[{inner}]"), true),
-            "UPDATE tasks SET body = $1::jsonb, closed_at = <$2> WHERE task_id = $3::uuid RETURNING [closed_at], name"
+            translate(sql, &args, 10, true),
+            "UPDATE tasks SET body = $11::jsonb, closed_at = to_timestamp($12::float8 / 1000000), name = $14 \
+             WHERE task_id = $13::uuid RETURNING (extract(epoch FROM closed_at) * 1000000)::bigint, task_id::text"
         );
     }
 
     #[test]
     fn numbers_placeholders() {
-        assert_eq!(placeholders(3, 2, "::uuid"), "$3::uuid, $4::uuid");
+        assert_eq!(placeholders(3, 2), "$3, $4");
         let mut select = Select::new("SELECT 1 FROM t");
-        select.and("a = ?", [1_u64.into()]);
-        select.and("(b < ? OR c > ?::uuid)", [2_u64.into(), 3_u64.into()]);
-        assert_eq!(select.sql, "SELECT 1 FROM t WHERE TRUE AND a = $1 AND (b < $2 OR c > $3::uuid)");
+        select.and_if("a = ?", Some(1_u64));
+        select.and_if("d = ?", None::<u64>);
+        select.and("(b < ? OR c > ?)", [2_u64.into(), 3_u64.into()]);
+        assert_eq!(select.sql, "SELECT 1 FROM t WHERE TRUE AND a = $1 AND (b < $2 OR c > $3)");
         assert_eq!(select.args.len(), 3);
     }
 }

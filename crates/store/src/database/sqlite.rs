@@ -1,10 +1,9 @@
 //! SQLite: one writer, which commits all waiting operations as one transaction, and several readers beside it.
 
-use std::future::Future;
 use std::path::Path;
-use std::pin::Pin;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
@@ -14,10 +13,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::pool::ConnectionPool;
 use super::sql::SqlConnection;
-use super::{DatabaseError, Operation};
+use super::{DatabaseError, Operation, Result};
 
 /// The database file in the data folder.
-pub(super) const FILE: &str = "ade.sqlite3";
+const FILE: &str = "ade.sqlite3";
 /// Operations that may wait for the writer; further callers wait to enqueue theirs.
 const MAX_QUEUED: usize = 1_024;
 /// Operations of one transaction.
@@ -27,7 +26,7 @@ const MAX_READERS: u32 = 4;
 const CHECKPOINT_PAGES: &str = "8000";
 /// Prepared statements per connection; more than are in frequent use.
 const STATEMENT_CACHE: usize = 200;
-pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone)]
 pub(super) struct SqliteDatabase {
@@ -36,7 +35,7 @@ pub(super) struct SqliteDatabase {
 }
 
 impl SqliteDatabase {
-    pub(super) async fn open(folder: &Path, migrator: &Migrator) -> Result<Self, DatabaseError> {
+    pub(super) async fn open(folder: &Path, migrator: &Migrator) -> Result<Self> {
         let options = SqliteConnectOptions::new()
             .filename(folder.join(FILE))
             .create_if_missing(true)
@@ -58,7 +57,7 @@ impl SqliteDatabase {
         Ok(Self { readers: ConnectionPool::new(readers), writer })
     }
 
-    pub(super) async fn execute<O: Operation>(&self, operation: O) -> Result<O::Output, DatabaseError> {
+    pub(super) async fn execute<O: Operation>(&self, operation: O) -> Result<O::Output> {
         let stopped = || DatabaseError::Unavailable("the SQLite writer has stopped".to_owned());
         let (reply, outcome) = oneshot::channel();
         let queued = QueuedOperation { operation, outcome: None, reply };
@@ -75,16 +74,16 @@ trait Queued: Send {
         &'a mut self,
         connection: &'a mut SqliteConnection,
         is_optimistic: bool,
-    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
+    ) -> BoxFuture<'a, bool>;
 
     /// Sends the outcome to the caller, once the transaction has ended.
-    fn reply(self: Box<Self>, committed: Result<(), DatabaseError>);
+    fn reply(self: Box<Self>, committed: Result<()>);
 }
 
 struct QueuedOperation<O: Operation> {
     operation: O,
-    outcome: Option<Result<O::Output, DatabaseError>>,
-    reply: oneshot::Sender<Result<O::Output, DatabaseError>>,
+    outcome: Option<Result<O::Output>>,
+    reply: oneshot::Sender<Result<O::Output>>,
 }
 
 impl<O: Operation> Queued for QueuedOperation<O> {
@@ -92,7 +91,7 @@ impl<O: Operation> Queued for QueuedOperation<O> {
         &'a mut self,
         connection: &'a mut SqliteConnection,
         is_optimistic: bool,
-    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>> {
+    ) -> BoxFuture<'a, bool> {
         Box::pin(async move {
             let connection = &mut SqlConnection::Sqlite(connection);
             self.outcome = if is_optimistic && self.operation.is_batchable() {
@@ -104,7 +103,7 @@ impl<O: Operation> Queued for QueuedOperation<O> {
         })
     }
 
-    fn reply(self: Box<Self>, committed: Result<(), DatabaseError>) {
+    fn reply(self: Box<Self>, committed: Result<()>) {
         let not_applied = || DatabaseError::Unavailable("the writer did not apply the operation".to_owned());
         let Self { outcome, reply, .. } = *self;
         // The caller may have gone; the transaction is committed nevertheless.
@@ -130,7 +129,7 @@ async fn run_writer(mut connection: SqliteConnection, mut queue: mpsc::Receiver<
 async fn write_optimistically(
     connection: &mut SqliteConnection,
     batch: &mut [Box<dyn Queued>],
-) -> Result<(), DatabaseError> {
+) -> Result<()> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     for operation in &mut *batch {
         if !operation.apply(&mut transaction, true).await {
@@ -143,10 +142,7 @@ async fn write_optimistically(
 }
 
 /// One transaction with a savepoint for each operation, so that a failed one does not affect the others.
-async fn write_separately(
-    connection: &mut SqliteConnection,
-    batch: &mut [Box<dyn Queued>],
-) -> Result<(), DatabaseError> {
+async fn write_separately(connection: &mut SqliteConnection, batch: &mut [Box<dyn Queued>]) -> Result<()> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     for operation in batch {
         let mut savepoint = transaction.begin().await?;

@@ -9,10 +9,9 @@ use ade_domain::people::UserId;
 use ade_domain::task::TaskState;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::sql::{Arg, Row, SqlConnection, json};
-use super::{Database, DatabaseError, Operation};
+use super::{Database, DatabaseError, Result};
 
 /// How many responses of a reviewer the response times are computed from.
 const MAX_SAMPLED_RESPONSES: u32 = 200;
@@ -54,25 +53,19 @@ pub struct DailyStats {
     pub cancelled: u64,
 }
 
-/// The second column by the first, which is the serialised form of `T`.
+/// The sum of the second column by the first, which is the serialised form of `T`.
 async fn counts_by<T: DeserializeOwned + Ord>(
     connection: &mut SqlConnection<'_>,
     sql: &str,
     args: &[Arg],
-) -> Result<BTreeMap<T, u64>, DatabaseError> {
-    let key = |row: &Row| {
-        let text = row.text(0)?;
-        let unknown = |_| DatabaseError::Corrupt(format!("unknown state {text}"));
-        serde_json::from_value(Value::from(text)).map_err(unknown)
-    };
-    let rows = connection.query(sql, args).await?;
-    rows.iter().map(|row| Ok((key(row)?, row.number(1)?))).collect()
-}
-
-fn add<T: Ord + Copy>(totals: &mut BTreeMap<T, u64>, more: &BTreeMap<T, u64>) {
-    for (key, count) in more {
-        *totals.entry(*key).or_default() += count;
+) -> Result<BTreeMap<T, u64>> {
+    let mut counts = BTreeMap::new();
+    for row in connection.query(sql, args).await? {
+        let (key, count) = row.pair::<String, u64>()?;
+        let unknown = |_| DatabaseError::Corrupt(format!("unknown state {key}"));
+        *counts.entry(serde_json::from_value(key.as_str().into()).map_err(unknown)?).or_default() += count;
     }
+    Ok(counts)
 }
 
 /// Mean and median of microseconds, in seconds.
@@ -88,97 +81,73 @@ fn mean_and_median(micros: &mut [u64]) -> Option<(f64, f64)> {
     Some((mean, f64::midpoint(seconds(lower), seconds(upper))))
 }
 
-struct StoreDailyStats {
-    day: String,
-    from: Moment,
-    to: Moment,
-}
-
-impl Operation for StoreDailyStats {
-    /// `false` if the day was counted before.
-    type Output = bool;
-
-    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<bool, DatabaseError> {
-        let sql = "SELECT state, count(*)::bigint FROM tasks WHERE closed_at >= moment($1) AND closed_at < moment($2) \
-                   GROUP BY state";
-        let counts: BTreeMap<TaskState, u64> =
-            counts_by(connection, sql, &[self.from.into(), self.to.into()]).await?;
-        let count = |state| counts.get(&state).copied().unwrap_or_default();
-        let stats = DailyStats {
-            day: self.day.clone(),
-            completed: count(TaskState::Completed),
-            failed: count(TaskState::Failed),
-            rejected: count(TaskState::Rejected),
-            cancelled: count(TaskState::Cancelled),
-        };
-        let sql = "INSERT INTO daily_stats (day, body) VALUES ($1, $2::jsonb) ON CONFLICT DO NOTHING";
-        Ok(connection.execute(sql, &[self.day.as_str().into(), json(&stats)?]).await? > 0)
-    }
-}
-
 impl Database {
-    pub async fn counts(&self) -> Result<DatabaseCounts, DatabaseError> {
+    pub async fn counts(&self) -> Result<DatabaseCounts> {
         self.read(async |connection| {
-            let sql = "SELECT state, count(*)::bigint FROM tasks GROUP BY state";
-            let mut tasks = counts_by(connection, sql, &[]).await?;
-            let sql = "SELECT state, sum(count)::bigint FROM archived_counts WHERE kind = 'task' AND count > 0 GROUP BY state";
-            let archived: BTreeMap<TaskState, u64> = counts_by(connection, sql, &[]).await?;
-            add(&mut tasks, &archived);
-            let archived = archived.values().sum();
+            let sql = "SELECT state, count(*)::bigint FROM tasks GROUP BY state \
+                       UNION ALL SELECT state, count FROM archived_counts WHERE kind = 'task' AND count > 0";
+            let tasks = counts_by(connection, sql, &[]).await?;
+            let sql = "SELECT coalesce(sum(count), 0)::bigint FROM archived_counts WHERE kind = 'task' AND count > 0";
+            let archived = connection.query_number(sql, &[]).await?;
             let sql = "SELECT total, micros(oldest) FROM (SELECT count(*)::bigint AS total, min(created_at) AS oldest \
                        FROM approvals WHERE status = 'PENDING') AS pending";
-            let counts = DatabaseCounts { tasks, archived, ..DatabaseCounts::default() };
-            let Some(row) = connection.query_first(sql, &[]).await? else { return Ok(counts) };
-            Ok(DatabaseCounts { pending_approvals: row.number(0)?, oldest_pending: row.optional_moment(1)?, ..counts })
+            let pending = connection.query_first(sql, &[]).await?;
+            let (pending_approvals, oldest_pending) = pending.map_or(Ok((0, None)), |row| row.pair())?;
+            Ok(DatabaseCounts { tasks, archived, pending_approvals, oldest_pending })
         })
         .await
     }
 
     /// Counts the tasks that were closed on a day and stores the result; `false` if that was done before.
-    pub async fn store_daily_stats(
-        &self,
-        day: &str,
-        from: Moment,
-        to: Moment,
-    ) -> Result<bool, DatabaseError> {
-        self.execute(StoreDailyStats { day: day.to_owned(), from, to }).await
+    pub async fn store_daily_stats(&self, day: &str, from: Moment, to: Moment) -> Result<bool> {
+        let sql = "SELECT state, count(*)::bigint FROM tasks WHERE closed_at >= $1 AND closed_at < $2 GROUP BY state";
+        let args = [from.into(), to.into()];
+        let counts: BTreeMap<TaskState, u64> =
+            self.read(async |connection| counts_by(connection, sql, &args).await).await?;
+        let count = |state| counts.get(&state).copied().unwrap_or_default();
+        let stats = DailyStats {
+            day: day.to_owned(),
+            completed: count(TaskState::Completed),
+            failed: count(TaskState::Failed),
+            rejected: count(TaskState::Rejected),
+            cancelled: count(TaskState::Cancelled),
+        };
+        let sql = "INSERT INTO daily_stats (day, body) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+        Ok(self.execute_statement(sql, [day.into(), json(&stats)?]).await? > 0)
     }
 
     /// The stored days, the newest first.
-    pub async fn daily_stats(&self, limit: u32) -> Result<Vec<DailyStats>, DatabaseError> {
+    pub async fn daily_stats(&self, limit: u32) -> Result<Vec<DailyStats>> {
         let sql = "SELECT day, body::text FROM daily_stats ORDER BY day DESC";
-        self.fetch_page(sql, &[], limit, |row| Ok(DailyStats { day: row.string(0)?, ..row.json(1)? })).await
+        self.fetch_page(sql, &[], limit, |row| Ok(DailyStats { day: row.get(0)?, ..row.json(1)? })).await
     }
 
     /// When the first of the tasks that are not archived was closed.
-    pub async fn first_closed_at(&self) -> Result<Option<Moment>, DatabaseError> {
+    pub async fn first_closed_at(&self) -> Result<Option<Moment>> {
         let sql =
             "SELECT micros(closed_at) FROM tasks WHERE closed_at IS NOT NULL ORDER BY closed_at LIMIT 1";
-        self.fetch_first(sql, &[], |row| row.moment(0)).await
+        self.fetch_first(sql, &[], |row| row.get(0)).await
     }
 
-    pub async fn user_stats(&self, user: &UserId) -> Result<UserStats, DatabaseError> {
+    pub async fn user_stats(&self, user: &UserId) -> Result<UserStats> {
         let args = [user.as_str().into()];
         let times = format!(
             "SELECT micros(created_at), micros(responded_at) FROM approvals \
              WHERE reviewer_id = $1 AND responded_at IS NOT NULL ORDER BY responded_at DESC LIMIT {MAX_SAMPLED_RESPONSES}"
         );
         self.read(async |connection| {
-            let sql = "SELECT state, count(*)::bigint FROM tasks WHERE author_id = $1 GROUP BY state";
-            let mut tasks = counts_by(connection, sql, &args).await?;
-            let sql = "SELECT state, count FROM archived_counts WHERE kind = 'task' AND user_id = $1 AND count > 0";
-            add(&mut tasks, &counts_by(connection, sql, &args).await?);
-            let sql = "SELECT status, count(*)::bigint FROM approvals WHERE reviewer_id = $1 GROUP BY status";
-            let mut requests = counts_by(connection, sql, &args).await?;
-            let sql =
-                "SELECT state, count FROM archived_counts WHERE kind = 'approval' AND user_id = $1 AND count > 0";
-            add(&mut requests, &counts_by(connection, sql, &args).await?);
+            let sql = "SELECT state, count(*)::bigint FROM tasks WHERE author_id = $1 GROUP BY state UNION ALL \
+                       SELECT state, count FROM archived_counts WHERE kind = 'task' AND user_id = $1 AND count > 0";
+            let tasks = counts_by(connection, sql, &args).await?;
+            let sql = "SELECT status, count(*)::bigint FROM approvals WHERE reviewer_id = $1 GROUP BY status UNION ALL \
+                       SELECT state, count FROM archived_counts WHERE kind = 'approval' AND user_id = $1 AND count > 0";
+            let approvals = counts_by(connection, sql, &args).await?;
             let rows = connection.query(&times, &args).await?;
-            let elapsed = |row: &Row| Ok(row.moment(1)?.micros().saturating_sub(row.moment(0)?.micros()));
-            let mut elapsed = rows.iter().map(elapsed).collect::<Result<Vec<u64>, DatabaseError>>()?;
+            let elapsed = |row: &Row| Ok(row.get::<u64>(1)?.saturating_sub(row.get(0)?));
+            let mut elapsed = rows.iter().map(elapsed).collect::<Result<Vec<u64>>>()?;
             let (mean_seconds, median_seconds) = mean_and_median(&mut elapsed).unzip();
-            let answered = u32::try_from(elapsed.len()).unwrap_or(u32::MAX);
-            Ok(UserStats { tasks, approvals: requests, sampled_responses: answered, mean_seconds, median_seconds })
+            let sampled_responses = u32::try_from(elapsed.len()).unwrap_or(u32::MAX);
+            Ok(UserStats { tasks, approvals, sampled_responses, mean_seconds, median_seconds })
         })
         .await
     }

@@ -11,8 +11,8 @@ use ade_domain::task::{Task, TaskState};
 use serde::{Deserialize, Serialize};
 
 use super::documents::{RulesVersion, missing_rules_version};
-use super::sql::{Row, Select};
-use super::{Database, DatabaseError};
+use super::sql::{Row, Select, uuid};
+use super::{Database, Result};
 
 /// A task, with what a commit needs to write only the differences to the loaded version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -121,7 +121,8 @@ impl StoredTask {
     }
 
     /// Kind and value of everything that the task is found by besides its own columns.
-    pub(super) fn labels(&self) -> BTreeSet<(&'static str, String)> {
+    #[must_use]
+    pub fn labels(&self) -> BTreeSet<(&'static str, String)> {
         let resources = self.config.resources.iter().map(|resource| ("resource", resource.name()));
         let tags = self.metadata.tags.iter().map(|tag| ("tag", tag.clone()));
         let authors = self.author_set.iter().map(|user_id| ("person", user_id.to_string()));
@@ -141,47 +142,43 @@ pub struct TaskFilter {
     pub visible_to: Option<UserId>,
 }
 
-/// Selects a task, its approval requests and the rules version in one statement, so that all are of the same snapshot.
-fn select_whole_task(task_id: &str) -> String {
-    format!(
-        "SELECT 0 AS part, version AS id, body::text AS body, micros(lease_until) AS lease, \
-         archived_approvals::text AS archived_approvals, claimed_by \
-         FROM tasks CROSS JOIN rules_version WHERE task_id = {task_id} \
-         UNION ALL SELECT 1 AS part, approval_id::text AS id, body::text AS body, NULL::bigint AS lease, \
-         NULL::text AS archived_approvals, NULL::text AS claimed_by FROM approvals WHERE task_id = {task_id} \
-         ORDER BY part, id"
-    )
-}
-
-fn whole_task(rows: &[Row]) -> Result<Option<StoredTask>, DatabaseError> {
-    let Some((first, approvals)) = rows.split_first() else { return Ok(None) };
-    let mut task: StoredTask = first.json(2)?;
-    if let (Some(execution), Some(lease_until)) = (&mut task.execution, first.optional_moment(3)?) {
-        execution.lease_until = lease_until;
-    }
-    task.archived_approvals = first.optional_json(4)?;
-    task.approvals = approvals.iter().map(|row| row.json(2)).collect::<Result<_, _>>()?;
-    task.loaded_version = LoadedVersion::new(&task, first.text(1)?.into());
-    task.set_claim(first.optional_string(5)?);
-    Ok(Some(task))
-}
-
 impl Database {
-    pub async fn task(&self, task_id: &str) -> Result<Option<StoredTask>, DatabaseError> {
-        let sql = select_whole_task("$1::uuid");
-        whole_task(&self.rows_by_id(&sql, task_id).await?)
+    pub async fn task(&self, task_id: &str) -> Result<Option<StoredTask>> {
+        self.whole_task("$1", task_id).await
     }
 
     /// The task of an approval request.
-    pub async fn task_by_approval(&self, approval_id: &str) -> Result<Option<StoredTask>, DatabaseError> {
-        let sql = select_whole_task("(SELECT task_id FROM approvals WHERE approval_id = $1::uuid)");
-        whole_task(&self.rows_by_id(&sql, approval_id).await?)
+    pub async fn task_by_approval(&self, approval_id: &str) -> Result<Option<StoredTask>> {
+        self.whole_task("(SELECT task_id FROM approvals WHERE approval_id = $1)", approval_id).await
+    }
+
+    /// Selects a task, its approval requests and the rules version in one statement, so that all are of the same snapshot.
+    async fn whole_task(&self, task_id: &str, arg: &str) -> Result<Option<StoredTask>> {
+        let sql = format!(
+            "SELECT 'approval' AS kind, approval_id::text AS id, body::text AS body, NULL::bigint AS lease, \
+             NULL::text AS archived_approvals, NULL::text AS claimed_by FROM approvals WHERE task_id = {task_id} \
+             UNION ALL SELECT 'task' AS kind, version AS id, body::text AS body, micros(lease_until) AS lease, \
+             archived_approvals::text AS archived_approvals, claimed_by \
+             FROM tasks CROSS JOIN rules_version WHERE task_id = {task_id} ORDER BY kind, id"
+        );
+        let rows = self.read(async |connection| connection.query(&sql, &[uuid(arg)]).await).await?;
+        // `task` sorts after `approval`.
+        let Some((last, approvals)) = rows.split_last() else { return Ok(None) };
+        let mut task: StoredTask = last.json(2)?;
+        if let (Some(execution), Some(lease_until)) = (&mut task.execution, last.get(3)?) {
+            execution.lease_until = lease_until;
+        }
+        task.archived_approvals = last.json(4)?;
+        task.approvals = approvals.iter().map(|row| row.json(2)).collect::<Result<_>>()?;
+        task.loaded_version = LoadedVersion::new(&task, RulesVersion(last.get(1)?));
+        task.set_claim(last.get(5)?);
+        Ok(Some(task))
     }
 
     /// The id of the task of an approval request.
-    pub async fn task_id_by_approval(&self, approval_id: &str) -> Result<Option<String>, DatabaseError> {
-        let sql = "SELECT task_id::text FROM approvals WHERE approval_id = $1::uuid";
-        self.rows_by_id(sql, approval_id).await?.first().map(|row| row.string(0)).transpose()
+    pub async fn task_id_by_approval(&self, approval_id: &str) -> Result<Option<String>> {
+        let sql = "SELECT task_id::text FROM approvals WHERE approval_id = $1";
+        self.fetch_first(sql, &[uuid(approval_id)], |row| row.get(0)).await
     }
 
     /// Tasks without their approval requests, the newest first; only those before the id `before`.
@@ -190,7 +187,7 @@ impl Database {
         filter: &TaskFilter,
         before: Option<&str>,
         limit: u32,
-    ) -> Result<Vec<StoredTask>, DatabaseError> {
+    ) -> Result<Vec<StoredTask>> {
         const COLUMNS: &str = "SELECT t.body::text, t.archived_approvals::text, t.claimed_by FROM";
         let person = filter.visible_to.as_ref().map(ToString::to_string);
         let mut labels: Vec<(&str, &str)> =
@@ -212,16 +209,9 @@ impl Database {
                 (select, "l.task_id")
             }
         };
-        let state = filter.state.map(|state| state.as_str());
-        for (condition, value) in [
-            ("t.state = ?", state),
-            ("t.author_id = ?", filter.author.as_deref()),
-            ("t.type = ?", filter.task_type.as_deref()),
-        ] {
-            if let Some(value) = value {
-                select.and(condition, [value.into()]);
-            }
-        }
+        select.and_if("t.state = ?", filter.state.map(|state| state.as_str()));
+        select.and_if("t.author_id = ?", filter.author.as_deref());
+        select.and_if("t.type = ?", filter.task_type.as_deref());
         for (kind, label) in labels {
             let exists = format!(
                 "EXISTS (SELECT 1 FROM task_labels o WHERE o.kind = ? AND o.label = ? AND o.task_id = {key})"
@@ -229,39 +219,31 @@ impl Database {
             select.and(&exists, [kind.into(), label.into()]);
         }
         if let Some(before) = before {
-            select.and("t.task_id < ?::uuid", [before.into()]);
+            select.and("t.task_id < ?", [uuid(before)]);
             if scanned_label.is_some() {
                 // PostgreSQL does not infer this from the join, and would scan the index from the newest task on.
-                select.and("l.task_id < ?::uuid", [before.into()]);
+                select.and("l.task_id < ?", [uuid(before)]);
             }
         }
         select.sql.push_str(&format!(" ORDER BY {key} DESC"));
         let task = |row: &Row| {
             let mut task: StoredTask = row.json(0)?;
-            task.archived_approvals = row.optional_json(1)?;
-            task.set_claim(row.optional_string(2)?);
+            task.archived_approvals = row.json(1)?;
+            task.set_claim(row.get(2)?);
             Ok(task)
         };
         self.fetch_page(&select.sql, &select.args, limit, task).await
     }
 
     /// Ids of tasks whose approval has expired.
-    pub async fn tasks_with_expired_approval(
-        &self,
-        now: Moment,
-        limit: u32,
-    ) -> Result<Vec<String>, DatabaseError> {
-        let sql = "SELECT task_id::text FROM tasks WHERE approval_expires_at <= moment($1) \
+    pub async fn tasks_with_expired_approval(&self, now: Moment, limit: u32) -> Result<Vec<String>> {
+        let sql = "SELECT task_id::text FROM tasks WHERE approval_expires_at <= $1 \
                    ORDER BY approval_expires_at";
-        self.fetch_page(sql, &[now.into()], limit, |row| row.string(0)).await
+        self.fetch_page(sql, &[now.into()], limit, |row| row.get(0)).await
     }
 
     /// How the last `limit` finished tasks of a type ended, with the rules version of the same snapshot.
-    pub async fn task_history(
-        &self,
-        task_type: &str,
-        limit: u32,
-    ) -> Result<(RulesVersion, FailureHistory), DatabaseError> {
+    pub async fn task_history(&self, task_type: &str, limit: u32) -> Result<(RulesVersion, FailureHistory)> {
         let sql = format!(
             "SELECT rules_version.version, counts.finished, counts.failed FROM rules_version CROSS JOIN \
              (SELECT count(*)::bigint AS finished, count(CASE WHEN state = 'FAILED' THEN 1 END)::bigint AS failed FROM \
@@ -269,16 +251,16 @@ impl Database {
              AS counts"
         );
         let history = |row: &Row| {
-            let count = |at| row.number(at).map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-            Ok((row.text(0)?.into(), FailureHistory { finished: count(1)?, failed: count(2)? }))
+            let count = |at| row.get::<u64>(at).map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+            Ok((RulesVersion(row.get(0)?), FailureHistory { finished: count(1)?, failed: count(2)? }))
         };
         let found = self.fetch_first(&sql, &[task_type.into()], history).await?;
         found.ok_or_else(missing_rules_version)
     }
 
     /// The comments on a task, the oldest first.
-    pub async fn comments(&self, task_id: &str) -> Result<Vec<Comment>, DatabaseError> {
-        let sql = "SELECT body::text FROM comments WHERE task_id = $1::uuid ORDER BY comment_id";
-        self.fetch_all(sql, &[task_id.into()], |row| row.json(0)).await
+    pub async fn comments(&self, task_id: &str) -> Result<Vec<Comment>> {
+        let sql = "SELECT body::text FROM comments WHERE task_id = $1 ORDER BY comment_id";
+        self.fetch_all(sql, &[uuid(task_id)], Row::body).await
     }
 }

@@ -9,21 +9,22 @@ use ade_domain::Moment;
 use ade_domain::task::{Phase, PreviewStatus, Task, TaskState};
 use serde::{Deserialize, Serialize};
 
-use super::batch::Statement;
+use super::batch::{Returning, Statement};
 use super::commit::{KeyedResponse, insert_response};
-use super::sql::{Arg, LOCK_ROWS, SKIP_LOCKED, SqlConnection, placeholders};
-use super::{Database, DatabaseError, Operation, StoredTask, TaskPosition, position_args};
+use super::sql::{LOCK_ROWS, Row, SKIP_LOCKED, Select, SqlConnection, uuid};
+use super::{Database, Operation, Result, StoredTask, TaskPosition, position_args, rows};
 
 /// Bytes of the log of one task in the database, for those who follow it; the whole output is a blob.
 const MAX_LOG_BYTES: u64 = 1_048_576;
 
 // The priority of a task is below the first of these.
-const FORCED_PRIORITY: u64 = 1_000;
-const ROLLBACK_PRIORITY: u64 = 2_000;
-const PREVIEW_PRIORITY: u64 = 3_000;
+const FORCED_PRIORITY: i64 = 1_000;
+const ROLLBACK_PRIORITY: i64 = 2_000;
+const PREVIEW_PRIORITY: i64 = 3_000;
 
 /// What a task needs a worker for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "snake_case")]
 pub enum WorkKind {
     Preview,
     Apply,
@@ -48,20 +49,12 @@ impl WorkKind {
         }
     }
 
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Preview => "preview",
-            Self::Apply => "apply",
-            Self::RollBack => "roll_back",
-        }
-    }
-
     /// The highest is claimed first.
-    pub(super) fn priority(self, task: &Task) -> u64 {
+    pub(super) fn priority(self, task: &Task) -> i64 {
         match self {
             Self::Preview => PREVIEW_PRIORITY,
             Self::RollBack => ROLLBACK_PRIORITY,
-            Self::Apply if task.forced => FORCED_PRIORITY + u64::from(task.config.priority),
+            Self::Apply if task.forced => FORCED_PRIORITY + i64::from(task.config.priority),
             Self::Apply => task.config.priority.into(),
         }
     }
@@ -103,24 +96,22 @@ async fn ready(
     now: Moment,
     limit: u32,
     lock: &str,
-) -> Result<Vec<String>, DatabaseError> {
-    let of_types = match types.len() {
-        0 => String::new(),
-        count => format!(" AND type IN ({})", placeholders(3, count, "")),
-    };
-    let sql = format!(
-        "SELECT task_id::text, work_priority, micros(ready_at) FROM tasks \
-         WHERE work_kind IS NOT NULL AND work_queue = $1 AND ready_at <= moment($2){of_types} \
-         AND (claimed_until IS NULL OR claimed_until <= moment($2)) \
-         ORDER BY work_priority DESC, ready_at, task_id LIMIT {limit}{lock}"
-    );
+) -> Result<Vec<String>> {
     let mut found = Vec::new();
     // One queue at a time: each is in order in the index, several together are not.
     for queue in queues {
-        let mut args = vec![Arg::from(queue.as_str()), now.into()];
-        args.extend(types.iter().map(|task_type| Arg::from(task_type.as_str())));
-        for row in connection.query(&sql, &args).await? {
-            found.push((Reverse(row.number(1)?), row.moment(2)?, row.string(0)?));
+        let mut select = Select::new("SELECT task_id::text, work_priority, micros(ready_at) FROM tasks");
+        select.and(
+            "work_kind IS NOT NULL AND work_queue = ? AND ready_at <= ?",
+            [queue.as_str().into(), now.into()],
+        );
+        select.and("(claimed_until IS NULL OR claimed_until <= ?)", [now.into()]);
+        if !types.is_empty() {
+            select.and_in("type", types.iter().map(|task_type| task_type.as_str().into()));
+        }
+        let order = format!(" ORDER BY work_priority DESC, ready_at, task_id LIMIT {limit}{lock}");
+        for row in connection.query(&(select.sql + &order), &select.args).await? {
+            found.push((Reverse(row.get::<u64>(1)?), row.get::<Moment>(2)?, row.get::<String>(0)?));
         }
     }
     found.sort();
@@ -140,39 +131,15 @@ struct ClaimTasks {
 impl Operation for ClaimTasks {
     type Output = Vec<String>;
 
-    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<Vec<String>, DatabaseError> {
+    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<Vec<String>> {
         let of = (self.queues.as_slice(), self.types.as_slice());
         let task_ids = ready(connection, of, self.now, self.limit, SKIP_LOCKED).await?;
         for task_id in &task_ids {
-            let args = [task_id.as_str().into(), self.by.as_str().into(), self.until.into()];
-            let sql = "UPDATE tasks SET claimed_by = $2, claimed_until = moment($3) WHERE task_id = $1::uuid";
+            let args = [uuid(task_id), self.by.as_str().into(), self.until.into()];
+            let sql = "UPDATE tasks SET claimed_by = $2, claimed_until = $3 WHERE task_id = $1";
             connection.execute(sql, &args).await?;
         }
         Ok(task_ids)
-    }
-}
-
-struct RenewLease {
-    task_id: String,
-    attempt: u64,
-    until: Moment,
-}
-
-impl Operation for RenewLease {
-    type Output = LeaseRenewal;
-
-    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<LeaseRenewal, DatabaseError> {
-        let task_id = || Arg::from(self.task_id.as_str());
-        let sql = "UPDATE tasks SET lease_until = CASE WHEN lease_until > moment($3) THEN lease_until \
-                   ELSE moment($3) END \
-                   WHERE task_id = $1::uuid AND attempt = $2 AND lease_until IS NOT NULL";
-        if connection.execute(sql, &[task_id(), self.attempt.into(), self.until.into()]).await? == 0 {
-            return Ok(LeaseRenewal::Lost);
-        }
-        let sql = "SELECT body->'execution'->>'stop' FROM tasks WHERE task_id = $1::uuid";
-        let row = connection.query_first(sql, &[task_id()]).await?;
-        let stop = row.as_ref().map(|row| row.optional_text(0)).transpose()?.flatten();
-        Ok(if stop.is_some() { LeaseRenewal::StopRequested } else { LeaseRenewal::Renewed })
     }
 }
 
@@ -188,11 +155,11 @@ impl Operation for AppendLog {
     /// Whether the attempt is running.
     type Output = bool;
 
-    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<bool, DatabaseError> {
-        let task_id = || Arg::from(self.task_id.as_str());
+    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<bool> {
+        let task_id = || uuid(&self.task_id);
         // Locks the row, so that concurrent writers get different numbers.
         let running = format!(
-            "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 AND lease_until IS NOT NULL{LOCK_ROWS}"
+            "SELECT 1::bigint FROM tasks WHERE task_id = $1 AND attempt = $2 AND lease_until IS NOT NULL{LOCK_ROWS}"
         );
         if connection.query_first(&running, &[task_id(), self.attempt.into()]).await?.is_none() {
             return Ok(false);
@@ -200,29 +167,19 @@ impl Operation for AppendLog {
         let response = self.response.as_ref().map(insert_response).transpose()?;
         connection.execute_each(response.as_slice()).await?;
         let so_far = "SELECT coalesce(max(number), 0)::bigint, coalesce(sum(length(text)), 0)::bigint FROM task_logs \
-                      WHERE task_id = $1::uuid";
-        let (last, bytes) = match connection.query_first(so_far, &[task_id()]).await? {
-            Some(row) => (row.number(0)?, row.number(1)?),
-            None => (0, 0),
-        };
+                      WHERE task_id = $1";
+        let row = connection.query_first(so_far, &[task_id()]).await?;
+        let (last, bytes) = row.map_or(Ok((0, 0)), |row| row.pair())?;
         if bytes < MAX_LOG_BYTES {
             let mut text = self.text.clone();
             if bytes + text.len() as u64 >= MAX_LOG_BYTES {
                 text.push_str("\n(log truncated: further output is not shown here)\n");
             }
             let line = LogLine { number: last + 1, attempt: self.attempt, at: self.at, text };
-            connection.execute_each(&[insert_log_line(&self.task_id, &line, "")]).await?;
+            connection.execute_each(&[rows::log_line(&self.task_id, &line).insert("")]).await?;
         }
         Ok(true)
     }
-}
-
-/// `suffix` says what happens to a line that is there already.
-pub(super) fn insert_log_line(task_id: &str, line: &LogLine, suffix: &str) -> Statement {
-    let LogLine { number, attempt, at, text } = line;
-    let args = [task_id.into(), (*number).into(), (*attempt).into(), (*at).into(), text.as_str().into()];
-    let sql = "INSERT INTO task_logs (task_id, number, attempt, at, text) VALUES ($1::uuid, $2, $3, moment($4), $5)";
-    Statement::new(format!("{sql}{suffix}"), args)
 }
 
 impl Database {
@@ -236,7 +193,7 @@ impl Database {
         now: Moment,
         until: Moment,
         limit: u32,
-    ) -> Result<Vec<String>, DatabaseError> {
+    ) -> Result<Vec<String>> {
         let (queues, types, by) = (queues.to_vec(), types.to_vec(), by.to_owned());
         self.execute(ClaimTasks { queues, types, by, now, until, limit }).await
     }
@@ -247,43 +204,41 @@ impl Database {
         queues: &[String],
         types: &[String],
         now: Moment,
-    ) -> Result<Option<String>, DatabaseError> {
+    ) -> Result<Option<String>> {
         let of = (queues, types);
         self.read(async |connection| Ok(ready(connection, of, now, 1, "").await?.into_iter().next())).await
     }
 
     /// Keeps a claimed task from being claimed by anybody before `until`; `false` if the claim is lost.
-    pub async fn postpone_claim(
-        &self,
-        task_id: &str,
-        by: &str,
-        until: Moment,
-    ) -> Result<bool, DatabaseError> {
-        let sql = "UPDATE tasks SET claimed_until = moment($3) WHERE task_id = $1::uuid AND claimed_by = $2";
-        Ok(self.execute_statement(sql, [task_id.into(), by.into(), until.into()]).await? > 0)
+    pub async fn postpone_claim(&self, task_id: &str, by: &str, until: Moment) -> Result<bool> {
+        let sql = "UPDATE tasks SET claimed_until = $3 WHERE task_id = $1 AND claimed_by = $2";
+        Ok(self.execute_statement(sql, [uuid(task_id), by.into(), until.into()]).await? > 0)
     }
 
     /// Extends the lease of an attempt. It never becomes shorter.
-    pub async fn renew_lease(
-        &self,
-        task_id: &str,
-        attempt: u64,
-        until: Moment,
-    ) -> Result<LeaseRenewal, DatabaseError> {
-        self.execute(RenewLease { task_id: task_id.to_owned(), attempt, until }).await
+    pub async fn renew_lease(&self, task_id: &str, attempt: u64, until: Moment) -> Result<LeaseRenewal> {
+        let sql = "UPDATE tasks SET lease_until = CASE WHEN lease_until > $3 THEN lease_until ELSE $3 END \
+                   WHERE task_id = $1 AND attempt = $2 AND lease_until IS NOT NULL \
+                   RETURNING body->'execution'->>'stop'";
+        let update = Returning(Statement::new(sql, [uuid(task_id), attempt.into(), until.into()]));
+        Ok(match self.execute(update).await? {
+            None => LeaseRenewal::Lost,
+            Some(row) if row.get::<Option<String>>(0)?.is_some() => LeaseRenewal::StopRequested,
+            Some(_) => LeaseRenewal::Renewed,
+        })
     }
 
     /// Whether a user has asked to stop this attempt, and it is the current one.
-    pub async fn is_stop_requested(&self, task_id: &str, attempt: u64) -> Result<bool, DatabaseError> {
-        let sql = "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 \
+    pub async fn is_stop_requested(&self, task_id: &str, attempt: u64) -> Result<bool> {
+        let sql = "SELECT 1::bigint FROM tasks WHERE task_id = $1 AND attempt = $2 \
                    AND body->'execution'->>'stop' IS NOT NULL";
-        Ok(self.fetch_number(sql, &[task_id.into(), attempt.into()]).await? > 0)
+        Ok(self.fetch_number(sql, &[uuid(task_id), attempt.into()]).await? > 0)
     }
 
     /// When the lease of the current attempt expires; `None` if no attempt is running.
-    pub async fn lease_expiry(&self, task_id: &str) -> Result<Option<Moment>, DatabaseError> {
-        let sql = "SELECT micros(lease_until) FROM tasks WHERE task_id = $1::uuid";
-        let lease = self.fetch_first(sql, &[task_id.into()], |row| row.optional_moment(0)).await?;
+    pub async fn lease_expiry(&self, task_id: &str) -> Result<Option<Moment>> {
+        let sql = "SELECT micros(lease_until) FROM tasks WHERE task_id = $1";
+        let lease = self.fetch_first(sql, &[uuid(task_id)], |row| row.get(0)).await?;
         Ok(lease.flatten())
     }
 
@@ -296,25 +251,19 @@ impl Database {
         at: Moment,
         text: &str,
         response: Option<KeyedResponse>,
-    ) -> Result<bool, DatabaseError> {
+    ) -> Result<bool> {
         let (task_id, text) = (task_id.to_owned(), text.to_owned());
         self.execute(AppendLog { task_id, attempt, at, text, response }).await
     }
 
     /// The log of a task after the line number `after`.
-    pub async fn task_log(
-        &self,
-        task_id: &str,
-        after: u64,
-        limit: u32,
-    ) -> Result<Vec<LogLine>, DatabaseError> {
-        let sql = "SELECT number, attempt, micros(at), text FROM task_logs WHERE task_id = $1::uuid AND number > $2 \
+    pub async fn task_log(&self, task_id: &str, after: u64, limit: u32) -> Result<Vec<LogLine>> {
+        let sql = "SELECT number, attempt, micros(at), text FROM task_logs WHERE task_id = $1 AND number > $2 \
                    ORDER BY number";
-        let line = |row: &super::Row| {
-            let (number, attempt, at) = (row.number(0)?, row.number(1)?, row.moment(2)?);
-            Ok(LogLine { number, attempt, at, text: row.string(3)? })
+        let line = |row: &Row| {
+            Ok(LogLine { number: row.get(0)?, attempt: row.get(1)?, at: row.get(2)?, text: row.get(3)? })
         };
-        self.fetch_page(sql, &[task_id.into(), after.into()], limit, line).await
+        self.fetch_page(sql, &[uuid(task_id), after.into()], limit, line).await
     }
 
     /// Tasks whose lease has expired, the longest expired first, after the last one of the page before: expiry and task id.
@@ -323,18 +272,18 @@ impl Database {
         now: Moment,
         after: Option<&TaskPosition>,
         limit: u32,
-    ) -> Result<Vec<TaskPosition>, DatabaseError> {
-        let sql = "SELECT micros(lease_until), task_id::text FROM tasks WHERE lease_until <= moment($1) \
-                   AND (lease_until > moment($2) OR (lease_until = moment($2) AND task_id > $3::uuid)) \
+    ) -> Result<Vec<TaskPosition>> {
+        let sql = "SELECT micros(lease_until), task_id::text FROM tasks WHERE lease_until <= $1 \
+                   AND (lease_until > $2 OR (lease_until = $2 AND task_id > $3)) \
                    ORDER BY lease_until, task_id";
         let [at, id] = position_args(after);
-        self.fetch_page(sql, &[now.into(), at, id], limit, |row| Ok((row.moment(0)?, row.string(1)?))).await
+        self.fetch_page(sql, &[now.into(), at, id], limit, Row::pair).await
     }
 
     /// How many tasks have work, by queue; the longest queues first.
-    pub async fn queued_work(&self, limit: u32) -> Result<Vec<(String, u64)>, DatabaseError> {
+    pub async fn queued_work(&self, limit: u32) -> Result<Vec<(String, u64)>> {
         let sql = "SELECT work_queue, count(*)::bigint AS length FROM tasks WHERE work_kind IS NOT NULL \
                    GROUP BY work_queue ORDER BY length DESC, work_queue";
-        self.fetch_page(sql, &[], limit, |row| Ok((row.string(0)?, row.number(1)?))).await
+        self.fetch_page(sql, &[], limit, Row::pair).await
     }
 }

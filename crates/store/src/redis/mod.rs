@@ -6,7 +6,6 @@
 //! never repeated.
 
 mod agents;
-mod baseline;
 mod capacity;
 mod clock;
 mod command;
@@ -45,13 +44,12 @@ use tokio::sync::{Semaphore, broadcast};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-pub use baseline::RedisBaseline;
+pub use connection::{ConnectionOptions, RedisClient, Script};
 pub use url::{InvalidRedisUrl, RedisUrl};
 
 use crate::coordination::{CoordinationError, LockEvent, Subscriptions};
 use clock::StoreClock;
 use command::{CommandReply, ReportedChange};
-use connection::{ConnectionOptions, RedisClient};
 use encoding::CorruptValue;
 use keys::{AgentKeys, GlobalKeys, KeyCache, LockKeys};
 use scripts::Scripts;

@@ -3,7 +3,6 @@
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "test helpers fail like tests")]
 
 mod archives;
-mod bulk_load;
 mod fixture;
 mod people;
 mod postgres;

@@ -11,10 +11,10 @@ use ade_domain::approval::Approval;
 use ade_domain::task::ArchivedApprovals;
 use serde::{Deserialize, Serialize};
 
-use super::batch::Statement;
-use super::sql::{Arg, Select, json, placeholders};
+use super::batch::{Statement, TableRow};
+use super::sql::{Row, Select, json, uuid};
 use super::work::LogLine;
-use super::{Comment, Database, DatabaseError, StoredTask, TaskPosition, id_pair, position_args};
+use super::{Comment, Database, Result, StoredTask, TaskPosition, position_args};
 
 use remove::RemoveArchived;
 pub use remove::TaskRemoval;
@@ -23,8 +23,9 @@ use restore::RestoreArchive;
 /// Task ids of one statement.
 const MAX_IDS: usize = 200;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum ArchiveKind {
     /// The approval requests of closed tasks.
     Approvals,
@@ -34,11 +35,8 @@ pub enum ArchiveKind {
 
 impl ArchiveKind {
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Approvals => "approvals",
-            Self::Tasks => "tasks",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -92,11 +90,10 @@ pub struct SkippedTasks {
     pub still_archived: u64,
 }
 
-fn put_archive(archive: &Archive) -> Result<Statement, DatabaseError> {
-    let args = [archive.archive_id.as_str().into(), json(archive)?];
-    let sql = "INSERT INTO archives (archive_id, body) VALUES ($1::uuid, $2::jsonb) \
-               ON CONFLICT (archive_id) DO UPDATE SET body = excluded.body";
-    Ok(Statement::new(sql, args))
+fn put_archive(archive: &Archive) -> Result<Statement> {
+    let row =
+        TableRow::new("archives", [("archive_id", uuid(&archive.archive_id)), ("body", json(archive)?)]);
+    Ok(row.insert(" ON CONFLICT (archive_id) DO UPDATE SET body = excluded.body"))
 }
 
 impl Database {
@@ -109,38 +106,34 @@ impl Database {
         now: Moment,
         after: Option<&TaskPosition>,
         limit: u32,
-    ) -> Result<Vec<TaskPosition>, DatabaseError> {
+    ) -> Result<Vec<TaskPosition>> {
         let of_kind = match kind {
             ArchiveKind::Tasks => "",
             ArchiveKind::Approvals => " AND approvals_archived = 0",
         };
         // `closed_at >= $3` is redundant, but tells an index where to begin.
         let sql = format!(
-            "SELECT micros(closed_at), task_id::text FROM tasks WHERE closed_at < moment($1){of_kind} \
-             AND lease_until IS NULL AND work_kind IS NULL AND (keep_until IS NULL OR keep_until <= moment($2)) \
-             AND closed_at >= moment($3) AND (closed_at > moment($3) OR task_id > $4::uuid) \
+            "SELECT micros(closed_at), task_id::text FROM tasks WHERE closed_at < $1{of_kind} \
+             AND lease_until IS NULL AND work_kind IS NULL AND (keep_until IS NULL OR keep_until <= $2) \
+             AND closed_at >= $3 AND (closed_at > $3 OR task_id > $4) \
              ORDER BY closed_at, task_id"
         );
         let [from, id] = position_args(after);
         let args = [before.into(), now.into(), from, id];
-        self.fetch_page(&sql, &args, limit, |row| Ok((row.moment(0)?, row.string(1)?))).await
+        self.fetch_page(&sql, &args, limit, Row::pair).await
     }
 
     /// Loads a task as it is written to an archive.
-    pub async fn load_for_archive(
-        &self,
-        kind: ArchiveKind,
-        task_id: &str,
-    ) -> Result<Option<ArchivedTask>, DatabaseError> {
-        let args = [task_id.into()];
+    pub async fn load_for_archive(&self, kind: ArchiveKind, task_id: &str) -> Result<Option<ArchivedTask>> {
+        let args = [uuid(task_id)];
         // Before the task itself: the removal compares it, and so notices approval requests that are archived or restored meanwhile.
-        let sql = "SELECT approvals_archived FROM tasks WHERE task_id = $1::uuid";
+        let sql = "SELECT approvals_archived FROM tasks WHERE task_id = $1";
         let approvals_archived = self.fetch_number(sql, &args).await? > 0;
-        let sql = "SELECT kind, label FROM task_labels WHERE task_id = $1::uuid ORDER BY kind, label";
-        let marks = self.fetch_all(sql, &args, id_pair).await?;
+        let sql = "SELECT kind, label FROM task_labels WHERE task_id = $1 ORDER BY kind, label";
+        let labels = self.fetch_all(sql, &args, Row::pair).await?;
         let Some(mut task) = self.task(task_id).await? else { return Ok(None) };
         let approvals = std::mem::take(&mut task.approvals);
-        let remembered = task.archived_approvals.clone();
+        let archived_approvals = task.archived_approvals.clone();
         let (mut comments, mut logs) = (Vec::new(), Vec::new());
         if kind == ArchiveKind::Tasks {
             comments = self.comments(task_id).await?;
@@ -151,19 +144,15 @@ impl Database {
             approvals,
             comments,
             logs,
-            labels: marks,
+            labels,
             approvals_archived,
-            archived_approvals: remembered,
+            archived_approvals,
         }))
     }
 
     /// Removes tasks that were copied to an [announced](Self::announce_blob) blob, as far as they have not changed since. Returns how
     /// many. The archive is stored unless that is 0.
-    pub async fn remove_archived(
-        &self,
-        archive: Archive,
-        items: Vec<TaskRemoval>,
-    ) -> Result<u64, DatabaseError> {
+    pub async fn remove_archived(&self, archive: Archive, items: Vec<TaskRemoval>) -> Result<u64> {
         self.execute(RemoveArchived { archive, items }).await
     }
 
@@ -174,29 +163,21 @@ impl Database {
         archive: Archive,
         items: Vec<ArchivedTask>,
         keep_until: Moment,
-    ) -> Result<u64, DatabaseError> {
+    ) -> Result<u64> {
         self.execute(RestoreArchive { archive, items, keep_until }).await
     }
 
     /// Why some tasks of an archive were not restored.
-    pub async fn skipped_on_restore(
-        &self,
-        archive: &Archive,
-        task_ids: &[String],
-    ) -> Result<SkippedTasks, DatabaseError> {
-        let (condition, newest) = match archive.kind {
-            ArchiveKind::Tasks => ("archive_id <> $1::uuid", Some(archive.archive_id.as_str())),
-            ArchiveKind::Approvals => ("is_archived = 1", None),
-        };
+    pub async fn skipped_on_restore(&self, archive: &Archive, task_ids: &[String]) -> Result<SkippedTasks> {
         let mut count = 0;
         for ids in task_ids.chunks(MAX_IDS) {
-            let mut args: Vec<Arg> = newest.into_iter().map(Arg::from).collect();
-            let list = placeholders(args.len() + 1, ids.len(), "::uuid");
-            args.extend(ids.iter().map(|id| Arg::from(id.as_str())));
-            let sql = format!(
-                "SELECT count(*)::bigint FROM archived_tasks WHERE {condition} AND task_id IN ({list})"
-            );
-            count += self.fetch_number(&sql, &args).await?;
+            let mut select = Select::new("SELECT count(*)::bigint FROM archived_tasks");
+            match archive.kind {
+                ArchiveKind::Tasks => select.and("archive_id <> ?", [uuid(&archive.archive_id)]),
+                ArchiveKind::Approvals => select.and("is_archived = 1", []),
+            }
+            select.and_in("task_id", ids.iter().map(|id| uuid(id)));
+            count += self.fetch_number(&select.sql, &select.args).await?;
         }
         Ok(match archive.kind {
             ArchiveKind::Tasks => SkippedTasks { outdated: count, still_archived: 0 },
@@ -205,17 +186,15 @@ impl Database {
     }
 
     /// Archives, the newest first; only those before the id `before`.
-    pub async fn archives(&self, before: Option<&str>, limit: u32) -> Result<Vec<Archive>, DatabaseError> {
+    pub async fn archives(&self, before: Option<&str>, limit: u32) -> Result<Vec<Archive>> {
         let mut select = Select::new("SELECT body::text FROM archives");
-        if let Some(before) = before {
-            select.and("archive_id < ?::uuid", [before.into()]);
-        }
+        select.and_if("archive_id < ?", before.map(uuid));
         select.sql.push_str(" ORDER BY archive_id DESC");
-        self.fetch_page(&select.sql, &select.args, limit, |row| row.json(0)).await
+        self.fetch_page(&select.sql, &select.args, limit, Row::body).await
     }
 
-    pub async fn archive(&self, archive_id: &str) -> Result<Option<Archive>, DatabaseError> {
-        let sql = "SELECT body::text FROM archives WHERE archive_id = $1::uuid";
-        self.rows_by_id(sql, archive_id).await?.first().map(|row| row.json(0)).transpose()
+    pub async fn archive(&self, archive_id: &str) -> Result<Option<Archive>> {
+        let sql = "SELECT body::text FROM archives WHERE archive_id = $1";
+        self.fetch_first(sql, &[uuid(archive_id)], Row::body).await
     }
 }

@@ -8,8 +8,8 @@ use ade_domain::task::ArchivedApprovals;
 
 use super::{Archive, ArchiveKind, ArchivedTask, put_archive};
 use crate::database::blob_references::{mark_in_use, mark_orphaned};
-use crate::database::sql::{Arg, SqlConnection, optional_json};
-use crate::database::{DatabaseError, Operation};
+use crate::database::sql::{Arg, SqlConnection, optional_json, uuid};
+use crate::database::{Operation, Result};
 
 /// A task that is to be removed, itself or its approval requests: the version that was copied, and what remains of it.
 #[derive(Debug, Clone)]
@@ -76,7 +76,7 @@ impl Operation for RemoveArchived {
     /// How many tasks, or tasks with their approval requests, were removed.
     type Output = u64;
 
-    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<u64, DatabaseError> {
+    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<u64> {
         let (mut removed, mut changes) = (0, CountChanges::new());
         for item in &self.items {
             let is_removed = match self.archive.kind {
@@ -100,18 +100,15 @@ impl Operation for RemoveArchived {
     }
 }
 
-async fn remove_approvals(
-    connection: &mut SqlConnection<'_>,
-    item: &TaskRemoval,
-) -> Result<bool, DatabaseError> {
-    let task_id = || Arg::from(item.task_id.as_str());
+async fn remove_approvals(connection: &mut SqlConnection<'_>, item: &TaskRemoval) -> Result<bool> {
+    let task_id = || uuid(&item.task_id);
     let args = [task_id(), item.revision.into(), optional_json(item.summary.as_ref())?];
-    let sql = "UPDATE tasks SET approvals_archived = 1, archived_approvals = $3::jsonb WHERE task_id = $1::uuid \
+    let sql = "UPDATE tasks SET approvals_archived = 1, archived_approvals = $3 WHERE task_id = $1 \
                AND revision = $2 AND closed_at IS NOT NULL AND approvals_archived = 0";
     if connection.execute(sql, &args).await? == 0 {
         return Ok(false);
     }
-    connection.execute("DELETE FROM approvals WHERE task_id = $1::uuid", &[task_id()]).await?;
+    connection.execute("DELETE FROM approvals WHERE task_id = $1", &[task_id()]).await?;
     Ok(true)
 }
 
@@ -119,18 +116,18 @@ async fn remove_task(
     connection: &mut SqlConnection<'_>,
     archive: &Archive,
     item: &TaskRemoval,
-) -> Result<bool, DatabaseError> {
-    let task_id = || Arg::from(item.task_id.as_str());
+) -> Result<bool> {
+    let task_id = || uuid(&item.task_id);
     lock_newest_archive(connection, &item.task_id).await?;
-    let args = [task_id(), item.revision.into(), u64::from(item.approvals_archived).into()];
-    let sql = "DELETE FROM tasks WHERE task_id = $1::uuid AND revision = $2 AND approvals_archived = $3 \
+    let args = [task_id(), item.revision.into(), item.approvals_archived.into()];
+    let sql = "DELETE FROM tasks WHERE task_id = $1 AND revision = $2 AND approvals_archived = $3 \
                AND closed_at IS NOT NULL AND lease_until IS NULL AND work_kind IS NULL";
     if connection.execute(sql, &args).await? == 0 {
         return Ok(false);
     }
-    let args = [task_id(), item.revision.into(), archive.archive_id.as_str().into()];
+    let args = [task_id(), item.revision.into(), uuid(&archive.archive_id)];
     let sql = "INSERT INTO archived_tasks (task_id, revision, archive_id, is_archived) \
-               VALUES ($1::uuid, $2, $3::uuid, 1) ON CONFLICT (task_id) DO UPDATE SET \
+               VALUES ($1, $2, $3, 1) ON CONFLICT (task_id) DO UPDATE SET \
                revision = excluded.revision, archive_id = excluded.archive_id, is_archived = 1";
     connection.execute(sql, &args).await?;
     for key_prefix in &item.orphaned_blobs {
@@ -144,19 +141,14 @@ async fn remove_task(
 pub(super) async fn lock_newest_archive(
     connection: &mut SqlConnection<'_>,
     task_id: &str,
-) -> Result<Option<String>, DatabaseError> {
-    let args = [task_id.into()];
-    let lock = "UPDATE archived_tasks SET is_archived = is_archived WHERE task_id = $1::uuid";
-    connection.execute(lock, &args).await?;
-    let sql = "SELECT archive_id::text FROM archived_tasks WHERE task_id = $1::uuid";
-    connection.query_first(sql, &args).await?.map(|row| row.string(0)).transpose()
+) -> Result<Option<String>> {
+    let lock =
+        "UPDATE archived_tasks SET is_archived = is_archived WHERE task_id = $1 RETURNING archive_id::text";
+    connection.query_first(lock, &[uuid(task_id)]).await?.map(|row| row.get(0)).transpose()
 }
 
 /// In a fixed order, so that concurrent transactions never deadlock.
-pub(super) async fn change_counts(
-    connection: &mut SqlConnection<'_>,
-    changes: &CountChanges,
-) -> Result<(), DatabaseError> {
+pub(super) async fn change_counts(connection: &mut SqlConnection<'_>, changes: &CountChanges) -> Result<()> {
     for ((kind, user_id, state), change) in changes {
         let args = [(*kind).into(), user_id.as_str().into(), (*state).into(), Arg::Int(Some(*change))];
         let sql = "INSERT INTO archived_counts (kind, user_id, state, count) VALUES ($1, $2, $3, $4) \

@@ -6,14 +6,9 @@ use ade_domain::approval::Approval;
 
 use super::remove::{CountChanges, approval_count_key, change_counts, lock_newest_archive, task_count_key};
 use super::{Archive, ArchiveKind, ArchivedTask, put_archive};
-use crate::database::batch::values;
-use crate::database::commit::{
-    APPROVAL_ROW, INSERT_APPROVALS, approval_columns, insert_comment, insert_labels, task_column_names,
-    task_columns, task_placeholders,
-};
-use crate::database::sql::{SqlConnection, optional_json};
-use crate::database::work::insert_log_line;
-use crate::database::{DatabaseError, Operation};
+use crate::database::commit::insert_labels;
+use crate::database::sql::{SqlConnection, optional_json, uuid};
+use crate::database::{Operation, Result, rows};
 
 const IF_MISSING: &str = " ON CONFLICT DO NOTHING";
 
@@ -27,7 +22,7 @@ impl Operation for RestoreArchive {
     /// How many tasks were changed.
     type Output = u64;
 
-    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<u64, DatabaseError> {
+    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<u64> {
         let (mut restored, mut changes) = (0, CountChanges::new());
         for item in &self.items {
             let is_restored = match self.archive.kind {
@@ -43,10 +38,17 @@ impl Operation for RestoreArchive {
 }
 
 impl RestoreArchive {
-    /// Keeps a task from being archived again; `false` if it is not in the database.
-    async fn keep(&self, connection: &mut SqlConnection<'_>, task_id: &str) -> Result<bool, DatabaseError> {
-        let sql = "UPDATE tasks SET keep_until = moment($2) WHERE task_id = $1::uuid";
-        Ok(connection.execute(sql, &[task_id.into(), self.keep_until.into()]).await? > 0)
+    /// Keeps a task from being archived again. Returns whether its approval requests are archived, and their summary; `None` if
+    /// the task is not in the database.
+    async fn keep(
+        &self,
+        connection: &mut SqlConnection<'_>,
+        task_id: &str,
+    ) -> Result<Option<(bool, Option<String>)>> {
+        let sql = "UPDATE tasks SET keep_until = $2 WHERE task_id = $1 \
+                   RETURNING approvals_archived, archived_approvals::text";
+        let row = connection.query_first(sql, &[uuid(task_id), self.keep_until.into()]).await?;
+        row.map(|row| row.pair()).transpose()
     }
 
     async fn restore_task(
@@ -54,29 +56,24 @@ impl RestoreArchive {
         connection: &mut SqlConnection<'_>,
         item: &ArchivedTask,
         changes: &mut CountChanges,
-    ) -> Result<bool, DatabaseError> {
+    ) -> Result<bool> {
         let task_id = item.task.task_id.as_str();
         let newest = lock_newest_archive(connection, task_id).await?;
         if newest.is_some_and(|newest| newest != self.archive.archive_id) {
             return Ok(false);
         }
-        let mut args = task_columns(&item.task)?;
-        args.push(u64::from(item.approvals_archived).into());
-        args.push(optional_json(item.archived_approvals.as_ref())?);
-        args.push(self.keep_until.into());
-        let sql = concat!(
-            "INSERT INTO tasks (",
-            task_column_names!(),
-            ", approvals_archived, archived_approvals, keep_until) VALUES (",
-            task_placeholders!(),
-            ", $16, $17::jsonb, moment($18)) ON CONFLICT DO NOTHING"
-        );
-        if connection.execute(sql, &args).await? == 0 {
+        let mut row = rows::task(&item.task)?;
+        row.columns.extend([
+            ("approvals_archived", item.approvals_archived.into()),
+            ("archived_approvals", optional_json(item.archived_approvals.as_ref())?),
+            ("keep_until", self.keep_until.into()),
+        ]);
+        if connection.execute_each(&[row.insert(IF_MISSING)]).await? == 0 {
             self.keep(connection, task_id).await?;
             return Ok(false);
         }
-        let sql = "UPDATE archived_tasks SET is_archived = 0 WHERE task_id = $1::uuid AND is_archived = 1";
-        if connection.execute(sql, &[task_id.into()]).await? > 0 {
+        let sql = "UPDATE archived_tasks SET is_archived = 0 WHERE task_id = $1 AND is_archived = 1";
+        if connection.execute(sql, &[uuid(task_id)]).await? > 0 {
             for key in item.approvals.iter().map(approval_count_key).chain([task_count_key(item)]) {
                 *changes.entry(key).or_default() -= 1;
             }
@@ -89,9 +86,9 @@ impl RestoreArchive {
         let archived = item.labels.iter().map(|(kind, label)| (kind.as_str(), label.as_str()));
         let mut statements = insert_labels(task_id, current.chain(archived));
         for comment in &item.comments {
-            statements.push(insert_comment(comment, IF_MISSING)?);
+            statements.push(rows::comment(comment)?.insert(IF_MISSING));
         }
-        statements.extend(item.logs.iter().map(|line| insert_log_line(task_id, line, IF_MISSING)));
+        statements.extend(item.logs.iter().map(|line| rows::log_line(task_id, line).insert(IF_MISSING)));
         connection.execute_each(&statements).await?;
         for approval in &item.approvals {
             restore_approval(connection, approval).await?;
@@ -105,18 +102,15 @@ impl RestoreArchive {
         connection: &mut SqlConnection<'_>,
         item: &ArchivedTask,
         changes: &mut CountChanges,
-    ) -> Result<bool, DatabaseError> {
+    ) -> Result<bool> {
         let task_id = item.task.task_id.as_str();
-        if !self.keep(connection, task_id).await? {
+        let Some((mut is_restored, summary)) = self.keep(connection, task_id).await? else {
             return Ok(false);
-        }
-        let sql = "SELECT approvals_archived, archived_approvals::text FROM tasks WHERE task_id = $1::uuid";
-        let Some(row) = connection.query_first(sql, &[task_id.into()]).await? else { return Ok(false) };
-        let (mut is_restored, is_counted) = (row.number(0)? > 0, row.optional_text(1)?.is_some());
+        };
         for approval in &item.approvals {
             if restore_approval(connection, approval).await? {
                 is_restored = true;
-                if is_counted {
+                if summary.is_some() {
                     *changes.entry(approval_count_key(approval)).or_default() -= 1;
                 }
             }
@@ -124,18 +118,13 @@ impl RestoreArchive {
         let reviewers = item.approvals.iter().map(|approval| ("person", approval.reviewer_id.as_str()));
         connection.execute_each(&insert_labels(task_id, reviewers)).await?;
         if is_restored {
-            let sql =
-                "UPDATE tasks SET approvals_archived = 0, archived_approvals = NULL WHERE task_id = $1::uuid";
-            connection.execute(sql, &[task_id.into()]).await?;
+            let sql = "UPDATE tasks SET approvals_archived = 0, archived_approvals = NULL WHERE task_id = $1";
+            connection.execute(sql, &[uuid(task_id)]).await?;
         }
         Ok(is_restored)
     }
 }
 
-async fn restore_approval(
-    connection: &mut SqlConnection<'_>,
-    approval: &Approval,
-) -> Result<bool, DatabaseError> {
-    let insert = values(INSERT_APPROVALS, APPROVAL_ROW, IF_MISSING, &[approval_columns(approval)?]);
-    Ok(connection.execute_each(&insert).await? > 0)
+async fn restore_approval(connection: &mut SqlConnection<'_>, approval: &Approval) -> Result<bool> {
+    Ok(connection.execute_each(&[rows::approval(approval)?.insert(IF_MISSING)]).await? > 0)
 }

@@ -29,14 +29,14 @@ use self::cluster::Cluster;
 use self::connector::Connector;
 use self::execute::{ConnectionUse, Operation};
 use self::node::Node;
-pub(in crate::redis) use self::script::Script;
+pub use self::script::Script;
 use self::subscriptions::ChannelSubscriptions;
 pub(in crate::redis) use self::subscriptions::{ChannelEvent, ChannelEvents};
 use super::url::{Kind, RedisUrl};
 use crate::coordination::CoordinationError;
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::redis) struct ConnectionOptions {
+pub struct ConnectionOptions {
     /// One attempt to connect.
     pub(in crate::redis) connect_timeout: Duration,
     /// One call as a whole: connecting, waiting for the gate of a new primary, retries.
@@ -57,7 +57,7 @@ impl Default for ConnectionOptions {
 
 /// Clones share the connections; dropping the last one closes them.
 #[derive(Clone)]
-pub(in crate::redis) struct RedisClient {
+pub struct RedisClient {
     state: Arc<ClientState>,
     _tasks: Arc<Tasks>,
 }
@@ -100,10 +100,7 @@ impl ClientState {
 }
 
 impl RedisClient {
-    pub(in crate::redis) async fn open(
-        url: &RedisUrl,
-        options: ConnectionOptions,
-    ) -> Result<Self, CoordinationError> {
+    pub async fn open(url: &RedisUrl, options: ConnectionOptions) -> Result<Self, CoordinationError> {
         let connector = Arc::new(Connector::new(url.clone(), options));
         let deployment = match &url.kind {
             Kind::Standalone { .. } => Deployment::Single(Node::new(
@@ -137,13 +134,13 @@ impl RedisClient {
         Ok(Self { state, _tasks: Arc::new(Tasks(tasks)) })
     }
 
-    pub(in crate::redis) fn layout(&self) -> Layout {
+    pub fn layout(&self) -> Layout {
         self.state.connector.url.layout()
     }
 
     /// Runs a script on the server of its first key. `ARGV[1]` is the id of the intended cluster node, or empty;
     /// `args` follow.
-    pub(in crate::redis) async fn call(
+    pub async fn call(
         &self,
         script: &Script,
         keys: &[RedisKey],
@@ -167,11 +164,7 @@ impl RedisClient {
     }
 
     /// Runs one command on the server of `key`. Does not wait for the gate of a new primary.
-    pub(in crate::redis) async fn query(
-        &self,
-        key: &RedisKey,
-        command: Cmd,
-    ) -> Result<Value, CoordinationError> {
+    pub async fn query(&self, key: &RedisKey, command: Cmd) -> Result<Value, CoordinationError> {
         let operation = Operation::Command { key, command: &command };
         let (value, _) = self.state.execute(operation, ConnectionUse::Shared).await?;
         Ok(value)
@@ -198,10 +191,7 @@ impl RedisClient {
     }
 
     /// Runs one command on every primary.
-    pub(in crate::redis) async fn query_primaries(
-        &self,
-        command: Cmd,
-    ) -> Result<Vec<Value>, CoordinationError> {
+    pub async fn query_primaries(&self, command: Cmd) -> Result<Vec<Value>, CoordinationError> {
         let primaries = self.state.primaries();
         if primaries.is_empty() {
             return Err(self.state.unavailable("no primary is known"));

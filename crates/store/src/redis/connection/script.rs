@@ -28,10 +28,10 @@ enum Kind {
 }
 
 #[derive(Debug, Clone)]
-pub(in crate::redis) struct Script(Kind);
+pub struct Script(Kind);
 
 impl Script {
-    pub(in crate::redis) fn new(source: impl Into<String>) -> Self {
+    pub fn new(source: impl Into<String>) -> Self {
         let source = source.into();
         let hash = redis::Script::new(&source).get_hash().to_owned();
         Self(Kind::Standalone { source, hash })

@@ -3,20 +3,33 @@
 use std::collections::BTreeSet;
 
 use ade_domain::approval::{Approval, ApprovalStatus};
-use ade_domain::audit::{AuditActor, AuditBody, ChainVerifier};
-use ade_domain::event::Event;
+use ade_domain::audit::{AuditActor, ChainVerifier};
 use ade_domain::lock::LockMode;
-use ade_domain::people::AuthorSet;
+use ade_domain::people::{AuthorSet, UserId};
 use ade_domain::task::Task;
 use ade_domain::task::{Config, Metadata, Resource, RollbackStrategy, TaskState};
 use ade_store::Database;
-use ade_store::database::{AuditFilter, BaselineTable, BenchDatabase, BulkLoader, Commit, StoredTask, Write};
+use ade_store::database::{AuditFilter, Commit, Write};
+use ade_testkit::Postgres;
 use serde_json::json;
-use sqlx::{AssertSqlSafe, ConnectOptions};
+use tempfile::TempDir;
+use uuid::Uuid;
 
-use crate::fixture::{at, id, person};
+use super::*;
+use crate::database::{BaselineTable, BenchDatabase};
 
-const TABLES: [&str; 5] = ["tasks", "task_labels", "approvals", "audit", "events"];
+fn id() -> String {
+    Uuid::now_v7().to_string()
+}
+
+/// `second` seconds after noon of 15 November 2026.
+fn at(second: u64) -> Moment {
+    Moment::from_micros(1_794_744_000_000_120 + second * 1_000_000)
+}
+
+fn person(name: &str) -> UserId {
+    UserId::new(name)
+}
 
 fn task(state: TaskState) -> StoredTask {
     let resource = |id: &str| Resource {
@@ -142,9 +155,8 @@ async fn check_in_use(database: &Database, task: &StoredTask) {
     assert_eq!(database.events(0, 100).await.expect("read").len(), 5);
 }
 
-async fn sqlite_rows(folder: &std::path::Path, table: &str) -> Vec<String> {
-    let file = folder.join("ade.sqlite3");
-    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).read_only(true);
+async fn sqlite_rows(folder: &Path, table: &str) -> Vec<String> {
+    let options = SqliteConnectOptions::new().filename(folder.join(SQLITE_FILE)).read_only(true);
     let mut connection = options.connect().await.expect("opens");
     let columns: String =
         sqlx::query_scalar("SELECT group_concat('\"' || name || '\"') FROM pragma_table_info($1)")
@@ -156,14 +168,25 @@ async fn sqlite_rows(folder: &std::path::Path, table: &str) -> Vec<String> {
     sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(&mut connection).await.expect("rows")
 }
 
+/// A copy of a new database that no process uses.
+async fn empty_sqlite() -> TempDir {
+    let (open, copy) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let _database = Database::open_sqlite(open.path()).await.expect("opens");
+    for file in [SQLITE_FILE.to_owned(), format!("{SQLITE_FILE}-wal")] {
+        std::fs::copy(open.path().join(&file), copy.path().join(&file)).expect("copied");
+    }
+    copy
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlite_rows_equal_those_of_commits() {
-    let (committed, loaded) = (crate::fixture::on_sqlite().await, tempfile::tempdir().expect("a folder"));
+    let (committed, loaded) = (tempfile::tempdir().expect("a folder"), empty_sqlite().await);
     let (tasks, audit, events) = history();
-    commit(&committed.database, &tasks, &audit, &events).await;
+    let database = Database::open_sqlite(committed.path()).await.expect("opens");
+    commit(&database, &tasks, &audit, &events).await;
     load(BulkLoader::open_sqlite(loaded.path()).await.expect("opens"), &tasks, &audit, &events).await;
     for table in TABLES {
-        let rows = sqlite_rows(committed.folder.as_ref().expect("on SQLite").path(), table).await;
+        let rows = sqlite_rows(committed.path(), table).await;
         assert!(!rows.is_empty());
         assert_eq!(rows, sqlite_rows(loaded.path(), table).await, "{table}");
     }
@@ -172,34 +195,34 @@ async fn sqlite_rows_equal_those_of_commits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_rows_equal_those_of_commits() {
-    let (committed, loaded) = (crate::fixture::on_postgres().await, crate::fixture::on_postgres().await);
+    let server = Postgres::start().expect("starts");
+    let url = |name: &str| server.create_database(name).expect("created");
+    let (committed_url, loaded_url) = (url("committed"), url("loaded"));
+    let committed = Database::open_postgres(&committed_url).await.expect("opens");
+    let loaded = Database::open_postgres(&loaded_url).await.expect("opens");
     let (tasks, audit, events) = history();
-    commit(&committed.database, &tasks, &audit, &events).await;
-    let url = &loaded.postgres.as_ref().expect("on PostgreSQL").1;
-    load(BulkLoader::open_postgres(url).await.expect("opens"), &tasks, &audit, &events).await;
-    let server = crate::fixture::server().await;
+    commit(&committed, &tasks, &audit, &events).await;
+    load(BulkLoader::open_postgres(&loaded_url).await.expect("opens"), &tasks, &audit, &events).await;
     for table in TABLES {
         let sql = format!("SELECT row_to_json(t)::text AS line FROM {table} t ORDER BY line");
-        let rows = |fixture: &crate::fixture::TestDatabase| {
-            let name = &fixture.postgres.as_ref().expect("on PostgreSQL").0;
-            server.psql(name, &sql).expect("rows")
-        };
-        assert!(!rows(&committed).is_empty());
-        assert_eq!(rows(&committed), rows(&loaded), "{table}");
+        let rows = |name: &str| server.psql(name, &sql).expect("rows");
+        assert!(!rows("committed").is_empty());
+        assert_eq!(rows("committed"), rows("loaded"), "{table}");
     }
-    check_in_use(&loaded.database, &tasks[0]).await;
+    check_in_use(&loaded, &tasks[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn benchmarks_require_an_empty_database() {
-    let server = crate::fixture::server().await;
-    let url = server.create_database(&format!("t{}", id().replace('-', ""))).expect("created");
+    let server = Postgres::start().expect("starts");
+    let url = server.create_database("bench").expect("created");
     let bench = BenchDatabase::open_if_empty(&url).await.expect("reached").expect("empty");
     assert!(bench.settings.contains("fsync"), "{}", bench.settings);
     let schema_url = bench.create_schema(1).await.expect("created");
     let table = BaselineTable::open_postgres(&schema_url, 2).await.expect("created");
     table.insert(&id(), "{}").await.expect("inserted");
     table.close().await;
+    drop(Database::open_postgres(&schema_url).await.expect("opens"));
     let loader = BulkLoader::open_postgres(&schema_url).await.expect("opens");
     loader.finish().await.expect("finished");
     assert!(BenchDatabase::open_if_empty(&url).await.expect("reached").is_none(), "not empty");

@@ -1,5 +1,5 @@
-//! Baselines for benchmarks: a transaction that inserts one row, into the same kind of database through the same driver, and schemas
-//! for measurements in a PostgreSQL database that is otherwise empty. Only `ade bench` uses them.
+//! The baseline of a database: a transaction that inserts one row, into the same kind of database through the same driver; and
+//! schemas for measurements in a PostgreSQL database that is otherwise empty.
 
 use std::path::Path;
 
@@ -9,17 +9,22 @@ use sqlx::sqlite::{
 };
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use super::DatabaseError;
-use super::postgres::parse_url;
+use crate::error::{BenchError, ErrorKind};
 
 const SCHEMA_PREFIX: &str = "ade_bench_";
 /// Settings that influence the results.
 const SETTINGS: [&str; 5] =
     ["server_version", "fsync", "synchronous_commit", "shared_buffers", "full_page_writes"];
 
+/// Parses a database URL. The error does not show it, because it may contain a password.
+pub(crate) fn parse_url(url: &str) -> Result<PgConnectOptions, BenchError> {
+    let message = "invalid database URL: use postgres://USER:PASSWORD@HOST:5432/DATABASE";
+    url.parse().map_err(|_| BenchError::new(ErrorKind::Input, message))
+}
+
 /// A table with an id and a body; clones share it.
 #[derive(Debug, Clone)]
-pub struct BaselineTable(Pool);
+pub(crate) struct BaselineTable(Pool);
 
 #[derive(Debug, Clone)]
 enum Pool {
@@ -29,7 +34,7 @@ enum Pool {
 
 impl BaselineTable {
     /// Creates the table in a SQLite file of its own, which is synced at each commit. Writers take turns on one connection.
-    pub async fn open_sqlite(folder: &Path) -> Result<Self, DatabaseError> {
+    pub(crate) async fn open_sqlite(folder: &Path) -> Result<Self, BenchError> {
         let options = SqliteConnectOptions::new()
             .filename(folder.join("baseline.sqlite3"))
             .create_if_missing(true)
@@ -41,7 +46,7 @@ impl BaselineTable {
         Ok(Self(Pool::Sqlite(pool)))
     }
 
-    pub async fn open_postgres(url: &str, connections: u32) -> Result<Self, DatabaseError> {
+    pub(crate) async fn open_postgres(url: &str, connections: u32) -> Result<Self, BenchError> {
         let pool = PgPoolOptions::new().max_connections(connections).connect_with(parse_url(url)?).await?;
         let table = "CREATE TABLE IF NOT EXISTS baseline (id uuid PRIMARY KEY, body jsonb NOT NULL)";
         sqlx::query(table).execute(&pool).await?;
@@ -49,7 +54,7 @@ impl BaselineTable {
     }
 
     /// Inserts one row in a transaction of its own.
-    pub async fn insert(&self, id: &str, body: &str) -> Result<(), DatabaseError> {
+    pub(crate) async fn insert(&self, id: &str, body: &str) -> Result<(), BenchError> {
         match &self.0 {
             Pool::Sqlite(pool) => {
                 let mut connection = pool.acquire().await?;
@@ -68,7 +73,7 @@ impl BaselineTable {
         Ok(())
     }
 
-    pub async fn close(self) {
+    pub(crate) async fn close(self) {
         match self.0 {
             Pool::Sqlite(pool) => pool.close().await,
             Pool::Postgres(pool) => pool.close().await,
@@ -78,16 +83,16 @@ impl BaselineTable {
 
 /// A PostgreSQL database for measurements.
 #[derive(Debug, Clone)]
-pub struct BenchDatabase {
+pub(crate) struct BenchDatabase {
     options: PgConnectOptions,
     url: String,
     /// Settings of the server that influence the results, as text.
-    pub settings: String,
+    pub(crate) settings: String,
 }
 
 impl BenchDatabase {
     /// Checks a database without changing it; `None` unless it is empty.
-    pub async fn open_if_empty(url: &str) -> Result<Option<Self>, DatabaseError> {
+    pub(crate) async fn open_if_empty(url: &str) -> Result<Option<Self>, BenchError> {
         let options = parse_url(url)?;
         let mut connection = PgConnection::connect_with(&options).await?;
         let sql = "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
@@ -104,18 +109,18 @@ impl BenchDatabase {
     }
 
     /// Creates an empty schema, and returns a URL of the database that selects it.
-    pub async fn create_schema(&self, number: usize) -> Result<String, DatabaseError> {
+    pub(crate) async fn create_schema(&self, number: usize) -> Result<String, BenchError> {
         self.execute(&format!("CREATE SCHEMA {SCHEMA_PREFIX}{number}")).await?;
         let separator = if self.url.contains('?') { '&' } else { '?' };
         Ok(format!("{}{separator}options[search_path]={SCHEMA_PREFIX}{number}", self.url))
     }
 
     /// Drops a schema with everything in it.
-    pub async fn drop_schema(&self, number: usize) -> Result<(), DatabaseError> {
+    pub(crate) async fn drop_schema(&self, number: usize) -> Result<(), BenchError> {
         self.execute(&format!("DROP SCHEMA IF EXISTS {SCHEMA_PREFIX}{number} CASCADE")).await
     }
 
-    async fn execute(&self, sql: &str) -> Result<(), DatabaseError> {
+    async fn execute(&self, sql: &str) -> Result<(), BenchError> {
         let mut connection = PgConnection::connect_with(&self.options).await?;
         sqlx::query(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await?;
         connection.close().await?;

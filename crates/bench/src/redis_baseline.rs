@@ -1,0 +1,85 @@
+//! The minimum cost of a lock on Redis: `SET NX PX`, then a script that deletes the key if it is still one's own, over the same kind
+//! of connection as the real locks. It has no queue, no notifications and no fencing. Also reads statistics of the servers.
+
+use ade_keyspace::ade::{ids, job};
+use ade_store::redis::{ConnectionOptions, RedisClient, RedisUrl, Script};
+use redis::{FromRedisValue, Value};
+
+use crate::error::{BenchError, ErrorKind};
+
+const TTL_MS: u64 = 30_000;
+/// The first argument of a script is the id of a cluster node.
+const DELETE_OWN: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[2] then return redis.call('DEL', KEYS[1]) end return 0";
+
+/// Clones share the connections.
+#[derive(Clone)]
+pub(crate) struct RedisBaseline {
+    client: RedisClient,
+    delete: Script,
+}
+
+impl RedisBaseline {
+    pub(crate) async fn open(url: &RedisUrl) -> Result<Self, BenchError> {
+        let client = RedisClient::open(url, ConnectionOptions::default()).await?;
+        Ok(Self { client, delete: Script::new(DELETE_OWN) })
+    }
+
+    /// Acquires and releases one lock. Returns whether both succeeded.
+    pub(crate) async fn acquire_and_release(&self, lock: &str, value: &str) -> Result<bool, BenchError> {
+        let id = ids::JobId::new(lock).map_err(|error| invalid(&error))?;
+        let key = job::lock(&id).in_layout(self.client.layout());
+        let mut acquire = redis::cmd("SET");
+        acquire.arg(key.as_str()).arg(value).arg("NX").arg("PX").arg(TTL_MS);
+        let acquired = self.client.query(&key, acquire).await? == Value::Okay;
+        let deleted = self.client.call(&self.delete, &[key], &[value.as_bytes()]).await?;
+        Ok(acquired && deleted == Value::Int(1))
+    }
+
+    /// CPU time that all primaries have used so far.
+    pub(crate) async fn cpu_seconds(&self) -> Result<f64, BenchError> {
+        self.info("cpu", &["used_cpu_user", "used_cpu_sys"]).await
+    }
+
+    /// Memory that all primaries use for data.
+    pub(crate) async fn memory_bytes(&self) -> Result<f64, BenchError> {
+        self.info("memory", &["used_memory"]).await
+    }
+
+    /// Whether no primary has any key.
+    pub(crate) async fn is_empty(&self) -> Result<bool, BenchError> {
+        let sizes = self.client.query_primaries(redis::cmd("DBSIZE")).await?;
+        Ok(sizes.iter().all(|size| *size == Value::Int(0)))
+    }
+
+    /// Deletes every key.
+    pub(crate) async fn delete_all_keys(&self) -> Result<(), BenchError> {
+        self.client.query_primaries(redis::cmd("FLUSHDB")).await?;
+        Ok(())
+    }
+
+    async fn info(&self, section: &str, fields: &[&str]) -> Result<f64, BenchError> {
+        let mut info = redis::cmd("INFO");
+        info.arg(section);
+        let mut sum = 0.0;
+        for section in self.client.query_primaries(info).await? {
+            let field = |line: &str| {
+                let (name, value) = line.trim().split_once(':')?;
+                fields.contains(&name).then(|| value.parse::<f64>().ok())?
+            };
+            let text = String::from_redis_value(section).map_err(|error| invalid(&error))?;
+            sum += text.lines().filter_map(field).sum::<f64>();
+        }
+        Ok(sum)
+    }
+}
+
+fn invalid(error: &impl ToString) -> BenchError {
+    BenchError::new(ErrorKind::Unavailable, error.to_string())
+}
+
+impl std::fmt::Debug for RedisBaseline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisBaseline").finish_non_exhaustive()
+    }
+}

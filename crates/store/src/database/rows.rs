@@ -1,0 +1,98 @@
+//! The rows of tasks, approval requests, audit entries and events.
+
+use ade_domain::approval::Approval;
+use ade_domain::audit::AuditBody;
+use ade_domain::event::Event;
+use ade_domain::task::{Phase, TaskState};
+
+use super::batch::TableRow;
+use super::sql::{Arg, json, json_text, uuid};
+use super::tasks::StoredTask;
+use super::work::WorkKind;
+use super::{Comment, LogLine, Result};
+
+/// A task without its labels and approval requests.
+pub fn task(stored: &StoredTask) -> Result<TableRow> {
+    let task = &stored.task;
+    let closed_at = task.entered_at.get(&task.state).copied().filter(|_| task.state.is_final());
+    let finished_at = closed_at.filter(|_| matches!(task.state, TaskState::Completed | TaskState::Failed));
+    let work = WorkKind::of(stored);
+    let running = task.execution.as_ref().filter(|execution| execution.phase != Phase::Ended);
+    let approval_expires_at = task.approval_ends_at.filter(|_| task.state == TaskState::Approved);
+    let columns = [
+        ("task_id", uuid(&task.task_id)),
+        ("state", task.state.as_str().into()),
+        ("type", task.config.task_type.as_str().into()),
+        ("author_id", task.author_id.as_str().into()),
+        ("revision", task.revision.into()),
+        ("approval_expires_at", Arg::Time(approval_expires_at)),
+        ("finished_at", Arg::Time(finished_at)),
+        ("body", json(stored)?),
+        ("work_kind", Arg::Text(work.map(|work| work.to_string()))),
+        ("work_queue", Arg::Text(work.map(|_| task.config.work_queue()))),
+        ("work_priority", Arg::Int(work.map(|work| work.priority(task)))),
+        ("ready_at", Arg::Time(work.map(|work| work.ready_at(task)))),
+        ("attempt", task.execution.as_ref().map_or(0, |execution| execution.attempt).into()),
+        ("lease_until", Arg::Time(running.map(|execution| execution.lease_until))),
+        ("closed_at", Arg::Time(closed_at)),
+    ];
+    Ok(TableRow::new("tasks", columns))
+}
+
+#[must_use]
+pub fn label(task_id: &str, kind: &str, label: &str) -> TableRow {
+    let columns = [("kind", kind.into()), ("label", label.into()), ("task_id", uuid(task_id))];
+    TableRow::new("task_labels", columns)
+}
+
+pub fn approval(approval: &Approval) -> Result<TableRow> {
+    let columns = [
+        ("approval_id", uuid(&approval.approval_id)),
+        ("task_id", uuid(&approval.task_id)),
+        ("reviewer_id", approval.reviewer_id.as_str().into()),
+        ("status", approval.status.as_str().into()),
+        ("score", u64::from(approval.score).into()),
+        ("created_at", approval.created_at.into()),
+        ("due_at", approval.due_at.into()),
+        ("responded_at", Arg::Time(approval.responded_at)),
+        ("revision", approval.revision.into()),
+        ("body", json(approval)?),
+    ];
+    Ok(TableRow::new("approvals", columns))
+}
+
+pub(super) fn comment(comment: &Comment) -> Result<TableRow> {
+    let (comment_id, task_id) = (uuid(&comment.comment_id), uuid(&comment.task_id));
+    let columns = [("comment_id", comment_id), ("task_id", task_id), ("body", json(comment)?)];
+    Ok(TableRow::new("comments", columns))
+}
+
+pub(super) fn log_line(task_id: &str, line: &LogLine) -> TableRow {
+    let columns = [
+        ("task_id", uuid(task_id)),
+        ("number", line.number.into()),
+        ("attempt", line.attempt.into()),
+        ("at", line.at.into()),
+        ("text", line.text.as_str().into()),
+    ];
+    TableRow::new("task_logs", columns)
+}
+
+/// An audit entry without its number and hashes.
+pub fn audit_entry(body: &AuditBody) -> Result<TableRow> {
+    let columns = [
+        ("entry_id", uuid(&body.entry_id)),
+        ("at", body.at.into()),
+        ("actor", Arg::Text(body.who.user_id.as_ref().map(ToString::to_string))),
+        ("action", body.action.as_str().into()),
+        ("task_id", Arg::Uuid(body.task_id.clone())),
+        // The exact text that is hashed.
+        ("body", json_text(body)?.into()),
+    ];
+    Ok(TableRow::new("audit", columns))
+}
+
+/// An event without its number.
+pub fn event(event: &Event) -> Result<TableRow> {
+    Ok(TableRow::new("events", [("event_id", uuid(&event.event_id)), ("body", json(event)?)]))
+}
