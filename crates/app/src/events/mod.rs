@@ -1,5 +1,6 @@
-//! The path of events: audit entry and event are committed together (`outbox.rs`), numbered in order (`sequencer.rs`), and whoever
-//! has work is woken (`subscriptions.rs`, `wake_ups.rs`). Lock events, which are best effort, take `lock_events.rs`.
+//! The path of events: audit entry and event are committed together (`outbox.rs`), numbered in order (`sequencer.rs`), and
+//! subscribers that have work are woken (`subscriptions.rs`, `wake_ups.rs`). Lock events, which are best effort, take
+//! `lock_events.rs`.
 
 mod lock_events;
 mod outbox;
@@ -7,7 +8,7 @@ mod sequencer;
 mod subscriptions;
 pub(crate) mod wake_ups;
 
-pub(crate) use outbox::record;
+pub(crate) use outbox::{AuditedAction, record};
 pub(crate) use subscriptions::Subscriptions;
 
 pub use lock_events::{AUDIT_TARGET, DatabaseEventSink, LockEventSink, LockNotice, LogEventSink};

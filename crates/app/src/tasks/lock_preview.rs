@@ -13,9 +13,9 @@ impl TaskService {
     pub(super) async fn lock_preview(&self, config: &Config, task_id: Option<&str>) -> Vec<LockPreview> {
         // All at once, instead of one round trip after the other.
         let lookups = config.locks(task_id).into_iter().map(|(name, mode)| async move {
-            let found = match (self.coordination.as_deref(), name.parse::<LockName>()) {
-                (Some(coordination), Ok(lock)) => preview(coordination, lock, mode).await.map(Some),
-                _ => Ok(None),
+            let found = match name.parse::<LockName>() {
+                Ok(lock) => preview(self.context.coordination.as_ref(), lock, mode).await.map(Some),
+                Err(_) => Ok(None),
             };
             (found, name, mode)
         });
@@ -52,11 +52,7 @@ async fn preview(
 /// An estimate: the rest of the longest lease, plus the mean lease for each waiter (the default lease if nobody holds the
 /// lock). Holders may renew or release early. A shared request does not wait for shared holders.
 fn expected_wait_ms(view: &LockView, mode: ResourceMode, coordination: &dyn Coordination) -> u64 {
-    let mode = match mode {
-        ResourceMode::Exclusive => LockMode::Exclusive,
-        ResourceMode::Shared => LockMode::Shared,
-    };
-    if view.queue_length == 0 && view.mode.is_none_or(|held| held.is_compatible_with(mode)) {
+    if view.queue_length == 0 && view.mode.is_none_or(|held| held.is_compatible_with(lock_mode(mode))) {
         return 0;
     }
     let (now, holders) = (coordination.now(), view.holders.len() as u64);
@@ -65,4 +61,12 @@ fn expected_wait_ms(view: &LockView, mode: ResourceMode, coordination: &dyn Coor
         view.holders.iter().map(|held| held.grant.expires_at.ms_since(held.grant.acquired_at)).sum();
     let mean = leases.checked_div(holders).unwrap_or(coordination.limits().default_ttl_ms);
     left.saturating_add(mean.saturating_mul(view.queue_length as u64))
+}
+
+/// The mode of the lock of a resource.
+pub(crate) const fn lock_mode(mode: ResourceMode) -> LockMode {
+    match mode {
+        ResourceMode::Exclusive => LockMode::Exclusive,
+        ResourceMode::Shared => LockMode::Shared,
+    }
 }
