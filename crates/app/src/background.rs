@@ -21,19 +21,13 @@ const CHECKPOINT_FILE: &str = "audit-checkpoints.ndjson";
 /// Name of the signing key file in the data folder.
 const CHECKPOINT_KEY_FILE: &str = "audit-checkpoint-key";
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct BackgroundServices {
-    /// Also provides database, clock and the name of this process.
+    /// Also provides the context and the name of this process.
     pub jobs: Jobs,
     /// The data folder. Checkpoints and their key lie there, outside the database.
     pub data_dir: PathBuf,
     pub checkpoint_interval: Duration,
-}
-
-impl std::fmt::Debug for BackgroundServices {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BackgroundServices").field("name", &self.jobs.name).finish_non_exhaustive()
-    }
 }
 
 /// Running background services.
@@ -63,8 +57,7 @@ impl BackgroundServices {
         let (mut jobs, mut loops) = (JoinSet::new(), JoinSet::new());
         let (stop, stopped) = watch::channel(false);
         self.jobs.clone().start(&mut jobs, &stopped);
-        let (database, clock) = (self.jobs.database.clone(), self.jobs.clock.clone());
-        loops.spawn(run_sequencer(database, clock, self.jobs.name.clone()));
+        loops.spawn(run_sequencer(self.jobs.context.clone(), self.jobs.name.clone()));
         loops.spawn(self.write_checkpoints(signer));
         Ok(BackgroundHandle { jobs, loops, stop })
     }
@@ -105,11 +98,12 @@ impl BackgroundServices {
         signer: &Signer,
         last: &mut Option<Checkpoint>,
     ) -> Result<(), AuditLogError> {
-        let head = self.jobs.database.audit_head().await?;
+        let context = &self.jobs.context;
+        let head = context.database.audit_head().await?;
         if head.number == 0 || last.as_ref().is_some_and(|last| last.head == head) {
             return Ok(());
         }
-        let checkpoint = signer.checkpoint(&self.jobs.database, last.as_ref(), self.jobs.clock.now()).await?;
+        let checkpoint = signer.checkpoint(&context.database, last.as_ref(), context.now()).await?;
         let line = serde_json::to_string(&checkpoint).map_err(std::io::Error::other)?;
         let mut file =
             OpenOptions::new().create(true).append(true).open(self.data_dir.join(CHECKPOINT_FILE))?;

@@ -11,7 +11,7 @@ use ade_domain::task::Actor;
 use ade_domain::task::TaskCommand;
 use ade_store::database::StoredTask;
 
-use crate::{Error, IdempotentRequest};
+use crate::{Error, Result};
 
 #[derive(Debug, Clone)]
 pub struct Caller {
@@ -28,18 +28,72 @@ pub struct Caller {
     pub if_match: Option<u64>,
     /// When the caller's token expires, if it uses one.
     pub token_expires_at: Option<Moment>,
-    /// Set if the request has an idempotency key: its response is stored in the transaction of its changes.
+    /// Set if the request has an idempotency key: its outcome is stored in the transaction of its changes.
     pub idempotent_request: Option<IdempotentRequest>,
 }
 
+/// A request with an idempotency key.
+#[derive(Debug, Clone)]
+pub struct IdempotentRequest {
+    /// Whose key it is: keys of different owners are independent.
+    pub owner: String,
+    pub key: String,
+    /// A digest of the request: the same key with another digest is an error.
+    pub request_digest: String,
+    /// The response shows the commands that are allowed at this time.
+    pub received_at: Moment,
+}
+
 impl Caller {
+    /// A caller whose credentials nobody else created, and which do not expire.
+    #[must_use]
+    pub const fn new(user: Option<User>, scopes: BTreeSet<Scope>, audit_actor: AuditActor) -> Self {
+        Self {
+            user,
+            agent_id: None,
+            scopes,
+            token_created_by: None,
+            audit_actor,
+            if_match: None,
+            token_expires_at: None,
+            idempotent_request: None,
+        }
+    }
+
+    /// The user, or the sponsor of the agent; `None` for the bootstrap token.
+    #[must_use]
+    pub fn user_id(&self) -> Option<&UserId> {
+        self.user.as_ref().map(|user| &user.user_id)
+    }
+
+    /// Whether the caller is this user, and not one of the user's agents.
+    pub(crate) fn is_user(&self, id: &str) -> bool {
+        self.agent_id.is_none() && self.user_id().is_some_and(|own| own.as_str() == id)
+    }
+
+    /// Who created the credentials of the caller.
+    pub(crate) fn credentials_creator(&self) -> Option<UserId> {
+        self.token_created_by.as_ref().or(self.user_id()).cloned()
+    }
+
+    /// Checks `If-Match` against the current revision.
+    pub(crate) fn check_revision(&self, now: u64) -> Result<()> {
+        if self.if_match.is_none_or(|expected| expected == now) { Ok(()) } else { Err(Error::Stale { now }) }
+    }
+
+    /// Fails unless the caller has the scope and the role of an administrator.
+    pub(crate) fn require_admin(&self) -> Result<()> {
+        self.require_scope(Scope::Admin)?;
+        if self.is_admin() { Ok(()) } else { Err(Error::forbidden("only an administrator can do this")) }
+    }
+
     /// Fails if the token lacks the scope. Roles permit, scopes limit: both are checked.
-    pub fn require_scope(&self, scope: Scope) -> Result<(), Error> {
+    pub fn require_scope(&self, scope: Scope) -> Result<()> {
         if self.scopes.contains(&scope) { Ok(()) } else { Err(Error::Scope(scope)) }
     }
 
     /// Fails if the token lacks a scope that the command needs.
-    pub(crate) fn require_scopes_for(&self, command: TaskCommand) -> Result<(), Error> {
+    pub(crate) fn require_scopes_for(&self, command: TaskCommand) -> Result<()> {
         let scopes: &[Scope] = match command {
             TaskCommand::Comment if self.scopes.contains(&Scope::Decide) => &[],
             TaskCommand::Modify
@@ -65,8 +119,7 @@ impl Caller {
     }
 
     /// The commands that the caller can give to a task now.
-    #[must_use]
-    pub fn allowed_commands(&self, task: &StoredTask, now: Moment) -> Vec<TaskCommand> {
+    pub(crate) fn allowed_commands(&self, task: &StoredTask, now: Moment) -> Vec<TaskCommand> {
         let open = task.allowed_commands(&self.actor(), now).into_iter();
         open.filter(|command| self.require_scopes_for(*command).is_ok()).collect()
     }
@@ -74,18 +127,16 @@ impl Caller {
     /// The actor that `domain` decides about. An agent acts as an author for its sponsor, whatever roles the sponsor has.
     #[must_use]
     pub fn actor(&self) -> Actor {
-        let user = self.user.as_ref();
-        let roles = match (user, &self.agent_id) {
+        let roles = match (&self.user, &self.agent_id) {
             (Some(_), Some(_)) => vec![ActorRole::Author],
             (Some(user), None) => actor_roles(user),
             // The bootstrap token administers, but is not a person: it makes no decisions.
             (None, _) => vec![ActorRole::Admin],
         };
-        let token_made_by = self.token_created_by.clone();
         Actor {
-            user: user.map(|user| user.user_id.clone()),
+            user: self.user_id().cloned(),
             roles,
-            token_issuer: token_made_by,
+            token_issuer: self.token_created_by.clone(),
             is_agent: self.agent_id.is_some(),
             has_admin_scope: self.scopes.contains(&Scope::Admin),
         }
@@ -115,7 +166,6 @@ impl Caller {
     /// hides its creator.
     #[must_use]
     pub fn uses_foreign_credentials(&self) -> bool {
-        let own = self.user.as_ref().map(|user| &user.user_id);
-        self.token_created_by.as_ref().is_some_and(|creator| Some(creator) != own)
+        self.token_created_by.as_ref().is_some_and(|creator| Some(creator) != self.user_id())
     }
 }

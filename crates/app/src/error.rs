@@ -5,16 +5,24 @@ use std::fmt;
 use ade_domain::InvalidField;
 use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
-use ade_store::DatabaseError;
 use ade_store::database::DocumentKind;
+use ade_store::{CoordinationError, DatabaseError};
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The object does not exist, or the caller may not see it: the two cases are indistinguishable on purpose.
     #[error("{0} not found, or not visible to you; check its id")]
     NotFound(ObjectKind),
+    #[error("agent {0} not found")]
+    AgentNotFound(String),
     #[error("{0} already exists")]
     Exists(String),
+    #[error("agent {0} already exists; change it with PATCH /api/v1/agents/{0}")]
+    AgentExists(String),
+    #[error("agent {0} still holds or waits for locks; release or break them first")]
+    AgentBusy(String),
     #[error("{0}")]
     Unauthenticated(String),
     #[error("the token lacks the scope {}; {}", .0.as_str(), how_to_get(*.0))]
@@ -47,7 +55,15 @@ pub enum Error {
     #[error("{} items of the batch were refused, so nothing was changed", .0.len())]
     Batch(Vec<(String, Self)>),
     #[error(transparent)]
-    Database(DatabaseError),
+    Database(#[from] DatabaseError),
+    #[error(transparent)]
+    Coordination(#[from] CoordinationError),
+    /// What could not be done with a blob, and why.
+    #[error("{0}")]
+    Blobs(String),
+    /// What the operating system does not provide, such as randomness.
+    #[error("{0}")]
+    System(String),
 }
 
 /// What was not found.
@@ -88,21 +104,23 @@ fn list(faults: &[InvalidField]) -> String {
     faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-impl From<DatabaseError> for Error {
-    fn from(error: DatabaseError) -> Self {
-        Self::Database(error)
-    }
-}
-
 impl Error {
     #[must_use]
     pub fn invalid(path: &str, detail: impl Into<String>) -> Self {
         Self::Invalid(vec![InvalidField::at(path, detail)])
     }
 
-    /// Something that the database needs (coordination, the blob folder, the operating system) does not answer.
-    #[expect(clippy::needless_pass_by_value, reason = "used as a function in map_err")]
-    pub(crate) fn unavailable(reason: impl ToString) -> Self {
-        Self::Database(DatabaseError::Unavailable(reason.to_string()))
+    pub(crate) fn forbidden(detail: impl Into<String>) -> Self {
+        Self::Forbidden(detail.into())
     }
+
+    #[expect(clippy::needless_pass_by_value, reason = "used as a function in map_err")]
+    pub(crate) fn system(reason: impl ToString) -> Self {
+        Self::System(reason.to_string())
+    }
+}
+
+/// Fails if there are faults.
+pub(crate) fn require_valid(faults: Vec<InvalidField>) -> Result<()> {
+    if faults.is_empty() { Ok(()) } else { Err(Error::Invalid(faults)) }
 }

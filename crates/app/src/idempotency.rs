@@ -1,77 +1,114 @@
-//! Idempotency keys: the response of a request is committed with its changes, so that a repeated request gets the same
+//! Idempotency keys: the outcome of a request is committed with its changes, so that a repeated request gets the same
 //! response and changes nothing.
 
-use std::fmt;
-use std::sync::Arc;
-
 use ade_domain::Moment;
+use ade_domain::approval::Approval;
 use ade_domain::approval::delegation::Delegation;
 use ade_domain::approval::policy::PolicyVersions;
+use ade_domain::approval::quorum::RequirementProgress;
+use ade_domain::people::User;
 use ade_domain::risk::RegisteredPattern;
+use ade_domain::task::{Task, TaskCommand, TaskState};
 use ade_store::database::{
-    Comment, Commit, FeatureFlag, KeyedResponse, Setting, StoredResponse, StoredTask, StoredToken,
-    StoredUser, Versioned,
+    Archive, Comment, FeatureFlag, KeyedResponse, Setting, SkippedTasks, StoredResponse, StoredTask,
+    StoredToken, Versioned,
 };
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
-use crate::jobs::RestoreResult;
+use crate::{Caller, Error, IdempotentRequest, Result};
 
 /// What a request created or changed: everything that its response is rendered from.
-#[derive(Debug, Clone, Copy)]
-pub enum Outcome<'a> {
-    Task(&'a StoredTask),
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Outcome {
+    Task(Box<TaskView>),
     /// A task that an agent has claimed.
-    Claim(&'a StoredTask),
-    /// An approval request of a task, by its id.
-    Approval(&'a StoredTask, &'a str),
-    /// The ids of approval requests, and their tasks.
-    Batch(&'a [String], &'a [StoredTask]),
-    Restored(&'a RestoreResult),
+    Claim(Box<TaskView>),
+    Approval(Option<ApprovalView>),
+    Batch(Vec<ApprovalView>),
+    Restored(RestoreResult),
     /// Log output of an agent was stored.
     LogAppended,
-    Comment(&'a Comment),
-    User(&'a StoredUser),
+    Comment(Comment),
+    User {
+        user: User,
+        revision: u64,
+    },
     /// A token without its secret, which is never stored.
-    Token(&'a StoredToken),
-    Policy(&'a Versioned<PolicyVersions>),
-    Delegation(&'a Versioned<Delegation>),
-    Resource(&'a Versioned<RegisteredPattern>),
-    Setting(&'a Versioned<Setting>),
-    Feature(&'a Versioned<FeatureFlag>),
+    Token(StoredToken),
+    Policy(Versioned<PolicyVersions>),
+    Delegation(Versioned<Delegation>),
+    Resource(Versioned<RegisteredPattern>),
+    Setting(Versioned<Setting>),
+    Feature(Versioned<FeatureFlag>),
 }
 
-/// A request with an idempotency key.
-#[derive(Clone)]
-pub struct IdempotentRequest {
-    /// Whose key it is: keys of different owners are independent.
-    pub owner: String,
-    pub key: String,
-    /// A digest of the request: the same key with another digest is an error.
-    pub request_digest: String,
-    pub render: Arc<Render>,
+/// A task as a caller sees it at some time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TaskView {
+    pub task: Task,
+    /// The progress of its approval requests, which are not stored with it.
+    pub requirements: Vec<RequirementProgress>,
+    /// The archive of its approval requests.
+    pub requests_archive: Option<String>,
+    pub claimed_by: Option<String>,
+    /// The commands that the caller can give to it.
+    pub allowed: Vec<TaskCommand>,
 }
 
-/// Renders status and body of a response.
-pub type Render = dyn Fn(Outcome<'_>) -> (u16, Value) + Send + Sync;
-
-impl fmt::Debug for IdempotentRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotentRequest")
-            .field("owner", &self.owner)
-            .field("key", &self.key)
-            .finish_non_exhaustive()
+impl TaskView {
+    #[must_use]
+    pub fn new(stored: &StoredTask, caller: &Caller, now: Moment) -> Box<Self> {
+        let archived = stored.archived_approvals.as_ref();
+        Box::new(Self {
+            requirements: stored.progress(),
+            requests_archive: archived.map(|archived| archived.archive_id.clone()),
+            claimed_by: stored.claimed_by().map(str::to_owned),
+            allowed: caller.allowed_commands(stored, now),
+            task: stored.task.clone(),
+        })
     }
 }
 
-impl IdempotentRequest {
-    pub(crate) fn response(&self, outcome: Outcome<'_>, now: Moment) -> KeyedResponse {
-        let (status, body) = (self.render)(outcome);
-        let response = StoredResponse { request_digest: self.request_digest.clone(), status, body };
-        KeyedResponse { owner: self.owner.clone(), key: self.key.clone(), at: now, response }
+/// An approval request with what it shows of its task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ApprovalView {
+    pub approval: Approval,
+    pub task_description: String,
+    pub task_state: TaskState,
+}
+
+impl ApprovalView {
+    /// An approval request of a task, by its id.
+    #[must_use]
+    pub fn find(task: &Task, id: &str) -> Option<Self> {
+        let approval = task.approvals.iter().find(|approval| approval.approval_id == id)?.clone();
+        Some(Self { approval, task_description: task.config.description.clone(), task_state: task.state })
     }
 
-    /// Adds the response to the commit of the changes that it reports.
-    pub(crate) fn add_to(&self, commit: &mut Commit, outcome: Outcome<'_>, now: Moment) {
-        commit.response = Some(self.response(outcome, now));
+    /// The approval requests with these ids, in the same order.
+    #[must_use]
+    pub fn find_all(tasks: &[StoredTask], ids: &[String]) -> Vec<Self> {
+        ids.iter().filter_map(|id| tasks.iter().find_map(|task| Self::find(task, id))).collect()
     }
+}
+
+/// What was restored from an archive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestoreResult {
+    pub archive: Archive,
+    /// Items that were restored.
+    pub items: u64,
+    pub left_out: SkippedTasks,
+}
+
+/// The stored response of a request, if it has an idempotency key. It is part of the commit of the changes that it reports.
+pub(crate) fn stored_response(
+    caller: &Caller,
+    outcome: impl FnOnce(Moment) -> Outcome,
+) -> Result<Option<KeyedResponse>> {
+    let Some(request) = &caller.idempotent_request else { return Ok(None) };
+    let IdempotentRequest { owner, key, request_digest, received_at } = request.clone();
+    let outcome = serde_json::to_value(outcome(received_at)).map_err(Error::system)?;
+    let response = StoredResponse { request_digest, outcome };
+    Ok(Some(KeyedResponse { owner, key, at: received_at, response }))
 }

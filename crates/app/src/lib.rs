@@ -1,12 +1,14 @@
 //! Application services: load state, let `domain` decide, commit through `store`, then notify.
 //!
-//! Nothing is published before it is committed. No blocking mutex is held across an await.
+//! Nothing is published before it is committed. No blocking mutex is held across an await. Modules do not import each other
+//! in a circle.
 
 pub mod accounts;
 pub mod agents;
 pub mod audit;
 pub mod background;
 mod caller;
+mod context;
 pub mod demo;
 mod error;
 mod events;
@@ -21,10 +23,11 @@ pub mod worker;
 
 pub use accounts::AccountService;
 pub use audit::AuditService;
-pub use caller::Caller;
-pub use error::{Error, ObjectKind};
+pub use caller::{Caller, IdempotentRequest};
+pub use context::Context;
+pub use error::{Error, ObjectKind, Result};
 pub use events::{AUDIT_TARGET, DatabaseEventSink, LockEventSink, LockNotice, LogEventSink, run_sequencer};
-pub use idempotency::{IdempotentRequest, Outcome, Render};
+pub use idempotency::{ApprovalView, Outcome, RestoreResult, TaskView};
 pub use jobs::Jobs;
 pub use locks::{LockMaintenance, LockService};
 pub use rules::RuleService;

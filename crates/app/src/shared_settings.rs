@@ -5,17 +5,11 @@
 //! was never set has its default and revision 0.
 
 use ade_domain::InvalidField;
-use ade_domain::permission::Scope;
 use ade_domain::risk::RiskThresholds;
-use ade_store::database::{Document, DocumentKind, FeatureFlag, Setting, Versioned};
+use ade_store::database::{FeatureFlag, Setting, Versioned};
 use ade_store::{Database, DatabaseError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::accounts::require_admin;
-use crate::retry::retry_on_conflict;
-use crate::rules::{RuleService, check_revision};
-use crate::{Caller, Error, ObjectKind, Outcome};
 
 const THRESHOLDS: &str = "risk:thresholds";
 const YEAR_SECONDS: u64 = 365 * 86_400;
@@ -56,45 +50,15 @@ impl Default for Settings {
     }
 }
 
-/// A numeric setting.
-struct Number {
-    name: &'static str,
-    min: u64,
-    max: u64,
-    field: fn(&mut Settings) -> &mut u64,
-}
+/// A numeric setting: name, minimum, maximum, field.
+type Number = (&'static str, u64, u64, fn(&mut Settings) -> &mut u64);
 
 const NUMBERS: [Number; 5] = [
-    Number {
-        name: "approval:backlog_threshold",
-        min: 0,
-        max: 1_000_000_000,
-        field: |settings| &mut settings.approval_backlog_threshold,
-    },
-    Number {
-        name: "approval:default_timeout",
-        min: 1,
-        max: YEAR_SECONDS,
-        field: |settings| &mut settings.approval_default_timeout,
-    },
-    Number {
-        name: "approval:max_timeout",
-        min: 1,
-        max: YEAR_SECONDS,
-        field: |settings| &mut settings.approval_max_timeout,
-    },
-    Number {
-        name: "approval:validity",
-        min: 1,
-        max: YEAR_SECONDS,
-        field: |settings| &mut settings.approval_validity,
-    },
-    Number {
-        name: "task:default_timeout",
-        min: 1,
-        max: 86_400,
-        field: |settings| &mut settings.task_default_timeout,
-    },
+    ("approval:backlog_threshold", 0, 1_000_000_000, |settings| &mut settings.approval_backlog_threshold),
+    ("approval:default_timeout", 1, YEAR_SECONDS, |settings| &mut settings.approval_default_timeout),
+    ("approval:max_timeout", 1, YEAR_SECONDS, |settings| &mut settings.approval_max_timeout),
+    ("approval:validity", 1, YEAR_SECONDS, |settings| &mut settings.approval_validity),
+    ("task:default_timeout", 1, 86_400, |settings| &mut settings.task_default_timeout),
 ];
 
 /// The name of a flag, and its field.
@@ -133,7 +97,7 @@ pub fn description(name: &str) -> &'static str {
 }
 
 pub fn setting_names() -> impl Iterator<Item = &'static str> {
-    NUMBERS.iter().map(|number| number.name).chain([THRESHOLDS])
+    NUMBERS.iter().map(|(name, ..)| *name).chain([THRESHOLDS])
 }
 
 pub fn feature_names() -> impl Iterator<Item = &'static str> {
@@ -181,24 +145,32 @@ impl Settings {
             self.thresholds = RiskThresholds { medium, high, critical };
             return Ok(());
         }
-        let Some(number) = NUMBERS.iter().find(|number| number.name == name) else {
+        let Some((_, min, max, field)) = NUMBERS.iter().find(|(number, ..)| *number == name) else {
             let names: Vec<&str> = setting_names().collect();
             return Err(InvalidField::at("name", format!("must be one of {}", names.join(", "))));
         };
-        let in_range = value.as_u64().filter(|value| (number.min..=number.max).contains(value));
-        *(number.field)(self) = in_range.ok_or_else(|| {
-            let detail = format!("must be a whole number between {} and {}", number.min, number.max);
-            InvalidField::at("value", detail)
-        })?;
+        let in_range = value.as_u64().filter(|value| (min..=max).contains(&value));
+        let invalid =
+            || InvalidField::at("value", format!("must be a whole number between {min} and {max}"));
+        *field(self) = in_range.ok_or_else(invalid)?;
         Ok(())
     }
 
-    fn value(&mut self, name: &str) -> Option<Value> {
+    /// The default of a setting; `None` if there is no such setting.
+    pub(crate) fn default_value(name: &str) -> Option<Value> {
+        let mut settings = Self::default();
         if name == THRESHOLDS {
-            let RiskThresholds { medium, high, critical } = self.thresholds;
+            let RiskThresholds { medium, high, critical } = settings.thresholds;
             return serde_json::to_value(ThresholdsJson { medium, high, critical }).ok();
         }
-        NUMBERS.iter().find(|number| number.name == name).map(|number| Value::from(*(number.field)(self)))
+        let (.., field) = NUMBERS.iter().find(|(number, ..)| *number == name)?;
+        Some(Value::from(*field(&mut settings)))
+    }
+
+    /// The default of a feature flag; `None` if there is no such flag.
+    pub(crate) fn default_flag(name: &str) -> Option<bool> {
+        let (_, field) = FLAGS.iter().find(|(flag, _)| *flag == name)?;
+        Some(*field(&mut Self::default()))
     }
 
     /// How long reviewers have before a request escalates.
@@ -211,102 +183,5 @@ impl Settings {
     #[must_use]
     pub const fn valid_for_ms(&self) -> u64 {
         self.approval_validity.saturating_mul(1_000)
-    }
-}
-
-/// A setting or feature flag.
-trait NamedValue: Document + Clone + PartialEq {
-    /// `None` if the name is unknown.
-    fn default_of(name: &str) -> Option<Self>;
-}
-
-impl NamedValue for Setting {
-    fn default_of(name: &str) -> Option<Self> {
-        Settings::default().value(name).map(Self)
-    }
-}
-
-impl NamedValue for FeatureFlag {
-    fn default_of(name: &str) -> Option<Self> {
-        let (_, field) = FLAGS.iter().find(|(flag, _)| *flag == name)?;
-        Some(Self(*field(&mut Settings::default())))
-    }
-}
-
-fn default_of<T: NamedValue>(name: &str) -> Option<Versioned<T>> {
-    Some(Versioned { id: name.to_owned(), revision: 0, value: T::default_of(name)? })
-}
-
-impl RuleService {
-    /// All settings; one that was never set has its default and revision 0.
-    pub async fn settings(&self, caller: &Caller) -> Result<Vec<Versioned<Setting>>, Error> {
-        self.all(setting_names(), caller).await
-    }
-
-    pub async fn setting(&self, name: &str, caller: &Caller) -> Result<Versioned<Setting>, Error> {
-        caller.require_scope(Scope::Read)?;
-        self.current(name).await
-    }
-
-    pub async fn set_setting(
-        &self,
-        name: &str,
-        value: Value,
-        caller: &Caller,
-    ) -> Result<Versioned<Setting>, Error> {
-        require_admin(caller)?;
-        if setting_names().all(|setting| setting != name) {
-            return Err(Error::NotFound(ObjectKind::Document(DocumentKind::Setting)));
-        }
-        check(name, &value).map_err(Error::Invalid)?;
-        retry_on_conflict(async || {
-            let before = self.current(name).await?;
-            check_revision(&before, caller)?;
-            let after = Some(&before.next(Setting(value.clone())));
-            self.commit("config.set", Some(&before), after, Vec::new(), Outcome::Setting, caller).await
-        })
-        .await
-    }
-
-    /// All feature flags; one that was never set has its default and revision 0.
-    pub async fn features(&self, caller: &Caller) -> Result<Vec<Versioned<FeatureFlag>>, Error> {
-        self.all(feature_names(), caller).await
-    }
-
-    pub async fn feature(&self, name: &str, caller: &Caller) -> Result<Versioned<FeatureFlag>, Error> {
-        caller.require_scope(Scope::Read)?;
-        self.current(name).await
-    }
-
-    pub async fn set_feature(
-        &self,
-        name: &str,
-        enabled: bool,
-        caller: &Caller,
-    ) -> Result<Versioned<FeatureFlag>, Error> {
-        require_admin(caller)?;
-        retry_on_conflict(async || {
-            let before = self.current(name).await?;
-            check_revision(&before, caller)?;
-            let after = Some(&before.next(FeatureFlag(enabled)));
-            self.commit("feature.set", Some(&before), after, Vec::new(), Outcome::Feature, caller).await
-        })
-        .await
-    }
-
-    async fn all<T: NamedValue>(
-        &self,
-        names: impl Iterator<Item = &'static str>,
-        caller: &Caller,
-    ) -> Result<Vec<Versioned<T>>, Error> {
-        caller.require_scope(Scope::Read)?;
-        let stored = self.database.documents().await?;
-        let find = |name: &str| stored.iter().find(|document| document.id == name).cloned();
-        Ok(names.filter_map(|name| find(name).or_else(|| default_of(name))).collect())
-    }
-
-    async fn current<T: NamedValue>(&self, name: &str) -> Result<Versioned<T>, Error> {
-        let default = default_of(name).ok_or(Error::NotFound(ObjectKind::Document(T::KIND)))?;
-        Ok(self.database.document(name).await?.unwrap_or(default))
     }
 }

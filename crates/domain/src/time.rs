@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Moment(u64);
 
 /// The source of the current time. Each store has one clock; tests advance it manually.
-pub trait Clock: Send + Sync {
+pub trait Clock: fmt::Debug + Send + Sync {
     fn now(&self) -> Moment;
 }
 

@@ -8,7 +8,7 @@ use argon2::password_hash::phc::PasswordHash;
 use argon2::password_hash::{PasswordHasher, PasswordVerifier};
 use tokio::sync::Semaphore;
 
-use crate::Error;
+use crate::{Error, Result};
 
 /// Each hash takes 19 MiB.
 const MAX_CONCURRENT: usize = 2;
@@ -18,13 +18,13 @@ const MAX_BYTES: usize = 1_024;
 /// A hash that no password of a user matches: verifying an unknown user takes as long as a known one.
 static DUMMY_HASH: OnceLock<String> = OnceLock::new();
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct PasswordHashing {
     permits: Arc<Semaphore>,
 }
 
-fn argon2_hash(password: &str) -> Result<String, Error> {
-    Ok(Argon2::default().hash_password(password.as_bytes()).map_err(Error::unavailable)?.to_string())
+fn argon2_hash(password: &str) -> Result<String> {
+    Ok(Argon2::default().hash_password(password.as_bytes()).map_err(Error::system)?.to_string())
 }
 
 impl PasswordHashing {
@@ -34,13 +34,13 @@ impl PasswordHashing {
 
     async fn run_blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
-        let _permit = self.permits.clone().acquire_owned().await.map_err(Error::unavailable)?;
-        tokio::task::spawn_blocking(work).await.map_err(Error::unavailable)?
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let _permit = self.permits.clone().acquire_owned().await.map_err(Error::system)?;
+        tokio::task::spawn_blocking(work).await.map_err(Error::system)?
     }
 
-    pub(super) async fn hash(&self, password: String) -> Result<String, Error> {
+    pub(super) async fn hash(&self, password: String) -> Result<String> {
         if password.chars().count() < MIN_CHARS || password.len() > MAX_BYTES {
             let detail = format!("must have at least {MIN_CHARS} characters and at most {MAX_BYTES} bytes");
             return Err(Error::invalid("password", detail));
@@ -49,7 +49,7 @@ impl PasswordHashing {
     }
 
     /// Whether the password matches the hash. Without a hash the answer is no, and takes as long.
-    pub(super) async fn verify(&self, password: String, hash: Option<String>) -> Result<bool, Error> {
+    pub(super) async fn verify(&self, password: String, hash: Option<String>) -> Result<bool> {
         if password.len() > MAX_BYTES {
             return Ok(false);
         }

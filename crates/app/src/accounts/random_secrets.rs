@@ -4,22 +4,21 @@ use ring::rand::{SecureRandom, SystemRandom};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use crate::Error;
-use crate::audit::hex;
+use crate::{Error, Result};
 
 const SECRET_BYTES: usize = 32;
 
 /// A new secret. The prefix tells people and secret scanners what it is.
-pub(super) fn new(prefix: &str) -> Result<String, Error> {
+pub(super) fn new(prefix: &str) -> Result<String> {
     let mut bytes = [0; SECRET_BYTES];
-    let unavailable = |_| Error::unavailable("the system provides no randomness");
+    let unavailable = |_| Error::system("the system provides no randomness");
     SystemRandom::new().fill(&mut bytes).map_err(unavailable)?;
-    Ok(format!("{prefix}{}", hex(&bytes)))
+    Ok(format!("{prefix}{}", hex::encode(bytes)))
 }
 
 #[must_use]
 pub fn hash_secret(secret: &str) -> String {
-    hex(&Sha256::digest(secret.as_bytes()))
+    hex::encode(Sha256::digest(secret.as_bytes()))
 }
 
 /// Whether a secret has this hash. The comparison takes constant time.

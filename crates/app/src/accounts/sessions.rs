@@ -1,7 +1,5 @@
 //! Signing in and out, and authentication by session or token.
 
-use std::collections::BTreeSet;
-
 use ade_domain::Moment;
 use ade_domain::audit::AuditActor;
 use ade_domain::people::UserId;
@@ -10,8 +8,8 @@ use ade_store::database::{Commit, Password, Session, StoredToken, StoredUser, Wr
 
 use super::users::MAX_ID_LEN;
 use super::{AccountService, hash_secret, random_secrets};
-use crate::audit::AuditedAction;
-use crate::{Caller, Error, ObjectKind, new_id};
+use crate::events::AuditedAction;
+use crate::{Caller, Error, ObjectKind, Result, new_id};
 
 /// How long a session lasts after its last use.
 pub const SESSION_TTL_MS: u64 = 24 * 3_600_000;
@@ -37,16 +35,11 @@ impl std::fmt::Debug for NewSession {
 
 impl AccountService {
     /// Starts a session. A failure does not reveal whether the user id or the password is wrong.
-    pub async fn sign_in(
-        &self,
-        user_id: &str,
-        password: String,
-        actor: AuditActor,
-    ) -> Result<NewSession, Error> {
+    pub async fn sign_in(&self, user_id: &str, password: String, actor: AuditActor) -> Result<NewSession> {
         if user_id.len() > MAX_ID_LEN {
             return self.refuse_sign_in(user_id, false, actor);
         }
-        let found = self.database.user(&UserId::new(user_id)).await?;
+        let found = self.context.database.user(&UserId::new(user_id)).await?;
         let is_known = found.is_some();
         let active = found.filter(|found| found.user.active);
         let stored = active.as_ref().and_then(|found| found.password.as_ref());
@@ -54,11 +47,10 @@ impl AccountService {
         let Some(user) = active.filter(|_| matches) else {
             return self.refuse_sign_in(user_id, is_known, actor);
         };
-        let now = self.clock.now();
+        let now = self.context.now();
         let (secret, csrf_token) = (random_secrets::new("ades_")?, random_secrets::new("")?);
         let (session_id, expires_at) = (new_id(), now.plus_ms(SESSION_TTL_MS));
-        let mut commit = Commit::default();
-        commit.writes.push(Write::Session(Session {
+        let session = Session {
             session_id: session_id.clone(),
             session_hash: hash_secret(&secret),
             csrf_hash: hash_secret(&csrf_token),
@@ -68,24 +60,25 @@ impl AccountService {
             expires_at,
             ip: actor.ip.clone(),
             user_agent: actor.user_agent.clone(),
-        }));
+        };
         let actor = AuditActor {
             user_id: Some(user.user.user_id.clone()),
             session_id: Some(session_id.clone()),
             ..actor
         };
-        AuditedAction::new("session.create", &session_id).add_as(actor, &mut commit, now);
-        self.database.commit(commit).await?;
+        let action = AuditedAction::new("session.create", &session_id);
+        let commit = action.commit_as(actor, vec![Write::Session(session)], now);
+        self.context.database.commit(commit).await?;
         Ok(NewSession { user, secret, csrf_token, expires_at })
     }
 
     /// Failed attempts for existing users are audited. An unknown user id is not: it may be a password typed into the wrong field.
-    fn refuse_sign_in(&self, user_id: &str, is_known: bool, actor: AuditActor) -> Result<NewSession, Error> {
+    fn refuse_sign_in(&self, user_id: &str, is_known: bool, actor: AuditActor) -> Result<NewSession> {
         if is_known {
-            let mut commit = Commit::default();
-            AuditedAction::new("session.refuse", user_id).add_as(actor, &mut commit, self.clock.now());
+            let action = AuditedAction::new("session.refuse", user_id);
+            let commit = action.commit_as(actor, Vec::new(), self.context.now());
             // In the background: the response time must not reveal whether the user exists.
-            let database = self.database.clone();
+            let database = self.context.database.clone();
             tokio::spawn(async move {
                 if let Err(error) = database.commit(commit).await {
                     tracing::error!(%error, "cannot audit a refused sign-in");
@@ -98,15 +91,11 @@ impl AccountService {
     }
 
     /// Authenticates a session, and renews it.
-    pub async fn authenticate_session(
-        &self,
-        secret: &str,
-        actor: AuditActor,
-    ) -> Result<(Caller, Session), Error> {
-        let (now, session_hash) = (self.clock.now(), hash_secret(secret));
+    pub async fn authenticate_session(&self, secret: &str, actor: AuditActor) -> Result<(Caller, Session)> {
+        let (now, session_hash) = (self.context.now(), hash_secret(secret));
         let expired = || Error::Unauthenticated("the session has expired; sign in again".to_owned());
         let (mut session, user) =
-            self.database.session_with_user(&session_hash).await?.ok_or_else(expired)?;
+            self.context.database.session_with_user(&session_hash).await?.ok_or_else(expired)?;
         if session.expires_at <= now || !user.user.active {
             return Err(expired());
         }
@@ -117,35 +106,23 @@ impl AccountService {
                 last_active: session.last_active,
                 expires_at: session.expires_at,
             };
-            self.database.commit(Commit { writes: vec![touch], ..Commit::default() }).await?;
+            self.context.database.commit(Commit { writes: vec![touch], ..Commit::default() }).await?;
         }
         // The setter of the password may be the person who signed in.
         let is_watched = |password: &Password| password.set_by_until.is_none_or(|until| until > now);
-        let token_made_by = user.password.filter(is_watched).and_then(|password| password.set_by);
-        let user_id = Some(user.user.user_id.clone());
-        let caller = Caller {
-            user: Some(user.user),
-            agent_id: None,
-            scopes: Scope::ALL.into_iter().collect(),
-            token_created_by: token_made_by,
-            audit_actor: AuditActor { user_id, session_id: Some(session.session_id.clone()), ..actor },
-            if_match: None,
-            token_expires_at: None,
-            idempotent_request: None,
-        };
-        Ok((caller, session))
+        let token_created_by = user.password.filter(is_watched).and_then(|password| password.set_by);
+        let (user_id, session_id) = (Some(user.user.user_id.clone()), Some(session.session_id.clone()));
+        let actor = AuditActor { user_id, session_id, ..actor };
+        let caller = Caller::new(Some(user.user), Scope::ALL.into_iter().collect(), actor);
+        Ok((Caller { token_created_by, ..caller }, session))
     }
 
     /// Authenticates a token.
-    pub async fn authenticate_token(
-        &self,
-        secret: &str,
-        actor: AuditActor,
-    ) -> Result<(Caller, StoredToken), Error> {
+    pub async fn authenticate_token(&self, secret: &str, actor: AuditActor) -> Result<(Caller, StoredToken)> {
         let invalid = || Error::Unauthenticated("the token is not valid".to_owned());
-        let found = self.database.token_with_user(&hash_secret(secret)).await?;
+        let found = self.context.database.token_with_user(&hash_secret(secret)).await?;
         let (token, user) = found.ok_or_else(invalid)?;
-        if token.revoked_at.is_some() || token.expires_at <= self.clock.now() {
+        if token.revoked_at.is_some() || token.expires_at <= self.context.now() {
             return Err(Error::Unauthenticated(
                 "the token has expired or was revoked; create a new one, or sign in with ade login"
                     .to_owned(),
@@ -159,14 +136,10 @@ impl AccountService {
             ..actor
         };
         let caller = Caller {
-            user: Some(user),
             agent_id: token.agent_id.clone(),
-            scopes: token.scopes.clone(),
             token_created_by: token.created_by.clone(),
-            audit_actor: actor,
-            if_match: None,
             token_expires_at: Some(token.expires_at),
-            idempotent_request: None,
+            ..Caller::new(Some(user), token.scopes.clone(), actor)
         };
         Ok((caller, token))
     }
@@ -174,28 +147,18 @@ impl AccountService {
     /// The caller of the bootstrap token: it administers, is not a person, and makes no decisions.
     #[must_use]
     pub fn bootstrap_caller(actor: AuditActor) -> Caller {
-        let scopes: BTreeSet<Scope> =
-            Scope::ALL.into_iter().filter(|scope| *scope != Scope::Decide).collect();
-        Caller {
-            user: None,
-            agent_id: None,
-            scopes,
-            token_created_by: None,
-            audit_actor: AuditActor { token_id: Some("bootstrap".to_owned()), ..actor },
-            if_match: None,
-            token_expires_at: None,
-            idempotent_request: None,
-        }
+        let scopes = Scope::ALL.into_iter().filter(|scope| *scope != Scope::Decide).collect();
+        Caller::new(None, scopes, AuditActor { token_id: Some("bootstrap".to_owned()), ..actor })
     }
 
-    pub async fn sign_out(&self, secret: &str, caller: &Caller) -> Result<(), Error> {
+    pub async fn sign_out(&self, secret: &str, caller: &Caller) -> Result<()> {
         let (Some(user), Some(session)) = (&caller.user, &caller.audit_actor.session_id) else {
             return Err(Error::NotFound(ObjectKind::Session));
         };
-        let mut commit = Commit::default();
         let (session_hash, user_id) = (Some(hash_secret(secret)), user.user_id.to_string());
-        commit.writes.push(Write::DeleteSessions { session_hash, user_id });
-        AuditedAction::new("session.end", session).add_to(&mut commit, Some(caller), self.clock.now());
-        Ok(self.database.commit(commit).await?)
+        let writes = vec![Write::DeleteSessions { session_hash, user_id }];
+        let commit =
+            AuditedAction::new("session.end", session).commit(writes, Some(caller), self.context.now());
+        Ok(self.context.database.commit(commit).await?)
     }
 }

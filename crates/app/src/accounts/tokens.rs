@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use ade_domain::Moment;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
-use ade_store::database::{Commit, StoredToken, Write};
+use ade_store::database::{StoredToken, Write};
 use serde_json::json;
 
-use super::{AccountService, hash_secret, random_secrets, require_admin};
-use crate::audit::AuditedAction;
-use crate::{Caller, Error, ObjectKind, Outcome, new_id};
+use super::{AccountService, hash_secret, random_secrets};
+use crate::events::AuditedAction;
+use crate::idempotency::stored_response;
+use crate::{Caller, Error, ObjectKind, Outcome, Result, new_id};
 
 const MAX_NAME_LEN: usize = 128;
 const DEFAULT_TTL_MS: u64 = 30 * 86_400_000;
@@ -39,29 +41,20 @@ impl std::fmt::Debug for NewToken {
     }
 }
 
-impl Caller {
-    fn is_user(&self, user: &UserId) -> bool {
-        self.agent_id.is_none() && self.user.as_ref().is_some_and(|own| own.user_id == *user)
-    }
+/// Fails unless the caller is the owner of the tokens, or an administrator.
+fn require_owner(caller: &Caller, user_id: &str) -> Result<()> {
+    if caller.is_user(user_id) { Ok(()) } else { caller.require_admin() }
+}
 
-    const fn is_bootstrap(&self) -> bool {
-        self.user.is_none()
-    }
+fn is_valid(token: &StoredToken, now: Moment) -> bool {
+    token.revoked_at.is_none() && token.expires_at > now
 }
 
 impl AccountService {
     /// Creates a token of a user: by the user, or by an administrator. A token that decides can only be created by its user in a
     /// session, or with the bootstrap token: an administrator who could create it for others could decide in their names.
-    pub async fn create_token(
-        &self,
-        user_id: &str,
-        draft: &TokenDraft,
-        caller: &Caller,
-    ) -> Result<NewToken, Error> {
-        let owner = UserId::new(user_id);
-        if !caller.is_user(&owner) {
-            require_admin(caller)?;
-        }
+    pub async fn create_token(&self, user_id: &str, draft: &TokenDraft, caller: &Caller) -> Result<NewToken> {
+        require_owner(caller, user_id)?;
         let user = self.load_user(user_id).await?;
         if !user.user.active {
             return Err(Error::Forbidden(format!("{user_id} is not active and cannot have a token")));
@@ -70,7 +63,7 @@ impl AccountService {
         let scopes = draft.scopes.clone().unwrap_or(default);
         // Not with a token: it could renew itself beyond its own expiry.
         let by_password =
-            caller.is_bootstrap() || (caller.is_user(&owner) && caller.audit_actor.session_id.is_some());
+            caller.user.is_none() || (caller.is_user(user_id) && caller.audit_actor.session_id.is_some());
         for (scope, option) in [(Scope::Decide, "--decide"), (Scope::Admin, "--admin")] {
             if scopes.contains(&scope) && !by_password {
                 return Err(Error::Forbidden(format!(
@@ -80,7 +73,7 @@ impl AccountService {
                 )));
             }
         }
-        self.issue_token(Some(owner), None, scopes, draft, caller).await
+        self.issue_token(UserId::new(user_id), None, scopes, draft, caller).await
     }
 
     /// Creates a token of an agent, which can only propose, lock and read for its sponsor.
@@ -90,23 +83,23 @@ impl AccountService {
         sponsor: &UserId,
         draft: &TokenDraft,
         caller: &Caller,
-    ) -> Result<NewToken, Error> {
+    ) -> Result<NewToken> {
         let allowed = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Lock]);
         let scopes = draft.scopes.clone().unwrap_or_else(|| allowed.clone());
         if !scopes.is_subset(&allowed) {
             return Err(Error::invalid("scopes", "can only be read, propose and lock for an agent"));
         }
-        self.issue_token(Some(sponsor.clone()), Some(agent_id.to_owned()), scopes, draft, caller).await
+        self.issue_token(sponsor.clone(), Some(agent_id.to_owned()), scopes, draft, caller).await
     }
 
     async fn issue_token(
         &self,
-        user_id: Option<UserId>,
+        user_id: UserId,
         agent_id: Option<String>,
         scopes: BTreeSet<Scope>,
         draft: &TokenDraft,
         caller: &Caller,
-    ) -> Result<NewToken, Error> {
+    ) -> Result<NewToken> {
         let is_valid_name = !draft.name.trim().is_empty()
             && draft.name.len() <= MAX_NAME_LEN
             && !draft.name.chars().any(char::is_control);
@@ -118,7 +111,7 @@ impl AccountService {
             return Err(Error::invalid("scopes", "must have at least one scope"));
         }
         // A caller with a token cannot grant scopes that the token lacks.
-        let is_missing = |scope: &&Scope| !caller.is_bootstrap() && !caller.scopes.contains(scope);
+        let is_missing = |scope: &&Scope| caller.user.is_some() && !caller.scopes.contains(scope);
         if let Some(missing) = scopes.iter().find(is_missing) {
             return Err(Error::Scope(*missing));
         }
@@ -127,14 +120,12 @@ impl AccountService {
         if ttl_ms == 0 || ttl_ms > max_ms {
             return Err(Error::invalid("ttl_seconds", format!("must be between 1 and {}", max_ms / 1_000)));
         }
-        let now = self.clock.now();
-        let existing = match (&agent_id, &user_id) {
-            (Some(agent), _) => self.database.agent_tokens(agent).await?,
-            (None, Some(user)) => self.database.user_tokens(user).await?,
-            (None, None) => Vec::new(),
+        let now = self.context.now();
+        let existing = match &agent_id {
+            Some(agent) => self.context.database.agent_tokens(agent).await?,
+            None => self.context.database.user_tokens(&user_id).await?,
         };
-        let is_valid = |token: &&StoredToken| token.revoked_at.is_none() && token.expires_at > now;
-        if existing.iter().filter(is_valid).count() >= MAX_TOKENS {
+        if existing.iter().filter(|token| is_valid(token, now)).count() >= MAX_TOKENS {
             return Err(Error::Forbidden(format!(
                 "there are already {MAX_TOKENS} valid tokens; revoke some first"
             )));
@@ -143,15 +134,12 @@ impl AccountService {
         let token = StoredToken {
             token_id: new_id(),
             token_hash: hash_secret(&secret),
-            user_id,
+            user_id: Some(user_id),
             agent_id,
             name: draft.name.clone(),
             scopes,
             // The creator of the caller's token is also the creator of this one.
-            created_by: caller
-                .token_created_by
-                .clone()
-                .or_else(|| caller.user.as_ref().map(|user| user.user_id.clone())),
+            created_by: caller.credentials_creator(),
             created_at: now,
             // A token that is created with a token expires with it at the latest.
             expires_at: caller
@@ -159,52 +147,41 @@ impl AccountService {
                 .map_or(now.plus_ms(ttl_ms), |ends| ends.min(now.plus_ms(ttl_ms))),
             revoked_at: None,
         };
-        let mut commit = Commit::default();
-        commit.writes.push(Write::Token(token.clone()));
         let mut action = AuditedAction::new("token.create", &token.token_id);
         action.details.insert("of".to_owned(), json!(token.user_id));
         action.details.insert("agent_id".to_owned(), json!(token.agent_id));
         action.details.insert("scopes".to_owned(), json!(token.scopes));
-        action.add_to(&mut commit, Some(caller), now);
-        if let Some(request) = &caller.idempotent_request {
-            request.add_to(&mut commit, Outcome::Token(&token), now);
-        }
-        self.database.commit(commit).await?;
+        let mut commit = action.commit(vec![Write::Token(token.clone())], Some(caller), now);
+        let stored = || Outcome::Token(StoredToken { token_hash: String::new(), ..token.clone() });
+        commit.response = stored_response(caller, |_| stored())?;
+        self.context.database.commit(commit).await?;
         Ok(NewToken { token, secret })
     }
 
     /// The valid tokens of a user, without those of agents: for the user or an administrator.
-    pub async fn tokens(&self, user_id: &str, caller: &Caller) -> Result<Vec<StoredToken>, Error> {
+    pub async fn tokens(&self, user_id: &str, caller: &Caller) -> Result<Vec<StoredToken>> {
         caller.require_scope(Scope::Read)?;
-        let owner = UserId::new(user_id);
-        if !caller.is_user(&owner) {
-            require_admin(caller)?;
-        }
+        require_owner(caller, user_id)?;
         self.load_user(user_id).await?;
-        let now = self.clock.now();
-        let mut tokens = self.database.user_tokens(&owner).await?;
-        tokens
-            .retain(|token| token.revoked_at.is_none() && token.expires_at > now && token.agent_id.is_none());
+        let now = self.context.now();
+        let mut tokens = self.context.database.user_tokens(&UserId::new(user_id)).await?;
+        tokens.retain(|token| is_valid(token, now) && token.agent_id.is_none());
         Ok(tokens)
     }
 
     /// Revokes a token immediately. Revoking it again changes nothing.
-    pub async fn revoke_token(&self, user_id: &str, token_id: &str, caller: &Caller) -> Result<(), Error> {
-        let owner = UserId::new(user_id);
-        if !caller.is_user(&owner) {
-            require_admin(caller)?;
-        }
-        let tokens = self.database.user_tokens(&owner).await?;
+    pub async fn revoke_token(&self, user_id: &str, token_id: &str, caller: &Caller) -> Result<()> {
+        require_owner(caller, user_id)?;
+        let tokens = self.context.database.user_tokens(&UserId::new(user_id)).await?;
         let found = tokens.into_iter().find(|token| token.token_id == token_id);
         let mut token = found.ok_or(Error::NotFound(ObjectKind::Token))?;
         if token.revoked_at.is_some() {
             return Ok(());
         }
-        let now = self.clock.now();
+        let now = self.context.now();
         token.revoked_at = Some(now);
-        let mut commit = Commit::default();
-        commit.writes.push(Write::Token(token));
-        AuditedAction::new("token.revoke", token_id).add_to(&mut commit, Some(caller), now);
-        Ok(self.database.commit(commit).await?)
+        let action = AuditedAction::new("token.revoke", token_id);
+        let commit = action.commit(vec![Write::Token(token)], Some(caller), now);
+        Ok(self.context.database.commit(commit).await?)
     }
 }

@@ -9,10 +9,12 @@ use ade_store::DatabaseError;
 use ade_store::database::{Commit, Password, StoredUser, Write};
 use serde_json::{Map, Value, json};
 
-use super::{AccountService, random_secrets, require_admin};
-use crate::audit::AuditedAction;
+use super::{AccountService, random_secrets};
+use crate::error::require_valid;
+use crate::events::AuditedAction;
+use crate::idempotency::stored_response;
 use crate::retry::{MAX_ATTEMPTS, retry_on_conflict};
-use crate::{Caller, Error, Outcome};
+use crate::{Caller, Error, Outcome, Result};
 
 pub(super) const MAX_ID_LEN: usize = 128;
 const MAX_TEXT_LEN: usize = 256;
@@ -57,14 +59,9 @@ impl std::fmt::Debug for UserChange {
 }
 
 impl UserChange {
-    fn is_password_only(&self) -> bool {
-        let Self { name, roles, manager_id, team, active, password } = self;
-        password.is_some()
-            && name.is_none()
-            && roles.is_none()
-            && manager_id.is_none()
-            && team.is_none()
-            && active.is_none()
+    const fn is_password_only(&self) -> bool {
+        let others = (&self.name, &self.roles, &self.manager_id, &self.team, &self.active);
+        matches!(others, (None, None, None, None, None)) && self.password.is_some()
     }
 
     fn apply(&self, user: &mut User) {
@@ -127,9 +124,7 @@ fn faults(user: &User) -> Vec<InvalidField> {
 
 /// A password that somebody else set. The setter is known for as long as the password exists.
 fn password_set_by(hash: String, caller: &Caller) -> Password {
-    let set_by =
-        caller.token_created_by.clone().or_else(|| caller.user.as_ref().map(|user| user.user_id.clone()));
-    Password { hash, set_by, set_by_until: None }
+    Password { hash, set_by: caller.credentials_creator(), set_by_until: None }
 }
 
 /// A password that its owner set. The setter of the previous one may have done this as well, and is remembered for
@@ -143,8 +138,8 @@ fn password_set_by_owner(hash: String, previous: Option<&Password>, now: Moment)
 }
 
 impl AccountService {
-    pub async fn create_user(&self, draft: UserDraft, caller: &Caller) -> Result<StoredUser, Error> {
-        require_admin(caller)?;
+    pub async fn create_user(&self, draft: UserDraft, caller: &Caller) -> Result<StoredUser> {
+        caller.require_admin()?;
         let UserDraft { user_id, change } = draft;
         let mut user = User {
             name: user_id.clone(),
@@ -156,24 +151,18 @@ impl AccountService {
         };
         change.apply(&mut user);
         self.validate(&user).await?;
-        let password = match change.password.clone() {
-            Some(password) => Some(password_set_by(self.passwords.hash(password).await?, caller)),
-            None => None,
-        };
-        let now = self.clock.now();
+        let password = self.hash_new(&change).await?.map(|hash| password_set_by(hash, caller));
         let stored = StoredUser { user, revision: 1, password };
-        let mut commit = Commit::default();
-        commit.writes.push(Write::User { user: Box::new(stored.clone()), expected: None });
         let action = AuditedAction {
             revision: Some(1),
             details: change.details(),
             ..AuditedAction::new("user.create", stored.user.user_id.as_str())
         };
-        action.add_to(&mut commit, Some(caller), now);
-        if let Some(request) = &caller.idempotent_request {
-            request.add_to(&mut commit, Outcome::User(&stored), now);
-        }
-        match self.database.commit(commit).await {
+        let writes = vec![Write::User { user: Box::new(stored.clone()), expected: None }];
+        let mut commit = action.commit(writes, Some(caller), self.context.now());
+        let outcome = |_| Outcome::User { user: stored.user.clone(), revision: stored.revision };
+        commit.response = stored_response(caller, outcome)?;
+        match self.context.database.commit(commit).await {
             Err(DatabaseError::AlreadyExists { .. }) => {
                 Err(Error::Exists(format!("user {}", stored.user.user_id)))
             }
@@ -183,8 +172,8 @@ impl AccountService {
 
     /// Creates the first administrator and returns the password, which is shown now and never again; `None` if there are
     /// users already.
-    pub async fn create_first_admin(&self) -> Result<Option<String>, Error> {
-        if !self.database.users(None, 1).await?.is_empty() {
+    pub async fn create_first_admin(&self) -> Result<Option<String>> {
+        if !self.context.database.users(None, 1).await?.is_empty() {
             return Ok(None);
         }
         let password = random_secrets::new("")?.chars().take(FIRST_PASSWORD_LEN).collect::<String>();
@@ -198,12 +187,10 @@ impl AccountService {
             team: None,
             active: true,
         };
-        let mut commit = Commit::default();
         let user = Box::new(StoredUser { user, revision: 1, password: stored });
-        commit.writes.push(Write::User { user, expected: None });
-        let action = AuditedAction { revision: Some(1), ..AuditedAction::new("user.create", "admin") };
-        action.add_to(&mut commit, None, self.clock.now());
-        match self.database.commit(commit).await {
+        let action = AuditedAction::new("user.create", "admin").with_revision(1);
+        let commit = action.commit(vec![Write::User { user, expected: None }], None, self.context.now());
+        match self.context.database.commit(commit).await {
             Ok(()) => Ok(Some(password)),
             // Another server was first.
             Err(DatabaseError::AlreadyExists { .. }) => Ok(None),
@@ -211,44 +198,40 @@ impl AccountService {
         }
     }
 
-    async fn validate(&self, user: &User) -> Result<(), Error> {
+    async fn validate(&self, user: &User) -> Result<()> {
         let mut faults = faults(user);
         if faults.is_empty()
             && let Some(manager) = &user.manager_id
-            && self.database.user(manager).await?.is_none()
+            && self.context.database.user(manager).await?.is_none()
         {
             faults.push(InvalidField::at("manager_id", format!("user {manager} does not exist")));
         }
-        if faults.is_empty() { Ok(()) } else { Err(Error::Invalid(faults)) }
+        require_valid(faults)
+    }
+
+    /// The hash of a new password.
+    async fn hash_new(&self, change: &UserChange) -> Result<Option<String>> {
+        match change.password.clone() {
+            Some(password) => self.passwords.hash(password).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Changes a user. Users can change their own password in a session; everything else needs an administrator.
-    pub async fn update_user(
-        &self,
-        id: &str,
-        change: &UserChange,
-        caller: &Caller,
-    ) -> Result<StoredUser, Error> {
-        let is_self = caller.agent_id.is_none()
-            && caller.audit_actor.session_id.is_some()
-            && caller.user.as_ref().is_some_and(|user| user.user_id.as_str() == id);
+    pub async fn update_user(&self, id: &str, change: &UserChange, caller: &Caller) -> Result<StoredUser> {
+        let is_self = caller.is_user(id) && caller.audit_actor.session_id.is_some();
         if !(is_self && change.is_password_only()) {
-            require_admin(caller)?;
+            caller.require_admin()?;
         }
-        let hash = match change.password.clone() {
-            Some(password) => Some(self.passwords.hash(password).await?),
-            None => None,
-        };
+        let hash = self.hash_new(change).await?;
         let attempt = async |reassign: bool| {
             let before = self.load_user(id).await?;
-            if caller.if_match.is_some_and(|revision| revision != before.revision) {
-                return Err(Error::Stale { now: before.revision });
-            }
+            caller.check_revision(before.revision)?;
             let mut after = before.clone();
             change.apply(&mut after.user);
             self.validate(&after.user).await?;
             after.revision += 1;
-            let now = self.clock.now();
+            let now = self.context.now();
             if let Some(hash) = hash.clone() {
                 after.password = Some(if is_self {
                     password_set_by_owner(hash, before.password.as_ref(), now)
@@ -256,16 +239,28 @@ impl AccountService {
                     password_set_by(hash, caller)
                 });
             }
-            let mut commit = self.user_commit(&before, &after, hash.is_some(), reassign, now).await?;
+            let (user, expected) = (Box::new(after.clone()), Some(before.revision));
+            let mut commit = Commit { writes: vec![Write::User { user, expected }], ..Commit::default() };
+            let leaves = before.user.active && !after.user.active;
+            let user_id = after.user.user_id.clone();
+            if leaves || hash.is_some() {
+                commit.writes.push(Write::DeleteSessions { session_hash: None, user_id: id.to_owned() });
+            }
+            if leaves {
+                commit.writes.push(Write::RevokeTokens { user_id: user_id.clone(), at: now });
+            }
+            if leaves && reassign {
+                self.tasks.reassign_approvals_of(&mut commit, &user_id).await?;
+            }
             let action = AuditedAction {
                 revision: Some(after.revision),
                 details: change.details(),
-                ..AuditedAction::new("user.update", after.user.user_id.as_str())
+                ..AuditedAction::new("user.update", id)
             };
-            action.add_to(&mut commit, Some(caller), now);
+            action.add_to(&mut commit, caller.audit_actor.clone(), now);
             let is_committed = self.tasks.commit(commit).await?;
-            if is_committed && before.user.active && !after.user.active {
-                self.tasks.subscriptions().schedule_reassignment(&after.user.user_id);
+            if is_committed && leaves {
+                self.tasks.subscriptions().schedule_reassignment(&user_id);
             }
             Ok(is_committed.then_some(after))
         };
@@ -276,30 +271,5 @@ impl AccountService {
             attempt(attempts <= MAX_ATTEMPTS / 2)
         })
         .await
-    }
-
-    /// The writes of a user's change and of its consequences.
-    async fn user_commit(
-        &self,
-        before: &StoredUser,
-        after: &StoredUser,
-        has_new_password: bool,
-        reassign: bool,
-        now: Moment,
-    ) -> Result<Commit, Error> {
-        let mut commit = Commit::default();
-        commit.writes.push(Write::User { user: Box::new(after.clone()), expected: Some(before.revision) });
-        let leaves = before.user.active && !after.user.active;
-        let user_id = after.user.user_id.clone();
-        if leaves || has_new_password {
-            commit.writes.push(Write::DeleteSessions { session_hash: None, user_id: user_id.to_string() });
-        }
-        if leaves {
-            commit.writes.push(Write::RevokeTokens { user_id: user_id.clone(), at: now });
-            if reassign {
-                self.tasks.reassign_approvals_of(&mut commit, &user_id).await?;
-            }
-        }
-        Ok(commit)
     }
 }

@@ -4,8 +4,8 @@ use ade_domain::agent::AgentProfile;
 use ade_domain::people::UserId;
 use ade_domain::permission::{ActorRole, Scope};
 
-use super::{AgentDetails, AgentError, AgentService, forbidden};
-use crate::{Caller, Error};
+use super::{AgentDetails, AgentService};
+use crate::{Caller, Error, Result};
 
 /// Implicitly registered agents of one sponsor.
 const MAX_IMPLICIT_AGENTS: u64 = 100;
@@ -24,94 +24,96 @@ pub(super) fn may_act_for(caller: &Caller, agent_id: &str, sponsor: Option<&User
 impl AgentService {
     /// The id as which the caller holds locks and claims tasks. A token of an agent acts as that agent only; a user acts as itself
     /// or as an agent that it sponsors; an administrator as any. An unknown name is registered implicitly for the caller.
-    pub async fn resolve_agent(&self, caller: &Caller, named: Option<&str>) -> Result<String, Error> {
+    pub async fn resolve_agent(&self, caller: &Caller, named: Option<&str>) -> Result<String> {
         caller.require_scope(Scope::Lock)?;
         let Some(user) = &caller.user else { return Ok(named.unwrap_or(BOOTSTRAP_AGENT).to_owned()) };
         if let Some(own) = &caller.agent_id {
             return match named {
-                Some(other) if other != own => {
-                    Err(forbidden(format!("the token belongs to agent {own} and cannot act as {other}")))
-                }
+                Some(other) if other != own => Err(Error::forbidden(format!(
+                    "the token belongs to agent {own} and cannot act as {other}"
+                ))),
                 _ => Ok(own.clone()),
             };
         }
         let Some(name) = named.filter(|name| *name != user.user_id.as_str()) else {
             return Ok(user.user_id.to_string());
         };
-        match self.database.agent(name).await? {
+        match self.context.database.agent(name).await? {
             Some(agent) if may_act_for(caller, name, agent.sponsor_id.as_ref()) => {}
-            Some(_) => return Err(forbidden(format!("agent {name} has another sponsor"))),
+            Some(_) => return Err(Error::forbidden(format!("agent {name} has another sponsor"))),
             None => self.register_implicitly(name, user.user_id.clone(), caller).await?,
         }
         Ok(name.to_owned())
     }
 
     /// Whether the caller may act for an existing agent. An unknown agent is not registered.
-    pub async fn can_act_for(&self, caller: &Caller, agent_id: &str) -> Result<bool, Error> {
+    pub async fn can_act_for(&self, caller: &Caller, agent_id: &str) -> Result<bool> {
         caller.require_scope(Scope::Lock)?;
-        let is_self = caller.agent_id.is_none()
-            && caller.user.as_ref().is_some_and(|user| user.user_id.as_str() == agent_id);
-        let sponsor = self.database.agent(agent_id).await?.and_then(|agent| agent.sponsor_id);
-        Ok(is_self || may_act_for(caller, agent_id, sponsor.as_ref()))
+        let sponsor = self.context.database.agent(agent_id).await?.and_then(|agent| agent.sponsor_id);
+        Ok(caller.is_user(agent_id) || may_act_for(caller, agent_id, sponsor.as_ref()))
     }
 
-    async fn register_implicitly(&self, name: &str, sponsor: UserId, caller: &Caller) -> Result<(), Error> {
+    async fn register_implicitly(&self, name: &str, sponsor: UserId, caller: &Caller) -> Result<()> {
         self.require_may_create(caller, name).await?;
-        if self.database.count_sponsored_agents(&sponsor).await? >= MAX_IMPLICIT_AGENTS {
+        if self.context.database.count_sponsored_agents(&sponsor).await? >= MAX_IMPLICIT_AGENTS {
             let detail = format!(
                 "{sponsor} already has {MAX_IMPLICIT_AGENTS} unregistered agents; register this one, or remove some"
             );
-            return Err(forbidden(detail));
+            return Err(Error::forbidden(detail));
         }
         let profile = AgentProfile { name: name.to_owned(), ..AgentProfile::default() };
         let agent = self.new_agent(name, Some(sponsor), &profile, None, true);
         match self.insert(agent, caller).await {
             // Another request registered it first: the repeated request checks whether the caller may use it.
-            Err(Error::Exists(_)) => Err(Error::Conflict),
+            Err(Error::AgentExists(_)) => Err(Error::Conflict),
             inserted => inserted,
         }
     }
 
-    pub(super) async fn require_may_create(&self, caller: &Caller, name: &str) -> Result<(), Error> {
+    pub(super) async fn require_may_create(&self, caller: &Caller, name: &str) -> Result<()> {
         let roles = caller.actor().roles;
         if caller.agent_id.is_some()
             || !(roles.contains(&ActorRole::Author) || roles.contains(&ActorRole::Admin))
         {
-            return Err(forbidden("only authors and administrators can create agents"));
+            return Err(Error::forbidden("only authors and administrators can create agents"));
         }
         if caller.uses_foreign_credentials() {
-            return Err(forbidden("a token or password that somebody else created cannot create agents"));
+            return Err(Error::forbidden(
+                "a token or password that somebody else created cannot create agents",
+            ));
         }
         if name.contains('\0') {
             return Err(Error::invalid("agent_id", "must not contain the character NUL"));
         }
         // An agent that only coordination knows belongs to the bootstrap token.
-        let is_live = self.coordination.agent(name.to_owned()).await.map_err(Error::unavailable)?.is_some();
-        if is_live && !caller.is_admin() && self.database.agent(name).await?.is_none() {
-            return Err(forbidden(format!("the name {name} is in use; an administrator can register it")));
+        let is_live = self.live(name).await?.is_some();
+        if is_live && !caller.is_admin() && self.context.database.agent(name).await?.is_none() {
+            return Err(Error::forbidden(format!(
+                "the name {name} is in use; an administrator can register it"
+            )));
         }
-        if self.database.user(&UserId::new(name)).await?.is_some() {
-            return Err(forbidden(format!("{name} is a user; choose another name for the agent")));
+        if self.context.database.user(&UserId::new(name)).await?.is_some() {
+            return Err(Error::forbidden(format!("{name} is a user; choose another name for the agent")));
         }
         Ok(())
     }
 
-    pub(super) fn require_permission(&self, agent: &AgentDetails, caller: &Caller) -> Result<(), Error> {
-        let id = &agent.view.agent_id;
+    /// An agent for which the caller may act.
+    pub(super) async fn load_for(&self, id: &str, caller: &Caller) -> Result<AgentDetails> {
+        let agent = self.load(id).await?;
         if may_act_for(caller, id, agent.sponsor_id.as_ref()) {
-            return Ok(());
+            return Ok(agent);
         }
-        Err(forbidden(format!("agent {id} has another sponsor")))
+        Err(Error::forbidden(format!("agent {id} has another sponsor")))
     }
 
     /// The sponsor of an agent, without whom it cannot have tokens: for the sponsor or an administrator.
-    pub async fn require_sponsor(&self, id: &str, caller: &Caller) -> Result<UserId, AgentError> {
-        let agent = self.load(id).await?;
+    pub async fn require_sponsor(&self, id: &str, caller: &Caller) -> Result<UserId> {
+        let sponsor = self.load_for(id, caller).await?.sponsor_id;
         if caller.agent_id.is_some() {
-            return Err(forbidden("agents cannot create tokens").into());
+            return Err(Error::forbidden("agents cannot create tokens"));
         }
-        self.require_permission(&agent, caller)?;
-        let none = || forbidden(format!("agent {id} has no sponsor; register it with a sponsor_id first"));
-        Ok(agent.sponsor_id.ok_or_else(none)?)
+        let none = || format!("agent {id} has no sponsor; register it with a sponsor_id first");
+        sponsor.ok_or_else(|| Error::Forbidden(none()))
     }
 }

@@ -5,7 +5,7 @@ use ade_store::coordination::{AgentUpdate, AgentView};
 use ade_store::database::StoredAgent;
 
 use super::{AgentService, profile};
-use crate::Error;
+use crate::Result;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Capacity {
@@ -18,15 +18,14 @@ pub(crate) enum Capacity {
 
 impl AgentService {
     /// The capacity of an agent, without claiming any. Limits that coordination has forgotten are restored first.
-    pub(crate) async fn capacity(&self, id: &str) -> Result<Capacity, Error> {
-        let live = self.coordination.agent(id.to_owned()).await.map_err(Error::unavailable)?;
-        let stored = self.database.agent(id).await?;
+    pub(crate) async fn capacity(&self, id: &str) -> Result<Capacity> {
+        let live = self.live(id).await?;
+        let stored = self.context.database.agent(id).await?;
         let is_draining = stored.as_ref().is_some_and(|stored| stored.draining);
         let live = match stored.as_ref().and_then(|stored| forgotten(stored, live.as_ref())) {
             Some(update) => {
                 let is_new = live.is_none();
-                let restored = self.coordination.put_agent(id.to_owned(), update, is_new).await;
-                restored.map_err(Error::unavailable)?.or(live)
+                self.context.coordination.put_agent(id.to_owned(), update, is_new).await?.or(live)
             }
             None => live,
         };

@@ -5,28 +5,23 @@ mod capacity;
 mod registration;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use ade_domain::Clock;
 use ade_domain::agent::{AgentProfile, AgentStatus};
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::coordination::AgentView;
 use ade_store::database::{InboxMessage, StoredAgent};
-use ade_store::{Coordination, CoordinationError, Database, DatabaseError};
 
-use crate::{Caller, Error};
+use crate::{Caller, Context, Error, Result};
 
 pub(crate) use capacity::Capacity;
 
 /// The number of concurrent tasks of an agent that sets no limit.
 const DEFAULT_MAX_TASKS: u32 = 5;
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct AgentService {
-    coordination: Arc<dyn Coordination>,
-    database: Database,
-    clock: Arc<dyn Clock>,
+    context: Context,
 }
 
 /// An agent as the database and coordination know it together.
@@ -37,42 +32,23 @@ pub struct AgentDetails {
     pub view: AgentView,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    #[error("agent {0} not found")]
-    NotFound(String),
-    #[error("agent {0} already exists; change it with PATCH /api/v1/agents/{0}")]
-    Exists(String),
-    #[error("agent {0} still holds or waits for locks; release or break them first")]
-    Busy(String),
-    #[error(transparent)]
-    Refused(#[from] Error),
-    #[error(transparent)]
-    Unavailable(#[from] CoordinationError),
-}
-
-impl From<DatabaseError> for AgentError {
-    fn from(error: DatabaseError) -> Self {
-        Self::Refused(error.into())
-    }
-}
-
-fn forbidden(detail: impl Into<String>) -> Error {
-    Error::Forbidden(detail.into())
-}
-
 impl AgentService {
     #[must_use]
-    pub fn new(coordination: Arc<dyn Coordination>, database: Database, clock: Arc<dyn Clock>) -> Self {
-        Self { coordination, database, clock }
+    pub const fn new(context: Context) -> Self {
+        Self { context }
     }
 
-    async fn load(&self, id: &str) -> Result<AgentDetails, AgentError> {
-        let (stored, live) = (self.database.agent(id).await?, self.coordination.agent(id.to_owned()).await?);
-        merge(stored, live).ok_or_else(|| AgentError::NotFound(id.to_owned()))
+    /// The agent as coordination knows it.
+    async fn live(&self, id: &str) -> Result<Option<AgentView>> {
+        Ok(self.context.coordination.agent(id.to_owned()).await?)
     }
 
-    pub async fn get(&self, id: &str, caller: &Caller) -> Result<AgentDetails, AgentError> {
+    async fn load(&self, id: &str) -> Result<AgentDetails> {
+        let (stored, live) = (self.context.database.agent(id).await?, self.live(id).await?);
+        merge(stored, live).ok_or_else(|| Error::AgentNotFound(id.to_owned()))
+    }
+
+    pub async fn get(&self, id: &str, caller: &Caller) -> Result<AgentDetails> {
         caller.require_scope(Scope::Read)?;
         self.load(id).await
     }
@@ -83,28 +59,28 @@ impl AgentService {
         after: Option<String>,
         limit: usize,
         caller: &Caller,
-    ) -> Result<Vec<AgentDetails>, AgentError> {
+    ) -> Result<Vec<AgentDetails>> {
         caller.require_scope(Scope::Read)?;
-        let stored = self.database.agents(after.as_deref(), u32::try_from(limit).unwrap_or(u32::MAX)).await?;
-        let live = self.coordination.agents(after, limit).await?;
+        let stored =
+            self.context.database.agents(after.as_deref(), u32::try_from(limit).unwrap_or(u32::MAX)).await?;
+        let live = self.context.coordination.agents(after, limit).await?;
         let mut agents: BTreeMap<String, (Option<StoredAgent>, Option<AgentView>)> = BTreeMap::new();
         for agent in stored {
-            let id = agent.agent_id.clone();
-            agents.entry(id).or_default().0 = Some(agent);
+            let (stored, _) = agents.entry(agent.agent_id.clone()).or_default();
+            *stored = Some(agent);
         }
         for view in live {
-            let id = view.agent_id.clone();
-            agents.entry(id).or_default().1 = Some(view);
+            let (_, live) = agents.entry(view.agent_id.clone()).or_default();
+            *live = Some(view);
         }
         let merged = agents.into_values().filter_map(|(stored, live)| merge(stored, live));
         Ok(merged.take(limit).collect())
     }
 
-    pub async fn heartbeat(&self, id: &str, caller: &Caller) -> Result<AgentDetails, AgentError> {
+    pub async fn heartbeat(&self, id: &str, caller: &Caller) -> Result<AgentDetails> {
         caller.require_scope(Scope::Lock)?;
-        let agent = self.load(id).await?;
-        self.require_permission(&agent, caller)?;
-        self.coordination.record_heartbeat(id.to_owned()).await?;
+        self.load_for(id, caller).await?;
+        self.context.coordination.record_heartbeat(id.to_owned()).await?;
         self.load(id).await
     }
 
@@ -115,11 +91,10 @@ impl AgentService {
         after: Option<&str>,
         limit: u32,
         caller: &Caller,
-    ) -> Result<Vec<InboxMessage>, AgentError> {
+    ) -> Result<Vec<InboxMessage>> {
         caller.require_scope(Scope::Read)?;
-        let agent = self.load(id).await?;
-        self.require_permission(&agent, caller)?;
-        Ok(self.database.inbox(id, after, limit).await?)
+        self.load_for(id, caller).await?;
+        Ok(self.context.database.inbox(id, after, limit).await?)
     }
 }
 
@@ -150,10 +125,4 @@ fn merge(stored: Option<StoredAgent>, live: Option<AgentView>) -> Option<AgentDe
         (None, None) => return None,
     };
     Some(AgentDetails { sponsor_id, view })
-}
-
-impl std::fmt::Debug for AgentService {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AgentService").finish_non_exhaustive()
-    }
 }

@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
+type Result<T, E = AuditLogError> = std::result::Result<T, E>;
+
 /// Entries that are read at once.
 const PAGE_SIZE: u32 = 1_000;
 
@@ -51,16 +53,6 @@ pub enum AuditLogError {
     Io(#[from] io::Error),
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes().as_chunks::<2>();
-    let (pairs, []) = digits else { return None };
-    pairs.iter().map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
-}
-
 fn signed_text(head: ChainHead, at: Moment) -> String {
     format!("ade-checkpoint-1 {} {} {}", head.number, head.entry_hash, at.micros())
 }
@@ -69,7 +61,7 @@ impl Checkpoint {
     /// Whether the signature is by the key that the checkpoint names.
     #[must_use]
     pub fn is_signed(&self) -> bool {
-        let (Some(key), Some(signature)) = (unhex(&self.public_key), unhex(&self.signature)) else {
+        let (Ok(key), Ok(signature)) = (hex::decode(&self.public_key), hex::decode(&self.signature)) else {
             return false;
         };
         let text = signed_text(self.head, self.at);
@@ -84,15 +76,14 @@ pub struct Signer {
 
 impl std::fmt::Debug for Signer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Signer")
-            .field("public_key", &hex(self.key.public_key().as_ref()))
-            .finish_non_exhaustive()
+        let public_key = hex::encode(self.key.public_key());
+        f.debug_struct("Signer").field("public_key", &public_key).finish_non_exhaustive()
     }
 }
 
 impl Signer {
     /// Reads the key from a file; a missing file is created with a new key, readable by its owner only.
-    pub fn open(file: &Path) -> Result<Self, AuditLogError> {
+    pub fn open(file: &Path) -> Result<Self> {
         let unusable = |reason: String| AuditLogError::InvalidKey(reason, file.display().to_string());
         let bytes = match fs::read(file) {
             Ok(bytes) => bytes,
@@ -118,7 +109,7 @@ impl Signer {
         database: &Database,
         last: Option<&Checkpoint>,
         now: Moment,
-    ) -> Result<Checkpoint, AuditLogError> {
+    ) -> Result<Checkpoint> {
         let head = match last {
             None => verify_against(database, None).await?,
             Some(last) if !last.is_signed() => return Err(AuditLogError::InvalidSignature),
@@ -128,23 +119,20 @@ impl Signer {
                 let page = database.audit_rows(&AuditFilter::default(), before, 1).await?;
                 let found = page.first().map(|row| row.entry()).transpose()?;
                 if last.head.number > 0 && found.map(|entry| entry.entry_hash) != Some(last.head.entry_hash) {
-                    let why = "does not match the last checkpoint".to_owned();
-                    return Err(AuditLogError::Broken(ChainError { number: last.head.number, reason: why }));
+                    let reason = "does not match the last checkpoint".to_owned();
+                    return Err(ChainError { number: last.head.number, reason }.into());
                 }
                 walk_from(database, ChainVerifier::from_trusted(last.head), last.head.number).await?
             }
         };
         let signature = self.key.sign(signed_text(head, now).as_bytes());
-        let public_key = hex(self.key.public_key().as_ref());
-        Ok(Checkpoint { head, at: now, public_key, signature: hex(signature.as_ref()) })
+        let public_key = hex::encode(self.key.public_key());
+        Ok(Checkpoint { head, at: now, public_key, signature: hex::encode(signature) })
     }
 }
 
 /// Verifies the whole log, and that it contains the head of a signed checkpoint; returns the current head.
-pub async fn verify(
-    database: &Database,
-    checkpoint: Option<&Checkpoint>,
-) -> Result<ChainHead, AuditLogError> {
+pub async fn verify(database: &Database, checkpoint: Option<&Checkpoint>) -> Result<ChainHead> {
     if checkpoint.is_some_and(|checkpoint| !checkpoint.is_signed()) {
         return Err(AuditLogError::InvalidSignature);
     }
@@ -152,18 +140,11 @@ pub async fn verify(
 }
 
 /// Verifies the whole log, and that it contains a head that the caller trusts; returns the current head.
-pub async fn verify_against(
-    database: &Database,
-    trusted: Option<ChainHead>,
-) -> Result<ChainHead, AuditLogError> {
+pub async fn verify_against(database: &Database, trusted: Option<ChainHead>) -> Result<ChainHead> {
     walk_from(database, ChainVerifier::new(trusted), 0).await
 }
 
-async fn walk_from(
-    database: &Database,
-    mut walk: ChainVerifier,
-    mut after: u64,
-) -> Result<ChainHead, AuditLogError> {
+async fn walk_from(database: &Database, mut walk: ChainVerifier, mut after: u64) -> Result<ChainHead> {
     loop {
         let page = database.audit_rows(&AuditFilter::default(), after, PAGE_SIZE).await?;
         for row in &page {

@@ -18,10 +18,10 @@ use ade_store::database::StoredTask;
 use serde_json::json;
 
 use crate::accounts::{UserChange, UserDraft};
-use crate::agents::{AgentError, AgentService};
+use crate::agents::AgentService;
 use crate::rules::{DelegationChange, PolicyChange, ResourceChange, RuleService};
 use crate::tasks::{DecisionInput, Proposal, TaskAction};
-use crate::{AccountService, Caller, Error, ObjectKind, TaskService};
+use crate::{AccountService, Caller, Error, ObjectKind, Result, TaskService};
 use proposals::{cleanup, documentation, load_balancer, migration, parameters, resource, rollout};
 
 /// The password of all demo users. A demo is only served on a loopback address.
@@ -61,7 +61,7 @@ fn actor(user: Option<&str>) -> AuditActor {
 }
 
 impl Demo<'_> {
-    pub async fn create(&self) -> Result<(), Error> {
+    pub async fn create(&self) -> Result<()> {
         let admin = AccountService::bootstrap_caller(actor(None));
         for (id, name, roles, manager, team) in USERS {
             let change = UserChange {
@@ -80,23 +80,13 @@ impl Demo<'_> {
     }
 
     /// The caller of a signed-in user.
-    async fn user(&self, id: &str) -> Result<Caller, Error> {
+    async fn user(&self, id: &str) -> Result<Caller> {
         let user = self.accounts.user(id, &AccountService::bootstrap_caller(actor(None))).await?.user;
-        let scopes: BTreeSet<Scope> = Scope::ALL.into_iter().collect();
-        Ok(Caller {
-            user: Some(user),
-            agent_id: None,
-            scopes,
-            token_created_by: None,
-            audit_actor: actor(Some(id)),
-            if_match: None,
-            token_expires_at: None,
-            idempotent_request: None,
-        })
+        Ok(Caller::new(Some(user), Scope::ALL.into_iter().collect(), actor(Some(id))))
     }
 
     /// The caller of an agent with a token that its sponsor created.
-    async fn agent(&self, sponsor: &str, id: &str) -> Result<Caller, Error> {
+    async fn agent(&self, sponsor: &str, id: &str) -> Result<Caller> {
         let mut caller = self.user(sponsor).await?;
         caller.agent_id = Some(id.to_owned());
         caller.token_created_by = Some(UserId::new(sponsor));
@@ -105,7 +95,7 @@ impl Demo<'_> {
         Ok(caller)
     }
 
-    async fn register_agents(&self) -> Result<(), Error> {
+    async fn register_agents(&self) -> Result<()> {
         let agents = [
             ("ann", "schema-migrator", "Schema migrator", "plans and writes database migrations"),
             ("dave", "release-bot", "Release bot", "rolls out services"),
@@ -118,15 +108,16 @@ impl Demo<'_> {
             };
             let caller = self.user(sponsor).await?;
             match self.agents.register(id, profile, None, None, &caller).await {
-                Ok(_) => {}
-                Err(AgentError::Refused(error)) => return Err(error),
-                Err(error) => tracing::warn!(%error, "cannot register an agent of the demo"),
+                Err(error @ Error::Coordination(_)) => {
+                    tracing::warn!(%error, "cannot register an agent of the demo");
+                }
+                registered => drop(registered?),
             }
         }
         Ok(())
     }
 
-    async fn create_rules(&self) -> Result<(), Error> {
+    async fn create_rules(&self) -> Result<()> {
         let erin = self.user("erin").await?;
         let patterns = |texts: &[&str]| Some(texts.iter().map(|text| Pattern::new(*text)).collect());
         let words = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
@@ -211,7 +202,7 @@ impl Demo<'_> {
         Ok(())
     }
 
-    async fn create_tasks(&self) -> Result<(), Error> {
+    async fn create_tasks(&self) -> Result<()> {
         let (ann, dave) = (self.user("ann").await?, self.user("dave").await?);
         let migrator = self.agent("ann", "schema-migrator").await?;
         // In review, proposed by an agent: needs two approvals, one of them by a database administrator.
@@ -241,7 +232,7 @@ impl Demo<'_> {
     }
 
     /// Tasks for a worker: one succeeds, one fails and is rolled back, one waits for a reviewer.
-    async fn create_file_tasks(&self, root: &str, ann: &Caller) -> Result<(), Error> {
+    async fn create_file_tasks(&self, root: &str, ann: &Caller) -> Result<()> {
         let handbook = "Refunds are booked within a day.\n";
         let file_task = |kind: &str, description: &str, file: &str, content: &str| Proposal {
             task_type: Some(kind.to_owned()),
@@ -268,18 +259,12 @@ impl Demo<'_> {
         self.submitted(on("service", "app", more), ann).await.map(drop)
     }
 
-    async fn submitted(&self, proposal: Proposal, caller: &Caller) -> Result<StoredTask, Error> {
+    async fn submitted(&self, proposal: Proposal, caller: &Caller) -> Result<StoredTask> {
         let task = self.tasks.propose(proposal, caller).await?;
         self.tasks.submit(&task.task_id, caller).await
     }
 
-    async fn decide(
-        &self,
-        task: &StoredTask,
-        by: &str,
-        action: DecisionKind,
-        reason: &str,
-    ) -> Result<(), Error> {
+    async fn decide(&self, task: &StoredTask, by: &str, action: DecisionKind, reason: &str) -> Result<()> {
         let is_own = |approval: &&Approval| approval.reviewer_id.as_str() == by;
         let Some(approval) = task.approvals.iter().find(is_own) else {
             return Err(Error::NotFound(ObjectKind::Approval));

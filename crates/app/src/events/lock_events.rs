@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use ade_domain::Clock;
 use ade_domain::lock::{Deadlock, FencingToken, HoldView, LockName};
+use ade_store::DatabaseError;
 use ade_store::coordination::{LockEvent, LockEventKind};
 use ade_store::database::{Commit, InboxMessage, Write};
-use ade_store::{Database, DatabaseError};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::audit::{AuditedAction, replace_nul, replace_nul_in};
-use crate::new_id;
+use super::outbox::{AuditedAction, replace_nul, replace_nul_in};
+use crate::{Context, new_id};
 
 #[derive(Debug)]
 pub enum LockNotice<'a> {
@@ -30,7 +30,7 @@ pub enum LockNotice<'a> {
     Event(&'a LockEvent),
 }
 
-pub trait LockEventSink: Send + Sync {
+pub trait LockEventSink: fmt::Debug + Send + Sync {
     /// Must not block.
     fn publish(&self, notice: LockNotice<'_>);
 }
@@ -89,21 +89,17 @@ const MAX_ATTEMPTS: u32 = 600;
 const RETRY_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Writes notices to the database and to the log.
+#[derive(Debug)]
 pub struct DatabaseEventSink {
     clock: Arc<dyn Clock>,
     queue: mpsc::Sender<Commit>,
 }
 
-impl fmt::Debug for DatabaseEventSink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DatabaseEventSink").finish_non_exhaustive()
-    }
-}
-
 impl DatabaseEventSink {
     /// Starts the writer. Its task ends when the sink is dropped and all notices are written.
     #[must_use]
-    pub fn start(database: Database, clock: Arc<dyn Clock>) -> (Self, JoinHandle<()>) {
+    pub fn start(context: &Context) -> (Self, JoinHandle<()>) {
+        let Context { database, clock, .. } = context.clone();
         let (queue, mut queued) = mpsc::channel::<Commit>(MAX_QUEUED);
         let writer = tokio::spawn(async move {
             while let Some(commit) = queued.recv().await {
@@ -142,33 +138,28 @@ impl DatabaseEventSink {
 
 impl LockEventSink for DatabaseEventSink {
     fn publish(&self, notice: LockNotice<'_>) {
-        let mut commit = Commit::default();
         match &notice {
             LockNotice::Deadlock(deadlock) => {
-                let cycle: Vec<Value> = deadlock
-                    .cycle
-                    .iter()
-                    .map(|edge| json!({ "holder": edge.holder.to_string(), "waits_for": edge.waits_for }))
-                    .collect();
+                let edges = deadlock.cycle.iter();
+                let edges = edges
+                    .map(|edge| json!({ "holder": edge.holder.to_string(), "waits_for": edge.waits_for }));
+                let cycle: Vec<Value> = edges.collect();
                 let freed: Vec<String> = deadlock.freed_locks.iter().map(ToString::to_string).collect();
                 let data = json!({ "victim": deadlock.victim.to_string(), "cycle": cycle, "freed": freed });
                 let victim = deadlock.victim.agent_id();
-                commit.writes.push(self.inbox_message(victim, "DEADLOCK_DETECTED", data.clone()));
                 let details: Map<String, Value> = data.as_object().cloned().unwrap_or_default();
                 let lock = deadlock.cycle.iter().next().map(|edge| edge.waits_for.to_string());
                 let object_id = lock.unwrap_or_else(|| victim.to_owned());
                 let action = AuditedAction { details, ..AuditedAction::new("lock.deadlock", &object_id) };
-                action.add_to(&mut commit, None, self.clock.now());
-                self.send(commit);
+                let writes = vec![self.inbox_message(victim, "DEADLOCK_DETECTED", data)];
+                self.send(action.commit(writes, None, self.clock.now()));
             }
             // The audit entry is written before the lock is broken: see `AuditService`.
             LockNotice::Broken { actor, lock, reason, holders } => {
                 let agents: BTreeSet<&str> = holders.iter().map(|by| by.holder.agent_id()).collect();
-                for agent in agents {
-                    let data = json!({ "lock": lock.as_str(), "reason": reason, "by": actor });
-                    commit.writes.push(self.inbox_message(agent, "LOCK_BROKEN", data));
-                }
-                self.send(commit);
+                let data = json!({ "lock": lock.as_str(), "reason": reason, "by": actor });
+                let message = |agent| self.inbox_message(agent, "LOCK_BROKEN", data.clone());
+                self.send(Commit { writes: agents.into_iter().map(message).collect(), ..Commit::default() });
             }
             LockNotice::Event(_) => {}
         }

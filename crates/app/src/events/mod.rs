@@ -7,7 +7,7 @@ mod sequencer;
 mod subscriptions;
 pub(crate) mod wake_ups;
 
-pub(crate) use outbox::record;
+pub(crate) use outbox::{AuditedAction, record};
 pub(crate) use subscriptions::Subscriptions;
 
 pub use lock_events::{AUDIT_TARGET, DatabaseEventSink, LockEventSink, LockNotice, LogEventSink};

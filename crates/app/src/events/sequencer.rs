@@ -3,12 +3,12 @@
 //! Each process numbers what it has committed itself, as soon as it is committed; a slow poll finds what others have left. Any number
 //! of processes may do so: the row of the sequencer lease is locked while one of them assigns numbers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::Clock;
-use ade_store::{Database, DatabaseError};
+use ade_store::DatabaseError;
 use tokio::time::{sleep, timeout};
+
+use crate::Context;
 
 /// Commits within this time are numbered together.
 const BATCH_INTERVAL: Duration = Duration::from_millis(50);
@@ -19,10 +19,10 @@ const LEASE_MS: u64 = 0;
 const BATCH_SIZE: u32 = 100;
 
 /// Runs until it is dropped. Logs the first of several failures, and the recovery.
-pub async fn run_sequencer(database: Database, clock: Arc<dyn Clock>, holder: String) {
+pub async fn run_sequencer(context: Context, holder: String) {
     let mut is_failing = false;
     loop {
-        match number_all(&database, clock.as_ref(), &holder).await {
+        match number_all(&context, &holder).await {
             Ok(()) => {
                 if std::mem::take(&mut is_failing) {
                     tracing::info!("audit entries and events are numbered again");
@@ -36,11 +36,11 @@ pub async fn run_sequencer(database: Database, clock: Arc<dyn Clock>, holder: St
         }
         sleep(BATCH_INTERVAL).await;
         // What was committed meanwhile is not waited for.
-        let _ = timeout(POLL_INTERVAL, database.log_appended()).await;
+        let _ = timeout(POLL_INTERVAL, context.database.log_appended()).await;
     }
 }
 
-async fn number_all(database: &Database, clock: &dyn Clock, holder: &str) -> Result<(), DatabaseError> {
+async fn number_all(Context { database, clock, .. }: &Context, holder: &str) -> Result<(), DatabaseError> {
     while database.has_unnumbered().await? {
         if database.assign_numbers(holder, clock.now(), LEASE_MS, BATCH_SIZE).await? == 0 {
             // Another process was faster.

@@ -16,22 +16,22 @@ const LOST_WORKERS: &str = "lost-workers";
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 const RECONNECT_BACKOFF: Duration = Duration::from_secs(1);
 
-/// Clones share the subscribers. Without coordination, only those of this process are woken.
-#[derive(Clone)]
+/// Clones share the subscribers.
+#[derive(Debug, Clone)]
 pub(crate) struct Subscriptions {
-    coordination: Option<Arc<dyn Coordination>>,
+    coordination: Arc<dyn Coordination>,
     pub(crate) wake_ups: WakeUps,
-    pub(crate) has_remote_workers: bool,
+    has_remote_workers: bool,
     work_ready: watch::Sender<()>,
     worker_lost: watch::Sender<()>,
 }
 
 impl Subscriptions {
-    pub(crate) fn new(coordination: Option<Arc<dyn Coordination>>) -> Self {
+    pub(crate) fn new(coordination: &Arc<dyn Coordination>, has_remote_workers: bool) -> Self {
         Self {
             wake_ups: WakeUps::new(coordination.clone()),
-            coordination,
-            has_remote_workers: false,
+            coordination: coordination.clone(),
+            has_remote_workers,
             work_ready: watch::Sender::new(()),
             worker_lost: watch::Sender::new(()),
         }
@@ -73,10 +73,9 @@ impl Subscriptions {
 
     /// Relays wake-ups from coordination to the workers of this process, for as long as it is polled.
     pub(crate) async fn relay(&self) {
-        let Some(coordination) = &self.coordination else { return };
         let queues = [PREVIEW_QUEUE, APPLY_QUEUE].map(str::to_owned);
         loop {
-            match coordination.receive_wake_up(queues.to_vec(), LISTEN_TIMEOUT).await {
+            match self.coordination.receive_wake_up(queues.to_vec(), LISTEN_TIMEOUT).await {
                 Ok(Some(wake_up)) if wake_up.subject == LOST_WORKERS => self.worker_lost.send_replace(()),
                 Ok(Some(_)) => self.work_ready.send_replace(()),
                 Ok(None) => {}

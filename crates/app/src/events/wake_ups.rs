@@ -32,19 +32,18 @@ const MAX_BATCH_SIZE: usize = 500;
 /// A wake-up that is due this soon interrupts the pause of the scheduler.
 const SOON_MS: u64 = 1_000;
 
-/// Sends wake-ups to coordination; clones share one batch. Without coordination nothing is sent.
-#[derive(Clone, Default)]
-pub(crate) struct WakeUps {
-    sender: Option<Arc<Sender>>,
-}
+/// Sends wake-ups to coordination; clones share one batch.
+#[derive(Debug, Clone)]
+pub(crate) struct WakeUps(Arc<Sender>);
 
+#[derive(Debug)]
 struct Sender {
     coordination: Arc<dyn Coordination>,
     pending: Mutex<Pending>,
     changed: Notify,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Pending {
     wake_ups: BTreeMap<(&'static str, String), WakeAt>,
     is_sending: bool,
@@ -93,35 +92,28 @@ impl Sender {
 }
 
 impl WakeUps {
-    pub(crate) fn new(coordination: Option<Arc<dyn Coordination>>) -> Self {
-        let sender = coordination.map(|coordination| {
-            Arc::new(Sender { coordination, pending: Mutex::default(), changed: Notify::new() })
-        });
-        Self { sender }
+    pub(crate) fn new(coordination: Arc<dyn Coordination>) -> Self {
+        Self(Arc::new(Sender { coordination, pending: Mutex::default(), changed: Notify::new() }))
     }
 
     /// Schedules a wake-up of a queue about an object. It replaces an earlier one about the same object.
     pub(crate) fn schedule(&self, queue: &'static str, about: &str, when: WakeAt) {
-        let Some(sender) = &self.sender else { return };
-        let mut pending = sender.pending();
+        let mut pending = self.0.pending();
         let key = (queue, about.to_owned());
         if pending.wake_ups.len() >= MAX_PENDING && !pending.wake_ups.contains_key(&key) {
             return;
         }
         pending.wake_ups.insert(key, when);
         if !std::mem::replace(&mut pending.is_sending, true) {
-            let sender = Arc::clone(sender);
+            let sender = Arc::clone(&self.0);
             tokio::spawn(async move { sender.send().await });
         }
     }
 
     /// Waits for at most `timeout`, or until a wake-up is scheduled that is due soon.
     pub(crate) async fn wait(&self, timeout: Duration) {
-        match &self.sender {
-            // The caller polls in either case.
-            Some(sender) => drop(tokio::time::timeout(timeout, sender.changed.notified()).await),
-            None => tokio::time::sleep(timeout).await,
-        }
+        // The caller polls in either case.
+        let _ = tokio::time::timeout(timeout, self.0.changed.notified()).await;
     }
 }
 

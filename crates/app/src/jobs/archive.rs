@@ -5,23 +5,22 @@
 //! longer needed (rollback data of archived tasks, leftovers of crashes) are removed later.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::sync::Arc;
 use std::time::Duration;
 
+use ade_domain::Moment;
 use ade_domain::people::ADMIN;
 use ade_domain::permission::Scope;
-use ade_domain::{Clock, Moment};
-use ade_store::database::{Archive, ArchiveKind, ArchivedTask, Commit, SkippedTasks, TaskRemoval};
-use ade_store::{BlobError, Blobs, Database};
+use ade_store::database::{Archive, ArchiveKind, ArchivedTask, Commit, TaskRemoval};
+use ade_store::{BlobError, Blobs};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::{DAY_MS, Jobs, days_before};
-use crate::audit::AuditedAction;
-use crate::{Caller, Error, ObjectKind, Outcome, new_id};
+use crate::events::AuditedAction;
+use crate::idempotency::stored_response;
+use crate::{Caller, Context, Error, ObjectKind, Outcome, RestoreResult, Result, new_id};
 
 /// Each kind, with the days after the end of a task when it is archived.
 const KINDS: [(ArchiveKind, u64); 2] = [(ArchiveKind::Tasks, 90), (ArchiveKind::Approvals, 30)];
@@ -43,25 +42,9 @@ const MAX_UNPACKED_BYTES: u64 = 4 * MAX_PACKED_BYTES;
 const OUTPUT_PREFIX: &str = "archive/output/";
 
 /// Creates archives for the job, and restores them for administrators.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct ArchiveService {
-    pub database: Database,
-    pub blobs: Blobs,
-    pub clock: Arc<dyn Clock>,
-}
-
-impl std::fmt::Debug for ArchiveService {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ArchiveService").finish_non_exhaustive()
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RestoreResult {
-    pub archive: Archive,
-    /// Items that were restored.
-    pub items: u64,
-    pub left_out: SkippedTasks,
+    pub context: Context,
 }
 
 struct Round {
@@ -77,21 +60,9 @@ impl Round {
     }
 }
 
-/// Any error of file operations.
-type FileError = Box<dyn std::error::Error + Send + Sync>;
-
-/// Runs file operations on a blocking thread. `context` says what failed.
-async fn on_disk<T: Send + 'static>(
-    context: &str,
-    work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
-) -> Result<T, Error> {
-    let failed = |error: &dyn std::fmt::Display| Error::unavailable(format!("{context}: {error}"));
-    spawn_blocking(work).await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
-}
-
 impl ArchiveService {
     /// Archives what is old enough, for one round; returns the number of tasks.
-    pub async fn archive_old(&self) -> Result<u64, Error> {
+    pub async fn archive_old(&self) -> Result<u64> {
         let mut round = Round { deadline: Instant::now() + ROUND_TIMEOUT, archived: 0, failed: None };
         for (kind, days) in KINDS {
             self.archive_kind(kind, days, &mut round).await?;
@@ -101,11 +72,14 @@ impl ArchiveService {
     }
 
     /// Whether there is enough left for another round at once.
-    pub async fn is_behind(&self) -> Result<bool, Error> {
-        let now = self.clock.now();
+    pub async fn is_behind(&self) -> Result<bool> {
+        let now = self.context.now();
         for (kind, days) in KINDS {
-            let page =
-                self.database.archivable_tasks(kind, days_before(now, days), now, None, MAX_ITEMS).await?;
+            let page = self
+                .context
+                .database
+                .archivable_tasks(kind, days_before(now, days), now, None, MAX_ITEMS)
+                .await?;
             if page.len() == MAX_ITEMS as usize {
                 return Ok(true);
             }
@@ -113,11 +87,12 @@ impl ArchiveService {
         Ok(false)
     }
 
-    async fn archive_kind(&self, kind: ArchiveKind, days: u64, round: &mut Round) -> Result<(), Error> {
-        let now = self.clock.now();
+    async fn archive_kind(&self, kind: ArchiveKind, days: u64, round: &mut Round) -> Result<()> {
+        let now = self.context.now();
         let (before, mut after) = (days_before(now, days), None);
         while !round.is_over() {
-            let page = self.database.archivable_tasks(kind, before, now, after.as_ref(), MAX_ITEMS).await?;
+            let page =
+                self.context.database.archivable_tasks(kind, before, now, after.as_ref(), MAX_ITEMS).await?;
             let mut rest = page.as_slice();
             while !rest.is_empty() && !round.is_over() {
                 rest = self.write_archive(kind, rest, round).await?;
@@ -136,8 +111,8 @@ impl ArchiveService {
         kind: ArchiveKind,
         tasks: &'a [(Moment, String)],
         round: &mut Round,
-    ) -> Result<&'a [(Moment, String)], Error> {
-        let (archive_id, created_at) = (new_id(), self.clock.now());
+    ) -> Result<&'a [(Moment, String)]> {
+        let (archive_id, created_at) = (new_id(), self.context.now());
         let (mut lines, mut leaving, mut rest) = (Vec::new(), Vec::new(), tasks);
         while let Some(((_, task_id), others)) = rest.split_first()
             && lines.len() < MAX_BYTES
@@ -158,14 +133,14 @@ impl ArchiveService {
         }
         let (day, word) = (created_at.timestamp().strftime("%Y-%m-%d"), kind.as_str());
         let key = format!("archive/{word}/{day}/{archive_id}.ndjson.gz");
-        self.database.announce_blob(&key, created_at).await?;
-        let (blobs, blob_key) = (self.blobs.clone(), key.clone());
-        let write = move || {
+        self.context.database.announce_blob(&key, created_at).await?;
+        let blob_key = key.clone();
+        let write = move |blobs: &Blobs| {
             let bytes = pack(&lines)?;
             blobs.put(&blob_key, &bytes)?;
             Ok(bytes.len() as u64)
         };
-        let bytes = on_disk("cannot write an archive", write).await?;
+        let bytes = self.context.with_blobs("cannot write an archive", write).await?;
         let ended_at = |task: Option<&(Moment, String)>| task.map_or(created_at, |(at, _)| *at);
         let archived = tasks.len() - rest.len();
         let last = archived.checked_sub(1).and_then(|last| tasks.get(last));
@@ -173,7 +148,7 @@ impl ArchiveService {
         let items = leaving.len() as u64;
         let archive =
             Archive { archive_id, kind, key, items, bytes, created_at, from, to, restored_at: None };
-        round.archived += self.database.remove_archived(archive, leaving).await?;
+        round.archived += self.context.database.remove_archived(archive, leaving).await?;
         Ok(rest)
     }
 
@@ -183,27 +158,29 @@ impl ArchiveService {
         kind: ArchiveKind,
         task_id: &str,
         lines: &mut Vec<u8>,
-    ) -> Result<Option<ArchivedTask>, Error> {
-        let Some(mut item) = self.database.load_for_archive(kind, task_id).await? else { return Ok(None) };
+    ) -> Result<Option<ArchivedTask>> {
+        let Some(mut item) = self.context.database.load_for_archive(kind, task_id).await? else {
+            return Ok(None);
+        };
         if kind == ArchiveKind::Tasks {
             self.pack_output(&mut item).await?;
         }
-        let line = serde_json::to_vec(&item).map_err(Error::unavailable)?;
+        let line = serde_json::to_vec(&item).map_err(Error::system)?;
         lines.extend_from_slice(&line);
         lines.push(b'\n');
         Ok(Some(item))
     }
 
     /// Drops the rollback data of a task, which can no longer be rolled back, and compresses its output.
-    async fn pack_output(&self, item: &mut ArchivedTask) -> Result<(), Error> {
+    async fn pack_output(&self, item: &mut ArchivedTask) -> Result<()> {
         let task_id = item.task.task_id.clone();
         let Some(execution) = &mut item.task.execution else { return Ok(()) };
         execution.rollback_data_key = None;
         let Some(from) = execution.output_key.clone().filter(|key| !key.starts_with(OUTPUT_PREFIX)) else {
             return Ok(());
         };
-        let (to, blobs) = (format!("{OUTPUT_PREFIX}{task_id}/{}.gz", execution.attempt), self.blobs.clone());
-        let compress = move || {
+        let to = format!("{OUTPUT_PREFIX}{task_id}/{}.gz", execution.attempt);
+        let compress = move |blobs: &Blobs| {
             let mut output = match blobs.open(&from) {
                 // The output was removed by hand; its key stays.
                 Err(BlobError::NotFound(_)) => return Ok(from),
@@ -216,25 +193,25 @@ impl ArchiveService {
             })?;
             Ok(to)
         };
-        execution.output_key = Some(on_disk("cannot archive the output of a task", compress).await?);
+        let packed = self.context.with_blobs("cannot archive the output of a task", compress).await?;
+        execution.output_key = Some(packed);
         Ok(())
     }
 
     /// Removes blobs that have been unneeded for a while.
-    async fn remove_unneeded_blobs(&self, deadline: Instant) -> Result<(), Error> {
-        const CONTEXT: &str = "cannot remove unneeded blobs";
-        let before = days_before(self.clock.now(), BLOB_GRACE_DAYS);
-        let blobs = self.blobs.clone();
-        on_disk(CONTEXT, move || Ok(blobs.remove_stale_temp_files(before)?)).await?;
+    async fn remove_unneeded_blobs(&self, deadline: Instant) -> Result<()> {
+        const FAILURE: &str = "cannot remove unneeded blobs";
+        let before = days_before(self.context.now(), BLOB_GRACE_DAYS);
+        self.context.with_blobs(FAILURE, move |blobs| Ok(blobs.remove_stale_temp_files(before)?)).await?;
         loop {
-            let keys = self.database.take_orphaned_blobs(before, BLOB_BATCH_SIZE).await?;
-            let (blobs, removed) = (self.blobs.clone(), keys.clone());
-            on_disk(CONTEXT, move || {
+            let keys = self.context.database.take_orphaned_blobs(before, BLOB_BATCH_SIZE).await?;
+            let removed = keys.clone();
+            let remove = move |blobs: &Blobs| {
                 Ok(removed.iter().try_for_each(|key| blobs.remove_prefix(key).map(drop))?)
-            })
-            .await?;
+            };
+            self.context.with_blobs(FAILURE, remove).await?;
             let is_last = keys.len() < BLOB_BATCH_SIZE as usize;
-            self.database.confirm_blobs_removed(keys).await?;
+            self.context.database.confirm_blobs_removed(keys).await?;
             if is_last || Instant::now() >= deadline {
                 return Ok(());
             }
@@ -242,48 +219,38 @@ impl ArchiveService {
     }
 
     /// Archives, newest first, starting before `before`.
-    pub async fn list(
-        &self,
-        before: Option<&str>,
-        limit: u32,
-        caller: &Caller,
-    ) -> Result<Vec<Archive>, Error> {
+    pub async fn list(&self, before: Option<&str>, limit: u32, caller: &Caller) -> Result<Vec<Archive>> {
         caller.require_scope(Scope::Read)?;
         if !caller.can_see_all() {
-            return Err(Error::Forbidden("only administrators and auditors can list archives".to_owned()));
+            return Err(Error::forbidden("only administrators and auditors can list archives"));
         }
-        Ok(self.database.archives(before, limit).await?)
+        Ok(self.context.database.archives(before, limit).await?)
     }
 
     /// Restores the items of an archive that are not in the database, for a while. Restoring it again changes nothing.
-    pub async fn restore(&self, archive_id: &str, caller: &Caller) -> Result<RestoreResult, Error> {
+    pub async fn restore(&self, archive_id: &str, caller: &Caller) -> Result<RestoreResult> {
         caller.require_scope(Scope::Admin)?;
         if !caller.is_admin() {
             return Err(Error::Forbidden(format!("only users with the role {ADMIN} can restore archives")));
         }
-        let found = self.database.archive(archive_id).await?;
+        let found = self.context.database.archive(archive_id).await?;
         let mut archive = found.ok_or(Error::NotFound(ObjectKind::Archive))?;
-        let (blobs, key) = (self.blobs.clone(), archive.key.clone());
-        let read = move || {
-            let bytes = blobs.get(&key, MAX_PACKED_BYTES)?;
-            Ok(unpack(&bytes)?)
-        };
-        let items = on_disk("cannot read the archive", read).await?;
+        let key = archive.key.clone();
+        let read = move |blobs: &Blobs| Ok(unpack(&blobs.get(&key, MAX_PACKED_BYTES)?)?);
+        let items = self.context.with_blobs("cannot read the archive", read).await?;
         let task_ids: Vec<String> = items.iter().map(|item| item.task.task_id.clone()).collect();
-        let now = self.clock.now();
+        let now = self.context.now();
         archive.restored_at = Some(now);
         // Audited first: the attempt must be on record even if restoring fails.
-        let mut commit = Commit::default();
-        AuditedAction::new("archive.restore", archive_id).add_to(&mut commit, Some(caller), now);
-        self.database.commit(commit).await?;
+        let commit = AuditedAction::new("archive.restore", archive_id).commit(Vec::new(), Some(caller), now);
+        self.context.database.commit(commit).await?;
         let until = now.plus_ms(RESTORED_DAYS * DAY_MS);
-        let items = self.database.restore_archive(archive.clone(), items, until).await?;
-        let left_out = self.database.skipped_on_restore(&archive, &task_ids).await?;
+        let items = self.context.database.restore_archive(archive.clone(), items, until).await?;
+        let left_out = self.context.database.skipped_on_restore(&archive, &task_ids).await?;
         let restored = RestoreResult { archive, items, left_out };
-        if let Some(request) = &caller.idempotent_request {
-            let mut commit = Commit::default();
-            request.add_to(&mut commit, Outcome::Restored(&restored), now);
-            self.database.commit(commit).await?;
+        let response = stored_response(caller, |_| Outcome::Restored(restored.clone()))?;
+        if response.is_some() {
+            self.context.database.commit(Commit { response, ..Commit::default() }).await?;
         }
         Ok(restored)
     }
@@ -292,11 +259,7 @@ impl ArchiveService {
 impl Jobs {
     #[must_use]
     pub fn archives(&self) -> ArchiveService {
-        ArchiveService {
-            database: self.database.clone(),
-            blobs: self.blobs.clone(),
-            clock: self.clock.clone(),
-        }
+        ArchiveService { context: self.context.clone() }
     }
 
     /// Whether the next round of archiving is due at once.

@@ -5,18 +5,19 @@ use std::collections::BTreeSet;
 use ade_domain::Moment;
 
 use super::{DAY_MS, Jobs, days_before, midnight};
-use crate::Error;
+use crate::Result;
 
 /// Older days cannot be counted any more: their tasks are archived.
 const MAX_DAYS: u64 = 90;
 
 impl Jobs {
     /// Counts all past days that are not counted yet; returns how many.
-    pub(super) async fn count_finished_days(&self) -> Result<u64, Error> {
-        let today = midnight(self.clock.now());
-        let counted = self.database.daily_stats(u32::try_from(2 * MAX_DAYS).unwrap_or(u32::MAX)).await?;
+    pub(super) async fn count_finished_days(&self) -> Result<u64> {
+        let today = midnight(self.context.now());
+        let counted =
+            self.context.database.daily_stats(u32::try_from(2 * MAX_DAYS).unwrap_or(u32::MAX)).await?;
         let counted: BTreeSet<String> = counted.into_iter().map(|day| day.day).collect();
-        let first_end = self.database.first_closed_at().await?;
+        let first_end = self.context.database.first_closed_at().await?;
         let mut days = 0;
         for back in (1..=MAX_DAYS).rev() {
             let from = days_before(today, back);
@@ -25,7 +26,7 @@ impl Jobs {
             let is_relevant = first_end.is_some_and(|first| first < to)
                 || counted.iter().next().is_some_and(|first| *first < day);
             if (is_relevant || back == 1) && !counted.contains(&day) {
-                days += u64::from(self.database.store_daily_stats(&day, from, to).await?);
+                days += u64::from(self.context.database.store_daily_stats(&day, from, to).await?);
             }
         }
         Ok(days)

@@ -11,19 +11,18 @@ mod scheduler;
 mod wake_ups;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ade_domain::{Clock, Moment};
+use ade_domain::Moment;
+use ade_store::CoordinationError;
 use ade_store::database::StoredJob;
-use ade_store::{Blobs, Database};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-pub use archive::{ArchiveService, RestoreResult};
+pub use archive::ArchiveService;
 
-use crate::agents::{AgentError, AgentService};
-use crate::{Error, LockService, TaskService};
+use crate::agents::AgentService;
+use crate::{Context, Error, LockService, Result, TaskService};
 
 /// Wake-ups that wait for the scheduler.
 const WAKE_UP_BUFFER: usize = 64;
@@ -69,23 +68,14 @@ pub const JOBS: [Job; 8] = [
     job("task_timeout", 1_000, "starts the recovery of tasks whose worker lost its lease"),
 ];
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Jobs {
-    pub database: Database,
-    pub clock: Arc<dyn Clock>,
+    pub context: Context,
     pub tasks: TaskService,
     pub agents: AgentService,
     pub locks: LockService,
-    /// Where archives are stored.
-    pub blobs: Blobs,
     /// Identifies this process as holder of leases.
     pub name: String,
-}
-
-impl std::fmt::Debug for Jobs {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Jobs").field("name", &self.name).finish_non_exhaustive()
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,8 +87,8 @@ pub struct JobStatus {
 
 impl Jobs {
     /// The status of all jobs.
-    pub async fn statuses(&self) -> Result<Vec<JobStatus>, Error> {
-        let rows = self.database.jobs().await?;
+    pub async fn statuses(&self) -> Result<Vec<JobStatus>> {
+        let rows = self.context.database.jobs().await?;
         let mut rows: BTreeMap<String, StoredJob> =
             rows.into_iter().map(|row| (row.name.clone(), row)).collect();
         Ok(JOBS.iter().map(|job| JobStatus { job: *job, row: rows.remove(job.name) }).collect())
@@ -114,14 +104,10 @@ impl Jobs {
     }
 
     /// Runs one job; returns the number of objects that it handled.
-    async fn execute(&self, name: &str) -> Result<u64, Error> {
+    async fn execute(&self, name: &str) -> Result<u64> {
         match name {
             "approval_timeout" => Ok(self.tasks.process_timeouts().await? as u64),
-            "agent_liveness" => match self.agents.remove_idle().await {
-                Ok(removed) => Ok(removed as u64),
-                Err(AgentError::Refused(error)) => Err(error),
-                Err(error) => Err(Error::unavailable(error)),
-            },
+            "agent_liveness" => Ok(self.agents.remove_idle().await? as u64),
             "archive" => self.archives().archive_old().await,
             "daily_stats" => self.count_finished_days().await,
             "index_repair" => self.clean_up().await,
@@ -129,20 +115,23 @@ impl Jobs {
             "lock_cleanup" | "deadlock_detect" => {
                 let counts = self.locks.sweep_counts();
                 if counts.is_failing.load(Ordering::Relaxed) {
-                    return Err(Error::unavailable("locks are unavailable: they cannot be swept"));
+                    return Err(CoordinationError("locks cannot be swept".to_owned()).into());
                 }
                 let count = if name == "lock_cleanup" { &counts.completed } else { &counts.deadlocks };
                 Ok(count.swap(0, Ordering::Relaxed))
             }
             "task_timeout" => {
-                let lost =
-                    self.database.tasks_with_expired_lease(self.clock.now(), None, LOST_WORKER_LIMIT).await?;
+                let lost = self
+                    .context
+                    .database
+                    .tasks_with_expired_lease(self.context.now(), None, LOST_WORKER_LIMIT)
+                    .await?;
                 if !lost.is_empty() {
                     self.tasks.subscriptions().wake_recovery();
                 }
                 Ok(lost.len() as u64)
             }
-            other => Err(Error::unavailable(format!("unknown job {other}"))),
+            other => Err(Error::System(format!("unknown job {other}"))),
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{JOBS, Job, Jobs, next_due};
-use crate::Error;
+use crate::Result;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -68,7 +68,7 @@ impl Jobs {
                         }
                     }
                     Some(name) = wake_ups.recv() => {
-                        schedule.woken.insert(name, self.clock.now());
+                        schedule.woken.insert(name, self.context.now());
                         break;
                     }
                     () = sleep_until(next_poll) => break,
@@ -77,7 +77,7 @@ impl Jobs {
             // Wake-ups that arrive together are handled together.
             sleep_until(started + MIN_POLL_INTERVAL).await;
             while let Ok(name) = wake_ups.try_recv() {
-                schedule.woken.insert(name, self.clock.now());
+                schedule.woken.insert(name, self.context.now());
             }
         }
         schedule.running.retain(|_, running| !running.is_finished());
@@ -88,11 +88,11 @@ impl Jobs {
     }
 
     /// Starts all jobs that are due and free; returns the time until the next poll.
-    async fn start_due(&self, schedule: &mut Schedule) -> Result<Duration, Error> {
+    async fn start_due(&self, schedule: &mut Schedule) -> Result<Duration> {
         schedule.running.retain(|_, running| !running.is_finished());
-        let rows = self.database.jobs().await?;
+        let rows = self.context.database.jobs().await?;
         let rows: BTreeMap<&str, &StoredJob> = rows.iter().map(|row| (row.name.as_str(), row)).collect();
-        let now = self.clock.now();
+        let now = self.context.now();
         let mut pause = POLL_INTERVAL;
         for job in JOBS {
             if schedule.running.contains_key(job.name) {
@@ -110,7 +110,7 @@ impl Jobs {
                 continue;
             }
             if is_woken && !is_due {
-                self.database.bring_job_forward(job.name, now).await?;
+                self.context.database.bring_job_forward(job.name, now).await?;
             }
             if !is_due && !is_woken {
                 let due_in = row.map_or(0, |row| row.due_at.ms_since(now));
@@ -125,28 +125,28 @@ impl Jobs {
     }
 
     /// Acquires the lease of a job, which is in the database.
-    async fn acquire(&self, job: Job) -> Result<bool, Error> {
-        let now = self.clock.now();
-        Ok(self.database.start_job(job.name, &self.name, now, now.plus_ms(ms(LEASE_TTL))).await?)
+    async fn acquire(&self, job: Job) -> Result<bool> {
+        let now = self.context.now();
+        Ok(self.context.database.start_job(job.name, &self.name, now, now.plus_ms(ms(LEASE_TTL))).await?)
     }
 
     /// Publishes in coordination who runs a job. It is bounded in time: it must not delay the heartbeat in the database.
     async fn publish(&self, name: &str) {
-        let locked = self.locks.coordination().lock_job(name.to_owned(), self.name.clone(), ms(LEASE_TTL));
+        let locked = self.context.coordination.lock_job(name.to_owned(), self.name.clone(), ms(LEASE_TTL));
         if !matches!(timeout(PUBLISH_TIMEOUT, locked).await, Ok(Ok(true))) {
             tracing::debug!(job = name, "cannot publish the holder of a job");
         }
     }
 
     async fn unpublish(&self, name: &str) {
-        let unlocked = self.locks.coordination().unlock_job(name.to_owned(), self.name.clone()).await;
+        let unlocked = self.context.coordination.unlock_job(name.to_owned(), self.name.clone()).await;
         if let Err(error) = unlocked {
             tracing::debug!(%error, job = name, "cannot remove the published holder of a job; it expires");
         }
     }
 
     async fn run(&self, job: Job, before: JobOutcome) {
-        let started_at = self.clock.now();
+        let started_at = self.context.now();
         let done = tokio::select! {
             done = timeout(JOB_TIMEOUT, self.execute(job.name)) => match done {
                 Ok(done) => done.map_err(|error| error.to_string()),
@@ -157,7 +157,7 @@ impl Jobs {
                 return;
             }
         };
-        let ended_at = self.clock.now();
+        let ended_at = self.context.now();
         let failures = if done.is_ok() { 0 } else { before.failures.saturating_add(1) };
         if let Err(error) = &done {
             tracing::error!(job = job.name, failures, %error, "job failed; retrying");
@@ -177,7 +177,7 @@ impl Jobs {
             1.. if job.name == "archive" && self.is_behind().await => ended_at,
             _ => next_due(job, failures, ended_at),
         };
-        if let Err(error) = self.database.finish_job(job.name, &self.name, due_at, outcome).await {
+        if let Err(error) = self.context.database.finish_job(job.name, &self.name, due_at, outcome).await {
             tracing::warn!(job = job.name, %error, "cannot store the end of a job; its lease expires");
         }
         self.unpublish(job.name).await;
@@ -190,8 +190,8 @@ impl Jobs {
             self.publish(name).await;
             sleep(HEARTBEAT_INTERVAL).await;
             let sent_at = Instant::now();
-            let until = self.clock.now().plus_ms(ms(LEASE_TTL));
-            let renewed = self.database.renew_job_lease(name, &self.name, until);
+            let until = self.context.now().plus_ms(ms(LEASE_TTL));
+            let renewed = self.context.database.renew_job_lease(name, &self.name, until);
             match timeout(valid_until.saturating_duration_since(sent_at), renewed).await {
                 Ok(Ok(true)) => valid_until = sent_at + LEASE_TTL,
                 Ok(Ok(false)) | Err(_) => return,
@@ -206,7 +206,7 @@ impl Jobs {
         if running.peek().is_none() {
             return;
         }
-        if let Err(error) = self.database.release_jobs(&self.name).await {
+        if let Err(error) = self.context.database.release_jobs(&self.name).await {
             tracing::warn!(%error, "cannot release the leases of running jobs; they expire");
         }
         for name in running {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use ade_store::coordination::{ReceivedWakeUp as QueuedJob, WakeAt};
+use ade_store::coordination::{ReceivedWakeUp, WakeAt};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use uuid::Uuid;
@@ -37,7 +37,7 @@ impl Jobs {
             let received = tokio::select! {
                 biased;
                 _ = stopped.wait_for(|stopped| *stopped) => return,
-                received = self.locks.coordination().receive_wake_up(queues.clone(), LISTEN_TIMEOUT) => received,
+                received = self.context.coordination.receive_wake_up(queues.clone(), LISTEN_TIMEOUT) => received,
             };
             match received {
                 Ok(None) => {}
@@ -59,13 +59,13 @@ impl Jobs {
     }
 
     /// False for a task whose worker renewed its lease, which is scheduled again, and for a task that is no longer executed.
-    async fn is_relevant(&self, wake_up: &QueuedJob) -> bool {
+    async fn is_relevant(&self, wake_up: &ReceivedWakeUp) -> bool {
         // The queue may contain entries of others.
         if wake_up.queue != TASK_TIMEOUT_QUEUE || Uuid::parse_str(&wake_up.subject).is_err() {
             return true;
         }
-        match self.database.lease_expiry(&wake_up.subject).await {
-            Ok(Some(until)) if until > self.clock.now() => {
+        match self.context.database.lease_expiry(&wake_up.subject).await {
+            Ok(Some(until)) if until > self.context.now() => {
                 self.tasks.subscriptions().wake_ups.schedule(
                     TASK_TIMEOUT_QUEUE,
                     &wake_up.subject,
@@ -83,7 +83,7 @@ impl Jobs {
 
     /// Delivers scheduled wake-ups to their queues while this process holds the lease for it.
     pub(super) async fn deliver_scheduled(self, mut stopped: watch::Receiver<bool>) {
-        let coordination = self.locks.coordination().clone();
+        let coordination = self.context.coordination.clone();
         let mut has_lease;
         loop {
             let started = Instant::now();

@@ -82,7 +82,7 @@ async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = Instant::now();
     let mut failing_since: Option<Instant> = None;
-    let counts = locks.sweep_counts();
+    let counts = &locks.sweep_counts;
     loop {
         tick.tick().await;
         if last.elapsed() >= PROCESS_PAUSE
@@ -91,9 +91,11 @@ async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
             tracing::debug!(%error, "cannot renew the marks of waiting requests; retrying");
         }
         last = Instant::now();
-        match locks.coordination().sweep().await {
+        match locks.coordination.sweep().await {
             Ok(deadlocks) => {
-                deadlocks.iter().for_each(|deadlock| locks.notices().publish(LockNotice::Deadlock(deadlock)));
+                deadlocks
+                    .iter()
+                    .for_each(|deadlock| locks.event_sink.publish(LockNotice::Deadlock(deadlock)));
                 counts.completed.fetch_add(1, Ordering::Relaxed);
                 counts.deadlocks.fetch_add(deadlocks.len() as u64, Ordering::Relaxed);
                 if let Some(since) = failing_since.take() {
@@ -114,19 +116,19 @@ async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
 }
 
 async fn mark(locks: &LockService) -> Result<(), CoordinationError> {
-    let mark = || LockCommand::ServerHeartbeat { server: locks.server().clone() };
-    let marks: Vec<_> = locks.awaited_locks().all().into_iter().map(|lock| (lock, mark())).collect();
+    let mark = || LockCommand::ServerHeartbeat { server: locks.server.clone() };
+    let marks: Vec<_> = locks.awaited_locks.all().into_iter().map(|lock| (lock, mark())).collect();
     if !marks.is_empty() {
-        locks.coordination().execute_commands(marks).await?;
+        locks.coordination.execute_commands(marks).await?;
     }
     Ok(())
 }
 
 async fn relay_events(locks: LockService) {
-    let mut events = locks.coordination().subscribe_events();
+    let mut events = locks.coordination.subscribe_events();
     loop {
         match events.recv().await {
-            Ok(event) => locks.notices().publish(LockNotice::Event(&event)),
+            Ok(event) => locks.event_sink.publish(LockNotice::Event(&event)),
             Err(RecvError::Lagged(missed)) => tracing::warn!(missed, "lock events were dropped"),
             Err(RecvError::Closed) => return,
         }

@@ -22,11 +22,11 @@ pub use holders::{HeldLockResult, HeldToken};
 pub use maintenance::LockMaintenance;
 pub use tickets::TicketState;
 
-use crate::{LockEventSink, LockNotice};
+use crate::{Error, LockEventSink, LockNotice};
 use maintenance::SweepCounts;
 use open_requests::OpenRequests;
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct LockService {
     coordination: Arc<dyn Coordination>,
     event_sink: Arc<dyn LockEventSink>,
@@ -82,6 +82,15 @@ pub enum LockError {
     Unavailable(#[from] CoordinationError),
 }
 
+impl From<LockError> for Error {
+    fn from(error: LockError) -> Self {
+        Self::Coordination(match error {
+            LockError::Unavailable(error) => error,
+            refused => CoordinationError(refused.to_string()),
+        })
+    }
+}
+
 impl LockService {
     #[must_use]
     pub fn new(coordination: Arc<dyn Coordination>, event_sink: Arc<dyn LockEventSink>) -> Self {
@@ -101,27 +110,14 @@ impl LockService {
         &self.coordination
     }
 
-    #[must_use]
-    pub fn notices(&self) -> &Arc<dyn LockEventSink> {
-        &self.event_sink
-    }
-
     /// The process is about to stop: from now on, a dropped request does not mean that the caller hung up. A repeatable request
     /// keeps its place until another process serves it, or until the mark of this one has expired.
     pub fn begin_shutdown(&self) {
         self.is_stopping.store(true, Ordering::SeqCst);
     }
 
-    pub(crate) const fn awaited_locks(&self) -> &OpenRequests<LockName> {
-        &self.awaited_locks
-    }
-
     pub(crate) fn sweep_counts(&self) -> &SweepCounts {
         &self.sweep_counts
-    }
-
-    pub(crate) const fn server(&self) -> &SharedStr {
-        &self.server
     }
 
     pub async fn get(&self, lock: LockName) -> Result<LockView, CoordinationError> {
@@ -160,11 +156,5 @@ impl LockService {
         let outcomes = self.run(vec![(lock, command)]).await?;
         let missing = || CoordinationError("a lock command got no reply".to_owned());
         outcomes.into_iter().next().ok_or_else(missing)
-    }
-}
-
-impl std::fmt::Debug for LockService {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LockService").field("server", &self.server).finish_non_exhaustive()
     }
 }

@@ -9,10 +9,9 @@ use ade_domain::permission::{ActorRole, Scope};
 use ade_domain::task::Refusal;
 use ade_store::database::{DocumentKind, Versioned};
 
-use super::{RuleService, check_revision, require_valid};
-use crate::accounts::require_admin;
-use crate::retry::retry_on_conflict;
-use crate::{Caller, Error, ObjectKind, Outcome, new_id};
+use super::{Rule, RuleService, set};
+use crate::error::require_valid;
+use crate::{Caller, Error, ObjectKind, Outcome, Result, new_id};
 
 /// Entries of each list in the conditions.
 const MAX_CONDITIONS: usize = 200;
@@ -37,25 +36,31 @@ pub struct DelegationChange {
 
 impl DelegationChange {
     fn apply(&self, to: &mut Delegation) {
-        to.owner_id = self.owner_id.clone().unwrap_or_else(|| to.owner_id.clone());
-        to.delegate_to = self.delegate_to.clone().unwrap_or_else(|| to.delegate_to.clone());
-        to.kind = self.kind.unwrap_or(to.kind);
-        to.conditions = self.conditions.clone().unwrap_or_else(|| to.conditions.clone());
-        to.cascade = self.cascade.unwrap_or(to.cascade);
-        to.active = self.active.unwrap_or(to.active);
-        to.valid_from = self.valid_from.unwrap_or(to.valid_from);
-        to.valid_until = self.valid_until.unwrap_or(to.valid_until);
+        set(&mut to.owner_id, &self.owner_id);
+        set(&mut to.delegate_to, &self.delegate_to);
+        set(&mut to.kind, &self.kind);
+        set(&mut to.conditions, &self.conditions);
+        set(&mut to.cascade, &self.cascade);
+        set(&mut to.active, &self.active);
+        set(&mut to.valid_from, &self.valid_from);
+        set(&mut to.valid_until, &self.valid_until);
+    }
+}
+
+impl Rule for Delegation {
+    fn outcome(document: Versioned<Self>) -> Outcome {
+        Outcome::Delegation(document)
     }
 }
 
 /// Owner and delegate can see a delegation.
 fn can_see(caller: &Caller, delegation: &Delegation) -> bool {
     let is_party = |user: &UserId| delegation.owner_id == *user || delegation.delegate_to == *user;
-    caller.can_see_all() || caller.user.as_ref().is_some_and(|user| is_party(&user.user_id))
+    caller.can_see_all() || caller.user_id().is_some_and(is_party)
 }
 
 /// Only the owner and administrators can change a delegation. Roles permit, scopes limit.
-fn require_may_write(caller: &Caller, owner: &UserId) -> Result<(), Error> {
+fn require_may_write(caller: &Caller, owner: &UserId) -> Result<()> {
     let is_owner = caller.user.as_ref().is_some_and(|user| user.user_id == *owner && user.active);
     if is_owner && caller.agent_id.is_none() {
         return caller.require_scope(Scope::Decide);
@@ -68,16 +73,16 @@ fn require_may_write(caller: &Caller, owner: &UserId) -> Result<(), Error> {
 
 impl RuleService {
     /// The delegations that the caller can see, oldest first.
-    pub async fn delegations(&self, caller: &Caller) -> Result<Vec<Versioned<Delegation>>, Error> {
+    pub async fn delegations(&self, caller: &Caller) -> Result<Vec<Versioned<Delegation>>> {
         caller.require_scope(Scope::Read)?;
-        let mut delegations = self.database.documents().await?;
+        let mut delegations = self.context.database.documents().await?;
         delegations.retain(|delegation| can_see(caller, &delegation.value));
         Ok(delegations)
     }
 
-    pub async fn delegation(&self, id: &str, caller: &Caller) -> Result<Versioned<Delegation>, Error> {
+    pub async fn delegation(&self, id: &str, caller: &Caller) -> Result<Versioned<Delegation>> {
         caller.require_scope(Scope::Read)?;
-        let found = self.database.document(id).await?;
+        let found = self.context.database.document(id).await?;
         let visible = found.filter(|found: &Versioned<Delegation>| can_see(caller, &found.value));
         visible.ok_or(Error::NotFound(ObjectKind::Document(DocumentKind::Delegation)))
     }
@@ -87,12 +92,11 @@ impl RuleService {
         &self,
         change: &DelegationChange,
         caller: &Caller,
-    ) -> Result<Versioned<Delegation>, Error> {
-        let own = caller.user.as_ref().map(|user| user.user_id.clone());
-        let owner_id = change.owner_id.clone().or(own);
-        let owner_id = owner_id.ok_or_else(|| Error::invalid("owner_id", "is required"))?;
-        let delegate_to = change.delegate_to.clone();
-        let delegate_to = delegate_to.ok_or_else(|| Error::invalid("delegate_to", "is required"))?;
+    ) -> Result<Versioned<Delegation>> {
+        let required =
+            |id: Option<&UserId>, path| id.cloned().ok_or_else(|| Error::invalid(path, "is required"));
+        let owner_id = required(change.owner_id.as_ref().or(caller.user_id()), "owner_id")?;
+        let delegate_to = required(change.delegate_to.as_ref(), "delegate_to")?;
         require_may_write(caller, &owner_id)?;
         let mut delegation = Delegation {
             delegation_id: new_id(),
@@ -107,10 +111,15 @@ impl RuleService {
         };
         change.apply(&mut delegation);
         self.validate(&delegation).await?;
-        let after = Versioned { id: delegation.delegation_id.clone(), revision: 1, value: delegation };
-        let created =
-            self.commit("delegation.create", None, Some(&after), Vec::new(), Outcome::Delegation, caller);
-        created.await?.ok_or(Error::Conflict)
+        self.create("delegation.create", delegation.delegation_id.clone(), delegation, caller).await
+    }
+
+    /// A delegation that the caller may change, if its revision is the one that the caller expects.
+    async fn own_delegation(&self, id: &str, caller: &Caller) -> Result<Versioned<Delegation>> {
+        let delegation = self.delegation(id, caller).await?;
+        require_may_write(caller, &delegation.value.owner_id)?;
+        caller.check_revision(delegation.revision)?;
+        Ok(delegation)
     }
 
     /// Changes a delegation. Only an administrator can change its owner.
@@ -119,36 +128,26 @@ impl RuleService {
         id: &str,
         change: &DelegationChange,
         caller: &Caller,
-    ) -> Result<Versioned<Delegation>, Error> {
-        retry_on_conflict(async || {
-            let before = self.delegation(id, caller).await?;
+    ) -> Result<Versioned<Delegation>> {
+        self.change("delegation.update", caller, async || {
+            let before = self.own_delegation(id, caller).await?;
             let mut delegation = before.value.clone();
-            require_may_write(caller, &delegation.owner_id)?;
-            check_revision(&before, caller)?;
-            if change.owner_id.as_ref().is_some_and(|owner| *owner != delegation.owner_id) {
-                require_admin(caller)?;
-            }
             change.apply(&mut delegation);
+            if delegation.owner_id != before.value.owner_id {
+                caller.require_admin()?;
+            }
             self.validate(&delegation).await?;
-            let (before, after) = (Some(&before), Some(&before.next(delegation)));
-            self.commit("delegation.update", before, after, Vec::new(), Outcome::Delegation, caller).await
+            Ok((before, Some(delegation)))
         })
         .await
     }
 
-    pub async fn delete_delegation(&self, id: &str, caller: &Caller) -> Result<(), Error> {
-        retry_on_conflict(async || {
-            let before = self.delegation(id, caller).await?;
-            require_may_write(caller, &before.value.owner_id)?;
-            check_revision(&before, caller)?;
-            let (before, action) = (Some(&before), "delegation.delete");
-            let deleted = self.commit(action, before, None, Vec::new(), Outcome::Delegation, caller).await?;
-            Ok(deleted.map(drop))
-        })
-        .await
+    pub async fn delete_delegation(&self, id: &str, caller: &Caller) -> Result<()> {
+        let delete = async || Ok((self.own_delegation(id, caller).await?, None));
+        self.change("delegation.delete", caller, delete).await.map(drop)
     }
 
-    async fn validate(&self, delegation: &Delegation) -> Result<(), Error> {
+    async fn validate(&self, delegation: &Delegation) -> Result<()> {
         let mut faults = delegation.validate();
         let mut fault = |path: &str, detail: String| {
             faults.push(ade_domain::InvalidField::at(path, detail));
@@ -161,10 +160,10 @@ impl RuleService {
         for (path, count) in lists.into_iter().filter(|(_, count)| *count > MAX_CONDITIONS) {
             fault(path, format!("must have at most {MAX_CONDITIONS} entries, not {count}"));
         }
-        if self.database.user(&delegation.owner_id).await?.is_none() {
+        if self.context.database.user(&delegation.owner_id).await?.is_none() {
             fault("owner_id", format!("user {} does not exist", delegation.owner_id));
         }
-        match self.database.user(&delegation.delegate_to).await? {
+        match self.context.database.user(&delegation.delegate_to).await? {
             None => fault("delegate_to", format!("user {} does not exist", delegation.delegate_to)),
             // An inactive delegation may name a user who left; otherwise it could not be deactivated.
             Some(found) if !found.user.active && delegation.active => {

@@ -1,77 +1,107 @@
-//! The rules that approvals follow: policies, delegations, and the resource registry. Settings and feature flags are in
-//! `settings`.
+//! The rules that approvals follow: policies, delegations, the resource registry, settings and feature flags.
 //!
 //! Each change is committed with its audit entry and event, guarded by the revision that was read.
 
 mod delegations;
 mod policies;
 mod resources;
+mod settings;
 
-use std::sync::Arc;
-
-use ade_domain::{Clock, InvalidField};
+use ade_store::DatabaseError;
 use ade_store::database::{Commit, Document, Versioned, Write};
-use ade_store::{Database, DatabaseError};
 use serde_json::{Map, json};
 
 pub use delegations::DelegationChange;
 pub use policies::{PolicyChange, hypothetical_policies};
 pub use resources::ResourceChange;
 
-use crate::audit::AuditedAction;
-use crate::{Caller, Error, ObjectKind, Outcome};
+use crate::events::AuditedAction;
+use crate::idempotency::stored_response;
+use crate::retry::retry_on_conflict;
+use crate::{Caller, Context, Error, ObjectKind, Outcome, Result};
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct RuleService {
-    pub(crate) database: Database,
-    clock: Arc<dyn Clock>,
+    context: Context,
 }
 
-impl std::fmt::Debug for RuleService {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RuleService").finish_non_exhaustive()
+/// A document of this service.
+trait Rule: Document + Clone + PartialEq {
+    fn outcome(document: Versioned<Self>) -> Outcome;
+
+    /// Further writes of a change: created if there is no `before`, deleted if there is no `after`.
+    fn extra_writes(_id: &str, _before: Option<&Self>, _after: Option<&Self>) -> Vec<Write> {
+        Vec::new()
     }
 }
 
-/// Checks `If-Match`.
-pub(crate) fn check_revision<T>(document: &Versioned<T>, caller: &Caller) -> Result<(), Error> {
-    match caller.if_match {
-        Some(revision) if revision != document.revision => Err(Error::Stale { now: document.revision }),
-        _ => Ok(()),
+/// Replaces a field that has a new value.
+fn set<T: Clone>(field: &mut T, value: &Option<T>) {
+    if let Some(value) = value {
+        field.clone_from(value);
     }
 }
 
-fn require_valid(faults: Vec<InvalidField>) -> Result<(), Error> {
-    if faults.is_empty() { Ok(()) } else { Err(Error::Invalid(faults)) }
+/// Names the object that exists already, instead of the database constraint.
+fn describe_existing(error: Error, object: String) -> Error {
+    if matches!(error, Error::Database(DatabaseError::AlreadyExists { .. })) {
+        Error::Exists(object)
+    } else {
+        error
+    }
 }
 
 impl RuleService {
     #[must_use]
-    pub fn new(database: Database, clock: Arc<dyn Clock>) -> Self {
-        Self { database, clock }
+    pub const fn new(context: Context) -> Self {
+        Self { context }
+    }
+
+    async fn create<T: Rule>(
+        &self,
+        action: &str,
+        id: String,
+        value: T,
+        caller: &Caller,
+    ) -> Result<Versioned<T>> {
+        let after = Versioned { id, revision: 1, value };
+        self.commit(action, None, Some(&after), caller).await?.ok_or(Error::Conflict)
+    }
+
+    /// Changes a document, and retries after conflicts. `decide` returns the document and its value after the change; without
+    /// one, the document is deleted.
+    async fn change<T: Rule, F: Future<Output = Result<(Versioned<T>, Option<T>)>>>(
+        &self,
+        action: &str,
+        caller: &Caller,
+        decide: impl Fn() -> F,
+    ) -> Result<Versioned<T>> {
+        retry_on_conflict(async || {
+            let (before, after) = decide().await?;
+            let after = after.map(|value| before.next(value));
+            self.commit(action, Some(&before), after.as_ref(), caller).await
+        })
+        .await
     }
 
     /// Commits a change of one document: created if there is no `before`, deleted if there is no `after`. Returns the document
     /// after it, or before it if it is deleted. `None` after a conflict. `action` is as `policy.create`.
-    pub(crate) async fn commit<'a, T: Document + Clone + PartialEq>(
+    async fn commit<T: Rule>(
         &self,
-        action: &'static str,
-        before: Option<&'a Versioned<T>>,
-        after: Option<&'a Versioned<T>>,
-        extra_writes: Vec<Write>,
-        outcome: fn(&'a Versioned<T>) -> Outcome<'a>,
+        action: &str,
+        before: Option<&Versioned<T>>,
+        after: Option<&Versioned<T>>,
         caller: &Caller,
-    ) -> Result<Option<Versioned<T>>, Error> {
+    ) -> Result<Option<Versioned<T>>> {
         // If nothing changes, only the stored response is written.
-        let is_changed = before.map(|document| &document.value) != after.map(|document| &document.value);
-        let Some(document) = after.filter(|_| is_changed).or(before) else { return Ok(None) };
-        let now = self.clock.now();
+        let [old, new] = [before, after].map(|document| document.map(|document| &document.value));
+        let Some(document) = after.filter(|_| old != new).or(before) else { return Ok(None) };
         let mut commit = Commit::default();
-        if is_changed {
+        if old != new {
             // A default has revision 0 and is not stored yet.
             let expected = before.map(|document| document.revision).filter(|revision| *revision > 0);
-            commit.writes = extra_writes;
-            commit.writes.extend(match (after, expected) {
+            let mut writes = T::extra_writes(&document.id, old, new);
+            writes.extend(match (after, expected) {
                 (Some(after), expected) => Some(Write::document(after, expected)),
                 (None, Some(expected)) => {
                     Some(Write::DeleteDocument { kind: T::KIND, id: document.id.clone(), expected })
@@ -79,8 +109,8 @@ impl RuleService {
                 (None, None) => None,
             });
             let mut details = Map::new();
-            for (name, document) in [("before", before), ("after", after)] {
-                details.extend(document.map(|document| (name.to_owned(), json!(document.value))));
+            for (name, value) in [("before", old), ("after", new)] {
+                details.extend(value.map(|value| (name.to_owned(), json!(value))));
             }
             let action = AuditedAction {
                 object_type: T::KIND.as_str(),
@@ -88,23 +118,28 @@ impl RuleService {
                 details,
                 ..AuditedAction::new(action, &document.id)
             };
-            action.add_to(&mut commit, Some(caller), now);
+            commit = action.commit(writes, Some(caller), self.context.now());
         }
-        if let Some(request) = &caller.idempotent_request {
-            request.add_to(&mut commit, outcome(document), now);
-        }
-        match self.database.commit(commit).await {
-            Ok(()) => Ok(Some(document.clone())),
-            Err(DatabaseError::Conflict { .. }) => Ok(None),
+        commit.response = stored_response(caller, |_| T::outcome(document.clone()))?;
+        match self.context.commit(commit).await {
             // Two callers replaced the same default at once.
-            Err(DatabaseError::AlreadyExists { .. }) if before.is_some_and(|before| before.revision == 0) => {
+            Err(Error::Database(DatabaseError::AlreadyExists { .. }))
+                if before.is_some_and(|before| before.revision == 0) =>
+            {
                 Ok(None)
             }
-            Err(error) => Err(error.into()),
+            committed => Ok(committed?.then(|| document.clone())),
         }
     }
 
-    async fn document<T: Document>(&self, id: &str) -> Result<Versioned<T>, Error> {
-        self.database.document(id).await?.ok_or(Error::NotFound(ObjectKind::Document(T::KIND)))
+    async fn document<T: Document>(&self, id: &str) -> Result<Versioned<T>> {
+        self.context.database.document(id).await?.ok_or(Error::NotFound(ObjectKind::Document(T::KIND)))
+    }
+
+    /// The document, if its revision is the one that the caller expects.
+    async fn expected<T: Document>(&self, id: &str, caller: &Caller) -> Result<Versioned<T>> {
+        let document = self.document(id).await?;
+        caller.check_revision(document.revision)?;
+        Ok(document)
     }
 }

@@ -10,14 +10,12 @@ use ade_domain::approval::window::TimeWindow;
 use ade_domain::glob::Pattern;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
-use ade_store::DatabaseError;
 use ade_store::database::{Versioned, Write};
 
-use super::{RuleService, check_revision, require_valid};
-use crate::accounts::require_admin;
-use crate::retry::retry_on_conflict;
+use super::{Rule, RuleService, describe_existing, set};
+use crate::error::require_valid;
 use crate::tasks::ReplayDifference;
-use crate::{Caller, Error, Outcome, TaskService, new_id};
+use crate::{Caller, Error, Outcome, Result, TaskService, new_id};
 
 /// A missing field keeps its value, or has its default in a new policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -39,26 +37,28 @@ pub struct PolicyChange {
     pub active: Option<bool>,
 }
 
-fn set<T: Clone>(field: &mut T, value: Option<&T>) {
-    if let Some(value) = value {
-        *field = value.clone();
-    }
-}
-
 impl PolicyChange {
     fn apply(&self, policy: &mut Policy) {
-        set(&mut policy.name, self.name.as_ref());
-        set(&mut policy.task_types, self.task_types.as_ref());
-        set(&mut policy.resource_patterns, self.resource_patterns.as_ref());
-        set(&mut policy.min_approvers, self.min_approvers.as_ref());
-        set(&mut policy.required_roles, self.required_roles.as_ref());
-        set(&mut policy.reviewers, self.reviewers.as_ref());
-        set(&mut policy.risk_threshold, self.risk_threshold.as_ref());
-        set(&mut policy.auto_approve_if, self.auto_approve_if.as_ref());
-        set(&mut policy.escalation_role, self.escalation_role.as_ref());
-        set(&mut policy.reject_threshold, self.reject_threshold.as_ref());
-        set(&mut policy.priority, self.priority.as_ref());
-        set(&mut policy.window, self.window.as_ref());
+        set(&mut policy.name, &self.name);
+        set(&mut policy.task_types, &self.task_types);
+        set(&mut policy.resource_patterns, &self.resource_patterns);
+        set(&mut policy.min_approvers, &self.min_approvers);
+        set(&mut policy.required_roles, &self.required_roles);
+        set(&mut policy.reviewers, &self.reviewers);
+        set(&mut policy.risk_threshold, &self.risk_threshold);
+        set(&mut policy.auto_approve_if, &self.auto_approve_if);
+        set(&mut policy.escalation_role, &self.escalation_role);
+        set(&mut policy.reject_threshold, &self.reject_threshold);
+        set(&mut policy.priority, &self.priority);
+        set(&mut policy.window, &self.window);
+    }
+
+    /// Only a name can exist already: ids are new.
+    fn describe_existing(&self, error: Error) -> Error {
+        describe_existing(
+            error,
+            format!("a policy with the name {}", self.name.as_deref().unwrap_or_default()),
+        )
     }
 
     fn apply_to_versions(&self, versions: &PolicyVersions) -> PolicyVersions {
@@ -82,15 +82,22 @@ fn names(policy: &PolicyVersions) -> BTreeSet<&str> {
     versions(policy).map(|policy| policy.name.as_str()).collect()
 }
 
-/// The writes that reserve new names and release unused ones.
-fn reservations(before: &BTreeSet<&str>, after: &BTreeSet<&str>, id: &str) -> Vec<Write> {
-    let released = before.difference(after).map(|name| Write::release_policy_name(name));
-    let reserved = after.difference(before).map(|name| Write::reserve_policy_name(name, id));
-    released.chain(reserved).collect()
+impl Rule for PolicyVersions {
+    fn outcome(document: Versioned<Self>) -> Outcome {
+        Outcome::Policy(document)
+    }
+
+    /// Reserves new names and releases unused ones.
+    fn extra_writes(id: &str, before: Option<&Self>, after: Option<&Self>) -> Vec<Write> {
+        let [before, after] = [before, after].map(|policy| policy.map(names).unwrap_or_default());
+        let released = before.difference(&after).map(|name| Write::release_policy_name(name));
+        let reserved = after.difference(&before).map(|name| Write::reserve_policy_name(name, id));
+        released.chain(reserved).collect()
+    }
 }
 
 /// Hypothetical policies of a simulation.
-pub fn hypothetical_policies(changes: &[PolicyChange]) -> Result<Vec<Policy>, Error> {
+pub fn hypothetical_policies(changes: &[PolicyChange]) -> Result<Vec<Policy>> {
     let mut policies = Vec::with_capacity(changes.len());
     for (number, change) in changes.iter().enumerate() {
         let mut policy = default_policy();
@@ -111,21 +118,20 @@ impl RuleService {
         id: &str,
         tasks: &TaskService,
         caller: &Caller,
-    ) -> Result<Vec<ReplayDifference>, Error> {
+    ) -> Result<Vec<ReplayDifference>> {
         if !caller.can_see_all() {
-            let detail = "only administrators and auditors can replay past tasks";
-            return Err(Error::Forbidden(detail.to_owned()));
+            return Err(Error::forbidden("only administrators and auditors can replay past tasks"));
         }
         tasks.replay(self.policy(id, caller).await?.value.latest(), caller).await
     }
 
     /// All policies, oldest first.
-    pub async fn policies(&self, caller: &Caller) -> Result<Vec<Versioned<PolicyVersions>>, Error> {
+    pub async fn policies(&self, caller: &Caller) -> Result<Vec<Versioned<PolicyVersions>>> {
         caller.require_scope(Scope::Read)?;
-        Ok(self.database.documents().await?)
+        Ok(self.context.database.documents().await?)
     }
 
-    pub async fn policy(&self, id: &str, caller: &Caller) -> Result<Versioned<PolicyVersions>, Error> {
+    pub async fn policy(&self, id: &str, caller: &Caller) -> Result<Versioned<PolicyVersions>> {
         caller.require_scope(Scope::Read)?;
         self.document(id).await
     }
@@ -135,14 +141,14 @@ impl RuleService {
         &self,
         change: &PolicyChange,
         caller: &Caller,
-    ) -> Result<Versioned<PolicyVersions>, Error> {
-        require_admin(caller)?;
+    ) -> Result<Versioned<PolicyVersions>> {
+        caller.require_admin()?;
         let mut policy = Policy { name: String::new(), ..default_policy() };
         change.apply(&mut policy);
         require_valid(policy.validate())?;
         let value = PolicyVersions::new(policy, change.active == Some(true));
-        let after = Versioned { id: new_id(), revision: 1, value };
-        self.commit_policy("policy.create", None, &after, caller).await?.ok_or(Error::Conflict)
+        let created = self.create("policy.create", new_id(), value, caller).await;
+        created.map_err(|error| change.describe_existing(error))
     }
 
     /// Changes the draft of a policy; `change.active` activates or deactivates it.
@@ -151,72 +157,41 @@ impl RuleService {
         id: &str,
         change: &PolicyChange,
         caller: &Caller,
-    ) -> Result<Versioned<PolicyVersions>, Error> {
-        self.change_policy(id, "policy.update", caller, |policy| change.apply_to_versions(policy)).await
+    ) -> Result<Versioned<PolicyVersions>> {
+        let changed =
+            self.change_policy(id, "policy.update", caller, |policy| change.apply_to_versions(policy));
+        changed.await.map_err(|error| change.describe_existing(error))
     }
 
     /// Activates the draft. Without a draft nothing changes.
-    pub async fn activate_policy(
-        &self,
-        id: &str,
-        caller: &Caller,
-    ) -> Result<Versioned<PolicyVersions>, Error> {
+    pub async fn activate_policy(&self, id: &str, caller: &Caller) -> Result<Versioned<PolicyVersions>> {
         let activate = |policy: &PolicyVersions| PolicyVersions::new(policy.latest().clone(), true);
         self.change_policy(id, "policy.activate", caller, activate).await
     }
 
     /// Deletes a policy with its draft.
-    pub async fn delete_policy(&self, id: &str, caller: &Caller) -> Result<(), Error> {
-        require_admin(caller)?;
-        retry_on_conflict(async || {
-            let before = self.policy(id, caller).await?;
-            check_revision(&before, caller)?;
-            let released = reservations(&names(&before.value), &BTreeSet::new(), id);
-            let deleted =
-                self.commit("policy.delete", Some(&before), None, released, Outcome::Policy, caller).await?;
-            Ok(deleted.map(drop))
-        })
-        .await
+    pub async fn delete_policy(&self, id: &str, caller: &Caller) -> Result<()> {
+        caller.require_admin()?;
+        caller.require_scope(Scope::Read)?;
+        let delete = async || Ok((self.expected::<PolicyVersions>(id, caller).await?, None));
+        self.change("policy.delete", caller, delete).await.map(drop)
     }
 
     async fn change_policy(
         &self,
         id: &str,
-        action: &'static str,
+        action: &str,
         caller: &Caller,
         decide: impl Fn(&PolicyVersions) -> PolicyVersions,
-    ) -> Result<Versioned<PolicyVersions>, Error> {
-        require_admin(caller)?;
-        retry_on_conflict(async || {
-            let before = self.policy(id, caller).await?;
-            check_revision(&before, caller)?;
-            let after = before.next(decide(&before.value));
-            require_valid(versions(&after.value).flat_map(Policy::validate).collect())?;
-            self.commit_policy(action, Some(&before), &after, caller).await
+    ) -> Result<Versioned<PolicyVersions>> {
+        caller.require_admin()?;
+        caller.require_scope(Scope::Read)?;
+        self.change(action, caller, async || {
+            let before = self.expected(id, caller).await?;
+            let after = decide(&before.value);
+            require_valid(versions(&after).flat_map(Policy::validate).collect())?;
+            Ok((before, Some(after)))
         })
         .await
-    }
-
-    /// Reports a duplicate name as such.
-    async fn commit_policy(
-        &self,
-        action: &'static str,
-        before: Option<&Versioned<PolicyVersions>>,
-        after: &Versioned<PolicyVersions>,
-        caller: &Caller,
-    ) -> Result<Option<Versioned<PolicyVersions>>, Error> {
-        let was = before.map(|before| names(&before.value)).unwrap_or_default();
-        let reserved = reservations(&was, &names(&after.value), &after.id);
-        match self.commit(action, before, Some(after), reserved, Outcome::Policy, caller).await {
-            Err(Error::Database(DatabaseError::AlreadyExists { what })) => {
-                for name in names(&after.value) {
-                    if self.database.policy_by_name(name).await?.is_some_and(|owner| owner != after.id) {
-                        return Err(Error::Exists(format!("a policy with the name {name}")));
-                    }
-                }
-                Err(Error::Database(DatabaseError::AlreadyExists { what }))
-            }
-            other => other,
-        }
     }
 }

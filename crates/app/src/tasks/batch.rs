@@ -6,8 +6,9 @@ use ade_domain::permission::ActorRole;
 use ade_domain::task::TaskCommand;
 use ade_store::database::{Commit, StoredTask};
 
+use crate::idempotency::stored_response;
 use crate::retry::retry_on_conflict;
-use crate::{Caller, Error, ObjectKind, Outcome};
+use crate::{ApprovalView, Caller, Error, ObjectKind, Outcome, Result};
 
 use super::commands::{approval_not_found, decision};
 use super::{DecisionInput, TaskService};
@@ -30,17 +31,13 @@ pub struct DecisionBatch {
 impl TaskService {
     /// Records all decisions in one transaction; if one is refused, nothing is changed. `If-Match` is ignored: a batch has no
     /// single revision.
-    pub async fn decide_batch(
-        &self,
-        batch: &DecisionBatch,
-        caller: &Caller,
-    ) -> Result<Vec<StoredTask>, Error> {
+    pub async fn decide_batch(&self, batch: &DecisionBatch, caller: &Caller) -> Result<Vec<StoredTask>> {
         caller.require_scopes_for(TaskCommand::Approve)?;
         if !self.settings().await?.batch_approvals {
             return Err(Error::Disabled("batch_approvals"));
         }
         if batch.skip_validation && !caller.actor().roles.contains(&ActorRole::Admin) {
-            return Err(Error::Forbidden("only an administrator can use skip_validation".to_owned()));
+            return Err(Error::forbidden("only an administrator can use skip_validation"));
         }
         if !(1..=MAX_BATCH_SIZE).contains(&batch.approval_ids.len()) {
             let detail = format!("must have between 1 and {MAX_BATCH_SIZE} entries");
@@ -53,12 +50,8 @@ impl TaskService {
         .await
     }
 
-    async fn decide_all(
-        &self,
-        batch: &DecisionBatch,
-        caller: &Caller,
-    ) -> Result<(Vec<StoredTask>, Commit), Error> {
-        let (actor, now) = (caller.actor(), self.clock.now());
+    async fn decide_all(&self, batch: &DecisionBatch, caller: &Caller) -> Result<(Vec<StoredTask>, Commit)> {
+        let (actor, now) = (caller.actor(), self.context.now());
         // Several requests may belong to one task: they are decided one after the other.
         let mut tasks: BTreeMap<String, (u64, StoredTask)> = BTreeMap::new();
         let mut refused = Vec::new();
@@ -78,7 +71,7 @@ impl TaskService {
             };
             match decided.await {
                 Ok(()) => {}
-                Err(Error::Database(error)) => return Err(Error::Database(error)),
+                Err(error @ Error::Database(_)) => return Err(error),
                 Err(error) => refused.push((approval_id.clone(), error)),
             }
         }
@@ -93,9 +86,8 @@ impl TaskService {
             self.add_task(&mut commit, Some(revision), &mut task, Some(caller), now).await?;
             changed.push(task);
         }
-        if let Some(request) = &caller.idempotent_request {
-            request.add_to(&mut commit, Outcome::Batch(&batch.approval_ids, &changed), now);
-        }
+        let decided = || ApprovalView::find_all(&changed, &batch.approval_ids);
+        commit.response = stored_response(caller, |_| Outcome::Batch(decided()))?;
         Ok((changed, commit))
     }
 }

@@ -7,11 +7,12 @@ use ade_domain::task::{Config, Digest, Metadata, Preview, TaskCommand};
 use ade_domain::task::{Decision, Task};
 use ade_store::database::{Commit, StoredTask, Write};
 
+use crate::error::require_valid;
 use crate::events::record;
 use crate::retry::retry_on_conflict;
-use crate::{Caller, Error, ObjectKind, new_id};
+use crate::{Caller, Error, ObjectKind, Result, new_id};
 
-use super::planner::{ApprovalPlanner, Assessment};
+use super::planner::ApprovalPlanner;
 use super::{Target, TaskService};
 
 /// A task to be created.
@@ -69,17 +70,14 @@ impl TaskAction {
 }
 
 /// The digest of a valid config.
-pub(super) fn validated_digest(config: &Config) -> Result<Digest, Error> {
-    let faults = config.validate();
-    if !faults.is_empty() {
-        return Err(Error::Invalid(faults));
-    }
+pub(super) fn validated_digest(config: &Config) -> Result<Digest> {
+    require_valid(config.validate())?;
     config.digest().map_err(|fault| Error::Invalid(vec![fault]))
 }
 
 impl TaskService {
     /// Creates a draft, and assesses its risk.
-    pub async fn create(&self, draft: TaskDraft, caller: &Caller) -> Result<StoredTask, Error> {
+    pub async fn create(&self, draft: TaskDraft, caller: &Caller) -> Result<StoredTask> {
         let planner = self.planner(&draft.config.task_type).await?;
         self.create_with(&planner, draft, caller).await
     }
@@ -90,7 +88,7 @@ impl TaskService {
         planner: &ApprovalPlanner,
         draft: TaskDraft,
         caller: &Caller,
-    ) -> Result<StoredTask, Error> {
+    ) -> Result<StoredTask> {
         caller.require_scope(Scope::Propose)?;
         let actor = caller.actor();
         let author = actor.authorize_create()?;
@@ -98,27 +96,24 @@ impl TaskService {
         let (digest, task_id) = (validated_digest(&config)?, new_id());
         let preview = self.compute_preview(&config, preview).await?;
         let lock_preview = self.lock_preview(&config, Some(&task_id)).await;
-        let now = self.clock.now();
+        let now = self.context.now();
         let authors = self.authors(&metadata.lineage, caller).await?;
         let draft = Task::draft(task_id.as_str(), config, digest, author, authors, now);
-        let mut task: StoredTask = Task { metadata, preview, predecessor, lock_preview, ..draft }.into();
-        task.proposed_by_agent = caller.agent_id.is_some() || task.metadata.lineage.agent_id.is_some();
-        let risk = planner.risk(&task.config, &task.preview);
-        let auto_approvable = planner.is_auto_approved(&task, Assessment::of(risk.score, &task.preview), now);
-        task.assess(risk, auto_approvable, now);
+        let draft = Task { metadata, preview, predecessor, lock_preview, ..draft };
+        let mut task = Self::new_draft(planner, draft, caller, now);
         let mut commit = Commit::default();
         self.add_task(&mut commit, None, &mut task, Some(caller), now).await?;
-        Target::task(&task_id, caller).add_response(&mut commit, &task, now);
+        Target::task(&task_id, caller).add_response(&mut commit, &task)?;
         if self.commit(commit).await? { Ok(task) } else { Err(Error::Conflict) }
     }
 
-    pub async fn task(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
+    pub async fn task(&self, task_id: &str, caller: &Caller) -> Result<StoredTask> {
         caller.require_scope(Scope::Read)?;
         self.visible_task(task_id, Some(caller)).await
     }
 
     /// Submits a draft for review.
-    pub async fn submit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
+    pub async fn submit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask> {
         caller.require_scopes_for(TaskCommand::Submit)?;
         let target = Target::task(task_id, caller);
         retry_on_conflict(async || {
@@ -126,7 +121,7 @@ impl TaskService {
             let (revision, config, mut ids) = (task.revision, task.config.clone(), new_id);
             let planner = self.planner(&config.task_type).await?;
             let lock_preview = self.lock_preview(&config, Some(task_id)).await;
-            let now = self.clock.now();
+            let now = self.context.now();
             let plan = planner.plan(&task, &config, &task.preview, &mut ids, now);
             task.submit(plan, &caller.actor(), now)?;
             task.lock_preview = lock_preview;
@@ -139,9 +134,9 @@ impl TaskService {
     pub async fn modify(
         &self,
         task_id: &str,
-        change: impl Fn(&StoredTask) -> Result<(Config, Metadata, Preview), Error>,
+        change: impl Fn(&StoredTask) -> Result<(Config, Metadata, Preview)>,
         caller: &Caller,
-    ) -> Result<StoredTask, Error> {
+    ) -> Result<StoredTask> {
         caller.require_scopes_for(TaskCommand::Modify)?;
         let target = Target::task(task_id, caller);
         retry_on_conflict(async || {
@@ -152,7 +147,7 @@ impl TaskService {
             let preview = self.compute_preview(&config, preview).await?;
             let planner = self.planner(&config.task_type).await?;
             let lock_preview = self.lock_preview(&config, Some(task_id)).await;
-            let now = self.clock.now();
+            let now = self.context.now();
             let mut changed = task.task.clone();
             let sponsors = self.sponsors(&metadata.lineage).await?;
             changed.author_set = task
@@ -168,18 +163,18 @@ impl TaskService {
     }
 
     /// Deletes a draft.
-    pub async fn delete(&self, task_id: &str, caller: &Caller) -> Result<(), Error> {
+    pub async fn delete(&self, task_id: &str, caller: &Caller) -> Result<()> {
         caller.require_scopes_for(TaskCommand::Delete)?;
         let (target, actor) = (Target::task(task_id, caller), caller.actor());
         retry_on_conflict(async || {
             let task = self.load(target).await?;
             let transition = task.delete(&actor)?;
             let write = Write::DeleteTask { task_id: task_id.to_owned(), expected: task.revision };
-            let now = self.clock.now();
+            let now = self.context.now();
             let mut commit = Commit { writes: vec![write], ..Commit::default() };
             let entry = super::audit(&task, &transition, Some(caller), now);
             record(&mut commit, entry, transition.notify);
-            target.add_response(&mut commit, &task, now);
+            target.add_response(&mut commit, &task)?;
             Ok(self.commit(commit).await?.then_some(()))
         })
         .await
@@ -191,55 +186,44 @@ impl TaskService {
         approval_id: &str,
         response: &DecisionInput,
         caller: &Caller,
-    ) -> Result<StoredTask, Error> {
+    ) -> Result<StoredTask> {
         caller.require_scopes_for(TaskCommand::Approve)?;
         let target = Target::approval(approval_id, caller);
-        self.update(target, |task, now| {
-            Ok(task.decide(&decision(approval_id, response), &caller.actor(), now)?)
-        })
-        .await
-        .map_err(approval_not_found)
+        let decided = self
+            .update(target, |task, now| task.decide(&decision(approval_id, response), &caller.actor(), now));
+        decided.await.map_err(approval_not_found)
     }
 
-    pub(super) async fn task_id_of(&self, approval_id: &str) -> Result<String, Error> {
-        self.database.task_id_by_approval(approval_id).await?.ok_or(Error::NotFound(ObjectKind::Approval))
+    pub(super) async fn task_id_of(&self, approval_id: &str) -> Result<String> {
+        self.context
+            .database
+            .task_id_by_approval(approval_id)
+            .await?
+            .ok_or(Error::NotFound(ObjectKind::Approval))
     }
 
     /// Delegates a single approval request.
-    pub async fn delegate(
-        &self,
-        approval_id: &str,
-        to: &UserId,
-        caller: &Caller,
-    ) -> Result<StoredTask, Error> {
+    pub async fn delegate(&self, approval_id: &str, to: &UserId, caller: &Caller) -> Result<StoredTask> {
         caller.require_scope(Scope::Decide)?;
         let target = Target::approval(approval_id, caller);
-        let rules = self.rules.current(&self.database).await?;
-        self.update(target, |task, now| {
-            Ok(task.delegate(approval_id, to, &rules.people, new_id(), &caller.actor(), now)?)
-        })
-        .await
-        .map_err(approval_not_found)
+        let rules = self.rules().await?;
+        let delegated = self.update(target, |task, now| {
+            task.delegate(approval_id, to, &rules.people, new_id(), &caller.actor(), now)
+        });
+        delegated.await.map_err(approval_not_found)
     }
 
-    pub async fn perform(
-        &self,
-        task_id: &str,
-        action: &TaskAction,
-        caller: &Caller,
-    ) -> Result<StoredTask, Error> {
+    pub async fn perform(&self, task_id: &str, action: &TaskAction, caller: &Caller) -> Result<StoredTask> {
         caller.require_scopes_for(action.command())?;
         let actor = caller.actor();
-        self.update(Target::task(task_id, caller), |task, now| {
-            Ok(match action {
-                TaskAction::Revoke { reason } => task.revoke(reason.as_deref(), &actor, now),
-                TaskAction::Cancel { reason } => task.cancel(reason.as_deref(), &actor, now),
-                TaskAction::RequestOverride { reason, incident_ticket } => {
-                    task.request_override(reason.as_deref(), incident_ticket.as_deref(), &actor, now)
-                }
-                TaskAction::ConfirmOverride => task.confirm_override(&actor, now),
-                TaskAction::ForceApply { reason } => task.force_apply(reason.as_deref(), &actor, now),
-            }?)
+        self.update(Target::task(task_id, caller), |task, now| match action {
+            TaskAction::Revoke { reason } => task.revoke(reason.as_deref(), &actor, now),
+            TaskAction::Cancel { reason } => task.cancel(reason.as_deref(), &actor, now),
+            TaskAction::RequestOverride { reason, incident_ticket } => {
+                task.request_override(reason.as_deref(), incident_ticket.as_deref(), &actor, now)
+            }
+            TaskAction::ConfirmOverride => task.confirm_override(&actor, now),
+            TaskAction::ForceApply { reason } => task.force_apply(reason.as_deref(), &actor, now),
         })
         .await
     }

@@ -4,18 +4,18 @@ use ade_domain::task::{Refusal, Task, TaskCommand};
 use ade_store::database::{Comment, Commit, StoredTask, Write};
 use serde_json::Value;
 
-use super::planner::Assessment;
 use super::{Target, TaskService, audit};
 use crate::events::record;
+use crate::idempotency::stored_response;
 use crate::retry::retry_on_conflict;
-use crate::{Caller, Error, Outcome, new_id};
+use crate::{Caller, Error, Outcome, Result, new_id};
 
 const MAX_COMMENT_BYTES: usize = 16_384;
 
 impl TaskService {
     /// Adds a comment of somebody who takes part in the review; auditors only read. The task itself stays as it is, revision
     /// included. It is written back with its revision, so that the comment fails if the task has left the states that allow one.
-    pub async fn comment(&self, task_id: &str, text: &str, caller: &Caller) -> Result<Comment, Error> {
+    pub async fn comment(&self, task_id: &str, text: &str, caller: &Caller) -> Result<Comment> {
         caller.require_scopes_for(TaskCommand::Comment)?;
         let author = caller.actor().user.ok_or(Refusal::Forbidden)?;
         if text.trim().is_empty() || text.len() > MAX_COMMENT_BYTES {
@@ -25,7 +25,7 @@ impl TaskService {
         retry_on_conflict(async || {
             let task = self.load(Target::task(task_id, caller)).await?;
             let transition = task.comment(&caller.actor())?;
-            let now = self.clock.now();
+            let now = self.context.now();
             let comment = Comment {
                 comment_id: new_id(),
                 task_id: task_id.to_owned(),
@@ -40,23 +40,21 @@ impl TaskService {
             let expected = Some(task.revision);
             commit.writes.push(Write::Task { task: Box::new(task), expected, at: now });
             commit.writes.push(Write::Comment(comment.clone()));
-            if let Some(request) = &caller.idempotent_request {
-                request.add_to(&mut commit, Outcome::Comment(&comment), now);
-            }
+            commit.response = stored_response(caller, |_| Outcome::Comment(comment.clone()))?;
             Ok(self.commit(commit).await?.then_some(comment))
         })
         .await
     }
 
     /// The comments on a task, in order.
-    pub async fn comments(&self, task_id: &str, caller: &Caller) -> Result<Vec<Comment>, Error> {
+    pub async fn comments(&self, task_id: &str, caller: &Caller) -> Result<Vec<Comment>> {
         let task = self.task(task_id, caller).await?;
-        Ok(self.database.comments(&task.task_id).await?)
+        Ok(self.context.database.comments(&task.task_id).await?)
     }
 
     /// Creates a new draft of a rejected or failed task, by one of its authors. The authors of the old task are authors of the new
     /// one, which is returned.
-    pub async fn resubmit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
+    pub async fn resubmit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask> {
         caller.require_scopes_for(TaskCommand::Resubmit)?;
         let target = Target::task(task_id, caller);
         let (actor, copy_id) = (caller.actor(), new_id());
@@ -66,7 +64,7 @@ impl TaskService {
             let planner = self.planner(&config.task_type).await?;
             let lock_preview = self.lock_preview(&config, Some(&copy_id)).await;
             let sponsors = self.sponsors(&old.metadata.lineage).await?;
-            let now = self.clock.now();
+            let now = self.context.now();
             let author = old.resubmit(&actor, now)?;
             let mut metadata = old.metadata.clone();
             if let Some(user) = &caller.user {
@@ -76,16 +74,12 @@ impl TaskService {
             let digest = old.digest;
             let draft = Task::draft(copy_id.as_str(), config, digest, author, authors, now);
             let (preview, predecessor) = (old.preview.clone(), Some(task_id.to_owned()));
-            let mut copy: StoredTask = Task { metadata, preview, predecessor, lock_preview, ..draft }.into();
-            copy.proposed_by_agent = caller.agent_id.is_some() || copy.metadata.lineage.agent_id.is_some();
-            let risk = planner.risk(&copy.config, &copy.preview);
-            let auto_approvable =
-                planner.is_auto_approved(&copy, Assessment::of(risk.score, &copy.preview), now);
-            copy.assess(risk, auto_approvable, now);
+            let draft = Task { metadata, preview, predecessor, lock_preview, ..draft };
+            let mut copy = Self::new_draft(&planner, draft, caller, now);
             let mut commit = Commit::default();
             self.add_task(&mut commit, Some(revision), &mut old, Some(caller), now).await?;
             self.add_task(&mut commit, None, &mut copy, Some(caller), now).await?;
-            target.add_response(&mut commit, &copy, now);
+            target.add_response(&mut commit, &copy)?;
             Ok(self.commit(commit).await?.then_some(copy))
         })
         .await

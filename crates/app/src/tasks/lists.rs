@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::TaskService;
 use super::commands::approval_not_found;
-use crate::{Caller, Error, ObjectKind};
+use crate::{Caller, Error, ObjectKind, Result};
 
 /// Whose approval requests to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -23,7 +23,7 @@ pub enum ApprovalOwner {
     Anyone,
 }
 
-fn valid_cursor(id: &str) -> Result<&str, Error> {
+fn valid_cursor(id: &str) -> Result<&str> {
     let is_id = Uuid::parse_str(id).is_ok();
     if is_id { Ok(id) } else { Err(Error::invalid("cursor", "must be the next_cursor of a previous page")) }
 }
@@ -37,15 +37,15 @@ impl TaskService {
         before: Option<&str>,
         limit: u32,
         caller: &Caller,
-    ) -> Result<Vec<StoredTask>, Error> {
+    ) -> Result<Vec<StoredTask>> {
         caller.require_scope(Scope::Read)?;
         let before = before.map(valid_cursor).transpose()?;
-        let own = caller.user.as_ref().map(|user| user.user_id.clone());
-        let filter = TaskFilter { visible_to: own.filter(|_| !caller.can_see_all()), ..filter };
-        let mut tasks = self.database.tasks(&filter, before, limit).await?;
+        let visible_to = caller.user_id().filter(|_| !caller.can_see_all()).cloned();
+        let filter = TaskFilter { visible_to, ..filter };
+        let mut tasks = self.context.database.tasks(&filter, before, limit).await?;
         let ids: Vec<&str> = tasks.iter().map(|task| task.task_id.as_str()).collect();
         let mut approvals: BTreeMap<String, Vec<Approval>> = BTreeMap::new();
-        for approval in self.database.approvals_of_tasks(&ids).await? {
+        for approval in self.context.database.approvals_of_tasks(&ids).await? {
             approvals.entry(approval.task_id.clone()).or_default().push(approval);
         }
         for task in &mut tasks {
@@ -63,10 +63,9 @@ impl TaskService {
         after: Option<(u32, String)>,
         limit: u32,
         caller: &Caller,
-    ) -> Result<Vec<Approval>, Error> {
+    ) -> Result<Vec<Approval>> {
         caller.require_scope(Scope::Read)?;
-        let own = caller.user.as_ref().map(|user| &user.user_id);
-        let reviewer = match (whose, own) {
+        let reviewer = match (whose, caller.user_id()) {
             (ApprovalOwner::Caller, None) => return Ok(Vec::new()),
             (ApprovalOwner::Caller, Some(own)) => Some(own.clone()),
             (ApprovalOwner::User(who), own) if own == Some(who) || caller.can_see_all() => Some(who.clone()),
@@ -76,21 +75,17 @@ impl TaskService {
         if let Some((_, id)) = &after {
             valid_cursor(id)?;
         }
-        Ok(self.database.approvals(&ApprovalFilter { reviewer, status, after }, limit).await?)
+        Ok(self.context.database.approvals(&ApprovalFilter { reviewer, status, after }, limit).await?)
     }
 
     /// The descriptions of the tasks of these requests, by task id. The caller must be allowed to see the requests.
-    pub async fn descriptions(&self, approvals: &[Approval]) -> Result<BTreeMap<String, String>, Error> {
+    pub async fn descriptions(&self, approvals: &[Approval]) -> Result<BTreeMap<String, String>> {
         let ids: BTreeSet<&str> = approvals.iter().map(|approval| approval.task_id.as_str()).collect();
-        Ok(self.database.task_descriptions(&ids.into_iter().collect::<Vec<_>>()).await?)
+        Ok(self.context.database.task_descriptions(&ids.into_iter().collect::<Vec<_>>()).await?)
     }
 
     /// An approval request with its task.
-    pub async fn approval(
-        &self,
-        approval_id: &str,
-        caller: &Caller,
-    ) -> Result<(StoredTask, Approval), Error> {
+    pub async fn approval(&self, approval_id: &str, caller: &Caller) -> Result<(StoredTask, Approval)> {
         caller.require_scope(Scope::Read)?;
         let task_id = self.task_id_of(approval_id).await?;
         let task = self.visible_task(&task_id, Some(caller)).await.map_err(approval_not_found)?;

@@ -13,9 +13,9 @@ impl TaskService {
     pub(super) async fn lock_preview(&self, config: &Config, task_id: Option<&str>) -> Vec<LockPreview> {
         // All at once, instead of one round trip after the other.
         let lookups = config.locks(task_id).into_iter().map(|(name, mode)| async move {
-            let found = match (self.coordination.as_deref(), name.parse::<LockName>()) {
-                (Some(coordination), Ok(lock)) => preview(coordination, lock, mode).await.map(Some),
-                _ => Ok(None),
+            let found = match name.parse::<LockName>() {
+                Ok(lock) => preview(self.context.coordination.as_ref(), lock, mode).await.map(Some),
+                Err(_) => Ok(None),
             };
             (found, name, mode)
         });

@@ -18,12 +18,11 @@ mod timeouts;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ade_domain::Moment;
 use ade_domain::audit::{AuditActor, AuditBody};
 use ade_domain::people::{AuthorSet, UserId};
-use ade_domain::task::{Lineage, Transition};
-use ade_domain::{Clock, Moment};
+use ade_domain::task::{Lineage, Task, Transition};
 use ade_store::database::{Commit, StoredTask, Write};
-use ade_store::{Coordination, Database, DatabaseError};
 use serde_json::{Map, Value, json};
 
 pub use batch::{DecisionBatch, MAX_BATCH_SIZE};
@@ -32,32 +31,25 @@ pub use execution::ExecutionCommand;
 pub(crate) use execution::is_superseded;
 pub use lists::ApprovalOwner;
 pub use offboarding::MAX_REASSIGNED_TASKS;
-pub(crate) use preview::redact;
 pub use preview::{EXECUTORS, PreviewConfig};
+pub(crate) use preview::{preview_of, redact};
 pub use proposal::{DeclaredPreview, Proposal};
 pub use simulate::{ReplayDifference, Simulation, SimulationInput};
 
 use crate::events::wake_ups::FollowUp;
 use crate::events::{Subscriptions, record};
+use crate::idempotency::stored_response;
 use crate::retry::retry_on_conflict;
-use crate::{Caller, Error, ObjectKind, Outcome, Settings, new_id};
+use crate::{ApprovalView, Caller, Context, Error, ObjectKind, Outcome, Result, Settings, TaskView, new_id};
 use planner::ApprovalPlanner;
-use rules_cache::RulesCache;
+use rules_cache::{RulesCache, RulesSnapshot};
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct TaskService {
-    database: Database,
-    clock: Arc<dyn Clock>,
-    coordination: Option<Arc<dyn Coordination>>,
+    context: Context,
     previews: PreviewConfig,
     subscriptions: Subscriptions,
     rules: Arc<RulesCache>,
-}
-
-impl std::fmt::Debug for TaskService {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TaskService").finish_non_exhaustive()
-    }
 }
 
 /// The task to change, and the caller who changes it.
@@ -85,117 +77,116 @@ impl<'a> Target<'a> {
     }
 
     /// Checks `If-Match` against the approval request if one is given, else against the task.
-    fn check_revision(&self, task: &StoredTask) -> Result<(), Error> {
+    fn check_revision(&self, task: &StoredTask) -> Result<()> {
         let mut approvals = task.approvals.iter();
         let approval = self.approval_id.and_then(|id| approvals.find(|approval| approval.approval_id == id));
         let now = approval.map_or(task.revision, |approval| approval.revision);
-        match self.caller.and_then(|caller| caller.if_match) {
-            Some(revision) if revision != now => Err(Error::Stale { now }),
-            _ => Ok(()),
-        }
+        self.caller.map_or(Ok(()), |caller| caller.check_revision(now))
     }
 
-    fn add_response(&self, commit: &mut Commit, task: &StoredTask, now: Moment) {
-        if let Some(request) = self.caller.and_then(|caller| caller.idempotent_request.as_ref()) {
-            let outcome = self.approval_id.map_or(Outcome::Task(task), |id| Outcome::Approval(task, id));
-            request.add_to(commit, outcome, now);
-        }
+    fn add_response(&self, commit: &mut Commit, task: &StoredTask) -> Result<()> {
+        let Some(caller) = self.caller else { return Ok(()) };
+        commit.response = stored_response(caller, |at| match self.approval_id {
+            Some(id) => Outcome::Approval(ApprovalView::find(task, id)),
+            None => Outcome::Task(TaskView::new(task, caller, at)),
+        })?;
+        Ok(())
     }
 }
 
 impl TaskService {
-    /// Without coordination, locks are not previewed and nobody is woken.
     #[must_use]
-    pub fn new(
-        database: Database,
-        clock: Arc<dyn Clock>,
-        coordination: Option<Arc<dyn Coordination>>,
-    ) -> Self {
-        Self {
-            database,
-            clock,
-            subscriptions: Subscriptions::new(coordination.clone()),
-            coordination,
-            previews: PreviewConfig::default(),
-            rules: Arc::default(),
-        }
-    }
-
-    #[must_use]
-    pub fn with_previews(mut self, previews: PreviewConfig) -> Self {
-        self.subscriptions.has_remote_workers = previews.has_remote_workers;
-        Self { previews, ..self }
+    pub fn new(context: Context, previews: PreviewConfig) -> Self {
+        let subscriptions = Subscriptions::new(&context.coordination, previews.has_remote_workers);
+        Self { context, previews, subscriptions, rules: Arc::default() }
     }
 
     #[must_use]
     pub fn now(&self) -> Moment {
-        self.clock.now()
+        self.context.now()
     }
 
     pub(crate) const fn subscriptions(&self) -> &Subscriptions {
         &self.subscriptions
     }
 
+    async fn rules(&self) -> Result<Arc<RulesSnapshot>> {
+        Ok(self.rules.current(&self.context.database).await?)
+    }
+
     /// The settings in force.
-    pub(crate) async fn settings(&self) -> Result<Settings, Error> {
-        Ok(self.rules.current(&self.database).await?.settings.clone())
+    async fn settings(&self) -> Result<Settings> {
+        Ok(self.rules().await?.settings.clone())
     }
 
     /// The author set of what a caller proposes with this lineage.
-    async fn authors(&self, lineage: &Lineage, caller: &Caller) -> Result<AuthorSet, Error> {
+    async fn authors(&self, lineage: &Lineage, caller: &Caller) -> Result<AuthorSet> {
         let mut authors = caller.actor().author_set();
         authors.add_lineage(lineage, &self.sponsors(lineage).await?);
         Ok(authors)
     }
 
     /// The sponsors of the agents that a lineage names, by agent.
-    async fn sponsors(&self, lineage: &Lineage) -> Result<BTreeMap<String, UserId>, Error> {
+    async fn sponsors(&self, lineage: &Lineage) -> Result<BTreeMap<String, UserId>> {
         let mut sponsors = BTreeMap::new();
         for agent_id in lineage.agents() {
-            let agent = self.database.agent(agent_id).await?;
+            let agent = self.context.database.agent(agent_id).await?;
             sponsors.extend(agent.and_then(|agent| Some((agent_id.to_owned(), agent.sponsor_id?))));
         }
         Ok(sponsors)
     }
 
-    async fn planner(&self, task_type: &str) -> Result<ApprovalPlanner, Error> {
-        Ok(ApprovalPlanner::load(&self.database, &self.rules, task_type).await?)
+    async fn planner(&self, task_type: &str) -> Result<ApprovalPlanner> {
+        Ok(ApprovalPlanner::load(&self.context.database, &self.rules, task_type).await?)
     }
 
-    /// Changes one task, and retries after conflicts.
-    async fn update(
+    /// Changes a task without a check of permissions, and retries after conflicts.
+    pub(crate) async fn change<T, E: Into<Error>>(
+        &self,
+        task_id: &str,
+        decide: impl Fn(&mut StoredTask, Moment) -> Result<T, E>,
+    ) -> Result<(StoredTask, T)> {
+        let task = self.get(task_id).await?;
+        self.change_loaded(Target::internal(task_id), task, decide).await
+    }
+
+    /// Changes a task for a caller, and retries after conflicts.
+    async fn update<E: Into<Error>>(
         &self,
         target: Target<'_>,
-        decide: impl Fn(&mut StoredTask, Moment) -> Result<(), Error>,
-    ) -> Result<StoredTask, Error> {
+        decide: impl Fn(&mut StoredTask, Moment) -> Result<(), E>,
+    ) -> Result<StoredTask> {
         let task = self.load(target).await?;
-        self.update_loaded(target, task, decide).await
+        Ok(self.change_loaded(target, task, decide).await?.0)
     }
 
-    /// The same for a task that is loaded already: it is read again only after a conflict.
-    async fn update_loaded(
+    /// Changes a task that is loaded already: it is read again only after a conflict.
+    async fn change_loaded<T, E: Into<Error>>(
         &self,
         target: Target<'_>,
         task: StoredTask,
-        decide: impl Fn(&mut StoredTask, Moment) -> Result<(), Error>,
-    ) -> Result<StoredTask, Error> {
+        decide: impl Fn(&mut StoredTask, Moment) -> Result<T, E>,
+    ) -> Result<(StoredTask, T)> {
         let attempt = async |loaded: Option<StoredTask>| {
             let mut task = match loaded {
                 Some(task) => task,
                 None => self.load(target).await?,
             };
-            let (revision, now) = (task.revision, self.clock.now());
-            decide(&mut task, now)?;
-            self.commit_task(target, revision, task, now).await
+            let (revision, now) = (task.revision, self.context.now());
+            let decided = decide(&mut task, now).map_err(Into::into)?;
+            Ok(self.commit_task(target, revision, task, now).await?.map(|task| (task, decided)))
         };
         let mut loaded = Some(task);
         retry_on_conflict(|| attempt(loaded.take())).await
     }
 
     /// The task of a target, if its revision is the one that the caller expects.
-    async fn load(&self, target: Target<'_>) -> Result<StoredTask, Error> {
+    async fn load(&self, target: Target<'_>) -> Result<StoredTask> {
         let task = match (target.task_id, target.approval_id) {
-            (None, Some(approval_id)) => self.visible_task_of(approval_id, target.caller).await?,
+            (None, Some(approval_id)) => {
+                let found = self.context.database.task_by_approval(approval_id).await?;
+                visible(found, target.caller).ok_or(Error::NotFound(ObjectKind::Approval))?
+            }
             (task_id, _) => self.visible_task(task_id.unwrap_or_default(), target.caller).await?,
         };
         target.check_revision(&task)?;
@@ -209,44 +200,45 @@ impl TaskService {
         revision: u64,
         mut task: StoredTask,
         now: Moment,
-    ) -> Result<Option<StoredTask>, Error> {
+    ) -> Result<Option<StoredTask>> {
         let mut commit = Commit::default();
-        if !task.transitions.is_empty() {
+        let is_changed = !task.transitions.is_empty();
+        if is_changed {
             self.add_task(&mut commit, Some(revision), &mut task, target.caller, now).await?;
         }
-        target.add_response(&mut commit, &task, now);
+        target.add_response(&mut commit, &task)?;
         if !self.commit(commit).await? {
             return Ok(None);
         }
-        task.mark_committed();
+        if is_changed {
+            task.mark_committed();
+        }
         Ok(Some(task))
     }
 
     /// Commits, and wakes the workers that have work then; returns false after a conflict.
-    pub(crate) async fn commit(&self, commit: Commit) -> Result<bool, Error> {
+    pub(crate) async fn commit(&self, commit: Commit) -> Result<bool> {
         if commit.writes.is_empty() && commit.response.is_none() {
             return Ok(true);
         }
-        let follow_up = FollowUp::of(&commit.writes, self.clock.now());
-        match self.database.commit(commit).await {
-            Ok(()) => {
-                self.subscriptions.committed(follow_up);
-                Ok(true)
-            }
-            Err(DatabaseError::Conflict { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
+        let follow_up = FollowUp::of(&commit.writes, self.context.now());
+        let is_committed = self.context.commit(commit).await?;
+        if is_committed {
+            self.subscriptions.committed(follow_up);
         }
+        Ok(is_committed)
     }
 
-    async fn visible_task(&self, task_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
-        let found = self.database.task(task_id).await?;
-        found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound(ObjectKind::Task))
+    async fn visible_task(&self, task_id: &str, caller: Option<&Caller>) -> Result<StoredTask> {
+        visible(self.context.database.task(task_id).await?, caller).ok_or(Error::NotFound(ObjectKind::Task))
     }
 
-    /// The task of an approval request.
-    async fn visible_task_of(&self, approval_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
-        let found = self.database.task_by_approval(approval_id).await?;
-        found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound(ObjectKind::Approval))
+    /// A new draft of a caller, with its risk.
+    fn new_draft(planner: &ApprovalPlanner, draft: Task, caller: &Caller, now: Moment) -> StoredTask {
+        let mut task = StoredTask::from(draft);
+        task.proposed_by_agent = caller.agent_id.is_some() || task.metadata.lineage.agent_id.is_some();
+        planner.assess(&mut task, now);
+        task
     }
 
     /// Adds a task with its audit entries and events to a commit.
@@ -257,11 +249,11 @@ impl TaskService {
         task: &mut StoredTask,
         caller: Option<&Caller>,
         now: Moment,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         if task.needs_approval_end() {
             let rules = match task.loaded_version.rules_version() {
-                Some(version) => self.rules.at(&self.database, version).await?,
-                None => self.rules.current(&self.database).await?,
+                Some(version) => self.rules.at(&self.context.database, version).await?,
+                None => self.rules().await?,
             };
             task.set_approval_end(rules.settings.valid_for_ms());
         }
@@ -274,8 +266,8 @@ impl TaskService {
 }
 
 /// A task that the caller may not see does not exist for the caller.
-fn is_visible(task: &StoredTask, caller: Option<&Caller>) -> bool {
-    caller.is_none_or(|caller| caller.can_see(task))
+fn visible(task: Option<StoredTask>, caller: Option<&Caller>) -> Option<StoredTask> {
+    task.filter(|task| caller.is_none_or(|caller| caller.can_see(task)))
 }
 
 fn audit(task: &StoredTask, transition: &Transition, caller: Option<&Caller>, now: Moment) -> AuditBody {

@@ -146,10 +146,12 @@ impl ApprovalPlanner {
         plan
     }
 
-    /// Whether the task would be approved without a reviewer.
-    pub(super) fn is_auto_approved(&self, task: &Task, assessment: Assessment, now: Moment) -> bool {
-        self.assign(task, &task.config, assessment, now)
-            .is_ok_and(|assignment| assignment.auto_approved.is_some())
+    /// Assesses the risk of a draft, and whether it would be approved without a reviewer.
+    pub(super) fn assess(&self, task: &mut Task, now: Moment) {
+        let risk = self.risk(&task.config, &task.preview);
+        let assignment = self.assign(task, &task.config, Assessment::of(risk.score, &task.preview), now);
+        let auto_approvable = assignment.is_ok_and(|assignment| assignment.auto_approved.is_some());
+        task.assess(risk, auto_approvable, now);
     }
 
     pub(super) fn plan<'a>(

@@ -1,23 +1,24 @@
 //! Previews of tasks: declared by the agent, computed here, or requested from a remote worker. A declared preview is accepted
 //! only where none can be computed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::InvalidField;
 use ade_domain::task::{AGENT_EXECUTOR, Config, NOOP_EXECUTOR, Preview, PreviewStatus, TaskState};
-use ade_executors::{Executors, Secrets};
+use ade_executors::{Executor, Executors, Failure, Parameters, Secrets};
 use ade_store::database::StoredTask;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{Target, TaskService};
-use crate::Error;
-use crate::worker::preview_of;
+use crate::{Error, Result};
 
 /// Names of all executors.
 pub const EXECUTORS: [&str; 6] = ["agent", "command", "files", "http", "noop", "sql"];
 /// How long submitting waits for the preview of a remote worker.
 const REMOTE_PREVIEW_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+const PREVIEW_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How previews are computed.
 #[derive(Debug, Clone, Default)]
@@ -31,7 +32,7 @@ pub struct PreviewConfig {
 
 impl TaskService {
     /// The preview of a config. `declared` counts only where none can be computed.
-    pub(super) async fn compute_preview(&self, config: &Config, declared: Preview) -> Result<Preview, Error> {
+    pub(super) async fn compute_preview(&self, config: &Config, declared: Preview) -> Result<Preview> {
         let PreviewConfig { executors, secrets, .. } = &self.previews;
         if [AGENT_EXECUTOR, NOOP_EXECUTOR].contains(&config.executor.as_str()) {
             return Ok(redact(declared, secrets));
@@ -56,12 +57,8 @@ impl TaskService {
         if !EXECUTORS.contains(&executor) {
             return Error::invalid("executor", format!("must be one of {}", EXECUTORS.join(", ")));
         }
-        let allowed: Vec<&str> = self
-            .previews
-            .executors
-            .work_queues()
-            .filter(|work_queue| work_queue.starts_with(executor))
-            .collect();
+        let work_queues = self.previews.executors.work_queues();
+        let allowed: Vec<&str> = work_queues.filter(|queue| queue.starts_with(executor)).collect();
         let allowed = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
         Error::invalid(
             "parameters",
@@ -73,7 +70,7 @@ impl TaskService {
     }
 
     /// Loads a task to be submitted. The preview of a draft is computed again, or waited for if a remote worker computes it.
-    pub(super) async fn load_with_preview(&self, target: Target<'_>) -> Result<StoredTask, Error> {
+    pub(super) async fn load_with_preview(&self, target: Target<'_>) -> Result<StoredTask> {
         let started = Instant::now();
         loop {
             let mut task = self.load(target).await?;
@@ -94,6 +91,16 @@ impl TaskService {
             sleep(POLL_INTERVAL).await;
         }
     }
+}
+
+/// Computes a preview.
+pub(crate) async fn preview_of(
+    executor: &Arc<dyn Executor>,
+    parameters: &Parameters,
+) -> Result<Preview, Failure> {
+    timeout(PREVIEW_TIMEOUT, executor.preview(parameters)).await.unwrap_or_else(|_| {
+        Err(Failure::retryable(format!("the preview took longer than {} s", PREVIEW_TIMEOUT.as_secs())))
+    })
 }
 
 /// Removes secrets from a preview.

@@ -10,7 +10,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{TaskDraft, TaskService};
-use crate::{Caller, Error, Settings};
+use crate::error::require_valid;
+use crate::{Caller, Error, Result, Settings};
 
 const MAX_TAGS: usize = 50;
 const MAX_TEXT_LEN: usize = 256;
@@ -59,14 +60,12 @@ impl DeclaredPreview {
 }
 
 impl Proposal {
-    fn into_draft(self, settings: &Settings, caller: &Caller) -> Result<TaskDraft, Error> {
+    fn into_draft(self, settings: &Settings, caller: &Caller) -> Result<TaskDraft> {
         let required = [("type", &self.task_type), ("description", &self.description)];
         let missing = required.into_iter().filter(|(_, value)| value.is_none());
         let missing: Vec<InvalidField> =
             missing.map(|(path, _)| InvalidField::at(path, "is required")).collect();
-        if !missing.is_empty() {
-            return Err(Error::Invalid(missing));
-        }
+        require_valid(missing)?;
         let default = TaskDraft {
             config: Config {
                 task_type: String::new(),
@@ -91,7 +90,7 @@ impl Proposal {
     }
 
     /// The changed config, metadata and preview of a task.
-    pub fn change(&self, task: &StoredTask, caller: &Caller) -> Result<(Config, Metadata, Preview), Error> {
+    pub fn change(&self, task: &StoredTask, caller: &Caller) -> Result<(Config, Metadata, Preview)> {
         let before = TaskDraft {
             config: task.config.clone(),
             metadata: task.metadata.clone(),
@@ -102,11 +101,8 @@ impl Proposal {
         Ok((config, metadata, preview))
     }
 
-    fn merge_into(self, mut draft: TaskDraft, caller: &Caller) -> Result<TaskDraft, Error> {
-        let faults = self.faults();
-        if !faults.is_empty() {
-            return Err(Error::Invalid(faults));
-        }
+    fn merge_into(self, mut draft: TaskDraft, caller: &Caller) -> Result<TaskDraft> {
+        require_valid(self.faults())?;
         let TaskDraft { config, metadata, preview, .. } = &mut draft;
         let before = config.clone();
         fn set<T>(field: &mut T, value: Option<T>) {
@@ -200,18 +196,14 @@ impl Proposal {
 
 impl TaskService {
     /// Creates a draft from a proposal.
-    pub async fn propose(&self, proposal: Proposal, caller: &Caller) -> Result<StoredTask, Error> {
+    pub async fn propose(&self, proposal: Proposal, caller: &Caller) -> Result<StoredTask> {
         let planner = self.planner(proposal.task_type.as_deref().unwrap_or_default()).await?;
         let draft = proposal.into_draft(planner.settings(), caller)?;
         self.create_with(&planner, draft, caller).await
     }
 
     /// The draft that a proposal would create, with its preview; nothing is stored.
-    pub async fn draft_for_simulation(
-        &self,
-        proposal: Proposal,
-        caller: &Caller,
-    ) -> Result<TaskDraft, Error> {
+    pub async fn draft_for_simulation(&self, proposal: Proposal, caller: &Caller) -> Result<TaskDraft> {
         let mut draft = proposal.into_draft(&self.settings().await?, caller)?;
         draft.preview = self.compute_preview(&draft.config, draft.preview).await?;
         Ok(draft)

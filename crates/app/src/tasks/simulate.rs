@@ -14,7 +14,7 @@ use ade_domain::task::Task;
 use ade_domain::task::{Config, LockPreview, Metadata, Preview, TaskState};
 use ade_store::database::{StoredTask, TaskFilter};
 
-use crate::{Caller, Error};
+use crate::{Caller, Result};
 
 use super::commands::validated_digest;
 use super::planner::Assessment;
@@ -81,10 +81,10 @@ pub struct ReplayDifference {
 }
 
 impl TaskService {
-    pub async fn simulate(&self, input: &SimulationInput, caller: &Caller) -> Result<Simulation, Error> {
+    pub async fn simulate(&self, input: &SimulationInput, caller: &Caller) -> Result<Simulation> {
         caller.require_scope(Scope::Read)?;
         let digest = validated_digest(&input.config)?;
-        let now = input.at.unwrap_or_else(|| self.clock.now());
+        let now = input.at.unwrap_or_else(|| self.context.now());
         let planner = self.planner(&input.config.task_type).await?.with_policies(&input.policies);
         let (author, authors) = match input.authors.clone() {
             Some(of_task) => of_task,
@@ -107,12 +107,13 @@ impl TaskService {
 
     /// The past tasks for which a policy would have required other approvals. Each is assigned as it was submitted and at that
     /// time, but by today's users and rules: once without the policy, and once with it.
-    pub async fn replay(&self, policy: &Policy, caller: &Caller) -> Result<Vec<ReplayDifference>, Error> {
+    pub async fn replay(&self, policy: &Policy, caller: &Caller) -> Result<Vec<ReplayDifference>> {
         caller.require_scope(Scope::Read)?;
         let (mut differences, mut before, mut replayed) = (Vec::new(), None::<String>, 0);
         let mut planners = BTreeMap::new();
         loop {
-            let page = self.database.tasks(&TaskFilter::default(), before.as_deref(), PAGE_SIZE).await?;
+            let page =
+                self.context.database.tasks(&TaskFilter::default(), before.as_deref(), PAGE_SIZE).await?;
             for task in &page {
                 let Some(at) = task.entered_at.get(&TaskState::Submitted).copied() else { continue };
                 let task_type = &task.config.task_type;

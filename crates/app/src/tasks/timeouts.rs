@@ -4,10 +4,9 @@
 use ade_domain::task::TaskState;
 use ade_store::database::StoredTask;
 
-use super::offboarding::Successors;
 use super::{Target, TaskService};
 use crate::retry::retry_on_conflict;
-use crate::{Error, new_id};
+use crate::{Error, Result, new_id};
 
 const BATCH_SIZE: u32 = 100;
 /// Rounds of one run; the rest is for the next run.
@@ -15,7 +14,7 @@ const MAX_ROUNDS: usize = 100;
 
 impl TaskService {
     /// Processes everything that is due; returns the number of changes.
-    pub async fn process_timeouts(&self) -> Result<usize, Error> {
+    pub async fn process_timeouts(&self) -> Result<usize> {
         let mut changes = 0;
         for _ in 0..MAX_ROUNDS {
             let round = self.process_round().await?;
@@ -28,10 +27,12 @@ impl TaskService {
     }
 
     /// Processes one batch of each kind. Fewer changes than a batch mean that nothing is left that can be processed.
-    async fn process_round(&self) -> Result<usize, Error> {
+    async fn process_round(&self) -> Result<usize> {
         let mut changes = self.reassign_deactivated().await?;
         changes += self.escalate_overdue().await?;
-        for task_id in self.database.tasks_with_expired_approval(self.clock.now(), BATCH_SIZE).await? {
+        for task_id in
+            self.context.database.tasks_with_expired_approval(self.context.now(), BATCH_SIZE).await?
+        {
             let state = self.expire(&task_id).await.map(|task| task.state);
             let has_expired = matches!(state, Ok(state) if state != TaskState::Approved);
             changes += usize::from(Self::is_changed(state)? && has_expired);
@@ -39,38 +40,34 @@ impl TaskService {
         Ok(changes + self.raise_waiting().await?)
     }
 
-    async fn escalate_overdue(&self) -> Result<usize, Error> {
-        let overdue = self.database.overdue_approvals(self.clock.now(), BATCH_SIZE).await?;
+    async fn escalate_overdue(&self) -> Result<usize> {
+        let overdue = self.context.database.overdue_approvals(self.context.now(), BATCH_SIZE).await?;
         if overdue.is_empty() {
             return Ok(0);
         }
-        let (people, mut changes) = (self.database.people().await?, 0);
+        let (rules, mut changes) = (self.rules().await?, 0);
         for (approval_id, task_id) in overdue {
-            let escalated = self.update(Target::internal(&task_id), |task, now| {
-                task.escalate(&approval_id, &people, &mut new_id, now)?;
-                Ok(())
-            });
+            let escalated = self
+                .change(&task_id, |task, now| task.escalate(&approval_id, &rules.people, &mut new_id, now));
             changes += usize::from(Self::is_changed(escalated.await)?);
         }
         Ok(changes)
     }
 
     /// Reassigns open requests of users who left.
-    async fn reassign_deactivated(&self) -> Result<usize, Error> {
-        let left_behind = self.database.approvals_of_inactive_users(BATCH_SIZE).await?;
+    async fn reassign_deactivated(&self) -> Result<usize> {
+        let left_behind = self.context.database.approvals_of_inactive_users(BATCH_SIZE).await?;
         if left_behind.is_empty() {
             return Ok(0);
         }
-        let (successors, mut changes) = (Successors::load(&self.database).await?, 0);
+        let (rules, mut changes) = (self.rules().await?, 0);
         for (task_id, leaver) in left_behind {
             let open = |task: &StoredTask| {
                 let approvals = task.approvals.iter();
                 approvals.filter(|approval| approval.reviewer_id == leaver && approval.is_open()).count()
             };
-            let still_open = self
-                .update(Target::internal(&task_id), |task, now| successors.reassign(&leaver, task, now))
-                .await
-                .map(|task| open(&task));
+            let reassigned = self.change(&task_id, |task, now| rules.reassign(&leaver, task, now)).await;
+            let still_open = reassigned.map(|(task, ())| open(&task));
             // If nobody can take over, a request stays until it is overdue.
             let is_reassigned = matches!(still_open, Ok(0));
             changes += usize::from(Self::is_changed(still_open)? && is_reassigned);
@@ -79,11 +76,11 @@ impl TaskService {
     }
 
     /// Sends a task back into review whose approval has expired.
-    async fn expire(&self, task_id: &str) -> Result<StoredTask, Error> {
+    async fn expire(&self, task_id: &str) -> Result<StoredTask> {
         let target = Target::internal(task_id);
         retry_on_conflict(async || {
             let mut task = self.load(target).await?;
-            let now = self.clock.now();
+            let now = self.context.now();
             if task.state != TaskState::Approved || !task.is_approval_expired(now) {
                 return Ok(Some(task));
             }
@@ -97,27 +94,26 @@ impl TaskService {
     }
 
     /// In a backlog, raises the priority of requests that have waited for long.
-    async fn raise_waiting(&self) -> Result<usize, Error> {
+    async fn raise_waiting(&self) -> Result<usize> {
         let threshold = self.settings().await?.approval_backlog_threshold;
-        if !self.database.has_more_pending_than(threshold).await? {
+        if !self.context.database.has_more_pending_than(threshold).await? {
             return Ok(0);
         }
         let mut changes = 0;
-        for (approval_id, task_id) in self.database.approvals_to_raise(self.clock.now(), BATCH_SIZE).await? {
-            let raised = self.update(Target::internal(&task_id), |task, now| {
-                task.raise_priority(&approval_id, now)?;
-                Ok(())
-            });
+        for (approval_id, task_id) in
+            self.context.database.approvals_to_raise(self.context.now(), BATCH_SIZE).await?
+        {
+            let raised = self.change(&task_id, |task, now| task.raise_priority(&approval_id, now));
             changes += usize::from(Self::is_changed(raised.await)?);
         }
         Ok(changes)
     }
 
     /// A task that refuses its change must not stop the processing of the others.
-    fn is_changed<T>(result: Result<T, Error>) -> Result<bool, Error> {
+    fn is_changed<T>(result: Result<T>) -> Result<bool> {
         match result {
             Ok(_) => Ok(true),
-            Err(Error::Database(error)) => Err(Error::Database(error)),
+            Err(error @ Error::Database(_)) => Err(error),
             Err(error) => {
                 tracing::warn!(%error, "cannot process a task that is due");
                 Ok(false)

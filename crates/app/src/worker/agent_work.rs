@@ -3,23 +3,24 @@
 //! What an agent reports counts only while its attempt is the current one; repeating a report changes nothing. Secrets of the
 //! configuration are redacted in all of it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::task::{AttemptStart, Refusal};
-use ade_domain::task::{Config, Execution, ExecutionOutput as StoredOutput, ExecutionResult, TaskState};
-use ade_domain::{Clock, Moment};
+use ade_domain::Moment;
+use ade_domain::task::{
+    AGENT_EXECUTOR, AttemptStart, Config, Execution, ExecutionOutput as StoredOutput, ExecutionResult,
+    Refusal, TaskState,
+};
 use ade_executors::Secrets;
+use ade_store::Blobs;
 use ade_store::coordination::CapacityClaim;
 use ade_store::database::{LeaseRenewal, LogLine, StoredTask};
-use ade_store::{Blobs, Database};
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use super::apply::matches_digest;
 use super::lease::{AttemptLocks, LOCK_TIMEOUT_MS, acquire_locks};
 use crate::agents::{AgentService, Capacity};
-use crate::{Caller, Error, LockService, ObjectKind, Outcome, TaskService};
+use crate::idempotency::stored_response;
+use crate::{Caller, Context, Error, LockService, ObjectKind, Outcome, Result, TaskService};
 
 /// How often a waiting claim looks for work without a notification.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -32,25 +33,16 @@ const MAX_INLINE_OUTPUT: usize = 65_536;
 /// Places (the agent and its capabilities) that one claim considers.
 const MAX_PLACES: usize = 64;
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct AgentWorkService {
-    pub database: Database,
+    pub context: Context,
     pub tasks: TaskService,
     pub locks: LockService,
     pub agents: AgentService,
-    pub clock: Arc<dyn Clock>,
-    /// Where long output is stored.
-    pub blobs: Blobs,
     /// Secrets to redact.
     pub secrets: Secrets,
     /// How long an agent counts as alive without a heartbeat.
     pub lease_ms: u64,
-}
-
-impl std::fmt::Debug for AgentWorkService {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AgentWorkService").finish_non_exhaustive()
-    }
 }
 
 /// An agent's report of how its attempt ended.
@@ -86,9 +78,9 @@ impl AgentWorkService {
         types: &[String],
         wait: Duration,
         caller: &Caller,
-    ) -> Result<Option<StoredTask>, Error> {
+    ) -> Result<Option<StoredTask>> {
         let agent = self.agents.resolve_agent(caller, named).await?;
-        let stored = self.database.agent(&agent).await?;
+        let stored = self.context.database.agent(&agent).await?;
         let capabilities = stored.map(|stored| stored.capabilities).unwrap_or_default();
         let work_queues: Vec<String> = std::iter::once(Config::work_queue_of_agent(&agent))
             .chain(capabilities.iter().map(|capability| Config::work_queue_of_capability(capability)))
@@ -116,15 +108,15 @@ impl AgentWorkService {
         work_queues: &[String],
         types: &[String],
         caller: &Caller,
-    ) -> Result<Option<StoredTask>, Error> {
-        let now = self.clock.now();
+    ) -> Result<Option<StoredTask>> {
+        let now = self.context.now();
         // Checked before anything is claimed: an agent without capacity must not block others.
         match self.agents.capacity(agent).await? {
             Capacity::Free => {}
             Capacity::Draining => return Ok(None),
             Capacity::Full => {
                 // The task that it would get counts as queued for it.
-                if let Some(task_id) = self.database.next_ready_task(work_queues, types, now).await?
+                if let Some(task_id) = self.context.database.next_ready_task(work_queues, types, now).await?
                     && self.claim_capacity(agent, &task_id, self.lease_ms).await?
                 {
                     self.release_capacity(agent, &task_id).await;
@@ -134,7 +126,7 @@ impl AgentWorkService {
         }
         let by = format!("agent {agent}");
         let until = now.plus_ms(self.lease_ms.min(MAX_CLAIM_TTL_MS));
-        let claimed = self.database.claim_tasks(work_queues, types, &by, now, until, 1).await?;
+        let claimed = self.context.database.claim_tasks(work_queues, types, &by, now, until, 1).await?;
         let Some(task_id) = claimed.first() else { return Ok(None) };
         let outcome = self.begin(agent, task_id, caller).await;
         let delay_ms = match &outcome {
@@ -146,7 +138,7 @@ impl AgentWorkService {
         }
         // If this fails, the claim expires by itself.
         if let Err(error) =
-            self.database.postpone_claim(task_id, &by, self.clock.now().plus_ms(delay_ms)).await
+            self.context.database.postpone_claim(task_id, &by, self.context.now().plus_ms(delay_ms)).await
         {
             tracing::debug!(task_id, %error, "cannot postpone a task");
         }
@@ -156,9 +148,8 @@ impl AgentWorkService {
         }
     }
 
-    async fn begin(&self, agent: &str, task_id: &str, caller: &Caller) -> Result<ClaimOutcome, Error> {
+    async fn begin(&self, agent: &str, task_id: &str, caller: &Caller) -> Result<ClaimOutcome> {
         let task = self.tasks.get(task_id).await?;
-        let (attempt, config) = (task.next_attempt(), &task.config);
         if task.state != TaskState::Approved || !self.tasks.is_approval_valid(&task) {
             return Ok(ClaimOutcome::NotReady);
         }
@@ -168,18 +159,17 @@ impl AgentWorkService {
             return Ok(ClaimOutcome::NotReady);
         }
         // The first lease must not exceed the timeout of the task either.
-        let lease_ms = self.lease_ms.min(u64::from(config.timeout_seconds) * 1_000);
+        let lease_ms = self.lease_ms.min(u64::from(task.config.timeout_seconds) * 1_000);
         if !self.claim_capacity(agent, task_id, lease_ms).await? {
             return Ok(ClaimOutcome::NoCapacity);
         }
-        let acquired =
-            acquire_locks(&self.locks, agent, task_id, attempt, config, lease_ms, LOCK_TIMEOUT_MS).await;
+        let acquired = acquire_locks(&self.locks, agent, &task, lease_ms, LOCK_TIMEOUT_MS).await;
         let Some((locks, _)) = acquired.as_ref().ok().and_then(Option::as_ref) else {
             self.release_capacity(agent, task_id).await;
             return acquired.map(|_| ClaimOutcome::NotReady);
         };
-        let lease_until = self.clock.now().plus_ms(lease_ms);
-        let begin = AttemptStart { worker: agent.to_owned(), grants: locks.grants(), lease_until };
+        let lease_until = self.context.now().plus_ms(lease_ms);
+        let begin = AttemptStart { worker: agent.to_owned(), grants: locks.grants.clone(), lease_until };
         let begun = self.tasks.begin_for_agent(task_id, task.revision, &begin, caller).await;
         if begun.is_err() {
             locks.release(&self.locks).await;
@@ -189,16 +179,16 @@ impl AgentWorkService {
     }
 
     /// Claims capacity of the agent for a task, or extends the claim; returns whether the agent has it.
-    async fn claim_capacity(&self, agent: &str, task_id: &str, ms: u64) -> Result<bool, Error> {
-        let coordination = self.locks.coordination();
+    async fn claim_capacity(&self, agent: &str, task_id: &str, ms: u64) -> Result<bool> {
+        let coordination = &self.context.coordination;
         let until = coordination.now().plus_ms(ms);
-        let claimed = coordination.claim_capacity(agent.to_owned(), task_id.to_owned(), until).await;
-        Ok(claimed.map_err(Error::unavailable)? == CapacityClaim::Claimed)
+        let claimed = coordination.claim_capacity(agent.to_owned(), task_id.to_owned(), until).await?;
+        Ok(claimed == CapacityClaim::Claimed)
     }
 
     async fn release_capacity(&self, agent: &str, task_id: &str) {
-        let released = self.locks.coordination().release_capacity(agent.to_owned(), task_id.to_owned()).await;
-        if let Err(error) = released {
+        let coordination = &self.context.coordination;
+        if let Err(error) = coordination.release_capacity(agent.to_owned(), task_id.to_owned()).await {
             tracing::debug!(task_id, %error, "cannot release the capacity of an agent; it expires");
         }
     }
@@ -209,47 +199,37 @@ impl AgentWorkService {
         task_id: &str,
         attempt: u64,
         caller: &Caller,
-    ) -> Result<(StoredTask, String), Error> {
+    ) -> Result<(StoredTask, String)> {
         let task = self.tasks.get(task_id).await?;
+        let refused =
+            |error: Error| if caller.can_see(&task) { error } else { Error::NotFound(ObjectKind::Task) };
         let Some(execution) = &task.execution else {
-            return Err(if caller.can_see(&task) {
-                Refusal::NotCurrentAttempt { attempt, current: 0 }.into()
-            } else {
-                Error::NotFound(ObjectKind::Task)
-            });
+            return Err(refused(Refusal::NotCurrentAttempt { attempt, current: 0 }.into()));
         };
         let worker = execution.worker.clone();
-        let is_agent_task = task.config.executor == ade_domain::task::AGENT_EXECUTOR;
+        let is_agent_task = task.config.executor == AGENT_EXECUTOR;
         if !is_agent_task || !self.agents.can_act_for(caller, &worker).await? {
-            return Err(if caller.can_see(&task) {
-                Error::Forbidden(format!("only {worker}, which executes this task, can report about it"))
-            } else {
-                Error::NotFound(ObjectKind::Task)
-            });
+            let detail = format!("only {worker}, which executes this task, can report about it");
+            return Err(refused(Error::Forbidden(detail)));
         }
         Ok((task, worker))
     }
 
     /// Renews lease and locks of an agent, but never beyond the timeout of the task, nor beyond one lease after a stop was requested.
     /// The locks never outlive the lease.
-    pub async fn heartbeat(
-        &self,
-        task_id: &str,
-        attempt: u64,
-        caller: &Caller,
-    ) -> Result<HeartbeatReply, Error> {
+    pub async fn heartbeat(&self, task_id: &str, attempt: u64, caller: &Caller) -> Result<HeartbeatReply> {
         let (task, worker) = self.executed_task(task_id, attempt, caller).await?;
-        let now = self.clock.now();
+        let now = self.context.now();
         let lease_until = task.extended_lease(attempt, self.lease_ms, now)?;
         let execution = task.current_attempt(attempt)?;
         let ms = lease_until.ms_since(now);
         // Locks first: an agent that has lost them must not stay alive by heartbeats.
-        if let Some(locks) = AttemptLocks::of(&worker, task_id, attempt, &execution.grants)
-            && !locks.renew(&self.locks, ms).await.map_err(Error::unavailable)?
+        if let Some(locks) = AttemptLocks::new(&worker, task_id, attempt, execution.grants.clone())
+            && !locks.renew(&self.locks, ms).await?
         {
             return Err(Error::LocksLost);
         }
-        let renewed = self.database.renew_lease(task_id, attempt, lease_until).await?;
+        let renewed = self.context.database.renew_lease(task_id, attempt, lease_until).await?;
         if renewed == LeaseRenewal::Lost {
             let now = self.tasks.get(task_id).await?.attempt();
             return Err(Refusal::NotCurrentAttempt { attempt, current: now }.into());
@@ -259,12 +239,11 @@ impl AgentWorkService {
     }
 
     /// Stores log output of the agent.
-    pub async fn log(&self, task_id: &str, attempt: u64, text: &str, caller: &Caller) -> Result<(), Error> {
+    pub async fn log(&self, task_id: &str, attempt: u64, text: &str, caller: &Caller) -> Result<()> {
         let (task, _) = self.executed_task(task_id, attempt, caller).await?;
-        let (now, text) = (self.clock.now(), self.secrets.redact(text));
-        let response =
-            caller.idempotent_request.as_ref().map(|request| request.response(Outcome::LogAppended, now));
-        if self.database.append_task_log(task_id, attempt, now, &text, response).await? {
+        let (now, text) = (self.context.now(), self.secrets.redact(text));
+        let response = stored_response(caller, |_| Outcome::LogAppended)?;
+        if self.context.database.append_task_log(task_id, attempt, now, &text, response).await? {
             return Ok(());
         }
         let now = task.execution.as_ref().map_or(0, |execution| execution.attempt);
@@ -278,19 +257,14 @@ impl AgentWorkService {
         after: u64,
         limit: u32,
         caller: &Caller,
-    ) -> Result<(Vec<LogLine>, StoredTask), Error> {
+    ) -> Result<(Vec<LogLine>, StoredTask)> {
         let task = self.tasks.task(task_id, caller).await?;
-        Ok((self.database.task_log(task_id, after, limit).await?, task))
+        Ok((self.context.database.task_log(task_id, after, limit).await?, task))
     }
 
     /// Records the report of an agent. A repeated report gets the same response. Success counts only if the agent still holds its
     /// locks with its own tokens.
-    pub async fn complete(
-        &self,
-        task_id: &str,
-        report: AgentReport,
-        caller: &Caller,
-    ) -> Result<StoredTask, Error> {
+    pub async fn complete(&self, task_id: &str, report: AgentReport, caller: &Caller) -> Result<StoredTask> {
         let AgentReport { attempt, result, output, error } = report;
         let (task, worker) = self.executed_task(task_id, attempt, caller).await?;
         if task.was_reported(attempt, result) {
@@ -298,11 +272,14 @@ impl AgentWorkService {
         }
         // Output is stored for the current attempt only.
         let execution = task.current_attempt(attempt)?;
-        let locks = AttemptLocks::of(&worker, task_id, attempt, &execution.grants);
+        let locks = AttemptLocks::new(&worker, task_id, attempt, execution.grants.clone());
         let holds_locks = result != ExecutionResult::Success || self.holds(locks.as_ref(), execution).await;
         let output = self.store_output(task_id, attempt, output).await?;
         let report = (result, error.map(|error| self.secrets.redact(&error)));
-        let reported = self.tasks.report(task_id, attempt, &report, holds_locks, &output).await;
+        let reported = self.tasks.change(task_id, |task, now| {
+            task.report(attempt, report.clone(), holds_locks, output.clone(), now)
+        });
+        let reported = reported.await;
         if matches!(reported, Err(Error::Refused(_) | Error::Conflict)) {
             self.remove_output(task_id, output).await;
         }
@@ -321,7 +298,7 @@ impl AgentWorkService {
     /// Whether the locks of an attempt are held with its own tokens. If coordination does not answer, the lease in the database
     /// decides.
     async fn holds(&self, locks: Option<&AttemptLocks>, execution: &Execution) -> bool {
-        let has_lease = execution.lease_until > self.clock.now();
+        let has_lease = execution.lease_until > self.context.now();
         let Some(locks) = locks else { return has_lease };
         match locks.are_held(&self.locks).await {
             Ok(held) => held,
@@ -339,7 +316,7 @@ impl AgentWorkService {
         task_id: &str,
         attempt: u64,
         output: Option<String>,
-    ) -> Result<StoredOutput, Error> {
+    ) -> Result<StoredOutput> {
         let Some(text) = output.filter(|text| !text.is_empty()) else { return Ok(StoredOutput::default()) };
         let text = self.secrets.redact(&text);
         if text.len() <= MAX_INLINE_OUTPUT {
@@ -348,19 +325,18 @@ impl AgentWorkService {
         let beginning =
             text.get(..text.floor_char_boundary(MAX_INLINE_OUTPUT)).unwrap_or_default().to_owned();
         let key = format!("output/{task_id}/{attempt}-{}", uuid::Uuid::new_v4().simple());
-        let blobs = self.blobs.clone();
-        let put = spawn_blocking(move || blobs.put(&key, text.as_bytes()).map(|()| key)).await;
-        let key = put.map_err(Error::unavailable)?.map_err(Error::unavailable)?;
+        let blob_key = key.clone();
+        let put = move |blobs: &Blobs| Ok(blobs.put(&blob_key, text.as_bytes())?);
+        self.context.with_blobs("cannot store the output of a task", put).await?;
         Ok(StoredOutput { text: Some(beginning), blob_key: Some(key) })
     }
 
     /// Removes the output of a report that was refused.
     async fn remove_output(&self, task_id: &str, output: StoredOutput) {
         let Some(key) = output.blob_key else { return };
-        let blobs = self.blobs.clone();
-        let removed = spawn_blocking(move || blobs.remove(&key).map_err(|error| error.to_string())).await;
-        if let Err(error) = removed.map_err(|error| error.to_string()).and_then(|removed| removed) {
-            tracing::warn!(task_id, error, "cannot remove the output of a refused report");
+        let remove = move |blobs: &Blobs| Ok(blobs.remove(&key)?);
+        if let Err(error) = self.context.with_blobs("the blob folder failed", remove).await {
+            tracing::warn!(task_id, %error, "cannot remove the output of a refused report");
         }
     }
 }

@@ -4,24 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::task::{
-    AttemptFailure, ExecutionOutput as StoredOutput, FailureCode, Preview, RemainingEffects,
+    AttemptFailure, ExecutionOutput as StoredOutput, FailureCode, NextStep, Preview, Refusal,
+    RemainingEffects,
 };
-use ade_domain::task::{AttemptStart, NextStep, Refusal};
-use ade_executors::{Executor, Failure, Parameters, Run, RunOutput, SideEffects, StopReason};
+use ade_executors::{Executor, Failure, Run, RunOutput, SideEffects, StopReason};
+use ade_store::Blobs;
 use ade_store::database::{StoredTask, WorkKind};
-use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::Worker;
 use super::lease::{AttemptLocks, LOCK_TIMEOUT_MS, LeaseGuard, acquire_locks};
-use crate::Error;
-use crate::tasks::redact;
+use crate::tasks::{preview_of, redact};
+use crate::{Error, Result};
 
-const PREVIEW_TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum size of rollback data.
 pub(super) const MAX_ROLLBACK_DATA_BYTES: u64 = 64 * 1_048_576;
-/// How often the end of a run is written again while the database is unavailable.
-const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 const OUTPUT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// An attempt that has begun.
@@ -30,46 +27,44 @@ pub(super) struct Attempt<'a> {
     pub(super) number: u64,
     pub(super) locks: &'a AttemptLocks,
     pub(super) executor: &'a Arc<dyn Executor>,
+    pub(super) lease: LeaseGuard,
 }
 
 impl Worker {
-    pub(super) async fn process(&self, task_id: &str) -> Result<(), Error> {
+    pub(super) async fn process(&self, task_id: &str) -> Result<()> {
         let task = self.tasks.get(task_id).await?;
         let work_queue = task.config.work_queue();
         let Some(executor) = self.executors.get(&work_queue) else { return Ok(()) };
-        match WorkKind::of(&task) {
+        let kind = match WorkKind::of(&task) {
             Some(WorkKind::Preview) => {
                 let computed = preview_of(executor, &task.config.parameters).await;
                 let preview = computed.unwrap_or_else(|failure| Preview::failed(failure.message));
-                let preview = redact(preview, &self.secrets);
-                self.tasks.put_preview(task_id, &task, &preview).await
+                return self.tasks.put_preview(&task, &redact(preview, &self.secrets)).await;
             }
-            Some(WorkKind::Apply) => self.apply(task, executor).await,
-            Some(WorkKind::RollBack) => self.roll_back_failed(&task, executor).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn apply(&self, task: StoredTask, executor: &Arc<dyn Executor>) -> Result<(), Error> {
-        let (task_id, attempt, config) = (task.task_id.as_str(), task.next_attempt(), &task.config);
-        let acquired =
-            acquire_locks(&self.locks, &self.name, task_id, attempt, config, self.lease_ms, LOCK_TIMEOUT_MS);
+            Some(kind) => kind,
+            None => return Ok(()),
+        };
+        let acquired = acquire_locks(&self.locks, &self.name, &task, self.lease_ms, LOCK_TIMEOUT_MS);
         let Some((locks, since)) = acquired.await? else {
             self.postpone(task_id).await;
             return Ok(());
         };
-        let done = self.apply_locked(&task, executor, &locks, since).await;
+        let done = if kind == WorkKind::Apply {
+            self.apply(&task, executor, &locks, since).await
+        } else {
+            self.roll_back_failed(&task, executor, &locks, since).await
+        };
         locks.release(&self.locks).await;
         done
     }
 
-    async fn apply_locked(
+    async fn apply(
         &self,
         task: &StoredTask,
         executor: &Arc<dyn Executor>,
         locks: &AttemptLocks,
         since: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         // The task may have changed while the locks were acquired. Then the attempt cannot begin, and the task is claimed again.
         let task_id = task.task_id.as_str();
         if !matches_digest(task) {
@@ -95,37 +90,27 @@ impl Worker {
             let redacted = redact(preview.clone(), &self.secrets);
             return self.tasks.go_stale(task_id, task.revision, &redacted).await;
         }
-        let begin = AttemptStart {
-            worker: self.name.clone(),
-            grants: locks.grants(),
-            lease_until: self.lease_until(),
-        };
         let number = task.next_attempt();
-        let task = &self.tasks.begin(task.clone(), begin).await?;
+        let task = &self.tasks.begin(task.clone(), self.attempt_start(locks.grants.clone())).await?;
         let lease = self.guard_lease(task_id, number, locks, since);
-        let attempt = Attempt { task, number, locks, executor };
-        let run = attempt.run(self.stored_output(task_id, number), &lease);
+        let attempt = Attempt { task, number, locks, executor, lease };
+        let run = attempt.run(self.stored_output(task_id, number));
         let outcome = match preview {
             Err(failure) => Err(FailedRun { failure, rollback_data: Vec::new() }),
-            Ok(_) => self.run(&attempt, &run, &lease).await,
+            Ok(_) => self.run(&attempt, &run).await,
         };
-        self.finish(&attempt, &run, outcome, &lease).await
+        self.finish(&attempt, &run, outcome).await
     }
 
     /// Stores the rollback data, records the start, and runs the executor. Returns the current state of the task.
-    async fn run(
-        &self,
-        attempt: &Attempt<'_>,
-        run: &Run,
-        lease: &LeaseGuard,
-    ) -> Result<StoredTask, FailedRun> {
+    async fn run(&self, attempt: &Attempt<'_>, run: &Run) -> Result<StoredTask, FailedRun> {
         if attempt.executor.is_noop() {
             return Ok(attempt.task.clone());
         }
         let unchanged = |failure| FailedRun { failure, rollback_data: Vec::new() };
         let (executor, task_id) = (attempt.executor, attempt.task.task_id.as_str());
         let rollback_data = executor.prepare_rollback(run).await.map_err(unchanged)?;
-        let task = match self.record_start(attempt, lease, &rollback_data).await {
+        let task = match self.record_start(attempt, &rollback_data).await {
             Ok(task) => task,
             Err(failure) => {
                 // The rollback data is not needed.
@@ -133,28 +118,25 @@ impl Worker {
                 return Err(unchanged(failure));
             }
         };
-        if lease.is_lost() {
+        if attempt.lease.is_lost() {
             // Nothing has been changed. If no other worker has taken over yet, this can still be recorded.
             return Err(unchanged(stopped(StopReason::LeaseLost)));
         }
-        lease.start_timeout(Duration::from_secs(attempt.task.config.timeout_seconds.into()));
+        attempt.lease.start_timeout(Duration::from_secs(attempt.task.config.timeout_seconds.into()));
         let applied = self.while_relaying(attempt, &run.output, executor.apply(run, &rollback_data)).await;
         applied.map(|()| task).map_err(|failure| FailedRun { failure, rollback_data })
     }
 
     /// Stores the rollback data, and records that the executor may change something from now on.
-    async fn record_start(
-        &self,
-        attempt: &Attempt<'_>,
-        lease: &LeaseGuard,
-        rollback_data: &[u8],
-    ) -> Result<StoredTask, Failure> {
+    async fn record_start(&self, attempt: &Attempt<'_>, rollback_data: &[u8]) -> Result<StoredTask, Failure> {
         let task_id = attempt.task.task_id.as_str();
         let key = self.save_rollback_data(task_id, attempt.number, rollback_data).await?;
-        if let Some(reason) = lease.stop.reason() {
+        if let Some(reason) = attempt.lease.stop.reason() {
             return Err(stopped(reason));
         }
-        self.tasks.started(task_id, attempt.number, key).await.map_err(|error| {
+        let started =
+            self.tasks.change(task_id, |task, now| task.mark_started(attempt.number, key.clone(), now)).await;
+        started.map(|(task, ())| task).map_err(|error| {
             let is_stopped = matches!(error, Error::Refused(Refusal::Stopped));
             Failure {
                 stop_reason: is_stopped.then_some(StopReason::Stopped),
@@ -199,7 +181,9 @@ impl Worker {
             return;
         }
         // The log then misses a part; the stored output is complete.
-        if let Err(error) = self.database.append_task_log(task_id, attempt, self.now(), &new, None).await {
+        if let Err(error) =
+            self.context.database.append_task_log(task_id, attempt, self.now(), &new, None).await
+        {
             tracing::debug!(task_id, %error, "cannot relay the output of a task");
         }
     }
@@ -209,19 +193,32 @@ impl Worker {
         attempt: &Attempt<'_>,
         run: &Run,
         outcome: Result<StoredTask, FailedRun>,
-        lease: &LeaseGuard,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let (task_id, number) = (attempt.task.task_id.as_str(), attempt.number);
         let output = self.finish_output(task_id, number, &run.output).await;
         let FailedRun { failure, rollback_data } = match outcome {
-            Ok(task) => return self.report(lease, || self.tasks.complete(&task, number, &output)).await,
+            Ok(task) => return attempt.lease.record(|| self.tasks.complete(&task, number, &output)).await,
             Err(failed) => failed,
         };
-        let failed = self.failed(attempt, &failure);
-        match self.report(lease, || self.tasks.fail(task_id, number, &failed, &output)).await? {
-            NextStep::RollBack => self.roll_back(attempt, run, &rollback_data, lease).await,
+        match self.record_failure(attempt, &self.failed(attempt, &failure), &output).await? {
+            NextStep::RollBack => self.roll_back(attempt, run, &rollback_data).await,
             NextStep::Finished | NextStep::Retry => Ok(()),
         }
+    }
+
+    /// Records a failure; returns what has to be done next.
+    pub(super) async fn record_failure(
+        &self,
+        attempt: &Attempt<'_>,
+        failed: &AttemptFailure,
+        output: &StoredOutput,
+    ) -> Result<NextStep> {
+        let fail = || {
+            self.tasks.change(&attempt.task.task_id, |task, now| {
+                task.fail(attempt.number, failed.clone(), output.clone(), now)
+            })
+        };
+        Ok(attempt.lease.record(fail).await?.1)
     }
 
     fn failed(&self, attempt: &Attempt<'_>, failure: &Failure) -> AttemptFailure {
@@ -247,23 +244,6 @@ impl Worker {
         }
     }
 
-    /// Records how a run ended. While the database is unavailable it retries for as long as the attempt has its lease.
-    pub(super) async fn report<T, F: Future<Output = Result<T, Error>>>(
-        &self,
-        lease: &LeaseGuard,
-        write: impl Fn() -> F,
-    ) -> Result<T, Error> {
-        loop {
-            match write().await {
-                Err(Error::Database(error)) if !lease.is_lost() => {
-                    tracing::warn!(%error, "cannot record the end of a task; retrying");
-                    tokio::time::sleep(RETRY_INTERVAL).await;
-                }
-                written => return written,
-            }
-        }
-    }
-
     async fn save_rollback_data(
         &self,
         task_id: &str,
@@ -280,15 +260,15 @@ impl Worker {
             )));
         }
         let key = format!("rollback_data/{task_id}/{attempt}");
-        let (blobs, bytes) = (self.blobs.clone(), rollback_data.to_vec());
-        let put = spawn_blocking(move || blobs.put(&key, &bytes).map(|()| key)).await;
-        let failed = |error: String| Failure::retryable(format!("cannot store the rollback data: {error}"));
-        put.map_err(|error| failed(error.to_string()))?.map(Some).map_err(|error| failed(error.to_string()))
+        let (blob_key, bytes) = (key.clone(), rollback_data.to_vec());
+        let put = move |blobs: &Blobs| Ok(blobs.put(&blob_key, &bytes)?);
+        let stored = self.context.with_blobs("cannot store the rollback data", put).await;
+        stored.map(|()| Some(key)).map_err(|error| Failure::retryable(error.to_string()))
     }
 
     /// An output whose whole text goes into a file.
     fn stored_output(&self, task_id: &str, attempt: u64) -> RunOutput {
-        let file = self.blobs.temp_path(&format!("output-{task_id}-{attempt}"));
+        let file = self.context.blobs.temp_path(&format!("output-{task_id}-{attempt}"));
         RunOutput::new(self.secrets.clone(), Some(&file))
     }
 
@@ -310,16 +290,14 @@ impl Worker {
         let text = Some(text).filter(|text| !text.is_empty());
         let Some(file) = file else { return StoredOutput { text, blob_key: None } };
         tracing::debug!(task_id, bytes, "storing the output of a task as a blob");
-        let (blobs, key) = (self.blobs.clone(), format!("output/{task_id}/{attempt}"));
-        let kept = spawn_blocking(move || blobs.persist(&file, &key).map(|()| key)).await;
-        match kept.map_err(|error| error.to_string()).and_then(|kept| kept.map_err(|error| error.to_string()))
-        {
-            Ok(key) => StoredOutput { text, blob_key: Some(key) },
-            Err(error) => {
-                tracing::warn!(task_id, %error, "cannot store the whole output of a task");
-                StoredOutput { text, blob_key: None }
-            }
+        let key = format!("output/{task_id}/{attempt}");
+        let blob_key = key.clone();
+        let persist = move |blobs: &Blobs| Ok(blobs.persist(&file, &blob_key)?);
+        let stored = self.context.with_blobs("the blob folder failed", persist).await;
+        if let Err(error) = &stored {
+            tracing::warn!(task_id, %error, "cannot store the whole output of a task");
         }
+        StoredOutput { text, blob_key: stored.is_ok().then_some(key) }
     }
 }
 
@@ -330,7 +308,7 @@ struct FailedRun {
 }
 
 impl Attempt<'_> {
-    pub(super) fn run(&self, output: RunOutput, lease: &LeaseGuard) -> Run {
+    pub(super) fn run(&self, output: RunOutput) -> Run {
         Run {
             task_id: self.task.task_id.clone(),
             attempt: self.number,
@@ -338,7 +316,7 @@ impl Attempt<'_> {
             approved_fingerprint: self.task.fingerprint.clone(),
             fencing_tokens: self.locks.tokens(),
             output,
-            stop: lease.stop.clone(),
+            stop: self.lease.stop.clone(),
         }
     }
 }
@@ -354,14 +332,4 @@ fn stopped(reason: StopReason) -> Failure {
         is_retryable: reason == StopReason::LeaseLost,
         ..Failure::permanent(reason.message(None))
     }
-}
-
-pub(crate) async fn preview_of(
-    executor: &Arc<dyn Executor>,
-    parameters: &Parameters,
-) -> Result<Preview, Failure> {
-    let computed = tokio::time::timeout(PREVIEW_TIMEOUT, executor.preview(parameters)).await;
-    computed.unwrap_or_else(|_| {
-        Err(Failure::retryable(format!("the preview took longer than {} s", PREVIEW_TIMEOUT.as_secs())))
-    })
 }

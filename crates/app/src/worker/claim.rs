@@ -26,8 +26,11 @@ impl Worker {
             free.push(slot);
         }
         let (now, limit) = (self.now(), u32::try_from(free.len()).unwrap_or(u32::MAX));
-        let claimed =
-            self.database.claim_tasks(work_queues, &[], &self.name, now, self.claim_until(), limit).await?;
+        let claimed = self
+            .context
+            .database
+            .claim_tasks(work_queues, &[], &self.name, now, self.claim_until(), limit)
+            .await?;
         Ok(claimed.into_iter().zip(free).collect())
     }
 
@@ -39,7 +42,7 @@ impl Worker {
     pub(super) async fn renew_claim(&self, task_id: &str) -> std::convert::Infallible {
         loop {
             tokio::time::sleep(self.heartbeat_interval()).await;
-            match self.database.postpone_claim(task_id, &self.name, self.claim_until()).await {
+            match self.context.database.postpone_claim(task_id, &self.name, self.claim_until()).await {
                 Ok(true) => {}
                 // The attempt has begun: its lease keeps others away from now on.
                 Ok(false) => return std::future::pending().await,
@@ -52,7 +55,7 @@ impl Worker {
     pub(super) async fn postpone(&self, task_id: &str) {
         let until = self.now().plus_ms(RETRY_DELAY_MS);
         // If this fails, the claim expires by itself.
-        if let Err(error) = self.database.postpone_claim(task_id, &self.name, until).await {
+        if let Err(error) = self.context.database.postpone_claim(task_id, &self.name, until).await {
             tracing::debug!(task_id, %error, "cannot postpone a task");
         }
     }

@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-use ade_domain::lock::{
-    FencingToken, Holder, LockMode, LockName, LockRequest, RequestKey, RequestedLock, WaitPolicy,
-};
-use ade_domain::task::{Config, HeldLock};
+use ade_domain::lock::{FencingToken, Holder, LockName, LockRequest, RequestKey, RequestedLock, WaitPolicy};
+use ade_domain::task::HeldLock;
 use ade_executors::{StopReason, StopSignal};
-use ade_store::database::LeaseRenewal;
+use ade_store::database::{LeaseRenewal, StoredTask};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, sleep_until, timeout_at};
 use uuid::Uuid;
 
 use super::Worker;
-use crate::locks::{Acquisition, HeldToken, LockError};
-use crate::{Error, LockService};
+use crate::locks::{Acquisition, HeldToken};
+use crate::{Error, LockService, Result};
 
 /// How long an attempt waits for its locks before other tasks are tried.
 pub(crate) const LOCK_TIMEOUT_MS: u64 = 5_000;
 
+/// How often the end of a run is written again while the database is unavailable.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// How often a running attempt checks whether it is to stop. Its lease is renewed far less often.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -34,44 +34,28 @@ pub(crate) fn holder_id(task_id: &str, attempt: u64) -> String {
 pub(crate) struct AttemptLocks {
     holder: Holder,
     held: Vec<HeldToken>,
-    modes: Vec<LockMode>,
+    /// The locks as the database stores them.
+    pub(crate) grants: Vec<HeldLock>,
 }
 
 impl AttemptLocks {
-    /// The locks as the database stores them.
-    pub(crate) fn grants(&self) -> Vec<HeldLock> {
-        let grant = |(held, mode): (&HeldToken, &LockMode)| HeldLock {
-            lock: held.lock.to_string(),
-            mode: *mode,
-            fencing_token: held.token.number(),
-        };
-        self.held.iter().zip(&self.modes).map(grant).collect()
+    /// The locks that an attempt holds according to the database.
+    pub(crate) fn new(agent: &str, task_id: &str, attempt: u64, grants: Vec<HeldLock>) -> Option<Self> {
+        let holder = Holder::new(agent, Some(&holder_id(task_id, attempt))).ok()?;
+        let held = grants.iter().map(|grant| {
+            let token = FencingToken::from_number(grant.fencing_token);
+            Some(HeldToken { lock: grant.lock.parse().ok()?, token })
+        });
+        Some(Self { holder, held: held.collect::<Option<_>>()?, grants })
     }
 
     /// Lock names and fencing tokens, for executors.
     pub(crate) fn tokens(&self) -> Vec<(String, u64)> {
-        self.held.iter().map(|held| (held.lock.to_string(), held.token.number())).collect()
-    }
-
-    /// The locks that an attempt holds according to the database.
-    pub(crate) fn of(agent: &str, task_id: &str, attempt: u64, grants: &[HeldLock]) -> Option<Self> {
-        let holder = Holder::new(agent, Some(&holder_id(task_id, attempt))).ok()?;
-        let held = grants.iter().map(|grant| {
-            Some(HeldToken {
-                lock: grant.lock.parse().ok()?,
-                token: FencingToken::from_number(grant.fencing_token),
-            })
-        });
-        let modes = grants.iter().map(|grant| grant.mode);
-        Some(Self { holder, held: held.collect::<Option<_>>()?, modes: modes.collect() })
-    }
-
-    pub(super) fn none(agent: &str, task_id: &str, attempt: u64) -> Option<Self> {
-        Self::of(agent, task_id, attempt, &[])
+        self.grants.iter().map(|grant| (grant.lock.clone(), grant.fencing_token)).collect()
     }
 
     /// Renews the locks; returns whether all of them are still held.
-    pub(crate) async fn renew(&self, locks: &LockService, ms: u64) -> Result<bool, LockError> {
+    pub(crate) async fn renew(&self, locks: &LockService, ms: u64) -> Result<bool> {
         if self.held.is_empty() {
             return Ok(true);
         }
@@ -80,7 +64,7 @@ impl AttemptLocks {
     }
 
     /// Whether all locks are held with these tokens.
-    pub(crate) async fn are_held(&self, locks: &LockService) -> Result<bool, ade_store::CoordinationError> {
+    pub(crate) async fn are_held(&self, locks: &LockService) -> Result<bool> {
         for held in &self.held {
             let by = locks.verify(held.lock.clone(), held.token).await?;
             if by.is_none_or(|by| by.holder != self.holder) {
@@ -125,45 +109,45 @@ impl AttemptLocks {
 pub(crate) async fn acquire_locks(
     locks: &LockService,
     agent: &str,
-    task_id: &str,
-    attempt: u64,
-    config: &Config,
+    task: &StoredTask,
     lease_ms: u64,
     timeout_ms: u64,
-) -> Result<Option<(AttemptLocks, Instant)>, Error> {
+) -> Result<Option<(AttemptLocks, Instant)>> {
+    let (task_id, attempt) = (task.task_id.as_str(), task.next_attempt());
     let invalid = |reason: String| Error::invalid("resources", format!("cannot be locked: {reason}"));
     let holder = Holder::new(agent, Some(&holder_id(task_id, attempt)));
     let holder = holder.map_err(|error| invalid(error.to_string()))?;
     let mut requested = Vec::new();
-    for (name, mode) in config.locks(Some(task_id)) {
+    for (name, mode) in task.config.locks(Some(task_id)) {
         let lock: LockName = name.parse().map_err(|error| invalid(format!("{name}: {error}")))?;
-        requested.push(RequestedLock { lock, mode });
+        requested.push((lock, mode));
     }
     // All requests acquire locks in the same order.
-    requested.sort_by(|one, other| one.lock.cmp(&other.lock));
+    requested.sort_by(|one, other| one.0.cmp(&other.0));
+    let to_request =
+        |(lock, mode): &(LockName, _)| RequestedLock { lock: lock.clone(), mode: *mode };
     let request = LockRequest {
         key: RequestKey::from_nonce(Uuid::new_v4().as_u128()),
         has_request_id: false,
-        holder: holder.clone(),
-        locks: requested,
+        holder,
+        locks: requested.iter().map(to_request).collect(),
         ttl_ms: lease_ms,
         wait: WaitPolicy::LongPoll { timeout_ms },
-        priority: config.priority.into(),
+        priority: task.config.priority.into(),
         purpose: format!("apply task {task_id}").as_str().into(),
     };
     let requested_at = Instant::now();
     match locks.acquire_unmetered(request).await {
         Ok(Acquisition::Granted(granted)) => {
-            let (held, modes) = granted
-                .into_iter()
-                .map(|granted| {
-                    (
-                        HeldToken { lock: granted.requested.lock, token: granted.grant.token },
-                        granted.requested.mode,
-                    )
-                })
-                .unzip();
-            Ok(AttemptLocks { holder, held, modes }.valid_since(requested_at, locks, lease_ms).await)
+            let grants = requested.into_iter().zip(granted).map(|((lock, mode), granted)| HeldLock {
+                lock: lock.to_string(),
+                mode,
+                fencing_token: granted.grant.token.number(),
+            });
+            match AttemptLocks::new(agent, task_id, attempt, grants.collect()) {
+                Some(acquired) => Ok(acquired.valid_since(requested_at, locks, lease_ms).await),
+                None => Ok(None),
+            }
         }
         Ok(Acquisition::Waiting(_)) => Ok(None),
         Err(error) => {
@@ -190,6 +174,22 @@ impl LeaseGuard {
     /// Whether lease or locks are lost, or have expired by the local clock: a process that was paused notices before it goes on.
     pub(super) fn is_lost(&self) -> bool {
         self.stop.reason() == Some(StopReason::LeaseLost)
+    }
+
+    /// Records how a run ended. While the database is unavailable it retries for as long as the attempt has its lease.
+    pub(super) async fn record<T, F>(&self, write: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        loop {
+            match write().await {
+                Err(Error::Database(error)) if !self.is_lost() => {
+                    tracing::warn!(%error, "cannot record the end of a task; retrying");
+                    sleep(RETRY_INTERVAL).await;
+                }
+                written => return written,
+            }
+        }
     }
 
     /// Starts the timeout of the run.
@@ -245,7 +245,7 @@ impl LeaseRenewer {
     /// Whether the run is to stop. If the database does not answer, the next renewal finds out.
     async fn check_stop(&self) -> Renewal {
         let deadline = (Instant::now() + STOP_CHECK_INTERVAL).min(*self.valid_until.borrow());
-        let is_stopped = self.worker.database.is_stop_requested(&self.task_id, self.attempt);
+        let is_stopped = self.worker.context.database.is_stop_requested(&self.task_id, self.attempt);
         if matches!(timeout_at(deadline, is_stopped).await, Ok(Ok(true))) {
             Renewal::StopRequested
         } else {
@@ -256,13 +256,14 @@ impl LeaseRenewer {
     /// `None` if the database or coordination does not answer.
     async fn renew(&self) -> Option<LeaseRenewal> {
         let (worker, task_id) = (&self.worker, self.task_id.as_str());
-        let renewed = match worker.database.renew_lease(task_id, self.attempt, worker.lease_until()).await {
-            Ok(renewed) => renewed,
-            Err(error) => {
-                tracing::warn!(task_id, %error, "cannot renew the lease of a task; retrying");
-                return None;
-            }
-        };
+        let renewed =
+            match worker.context.database.renew_lease(task_id, self.attempt, worker.lease_until()).await {
+                Ok(renewed) => renewed,
+                Err(error) => {
+                    tracing::warn!(task_id, %error, "cannot renew the lease of a task; retrying");
+                    return None;
+                }
+            };
         match self.locks.renew(&worker.locks, worker.lease_ms).await {
             Ok(true) => Some(renewed),
             Ok(false) => Some(LeaseRenewal::Lost),

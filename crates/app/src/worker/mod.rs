@@ -11,18 +11,17 @@ mod recovery;
 mod rollback;
 
 pub use agent_work::{AgentReport, AgentWorkService, HeartbeatReply};
-pub(crate) use apply::preview_of;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::{Clock, Moment};
+use ade_domain::Moment;
+use ade_domain::task::{AttemptStart, HeldLock};
 use ade_executors::{Executors, Secrets};
-use ade_store::{Blobs, Database};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::{Error, LockService, TaskService};
+use crate::{Context, Error, LockService, TaskService};
 
 /// How often workers look for tasks without a wake-up.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -32,15 +31,12 @@ const MAX_CLAIMS: usize = 32;
 /// How long running tasks may take once the worker stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Worker {
-    pub database: Database,
+    pub context: Context,
     pub tasks: TaskService,
     pub locks: LockService,
-    pub clock: Arc<dyn Clock>,
     pub executors: Executors,
-    /// Where rollback data and long output is stored.
-    pub blobs: Blobs,
     /// Secrets to redact.
     pub secrets: Secrets,
     /// Must be unique: no other worker ever has the same name.
@@ -49,15 +45,6 @@ pub struct Worker {
     pub slots: usize,
     /// How long the worker counts as alive without a heartbeat.
     pub lease_ms: u64,
-}
-
-impl std::fmt::Debug for Worker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Worker")
-            .field("name", &self.name)
-            .field("executors", &self.executors)
-            .finish_non_exhaustive()
-    }
 }
 
 /// A running worker.
@@ -110,7 +97,11 @@ impl Worker {
     }
 
     fn now(&self) -> Moment {
-        self.clock.now()
+        self.context.now()
+    }
+
+    fn attempt_start(&self, grants: Vec<HeldLock>) -> AttemptStart {
+        AttemptStart { worker: self.name.clone(), grants, lease_until: self.lease_until() }
     }
 
     fn lease_until(&self) -> Moment {

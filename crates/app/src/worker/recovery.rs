@@ -9,11 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ade_domain::Moment;
 use ade_domain::task::{
-    AttemptFailure, ExecutionOutput as StoredOutput, FailureCode, Phase, RemainingEffects, RollbackStrategy,
-    TaskState,
+    AttemptFailure, AttemptStart, ExecutionOutput as StoredOutput, FailureCode, NextStep, Phase,
+    RemainingEffects, RollbackStrategy, TaskState,
 };
-use ade_domain::task::{AttemptStart, NextStep};
-use ade_executors::{AttemptOutcome, Executor, Fencing, StopReason};
+use ade_executors::{AttemptOutcome, Executor, Fencing, Run, StopReason};
 use ade_store::database::StoredTask;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -23,7 +22,7 @@ use super::apply::Attempt;
 use super::lease::{AttemptLocks, LeaseGuard, acquire_locks, holder_id};
 use super::rollback::attempt_with_effects;
 use super::{RECOVERY_INTERVAL, Worker};
-use crate::Error;
+use crate::Result;
 
 const PAGE_SIZE: u32 = 50;
 /// Recoveries that run at the same time.
@@ -107,15 +106,11 @@ impl Worker {
     }
 
     /// Starts the recovery of all tasks whose lease has expired. It waits for none: a slow recovery must not delay others.
-    async fn start_recoveries(
-        &self,
-        recoveries: &Recoveries,
-        running: &mut JoinSet<()>,
-    ) -> Result<(), Error> {
+    async fn start_recoveries(&self, recoveries: &Recoveries, running: &mut JoinSet<()>) -> Result<()> {
         let (now, mut last) = (self.now(), None);
         loop {
             // All pages: tasks that cannot be recovered here must not hide the others.
-            let page = self.database.tasks_with_expired_lease(now, last.as_ref(), PAGE_SIZE).await?;
+            let page = self.context.database.tasks_with_expired_lease(now, last.as_ref(), PAGE_SIZE).await?;
             for (_, task_id) in &page {
                 let Some(recovery) = recoveries.begin(task_id) else { continue };
                 let worker = self.clone();
@@ -133,16 +128,15 @@ impl Worker {
         }
     }
 
-    async fn recover(&self, recovery: &Recovery) -> Result<(), Error> {
+    async fn recover(&self, recovery: &Recovery) -> Result<()> {
         let task_id = recovery.task_id.as_str();
         let task = self.tasks.get(task_id).await?;
         let Some(execution) = &task.execution else { return Ok(()) };
         if !self.locks_are_gone(&task).await? {
             return Ok(());
         }
-        let (config, attempt) = (&task.config, task.next_attempt());
-        let executor = self.executors.get(&config.work_queue());
-        let is_fenced = FENCED.contains(&config.executor.as_str());
+        let executor = self.executors.get(&task.config.work_queue());
+        let is_fenced = FENCED.contains(&task.config.executor.as_str());
         if execution.phase == Phase::Prepared || !is_fenced {
             self.give_up(&task).await?;
             if let Some(executor) = executor {
@@ -183,9 +177,9 @@ impl Worker {
             executor.clean_up(task_id, attempt_with_effects(&task)).await;
             return Ok(());
         };
-        let acquired =
-            acquire_locks(&self.locks, &self.name, task_id, attempt, config, self.lease_ms, LOCK_TIMEOUT_MS);
-        let no_locks = || Some((AttemptLocks::none(&self.name, task_id, attempt)?, Instant::now()));
+        let acquired = acquire_locks(&self.locks, &self.name, &task, self.lease_ms, LOCK_TIMEOUT_MS);
+        let none = || AttemptLocks::new(&self.name, task_id, task.next_attempt(), Vec::new());
+        let no_locks = || Some((none()?, Instant::now()));
         let Some((locks, since)) = acquired.await?.or_else(no_locks) else { return Ok(()) };
         let done = self.resolve(&task, executor, &rollback_data, &locks, since).await;
         locks.release(&self.locks).await;
@@ -193,18 +187,19 @@ impl Worker {
     }
 
     /// Ends an attempt that has not begun, or whose outcome nobody can find out.
-    async fn give_up(&self, task: &StoredTask) -> Result<(), Error> {
-        let begin = AttemptStart { worker: self.name.clone(), grants: Vec::new(), lease_until: self.now() };
-        self.tasks.recover(&task.task_id, &begin, false).await.map(drop)
+    async fn give_up(&self, task: &StoredTask) -> Result<()> {
+        let start = AttemptStart { lease_until: self.now(), ..self.attempt_start(Vec::new()) };
+        let recovered = self.tasks.change(&task.task_id, |task, now| task.recover(start.clone(), false, now));
+        recovered.await.map(drop)
     }
 
     /// Whether the attempt holds none of its locks any more.
-    async fn locks_are_gone(&self, task: &StoredTask) -> Result<bool, Error> {
+    async fn locks_are_gone(&self, task: &StoredTask) -> Result<bool> {
         let Some(execution) = &task.execution else { return Ok(true) };
         let holder = holder_id(&task.task_id, execution.attempt);
         for grant in &execution.grants {
             let Ok(lock) = grant.lock.parse() else { continue };
-            let view = self.locks.get(lock).await.map_err(Error::unavailable)?;
+            let view = self.locks.get(lock).await?;
             if view.holders.iter().any(|held| held.holder.holder_id() == holder) {
                 return Ok(false);
             }
@@ -220,42 +215,40 @@ impl Worker {
         rollback_data: &[u8],
         locks: &AttemptLocks,
         since: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let task_id = task.task_id.as_str();
-        let grants = locks.grants();
-        let since = if grants.is_empty() { Instant::now() } else { since };
-        let begin = AttemptStart { worker: self.name.clone(), grants, lease_until: self.lease_until() };
-        let (number, follows) = self.tasks.recover(task_id, &begin, true).await?;
+        let since = if locks.grants.is_empty() { Instant::now() } else { since };
+        let start = self.attempt_start(locks.grants.clone());
+        let recovered = self.tasks.change(task_id, |task, now| task.recover(start.clone(), true, now));
+        let (taken_over, follows) = recovered.await?;
         if follows != NextStep::RollBack {
             return Ok(());
         }
+        let number = taken_over.next_attempt() - 1;
         let lease = self.guard_lease(task_id, number, locks, since);
-        let attempt = Attempt { task, number, locks, executor };
+        let attempt = Attempt { task, number, locks, executor, lease };
         // A stop request does not end recovery: the task has ended already. The loss of the lease does.
-        let (_sender, stop) = lease.stop.with_same_lease();
-        let effects_of = attempt_with_effects(task);
-        let run = ade_executors::Run { attempt: effects_of, stop, ..attempt.run(self.log_output(), &lease) };
+        let (_sender, stop) = attempt.lease.stop.with_same_lease();
+        let run = Run { attempt: attempt_with_effects(task), stop, ..attempt.run(self.log_output()) };
         let mut is_warned = false;
         loop {
             let failure = match executor.resolve_outcome(&run, rollback_data).await {
-                Ok(settled) => {
-                    return self.end_recovery(&attempt, &run, rollback_data, settled, &lease).await;
-                }
+                Ok(outcome) => return self.end_recovery(&attempt, &run, rollback_data, outcome).await,
                 Err(failure) => failure,
             };
             if !std::mem::replace(&mut is_warned, true) {
                 let error = self.secrets.redact(&failure.message);
                 tracing::warn!(task_id, error, "cannot find out what a lost worker left");
             }
-            if lease.is_lost() {
+            if attempt.lease.is_lost() {
                 // The next recovery tries again.
                 return Ok(());
             }
-            if !failure.is_retryable || self.is_stop_overdue(task_id, &lease).await? {
+            if !failure.is_retryable || self.is_stop_overdue(task_id, &attempt.lease).await? {
                 let message = &failure.message;
                 let error = format!("OUTCOME_UNKNOWN: cannot find out what a lost worker left: {message}");
                 executor.clean_up(task_id, run.attempt).await;
-                return self.record_unknown(&attempt, self.secrets.redact(&error), &lease).await;
+                return self.record_unknown(&attempt, self.secrets.redact(&error)).await;
             }
             // Something is in the way, perhaps the lost worker itself; once it is gone, this succeeds.
             tokio::time::sleep(RECOVERY_INTERVAL).await;
@@ -263,7 +256,7 @@ impl Worker {
     }
 
     /// Whether an administrator has requested a stop so long ago that recovery gives up.
-    async fn is_stop_overdue(&self, task_id: &str, lease: &LeaseGuard) -> Result<bool, Error> {
+    async fn is_stop_overdue(&self, task_id: &str, lease: &LeaseGuard) -> Result<bool> {
         if lease.stop.reason() != Some(StopReason::Stopped) {
             return Ok(false);
         }
@@ -274,51 +267,38 @@ impl Worker {
     }
 
     /// Records that the outcome is unknown: a failed rollback for a failed task, otherwise a failed task.
-    async fn record_unknown(
-        &self,
-        attempt: &Attempt<'_>,
-        error: String,
-        lease: &LeaseGuard,
-    ) -> Result<(), Error> {
-        let (task_id, number) = (attempt.task.task_id.as_str(), attempt.number);
+    async fn record_unknown(&self, attempt: &Attempt<'_>, error: String) -> Result<()> {
         if is_rolling_back(attempt.task) {
-            let failed = Err(error);
-            return self.report(lease, || self.tasks.rolled_back(task_id, number, &failed)).await;
+            return self.record_rollback(attempt, &Err(error)).await;
         }
-        let failed = AttemptFailure {
-            code: FailureCode::OutcomeUnknown,
-            error,
-            effects: RemainingEffects::Unknown,
-            is_retryable: false,
-        };
-        self.record_failure(attempt, &failed, lease).await
+        self.record_lost(attempt, FailureCode::OutcomeUnknown, error, RemainingEffects::Unknown).await
     }
 
-    async fn record_failure(
+    async fn record_lost(
         &self,
         attempt: &Attempt<'_>,
-        failed: &AttemptFailure,
-        lease: &LeaseGuard,
-    ) -> Result<(), Error> {
-        let (task_id, output) = (attempt.task.task_id.as_str(), StoredOutput::default());
-        self.report(lease, || self.tasks.fail(task_id, attempt.number, failed, &output)).await.map(drop)
+        code: FailureCode,
+        error: String,
+        effects: RemainingEffects,
+    ) -> Result<()> {
+        let failed = AttemptFailure { code, error, effects, is_retryable: false };
+        self.record_failure(attempt, &failed, &StoredOutput::default()).await.map(drop)
     }
 
     /// Ends the attempt according to what was found.
     async fn end_recovery(
         &self,
         attempt: &Attempt<'_>,
-        run: &ade_executors::Run,
+        run: &Run,
         rollback_data: &[u8],
-        settled: AttemptOutcome,
-        lease: &LeaseGuard,
-    ) -> Result<(), Error> {
+        outcome: AttemptOutcome,
+    ) -> Result<()> {
         let (task, number) = (attempt.task, attempt.number);
         let task_id = task.task_id.as_str();
         let is_rolling_back = is_rolling_back(task);
         let is_automatic = task.config.rollback_strategy == RollbackStrategy::Automatic;
         let worker = task.execution.as_ref().map(|execution| execution.worker.as_str()).unwrap_or_default();
-        match settled {
+        match outcome {
             // SQL commits all or nothing, so this is exactly what was approved.
             AttemptOutcome::Applied if task.config.executor == "sql" && !is_rolling_back => {
                 let text = format!("{worker} was lost; recovery found that all changes were committed");
@@ -327,28 +307,23 @@ impl Worker {
                     let task = self.tasks.get(task_id).await?;
                     self.tasks.complete(&task, number, &output).await
                 };
-                self.report(lease, complete).await
+                attempt.lease.record(complete).await
             }
             AttemptOutcome::NotApplied if !is_rolling_back => {
                 let error = format!("{worker} was lost before it changed anything");
-                let code = FailureCode::WorkerLost;
-                let failed =
-                    AttemptFailure { code, error, effects: RemainingEffects::None, is_retryable: false };
-                self.record_failure(attempt, &failed, lease).await
+                self.record_lost(attempt, FailureCode::WorkerLost, error, RemainingEffects::None).await
             }
             AttemptOutcome::Applied if !is_rolling_back && !is_automatic => {
                 let error = format!(
                     "OUTCOME_UNKNOWN: {worker} was lost after it had made all changes, but before it reported success"
                 );
-                let code = FailureCode::OutcomeUnknown;
-                let failed =
-                    AttemptFailure { code, error, effects: RemainingEffects::Unknown, is_retryable: false };
                 attempt.executor.clean_up(task_id, run.attempt).await;
-                self.record_failure(attempt, &failed, lease).await
+                self.record_unknown(attempt, error).await
             }
             _ => {
-                self.report(lease, || self.tasks.begin_recovery_rollback(task_id, number)).await?;
-                self.roll_back(attempt, run, rollback_data, lease).await
+                let start = || self.tasks.change(task_id, |task, _| task.start_rollback(number));
+                attempt.lease.record(start).await?;
+                self.roll_back(attempt, run, rollback_data).await
             }
         }
     }

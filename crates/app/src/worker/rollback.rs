@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::task::AttemptStart;
 use ade_executors::{Executor, Run, StopReason};
-use ade_store::BlobError;
 use ade_store::database::StoredTask;
-use tokio::task::spawn_blocking;
+use ade_store::{BlobError, Blobs};
+use tokio::time::Instant;
 
 use super::Worker;
 use super::apply::{Attempt, MAX_ROLLBACK_DATA_BYTES};
-use super::lease::{LOCK_TIMEOUT_MS, LeaseGuard, acquire_locks};
-use crate::Error;
+use super::lease::AttemptLocks;
+use crate::Result;
 
 impl Worker {
     /// Rolls back the changes of this attempt, or of the one that it took over from. An attempt that has lost its lease or its locks
@@ -22,8 +21,8 @@ impl Worker {
         attempt: &Attempt<'_>,
         run: &Run,
         rollback_data: &[u8],
-        lease: &LeaseGuard,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
+        let lease = &attempt.lease;
         let task_id = attempt.task.task_id.as_str();
         if lease.is_lost() {
             tracing::warn!(task_id, "locks lost before the rollback; leaving it to recovery");
@@ -63,7 +62,21 @@ impl Worker {
             attempt.executor.clean_up(task_id, run.attempt).await;
         }
         let rolled_back = rolled_back.map_err(|failure| self.secrets.redact(&failure.message));
-        self.report(lease, || self.tasks.rolled_back(task_id, attempt.number, &rolled_back)).await
+        self.record_rollback(attempt, &rolled_back).await
+    }
+
+    /// Records the outcome of a rollback.
+    pub(super) async fn record_rollback(
+        &self,
+        attempt: &Attempt<'_>,
+        outcome: &Result<(), String>,
+    ) -> Result<()> {
+        let finish = || {
+            self.tasks.change(&attempt.task.task_id, |task, now| {
+                task.finish_rollback(attempt.number, outcome.clone(), now)
+            })
+        };
+        attempt.lease.record(finish).await.map(drop)
     }
 
     /// Rolls back what a failed task left behind, on request of an administrator.
@@ -71,49 +84,31 @@ impl Worker {
         &self,
         task: &StoredTask,
         executor: &Arc<dyn Executor>,
-    ) -> Result<(), Error> {
-        let (task_id, attempt, config) = (task.task_id.as_str(), task.next_attempt(), &task.config);
-        let acquired =
-            acquire_locks(&self.locks, &self.name, task_id, attempt, config, self.lease_ms, LOCK_TIMEOUT_MS);
-        let Some((locks, since)) = acquired.await? else {
-            self.postpone(task_id).await;
-            return Ok(());
-        };
-        let done = async {
-            let Some((rollback_data, since)) =
-                self.while_held(&locks, since, self.load_rollback_data(task)).await
-            else {
-                return Ok(());
-            };
-            // If it is missing, the executor reports that nothing can be rolled back.
-            let rollback_data = rollback_data?.unwrap_or_default();
-            let begin = AttemptStart {
-                worker: self.name.clone(),
-                grants: locks.grants(),
-                lease_until: self.lease_until(),
-            };
-            let number = self.tasks.begin_roll_back(task_id, &begin).await?;
-            let lease = self.guard_lease(task_id, number, &locks, since);
-            let attempt = Attempt { task, number, locks: &locks, executor };
-            let run = Run { attempt: attempt_with_effects(task), ..attempt.run(self.log_output(), &lease) };
-            self.roll_back(&attempt, &run, &rollback_data, &lease).await
-        };
-        let done = done.await;
-        locks.release(&self.locks).await;
-        done
+        locks: &AttemptLocks,
+        since: Instant,
+    ) -> Result<()> {
+        let loaded = self.while_held(locks, since, self.load_rollback_data(task)).await;
+        let Some((rollback_data, since)) = loaded else { return Ok(()) };
+        // If it is missing, the executor reports that nothing can be rolled back.
+        let rollback_data = rollback_data?.unwrap_or_default();
+        let (task_id, start) = (task.task_id.as_str(), self.attempt_start(locks.grants.clone()));
+        let begun = self.tasks.change(task_id, |task, _| task.begin_rollback(start.clone()));
+        let (_, number) = begun.await?;
+        let lease = self.guard_lease(task_id, number, locks, since);
+        let attempt = Attempt { task, number, locks, executor, lease };
+        let run = Run { attempt: attempt_with_effects(task), ..attempt.run(self.log_output()) };
+        self.roll_back(&attempt, &run, &rollback_data).await
     }
 
     /// The rollback data; `None` if the blob is missing, an error if the blob folder is not available.
-    pub(super) async fn load_rollback_data(&self, task: &StoredTask) -> Result<Option<Vec<u8>>, Error> {
+    pub(super) async fn load_rollback_data(&self, task: &StoredTask) -> Result<Option<Vec<u8>>> {
         let key = task.execution.as_ref().and_then(|execution| execution.rollback_data_key.clone());
         let Some(key) = key else { return Ok(Some(Vec::new())) };
-        let blobs = self.blobs.clone();
-        let read = spawn_blocking(move || blobs.get(&key, MAX_ROLLBACK_DATA_BYTES)).await;
-        match read.map_err(Error::unavailable)? {
-            Ok(rollback_data) => Ok(Some(rollback_data)),
+        let read = move |blobs: &Blobs| match blobs.get(&key, MAX_ROLLBACK_DATA_BYTES) {
             Err(BlobError::NotFound(_)) => Ok(None),
-            Err(error) => Err(Error::unavailable(error)),
-        }
+            read => Ok(Some(read?)),
+        };
+        self.context.with_blobs("cannot read the rollback data", read).await
     }
 }
 

@@ -3,17 +3,16 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ade_app::jobs::ArchiveService;
-use ade_app::{Caller, Error, ObjectKind};
+use ade_app::{Caller, Context, Error, ObjectKind};
 use ade_domain::approval::quorum::RequirementStatus;
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::{Execution, ExecutionResult, Phase, TaskState};
 use ade_domain::{Clock, Moment};
 use ade_store::database::{ArchiveKind, Commit, SkippedTasks, StoredTask, TaskFilter, TaskRemoval, Write};
-use ade_store::{Blobs, Database, DatabaseError};
+use ade_store::{Blobs, DatabaseError};
 use ade_testkit::folder::snapshot;
 use tempfile::TempDir;
 
@@ -59,11 +58,7 @@ impl ArchiveFixture {
 
     /// The archive service of another process.
     async fn archives(&self) -> ArchiveService {
-        let database = match &self.base.url {
-            Some(url) => Database::open_postgres(url).await.expect("opens"),
-            None => self.base.database.clone(),
-        };
-        ArchiveService { database, blobs: self.blobs(), clock: Arc::new(self.base.clock.clone()) }
+        ArchiveService { context: Context { blobs: self.blobs(), ..self.base.other_context().await } }
     }
 
     /// A task that rob rejected.
@@ -252,7 +247,7 @@ async fn crash_while_archiving_loses_nothing_and_leaves_nothing(base: Fixture) {
     // A crash after the archive is written, before anything is deleted.
     let key = "archive/tasks/2027-02-14/dead.ndjson.gz";
     database.announce_blob(key, now).await.expect("announced");
-    archives.blobs.put(key, b"a copy").expect("stored");
+    archives.context.blobs.put(key, b"a copy").expect("stored");
     assert!(fixture.exists(&task).await, "nothing is lost");
     assert_eq!(archives.archive_old().await, Ok(1));
     let all = list(&archives).await;
@@ -267,7 +262,7 @@ async fn crash_while_archiving_loses_nothing_and_leaves_nothing(base: Fixture) {
     let before = fixture.now();
     let doomed = database.take_orphaned_blobs(before, 100).await.expect("requested");
     assert_eq!(doomed.len(), 3, "the archive file, the rollback_data and the output: {doomed:?}");
-    archives.blobs.remove_prefix(&doomed[0]).expect("removed");
+    archives.context.blobs.remove_prefix(&doomed[0]).expect("removed");
     assert_eq!(archives.archive_old().await, Ok(0));
     let files = fixture.files();
     let is_over = |name: &String| {
@@ -299,7 +294,7 @@ async fn archives_output_and_removes_rollback_data(base: Fixture) {
     let fixture = ArchiveFixture::of(base).await;
     let (task, archives) = (fixture.failed().await, fixture.archives().await);
     let task_id = task.task_id.as_str();
-    let old = archives.blobs.temp_path("output-of-a-crash");
+    let old = archives.context.blobs.temp_path("output-of-a-crash");
     std::fs::write(&old, "half").expect("written");
     let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(LONG_AGO);
     std::fs::File::open(&old).and_then(|file| file.set_modified(long_ago)).expect("modification time set");
@@ -307,7 +302,7 @@ async fn archives_output_and_removes_rollback_data(base: Fixture) {
     assert_eq!(archives.archive_old().await, Ok(1));
     assert!(!old.exists(), "leftovers of the crash are removed");
     assert!(
-        archives.blobs.get(&format!("rollback_data/{task_id}/2"), 1_000_000).is_ok(),
+        archives.context.blobs.get(&format!("rollback_data/{task_id}/2"), 1_000_000).is_ok(),
         "it may still be rolled back"
     );
     fixture.base.clock.advance(60 * DAY);
@@ -315,14 +310,14 @@ async fn archives_output_and_removes_rollback_data(base: Fixture) {
     fixture.base.clock.advance(3 * DAY);
     assert_eq!(archives.archive_old().await, Ok(0));
     let key = format!("archive/output/{task_id}/2.gz");
-    let packed = archives.blobs.get(&key, 1_000_000).expect("stored");
+    let packed = archives.context.blobs.get(&key, 1_000_000).expect("stored");
     assert!(packed.len() < 10_000, "compressed");
     let mut output = String::new();
     std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(packed.as_slice()), &mut output)
         .expect("intact");
     assert_eq!(output, "a".repeat(100_000));
     for gone in ["rollback_data", "output"] {
-        assert_eq!(archives.blobs.list(gone).expect("read"), [], "{gone}");
+        assert_eq!(archives.context.blobs.list(gone).expect("read"), [], "{gone}");
     }
     let (_, _, archive_id) = list(&archives).await.remove(0);
     assert_eq!(archives.restore(&archive_id, &admin()).await.expect("exists").items, 1);

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_app::tasks::{SimulationInput, TaskService};
+use ade_app::Context;
+use ade_app::tasks::{PreviewConfig, SimulationInput, TaskService};
 use ade_domain::approval::policy::{AutoApprove, Priority, default_policy};
 use ade_domain::lock::{Acquisition, Holder, LockCommand, LockMode, RequestKey};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::{LockPreview, Resource, TaskState};
 use ade_store::database::StoredTask;
-use ade_store::{Coordination, EmbeddedCoordination};
+use ade_store::redis::RedisOptions;
+use ade_store::{Coordination, RedisCoordination};
+use ade_testkit::Redis;
 use serde_json::json;
 
 use crate::fixture::{Fixture, caller, draft, on_both_databases, submitted};
@@ -127,25 +130,25 @@ async fn hold(locks: &Arc<dyn Coordination>, lock: &str, agent: &str) {
 async fn previews_needed_locks_and_their_holders(fixture: Fixture) {
     fixture.add_user("ann", &[AUTHOR]).await;
     fixture.add_user("rob", &[REVIEWER]).await;
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let clock = Arc::new(fixture.clock.clone());
-    let options = ade_store::embedded::EmbeddedOptions::default();
-    let locks: Arc<dyn Coordination> =
-        Arc::new(EmbeddedCoordination::open(folder.path(), options, clock.clone()).expect("opens"));
     let resource =
         |id: &str, mode| Resource { resource_type: "database".to_owned(), id: id.to_owned(), mode };
     let mut draft = draft("something");
     draft.config.resources =
         vec![resource("users", LockMode::Exclusive), resource("orders", LockMode::Shared)];
     let ann = caller("ann", &[AUTHOR]);
-    // Without coordination the locks are marked unavailable.
-    let blind = fixture.service();
+    // While coordination is unavailable, the locks are marked as such.
+    let server = Redis::start().expect("starts");
+    let url = server.url().parse().expect("valid URL");
+    let unavailable = RedisCoordination::open(&url, RedisOptions::default()).await.expect("connected");
+    drop(server);
+    let context = Context { coordination: Arc::new(unavailable), ..fixture.context() };
+    let blind = TaskService::new(context, PreviewConfig::default());
     let task = blind.create(draft.clone(), &ann).await.expect("created");
     assert!(task.lock_preview.iter().all(|lock| lock.unavailable) && task.lock_preview.len() == 3);
     let id = &task.task_id;
 
-    let service = TaskService::new(fixture.database.clone(), clock, Some(locks.clone()));
-    hold(&locks, "resource:database:users", "robot").await;
+    let service = fixture.service();
+    hold(&fixture.coordination, "resource:database:users", "robot").await;
     let task = service.submit(id, &ann).await.expect("submitted");
     let preview = |lock: &str, mode, holders: &[&str], wait| LockPreview {
         lock: lock.to_owned(),

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ade_app::tasks::{DecisionInput, TaskDraft, TaskService};
-use ade_app::{Caller, IdempotentRequest, Outcome, RuleService};
+use ade_app::tasks::{DecisionInput, PreviewConfig, TaskDraft, TaskService};
+use ade_app::{Caller, Context, IdempotentRequest, RuleService};
 use ade_domain::Moment;
 use ade_domain::approval::policy::{Policy, PolicyVersions};
 use ade_domain::approval::{Approval, DecisionKind};
@@ -12,10 +12,10 @@ use ade_domain::audit::{AuditActor, AuditBody, ChainVerifier};
 use ade_domain::people::{AUTHOR, User, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::task::{Config, Metadata, Preview, RollbackStrategy};
-use ade_store::Database;
 use ade_store::database::{AuditFilter, Commit, StoredTask, StoredUser, Versioned, Write};
+use ade_store::embedded::EmbeddedOptions;
+use ade_store::{Blobs, Coordination, Database, EmbeddedCoordination};
 use ade_testkit::{ManualClock, Postgres};
-use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
@@ -24,15 +24,16 @@ static SERVER: OnceCell<Postgres> = OnceCell::const_new();
 pub(crate) struct Fixture {
     pub(crate) database: Database,
     pub(crate) clock: ManualClock,
+    pub(crate) coordination: Arc<dyn Coordination>,
     pub(crate) url: Option<String>,
-    _folder: Option<TempDir>,
+    pub(crate) folder: TempDir,
 }
 
 impl Fixture {
     pub(crate) async fn on_sqlite() -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
         let database = Database::open_sqlite(folder.path()).await.expect("opens");
-        Self { database, clock: clock(), url: None, _folder: Some(folder) }
+        Self::with(database, None, folder)
     }
 
     pub(crate) async fn on_postgres() -> Self {
@@ -41,15 +42,40 @@ impl Fixture {
         server.create_database(&name).expect("created");
         let url = server.url(&name);
         let database = Database::open_postgres(&url).await.expect("opens");
-        Self { database, clock: clock(), url: Some(url), _folder: None }
+        Self::with(database, Some(url), tempfile::tempdir().expect("temporary folder"))
+    }
+
+    fn with(database: Database, url: Option<String>, folder: TempDir) -> Self {
+        let (clock, locks) = (clock(), folder.path().join("locks"));
+        let embedded =
+            EmbeddedCoordination::open(&locks, EmbeddedOptions::default(), Arc::new(clock.clone()));
+        Self { database, clock, coordination: Arc::new(embedded.expect("opens")), url, folder }
+    }
+
+    pub(crate) fn context(&self) -> Context {
+        Context {
+            database: self.database.clone(),
+            coordination: self.coordination.clone(),
+            blobs: Blobs::open_folder(self.folder.path().join("blobs")).expect("opens"),
+            clock: Arc::new(self.clock.clone()),
+        }
+    }
+
+    /// The context of another process.
+    pub(crate) async fn other_context(&self) -> Context {
+        let database = match &self.url {
+            Some(url) => Database::open_postgres(url).await.expect("opens"),
+            None => self.database.clone(),
+        };
+        Context { database, ..self.context() }
     }
 
     pub(crate) fn service(&self) -> TaskService {
-        TaskService::new(self.database.clone(), Arc::new(self.clock.clone()), None)
+        TaskService::new(self.context(), PreviewConfig::default())
     }
 
     pub(crate) fn rules(&self) -> RuleService {
-        RuleService::new(self.database.clone(), Arc::new(self.clock.clone()))
+        RuleService::new(self.context())
     }
 
     pub(crate) async fn task(&self, task_id: &str) -> StoredTask {
@@ -58,11 +84,7 @@ impl Fixture {
 
     /// The task service of another process.
     pub(crate) async fn other_process(&self) -> TaskService {
-        let database = match &self.url {
-            Some(url) => Database::open_postgres(url).await.expect("opens"),
-            None => self.database.clone(),
-        };
-        TaskService::new(database, Arc::new(self.clock.clone()), None)
+        TaskService::new(self.other_context().await, PreviewConfig::default())
     }
 
     pub(crate) async fn add_user(&self, name: &str, roles: &[&str]) {
@@ -122,36 +144,16 @@ pub(crate) fn user(name: &str, roles: &[&str]) -> User {
 pub(crate) fn caller(name: &str, roles: &[&str]) -> Caller {
     let who = AuditActor { user_id: Some(UserId::new(name)), ..AuditActor::default() };
     let scopes = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Decide, Scope::Admin]);
-    Caller {
-        user: Some(user(name, roles)),
-        agent_id: None,
-        scopes,
-        token_created_by: None,
-        audit_actor: who,
-        if_match: None,
-        token_expires_at: None,
-        idempotent_request: None,
-    }
+    Caller::new(Some(user(name, roles)), scopes, who)
 }
 
 /// The same caller with an idempotency key.
 pub(crate) fn with_key(caller: &Caller, key: &str) -> Caller {
-    let render = |outcome: Outcome<'_>| match outcome {
-        Outcome::Task(task) | Outcome::Claim(task) => {
-            (200, json!({ "task": task.task_id, "revision": task.revision }))
-        }
-        Outcome::Approval(task, id) => (200, json!({ "approval": id, "state": task.state })),
-        Outcome::Batch(ids, tasks) => (200, json!({ "decided": ids.len(), "tasks": tasks.len() })),
-        Outcome::Comment(comment) => (201, json!({ "comment": comment.comment_id })),
-        Outcome::Policy(policy) => (200, json!({ "document": policy.id, "revision": policy.revision })),
-        _ => (500, json!(null)),
-    };
-    let owner = "test".to_owned();
     let request = IdempotentRequest {
-        owner,
+        owner: "test".to_owned(),
         key: key.to_owned(),
         request_digest: String::new(),
-        render: Arc::new(render),
+        received_at: clock().now().into(),
     };
     Caller { idempotent_request: Some(request), ..caller.clone() }
 }

@@ -1,11 +1,10 @@
 //! Conditional requests with `If-Match`, and stored responses of idempotent requests.
 
 use ade_app::tasks::{DecisionBatch, TaskAction};
-use ade_app::{Error, ObjectKind};
+use ade_app::{ApprovalView, Caller, Error, ObjectKind, Outcome, TaskView};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
 use ade_domain::task::TaskState;
 use ade_store::database::StoredTask;
-use serde_json::{Value, json};
 
 use crate::fixture::{
     Fixture, approval_of, approve, caller, draft, on_both_databases, submitted, with_if_match, with_key,
@@ -18,8 +17,18 @@ on_both_databases!(
     stores_one_response_for_concurrent_requests_with_one_key,
 );
 
-async fn stored_response(fixture: &Fixture, key: &str) -> Option<Value> {
-    fixture.database.stored_response("test", key).await.expect("read").map(|answer| answer.body)
+async fn stored_outcome(fixture: &Fixture, key: &str) -> Option<Outcome> {
+    let stored = fixture.database.stored_response("test", key).await.expect("read")?;
+    Some(serde_json::from_value(stored.outcome).expect("an outcome"))
+}
+
+/// The outcome that a task has for a caller at the time of its request.
+fn task_outcome(task: &StoredTask, caller: &Caller) -> Option<Outcome> {
+    let at = caller.idempotent_request.as_ref().expect("a key").received_at;
+    let mut view = TaskView::new(task, caller, at);
+    // Stored separately.
+    (view.task.approvals, view.task.transitions) = (Vec::new(), Vec::new());
+    Some(Outcome::Task(view))
 }
 
 async fn rejects_stale_revision_with_the_current_one(fixture: Fixture) {
@@ -81,43 +90,49 @@ async fn stores_response_with_its_changes(fixture: Fixture) {
     fixture.add_user("rob", &[REVIEWER]).await;
     fixture.add_user("sue", &[REVIEWER]).await;
     let (service, ann, rob) = (fixture.service(), caller("ann", &[AUTHOR]), caller("rob", &[REVIEWER]));
-    let task = service.create(draft("one"), &with_key(&ann, "create")).await.expect("created");
+    let (create, submit, cancel) =
+        (with_key(&ann, "create"), with_key(&ann, "submit"), with_key(&ann, "cancel"));
+    let task = service.create(draft("one"), &create).await.expect("created");
     let id = task.task_id.as_str();
-    assert_eq!(stored_response(&fixture, "create").await, Some(json!({ "task": id, "revision": 1 })));
+    assert_eq!(stored_outcome(&fixture, "create").await, task_outcome(&task, &create));
     let refused = service
         .perform(id, &TaskAction::ConfirmOverride, &with_key(&caller("max", &[ADMIN]), "refused"))
         .await;
     assert!(refused.is_err());
-    assert_eq!(stored_response(&fixture, "refused").await, None, "a refused request has no stored response");
-    let task = service.submit(id, &with_key(&ann, "submit")).await.expect("submitted");
-    let revision = task.revision;
-    assert_eq!(stored_response(&fixture, "submit").await, Some(json!({ "task": id, "revision": revision })));
+    assert_eq!(stored_outcome(&fixture, "refused").await, None, "a refused request has no stored response");
+    let task = service.submit(id, &submit).await.expect("submitted");
+    assert_eq!(stored_outcome(&fixture, "submit").await, task_outcome(&task, &submit));
     let comment = service.comment(id, "hm", &with_key(&rob, "comment")).await.expect("commented");
-    assert_eq!(stored_response(&fixture, "comment").await, Some(json!({ "comment": comment.comment_id })));
+    assert_eq!(stored_outcome(&fixture, "comment").await, Some(Outcome::Comment(comment)));
     let request = approval_of(&task, "rob").to_owned();
-    service.decide(&request, &approve(), &with_key(&rob, "approve")).await.expect("approved");
-    let expected = json!({ "approval": request, "state": "APPROVED" });
-    assert_eq!(stored_response(&fixture, "approve").await, Some(expected));
-    let cancel = TaskAction::Cancel { reason: None };
-    let task = service.perform(id, &cancel, &with_key(&ann, "cancel")).await.expect("cancelled");
-    let revision = task.revision;
-    assert_eq!(stored_response(&fixture, "cancel").await, Some(json!({ "task": id, "revision": revision })));
+    let task = service.decide(&request, &approve(), &with_key(&rob, "approve")).await.expect("approved");
+    let approval = ApprovalView::find(&task, &request);
+    assert_eq!(approval.as_ref().map(|approval| approval.task_state), Some(TaskState::Approved));
+    assert_eq!(stored_outcome(&fixture, "approve").await, Some(Outcome::Approval(approval)));
+    let action = TaskAction::Cancel { reason: None };
+    let task = service.perform(id, &action, &cancel).await.expect("cancelled");
+    assert_eq!(stored_outcome(&fixture, "cancel").await, task_outcome(&task, &cancel));
     let task = submitted(&service, "two").await;
     let approval_ids = vec![approval_of(&task, "rob").to_owned()];
-    let batch =
-        DecisionBatch { approval_ids, decision: approve(), skip_validation: false, apply_immediately: false };
-    service.decide_batch(&batch, &with_key(&rob, "batch")).await.expect("approved");
-    assert_eq!(stored_response(&fixture, "batch").await, Some(json!({ "decided": 1, "tasks": 1 })));
+    let batch = DecisionBatch {
+        approval_ids: approval_ids.clone(),
+        decision: approve(),
+        skip_validation: false,
+        apply_immediately: false,
+    };
+    let tasks = service.decide_batch(&batch, &with_key(&rob, "batch")).await.expect("approved");
+    let decided = ApprovalView::find_all(&tasks, &approval_ids);
+    assert_eq!(decided.len(), 1);
+    assert_eq!(stored_outcome(&fixture, "batch").await, Some(Outcome::Batch(decided)));
     let gone = service.create(draft("three"), &ann).await.expect("created");
     service.delete(&gone.task_id, &with_key(&ann, "delete")).await.expect("deleted");
-    assert!(stored_response(&fixture, "delete").await.is_some());
+    assert!(stored_outcome(&fixture, "delete").await.is_some());
     // A request that changes nothing has a stored response as well.
     let (rules, max) = (fixture.rules(), caller("max", &[ADMIN]));
-    rules.set_feature("batch_approvals", true, &with_key(&max, "switch")).await.expect("unchanged");
-    assert_eq!(
-        stored_response(&fixture, "switch").await,
-        Some(json!({ "document": "batch_approvals", "revision": 0 }))
-    );
+    let flag =
+        rules.set_feature("batch_approvals", true, &with_key(&max, "switch")).await.expect("unchanged");
+    assert_eq!(flag.revision, 0);
+    assert_eq!(stored_outcome(&fixture, "switch").await, Some(Outcome::Feature(flag)));
 }
 
 async fn stores_one_response_for_concurrent_requests_with_one_key(fixture: Fixture) {
@@ -136,6 +151,7 @@ async fn stores_one_response_for_concurrent_requests_with_one_key(fixture: Fixtu
     assert_eq!(created.len(), 1, "the others conflict with the stored response");
     let actions = fixture.audit_actions(None).await;
     assert_eq!(actions, ["task.create"]);
-    let id = created.first().map(|task| task.task_id.clone());
-    assert_eq!(stored_response(&fixture, "key").await, Some(json!({ "task": id, "revision": 1 })));
+    let created = created.first().expect("one task");
+    let by = with_key(&caller("ann", &[AUTHOR]), "key");
+    assert_eq!(stored_outcome(&fixture, "key").await, task_outcome(created, &by));
 }

@@ -11,13 +11,11 @@ use ade_app::tasks::{PreviewConfig, TaskAction, TaskDraft, TaskService};
 use ade_app::{Caller, Jobs, LockMaintenance, LockService, LogEventSink};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::{PreviewStatus, TaskState};
+use ade_store::Coordination;
 use ade_store::coordination::{MovedWakeUps, WakeAt, WakeUp};
 use ade_store::database::{DailyStats, StoredJob};
-use ade_store::embedded::{EmbeddedCoordination, EmbeddedOptions};
-use ade_store::{Blobs, Coordination};
 use ade_testkit::wait::until;
 use serde_json::json;
-use tempfile::TempDir;
 
 use crate::fixture::{Fixture, approval_of, approve, caller, draft, on_both_databases, reject, submitted};
 
@@ -33,38 +31,29 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// A timeout that is only reached on failure, also on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A fixture with coordination.
+/// A fixture with jobs.
 struct JobsFixture {
     base: Fixture,
     coordination: Arc<dyn Coordination>,
-    folder: TempDir,
 }
 
 impl JobsFixture {
     fn of(base: Fixture) -> Self {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let clock = Arc::new(base.clock.clone());
-        let embedded =
-            EmbeddedCoordination::open(&folder.path().join("locks"), EmbeddedOptions::default(), clock)
-                .expect("opens");
-        Self { base, coordination: Arc::new(embedded), folder }
+        Self { coordination: base.coordination.clone(), base }
     }
 
     fn service(&self) -> TaskService {
-        let clock = Arc::new(self.base.clock.clone());
-        TaskService::new(self.base.database.clone(), clock, Some(self.coordination.clone()))
+        self.base.service()
     }
 
     fn jobs(&self) -> Jobs {
-        let (database, clock) = (self.base.database.clone(), Arc::new(self.base.clock.clone()));
+        let context = self.base.context();
         Jobs {
-            agents: AgentService::new(self.coordination.clone(), database.clone(), clock.clone()),
+            agents: AgentService::new(context.clone()),
             locks: LockService::new(self.coordination.clone(), Arc::new(LogEventSink)),
-            blobs: Blobs::open_folder(self.folder.path().join("blobs")).expect("created"),
             tasks: self.service(),
             name: "server-1".to_owned(),
-            database,
-            clock,
+            context,
         }
     }
 
@@ -73,8 +62,11 @@ impl JobsFixture {
     }
 
     fn serve_with(&self, jobs: Jobs) -> BackgroundHandle {
-        let services =
-            BackgroundServices { jobs, data_dir: self.folder.path().to_owned(), checkpoint_interval: DAY };
+        let services = BackgroundServices {
+            jobs,
+            data_dir: self.base.folder.path().to_owned(),
+            checkpoint_interval: DAY,
+        };
         services.start().expect("starts")
     }
 
@@ -144,9 +136,8 @@ async fn schedules_wake_ups_for_deadlines(base: Fixture) {
 
 async fn wakes_remote_workers_for_previews_and_approved_tasks(base: Fixture) {
     let fixture = fixture_with_users(base).await;
-    let service = fixture
-        .service()
-        .with_previews(PreviewConfig { has_remote_workers: true, ..PreviewConfig::default() });
+    let previews = PreviewConfig { has_remote_workers: true, ..PreviewConfig::default() };
+    let service = TaskService::new(fixture.base.context(), previews);
     let ann = caller("ann", &[AUTHOR]);
     let TaskDraft { mut config, metadata, preview, predecessor } = draft("elsewhere");
     config.executor = "files".to_owned();

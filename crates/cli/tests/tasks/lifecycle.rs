@@ -197,7 +197,7 @@ async fn check_lifecycle(deployment: &Deployment) {
                 .await
                 .expect_status(200);
             let is_listed =
-                seen["allowed"].as_array().is_some_and(|all| all.iter().any(|item| item == command.as_str()));
+                seen["allowed"].as_array().is_some_and(|all| all.iter().any(|item| *item == command.to_string()));
             assert_eq!(is_listed, next_state(state, command).is_ok(), "{command} in {state}: {seen}");
             let response = fixture.send(command, &id).await;
             match next_state(state, command) {
@@ -226,7 +226,7 @@ async fn check_lifecycle(deployment: &Deployment) {
                 Err(refusal) => {
                     let refused = response.expect_problem(409, "INVALID_TRANSITION");
                     assert_eq!(refused["state"], state.as_str(), "{command} in {state}");
-                    let words: Vec<&str> = refusal.allowed.iter().map(|command| command.as_str()).collect();
+                    let words: Vec<String> = refusal.allowed.iter().map(ToString::to_string).collect();
                     assert_eq!(refused["allowed"], json!(words), "{command} in {state}");
                     assert_eq!(fixture.org.task_request(&id).await, before);
                 }

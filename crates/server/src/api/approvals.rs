@@ -2,8 +2,8 @@
 
 #![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
 
-use ade_app::Outcome;
 use ade_app::tasks::{ApprovalOwner, DecisionBatch, DecisionInput as ReviewDecision};
+use ade_app::{ApprovalView, Outcome};
 use ade_client::wire;
 use ade_domain::approval::{Approval, ApprovalStatus, DecisionKind};
 use ade_domain::people::UserId;
@@ -125,7 +125,7 @@ async fn decide(
     let digest: Option<Digest> = digest.map(|digest| digest.parse()).transpose().map_err(invalid)?;
     let decision = ReviewDecision { action, reason, digest };
     let task = app.tasks.decide(id, &decision, &request.caller).await?;
-    Ok(request.respond(Outcome::Approval(&task, id)))
+    Ok(request.respond(Outcome::Approval(ApprovalView::find(&task, id))))
 }
 
 /// Approve a task.
@@ -179,7 +179,7 @@ async fn delegate(
 ) -> ApiResult<Response> {
     let to = UserId::new(request.body.to.clone());
     let task = app.tasks.delegate(&id, &to, &request.caller).await?;
-    Ok(request.respond(Outcome::Approval(&task, &id)))
+    Ok(request.respond(Outcome::Approval(ApprovalView::find(&task, &id))))
 }
 
 /// Make the same decision on many approval requests: all succeed, or none is changed.
@@ -201,5 +201,5 @@ async fn batch(
         apply_immediately: options.apply_immediately,
     };
     let tasks = app.tasks.decide_batch(&batch, &request.caller).await?;
-    Ok(request.respond(Outcome::Batch(&batch.approval_ids, &tasks)))
+    Ok(request.respond(Outcome::Batch(ApprovalView::find_all(&tasks, &batch.approval_ids))))
 }

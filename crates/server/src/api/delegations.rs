@@ -66,7 +66,7 @@ async fn create(
 ) -> ApiResult<Response> {
     let change = delegation_change(request.body.clone());
     let delegation = app.rules.create_delegation(&change, &request.caller).await?;
-    Ok(request.respond(Outcome::Delegation(&delegation)))
+    Ok(request.respond(Outcome::Delegation(delegation)))
 }
 
 /// Get a delegation.

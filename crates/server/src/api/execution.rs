@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use ade_app::Outcome;
 use ade_app::tasks::ExecutionCommand;
 use ade_app::worker::AgentReport;
+use ade_app::{Outcome, TaskView};
 use ade_client::wire;
 use ade_domain::lock::Holder;
 use axum::Json;
@@ -84,7 +84,7 @@ async fn claim(
         Ok(app.agent_work.claim(agent_id.as_deref(), &types, wait, &request.caller).await?)
     };
     Ok(match app.unless_stopping(claim).await? {
-        Some(task) => request.respond(Outcome::Claim(&task)),
+        Some(task) => request.respond(Outcome::Claim(request.view(&task))),
         None => StatusCode::NO_CONTENT.into_response(),
     })
 }
@@ -191,7 +191,7 @@ async fn complete(
     }
     let report = AgentReport { attempt, result, output, error };
     let task = app.agent_work.complete(&id, report, &caller).await?;
-    Ok(Json(convert::task(&task, &caller, app.tasks.now())))
+    Ok(Json(convert::task(*TaskView::new(&task, &caller, app.tasks.now()))))
 }
 
 async fn run_command(
@@ -202,7 +202,7 @@ async fn run_command(
 ) -> ApiResult<Response> {
     let task =
         app.tasks.control_execution(id, command, request.body.reason.as_deref(), &request.caller).await?;
-    Ok(request.respond(Outcome::Task(&task)))
+    Ok(request.respond_task(&task))
 }
 
 /// Stop a task that is being applied (admin).

@@ -65,5 +65,5 @@ async fn restore(
     request: IdempotentPost<EmptyBody>,
 ) -> ApiResult<Response> {
     let restored = app.archives.restore(&id, &request.caller).await?;
-    Ok(request.respond(Outcome::Restored(&restored)))
+    Ok(request.respond(Outcome::Restored(restored)))
 }

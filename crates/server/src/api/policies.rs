@@ -75,7 +75,7 @@ async fn create(
     request: IdempotentPost<wire::PolicyRequest, 201>,
 ) -> ApiResult<Response> {
     let policy = app.rules.create_policy(&policy_change(request.body.clone()), &request.caller).await?;
-    Ok(request.respond(Outcome::Policy(&policy)))
+    Ok(request.respond(Outcome::Policy(policy)))
 }
 
 /// Get a policy.
@@ -143,7 +143,7 @@ async fn activate(
     request: IdempotentPost<EmptyBody>,
 ) -> ApiResult<Response> {
     let policy = app.rules.activate_policy(&id, &request.caller).await?;
-    Ok(request.respond(Outcome::Policy(&policy)))
+    Ok(request.respond(Outcome::Policy(policy)))
 }
 
 /// Replay past tasks with the draft of a policy, and list those with a different outcome (admin or auditor).

@@ -55,7 +55,7 @@ async fn create(
     request: IdempotentPost<wire::ResourceRequest, 201>,
 ) -> ApiResult<Response> {
     let resource = app.rules.create_resource(&resource_change(request.body.clone()), &request.caller).await?;
-    Ok(request.respond(Outcome::Resource(&resource)))
+    Ok(request.respond(Outcome::Resource(resource)))
 }
 
 /// Get the registration of a pattern.

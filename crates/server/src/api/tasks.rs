@@ -2,8 +2,8 @@
 
 #![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
 
-use ade_app::Outcome;
 use ade_app::tasks::{DeclaredPreview, Proposal, TaskAction};
+use ade_app::{Outcome, TaskView};
 use ade_client::wire;
 use ade_domain::task::{Preview, TaskState};
 use ade_store::database::{StoredTask, TaskFilter};
@@ -85,7 +85,7 @@ async fn list(
     let filter = TaskFilter { state, author, resource, tag, task_type, visible_to: None };
     let tasks = app.tasks.tasks(filter, page.uuid_cursor()?, fetch_limit, &caller).await?;
     let now = app.tasks.now();
-    let convert = |task: &StoredTask| convert::task(task, &caller, now);
+    let convert = |task: &StoredTask| convert::task(*TaskView::new(task, &caller, now));
     page.page(tasks, |task| task.task_id.clone(), convert)
 }
 
@@ -133,7 +133,7 @@ async fn create(
     request: IdempotentPost<wire::TaskRequest, 201>,
 ) -> ApiResult<Response> {
     let task = app.tasks.propose(proposal(request.body.clone()), &request.caller).await?;
-    Ok(request.respond(Outcome::Task(&task)))
+    Ok(request.respond_task(&task))
 }
 
 /// Get a task.
@@ -151,7 +151,7 @@ async fn show(
     let task = app.tasks.task(&id, &caller).await?;
     let mut headers = HeaderMap::new();
     headers.extend(etag(task.revision).map(|tag| (header::ETAG, tag)));
-    Ok((headers, Json(convert::task(&task, &caller, app.tasks.now()))))
+    Ok((headers, Json(convert::task(*TaskView::new(&task, &caller, app.tasks.now())))))
 }
 
 /// Update a task. Earlier decisions become invalid, and a submitted task is reviewed again.
@@ -172,7 +172,7 @@ async fn update(
 ) -> ApiResult<Json<wire::Task>> {
     let proposal = proposal(body);
     let task = app.tasks.modify(&id, |before| proposal.change(before, &caller), &caller).await?;
-    Ok(Json(convert::task(&task, &caller, app.tasks.now())))
+    Ok(Json(convert::task(*TaskView::new(&task, &caller, app.tasks.now()))))
 }
 
 /// Delete a draft.
@@ -209,7 +209,7 @@ async fn submit(
     request: IdempotentPost<EmptyBody, 202>,
 ) -> ApiResult<Response> {
     let task = app.tasks.submit(&id, &request.caller).await?;
-    Ok(request.respond(Outcome::Task(&task)))
+    Ok(request.respond_task(&task))
 }
 
 /// Create a new draft from a task that was rejected or failed.
@@ -228,7 +228,7 @@ async fn resubmit(
     request: IdempotentPost<EmptyBody, 201>,
 ) -> ApiResult<Response> {
     let task = app.tasks.resubmit(&id, &request.caller).await?;
-    Ok(request.respond(Outcome::Task(&task)))
+    Ok(request.respond_task(&task))
 }
 
 async fn run_action<T>(
@@ -238,7 +238,7 @@ async fn run_action<T>(
     request: &IdempotentPost<T>,
 ) -> ApiResult<Response> {
     let task = app.tasks.perform(id, action, &request.caller).await?;
-    Ok(request.respond(Outcome::Task(&task)))
+    Ok(request.respond_task(&task))
 }
 
 /// Cancel a task before it is applied.
@@ -342,7 +342,7 @@ async fn create_comment(
     request: IdempotentPost<wire::CommentRequest, 201>,
 ) -> ApiResult<Response> {
     let comment = app.tasks.comment(&id, &request.body.text, &request.caller).await?;
-    Ok(request.respond(Outcome::Comment(&comment)))
+    Ok(request.respond(Outcome::Comment(comment)))
 }
 
 /// Get the preview of a task: the changes that applying it would make.

@@ -57,7 +57,7 @@ async fn create(
     let (manager_id, team) = (manager_id.map(Some), team.map(Some));
     let change = UserChange { name, roles, manager_id, team, active, password };
     let user = app.accounts.create_user(UserDraft { user_id, change }, &request.caller).await?;
-    Ok(request.respond(Outcome::User(&user)))
+    Ok(request.respond(Outcome::User { user: user.user, revision: user.revision }))
 }
 
 /// Get a user.

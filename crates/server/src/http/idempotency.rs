@@ -1,13 +1,16 @@
 //! Idempotent POST requests: a repeated `Idempotency-Key` with the same body gets the stored response and changes nothing.
 //!
-//! The use case stores the response in the transaction of its change, so there is never one without the other.
+//! The use case stores its outcome in the transaction of its change, so there is never one without the other. Every response,
+//! the first and a repeated one, is rendered from the outcome.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ade_app::{IdempotentRequest, Outcome};
+use ade_app::{IdempotentRequest, Outcome, TaskView};
 use ade_domain::Moment;
 use ade_domain::task::Digest;
+use ade_store::DatabaseError;
+use ade_store::database::StoredTask;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -61,19 +64,29 @@ pub(crate) struct IdempotentPost<T, const STATUS: u16 = 200> {
 }
 
 impl<T, const STATUS: u16> IdempotentPost<T, STATUS> {
-    pub(crate) fn respond(&self, outcome: Outcome<'_>) -> Response {
-        let (status, body) = convert::outcome(STATUS, outcome, &self.caller, self.received_at);
-        response(status, &body)
+    pub(crate) fn respond(&self, outcome: Outcome) -> Response {
+        response(STATUS, outcome)
+    }
+
+    /// Responds with a task as the caller sees it.
+    pub(crate) fn respond_task(&self, task: &StoredTask) -> Response {
+        self.respond(Outcome::Task(self.view(task)))
+    }
+
+    /// The task as the caller sees it; the same as in the stored outcome.
+    pub(crate) fn view(&self, task: &StoredTask) -> Box<TaskView> {
+        TaskView::new(task, &self.caller, self.received_at)
     }
 }
 
 /// A response with the revision of its object as ETag.
-fn response(status: u16, body: &Value) -> Response {
+fn response(status: u16, outcome: Outcome) -> Response {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
     if status == StatusCode::NO_CONTENT {
         return status.into_response();
     }
-    let mut response = (status, Json(body)).into_response();
+    let body = convert::outcome(outcome);
+    let mut response = (status, Json(&body)).into_response();
     if let Some(tag) = body.get("revision").and_then(Value::as_u64).and_then(etag) {
         response.headers_mut().insert(header::ETAG, tag);
     }
@@ -118,17 +131,17 @@ impl<T: DeserializeOwned, const STATUS: u16> IdempotentPost<T, STATUS> {
                 let detail = "this Idempotency-Key was already used for a different request; use a new key for a new request";
                 return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_KEY_REUSED", detail));
             }
-            let mut response = response(stored.status, &stored.body);
+            let outcome = serde_json::from_value(stored.outcome);
+            let outcome = outcome.map_err(|error| DatabaseError::Corrupt(error.to_string()))?;
+            let mut response = response(STATUS, outcome);
             response.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
             return Ok(Err(response));
         }
         if in_flight.is_none() {
             return Err(Problem::in_flight());
         }
-        let reader = caller.0.clone();
-        let render =
-            Arc::new(move |outcome: Outcome<'_>| convert::outcome(STATUS, outcome, &reader, received_at));
-        caller.0.idempotent_request = Some(IdempotentRequest { owner, key, request_digest: digest, render });
+        caller.0.idempotent_request =
+            Some(IdempotentRequest { owner, key, request_digest: digest, received_at });
         let body = json::parse_or_empty(&bytes)?;
         Ok(Ok(Self { caller, body, received_at, _in_flight: in_flight }))
     }

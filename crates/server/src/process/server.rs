@@ -12,11 +12,10 @@ use ade_app::demo::Demo;
 use ade_app::rules::RuleService;
 use ade_app::worker::AgentWorkService;
 use ade_app::{
-    AccountService, AuditService, DatabaseEventSink, Jobs, LockMaintenance, LockService, TaskService,
-    WorkerHandle,
+    AccountService, AuditService, Context, DatabaseEventSink, Jobs, LockMaintenance, LockService,
+    TaskService, WorkerHandle,
 };
 use ade_config::Config;
-use ade_domain::Clock;
 use ade_store::{DataFolder, SystemClock};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -69,29 +68,26 @@ impl Server {
         let address = listener.local_addr().map_err(listen_error)?;
         let database = open_database(config).await?;
         let blobs = open_blobs(config, &database).await?;
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
-        let (event_sink, lock_events) = DatabaseEventSink::start(database.clone(), clock.clone());
-        let locks = LockService::new(coordination.clone(), Arc::new(event_sink));
+        let context = Context { database, coordination, blobs, clock: Arc::new(SystemClock::start()) };
+        let (event_sink, lock_events) = DatabaseEventSink::start(&context);
+        let locks = LockService::new(context.coordination.clone(), Arc::new(event_sink));
         let lock_maintenance = LockMaintenance::start(&locks);
         let allowed = AllowedExecutors::from_config(config)?;
-        let tasks = TaskService::new(database.clone(), clock.clone(), Some(coordination.clone()))
-            .with_previews(previews(config, &allowed));
-        let agents = AgentService::new(coordination, database.clone(), clock.clone());
-        let accounts = AccountService::new(database.clone(), clock.clone(), tasks.clone());
+        let tasks = TaskService::new(context.clone(), previews(config, &allowed));
+        let agents = AgentService::new(context.clone());
+        let accounts = AccountService::new(context.clone(), tasks.clone());
         let initial_admin_password = accounts.create_first_admin().await.map_err(StartError::FirstAdmin)?;
-        let rules = RuleService::new(database.clone(), clock.clone());
+        let rules = RuleService::new(context.clone());
         if config.demo && initial_admin_password.is_some() {
             let demo =
                 Demo { accounts: &accounts, agents: &agents, rules: &rules, tasks: &tasks, playground };
             demo.create().await.map_err(StartError::Demo)?;
         }
         let jobs = Jobs {
-            database: database.clone(),
+            context: context.clone(),
             tasks: tasks.clone(),
-            clock: clock.clone(),
             agents: agents.clone(),
             locks: locks.clone(),
-            blobs: blobs.clone(),
             name: format!("server-{}", Uuid::new_v4().simple()),
         };
         let background = BackgroundServices {
@@ -101,24 +97,14 @@ impl Server {
         };
         let background = background.start()?;
         let secrets = allowed.secrets.clone();
-        let worker = new_worker(
-            config,
-            allowed,
-            database.clone(),
-            tasks.clone(),
-            locks.clone(),
-            clock.clone(),
-            blobs.clone(),
-        );
+        let worker = new_worker(config, allowed, context.clone(), tasks.clone(), locks.clone());
         // Without slots it only recovers the tasks of lost agents.
         let worker = if config.worker_slots > 0 { worker.start() } else { worker.start_recovery_only() };
         let agent_work = AgentWorkService {
-            database: database.clone(),
+            context: context.clone(),
             tasks: tasks.clone(),
             locks: locks.clone(),
             agents: agents.clone(),
-            clock: clock.clone(),
-            blobs: blobs.clone(),
             secrets,
             lease_ms: config.worker_lease_ms,
         };
@@ -128,12 +114,12 @@ impl Server {
             agents,
             accounts,
             rules,
-            audits: AuditService::new(database.clone(), tasks.clone()),
+            audits: AuditService::new(context.clone(), tasks.clone()),
             tasks,
             agent_work,
             archives: jobs.archives(),
             jobs,
-            database,
+            database: context.database,
             server_settings: ServerSetting::from_lock_limits(&config.lock_limits).into(),
             in_flight: InFlightKeys::default(),
             bootstrap_token,

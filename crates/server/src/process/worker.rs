@@ -4,10 +4,11 @@ use std::future::Future;
 use std::sync::Arc;
 
 use ade_app::tasks::PreviewConfig;
-use ade_app::{LockMaintenance, LockService, LogEventSink, TaskService, Worker, WorkerHandle, run_sequencer};
+use ade_app::{
+    Context, LockMaintenance, LockService, LogEventSink, TaskService, Worker, WorkerHandle, run_sequencer,
+};
 use ade_config::Config;
-use ade_domain::Clock;
-use ade_store::{Blobs, DataFolder, Database, SystemClock};
+use ade_store::{DataFolder, SystemClock};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -27,20 +28,16 @@ pub(super) fn previews(config: &Config, allowed: &AllowedExecutors) -> PreviewCo
 pub(super) fn new_worker(
     config: &Config,
     allowed: AllowedExecutors,
-    database: Database,
+    context: Context,
     tasks: TaskService,
     locks: LockService,
-    clock: Arc<dyn Clock>,
-    blobs: Blobs,
 ) -> Worker {
     Worker {
-        database,
+        context,
         tasks,
         locks,
-        clock,
         executors: allowed.executors,
         secrets: allowed.secrets,
-        blobs,
         name: format!("worker-{}", Uuid::new_v4().simple()),
         slots: config.worker_slots,
         lease_ms: config.worker_lease_ms,
@@ -68,15 +65,14 @@ impl WorkerProcess {
         let (coordination, folder) = open_coordination(config).await?;
         let database = open_database(config).await?;
         let blobs = open_blobs(config, &database).await?;
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
-        let locks = LockService::new(coordination.clone(), Arc::new(LogEventSink));
+        let context = Context { database, coordination, blobs, clock: Arc::new(SystemClock::start()) };
+        let locks = LockService::new(context.coordination.clone(), Arc::new(LogEventSink));
         let lock_maintenance = LockMaintenance::start(&locks);
-        let tasks = TaskService::new(database.clone(), clock.clone(), Some(coordination))
-            .with_previews(previews(config, &allowed));
+        let tasks = TaskService::new(context.clone(), previews(config, &allowed));
         let work_queues = allowed.executors.work_queues().map(str::to_owned).collect();
-        let worker = new_worker(config, allowed, database.clone(), tasks, locks, clock.clone(), blobs);
+        let worker = new_worker(config, allowed, context.clone(), tasks, locks);
         let name = worker.name.clone();
-        let sequencer = JoinSet::from_iter([run_sequencer(database, clock, name.clone())]);
+        let sequencer = JoinSet::from_iter([run_sequencer(context, name.clone())]);
         let worker = worker.start();
         Ok(Self { worker, lock_maintenance, name, work_queues, _sequencer: sequencer, _folder: folder })
     }

@@ -40,7 +40,7 @@ pub struct LockCounts {
     pub agents: usize,
 }
 
-pub trait Locks: Send + Sync {
+pub trait Locks: std::fmt::Debug + Send + Sync {
     /// Executes lock commands in order, each as one atomic step. A command that queues and closes a cycle resolves the deadlock in
     /// the same call.
     fn execute_commands(

@@ -55,7 +55,7 @@ document!(RegisteredPattern, Resource);
 document!(Setting, Setting);
 document!(FeatureFlag, Feature);
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versioned<T> {
     pub id: String,
     /// Grows with every change.

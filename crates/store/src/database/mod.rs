@@ -104,8 +104,8 @@ impl From<sqlx::Error> for DatabaseError {
 pub struct StoredResponse {
     /// A digest of the request: a different request with the same key is rejected.
     pub request_digest: String,
-    pub status: u16,
-    pub body: Value,
+    /// The objects that the response is rendered from.
+    pub outcome: Value,
 }
 
 /// The statements of each migration, in order. A released migration never changes.

@@ -420,7 +420,7 @@ async fn execute_sql(fixture: &TestDatabase, sql: &'static str) -> Result<(), St
 async fn stores_one_response_per_key(fixture: TestDatabase) {
     let database = &fixture.database;
     let stored =
-        |status| StoredResponse { request_digest: "digest".to_owned(), status, body: json!({ "a": 1 }) };
+        |status| StoredResponse { request_digest: "digest".to_owned(), outcome: json!({ "status": status }) };
     let response = |status| Some(keyed("ann", "key", 1, stored(status)));
     database.commit(Commit { response: response(201), ..Commit::default() }).await.expect("inserted");
     let again = database.commit(Commit { response: response(409), ..Commit::default() }).await;
@@ -437,7 +437,7 @@ async fn concurrent_duplicates_are_applied_once(fixture: TestDatabase) {
     let (database, other) = (&fixture.database, fixture.reopen().await);
     let written = task("ann", "schema", "orders", "urgent");
     write(database, vec![put(&written, None)]).await.expect("inserted");
-    let stored = StoredResponse { request_digest: "digest".to_owned(), status: 200, body: json!({}) };
+    let stored = StoredResponse { request_digest: "digest".to_owned(), outcome: json!({}) };
     let racers: Vec<_> = (0..16)
         .map(|number| {
             let database = if number % 2 == 0 { database.clone() } else { other.clone() };

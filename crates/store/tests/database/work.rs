@@ -225,7 +225,7 @@ async fn concurrent_log_writes_are_stored_once_each(fixture: TestDatabase) {
         let (database, task_id) = (database.clone(), task.task_id.clone());
         // Each request is sent twice.
         let stored =
-            StoredResponse { request_digest: String::new(), status: 204, body: serde_json::Value::Null };
+            StoredResponse { request_digest: String::new(), outcome: serde_json::Value::Null };
         let response = Some(keyed("agent:w", &format!("key-{}", number / 2), 11, stored));
         writers.spawn(async move {
             database.append_task_log(&task_id, attempt, at(11), "output\n", response).await
@@ -241,5 +241,5 @@ async fn concurrent_log_writes_are_stored_once_each(fixture: TestDatabase) {
     let numbers: Vec<u64> = lines.iter().map(|line| line.number).collect();
     assert_eq!(numbers, (1..=20).collect::<Vec<u64>>());
     let response = database.stored_response("agent:w", "key-0").await.expect("read").expect("stored");
-    assert_eq!(response.status, 204);
+    assert_eq!(response.outcome, serde_json::Value::Null);
 }

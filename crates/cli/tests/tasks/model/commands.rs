@@ -145,7 +145,7 @@ async fn change_state(model: &Model, rng: &mut SeededRng, route: &str, action: &
     let command = action.trim_start_matches("task.");
     for _ in 0..4 {
         let state: TaskState = serde_json::from_value(current["state"].clone()).expect("a state");
-        if commands_for(state).iter().any(|allowed| allowed.as_str() == command) {
+        if commands_for(state).iter().any(|allowed| allowed.to_string() == command) {
             break;
         }
         match pick_task(model, rng).await {

@@ -151,7 +151,7 @@ impl<'a> History<'a> {
             return;
         }
         let matches = |(before, by, after): &(TaskState, TaskCommand, TaskState)| {
-            before.as_str() == from && by.as_str() == command && after.as_str() == to
+            before.as_str() == from && by.to_string() == command && after.as_str() == to
         };
         let is_creation = command == "create" && self.revision == 0 && (from, to) == ("DRAFT", "DRAFT");
         assert!(is_creation || TRANSITIONS.iter().any(matches), "no such transition: {entry}");

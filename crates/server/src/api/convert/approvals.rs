@@ -1,9 +1,9 @@
 //! Conversions of approval requests.
 
+use ade_app::ApprovalView;
 use ade_client::wire;
 use ade_domain::approval::Approval;
 use ade_domain::task::{Task, TaskState};
-use ade_store::database::StoredTask;
 
 /// Characters of the task description that an approval request shows.
 const MAX_DESCRIPTION_LEN: usize = 200;
@@ -46,13 +46,6 @@ pub(crate) fn listed_approval(
     }
 }
 
-/// The approval requests with these ids, in the same order.
-pub(crate) fn approval_batch(ids: &[String], tasks: &[StoredTask]) -> wire::BatchResponse {
-    let find = |id: &String| {
-        tasks.iter().find_map(|task| {
-            let found = task.approvals.iter().find(|approval| approval.approval_id == *id)?;
-            Some(approval(found, &task.task))
-        })
-    };
-    wire::BatchResponse { items: ids.iter().filter_map(find).collect() }
+pub(crate) fn approval_view(view: &ApprovalView) -> wire::Approval {
+    listed_approval(&view.approval, &view.task_description, Some(view.task_state))
 }

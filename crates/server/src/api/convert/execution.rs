@@ -1,10 +1,9 @@
 //! Conversions of executions, their log lines, and claims of agents.
 
-use ade_app::Caller;
+use ade_app::TaskView;
 use ade_client::wire;
-use ade_domain::Moment;
 use ade_domain::task::{AdminRequest, Execution, Phase};
-use ade_store::database::{LogLine, StoredTask};
+use ade_store::database::LogLine;
 
 use super::task;
 
@@ -39,12 +38,12 @@ pub(crate) fn log_line(line: &LogLine) -> wire::LogLine {
 }
 
 /// `None` if the task has no execution.
-pub(crate) fn task_claim(stored: &StoredTask, reader: &Caller, now: Moment) -> Option<wire::TaskClaim> {
-    let execution = stored.execution.as_ref()?;
+pub(crate) fn task_claim(view: TaskView) -> Option<wire::TaskClaim> {
+    let execution = view.task.execution.clone()?;
     Some(wire::TaskClaim {
-        task: task(stored, reader, now),
+        task: task(view),
         attempt: execution.attempt,
-        grants: execution.grants.clone(),
+        grants: execution.grants,
         lease_until: execution.lease_until.into(),
     })
 }

@@ -1,6 +1,7 @@
 //! Conversions of background jobs and archives.
 
-use ade_app::jobs::{JobStatus, RestoreResult};
+use ade_app::RestoreResult;
+use ade_app::jobs::JobStatus;
 use ade_client::wire;
 use ade_store::database::Archive;
 

@@ -14,7 +14,7 @@ mod tasks;
 mod users;
 
 pub(crate) use agents::{agent, inbox_message};
-pub(crate) use approvals::{approval, approval_batch, listed_approval};
+pub(crate) use approvals::{approval, approval_view, listed_approval};
 pub(crate) use audit::{audit_entry, daily_outcomes};
 pub(crate) use execution::{execution, log_line, task_claim};
 pub(crate) use jobs::{archive, job, restore_result};

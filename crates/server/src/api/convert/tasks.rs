@@ -1,8 +1,7 @@
 //! Conversions of tasks, their risk, lock preview, comments and statistics.
 
-use ade_app::Caller;
+use ade_app::TaskView;
 use ade_client::wire;
-use ade_domain::Moment;
 use ade_domain::task::{LockPreview, Task, TaskState};
 use ade_store::database::{Comment, StoredTask};
 
@@ -20,48 +19,47 @@ pub(crate) fn risk(task: &Task) -> Option<wire::Risk> {
     })
 }
 
-/// The commands in `allowed` depend on the reader and the time.
-pub(crate) fn task(stored: &StoredTask, reader: &Caller, now: Moment) -> wire::Task {
-    let (task, metadata) = (&stored.task, &stored.metadata);
+pub(crate) fn task(view: TaskView) -> wire::Task {
+    let TaskView { task, requirements, requests_archive, claimed_by, allowed } = view;
+    let risk = risk(&task);
     wire::Task {
-        task_id: task.task_id.clone(),
+        task_id: task.task_id,
         state: task.state,
         revision: task.revision,
         digest: task.digest.to_string(),
-        config: task.config.clone(),
+        config: task.config,
         metadata: wire::TaskMetadata {
             author_id: task.author_id.to_string(),
-            author_name: metadata.author_name.clone(),
-            team: metadata.team.clone(),
-            ticket_ref: metadata.ticket_ref.clone(),
-            tags: metadata.tags.clone(),
-            lineage: metadata.lineage.clone(),
+            author_name: task.metadata.author_name,
+            team: task.metadata.team,
+            ticket_ref: task.metadata.ticket_ref,
+            tags: task.metadata.tags,
+            lineage: task.metadata.lineage,
             since: task.entered_at.iter().map(|(state, at)| (state.to_string(), (*at).into())).collect(),
         },
-        risk: risk(task),
-        preview: stored.preview.clone(),
-        lock_preview: stored.lock_preview.iter().map(lock_preview).collect(),
-        requirements: task.progress(),
+        risk,
+        preview: task.preview,
+        lock_preview: task.lock_preview.iter().map(lock_preview).collect(),
+        requirements,
         required_count: task.required_count,
-        requests_archive: task.archived_approvals.as_ref().map(|archived| archived.archive_id.clone()),
-        policies: task.considered_policies.clone(),
-        passed_by: task.skipped.clone(),
-        auto_approved: task.auto_approved.clone(),
-        override_asked: task.override_request.as_ref().map(|request| wire::PendingOverride {
+        requests_archive,
+        policies: task.considered_policies,
+        passed_by: task.skipped,
+        auto_approved: task.auto_approved,
+        override_asked: task.override_request.map(|request| wire::PendingOverride {
             by: request.by.to_string(),
-            reason: request.reason.clone(),
-            incident_ticket: request.incident_ticket.clone(),
+            reason: request.reason,
+            incident_ticket: request.incident_ticket,
             at: request.at.into(),
         }),
         reopened: task
             .reopened
-            .as_ref()
-            .map(|reopened| wire::Reopened { why: reopened.reason.clone(), at: reopened.at.into() }),
+            .map(|reopened| wire::Reopened { why: reopened.reason, at: reopened.at.into() }),
         forced: task.forced,
-        allowed: reader.allowed_commands(stored, now).iter().map(ToString::to_string).collect(),
-        claimed_by: stored.claimed_by().map(str::to_owned),
+        allowed: allowed.iter().map(ToString::to_string).collect(),
+        claimed_by,
         execution: task.execution.as_ref().map(execution),
-        predecessor: stored.predecessor.clone(),
+        predecessor: task.predecessor,
     }
 }
 

@@ -1,6 +1,5 @@
 //! Problems of use cases: the errors of `app`, refusals of the task domain, and an unavailable database.
 
-use ade_app::agents::AgentError;
 use ade_app::{Error, ObjectKind};
 use ade_domain::task::Refusal;
 use ade_store::DatabaseError;
@@ -15,7 +14,10 @@ impl From<Error> for Problem {
         let detail = error.to_string();
         match error {
             Error::NotFound(object) => Self::not_found(not_found_code(object), detail),
+            Error::AgentNotFound(_) => Self::not_found("AGENT_NOT_FOUND", detail),
             Error::Exists(_) => Self::conflict("ALREADY_EXISTS", detail),
+            Error::AgentExists(_) => Self::conflict("AGENT_EXISTS", detail),
+            Error::AgentBusy(_) => Self::conflict("AGENT_BUSY", detail),
             Error::Unauthenticated(_) => Self::unauthenticated(detail),
             Error::Scope(scope) => Self::forbidden("SCOPE_MISSING", detail).with("scope", scope.as_str()),
             Error::Forbidden(_) => Self::forbidden("FORBIDDEN", detail),
@@ -37,6 +39,18 @@ impl From<Error> for Problem {
                 Self::conflict("BATCH_REFUSED", detail).with("items", items)
             }
             Error::Database(error) => error.into(),
+            Error::Coordination(error) => error.into(),
+            Error::Blobs(_) => {
+                tracing::error!(error = detail, "blob request failed");
+                let detail =
+                    "the blob folder is unavailable; the request may have been applied: check, or retry it";
+                Self::unavailable("UNAVAILABLE", detail).retry_after(1)
+            }
+            Error::System(_) => {
+                tracing::error!(error = detail, "the operating system failed");
+                let detail = "the server lacks a resource of its operating system; retry the request";
+                Self::unavailable("UNAVAILABLE", detail).retry_after(1)
+            }
         }
     }
 }
@@ -54,19 +68,6 @@ const fn not_found_code(object: ObjectKind) -> &'static str {
         ObjectKind::Document(DocumentKind::Resource) => "RESOURCE_NOT_FOUND",
         ObjectKind::Document(DocumentKind::Setting) => "SETTING_NOT_FOUND",
         ObjectKind::Document(DocumentKind::Feature) => "FEATURE_NOT_FOUND",
-    }
-}
-
-impl From<AgentError> for Problem {
-    fn from(error: AgentError) -> Self {
-        let detail = error.to_string();
-        match error {
-            AgentError::NotFound(_) => Self::not_found("AGENT_NOT_FOUND", detail),
-            AgentError::Exists(_) => Self::conflict("AGENT_EXISTS", detail),
-            AgentError::Busy(_) => Self::conflict("AGENT_BUSY", detail),
-            AgentError::Refused(error) => error.into(),
-            AgentError::Unavailable(error) => error.into(),
-        }
     }
 }
 

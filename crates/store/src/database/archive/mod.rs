@@ -82,7 +82,7 @@ pub struct ArchivedTask {
 }
 
 /// How many tasks of an archive were not restored, and why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SkippedTasks {
     /// Archived again later: another archive has the current version.
     pub outdated: u64,

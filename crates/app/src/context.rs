@@ -1,0 +1,50 @@
+//! What all services share: the stores and the clock.
+
+use std::sync::Arc;
+
+use ade_domain::{Clock, Moment};
+use ade_store::database::Commit;
+use ade_store::{Blobs, Coordination, Database, DatabaseError};
+use tokio::task::spawn_blocking;
+
+use crate::{Error, Result};
+
+#[derive(Debug, Clone)]
+pub struct Context {
+    pub database: Database,
+    pub coordination: Arc<dyn Coordination>,
+    /// Where archives, rollback data and long output are stored.
+    pub blobs: Blobs,
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Any error of file operations.
+type FileError = Box<dyn std::error::Error + Send + Sync>;
+
+impl Context {
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// Returns false after a conflict.
+    pub(crate) async fn commit(&self, commit: Commit) -> Result<bool> {
+        match self.database.commit(commit).await {
+            Err(DatabaseError::Conflict { .. }) => Ok(false),
+            committed => Ok(committed.map(|()| true)?),
+        }
+    }
+
+    /// Uses the blobs on a blocking thread. `failure` says what could not be done.
+    pub(crate) async fn with_blobs<T: Send + 'static>(
+        &self,
+        failure: &str,
+        work: impl FnOnce(&Blobs) -> Result<T, FileError> + Send + 'static,
+    ) -> Result<T> {
+        let blobs = self.blobs.clone();
+        let failed = |error: &dyn std::fmt::Display| Error::Blobs(format!("{failure}: {error}"));
+        spawn_blocking(move || work(&blobs))
+            .await
+            .map_err(|error| failed(&error))?
+            .map_err(|error| failed(&error))
+    }
+}
