@@ -62,6 +62,9 @@ impl User {
     }
 }
 
+/// The sponsor of each agent, by agent id.
+pub type Sponsors = BTreeMap<String, UserId>;
+
 /// All users, by id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct People(BTreeMap<UserId, User>);
@@ -138,7 +141,7 @@ impl AuthorSet {
 
     /// Adds the sponsor that a lineage names and the sponsors of its agents, as the registry knows them: leaving the sponsor
     /// out of a lineage does not make its agents independent.
-    pub fn add_lineage(&mut self, lineage: &Lineage, sponsors: &BTreeMap<String, UserId>) {
+    pub fn add_lineage(&mut self, lineage: &Lineage, sponsors: &Sponsors) {
         if let Some(sponsor) = &lineage.sponsor_id {
             self.add(sponsor.clone(), AuthorReason::Lineage { agent: None });
         }

@@ -71,7 +71,7 @@ pub struct Assignee {
     pub reasons: Vec<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Assignment {
     pub considered_policies: Vec<ConsideredPolicy>,
     /// Why no approval is required, if none is.
@@ -119,13 +119,8 @@ pub fn assign_best_effort(input: &AssignmentInput<'_>) -> Assignment {
 fn assign_available(input: &AssignmentInput<'_>) -> (Assignment, Option<(String, String)>) {
     let (applicable, considered) = applicable_policies(input);
     let auto_approved = auto_approval(input, &applicable);
-    let mut assignment = Assignment {
-        considered_policies: considered,
-        auto_approved,
-        requirements: Vec::new(),
-        assignees: Vec::new(),
-        skipped: Vec::new(),
-    };
+    let mut assignment =
+        Assignment { considered_policies: considered, auto_approved, ..Assignment::default() };
     let mut unreachable = None;
     if assignment.auto_approved.is_some() {
         return (assignment, unreachable);

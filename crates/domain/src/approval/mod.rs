@@ -149,16 +149,10 @@ impl Approval {
         self.reviewer_id == *user && self.status == ApprovalStatus::Pending
     }
 
-    pub(super) fn record_decision(
-        &mut self,
-        action: DecisionKind,
-        by: &UserId,
-        reason: Option<&str>,
-        now: Moment,
-    ) {
-        self.status = action.status();
+    pub(super) fn decide(&mut self, kind: DecisionKind, by: &UserId, reason: Option<&str>, now: Moment) {
+        self.status = kind.status();
         self.responded_at = Some(now);
-        self.response_action = Some(action);
+        self.response_action = Some(kind);
         self.response_reason = reason.map(str::to_owned);
         self.reviewed_by = Some(by.clone());
         self.revision += 1;

@@ -350,14 +350,9 @@ impl CommandExecution<'_> {
         LockOutcome::Broken(holds.iter().map(Hold::view).collect())
     }
 
-    fn abort(
-        &mut self,
-        holder: &Holder,
-        expected_request: Option<RequestKey>,
-        reason: &EndReason,
-    ) -> LockOutcome {
+    fn abort(&mut self, holder: &Holder, expected: Option<RequestKey>, reason: &EndReason) -> LockOutcome {
         let waiter = self.lock.waiter_of(holder).cloned();
-        if expected_request.is_some() && expected_request != waiter.as_ref().map(|waiter| waiter.request) {
+        if expected.is_some() && expected != waiter.as_ref().map(|waiter| waiter.request) {
             return LockOutcome::NotFound;
         }
         if let Some(waiter) = waiter {

@@ -55,6 +55,7 @@ pub struct PendingWait<'a> {
 
 /// How the search reached a holder: through this waiting holder, its lock and its request.
 type Predecessor<'a> = (&'a Holder, &'a LockName, RequestKey);
+type Predecessors<'a> = HashMap<&'a Holder, Predecessor<'a>, NameHashBuilder>;
 
 /// The shortest cycle through `start`, beginning with it.
 #[must_use]
@@ -64,7 +65,7 @@ pub fn find_cycle_through(graph: &impl WaitForGraph, start: &Holder) -> Option<C
         return None;
     }
     let own_locks: HashSet<&LockName> = graph.held_locks(start).collect();
-    let mut predecessors: HashMap<&Holder, Predecessor<'_>, NameHashBuilder> = HashMap::default();
+    let mut predecessors = Predecessors::default();
     let mut visited_locks: HashSet<&LockName, NameHashBuilder> = HashSet::default();
     let mut pending = VecDeque::from([start]);
     while let Some(holder) = pending.pop_front() {
@@ -90,10 +91,7 @@ pub fn find_cycle_through(graph: &impl WaitForGraph, start: &Holder) -> Option<C
 }
 
 /// Follows the predecessors from the last edge back to the start, and returns the edges in forward order.
-fn trace_back(
-    predecessors: &HashMap<&Holder, Predecessor<'_>, NameHashBuilder>,
-    last: Predecessor<'_>,
-) -> Cycle {
+fn trace_back(predecessors: &Predecessors<'_>, last: Predecessor<'_>) -> Cycle {
     let mut edges = vec![last];
     while let Some(predecessor) = edges.last().and_then(|(holder, ..)| predecessors.get(*holder)) {
         edges.push(*predecessor);

@@ -95,16 +95,10 @@ impl Tombstones {
         self.order.is_empty()
     }
 
-    pub(super) fn insert(
-        &mut self,
-        request: RequestKey,
-        reason: EndReason,
-        expires_at: Moment,
-        capacity: usize,
-    ) {
+    pub(super) fn insert(&mut self, request: RequestKey, reason: EndReason, expires_at: Moment, max: usize) {
         self.by_request.insert(request, (reason, expires_at));
         self.order.push_back((expires_at, request));
-        while self.order.len() > capacity {
+        while self.order.len() > max {
             self.evict_oldest();
         }
     }

@@ -331,7 +331,7 @@ impl Task {
             transitions: Vec::new(),
         };
         task.author_set.add(author_id.clone(), AuthorReason::Author);
-        task.push_transition("task.create", TaskState::Draft, Some(author_id));
+        task.record("task.create", TaskState::Draft, Some(author_id));
         task
     }
 
@@ -425,37 +425,27 @@ impl Task {
     }
 
     /// Executes a command of the lifecycle table and records the transition.
-    fn apply_command(
-        &mut self,
-        command: TaskCommand,
-        actor: Option<UserId>,
-        now: Moment,
-    ) -> Result<&mut Transition> {
+    fn execute(&mut self, command: TaskCommand, by: Option<UserId>, now: Moment) -> Result<&mut Transition> {
         let to = next_state(self.state, command)?;
         let from = std::mem::replace(&mut self.state, to);
         if from != to {
             self.entered_at.insert(to, now);
             self.approval_ends_at = None;
         }
-        Ok(self.push_transition(&format!("task.{command}"), from, actor))
+        Ok(self.record(&format!("task.{command}"), from, by))
     }
 
-    fn push_transition(&mut self, action: &str, from: TaskState, actor: Option<UserId>) -> &mut Transition {
+    fn record(&mut self, action: &str, from: TaskState, by: Option<UserId>) -> &mut Transition {
         self.revision += 1;
-        self.transitions.push(Transition::new(action, actor, from, self.state));
+        self.transitions.push(Transition::new(action, by, from, self.state));
         let last = self.transitions.len() - 1;
         #[expect(clippy::indexing_slicing, reason = "the transition was just pushed")]
         &mut self.transitions[last]
     }
 
     /// Records what happened to an approval request; the state of the task stays the same.
-    fn push_approval_transition(
-        &mut self,
-        action: &str,
-        approval_id: &str,
-        actor: Option<UserId>,
-    ) -> &mut Transition {
-        let transition = self.push_transition(action, self.state, actor);
+    fn record_approval(&mut self, action: &str, approval_id: &str, by: Option<UserId>) -> &mut Transition {
+        let transition = self.record(action, self.state, by);
         transition.approval_id = Some(approval_id.to_owned());
         transition
     }
