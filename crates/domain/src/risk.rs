@@ -2,6 +2,8 @@
 //!
 //! The sum is exact and rounded once at the end, half up, so that the contributions that people see add up to the score.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::glob::Pattern;
@@ -219,11 +221,9 @@ fn magnitude(inputs: &RiskInputs) -> ExactFactor {
 }
 
 fn blast_radius(inputs: &RiskInputs) -> ExactFactor {
-    let mut dependents: Vec<&str> =
-        inputs.resources.iter().flat_map(|resource| &resource.dependents).map(String::as_str).collect();
-    dependents.sort_unstable();
-    dependents.dedup();
-    dependents.retain(|name| !inputs.resources.iter().any(|resource| resource.resource == *name));
+    let is_own = |name: &&String| inputs.resources.iter().any(|resource| resource.resource == **name);
+    let dependents = inputs.resources.iter().flat_map(|resource| &resource.dependents);
+    let dependents: BTreeSet<&String> = dependents.filter(|name| !is_own(name)).collect();
     let (own, others) = (inputs.resources.len() as u64, dependents.len() as u64);
     let value = (own + others).saturating_mul(10).min(MAX_FACTOR);
     let why = format!("10 × ({own} resources + {others} registered dependents)");

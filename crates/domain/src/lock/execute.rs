@@ -7,7 +7,7 @@ use super::command::{
 use super::expiry::CommandExecution;
 use super::machine::{Hold, Lock, MAX_REQUESTS_PER_HOLD};
 use super::queue::{QueueScore, Waiter};
-use super::{FencingToken, Holder, LockLimits, LockMode, RequestKey, SharedStr};
+use super::{FencingToken, Holder, LockLimits, LockMode, RequestKey};
 use crate::Moment;
 
 /// Holders that a refusal lists.
@@ -54,7 +54,11 @@ impl CommandExecution<'_> {
                 self.cancel(holder, *request, reason, *include_claimed)
             }
             LockCommand::Disconnect { holder, request, server, include_claimed } => {
-                self.disconnect(holder, *request, server, *include_claimed)
+                let waiter = self.waiter_for(holder, *request);
+                if waiter.is_some_and(|waiter| waiter.served_by.as_ref() != Some(server)) {
+                    return LockOutcome::Done;
+                }
+                self.cancel(holder, *request, &EndReason::Disconnected, *include_claimed)
             }
             LockCommand::Break => self.break_holds(),
             LockCommand::Abort { holder, expected_request, cycle } => {
@@ -326,20 +330,6 @@ impl CommandExecution<'_> {
             self.add_tombstone(request, reason);
         }
         LockOutcome::Done
-    }
-
-    fn disconnect(
-        &mut self,
-        holder: &Holder,
-        request: RequestKey,
-        server: &SharedStr,
-        include_claimed: bool,
-    ) -> LockOutcome {
-        let waiter = self.waiter_for(holder, request);
-        if waiter.is_some_and(|waiter| waiter.served_by.as_ref() != Some(server)) {
-            return LockOutcome::Done;
-        }
-        self.cancel(holder, request, &EndReason::Disconnected, include_claimed)
     }
 
     fn break_holds(&mut self) -> LockOutcome {

@@ -77,22 +77,13 @@ impl Task {
     /// Approves the requests of those who follow a reviewer, or withdraws these approvals when the reviewer decides otherwise. An
     /// administrator's decision on behalf of the reviewer is not followed.
     fn update_followers(&mut self, leader: &UserId, action: DecisionKind, now: Moment) {
-        let Some(decided_by) = self
-            .approvals
-            .iter()
-            .find(|approval| approval.reviewer_id == *leader && approval.is_decidable())
-            .and_then(|approval| approval.reviewed_by.clone())
-        else {
-            return;
-        };
-        let approves = action == DecisionKind::Approve && decided_by == *leader;
         let Self { approvals, digest, fingerprint, .. } = self;
-        for approval in approvals {
-            if approval.follows.as_ref() != Some(leader)
-                || !approval.is_about(*digest, fingerprint.as_deref())
-            {
-                continue;
-            }
+        let is_own = |approval: &&Approval| approval.reviewer_id == *leader && approval.is_decidable();
+        let own = approvals.iter().find(is_own);
+        let Some(decided_by) = own.and_then(|approval| approval.reviewed_by.as_ref()) else { return };
+        let approves = action == DecisionKind::Approve && decided_by == leader;
+        let followers = approvals.iter_mut().filter(|approval| approval.follows.as_ref() == Some(leader));
+        for approval in followers.filter(|approval| approval.is_about(*digest, fingerprint.as_deref())) {
             let by_following =
                 approval.status == ApprovalStatus::Approved && approval.reviewed_by.as_ref() == Some(leader);
             if approves && approval.status == ApprovalStatus::Pending {
