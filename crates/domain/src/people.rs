@@ -25,12 +25,10 @@ pub const ON_CALL: &str = "on-call";
 pub struct UserId(String);
 
 impl UserId {
-    #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -56,7 +54,6 @@ pub struct User {
 }
 
 impl User {
-    #[must_use]
     pub fn has_role(&self, role: &str) -> bool {
         self.roles.contains(role)
     }
@@ -70,12 +67,10 @@ pub type Sponsors = BTreeMap<String, UserId>;
 pub struct People(BTreeMap<UserId, User>);
 
 impl People {
-    #[must_use]
     pub fn get(&self, id: &UserId) -> Option<&User> {
         self.0.get(id)
     }
 
-    #[must_use]
     pub fn active(&self, id: &UserId) -> Option<&User> {
         self.get(id).filter(|user| user.active)
     }
@@ -166,12 +161,10 @@ impl AuthorSet {
         self.0.retain(|_, reason| !reason.is_from_lineage());
     }
 
-    #[must_use]
     pub fn reason(&self, user: &UserId) -> Option<&AuthorReason> {
         self.0.get(user)
     }
 
-    #[must_use]
     pub fn contains(&self, user: &UserId) -> bool {
         self.0.contains_key(user)
     }

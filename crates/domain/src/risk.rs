@@ -55,7 +55,6 @@ pub struct RegisteredPattern {
 }
 
 impl RegisteredPattern {
-    #[must_use]
     pub fn validate(&self) -> Vec<InvalidField> {
         let mut input = Validator::default();
         let is_text = |text: &str| {
@@ -148,7 +147,6 @@ struct ExactFactor {
     why: String,
 }
 
-#[must_use]
 pub fn assess(inputs: &RiskInputs, thresholds: RiskThresholds) -> Risk {
     let factors = [criticality(inputs), magnitude(inputs), blast_radius(inputs), failure_rate(inputs)];
     // Over the product of all divisors, so that nothing is rounded before the end. Only one of them is not 1.
@@ -178,7 +176,6 @@ impl ExactFactor {
     }
 }
 
-#[must_use]
 pub const fn level(score: u8, thresholds: RiskThresholds) -> RiskLevel {
     if score < thresholds.medium {
         RiskLevel::Low

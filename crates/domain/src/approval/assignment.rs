@@ -106,7 +106,6 @@ pub fn assign(input: &AssignmentInput<'_>) -> Result<Assignment, QuorumUnreachab
 
 /// Chooses the available reviewers even if they are too few, for tasks that must go back to review. What is missing is added
 /// to the skipped texts.
-#[must_use]
 pub fn assign_best_effort(input: &AssignmentInput<'_>) -> Assignment {
     let (mut assignment, unreachable) = assign_available(input);
     if let Some((policy, reason)) = unreachable {

@@ -137,7 +137,6 @@ impl Delegation {
         (!in_scope).then(|| "does not apply to these resources".to_owned())
     }
 
-    #[must_use]
     pub fn validate(&self) -> Vec<InvalidField> {
         let mut input = Validator::default();
         let is_other = self.owner_id != self.delegate_to;
@@ -151,7 +150,6 @@ impl Delegation {
 }
 
 /// Follows the delegations of a person. Without any, the person is the reviewer.
-#[must_use]
 pub fn resolve(owner: &UserId, context: &DelegationContext<'_>) -> ResolvedReviewer {
     let mut resolved = ResolvedReviewer { reviewer: owner.clone(), chain: Vec::new(), skipped: Vec::new() };
     while resolved.chain.len() < MAX_CHAIN_LENGTH {
@@ -169,7 +167,6 @@ pub fn resolve(owner: &UserId, context: &DelegationContext<'_>) -> ResolvedRevie
 }
 
 /// The person whose approval somebody follows.
-#[must_use]
 pub fn followed_reviewer(owner: &UserId, context: &DelegationContext<'_>) -> Option<UserId> {
     let own =
         |delegation: &&Delegation| delegation.owner_id == *owner && delegation.kind == DelegationKind::Follow;

@@ -48,7 +48,6 @@ pub enum ApprovalStatus {
 }
 
 impl ApprovalStatus {
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -66,7 +65,6 @@ pub enum DecisionKind {
 }
 
 impl DecisionKind {
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -125,13 +123,11 @@ pub struct Approval {
 
 impl Approval {
     /// Whether it still waits for an approval or rejection.
-    #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self.status, ApprovalStatus::Pending | ApprovalStatus::ChangesRequested)
     }
 
     /// Whether it can be decided, possibly for the second time.
-    #[must_use]
     pub const fn is_decidable(&self) -> bool {
         !matches!(
             self.status,

@@ -58,7 +58,6 @@ type Predecessor<'a> = (&'a Holder, &'a LockName, RequestKey);
 type Predecessors<'a> = HashMap<&'a Holder, Predecessor<'a>, NameHashBuilder>;
 
 /// The shortest cycle through `start`, beginning with it.
-#[must_use]
 pub fn find_cycle_through(graph: &impl WaitForGraph, start: &Holder) -> Option<Cycle> {
     // Most waiters hold nothing that others want, and are the last of their queue: no path leads back to them.
     if !graph.may_have_waiters(start) {
@@ -108,7 +107,6 @@ fn trace_back(predecessors: &Predecessors<'_>, last: Predecessor<'_>) -> Cycle {
 ///
 /// The result may contain holders without a cycle, because the search treats all waiters of a lock alike: confirm each of
 /// them with [`find_cycle_through`].
-#[must_use]
 pub fn find_cycle_candidates<'a, G: WaitForGraph>(
     graph: &'a G,
     starts: impl IntoIterator<Item = &'a Holder>,
@@ -185,7 +183,6 @@ pub struct VictimCandidate {
 }
 
 /// The youngest candidate, whose oldest lock was granted last; then the one with the lowest priority; then the last by name.
-#[must_use]
 pub fn choose_victim(candidates: impl IntoIterator<Item = VictimCandidate>) -> Option<VictimCandidate> {
     let oldest_grant =
         |candidate: &VictimCandidate| candidate.oldest_grant.unwrap_or(Moment::from_micros(u64::MAX));

@@ -105,7 +105,6 @@ impl LockRequest {
     }
 
     /// A digest of everything but holder and request id. A retry must have the same digest.
-    #[must_use]
     pub fn body_digest(&self) -> u128 {
         let wait = match self.wait {
             WaitPolicy::NoWait => "now".to_owned(),

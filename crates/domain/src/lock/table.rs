@@ -60,18 +60,15 @@ struct VictimAge {
 }
 
 impl LockTable {
-    #[must_use]
     pub fn new(limits: LockLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 
-    #[must_use]
     pub const fn limits(&self) -> &LockLimits {
         &self.limits
     }
 
     /// `None` if the lock has no holders, no waiters and no tombstones.
-    #[must_use]
     pub fn lock(&self, name: &LockName) -> Option<&Lock> {
         self.locks.get(name).map(Box::as_ref)
     }
@@ -83,12 +80,10 @@ impl LockTable {
         names.filter_map(|name| Some((name, self.lock(name)?)))
     }
 
-    #[must_use]
     pub fn hold_count(&self) -> usize {
         self.held.len()
     }
 
-    #[must_use]
     pub fn wait_count(&self) -> usize {
         self.waiting.len()
     }
@@ -312,7 +307,6 @@ impl LockTable {
         self.changes.len() > before
     }
 
-    #[must_use]
     pub fn choose_victim(&self, cycle: &Cycle, now: Moment) -> Option<VictimCandidate> {
         graph::choose_victim(cycle.iter().map(|edge| self.candidate(&edge.holder, &edge.waits_for, now)))
     }

@@ -9,7 +9,6 @@ use crate::approval::Approval;
 use crate::permission::Permission;
 
 impl Task {
-    #[must_use]
     pub fn allowed_commands(&self, actor: &Actor, now: Moment) -> Vec<TaskCommand> {
         commands_for(self.state).into_iter().filter(|command| self.is_allowed(*command, actor, now)).collect()
     }

@@ -34,12 +34,10 @@ pub enum NextStep {
 
 impl Task {
     /// The current or last attempt; 0 if the task was never applied.
-    #[must_use]
     pub fn attempt(&self) -> u64 {
         self.execution.as_ref().map_or(0, |execution| execution.attempt)
     }
 
-    #[must_use]
     pub fn next_attempt(&self) -> u64 {
         self.attempt() + 1
     }

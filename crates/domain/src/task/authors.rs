@@ -6,7 +6,6 @@ use crate::people::{AuthorReason, AuthorSet, Sponsors};
 
 impl Actor {
     /// The author set of what this actor proposes, without the sponsors that its lineage adds.
-    #[must_use]
     pub fn author_set(&self) -> AuthorSet {
         let mut authors = AuthorSet::default();
         if let Some(user) = &self.user {
@@ -49,7 +48,6 @@ impl Task {
 
     /// The author set of a draft that this actor makes of this task: nobody who could not decide on this one decides on the
     /// draft.
-    #[must_use]
     pub fn author_set_for_resubmission(&self, sponsors: &Sponsors, actor: &Actor) -> AuthorSet {
         let mut authors = actor.author_set();
         for user in self.author_set.iter() {

@@ -156,7 +156,6 @@ pub struct Actor {
 
 impl Actor {
     /// The service itself.
-    #[must_use]
     pub fn system() -> Self {
         Self {
             user: None,
@@ -167,7 +166,6 @@ impl Actor {
         }
     }
 
-    #[must_use]
     pub fn is_admin(&self) -> bool {
         self.roles.contains(&ActorRole::Admin) && self.has_admin_scope
     }
@@ -287,7 +285,6 @@ fn describe_current(attempt: u64) -> String {
 }
 
 impl Task {
-    #[must_use]
     pub fn draft(
         task_id: impl Into<String>,
         config: Config,
@@ -335,7 +332,6 @@ impl Task {
         task
     }
 
-    #[must_use]
     pub fn progress(&self) -> Vec<RequirementProgress> {
         if let Some(remembered) = &self.archived_approvals {
             return remembered.progress.clone();
@@ -345,7 +341,6 @@ impl Task {
     }
 
     /// Whether the task was approved and the end of its approval is not set yet.
-    #[must_use]
     pub fn needs_approval_end(&self) -> bool {
         self.state == TaskState::Approved && self.approval_ends_at.is_none()
     }
@@ -356,13 +351,11 @@ impl Task {
         self.approval_ends_at = approved_at.map(|at| at.plus_ms(valid_for_ms));
     }
 
-    #[must_use]
     pub fn is_approval_expired(&self, now: Moment) -> bool {
         self.approval_ends_at.is_some_and(|ends_at| ends_at <= now)
     }
 
     /// 0 if the risk has not been assessed.
-    #[must_use]
     pub fn risk_score(&self) -> u8 {
         self.risk.as_ref().map_or(0, |risk| risk.score)
     }
