@@ -62,7 +62,6 @@ pub enum CapacityError {
 }
 
 impl Agent {
-    #[must_use]
     pub const fn new(profile: AgentProfile, is_auto_registered: bool, now: Moment) -> Self {
         Self {
             profile,
@@ -76,7 +75,6 @@ impl Agent {
         }
     }
 
-    #[must_use]
     pub fn status(&self, now: Moment) -> AgentStatus {
         if self.last_heartbeat.plus_ms(OFFLINE_AFTER_MS) <= now {
             AgentStatus::Offline
@@ -87,12 +85,10 @@ impl Agent {
         }
     }
 
-    #[must_use]
     pub fn active_tasks(&self, now: Moment) -> usize {
         self.claims.values().filter(|lease_end| **lease_end > now).count()
     }
 
-    #[must_use]
     pub fn queued_tasks(&self, now: Moment) -> usize {
         self.queued.values().filter(|end| **end > now).count()
     }
@@ -175,7 +171,6 @@ impl RateWindow {
         Ok(())
     }
 
-    #[must_use]
     pub fn is_expired(&self, now: Moment) -> bool {
         self.started_at.plus_ms(WINDOW_MS) <= now
     }

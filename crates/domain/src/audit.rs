@@ -11,7 +11,6 @@ use crate::people::UserId;
 use crate::task::{Digest, TaskState};
 
 /// The hash that the first entry refers to as its predecessor.
-#[must_use]
 pub fn origin_hash() -> Digest {
     Digest::of_bytes(b"ade-audit-1")
 }
@@ -76,7 +75,6 @@ pub struct ChainHead {
 
 impl ChainHead {
     /// The head of an empty chain.
-    #[must_use]
     pub fn origin() -> Self {
         Self { number: 0, entry_hash: origin_hash() }
     }
@@ -120,13 +118,11 @@ pub struct ChainVerifier {
 
 impl ChainVerifier {
     /// Starts at the first entry. The chain must contain the checkpoint.
-    #[must_use]
     pub fn new(checkpoint: Option<ChainHead>) -> Self {
         Self { head: ChainHead::origin(), checkpoint }
     }
 
     /// Starts after an entry that is trusted.
-    #[must_use]
     pub const fn from_trusted(trusted: ChainHead) -> Self {
         Self { head: trusted, checkpoint: Some(trusted) }
     }

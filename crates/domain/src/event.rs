@@ -27,7 +27,6 @@ pub struct Event {
 }
 
 impl Event {
-    #[must_use]
     pub fn of(entry: &AuditBody, event_id: String, notify: Vec<UserId>) -> Self {
         let who = &entry.who;
         let fields = [

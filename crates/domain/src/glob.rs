@@ -11,17 +11,14 @@ use serde::{Deserialize, Serialize};
 pub struct Pattern(String);
 
 impl Pattern {
-    #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    #[must_use]
     pub fn matches(&self, resource_type: &str, id: &str) -> bool {
         match self.0.split_once(':') {
             None => matches(&self.0, id),
@@ -41,7 +38,6 @@ pub(crate) fn matches_any(patterns: &[String], text: &str) -> bool {
 }
 
 /// Whether a pattern matches the whole text.
-#[must_use]
 pub fn matches(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);

@@ -7,7 +7,6 @@ use std::fmt;
 pub struct FieldPath(Vec<String>);
 
 impl FieldPath {
-    #[must_use]
     pub fn names(&self) -> &[String] {
         &self.0
     }

@@ -25,12 +25,10 @@ pub const ON_CALL: &str = "on-call";
 pub struct UserId(String);
 
 impl UserId {
-    #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -56,23 +54,23 @@ pub struct User {
 }
 
 impl User {
-    #[must_use]
     pub fn has_role(&self, role: &str) -> bool {
         self.roles.contains(role)
     }
 }
+
+/// The sponsor of each agent, by agent id.
+pub type Sponsors = BTreeMap<String, UserId>;
 
 /// All users, by id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct People(BTreeMap<UserId, User>);
 
 impl People {
-    #[must_use]
     pub fn get(&self, id: &UserId) -> Option<&User> {
         self.0.get(id)
     }
 
-    #[must_use]
     pub fn active(&self, id: &UserId) -> Option<&User> {
         self.get(id).filter(|user| user.active)
     }
@@ -138,7 +136,7 @@ impl AuthorSet {
 
     /// Adds the sponsor that a lineage names and the sponsors of its agents, as the registry knows them: leaving the sponsor
     /// out of a lineage does not make its agents independent.
-    pub fn add_lineage(&mut self, lineage: &Lineage, sponsors: &BTreeMap<String, UserId>) {
+    pub fn add_lineage(&mut self, lineage: &Lineage, sponsors: &Sponsors) {
         if let Some(sponsor) = &lineage.sponsor_id {
             self.add(sponsor.clone(), AuthorReason::Lineage { agent: None });
         }
@@ -163,12 +161,10 @@ impl AuthorSet {
         self.0.retain(|_, reason| !reason.is_from_lineage());
     }
 
-    #[must_use]
     pub fn reason(&self, user: &UserId) -> Option<&AuthorReason> {
         self.0.get(user)
     }
 
-    #[must_use]
     pub fn contains(&self, user: &UserId) -> bool {
         self.0.contains_key(user)
     }

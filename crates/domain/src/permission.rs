@@ -47,7 +47,6 @@ pub const PERMISSION_MATRIX: [(Permission, &[ActorRole]); 7] = [
 ];
 
 /// Whether one of the roles grants a permission.
-#[must_use]
 pub fn is_permitted(roles: &[ActorRole], permission: Permission) -> bool {
     PERMISSION_MATRIX
         .iter()
@@ -55,7 +54,6 @@ pub fn is_permitted(roles: &[ActorRole], permission: Permission) -> bool {
 }
 
 /// The matrix roles of a user; none once the user is inactive.
-#[must_use]
 pub fn actor_roles(user: &User) -> Vec<ActorRole> {
     let has_role = |role: &ActorRole| user.active && user.has_role(role.into());
     ACTOR_ROLES.into_iter().filter(has_role).collect()
@@ -84,7 +82,6 @@ pub enum Scope {
 impl Scope {
     pub const ALL: [Self; 5] = [Self::Read, Self::Propose, Self::Lock, Self::Decide, Self::Admin];
 
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }

@@ -2,6 +2,8 @@
 //!
 //! The sum is exact and rounded once at the end, half up, so that the contributions that people see add up to the score.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::glob::Pattern;
@@ -53,7 +55,6 @@ pub struct RegisteredPattern {
 }
 
 impl RegisteredPattern {
-    #[must_use]
     pub fn validate(&self) -> Vec<InvalidField> {
         let mut input = Validator::default();
         let is_text = |text: &str| {
@@ -146,7 +147,6 @@ struct ExactFactor {
     why: String,
 }
 
-#[must_use]
 pub fn assess(inputs: &RiskInputs, thresholds: RiskThresholds) -> Risk {
     let factors = [criticality(inputs), magnitude(inputs), blast_radius(inputs), failure_rate(inputs)];
     // Over the product of all divisors, so that nothing is rounded before the end. Only one of them is not 1.
@@ -176,7 +176,6 @@ impl ExactFactor {
     }
 }
 
-#[must_use]
 pub const fn level(score: u8, thresholds: RiskThresholds) -> RiskLevel {
     if score < thresholds.medium {
         RiskLevel::Low
@@ -219,11 +218,9 @@ fn magnitude(inputs: &RiskInputs) -> ExactFactor {
 }
 
 fn blast_radius(inputs: &RiskInputs) -> ExactFactor {
-    let mut dependents: Vec<&str> =
-        inputs.resources.iter().flat_map(|resource| &resource.dependents).map(String::as_str).collect();
-    dependents.sort_unstable();
-    dependents.dedup();
-    dependents.retain(|name| !inputs.resources.iter().any(|resource| resource.resource == *name));
+    let is_own = |name: &&String| inputs.resources.iter().any(|resource| resource.resource == **name);
+    let dependents = inputs.resources.iter().flat_map(|resource| &resource.dependents);
+    let dependents: BTreeSet<&String> = dependents.filter(|name| !is_own(name)).collect();
     let (own, others) = (inputs.resources.len() as u64, dependents.len() as u64);
     let value = (own + others).saturating_mul(10).min(MAX_FACTOR);
     let why = format!("10 × ({own} resources + {others} registered dependents)");

@@ -16,12 +16,10 @@ pub trait Clock: fmt::Debug + Send + Sync {
 }
 
 impl Moment {
-    #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    #[must_use]
     pub const fn micros(self) -> u64 {
         self.0
     }
@@ -32,13 +30,11 @@ impl Moment {
     }
 
     /// Milliseconds since `earlier`, rounded up; zero if `earlier` is later.
-    #[must_use]
     pub const fn ms_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0).div_ceil(1000)
     }
 
     /// Converts to a calendar time, clamped to the latest one that can be represented.
-    #[must_use]
     pub fn timestamp(self) -> Timestamp {
         i64::try_from(self.0)
             .ok()

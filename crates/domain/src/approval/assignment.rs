@@ -71,7 +71,7 @@ pub struct Assignee {
     pub reasons: Vec<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Assignment {
     pub considered_policies: Vec<ConsideredPolicy>,
     /// Why no approval is required, if none is.
@@ -106,7 +106,6 @@ pub fn assign(input: &AssignmentInput<'_>) -> Result<Assignment, QuorumUnreachab
 
 /// Chooses the available reviewers even if they are too few, for tasks that must go back to review. What is missing is added
 /// to the skipped texts.
-#[must_use]
 pub fn assign_best_effort(input: &AssignmentInput<'_>) -> Assignment {
     let (mut assignment, unreachable) = assign_available(input);
     if let Some((policy, reason)) = unreachable {
@@ -119,13 +118,8 @@ pub fn assign_best_effort(input: &AssignmentInput<'_>) -> Assignment {
 fn assign_available(input: &AssignmentInput<'_>) -> (Assignment, Option<(String, String)>) {
     let (applicable, considered) = applicable_policies(input);
     let auto_approved = auto_approval(input, &applicable);
-    let mut assignment = Assignment {
-        considered_policies: considered,
-        auto_approved,
-        requirements: Vec::new(),
-        assignees: Vec::new(),
-        skipped: Vec::new(),
-    };
+    let mut assignment =
+        Assignment { considered_policies: considered, auto_approved, ..Assignment::default() };
     let mut unreachable = None;
     if assignment.auto_approved.is_some() {
         return (assignment, unreachable);

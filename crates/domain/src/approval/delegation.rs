@@ -85,6 +85,31 @@ pub struct DelegationContext<'a> {
     pub now: Moment,
 }
 
+impl ResolvedReviewer {
+    /// The next step from the present reviewer, and whether the chain may continue after it.
+    fn next_step(&mut self, context: &DelegationContext<'_>) -> Option<(DelegationStep, bool)> {
+        let from = self.reviewer.clone();
+        let own = |delegation: &&Delegation| {
+            delegation.owner_id == from && delegation.kind == DelegationKind::Delegate
+        };
+        for delegation in context.delegations.iter().filter(own) {
+            let to = &delegation.delegate_to;
+            let is_circular = *to == from || self.chain.iter().any(|step| step.from == *to);
+            let is_inactive = context.people.active(to).is_none();
+            let mismatch = delegation
+                .mismatch(context)
+                .or_else(|| is_circular.then(|| "is circular".to_owned()))
+                .or_else(|| is_inactive.then(|| format!("is skipped: {to} is not active")));
+            let Some(reason) = mismatch else {
+                let delegation_id = delegation.delegation_id.clone();
+                return Some((DelegationStep { from, to: to.clone(), delegation_id }, delegation.cascade));
+            };
+            self.skipped.push(format!("the delegation from {from} to {to} {reason}"));
+        }
+        None
+    }
+}
+
 impl Delegation {
     /// Why it does not apply to a task; none if it does. The text follows the name of the delegation.
     fn mismatch(&self, context: &DelegationContext<'_>) -> Option<String> {
@@ -112,7 +137,6 @@ impl Delegation {
         (!in_scope).then(|| "does not apply to these resources".to_owned())
     }
 
-    #[must_use]
     pub fn validate(&self) -> Vec<InvalidField> {
         let mut input = Validator::default();
         let is_other = self.owner_id != self.delegate_to;
@@ -126,11 +150,10 @@ impl Delegation {
 }
 
 /// Follows the delegations of a person. Without any, the person is the reviewer.
-#[must_use]
 pub fn resolve(owner: &UserId, context: &DelegationContext<'_>) -> ResolvedReviewer {
     let mut resolved = ResolvedReviewer { reviewer: owner.clone(), chain: Vec::new(), skipped: Vec::new() };
     while resolved.chain.len() < MAX_CHAIN_LENGTH {
-        let Some((step, cascade)) = next_step(context, &mut resolved) else { return resolved };
+        let Some((step, cascade)) = resolved.next_step(context) else { return resolved };
         resolved.reviewer = step.to.clone();
         resolved.chain.push(step);
         if !cascade {
@@ -143,33 +166,7 @@ pub fn resolve(owner: &UserId, context: &DelegationContext<'_>) -> ResolvedRevie
     resolved
 }
 
-/// The next step from the present reviewer, and whether the chain may continue after it.
-fn next_step(
-    context: &DelegationContext<'_>,
-    resolved: &mut ResolvedReviewer,
-) -> Option<(DelegationStep, bool)> {
-    let from = resolved.reviewer.clone();
-    let own =
-        |delegation: &&Delegation| delegation.owner_id == from && delegation.kind == DelegationKind::Delegate;
-    for delegation in context.delegations.iter().filter(own) {
-        let to = &delegation.delegate_to;
-        let is_circular = *to == from || resolved.chain.iter().any(|step| step.from == *to);
-        let is_inactive = context.people.active(to).is_none();
-        let mismatch = delegation
-            .mismatch(context)
-            .or_else(|| is_circular.then(|| "is circular".to_owned()))
-            .or_else(|| is_inactive.then(|| format!("is skipped: {to} is not active")));
-        let Some(reason) = mismatch else {
-            let delegation_id = delegation.delegation_id.clone();
-            return Some((DelegationStep { from, to: to.clone(), delegation_id }, delegation.cascade));
-        };
-        resolved.skipped.push(format!("the delegation from {from} to {to} {reason}"));
-    }
-    None
-}
-
 /// The person whose approval somebody follows.
-#[must_use]
 pub fn followed_reviewer(owner: &UserId, context: &DelegationContext<'_>) -> Option<UserId> {
     let own =
         |delegation: &&Delegation| delegation.owner_id == *owner && delegation.kind == DelegationKind::Follow;

@@ -48,7 +48,6 @@ pub enum ApprovalStatus {
 }
 
 impl ApprovalStatus {
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -66,7 +65,6 @@ pub enum DecisionKind {
 }
 
 impl DecisionKind {
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -125,13 +123,11 @@ pub struct Approval {
 
 impl Approval {
     /// Whether it still waits for an approval or rejection.
-    #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self.status, ApprovalStatus::Pending | ApprovalStatus::ChangesRequested)
     }
 
     /// Whether it can be decided, possibly for the second time.
-    #[must_use]
     pub const fn is_decidable(&self) -> bool {
         !matches!(
             self.status,
@@ -149,16 +145,10 @@ impl Approval {
         self.reviewer_id == *user && self.status == ApprovalStatus::Pending
     }
 
-    pub(super) fn record_decision(
-        &mut self,
-        action: DecisionKind,
-        by: &UserId,
-        reason: Option<&str>,
-        now: Moment,
-    ) {
-        self.status = action.status();
+    pub(super) fn decide(&mut self, kind: DecisionKind, by: &UserId, reason: Option<&str>, now: Moment) {
+        self.status = kind.status();
         self.responded_at = Some(now);
-        self.response_action = Some(action);
+        self.response_action = Some(kind);
         self.response_reason = reason.map(str::to_owned);
         self.reviewed_by = Some(by.clone());
         self.revision += 1;

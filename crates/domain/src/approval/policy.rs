@@ -67,7 +67,6 @@ pub enum PolicyVersions {
 }
 
 impl PolicyVersions {
-    #[must_use]
     pub const fn new(policy: Policy, is_active: bool) -> Self {
         if is_active {
             Self::Active { active: policy, draft: None }
@@ -76,7 +75,6 @@ impl PolicyVersions {
         }
     }
 
-    #[must_use]
     pub const fn active(&self) -> Option<&Policy> {
         match self {
             Self::Active { active, .. } => Some(active),
@@ -84,7 +82,6 @@ impl PolicyVersions {
         }
     }
 
-    #[must_use]
     pub fn draft(&self) -> Option<&Policy> {
         match self {
             Self::Active { draft, .. } => draft.as_deref(),
@@ -93,7 +90,6 @@ impl PolicyVersions {
     }
 
     /// The draft if there is one, else the active version.
-    #[must_use]
     pub fn latest(&self) -> &Policy {
         match self {
             Self::Active { active, draft } => draft.as_deref().unwrap_or(active),
@@ -129,7 +125,6 @@ pub enum Priority {
 
 impl Priority {
     /// What the priority adds to the score of a request.
-    #[must_use]
     pub const fn bonus(self) -> u32 {
         match self {
             Self::Low => 0,
@@ -140,7 +135,6 @@ impl Priority {
     }
 
     /// The order of a request in the queue: the highest comes first.
-    #[must_use]
     pub const fn score(self, risk: u8) -> u32 {
         risk as u32 * 10 + self.bonus()
     }
@@ -156,7 +150,6 @@ impl Priority {
 }
 
 /// The built-in default policy: one approval by a reviewer, nothing automatic.
-#[must_use]
 pub fn default_policy() -> Policy {
     Policy {
         name: DEFAULT_POLICY_NAME.to_owned(),
@@ -176,7 +169,6 @@ pub fn default_policy() -> Policy {
 
 impl Policy {
     /// Why it does not apply to a task; none if it does.
-    #[must_use]
     pub fn mismatch(&self, config: &Config, risk: u8, now: Moment) -> Option<String> {
         if !self.task_types.is_empty() && !glob::matches_any(&self.task_types, &config.task_type) {
             return Some(format!("it applies to tasks of type {}", self.task_types.join(", ")));
@@ -238,7 +230,6 @@ impl Policy {
         Ok(holds.join(" and "))
     }
 
-    #[must_use]
     pub fn validate(&self) -> Vec<InvalidField> {
         let mut input = Validator::default();
         let fits = !self.name.trim().is_empty() && self.name.len() <= 128;

@@ -93,7 +93,6 @@ impl Requirement {
         Some(format!("nobody who can decide has the required role {role}"))
     }
 
-    #[must_use]
     pub fn is_rejected(&self, votes: &[Vote<'_>]) -> bool {
         let rejected_by: BTreeSet<&UserId> =
             self.counted(votes).filter(|vote| !vote.approves).map(|vote| vote.decided_by).collect();
@@ -105,7 +104,6 @@ impl Requirement {
     }
 
     /// Each person counts once, however many requests that person decided.
-    #[must_use]
     pub fn progress(&self, votes: &[Vote<'_>]) -> RequirementProgress {
         let approving: Vec<&Vote<'_>> = self.counted(votes).filter(|vote| vote.approves).collect();
         let people: BTreeSet<&UserId> = approving.iter().map(|vote| vote.decided_by).collect();
@@ -135,7 +133,6 @@ impl Requirement {
 }
 
 /// Whether every requirement is satisfied or overridden.
-#[must_use]
 pub fn is_quorum_reached(requirements: &[Requirement], votes: &[Vote<'_>]) -> bool {
     requirements.iter().all(|requirement| requirement.progress(votes).needed == 0)
 }
@@ -144,7 +141,6 @@ pub fn is_quorum_reached(requirements: &[Requirement], votes: &[Vote<'_>]) -> bo
 const MAX_SEARCH_STEPS: u32 = 2_000;
 
 /// The smallest number of approvers that satisfies all requirements.
-#[must_use]
 pub fn min_approvals(requirements: &[Requirement]) -> u32 {
     let people: BTreeSet<&UserId> = requirements.iter().flat_map(|one| one.reviewers.keys()).collect();
     let mut people: Vec<&UserId> = people.into_iter().collect();

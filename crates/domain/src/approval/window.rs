@@ -71,7 +71,6 @@ impl Weekday {
 
 impl TimeWindow {
     /// Whether the window contains a time. With an unknown time zone it contains none.
-    #[must_use]
     pub fn contains(&self, now: Moment) -> bool {
         let Ok(zone) = TimeZone::get(&self.time_zone) else { return false };
         let local = now.timestamp().to_zoned(zone);
@@ -87,7 +86,6 @@ impl TimeWindow {
         (hour >= from && is_on(local.date())) || (hour < until && yesterday.is_ok_and(is_on))
     }
 
-    #[must_use]
     pub fn validate(&self) -> Option<InvalidField> {
         let (from, until) = self.hours;
         if from > 23 || until > 24 || from == until {

@@ -76,7 +76,6 @@ pub enum LockCommand {
 }
 
 impl LockCommand {
-    #[must_use]
     pub const fn holder(&self) -> Option<&Holder> {
         match self {
             Self::Acquire(Acquisition { holder, .. })
@@ -189,7 +188,6 @@ pub enum EndReason {
 impl EndReason {
     /// Whether a grant that ends for this reason was never reported to its caller: an upgrade then falls back to the
     /// shared hold it replaced.
-    #[must_use]
     pub const fn restores_previous_hold(&self) -> bool {
         matches!(
             self,
@@ -198,19 +196,16 @@ impl EndReason {
     }
 
     /// Whether a retry of the request gets this end as its status, instead of a new attempt.
-    #[must_use]
     pub const fn leaves_tombstone(&self) -> bool {
         !matches!(self, Self::TimedOut | Self::Refused | Self::ServerLost | Self::Disconnected)
     }
 
     /// The reverse of [`Self::as_str`]. A deadlock is not found, because its cycle is missing.
-    #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         word.parse().ok().filter(|reason| !matches!(reason, Self::Deadlock(_)))
     }
 
     /// The stored and published code; the Redis scripts use the same ones.
-    #[must_use]
     pub fn as_str(&self) -> &'static str {
         self.into()
     }

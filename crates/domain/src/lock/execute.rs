@@ -7,7 +7,7 @@ use super::command::{
 use super::expiry::CommandExecution;
 use super::machine::{Hold, Lock, MAX_REQUESTS_PER_HOLD};
 use super::queue::{QueueScore, Waiter};
-use super::{FencingToken, Holder, LockLimits, LockMode, RequestKey, SharedStr};
+use super::{FencingToken, Holder, LockLimits, LockMode, RequestKey};
 use crate::Moment;
 
 /// Holders that a refusal lists.
@@ -54,7 +54,11 @@ impl CommandExecution<'_> {
                 self.cancel(holder, *request, reason, *include_claimed)
             }
             LockCommand::Disconnect { holder, request, server, include_claimed } => {
-                self.disconnect(holder, *request, server, *include_claimed)
+                let waiter = self.waiter_for(holder, *request);
+                if waiter.is_some_and(|waiter| waiter.served_by.as_ref() != Some(server)) {
+                    return LockOutcome::Done;
+                }
+                self.cancel(holder, *request, &EndReason::Disconnected, *include_claimed)
             }
             LockCommand::Break => self.break_holds(),
             LockCommand::Abort { holder, expected_request, cycle } => {
@@ -328,20 +332,6 @@ impl CommandExecution<'_> {
         LockOutcome::Done
     }
 
-    fn disconnect(
-        &mut self,
-        holder: &Holder,
-        request: RequestKey,
-        server: &SharedStr,
-        include_claimed: bool,
-    ) -> LockOutcome {
-        let waiter = self.waiter_for(holder, request);
-        if waiter.is_some_and(|waiter| waiter.served_by.as_ref() != Some(server)) {
-            return LockOutcome::Done;
-        }
-        self.cancel(holder, request, &EndReason::Disconnected, include_claimed)
-    }
-
     fn break_holds(&mut self) -> LockOutcome {
         let holds = self.lock.holds().to_vec();
         for hold in &holds {
@@ -350,14 +340,9 @@ impl CommandExecution<'_> {
         LockOutcome::Broken(holds.iter().map(Hold::view).collect())
     }
 
-    fn abort(
-        &mut self,
-        holder: &Holder,
-        expected_request: Option<RequestKey>,
-        reason: &EndReason,
-    ) -> LockOutcome {
+    fn abort(&mut self, holder: &Holder, expected: Option<RequestKey>, reason: &EndReason) -> LockOutcome {
         let waiter = self.lock.waiter_of(holder).cloned();
-        if expected_request.is_some() && expected_request != waiter.as_ref().map(|waiter| waiter.request) {
+        if expected.is_some() && expected != waiter.as_ref().map(|waiter| waiter.request) {
             return LockOutcome::NotFound;
         }
         if let Some(waiter) = waiter {

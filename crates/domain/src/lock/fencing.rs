@@ -16,7 +16,6 @@ impl FencingToken {
     pub const LIMIT: u64 = 1 << 53;
 
     /// A token as presented by a caller; only the lock knows whether it is valid.
-    #[must_use]
     pub const fn from_number(number: u64) -> Self {
         Self(number)
     }
@@ -27,7 +26,6 @@ impl FencingToken {
         Self(self.0.saturating_add(1).max(now.micros()).min(Self::LIMIT - 1))
     }
 
-    #[must_use]
     pub const fn number(self) -> u64 {
         self.0
     }

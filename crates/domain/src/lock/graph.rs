@@ -55,16 +55,16 @@ pub struct PendingWait<'a> {
 
 /// How the search reached a holder: through this waiting holder, its lock and its request.
 type Predecessor<'a> = (&'a Holder, &'a LockName, RequestKey);
+type Predecessors<'a> = HashMap<&'a Holder, Predecessor<'a>, NameHashBuilder>;
 
 /// The shortest cycle through `start`, beginning with it.
-#[must_use]
 pub fn find_cycle_through(graph: &impl WaitForGraph, start: &Holder) -> Option<Cycle> {
     // Most waiters hold nothing that others want, and are the last of their queue: no path leads back to them.
     if !graph.may_have_waiters(start) {
         return None;
     }
     let own_locks: HashSet<&LockName> = graph.held_locks(start).collect();
-    let mut predecessors: HashMap<&Holder, Predecessor<'_>, NameHashBuilder> = HashMap::default();
+    let mut predecessors = Predecessors::default();
     let mut visited_locks: HashSet<&LockName, NameHashBuilder> = HashSet::default();
     let mut pending = VecDeque::from([start]);
     while let Some(holder) = pending.pop_front() {
@@ -90,10 +90,7 @@ pub fn find_cycle_through(graph: &impl WaitForGraph, start: &Holder) -> Option<C
 }
 
 /// Follows the predecessors from the last edge back to the start, and returns the edges in forward order.
-fn trace_back(
-    predecessors: &HashMap<&Holder, Predecessor<'_>, NameHashBuilder>,
-    last: Predecessor<'_>,
-) -> Cycle {
+fn trace_back(predecessors: &Predecessors<'_>, last: Predecessor<'_>) -> Cycle {
     let mut edges = vec![last];
     while let Some(predecessor) = edges.last().and_then(|(holder, ..)| predecessors.get(*holder)) {
         edges.push(*predecessor);
@@ -110,7 +107,6 @@ fn trace_back(
 ///
 /// The result may contain holders without a cycle, because the search treats all waiters of a lock alike: confirm each of
 /// them with [`find_cycle_through`].
-#[must_use]
 pub fn find_cycle_candidates<'a, G: WaitForGraph>(
     graph: &'a G,
     starts: impl IntoIterator<Item = &'a Holder>,
@@ -187,7 +183,6 @@ pub struct VictimCandidate {
 }
 
 /// The youngest candidate, whose oldest lock was granted last; then the one with the lowest priority; then the last by name.
-#[must_use]
 pub fn choose_victim(candidates: impl IntoIterator<Item = VictimCandidate>) -> Option<VictimCandidate> {
     let oldest_grant =
         |candidate: &VictimCandidate| candidate.oldest_grant.unwrap_or(Moment::from_micros(u64::MAX));

@@ -36,7 +36,6 @@ pub struct Hold {
 }
 
 impl Hold {
-    #[must_use]
     pub fn grant(&self) -> Grant {
         Grant {
             mode: self.mode,
@@ -53,7 +52,6 @@ impl Hold {
         both.into_iter().find(|hold| hold.requests.contains(&request))
     }
 
-    #[must_use]
     pub fn view(&self) -> HoldView {
         HoldView {
             holder: self.holder.clone(),
@@ -89,12 +87,10 @@ pub struct CircuitBreaker {
 
 impl Lock {
     /// Sorted by holder.
-    #[must_use]
     pub fn holds(&self) -> &[Hold] {
         &self.holds
     }
 
-    #[must_use]
     pub fn hold_of(&self, holder: &Holder) -> Option<&Hold> {
         self.index_of(holder).ok().and_then(|index| self.holds.get(index))
     }
@@ -104,23 +100,19 @@ impl Lock {
         self.queue.iter()
     }
 
-    #[must_use]
     pub fn waiter_of(&self, holder: &Holder) -> Option<&Waiter> {
         self.queue.get(holder)
     }
 
-    #[must_use]
     pub fn queue_length(&self) -> usize {
         self.queue.len()
     }
 
     /// `None` if nobody holds the lock.
-    #[must_use]
     pub fn mode(&self) -> Option<LockMode> {
         self.holds.first().map(|hold| hold.mode)
     }
 
-    #[must_use]
     pub const fn last_token(&self) -> FencingToken {
         self.last_token
     }
@@ -131,7 +123,6 @@ impl Lock {
     }
 
     /// A holder's wait, and the nearest earlier waiters that block it; farther ones are reached through these.
-    #[must_use]
     pub fn waiter_and_blockers(&self, holder: &Holder) -> Option<(&Waiter, Vec<&Waiter>)> {
         self.queue.waiter_and_blockers(holder)
     }
@@ -142,7 +133,6 @@ impl Lock {
     }
 
     /// When the lock needs a [`LockCommand::Sweep`](super::LockCommand::Sweep) next.
-    #[must_use]
     pub fn next_due(&self, limits: &LockLimits) -> Option<Moment> {
         let promotable = self.queue.head().filter(|head| self.can_grant(head.mode, &head.holder, limits));
         if promotable.is_some() {
@@ -169,7 +159,6 @@ impl Lock {
     }
 
     /// Whether nothing is lost by dropping the lock.
-    #[must_use]
     pub fn can_be_dropped(&self, now: Moment) -> bool {
         self.has_only_tombstones(now) && self.tombstones.is_empty()
     }

@@ -27,13 +27,11 @@ pub enum LockKind {
 }
 
 impl LockKind {
-    #[must_use]
     pub const fn supports(self, mode: LockMode) -> bool {
         matches!((self, mode), (Self::Resource, _) | (Self::Task, LockMode::Exclusive))
     }
 
     /// The prefix of the lock name.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -66,12 +64,10 @@ pub enum LockMode {
 
 impl LockMode {
     /// Whether two holders can hold a lock in these modes at the same time.
-    #[must_use]
     pub const fn is_compatible_with(self, other: Self) -> bool {
         matches!((self, other), (Self::Shared, Self::Shared))
     }
 
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -167,29 +163,24 @@ impl LockName {
         Self(Hashed { hash: 0, value: (LockKind::Task, "".into()) })
     }
 
-    #[must_use]
     pub const fn kind(&self) -> LockKind {
         self.0.value.0
     }
 
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0.value.1
     }
 
     /// The type and id of the resource; `None` for a task lock.
-    #[must_use]
     pub fn resource(&self) -> Option<(&str, &str)> {
         self.as_str().strip_prefix("resource:")?.split_once(':')
     }
 
-    #[must_use]
     pub fn resource_type(&self) -> Option<&str> {
         self.resource().map(|(resource_type, _)| resource_type)
     }
 
     /// Everything after the kind; for a task lock, the task id.
-    #[must_use]
     pub fn id(&self) -> &str {
         self.as_str().split_once(':').map_or("", |(_, id)| id)
     }
@@ -264,12 +255,10 @@ impl Holder {
         Self(Hashed { hash: 0, value: (agent.clone(), "".into()) })
     }
 
-    #[must_use]
     pub fn agent_id(&self) -> &str {
         &self.0.value.0
     }
 
-    #[must_use]
     pub fn holder_id(&self) -> &str {
         &self.0.value.1
     }

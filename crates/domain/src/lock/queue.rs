@@ -27,13 +27,11 @@ impl QueueScore {
         Self((self.0 + MIN_INCREMENT_MS).max(now.micros() as f64 / 1000.0))
     }
 
-    #[must_use]
     pub const fn from_millis(millis: f64) -> Self {
         Self(millis)
     }
 
     /// Milliseconds since the epoch, with a fraction that breaks ties.
-    #[must_use]
     pub const fn as_millis(self) -> f64 {
         self.0
     }
@@ -81,7 +79,6 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    #[must_use]
     pub fn queue_key(&self) -> QueueKey {
         QueueKey { is_regular: !self.is_upgrade, score: self.score }
     }

@@ -70,9 +70,9 @@ impl LockRequest {
     ) -> Result<Self, Vec<InvalidField>> {
         let mut input = Validator::default();
         let locks = parse_locks(&draft.locks, &mut input.errors);
-        let ttl_ms = parse_ttl_ms("ttl_seconds", draft.ttl_seconds, limits, &mut input.errors);
+        let ttl_ms = parse_ttl_ms("ttl_seconds", draft.ttl_seconds, limits, &mut input);
         let wait_ms = draft.wait_seconds.map(|seconds| {
-            parse_millis("wait_seconds", seconds, 0, limits.max_wait_ms, &mut input.errors)
+            parse_millis("wait_seconds", seconds, 0, limits.max_wait_ms, &mut input)
                 .unwrap_or(limits.default_wait_ms)
         });
         let priority = i32::try_from(draft.priority.unwrap_or(0));
@@ -105,7 +105,6 @@ impl LockRequest {
     }
 
     /// A digest of everything but holder and request id. A retry must have the same digest.
-    #[must_use]
     pub fn body_digest(&self) -> u128 {
         let wait = match self.wait {
             WaitPolicy::NoWait => "now".to_owned(),
@@ -122,34 +121,20 @@ impl LockRequest {
 }
 
 /// The requested lease in milliseconds, or the default. A lease above the limit is rejected, not shortened.
-pub fn parse_ttl_ms(
-    field: &str,
-    seconds: Option<f64>,
-    limits: &LockLimits,
-    errors: &mut Vec<InvalidField>,
-) -> u64 {
-    seconds
-        .and_then(|seconds| parse_millis(field, seconds, 1, limits.max_ttl_ms, errors))
-        .unwrap_or(limits.default_ttl_ms)
+pub fn parse_ttl_ms(field: &str, seconds: Option<f64>, limits: &LockLimits, input: &mut Validator) -> u64 {
+    let ms = seconds.and_then(|seconds| parse_millis(field, seconds, 1, limits.max_ttl_ms, input));
+    ms.unwrap_or(limits.default_ttl_ms)
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be within bounds")]
 #[expect(clippy::cast_precision_loss, reason = "bounds are far below 2^53")]
-fn parse_millis(
-    field: &str,
-    seconds: f64,
-    min_ms: u64,
-    max_ms: u64,
-    errors: &mut Vec<InvalidField>,
-) -> Option<u64> {
+fn parse_millis(field: &str, seconds: f64, min_ms: u64, max_ms: u64, input: &mut Validator) -> Option<u64> {
     let ms = (seconds * 1000.0).round();
-    if ms >= min_ms as f64 && ms <= max_ms as f64 {
-        return Some(ms as u64);
-    }
+    let in_range = ms >= min_ms as f64 && ms <= max_ms as f64;
     let min = if min_ms == 0 { "0" } else { "0.001" };
     let max = max_ms as f64 / 1000.0;
-    errors.push(InvalidField::at(field, format!("must be between {min} and {max} seconds")));
-    None
+    input.check(in_range, field, format_args!("must be between {min} and {max} seconds"));
+    in_range.then_some(ms as u64)
 }
 
 fn parse_locks(locks: &[(&str, Option<LockMode>)], errors: &mut Vec<InvalidField>) -> Vec<RequestedLock> {

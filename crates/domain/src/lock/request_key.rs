@@ -15,20 +15,17 @@ use crate::Moment;
 pub struct RequestKey(u128);
 
 impl RequestKey {
-    #[must_use]
     pub fn derive(holder: &Holder, request_id: &str) -> Self {
         Self(digest(&[holder.agent_id(), holder.holder_id(), request_id]))
     }
 
     /// The key of a request without a request id, which cannot be retried.
-    #[must_use]
     pub const fn from_nonce(nonce: u128) -> Self {
         Self(nonce)
     }
 }
 
 /// The first 128 bits of a SHA-256 digest. Each part is prefixed with its length, so that parts cannot run together.
-#[must_use]
 pub fn digest(parts: &[&str]) -> u128 {
     let mut hash = Sha256::new();
     for part in parts {
@@ -95,16 +92,10 @@ impl Tombstones {
         self.order.is_empty()
     }
 
-    pub(super) fn insert(
-        &mut self,
-        request: RequestKey,
-        reason: EndReason,
-        expires_at: Moment,
-        capacity: usize,
-    ) {
+    pub(super) fn insert(&mut self, request: RequestKey, reason: EndReason, expires_at: Moment, max: usize) {
         self.by_request.insert(request, (reason, expires_at));
         self.order.push_back((expires_at, request));
-        while self.order.len() > capacity {
+        while self.order.len() > max {
             self.evict_oldest();
         }
     }

@@ -63,21 +63,18 @@ pub struct AcquireSaga {
 
 impl AcquireSaga {
     /// Starts or restarts a request. `server` is the one that holds the request open.
-    #[must_use]
     pub const fn new(request: LockRequest, server: SharedStr) -> Self {
         let phase = Phase::Acquiring;
         Self { request, server, grants: Vec::new(), started_leases: Vec::new(), phase }
     }
 
     /// Starts with all locks already granted; only the claims are left.
-    #[must_use]
     pub const fn with_grants(request: LockRequest, server: SharedStr, grants: Vec<Grant>) -> Self {
         let phase = Phase::Claiming { next: 0 };
         Self { request, server, grants, started_leases: Vec::new(), phase }
     }
 
     /// `wait_ms` is the remaining time to wait.
-    #[must_use]
     pub fn next_action(&self, wait_ms: u64) -> SagaAction {
         let lock_at = |index: usize| self.request.locks.get(index).map(|requested| requested.lock.clone());
         match &self.phase {
@@ -144,7 +141,6 @@ impl AcquireSaga {
     }
 
     /// The commands that end the request after its caller disconnected from this server.
-    #[must_use]
     pub fn disconnect_commands(request: &LockRequest, server: &SharedStr) -> Vec<(LockName, LockCommand)> {
         let LockRequest { holder, key, locks, has_request_id, .. } = request;
         // A request with an id may have been retried on another server, which may have reported the lease.
@@ -166,7 +162,6 @@ impl AcquireSaga {
     }
 
     /// The commands that keep the granted locks from expiring while the request waits for the next one.
-    #[must_use]
     pub fn keep_alive_commands(&self, limits: &LockLimits) -> Vec<(LockName, LockCommand)> {
         let ttl_ms = match self.request.wait {
             WaitPolicy::Ticket { .. } => limits.ticket_claim_ms,

@@ -60,18 +60,15 @@ struct VictimAge {
 }
 
 impl LockTable {
-    #[must_use]
     pub fn new(limits: LockLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 
-    #[must_use]
     pub const fn limits(&self) -> &LockLimits {
         &self.limits
     }
 
     /// `None` if the lock has no holders, no waiters and no tombstones.
-    #[must_use]
     pub fn lock(&self, name: &LockName) -> Option<&Lock> {
         self.locks.get(name).map(Box::as_ref)
     }
@@ -83,12 +80,10 @@ impl LockTable {
         names.filter_map(|name| Some((name, self.lock(name)?)))
     }
 
-    #[must_use]
     pub fn hold_count(&self) -> usize {
         self.held.len()
     }
 
-    #[must_use]
     pub fn wait_count(&self) -> usize {
         self.waiting.len()
     }
@@ -120,12 +115,12 @@ impl LockTable {
     /// Executes a command on one lock and resolves every deadlock that it causes. Appends what changed to `changes`.
     pub fn execute(&mut self, name: &LockName, command: &LockCommand, now: Moment) -> LockReply {
         let before = self.changes.len();
-        let mut outcome = self.execute_without_detection(name, command, now);
+        let mut outcome = self.execute_one(name, command, now);
         let mut deadlocks = self.resolve_new_deadlocks(before, now);
         if !deadlocks.is_empty() && matches!(command, LockCommand::Acquire(_)) {
             // The abort may have granted the lock to this request, or this request was the victim.
             let before = self.changes.len();
-            outcome = self.execute_without_detection(name, command, now);
+            outcome = self.execute_one(name, command, now);
             deadlocks.extend(self.resolve_new_deadlocks(before, now));
         }
         LockReply { outcome, deadlocks }
@@ -168,12 +163,7 @@ impl LockTable {
     }
 
     /// Executes a command on one lock without looking for deadlocks.
-    pub fn execute_without_detection(
-        &mut self,
-        name: &LockName,
-        command: &LockCommand,
-        now: Moment,
-    ) -> LockOutcome {
+    pub fn execute_one(&mut self, name: &LockName, command: &LockCommand, now: Moment) -> LockOutcome {
         let name = self.intern(name);
         let lock = self.locks.entry(name.clone()).or_default();
         let previous_due = lock.next_due(&self.limits);
@@ -312,12 +302,11 @@ impl LockTable {
     fn process_due(&mut self, cycle: &Cycle, now: Moment) -> bool {
         let before = self.changes.len();
         for edge in cycle {
-            self.execute_without_detection(&edge.waits_for, &LockCommand::Tick, now);
+            self.execute_one(&edge.waits_for, &LockCommand::Tick, now);
         }
         self.changes.len() > before
     }
 
-    #[must_use]
     pub fn choose_victim(&self, cycle: &Cycle, now: Moment) -> Option<VictimCandidate> {
         graph::choose_victim(cycle.iter().map(|edge| self.candidate(&edge.holder, &edge.waits_for, now)))
     }
@@ -348,7 +337,7 @@ impl LockTable {
         let abort =
             LockCommand::Abort { holder: holder.clone(), expected_request: None, cycle: cycle.clone() };
         for name in awaited_locks.iter().chain(&freed_locks) {
-            self.execute_without_detection(name, &abort, now);
+            self.execute_one(name, &abort, now);
         }
         Deadlock { cycle, victim: holder, freed_locks }
     }

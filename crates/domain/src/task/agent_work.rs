@@ -35,7 +35,6 @@ impl Task {
     }
 
     /// Whether this report ended the attempt. Repeating it is then not an error.
-    #[must_use]
     pub fn was_reported(&self, attempt: u64, result: ExecutionResult) -> bool {
         self.execution.as_ref().is_some_and(|execution| {
             let has_ended = execution.attempt == attempt && execution.phase == Phase::Ended;

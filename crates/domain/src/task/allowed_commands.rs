@@ -9,7 +9,6 @@ use crate::approval::Approval;
 use crate::permission::Permission;
 
 impl Task {
-    #[must_use]
     pub fn allowed_commands(&self, actor: &Actor, now: Moment) -> Vec<TaskCommand> {
         commands_for(self.state).into_iter().filter(|command| self.is_allowed(*command, actor, now)).collect()
     }
@@ -19,13 +18,13 @@ impl Task {
             TaskCommand::Modify | TaskCommand::Delete | TaskCommand::Resubmit => {
                 self.authorize_author(actor).is_ok()
             }
-            TaskCommand::Submit => self.authorize_author_or_admin(actor, Permission::Submit).is_ok(),
+            TaskCommand::Submit => self.authorize_submit(actor).is_ok(),
             TaskCommand::Approve | TaskCommand::Reject => {
                 self.approvals.iter().any(|approval| self.can_decide(approval, actor))
             }
             TaskCommand::Revoke => self.authorize_revoke(actor).is_ok(),
             TaskCommand::Override => self.authorize_admin_non_author(actor, Permission::Override).is_ok(),
-            TaskCommand::ConfirmOverride => self.authorize_confirmation(actor, now).is_ok(),
+            TaskCommand::ConfirmOverride => self.authorize_confirm(actor, now).is_ok(),
             TaskCommand::ForceApply => self.authorize_admin_non_author(actor, Permission::ForceApply).is_ok(),
             TaskCommand::Stop => Self::authorize_admin(actor).is_ok(),
             TaskCommand::RollBack => Self::authorize_admin(actor).is_ok() && self.can_be_rolled_back(),

@@ -34,12 +34,10 @@ pub enum NextStep {
 
 impl Task {
     /// The current or last attempt; 0 if the task was never applied.
-    #[must_use]
     pub fn attempt(&self) -> u64 {
         self.execution.as_ref().map_or(0, |execution| execution.attempt)
     }
 
-    #[must_use]
     pub fn next_attempt(&self) -> u64 {
         self.attempt() + 1
     }
@@ -59,7 +57,7 @@ impl Task {
             ..Execution::default()
         });
         self.apply_after = None;
-        self.apply_command(TaskCommand::BeginApply, None, now)?.reason = Some(format!("started by {worker}"));
+        self.execute(TaskCommand::BeginApply, None, now)?.reason = Some(format!("started by {worker}"));
         Ok(attempt)
     }
 
@@ -93,7 +91,7 @@ impl Task {
         execution.effects_attempt = Some(attempt);
         execution.rollback_data_key = rollback_data_key;
         execution.started_at = now;
-        self.push_transition("task.started", TaskState::Applying, None);
+        self.record("task.started", TaskState::Applying, None);
         Ok(())
     }
 
@@ -105,7 +103,7 @@ impl Task {
         (execution.output, execution.output_key) = (output.text, output.blob_key);
         self.forced = false;
         let recipients = self.outcome_recipients();
-        self.apply_command(TaskCommand::Complete, None, now)?.notify = recipients;
+        self.execute(TaskCommand::Complete, None, now)?.notify = recipients;
         Ok(())
     }
 
@@ -137,7 +135,7 @@ impl Task {
         execution.error = Some(failure.error.clone());
         if failure.effects == RemainingEffects::Reversible && strategy == RollbackStrategy::Automatic {
             execution.phase = Phase::RollingBack;
-            self.push_transition("task.rolling_back", TaskState::Applying, None).reason = Some(failure.error);
+            self.record("task.rolling_back", TaskState::Applying, None).reason = Some(failure.error);
             return Ok(NextStep::RollBack);
         }
         match failure.effects {
@@ -175,7 +173,7 @@ impl Task {
         execution.completed_at = Some(now);
         let (succeeded, recipients) = (execution.rolled_back == Some(true), self.outcome_recipients());
         let action = if succeeded { "task.rolled_back" } else { "task.rollback_failed" };
-        self.push_transition(action, state, None).notify = recipients;
+        self.record(action, state, None).notify = recipients;
         Ok(())
     }
 
@@ -212,7 +210,7 @@ impl Task {
         if can_determine {
             // The phase stays: if this worker is lost before it has determined the effects, the next one finds the same phase.
             execution.worker = start.worker;
-            self.push_transition("task.recover", state, None).reason = Some(cause);
+            self.record("task.recover", state, None).reason = Some(cause);
             return Ok(NextStep::RollBack);
         }
         if is_rolling_back {
@@ -243,15 +241,14 @@ impl Task {
         }
         execution.phase = Phase::RollingBack;
         let cause = execution.error.clone();
-        self.push_transition("task.rolling_back", state, None).reason = cause;
+        self.record("task.rolling_back", state, None).reason = cause;
         Ok(())
     }
 
     /// Requests that the worker stops.
     pub fn request_stop(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result {
         let request = Self::admin_request(reason, actor, now)?;
-        self.apply_command(TaskCommand::Stop, Some(request.by.clone()), now)?.reason =
-            Some(request.reason.clone());
+        self.execute(TaskCommand::Stop, Some(request.by.clone()), now)?.reason = Some(request.reason.clone());
         if let Some(execution) = &mut self.execution {
             execution.stop = Some(request);
         }
@@ -265,7 +262,7 @@ impl Task {
         if !self.can_be_rolled_back() {
             return Err(Refusal::NothingToRollBack);
         }
-        self.apply_command(TaskCommand::RollBack, Some(request.by.clone()), now)?.reason =
+        self.execute(TaskCommand::RollBack, Some(request.by.clone()), now)?.reason =
             Some(request.reason.clone());
         if let Some(execution) = &mut self.execution {
             execution.rollback = Some(request);
@@ -298,7 +295,7 @@ impl Task {
         execution.lease_until = start.lease_until;
         let reason = format!("rollback started by {}", start.worker);
         execution.worker = start.worker;
-        self.push_transition("task.rolling_back", state, None).reason = Some(reason);
+        self.record("task.rolling_back", state, None).reason = Some(reason);
         Ok(attempt)
     }
 
@@ -329,7 +326,7 @@ impl Task {
         self.apply_after = retry_at;
         // The approval keeps its age.
         let approved_at = self.entered_at.get(&TaskState::Approved).copied();
-        self.apply_command(TaskCommand::Retry, None, now)?.reason = Some(cause.to_owned());
+        self.execute(TaskCommand::Retry, None, now)?.reason = Some(cause.to_owned());
         if let Some(at) = approved_at {
             self.entered_at.insert(TaskState::Approved, at);
         }
@@ -345,7 +342,7 @@ impl Task {
         });
         self.forced = false;
         let recipients = self.outcome_recipients();
-        let transition = self.apply_command(TaskCommand::Fail, None, now)?;
+        let transition = self.execute(TaskCommand::Fail, None, now)?;
         transition.reason = error;
         transition.notify = recipients;
         Ok(())

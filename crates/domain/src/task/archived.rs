@@ -25,7 +25,6 @@ pub struct ArchivedApprovals {
 
 impl Task {
     /// The summary for an archive. An earlier summary remains as it is.
-    #[must_use]
     pub fn summarize_approvals(&self, archive_id: &str) -> ArchivedApprovals {
         self.archived_approvals.clone().unwrap_or_else(|| ArchivedApprovals {
             archive_id: archive_id.to_owned(),
@@ -39,14 +38,12 @@ impl Task {
     }
 
     /// Whether somebody was ever asked to review the task.
-    #[must_use]
     pub fn was_reviewer(&self, user: &UserId) -> bool {
         self.approvals.iter().any(|approval| approval.reviewer_id == *user)
             || self.archived_approvals.as_ref().is_some_and(|archived| archived.reviewers.contains(user))
     }
 
     /// Everybody who was ever asked to review the task.
-    #[must_use]
     pub fn reviewers(&self) -> BTreeSet<UserId> {
         let present = self.approvals.iter().map(|approval| approval.reviewer_id.clone());
         let archived = self.archived_approvals.iter().flat_map(|archived| archived.reviewers.iter().cloned());
@@ -61,19 +58,16 @@ impl Task {
         present.chain(archived).collect()
     }
 
-    #[must_use]
     pub fn approvals_requested(&self) -> usize {
         self.archived_approvals.as_ref().map_or(self.approvals.len(), |archived| archived.requested)
     }
 
-    #[must_use]
     pub fn approvals_decided(&self) -> usize {
         let present = || self.approvals.iter().filter(|approval| approval.responded_at.is_some()).count();
         self.archived_approvals.as_ref().map_or_else(present, |archived| archived.decided)
     }
 
     /// The number of requests that were created by an escalation.
-    #[must_use]
     pub fn approvals_escalated(&self) -> usize {
         let present = || self.approvals.iter().filter(|approval| approval.escalation_level > 0).count();
         self.archived_approvals.as_ref().map_or_else(present, |archived| archived.escalated)

@@ -1,14 +1,11 @@
 //! The author set of a task: who proposes and changes it, and therefore never decides on it.
 
-use std::collections::BTreeMap;
-
 use super::{Actor, Lineage, Task, TaskState};
 use crate::InvalidField;
-use crate::people::{AuthorReason, AuthorSet, UserId};
+use crate::people::{AuthorReason, AuthorSet, Sponsors};
 
 impl Actor {
     /// The author set of what this actor proposes, without the sponsors that its lineage adds.
-    #[must_use]
     pub fn author_set(&self) -> AuthorSet {
         let mut authors = AuthorSet::default();
         if let Some(user) = &self.user {
@@ -29,7 +26,7 @@ impl Task {
     pub fn author_set_after_edit(
         &self,
         lineage: &Lineage,
-        sponsors: &BTreeMap<String, UserId>,
+        sponsors: &Sponsors,
         actor: &Actor,
     ) -> Result<AuthorSet, InvalidField> {
         let mut authors = self.author_set.clone();
@@ -51,12 +48,7 @@ impl Task {
 
     /// The author set of a draft that this actor makes of this task: nobody who could not decide on this one decides on the
     /// draft.
-    #[must_use]
-    pub fn author_set_for_resubmission(
-        &self,
-        sponsors: &BTreeMap<String, UserId>,
-        actor: &Actor,
-    ) -> AuthorSet {
+    pub fn author_set_for_resubmission(&self, sponsors: &Sponsors, actor: &Actor) -> AuthorSet {
         let mut authors = actor.author_set();
         for user in self.author_set.iter() {
             let reason = AuthorReason::PredecessorAuthor { task_id: self.task_id.clone() };

@@ -8,7 +8,6 @@ use crate::permission::ActorRole;
 
 impl Task {
     /// Whether somebody takes part in this task: its authors, everybody who was asked to review it, and administrators.
-    #[must_use]
     pub fn is_participant(&self, actor: &Actor) -> bool {
         let takes_part = |user| self.author_set.contains(user) || self.was_reviewer(user);
         actor.roles.contains(&ActorRole::Admin) || actor.user.as_ref().is_some_and(takes_part)

@@ -78,7 +78,6 @@ pub enum RollbackStrategy {
 
 impl Resource {
     /// As `type:id`.
-    #[must_use]
     pub fn name(&self) -> String {
         format!("{}:{}", self.resource_type, self.id)
     }
@@ -99,7 +98,6 @@ const PLACE_PARAMETERS: [(&str, &str); 3] =
 impl Config {
     /// Where the task can be applied: by a named agent, by any agent with a capability, or by workers that serve a root, a
     /// connection or a template, optionally with a label. Workers claim only tasks of the work queues that they serve.
-    #[must_use]
     pub fn work_queue(&self) -> String {
         let parameter = |name: &str| self.parameters.get(name).and_then(Value::as_str);
         if self.executor == AGENT_EXECUTOR {
@@ -115,18 +113,15 @@ impl Config {
         format!("{label}{}{target}", self.executor)
     }
 
-    #[must_use]
     pub fn work_queue_of_agent(agent: &str) -> String {
         format!("agent:{agent}")
     }
 
-    #[must_use]
     pub fn work_queue_of_capability(capability: &str) -> String {
         format!("can:{capability}")
     }
 
     /// The names of the locks that applying the task needs: the lock of the task, if it has an id, and those of its resources.
-    #[must_use]
     pub fn locks(&self, task_id: Option<&str>) -> Vec<(String, LockMode)> {
         let own = task_id.map(|id| (format!("task:{id}"), LockMode::Exclusive));
         let resources =
@@ -138,7 +133,6 @@ impl Config {
         Digest::of(self).ok_or_else(|| InvalidField::at("parameters", "must have a canonical JSON form"))
     }
 
-    #[must_use]
     pub fn validate(&self) -> Vec<InvalidField> {
         let mut input = Validator::default();
         let is_name = |name: &str| {

@@ -56,10 +56,10 @@ impl Task {
         if !approval.is_about(digest, fingerprint.as_deref()) {
             return Err(Refusal::DigestMismatch { current: digest });
         }
-        approval.record_decision(decision.kind, &by, reason, now);
+        approval.decide(decision.kind, &by, reason, now);
         self.update_followers(&reviewer, decision.kind, now);
         let action = format!("approval.{}", decision.kind.as_str());
-        let transition = self.push_approval_transition(&action, decision.approval_id, Some(by));
+        let transition = self.record_approval(&action, decision.approval_id, Some(by));
         transition.reason = reason.map(str::to_owned);
         self.update_outcome(now)
     }
@@ -77,27 +77,18 @@ impl Task {
     /// Approves the requests of those who follow a reviewer, or withdraws these approvals when the reviewer decides otherwise. An
     /// administrator's decision on behalf of the reviewer is not followed.
     fn update_followers(&mut self, leader: &UserId, action: DecisionKind, now: Moment) {
-        let Some(decided_by) = self
-            .approvals
-            .iter()
-            .find(|approval| approval.reviewer_id == *leader && approval.is_decidable())
-            .and_then(|approval| approval.reviewed_by.clone())
-        else {
-            return;
-        };
-        let approves = action == DecisionKind::Approve && decided_by == *leader;
         let Self { approvals, digest, fingerprint, .. } = self;
-        for approval in approvals {
-            if approval.follows.as_ref() != Some(leader)
-                || !approval.is_about(*digest, fingerprint.as_deref())
-            {
-                continue;
-            }
+        let is_own = |approval: &&Approval| approval.reviewer_id == *leader && approval.is_decidable();
+        let own = approvals.iter().find(is_own);
+        let Some(decided_by) = own.and_then(|approval| approval.reviewed_by.as_ref()) else { return };
+        let approves = action == DecisionKind::Approve && decided_by == leader;
+        let followers = approvals.iter_mut().filter(|approval| approval.follows.as_ref() == Some(leader));
+        for approval in followers.filter(|approval| approval.is_about(*digest, fingerprint.as_deref())) {
             let by_following =
                 approval.status == ApprovalStatus::Approved && approval.reviewed_by.as_ref() == Some(leader);
             if approves && approval.status == ApprovalStatus::Pending {
                 let reason = format!("follows {leader}");
-                approval.record_decision(DecisionKind::Approve, leader, Some(&reason), now);
+                approval.decide(DecisionKind::Approve, leader, Some(&reason), now);
             } else if !approves && by_following {
                 approval.set_status(ApprovalStatus::Pending);
                 approval.responded_at = None;
@@ -122,7 +113,7 @@ impl Task {
         };
         self.override_request = None;
         let reviewers = self.close_open_approvals();
-        self.apply_command(command, None, now)?.notify = reviewers;
+        self.execute(command, None, now)?.notify = reviewers;
         Ok(())
     }
 
@@ -161,7 +152,7 @@ impl Task {
         let by = self.authorize_revoke(actor)?;
         let reason = required_reason(reason)?;
         let author = self.author_id.clone();
-        let transition = self.apply_command(TaskCommand::Revoke, Some(by), now)?;
+        let transition = self.execute(TaskCommand::Revoke, Some(by), now)?;
         transition.reason = Some(reason);
         transition.notify = vec![author];
         self.forced = false;
@@ -179,7 +170,7 @@ impl Task {
         next_state(self.state, TaskCommand::Cancel)?;
         let reviewers = self.close_open_approvals();
         self.override_request = None;
-        let transition = self.apply_command(TaskCommand::Cancel, actor.user.clone(), now)?;
+        let transition = self.execute(TaskCommand::Cancel, actor.user.clone(), now)?;
         transition.reason = non_empty(reason).map(str::to_owned);
         transition.notify = reviewers;
         Ok(())
@@ -202,7 +193,7 @@ impl Task {
         let by = self.authorize_admin_non_author(actor, Permission::Override)?;
         let reason = required_reason(reason)?;
         let ticket = non_empty(ticket).ok_or(Refusal::TicketRequired)?.to_owned();
-        let transition = self.apply_command(TaskCommand::Override, Some(by.clone()), now)?;
+        let transition = self.execute(TaskCommand::Override, Some(by.clone()), now)?;
         transition.reason = Some(reason.clone());
         transition.ticket = Some(ticket.clone());
         self.override_request = Some(OverrideRequest {
@@ -216,11 +207,7 @@ impl Task {
     }
 
     /// Checks that somebody may confirm the pending override, and returns both.
-    pub(super) fn authorize_confirmation(
-        &self,
-        actor: &Actor,
-        now: Moment,
-    ) -> Result<(UserId, OverrideRequest)> {
+    pub(super) fn authorize_confirm(&self, actor: &Actor, now: Moment) -> Result<(UserId, OverrideRequest)> {
         let by = self.authorize_admin_non_author(actor, Permission::Override)?;
         next_state(self.state, TaskCommand::ConfirmOverride)?;
         let in_time = |request: &OverrideRequest| request.at.plus_ms(OVERRIDE_CONFIRMATION_TIMEOUT_MS) > now;
@@ -234,7 +221,7 @@ impl Task {
 
     /// Confirms an override: unsatisfied requirements are overridden, and the task is approved.
     pub fn confirm_override(&mut self, actor: &Actor, now: Moment) -> Result {
-        let (by, request) = self.authorize_confirmation(actor, now)?;
+        let (by, request) = self.authorize_confirm(actor, now)?;
         let text = format!(
             "{} and {by} overrode the policy for {}: {}",
             request.by, request.incident_ticket, request.reason
@@ -247,7 +234,7 @@ impl Task {
         }
         self.override_request = None;
         let reviewers = self.close_open_approvals();
-        let transition = self.apply_command(TaskCommand::ConfirmOverride, Some(by), now)?;
+        let transition = self.execute(TaskCommand::ConfirmOverride, Some(by), now)?;
         transition.reason = Some(request.reason);
         transition.ticket = Some(request.incident_ticket);
         transition.notify = reviewers;
@@ -259,7 +246,7 @@ impl Task {
     pub fn apply_immediately(&mut self) {
         if self.state == TaskState::Approved && !self.forced {
             self.forced = true;
-            self.push_transition("task.apply_first", TaskState::Approved, None).reason =
+            self.record("task.apply_first", TaskState::Approved, None).reason =
                 Some("an approver requested immediate application".to_owned());
         }
     }
@@ -268,7 +255,7 @@ impl Task {
     pub fn force_apply(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result {
         let by = self.authorize_admin_non_author(actor, Permission::ForceApply)?;
         let reason = required_reason(reason)?;
-        self.apply_command(TaskCommand::ForceApply, Some(by), now)?.reason = Some(reason);
+        self.execute(TaskCommand::ForceApply, Some(by), now)?.reason = Some(reason);
         self.forced = true;
         self.apply_after = None;
         Ok(())

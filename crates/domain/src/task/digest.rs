@@ -14,18 +14,15 @@ pub struct Digest([u8; 32]);
 
 impl Digest {
     /// The digest of the canonical form; none if the value has no JSON form, such as a number that is not finite.
-    #[must_use]
     pub fn of(value: &impl Serialize) -> Option<Self> {
         let canonical = serde_json_canonicalizer::to_vec(value).ok()?;
         Some(Self(Sha256::digest(canonical).into()))
     }
 
-    #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

@@ -154,7 +154,6 @@ impl Execution {
 }
 
 impl FailureCode {
-    #[must_use]
     pub const fn result(self) -> ExecutionResult {
         match self {
             Self::TimedOut => ExecutionResult::Timeout,
@@ -169,7 +168,6 @@ impl FailureCode {
 }
 
 /// The delay before a retry: one second, doubled for each retry so far.
-#[must_use]
 pub const fn retry_backoff_ms(retries: u32) -> u64 {
     let doublings = if retries > 10 { 10 } else { retries };
     1_000 << doublings

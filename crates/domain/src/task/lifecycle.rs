@@ -146,7 +146,6 @@ fn list(commands: &[TaskCommand]) -> String {
 }
 
 /// The commands that people can give in a state.
-#[must_use]
 pub fn commands_for(state: TaskState) -> Vec<TaskCommand> {
     let rows = TRANSITIONS.iter().filter(|(from, command, _)| *from == state && command.is_requestable());
     rows.map(|(_, command, _)| *command).collect()
@@ -160,12 +159,10 @@ pub fn next_state(state: TaskState, command: TaskCommand) -> Result<TaskState, I
 
 impl TaskState {
     /// Whether the task can no longer change, except for a rollback of its effects.
-    #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Rejected | Self::Cancelled)
     }
 
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -173,7 +170,6 @@ impl TaskState {
 
 impl TaskCommand {
     /// Whether people can give it. The others come from the service or from workers.
-    #[must_use]
     pub const fn is_requestable(self) -> bool {
         !matches!(
             self,

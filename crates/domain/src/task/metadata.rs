@@ -114,7 +114,6 @@ pub struct LockPreview {
 
 impl LockPreview {
     /// For a lock that could not be read.
-    #[must_use]
     pub const fn unavailable(lock: String, mode: LockMode) -> Self {
         Self { lock, mode, holders: Vec::new(), queue_length: 0, expected_wait_seconds: 0, unavailable: true }
     }
@@ -122,28 +121,23 @@ impl LockPreview {
 
 impl Preview {
     /// A preview without changes.
-    #[must_use]
     pub fn ready() -> Self {
         Self { status: PreviewStatus::Ready, ..Self::default() }
     }
 
-    #[must_use]
     pub fn none() -> Self {
         Self::default()
     }
 
-    #[must_use]
     pub fn pending() -> Self {
         Self { status: PreviewStatus::Pending, ..Self::default() }
     }
 
-    #[must_use]
     pub fn failed(error: impl Into<String>) -> Self {
         Self { status: PreviewStatus::Failed, errors: vec![error.into()], ..Self::default() }
     }
 
     /// The digest of the changes without their diffs, which are for people only.
-    #[must_use]
     pub fn fingerprint_of(changes: &[PreviewChange]) -> Option<Digest> {
         let without_diffs: Vec<PreviewChange> =
             changes.iter().map(|change| PreviewChange { diff: None, ..change.clone() }).collect();
@@ -151,13 +145,11 @@ impl Preview {
     }
 
     /// Whether creating the preview failed or it contains errors. It may then not show all changes.
-    #[must_use]
     pub fn has_errors(&self) -> bool {
         self.status == PreviewStatus::Failed || !self.errors.is_empty()
     }
 
     /// The number of changes; none without a usable preview.
-    #[must_use]
     pub fn change_counts(&self) -> Option<ChangeCounts> {
         if self.status != PreviewStatus::Ready || !self.errors.is_empty() {
             return None;

@@ -156,7 +156,6 @@ pub struct Actor {
 
 impl Actor {
     /// The service itself.
-    #[must_use]
     pub fn system() -> Self {
         Self {
             user: None,
@@ -167,7 +166,6 @@ impl Actor {
         }
     }
 
-    #[must_use]
     pub fn is_admin(&self) -> bool {
         self.roles.contains(&ActorRole::Admin) && self.has_admin_scope
     }
@@ -287,7 +285,6 @@ fn describe_current(attempt: u64) -> String {
 }
 
 impl Task {
-    #[must_use]
     pub fn draft(
         task_id: impl Into<String>,
         config: Config,
@@ -331,11 +328,10 @@ impl Task {
             transitions: Vec::new(),
         };
         task.author_set.add(author_id.clone(), AuthorReason::Author);
-        task.push_transition("task.create", TaskState::Draft, Some(author_id));
+        task.record("task.create", TaskState::Draft, Some(author_id));
         task
     }
 
-    #[must_use]
     pub fn progress(&self) -> Vec<RequirementProgress> {
         if let Some(remembered) = &self.archived_approvals {
             return remembered.progress.clone();
@@ -345,7 +341,6 @@ impl Task {
     }
 
     /// Whether the task was approved and the end of its approval is not set yet.
-    #[must_use]
     pub fn needs_approval_end(&self) -> bool {
         self.state == TaskState::Approved && self.approval_ends_at.is_none()
     }
@@ -356,13 +351,11 @@ impl Task {
         self.approval_ends_at = approved_at.map(|at| at.plus_ms(valid_for_ms));
     }
 
-    #[must_use]
     pub fn is_approval_expired(&self, now: Moment) -> bool {
         self.approval_ends_at.is_some_and(|ends_at| ends_at <= now)
     }
 
     /// 0 if the risk has not been assessed.
-    #[must_use]
     pub fn risk_score(&self) -> u8 {
         self.risk.as_ref().map_or(0, |risk| risk.score)
     }
@@ -425,37 +418,27 @@ impl Task {
     }
 
     /// Executes a command of the lifecycle table and records the transition.
-    fn apply_command(
-        &mut self,
-        command: TaskCommand,
-        actor: Option<UserId>,
-        now: Moment,
-    ) -> Result<&mut Transition> {
+    fn execute(&mut self, command: TaskCommand, by: Option<UserId>, now: Moment) -> Result<&mut Transition> {
         let to = next_state(self.state, command)?;
         let from = std::mem::replace(&mut self.state, to);
         if from != to {
             self.entered_at.insert(to, now);
             self.approval_ends_at = None;
         }
-        Ok(self.push_transition(&format!("task.{command}"), from, actor))
+        Ok(self.record(&format!("task.{command}"), from, by))
     }
 
-    fn push_transition(&mut self, action: &str, from: TaskState, actor: Option<UserId>) -> &mut Transition {
+    fn record(&mut self, action: &str, from: TaskState, by: Option<UserId>) -> &mut Transition {
         self.revision += 1;
-        self.transitions.push(Transition::new(action, actor, from, self.state));
+        self.transitions.push(Transition::new(action, by, from, self.state));
         let last = self.transitions.len() - 1;
         #[expect(clippy::indexing_slicing, reason = "the transition was just pushed")]
         &mut self.transitions[last]
     }
 
     /// Records what happened to an approval request; the state of the task stays the same.
-    fn push_approval_transition(
-        &mut self,
-        action: &str,
-        approval_id: &str,
-        actor: Option<UserId>,
-    ) -> &mut Transition {
-        let transition = self.push_transition(action, self.state, actor);
+    fn record_approval(&mut self, action: &str, approval_id: &str, by: Option<UserId>) -> &mut Transition {
+        let transition = self.record(action, self.state, by);
         transition.approval_id = Some(approval_id.to_owned());
         transition
     }

@@ -45,8 +45,8 @@ impl Task {
         self.check_reviewer(to, people)?;
         let replacement = Replacement { user: to.clone(), reason: format!("{by} delegated it") };
         let old = self.close_as_delegated(approval_id, to)?;
-        self.request_instead(&old, &replacement, people, id, now);
-        self.push_approval_transition("approval.delegate", approval_id, Some(by)).notify = vec![to.clone()];
+        self.request_from(&old, &replacement, people, id, now);
+        self.record_approval("approval.delegate", approval_id, Some(by)).notify = vec![to.clone()];
         Ok(())
     }
 
@@ -84,14 +84,7 @@ impl Task {
     }
 
     /// Adds a request to the replacement, on behalf of the same people and roles.
-    fn request_instead(
-        &mut self,
-        old: &Approval,
-        to: &Replacement,
-        people: &People,
-        id: String,
-        now: Moment,
-    ) {
+    fn request_from(&mut self, old: &Approval, to: &Replacement, people: &People, id: String, now: Moment) {
         self.count_instead(old, &to.user, people);
         let mut on_behalf_of = old.on_behalf_of.clone();
         on_behalf_of.insert(old.reviewer_id.clone());
@@ -150,12 +143,12 @@ impl Task {
         for replacement in replacements {
             let mut old = approval.clone();
             old.escalation_level = level;
-            self.request_instead(&old, &replacement, people, ids(), now);
+            self.request_from(&old, &replacement, people, ids(), now);
             recipients.push(replacement.user);
         }
         let action = if recipients.is_empty() { "approval.unanswered" } else { "approval.escalate" };
         recipients.extend(people.with_role(ON_CALL).map(|user| user.user_id.clone()));
-        self.push_approval_transition(action, approval_id, None).notify = recipients;
+        self.record_approval(action, approval_id, None).notify = recipients;
         Ok(true)
     }
 
@@ -219,12 +212,11 @@ impl Task {
             let old = self.close_as_delegated(&approval_id, user)?;
             if is_free {
                 let replacement = Replacement { user: user.clone(), reason: format!("{leaver} left") };
-                self.request_instead(&old, &replacement, people, ids(), now);
+                self.request_from(&old, &replacement, people, ids(), now);
             } else {
                 self.merge_request(old, user, people);
             }
-            self.push_approval_transition("approval.reassign", &approval_id, None).notify =
-                vec![user.clone()];
+            self.record_approval("approval.reassign", &approval_id, None).notify = vec![user.clone()];
         }
         Ok(())
     }
@@ -267,7 +259,7 @@ impl Task {
         approval.score = approval.priority.score(risk);
         approval.revision += 1;
         let reviewer = approval.reviewer_id.clone();
-        self.push_approval_transition("approval.raise", approval_id, None).notify = vec![reviewer];
+        self.record_approval("approval.raise", approval_id, None).notify = vec![reviewer];
         Ok(true)
     }
 }

@@ -24,12 +24,8 @@ pub struct ReviewPlan<'a> {
 
 impl Task {
     /// Permits authors and administrators.
-    pub(super) fn authorize_author_or_admin(
-        &self,
-        actor: &Actor,
-        permission: Permission,
-    ) -> Result<Option<UserId>> {
-        actor.require(permission)?;
+    pub(super) fn authorize_submit(&self, actor: &Actor) -> Result<Option<UserId>> {
+        actor.require(Permission::Submit)?;
         let is_author = actor.user.as_ref().is_some_and(|user| self.author_set.contains(user));
         if is_author || actor.is_admin() { Ok(actor.user.clone()) } else { Err(Refusal::Forbidden) }
     }
@@ -43,19 +39,19 @@ impl Task {
 
     /// Submits a draft for review, or approves it at once if no approval is required.
     pub fn submit(&mut self, plan: ReviewPlan<'_>, actor: &Actor, now: Moment) -> Result {
-        let by = self.authorize_author_or_admin(actor, Permission::Submit)?;
+        let by = self.authorize_submit(actor)?;
         next_state(self.state, TaskCommand::Submit)?;
         let ReviewPlan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
         let assignment = assignment?;
-        self.apply_command(TaskCommand::Submit, by, now)?;
+        self.execute(TaskCommand::Submit, by, now)?;
         self.assess(risk, assignment.auto_approved.is_some(), now);
         self.fingerprint = fingerprint;
         if let Some(reason) = assignment.auto_approved.clone() {
             self.set_assignment(assignment);
-            self.apply_command(TaskCommand::Approve, None, now)?.reason = Some(reason);
+            self.execute(TaskCommand::Approve, None, now)?.reason = Some(reason);
             return Ok(());
         }
-        self.apply_command(TaskCommand::Assign, None, now)?;
+        self.execute(TaskCommand::Assign, None, now)?;
         self.request_approvals(assignment, due_after_ms, ids, now)
     }
 
@@ -84,7 +80,7 @@ impl Task {
         self.forced = false;
         self.override_request = None;
         let why = format!("{by} changed the task");
-        self.apply_command(TaskCommand::Modify, Some(by), now)?;
+        self.execute(TaskCommand::Modify, Some(by), now)?;
         let Some(assignment) = assignment else { return Ok(()) };
         self.reopened = Some(Reopened { reason: why, at: now });
         self.invalidate_approvals();
@@ -102,7 +98,7 @@ impl Task {
     /// the draft.
     pub fn resubmit(&mut self, actor: &Actor, now: Moment) -> Result<UserId> {
         let by = self.authorize_author(actor)?;
-        self.apply_command(TaskCommand::Resubmit, Some(by.clone()), now)?;
+        self.execute(TaskCommand::Resubmit, Some(by.clone()), now)?;
         Ok(by)
     }
 
@@ -114,7 +110,7 @@ impl Task {
 
     /// Records that a worker has previewed a draft.
     pub fn record_preview(&mut self) {
-        self.push_transition("task.previewed", self.state, None);
+        self.record("task.previewed", self.state, None);
     }
 
     /// Returns to review because the preview no longer matches the one that reviewers saw.
@@ -140,7 +136,7 @@ impl Task {
             (_, TaskState::Approved) => "STALE_PREVIEW: the preview no longer matches what was approved",
             _ => "STALE_PREVIEW: the preview became available only after reviewers were asked",
         };
-        self.apply_command(command, None, now)?.reason = Some(why.to_owned());
+        self.execute(command, None, now)?.reason = Some(why.to_owned());
         self.reopened = Some(Reopened { reason: why.to_owned(), at: now });
         self.invalidate_approvals();
         self.request_approvals(assignment, due_after_ms, ids, now)
@@ -170,10 +166,10 @@ impl Task {
             let approval = self.new_approval(assignee, ids(), now, now.plus_ms(due_after_ms));
             let (id, reviewer) = (approval.approval_id.clone(), approval.reviewer_id.clone());
             self.approvals.push(approval);
-            self.push_approval_transition("approval.request", &id, None).notify = vec![reviewer];
+            self.record_approval("approval.request", &id, None).notify = vec![reviewer];
         }
         if let Some(reason) = auto_approved {
-            self.apply_command(TaskCommand::Approve, None, now)?.reason = Some(reason);
+            self.execute(TaskCommand::Approve, None, now)?.reason = Some(reason);
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 
 use ade_app::locks::{Acquisition, HeldLockResult, HeldToken, LockError};
 use ade_client::wire::{self, FieldError};
+use ade_domain::Validator;
 use ade_domain::lock::{
     FencingToken, Holder, InvalidName, LockKind, LockMode, LockName, LockRequest, LockRequestDraft,
     parse_ttl_ms,
@@ -110,11 +111,11 @@ async fn heartbeat(
 ) -> ApiResult<Response> {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let held = held_locks(&body.locks)?;
-    let mut faults = Vec::new();
-    let ms =
-        parse_ttl_ms("ttl_extension", body.ttl_extension, app.locks.coordination().limits(), &mut faults);
-    if !faults.is_empty() {
-        return Err(faults.into());
+    let mut input = Validator::default();
+    let limits = app.locks.coordination().limits();
+    let ms = parse_ttl_ms("ttl_extension", body.ttl_extension, limits, &mut input);
+    if !input.errors.is_empty() {
+        return Err(input.errors.into());
     }
     let results = app.locks.heartbeat(&holder, &held, ms).await;
     held_lock_response(&app, results)
