@@ -317,7 +317,8 @@ async fn archives_output_and_removes_rollback_data(base: Fixture) {
         .expect("intact");
     assert_eq!(output, "a".repeat(100_000));
     for gone in ["rollback_data", "output"] {
-        assert_eq!(archives.context.blobs.list(gone).expect("read"), [], "{gone}");
+        let files = std::fs::read_dir(archives.context.blobs.folder().join(gone)).map_or(0, Iterator::count);
+        assert_eq!(files, 0, "{gone}");
     }
     let (_, _, archive_id) = list(&archives).await.remove(0);
     assert_eq!(archives.restore(&archive_id, &admin()).await.expect("exists").items, 1);

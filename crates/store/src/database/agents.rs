@@ -65,7 +65,7 @@ pub(super) fn delete_agent(agent_id: &str, expected: u64) -> [Statement; 2] {
     let args = [agent_id.into(), expected.into()];
     [
         Statement::new("DELETE FROM agents WHERE agent_id = $1 AND revision = $2", args)
-            .expect_one_row(format!("agent {agent_id}")),
+            .or_conflict(format!("agent {agent_id}")),
         Statement::new("DELETE FROM inbox WHERE agent_id = $1", [agent_id.into()]),
     ]
 }

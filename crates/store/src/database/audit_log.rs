@@ -116,7 +116,7 @@ impl AssignNumbers {
         // The time selects the partition.
         let statements = values(
             "WITH given (entry_id, at, number, previous_hash, entry_hash) AS (",
-            numbered,
+            &numbered,
             ") UPDATE audit SET number = given.number, previous_hash = given.previous_hash, entry_hash = given.entry_hash \
              FROM given WHERE audit.entry_id = given.entry_id AND audit.at = given.at",
         );
@@ -131,7 +131,7 @@ impl AssignNumbers {
             (last + 1..).zip(&rows).map(|(number, row)| Ok(vec![Arg::Uuid(row.get(0)?), number.into()]));
         let statements = values(
             "WITH given (event_id, number) AS (",
-            numbered.collect::<Result<_>>()?,
+            &numbered.collect::<Result<Vec<_>>>()?,
             ") UPDATE events SET number = given.number FROM given WHERE events.event_id = given.event_id",
         );
         update_all(connection, &statements, rows.len(), "events").await

@@ -11,43 +11,33 @@ use sqlx::{AssertSqlSafe, Either, Executor};
 use super::sql::{Arg, Row, SqlConnection, bind, integer, placeholders, replace_nul};
 use super::{DatabaseError, Operation, Result};
 
-/// A statement, and how many rows it must affect.
+/// A statement, and what is wrong unless it affects exactly one row; then nothing of its commit happens.
 #[derive(Debug, Clone)]
 pub(super) struct Statement {
     sql: Cow<'static, str>,
     args: Vec<Arg>,
-    expected: Expected,
-}
-
-/// Which rows a statement must affect; otherwise nothing of its commit happens.
-#[derive(Debug, Clone)]
-enum Expected {
-    Any,
-    /// Exactly one row, of the object that is named here for the error.
-    OneRow(String),
-    /// One row: no response is stored yet under the idempotency key of this request.
-    NewResponse,
+    /// `None` if it may affect any number of rows.
+    unless_one_row: Option<DatabaseError>,
 }
 
 impl Statement {
     pub(super) fn new(sql: impl Into<Cow<'static, str>>, args: impl Into<Vec<Arg>>) -> Self {
-        Self { sql: sql.into(), args: args.into(), expected: Expected::Any }
+        Self { sql: sql.into(), args: args.into(), unless_one_row: None }
+    }
+
+    /// Fails with `error` unless the statement affects exactly one row.
+    pub(super) fn or_fail(self, error: DatabaseError) -> Self {
+        Self { unless_one_row: Some(error), ..self }
     }
 
     /// Fails with a conflict about `object` unless the statement affects exactly one row.
-    pub(super) fn expect_one_row(self, object: impl Into<String>) -> Self {
-        Self { expected: Expected::OneRow(object.into()), ..self }
-    }
-
-    /// Fails as a duplicate unless the statement inserts the response.
-    pub(super) fn expect_new_response(self) -> Self {
-        Self { expected: Expected::NewResponse, ..self }
+    pub(super) fn or_conflict(self, object: impl Into<String>) -> Self {
+        self.or_fail(DatabaseError::Conflict { what: object.into() })
     }
 
     fn check(&self, rows: u64) -> Result<()> {
-        match &self.expected {
-            Expected::OneRow(object) if rows != 1 => Err(DatabaseError::Conflict { what: object.clone() }),
-            Expected::NewResponse if rows != 1 => Err(DatabaseError::DuplicateIdempotencyKey),
+        match &self.unless_one_row {
+            Some(error) if rows != 1 => Err(error.clone()),
             _ => Ok(()),
         }
     }
@@ -114,28 +104,25 @@ impl TableRow {
             (first..).zip(columns).map(assign).collect::<Vec<_>>().join(separator)
         };
         let (key, values) = self.columns.split_at(keys);
-        let sql = format!(
-            "UPDATE {} SET {} WHERE {} AND revision = ${}",
-            self.table,
-            assignments(values, keys + 1, ", "),
-            assignments(key, 1, " AND "),
-            self.columns.len() + 1
-        );
+        let (set, key) = (assignments(values, keys + 1, ", "), assignments(key, 1, " AND "));
+        let expected_number = self.columns.len() + 1;
+        let sql = format!("UPDATE {} SET {set} WHERE {key} AND revision = ${expected_number}", self.table);
         let mut args = self.into_args();
         args.push(expected.into());
-        Statement::new(sql, args).expect_one_row(object)
+        Statement::new(sql, args).or_conflict(object)
     }
 }
 
 /// Inserts rows of one table. `suffix` says what happens to those that are there already.
 pub(super) fn insert_all(rows: Vec<TableRow>, suffix: &str) -> Vec<Statement> {
     let before = rows.first().map(TableRow::insert_into).unwrap_or_default();
-    values(&before, rows.into_iter().map(TableRow::into_args).collect(), suffix)
+    let rows: Vec<Vec<Arg>> = rows.into_iter().map(TableRow::into_args).collect();
+    values(&before, &rows, suffix)
 }
 
 /// Statements with `VALUES` between `before` and `after`, as few as possible.
-pub(super) fn values(before: &str, rows: Vec<Vec<Arg>>, after: &str) -> Vec<Statement> {
-    let (mut statements, mut rest) = (Vec::new(), rows.as_slice());
+pub(super) fn values(before: &str, rows: &[Vec<Arg>], after: &str) -> Vec<Statement> {
+    let (mut statements, mut rest) = (Vec::new(), rows);
     while let Some(count) = ROWS_PER_STATEMENT.into_iter().find(|count| *count <= rest.len()) {
         let (chunk, others) = rest.split_at(count);
         let (mut lists, mut next) = (Vec::with_capacity(count), 1);
@@ -215,7 +202,7 @@ fn combine(statements: &[Statement], translated: &[String]) -> String {
     for (number, (statement, sql)) in statements.iter().zip(translated).enumerate() {
         let comma = if number == 0 { "" } else { ", " };
         let _ = write!(combined, "{comma}s{number} AS ({sql} RETURNING 1)");
-        if !matches!(statement.expected, Expected::Any) {
+        if statement.unless_one_row.is_some() {
             let _ = write!(conditions, " AND (SELECT count(*) FROM s{number}) = 1");
         }
     }
@@ -229,7 +216,7 @@ mod tests {
 
     #[test]
     fn combines_statements() {
-        let first = Statement::new("UPDATE a SET b = $2 WHERE c = $1", []).expect_one_row("a");
+        let first = Statement::new("UPDATE a SET b = $2 WHERE c = $1", []).or_conflict("a");
         let second = Statement::new("INSERT INTO d VALUES ($1)", []);
         let translated = [first.sql.to_string(), "INSERT INTO d VALUES ($3)".to_owned()];
         assert_eq!(

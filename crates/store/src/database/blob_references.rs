@@ -27,7 +27,7 @@ pub(super) fn mark_orphaned(key_prefix: &str, since: Moment) -> Statement {
 /// Marks an announced blob as in use. Fails with a conflict if it is about to be removed.
 pub(super) async fn mark_in_use(connection: &mut SqlConnection<'_>, key: &str) -> Result<()> {
     let sql = "DELETE FROM orphaned_blobs WHERE key_prefix = $1 AND deleting = 0";
-    let delete = Statement::new(sql, [key.into()]).expect_one_row(format!("blob {key}"));
+    let delete = Statement::new(sql, [key.into()]).or_conflict(format!("blob {key}"));
     connection.execute_each(&[delete]).await.map(drop)
 }
 
@@ -35,7 +35,7 @@ impl Database {
     /// Registers a blob store, unless the database has one already. Returns the registered one.
     pub async fn register_blob_store(&self, found: BlobStoreLocation) -> Result<BlobStoreLocation> {
         let sql = "INSERT INTO blob_store (id, store_id, folder) VALUES (1, $1, $2) ON CONFLICT DO NOTHING";
-        self.execute_statement(sql, [found.store_id.into(), found.folder.into()]).await?;
+        self.execute_statement(sql, &[found.store_id.into(), found.folder.into()]).await?;
         let sql = "SELECT store_id, folder FROM blob_store";
         let store = |row: &Row| Ok(BlobStoreLocation { store_id: row.get(0)?, folder: row.get(1)? });
         let missing = || DatabaseError::Corrupt("the table blob_store is empty".to_owned());
@@ -50,7 +50,7 @@ impl Database {
     /// Key prefixes of blobs that are orphaned since before `before`, to be removed. From now on they cannot be used again.
     pub async fn take_orphaned_blobs(&self, before: Moment, limit: u32) -> Result<Vec<String>> {
         let sql = "UPDATE orphaned_blobs SET deleting = 1 WHERE deleting = 0 AND since <= $1";
-        self.execute_statement(sql, [before.into()]).await?;
+        self.execute_statement(sql, &[before.into()]).await?;
         let sql = "SELECT key_prefix FROM orphaned_blobs WHERE deleting = 1 ORDER BY key_prefix";
         self.fetch_page(sql, &[], limit, |row| row.get(0)).await
     }

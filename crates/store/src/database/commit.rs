@@ -12,8 +12,8 @@ use super::batch::{MAX_ROWS_OF_ONE_STATEMENT, Statement, TableRow, insert_all};
 use super::documents::{Document, DocumentKind, Versioned};
 use super::people::{Session, StoredToken, StoredUser};
 use super::sql::{SqlConnection, json, uuid};
-use super::tasks::{Comment, RelatedRows, StoredTask};
-use super::{Operation, Result, StoredResponse, agents, documents, people, rows};
+use super::tasks::{Comment, Loaded, StoredTask};
+use super::{DatabaseError, Operation, Result, StoredResponse, agents, documents, people, rows};
 
 /// Everything that one decision changes.
 #[derive(Debug, Clone, Default)]
@@ -147,7 +147,7 @@ pub(super) fn insert_response(keyed: &KeyedResponse) -> Result<Statement> {
         ("body", json(response)?),
     ];
     let insert = TableRow::new("stored_responses", columns).insert(" ON CONFLICT DO NOTHING");
-    Ok(insert.expect_new_response())
+    Ok(insert.or_fail(DatabaseError::DuplicateIdempotencyKey))
 }
 
 impl Write {
@@ -176,7 +176,7 @@ impl Write {
         match self {
             // Without the loaded rows, all labels are deleted and inserted again.
             Self::Task { task, expected, .. } => {
-                expected.is_none_or(|expected| task.loaded_version.rows_at(expected).is_some())
+                expected.is_none_or(|expected| task.loaded_version.at(expected).is_some())
             }
             Self::Comment(_) => true,
             _ => false,
@@ -189,7 +189,7 @@ impl Write {
             Self::DeleteTask { task_id, expected } => {
                 let args = [uuid(task_id), (*expected).into()];
                 Statement::new("DELETE FROM tasks WHERE task_id = $1 AND revision = $2", args)
-                    .expect_one_row(format!("task {task_id}"))
+                    .or_conflict(format!("task {task_id}"))
             }
             Self::Comment(comment) => rows::comment(comment)?.insert(""),
             Self::User { user, expected } => people::put_user(user, *expected)?,
@@ -198,7 +198,7 @@ impl Write {
                 people::touch_session(session_hash, *last_active, *expires_at)
             }
             Self::DeleteSessions { session_hash, user_id } => {
-                people::delete_sessions(session_hash.as_deref(), user_id)
+                people::delete_sessions(session_hash.clone(), user_id)
             }
             Self::Token(token) => people::put_token(token)?,
             Self::RevokeTokens { user_id, at } => people::revoke_tokens(user_id, *at),
@@ -237,11 +237,11 @@ fn put_task(
 ) -> Result<()> {
     let task_id = task.task_id.as_str();
     let row = rows::task(task)?;
-    let no_rows = RelatedRows::default();
+    let nothing = Loaded::default();
     let before = match expected {
         None => {
             statements.push(row.insert(""));
-            &no_rows
+            &nothing
         }
         Some(expected) => {
             let mut args = row.into_args();
@@ -255,11 +255,11 @@ fn put_task(
                        claimed_by = NULL, claimed_until = NULL, closed_at = $15 \
                        WHERE task_id = $1 AND revision = $16 \
                        AND (attempt = $13 OR lease_until IS NULL OR lease_until <= $17)";
-            statements.push(Statement::new(sql, args).expect_one_row(format!("task {task_id}")));
-            task.loaded_version.rows_at(expected).unwrap_or_else(|| {
+            statements.push(Statement::new(sql, args).or_conflict(format!("task {task_id}")));
+            task.loaded_version.at(expected).unwrap_or_else(|| {
                 statements
                     .push(Statement::new("DELETE FROM task_labels WHERE task_id = $1", [uuid(task_id)]));
-                &no_rows
+                &nothing
             })
         }
     };

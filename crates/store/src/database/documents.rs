@@ -72,7 +72,7 @@ impl<T> Versioned<T> {
 
 /// Changes with every change of users, policies, delegations, resources, settings or feature flags, by any process. The database
 /// itself changes it, in the same transaction.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RulesVersion(pub(super) String);
 
 pub(super) fn missing_rules_version() -> DatabaseError {
@@ -110,7 +110,7 @@ pub(super) fn put_document(
 pub(super) fn delete_document(kind: DocumentKind, id: &str, expected: u64) -> Statement {
     let args = [kind.as_str().into(), id.into(), expected.into()];
     let sql = "DELETE FROM documents WHERE kind = $1 AND document_id = $2 AND revision = $3";
-    Statement::new(sql, args).expect_one_row(format!("{} {id}", kind.as_str()))
+    Statement::new(sql, args).or_conflict(format!("{} {id}", kind.as_str()))
 }
 
 impl Database {

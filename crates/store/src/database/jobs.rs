@@ -46,7 +46,7 @@ impl Database {
                    VALUES ($1, $2, $3, $4, $5) \
                    ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, lease_until = excluded.lease_until \
                    WHERE jobs.due_at <= $3 AND (jobs.lease_until IS NULL OR jobs.lease_until <= $3)";
-        Ok(self.execute_statement(sql, args).await? > 0)
+        Ok(self.execute_statement(sql, &args).await? > 0)
     }
 
     /// Stores the outcome of a run, and when the job is due again. Does nothing if another process has taken the job over.
@@ -63,25 +63,25 @@ impl Database {
         let args = [name.into(), holder.into(), due_at.into(), json(&outcome)?];
         let sql = "UPDATE jobs SET holder = NULL, lease_until = NULL, due_at = $3, body = $4 \
                    WHERE name = $1 AND holder = $2";
-        self.execute_statement(sql, args).await.map(drop)
+        self.execute_statement(sql, &args).await.map(drop)
     }
 
     /// Makes a job due earlier. Does nothing if it is due before `due_at` anyway.
     pub async fn bring_job_forward(&self, name: &str, due_at: Moment) -> Result<()> {
         let sql = "UPDATE jobs SET due_at = $2 WHERE name = $1 AND due_at > $2";
-        self.execute_statement(sql, [name.into(), due_at.into()]).await.map(drop)
+        self.execute_statement(sql, &[name.into(), due_at.into()]).await.map(drop)
     }
 
     /// Extends the lease of a running job; `false` if another process has taken it over.
     pub async fn renew_job_lease(&self, name: &str, holder: &str, until: Moment) -> Result<bool> {
         let sql = "UPDATE jobs SET lease_until = $3 WHERE name = $1 AND holder = $2";
-        Ok(self.execute_statement(sql, [name.into(), holder.into(), until.into()]).await? > 0)
+        Ok(self.execute_statement(sql, &[name.into(), holder.into(), until.into()]).await? > 0)
     }
 
     /// Releases all jobs of a process that shuts down, so that others can start them.
     pub async fn release_jobs(&self, holder: &str) -> Result<()> {
         let sql = "UPDATE jobs SET holder = NULL, lease_until = NULL WHERE holder = $1";
-        self.execute_statement(sql, [holder.into()]).await.map(drop)
+        self.execute_statement(sql, &[holder.into()]).await.map(drop)
     }
 
     /// Every job that was ever started, by name.

@@ -119,6 +119,9 @@ fn migrator(migrations: [&'static str; 1]) -> Migrator {
     Migrator::with_migrations((1..).zip(migrations).map(migration).collect())
 }
 
+/// Reads a value from a row.
+type Parse<T> = fn(&Row) -> Result<T>;
+
 /// A change of the database, applied in a transaction of its own.
 trait Operation: Send + Sync + 'static {
     type Output: Send + 'static;
@@ -183,12 +186,8 @@ impl Database {
     }
 
     /// Executes one statement, and returns how many rows it affected.
-    async fn execute_statement(
-        &self,
-        sql: impl Into<std::borrow::Cow<'static, str>>,
-        args: impl Into<Vec<Arg>>,
-    ) -> Result<u64> {
-        self.execute(vec![Statement::new(sql, args)]).await
+    async fn execute_statement(&self, sql: &str, args: &[Arg]) -> Result<u64> {
+        self.execute(vec![Statement::new(sql.to_owned(), args)]).await
     }
 
     /// Reads on one connection. Statements are not in a transaction.
@@ -207,33 +206,17 @@ impl Database {
         }
     }
 
-    async fn fetch_all<T, C: FromIterator<T>>(
-        &self,
-        sql: &str,
-        args: &[Arg],
-        parse: impl Fn(&Row) -> Result<T>,
-    ) -> Result<C> {
+    async fn fetch_all<T, C: FromIterator<T>>(&self, sql: &str, args: &[Arg], parse: Parse<T>) -> Result<C> {
         let rows = self.read(async |connection| connection.query(sql, args).await).await?;
         rows.iter().map(parse).collect()
     }
 
     /// The first `limit` rows. The limit is part of the statement and not an argument, so that the planner sees it.
-    async fn fetch_page<T>(
-        &self,
-        sql: &str,
-        args: &[Arg],
-        limit: u32,
-        parse: impl Fn(&Row) -> Result<T>,
-    ) -> Result<Vec<T>> {
+    async fn fetch_page<T>(&self, sql: &str, args: &[Arg], limit: u32, parse: Parse<T>) -> Result<Vec<T>> {
         self.fetch_all(&format!("{sql} LIMIT {limit}"), args, parse).await
     }
 
-    async fn fetch_first<T>(
-        &self,
-        sql: &str,
-        args: &[Arg],
-        parse: impl Fn(&Row) -> Result<T>,
-    ) -> Result<Option<T>> {
+    async fn fetch_first<T>(&self, sql: &str, args: &[Arg], parse: Parse<T>) -> Result<Option<T>> {
         let row = self.read(async |connection| connection.query_first(sql, args).await).await?;
         row.as_ref().map(parse).transpose()
     }

@@ -119,14 +119,9 @@ pub(super) fn touch_session(hash: &str, last_active: Moment, expires_at: Moment)
     Statement::new(sql, args)
 }
 
-pub(super) fn delete_sessions(session_hash: Option<&str>, user_id: &str) -> Statement {
-    let mut args: Vec<Arg> = vec![user_id.into()];
-    let mut sql = "DELETE FROM sessions WHERE user_id = $1".to_owned();
-    if let Some(hash) = session_hash {
-        sql.push_str(" AND session_hash = $2");
-        args.push(hash.into());
-    }
-    Statement::new(sql, args)
+pub(super) fn delete_sessions(session_hash: Option<String>, user_id: &str) -> Statement {
+    let sql = "DELETE FROM sessions WHERE user_id = $1 AND ($2 IS NULL OR session_hash = $2)";
+    Statement::new(sql, [user_id.into(), Arg::Text(session_hash)])
 }
 
 /// A revoked token stays revoked.

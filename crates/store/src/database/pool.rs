@@ -4,7 +4,7 @@
 //! that was returned intact a moment ago is reused without these tests. A connection that was idle for longer, or was dropped
 //! in the middle of a statement, goes through the sqlx pool, which tests it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
@@ -54,15 +54,15 @@ pub(super) struct PooledConnection<D: Database> {
 }
 
 impl<D: Database> IdleConnections<D> {
-    fn take_all(&self) -> Vec<IdleConnection<D>> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    fn lock(&self) -> MutexGuard<'_, Vec<IdleConnection<D>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<D: Database> Drop for IdleConnections<D> {
     fn drop(&mut self) {
         // Returning them to the sqlx pool would spawn a test for each, and the runtime may be shutting down.
-        for idle in self.take_all() {
+        for idle in self.lock().drain(..) {
             drop(idle.connection.detach());
         }
     }
@@ -82,7 +82,7 @@ impl<D: Database> ConnectionPool<D> {
         let permit = timeout(limit, self.permits.clone().acquire_owned());
         let permit = permit.await.map_err(|_| busy())?.map_err(|_| busy())?;
         let now = Instant::now();
-        let last = self.idle.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let last = self.idle.lock().pop();
         if let Some(IdleConnection { connection, idle_since, tested_at }) = last
             && now.duration_since(idle_since) < MAX_UNTESTED_IDLE
             && now.duration_since(tested_at) < MAX_UNTESTED_AGE
@@ -105,10 +105,10 @@ impl<D: Database> PooledConnection<D> {
         let Self { connection, tested_at, idle, permit } = self;
         if matches!(outcome, Err(DatabaseError::Unavailable(_))) {
             drop(connection);
-            drop(idle.take_all());
+            idle.lock().clear();
         } else {
             let returned = IdleConnection { connection, idle_since: Instant::now(), tested_at };
-            idle.0.lock().unwrap_or_else(PoisonError::into_inner).push(returned);
+            idle.lock().push(returned);
         }
         // Last, so that the next caller finds the connection.
         drop(permit);

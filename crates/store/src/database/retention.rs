@@ -14,7 +14,7 @@ impl Database {
             "DELETE FROM stored_responses WHERE (owner, key) IN (SELECT owner, key FROM stored_responses \
              WHERE created_at < $1 ORDER BY created_at LIMIT {MAX_DELETED})"
         );
-        self.execute_statement(sql, [before.into()]).await
+        self.execute_statement(&sql, &[before.into()]).await
     }
 
     /// Deletes expired sessions, and returns how many.
@@ -24,6 +24,6 @@ impl Database {
             "DELETE FROM sessions WHERE expires_at <= $1 AND session_hash IN (SELECT session_hash FROM sessions \
              WHERE expires_at <= $1 ORDER BY expires_at LIMIT {MAX_DELETED})"
         );
-        self.execute_statement(sql, [now.into()]).await
+        self.execute_statement(&sql, &[now.into()]).await
     }
 }

@@ -332,42 +332,38 @@ fn translate(sql: &str, args: &[Arg], offset: usize, is_postgres: bool) -> Strin
     let mut rest = sql;
     while let Some(at) = rest.find(['$', ':', 'm']) {
         let (before, from) = rest.split_at(at);
-        translated.push_str(before);
-        let skip_word = |text: &str| text.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(text.len());
-        // Writing to a string cannot fail.
-        let _ = if let Some((column, after)) =
-            from.strip_prefix("micros(").and_then(|inner| inner.split_once(')'))
-        {
-            rest = after;
-            if is_postgres {
-                write!(translated, "(extract(epoch FROM {column}) * 1000000)::bigint")
-            } else {
-                translated.write_str(column)
-            }
+        let word_len = |text: &str| text.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(text.len());
+        let micros = from.strip_prefix("micros(").and_then(|inner| inner.split_once(')'));
+        let (replacement, after) = if let Some((column, after)) = micros {
+            let epoch = || format!("(extract(epoch FROM {column}) * 1000000)::bigint").into();
+            (if is_postgres { epoch() } else { Cow::Borrowed(column) }, after)
         } else if let Some(from) = from.strip_prefix('$') {
-            let (digits, after) = from.split_at(skip_word(from));
-            rest = after;
+            let (digits, after) = from.split_at(word_len(from));
             let number: usize = digits.parse().unwrap_or_default();
-            let placed = number + offset;
-            match args.get(number.wrapping_sub(1)) {
-                Some(Arg::Time(_)) if is_postgres => {
-                    write!(translated, "to_timestamp(${placed}::float8 / 1000000)")
-                }
-                Some(Arg::Uuid(_)) if is_postgres => write!(translated, "${placed}::uuid"),
-                Some(Arg::Json(_)) if is_postgres => write!(translated, "${placed}::jsonb"),
-                _ => write!(translated, "${placed}"),
-            }
+            let arg = args.get(number.wrapping_sub(1)).filter(|_| is_postgres);
+            (placeholder(number + offset, arg).into(), after)
         } else if let Some(cast) = from.strip_prefix("::").filter(|_| !is_postgres) {
-            rest = cast.get(skip_word(cast)..).unwrap_or_default();
-            Ok(())
+            ("".into(), cast.split_at(word_len(cast)).1)
         } else {
             let (first, after) = from.split_at(1);
-            rest = after;
-            translated.write_str(first)
+            (first.into(), after)
         };
+        translated.push_str(before);
+        translated.push_str(&replacement);
+        rest = after;
     }
     translated.push_str(rest);
     translated
+}
+
+/// A placeholder, converted to the type of its argument.
+fn placeholder(number: usize, arg: Option<&Arg>) -> String {
+    match arg {
+        Some(Arg::Time(_)) => format!("to_timestamp(${number}::float8 / 1000000)"),
+        Some(Arg::Uuid(_)) => format!("${number}::uuid"),
+        Some(Arg::Json(_)) => format!("${number}::jsonb"),
+        _ => format!("${number}"),
+    }
 }
 
 #[cfg(test)]

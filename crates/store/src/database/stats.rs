@@ -32,11 +32,9 @@ pub struct UserStats {
     pub tasks: BTreeMap<TaskState, u64>,
     /// Approval requests to the user by status, including archived ones.
     pub approvals: BTreeMap<ApprovalStatus, u64>,
-    /// How many responses the two times are computed from: the last ones that are not archived.
-    pub sampled_responses: u32,
-    /// Seconds from request to response.
+    /// Seconds from request to response, of the last responses that are not archived.
     pub mean_seconds: Option<f64>,
-    /// Seconds from request to response.
+    /// The same.
     pub median_seconds: Option<f64>,
 }
 
@@ -72,13 +70,11 @@ async fn counts_by<T: DeserializeOwned + Ord>(
 #[expect(clippy::cast_precision_loss, reason = "microseconds of a review are far below 2^52")]
 fn mean_and_median(micros: &mut [u64]) -> Option<(f64, f64)> {
     micros.sort_unstable();
-    let half = micros.len() / 2;
-    let upper = *micros.get(half)?;
-    let lower =
-        if micros.len().is_multiple_of(2) { micros.get(half.checked_sub(1)?).copied()? } else { upper };
     let seconds = |micros: u64| micros as f64 / 1e6;
-    let mean = seconds(micros.iter().sum()) / micros.len() as f64;
-    Some((mean, f64::midpoint(seconds(lower), seconds(upper))))
+    let at = |index: usize| micros.get(index).copied().map(seconds);
+    let count = micros.len();
+    let median = f64::midpoint(at(count.checked_sub(1)? / 2)?, at(count / 2)?);
+    Some((seconds(micros.iter().sum()) / count as f64, median))
 }
 
 impl Database {
@@ -113,7 +109,7 @@ impl Database {
             cancelled: count(TaskState::Cancelled),
         };
         let sql = "INSERT INTO daily_stats (day, body) VALUES ($1, $2) ON CONFLICT DO NOTHING";
-        Ok(self.execute_statement(sql, [day.into(), json(&stats)?]).await? > 0)
+        Ok(self.execute_statement(sql, &[day.into(), json(&stats)?]).await? > 0)
     }
 
     /// The stored days, the newest first.
@@ -146,8 +142,7 @@ impl Database {
             let elapsed = |row: &Row| Ok(row.get::<u64>(1)?.saturating_sub(row.get(0)?));
             let mut elapsed = rows.iter().map(elapsed).collect::<Result<Vec<u64>>>()?;
             let (mean_seconds, median_seconds) = mean_and_median(&mut elapsed).unzip();
-            let sampled_responses = u32::try_from(elapsed.len()).unwrap_or(u32::MAX);
-            Ok(UserStats { tasks, approvals, sampled_responses, mean_seconds, median_seconds })
+            Ok(UserStats { tasks, approvals, mean_seconds, median_seconds })
         })
         .await
     }

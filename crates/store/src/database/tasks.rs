@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use ade_domain::Moment;
+use ade_domain::approval::Approval;
 use ade_domain::people::UserId;
 use ade_domain::risk::FailureHistory;
 use ade_domain::task::{Task, TaskState};
@@ -51,11 +52,13 @@ pub struct LoadedVersion {
     claim: Option<(u64, String)>,
 }
 
-#[derive(Debug)]
-struct Loaded {
+/// What was loaded: a revision, the rules version at that time, and the rows of other tables that belong to the task.
+#[derive(Debug, Default)]
+pub(super) struct Loaded {
     revision: u64,
-    rows: RelatedRows,
     rules_version: RulesVersion,
+    pub(super) labels: BTreeSet<(&'static str, String)>,
+    pub(super) approval_revisions: BTreeMap<String, u64>,
 }
 
 impl PartialEq for LoadedVersion {
@@ -66,16 +69,19 @@ impl PartialEq for LoadedVersion {
 
 impl LoadedVersion {
     fn new(task: &StoredTask, rules_version: RulesVersion) -> Self {
-        let approvals = task.approvals.iter();
-        let approval_revisions = approvals.map(|approval| (approval.approval_id.clone(), approval.revision));
-        let rows = RelatedRows { labels: task.labels(), approval_revisions: approval_revisions.collect() };
-        let loaded = Loaded { revision: task.revision, rows, rules_version };
+        let revision = |approval: &Approval| (approval.approval_id.clone(), approval.revision);
+        let loaded = Loaded {
+            revision: task.revision,
+            rules_version,
+            labels: task.labels(),
+            approval_revisions: task.approvals.iter().map(revision).collect(),
+        };
         Self { loaded: Some(Arc::new(loaded)), claim: None }
     }
 
-    /// The related rows of this revision, if it is the loaded one.
-    pub(super) fn rows_at(&self, revision: u64) -> Option<&RelatedRows> {
-        self.loaded.as_deref().filter(|loaded| loaded.revision == revision).map(|loaded| &loaded.rows)
+    /// What was loaded, if this revision was.
+    pub(super) fn at(&self, revision: u64) -> Option<&Loaded> {
+        self.loaded.as_deref().filter(|loaded| loaded.revision == revision)
     }
 
     /// The rules version at the time of loading.
@@ -83,13 +89,6 @@ impl LoadedVersion {
     pub fn rules_version(&self) -> Option<&RulesVersion> {
         self.loaded.as_deref().map(|loaded| &loaded.rules_version)
     }
-}
-
-/// The rows of other tables that belong to a task.
-#[derive(Debug, Default)]
-pub(super) struct RelatedRows {
-    pub(super) labels: BTreeSet<(&'static str, String)>,
-    pub(super) approval_revisions: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

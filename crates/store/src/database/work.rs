@@ -212,7 +212,7 @@ impl Database {
     /// Keeps a claimed task from being claimed by anybody before `until`; `false` if the claim is lost.
     pub async fn postpone_claim(&self, task_id: &str, by: &str, until: Moment) -> Result<bool> {
         let sql = "UPDATE tasks SET claimed_until = $3 WHERE task_id = $1 AND claimed_by = $2";
-        Ok(self.execute_statement(sql, [uuid(task_id), by.into(), until.into()]).await? > 0)
+        Ok(self.execute_statement(sql, &[uuid(task_id), by.into(), until.into()]).await? > 0)
     }
 
     /// Extends the lease of an attempt. It never becomes shorter.

@@ -501,7 +501,6 @@ async fn counts_tasks_and_approvals(fixture: TestDatabase) {
     let rob = UserStats {
         tasks: BTreeMap::new(),
         approvals: BTreeMap::from([(ApprovalStatus::Pending, 1), (ApprovalStatus::Approved, 3)]),
-        sampled_responses: 3,
         mean_seconds: Some(30.0),
         median_seconds: Some(20.0),
     };
