@@ -34,6 +34,11 @@ impl Context {
         }
     }
 
+    /// Stores a blob, and returns its key.
+    pub(crate) async fn put_blob(&self, failure: &str, key: String, bytes: Vec<u8>) -> Result<String> {
+        self.with_blobs(failure, move |blobs| Ok(blobs.put(&key, &bytes).map(|()| key)?)).await
+    }
+
     /// Uses the blobs on a blocking thread. `failure` says what could not be done.
     pub(crate) async fn with_blobs<T: Send + 'static>(
         &self,

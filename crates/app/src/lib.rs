@@ -35,6 +35,13 @@ pub use shared_settings::Settings;
 pub use tasks::TaskService;
 pub use worker::{Worker, WorkerHandle};
 
+/// Replaces a field that has a new value.
+fn set<T: Clone>(field: &mut T, value: &Option<T>) {
+    if let Some(value) = value {
+        field.clone_from(value);
+    }
+}
+
 /// A new id; ids sort by creation time.
 fn new_id() -> String {
     uuid::Uuid::now_v7().to_string()

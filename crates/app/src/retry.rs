@@ -1,4 +1,7 @@
-//! Optimistic concurrency: changes are loaded, decided about and committed again after a conflict.
+//! Optimistic concurrency: changes are loaded, decided about and committed again after a conflict. Also the log of failures of
+//! loops, which try again.
+
+use std::fmt::Display;
 
 use crate::{Error, Result};
 
@@ -16,4 +19,28 @@ where
         }
     }
     Err(Error::Conflict)
+}
+
+/// Logs the first of several failures of something that is repeated.
+#[derive(Debug, Default)]
+pub(crate) struct FailureLog {
+    is_failing: bool,
+}
+
+impl FailureLog {
+    /// The value; `None` after a failure.
+    pub(crate) fn check<T, E: Display>(&mut self, result: Result<T, E>, failure: &str) -> Option<T> {
+        match result {
+            Ok(value) => {
+                self.is_failing = false;
+                Some(value)
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    tracing::error!(%error, "{failure}; retrying");
+                }
+                None
+            }
+        }
+    }
 }

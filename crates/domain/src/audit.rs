@@ -33,7 +33,7 @@ pub struct AuditActor {
 }
 
 /// The part of an entry that does not depend on its position in the chain.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct AuditBody {
     pub entry_id: String,
     pub at: Moment,

@@ -1,9 +1,9 @@
-//! Project rules that the compiler does not check: dependencies between crates, file headers, file length, paths in
+//! Project rules that the compiler does not check: dependencies between crates and modules, file headers, file length, paths in
 //! documents, and words that the project avoids.
 
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -146,15 +146,59 @@ fn crates_have_only_allowed_dependencies() {
     }
 }
 
+/// Fails if some of these depend on each other in a circle.
+fn assert_no_cycle(mut dependencies: BTreeMap<String, BTreeSet<String>>) {
+    while !dependencies.is_empty() {
+        let names: Vec<String> = dependencies.keys().cloned().collect();
+        dependencies.retain(|_, others| names.iter().any(|name| others.contains(name)));
+        assert!(dependencies.len() < names.len(), "a cycle among {names:?}");
+    }
+}
+
 #[test]
 fn allowed_dependencies_have_no_cycle() {
-    let mut remaining: Vec<(&str, &[&str])> = DEPENDENCIES.to_vec();
-    while !remaining.is_empty() {
-        let names: Vec<&str> = remaining.iter().map(|(name, _)| *name).collect();
-        let before = remaining.len();
-        remaining.retain(|(_, allowed)| allowed.iter().any(|other| names.contains(other)));
-        assert!(remaining.len() < before, "a cycle among {names:?}");
+    let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    assert_no_cycle(
+        DEPENDENCIES.iter().map(|(name, allowed)| ((*name).to_owned(), owned(allowed))).collect(),
+    );
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|character: char| !character.is_alphanumeric() && character != '_')
+}
+
+/// The top-level modules of `app` form layers. A name that `lib.rs` exports counts as its module.
+#[test]
+fn modules_of_app_have_no_cycle() {
+    let folder = root().join("crates/app/src");
+    let lib = fs::read_to_string(folder.join("lib.rs")).expect("readable");
+    let mut module_of: BTreeMap<&str, &str> = BTreeMap::new();
+    for statement in lib.split(';') {
+        if let Some((_, module)) = statement.rsplit_once("mod ") {
+            module_of.insert(module, module);
+        }
+        if let Some((module, names)) =
+            statement.split_once("pub use ").and_then(|(_, path)| path.split_once("::"))
+        {
+            module_of.extend(words(names).map(|name| (name, module)));
+        }
     }
+    let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for file in files(&folder, &["rs"]) {
+        let path = file.strip_prefix(&folder).expect("below the folder").to_string_lossy().into_owned();
+        let module = path.split('/').next().unwrap_or_default().trim_end_matches(".rs");
+        let text = fs::read_to_string(&file).expect("readable");
+        let imported = imports.entry(module.to_owned()).or_default();
+        for path in text.split("crate::").skip(1) {
+            let is_end =
+                |character| if path.starts_with('{') { character == '}' } else { ":;( ".contains(character) };
+            let names = path.split(is_end).next().unwrap_or_default();
+            let modules = words(names).filter_map(|name| module_of.get(name));
+            imported.extend(modules.filter(|other| **other != module).map(|other| (*other).to_owned()));
+        }
+    }
+    assert!(imports.len() > 10 && imports["rules"].contains("tasks"), "imports not found: {imports:?}");
+    assert_no_cycle(imports);
 }
 
 /// Client commands must not need the server: only the commands that run one import it.

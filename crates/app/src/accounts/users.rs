@@ -7,6 +7,7 @@ use ade_domain::people::{ADMIN, AUTHOR, User, UserId};
 use ade_domain::{InvalidField, Moment};
 use ade_store::DatabaseError;
 use ade_store::database::{Commit, Password, StoredUser, Write};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{AccountService, random_secrets};
@@ -14,7 +15,7 @@ use crate::error::require_valid;
 use crate::events::AuditedAction;
 use crate::idempotency::stored_response;
 use crate::retry::{MAX_ATTEMPTS, retry_on_conflict};
-use crate::{Caller, Error, Outcome, Result};
+use crate::{Caller, Error, Outcome, Result, set};
 
 pub(super) const MAX_ID_LEN: usize = 128;
 const MAX_TEXT_LEN: usize = 256;
@@ -24,14 +25,16 @@ const PASSWORD_WATCH_MS: u64 = 7 * 86_400_000;
 /// Characters of the first administrator's password: 96 bits.
 const FIRST_PASSWORD_LEN: usize = 24;
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Deserialize)]
 pub struct UserDraft {
     pub user_id: String,
+    #[serde(flatten)]
     pub change: UserChange,
 }
 
 /// A change of a user; `None` leaves a field as it is.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Deserialize)]
+#[serde(default)]
 pub struct UserChange {
     pub name: Option<String>,
     /// Replaces all roles.
@@ -45,16 +48,7 @@ pub struct UserChange {
 /// Hides the password.
 impl std::fmt::Debug for UserChange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { name, roles, manager_id, team, active, password } = self;
-        let password = password.as_ref().map(|_| "***");
-        f.debug_struct("UserChange")
-            .field("name", name)
-            .field("roles", roles)
-            .field("manager_id", manager_id)
-            .field("team", team)
-            .field("active", active)
-            .field("password", &password)
-            .finish()
+        f.debug_map().entries(self.details()).finish()
     }
 }
 
@@ -65,23 +59,14 @@ impl UserChange {
     }
 
     fn apply(&self, user: &mut User) {
-        let id = |id: &String| UserId::new(id.clone());
-        if let Some(name) = &self.name {
-            user.name.clone_from(name);
-        }
-        if let Some(roles) = &self.roles {
-            user.roles.clone_from(roles);
-        }
-        if let Some(manager) = &self.manager_id {
-            user.manager_id = manager.as_ref().map(id);
-        }
-        if let Some(team) = &self.team {
-            user.team.clone_from(team);
-        }
-        user.active = self.active.unwrap_or(user.active);
+        set(&mut user.name, &self.name);
+        set(&mut user.roles, &self.roles);
+        set(&mut user.manager_id, &self.manager_id.as_ref().map(|id| id.as_deref().map(UserId::new)));
+        set(&mut user.team, &self.team);
+        set(&mut user.active, &self.active);
     }
 
-    /// The details of the audit entry: never the password.
+    /// The new values, for the audit log: never the password.
     fn details(&self) -> Map<String, Value> {
         let fields = [
             ("name", self.name.as_ref().map(|name| json!(name))),

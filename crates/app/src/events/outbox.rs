@@ -77,14 +77,10 @@ impl<'a> AuditedAction<'a> {
             action: self.action.to_owned(),
             object_type: self.object_type.to_owned(),
             object_id: replace_nul(self.object_id),
-            task_id: None,
-            from: None,
-            to: None,
             revision: self.revision,
-            digest: None,
             reason: self.reason.map(replace_nul),
-            ticket: None,
             details: self.details.into_iter().map(|(name, value)| (name, replace_nul_in(value))).collect(),
+            ..AuditBody::default()
         };
         record(commit, entry, Vec::new());
     }

@@ -75,11 +75,8 @@ impl ArchiveService {
     pub async fn is_behind(&self) -> Result<bool> {
         let now = self.context.now();
         for (kind, days) in KINDS {
-            let page = self
-                .context
-                .database
-                .archivable_tasks(kind, days_before(now, days), now, None, MAX_ITEMS)
-                .await?;
+            let (database, before) = (&self.context.database, days_before(now, days));
+            let page = database.archivable_tasks(kind, before, now, None, MAX_ITEMS).await?;
             if page.len() == MAX_ITEMS as usize {
                 return Ok(true);
             }

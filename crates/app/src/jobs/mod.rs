@@ -121,11 +121,8 @@ impl Jobs {
                 Ok(count.swap(0, Ordering::Relaxed))
             }
             "task_timeout" => {
-                let lost = self
-                    .context
-                    .database
-                    .tasks_with_expired_lease(self.context.now(), None, LOST_WORKER_LIMIT)
-                    .await?;
+                let (database, now) = (&self.context.database, self.context.now());
+                let lost = database.tasks_with_expired_lease(now, None, LOST_WORKER_LIMIT).await?;
                 if !lost.is_empty() {
                     self.tasks.subscriptions().wake_recovery();
                 }

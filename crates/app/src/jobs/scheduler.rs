@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{JOBS, Job, Jobs, next_due};
 use crate::Result;
+use crate::retry::FailureLog;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -41,22 +42,11 @@ impl Jobs {
         mut wake_ups: mpsc::Receiver<&'static str>,
         mut stopped: watch::Receiver<bool>,
     ) {
-        let (mut schedule, mut is_failing) = (Schedule::default(), false);
+        let (mut schedule, mut failures) = (Schedule::default(), FailureLog::default());
         'polling: loop {
             let started = Instant::now();
-            let pause = match self.start_due(&mut schedule).await {
-                Ok(pause) => {
-                    is_failing = false;
-                    pause
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut is_failing, true) {
-                        tracing::error!(%error, "cannot look for due jobs; retrying");
-                    }
-                    POLL_INTERVAL
-                }
-            };
-            let next_poll = started + pause;
+            let pause = failures.check(self.start_due(&mut schedule).await, "cannot look for due jobs");
+            let next_poll = started + pause.unwrap_or(POLL_INTERVAL);
             loop {
                 tokio::select! {
                     biased;

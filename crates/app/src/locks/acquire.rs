@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::lock::saga::{AcquireFailure, AcquireSaga, SagaAction};
-use ade_domain::lock::{LockCommand, LockName, LockOutcome, LockRequest, RequestKey, WaitPolicy, Waiter};
+use ade_domain::lock::{
+    Grant, LockCommand, LockName, LockOutcome, LockRequest, RequestKey, WaitPolicy, Waiter,
+};
 use ade_store::coordination::{CoordinationError, Registration, Ticket};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use super::open_requests::OpenGuard;
-use super::{Acquisition, GrantedLock, LockError, LockService, WaitingTicket};
+use super::{Acquisition, GrantedLock, LockError, LockService, Result, WaitingTicket};
 
 /// How often a waiting request polls without a notification: notifications may get lost. It must be well below the time for
 /// which a grant waits for its claim, and for which the locks of a partial acquisition are kept.
@@ -33,7 +35,7 @@ impl LockService {
     ///
     /// Dropping the future of a request that is held open means that the caller hung up: the request leaves the queue and
     /// releases the locks that it has.
-    pub async fn acquire(&self, request: LockRequest) -> Result<Acquisition, LockError> {
+    pub async fn acquire(&self, request: LockRequest) -> Result<Acquisition> {
         let agent = request.holder.agent_id().to_owned();
         if !self.coordination.record_heartbeat(agent.clone()).await? {
             return Err(LockError::TooManyAgents);
@@ -46,7 +48,7 @@ impl LockService {
     }
 
     /// The same without rate limit, for locks of approved tasks.
-    pub(crate) async fn acquire_unmetered(&self, request: LockRequest) -> Result<Acquisition, LockError> {
+    pub(crate) async fn acquire_unmetered(&self, request: LockRequest) -> Result<Acquisition> {
         let wait_ms = match request.wait {
             WaitPolicy::NoWait => 0,
             WaitPolicy::LongPoll { timeout_ms: ms } | WaitPolicy::Ticket { timeout_ms: ms } => ms,
@@ -54,7 +56,10 @@ impl LockService {
         let deadline = self.coordination.now().plus_ms(wait_ms);
         let deadline = self.register(&request, deadline).await?;
         let acquired = match request.wait {
-            WaitPolicy::Ticket { .. } => self.acquire_or_queue(&request, deadline).await,
+            WaitPolicy::Ticket { .. } => {
+                let mut saga = AcquireSaga::new(request.clone(), self.server.clone());
+                self.claim_or_wait(&mut saga, &request, deadline).await
+            }
             _ => self.acquire_or_wait(&request, deadline).await,
         };
         if let Err(LockError::Failed {
@@ -68,7 +73,7 @@ impl LockService {
     }
 
     /// Registers a repeatable request, and returns its deadline: a repeated ticket keeps its first deadline.
-    async fn register(&self, request: &LockRequest, deadline: Moment) -> Result<Moment, LockError> {
+    async fn register(&self, request: &LockRequest, deadline: Moment) -> Result<Moment> {
         let has_ticket = matches!(request.wait, WaitPolicy::Ticket { .. });
         if !request.has_request_id && !has_ticket {
             return Ok(deadline);
@@ -91,11 +96,7 @@ impl LockService {
         }
     }
 
-    async fn acquire_or_wait(
-        &self,
-        request: &LockRequest,
-        deadline: Moment,
-    ) -> Result<Acquisition, LockError> {
+    async fn acquire_or_wait(&self, request: &LockRequest, deadline: Moment) -> Result<Acquisition> {
         let guard = CancelOnDrop {
             service: self,
             request,
@@ -112,17 +113,13 @@ impl LockService {
         acquired
     }
 
-    async fn wait_until_acquired(
-        &self,
-        request: &LockRequest,
-        deadline: Moment,
-    ) -> Result<Acquisition, LockError> {
+    async fn wait_until_acquired(&self, request: &LockRequest, deadline: Moment) -> Result<Acquisition> {
         let watch = self.coordination.subscribe(request.key);
         let mut saga = AcquireSaga::new(request.clone(), self.server.clone());
         // When coordination answered last; `None` until the request waits.
         let mut answered_at: Option<Instant> = None;
         loop {
-            let next = match self.advance(&mut saga, deadline).await {
+            let waiting = match self.claim_or_wait(&mut saga, request, deadline).await {
                 // All commands of a saga are idempotent.
                 Err(LockError::Unavailable(_))
                     if answered_at.is_some_and(|at| at.elapsed() < OUTAGE_TIMEOUT) =>
@@ -130,52 +127,45 @@ impl LockService {
                     sleep(RETRY_INTERVAL).await;
                     continue;
                 }
-                next => next?,
+                Ok(Acquisition::Waiting(waiting)) => waiting,
+                ended => return ended,
             };
-            match next {
-                SagaAction::Ready => saga.claim_all(),
-                SagaAction::Granted(grants) => return Ok(Acquisition::Granted(granted(request, grants))),
-                SagaAction::Failed(failure) => return Err(self.failed(failure).await?),
-                SagaAction::Wait { lock, .. } => {
-                    answered_at = Some(Instant::now());
-                    let _awaited = self.awaited_locks.open(&lock);
-                    let keeps = saga.keep_alive_commands(self.coordination.limits());
-                    let left = Duration::from_millis(deadline.ms_since(self.coordination.now()));
-                    // A notification and a timeout have the same effect: poll.
-                    let _ = tokio::time::timeout(poll_interval(request.key).min(left), watch.changed()).await;
-                    match self.keep(&mut saga, keeps).await {
-                        // The next poll shows whether anything was lost.
-                        Err(LockError::Unavailable(_)) => {}
-                        kept => kept?,
-                    }
-                    if let Err(error) =
-                        self.coordination.record_heartbeat(request.holder.agent_id().to_owned()).await
-                    {
-                        tracing::debug!(%error, "cannot store the heartbeat of a waiting agent");
-                    }
-                    if self.coordination.now() >= deadline { saga.time_out() } else { saga.poll() }
-                }
-                SagaAction::Execute(..) => {}
+            answered_at = Some(Instant::now());
+            let _awaited = self.awaited_locks.open(&waiting.waiting_for);
+            let keeps = saga.keep_alive_commands(self.coordination.limits());
+            let left = Duration::from_millis(deadline.ms_since(self.coordination.now()));
+            // A notification and a timeout have the same effect: poll.
+            let _ = tokio::time::timeout(poll_interval(request.key).min(left), watch.changed()).await;
+            match self.keep(&mut saga, keeps).await {
+                // The next poll shows whether anything was lost.
+                Err(LockError::Unavailable(_)) => {}
+                kept => kept?,
             }
+            let agent = request.holder.agent_id().to_owned();
+            if let Err(error) = self.coordination.record_heartbeat(agent).await {
+                tracing::debug!(%error, "cannot store the heartbeat of a waiting agent");
+            }
+            if self.coordination.now() >= deadline { saga.time_out() } else { saga.poll() }
         }
     }
 
-    async fn acquire_or_queue(
+    /// Runs a saga until all locks are claimed or it has to wait.
+    async fn claim_or_wait(
         &self,
+        saga: &mut AcquireSaga,
         request: &LockRequest,
         deadline: Moment,
-    ) -> Result<Acquisition, LockError> {
-        let mut saga = AcquireSaga::new(request.clone(), self.server.clone());
+    ) -> Result<Acquisition> {
         loop {
-            match self.advance(&mut saga, deadline).await? {
+            match self.advance(saga, deadline).await? {
                 SagaAction::Ready => saga.claim_all(),
                 SagaAction::Granted(grants) => return Ok(Acquisition::Granted(granted(request, grants))),
-                SagaAction::Failed(failure) => return Err(self.failed(failure).await?),
-                SagaAction::Wait { lock, position } => {
+                SagaAction::Failed(failure) => return self.failed(failure).await,
+                SagaAction::Wait { lock: waiting_for, position } => {
                     let ticket = request.key;
                     return Ok(Acquisition::Waiting(WaitingTicket {
                         ticket,
-                        waiting_for: lock,
+                        waiting_for,
                         position,
                         deadline,
                     }));
@@ -186,11 +176,7 @@ impl LockService {
     }
 
     /// Runs the commands of a saga until it needs something else.
-    pub(super) async fn advance(
-        &self,
-        saga: &mut AcquireSaga,
-        deadline: Moment,
-    ) -> Result<SagaAction, LockError> {
+    pub(super) async fn advance(&self, saga: &mut AcquireSaga, deadline: Moment) -> Result<SagaAction> {
         loop {
             match saga.next_action(deadline.ms_since(self.coordination.now())) {
                 SagaAction::Execute(lock, command) => {
@@ -207,7 +193,7 @@ impl LockService {
         &self,
         saga: &mut AcquireSaga,
         keeps: Vec<(LockName, LockCommand)>,
-    ) -> Result<(), LockError> {
+    ) -> Result<()> {
         let outcomes = if keeps.is_empty() { Vec::new() } else { self.run(keeps).await? };
         if let Some(lost) = outcomes.iter().position(|outcome| *outcome == LockOutcome::NotFound) {
             saga.handle_lost_grant(lost);
@@ -239,18 +225,18 @@ impl LockService {
         Ok(())
     }
 
-    pub(super) async fn failed(&self, failure: AcquireFailure) -> Result<LockError, LockError> {
+    pub(super) async fn failed<T>(&self, failure: AcquireFailure) -> Result<T> {
         let now = match &failure {
             AcquireFailure::TimedOut(lock) => {
                 Some(Box::new(self.coordination.lock_view(lock.clone()).await?))
             }
             _ => None,
         };
-        Ok(LockError::Failed { failure, now })
+        Err(LockError::Failed { failure, now })
     }
 }
 
-pub(super) fn granted(request: &LockRequest, grants: Vec<ade_domain::lock::Grant>) -> Vec<GrantedLock> {
+pub(super) fn granted(request: &LockRequest, grants: Vec<Grant>) -> Vec<GrantedLock> {
     let requested = request.locks.iter().cloned();
     requested.zip(grants).map(|(requested, grant)| GrantedLock { requested, grant }).collect()
 }

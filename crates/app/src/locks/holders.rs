@@ -3,7 +3,7 @@
 use ade_domain::lock::{FencingToken, Grant, HoldView, Holder, LockCommand, LockName, LockOutcome};
 use ade_store::CoordinationError;
 
-use super::{LockError, LockService};
+use super::{LockError, LockService, Result};
 use crate::LockNotice;
 
 /// A lock, and the fencing token by which the caller claims to hold it.
@@ -32,24 +32,16 @@ impl LockService {
         holder: &Holder,
         held: &[HeldToken],
         ms: u64,
-    ) -> Result<Vec<HeldLockResult>, LockError> {
+    ) -> Result<Vec<HeldLockResult>> {
         self.for_each(holder, held, |holder, token| LockCommand::Extend { holder, token, ttl_ms: ms }).await
     }
 
-    pub async fn release(
-        &self,
-        holder: &Holder,
-        held: &[HeldToken],
-    ) -> Result<Vec<HeldLockResult>, LockError> {
+    pub async fn release(&self, holder: &Holder, held: &[HeldToken]) -> Result<Vec<HeldLockResult>> {
         self.for_each(holder, held, |holder, token| LockCommand::Release { holder, token }).await
     }
 
     /// Turns exclusive locks into shared ones.
-    pub async fn downgrade(
-        &self,
-        holder: &Holder,
-        held: &[HeldToken],
-    ) -> Result<Vec<HeldLockResult>, LockError> {
+    pub async fn downgrade(&self, holder: &Holder, held: &[HeldToken]) -> Result<Vec<HeldLockResult>> {
         self.for_each(holder, held, |holder, token| LockCommand::Downgrade { holder, token }).await
     }
 
@@ -72,20 +64,13 @@ impl LockService {
         lock: LockName,
         reason: &str,
     ) -> Result<Vec<HoldView>, CoordinationError> {
-        match self.run_one(lock.clone(), LockCommand::Break).await? {
-            LockOutcome::Broken(holders) => {
-                if !holders.is_empty() {
-                    self.event_sink.publish(LockNotice::Broken {
-                        actor,
-                        lock: &lock,
-                        reason,
-                        holders: &holders,
-                    });
-                }
-                Ok(holders)
-            }
-            _ => Ok(Vec::new()),
+        let LockOutcome::Broken(holders) = self.run_one(lock.clone(), LockCommand::Break).await? else {
+            return Ok(Vec::new());
+        };
+        if !holders.is_empty() {
+            self.event_sink.publish(LockNotice::Broken { actor, lock: &lock, reason, holders: &holders });
         }
+        Ok(holders)
     }
 
     async fn for_each(
@@ -93,7 +78,7 @@ impl LockService {
         holder: &Holder,
         held: &[HeldToken],
         command: impl Fn(Holder, FencingToken) -> LockCommand,
-    ) -> Result<Vec<HeldLockResult>, LockError> {
+    ) -> Result<Vec<HeldLockResult>> {
         match self.coordination.record_heartbeat(holder.agent_id().to_owned()).await {
             Ok(true) => {}
             Ok(false) => return Err(LockError::TooManyAgents),

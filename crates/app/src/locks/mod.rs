@@ -14,7 +14,7 @@ use ade_domain::lock::saga::AcquireFailure;
 use ade_domain::lock::{
     Grant, LockCommand, LockName, LockOutcome, LockReply, RequestKey, RequestedLock, SharedStr,
 };
-use ade_store::coordination::{LockFilter, LockView, WaitView};
+use ade_store::coordination::LockView;
 use ade_store::{Coordination, CoordinationError};
 use uuid::Uuid;
 
@@ -23,8 +23,11 @@ pub use maintenance::LockMaintenance;
 pub use tickets::TicketState;
 
 use crate::{Error, LockEventSink, LockNotice};
+
 use maintenance::SweepCounts;
 use open_requests::OpenRequests;
+
+type Result<T, E = LockError> = std::result::Result<T, E>;
 
 #[derive(Debug, Clone)]
 pub struct LockService {
@@ -118,25 +121,6 @@ impl LockService {
 
     pub(crate) fn sweep_counts(&self) -> &SweepCounts {
         &self.sweep_counts
-    }
-
-    pub async fn get(&self, lock: LockName) -> Result<LockView, CoordinationError> {
-        self.coordination.lock_view(lock).await
-    }
-
-    /// Locks by name, starting after `after`.
-    pub async fn list(
-        &self,
-        by: LockFilter,
-        after: Option<LockName>,
-        limit: usize,
-    ) -> Result<Vec<LockView>, CoordinationError> {
-        self.coordination.list_locks(by, after, limit).await
-    }
-
-    /// The wait-for graph.
-    pub async fn wait_graph(&self, limit: usize) -> Result<Vec<WaitView>, CoordinationError> {
-        self.coordination.waits(limit).await
     }
 
     /// Runs commands, and publishes the deadlocks that they resolved.

@@ -7,7 +7,7 @@ use ade_domain::lock::{AcquireStatus, Grant, LockCommand, LockOutcome, RequestKe
 use ade_store::coordination::Ticket;
 
 use super::acquire::granted;
-use super::{GrantedLock, LockError, LockService, WaitingTicket};
+use super::{GrantedLock, LockError, LockService, Result, WaitingTicket};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum TicketState {
@@ -23,17 +23,17 @@ pub enum TicketState {
 
 impl LockService {
     /// The state of a ticket. Polling keeps its locks while it waits for further ones.
-    pub async fn ticket(&self, key: RequestKey) -> Result<TicketState, LockError> {
+    pub async fn ticket(&self, key: RequestKey) -> Result<TicketState> {
         self.poll(key, false).await
     }
 
     /// Starts the leases of a ticket whose locks are all held.
-    pub async fn claim(&self, key: RequestKey) -> Result<TicketState, LockError> {
+    pub async fn claim(&self, key: RequestKey) -> Result<TicketState> {
         self.poll(key, true).await
     }
 
     /// Cancels a ticket and releases its locks.
-    pub async fn cancel(&self, key: RequestKey) -> Result<(), LockError> {
+    pub async fn cancel(&self, key: RequestKey) -> Result<()> {
         let Ticket { request, deadline } = self.find(key).await?;
         let mut saga = AcquireSaga::new(request, self.server.clone());
         saga.cancel();
@@ -42,15 +42,15 @@ impl LockService {
     }
 
     /// The agent that owns a ticket.
-    pub async fn ticket_agent(&self, key: RequestKey) -> Result<String, LockError> {
+    pub async fn ticket_agent(&self, key: RequestKey) -> Result<String> {
         Ok(self.find(key).await?.request.holder.agent_id().to_owned())
     }
 
-    async fn find(&self, key: RequestKey) -> Result<Ticket, LockError> {
+    async fn find(&self, key: RequestKey) -> Result<Ticket> {
         self.coordination.ticket(key).await?.ok_or(LockError::TicketNotFound)
     }
 
-    async fn poll(&self, key: RequestKey, claim: bool) -> Result<TicketState, LockError> {
+    async fn poll(&self, key: RequestKey, claim: bool) -> Result<TicketState> {
         let ticket = self.find(key).await?;
         self.coordination.record_heartbeat(ticket.request.holder.agent_id().to_owned()).await?;
         let standings = self.standings(&ticket).await?;
@@ -75,7 +75,7 @@ impl LockService {
                     return Ok(TicketState::Ready { ticket: key, claim_by: claim_by(&grants(&standings)) });
                 }
                 SagaAction::Granted(grants) => return Ok(TicketState::Granted(granted(&request, grants))),
-                SagaAction::Failed(failure) => return Err(self.failed(failure).await?),
+                SagaAction::Failed(failure) => return self.failed(failure).await,
                 SagaAction::Wait { lock, position } => {
                     let keeps = saga.keep_alive_commands(self.coordination.limits());
                     self.keep(&mut saga, keeps).await?;
@@ -90,12 +90,11 @@ impl LockService {
     }
 
     /// The standing of a ticket at each of its locks; `None` where the lock does not know it.
-    async fn standings(&self, ticket: &Ticket) -> Result<Vec<Option<AcquireStatus>>, LockError> {
+    async fn standings(&self, ticket: &Ticket) -> Result<Vec<Option<AcquireStatus>>> {
         let request = &ticket.request;
-        let inquire = || LockCommand::Query { holder: request.holder.clone(), request: request.key };
-        let outcomes = self
-            .run(request.locks.iter().map(|requested| (requested.lock.clone(), inquire())).collect())
-            .await?;
+        let query = || LockCommand::Query { holder: request.holder.clone(), request: request.key };
+        let queries = request.locks.iter().map(|requested| (requested.lock.clone(), query()));
+        let outcomes = self.run(queries.collect()).await?;
         let standing = |outcome| match outcome {
             LockOutcome::Status(standing) => Some(standing),
             _ => None,
@@ -104,12 +103,7 @@ impl LockService {
     }
 
     /// All locks are held: they are already claimed, claimed now, or ready to be claimed.
-    async fn complete(
-        &self,
-        ticket: &Ticket,
-        held: Vec<Grant>,
-        claim: bool,
-    ) -> Result<TicketState, LockError> {
+    async fn complete(&self, ticket: &Ticket, held: Vec<Grant>, claim: bool) -> Result<TicketState> {
         let Ticket { request, deadline } = ticket;
         if held.iter().all(|grant| grant.claimed) {
             return Ok(TicketState::Granted(granted(request, held)));
@@ -120,8 +114,8 @@ impl LockService {
         let mut saga = AcquireSaga::with_grants(request.clone(), self.server.clone(), held);
         match self.advance(&mut saga, *deadline).await? {
             SagaAction::Granted(grants) => Ok(TicketState::Granted(granted(request, grants))),
-            SagaAction::Failed(failure) => Err(self.failed(failure).await?),
-            _ => Err(self.failed(AcquireFailure::Cancelled).await?),
+            SagaAction::Failed(failure) => self.failed(failure).await,
+            _ => self.failed(AcquireFailure::Cancelled).await,
         }
     }
 }

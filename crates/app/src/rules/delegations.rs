@@ -7,17 +7,19 @@ use ade_domain::approval::delegation::{Delegation, DelegationConditions, Delegat
 use ade_domain::people::UserId;
 use ade_domain::permission::{ActorRole, Scope};
 use ade_domain::task::Refusal;
-use ade_store::database::{DocumentKind, Versioned};
+use ade_store::database::Versioned;
+use serde::Deserialize;
 
-use super::{Rule, RuleService, set};
+use super::{Rule, RuleService};
 use crate::error::require_valid;
-use crate::{Caller, Error, ObjectKind, Outcome, Result, new_id};
+use crate::{Caller, Error, Outcome, Result, new_id, set};
 
 /// Entries of each list in the conditions.
 const MAX_CONDITIONS: usize = 200;
 
 /// A missing field keeps its value, or has its default in a new delegation. `Some(None)` clears a field.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
 pub struct DelegationChange {
     /// The caller, if missing in a new delegation.
     pub owner_id: Option<UserId>,
@@ -51,12 +53,12 @@ impl Rule for Delegation {
     fn outcome(document: Versioned<Self>) -> Outcome {
         Outcome::Delegation(document)
     }
-}
 
-/// Owner and delegate can see a delegation.
-fn can_see(caller: &Caller, delegation: &Delegation) -> bool {
-    let is_party = |user: &UserId| delegation.owner_id == *user || delegation.delegate_to == *user;
-    caller.can_see_all() || caller.user_id().is_some_and(is_party)
+    /// Owner and delegate can see it.
+    fn is_visible(&self, caller: &Caller) -> bool {
+        let is_party = |user: &UserId| self.owner_id == *user || self.delegate_to == *user;
+        caller.can_see_all() || caller.user_id().is_some_and(is_party)
+    }
 }
 
 /// Only the owner and administrators can change a delegation. Roles permit, scopes limit.
@@ -72,21 +74,6 @@ fn require_may_write(caller: &Caller, owner: &UserId) -> Result<()> {
 }
 
 impl RuleService {
-    /// The delegations that the caller can see, oldest first.
-    pub async fn delegations(&self, caller: &Caller) -> Result<Vec<Versioned<Delegation>>> {
-        caller.require_scope(Scope::Read)?;
-        let mut delegations = self.context.database.documents().await?;
-        delegations.retain(|delegation| can_see(caller, &delegation.value));
-        Ok(delegations)
-    }
-
-    pub async fn delegation(&self, id: &str, caller: &Caller) -> Result<Versioned<Delegation>> {
-        caller.require_scope(Scope::Read)?;
-        let found = self.context.database.document(id).await?;
-        let visible = found.filter(|found: &Versioned<Delegation>| can_see(caller, &found.value));
-        visible.ok_or(Error::NotFound(ObjectKind::Document(DocumentKind::Delegation)))
-    }
-
     /// Creates a delegation for the caller, or by an administrator for another user.
     pub async fn create_delegation(
         &self,
@@ -116,7 +103,7 @@ impl RuleService {
 
     /// A delegation that the caller may change, if its revision is the one that the caller expects.
     async fn own_delegation(&self, id: &str, caller: &Caller) -> Result<Versioned<Delegation>> {
-        let delegation = self.delegation(id, caller).await?;
+        let delegation = self.get::<Delegation>(id, caller).await?;
         require_may_write(caller, &delegation.value.owner_id)?;
         caller.check_revision(delegation.revision)?;
         Ok(delegation)

@@ -7,6 +7,7 @@ mod policies;
 mod resources;
 mod settings;
 
+use ade_domain::permission::Scope;
 use ade_store::DatabaseError;
 use ade_store::database::{Commit, Document, Versioned, Write};
 use serde_json::{Map, json};
@@ -26,19 +27,22 @@ pub struct RuleService {
 }
 
 /// A document of this service.
-trait Rule: Document + Clone + PartialEq {
+pub trait Rule: Document + Clone + PartialEq {
     fn outcome(document: Versioned<Self>) -> Outcome;
+
+    /// The documents that exist without being stored, with revision 0. If there are any, there are no others.
+    #[must_use]
+    fn defaults() -> Vec<Versioned<Self>> {
+        Vec::new()
+    }
+
+    fn is_visible(&self, _caller: &Caller) -> bool {
+        true
+    }
 
     /// Further writes of a change: created if there is no `before`, deleted if there is no `after`.
     fn extra_writes(_id: &str, _before: Option<&Self>, _after: Option<&Self>) -> Vec<Write> {
         Vec::new()
-    }
-}
-
-/// Replaces a field that has a new value.
-fn set<T: Clone>(field: &mut T, value: &Option<T>) {
-    if let Some(value) = value {
-        field.clone_from(value);
     }
 }
 
@@ -55,6 +59,42 @@ impl RuleService {
     #[must_use]
     pub const fn new(context: Context) -> Self {
         Self { context }
+    }
+
+    /// The documents that the caller can see, oldest first, or all with a default, in their order.
+    pub async fn list<T: Rule>(&self, caller: &Caller) -> Result<Vec<Versioned<T>>> {
+        caller.require_scope(Scope::Read)?;
+        let mut documents: Vec<Versioned<T>> = self.context.database.documents().await?;
+        documents.retain(|document| document.value.is_visible(caller));
+        let mut defaults = T::defaults();
+        for default in &mut defaults {
+            if let Some(stored) = documents.iter().find(|document| document.id == default.id) {
+                default.clone_from(stored);
+            }
+        }
+        Ok(if defaults.is_empty() { documents } else { defaults })
+    }
+
+    pub async fn get<T: Rule>(&self, id: &str, caller: &Caller) -> Result<Versioned<T>> {
+        caller.require_scope(Scope::Read)?;
+        let found = self.find(id).await?.filter(|found: &Versioned<T>| found.value.is_visible(caller));
+        found.ok_or(Error::NotFound(ObjectKind::Document(T::KIND)))
+    }
+
+    /// The document as it is stored, or its default.
+    async fn find<T: Rule>(&self, id: &str) -> Result<Option<Versioned<T>>> {
+        let (defaults, stored) = (T::defaults(), self.context.database.document(id).await?);
+        Ok(match defaults.iter().find(|default| default.id == id) {
+            None => stored.filter(|_| defaults.is_empty()),
+            default => stored.or(default.cloned()),
+        })
+    }
+
+    /// The document, if its revision is the one that the caller expects.
+    async fn expected<T: Rule>(&self, id: &str, caller: &Caller) -> Result<Versioned<T>> {
+        let document = self.find(id).await?.ok_or(Error::NotFound(ObjectKind::Document(T::KIND)))?;
+        caller.check_revision(document.revision)?;
+        Ok(document)
     }
 
     async fn create<T: Rule>(
@@ -130,16 +170,5 @@ impl RuleService {
             }
             committed => Ok(committed?.then(|| document.clone())),
         }
-    }
-
-    async fn document<T: Document>(&self, id: &str) -> Result<Versioned<T>> {
-        self.context.database.document(id).await?.ok_or(Error::NotFound(ObjectKind::Document(T::KIND)))
-    }
-
-    /// The document, if its revision is the one that the caller expects.
-    async fn expected<T: Document>(&self, id: &str, caller: &Caller) -> Result<Versioned<T>> {
-        let document = self.document(id).await?;
-        caller.check_revision(document.revision)?;
-        Ok(document)
     }
 }

@@ -11,14 +11,16 @@ use ade_domain::glob::Pattern;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::database::{Versioned, Write};
+use serde::Deserialize;
 
-use super::{Rule, RuleService, describe_existing, set};
+use super::{Rule, RuleService, describe_existing};
 use crate::error::require_valid;
 use crate::tasks::ReplayDifference;
-use crate::{Caller, Error, Outcome, Result, TaskService, new_id};
+use crate::{Caller, Error, Outcome, Result, TaskService, new_id, set};
 
 /// A missing field keeps its value, or has its default in a new policy.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
 pub struct PolicyChange {
     pub name: Option<String>,
     pub task_types: Option<Vec<String>>,
@@ -122,18 +124,7 @@ impl RuleService {
         if !caller.can_see_all() {
             return Err(Error::forbidden("only administrators and auditors can replay past tasks"));
         }
-        tasks.replay(self.policy(id, caller).await?.value.latest(), caller).await
-    }
-
-    /// All policies, oldest first.
-    pub async fn policies(&self, caller: &Caller) -> Result<Vec<Versioned<PolicyVersions>>> {
-        caller.require_scope(Scope::Read)?;
-        Ok(self.context.database.documents().await?)
-    }
-
-    pub async fn policy(&self, id: &str, caller: &Caller) -> Result<Versioned<PolicyVersions>> {
-        caller.require_scope(Scope::Read)?;
-        self.document(id).await
+        tasks.replay(self.get::<PolicyVersions>(id, caller).await?.value.latest(), caller).await
     }
 
     /// Creates a policy: a draft, unless `change.active` is true.

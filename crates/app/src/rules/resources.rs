@@ -1,13 +1,13 @@
 //! The resource registry: criticality and dependents of the resources that match a pattern. The pattern is the key.
 
 use ade_domain::glob::Pattern;
-use ade_domain::permission::Scope;
 use ade_domain::risk::RegisteredPattern;
 use ade_store::database::Versioned;
+use serde::Deserialize;
 
-use super::{Rule, RuleService, describe_existing, set};
+use super::{Rule, RuleService, describe_existing};
 use crate::error::require_valid;
-use crate::{Caller, Error, Outcome, Result};
+use crate::{Caller, Error, Outcome, Result, set};
 
 impl Rule for RegisteredPattern {
     fn outcome(document: Versioned<Self>) -> Outcome {
@@ -16,7 +16,8 @@ impl Rule for RegisteredPattern {
 }
 
 /// A missing field keeps its value.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
 pub struct ResourceChange {
     /// Required for a new entry; it cannot be changed.
     pub pattern: Option<Pattern>,
@@ -27,17 +28,6 @@ pub struct ResourceChange {
 }
 
 impl RuleService {
-    /// All entries by pattern.
-    pub async fn resources(&self, caller: &Caller) -> Result<Vec<Versioned<RegisteredPattern>>> {
-        caller.require_scope(Scope::Read)?;
-        Ok(self.context.database.documents().await?)
-    }
-
-    pub async fn resource(&self, pattern: &str, caller: &Caller) -> Result<Versioned<RegisteredPattern>> {
-        caller.require_scope(Scope::Read)?;
-        self.document(pattern).await
-    }
-
     pub async fn create_resource(
         &self,
         change: &ResourceChange,

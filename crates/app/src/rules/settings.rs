@@ -1,28 +1,20 @@
 //! Settings and feature flags. One that was never set has its default and revision 0.
 
-use ade_domain::permission::Scope;
 use ade_store::database::{FeatureFlag, Setting, Versioned};
 use serde_json::Value;
 
 use super::{Rule, RuleService};
 use crate::shared_settings::{Settings, check, feature_names, setting_names};
-use crate::{Caller, Error, ObjectKind, Outcome, Result};
-
-/// A setting or feature flag.
-trait NamedValue: Rule {
-    /// `None` if the name is unknown.
-    fn default_of(name: &str) -> Option<Self>;
-}
+use crate::{Caller, Error, Outcome, Result};
 
 impl Rule for Setting {
     fn outcome(document: Versioned<Self>) -> Outcome {
         Outcome::Setting(document)
     }
-}
 
-impl NamedValue for Setting {
-    fn default_of(name: &str) -> Option<Self> {
-        Settings::default_value(name).map(Self)
+    fn defaults() -> Vec<Versioned<Self>> {
+        let default = |name| default(name, Self(Settings::default_value(name)?));
+        setting_names().filter_map(default).collect()
     }
 }
 
@@ -30,43 +22,25 @@ impl Rule for FeatureFlag {
     fn outcome(document: Versioned<Self>) -> Outcome {
         Outcome::Feature(document)
     }
-}
 
-impl NamedValue for FeatureFlag {
-    fn default_of(name: &str) -> Option<Self> {
-        Settings::default_flag(name).map(Self)
+    fn defaults() -> Vec<Versioned<Self>> {
+        let default = |name| default(name, Self(Settings::default_flag(name)?));
+        feature_names().filter_map(default).collect()
     }
 }
 
-fn default_of<T: NamedValue>(name: &str) -> Result<Versioned<T>> {
-    let value = T::default_of(name).ok_or(Error::NotFound(ObjectKind::Document(T::KIND)))?;
-    Ok(Versioned { id: name.to_owned(), revision: 0, value })
+fn default<T>(name: &str, value: T) -> Option<Versioned<T>> {
+    Some(Versioned { id: name.to_owned(), revision: 0, value })
 }
 
 impl RuleService {
-    pub async fn settings(&self, caller: &Caller) -> Result<Vec<Versioned<Setting>>> {
-        self.all_named(setting_names(), caller).await
-    }
-
-    pub async fn setting(&self, name: &str, caller: &Caller) -> Result<Versioned<Setting>> {
-        caller.require_scope(Scope::Read)?;
-        self.named(name).await
-    }
-
     pub async fn set_setting(&self, name: &str, value: Value, caller: &Caller) -> Result<Versioned<Setting>> {
         caller.require_admin()?;
-        default_of::<Setting>(name)?;
-        check(name, &value).map_err(Error::Invalid)?;
+        // An unknown name is not found, rather than invalid.
+        if setting_names().any(|setting| setting == name) {
+            check(name, &value).map_err(Error::Invalid)?;
+        }
         self.set_named("config.set", name, Setting(value), caller).await
-    }
-
-    pub async fn features(&self, caller: &Caller) -> Result<Vec<Versioned<FeatureFlag>>> {
-        self.all_named(feature_names(), caller).await
-    }
-
-    pub async fn feature(&self, name: &str, caller: &Caller) -> Result<Versioned<FeatureFlag>> {
-        caller.require_scope(Scope::Read)?;
-        self.named(name).await
     }
 
     pub async fn set_feature(
@@ -79,34 +53,14 @@ impl RuleService {
         self.set_named("feature.set", name, FeatureFlag(enabled), caller).await
     }
 
-    async fn all_named<T: NamedValue>(
-        &self,
-        names: impl Iterator<Item = &'static str>,
-        caller: &Caller,
-    ) -> Result<Vec<Versioned<T>>> {
-        caller.require_scope(Scope::Read)?;
-        let stored = self.context.database.documents().await?;
-        let find = |name: &str| stored.iter().find(|document| document.id == name).cloned();
-        names.map(|name| find(name).map_or_else(|| default_of(name), Ok)).collect()
-    }
-
-    async fn named<T: NamedValue>(&self, name: &str) -> Result<Versioned<T>> {
-        let default = default_of(name)?;
-        Ok(self.context.database.document(name).await?.unwrap_or(default))
-    }
-
-    async fn set_named<T: NamedValue>(
+    async fn set_named<T: Rule>(
         &self,
         action: &str,
         name: &str,
         value: T,
         caller: &Caller,
     ) -> Result<Versioned<T>> {
-        self.change(action, caller, async || {
-            let before = self.named::<T>(name).await?;
-            caller.check_revision(before.revision)?;
-            Ok((before, Some(value.clone())))
-        })
-        .await
+        let set = async || Ok((self.expected(name, caller).await?, Some(value.clone())));
+        self.change(action, caller, set).await
     }
 }

@@ -21,8 +21,6 @@ pub struct TaskDraft {
     pub config: Config,
     pub metadata: Metadata,
     pub preview: Preview,
-    /// The task that this one was resubmitted from.
-    pub predecessor: Option<String>,
 }
 
 /// A reviewer's decision about an approval request.
@@ -92,14 +90,14 @@ impl TaskService {
         caller.require_scope(Scope::Propose)?;
         let actor = caller.actor();
         let author = actor.authorize_create()?;
-        let TaskDraft { config, metadata, preview, predecessor } = draft;
+        let TaskDraft { config, metadata, preview } = draft;
         let (digest, task_id) = (validated_digest(&config)?, new_id());
         let preview = self.compute_preview(&config, preview).await?;
         let lock_preview = self.lock_preview(&config, Some(&task_id)).await;
         let now = self.context.now();
         let authors = self.authors(&metadata.lineage, caller).await?;
         let draft = Task::draft(task_id.as_str(), config, digest, author, authors, now);
-        let draft = Task { metadata, preview, predecessor, lock_preview, ..draft };
+        let draft = Task { metadata, preview, lock_preview, ..draft };
         let mut task = Self::new_draft(planner, draft, caller, now);
         let mut commit = Commit::default();
         self.add_task(&mut commit, None, &mut task, Some(caller), now).await?;
@@ -118,11 +116,11 @@ impl TaskService {
         let target = Target::task(task_id, caller);
         retry_on_conflict(async || {
             let mut task = self.load_with_preview(target).await?;
-            let (revision, config, mut ids) = (task.revision, task.config.clone(), new_id);
-            let planner = self.planner(&config.task_type).await?;
-            let lock_preview = self.lock_preview(&config, Some(task_id)).await;
+            let (revision, mut ids) = (task.revision, new_id);
+            let planner = self.planner(&task.config.task_type).await?;
+            let lock_preview = self.lock_preview(&task.config, Some(task_id)).await;
             let now = self.context.now();
-            let plan = planner.plan(&task, &config, &task.preview, &mut ids, now);
+            let plan = planner.plan(&task, &mut ids, now);
             task.submit(plan, &caller.actor(), now)?;
             task.lock_preview = lock_preview;
             self.commit_task(target, revision, task, now).await
@@ -148,15 +146,15 @@ impl TaskService {
             let planner = self.planner(&config.task_type).await?;
             let lock_preview = self.lock_preview(&config, Some(task_id)).await;
             let now = self.context.now();
-            let mut changed = task.task.clone();
             let sponsors = self.sponsors(&metadata.lineage).await?;
-            changed.author_set = task
-                .author_set_after_edit(&metadata.lineage, &sponsors, &caller.actor())
-                .map_err(|invalid| Error::Invalid(vec![invalid]))?;
-            let plan = planner.plan(&changed, &config, &preview, &mut ids, now);
-            task.modify(config, digest, plan, &caller.actor(), now)?;
-            task.author_set = changed.author_set;
-            (task.metadata, task.preview, task.lock_preview) = (metadata, preview, lock_preview);
+            let author_set = task.author_set_after_edit(&metadata.lineage, &sponsors, &caller.actor());
+            let author_set = author_set.map_err(|invalid| Error::Invalid(vec![invalid]))?;
+            let changed = Task { config, metadata, preview, author_set, lock_preview, ..task.task.clone() };
+            let plan = planner.plan(&changed, &mut ids, now);
+            task.modify(changed.config, digest, plan, &caller.actor(), now)?;
+            let Task { metadata, preview, author_set, lock_preview, .. } = changed;
+            (task.metadata, task.preview) = (metadata, preview);
+            (task.author_set, task.lock_preview) = (author_set, lock_preview);
             self.commit_task(target, revision, task, now).await
         })
         .await

@@ -26,15 +26,32 @@ impl TaskService {
         self.load(Target::internal(task_id)).await
     }
 
-    /// Begins an attempt once a worker holds all locks. A conflict since `task` was loaded fails: what was checked must be what
-    /// is begun, while its approval is valid.
-    pub(crate) async fn begin(&self, mut task: StoredTask, begin: AttemptStart) -> Result<StoredTask> {
-        let (task_id, revision, now) = (task.task_id.clone(), task.revision, self.context.now());
+    /// Begins an attempt once a worker holds all locks; that of an agent starts immediately. A conflict since `task` was loaded
+    /// fails: what was checked must be what is begun, while its approval is valid.
+    pub(crate) async fn begin(
+        &self,
+        mut task: StoredTask,
+        start: AttemptStart,
+        agent: Option<&Caller>,
+    ) -> Result<StoredTask> {
+        let (revision, now) = (task.revision, self.context.now());
         if !self.is_approval_valid(&task) {
             return Err(Error::Conflict);
         }
-        task.begin_apply(begin, now)?;
-        self.commit_task(Target::internal(&task_id), revision, task, now).await?.ok_or(Error::Conflict)
+        let attempt = task.begin_apply(start, now)?;
+        if agent.is_some() {
+            task.mark_started(attempt, None, now)?;
+        }
+        let mut commit = Commit::default();
+        self.add_task(&mut commit, Some(revision), &mut task, agent, now).await?;
+        if let Some(agent) = agent {
+            commit.response = stored_response(agent, |at| Outcome::Claim(TaskView::new(&task, agent, at)))?;
+        }
+        if !self.commit(commit).await? {
+            return Err(Error::Conflict);
+        }
+        task.mark_committed();
+        Ok(task)
     }
 
     /// Fails a task whose stored config does not match the approved digest.
@@ -46,27 +63,6 @@ impl TaskService {
             Ok(task.fail_digest_mismatch(worker, now)?)
         });
         failed.await.map(drop)
-    }
-
-    /// Begins an attempt of an agent, which starts immediately. The stored response is part of the commit.
-    pub(crate) async fn begin_for_agent(
-        &self,
-        task_id: &str,
-        revision: u64,
-        begin: &AttemptStart,
-        caller: &Caller,
-    ) -> Result<StoredTask> {
-        let mut task = self.load(Target::internal(task_id)).await?;
-        let now = self.context.now();
-        if task.revision != revision || !self.is_approval_valid(&task) {
-            return Err(Error::Conflict);
-        }
-        let attempt = task.begin_apply(begin.clone(), now)?;
-        task.mark_started(attempt, None, now)?;
-        let mut commit = Commit::default();
-        self.add_task(&mut commit, Some(revision), &mut task, Some(caller), now).await?;
-        commit.response = stored_response(caller, |at| Outcome::Claim(TaskView::new(&task, caller, at)))?;
-        if self.commit(commit).await? { Ok(task) } else { Err(Error::Conflict) }
     }
 
     /// Completes a task. `known` is its probable state, which saves a read.
@@ -91,9 +87,9 @@ impl TaskService {
         }
         let planner = self.planner(&task.config.task_type).await?;
         let (now, mut ids) = (self.context.now(), new_id);
-        let plan = planner.plan_best_effort(&task, preview, true, &mut ids, now);
-        task.go_stale(plan, now)?;
         task.preview = preview.clone();
+        let plan = planner.plan_best_effort(&task, true, &mut ids, now);
+        task.go_stale(plan, now)?;
         // After a conflict, the next worker checks the preview again.
         self.commit_task(target, revision, task, now).await.map(drop)
     }
@@ -114,7 +110,7 @@ impl TaskService {
                 planner.assess(&mut task, now);
                 task.record_preview();
             } else {
-                let plan = planner.plan_best_effort(&task, preview, false, &mut ids, now);
+                let plan = planner.plan_best_effort(&task, false, &mut ids, now);
                 task.go_stale(plan, now)?;
             }
             Ok(self.commit_task(target, revision, task, now).await?.map(drop))

@@ -11,7 +11,7 @@ use ade_domain::approval::policy::{DEFAULT_POLICY_NAME, Policy};
 use ade_domain::risk::{
     self, FailureHistory, MAX_HISTORY, RegisteredPattern, RegisteredResource, Risk, RiskLevel, assess, level,
 };
-use ade_domain::task::{Config, Preview, Resource, ReviewPlan, Task};
+use ade_domain::task::{Resource, ReviewPlan, Task};
 use ade_store::{Database, DatabaseError};
 
 use super::rules_cache::{RulesCache, RulesSnapshot};
@@ -23,19 +23,6 @@ pub(super) struct ApprovalPlanner {
     history: FailureHistory,
     /// There is a backlog of approval requests, and the settings let low-risk tasks pass in a backlog.
     auto_approve_low_risk: bool,
-}
-
-/// What is known about a task before reviewers are chosen.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Assessment {
-    risk: u8,
-    needs_reviewer: bool,
-}
-
-impl Assessment {
-    pub(super) fn of(risk: u8, preview: &Preview) -> Self {
-        Self { risk, needs_reviewer: preview.has_errors() }
-    }
 }
 
 impl ApprovalPlanner {
@@ -84,34 +71,22 @@ impl ApprovalPlanner {
         }
     }
 
-    pub(super) fn risk(&self, config: &Config, preview: &Preview) -> Risk {
+    pub(super) fn risk(&self, task: &Task) -> Risk {
         let facts = risk::RiskInputs {
-            resources: config.resources.iter().map(|resource| self.registered(resource)).collect(),
-            changes: preview.change_counts(),
+            resources: task.config.resources.iter().map(|resource| self.registered(resource)).collect(),
+            changes: task.preview.change_counts(),
             history: self.history,
         };
         assess(&facts, self.rules.settings.thresholds)
     }
 
-    pub(super) fn assign(
-        &self,
-        task: &Task,
-        config: &Config,
-        assessment: Assessment,
-        now: Moment,
-    ) -> Result<Assignment, QuorumUnreachable> {
-        assign(&self.assignment_input(task, config, assessment, now))
+    pub(super) fn assign(&self, task: &Task, risk: u8, now: Moment) -> Result<Assignment, QuorumUnreachable> {
+        assign(&self.assignment_input(task, risk, now))
     }
 
-    fn assignment_input<'a>(
-        &'a self,
-        task: &'a Task,
-        config: &'a Config,
-        Assessment { risk, needs_reviewer }: Assessment,
-        now: Moment,
-    ) -> AssignmentInput<'a> {
+    fn assignment_input<'a>(&'a self, task: &'a Task, risk: u8, now: Moment) -> AssignmentInput<'a> {
         AssignmentInput {
-            config,
+            config: &task.config,
             risk,
             // The roles of a sponsor do not extend to its agents.
             author: self.rules.people.get(&task.author_id).filter(|_| !task.proposed_by_agent),
@@ -120,11 +95,19 @@ impl ApprovalPlanner {
             policies: &self.rules.policies,
             default_policy: &self.rules.default_policy,
             delegations: &self.rules.delegations,
-            requires_human: needs_reviewer,
+            requires_human: task.preview.has_errors(),
             auto_approve_low_risk: self.auto_approve_low_risk
                 && level(risk, self.rules.settings.thresholds) == RiskLevel::Low,
             now,
         }
+    }
+
+    /// Assesses the risk of a draft, and whether it would be approved without a reviewer.
+    pub(super) fn assess(&self, task: &mut Task, now: Moment) {
+        let risk = self.risk(task);
+        let assignment = self.assign(task, risk.score, now);
+        let auto_approvable = assignment.is_ok_and(|assignment| assignment.auto_approved.is_some());
+        task.assess(risk, auto_approvable, now);
     }
 
     /// The plan for a task that goes back into review, even if the quorum is unreachable: it must not stay approved.
@@ -133,38 +116,25 @@ impl ApprovalPlanner {
     pub(super) fn plan_best_effort<'a>(
         &self,
         task: &Task,
-        preview: &Preview,
         needs_reviewer: bool,
         ids: &'a mut dyn FnMut() -> String,
         now: Moment,
     ) -> ReviewPlan<'a> {
-        let mut plan = self.plan(task, &task.config, preview, ids, now);
-        let assessment = Assessment::of(plan.risk.score, preview);
-        let needs_reviewer = assessment.needs_reviewer || needs_reviewer;
-        let assessment = Assessment { needs_reviewer, ..assessment };
-        plan.assignment = Ok(assign_best_effort(&self.assignment_input(task, &task.config, assessment, now)));
-        plan
-    }
-
-    /// Assesses the risk of a draft, and whether it would be approved without a reviewer.
-    pub(super) fn assess(&self, task: &mut Task, now: Moment) {
-        let risk = self.risk(&task.config, &task.preview);
-        let assignment = self.assign(task, &task.config, Assessment::of(risk.score, &task.preview), now);
-        let auto_approvable = assignment.is_ok_and(|assignment| assignment.auto_approved.is_some());
-        task.assess(risk, auto_approvable, now);
+        let plan = self.plan(task, ids, now);
+        let mut input = self.assignment_input(task, plan.risk.score, now);
+        input.requires_human |= needs_reviewer;
+        ReviewPlan { assignment: Ok(assign_best_effort(&input)), ..plan }
     }
 
     pub(super) fn plan<'a>(
         &self,
         task: &Task,
-        config: &Config,
-        preview: &Preview,
         ids: &'a mut dyn FnMut() -> String,
         now: Moment,
     ) -> ReviewPlan<'a> {
-        let risk = self.risk(config, preview);
-        let assignment = self.assign(task, config, Assessment::of(risk.score, preview), now);
-        let fingerprint = preview.fingerprint.map(|fingerprint| fingerprint.to_string());
+        let risk = self.risk(task);
+        let assignment = self.assign(task, risk.score, now);
+        let fingerprint = task.preview.fingerprint.map(|fingerprint| fingerprint.to_string());
         ReviewPlan { risk, fingerprint, assignment, due_after_ms: self.rules.settings.due_after_ms(), ids }
     }
 }

@@ -6,12 +6,12 @@ use ade_domain::task::{
     RollbackStrategy,
 };
 use ade_store::database::StoredTask;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{TaskDraft, TaskService};
 use crate::error::require_valid;
-use crate::{Caller, Error, Result, Settings};
+use crate::{Caller, Error, Result, Settings, set};
 
 const MAX_TAGS: usize = 50;
 const MAX_TEXT_LEN: usize = 256;
@@ -23,7 +23,8 @@ const MAX_NOTE_LEN: usize = 4_096;
 const DEFAULT_PRIORITY: u8 = 50;
 
 /// A missing field keeps its value in a task, and has its default in a new one. `Some(None)` clears a field.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
 pub struct Proposal {
     pub task_type: Option<String>,
     pub version: Option<String>,
@@ -44,7 +45,8 @@ pub struct Proposal {
 }
 
 /// The preview that an agent declares for its own task.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct DeclaredPreview {
     pub changes: Vec<PreviewChange>,
     pub warnings: Vec<String>,
@@ -52,15 +54,15 @@ pub struct DeclaredPreview {
 }
 
 impl DeclaredPreview {
-    fn into_preview(self) -> Preview {
-        let fingerprint = Digest::of(&self);
-        let Self { changes, warnings, errors } = self;
+    fn to_preview(&self) -> Preview {
+        let fingerprint = Digest::of(self);
+        let Self { changes, warnings, errors } = self.clone();
         Preview { changes, warnings, errors, fingerprint, unverifiable: true, ..Preview::ready() }
     }
 }
 
 impl Proposal {
-    fn into_draft(self, settings: &Settings, caller: &Caller) -> Result<TaskDraft> {
+    fn to_draft(&self, settings: &Settings, caller: &Caller) -> Result<TaskDraft> {
         let required = [("type", &self.task_type), ("description", &self.description)];
         let missing = required.into_iter().filter(|(_, value)| value.is_none());
         let missing: Vec<InvalidField> =
@@ -84,7 +86,6 @@ impl Proposal {
                 ..Metadata::default()
             },
             preview: Preview::none(),
-            predecessor: None,
         };
         self.merge_into(default, caller)
     }
@@ -95,41 +96,35 @@ impl Proposal {
             config: task.config.clone(),
             metadata: task.metadata.clone(),
             preview: task.preview.clone(),
-            predecessor: None,
         };
-        let TaskDraft { config, metadata, preview, .. } = self.clone().merge_into(before, caller)?;
+        let TaskDraft { config, metadata, preview } = self.merge_into(before, caller)?;
         Ok((config, metadata, preview))
     }
 
-    fn merge_into(self, mut draft: TaskDraft, caller: &Caller) -> Result<TaskDraft> {
+    fn merge_into(&self, mut draft: TaskDraft, caller: &Caller) -> Result<TaskDraft> {
         require_valid(self.faults())?;
-        let TaskDraft { config, metadata, preview, .. } = &mut draft;
+        let TaskDraft { config, metadata, preview } = &mut draft;
         let before = config.clone();
-        fn set<T>(field: &mut T, value: Option<T>) {
-            if let Some(value) = value {
-                *field = value;
-            }
-        }
-        set(&mut config.task_type, self.task_type);
-        set(&mut config.version, self.version);
-        set(&mut config.description, self.description);
-        set(&mut config.executor, self.executor);
-        set(&mut config.parameters, self.parameters);
-        set(&mut config.resources, self.resources);
-        set(&mut config.rollback_strategy, self.rollback_strategy);
-        set(&mut config.timeout_seconds, self.timeout_seconds);
-        set(&mut config.priority, self.priority);
-        set(&mut metadata.team, self.team);
-        set(&mut metadata.ticket_ref, self.ticket_ref);
-        set(&mut metadata.tags, self.tags);
-        set(&mut metadata.lineage, self.lineage);
+        set(&mut config.task_type, &self.task_type);
+        set(&mut config.version, &self.version);
+        set(&mut config.description, &self.description);
+        set(&mut config.executor, &self.executor);
+        set(&mut config.parameters, &self.parameters);
+        set(&mut config.resources, &self.resources);
+        set(&mut config.rollback_strategy, &self.rollback_strategy);
+        set(&mut config.timeout_seconds, &self.timeout_seconds);
+        set(&mut config.priority, &self.priority);
+        set(&mut metadata.team, &self.team);
+        set(&mut metadata.ticket_ref, &self.ticket_ref);
+        set(&mut metadata.tags, &self.tags);
+        set(&mut metadata.lineage, &self.lineage);
         // An agent can name neither another agent nor another sponsor.
         if let (Some(agent), Some(sponsor)) = (&caller.agent_id, &caller.user) {
             metadata.lineage.agent_id = Some(agent.clone());
             metadata.lineage.sponsor_id = Some(sponsor.user_id.clone());
         }
-        *preview = match (config.executor.as_str(), self.preview) {
-            (AGENT_EXECUTOR, Some(declared)) => declared.into_preview(),
+        *preview = match (config.executor.as_str(), &self.preview) {
+            (AGENT_EXECUTOR, Some(declared)) => declared.to_preview(),
             // A preview of another config is worthless.
             (AGENT_EXECUTOR, None) if *config != before => Preview::none(),
             (AGENT_EXECUTOR, None) => preview.clone(),
@@ -198,13 +193,13 @@ impl TaskService {
     /// Creates a draft from a proposal.
     pub async fn propose(&self, proposal: Proposal, caller: &Caller) -> Result<StoredTask> {
         let planner = self.planner(proposal.task_type.as_deref().unwrap_or_default()).await?;
-        let draft = proposal.into_draft(planner.settings(), caller)?;
+        let draft = proposal.to_draft(planner.settings(), caller)?;
         self.create_with(&planner, draft, caller).await
     }
 
     /// The draft that a proposal would create, with its preview; nothing is stored.
     pub async fn draft_for_simulation(&self, proposal: Proposal, caller: &Caller) -> Result<TaskDraft> {
-        let mut draft = proposal.into_draft(&self.settings().await?, caller)?;
+        let mut draft = proposal.to_draft(&self.settings().await?, caller)?;
         draft.preview = self.compute_preview(&draft.config, draft.preview).await?;
         Ok(draft)
     }

@@ -17,7 +17,6 @@ use ade_store::database::{StoredTask, TaskFilter};
 use crate::{Caller, Result};
 
 use super::commands::validated_digest;
-use super::planner::Assessment;
 use super::{TaskDraft, TaskService};
 
 /// Past tasks that a replay considers.
@@ -41,7 +40,7 @@ pub struct SimulationInput {
 impl SimulationInput {
     #[must_use]
     pub fn new(draft: TaskDraft, at: Option<Moment>, policies: Vec<Policy>) -> Self {
-        let TaskDraft { config, metadata, preview, .. } = draft;
+        let TaskDraft { config, metadata, preview } = draft;
         Self { config, metadata, preview, authors: None, at, policies }
     }
 
@@ -94,11 +93,11 @@ impl TaskService {
                 (author, self.authors(&input.metadata.lineage, caller).await?)
             }
         };
-        let mut task = Task::draft("simulated", input.config.clone(), digest, author, authors, now);
-        task.proposed_by_agent = caller.agent_id.is_some() || input.metadata.lineage.agent_id.is_some();
-        let risk = planner.risk(&input.config, &input.preview);
-        let assignment =
-            planner.assign(&task, &input.config, Assessment::of(risk.score, &input.preview), now);
+        let draft = Task::draft("simulated", input.config.clone(), digest, author, authors, now);
+        let proposed_by_agent = caller.agent_id.is_some() || input.metadata.lineage.agent_id.is_some();
+        let task = Task { preview: input.preview.clone(), proposed_by_agent, ..draft };
+        let risk = planner.risk(&task);
+        let assignment = planner.assign(&task, risk.score, now);
         let required_count =
             assignment.as_ref().map_or(0, |assignment| min_approvals(&assignment.requirements));
         let locks = self.lock_preview(&input.config, None).await;
@@ -123,15 +122,11 @@ impl TaskService {
                     planners.insert(task_type.clone(), (without, with));
                 }
                 let Some((without, with)) = planners.get(task_type) else { continue };
-                let assessment = Assessment::of(task.risk_score(), &task.preview);
-                let was = describe(&without.assign(task, &task.config, assessment, at));
-                let would_be = describe(&with.assign(task, &task.config, assessment, at));
+                let [was, would_be] =
+                    [without, with].map(|planner| describe(&planner.assign(task, task.risk_score(), at)));
                 if was != would_be {
-                    differences.push(ReplayDifference {
-                        task_id: task.task_id.clone(),
-                        before: was,
-                        after: would_be,
-                    });
+                    let task_id = task.task_id.clone();
+                    differences.push(ReplayDifference { task_id, before: was, after: would_be });
                 }
             }
             replayed += page.len();

@@ -86,7 +86,7 @@ impl TaskService {
             }
             let (revision, mut ids) = (task.revision, new_id);
             let planner = self.planner(&task.config.task_type).await?;
-            let plan = planner.plan_best_effort(&task, &task.preview, false, &mut ids, now);
+            let plan = planner.plan_best_effort(&task, false, &mut ids, now);
             task.expire(plan, now)?;
             self.commit_task(target, revision, task, now).await
         })

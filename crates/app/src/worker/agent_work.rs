@@ -170,7 +170,7 @@ impl AgentWorkService {
         };
         let lease_until = self.context.now().plus_ms(lease_ms);
         let begin = AttemptStart { worker: agent.to_owned(), grants: locks.grants.clone(), lease_until };
-        let begun = self.tasks.begin_for_agent(task_id, task.revision, &begin, caller).await;
+        let begun = self.tasks.begin(task, begin, Some(caller)).await;
         if begun.is_err() {
             locks.release(&self.locks).await;
             self.release_capacity(agent, task_id).await;
@@ -325,9 +325,7 @@ impl AgentWorkService {
         let beginning =
             text.get(..text.floor_char_boundary(MAX_INLINE_OUTPUT)).unwrap_or_default().to_owned();
         let key = format!("output/{task_id}/{attempt}-{}", uuid::Uuid::new_v4().simple());
-        let blob_key = key.clone();
-        let put = move |blobs: &Blobs| Ok(blobs.put(&blob_key, text.as_bytes())?);
-        self.context.with_blobs("cannot store the output of a task", put).await?;
+        let key = self.context.put_blob("cannot store the output of a task", key, text.into_bytes()).await?;
         Ok(StoredOutput { text: Some(beginning), blob_key: Some(key) })
     }
 

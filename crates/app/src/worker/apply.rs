@@ -1,5 +1,6 @@
 //! Processing one claimed task: its preview, its execution, or its rollback.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ const OUTPUT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// An attempt that has begun.
 pub(super) struct Attempt<'a> {
+    pub(super) worker: &'a Worker,
     pub(super) task: &'a StoredTask,
     pub(super) number: u64,
     pub(super) locks: &'a AttemptLocks,
@@ -91,51 +93,75 @@ impl Worker {
             return self.tasks.go_stale(task_id, task.revision, &redacted).await;
         }
         let number = task.next_attempt();
-        let task = &self.tasks.begin(task.clone(), self.attempt_start(locks.grants.clone())).await?;
+        let task = &self.tasks.begin(task.clone(), self.attempt_start(locks.grants.clone()), None).await?;
         let lease = self.guard_lease(task_id, number, locks, since);
-        let attempt = Attempt { task, number, locks, executor, lease };
-        let run = attempt.run(self.stored_output(task_id, number));
+        let attempt = Attempt { worker: self, task, number, locks, executor, lease };
+        let file = self.context.blobs.temp_path(&format!("output-{task_id}-{number}"));
+        let run = attempt.run(Some(&file));
         let outcome = match preview {
             Err(failure) => Err(FailedRun { failure, rollback_data: Vec::new() }),
-            Ok(_) => self.run(&attempt, &run).await,
+            Ok(_) => attempt.apply(&run).await,
         };
-        self.finish(&attempt, &run, outcome).await
+        attempt.finish(&run, outcome).await
+    }
+}
+
+/// A run that failed, with the rollback data.
+struct FailedRun {
+    failure: Failure,
+    rollback_data: Vec<u8>,
+}
+
+impl Attempt<'_> {
+    pub(super) fn task_id(&self) -> &str {
+        &self.task.task_id
+    }
+
+    /// A run of the executor. Its whole output also goes into the file, if one is given.
+    pub(super) fn run(&self, output_file: Option<&Path>) -> Run {
+        Run {
+            task_id: self.task.task_id.clone(),
+            attempt: self.number,
+            parameters: self.task.config.parameters.clone(),
+            approved_fingerprint: self.task.fingerprint.clone(),
+            fencing_tokens: self.locks.tokens(),
+            output: RunOutput::new(self.worker.secrets.clone(), output_file),
+            stop: self.lease.stop.clone(),
+        }
     }
 
     /// Stores the rollback data, records the start, and runs the executor. Returns the current state of the task.
-    async fn run(&self, attempt: &Attempt<'_>, run: &Run) -> Result<StoredTask, FailedRun> {
-        if attempt.executor.is_noop() {
-            return Ok(attempt.task.clone());
+    async fn apply(&self, run: &Run) -> Result<StoredTask, FailedRun> {
+        if self.executor.is_noop() {
+            return Ok(self.task.clone());
         }
         let unchanged = |failure| FailedRun { failure, rollback_data: Vec::new() };
-        let (executor, task_id) = (attempt.executor, attempt.task.task_id.as_str());
-        let rollback_data = executor.prepare_rollback(run).await.map_err(unchanged)?;
-        let task = match self.record_start(attempt, &rollback_data).await {
+        let rollback_data = self.executor.prepare_rollback(run).await.map_err(unchanged)?;
+        let task = match self.record_start(&rollback_data).await {
             Ok(task) => task,
             Err(failure) => {
                 // The rollback data is not needed.
-                executor.clean_up(task_id, attempt.number).await;
+                self.executor.clean_up(self.task_id(), self.number).await;
                 return Err(unchanged(failure));
             }
         };
-        if attempt.lease.is_lost() {
+        if self.lease.is_lost() {
             // Nothing has been changed. If no other worker has taken over yet, this can still be recorded.
             return Err(unchanged(stopped(StopReason::LeaseLost)));
         }
-        attempt.lease.start_timeout(Duration::from_secs(attempt.task.config.timeout_seconds.into()));
-        let applied = self.while_relaying(attempt, &run.output, executor.apply(run, &rollback_data)).await;
+        self.lease.start_timeout(Duration::from_secs(self.task.config.timeout_seconds.into()));
+        let applied = self.while_relaying(&run.output, self.executor.apply(run, &rollback_data)).await;
         applied.map(|()| task).map_err(|failure| FailedRun { failure, rollback_data })
     }
 
     /// Stores the rollback data, and records that the executor may change something from now on.
-    async fn record_start(&self, attempt: &Attempt<'_>, rollback_data: &[u8]) -> Result<StoredTask, Failure> {
-        let task_id = attempt.task.task_id.as_str();
-        let key = self.save_rollback_data(task_id, attempt.number, rollback_data).await?;
-        if let Some(reason) = attempt.lease.stop.reason() {
+    async fn record_start(&self, rollback_data: &[u8]) -> Result<StoredTask, Failure> {
+        let key = self.save_rollback_data(rollback_data).await?;
+        if let Some(reason) = self.lease.stop.reason() {
             return Err(stopped(reason));
         }
-        let started =
-            self.tasks.change(task_id, |task, now| task.mark_started(attempt.number, key.clone(), now)).await;
+        let start = |task: &mut StoredTask, now| task.mark_started(self.number, key.clone(), now);
+        let started = self.worker.tasks.change(self.task_id(), start).await;
         started.map(|(task, ())| task).map_err(|error| {
             let is_stopped = matches!(error, Error::Refused(Refusal::Stopped));
             Failure {
@@ -146,13 +172,7 @@ impl Worker {
     }
 
     /// Relays the output of a run to the log of the task while it runs.
-    pub(super) async fn while_relaying<T>(
-        &self,
-        attempt: &Attempt<'_>,
-        output: &RunOutput,
-        work: impl Future<Output = T>,
-    ) -> T {
-        let task_id = attempt.task.task_id.as_str();
+    pub(super) async fn while_relaying<T>(&self, output: &RunOutput, work: impl Future<Output = T>) -> T {
         let mut tick = tokio::time::interval(OUTPUT_INTERVAL);
         tokio::pin!(work);
         loop {
@@ -161,7 +181,7 @@ impl Worker {
                 done = &mut work => return done,
                 _ = tick.tick() => {}
             }
-            let relaying = self.relay_output(task_id, attempt.number, output);
+            let relaying = self.relay_output(output);
             tokio::pin!(relaying);
             tokio::select! {
                 biased;
@@ -175,81 +195,67 @@ impl Worker {
         }
     }
 
-    pub(super) async fn relay_output(&self, task_id: &str, attempt: u64, output: &RunOutput) {
+    pub(super) async fn relay_output(&self, output: &RunOutput) {
         let new = output.take_unread();
         if new.is_empty() {
             return;
         }
+        let (context, task_id) = (&self.worker.context, self.task_id());
+        let appended =
+            context.database.append_task_log(task_id, self.number, context.now(), &new, None).await;
         // The log then misses a part; the stored output is complete.
-        if let Err(error) =
-            self.context.database.append_task_log(task_id, attempt, self.now(), &new, None).await
-        {
+        if let Err(error) = appended {
             tracing::debug!(task_id, %error, "cannot relay the output of a task");
         }
     }
 
-    async fn finish(
-        &self,
-        attempt: &Attempt<'_>,
-        run: &Run,
-        outcome: Result<StoredTask, FailedRun>,
-    ) -> Result<()> {
-        let (task_id, number) = (attempt.task.task_id.as_str(), attempt.number);
-        let output = self.finish_output(task_id, number, &run.output).await;
+    async fn finish(&self, run: &Run, outcome: Result<StoredTask, FailedRun>) -> Result<()> {
+        let output = self.finish_output(&run.output).await;
         let FailedRun { failure, rollback_data } = match outcome {
-            Ok(task) => return attempt.lease.record(|| self.tasks.complete(&task, number, &output)).await,
+            Ok(task) => return self.record_success(&task, &output).await,
             Err(failed) => failed,
         };
-        match self.record_failure(attempt, &self.failed(attempt, &failure), &output).await? {
-            NextStep::RollBack => self.roll_back(attempt, run, &rollback_data).await,
+        match self.record_failure(&self.failed(&failure), &output).await? {
+            NextStep::RollBack => self.roll_back(run, &rollback_data).await,
             NextStep::Finished | NextStep::Retry => Ok(()),
         }
+    }
+
+    /// Records success. `known` is the probable state of the task, which saves a read.
+    pub(super) async fn record_success(&self, known: &StoredTask, output: &StoredOutput) -> Result<()> {
+        self.lease.record(|| self.worker.tasks.complete(known, self.number, output)).await
     }
 
     /// Records a failure; returns what has to be done next.
     pub(super) async fn record_failure(
         &self,
-        attempt: &Attempt<'_>,
         failed: &AttemptFailure,
         output: &StoredOutput,
     ) -> Result<NextStep> {
-        let fail = || {
-            self.tasks.change(&attempt.task.task_id, |task, now| {
-                task.fail(attempt.number, failed.clone(), output.clone(), now)
-            })
-        };
-        Ok(attempt.lease.record(fail).await?.1)
+        let fail = |task: &mut StoredTask, now| task.fail(self.number, failed.clone(), output.clone(), now);
+        Ok(self.lease.record(|| self.worker.tasks.change(self.task_id(), fail)).await?.1)
     }
 
-    fn failed(&self, attempt: &Attempt<'_>, failure: &Failure) -> AttemptFailure {
+    fn failed(&self, failure: &Failure) -> AttemptFailure {
         let code = match failure.stop_reason {
             Some(StopReason::TimedOut) => FailureCode::TimedOut,
             Some(StopReason::Stopped) => FailureCode::Stopped,
             Some(StopReason::LeaseLost) => FailureCode::LocksLost,
             None => FailureCode::ExecutionFailed,
         };
-        let can_roll_back = attempt.executor.can_roll_back(&attempt.task.config.parameters);
-        let left = match failure.side_effects {
+        let can_roll_back = self.executor.can_roll_back(&self.task.config.parameters);
+        let effects = match failure.side_effects {
             SideEffects::None => RemainingEffects::None,
             SideEffects::RolledBack => RemainingEffects::RolledBack,
             SideEffects::Remaining if can_roll_back => RemainingEffects::Reversible,
             SideEffects::Remaining => RemainingEffects::Irreversible,
             SideEffects::Unknown => RemainingEffects::Unknown,
         };
-        AttemptFailure {
-            code,
-            error: self.secrets.redact(&failure.message),
-            effects: left,
-            is_retryable: failure.is_retryable,
-        }
+        let error = self.worker.secrets.redact(&failure.message);
+        AttemptFailure { code, error, effects, is_retryable: failure.is_retryable }
     }
 
-    async fn save_rollback_data(
-        &self,
-        task_id: &str,
-        attempt: u64,
-        rollback_data: &[u8],
-    ) -> Result<Option<String>, Failure> {
+    async fn save_rollback_data(&self, rollback_data: &[u8]) -> Result<Option<String>, Failure> {
         if rollback_data.is_empty() {
             return Ok(None);
         }
@@ -259,27 +265,15 @@ impl Worker {
                 "the rollback data is too large: {size} bytes, at most {MAX_ROLLBACK_DATA_BYTES}"
             )));
         }
-        let key = format!("rollback_data/{task_id}/{attempt}");
-        let (blob_key, bytes) = (key.clone(), rollback_data.to_vec());
-        let put = move |blobs: &Blobs| Ok(blobs.put(&blob_key, &bytes)?);
-        let stored = self.context.with_blobs("cannot store the rollback data", put).await;
-        stored.map(|()| Some(key)).map_err(|error| Failure::retryable(error.to_string()))
+        let key = format!("rollback_data/{}/{}", self.task_id(), self.number);
+        let bytes = rollback_data.to_vec();
+        let stored = self.worker.context.put_blob("cannot store the rollback data", key, bytes).await;
+        stored.map(Some).map_err(|error| Failure::retryable(error.to_string()))
     }
 
-    /// An output whose whole text goes into a file.
-    fn stored_output(&self, task_id: &str, attempt: u64) -> RunOutput {
-        let file = self.context.blobs.temp_path(&format!("output-{task_id}-{attempt}"));
-        RunOutput::new(self.secrets.clone(), Some(&file))
-    }
-
-    /// An output that goes to the log only, for rollbacks.
-    pub(super) fn log_output(&self) -> RunOutput {
-        RunOutput::new(self.secrets.clone(), None)
-    }
-
-    async fn finish_output(&self, task_id: &str, attempt: u64, output: &RunOutput) -> StoredOutput {
-        let finished = output.finish();
-        self.relay_output(task_id, attempt, output).await;
+    async fn finish_output(&self, output: &RunOutput) -> StoredOutput {
+        let (finished, task_id) = (output.finish(), self.task_id());
+        self.relay_output(output).await;
         let (text, bytes, file) = match finished {
             Ok(finished) => finished,
             Err(error) => {
@@ -290,34 +284,14 @@ impl Worker {
         let text = Some(text).filter(|text| !text.is_empty());
         let Some(file) = file else { return StoredOutput { text, blob_key: None } };
         tracing::debug!(task_id, bytes, "storing the output of a task as a blob");
-        let key = format!("output/{task_id}/{attempt}");
+        let key = format!("output/{task_id}/{}", self.number);
         let blob_key = key.clone();
         let persist = move |blobs: &Blobs| Ok(blobs.persist(&file, &blob_key)?);
-        let stored = self.context.with_blobs("the blob folder failed", persist).await;
+        let stored = self.worker.context.with_blobs("the blob folder failed", persist).await;
         if let Err(error) = &stored {
             tracing::warn!(task_id, %error, "cannot store the whole output of a task");
         }
         StoredOutput { text, blob_key: stored.is_ok().then_some(key) }
-    }
-}
-
-/// A run that failed, with the rollback data.
-struct FailedRun {
-    failure: Failure,
-    rollback_data: Vec<u8>,
-}
-
-impl Attempt<'_> {
-    pub(super) fn run(&self, output: RunOutput) -> Run {
-        Run {
-            task_id: self.task.task_id.clone(),
-            attempt: self.number,
-            parameters: self.task.config.parameters.clone(),
-            approved_fingerprint: self.task.fingerprint.clone(),
-            fencing_tokens: self.locks.tokens(),
-            output,
-            stop: self.lease.stop.clone(),
-        }
     }
 }
 

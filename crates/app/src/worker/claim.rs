@@ -26,11 +26,8 @@ impl Worker {
             free.push(slot);
         }
         let (now, limit) = (self.now(), u32::try_from(free.len()).unwrap_or(u32::MAX));
-        let claimed = self
-            .context
-            .database
-            .claim_tasks(work_queues, &[], &self.name, now, self.claim_until(), limit)
-            .await?;
+        let (database, until) = (&self.context.database, self.claim_until());
+        let claimed = database.claim_tasks(work_queues, &[], &self.name, now, until, limit).await?;
         Ok(claimed.into_iter().zip(free).collect())
     }
 

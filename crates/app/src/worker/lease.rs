@@ -352,19 +352,11 @@ impl Worker {
     }
 }
 
-/// Waits for the last timeout that was set.
+/// Waits for the timeout, once it is set.
 async fn wait_for_timeout(mut timeouts: watch::Receiver<Option<Instant>>) {
-    loop {
-        let until = *timeouts.borrow_and_update();
-        let changed = match until {
-            None => timeouts.changed().await,
-            Some(until) => tokio::select! {
-                () = sleep_until(until) => return,
-                changed = timeouts.changed() => changed,
-            },
-        };
-        if changed.is_err() {
-            return std::future::pending().await;
-        }
+    let timeout = timeouts.wait_for(Option::is_some).await.ok().and_then(|timeout| *timeout);
+    match timeout {
+        Some(until) => sleep_until(until).await,
+        None => std::future::pending().await,
     }
 }

@@ -21,6 +21,7 @@ use ade_executors::{Executors, Secrets};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
+use crate::retry::FailureLog;
 use crate::{Context, Error, LockService, TaskService};
 
 /// How often workers look for tasks without a wake-up.
@@ -112,7 +113,7 @@ impl Worker {
         let work_queues: Vec<String> = self.executors.work_queues().map(str::to_owned).collect();
         let slots = Arc::new(Semaphore::new(self.slots));
         let mut running = JoinSet::new();
-        let mut is_failing = false;
+        let mut failures = FailureLog::default();
         let mut work = self.tasks.subscriptions().work();
         loop {
             // Work that becomes ready after this is notified.
@@ -125,18 +126,8 @@ impl Worker {
                 slot = Arc::clone(&slots).acquire_owned() => slot,
             };
             let Ok(slot) = slot else { break };
-            let claimed = match self.claim(&work_queues, slot, &slots).await {
-                Ok(claimed) => {
-                    is_failing = false;
-                    claimed
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut is_failing, true) {
-                        tracing::error!(%error, "cannot look for work; retrying");
-                    }
-                    Vec::new()
-                }
-            };
+            let claimed = self.claim(&work_queues, slot, &slots).await;
+            let claimed = failures.check(claimed, "cannot look for work").unwrap_or_default();
             let is_idle = claimed.is_empty();
             for (task_id, permit) in claimed {
                 let worker = self.clone();

@@ -4,7 +4,7 @@
 //! Recovery begins only when the locks of an attempt are gone and its lease has expired, and it starts a new attempt first. If the
 //! executor has no fence, the outcome is unknown, and the task says so. Nothing that may have begun is ever applied again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ade_domain::Moment;
@@ -15,7 +15,7 @@ use ade_domain::task::{
 use ade_executors::{AttemptOutcome, Executor, Fencing, Run, StopReason};
 use ade_store::database::StoredTask;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::apply::Attempt;
@@ -23,6 +23,7 @@ use super::lease::{AttemptLocks, LeaseGuard, acquire_locks, holder_id};
 use super::rollback::attempt_with_effects;
 use super::{RECOVERY_INTERVAL, Worker};
 use crate::Result;
+use crate::retry::FailureLog;
 
 const PAGE_SIZE: u32 = 50;
 /// Recoveries that run at the same time.
@@ -42,30 +43,17 @@ const STOP_GRACE_MS: u64 = 60_000;
 /// request the rollback again later.
 const ROLLBACK_GRACE_MS: u64 = 600_000;
 
-/// The recoveries of this process, so that none runs twice, and the attempts that were already warned about.
+/// The recoveries that run in this process, by task, so that none runs twice.
+type Recoveries = BTreeMap<String, AbortHandle>;
+
+/// The attempts that were warned about already.
 #[derive(Debug, Clone, Default)]
-struct Recoveries {
-    active: Arc<Mutex<BTreeSet<String>>>,
-    warned: Arc<Mutex<BTreeSet<String>>>,
-}
+struct Warnings(Arc<Mutex<BTreeSet<String>>>);
 
-/// One active recovery, until it is dropped.
-struct Recovery {
-    recoveries: Recoveries,
-    task_id: String,
-}
-
-impl Recoveries {
-    /// `None` if the task is being recovered already, or too many others are.
-    fn begin(&self, task_id: &str) -> Option<Recovery> {
-        let mut active = self.active.lock().unwrap_or_else(PoisonError::into_inner);
-        (active.len() < MAX_CONCURRENT && active.insert(task_id.to_owned()))
-            .then(|| Recovery { recoveries: self.clone(), task_id: task_id.to_owned() })
-    }
-
+impl Warnings {
     /// Whether this is the first warning about an attempt.
-    fn is_first_warning(&self, task_id: &str, attempt: u64) -> bool {
-        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+    fn is_first(&self, task_id: &str, attempt: u64) -> bool {
+        let mut warned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.len() >= MAX_WARNED {
             warned.clear();
         }
@@ -73,17 +61,13 @@ impl Recoveries {
     }
 }
 
-impl Drop for Recovery {
-    fn drop(&mut self) {
-        self.recoveries.active.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.task_id);
-    }
-}
-
 impl Worker {
     pub(super) async fn recover_lost(self, mut stopped: watch::Receiver<bool>) {
         let mut tick = tokio::time::interval(RECOVERY_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let (recoveries, mut running, mut is_failing) = (Recoveries::default(), JoinSet::new(), false);
+        let (mut tasks, mut recoveries, mut failures) =
+            (JoinSet::new(), Recoveries::new(), FailureLog::default());
+        let warnings = Warnings::default();
         let mut worker_lost = self.tasks.subscriptions().lost_workers();
         loop {
             tokio::select! {
@@ -92,34 +76,36 @@ impl Worker {
                 _ = tick.tick() => {}
                 _ = worker_lost.changed() => {}
             }
-            while running.try_join_next().is_some() {}
-            match self.start_recoveries(&recoveries, &mut running).await {
-                Ok(()) => is_failing = false,
-                Err(error) => {
-                    if !std::mem::replace(&mut is_failing, true) {
-                        tracing::error!(%error, "cannot look for lost workers; retrying");
-                    }
-                }
-            }
+            while tasks.try_join_next().is_some() {}
+            recoveries.retain(|_, recovery| !recovery.is_finished());
+            let started = self.start_recoveries(&mut tasks, &mut recoveries, &warnings).await;
+            failures.check(started, "cannot look for lost workers");
         }
-        while running.join_next().await.is_some() {}
+        while tasks.join_next().await.is_some() {}
     }
 
     /// Starts the recovery of all tasks whose lease has expired. It waits for none: a slow recovery must not delay others.
-    async fn start_recoveries(&self, recoveries: &Recoveries, running: &mut JoinSet<()>) -> Result<()> {
+    async fn start_recoveries(
+        &self,
+        tasks: &mut JoinSet<()>,
+        recoveries: &mut Recoveries,
+        warnings: &Warnings,
+    ) -> Result<()> {
         let (now, mut last) = (self.now(), None);
         loop {
             // All pages: tasks that cannot be recovered here must not hide the others.
             let page = self.context.database.tasks_with_expired_lease(now, last.as_ref(), PAGE_SIZE).await?;
             for (_, task_id) in &page {
-                let Some(recovery) = recoveries.begin(task_id) else { continue };
-                let worker = self.clone();
-                running.spawn(async move {
-                    if let Err(error) = worker.recover(&recovery).await {
-                        let task_id = recovery.task_id.as_str();
-                        tracing::debug!(task_id, %error, "cannot recover a task of a lost worker now");
+                if recoveries.contains_key(task_id) || recoveries.len() >= MAX_CONCURRENT {
+                    continue;
+                }
+                let (worker, warnings, lost) = (self.clone(), warnings.clone(), task_id.clone());
+                let recovery = tasks.spawn(async move {
+                    if let Err(error) = worker.recover(&lost, &warnings).await {
+                        tracing::debug!(task_id = lost, %error, "cannot recover a task of a lost worker now");
                     }
                 });
+                recoveries.insert(task_id.clone(), recovery);
             }
             if page.len() < PAGE_SIZE as usize {
                 return Ok(());
@@ -128,8 +114,7 @@ impl Worker {
         }
     }
 
-    async fn recover(&self, recovery: &Recovery) -> Result<()> {
-        let task_id = recovery.task_id.as_str();
+    async fn recover(&self, task_id: &str, warnings: &Warnings) -> Result<()> {
         let task = self.tasks.get(task_id).await?;
         let Some(execution) = &task.execution else { return Ok(()) };
         if !self.locks_are_gone(&task).await? {
@@ -162,7 +147,7 @@ impl Worker {
         let Ok(Some(rollback_data)) = loaded else {
             let may_appear = execution.lease_until.plus_ms(ROLLBACK_DATA_GRACE_MS) > self.now();
             if !is_given_up && (may_appear || loaded.is_err()) {
-                if recovery.recoveries.is_first_warning(task_id, execution.attempt) {
+                if warnings.is_first(task_id, execution.attempt) {
                     let error = loaded.err().map(|error| error.to_string());
                     tracing::warn!(
                         task_id,
@@ -199,7 +184,7 @@ impl Worker {
         let holder = holder_id(&task.task_id, execution.attempt);
         for grant in &execution.grants {
             let Ok(lock) = grant.lock.parse() else { continue };
-            let view = self.locks.get(lock).await?;
+            let view = self.context.coordination.lock_view(lock).await?;
             if view.holders.iter().any(|held| held.holder.holder_id() == holder) {
                 return Ok(false);
             }
@@ -226,14 +211,14 @@ impl Worker {
         }
         let number = taken_over.next_attempt() - 1;
         let lease = self.guard_lease(task_id, number, locks, since);
-        let attempt = Attempt { task, number, locks, executor, lease };
+        let attempt = Attempt { worker: self, task, number, locks, executor, lease };
         // A stop request does not end recovery: the task has ended already. The loss of the lease does.
         let (_sender, stop) = attempt.lease.stop.with_same_lease();
-        let run = Run { attempt: attempt_with_effects(task), stop, ..attempt.run(self.log_output()) };
+        let run = Run { attempt: attempt_with_effects(task), stop, ..attempt.run(None) };
         let mut is_warned = false;
         loop {
             let failure = match executor.resolve_outcome(&run, rollback_data).await {
-                Ok(outcome) => return self.end_recovery(&attempt, &run, rollback_data, outcome).await,
+                Ok(outcome) => return attempt.end_recovery(&run, rollback_data, outcome).await,
                 Err(failure) => failure,
             };
             if !std::mem::replace(&mut is_warned, true) {
@@ -248,7 +233,7 @@ impl Worker {
                 let message = &failure.message;
                 let error = format!("OUTCOME_UNKNOWN: cannot find out what a lost worker left: {message}");
                 executor.clean_up(task_id, run.attempt).await;
-                return self.record_unknown(&attempt, self.secrets.redact(&error)).await;
+                return attempt.record_unknown(self.secrets.redact(&error)).await;
             }
             // Something is in the way, perhaps the lost worker itself; once it is gone, this succeeds.
             tokio::time::sleep(RECOVERY_INTERVAL).await;
@@ -265,36 +250,25 @@ impl Worker {
         // The lease of the lost worker had expired before this attempt took over.
         Ok(stop.is_some_and(|stop| is_stop_overdue(Some(stop.at), stop.at, self.now())))
     }
+}
 
+impl Attempt<'_> {
     /// Records that the outcome is unknown: a failed rollback for a failed task, otherwise a failed task.
-    async fn record_unknown(&self, attempt: &Attempt<'_>, error: String) -> Result<()> {
-        if is_rolling_back(attempt.task) {
-            return self.record_rollback(attempt, &Err(error)).await;
+    async fn record_unknown(&self, error: String) -> Result<()> {
+        if is_rolling_back(self.task) {
+            return self.record_rollback(&Err(error)).await;
         }
-        self.record_lost(attempt, FailureCode::OutcomeUnknown, error, RemainingEffects::Unknown).await
+        self.record_lost(FailureCode::OutcomeUnknown, error, RemainingEffects::Unknown).await
     }
 
-    async fn record_lost(
-        &self,
-        attempt: &Attempt<'_>,
-        code: FailureCode,
-        error: String,
-        effects: RemainingEffects,
-    ) -> Result<()> {
+    async fn record_lost(&self, code: FailureCode, error: String, effects: RemainingEffects) -> Result<()> {
         let failed = AttemptFailure { code, error, effects, is_retryable: false };
-        self.record_failure(attempt, &failed, &StoredOutput::default()).await.map(drop)
+        self.record_failure(&failed, &StoredOutput::default()).await.map(drop)
     }
 
     /// Ends the attempt according to what was found.
-    async fn end_recovery(
-        &self,
-        attempt: &Attempt<'_>,
-        run: &Run,
-        rollback_data: &[u8],
-        outcome: AttemptOutcome,
-    ) -> Result<()> {
-        let (task, number) = (attempt.task, attempt.number);
-        let task_id = task.task_id.as_str();
+    async fn end_recovery(&self, run: &Run, rollback_data: &[u8], outcome: AttemptOutcome) -> Result<()> {
+        let (task, tasks, task_id) = (self.task, &self.worker.tasks, self.task_id());
         let is_rolling_back = is_rolling_back(task);
         let is_automatic = task.config.rollback_strategy == RollbackStrategy::Automatic;
         let worker = task.execution.as_ref().map(|execution| execution.worker.as_str()).unwrap_or_default();
@@ -303,27 +277,25 @@ impl Worker {
             AttemptOutcome::Applied if task.config.executor == "sql" && !is_rolling_back => {
                 let text = format!("{worker} was lost; recovery found that all changes were committed");
                 let output = StoredOutput { text: Some(text), blob_key: None };
-                let complete = async || {
-                    let task = self.tasks.get(task_id).await?;
-                    self.tasks.complete(&task, number, &output).await
-                };
-                attempt.lease.record(complete).await
+                let complete =
+                    async || tasks.complete(&tasks.get(task_id).await?, self.number, &output).await;
+                self.lease.record(complete).await
             }
             AttemptOutcome::NotApplied if !is_rolling_back => {
                 let error = format!("{worker} was lost before it changed anything");
-                self.record_lost(attempt, FailureCode::WorkerLost, error, RemainingEffects::None).await
+                self.record_lost(FailureCode::WorkerLost, error, RemainingEffects::None).await
             }
             AttemptOutcome::Applied if !is_rolling_back && !is_automatic => {
                 let error = format!(
                     "OUTCOME_UNKNOWN: {worker} was lost after it had made all changes, but before it reported success"
                 );
-                attempt.executor.clean_up(task_id, run.attempt).await;
-                self.record_unknown(attempt, error).await
+                self.executor.clean_up(task_id, run.attempt).await;
+                self.record_unknown(error).await
             }
             _ => {
-                let start = || self.tasks.change(task_id, |task, _| task.start_rollback(number));
-                attempt.lease.record(start).await?;
-                self.roll_back(attempt, run, rollback_data).await
+                let start = |task: &mut StoredTask, _| task.start_rollback(self.number);
+                self.lease.record(|| tasks.change(task_id, start)).await?;
+                self.roll_back(run, rollback_data).await
             }
         }
     }

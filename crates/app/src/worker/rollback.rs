@@ -13,17 +13,11 @@ use super::apply::{Attempt, MAX_ROLLBACK_DATA_BYTES};
 use super::lease::AttemptLocks;
 use crate::Result;
 
-impl Worker {
+impl Attempt<'_> {
     /// Rolls back the changes of this attempt, or of the one that it took over from. An attempt that has lost its lease or its locks
     /// neither begins nor records anything: recovery does.
-    pub(super) async fn roll_back(
-        &self,
-        attempt: &Attempt<'_>,
-        run: &Run,
-        rollback_data: &[u8],
-    ) -> Result<()> {
-        let lease = &attempt.lease;
-        let task_id = attempt.task.task_id.as_str();
+    pub(super) async fn roll_back(&self, run: &Run, rollback_data: &[u8]) -> Result<()> {
+        let (lease, task_id) = (&self.lease, self.task_id());
         if lease.is_lost() {
             tracing::warn!(task_id, "locks lost before the rollback; leaving it to recovery");
             return Ok(());
@@ -31,10 +25,9 @@ impl Worker {
         // A rollback is not ended by what stopped the run, but by the loss of the lease.
         let (sender, stop) = lease.stop.with_same_lease();
         let run = Run { stop, ..run.clone() };
-        let timeout = Duration::from_secs(attempt.task.config.timeout_seconds.into());
+        let timeout = Duration::from_secs(self.task.config.timeout_seconds.into());
         let rolled_back = {
-            let work =
-                self.while_relaying(attempt, &run.output, attempt.executor.roll_back(&run, rollback_data));
+            let work = self.while_relaying(&run.output, self.executor.roll_back(&run, rollback_data));
             tokio::pin!(work);
             let stopped = async {
                 tokio::select! {
@@ -52,33 +45,27 @@ impl Worker {
                 rolled_back = &mut work => rolled_back,
             }
         };
-        self.relay_output(task_id, attempt.number, &run.output).await;
+        self.relay_output(&run.output).await;
         if rolled_back.is_err() {
             if lease.is_lost() {
                 tracing::warn!(task_id, "locks lost during the rollback; leaving the rest to recovery");
                 return Ok(());
             }
             // It is not retried automatically.
-            attempt.executor.clean_up(task_id, run.attempt).await;
+            self.executor.clean_up(task_id, run.attempt).await;
         }
-        let rolled_back = rolled_back.map_err(|failure| self.secrets.redact(&failure.message));
-        self.record_rollback(attempt, &rolled_back).await
+        let rolled_back = rolled_back.map_err(|failure| self.worker.secrets.redact(&failure.message));
+        self.record_rollback(&rolled_back).await
     }
 
     /// Records the outcome of a rollback.
-    pub(super) async fn record_rollback(
-        &self,
-        attempt: &Attempt<'_>,
-        outcome: &Result<(), String>,
-    ) -> Result<()> {
-        let finish = || {
-            self.tasks.change(&attempt.task.task_id, |task, now| {
-                task.finish_rollback(attempt.number, outcome.clone(), now)
-            })
-        };
-        attempt.lease.record(finish).await.map(drop)
+    pub(super) async fn record_rollback(&self, outcome: &Result<(), String>) -> Result<()> {
+        let finish = |task: &mut StoredTask, now| task.finish_rollback(self.number, outcome.clone(), now);
+        self.lease.record(|| self.worker.tasks.change(self.task_id(), finish)).await.map(drop)
     }
+}
 
+impl Worker {
     /// Rolls back what a failed task left behind, on request of an administrator.
     pub(super) async fn roll_back_failed(
         &self,
@@ -95,9 +82,9 @@ impl Worker {
         let begun = self.tasks.change(task_id, |task, _| task.begin_rollback(start.clone()));
         let (_, number) = begun.await?;
         let lease = self.guard_lease(task_id, number, locks, since);
-        let attempt = Attempt { task, number, locks, executor, lease };
-        let run = Run { attempt: attempt_with_effects(task), ..attempt.run(self.log_output()) };
-        self.roll_back(&attempt, &run, &rollback_data).await
+        let attempt = Attempt { worker: self, task, number, locks, executor, lease };
+        let run = Run { attempt: attempt_with_effects(task), ..attempt.run(None) };
+        attempt.roll_back(&run, &rollback_data).await
     }
 
     /// The rollback data; `None` if the blob is missing, an error if the blob folder is not available.

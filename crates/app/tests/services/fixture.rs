@@ -175,7 +175,7 @@ pub(crate) fn draft(description: &str) -> TaskDraft {
         timeout_seconds: 60,
         priority: 0,
     };
-    TaskDraft { config, metadata: Metadata::default(), preview: Preview::none(), predecessor: None }
+    TaskDraft { config, metadata: Metadata::default(), preview: Preview::none() }
 }
 
 pub(crate) fn approve() -> DecisionInput {

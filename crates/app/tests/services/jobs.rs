@@ -139,11 +139,10 @@ async fn wakes_remote_workers_for_previews_and_approved_tasks(base: Fixture) {
     let previews = PreviewConfig { has_remote_workers: true, ..PreviewConfig::default() };
     let service = TaskService::new(fixture.base.context(), previews);
     let ann = caller("ann", &[AUTHOR]);
-    let TaskDraft { mut config, metadata, preview, predecessor } = draft("elsewhere");
+    let TaskDraft { mut config, metadata, preview } = draft("elsewhere");
     config.executor = "files".to_owned();
     config.parameters.insert("root".to_owned(), json!("/srv/elsewhere"));
-    let created =
-        service.create(TaskDraft { config, metadata, preview, predecessor }, &ann).await.expect("created");
+    let created = service.create(TaskDraft { config, metadata, preview }, &ann).await.expect("created");
     assert_eq!(created.preview.status, PreviewStatus::Pending);
     let woken = async |queue: &str| {
         let look = || async { fixture.woken(queue).await.ok_or_else(|| "no wake-up".to_owned()) };

@@ -7,13 +7,15 @@ use ade_app::rules::{DelegationChange, PolicyChange, ResourceChange};
 use ade_app::shared_settings::{self as settings, Settings};
 use ade_app::tasks::DecisionBatch;
 use ade_app::{Caller, Error};
-use ade_domain::approval::delegation::DelegationKind;
+use ade_domain::approval::delegation::{Delegation, DelegationKind};
+use ade_domain::approval::policy::PolicyVersions;
 use ade_domain::glob::Pattern;
 use ade_domain::people::{ADMIN, AUDITOR, AUTHOR, REVIEWER, User, UserId};
 use ade_domain::permission::Scope;
+use ade_domain::risk::RegisteredPattern;
 use ade_domain::task::Refusal;
 use ade_domain::task::TaskState;
-use ade_store::database::{Commit, DocumentKind, StoredUser, Write};
+use ade_store::database::{Commit, DocumentKind, FeatureFlag, Setting, StoredUser, Write};
 use serde_json::json;
 
 use crate::fixture::{
@@ -50,8 +52,8 @@ async fn policy_is_drafted_activated_deactivated_and_deleted(fixture: Fixture) {
         rules.create_policy(&PolicyChange { ..named("dbs") }, &with_key(&max, "one")).await.expect("created");
     let id = created.id.clone();
     assert!(uuid::Uuid::parse_str(&id).is_ok_and(|id| id.get_version_num() == 7));
-    assert_eq!(rules.policy(&id, &max).await, Ok(created.clone()));
-    assert_eq!(rules.policies(&max).await, Ok(vec![created]));
+    assert_eq!(rules.get::<PolicyVersions>(&id, &max).await, Ok(created.clone()));
+    assert_eq!(rules.list::<PolicyVersions>(&max).await, Ok(vec![created]));
     rules.update_policy(&id, &roles("dba"), &max).await.expect("a draft");
     let policies = async || {
         let task = submitted(&service, "something").await;
@@ -85,8 +87,11 @@ async fn policy_is_drafted_activated_deactivated_and_deleted(fixture: Fixture) {
     );
     rules.delete_policy(&id, &max).await.expect("deleted");
     assert_eq!(policies().await, ["default"]);
-    assert_eq!(rules.policy(&id, &max).await, Err(Error::NotFound(Document(DocumentKind::Policy))));
-    assert_eq!(rules.policies(&max).await, Ok(Vec::new()));
+    assert_eq!(
+        rules.get::<PolicyVersions>(&id, &max).await,
+        Err(Error::NotFound(Document(DocumentKind::Policy)))
+    );
+    assert_eq!(rules.list::<PolicyVersions>(&max).await, Ok(Vec::new()));
     let actions: Vec<String> = fixture
         .audit_actions(None)
         .await
@@ -156,7 +161,10 @@ async fn only_administrators_change_rules(fixture: Fixture) {
     }
     let bootstrap = Caller { user: None, ..admin() };
     rules.create_policy(&named("x"), &bootstrap).await.expect("the bootstrap token administers");
-    assert!(rules.policies(&caller("eve", &[])).await.is_ok_and(|all| all.len() == 1), "everybody can read");
+    assert!(
+        rules.list::<PolicyVersions>(&caller("eve", &[])).await.is_ok_and(|all| all.len() == 1),
+        "everybody can read"
+    );
 }
 
 async fn only_owners_and_administrators_change_delegations(fixture: Fixture) {
@@ -203,14 +211,14 @@ async fn only_owners_and_administrators_change_delegations(fixture: Fixture) {
     assert!(matches!(&unknown, Err(Error::Invalid(faults)) if faults[0].path.to_string() == "owner_id"));
     // Visible to its owner and its delegate.
     let ids = async |who: &Caller| {
-        let all = rules.delegations(who).await.expect("listed");
+        let all = rules.list::<Delegation>(who).await.expect("listed");
         all.into_iter().map(|document| document.id).collect::<Vec<_>>()
     };
     assert_eq!(ids(&rob).await, std::slice::from_ref(&created.id));
     assert_eq!(ids(&sue).await, [created.id.clone(), others.id.clone()]);
     assert_eq!(ids(&caller("vera", &[AUDITOR])).await.len(), 2);
     assert_eq!(
-        rules.delegation(&others.id, &rob).await,
+        rules.get::<Delegation>(&others.id, &rob).await,
         Err(Error::NotFound(Document(DocumentKind::Delegation)))
     );
     let off = DelegationChange { active: Some(false), ..DelegationChange::default() };
@@ -257,9 +265,12 @@ async fn resource_registry_is_keyed_by_pattern(fixture: Fixture) {
     let now = rules.update_resource("db:*", &higher, &with_if_match(&max, 1)).await.expect("changed");
     assert_eq!((now.value.criticality, now.value.dependents.len()), (90, 1));
     assert!(rules.update_resource("db:*", &new("y", 1, &[]), &max).await.is_err());
-    assert_eq!(rules.resources(&caller("ann", &[AUTHOR])).await, Ok(vec![now]));
+    assert_eq!(rules.list::<RegisteredPattern>(&caller("ann", &[AUTHOR])).await, Ok(vec![now]));
     rules.delete_resource("db:*", &max).await.expect("deleted");
-    assert_eq!(rules.resource("db:*", &max).await, Err(Error::NotFound(Document(DocumentKind::Resource))));
+    assert_eq!(
+        rules.get::<RegisteredPattern>("db:*", &max).await,
+        Err(Error::NotFound(Document(DocumentKind::Resource)))
+    );
     let actions = fixture.audit_actions(None).await;
     assert_eq!(actions, ["create", "update", "delete"].map(|step| format!("resource.{step}")));
 }
@@ -269,7 +280,7 @@ async fn settings_apply_to_the_next_decision(fixture: Fixture) {
     fixture.add_user("rob", &[REVIEWER]).await;
     let (rules, service, other, max) =
         (fixture.rules(), fixture.service(), fixture.other_process().await, admin());
-    let all = rules.settings(&max).await.expect("listed");
+    let all = rules.list::<Setting>(&max).await.expect("listed");
     let names: Vec<&str> = all.iter().map(|document| document.id.as_str()).collect();
     assert_eq!(names, settings::setting_names().collect::<Vec<_>>());
     assert!(
@@ -286,7 +297,7 @@ async fn settings_apply_to_the_next_decision(fixture: Fixture) {
         .await
         .expect("set");
     assert_eq!((set.revision, &set.value.0), (1, &json!(600)));
-    assert_eq!(rules.setting("approval:default_timeout", &max).await, Ok(set));
+    assert_eq!(rules.get::<Setting>("approval:default_timeout", &max).await, Ok(set));
     assert_eq!(wait(&submitted(&other, "two").await), 600);
     rules.set_setting("approval:max_timeout", json!(60), &max).await.expect("set");
     assert_eq!(wait(&submitted(&other, "three").await), 60, "the maximum limits the default");
@@ -349,7 +360,7 @@ async fn feature_flag_disables_batches(fixture: Fixture) {
     fixture.add_user("ann", &[AUTHOR]).await;
     fixture.add_user("rob", &[REVIEWER]).await;
     let (rules, service, other) = (fixture.rules(), fixture.service(), fixture.other_process().await);
-    let features = rules.features(&admin()).await.expect("listed");
+    let features = rules.list::<FeatureFlag>(&admin()).await.expect("listed");
     let features: Vec<(&str, bool)> = features.iter().map(|flag| (flag.id.as_str(), flag.value.0)).collect();
     assert_eq!(features, [("auto_approve_low_risk", false), ("batch_approvals", true)]);
     let task = submitted(&service, "one").await;

@@ -186,7 +186,7 @@ async fn locks(
     app.agents.get(&id, &caller).await?;
     let page = PageParams::new(Some(MAX_LOCKS), None);
     let filter = LockFilter { agent: Some(id), ..LockFilter::default() };
-    let locks = app.locks.list(filter, None, page.fetch_limit()?).await?;
+    let locks = app.locks.coordination().list_locks(filter, None, page.fetch_limit()?).await?;
     page.page(locks, |view| view.lock.to_string(), convert::lock)
 }
 

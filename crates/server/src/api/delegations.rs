@@ -49,7 +49,7 @@ async fn list(
     caller: Caller,
     QueryParams(page): QueryParams<PageParams>,
 ) -> ApiResult<JsonPage<wire::Delegation>> {
-    page.page_of_documents(app.rules.delegations(&caller).await?, convert::delegation)
+    page.page_of_documents(app.rules.list(&caller).await?, convert::delegation)
 }
 
 /// Create a delegation: for yourself, or as an administrator for another user.
@@ -81,7 +81,7 @@ async fn show(
     caller: Caller,
     PathParam(id): PathParam,
 ) -> ApiResult<Json<wire::Delegation>> {
-    Ok(Json(convert::delegation(&app.rules.delegation(&id, &caller).await?)))
+    Ok(Json(convert::delegation(&app.rules.get(&id, &caller).await?)))
 }
 
 /// Update a delegation.

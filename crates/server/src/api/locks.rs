@@ -197,7 +197,7 @@ async fn verify(
 ))]
 async fn graph(State(app): State<AppState>, caller: Caller) -> ApiResult<Json<wire::WaitGraph>> {
     caller.require_scope(Scope::Read)?;
-    let waits = app.locks.wait_graph(MAX_GRAPH_WAITS).await?;
+    let waits = app.locks.coordination().waits(MAX_GRAPH_WAITS).await?;
     Ok(Json(wire::WaitGraph { waits: waits.iter().map(convert::wait_graph_edge).collect() }))
 }
 
@@ -244,7 +244,7 @@ async fn list(
     let fetch_limit = page.fetch_limit()?;
     let after: Option<LockName> = page.parse_cursor(|cursor| cursor.parse().ok())?;
     let filter = LockFilter { agent, resource_type, kind };
-    let locks = app.locks.list(filter, after, fetch_limit).await?;
+    let locks = app.locks.coordination().list_locks(filter, after, fetch_limit).await?;
     page.page(locks, |view| view.lock.to_string(), convert::lock)
 }
 
@@ -260,7 +260,7 @@ async fn show(
     LockPath(lock): LockPath,
 ) -> ApiResult<Json<wire::Lock>> {
     caller.require_scope(Scope::Read)?;
-    Ok(Json(convert::lock(&app.locks.get(lock).await?)))
+    Ok(Json(convert::lock(&app.locks.coordination().lock_view(lock).await?)))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

@@ -59,7 +59,7 @@ async fn list(
     caller: Caller,
     QueryParams(page): QueryParams<PageParams>,
 ) -> ApiResult<JsonPage<wire::Policy>> {
-    page.page_of_documents(app.rules.policies(&caller).await?, convert::policy)
+    page.page_of_documents(app.rules.list(&caller).await?, convert::policy)
 }
 
 /// Create a policy (admin). It is a draft unless `active` is true.
@@ -90,7 +90,7 @@ async fn show(
     caller: Caller,
     PathParam(id): PathParam,
 ) -> ApiResult<Json<wire::Policy>> {
-    Ok(Json(convert::policy(&app.rules.policy(&id, &caller).await?)))
+    Ok(Json(convert::policy(&app.rules.get(&id, &caller).await?)))
 }
 
 /// Update a policy (admin). The active version stays in force until the draft is activated.

@@ -39,7 +39,7 @@ async fn list(
     caller: Caller,
     QueryParams(page): QueryParams<PageParams>,
 ) -> ApiResult<JsonPage<wire::RegisteredResource>> {
-    page.page_of_documents(app.rules.resources(&caller).await?, convert::resource)
+    page.page_of_documents(app.rules.list(&caller).await?, convert::resource)
 }
 
 /// Register resources by pattern (admin).
@@ -70,7 +70,7 @@ async fn show(
     caller: Caller,
     PathParam(pattern): PathParam,
 ) -> ApiResult<Json<wire::RegisteredResource>> {
-    Ok(Json(convert::resource(&app.rules.resource(&pattern, &caller).await?)))
+    Ok(Json(convert::resource(&app.rules.get(&pattern, &caller).await?)))
 }
 
 /// Update the registration of a pattern (admin).

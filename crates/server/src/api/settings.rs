@@ -80,7 +80,7 @@ impl AppState {
     CommonErrors,
 ))]
 async fn settings(State(app): State<AppState>, caller: Caller) -> ApiResult<JsonPage<wire::Setting>> {
-    let shared = app.rules.settings(&caller).await?;
+    let shared = app.rules.list(&caller).await?;
     let mut items = shared.iter().map(convert::setting).collect::<Vec<_>>();
     items.extend(app.server_settings.iter().map(ServerSetting::to_wire));
     items.sort_by(|a, b| a.name.cmp(&b.name));
@@ -103,7 +103,7 @@ async fn setting(
         caller.require_scope(Scope::Read)?;
         return Ok(Json(setting.to_wire()));
     }
-    Ok(Json(convert::setting(&app.rules.setting(&name, &caller).await?)))
+    Ok(Json(convert::setting(&app.rules.get(&name, &caller).await?)))
 }
 
 /// Change a setting (admin). It takes effect on all servers with the next request.
@@ -133,7 +133,7 @@ async fn set_setting(
     CommonErrors,
 ))]
 async fn features(State(app): State<AppState>, caller: Caller) -> ApiResult<JsonPage<wire::Feature>> {
-    let features = app.rules.features(&caller).await?;
+    let features = app.rules.list(&caller).await?;
     Ok(single_page(features.iter().map(convert::feature).collect()))
 }
 
@@ -149,7 +149,7 @@ async fn feature(
     caller: Caller,
     PathParam(flag): PathParam,
 ) -> ApiResult<Json<wire::Feature>> {
-    Ok(Json(convert::feature(&app.rules.feature(&flag, &caller).await?)))
+    Ok(Json(convert::feature(&app.rules.get(&flag, &caller).await?)))
 }
 
 /// Enable or disable a feature (admin).
