@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::{Table, Value};
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecutorSettings {
     pub files: FilesSettings,
@@ -21,6 +21,13 @@ pub struct ExecutorSettings {
     /// Values that command templates take from variables. They must not appear in any output.
     #[serde(skip)]
     pub command_secrets: RedactedStrings,
+}
+
+/// Without secrets. The types of the sections have no Debug.
+impl fmt::Debug for ExecutorSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(summary(self)).finish()
+    }
 }
 
 /// Strings that Debug does not print.
@@ -33,7 +40,7 @@ impl fmt::Debug for RedactedStrings {
     }
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FilesSettings {
     /// Folders whose files may be changed, at any depth.
@@ -56,7 +63,7 @@ impl FilesSettings {
     }
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CommandSettings {
     /// By the name that tasks use to run a command, or to verify changed files with it.
@@ -74,7 +81,7 @@ pub struct CommandTemplate {
     pub rollback_argv: Option<Vec<String>>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpSettings {
     /// Hosts that may be called, each with its port unless that is the default of the scheme.
@@ -91,7 +98,7 @@ pub struct HttpSecret {
     pub value: String,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SqlSettings {
     /// By the name that tasks use.
@@ -106,42 +113,6 @@ pub struct SqlConnection {
     #[serde(default)]
     pub preview_url: Option<String>,
 }
-
-impl fmt::Debug for CommandTemplate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CommandTemplate").finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for HttpSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpSecret").field("host", &self.host).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for SqlConnection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqlConnection").finish_non_exhaustive()
-    }
-}
-
-/// For the commented default file.
-pub(super) const EXAMPLE: &str = "
-# What workers may do: only what is listed. \"env:NAME\" is replaced with the value of that variable.
-# [executors.files]
-# roots = [\"/srv/app\"]
-# [executors.command.templates.restart]
-# argv = [\"systemctl\", \"restart\", \"{service}\"]
-# preview_argv = [\"systemctl\", \"status\", \"{service}\"]
-# [executors.http]
-# hosts = [\"api.example.com\"]
-# [executors.http.secrets.deploy]
-# host = \"api.example.com\"
-# value = \"env:DEPLOY_TOKEN\"
-# [executors.sql.connections.main]
-# url = \"env:MAIN_DATABASE\"
-# preview_url = \"env:MAIN_DATABASE_READER\"
-";
 
 pub(super) fn parse(mut table: Table, variables: &[(String, String)]) -> Result<ExecutorSettings, String> {
     let mut command_secrets = Vec::new();
@@ -163,38 +134,29 @@ fn resolve_variables(
     variables: &[(String, String)],
     resolved: &mut Vec<String>,
 ) -> Result<(), String> {
+    let mut resolve = |item: &mut Value| resolve_variables(item, variables, resolved);
     match value {
+        Value::Array(items) => items.iter_mut().try_for_each(resolve),
+        Value::Table(items) => items.iter_mut().try_for_each(|(_, item)| resolve(item)),
         Value::String(text) => {
-            if let Some(name) = text.strip_prefix("env:") {
-                let variable = variables.iter().find(|(known, _)| known == name);
-                let (_, value) =
-                    variable.ok_or_else(|| format!("the environment variable {name} is not set"))?;
-                text.clone_from(value);
-                resolved.push(value.clone());
-            }
+            let Some(name) = text.strip_prefix("env:") else { return Ok(()) };
+            let variable = variables.iter().find(|(known, _)| known == name);
+            let (_, value) = variable.ok_or_else(|| format!("the environment variable {name} is not set"))?;
+            text.clone_from(value);
+            resolved.push(value.clone());
             Ok(())
-        }
-        Value::Array(items) => {
-            items.iter_mut().try_for_each(|item| resolve_variables(item, variables, resolved))
-        }
-        Value::Table(items) => {
-            items.iter_mut().try_for_each(|(_, item)| resolve_variables(item, variables, resolved))
         }
         _ => Ok(()),
     }
 }
 
-/// Name and value of each setting, without secrets.
-pub(super) fn summary(settings: &ExecutorSettings) -> Vec<(String, String)> {
-    let list = |names: Vec<String>| Value::from(names).to_string();
+/// The names that are listed in each section, without secrets.
+pub(super) fn summary(settings: &ExecutorSettings) -> [(&'static str, Vec<String>); 4] {
     let roots = settings.files.roots.iter().map(|root| root.display().to_string()).collect();
-    vec![
-        ("executors.files.roots".to_owned(), list(roots)),
-        (
-            "executors.command.templates".to_owned(),
-            list(settings.command.templates.keys().cloned().collect()),
-        ),
-        ("executors.http.hosts".to_owned(), list(settings.http.hosts.clone())),
-        ("executors.sql.connections".to_owned(), list(settings.sql.connections.keys().cloned().collect())),
+    [
+        ("executors.files.roots", roots),
+        ("executors.command.templates", settings.command.templates.keys().cloned().collect()),
+        ("executors.http.hosts", settings.http.hosts.clone()),
+        ("executors.sql.connections", settings.sql.connections.keys().cloned().collect()),
     ]
 }

@@ -22,7 +22,7 @@ pub use executors::{
     CommandSettings, CommandTemplate, ExecutorSettings, FilesSettings, HttpSecret, HttpSettings,
     RedactedStrings, SqlConnection, SqlSettings,
 };
-use settings::{SETTINGS, Setting, parse_toml_value};
+use settings::{DEFAULT_FILE, SETTINGS, Setting, parse_toml_value};
 
 /// Edit distance up to which an unknown ADE_* variable counts as a typo. Others are ignored: they may belong to other
 /// commands, or to an orchestrator that names variables after services.
@@ -114,13 +114,15 @@ pub struct Config {
     pub effective_settings: Vec<EffectiveSetting>,
 }
 
+type Result<T, E = ConfigError> = std::result::Result<T, E>;
 /// Value and origin by full name.
 type Values = BTreeMap<String, (Value, SettingOrigin)>;
 
 impl Config {
     /// Merges and validates the layers.
-    pub fn load(layers: &ConfigLayers) -> Result<Self, ConfigError> {
-        let mut values = defaults();
+    pub fn load(layers: &ConfigLayers) -> Result<Self> {
+        let default = |setting: &Setting| (setting.default.clone(), SettingOrigin::Default);
+        let mut values: Values = SETTINGS.iter().map(|known| (known.name.clone(), default(known))).collect();
         let executors = apply_file(layers, &mut values)?;
         apply_variables(layers, &mut values)?;
         for (name, flag, text) in &layers.flags {
@@ -167,29 +169,12 @@ impl Config {
 
     /// A commented file with all settings and their defaults.
     #[must_use]
-    pub fn default_file() -> String {
-        let mut text =
-            "# ADE configuration: all settings with their defaults. Environment variables such as ADE_LOCK_MAX_QUEUE\n\
-             # override this file; flags override both. `ade config` shows the values in effect.\n"
-                .to_owned();
-        let mut current_section = "";
-        for Setting { section, name, default, about, .. } in SETTINGS {
-            if *section != current_section {
-                current_section = section;
-                text.push_str(&format!("\n[{section}]\n"));
-            }
-            text.push_str(&format!("# {about}\n#{name} = {default}\n"));
-        }
-        text.push_str(executors::EXAMPLE);
-        text
+    pub const fn default_file() -> &'static str {
+        DEFAULT_FILE
     }
 }
 
-fn defaults() -> Values {
-    SETTINGS.iter().map(|setting| (setting.path(), (setting.default(), SettingOrigin::Default))).collect()
-}
-
-fn apply_file(layers: &ConfigLayers, values: &mut Values) -> Result<ExecutorSettings, ConfigError> {
+fn apply_file(layers: &ConfigLayers, values: &mut Values) -> Result<ExecutorSettings> {
     let mut executors = ExecutorSettings::default();
     let Some((path, text)) = &layers.file else { return Ok(executors) };
     let syntax_error = |error: toml::de::Error| {
@@ -205,13 +190,9 @@ fn apply_file(layers: &ConfigLayers, values: &mut Values) -> Result<ExecutorSett
             return Err(unknown_setting(&section, SettingOrigin::File(path.clone())));
         };
         if section == "executors" {
-            executors =
-                executors::parse(content, &layers.variables).map_err(|message| ConfigError::Value {
-                    name: "executors".to_owned(),
-                    value: "…".to_owned(),
-                    origin: SettingOrigin::File(path.clone()),
-                    message,
-                })?;
+            executors = executors::parse(content, &layers.variables).map_err(|message| {
+                invalid_value("executors", "…".to_owned(), SettingOrigin::File(path.clone()), message)
+            })?;
             continue;
         }
         for (name, value) in content {
@@ -221,11 +202,11 @@ fn apply_file(layers: &ConfigLayers, values: &mut Values) -> Result<ExecutorSett
     Ok(executors)
 }
 
-fn apply_variables(layers: &ConfigLayers, values: &mut Values) -> Result<(), ConfigError> {
+fn apply_variables(layers: &ConfigLayers, values: &mut Values) -> Result<()> {
     for (name, text) in layers.variables.iter().filter(|(name, _)| name.starts_with("ADE_")) {
         let origin = SettingOrigin::Variable(name.clone());
         match SETTINGS.iter().find(|setting| setting.variable() == *name) {
-            Some(setting) => set_from_text(values, &setting.path(), text, origin)?,
+            Some(setting) => set_from_text(values, &setting.name, text, origin)?,
             None => {
                 let is_typo = |known: &String| strsim::damerau_levenshtein(known, name) <= MAX_TYPO_DISTANCE;
                 if let Some(nearest) = SETTINGS.iter().map(Setting::variable).find(is_typo) {
@@ -238,53 +219,50 @@ fn apply_variables(layers: &ConfigLayers, values: &mut Values) -> Result<(), Con
 }
 
 /// Parses the text as TOML, except that strings need no quotes.
-fn set_from_text(
-    values: &mut Values,
-    name: &str,
-    text: &str,
-    origin: SettingOrigin,
-) -> Result<(), ConfigError> {
-    let is_string = matches!(values.get(name), Some((Value::String(_), _)));
-    let value = if is_string {
-        Value::String(text.to_owned())
-    } else {
-        parse_toml_value(text).unwrap_or_else(|| text.into())
+fn set_from_text(values: &mut Values, name: &str, text: &str, origin: SettingOrigin) -> Result<()> {
+    let value = match values.get(name) {
+        Some((Value::String(_), _)) => text.into(),
+        _ => parse_toml_value(text).unwrap_or_else(|| text.into()),
     };
     set(values, name, value, origin)
 }
 
-fn set(values: &mut Values, name: &str, value: Value, origin: SettingOrigin) -> Result<(), ConfigError> {
+fn set(values: &mut Values, name: &str, value: Value, origin: SettingOrigin) -> Result<()> {
     let Some(entry) = values.get_mut(name) else { return Err(unknown_setting(name, origin)) };
     if entry.0.type_str() != value.type_str() {
         let message = format!("must be of type {}", entry.0.type_str());
-        return Err(ConfigError::Value { name: name.to_owned(), value: value.to_string(), origin, message });
+        return Err(invalid_value(name, value.to_string(), origin, message));
     }
     *entry = (value, origin);
     Ok(())
 }
 
-fn get<T: DeserializeOwned>(values: &Values, name: &str) -> Result<T, ConfigError> {
+fn get<T: DeserializeOwned>(values: &Values, name: &str) -> Result<T> {
     let (value, _) = values.get(name).ok_or_else(|| unknown_setting(name, SettingOrigin::Default))?;
     let value: Result<T, toml::de::Error> = value.clone().try_into();
     value.map_err(|error| invalid_setting(values, name, error.message()))
 }
 
-fn invalid_setting(values: &Values, name: &str, message: &str) -> ConfigError {
-    let Some((value, origin)) = values.get(name) else {
-        return unknown_setting(name, SettingOrigin::Default);
-    };
-    ConfigError::Value {
-        name: name.to_owned(),
-        value: redact(name, value),
-        origin: origin.clone(),
-        message: message.to_owned(),
+fn invalid_setting(values: &Values, name: &str, message: impl Into<String>) -> ConfigError {
+    match values.get(name) {
+        Some((value, origin)) => invalid_value(name, redact(name, value), origin.clone(), message),
+        None => unknown_setting(name, SettingOrigin::Default),
     }
 }
 
+fn invalid_value(
+    name: &str,
+    value: String,
+    origin: SettingOrigin,
+    message: impl Into<String>,
+) -> ConfigError {
+    ConfigError::Value { name: name.to_owned(), value, origin, message: message.into() }
+}
+
 fn unknown_setting(name: &str, origin: SettingOrigin) -> ConfigError {
-    let scored = SETTINGS.iter().map(Setting::path).map(|known| (strsim::jaro_winkler(name, &known), known));
+    let scored = SETTINGS.iter().map(|known| (strsim::jaro_winkler(name, &known.name), &known.name));
     let similar = scored.filter(|(score, _)| *score > MIN_SIMILARITY);
-    let nearest = similar.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known);
+    let nearest = similar.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known.clone());
     ConfigError::Unknown { nearest, name: name.to_owned(), origin }
 }
 
@@ -311,22 +289,19 @@ fn effective_settings(
     executors: &ExecutorSettings,
     layers: &ConfigLayers,
 ) -> Vec<EffectiveSetting> {
-    let effective = |setting: &Setting| {
-        let (value, origin) = values.get(&setting.path())?.clone();
-        let (name, about) = (setting.path(), setting.about);
-        Some(EffectiveSetting { value: redact(&name, &value), name, origin, about })
-    };
+    let settings = SETTINGS.iter().filter_map(|Setting { name, about, .. }| {
+        let (value, origin) = values.get(name)?.clone();
+        Some(EffectiveSetting { name: name.clone(), value: redact(name, &value), origin, about })
+    });
     let executor_origin = match &layers.file {
         Some((path, _)) if *executors != ExecutorSettings::default() => SettingOrigin::File(path.clone()),
         _ => SettingOrigin::Default,
     };
-    let about = "What workers may do; set only in the configuration file.";
-    let executors = executors::summary(executors).into_iter();
-    let executors = executors.map(|(name, value)| EffectiveSetting {
-        name,
-        value,
+    let executors = executors::summary(executors).into_iter().map(|(name, listed)| EffectiveSetting {
+        name: name.to_owned(),
+        value: Value::from(listed).to_string(),
         origin: executor_origin.clone(),
-        about,
+        about: "What workers may do; set only in the configuration file.",
     });
-    SETTINGS.iter().filter_map(effective).chain(executors).collect()
+    settings.chain(executors).collect()
 }

@@ -1,17 +1,31 @@
 //! Validation of the merged settings, beyond their types. An error names the setting and its origin.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 
 use ade_store::RedisUrl;
+use toml::Value;
 
 use super::settings::SETTINGS;
-use super::{ConfigError, Values, get, invalid_setting};
+use super::{Result, Values, get, invalid_setting};
 
 const LOG_FORMATS: [&str; 2] = ["text", "json"];
 const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 const POSTGRES_SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 
-pub(super) fn validate(values: &Values) -> Result<(), ConfigError> {
+/// The allowed values of a number.
+fn range_of(name: &str) -> RangeInclusive<i64> {
+    match name {
+        "worker.slots" => 0..=1_000,
+        "worker.lease_seconds" => 1..=300,
+        "lock.max_queue" => 0..=100_000,
+        "lock.min_replica_acks" => 0..=100,
+        "lock.max_clock_skew_ms" => 0..=60_000,
+        _ => 1..=10_000_000,
+    }
+}
+
+pub(super) fn validate(values: &Values) -> Result<()> {
     let invalid = |name: &str, message: &str| Err(invalid_setting(values, name, message));
     let number = |name: &str| get::<i64>(values, name);
     let text = |name: &str| get::<String>(values, name);
@@ -29,27 +43,21 @@ pub(super) fn validate(values: &Values) -> Result<(), ConfigError> {
         return invalid("server.postgres", "must be a PostgreSQL URL, such as postgres://user@host/database");
     }
     if !postgres.is_empty() && redis.is_empty() {
-        return invalid(
-            "server.postgres",
-            "requires server.redis: servers on one PostgreSQL share their locks",
-        );
+        let message = "requires server.redis: servers on one PostgreSQL share their locks";
+        return invalid("server.postgres", message);
     }
     if !LOG_FORMATS.contains(&text("log.format")?.as_str()) {
         return invalid("log.format", "must be text or json");
     }
     let level = text("log.level")?;
     if !level.contains('=') && !LOG_LEVELS.contains(&level.as_str()) {
-        return invalid(
-            "log.level",
-            "must be error, warn, info, debug or trace, or filters such as ade_app=debug",
-        );
+        let message = "must be error, warn, info, debug or trace, or filters such as ade_app=debug";
+        return invalid("log.level", message);
     }
-    for setting in SETTINGS {
-        let path = setting.path();
-        if let Some(range) = &setting.range
-            && !range.contains(&number(&path)?)
-        {
-            return invalid(&path, &format!("must be between {} and {}", range.start(), range.end()));
+    for name in SETTINGS.iter().map(|setting| &setting.name) {
+        let range = range_of(name);
+        if matches!(values.get(name), Some((Value::Integer(number), _)) if !range.contains(number)) {
+            return invalid(name, &format!("must be between {} and {}", range.start(), range.end()));
         }
     }
     for (default, max) in [

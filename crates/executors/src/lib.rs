@@ -15,27 +15,29 @@ mod sql;
 pub mod watchdog;
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::InvalidField;
 use ade_domain::task::{Preview, PreviewChange};
+use async_trait::async_trait;
 use serde_json::{Map, Value};
+use tokio::time::{Instant, sleep_until};
 
 pub use command::{CommandExecutor, CommandLimits, CommandTemplate, InvalidTemplate};
 pub use files::{FilesExecutor, InvalidRoot};
 pub use http::{HttpExecutor, client};
 pub use noop::NoopExecutor;
 pub use output::{RunOutput, Secrets};
-pub use run::{Run, StopReason, StopSignal};
+pub use run::{Run, StopReason, StopSender, StopSignal};
 pub use sql::SqlExecutor;
 
 /// The parameters of a task, as its author wrote them.
 pub type Parameters = Map<String, Value>;
 
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+/// Every violation in the parameters of a task.
+pub(crate) type Validated<T> = Result<T, Vec<InvalidField>>;
 
 pub const MAX_PREVIEW_CHANGES: usize = 1_000;
 /// Bytes of diffs in one preview.
@@ -60,7 +62,7 @@ pub enum AttemptOutcome {
 }
 
 /// Why a preview, an apply or a rollback did not succeed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
     /// For people. It contains no secrets of the configuration.
@@ -73,8 +75,9 @@ pub struct Failure {
 }
 
 /// What a failed operation has changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SideEffects {
+    #[default]
     None,
     /// It changed something and has already rolled it back.
     RolledBack,
@@ -87,12 +90,7 @@ impl Failure {
     /// Nothing was changed, and a retry would fail in the same way.
     #[must_use]
     pub fn permanent(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            side_effects: SideEffects::None,
-            is_retryable: false,
-            stop_reason: None,
-        }
+        Self { message: message.into(), ..Self::default() }
     }
 
     /// Nothing was changed, and a retry may succeed.
@@ -110,53 +108,49 @@ impl Failure {
     #[must_use]
     pub fn stopped(reason: StopReason, side_effects: SideEffects) -> Self {
         let is_retryable = reason == StopReason::LeaseLost && side_effects == SideEffects::None;
-        let failure = Self::with_side_effects(side_effects, reason.message(None));
+        let failure = Self::with_side_effects(side_effects, reason.to_string());
         Self { stop_reason: Some(reason), is_retryable, ..failure }
     }
 
-    /// The same failure of a rollback: what was applied is still there.
+    /// The same failure of a rollback: what was applied is still there, unless that is unknown.
     pub(crate) fn not_rolled_back(self) -> Self {
-        Self { side_effects: SideEffects::Remaining, ..self }
+        match self.side_effects {
+            SideEffects::None => Self { side_effects: SideEffects::Remaining, ..self },
+            _ => self,
+        }
     }
 }
 
 /// One kind of task execution.
+#[async_trait]
 pub trait Executor: Send + Sync {
     /// Validates the parameters without I/O and returns every violation, each with a path relative to the parameters, such as
     /// `files.0.path`. Problems that depend on outside state are found by the preview.
-    fn validate(&self, parameters: &Parameters) -> Result<(), Vec<InvalidField>>;
+    fn validate(&self, parameters: &Parameters) -> Validated<()>;
 
     /// Determines what would change. Returns an error only if that cannot be determined; changes that would fail are listed in the
     /// errors of the preview.
-    fn preview<'a>(&'a self, parameters: &'a Parameters) -> BoxFuture<'a, Result<Preview, Failure>>;
+    async fn preview(&self, parameters: &Parameters) -> Result<Preview>;
 
     /// Collects everything that a rollback will need. The caller stores these bytes as the rollback data of the attempt before it calls
     /// [`Self::apply`].
-    fn prepare_rollback<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>>;
+    async fn prepare_rollback(&self, run: &Run) -> Result<Vec<u8>>;
 
     /// Applies the task. Returns soon after the run is stopped, and then reports what was changed.
-    fn apply<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>>;
+    async fn apply(&self, run: &Run, rollback_data: &[u8]) -> Result<()>;
 
     /// Undoes what was applied. It can be repeated after an interruption.
-    fn roll_back<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>>;
+    async fn roll_back(&self, run: &Run, rollback_data: &[u8]) -> Result<()>;
 
     /// Determines what an attempt has changed whose worker is lost, or whose last response was lost, and blocks that attempt: it can
     /// change nothing afterwards. Unless nothing was changed, the caller must then call [`Self::roll_back`] or
     /// [`Self::clean_up`], because other attempts may wait for that. Only called for executors with [`Fencing::Fenced`].
-    fn resolve_outcome<'a>(
-        &'a self,
-        _: &'a Run,
-        _: &'a [u8],
-    ) -> BoxFuture<'a, Result<AttemptOutcome, Failure>> {
-        Box::pin(async {
-            Err(Failure::with_side_effects(SideEffects::Unknown, "the effects cannot be determined"))
-        })
+    async fn resolve_outcome(&self, _: &Run, _: &[u8]) -> Result<AttemptOutcome> {
+        Err(Failure::with_side_effects(SideEffects::Unknown, "the effects cannot be determined"))
     }
 
     /// Removes what an attempt has left for its own use besides its rollback data. Called once the attempt will change nothing more.
-    fn clean_up<'a>(&'a self, _task_id: &'a str, _attempt: u64) -> BoxFuture<'a, ()> {
-        Box::pin(async {})
-    }
+    async fn clean_up(&self, _task_id: &str, _attempt: u64) {}
 
     fn fencing(&self) -> Fencing {
         Fencing::Unfenced
@@ -210,8 +204,16 @@ pub fn ready_preview(changes: Vec<PreviewChange>, warnings: Vec<String>, errors:
 /// Fails a preview that exceeds its timeout.
 pub(crate) async fn preview_within(
     timeout: Duration,
-    preview: impl Future<Output = Result<Preview, Failure>>,
-) -> Result<Preview, Failure> {
+    preview: impl Future<Output = Result<Preview>>,
+) -> Result<Preview> {
     let timed_out = || format!("the preview exceeded its timeout of {} s", timeout.as_secs());
     tokio::time::timeout(timeout, preview).await.unwrap_or_else(|_| Err(Failure::retryable(timed_out())))
+}
+
+/// Waits until a time; forever without one.
+pub(crate) async fn elapsed(until: Option<Instant>) {
+    match until {
+        Some(until) => sleep_until(until).await,
+        None => std::future::pending().await,
+    }
 }

@@ -1,40 +1,37 @@
 //! An executor without effects, for demonstrations, trials and benchmarks.
 
-use ade_domain::InvalidField;
 use ade_domain::task::Preview;
+use async_trait::async_trait;
 
-use crate::{AttemptOutcome, BoxFuture, Executor, Failure, Fencing, Parameters, Run, ready_preview};
+use crate::{AttemptOutcome, Executor, Fencing, Parameters, Result, Run, Validated, ready_preview};
 
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoopExecutor;
 
+#[async_trait]
 impl Executor for NoopExecutor {
-    fn validate(&self, _: &Parameters) -> Result<(), Vec<InvalidField>> {
+    fn validate(&self, _: &Parameters) -> Validated<()> {
         Ok(())
     }
 
-    fn preview<'a>(&'a self, _: &'a Parameters) -> BoxFuture<'a, Result<Preview, Failure>> {
-        Box::pin(async { Ok(ready_preview(Vec::new(), Vec::new(), Vec::new())) })
+    async fn preview(&self, _: &Parameters) -> Result<Preview> {
+        Ok(ready_preview(Vec::new(), Vec::new(), Vec::new()))
     }
 
-    fn prepare_rollback<'a>(&'a self, _: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
-        Box::pin(async { Ok(Vec::new()) })
+    async fn prepare_rollback(&self, _: &Run) -> Result<Vec<u8>> {
+        Ok(Vec::new())
     }
 
-    fn apply<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
-        Box::pin(async { Ok(()) })
+    async fn apply(&self, _: &Run, _: &[u8]) -> Result<()> {
+        Ok(())
     }
 
-    fn roll_back<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
-        Box::pin(async { Ok(()) })
+    async fn roll_back(&self, _: &Run, _: &[u8]) -> Result<()> {
+        Ok(())
     }
 
-    fn resolve_outcome<'a>(
-        &'a self,
-        _: &'a Run,
-        _: &'a [u8],
-    ) -> BoxFuture<'a, Result<AttemptOutcome, Failure>> {
-        Box::pin(async { Ok(AttemptOutcome::NotApplied) })
+    async fn resolve_outcome(&self, _: &Run, _: &[u8]) -> Result<AttemptOutcome> {
+        Ok(AttemptOutcome::NotApplied)
     }
 
     fn fencing(&self) -> Fencing {

@@ -42,28 +42,20 @@ impl Secrets {
         self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), REDACTED))
     }
 
-    /// The length of the secret that `bytes` begin with.
-    fn prefix_len(&self, bytes: &[u8]) -> Option<usize> {
-        self.0.iter().find(|secret| bytes.starts_with(secret.as_bytes())).map(String::len)
-    }
-
-    /// Whether `bytes` are the beginning of a longer secret. True even if they contain a complete shorter one, because the longer
-    /// one must be redacted.
-    fn may_continue(&self, bytes: &[u8]) -> bool {
-        self.0.iter().any(|secret| secret.len() > bytes.len() && secret.as_bytes().starts_with(bytes))
-    }
-
     /// Moves out of `pending` what cannot be part of a secret any more; everything if this `is_end`.
     fn take_redacted(&self, pending: &mut Vec<u8>, is_end: bool) -> Vec<u8> {
         let mut redacted = Vec::with_capacity(pending.len());
         let mut position = 0;
         while let Some(rest) = pending.get(position..).filter(|rest| !rest.is_empty()) {
-            if !is_end && self.may_continue(rest) {
+            // The beginning of a longer secret counts even if it contains a complete shorter one: the longer one must be redacted.
+            let continues =
+                |secret: &String| secret.len() > rest.len() && secret.as_bytes().starts_with(rest);
+            if !is_end && self.0.iter().any(continues) {
                 break;
             }
-            if let Some(len) = self.prefix_len(rest) {
+            if let Some(secret) = self.0.iter().find(|secret| rest.starts_with(secret.as_bytes())) {
                 redacted.extend_from_slice(REDACTED.as_bytes());
-                position += len;
+                position += secret.len();
             } else {
                 redacted.extend(rest.first());
                 position += 1;
@@ -87,9 +79,8 @@ struct Inner {
     unread: Vec<u8>,
     total_bytes: u64,
     path: Option<PathBuf>,
-    /// Created once the output exceeds what is kept in memory.
-    file: Option<File>,
-    file_error: Option<String>,
+    /// Created once the output exceeds what is kept in memory. Not written after an error.
+    file: Option<io::Result<File>>,
 }
 
 impl RunOutput {
@@ -126,11 +117,10 @@ impl RunOutput {
     pub fn finish(&self) -> io::Result<(String, u64, Option<PathBuf>)> {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         inner.flush(true);
-        if let Some(file) = &mut inner.file {
-            file.sync_all()?;
-        }
-        if let Some(error) = &inner.file_error {
-            return Err(io::Error::other(error.clone()));
+        match &inner.file {
+            Some(Ok(file)) => file.sync_all()?,
+            Some(Err(error)) => return Err(io::Error::new(error.kind(), error.to_string())),
+            None => {}
         }
         let file = inner.path.clone().filter(|_| inner.file.is_some());
         Ok((String::from_utf8_lossy(&inner.head).into_owned(), inner.total_bytes, file))
@@ -143,15 +133,11 @@ impl Inner {
         let redacted = self.secrets.take_redacted(&mut pending, is_end);
         self.pending = pending;
         let head_len = MAX_HEAD_BYTES.saturating_sub(self.head.len()).min(redacted.len());
-        if head_len < redacted.len() && self.file_error.is_none() && self.file.is_none() {
-            let created = self.path.as_ref().map(|path| {
+        if head_len < redacted.len() && self.file.is_none() {
+            self.file = self.path.as_ref().map(|path| {
                 let mut file = File::create_new(path)?;
                 file.write_all(&self.head).map(|()| file)
             });
-            match created.transpose() {
-                Ok(file) => self.file = file,
-                Err(error) => self.file_error = Some(error.to_string()),
-            }
         }
         self.head.extend_from_slice(redacted.get(..head_len).unwrap_or_default());
         self.unread.extend_from_slice(&redacted);
@@ -159,10 +145,10 @@ impl Inner {
         self.unread.drain(..excess);
         let remaining = usize::try_from(MAX_FILE_BYTES.saturating_sub(self.total_bytes));
         let file_len = remaining.unwrap_or(usize::MAX).min(redacted.len());
-        if let (Some(file), None) = (&mut self.file, &self.file_error)
+        if let Some(Ok(file)) = &mut self.file
             && let Err(error) = file.write_all(redacted.get(..file_len).unwrap_or_default())
         {
-            self.file_error = Some(error.to_string());
+            self.file = Some(Err(error));
         }
         self.total_bytes += redacted.len() as u64;
     }

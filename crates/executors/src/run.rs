@@ -1,22 +1,23 @@
 //! One run of one attempt: its parameters, its output, and the signal that stops it early.
 
-use std::time::Duration;
-
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::{Parameters, RunOutput};
+use crate::{Failure, Parameters, Result, RunOutput, SideEffects};
 
 /// Why a run must stop early.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StopReason {
-    /// The timeout of the task has passed.
+    #[error("exceeded its timeout")]
     TimedOut,
-    /// An administrator stopped the task.
+    #[error("stopped by an administrator")]
     Stopped,
-    /// The lease or the locks are lost. Another worker may already hold them.
+    /// Another worker may already hold them.
+    #[error("the lease or a lock was lost")]
     LeaseLost,
 }
+
+pub type StopSender = watch::Sender<Option<StopReason>>;
 
 #[derive(Debug, Clone)]
 pub struct Run {
@@ -43,27 +44,23 @@ pub struct StopSignal {
 impl StopSignal {
     /// A signal that is not bound to a lease, and its sender.
     #[must_use]
-    pub fn new() -> (watch::Sender<Option<StopReason>>, Self) {
+    pub fn new() -> (StopSender, Self) {
         Self::with_lease(None)
     }
 
     /// A signal for a run whose lease and locks are valid until a time that moves on with each renewal.
     #[must_use]
-    pub fn bound_to_lease(
-        lease_valid_until: watch::Receiver<Instant>,
-    ) -> (watch::Sender<Option<StopReason>>, Self) {
+    pub fn bound_to_lease(lease_valid_until: watch::Receiver<Instant>) -> (StopSender, Self) {
         Self::with_lease(Some(lease_valid_until))
     }
 
     /// Another signal for another operation under the same lease and locks.
     #[must_use]
-    pub fn with_same_lease(&self) -> (watch::Sender<Option<StopReason>>, Self) {
+    pub fn with_same_lease(&self) -> (StopSender, Self) {
         Self::with_lease(self.lease_valid_until.clone())
     }
 
-    fn with_lease(
-        lease_valid_until: Option<watch::Receiver<Instant>>,
-    ) -> (watch::Sender<Option<StopReason>>, Self) {
+    fn with_lease(lease_valid_until: Option<watch::Receiver<Instant>>) -> (StopSender, Self) {
         let (sender, reason) = watch::channel(None);
         (sender, Self { reason, lease_valid_until })
     }
@@ -78,24 +75,22 @@ impl StopSignal {
 
     /// Waits until the run must stop. A dropped sender counts as a lost lease, because its worker is gone.
     pub async fn wait(&self) -> StopReason {
-        let mut reason = self.reason.clone();
-        tokio::select! {
-            biased;
-            () = self.lease_expired() => StopReason::LeaseLost,
-            received = reason.wait_for(Option::is_some) => {
-                received.ok().and_then(|received| *received).unwrap_or(StopReason::LeaseLost)
-            }
-        }
+        self.wait_for(Option::is_some).await
     }
 
     /// Waits until the lease or the locks are lost, or the sender is dropped.
     pub async fn wait_lease_lost(&self) {
+        self.wait_for(|reason| *reason == Some(StopReason::LeaseLost)).await;
+    }
+
+    async fn wait_for(&self, is_awaited: impl FnMut(&Option<StopReason>) -> bool) -> StopReason {
         let mut reason = self.reason.clone();
         tokio::select! {
             biased;
-            () = self.lease_expired() => {}
-            // An error means that the sender was dropped.
-            _ = reason.wait_for(|reason| *reason == Some(StopReason::LeaseLost)) => {}
+            () = self.lease_expired() => StopReason::LeaseLost,
+            received = reason.wait_for(is_awaited) => {
+                received.ok().and_then(|received| *received).unwrap_or(StopReason::LeaseLost)
+            }
         }
     }
 
@@ -109,14 +104,9 @@ impl StopSignal {
             if until <= Instant::now() {
                 return;
             }
-            tokio::select! {
-                () = sleep_until(until) => {}
-                changed = valid_until.changed() => {
-                    if changed.is_err() {
-                        // Nobody renews them any more.
-                        return sleep_until(until).await;
-                    }
-                }
+            if let Ok(Err(_)) = timeout_at(until, valid_until.changed()).await {
+                // Nobody renews them any more.
+                return sleep_until(until).await;
             }
         }
     }
@@ -126,31 +116,29 @@ impl StopSignal {
         self.lease_valid_until.clone()
     }
 
-    /// Completes `work` unless the run must stop before that.
-    pub async fn run_until_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, StopReason> {
+    /// Fails if the run must stop. `side_effects` is what it has changed so far.
+    pub(crate) fn check(&self, side_effects: SideEffects) -> Result<()> {
+        self.reason().map_or(Ok(()), |reason| Err(Failure::stopped(reason, side_effects)))
+    }
+
+    /// Completes `work` unless the run must stop before that. `side_effects` is what it may have changed by then.
+    pub(crate) async fn run_until_stopped<T>(
+        &self,
+        side_effects: SideEffects,
+        work: impl Future<Output = T>,
+    ) -> Result<T> {
         tokio::select! {
             biased;
-            reason = self.wait() => Err(reason),
+            reason = self.wait() => Err(Failure::stopped(reason, side_effects)),
             result = work => Ok(result),
-        }
-    }
-}
-
-impl StopReason {
-    /// A message for people. `timeout` is named if the run has exceeded it.
-    #[must_use]
-    pub fn message(self, timeout: Option<Duration>) -> String {
-        match (self, timeout) {
-            (Self::TimedOut, Some(timeout)) => format!("exceeded the timeout of {} s", timeout.as_secs()),
-            (Self::TimedOut, None) => "exceeded its timeout".to_owned(),
-            (Self::Stopped, _) => "stopped by an administrator".to_owned(),
-            (Self::LeaseLost, _) => "the lease or a lock was lost".to_owned(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[tokio::test]
@@ -181,11 +169,9 @@ mod tests {
             (Some(StopReason::LeaseLost), Some(StopReason::LeaseLost))
         );
         applying.wait_lease_lost().await;
-        assert_eq!(
-            rolling_back.run_until_stopped(async { "done" }).await,
-            Err(StopReason::LeaseLost),
-            "no new work is started"
-        );
+        let failure = Failure::stopped(StopReason::LeaseLost, SideEffects::None);
+        let result = rolling_back.run_until_stopped(SideEffects::None, async { "done" }).await;
+        assert_eq!(result, Err(failure), "no new work is started");
         renew.send_replace(later);
         assert_eq!(rolling_back.reason(), None);
         drop((renew, sender));

@@ -301,9 +301,5 @@ pub(super) fn matches_digest(task: &StoredTask) -> bool {
 }
 
 fn stopped(reason: StopReason) -> Failure {
-    Failure {
-        stop_reason: Some(reason),
-        is_retryable: reason == StopReason::LeaseLost,
-        ..Failure::permanent(reason.message(None))
-    }
+    Failure::stopped(reason, SideEffects::None)
 }

@@ -143,7 +143,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 /// Shows the effective configuration of a local server.
 fn show(args: &Args) -> Result<(), Failure> {
     if args.default {
-        return output::raw(&Config::default_file());
+        return output::raw(Config::default_file());
     }
     let config = load(&args.file, [])?;
     let faults = config.executors.files.unusable_roots();

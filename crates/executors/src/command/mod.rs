@@ -8,24 +8,22 @@ mod process;
 mod template;
 #[cfg(test)]
 pub(crate) mod tests;
-#[cfg(test)]
-mod watchdog_tests;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use ade_domain::InvalidField;
 use ade_domain::task::Preview;
+use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::parameters::{check_fields, invalid_parameters};
+use crate::parameters::Violations;
 use crate::watchdog::WatchdogProgram;
-use crate::{BoxFuture, Executor, Failure, Parameters, Run, SideEffects, StopReason};
+use crate::{Executor, Failure, Parameters, Result, Run, SideEffects, StopReason, Validated};
 use preview_output::PreviewOutput;
-use process::{ProcessExit, ProcessSpec, RunError, Stream};
+use process::{Environment, ProcessSpec, RunError, Stream};
 use template::{Arguments, Argv, parse_arguments};
 pub use template::{CommandTemplate, InvalidTemplate};
 
@@ -94,187 +92,149 @@ impl CommandExecutor {
         format!("command:{}", self.name)
     }
 
-    /// Validates arguments for [`Self::verify`]. The paths of violations are relative to the object with the arguments.
-    pub fn check_verification(&self, arguments: Option<&Value>) -> Result<(), Vec<InvalidField>> {
-        parse_arguments(&[&self.apply], arguments).map(drop)
+    /// The apply command of the template, to verify the changes of another executor with [`Self::run_command`]. The paths of
+    /// violations are relative to the object with the arguments.
+    pub(crate) fn verification(&self, arguments: Option<&Value>) -> Validated<Vec<String>> {
+        let mut violations = Violations::default();
+        let arguments = parse_arguments(&[&self.apply], arguments, &mut violations);
+        violations.finish(self.apply.fill(&arguments).unwrap_or_default())
     }
 
-    /// Runs the apply command of the template to verify the changes of another executor.
-    pub async fn verify(&self, arguments: Option<&Value>, run: &Run) -> Result<(), Failure> {
-        let arguments = parse_arguments(&[&self.apply], arguments).map_err(invalid_parameters)?;
-        self.run_command(&fill(&self.apply, &arguments)?, run).await
-    }
-
-    fn arguments(&self, parameters: &Parameters) -> Result<Arguments, Vec<InvalidField>> {
-        let commands: Vec<&Argv> = [Some(&self.apply), self.preview.as_ref(), self.roll_back.as_ref()]
-            .into_iter()
-            .flatten()
-            .collect();
-        let mut violations = check_fields(parameters, &["template", "arguments", "worker"]);
+    fn arguments(&self, parameters: &Parameters) -> Validated<Arguments> {
+        let mut violations = Violations::of_fields(parameters, &["template", "arguments", "worker"]);
         if parameters.get("template").and_then(Value::as_str) != Some(&self.name) {
-            violations.push(InvalidField::at("template", format!("must be {:?}", self.name)));
+            violations.report("template", format!("must be {:?}", self.name));
         }
-        match parse_arguments(&commands, parameters.get("arguments")) {
-            Ok(arguments) if violations.is_empty() => Ok(arguments),
-            result => Err(violations.into_iter().chain(result.err().into_iter().flatten()).collect()),
-        }
+        let commands = [Some(&self.apply), self.preview.as_ref(), self.roll_back.as_ref()];
+        let commands: Vec<&Argv> = commands.into_iter().flatten().collect();
+        let arguments = parse_arguments(&commands, parameters.get("arguments"), &mut violations);
+        violations.finish(arguments)
     }
 
-    fn filled_argv(&self, argv: &Argv, parameters: &Parameters) -> Result<Vec<String>, Failure> {
-        fill(argv, &self.arguments(parameters).map_err(invalid_parameters)?)
+    fn filled_argv(&self, argv: &Argv, parameters: &Parameters) -> Result<Vec<String>> {
+        fill(argv, &self.arguments(parameters)?)
+    }
+
+    fn process_spec<'a>(
+        &'a self,
+        argv: &'a [String],
+        environment: Environment,
+        valid_until: Option<watch::Receiver<Instant>>,
+    ) -> ProcessSpec<'a> {
+        ProcessSpec { argv, environment, grace: self.limits.grace, watchdog: &self.watchdog, valid_until }
     }
 
     /// Runs a command that may change something.
-    async fn run_command(&self, argv: &[String], run: &Run) -> Result<(), Failure> {
-        if let Some(reason) = run.stop.reason() {
-            return Err(Failure::stopped(reason, SideEffects::None));
-        }
+    pub(crate) async fn run_command(&self, argv: &[String], run: &Run) -> Result<()> {
+        run.stop.check(SideEffects::None)?;
         let mut stderr = OutputTail::default();
-        let spec = ProcessSpec {
-            argv,
-            environment: environment(run),
-            grace: self.limits.grace,
-            watchdog: &self.watchdog,
-            valid_until: run.stop.lease_valid_until(),
-        };
-        let lease_lost = async {
-            run.stop.wait_lease_lost().await;
-            StopReason::LeaseLost
-        };
-        let exit = process::run(spec, run.stop.wait(), lease_lost, |stream, bytes| {
+        let spec = self.process_spec(argv, environment(run), run.stop.lease_valid_until());
+        let exit = process::run(spec, run.stop.wait(), run.stop.wait_lease_lost(), |stream, bytes| {
             run.output.write(bytes);
             if stream == Stream::Stderr {
                 stderr.push(bytes);
             }
         });
-        let ProcessExit { status, stop_reason, has_started, left_processes, deadline_passed, watchdog_died } =
-            exit.await.map_err(|error| run_failure(argv, &error))?;
+        let exit = exit.await.map_err(|error| run_failure(argv, &error))?;
         // If this process was suspended for too long, the watchdog has killed the command first. Any failure after the deadline is
         // attributed to that.
-        let killed_by_watchdog = deadline_passed && !status.is_some_and(|status| status.success());
-        let stop_reason = stop_reason.or_else(|| killed_by_watchdog.then_some(StopReason::LeaseLost));
-        if let Some(reason) = stop_reason.filter(|_| !has_started) {
+        let killed_by_watchdog = exit.deadline_passed && !exit.status.is_some_and(|status| status.success());
+        let stop_reason = exit.stop_reason.or_else(|| killed_by_watchdog.then_some(StopReason::LeaseLost));
+        if let Some(reason) = stop_reason.filter(|_| !exit.has_started) {
             return Err(Failure::stopped(reason, SideEffects::None));
         }
-        if left_processes {
+        if exit.left_processes {
             run.output.write(LEFTOVERS_KILLED);
         }
         // A killed command may have changed anything. If the template has a rollback command, that one handles it.
         let effects_if_killed =
             if self.roll_back.is_some() { SideEffects::Remaining } else { SideEffects::Unknown };
         if let Some(reason) = stop_reason {
-            let message = format!("{}; the command was terminated", reason.message(None));
-            return Err(Failure {
-                stop_reason: Some(reason),
-                ..Failure::with_side_effects(effects_if_killed, message)
-            });
+            let message = format!("{reason}; the command was terminated");
+            return Err(Failure { message, ..Failure::stopped(reason, effects_if_killed) });
         }
-        match status {
-            Some(status) if status.success() => Ok(()),
-            Some(_) if watchdog_died => {
+        let (side_effects, message) = match exit.status {
+            Some(status) if status.success() => return Ok(()),
+            Some(_) if exit.watchdog_died => {
                 let message = "the watchdog of the command was killed, so the command was killed too";
-                Err(Failure::with_side_effects(effects_if_killed, message))
+                (effects_if_killed, message.to_owned())
             }
             Some(status) => {
-                let side_effects =
-                    if status.code().is_some() { SideEffects::Remaining } else { effects_if_killed };
-                Err(Failure::with_side_effects(
-                    side_effects,
-                    stderr.append_to(&format!("the command failed ({status})")),
-                ))
+                let has_exited = status.code().is_some();
+                let side_effects = if has_exited { SideEffects::Remaining } else { effects_if_killed };
+                (side_effects, stderr.append_to(&format!("the command failed ({status})")))
             }
-            None => Err(Failure::with_side_effects(
-                SideEffects::Unknown,
-                "the command did not exit after SIGKILL",
-            )),
-        }
+            None => (SideEffects::Unknown, "the command did not exit after SIGKILL".to_owned()),
+        };
+        Err(Failure::with_side_effects(side_effects, message))
     }
 
-    async fn run_preview(&self, argv: &[String]) -> Result<Preview, Failure> {
+    async fn run_preview(&self, argv: &[String]) -> Result<Preview> {
         let (mut stdout, mut stderr) = (PreviewOutput::default(), OutputTail::default());
         let CommandLimits { grace, preview_timeout: timeout } = self.limits;
         // The watchdog kills the preview if this process is suspended.
         let (_, valid_until) = watch::channel(Instant::now() + timeout + grace * 2 + PREVIEW_WATCHDOG_SLACK);
-        let spec = ProcessSpec {
-            argv,
-            environment: Vec::new(),
-            grace,
-            watchdog: &self.watchdog,
-            valid_until: Some(valid_until),
+        let spec = self.process_spec(argv, Vec::new(), Some(valid_until));
+        let timed_out = async {
+            tokio::time::sleep(timeout).await;
+            StopReason::TimedOut
         };
-        let timed_out = tokio::time::sleep(timeout);
         let exit = process::run(spec, timed_out, std::future::pending(), |stream, bytes| match stream {
             Stream::Stdout => stdout.push(bytes),
             Stream::Stderr => stderr.push(bytes),
         });
-        let ProcessExit { status, stop_reason, .. } =
-            exit.await.map_err(|error| run_failure(argv, &error))?;
-        if stop_reason.is_some() {
-            let seconds = timeout.as_secs_f32();
-            let message = format!("the preview exceeded its timeout of {seconds} s");
-            return Err(Failure::retryable(stderr.append_to(&message)));
-        }
-        match status {
+        let exit = exit.await.map_err(|error| run_failure(argv, &error))?;
+        let message = match exit.status {
+            _ if exit.stop_reason.is_some() => {
+                format!("the preview exceeded its timeout of {} s", timeout.as_secs_f32())
+            }
             Some(status) if status.success() => {
-                stdout.into_preview(&self.work_queue()).map_err(Failure::permanent)
+                return stdout.into_preview(&self.work_queue()).map_err(Failure::permanent);
             }
-            Some(status) => {
-                Err(Failure::retryable(stderr.append_to(&format!("the preview command failed ({status})"))))
-            }
-            None => Err(Failure::retryable("the preview command did not exit after SIGKILL")),
-        }
+            Some(status) => format!("the preview command failed ({status})"),
+            None => "the preview command did not exit after SIGKILL".to_owned(),
+        };
+        Err(Failure::retryable(stderr.append_to(&message)))
     }
 }
 
+#[async_trait]
 impl Executor for CommandExecutor {
-    fn validate(&self, parameters: &Parameters) -> Result<(), Vec<InvalidField>> {
+    fn validate(&self, parameters: &Parameters) -> Validated<()> {
         self.arguments(parameters).map(drop)
     }
 
-    fn preview<'a>(&'a self, parameters: &'a Parameters) -> BoxFuture<'a, Result<Preview, Failure>> {
-        Box::pin(async {
-            let Some(preview) = &self.preview else { return Ok(Preview::none()) };
-            self.run_preview(&self.filled_argv(preview, parameters)?).await
-        })
+    async fn preview(&self, parameters: &Parameters) -> Result<Preview> {
+        let Some(preview) = &self.preview else { return Ok(Preview::none()) };
+        self.run_preview(&self.filled_argv(preview, parameters)?).await
     }
 
-    fn prepare_rollback<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
-        Box::pin(async {
-            let arguments = self.arguments(&run.parameters).map_err(invalid_parameters)?;
-            if self.roll_back.is_none() {
-                return Ok(Vec::new());
-            }
-            let data = RollbackData { version: 1, template: self.name.clone(), arguments };
-            serde_json::to_vec(&data).map_err(|error| Failure::permanent(error.to_string()))
-        })
+    async fn prepare_rollback(&self, run: &Run) -> Result<Vec<u8>> {
+        let arguments = self.arguments(&run.parameters)?;
+        if self.roll_back.is_none() {
+            return Ok(Vec::new());
+        }
+        let data = RollbackData { version: 1, template: self.name.clone(), arguments };
+        serde_json::to_vec(&data).map_err(|error| Failure::permanent(error.to_string()))
     }
 
-    fn apply<'a>(&'a self, run: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
-        Box::pin(async { self.run_command(&self.filled_argv(&self.apply, &run.parameters)?, run).await })
+    async fn apply(&self, run: &Run, _: &[u8]) -> Result<()> {
+        self.run_command(&self.filled_argv(&self.apply, &run.parameters)?, run).await
     }
 
-    fn roll_back<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
-        Box::pin(async {
-            let Some(roll_back) = &self.roll_back else {
-                let message = "cannot roll back: the template has no rollback_argv; undo the change by hand";
-                return Err(Failure::with_side_effects(SideEffects::Remaining, message));
-            };
-            let data: RollbackData = serde_json::from_slice(rollback_data).map_err(|error| {
-                Failure::with_side_effects(
-                    SideEffects::Remaining,
-                    format!("cannot read the rollback data: {error}"),
-                )
-            })?;
-            if data.version != 1 || data.template != self.name {
-                let message = "the rollback data belongs to another template";
-                return Err(Failure::with_side_effects(SideEffects::Remaining, message));
-            }
-            let argv = fill(roll_back, &data.arguments).map_err(Failure::not_rolled_back)?;
-            self.run_command(&argv, run).await.map_err(|failure| match failure.side_effects {
-                SideEffects::None => failure.not_rolled_back(),
-                _ => failure,
-            })
-        })
+    async fn roll_back(&self, run: &Run, rollback_data: &[u8]) -> Result<()> {
+        let refused = |message: String| Failure::with_side_effects(SideEffects::Remaining, message);
+        let Some(roll_back) = &self.roll_back else {
+            let message = "cannot roll back: the template has no rollback_argv; undo the change by hand";
+            return Err(refused(message.to_owned()));
+        };
+        let data: RollbackData = serde_json::from_slice(rollback_data)
+            .map_err(|error| refused(format!("cannot read the rollback data: {error}")))?;
+        if data.version != 1 || data.template != self.name {
+            return Err(refused("the rollback data belongs to another template".to_owned()));
+        }
+        let argv = fill(roll_back, &data.arguments).map_err(Failure::not_rolled_back)?;
+        self.run_command(&argv, run).await.map_err(Failure::not_rolled_back)
     }
 
     fn can_roll_back(&self, _: &Parameters) -> bool {
@@ -282,7 +242,7 @@ impl Executor for CommandExecutor {
     }
 }
 
-fn fill(argv: &Argv, arguments: &Arguments) -> Result<Vec<String>, Failure> {
+fn fill(argv: &Argv, arguments: &Arguments) -> Result<Vec<String>> {
     argv.fill(arguments)
         .map_err(|name| Failure::permanent(format!("the argument {name:?} would be read as an option")))
 }
@@ -297,7 +257,7 @@ fn run_failure(argv: &[String], error: &RunError) -> Failure {
 }
 
 /// The variables that are added to the environment of a command.
-fn environment(run: &Run) -> Vec<(&'static str, String)> {
+fn environment(run: &Run) -> Environment {
     let tokens: Vec<_> =
         run.fencing_tokens.iter().map(|(lock, token)| json!({ "lock": lock, "token": token })).collect();
     let mut environment = vec![

@@ -22,19 +22,9 @@ pub(super) struct PreviewOutput {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StructuredOutput {
-    changes: Vec<ReportedChange>,
+    changes: Vec<PreviewChange>,
     #[serde(default)]
     warnings: Vec<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReportedChange {
-    kind: ChangeKind,
-    what: String,
-    before: Option<String>,
-    after: Option<String>,
-    diff: Option<String>,
 }
 
 impl PreviewOutput {
@@ -52,7 +42,7 @@ impl PreviewOutput {
             && value.get("changes").is_some()
             && omitted == 0
         {
-            let output: StructuredOutput = serde_json::from_value(value).map_err(|error| {
+            let mut output: StructuredOutput = serde_json::from_value(value).map_err(|error| {
                 format!("cannot read the changes that the preview command printed: {error}")
             })?;
             if output.changes.len() > MAX_PREVIEW_CHANGES {
@@ -60,8 +50,12 @@ impl PreviewOutput {
                     "the preview command printed more than {MAX_PREVIEW_CHANGES} changes; group them"
                 ));
             }
-            let changes = output.changes.into_iter().map(PreviewChange::from).collect();
-            return Ok(ready_preview(changes, output.warnings, Vec::new()));
+            for PreviewChange { after, diff, .. } in &mut output.changes {
+                // Without `after`, the digest of the diff takes its place, so that another diff has another fingerprint.
+                let diff_digest = || diff.as_ref().map(|diff| Digest::of_bytes(diff.as_bytes()).to_string());
+                *after = after.take().or_else(diff_digest);
+            }
+            return Ok(ready_preview(output.changes, output.warnings, Vec::new()));
         }
         let mut diff = String::from_utf8_lossy(&self.shown).into_owned();
         if omitted > 0 {
@@ -72,15 +66,5 @@ impl PreviewOutput {
         let (kind, what) = (ChangeKind::Update, what.to_owned());
         let change = PreviewChange { kind, what, before: None, after: Some(after), diff: Some(diff) };
         Ok(ready_preview(vec![change], Vec::new(), Vec::new()))
-    }
-}
-
-impl From<ReportedChange> for PreviewChange {
-    /// Without `after`, the digest of the diff takes its place, so that another diff has another fingerprint.
-    fn from(change: ReportedChange) -> Self {
-        let ReportedChange { kind, what, before, after, diff } = change;
-        let diff_digest = || diff.as_ref().map(|diff| Digest::of_bytes(diff.as_bytes()).to_string());
-        let after = after.or_else(diff_digest);
-        Self { kind, what, before, after, diff }
     }
 }

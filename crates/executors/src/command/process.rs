@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, waitid};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
-use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
 use crate::watchdog::{Watchdog, WatchdogConfig, WatchdogProgram, pid_of, signal_outside_group};
+use crate::{Result, StopReason, elapsed};
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// How long pipes are read that other processes hold open after the command has exited.
@@ -43,12 +44,12 @@ pub(super) enum RunError {
     Lost(#[from] io::Error),
 }
 
-/// How a process ended. `R` says why it was stopped.
-#[derive(Debug)]
-pub(super) struct ProcessExit<R> {
+/// How a process ended.
+#[derive(Debug, Default)]
+pub(super) struct ProcessExit {
     /// None if it did not exit even after SIGKILL.
     pub(super) status: Option<ExitStatus>,
-    pub(super) stop_reason: Option<R>,
+    pub(super) stop_reason: Option<StopReason>,
     /// False if it was stopped before it was started.
     pub(super) has_started: bool,
     /// Other processes held its pipes open after its exit.
@@ -59,24 +60,14 @@ pub(super) struct ProcessExit<R> {
     pub(super) watchdog_died: bool,
 }
 
-impl<R> ProcessExit<R> {
-    const fn before_start(reason: R) -> Self {
-        Self {
-            status: None,
-            stop_reason: Some(reason),
-            has_started: false,
-            left_processes: false,
-            deadline_passed: false,
-            watchdog_died: false,
-        }
-    }
-}
+/// Variables by name.
+pub(super) type Environment = Vec<(&'static str, String)>;
 
 #[derive(Debug)]
 pub(super) struct ProcessSpec<'a> {
     pub(super) argv: &'a [String],
     /// Variables besides PATH and LANG.
-    pub(super) environment: Vec<(&'static str, String)>,
+    pub(super) environment: Environment,
     /// Between SIGTERM and SIGKILL.
     pub(super) grace: Duration,
     pub(super) watchdog: &'a WatchdogProgram,
@@ -86,103 +77,79 @@ pub(super) struct ProcessSpec<'a> {
 
 /// Runs the process until it exits. Once `stop` completes, the group gets SIGTERM and, after the grace, SIGKILL. Once `lease_lost`
 /// completes, it gets SIGKILL at once, because another worker may already apply the same task; `stop` must complete then as well.
-pub(super) async fn run<R>(
+pub(super) async fn run(
     spec: ProcessSpec<'_>,
-    stop: impl Future<Output = R>,
-    lease_lost: impl Future<Output = R>,
+    stop: impl Future<Output = StopReason>,
+    lease_lost: impl Future<Output = ()>,
     mut on_output: impl FnMut(Stream, &[u8]),
-) -> Result<ProcessExit<R>, RunError> {
+) -> Result<ProcessExit, RunError> {
     let ProcessSpec { argv, environment, grace, watchdog, mut valid_until } = spec;
     tokio::pin!(stop, lease_lost);
+    let stopped_before_start = |reason| ProcessExit { stop_reason: Some(reason), ..ProcessExit::default() };
     let mut group = tokio::select! {
         biased;
-        reason = &mut stop => return Ok(ProcessExit::before_start(reason)),
+        reason = &mut stop => return Ok(stopped_before_start(reason)),
         group = ProcessGroup::new(watchdog, grace, valid_until.as_mut()) => group.map_err(RunError::Watchdog)?,
     };
     tokio::select! {
         biased;
         // The stop signal may have arrived while the watchdog was started.
-        reason = &mut stop => return Ok(ProcessExit::before_start(reason)),
+        reason = &mut stop => return Ok(stopped_before_start(reason)),
         () = std::future::ready(()) => {}
     }
     let (mut stdout, mut stderr, mut exited) = group.spawn(argv, environment).await?;
-    let (mut phase, mut stop_reason) = (Phase::Running, None);
-    let (mut deadline_passed, mut watchdog_died) = (false, false);
-    loop {
-        if matches!(phase, Phase::Exited { .. }) && stdout.is_at_end() && stderr.is_at_end() {
-            break;
-        }
-        let is_running = matches!(phase, Phase::Running | Phase::Terminating { .. });
+    let (mut phase, mut phase_end) = (Phase::Running, None);
+    let mut exit = ProcessExit { has_started: true, ..ProcessExit::default() };
+    while phase != Phase::Exited || !stdout.is_at_end() || !stderr.is_at_end() {
+        let is_running = matches!(phase, Phase::Running | Phase::Terminating);
         tokio::select! {
-            reason = &mut lease_lost, if is_running => {
-                stop_reason.get_or_insert(reason);
-                phase = group.start_kill();
+            () = &mut lease_lost, if is_running => {
+                exit.stop_reason.get_or_insert(StopReason::LeaseLost);
+                (phase, phase_end) = group.start_kill();
             }
-            reason = &mut stop, if matches!(phase, Phase::Running) => {
-                stop_reason = Some(reason);
+            reason = &mut stop, if phase == Phase::Running => {
+                exit.stop_reason = Some(reason);
                 group.watchdog.send_signal(Signal::TERM);
-                phase = Phase::Terminating { until: Instant::now() + grace };
+                (phase, phase_end) = (Phase::Terminating, Some(Instant::now() + grace));
             }
-            () = phase.elapsed() => match phase {
-                Phase::Terminating { .. } => phase = group.start_kill(),
+            () = elapsed(phase_end) => match phase {
+                Phase::Terminating => (phase, phase_end) = group.start_kill(),
                 _ => break,
             },
             () = group.watchdog.wait_exit(), if is_running => {
-                watchdog_died = true;
-                phase = group.start_kill();
+                exit.watchdog_died = true;
+                (phase, phase_end) = group.start_kill();
             }
-            result = &mut exited, if !matches!(phase, Phase::Exited { .. }) => {
+            result = &mut exited, if phase != Phase::Exited => {
                 result.map_err(io::Error::other)??;
-                deadline_passed = group.is_past_deadline();
+                exit.deadline_passed = group.is_past_deadline();
                 // The grace is for the whole group.
-                let drained = Instant::now() + DRAIN_TIMEOUT;
-                let until = if let Phase::Terminating { until } = phase { until.max(drained) } else { drained };
-                phase = Phase::Exited { until };
+                let grace_end = phase_end.filter(|_| phase == Phase::Terminating);
+                (phase, phase_end) = (Phase::Exited, grace_end.max(Some(Instant::now() + DRAIN_TIMEOUT)));
             }
             deadline = renewed_deadline(valid_until.as_mut()) => group.extend_deadline(deadline).await,
-            () = stdout.read(), if !stdout.is_at_end() => {
-                stdout.pass_lines(|bytes| on_output(Stream::Stdout, bytes));
-            }
-            () = stderr.read(), if !stderr.is_at_end() => {
-                stderr.pass_lines(|bytes| on_output(Stream::Stderr, bytes));
-            }
+            () = stdout.read(), if !stdout.is_at_end() => stdout.pass_lines(&mut on_output),
+            () = stderr.read(), if !stderr.is_at_end() => stderr.pass_lines(&mut on_output),
         }
     }
-    let has_exited = matches!(phase, Phase::Exited { .. });
-    let left_processes = has_exited && !(stdout.is_at_end() && stderr.is_at_end());
-    stdout.pass_rest(|bytes| on_output(Stream::Stdout, bytes));
-    stderr.pass_rest(|bytes| on_output(Stream::Stderr, bytes));
-    let status = group.end(has_exited).await?;
-    Ok(ProcessExit { status, stop_reason, has_started: true, left_processes, deadline_passed, watchdog_died })
+    let has_exited = phase == Phase::Exited;
+    exit.left_processes = has_exited && !(stdout.is_at_end() && stderr.is_at_end());
+    stdout.pass_rest(&mut on_output);
+    stderr.pass_rest(&mut on_output);
+    exit.status = group.end(has_exited).await?;
+    Ok(exit)
 }
 
-#[derive(Debug, Clone, Copy)]
+/// Each phase except the first has an end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Running,
     /// SIGTERM was sent.
-    Terminating {
-        until: Instant,
-    },
+    Terminating,
     /// SIGKILL was sent.
-    Killed {
-        until: Instant,
-    },
+    Killed,
     /// The command has exited; its pipes may still be open.
-    Exited {
-        until: Instant,
-    },
-}
-
-impl Phase {
-    /// Waits until the time for this phase has passed.
-    async fn elapsed(self) {
-        match self {
-            Self::Running => std::future::pending().await,
-            Self::Terminating { until } | Self::Killed { until } | Self::Exited { until } => {
-                tokio::time::sleep_until(until).await;
-            }
-        }
-    }
+    Exited,
 }
 
 /// Waits for a renewal, and returns the new deadline of the watchdog.
@@ -229,8 +196,8 @@ impl ProcessGroup {
     async fn spawn(
         &mut self,
         argv: &[String],
-        environment: Vec<(&'static str, String)>,
-    ) -> Result<(LinePipe<ChildStdout>, LinePipe<ChildStderr>, JoinHandle<io::Result<()>>), RunError> {
+        environment: Environment,
+    ) -> Result<(LinePipe, LinePipe, JoinHandle<io::Result<()>>), RunError> {
         let (program, arguments) =
             argv.split_first().ok_or_else(|| RunError::Spawn(io::Error::other("the command is empty")))?;
         let command = Command::new(program)
@@ -247,7 +214,8 @@ impl ProcessGroup {
             .kill_on_drop(true)
             .spawn();
         let command = self.command.insert(command.map_err(RunError::Spawn)?);
-        let (stdout, stderr) = (LinePipe::new(command.stdout.take()), LinePipe::new(command.stderr.take()));
+        let stdout = LinePipe::new(Stream::Stdout, command.stdout.take());
+        let stderr = LinePipe::new(Stream::Stderr, command.stderr.take());
         let pid = pid_of(command).ok_or_else(|| io::Error::other("the process has no pid"))?;
         self.watchdog.watch(command).await;
         // Without unsafe code, waiting without reaping needs a blocked thread. It ends with the process, which ends with this group.
@@ -269,9 +237,9 @@ impl ProcessGroup {
         self.was_past_deadline || self.deadline.is_some_and(|deadline| deadline <= Instant::now())
     }
 
-    fn start_kill(&self) -> Phase {
+    fn start_kill(&self) -> (Phase, Option<Instant>) {
         self.watchdog.send_signal(Signal::KILL);
-        Phase::Killed { until: Instant::now() + KILL_TIMEOUT }
+        (Phase::Killed, Some(Instant::now() + KILL_TIMEOUT))
     }
 
     /// Kills the whole group, and the group of the command if it has left this one.
@@ -301,14 +269,15 @@ impl Drop for ProcessGroup {
 }
 
 /// One output stream, passed on by complete lines.
-struct LinePipe<R> {
-    source: Option<R>,
+struct LinePipe {
+    stream: Stream,
+    source: Option<Box<dyn AsyncRead + Send + Unpin>>,
     buffer: Vec<u8>,
 }
 
-impl<R: AsyncRead + Unpin> LinePipe<R> {
-    const fn new(source: Option<R>) -> Self {
-        Self { source, buffer: Vec::new() }
+impl LinePipe {
+    fn new(stream: Stream, source: Option<impl AsyncRead + Send + Unpin + 'static>) -> Self {
+        Self { stream, source: source.map(|source| Box::new(source) as _), buffer: Vec::new() }
     }
 
     const fn is_at_end(&self) -> bool {
@@ -327,18 +296,17 @@ impl<R: AsyncRead + Unpin> LinePipe<R> {
         }
     }
 
-    fn pass_lines(&mut self, mut on_output: impl FnMut(&[u8])) {
+    fn pass_lines(&mut self, on_output: &mut impl FnMut(Stream, &[u8])) {
         let lines_end = self.buffer.iter().rposition(|byte| *byte == b'\n').map(|end| end + 1);
         let long_line_end = (self.buffer.len() >= MAX_LINE_BYTES).then_some(self.buffer.len());
         if let Some(end) = lines_end.or(long_line_end) {
-            on_output(self.buffer.get(..end).unwrap_or_default());
-            self.buffer.drain(..end);
+            on_output(self.stream, self.buffer.drain(..end).as_slice());
         }
     }
 
-    fn pass_rest(&mut self, mut on_output: impl FnMut(&[u8])) {
+    fn pass_rest(self, on_output: &mut impl FnMut(Stream, &[u8])) {
         if !self.buffer.is_empty() {
-            on_output(&std::mem::take(&mut self.buffer));
+            on_output(self.stream, &self.buffer);
         }
     }
 }

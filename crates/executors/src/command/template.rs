@@ -3,8 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ade_domain::{FieldPath, InvalidField};
-use serde_json::Value;
+use ade_domain::FieldPath;
+use serde_json::{Map, Value};
+
+use crate::parameters::Violations;
 
 const MAX_ARGUMENT_BYTES: usize = 4_096;
 
@@ -127,53 +129,51 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
 }
 
-/// Reads the arguments of a task. All placeholders of the commands must have one, and no others are accepted.
+/// Reads the arguments of a task. All placeholders of the commands must have one, and no others are accepted. Without violations the
+/// commands can be filled.
 pub(super) fn parse_arguments(
     commands: &[&Argv],
-    arguments: Option<&Value>,
-) -> Result<Arguments, Vec<InvalidField>> {
-    let given = match arguments {
-        None => None,
-        Some(Value::Object(given)) => Some(given),
+    given: Option<&Value>,
+    violations: &mut Violations,
+) -> Arguments {
+    let mut arguments = Arguments::new();
+    let given = match given {
+        None => &Map::new(),
+        Some(Value::Object(given)) => given,
         Some(_) => {
-            return Err(vec![InvalidField::at("arguments", "must be an object with the arguments by name")]);
+            violations.report("arguments", "must be an object with the arguments by name");
+            return arguments;
         }
     };
-    let mut violations = Vec::new();
     let required: BTreeSet<&str> = commands.iter().flat_map(|argv| argv.names()).collect();
-    let mut arguments = Arguments::new();
-    for (name, value) in given.into_iter().flatten() {
+    for (name, value) in given {
         let at = FieldPath::from("arguments").field(name);
         if !required.contains(name.as_str()) {
-            violations.push(InvalidField::at(at, "is not an argument of this template"));
+            violations.report(at, "is not an argument of this template");
             continue;
         }
         let text = match value {
             Value::String(text) => text.clone(),
-            Value::Number(number) => number.to_string(),
-            Value::Bool(value) => value.to_string(),
+            Value::Number(_) | Value::Bool(_) => value.to_string(),
             Value::Null | Value::Array(_) | Value::Object(_) => {
-                violations.push(InvalidField::at(at, "must be text, a number, true or false"));
+                violations.report(at, "must be text, a number, true or false");
                 continue;
             }
         };
         if text.len() > MAX_ARGUMENT_BYTES || text.contains('\0') {
-            let detail = format!("must have at most {MAX_ARGUMENT_BYTES} bytes and no NUL");
-            violations.push(InvalidField::at(at, detail));
+            violations.report(at, format!("must have at most {MAX_ARGUMENT_BYTES} bytes and no NUL"));
         }
         arguments.insert(name.clone(), text);
     }
-    for name in required.iter().filter(|name| !given.is_some_and(|given| given.contains_key(**name))) {
-        violations.push(InvalidField::at(FieldPath::from("arguments").field(*name), "is missing"));
+    for name in required.iter().filter(|name| !given.contains_key(**name)) {
+        violations.report(FieldPath::from("arguments").field(*name), "is missing");
     }
     let options: BTreeSet<String> = commands.iter().filter_map(|argv| argv.fill(&arguments).err()).collect();
     for name in options {
-        violations.push(InvalidField::at(
-            FieldPath::from("arguments").field(name),
-            "must not begin with \"-\": it would be read as an option",
-        ));
+        let detail = "must not begin with \"-\": it would be read as an option";
+        violations.report(FieldPath::from("arguments").field(&name), detail);
     }
-    if violations.is_empty() { Ok(arguments) } else { Err(violations) }
+    arguments
 }
 
 #[cfg(test)]
@@ -188,8 +188,9 @@ mod tests {
 
     fn violations(arguments: &Value) -> Vec<String> {
         let command = parse(&["run", "{a}", "--b={b}", "{c}.txt"]).expect("valid");
-        let result = parse_arguments(&[&command], Some(arguments));
-        result.err().unwrap_or_default().into_iter().map(|violation| violation.path.to_string()).collect()
+        let mut violations = Violations::default();
+        parse_arguments(&[&command], Some(arguments), &mut violations);
+        violations.finish(()).err().unwrap_or_default().into_iter().map(|violation| violation.path.to_string()).collect()
     }
 
     #[test]

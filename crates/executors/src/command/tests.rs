@@ -1,5 +1,7 @@
 //! A command gets its words and tokens and nothing else, its output is read to the end, and it leaves no process behind.
 
+mod watchdog;
+
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -12,9 +14,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use super::*;
-use crate::{Fencing, MAX_PREVIEW_CHANGES, RunOutput, Secrets, StopReason, StopSignal};
-
-pub(super) type StopSender = watch::Sender<Option<StopReason>>;
+use crate::{Fencing, MAX_PREVIEW_CHANGES, RunOutput, Secrets, StopReason, StopSender, StopSignal};
 
 pub(super) fn short_limits() -> CommandLimits {
     CommandLimits { grace: Duration::from_millis(100), preview_timeout: Duration::from_secs(10) }
@@ -440,8 +440,7 @@ async fn reports_why_preview_failed() {
 fn reports_every_violation() {
     let parameters = json!({ "template": "u", "x": 1, "arguments": [] });
     let result = command(&["true"]).validate(parameters.as_object().expect("an object"));
-    let paths: Vec<_> =
-        result.expect_err("invalid").into_iter().map(|invalid| invalid.path.to_string()).collect();
+    let paths: Vec<_> = result.expect_err("invalid").into_iter().map(|invalid| invalid.path.to_string()).collect();
     assert_eq!(paths, ["x", "template", "arguments"]);
 }
 

@@ -12,74 +12,41 @@ pub enum AddressScope {
     Reserved,
 }
 
-const V4: [(Ipv4Addr, u32, AddressScope); 15] = [
-    (Ipv4Addr::new(0, 0, 0, 0), 8, AddressScope::Reserved),
-    (Ipv4Addr::new(10, 0, 0, 0), 8, AddressScope::Private),
-    // Carrier-grade NAT.
-    (Ipv4Addr::new(100, 64, 0, 0), 10, AddressScope::Private),
-    (Ipv4Addr::new(127, 0, 0, 0), 8, AddressScope::Private),
-    (Ipv4Addr::new(169, 254, 0, 0), 16, AddressScope::Reserved),
-    (Ipv4Addr::new(172, 16, 0, 0), 12, AddressScope::Private),
-    (Ipv4Addr::new(192, 0, 0, 0), 24, AddressScope::Reserved),
-    (Ipv4Addr::new(192, 0, 2, 0), 24, AddressScope::Reserved),
-    (Ipv4Addr::new(192, 88, 99, 0), 24, AddressScope::Reserved),
-    (Ipv4Addr::new(192, 168, 0, 0), 16, AddressScope::Private),
-    (Ipv4Addr::new(198, 18, 0, 0), 15, AddressScope::Reserved),
-    (Ipv4Addr::new(198, 51, 100, 0), 24, AddressScope::Reserved),
-    (Ipv4Addr::new(203, 0, 113, 0), 24, AddressScope::Reserved),
-    (Ipv4Addr::new(224, 0, 0, 0), 4, AddressScope::Reserved),
-    (Ipv4Addr::new(240, 0, 0, 0), 4, AddressScope::Reserved),
-];
-
-/// The first match counts. Nothing outside 2000::/3 is public.
-const V6: [(Ipv6Addr, u32, AddressScope); 6] = [
-    (Ipv6Addr::LOCALHOST, 128, AddressScope::Private),
-    (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7, AddressScope::Private),
-    // Teredo, ORCHID, benchmarking and other protocols.
-    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23, AddressScope::Reserved),
-    (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32, AddressScope::Reserved),
-    (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20, AddressScope::Reserved),
-    (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3, AddressScope::Public),
-];
-
 #[must_use]
 pub fn address_scope(address: IpAddr) -> AddressScope {
     match address {
         IpAddr::V4(address) => scope_v4(address),
-        IpAddr::V6(address) => scope_v6(address),
+        IpAddr::V6(address) => address.to_ipv4_mapped().map_or_else(|| scope_v6(address), scope_v4),
     }
 }
 
 fn scope_v4(address: Ipv4Addr) -> AddressScope {
-    let within = |base: Ipv4Addr, bits: u32| (address.to_bits() ^ base.to_bits()).leading_zeros() >= bits;
-    V4.iter()
-        .find(|(base, bits, _)| within(*base, *bits))
-        .map_or(AddressScope::Public, |(_, _, scope)| *scope)
+    match address.octets() {
+        [10 | 127, ..] | [172, 16..=31, ..] | [192, 168, ..] => AddressScope::Private,
+        // Carrier-grade NAT.
+        [100, 64..=127, ..] => AddressScope::Private,
+        [0 | 224.., ..] | [169, 254, ..] | [192, 0, 0 | 2, _] | [192, 88, 99, _] => AddressScope::Reserved,
+        [198, 18..=19, ..] | [198, 51, 100, _] | [203, 0, 113, _] => AddressScope::Reserved,
+        _ => AddressScope::Public,
+    }
 }
 
+/// Nothing outside 2000::/3 is public.
 fn scope_v6(address: Ipv6Addr) -> AddressScope {
-    if let Some(mapped) = address.to_ipv4_mapped() {
-        return scope_v4(mapped);
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 1] | [0xfc00..=0xfdff, ..] => AddressScope::Private,
+        // NAT64 and 6to4 addresses contain an IPv4 address that is translated elsewhere. It must be public.
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
+            match scope_v4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low))) {
+                AddressScope::Public => AddressScope::Public,
+                _ => AddressScope::Reserved,
+            }
+        }
+        // Teredo, ORCHID, benchmarking and other protocols, and documentation.
+        [0x2001, 0..=0x1ff | 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => AddressScope::Reserved,
+        [0x2000..=0x3fff, ..] => AddressScope::Public,
+        _ => AddressScope::Reserved,
     }
-    // NAT64 and 6to4 addresses contain an IPv4 address that is translated elsewhere. It must be public.
-    let [first, second, third, fourth, fifth, sixth, seventh, eighth] = address.segments();
-    let translated = match (first, second, third, fourth, fifth, sixth) {
-        (0x64, 0xff9b, 0, 0, 0, 0) => Some((seventh, eighth)),
-        (0x2002, ..) => Some((second, third)),
-        _ => None,
-    };
-    if let Some((high, low)) = translated {
-        let inner = Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
-        return if scope_v4(inner) == AddressScope::Public {
-            AddressScope::Public
-        } else {
-            AddressScope::Reserved
-        };
-    }
-    let within = |base: Ipv6Addr, bits: u32| (address.to_bits() ^ base.to_bits()).leading_zeros() >= bits;
-    V6.iter()
-        .find(|(base, bits, _)| within(*base, *bits))
-        .map_or(AddressScope::Reserved, |(_, _, scope)| *scope)
 }
 
 #[cfg(test)]

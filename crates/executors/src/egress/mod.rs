@@ -16,11 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::InvalidField;
+use async_trait::async_trait;
 use url::{Host, Url};
 
 pub use address_scope::{AddressScope, address_scope};
 
-use crate::BoxFuture;
+use crate::{Failure, Result};
 
 /// Allows a name to have private addresses.
 const PRIVATE_SUFFIX: &str = "+private";
@@ -29,35 +30,20 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_ADDRESSES: usize = 8;
 const MAX_URL_BYTES: usize = 2_048;
 
+#[async_trait]
 pub trait Resolver: Send + Sync + std::fmt::Debug {
     /// Returns all addresses of a name.
-    fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>>;
+    async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>>;
 }
 
 /// The resolver of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemResolver;
 
+#[async_trait]
 impl Resolver for SystemResolver {
-    fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
-        Box::pin(async move {
-            Ok(tokio::net::lookup_host((name, 0)).await?.map(|address| address.ip()).collect())
-        })
-    }
-}
-
-/// Why a URL must not be called.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct EgressError {
-    pub message: String,
-    /// Whether a later attempt may succeed.
-    pub is_retryable: bool,
-}
-
-impl EgressError {
-    fn permanent(message: impl Into<String>) -> Self {
-        Self { message: message.into(), is_retryable: false }
+    async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        Ok(tokio::net::lookup_host((name, 0)).await?.map(|address| address.ip()).collect())
     }
 }
 
@@ -117,31 +103,18 @@ pub struct EgressPolicy {
     resolver: Arc<dyn Resolver>,
 }
 
-/// A URL with its checked addresses. A connection must go to one of these.
+/// A URL with its checked addresses, at least one. A connection must go to one of these.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PinnedUrl {
-    url: Url,
-    addresses: Vec<SocketAddr>,
-}
-
-impl PinnedUrl {
-    #[must_use]
-    pub fn url(&self) -> &Url {
-        &self.url
-    }
-
-    /// At least one address.
-    #[must_use]
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
-    }
+    pub(crate) url: Url,
+    pub(crate) addresses: Vec<SocketAddr>,
 }
 
 impl EgressPolicy {
     /// Allows only these hosts.
     pub fn new(hosts: &[String]) -> Result<Self, InvalidField> {
         let parsed = hosts.iter().enumerate().map(|(index, entry)| {
-            AllowedHost::parse(entry).map_err(|reason| InvalidField::at(format!("hosts.{index}"), reason))
+            AllowedHost::parse(entry).map_err(|reason| InvalidField::at(format!("/hosts/{index}"), reason))
         });
         let allowed_hosts = parsed.collect::<Result<_, _>>()?;
         Ok(Self { allowed_hosts, allows_all_public: false, resolver: Arc::new(SystemResolver) })
@@ -159,18 +132,18 @@ impl EgressPolicy {
     }
 
     /// Checks a URL without resolving its host. Returns the entry that allows it, if it is listed.
-    pub fn check(&self, url: &str) -> Result<(Url, Option<&AllowedHost>), EgressError> {
+    pub fn check(&self, url: &str) -> Result<(Url, Option<&AllowedHost>)> {
         if url.len() > MAX_URL_BYTES || url.chars().any(|c| c.is_control() || c.is_whitespace()) {
             let message = format!("must be a URL of at most {MAX_URL_BYTES} bytes without whitespace");
-            return Err(EgressError::permanent(message));
+            return Err(Failure::permanent(message));
         }
         let mut parsed =
-            Url::parse(url).map_err(|error| EgressError::permanent(format!("is not a URL: {error}")))?;
+            Url::parse(url).map_err(|error| Failure::permanent(format!("is not a URL: {error}")))?;
         if !matches!(parsed.scheme(), "http" | "https") {
-            return Err(EgressError::permanent("must begin with https:// or http://"));
+            return Err(Failure::permanent("must begin with https:// or http://"));
         }
         if !parsed.username().is_empty() || parsed.password().is_some() {
-            return Err(EgressError::permanent(
+            return Err(Failure::permanent(
                 "must not contain a user or a password: use a header with a secret",
             ));
         }
@@ -178,7 +151,7 @@ impl EgressPolicy {
         if allowed_host.is_none() && !self.allows_all_public {
             let host = parsed.host_str().unwrap_or_default();
             let port = parsed.port_or_known_default().unwrap_or_default();
-            return Err(EgressError::permanent(format!(
+            return Err(Failure::permanent(format!(
                 "must have an allowed host: {host} at port {port} is not listed"
             )));
         }
@@ -187,11 +160,11 @@ impl EgressPolicy {
     }
 
     /// Resolves the host of a URL and checks its addresses.
-    pub async fn resolve(&self, url: &str) -> Result<PinnedUrl, EgressError> {
+    pub async fn resolve(&self, url: &str) -> Result<PinnedUrl> {
         let (url, allowed_host) = self.check(url)?;
         let port = url.port_or_known_default().unwrap_or_default();
         let addresses = match url.host() {
-            None => return Err(EgressError::permanent("has no host")),
+            None => return Err(Failure::permanent("has no host")),
             Some(Host::Ipv4(address)) => vec![check_literal(address.into(), allowed_host)?],
             Some(Host::Ipv6(address)) => vec![check_literal(address.into(), allowed_host)?],
             Some(Host::Domain("localhost")) if allowed_host.is_some() => {
@@ -206,31 +179,23 @@ impl EgressPolicy {
     }
 
     /// Returns the addresses of a name. One forbidden address rejects the name, because its owner could return only that one later.
-    async fn resolve_name(&self, name: &str, allows_private: bool) -> Result<Vec<IpAddr>, EgressError> {
-        let unresolved = |reason: String| EgressError {
-            message: format!("cannot resolve {name}: {reason}"),
-            is_retryable: true,
-        };
+    async fn resolve_name(&self, name: &str, allows_private: bool) -> Result<Vec<IpAddr>> {
+        let unresolved = |reason: String| Failure::retryable(format!("cannot resolve {name}: {reason}"));
         let seconds = RESOLVE_TIMEOUT.as_secs();
         let mut addresses = tokio::time::timeout(RESOLVE_TIMEOUT, self.resolver.resolve(name))
             .await
             .map_err(|_| unresolved(format!("no answer within {seconds} seconds")))?
             .map_err(|error| unresolved(error.to_string()))?;
         for address in &addresses {
-            match address_scope(*address) {
-                AddressScope::Public => {}
-                AddressScope::Private if allows_private => {}
+            let reason = match address_scope(*address) {
+                AddressScope::Public => continue,
+                AddressScope::Private if allows_private => continue,
                 AddressScope::Private => {
-                    return Err(EgressError::permanent(format!(
-                        "{name} resolves to {address}, which is not public: list it with {PRIVATE_SUFFIX} if that is intended"
-                    )));
+                    format!("not public: list it with {PRIVATE_SUFFIX} if that is intended")
                 }
-                AddressScope::Reserved => {
-                    return Err(EgressError::permanent(format!(
-                        "{name} resolves to {address}, which is reserved and never allowed for a name"
-                    )));
-                }
-            }
+                AddressScope::Reserved => "reserved and never allowed for a name".to_owned(),
+            };
+            return Err(Failure::permanent(format!("{name} resolves to {address}, which is {reason}")));
         }
         if addresses.is_empty() {
             return Err(unresolved("it has no address".to_owned()));
@@ -241,11 +206,11 @@ impl EgressPolicy {
 }
 
 /// An IP address in a URL is allowed if it is listed or public.
-fn check_literal(address: IpAddr, allowed_host: Option<&AllowedHost>) -> Result<IpAddr, EgressError> {
+fn check_literal(address: IpAddr, allowed_host: Option<&AllowedHost>) -> Result<IpAddr> {
     if allowed_host.is_some() || address_scope(address) == AddressScope::Public {
         return Ok(address);
     }
-    Err(EgressError::permanent(format!("must not go to {address}, which is not public")))
+    Err(Failure::permanent(format!("must not go to {address}, which is not public")))
 }
 
 #[cfg(test)]

@@ -8,11 +8,11 @@ use super::*;
 #[derive(Debug)]
 struct FixedResolver(Mutex<Vec<Vec<IpAddr>>>);
 
+#[async_trait]
 impl Resolver for FixedResolver {
-    fn resolve<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+    async fn resolve(&self, _: &str) -> io::Result<Vec<IpAddr>> {
         let mut answers = self.0.lock().expect("not poisoned");
-        let answer = if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() };
-        Box::pin(async move { Ok(answer) })
+        Ok(if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() })
     }
 }
 
@@ -104,7 +104,7 @@ async fn rejects_local_addresses_in_every_notation() {
         assert!(!error.is_retryable && error.message.contains("not public"), "{url}: {error}");
     }
     let pinned = public.resolve("https://a.test:8443/").await.expect("public");
-    assert_eq!(pinned.addresses(), ["1.1.1.1:8443".parse().expect("an address")]);
+    assert_eq!(pinned.addresses, ["1.1.1.1:8443".parse().expect("an address")]);
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn names_need_public_addresses_unless_marked_private() {
 async fn does_not_resolve_localhost() {
     let listed = policy(&["localhost:9000"], &["1.1.1.1"]);
     let pinned = listed.resolve("http://localhost:9000/").await.expect("listed");
-    assert!(pinned.addresses().iter().all(|address| address.ip().is_loopback()));
+    assert!(pinned.addresses.iter().all(|address| address.ip().is_loopback()));
     let public = policy(&[], &["127.0.0.1"]).allow_all_public();
     assert!(public.resolve("http://localhost/").await.is_err());
 }
@@ -141,5 +141,5 @@ async fn keeps_checked_addresses_when_dns_changes() {
     let policy = policy(&["a.test"], &["1.1.1.1", "127.0.0.1"]);
     let pinned = policy.resolve("https://a.test/").await.expect("public");
     assert!(policy.resolve("https://a.test/").await.is_err(), "the name resolves differently now");
-    assert_eq!(pinned.addresses(), ["1.1.1.1:443".parse().expect("an address")]);
+    assert_eq!(pinned.addresses, ["1.1.1.1:443".parse().expect("an address")]);
 }

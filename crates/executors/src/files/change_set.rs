@@ -13,17 +13,17 @@ use ade_domain::task::Digest;
 use super::parameters::{FileSpec, TEMP_PREFIX, parent_dirs};
 use super::snapshot::{Entry, FileState, Snapshot};
 use super::tree::{Access, Tree, TreeError};
-use super::{AttemptKey, Steps};
-use crate::{AttemptOutcome, Failure, Run, SideEffects, StopSignal};
+use super::{StepHook, attempt_key};
+use crate::{AttemptOutcome, Failure, Result, Run, SideEffects, StopSignal};
 
 /// The changes of one attempt.
 pub(super) struct ChangeSet {
     tree: Tree,
-    /// The [`AttemptKey`] as text.
+    /// The [`attempt_key`].
     key: String,
     snapshot: Snapshot,
     stop: StopSignal,
-    steps: Steps,
+    step_hook: Option<StepHook>,
     /// Whether a file was replaced or deleted.
     has_changed: Cell<bool>,
     /// Whether the attempt was registered when it began. Only then may it unregister itself.
@@ -31,19 +31,18 @@ pub(super) struct ChangeSet {
 }
 
 impl ChangeSet {
-    pub(super) fn new(tree: Tree, run: &Run, snapshot: Snapshot, steps: Steps) -> Self {
-        let (key, stop) = (AttemptKey::of(run).to_string(), run.stop.clone());
+    pub(super) fn new(tree: Tree, run: &Run, snapshot: Snapshot, step_hook: Option<StepHook>) -> Self {
+        let (key, stop) = (attempt_key(&run.task_id, run.attempt), run.stop.clone());
         let (has_changed, was_registered) = (Cell::new(false), Cell::new(false));
-        Self { tree, key, snapshot, stop, steps, has_changed, was_registered }
+        Self { tree, key, snapshot, stop, step_hook, has_changed, was_registered }
     }
 
     /// Changes all files or none. The attempt ends only with [`Self::finish`].
-    pub(super) fn apply(&self, specs: &[FileSpec]) -> Result<(), Failure> {
+    pub(super) fn apply(&self, specs: &[FileSpec]) -> Result<()> {
         if !self.tree.is_registered(&self.key)? {
             // An attempt that recovery has marked as in progress stays registered: its outcome is not decided yet.
-            return Err(Failure::permanent(
-                "another worker has recovered this attempt; nothing was changed by this worker",
-            ));
+            let message = "another worker has recovered this attempt; nothing was changed by this worker";
+            return Err(Failure::permanent(message));
         }
         self.was_registered.set(true);
         self.check_unchanged(specs)?;
@@ -62,22 +61,19 @@ impl ChangeSet {
 
     /// Restores all files after a failure, and adds the result to it.
     pub(super) fn revert_after(&self, failure: Failure) -> Failure {
-        match self.restore() {
-            Ok(()) if self.has_changed.get() => {
-                let message = format!("{failure}; everything was rolled back");
-                Failure { side_effects: SideEffects::RolledBack, is_retryable: false, message, ..failure }
-            }
-            Ok(()) => failure,
+        let (side_effects, message) = match self.restore() {
+            Ok(()) if !self.has_changed.get() => return failure,
+            Ok(()) => (SideEffects::RolledBack, format!("{failure}; everything was rolled back")),
             Err(error) => {
-                let message = format!("{failure}; the immediate rollback failed: {error}");
-                Failure { side_effects: SideEffects::Remaining, is_retryable: false, message, ..failure }
+                (SideEffects::Remaining, format!("{failure}; the immediate rollback failed: {error}"))
             }
-        }
+        };
+        Failure { side_effects, message, is_retryable: false, ..failure }
     }
 
     /// Checks that nothing was changed since the snapshot.
-    fn check_unchanged(&self, specs: &[FileSpec]) -> Result<(), Failure> {
-        self.check_stop()?;
+    fn check_unchanged(&self, specs: &[FileSpec]) -> Result<()> {
+        self.stop.check(SideEffects::None)?;
         let spec_hash =
             |spec: &FileSpec| spec.content.as_ref().map(|content| Digest::of_bytes(content.as_bytes()));
         let entry_hash = |entry: &Entry| entry.after.map(|after| after.hash);
@@ -101,96 +97,88 @@ impl ChangeSet {
         Ok(())
     }
 
-    fn change_files(&self, specs: &[FileSpec]) -> Result<(), Failure> {
+    fn change_files(&self, specs: &[FileSpec]) -> Result<()> {
         for dir in &self.snapshot.dirs {
             self.next_step()?;
             self.tree.create_dir(dir)?;
         }
-        let changes = || {
-            let entries = self.snapshot.entries.iter().zip(specs).enumerate();
-            entries.filter(|(_, (entry, _))| entry.is_change())
-        };
-        for (index, (entry, spec)) in changes() {
-            if let (Some(after), Some(content)) = (entry.after, &spec.content) {
+        for (index, entry) in self.changed_entries() {
+            let content = specs.get(index).and_then(|spec| spec.content.as_ref());
+            if let (Some(after), Some(content)) = (entry.after, content) {
                 self.next_step()?;
                 let owner = entry.before.as_ref().map(|before| (before.owner, before.group));
                 let access = Access { mode: after.mode, owner };
-                let temp_name = self.temp_name(index);
-                self.tree.write_temp(&entry.path, &temp_name, content.as_bytes(), access)?;
+                self.tree.write_temp(&entry.path, &self.temp_name(index), content.as_bytes(), access)?;
             }
         }
-        for (index, (entry, _)) in changes().filter(|(_, (entry, _))| entry.after.is_some()) {
+        for (index, entry) in self.changed_entries().filter(|(_, entry)| entry.after.is_some()) {
             self.next_step()?;
             self.tree.rename_temp(&entry.path, &self.temp_name(index), entry.before.is_none())?;
             self.has_changed.set(true);
         }
-        for (_, (entry, _)) in changes().filter(|(_, (entry, _))| entry.after.is_none()) {
+        for (_, entry) in self.changed_entries().filter(|(_, entry)| entry.after.is_none()) {
             self.next_step()?;
             self.tree.remove_file(&entry.path)?;
             self.has_changed.set(true);
         }
-        self.steps.next();
+        self.call_step_hook();
         Ok(self.sync_dirs()?)
     }
 
     /// Restores all files and ends the attempt. If somebody else has modified one of them, none is touched.
-    pub(super) fn roll_back(&self) -> Result<(), Failure> {
-        self.check_stop().map_err(Failure::not_rolled_back)?;
-        let restored =
-            self.restore().map_err(|error| Failure::with_side_effects(SideEffects::Remaining, error));
+    pub(super) fn roll_back(&self) -> Result<()> {
+        self.stop.check(SideEffects::Remaining)?;
+        let restored = self.restore();
         let _ = self.tree.unregister(&self.key);
-        restored
+        restored.map_err(|failure| Failure::with_side_effects(SideEffects::Remaining, failure.message))
     }
 
-    fn restore(&self) -> Result<(), String> {
-        let text = |error: TreeError| error.to_string();
-        self.remove_temps().map_err(text)?;
+    fn restore(&self) -> Result<()> {
+        self.remove_temps()?;
         let mut modified = Vec::new();
-        for entry in self.changed_entries() {
-            if entry.state(&self.tree).map_err(text)? == FileState::Modified {
+        for (_, entry) in self.changed_entries() {
+            if entry.state(&self.tree)? == FileState::Modified {
                 modified.push(format!("{:?}", entry.path));
             }
         }
         if !modified.is_empty() {
-            return Err(format!(
-                "somebody else has modified {} since; restore the files by hand",
-                modified.join(", ")
-            ));
+            let modified = modified.join(", ");
+            let message = format!("somebody else has modified {modified} since; restore the files by hand");
+            return Err(Failure::permanent(message));
         }
-        for (index, entry) in self.snapshot.entries.iter().enumerate().filter(|(_, entry)| entry.is_change())
-        {
-            if entry.is_unchanged(&self.tree).map_err(text)? {
+        for (index, entry) in self.changed_entries() {
+            if entry.is_unchanged(&self.tree)? {
                 continue;
             }
-            self.steps.next();
+            self.call_step_hook();
             match &entry.before {
-                None => self.tree.remove_file(&entry.path).map_err(text)?,
+                None => self.tree.remove_file(&entry.path)?,
                 Some(before) => {
                     let access = Access { mode: before.mode, owner: Some((before.owner, before.group)) };
                     let temp_name = self.temp_name(index);
-                    self.tree.write_temp(&entry.path, &temp_name, &before.content, access).map_err(text)?;
-                    self.steps.next();
-                    self.tree.rename_temp(&entry.path, &temp_name, false).map_err(text)?;
+                    self.tree.write_temp(&entry.path, &temp_name, &before.content, access)?;
+                    self.call_step_hook();
+                    self.tree.rename_temp(&entry.path, &temp_name, false)?;
                 }
             }
         }
         for dir in self.snapshot.dirs.iter().rev() {
-            self.steps.next();
-            self.tree.remove_dir(dir).map_err(text)?;
+            self.call_step_hook();
+            self.tree.remove_dir(dir)?;
         }
-        self.steps.next();
-        self.sync_dirs().map_err(text)
+        self.call_step_hook();
+        Ok(self.sync_dirs()?)
     }
 
     /// Blocks the attempt and determines what it has changed.
-    pub(super) fn resolve_outcome(&self) -> Result<AttemptOutcome, Failure> {
+    pub(super) fn resolve_outcome(&self) -> Result<AttemptOutcome> {
         // If this worker was suspended until another one has recovered the attempt, marking it again would block everybody.
-        self.check_stop()?;
+        self.stop.check(SideEffects::None)?;
         // From here on the attempt is blocked, and others wait until its outcome is decided.
         self.tree.mark_in_progress(&self.key)?;
         self.remove_temps()?;
         let (mut is_before, mut is_after) = (true, true);
-        for entry in self.changed_entries() {
+        for (_, entry) in self.changed_entries() {
             let state = entry.state(&self.tree)?;
             is_before &= state == FileState::Before;
             is_after &= state == FileState::After;
@@ -202,16 +190,13 @@ impl ChangeSet {
         // A set without effective changes counts as not applied.
         if is_before {
             self.tree.unregister(&self.key)?;
+            return Ok(AttemptOutcome::NotApplied);
         }
-        Ok(match (is_before, is_after) {
-            (true, _) => AttemptOutcome::NotApplied,
-            (false, true) => AttemptOutcome::Applied,
-            (false, false) => AttemptOutcome::PartiallyApplied,
-        })
+        Ok(if is_after { AttemptOutcome::Applied } else { AttemptOutcome::PartiallyApplied })
     }
 
-    fn changed_entries(&self) -> impl Iterator<Item = &Entry> {
-        self.snapshot.entries.iter().filter(|entry| entry.is_change())
+    fn changed_entries(&self) -> impl Iterator<Item = (usize, &Entry)> {
+        self.snapshot.entries.iter().enumerate().filter(|(_, entry)| entry.is_change())
     }
 
     fn remove_temps(&self) -> Result<(), TreeError> {
@@ -222,11 +207,7 @@ impl ChangeSet {
     /// Makes all created, renamed and deleted names durable.
     fn sync_dirs(&self) -> Result<(), TreeError> {
         let mut synced = BTreeSet::new();
-        for path in self
-            .changed_entries()
-            .map(|entry| entry.path.as_str())
-            .chain(self.snapshot.dirs.iter().map(String::as_str))
-        {
+        for path in self.changed_entries().map(|(_, entry)| &entry.path).chain(&self.snapshot.dirs) {
             if synced.insert(parent_dirs(path).last()) {
                 self.tree.sync_parent(path)?;
             }
@@ -238,13 +219,15 @@ impl ChangeSet {
         format!("{TEMP_PREFIX}{}-{index}", self.key)
     }
 
-    fn next_step(&self) -> Result<(), Failure> {
-        self.check_stop()?;
-        self.steps.next();
+    fn next_step(&self) -> Result<()> {
+        self.stop.check(SideEffects::None)?;
+        self.call_step_hook();
         Ok(())
     }
 
-    fn check_stop(&self) -> Result<(), Failure> {
-        self.stop.reason().map_or(Ok(()), |reason| Err(Failure::stopped(reason, SideEffects::None)))
+    fn call_step_hook(&self) {
+        if let Some(hook) = &self.step_hook {
+            hook();
+        }
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use ade_domain::InvalidField;
 use serde_json::Value;
 
-use crate::Parameters;
-use crate::parameters::{check_fields, unknown_fields};
+use crate::parameters::Violations;
+use crate::{Parameters, Result, Validated};
 
 const MAX_FILES: usize = 500;
 /// Limits of common file systems.
@@ -28,90 +28,68 @@ pub(super) struct FileSpec {
     pub(super) mode: Option<u32>,
 }
 
-/// The command that verifies the changes.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct VerifySpec {
-    /// The name of a command template.
-    pub(super) template: String,
-    pub(super) arguments: Option<Value>,
-}
-
-/// Parses `verify`, if it is given. Whether the template exists and accepts the arguments is checked by the caller.
-pub(super) fn verify_spec(parameters: &Parameters) -> Result<Option<VerifySpec>, Vec<InvalidField>> {
+/// The name of the command template that verifies the changes, and its arguments, if `verify` is given. Whether the template exists
+/// and accepts the arguments is checked by the caller.
+pub(super) fn verify_spec(parameters: &Parameters) -> Validated<Option<(&str, Option<&Value>)>> {
     let Some(verify) = parameters.get("verify") else { return Ok(None) };
     let Some(verify) = verify.as_object() else {
         return Err(vec![InvalidField::at("verify", "must be an object with template and arguments")]);
     };
-    let mut violations = unknown_fields(verify, &["template", "arguments"], "verify");
-    let template = verify.get("template").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let mut violations = Violations::default();
+    violations.report_unknown(verify, &["template", "arguments"], "verify");
+    let template = verify.get("template").and_then(Value::as_str).unwrap_or_default();
     if template.is_empty() {
-        violations.push(InvalidField::at("verify.template", "must be the name of a command template"));
+        violations.report("verify.template", "must be the name of a command template");
     }
-    let arguments = verify.get("arguments").cloned();
-    if violations.is_empty() { Ok(Some(VerifySpec { template, arguments })) } else { Err(violations) }
+    violations.finish(Some((template, verify.get("arguments"))))
 }
 
-pub(super) fn parse(root: &str, parameters: &Parameters) -> Result<Vec<FileSpec>, Vec<InvalidField>> {
-    let mut violations = check_fields(parameters, &["root", "files", "verify", "worker"]);
+pub(super) fn parse(root: &str, parameters: &Parameters) -> Validated<Vec<FileSpec>> {
+    let mut violations = Violations::of_fields(parameters, &["root", "files", "verify", "worker"]);
     if parameters.get("root").and_then(Value::as_str) != Some(root) {
-        violations.push(InvalidField::at("root", format!("must be {root:?}, exactly as configured")));
+        violations.report("root", format!("must be {root:?}, exactly as configured"));
     }
     let mut specs = Vec::new();
     match parameters.get("files").and_then(Value::as_array) {
         Some(files) if (1..=MAX_FILES).contains(&files.len()) => {
             for (index, file) in files.iter().enumerate() {
-                match parse_file(file, &format!("files.{index}")) {
-                    Ok(spec) => specs.push((index, spec)),
-                    Err(found) => violations.extend(found),
-                }
+                let spec = violations.absorb(parse_file(file, &format!("files.{index}")));
+                specs.extend(spec.map(|spec| (index, spec)));
             }
         }
-        _ => violations.push(InvalidField::at("files", format!("must be a list of 1 to {MAX_FILES} files"))),
+        _ => violations.report("files", format!("must be a list of 1 to {MAX_FILES} files")),
     }
-    violations.extend(conflicting_paths(&specs));
-    if violations.is_empty() {
-        Ok(specs.into_iter().map(|(_, spec)| spec).collect())
-    } else {
-        Err(violations)
-    }
+    report_conflicting_paths(&specs, &mut violations);
+    violations.finish(specs.into_iter().map(|(_, spec)| spec).collect())
 }
 
-fn parse_file(file: &Value, at: &str) -> Result<FileSpec, Vec<InvalidField>> {
+fn parse_file(file: &Value, at: &str) -> Validated<FileSpec> {
     let Some(file) = file.as_object() else {
         return Err(vec![InvalidField::at(
             at,
             "must be an object with path and content, or path and delete",
         )]);
     };
-    let mut violations = unknown_fields(file, &["path", "content", "delete", "mode"], at);
-    let path = file.get("path").and_then(Value::as_str).unwrap_or_default();
-    if let Err(detail) = check_path(path) {
-        violations.push(InvalidField::at(format!("{at}.path"), detail));
+    let mut violations = Violations::default();
+    violations.report_unknown(file, &["path", "content", "delete", "mode"], at);
+    let path = file.get("path").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if let Err(detail) = check_path(&path) {
+        violations.report(format!("{at}.path"), detail);
     }
     let content = match (file.get("content"), file.get("delete")) {
         (Some(Value::String(content)), None | Some(Value::Bool(false))) => Some(content.clone()),
         (None, Some(Value::Bool(true))) => None,
         _ => {
-            violations.push(InvalidField::at(at, "must have either content, as text, or delete: true"));
+            violations.report(at, "must have either content, as text, or delete: true");
             None
         }
     };
-    let mode = match file.get("mode") {
-        None => None,
-        Some(mode) => {
-            let parsed = mode.as_str().and_then(parse_mode);
-            if parsed.is_none() || content.is_none() {
-                let detail = "must be three or four octal digits up to \"0777\", for a file with content";
-                violations.push(InvalidField::at(format!("{at}.mode"), detail));
-            }
-            parsed
-        }
-    };
-    if violations.is_empty() {
-        Ok(FileSpec { path: path.to_owned(), content, mode })
-    } else {
-        Err(violations)
+    let mode = file.get("mode").map(|mode| mode.as_str().and_then(parse_mode));
+    if mode == Some(None) || (mode.is_some() && content.is_none()) {
+        let detail = "must be three or four octal digits up to \"0777\", for a file with content";
+        violations.report(format!("{at}.mode"), detail);
     }
+    violations.finish(FileSpec { path, content, mode: mode.flatten() })
 }
 
 /// Parses permissions. A task cannot set setuid, setgid or the sticky bit.
@@ -123,47 +101,40 @@ fn parse_mode(text: &str) -> Option<u32> {
 
 /// Checks that a path stays below the root, as far as its name tells.
 fn check_path(path: &str) -> Result<(), String> {
-    if path.is_empty() || path.len() > MAX_PATH_BYTES {
-        return Err(format!("must be a path of 1 to {MAX_PATH_BYTES} bytes below the root"));
-    }
-    if path.starts_with('/') {
-        return Err("must be relative to the root".to_owned());
-    }
-    if path.chars().any(char::is_control) {
-        return Err("must not contain control characters".to_owned());
-    }
-    for name in path.split('/') {
-        if name.is_empty() || name == "." || name == ".." {
-            return Err("must not contain empty names, \".\" or \"..\"".to_owned());
-        }
-        if name.len() > MAX_NAME_BYTES {
-            return Err(format!("must not contain a name of more than {MAX_NAME_BYTES} bytes"));
-        }
-        if name == ATTEMPTS_DIR || name.starts_with(TEMP_PREFIX) {
-            return Err(format!(
-                "must not contain {ATTEMPTS_DIR:?} or names that begin with {TEMP_PREFIX:?}, which are reserved for ADE"
-            ));
-        }
-    }
-    Ok(())
+    let has_name = |is_invalid: fn(&str) -> bool| path.split('/').any(is_invalid);
+    Err(if path.is_empty() || path.len() > MAX_PATH_BYTES {
+        format!("must be a path of 1 to {MAX_PATH_BYTES} bytes below the root")
+    } else if path.starts_with('/') {
+        "must be relative to the root".to_owned()
+    } else if path.chars().any(char::is_control) {
+        "must not contain control characters".to_owned()
+    } else if has_name(|name| matches!(name, "" | "." | "..")) {
+        "must not contain empty names, \".\" or \"..\"".to_owned()
+    } else if has_name(|name| name.len() > MAX_NAME_BYTES) {
+        format!("must not contain a name of more than {MAX_NAME_BYTES} bytes")
+    } else if has_name(|name| name == ATTEMPTS_DIR || name.starts_with(TEMP_PREFIX)) {
+        format!(
+            "must not contain {ATTEMPTS_DIR:?} or names that begin with {TEMP_PREFIX:?}, which are reserved for ADE"
+        )
+    } else {
+        return Ok(());
+    })
 }
 
-/// Finds paths that are listed twice, and paths whose parent directory is listed as a file.
-fn conflicting_paths(specs: &[(usize, FileSpec)]) -> Vec<InvalidField> {
-    let mut violations = Vec::new();
+/// Reports paths that are listed twice, and paths whose parent directory is listed as a file.
+fn report_conflicting_paths(specs: &[(usize, FileSpec)], violations: &mut Violations) {
     let mut paths = BTreeSet::new();
     for (index, spec) in specs {
         if !paths.insert(spec.path.as_str()) {
-            violations.push(InvalidField::at(format!("files.{index}.path"), "is listed twice"));
+            violations.report(format!("files.{index}.path"), "is listed twice");
         }
     }
     for (index, spec) in specs {
         if let Some(other) = parent_dirs(&spec.path).find(|dir| paths.contains(dir)) {
             let detail = format!("is below {other:?}, which is listed as a file");
-            violations.push(InvalidField::at(format!("files.{index}.path"), detail));
+            violations.report(format!("files.{index}.path"), detail);
         }
     }
-    violations
 }
 
 /// The directories that contain a path, the outermost first.
@@ -225,10 +196,10 @@ mod tests {
 
     #[test]
     fn parses_verify_template() {
-        let parse = |value: Value| verify_spec(json!({ "verify": value }).as_object().expect("an object"));
-        let expected = VerifySpec { template: "t".to_owned(), arguments: Some(json!({ "a": 1 })) };
-        assert_eq!(parse(json!({ "template": "t", "arguments": { "a": 1 } })), Ok(Some(expected)));
-        assert_eq!(verify_spec(&serde_json::Map::new()), Ok(None));
+        let with_verify = |value: &Value| Parameters::from_iter([("verify".to_owned(), value.clone())]);
+        let parameters = with_verify(&json!({ "template": "t", "arguments": { "a": 1 } }));
+        assert_eq!(verify_spec(&parameters), Ok(Some(("t", Some(&json!({ "a": 1 }))))));
+        assert_eq!(verify_spec(&Parameters::new()), Ok(None));
         for (invalid, path) in [
             (json!("t"), "verify"),
             (Value::Null, "verify"),
@@ -236,7 +207,7 @@ mod tests {
             (json!({ "template": 1 }), "verify.template"),
             (json!({ "template": "t", "argv": [] }), "verify.argv"),
         ] {
-            let violations = parse(invalid.clone()).expect_err("invalid");
+            let violations = verify_spec(&with_verify(&invalid)).expect_err("invalid");
             let paths: Vec<_> = violations.iter().map(|violation| violation.path.to_string()).collect();
             assert_eq!(paths, [path], "{invalid}");
         }
@@ -272,8 +243,8 @@ mod tests {
             "files.8.path",
         ];
         assert_eq!(violations(&parameters), expected);
-        assert_eq!(violations(&json!({ "root": "/srv", "files": [] })), ["/files"]);
+        assert_eq!(violations(&json!({ "root": "/srv", "files": [] })), ["files"]);
         let many: Vec<Value> = (0..501).map(|n| json!({ "path": format!("{n}"), "content": "" })).collect();
-        assert_eq!(violations(&json!({ "root": "/srv", "files": many })), ["/files"]);
+        assert_eq!(violations(&json!({ "root": "/srv", "files": many })), ["files"]);
     }
 }

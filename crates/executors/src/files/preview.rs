@@ -6,7 +6,7 @@ use ade_domain::task::{ChangeKind, Digest, Preview, PreviewChange};
 use similar::TextDiff;
 
 use super::parameters::FileSpec;
-use super::snapshot::{Entry, ReadBudget};
+use super::snapshot::{Entry, MAX_TOTAL_BYTES};
 use super::tree::{ExistingFile, Tree};
 use crate::{MAX_DIFF_BYTES, ready_preview};
 
@@ -18,10 +18,10 @@ const MAX_COMPARED_BYTES: usize = 1_048_576;
 /// `notes` become warnings. Like all warnings they are only for people and not covered by the fingerprint.
 pub(super) fn preview(tree: &Tree, specs: &[FileSpec], notes: Vec<String>) -> Preview {
     let (mut changes, mut warnings, mut errors) = (Vec::new(), notes, Vec::new());
-    let (mut budget, mut diff_budget) = (ReadBudget::default(), MAX_DIFF_BYTES);
+    let (mut budget, mut diff_budget) = (MAX_TOTAL_BYTES, MAX_DIFF_BYTES);
     for spec in specs {
         match Entry::plan(tree, spec, &mut budget) {
-            Err(error) => errors.push(error),
+            Err(failure) => errors.push(failure.message),
             Ok(entry) if entry.is_change() => {
                 warnings.extend(entry.before.iter().flat_map(|before| file_warnings(spec, before)));
                 let new_content = spec.content.as_deref().unwrap_or_default();

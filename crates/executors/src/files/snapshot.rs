@@ -8,16 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use super::parameters::{FileSpec, parent_dirs};
 use super::tree::{ExistingFile, Tree, TreeError};
+use crate::{Failure, Result};
 
 const VERSION: u32 = 1;
 /// Bytes of all existing files of one attempt.
-const MAX_TOTAL_BYTES: u64 = 32 * 1_048_576;
+pub(super) const MAX_TOTAL_BYTES: u64 = 32 * 1_048_576;
 /// The permissions of a new file unless the task sets others.
 const DEFAULT_MODE: u32 = 0o644;
 
-#[derive(Debug, thiserror::Error)]
-#[error("cannot read the rollback data of the files ({0}); restore them from a backup")]
-pub(super) struct InvalidSnapshot(String);
+fn invalid_snapshot(reason: impl std::fmt::Display) -> Failure {
+    Failure::permanent(format!(
+        "cannot read the rollback data of the files ({reason}); restore them from a backup"
+    ))
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct NewFile {
@@ -52,33 +55,18 @@ pub(super) enum FileState {
     Modified,
 }
 
-/// How many bytes may still be read.
-#[derive(Debug)]
-pub(super) struct ReadBudget(u64);
-
-impl Default for ReadBudget {
-    fn default() -> Self {
-        Self(MAX_TOTAL_BYTES)
-    }
-}
-
-impl ReadBudget {
-    fn take(&mut self, bytes: usize) -> Result<(), String> {
-        self.0 = self.0.checked_sub(bytes as u64).ok_or_else(|| {
-            format!("the existing files have more than {MAX_TOTAL_BYTES} bytes together; split the task")
-        })?;
-        Ok(())
-    }
-}
-
 impl Entry {
-    /// Compares the specification of a file with its present state.
-    pub(super) fn plan(tree: &Tree, spec: &FileSpec, budget: &mut ReadBudget) -> Result<Self, String> {
-        let before = tree.read(&spec.path).map_err(|error| error.to_string())?;
+    /// Compares the specification of a file with its present state. `budget` is how many bytes may still be read.
+    pub(super) fn plan(tree: &Tree, spec: &FileSpec, budget: &mut u64) -> Result<Self> {
+        let before = tree.read(&spec.path)?;
         if before.is_none() && spec.content.is_none() {
-            return Err(format!("cannot delete {:?}: it does not exist", spec.path));
+            return Err(Failure::permanent(format!("cannot delete {:?}: it does not exist", spec.path)));
         }
-        budget.take(before.as_ref().map_or(0, |before| before.bytes))?;
+        let bytes = before.as_ref().map_or(0, |before| before.bytes) as u64;
+        *budget = budget.checked_sub(bytes).ok_or_else(|| {
+            let limit = format!("{MAX_TOTAL_BYTES} bytes");
+            Failure::permanent(format!("the existing files have more than {limit} together; split the task"))
+        })?;
         let after = spec.content.as_ref().map(|content| {
             let hash = Digest::of_bytes(content.as_bytes());
             let present_mode = before.as_ref().map_or(DEFAULT_MODE, |before| {
@@ -102,19 +90,13 @@ impl Entry {
             Err(error @ TreeError::Io { .. }) => return Err(error),
             Err(_) => return Ok(FileState::Modified),
         };
-        let hash = existing.as_ref().map(|existing| existing.hash);
-        let before = self.before.as_ref().map(|before| before.hash);
+        let (hash, mode) = existing.map(|existing| (existing.hash, existing.mode)).unzip();
+        let (before, mode_before) = self.before.as_ref().map(|before| (before.hash, before.mode)).unzip();
         let after = self.after.map(|after| after.hash);
-        let mode = existing.map(|existing| existing.mode);
-        Ok(if before == after && hash == before {
-            let is_before = mode == self.before.as_ref().map(|before| before.mode);
-            if is_before { FileState::Before } else { FileState::After }
-        } else if hash == before {
-            FileState::Before
-        } else if hash == after {
-            FileState::After
-        } else {
-            FileState::Modified
+        Ok(match hash {
+            hash if hash == before && (before != after || mode == mode_before) => FileState::Before,
+            hash if hash == after => FileState::After,
+            _ => FileState::Modified,
         })
     }
 
@@ -127,13 +109,12 @@ impl Entry {
 }
 
 impl Snapshot {
-    pub(super) fn take(tree: &Tree, specs: &[FileSpec]) -> Result<Self, String> {
-        let (mut entries, mut dirs, mut budget) = (Vec::new(), Vec::new(), ReadBudget::default());
+    pub(super) fn take(tree: &Tree, specs: &[FileSpec]) -> Result<Self> {
+        let (mut entries, mut dirs, mut budget) = (Vec::new(), Vec::new(), MAX_TOTAL_BYTES);
         for spec in specs {
             entries.push(Entry::plan(tree, spec, &mut budget)?);
             for dir in parent_dirs(&spec.path) {
-                let is_known = dirs.iter().any(|known| known == dir);
-                if !is_known && !tree.has_dir(dir).map_err(|error| error.to_string())? {
+                if !dirs.iter().any(|known| known == dir) && !tree.has_dir(dir)? {
                     dirs.push(dir.to_owned());
                 }
             }
@@ -141,8 +122,8 @@ impl Snapshot {
         Ok(Self { version: VERSION, entries, dirs })
     }
 
-    pub(super) fn to_bytes(&self) -> Result<Vec<u8>, InvalidSnapshot> {
-        let mut bytes = serde_json::to_vec(self).map_err(|error| InvalidSnapshot(error.to_string()))?;
+    pub(super) fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = serde_json::to_vec(self).map_err(invalid_snapshot)?;
         bytes.push(b'\n');
         for before in self.entries.iter().filter_map(|entry| entry.before.as_ref()) {
             bytes.extend_from_slice(&before.content);
@@ -151,26 +132,25 @@ impl Snapshot {
     }
 
     /// Rejects incomplete and corrupt data.
-    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, InvalidSnapshot> {
-        let invalid = |reason: &str| InvalidSnapshot(reason.to_owned());
-        let line_end =
-            bytes.iter().position(|byte| *byte == b'\n').ok_or_else(|| invalid("it has no header"))?;
-        let (line, mut rest) = bytes.split_at(line_end);
-        let mut snapshot: Self =
-            serde_json::from_slice(line).map_err(|error| InvalidSnapshot(error.to_string()))?;
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let line_end = bytes.iter().position(|byte| *byte == b'\n');
+        let (line, mut rest) = line_end
+            .and_then(|end| Some((bytes.get(..end)?, bytes.get(end + 1..)?)))
+            .ok_or_else(|| invalid_snapshot("it has no header"))?;
+        let mut snapshot: Self = serde_json::from_slice(line).map_err(invalid_snapshot)?;
         if snapshot.version != VERSION {
-            return Err(InvalidSnapshot(format!("its version is {}, expected {VERSION}", snapshot.version)));
+            let reason = format!("its version is {}, expected {VERSION}", snapshot.version);
+            return Err(invalid_snapshot(reason));
         }
-        rest = rest.get(1..).unwrap_or_default();
         for before in snapshot.entries.iter_mut().filter_map(|entry| entry.before.as_mut()) {
-            let (content, remaining) =
-                rest.split_at_checked(before.bytes).ok_or_else(|| invalid("it is truncated"))?;
+            let content;
+            (content, rest) =
+                rest.split_at_checked(before.bytes).ok_or_else(|| invalid_snapshot("it is truncated"))?;
             if Digest::of_bytes(content) != before.hash {
-                return Err(invalid("it is corrupt"));
+                return Err(invalid_snapshot("it is corrupt"));
             }
             before.content = content.to_vec();
-            rest = remaining;
         }
-        if rest.is_empty() { Ok(snapshot) } else { Err(invalid("it has excess bytes")) }
+        if rest.is_empty() { Ok(snapshot) } else { Err(invalid_snapshot("it has excess bytes")) }
     }
 }

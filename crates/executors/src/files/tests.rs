@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use ade_domain::task::{ChangeKind, PreviewStatus};
 use proptest::prelude::*;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::flock;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::watch;
 
 use super::*;
-use crate::{MAX_DIFF_BYTES, RunOutput, Secrets, StopReason};
+use crate::{MAX_DIFF_BYTES, RunOutput, Secrets, StopReason, StopSender, StopSignal};
 
 /// A root in a temporary directory that also contains files outside the root.
 struct TestRoot {
@@ -32,7 +32,8 @@ impl TestRoot {
         let outer = tempfile::tempdir().expect("a directory");
         fs::create_dir(outer.path().join("root")).expect("created");
         fs::write(outer.path().join("outside"), "outside").expect("written");
-        let files = FilesExecutor::new(outer.path().join("root").to_str().expect("text")).expect("a root");
+        let root = outer.path().join("root");
+        let files = FilesExecutor::new(root.to_str().expect("text"), BTreeMap::new()).expect("a root");
         Self { outer, files }
     }
 
@@ -57,7 +58,7 @@ impl TestRoot {
         fs::read_to_string(self.path(path)).expect("exists")
     }
 
-    fn run(&self, files: impl Into<Value>) -> (watch::Sender<Option<StopReason>>, Run) {
+    fn run(&self, files: impl Into<Value>) -> (StopSender, Run) {
         let parameters = json!({ "root": self.files.root, "files": files.into() });
         let parameters = parameters.as_object().expect("an object").clone();
         let (stop_sender, stop) = StopSignal::new();
@@ -96,8 +97,11 @@ impl TestRoot {
         found
     }
 
+    /// The hook gets the number of the step.
     fn with_hook(&self, hook: impl Fn(usize) + Send + Sync + 'static) -> FilesExecutor {
-        FilesExecutor { step_hook: Some(Arc::new(hook)), ..self.files.clone() }
+        let steps = AtomicUsize::new(0);
+        let step_hook: StepHook = Arc::new(move || hook(steps.fetch_add(1, Ordering::Relaxed)));
+        FilesExecutor { step_hook: Some(step_hook), ..self.files.clone() }
     }
 
     /// An executor that ends before this step as if it were killed: nothing is restored, and its lock is released.
@@ -207,7 +211,7 @@ fn file_cases() -> impl Strategy<Value = Vec<FileCase>> {
     })
 }
 
-fn set_up(files: &[FileCase]) -> (TestRoot, watch::Sender<Option<StopReason>>, Run) {
+fn set_up(files: &[FileCase]) -> (TestRoot, StopSender, Run) {
     let root = TestRoot::new();
     for file in files {
         if let Some((content, mode)) = &file.before {
@@ -316,7 +320,7 @@ async fn rejects_symbolic_links() {
     }
     let linked = root.outer.path().join("linked-root");
     symlink(root.path(""), &linked).expect("linked");
-    let files = FilesExecutor::new(linked.to_str().expect("text")).expect("a path");
+    let files = FilesExecutor::new(linked.to_str().expect("text"), BTreeMap::new()).expect("a path");
     let parameters = json!({ "root": files.root, "files": [{ "path": "a", "content": "" }] });
     let failure = files.preview(parameters.as_object().expect("an object")).await.expect_err("refused");
     assert!(failure.message.contains("symbolic link") && !failure.is_retryable, "{failure}");
@@ -553,9 +557,12 @@ async fn reports_failed_immediate_rollback() {
 #[test]
 fn rejects_invalid_roots_and_corrupt_rollback_data() {
     for root in ["", "srv", "/", "/srv/", "/srv//a", "/srv/../a", "/srv/.", "/a\nb"] {
-        assert_eq!(FilesExecutor::new(root).err(), Some(InvalidRoot(root.to_owned())));
+        assert_eq!(FilesExecutor::new(root, BTreeMap::new()).err(), Some(InvalidRoot(root.to_owned())));
     }
-    assert_eq!(FilesExecutor::new("/srv/www").expect("valid").work_queue(), "files:/srv/www");
+    assert_eq!(
+        FilesExecutor::new("/srv/www", BTreeMap::new()).expect("valid").work_queue(),
+        "files:/srv/www"
+    );
     let root = TestRoot::new();
     root.write("a", "some\ncontent", 0o644);
     let (_stop, run) = root.run(json!([{ "path": "a", "content": "A" }]));

@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ade_domain::task::Digest;
 use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, fchmod, fchown, flock,
-    fstat, fsync, mkdirat, open, openat, openat2, renameat, renameat_with, statat, unlinkat,
+    AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Uid, fchmod,
+    fchown, flock, fstat, fsync, mkdirat, open, openat, openat2, renameat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,8 @@ use crate::Failure;
 pub(super) const MAX_FILE_BYTES: u64 = 8 * 1_048_576;
 const OPEN_DIR: OFlags =
     OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::RDONLY).union(OFlags::CLOEXEC);
+
+type Result<T, E = TreeError> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TreeError {
@@ -45,12 +47,6 @@ impl From<TreeError> for Failure {
             _ => Self::permanent(error.to_string()),
         }
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FlockKind {
-    Shared,
-    Exclusive,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,7 +86,7 @@ fn not_directory(path: &str, is_symlink: bool) -> TreeError {
 
 impl Tree {
     /// None if others hold the lock.
-    pub(super) fn try_lock(root: &str, mode: FlockKind) -> Result<Option<Self>, TreeError> {
+    pub(super) fn try_lock(root: &str, operation: FlockOperation) -> Result<Option<Self>> {
         let fd = match open(root, OPEN_DIR, Mode::empty()) {
             // With DIRECTORY and NOFOLLOW a symbolic link causes either error.
             Err(Errno::LOOP | Errno::NOTDIR) => {
@@ -98,10 +94,6 @@ impl Tree {
                 return Err(not_directory(root, is_symlink));
             }
             opened => opened.map_err(io_error(root))?,
-        };
-        let operation = match mode {
-            FlockKind::Shared => FlockOperation::NonBlockingLockShared,
-            FlockKind::Exclusive => FlockOperation::NonBlockingLockExclusive,
         };
         match flock(&fd, operation) {
             Ok(()) => Ok(Some(Self { root: fd })),
@@ -121,7 +113,7 @@ impl Tree {
     }
 
     /// Opens a directory, if it exists. The empty path is the root.
-    fn open_dir(&self, path: &str) -> Result<Option<OwnedFd>, TreeError> {
+    fn open_dir(&self, path: &str) -> Result<Option<OwnedFd>> {
         let mut dir = self.root.try_clone().map_err(io_error(path))?;
         let prefixes = parent_dirs(path).chain(Some(path).filter(|path| !path.is_empty()));
         for (prefix, name) in prefixes.zip(path.split('/')) {
@@ -130,7 +122,8 @@ impl Tree {
                 Err(Errno::NOENT) => return Ok(None),
                 Err(Errno::LOOP | Errno::NOTDIR) => {
                     let stat = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW);
-                    let is_symlink = stat.is_ok_and(|stat| file_type(&stat) == FileType::Symlink);
+                    let is_symlink =
+                        stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);
                     return Err(not_directory(prefix, is_symlink));
                 }
                 Err(errno) => return Err(io_error(prefix)(errno)),
@@ -139,26 +132,28 @@ impl Tree {
         Ok(Some(dir))
     }
 
-    /// Opens the directory that contains a path. It must exist.
-    fn open_parent(&self, path: &str) -> Result<OwnedFd, TreeError> {
-        self.open_dir(parent(path))?.ok_or_else(|| io_error(path)(Errno::NOENT))
+    /// Calls `operation` with the directory that contains a path, and with the last name of the path.
+    fn in_parent<T>(&self, path: &str, operation: impl FnOnce(&OwnedFd, &str) -> io::Result<T>) -> Result<T> {
+        let (parent, name) = split_path(path);
+        let dir = self.open_dir(parent)?.ok_or_else(|| io_error(path)(Errno::NOENT))?;
+        operation(&dir, name).map_err(io_error(path))
     }
 
-    pub(super) fn has_dir(&self, path: &str) -> Result<bool, TreeError> {
+    pub(super) fn has_dir(&self, path: &str) -> Result<bool> {
         self.open_dir(path).map(|dir| dir.is_some())
     }
 
     /// Reads a file, if it exists.
-    pub(super) fn read(&self, path: &str) -> Result<Option<ExistingFile>, TreeError> {
-        let Some(dir) = self.open_dir(parent(path))? else { return Ok(None) };
+    pub(super) fn read(&self, path: &str) -> Result<Option<ExistingFile>> {
+        let (parent, name) = split_path(path);
+        let Some(dir) = self.open_dir(parent)? else { return Ok(None) };
         // The type is checked before opening, because opening a device may have effects.
-        match statat(&dir, name(path), AtFlags::SYMLINK_NOFOLLOW) {
+        match statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(io_error(path)(errno)),
-            Ok(stat) => check_regular(&stat, path)?,
+            stat => check_regular(&stat.map_err(io_error(path))?, path)?,
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = match openat(&dir, name(path), flags, Mode::empty()) {
+        let file = match openat(&dir, name, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::LOOP) => return Err(TreeError::Symlink(path.to_owned())),
             opened => opened.map_err(io_error(path))?,
@@ -182,19 +177,17 @@ impl Tree {
     }
 
     /// Creates one directory, which must not exist.
-    pub(super) fn create_dir(&self, path: &str) -> Result<(), TreeError> {
-        let dir = self.open_parent(path)?;
-        mkdirat(&dir, name(path), Mode::from_raw_mode(0o755)).map_err(io_error(path))
+    pub(super) fn create_dir(&self, path: &str) -> Result<()> {
+        self.in_parent(path, |dir, name| Ok(mkdirat(dir, name, Mode::from_raw_mode(0o755))?))
     }
 
     /// Removes a directory if it exists and is empty.
-    pub(super) fn remove_dir(&self, path: &str) -> Result<(), TreeError> {
-        let Some(dir) = self.open_dir(parent(path))? else { return Ok(()) };
-        match unlinkat(&dir, name(path), AtFlags::REMOVEDIR) {
+    pub(super) fn remove_dir(&self, path: &str) -> Result<()> {
+        ignore_missing(self.in_parent(path, |dir, name| match unlinkat(dir, name, AtFlags::REMOVEDIR) {
             // Others use it, or have replaced it.
-            Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) | Ok(()) => Ok(()),
-            Err(errno) => Err(io_error(path)(errno)),
-        }
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => Ok(()),
+            removed => Ok(removed?),
+        }))
     }
 
     /// Writes and syncs a temporary file in the directory of `path`. An existing file of this name is a leftover of ours.
@@ -204,81 +197,81 @@ impl Tree {
         temp_name: &str,
         content: &[u8],
         access: Access,
-    ) -> Result<(), TreeError> {
-        let dir = self.open_parent(path)?;
-        unlink(&dir, temp_name).map_err(io_error(path))?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(&dir, temp_name, flags, Mode::from_raw_mode(0o600)).map_err(io_error(path))?;
-        let mut file = File::from(file);
-        file.write_all(content).map_err(io_error(path))?;
-        if let Some((owner, group)) = access.owner {
-            let stat = fstat(&file).map_err(io_error(path))?;
-            if (stat.st_uid, stat.st_gid) != (owner, group) {
-                let (owner, group) = (rustix::fs::Uid::from_raw(owner), rustix::fs::Gid::from_raw(group));
-                // Without the permission to change it the owner stays; the preview has warned about that.
-                let _ = fchown(&file, Some(owner), Some(group));
+    ) -> Result<()> {
+        self.in_parent(path, |dir, _| {
+            // If this fails, so does the creation.
+            let _ = unlinkat(dir, temp_name, AtFlags::empty());
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let mut file = File::from(openat(dir, temp_name, flags, Mode::from_raw_mode(0o600))?);
+            file.write_all(content)?;
+            if let Some((owner, group)) = access.owner {
+                let stat = fstat(&file)?;
+                if (stat.st_uid, stat.st_gid) != (owner, group) {
+                    // Without the permission to change it the owner stays; the preview has warned about that.
+                    let _ = fchown(&file, Some(Uid::from_raw(owner)), Some(Gid::from_raw(group)));
+                }
             }
-        }
-        fchmod(&file, Mode::from_raw_mode(access.mode)).map_err(io_error(path))?;
-        file.sync_all().map_err(io_error(path))
+            fchmod(&file, Mode::from_raw_mode(access.mode))?;
+            file.sync_all()
+        })
     }
 
     /// Renames a temporary file to its final name. If it `is_new`, it must not replace an existing file.
-    pub(super) fn rename_temp(&self, path: &str, temp_name: &str, is_new: bool) -> Result<(), TreeError> {
-        let dir = self.open_parent(path)?;
-        if is_new {
-            match renameat_with(&dir, temp_name, &dir, name(path), RenameFlags::NOREPLACE) {
-                // Some file systems do not support NOREPLACE.
-                Err(Errno::INVAL | Errno::NOSYS) => {}
-                renamed => return renamed.map_err(io_error(path)),
+    pub(super) fn rename_temp(&self, path: &str, temp_name: &str, is_new: bool) -> Result<()> {
+        self.in_parent(path, |dir, name| {
+            if is_new {
+                match renameat_with(dir, temp_name, dir, name, RenameFlags::NOREPLACE) {
+                    // Some file systems do not support NOREPLACE.
+                    Err(Errno::INVAL | Errno::NOSYS) => {}
+                    renamed => return Ok(renamed?),
+                }
             }
-        }
-        renameat(&dir, temp_name, &dir, name(path)).map_err(io_error(path))
+            Ok(renameat(dir, temp_name, dir, name)?)
+        })
     }
 
     /// Removes a file, if it exists.
-    pub(super) fn remove_file(&self, path: &str) -> Result<(), TreeError> {
-        let Some(dir) = self.open_dir(parent(path))? else { return Ok(()) };
-        unlink(&dir, name(path)).map_err(io_error(path))
+    pub(super) fn remove_file(&self, path: &str) -> Result<()> {
+        ignore_missing(self.in_parent(path, |dir, name| Ok(unlinkat(dir, name, AtFlags::empty())?)))
     }
 
     /// Removes a temporary file in the directory of `path`, if it exists.
-    pub(super) fn remove_temp(&self, path: &str, temp_name: &str) -> Result<(), TreeError> {
-        match self.open_dir(parent(path)) {
-            Ok(Some(dir)) => unlink(&dir, temp_name).map_err(io_error(path)),
+    pub(super) fn remove_temp(&self, path: &str, temp_name: &str) -> Result<()> {
+        match self.in_parent(path, |dir, _| Ok(unlinkat(dir, temp_name, AtFlags::empty())?)) {
             // A replaced directory contains no files of ours.
-            Ok(None) | Err(TreeError::Symlink(_) | TreeError::NotDirectory(_)) => Ok(()),
-            Err(error) => Err(error),
+            Err(TreeError::Symlink(_) | TreeError::NotDirectory(_)) => Ok(()),
+            removed => ignore_missing(removed),
         }
     }
 
     /// Makes the names in the directory of a path durable, if it exists.
-    pub(super) fn sync_parent(&self, path: &str) -> Result<(), TreeError> {
-        let Some(dir) = self.open_dir(parent(path))? else { return Ok(()) };
-        fsync(&dir).map_err(io_error(path))
+    pub(super) fn sync_parent(&self, path: &str) -> Result<()> {
+        ignore_missing(self.in_parent(path, |dir, _| Ok(fsync(dir)?)))
     }
 
     /// Lists the registered attempts, and whether each is in progress.
-    fn attempts(&self) -> Result<Vec<(String, bool)>, TreeError> {
+    fn attempts(&self) -> Result<Vec<(String, bool)>> {
         let Some(dir) = self.open_dir(ATTEMPTS_DIR)? else { return Ok(Vec::new()) };
-        let mut attempts = Vec::new();
-        for entry in Dir::read_from(&dir).map_err(io_error(ATTEMPTS_DIR))? {
-            let entry = entry.map_err(io_error(ATTEMPTS_DIR))?;
-            let Ok(name) = entry.file_name().to_str() else { continue };
-            if name == "." || name == ".." {
-                continue;
+        let list = || {
+            let mut attempts = Vec::new();
+            for entry in Dir::read_from(&dir)? {
+                let entry = entry?;
+                let Ok(name) = entry.file_name().to_str() else { continue };
+                if name == "." || name == ".." {
+                    continue;
+                }
+                match statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Err(Errno::NOENT) => {}
+                    stat => attempts.push((name.to_owned(), stat?.st_size > 0)),
+                }
             }
-            match statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => attempts.push((name.to_owned(), stat.st_size > 0)),
-                Err(Errno::NOENT) => {}
-                Err(errno) => return Err(io_error(ATTEMPTS_DIR)(errno)),
-            }
-        }
-        Ok(attempts)
+            Ok::<_, Errno>(attempts)
+        };
+        list().map_err(io_error(ATTEMPTS_DIR))
     }
 
     /// Registers an attempt, and unregisters those that are obsolete.
-    pub(super) fn register(&self, key: &str, is_obsolete: impl Fn(&str) -> bool) -> Result<(), TreeError> {
+    pub(super) fn register(&self, key: &str, is_obsolete: impl Fn(&str) -> bool) -> Result<()> {
         for (other, _) in self.attempts()?.iter().filter(|(other, _)| is_obsolete(other)) {
             self.remove_attempt(other)?;
         }
@@ -286,78 +279,70 @@ impl Tree {
     }
 
     /// Marks an attempt as in progress. Other attempts must wait until it is unregistered.
-    pub(super) fn mark_in_progress(&self, key: &str) -> Result<(), TreeError> {
+    pub(super) fn mark_in_progress(&self, key: &str) -> Result<()> {
         self.write_attempt(key, b"in progress\n")
     }
 
-    fn write_attempt(&self, key: &str, text: &[u8]) -> Result<(), TreeError> {
+    fn write_attempt(&self, key: &str, text: &[u8]) -> Result<()> {
         match mkdirat(&self.root, ATTEMPTS_DIR, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(io_error(ATTEMPTS_DIR)(errno)),
         }
-        let dir = self.open_dir(ATTEMPTS_DIR)?.ok_or_else(|| io_error(ATTEMPTS_DIR)(Errno::NOENT))?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(&dir, key, flags, Mode::from_raw_mode(0o600)).map_err(io_error(ATTEMPTS_DIR))?;
-        if text.is_empty() {
-            return Ok(());
-        }
-        let mut file = File::from(file);
-        file.write_all(text).and_then(|()| file.sync_all()).map_err(io_error(ATTEMPTS_DIR))
+        self.in_parent(&format!("{ATTEMPTS_DIR}/{key}"), |dir, name| {
+            let mut file = File::from(openat(dir, name, flags, Mode::from_raw_mode(0o600))?);
+            if text.is_empty() {
+                return Ok(());
+            }
+            file.write_all(text)?;
+            file.sync_all()
+        })
     }
 
     /// Whether an attempt is registered and not in progress.
-    pub(super) fn is_registered(&self, key: &str) -> Result<bool, TreeError> {
+    pub(super) fn is_registered(&self, key: &str) -> Result<bool> {
         Ok(self.attempts()?.iter().any(|(other, is_in_progress)| other == key && !is_in_progress))
     }
 
     /// Finds an attempt in progress that is not one of the caller's own.
-    pub(super) fn find_in_progress(
-        &self,
-        is_own: impl Fn(&str) -> bool,
-    ) -> Result<Option<String>, TreeError> {
+    pub(super) fn find_in_progress(&self, is_own: impl Fn(&str) -> bool) -> Result<Option<String>> {
         let mut attempts = self.attempts()?.into_iter();
         Ok(attempts.find(|(key, is_in_progress)| *is_in_progress && !is_own(key)).map(|(key, _)| key))
     }
 
     /// Unregisters an attempt without the lock of the root, and therefore keeps the directory.
-    pub(super) fn unregister_without_lock(root: &str, key: &str) -> Result<(), TreeError> {
+    pub(super) fn unregister_without_lock(root: &str, key: &str) -> Result<()> {
         Self { root: open(root, OPEN_DIR, Mode::empty()).map_err(io_error(root))? }.remove_attempt(key)
     }
 
     /// Unregisters an attempt, and removes the directory with the last one.
-    pub(super) fn unregister(&self, key: &str) -> Result<(), TreeError> {
+    pub(super) fn unregister(&self, key: &str) -> Result<()> {
         self.remove_attempt(key)?;
         self.remove_dir(ATTEMPTS_DIR)
     }
 
-    fn remove_attempt(&self, key: &str) -> Result<(), TreeError> {
+    fn remove_attempt(&self, key: &str) -> Result<()> {
         self.remove_file(&format!("{ATTEMPTS_DIR}/{key}"))
     }
 }
 
-fn unlink(dir: &OwnedFd, name: &str) -> Result<(), Errno> {
-    match unlinkat(dir, name, AtFlags::empty()) {
-        Err(Errno::NOENT) => Ok(()),
-        removed => removed,
+/// A missing file or directory is no error.
+fn ignore_missing(result: Result<()>) -> Result<()> {
+    match result {
+        Err(TreeError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
     }
 }
 
-fn file_type(stat: &rustix::fs::Stat) -> FileType {
-    FileType::from_raw_mode(stat.st_mode)
-}
-
-fn check_regular(stat: &rustix::fs::Stat, path: &str) -> Result<(), TreeError> {
-    match file_type(stat) {
+fn check_regular(stat: &Stat, path: &str) -> Result<()> {
+    match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Ok(()),
         FileType::Symlink => Err(TreeError::Symlink(path.to_owned())),
         _ => Err(TreeError::NotRegular(path.to_owned())),
     }
 }
 
-fn parent(path: &str) -> &str {
-    path.rsplit_once('/').map_or("", |(parent, _)| parent)
-}
-
-fn name(path: &str) -> &str {
-    path.rsplit_once('/').map_or(path, |(_, name)| name)
+/// The path of the parent directory, and the name in it. The empty path is the root.
+fn split_path(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').unwrap_or(("", path))
 }

@@ -1,7 +1,7 @@
 //! One HTTP/1.1 call to an address that the egress policy has checked. It follows no redirects, uses no proxy, does not reuse
 //! connections, and reads a limited part of the response. Errors tell whether the request was sent.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -32,10 +32,16 @@ pub const MAX_RESPONSE_BODY_BYTES: usize = 65_536;
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// An HTTP client. Clones share its TLS configuration.
+/// The root certificates of the operating system. Certificates that cannot be read are not trusted.
+static SYSTEM_ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    Arc::new(roots)
+});
+
 #[derive(Debug, Clone, Default)]
 pub struct HttpClient {
-    tls_config: Arc<OnceLock<Arc<ClientConfig>>>,
+    /// None trusts the root certificates of the operating system.
     roots: Option<Arc<RootCertStore>>,
 }
 
@@ -48,6 +54,8 @@ pub struct HttpResponse {
     pub truncation: Option<String>,
 }
 
+type Result<T, E = CallError> = std::result::Result<T, E>;
+
 /// Why there is no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
@@ -56,6 +64,11 @@ pub enum CallError {
     /// The request was sent, at least in part, and its effects are unknown.
     #[error("{0}")]
     Sent(String),
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "used with map_err")]
+fn not_sent(reason: impl ToString) -> CallError {
+    CallError::NotSent(reason.to_string())
 }
 
 /// An open connection on which nothing was sent yet.
@@ -79,36 +92,28 @@ impl HttpClient {
     /// Trusts only these root certificates instead of those of the operating system.
     #[must_use]
     pub fn with_roots(roots: RootCertStore) -> Self {
-        Self { tls_config: Arc::default(), roots: Some(Arc::new(roots)) }
+        Self { roots: Some(Arc::new(roots)) }
     }
 
-    fn tls_config(&self) -> Result<Arc<ClientConfig>, CallError> {
-        if let Some(config) = self.tls_config.get() {
-            return Ok(Arc::clone(config));
-        }
-        let roots = self.roots.clone().unwrap_or_else(|| {
-            let mut roots = RootCertStore::empty();
-            // Certificates that cannot be read are not trusted.
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            Arc::new(roots)
-        });
+    fn tls_connector(&self) -> Result<TlsConnector> {
+        let roots = self.roots.clone().unwrap_or_else(|| Arc::clone(&SYSTEM_ROOTS));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder = builder.map_err(|error| CallError::NotSent(error.to_string()))?;
+        let builder = builder.map_err(not_sent)?;
         let mut config = builder.with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Arc::clone(self.tls_config.get_or_init(|| Arc::new(config))))
+        Ok(Arc::new(config).into())
     }
 
     /// Connects to the first reachable address of the URL.
-    pub async fn connect(&self, pinned: PinnedUrl) -> Result<HttpConnection, CallError> {
+    pub async fn connect(&self, pinned: PinnedUrl) -> Result<HttpConnection> {
         let stream = connect_tcp(&pinned).await?;
-        let stream: Box<dyn Stream> = match (pinned.url().scheme(), pinned.url().host_str()) {
+        let stream: Box<dyn Stream> = match (pinned.url.scheme(), pinned.url.host_str()) {
             ("https", Some(host)) => {
-                let failed = |reason: String| CallError::NotSent(format!("TLS handshake failed: {reason}"));
+                let failed = |reason: String| not_sent(format!("TLS handshake failed: {reason}"));
                 let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
                 let name = ServerName::try_from(host).map_err(|error| failed(error.to_string()))?;
-                let handshake = TlsConnector::from(self.tls_config()?).connect(name, stream);
+                let handshake = self.tls_connector()?.connect(name, stream);
                 let encrypted = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, handshake).await;
                 let encrypted = encrypted.map_err(|_| failed("timed out".to_owned()))?;
                 Box::new(encrypted.map_err(|error| failed(error.to_string()))?)
@@ -118,49 +123,42 @@ impl HttpClient {
         let mut builder = Builder::new();
         builder.max_buf_size(MAX_RESPONSE_HEAD_BYTES);
         let connected = builder.handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = connected.map_err(|error| CallError::NotSent(error.to_string()))?;
+        let (sender, connection) = connected.map_err(not_sent)?;
         let mut driver = JoinSet::new();
         driver.spawn(connection);
         Ok(HttpConnection { sender, driver, pinned })
     }
 }
 
-async fn connect_tcp(pinned: &PinnedUrl) -> Result<TcpStream, CallError> {
+async fn connect_tcp(pinned: &PinnedUrl) -> Result<TcpStream> {
     let mut reason = "no address".to_owned();
-    for address in pinned.addresses() {
+    for address in &pinned.addresses {
         match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => reason = format!("{address}: {error}"),
             Err(_) => reason = format!("{address}: no answer within {} seconds", CONNECT_TIMEOUT.as_secs()),
         }
     }
-    Err(CallError::NotSent(format!("cannot connect: {reason}")))
+    Err(not_sent(format!("cannot connect: {reason}")))
 }
 
 impl HttpConnection {
     /// Sends one request, and waits for the head of the response.
-    pub async fn send(
-        mut self,
-        method: Method,
-        headers: HeaderMap,
-        body: Bytes,
-    ) -> Result<ResponseHead, CallError> {
-        let url = self.pinned.url();
+    pub async fn send(mut self, method: Method, headers: HeaderMap, body: Bytes) -> Result<ResponseHead> {
+        let url = &self.pinned.url;
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         let target = &url[Position::BeforePath..Position::AfterQuery];
-        *request.uri_mut() =
-            target.parse().map_err(|_| CallError::NotSent("the path of the URL is invalid".to_owned()))?;
+        *request.uri_mut() = target.parse().map_err(|_| not_sent("the path of the URL is invalid"))?;
         *request.headers_mut() = headers;
         let host = &url[Position::BeforeHost..Position::AfterPort];
-        let host = HeaderValue::from_str(host)
-            .map_err(|_| CallError::NotSent("the host of the URL is invalid".to_owned()))?;
+        let host = HeaderValue::from_str(host).map_err(|_| not_sent("the host of the URL is invalid"))?;
         request.headers_mut().insert(HOST, host);
-        self.sender.ready().await.map_err(|error| CallError::NotSent(error.to_string()))?;
+        self.sender.ready().await.map_err(not_sent)?;
         let response = self.sender.try_send_request(request).await.map_err(|mut error| {
             let is_sent = error.take_message().is_none();
             let reason = with_cause(&error.into_error());
-            if is_sent { CallError::Sent(reason) } else { CallError::NotSent(reason) }
+            if is_sent { CallError::Sent(reason) } else { not_sent(reason) }
         })?;
         let (parts, body) = response.into_parts();
         Ok(ResponseHead { status: parts.status, body, _driver: self.driver })

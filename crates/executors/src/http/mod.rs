@@ -9,52 +9,44 @@ mod request;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ade_domain::InvalidField;
 use ade_domain::task::{ChangeKind, Digest, Preview, PreviewChange};
-use ade_domain::{FieldPath, InvalidField};
+use async_trait::async_trait;
 use bytes::Bytes;
-use hyper::Method;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, StatusCode};
 use serde_json::json;
 use url::Url;
 
 use self::client::{CallError, HttpClient, HttpConnection, HttpResponse};
 use self::request::RequestSpec;
 use crate::egress::{AllowedHost, EgressPolicy};
-use crate::parameters::invalid_parameters;
 use crate::{
-    BoxFuture, Executor, Failure, Parameters, Run, Secrets, SideEffects, StopReason, preview_within,
+    Executor, Failure, Parameters, Result, Run, Secrets, SideEffects, Validated, preview_within,
     ready_preview,
 };
 
 const PREVIEW_TIMEOUT: Duration = Duration::from_secs(15);
-/// Too Early, Too Many Requests.
-const RETRYABLE_STATUSES: [u16; 2] = [425, 429];
-/// May come from a proxy that does not know whether the server has processed the request.
-const REQUEST_TIMEOUT_STATUS: u16 = 408;
+const RETRYABLE_STATUSES: [StatusCode; 3] =
+    [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
 /// Shorter tokens are not redacted, because they may be ordinary words.
 const MIN_TOKEN_BYTES: usize = 6;
 
 /// A header value that may only be sent to one host.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 struct Secret {
     host: AllowedHost,
+    /// Marked as sensitive, so that Debug does not print it.
     value: HeaderValue,
 }
 
 /// Calls allowed hosts.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct HttpExecutor {
     egress: EgressPolicy,
     client: HttpClient,
     secrets: BTreeMap<String, Secret>,
     redacted: Secrets,
-}
-
-impl std::fmt::Debug for HttpExecutor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names: Vec<_> = self.secrets.keys().collect();
-        f.debug_struct("Http").field("egress", &self.egress).field("secrets", &names).finish_non_exhaustive()
-    }
 }
 
 impl HttpExecutor {
@@ -68,9 +60,8 @@ impl HttpExecutor {
     ) -> Result<Self, InvalidField> {
         let (mut secrets_by_name, mut secret_texts) = (BTreeMap::new(), Vec::new());
         for (name, host, text) in secrets {
-            let invalid = |field: &str, detail: String| {
-                InvalidField::at(FieldPath::from("secrets").field(name).field(field), detail)
-            };
+            let invalid =
+                |field: &str, detail: String| InvalidField::at(format!("secrets.{name}.{field}"), detail);
             let host = AllowedHost::parse(host).map_err(|reason| invalid("host", reason))?;
             let value = HeaderValue::from_str(text).ok().filter(|value| !value.is_empty());
             let mut value = value.ok_or_else(|| {
@@ -98,21 +89,8 @@ impl HttpExecutor {
         self.redacted.texts().to_vec()
     }
 
-    fn parse(&self, parameters: &Parameters) -> Result<RequestSpec, Vec<InvalidField>> {
-        RequestSpec::parse(parameters, &self.egress, &self.secrets)
-    }
-
-    /// Parses parameters that were valid when the task was proposed.
-    fn parse_again(&self, parameters: &Parameters) -> Result<RequestSpec, Failure> {
-        self.parse(parameters).map_err(invalid_parameters)
-    }
-
-    async fn connect(&self, url: &Url) -> Result<HttpConnection, Failure> {
-        let pinned = self.egress.resolve(url.as_str()).await;
-        let pinned = pinned.map_err(|error| Failure {
-            is_retryable: error.is_retryable,
-            ..Failure::permanent(error.message)
-        })?;
+    async fn connect(&self, url: &Url) -> Result<HttpConnection> {
+        let pinned = self.egress.resolve(url.as_str()).await?;
         self.client.connect(pinned).await.map_err(|error| Failure::retryable(error.to_string()))
     }
 
@@ -121,39 +99,39 @@ impl HttpExecutor {
     async fn call(
         &self,
         run: &Run,
-        (method, url): (Method, &Url),
-        headers: HeaderMap,
-        body: Bytes,
+        spec: &RequestSpec,
+        key_suffix: &str,
         effects_if_sent: SideEffects,
-    ) -> Result<(), Failure> {
-        let connection = run.stop.run_until_stopped(self.connect(url)).await;
-        let connection = connection.map_err(|reason| Failure::stopped(reason, SideEffects::None))??;
+    ) -> Result<()> {
+        let RequestSpec { method, url, body, .. } = spec;
         let (title, is_idempotent) = (format!("{method} {url}"), method.is_idempotent());
-        let head = run.stop.run_until_stopped(connection.send(method, headers, body)).await;
-        let head = match head.map_err(|reason| Failure::stopped(reason, effects_if_sent))? {
-            Ok(head) => head,
-            Err(CallError::NotSent(reason)) => return Err(Failure::retryable(reason)),
-            Err(CallError::Sent(reason)) => {
-                let message = format!("{title} was sent but not answered: {reason}");
-                return Err(Failure::with_side_effects(effects_if_sent, message));
-            }
-        };
+        let headers = attempt_headers(spec, run, key_suffix)?;
+        let connection = run.stop.run_until_stopped(SideEffects::None, self.connect(url)).await??;
+        let sending = connection.send(method.clone(), headers, body.clone());
+        let head =
+            run.stop.run_until_stopped(effects_if_sent, sending).await?.map_err(|error| match error {
+                CallError::NotSent(reason) => Failure::retryable(reason),
+                CallError::Sent(reason) => {
+                    let message = format!("{title} was sent but not answered: {reason}");
+                    Failure::with_side_effects(effects_if_sent, message)
+                }
+            })?;
         // The result is known. A stop from here on only cuts the body.
         let status = head.status;
-        let without_body = |reason: StopReason| HttpResponse {
+        let response = run.stop.run_until_stopped(effects_if_sent, head.read_body()).await;
+        let response = response.unwrap_or_else(|stopped| HttpResponse {
             status,
             body: Vec::new(),
-            truncation: Some(reason.message(None)),
-        };
-        let response = run.stop.run_until_stopped(head.read_body()).await.unwrap_or_else(without_body);
+            truncation: Some(stopped.message),
+        });
         self.write_output(run, &title, &response);
         if status.is_success() {
             return Ok(());
         }
-        let is_rejected = status.as_u16() != REQUEST_TIMEOUT_STATUS || is_idempotent;
+        // A request timeout may come from a proxy that does not know whether the server has processed the request.
+        let is_rejected = status != StatusCode::REQUEST_TIMEOUT || is_idempotent;
         if status.is_client_error() && is_rejected {
-            let is_retryable =
-                status.as_u16() == REQUEST_TIMEOUT_STATUS || RETRYABLE_STATUSES.contains(&status.as_u16());
+            let is_retryable = RETRYABLE_STATUSES.contains(&status);
             return Err(Failure { is_retryable, ..Failure::permanent(format!("{title} returned {status}")) });
         }
         let hint = if status.is_redirection() { ": redirects are not followed" } else { "" };
@@ -168,11 +146,11 @@ impl HttpExecutor {
         run.output.write(format!("{title}: {}\n{body}{end}{truncation}", response.status).as_bytes());
     }
 
-    async fn call_preview_url(&self, parameters: &Parameters) -> Result<Preview, Failure> {
-        let spec = self.parse_again(parameters)?;
+    async fn call_preview_url(&self, parameters: &Parameters) -> Result<Preview> {
+        let spec = self.parse(parameters)?;
         let Some(url) = &spec.preview_url else { return Ok(Preview::none()) };
         // A preview is not approved yet, so no secrets are sent.
-        let mut headers = spec.headers_without_secrets;
+        let mut headers = spec.headers;
         headers.remove(CONTENT_TYPE);
         let head = self.connect(url).await?.send(Method::GET, headers, Bytes::new()).await;
         let head = head.map_err(|error| Failure::retryable(format!("GET {url}: {error}")))?;
@@ -192,11 +170,13 @@ impl HttpExecutor {
     }
 }
 
-/// Adds the headers by which the server recognizes repeated and outdated calls.
-fn with_attempt_headers(mut headers: HeaderMap, run: &Run, suffix: &str) -> Result<HeaderMap, Failure> {
+/// The headers of a request, with those by which the server recognizes repeated and outdated calls.
+fn attempt_headers(spec: &RequestSpec, run: &Run, key_suffix: &str) -> Result<HeaderMap> {
+    let mut headers = spec.headers.clone();
+    headers.extend(spec.secret_headers.clone());
     let token = run.fencing_tokens.iter().map(|(_, token)| *token).max();
     // The key is the same for all attempts, because a task is retried only if the previous attempt had no effects.
-    let key = format!("ade-{}{suffix}", run.task_id);
+    let key = format!("ade-{}{key_suffix}", run.task_id);
     for (name, value) in [
         ("idempotency-key", Some(key)),
         ("ade-task-id", Some(run.task_id.clone())),
@@ -210,50 +190,42 @@ fn with_attempt_headers(mut headers: HeaderMap, run: &Run, suffix: &str) -> Resu
     Ok(headers)
 }
 
+#[async_trait]
 impl Executor for HttpExecutor {
-    fn validate(&self, parameters: &Parameters) -> Result<(), Vec<InvalidField>> {
+    fn validate(&self, parameters: &Parameters) -> Validated<()> {
         self.parse(parameters).map(drop)
     }
 
-    fn preview<'a>(&'a self, parameters: &'a Parameters) -> BoxFuture<'a, Result<Preview, Failure>> {
-        Box::pin(preview_within(PREVIEW_TIMEOUT, self.call_preview_url(parameters)))
+    async fn preview(&self, parameters: &Parameters) -> Result<Preview> {
+        preview_within(PREVIEW_TIMEOUT, self.call_preview_url(parameters)).await
     }
 
     /// The rollback reads the parameters again. The data only tells that there is a rollback.
-    fn prepare_rollback<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
-        Box::pin(async move {
-            let rollback_url = self.parse_again(&run.parameters)?.rollback_url;
-            Ok(rollback_url
-                .map(|url| json!({ "rollback_url": url.as_str() }).to_string().into_bytes())
-                .unwrap_or_default())
-        })
+    async fn prepare_rollback(&self, run: &Run) -> Result<Vec<u8>> {
+        let rollback_url = self.parse(&run.parameters)?.rollback_url;
+        let data = rollback_url.map(|url| json!({ "rollback_url": url.as_str() }).to_string());
+        Ok(data.unwrap_or_default().into_bytes())
     }
 
-    fn apply<'a>(&'a self, run: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
-        Box::pin(async move {
-            let spec = self.parse_again(&run.parameters)?;
-            let headers = with_attempt_headers(spec.headers, run, "")?;
-            let can_roll_back = spec.rollback_url.is_some();
-            let effects_if_sent = if can_roll_back { SideEffects::Remaining } else { SideEffects::Unknown };
-            self.call(run, (spec.method, &spec.url), headers, spec.body, effects_if_sent).await
-        })
+    async fn apply(&self, run: &Run, _: &[u8]) -> Result<()> {
+        let spec = self.parse(&run.parameters)?;
+        let can_roll_back = spec.rollback_url.is_some();
+        let effects_if_sent = if can_roll_back { SideEffects::Remaining } else { SideEffects::Unknown };
+        self.call(run, &spec, "", effects_if_sent).await
     }
 
-    fn roll_back<'a>(&'a self, run: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
-        Box::pin(async move {
-            let spec = self.parse_again(&run.parameters).map_err(Failure::not_rolled_back)?;
-            let Some(url) = &spec.rollback_url else {
-                let message = "cannot roll back: the task has no rollback_url; undo the change by hand";
-                return Err(Failure::with_side_effects(SideEffects::Remaining, message));
-            };
-            let mut headers =
-                with_attempt_headers(spec.headers, run, "-undo").map_err(Failure::not_rolled_back)?;
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            let body = json!({ "task_id": run.task_id, "attempt": run.attempt }).to_string().into();
-            self.call(run, (Method::POST, url), headers, body, SideEffects::Remaining)
-                .await
-                .map_err(Failure::not_rolled_back)
-        })
+    async fn roll_back(&self, run: &Run, _: &[u8]) -> Result<()> {
+        let mut spec =
+            self.parse(&run.parameters).map_err(|invalid| Failure::from(invalid).not_rolled_back())?;
+        let Some(url) = spec.rollback_url.take() else {
+            let message = "cannot roll back: the task has no rollback_url; undo the change by hand";
+            return Err(Failure::with_side_effects(SideEffects::Remaining, message));
+        };
+        spec.secret_headers.remove(CONTENT_TYPE);
+        spec.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let body = json!({ "task_id": run.task_id, "attempt": run.attempt }).to_string().into();
+        let undo = RequestSpec { method: Method::POST, url, body, ..spec };
+        self.call(run, &undo, "-undo", SideEffects::Remaining).await.map_err(Failure::not_rolled_back)
     }
 
     fn can_roll_back(&self, parameters: &Parameters) -> bool {

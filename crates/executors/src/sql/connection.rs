@@ -10,6 +10,8 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
+use crate::{Failure, Result};
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to wait for locks of others, where that is limited.
 pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
@@ -42,30 +44,10 @@ pub(super) enum Target {
     Sqlite(Box<SqliteConnectOptions>),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SqlError {
-    pub(super) message: String,
-    pub(super) is_retryable: bool,
-    /// A statement has ended the transaction, so that an unknown part may be committed.
-    pub(super) left_transaction: bool,
-}
-
-impl SqlError {
-    /// A retry would fail in the same way.
-    pub(super) fn permanent(message: impl Into<String>) -> Self {
-        Self { message: message.into(), is_retryable: false, left_transaction: false }
-    }
-
-    /// A retry may succeed.
-    pub(super) fn retryable(message: impl Into<String>) -> Self {
-        Self { is_retryable: true, ..Self::permanent(message) }
-    }
-}
-
 impl Target {
-    pub(super) fn parse(url: &str, field: &str) -> Result<Self, InvalidField> {
+    pub(super) fn parse(url: &str, path: &str) -> Result<Self, InvalidField> {
         // The error of the parser could quote the password, so only the expected form is named.
-        let invalid = |expected: &str| InvalidField::at(field, format!("must have the form {expected}"));
+        let invalid = |expected: &str| InvalidField::at(path, format!("must have the form {expected}"));
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
             let expected =
                 "postgres://USER:PASSWORD@HOST:5432/DATABASE, with special characters of the password as %XX";
@@ -105,15 +87,15 @@ impl Target {
         }
     }
 
-    pub(super) async fn connect(&self) -> Result<SqlConnection, SqlError> {
+    pub(super) async fn connect(&self) -> Result<SqlConnection> {
         let unavailable = |reason: String| {
-            SqlError::retryable(format!("cannot connect to {}: {reason}", self.display_name()))
+            Failure::retryable(format!("cannot connect to {}: {reason}", self.display_name()))
         };
         let seconds = CONNECT_TIMEOUT.as_secs();
         tokio::time::timeout(CONNECT_TIMEOUT, self.open())
             .await
             .map_err(|_| unavailable(format!("no answer within {seconds} seconds")))?
-            .map_err(|error| unavailable(SqlError::from(error).message))
+            .map_err(|error| unavailable(Failure::from(error).message))
     }
 
     async fn open(&self) -> Result<SqlConnection, sqlx::Error> {
@@ -130,7 +112,7 @@ impl Target {
                         }
                     }
                 }
-                Ok(SqlConnection::Postgres(Box::new(connection)))
+                Ok(SqlConnection::Postgres(Box::new(connection), 0))
             }
             Self::Sqlite(options) => {
                 let mut connection = options.connect().await?;
@@ -158,7 +140,8 @@ impl Drop for InterruptOnDrop {
 
 #[derive(Debug)]
 pub(super) enum SqlConnection {
-    Postgres(Box<PgConnection>),
+    /// With the id of its transaction. SQLite does not number its transactions.
+    Postgres(Box<PgConnection>, i64),
     Sqlite(Box<SqliteConnection>, InterruptOnDrop),
 }
 
@@ -166,7 +149,7 @@ pub(super) enum SqlConnection {
 macro_rules! on_connection {
     ($sql_connection:expr, $connection:ident => $body:expr) => {
         match $sql_connection {
-            SqlConnection::Postgres($connection) => {
+            SqlConnection::Postgres($connection, _) => {
                 let $connection = &mut **$connection;
                 $body
             }
@@ -180,40 +163,29 @@ macro_rules! on_connection {
 
 pub(super) use on_connection;
 
-/// Identifies a transaction on PostgreSQL. SQLite does not number its transactions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TransactionId(i64);
-
 impl SqlConnection {
     async fn execute(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
         on_connection!(self, connection => sqlx::raw_sql(sql).execute(connection).await.map(drop))
     }
 
-    async fn query_number(&mut self, sql: &'static str) -> Result<Option<i64>, SqlError> {
-        Ok(on_connection!(self, connection => sqlx::query_scalar(sql).fetch_one(connection).await)?)
-    }
-
     /// Begins a transaction. SQLite takes the write lock at once if it `is_immediate`, otherwise when it is needed.
-    pub(super) async fn begin(&mut self, is_immediate: bool) -> Result<TransactionId, SqlError> {
-        match self {
-            Self::Postgres(_) => {
-                self.execute("BEGIN").await?;
-                let id = self.query_number("SELECT pg_catalog.txid_current()").await?;
-                Ok(TransactionId(id.unwrap_or_default()))
-            }
-            Self::Sqlite(..) => {
-                self.execute(if is_immediate { "BEGIN IMMEDIATE" } else { "BEGIN" }).await?;
-                Ok(TransactionId(0))
-            }
+    pub(super) async fn begin(&mut self, is_immediate: bool) -> Result<()> {
+        let is_sqlite = matches!(self, Self::Sqlite(..));
+        self.execute(if is_sqlite && is_immediate { "BEGIN IMMEDIATE" } else { "BEGIN" }).await?;
+        if let Self::Postgres(connection, transaction) = self {
+            let id = sqlx::query_scalar("SELECT pg_catalog.txid_current()");
+            *transaction = id.fetch_one(&mut **connection).await?;
         }
+        Ok(())
     }
 
-    /// Whether this transaction is still the current one.
-    pub(super) async fn is_in_transaction(&mut self, transaction: TransactionId) -> Result<bool, SqlError> {
+    /// Whether the transaction that was begun is still the current one.
+    pub(super) async fn is_in_transaction(&mut self) -> Result<bool> {
         match self {
-            Self::Postgres(_) => {
-                let current = self.query_number("SELECT pg_catalog.txid_current_if_assigned()").await?;
-                Ok(current == Some(transaction.0))
+            Self::Postgres(connection, transaction) => {
+                let query = sqlx::query_scalar("SELECT pg_catalog.txid_current_if_assigned()");
+                let current: Option<i64> = query.fetch_one(&mut **connection).await?;
+                Ok(current == Some(*transaction))
             }
             // Transactions of SQLite cannot be nested, and a deferred BEGIN has no other reason for this code.
             Self::Sqlite(..) => match self.execute("BEGIN").await {
@@ -228,49 +200,40 @@ impl SqlConnection {
 
     /// Limits the duration of each statement and its wait for locks. SQLite waits for locks as set when connecting, and is
     /// interrupted when the connection is dropped.
-    pub(super) async fn set_timeouts(
-        &mut self,
-        statement: Option<Duration>,
-        lock: Duration,
-    ) -> Result<(), SqlError> {
-        let Self::Postgres(connection) = self else { return Ok(()) };
+    pub(super) async fn set_timeouts(&mut self, statement: Option<Duration>, lock: Duration) -> Result<()> {
+        let Self::Postgres(connection, _) = self else { return Ok(()) };
         let millis = |time: Duration| time.as_millis().max(1).to_string();
-        let statement = statement.map_or_else(|| "0".to_owned(), millis);
-        sqlx::query(
+        let query = sqlx::query(
             "SELECT pg_catalog.set_config('statement_timeout', $1, true), pg_catalog.set_config('lock_timeout', $2, true)",
-        )
-        .bind(statement)
-        .bind(millis(lock))
-        .execute(&mut **connection)
-        .await?;
+        );
+        let query = query.bind(statement.map_or_else(|| "0".to_owned(), millis)).bind(millis(lock));
+        query.execute(&mut **connection).await?;
         Ok(())
     }
 
     /// Runs one statement and returns the number of affected rows. It is prepared, so that PostgreSQL rejects several in one.
-    pub(super) async fn run_statement(&mut self, sql: &str) -> Result<u64, SqlError> {
-        let total_changes = "SELECT total_changes()";
-        let sql = AssertSqlSafe(sql);
-        match self {
-            Self::Postgres(connection) => {
-                let result = sqlx::query(sql).persistent(false).execute(&mut **connection).await?;
-                Ok(result.rows_affected())
-            }
-            Self::Sqlite(connection, _) => {
-                let before: i64 = sqlx::query_scalar(total_changes).fetch_one(&mut **connection).await?;
-                let result = sqlx::query(sql).persistent(false).execute(&mut **connection).await?;
-                let after: i64 = sqlx::query_scalar(total_changes).fetch_one(&mut **connection).await?;
-                // After a statement that changes no rows, SQLite still reports the count of the previous one.
-                Ok(if before == after { 0 } else { result.rows_affected() })
-            }
-        }
+    pub(super) async fn run_statement(&mut self, sql: &str) -> Result<u64> {
+        let changes_before = self.total_changes().await?;
+        let affected = on_connection!(self, connection => {
+            sqlx::query(AssertSqlSafe(sql)).persistent(false).execute(connection).await?.rows_affected()
+        });
+        // After a statement that changes no rows, SQLite still reports the count of the previous one.
+        let is_unchanged = changes_before.is_some() && changes_before == self.total_changes().await?;
+        Ok(if is_unchanged { 0 } else { affected })
+    }
+
+    /// How many rows this connection has changed so far. PostgreSQL does not count them.
+    async fn total_changes(&mut self) -> Result<Option<i64>> {
+        let Self::Sqlite(connection, _) = self else { return Ok(None) };
+        Ok(Some(sqlx::query_scalar("SELECT total_changes()").fetch_one(&mut **connection).await?))
     }
 
     /// Commits and closes the connection. After an error the transaction may be committed nevertheless.
-    pub(super) async fn commit(mut self) -> Result<(), SqlError> {
+    pub(super) async fn commit(mut self) -> Result<()> {
         let seconds = COMMIT_TIMEOUT.as_secs();
         tokio::time::timeout(COMMIT_TIMEOUT, self.execute("COMMIT"))
             .await
-            .map_err(|_| SqlError::retryable(format!("no response to COMMIT within {seconds} seconds")))??;
+            .map_err(|_| Failure::retryable(format!("no response to COMMIT within {seconds} seconds")))??;
         self.close().await;
         Ok(())
     }
@@ -288,7 +251,7 @@ impl SqlConnection {
     async fn close(self) {
         let close = async {
             match self {
-                Self::Postgres(connection) => connection.close().await,
+                Self::Postgres(connection, _) => connection.close().await,
                 // Dropping the interrupt earlier would interrupt the close.
                 Self::Sqlite(connection, _interrupt) => connection.close().await,
             }
@@ -299,7 +262,7 @@ impl SqlConnection {
     }
 }
 
-impl From<sqlx::Error> for SqlError {
+impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Self {
         let sqlx::Error::Database(error) = error else {
             return Self::retryable(error.to_string());
@@ -332,15 +295,15 @@ mod tests {
             let target = Target::parse(&url, "url").expect("valid");
             for statements in [&["COMMIT"][..], &["ROLLBACK"], &["COMMIT", "BEGIN"]] {
                 let mut connection = target.connect().await.expect("connects");
-                let transaction = connection.begin(true).await.expect("begun");
+                connection.begin(true).await.expect("begun");
                 connection.run_statement("CREATE TABLE IF NOT EXISTS a (b INTEGER)").await.expect("created");
-                assert_eq!(connection.is_in_transaction(transaction).await, Ok(true), "{url}");
+                assert_eq!(connection.is_in_transaction().await, Ok(true), "{url}");
                 for statement in statements {
                     connection.run_statement(statement).await.expect("runs");
                 }
                 // On SQLite a new transaction is not recognized, so the executor checks after each statement.
                 let is_detected = statements.len() == 1 || target.dialect() == Dialect::Postgres;
-                let is_inside = connection.is_in_transaction(transaction).await;
+                let is_inside = connection.is_in_transaction().await;
                 assert_eq!(is_inside, Ok(!is_detected), "{statements:?} on {url}");
                 connection.roll_back_and_close().await;
             }

@@ -12,13 +12,13 @@ mod statements;
 
 use ade_domain::InvalidField;
 use ade_domain::task::Preview;
+use async_trait::async_trait;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
 use self::connection::Target;
 use self::statements::Statements;
-use crate::parameters::invalid_parameters;
-use crate::{AttemptOutcome, BoxFuture, Executor, Failure, Fencing, Parameters, Run};
+use crate::{AttemptOutcome, Executor, Failure, Fencing, Parameters, Result, Run, Validated};
 
 /// Runs statements on one named connection.
 #[derive(Clone)]
@@ -66,13 +66,8 @@ impl SqlExecutor {
         self.secrets.clone()
     }
 
-    fn parse(&self, parameters: &Parameters) -> Result<Statements, Vec<InvalidField>> {
+    fn parse(&self, parameters: &Parameters) -> Validated<Statements> {
         Statements::parse(parameters, self.target.dialect(), &self.name)
-    }
-
-    /// Parses parameters that were valid when the task was proposed.
-    fn parse_again(&self, parameters: &Parameters) -> Result<Statements, Failure> {
-        self.parse(parameters).map_err(invalid_parameters)
     }
 }
 
@@ -92,44 +87,37 @@ fn secrets_of(url: &str) -> Vec<String> {
     secrets
 }
 
+#[async_trait]
 impl Executor for SqlExecutor {
-    fn validate(&self, parameters: &Parameters) -> Result<(), Vec<InvalidField>> {
+    fn validate(&self, parameters: &Parameters) -> Validated<()> {
         self.parse(parameters).map(drop)
     }
 
-    fn preview<'a>(&'a self, parameters: &'a Parameters) -> BoxFuture<'a, Result<Preview, Failure>> {
-        Box::pin(self.run_preview(parameters))
+    async fn preview(&self, parameters: &Parameters) -> Result<Preview> {
+        self.run_preview(parameters).await
     }
 
-    fn prepare_rollback<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
-        Box::pin(async move {
-            let rollback = self.parse_again(&run.parameters)?.rollback;
-            if rollback.is_empty() {
-                return Ok(Vec::new());
-            }
-            serde_json::to_vec(&rollback).map_err(|error| Failure::permanent(error.to_string()))
-        })
+    async fn prepare_rollback(&self, run: &Run) -> Result<Vec<u8>> {
+        let rollback = self.parse(&run.parameters)?.rollback;
+        if rollback.is_empty() {
+            return Ok(Vec::new());
+        }
+        serde_json::to_vec(&rollback).map_err(|error| Failure::permanent(error.to_string()))
     }
 
-    fn apply<'a>(&'a self, run: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
-        Box::pin(self.apply_statements(run))
+    async fn apply(&self, run: &Run, _: &[u8]) -> Result<()> {
+        self.apply_statements(run).await
     }
 
-    fn roll_back<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
-        Box::pin(self.run_rollback(run, rollback_data))
+    async fn roll_back(&self, run: &Run, rollback_data: &[u8]) -> Result<()> {
+        self.run_rollback(run, rollback_data).await
     }
 
-    fn resolve_outcome<'a>(
-        &'a self,
-        run: &'a Run,
-        _: &'a [u8],
-    ) -> BoxFuture<'a, Result<AttemptOutcome, Failure>> {
-        Box::pin(async move {
-            let outcome = self.abandon_attempt(&run.task_id, run.attempt).await;
-            outcome.map_err(|error| Failure {
-                is_retryable: error.is_retryable,
-                ..Failure::permanent(format!("cannot determine what was applied: {}", error.message))
-            })
+    async fn resolve_outcome(&self, run: &Run, _: &[u8]) -> Result<AttemptOutcome> {
+        let outcome = self.abandon_attempt(&run.task_id, run.attempt).await;
+        outcome.map_err(|error| {
+            let message = format!("cannot determine what was applied: {error}");
+            Failure { message, ..error }
         })
     }
 

@@ -7,9 +7,9 @@ use tokio::time::Instant;
 
 use super::SqlExecutor;
 use super::apply::row_count;
-use super::connection::{SqlConnection, SqlError, Target};
+use super::connection::{SqlConnection, Target};
 use super::statements::{change_kind, summary};
-use crate::{Failure, Parameters, preview_within, ready_preview};
+use crate::{Failure, Parameters, Result, preview_within, ready_preview};
 
 const PREVIEW_TIMEOUT: Duration = Duration::from_secs(12);
 /// For all statements together. Shorter, so that the database itself can report the timeout.
@@ -18,20 +18,18 @@ const STATEMENTS_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl SqlExecutor {
-    pub(super) async fn run_preview(&self, parameters: &Parameters) -> Result<Preview, Failure> {
-        let statements = self.parse_again(parameters)?.forward;
+    pub(super) async fn run_preview(&self, parameters: &Parameters) -> Result<Preview> {
+        let statements = self.parse(parameters)?.forward;
         let Some(target) = &self.preview_target else { return Ok(Preview::none()) };
         preview_within(PREVIEW_TIMEOUT, preview(target, &statements)).await
     }
 }
 
-async fn preview(target: &Target, statements: &[String]) -> Result<Preview, Failure> {
-    let failure =
-        |error: SqlError| Failure { is_retryable: error.is_retryable, ..Failure::permanent(error.message) };
-    let mut connection = target.connect().await.map_err(failure)?;
+async fn preview(target: &Target, statements: &[String]) -> Result<Preview> {
+    let mut connection = target.connect().await?;
     let result = try_statements(&mut connection, target, statements).await;
     connection.roll_back_and_close().await;
-    let (changes, errors) = result.map_err(failure)?;
+    let (changes, errors) = result?;
     Ok(ready_preview(changes, Vec::new(), errors))
 }
 
@@ -40,10 +38,10 @@ async fn try_statements(
     connection: &mut SqlConnection,
     target: &Target,
     statements: &[String],
-) -> Result<(Vec<PreviewChange>, Vec<String>), SqlError> {
+) -> Result<(Vec<PreviewChange>, Vec<String>)> {
     let mut changes = Vec::with_capacity(statements.len());
     let deadline = Instant::now() + STATEMENTS_TIMEOUT;
-    let transaction = connection.begin(false).await?;
+    connection.begin(false).await?;
     for (number, sql) in (1..).zip(statements) {
         // Set before each statement, because a statement may change the limits for the following ones.
         let left = deadline.saturating_duration_since(Instant::now());
@@ -51,14 +49,15 @@ async fn try_statements(
         let rows = match connection.run_statement(sql).await {
             Ok(rows) => rows,
             Err(error) => {
-                let message = format!("statement {number}: {}", error.message);
-                if error.is_retryable {
-                    return Err(SqlError { message, ..error });
-                }
-                return Ok((changes, vec![message]));
+                let message = format!("statement {number}: {error}");
+                return if error.is_retryable {
+                    Err(Failure { message, ..error })
+                } else {
+                    Ok((changes, vec![message]))
+                };
             }
         };
-        if !connection.is_in_transaction(transaction).await? {
+        if !connection.is_in_transaction().await? {
             let message = format!("statement {number} ended the transaction of the preview");
             tracing::error!(message, "a preview may have changed something");
             return Ok((changes, vec![message]));

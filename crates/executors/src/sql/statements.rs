@@ -1,13 +1,12 @@
 //! Parses the statements of a task. Each must be a single statement and must not begin or end a transaction, because all of them
 //! together run in one transaction that the executor controls.
 
-use ade_domain::InvalidField;
 use ade_domain::task::ChangeKind;
 use serde_json::Value;
 
 use super::connection::Dialect;
-use crate::Parameters;
-use crate::parameters::check_fields;
+use crate::parameters::Violations;
+use crate::{Parameters, Result, Validated};
 
 const MAX_STATEMENTS: usize = 100;
 const MAX_STATEMENT_BYTES: usize = 65_536;
@@ -28,99 +27,71 @@ pub(super) struct Statements {
 }
 
 impl Statements {
-    pub(super) fn parse(
-        parameters: &Parameters,
-        dialect: Dialect,
-        connection: &str,
-    ) -> Result<Self, Vec<InvalidField>> {
+    pub(super) fn parse(parameters: &Parameters, dialect: Dialect, connection: &str) -> Validated<Self> {
         let known = ["connection", "statements", "rollback_statements", "worker"];
-        let mut violations = check_fields(parameters, &known);
+        let mut violations = Violations::of_fields(parameters, &known);
         if parameters.get("connection").and_then(Value::as_str) != Some(connection) {
-            violations.push(InvalidField::at("connection", format!("must be {connection:?}")));
+            violations.report("connection", format!("must be {connection:?}"));
         }
-        let forward = parse_list(parameters, "statements", 1, dialect, &mut violations);
-        let rollback = parse_list(parameters, "rollback_statements", 0, dialect, &mut violations);
-        if violations.is_empty() { Ok(Self { forward, rollback }) } else { Err(violations) }
+        let mut parse_list = |field: &str, min_len: usize| {
+            let list = match parameters.get(field) {
+                None if min_len == 0 => return Vec::new(),
+                Some(Value::Array(list)) if (min_len..=MAX_STATEMENTS).contains(&list.len()) => list,
+                _ => {
+                    let detail = format!("must be a list of {min_len} to {MAX_STATEMENTS} statements");
+                    violations.report(field, detail);
+                    return Vec::new();
+                }
+            };
+            let mut statements = Vec::with_capacity(list.len());
+            for (index, statement) in list.iter().enumerate() {
+                let sql = statement.as_str().ok_or_else(|| "must be text".to_owned());
+                match sql.and_then(|sql| check(sql, dialect).map(|()| sql.to_owned())) {
+                    Ok(sql) => statements.push(sql),
+                    Err(detail) => violations.report(format!("{field}.{index}"), detail),
+                }
+            }
+            statements
+        };
+        let (forward, rollback) = (parse_list("statements", 1), parse_list("rollback_statements", 0));
+        violations.finish(Self { forward, rollback })
     }
 }
 
-fn parse_list(
-    parameters: &Parameters,
-    field: &str,
-    min_len: usize,
-    dialect: Dialect,
-    violations: &mut Vec<InvalidField>,
-) -> Vec<String> {
-    let list = match parameters.get(field) {
-        None if min_len == 0 => return Vec::new(),
-        Some(Value::Array(list)) if (min_len..=MAX_STATEMENTS).contains(&list.len()) => list,
-        _ => {
-            let detail = format!("must be a list of {min_len} to {MAX_STATEMENTS} statements");
-            violations.push(InvalidField::at(field, detail));
-            return Vec::new();
-        }
-    };
-    let mut statements = Vec::with_capacity(list.len());
-    for (index, statement) in list.iter().enumerate() {
-        let sql = statement.as_str().ok_or_else(|| "must be text".to_owned());
-        match sql.and_then(|sql| check(sql, dialect)) {
-            Ok(sql) => statements.push(sql.to_owned()),
-            Err(detail) => violations.push(InvalidField::at(format!("{field}.{index}"), detail)),
-        }
-    }
-    statements
-}
-
-/// Returns the statement if a task may contain it.
-fn check(sql: &str, dialect: Dialect) -> Result<&str, String> {
-    if sql.len() > MAX_STATEMENT_BYTES {
-        return Err(format!("must have at most {MAX_STATEMENT_BYTES} bytes"));
-    }
-    if sql.contains('\0') {
-        return Err("must not contain NUL".to_owned());
-    }
+/// Checks whether a task may contain a statement.
+fn check(sql: &str, dialect: Dialect) -> Result<(), String> {
     let (first, rest) = next_word(sql, dialect);
-    if first.is_empty() && rest.is_empty() {
-        return Err("must be a statement".to_owned());
-    }
-    let (second, _) = next_word(rest, dialect);
-    if TRANSACTION_CONTROL.contains(&first.as_str()) || (first == "PREPARE" && second == "TRANSACTION") {
-        return Err(format!(
-            "must not begin or end a transaction ({first}): all statements run in one transaction"
-        ));
-    }
-    if first == "COPY" {
-        return Err(
-            "must not be COPY, because files and streams are not transactional; use INSERT".to_owned()
-        );
-    }
-    if sql.to_ascii_lowercase().contains(MARKER_TABLE) {
-        return Err(format!("must not use {MARKER_TABLE}, the table of the attempt markers"));
-    }
-    match dialect {
+    let is_prepare = || first == "PREPARE" && next_word(rest, dialect).0 == "TRANSACTION";
+    Err(match first.as_str() {
+        _ if sql.len() > MAX_STATEMENT_BYTES => format!("must have at most {MAX_STATEMENT_BYTES} bytes"),
+        _ if sql.contains('\0') => "must not contain NUL".to_owned(),
+        "" if rest.is_empty() => "must be a statement".to_owned(),
+        first if TRANSACTION_CONTROL.contains(&first) || is_prepare() => {
+            format!("must not begin or end a transaction ({first}): all statements run in one transaction")
+        }
+        "COPY" => "must not be COPY, because files and streams are not transactional; use INSERT".to_owned(),
+        _ if sql.to_ascii_lowercase().contains(MARKER_TABLE) => {
+            format!("must not use {MARKER_TABLE}, the table of the attempt markers")
+        }
         // The server rejects several statements in one.
-        Dialect::Postgres => Ok(sql),
-        Dialect::Sqlite => check_sqlite(sql, &first, rest),
-    }
+        _ if dialect == Dialect::Postgres => return Ok(()),
+        "ATTACH" | "DETACH" | "VACUUM" => {
+            format!("must not be {first}: only the configured database may be changed, in a transaction")
+        }
+        "PRAGMA" if !is_allowed_pragma(rest) => {
+            let allowed = ALLOWED_PRAGMAS.join(", ").to_ascii_lowercase();
+            format!("must not use a PRAGMA besides {allowed}: others outlast the transaction")
+        }
+        _ => return check_single(sql).map_err(str::to_owned),
+    })
 }
 
-fn check_sqlite<'a>(sql: &'a str, first: &str, rest: &str) -> Result<&'a str, String> {
-    if matches!(first, "ATTACH" | "DETACH" | "VACUUM") {
-        return Err(format!(
-            "must not be {first}: only the configured database may be changed, in a transaction"
-        ));
+fn is_allowed_pragma(sql: &str) -> bool {
+    let (mut name, rest) = next_word(sql, Dialect::Sqlite);
+    if let Some(rest) = skip_blanks(rest, Dialect::Sqlite).strip_prefix('.') {
+        name = next_word(rest, Dialect::Sqlite).0;
     }
-    if first == "PRAGMA" {
-        let (mut name, rest) = next_word(rest, Dialect::Sqlite);
-        if let Some(rest) = skip_blanks(rest, Dialect::Sqlite).strip_prefix('.') {
-            name = next_word(rest, Dialect::Sqlite).0;
-        }
-        if !ALLOWED_PRAGMAS.contains(&name.as_str()) {
-            let allowed = ALLOWED_PRAGMAS.join(", ").to_ascii_lowercase();
-            return Err(format!("must not use a PRAGMA besides {allowed}: others outlast the transaction"));
-        }
-    }
-    check_single(sql).map(|()| sql).map_err(str::to_owned)
+    ALLOWED_PRAGMAS.contains(&name.as_str())
 }
 
 /// Skips whitespace, comments and empty statements.
@@ -229,7 +200,7 @@ mod tests {
     use super::*;
 
     fn check(dialect: Dialect, sql: &str) -> Result<(), String> {
-        super::check(sql, dialect).map(drop)
+        super::check(sql, dialect)
     }
 
     #[test]

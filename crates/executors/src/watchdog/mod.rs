@@ -133,7 +133,7 @@ impl Watchdog {
         let stdout = process.stdout.take();
         let has_terminal = config.return_terminal_to.is_some();
         let mut watchdog = Self { group, process, command: None, stdout, has_terminal };
-        watchdog.send(&config.encode()).await?;
+        watchdog.send(config.into()).await?;
         let mut received = [0; READY.len()];
         if let Some(stdout) = &mut watchdog.stdout {
             stdout.read_exact(&mut received).await?;
@@ -155,7 +155,7 @@ impl Watchdog {
     pub async fn watch(&mut self, command: &Child) {
         let Some(pid) = pid_of(command) else { return };
         self.command = WatchedCommand::new(pid);
-        let _ = self.send(&Message::Watch(pid).encode()).await;
+        let _ = self.send(Message::Watch(pid.as_raw_nonzero().get())).await;
     }
 
     /// Waits until the watchdog has exited unexpectedly. Cancel safe.
@@ -174,13 +174,13 @@ impl Watchdog {
 
     /// Lets the command run until `deadline`. [`Self::wait_exit`] detects errors.
     pub async fn extend_deadline(&mut self, deadline: Instant) {
-        let _ = self.send(&Message::ExtendDeadline(deadline).encode()).await;
+        let _ = self.send(Message::ExtendDeadline(deadline.into())).await;
     }
 
     /// Ends the watchdog after the command has exited or could not be started. Other processes of the group keep running.
     pub async fn dismiss(mut self) {
         // An error means that the watchdog was killed.
-        let _ = self.send(&Message::Done.encode()).await;
+        let _ = self.send(Message::Done).await;
         if timeout(WATCHDOG_TIMEOUT, self.process.wait()).await.is_err() {
             // Kills only the watchdog, not its group.
             let _ = self.process.kill().await;
@@ -190,18 +190,19 @@ impl Watchdog {
     /// Kills the group, including the watchdog, which returns the terminal before. The id of the group cannot be reused until the
     /// watchdog is reaped at the end.
     pub async fn kill(&mut self) {
-        if self.has_terminal && self.send(&Message::Kill.encode()).await.is_ok() {
+        if self.has_terminal && self.send(Message::Kill).await.is_ok() {
             let _ = timeout(WATCHDOG_TIMEOUT, self.wait_exit()).await;
         }
         self.send_signal(Signal::KILL);
         let _ = self.process.wait().await;
     }
 
-    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    async fn send(&mut self, message: Message) -> io::Result<()> {
+        let bytes = serde_json::to_vec(&message)?;
         let stdin = self.process.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         // A suspended watchdog reads nothing.
         timeout(WATCHDOG_TIMEOUT, async {
-            stdin.write_all(bytes).await?;
+            stdin.write_all(&bytes).await?;
             stdin.flush().await
         })
         .await?

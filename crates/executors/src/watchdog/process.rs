@@ -11,12 +11,13 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, getpgrp, getpid};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc::{Sender, channel};
+use tokio::sync::mpsc::channel;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
-use super::protocol::{Message, READY, WatchdogConfig};
+use super::protocol::{Message, READY};
 use super::{WatchedCommand, signal_all, signal_group};
+use crate::elapsed;
 
 /// A program may suspend itself a little after Ctrl-Z, and must then be resumed again.
 const RESUME_DELAY: Duration = Duration::from_millis(300);
@@ -29,32 +30,30 @@ pub async fn run() -> io::Result<()> {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     // Signals to the group are meant for the command and must not end the watchdog.
-    for kind in [
-        SignalKind::alarm(),
-        SignalKind::hangup(),
-        SignalKind::interrupt(),
-        SignalKind::quit(),
-        SignalKind::terminate(),
-        SignalKind::user_defined1(),
-        SignalKind::user_defined2(),
-    ] {
-        // The handler stays installed without the stream.
-        drop(signal(kind)?);
-    }
-    let mut suspended = signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
-    let config =
-        spawn_blocking(|| WatchdogConfig::read(&mut io::stdin())).await.map_err(io::Error::other)??;
-    let (mut deadline, mut resume_at, mut command) = (config.deadline, None, None);
+    let handle = |kind: Signal| signal(SignalKind::from_raw(kind.as_raw()));
+    let ignored =
+        [Signal::ALARM, Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
+    // The handler stays installed without the stream.
+    ignored.into_iter().try_for_each(|kind| handle(kind).map(drop))?;
+    let mut suspended = handle(Signal::TSTP)?;
     let (sender, mut messages) = channel(1);
-    let reader = spawn_blocking(move || read_messages(&sender));
+    let reader = spawn_blocking(move || {
+        Message::read_all(io::stdin()).try_for_each(|message| sender.blocking_send(message))
+    });
+    let Some(Message::Start { grace, deadline, grace_within_deadline, return_terminal_to }) =
+        messages.recv().await
+    else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let (mut deadline, mut resume_at, mut command) = (deadline.map(Instant::from), None, None);
     let mut stdout = io::stdout();
     stdout.write_all(&READY)?;
     stdout.flush()?;
     let last_message = loop {
         tokio::select! {
             message = messages.recv() => match message {
-                Some(Message::ExtendDeadline(until)) => deadline = Some(until),
-                Some(Message::Watch(pid)) => command = WatchedCommand::new(pid),
+                Some(Message::ExtendDeadline(until)) => deadline = Some(until.into()),
+                Some(Message::Watch(pid)) => command = Pid::from_raw(pid).and_then(WatchedCommand::new),
                 last => break last,
             },
             () = elapsed(deadline) => break None,
@@ -72,28 +71,15 @@ pub async fn run() -> io::Result<()> {
     reader.abort();
     if last_message.is_none() {
         signal_all(command.as_ref(), getpgrp(), Signal::TERM);
-        let grace_end = Instant::now() + config.grace.min(MAX_GRACE);
-        let limit = deadline.filter(|_| config.grace_within_deadline);
+        let grace_end = Instant::now() + grace.min(MAX_GRACE);
+        let limit = deadline.filter(|_| grace_within_deadline);
         sleep_until(limit.map_or(grace_end, |limit| limit.min(grace_end))).await;
     }
-    return_terminal(config.return_terminal_to);
+    return_terminal(return_terminal_to.and_then(Pid::from_raw));
     if last_message != Some(Message::Done) {
         signal_all(command.as_ref(), getpgrp(), Signal::KILL);
     }
     Ok(())
-}
-
-async fn elapsed(until: Option<Instant>) {
-    match until {
-        Some(until) => sleep_until(until).await,
-        None => std::future::pending().await,
-    }
-}
-
-fn read_messages(sender: &Sender<Message>) {
-    while let Ok(message) = Message::read(&mut io::stdin())
-        && sender.blocking_send(message).is_ok()
-    {}
 }
 
 fn return_terminal(group: Option<Pid>) {

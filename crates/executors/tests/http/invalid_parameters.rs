@@ -119,7 +119,7 @@ fn restricts_secrets_to_their_host_and_https() {
     ] {
         assert_eq!(
             check(url, rollback_url, secret),
-            ["/headers/Authorization"],
+            ["headers.Authorization"],
             "{url} {rollback_url:?} {secret}"
         );
     }

@@ -14,8 +14,9 @@ use ade_domain::task::{ChangeKind, PreviewStatus};
 use ade_executors::client::HttpClient;
 use ade_executors::egress::{EgressPolicy, Resolver};
 use ade_executors::{
-    BoxFuture, Executor, Fencing, HttpExecutor, Run, RunOutput, Secrets, SideEffects, StopReason, StopSignal,
+    Executor, Fencing, HttpExecutor, Run, RunOutput, Secrets, SideEffects, StopReason, StopSignal,
 };
+use async_trait::async_trait;
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::HeaderMap;
@@ -269,13 +270,13 @@ struct ChangingResolver {
     calls: AtomicUsize,
 }
 
+#[async_trait]
 impl Resolver for ChangingResolver {
-    fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+    async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
         assert_eq!(name, "api.test");
         self.calls.fetch_add(1, Ordering::SeqCst);
         let mut addresses = self.addresses.lock().expect("not poisoned");
-        let address = addresses.remove(0).parse().expect("an address");
-        Box::pin(async move { Ok(vec![address]) })
+        Ok(vec![addresses.remove(0).parse().expect("an address")])
     }
 }
 

@@ -99,8 +99,8 @@ fn add_files(
         );
     }
     for root in &settings.files.roots {
-        let files = FilesExecutor::new(root.to_string_lossy()).map_err(|error| invalid(error.to_string()))?;
-        let files = files.with_verifiers(commands.clone());
+        let files = FilesExecutor::new(root.to_string_lossy(), commands.clone());
+        let files = files.map_err(|error| invalid(error.to_string()))?;
         executors.insert(files.work_queue(), Arc::new(files));
     }
     Ok(())

@@ -31,7 +31,7 @@ fn verifiers() -> BTreeMap<String, Arc<CommandExecutor>> {
 
 fn root_with_verifiers() -> TestRoot {
     let mut root = TestRoot::new();
-    root.files = root.files.clone().with_verifiers(verifiers());
+    root.files.verifiers = verifiers();
     root.write("a.conf", "old\n", 0o640);
     root.write("gone", "bye", 0o600);
     root
@@ -73,7 +73,7 @@ async fn accepts_only_allowed_templates_and_arguments() {
     found.sort();
     assert_eq!(found, ["verify.arguments.file", "verify.arguments.other", "verify.arguments.word"]);
     let (_stop, run) = verified_run(&root, json!({ "template": "fail" }));
-    let without_verifiers = FilesExecutor::new(root.files.root.clone()).expect("a root");
+    let without_verifiers = FilesExecutor { verifiers: BTreeMap::new(), ..root.files.clone() };
     assert_eq!(without_verifiers.validate(&run.parameters).expect_err("none allowed").len(), 1);
     let failure = without_verifiers.prepare_rollback(&run).await.expect_err("none allowed");
     assert!(failure.message.contains("verify.template"), "{failure}");

@@ -4,9 +4,6 @@ use std::os::unix::process::ExitStatusExt as _;
 
 use rustix::process::{Signal, getpgid, kill_process};
 
-use super::tests::{
-    PidFifo, command, owned, run_without_arguments, short_limits, stop_once_started, watchdog,
-};
 use super::*;
 
 /// A script that writes its pid and then runs for a long time.
@@ -51,7 +48,7 @@ async fn kills_command_that_leaves_process_group() {
 async fn watchdog_kills_command_after_deadline() {
     let (_renew, spec) =
         spec(&owned(&["sleep", "1000"]), &watchdog(), Instant::now() + Duration::from_secs(1));
-    let exit = process::run(spec, std::future::pending::<()>(), std::future::pending(), |_, _| {});
+    let exit = process::run(spec, std::future::pending(), std::future::pending(), |_, _| {});
     let exit = exit.await.expect("started");
     let signal = exit.status.and_then(|status| status.signal());
     assert!(signal.is_some() && exit.deadline_passed, "{exit:?}");
@@ -63,7 +60,7 @@ async fn renewal_extends_deadline() {
     let script = format!("echo $$ > {}; exec sleep 4", fifo.path());
     let (renew, spec) =
         spec(&owned(&["sh", "-c", &script]), &watchdog(), Instant::now() + Duration::from_secs(3));
-    let running = process::run(spec, std::future::pending::<()>(), std::future::pending(), |_, _| {});
+    let running = process::run(spec, std::future::pending(), std::future::pending(), |_, _| {});
     let (exit, _) = tokio::join!(running, async {
         fifo.read_pid().await;
         renew.send_replace(Instant::now() + Duration::from_secs(60));
