@@ -169,6 +169,10 @@ impl TaskState {
 }
 
 impl TaskCommand {
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
     /// Whether people can give it. The others come from the service or from workers.
     pub const fn is_requestable(self) -> bool {
         !matches!(
