@@ -86,7 +86,18 @@ impl Operation for AssignNumbers {
         if connection.execute(sql, &lease).await? == 0 {
             return Ok(0);
         }
-        Ok(self.number_audit(connection).await? + self.number_events(connection).await?)
+        let audit = ("audit entries", self.number_audit(connection).await?);
+        let events = ("events", self.number_events(connection).await?);
+        let mut numbered = 0;
+        for (what, (expected, statements)) in [audit, events] {
+            let updated = connection.execute_each(&statements).await?;
+            if updated != expected as u64 {
+                let reason = format!("only {updated} of {expected} {what} could be numbered");
+                return Err(DatabaseError::Corrupt(reason));
+            }
+            numbered += updated;
+        }
+        Ok(numbered)
     }
 }
 
@@ -98,7 +109,8 @@ impl AssignNumbers {
         connection.query(&sql, &[]).await
     }
 
-    async fn number_audit(&self, connection: &mut SqlConnection<'_>) -> Result<u64> {
+    /// How many entries are to be numbered, and the statements that do it.
+    async fn number_audit(&self, connection: &mut SqlConnection<'_>) -> Result<(usize, Vec<Statement>)> {
         let rows = self.unnumbered(connection, "entry_id::text, body, micros(at) FROM audit").await?;
         let (mut head, mut numbered) = (head(connection).await?, Vec::with_capacity(rows.len()));
         for row in &rows {
@@ -120,10 +132,11 @@ impl AssignNumbers {
             ") UPDATE audit SET number = given.number, previous_hash = given.previous_hash, entry_hash = given.entry_hash \
              FROM given WHERE audit.entry_id = given.entry_id AND audit.at = given.at",
         );
-        update_all(connection, &statements, rows.len(), "audit entries").await
+        Ok((rows.len(), statements))
     }
 
-    async fn number_events(&self, connection: &mut SqlConnection<'_>) -> Result<u64> {
+    /// The same for events.
+    async fn number_events(&self, connection: &mut SqlConnection<'_>) -> Result<(usize, Vec<Statement>)> {
         let rows = self.unnumbered(connection, "event_id::text FROM events").await?;
         let last =
             connection.query_number("SELECT coalesce(max(number), 0)::bigint FROM events", &[]).await?;
@@ -134,22 +147,7 @@ impl AssignNumbers {
             &numbered.collect::<Result<Vec<_>>>()?,
             ") UPDATE events SET number = given.number FROM given WHERE events.event_id = given.event_id",
         );
-        update_all(connection, &statements, rows.len(), "events").await
-    }
-}
-
-/// Executes updates that must affect `expected` rows.
-async fn update_all(
-    connection: &mut SqlConnection<'_>,
-    statements: &[Statement],
-    expected: usize,
-    what: &str,
-) -> Result<u64> {
-    let updated = connection.execute_each(statements).await?;
-    if updated == expected as u64 {
-        Ok(updated)
-    } else {
-        Err(DatabaseError::Corrupt(format!("only {updated} of {expected} {what} could be numbered")))
+        Ok((rows.len(), statements))
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use ade_domain::approval::Approval;
-use ade_domain::task::ArchivedApprovals;
+use ade_domain::task::{ArchivedApprovals, Task};
 
 use super::{Archive, ArchiveKind, ArchivedTask, put_archive};
 use crate::database::blob_references::{mark_in_use, mark_orphaned};
@@ -40,20 +40,17 @@ impl TaskRemoval {
     pub fn new(kind: ArchiveKind, archive_id: &str, item: &ArchivedTask) -> Self {
         let task = &item.task.task;
         let mut counted: Vec<CountKey> = item.approvals.iter().map(approval_count_key).collect();
-        let (mut summary, mut orphaned_blobs) = (None, Vec::new());
-        match kind {
-            ArchiveKind::Approvals => {
-                let mut task = task.clone();
-                task.approvals.clone_from(&item.approvals);
-                summary = Some(task.summarize_approvals(archive_id));
-            }
-            ArchiveKind::Tasks => {
-                counted.push(task_count_key(item));
-                if task.execution.is_some() {
-                    // A task is not rolled back after it was archived, and the archive has its output.
-                    orphaned_blobs =
-                        ["rollback_data", "output"].map(|kind| format!("{kind}/{}", task.task_id)).into();
-                }
+        let summary = (kind == ArchiveKind::Approvals).then(|| {
+            let whole = Task { approvals: item.approvals.clone(), ..task.clone() };
+            whole.summarize_approvals(archive_id)
+        });
+        let mut orphaned_blobs = Vec::new();
+        if kind == ArchiveKind::Tasks {
+            counted.push(task_count_key(item));
+            if task.execution.is_some() {
+                // A task is not rolled back after it was archived, and the archive has its output.
+                orphaned_blobs
+                    .extend(["rollback_data", "output"].map(|kind| format!("{kind}/{}", task.task_id)));
             }
         }
         Self {

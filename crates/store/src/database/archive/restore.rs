@@ -2,10 +2,10 @@
 //! archived again later.
 
 use ade_domain::Moment;
-use ade_domain::approval::Approval;
 
 use super::remove::{CountChanges, approval_count_key, change_counts, lock_newest_archive, task_count_key};
 use super::{Archive, ArchiveKind, ArchivedTask, put_archive};
+use crate::database::batch::insert_all;
 use crate::database::commit::insert_labels;
 use crate::database::sql::{SqlConnection, optional_json, uuid};
 use crate::database::{Operation, Result, rows};
@@ -85,14 +85,13 @@ impl RestoreArchive {
         let current = labels.iter().map(|(kind, label)| (*kind, label.as_str()));
         let archived = item.labels.iter().map(|(kind, label)| (kind.as_str(), label.as_str()));
         let mut statements = insert_labels(task_id, current.chain(archived));
-        for comment in &item.comments {
-            statements.push(rows::comment(comment)?.insert(IF_MISSING));
-        }
-        statements.extend(item.logs.iter().map(|line| rows::log_line(task_id, line).insert(IF_MISSING)));
+        let comments = item.comments.iter().map(rows::comment).collect::<Result<_>>()?;
+        statements.extend(insert_all(comments, IF_MISSING));
+        let logs = item.logs.iter().map(|line| rows::log_line(task_id, line)).collect();
+        statements.extend(insert_all(logs, IF_MISSING));
+        let approvals = item.approvals.iter().map(rows::approval).collect::<Result<_>>()?;
+        statements.extend(insert_all(approvals, IF_MISSING));
         connection.execute_each(&statements).await?;
-        for approval in &item.approvals {
-            restore_approval(connection, approval).await?;
-        }
         Ok(true)
     }
 
@@ -108,7 +107,8 @@ impl RestoreArchive {
             return Ok(false);
         };
         for approval in &item.approvals {
-            if restore_approval(connection, approval).await? {
+            let insert = rows::approval(approval)?.insert(IF_MISSING);
+            if connection.execute_each(&[insert]).await? > 0 {
                 is_restored = true;
                 if summary.is_some() {
                     *changes.entry(approval_count_key(approval)).or_default() -= 1;
@@ -123,8 +123,4 @@ impl RestoreArchive {
         }
         Ok(is_restored)
     }
-}
-
-async fn restore_approval(connection: &mut SqlConnection<'_>, approval: &Approval) -> Result<bool> {
-    Ok(connection.execute_each(&[rows::approval(approval)?.insert(IF_MISSING)]).await? > 0)
 }
