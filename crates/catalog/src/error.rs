@@ -19,6 +19,8 @@ pub struct CatalogError {
     pub message: String,
 }
 
+pub(crate) type Result<T, E = SourceError> = std::result::Result<T, E>;
+
 /// An error at a byte range of the source.
 #[derive(Debug)]
 pub(crate) struct SourceError {
@@ -45,6 +47,11 @@ impl SourceError {
             message: shorten(&self.message),
         }
     }
+}
+
+/// Rejects the text at `span`.
+pub(crate) fn reject<T>(span: Range<usize>, message: impl Into<String>) -> Result<T> {
+    Err(SourceError::new(span, message))
 }
 
 /// Joins the lines of a message and truncates it: the TOML parser writes several lines, and messages may quote long values.

@@ -155,24 +155,15 @@ impl EncodingRules {
 
     fn hash(&self, text: &str) -> String {
         let max_len = if self.sensitive { 0 } else { self.max_bytes.saturating_sub(MIN_MAX_BYTES) };
-        let mut written = slug(text, max_len);
-        written.push(DIGEST_SEPARATOR);
-        written.push_str(&digest(text));
-        written
+        format!("{}{DIGEST_SEPARATOR}{}", slug(text, max_len), digest(text))
     }
 }
 
 /// The hash of an identifier: `printf %s "$ID" | sha256sum | cut -c1-40`.
 #[must_use]
 pub fn digest(text: &str) -> String {
-    use std::fmt::Write;
-    let mut hex = String::with_capacity(64);
-    for byte in Sha256::digest(text.as_bytes()) {
-        // Writing to a String cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex.truncate(DIGEST_LENGTH);
-    hex
+    let bytes = Sha256::digest(text.as_bytes());
+    bytes.iter().take(DIGEST_LENGTH / 2).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Lower-case words with dashes, for readability only: the digest identifies.

@@ -38,6 +38,10 @@ pub(crate) struct PatternError {
     pub(crate) message: String,
 }
 
+fn fault<T>(offset: usize, message: impl Into<String>) -> Result<T, PatternError> {
+    Err(PatternError { offset, message: message.into() })
+}
+
 impl Pattern {
     /// The text of the pattern in the catalog.
     #[must_use]
@@ -68,13 +72,11 @@ impl Pattern {
     /// Builds a key from encoded identifiers.
     #[must_use]
     pub fn fill<'a>(&self, mut written: impl FnMut(usize) -> &'a str) -> String {
-        self.parts.iter().fold(String::new(), |mut key, part| {
-            key.push_str(match part {
-                Part::Text(text) => text,
-                Part::Id(id) => written(*id),
-            });
-            key
-        })
+        let texts = self.parts.iter().map(|part| match part {
+            Part::Text(text) => text,
+            Part::Id(id) => written(*id),
+        });
+        texts.collect()
     }
 
     /// The hash tag, with `{}` in place of identifiers, and the kinds of these identifiers.
@@ -95,7 +97,6 @@ impl Pattern {
         dialect: Dialect,
         resolve_id: impl Fn(&str) -> Result<usize, String>,
     ) -> Result<Self, PatternError> {
-        let fault = |offset: usize, message: String| PatternError { offset, message };
         let mut parts: Vec<Part> = Vec::new();
         let mut tag_opened = false;
         let mut tag_open_at = None;
@@ -103,40 +104,34 @@ impl Pattern {
         while let Some(character) = rest.chars().next() {
             let offset = text.len() - rest.len();
             if let Some(name) = identifier_name(rest) {
-                let id = resolve_id(name).map_err(|message| fault(offset, message))?;
+                let id = resolve_id(name).or_else(|message| fault(offset, message))?;
                 parts.push(Part::Id(id));
                 rest = rest.get(name.len() + 2..).unwrap_or_default();
                 continue;
             }
             match character {
                 '{' if dialect == Dialect::Plain => {
-                    return Err(fault(
-                        offset,
-                        "a brace must enclose the name of an identifier, as in {task_id}".into(),
-                    ));
+                    return fault(offset, "a brace must enclose the name of an identifier, as in {task_id}");
                 }
                 '{' if tag_opened => {
-                    return Err(fault(
-                        offset,
-                        "only one hash tag is allowed: the cluster ignores a second one".into(),
-                    ));
+                    return fault(offset, "only one hash tag is allowed: the cluster ignores a second one");
                 }
                 '{' => {
                     tag_opened = true;
                     tag_open_at = Some(offset);
                 }
                 '}' if tag_open_at.is_none() => {
-                    return Err(fault(offset, "a closing brace without an opening one".into()));
+                    return fault(offset, "a closing brace without an opening one");
                 }
                 '}' => tag_open_at = None,
                 '%' | '*' | '?' | '[' | ']' | '\\' | '"' | '\'' => {
-                    return Err(fault(offset, format!("{character:?} is not allowed in a pattern")));
+                    return fault(offset, format!("{character:?} is not allowed in a pattern"));
                 }
                 other if !other.is_ascii_graphic() => {
-                    return Err(fault(
+                    return fault(
                         offset,
                         format!("{other:?} is not allowed in a pattern: use printable ASCII"),
-                    ));
+                    );
                 }
                 _ => {}
             }
@@ -147,23 +142,18 @@ impl Pattern {
             rest = rest.get(character.len_utf8()..).unwrap_or_default();
         }
         if let Some(offset) = tag_open_at {
-            return Err(fault(offset, "the hash tag opened here is never closed".into()));
+            return fault(offset, "the hash tag opened here is never closed");
         }
         let pattern = Self { text: text.to_owned(), parts, separator };
         if text.is_empty() || pattern.fill(|_| "x").split(separator).any(str::is_empty) {
-            return Err(fault(
-                0,
-                "a segment is empty: remove leading, trailing and repeated separators".into(),
-            ));
+            return fault(0, "a segment is empty: remove leading, trailing and repeated separators");
         }
         if tag_opened && pattern.tag().is_none() {
-            return Err(fault(0, "the hash tag is empty".into()));
+            return fault(0, "the hash tag is empty");
         }
         if pattern.segments().iter().any(|segment| segment.ids > 1) {
-            return Err(fault(
-                0,
-                format!("two identifiers in one segment are ambiguous: put {separator:?} between them"),
-            ));
+            let advice = format!("put {separator:?} between them");
+            return fault(0, format!("two identifiers in one segment are ambiguous: {advice}"));
         }
         Ok(pattern)
     }
@@ -173,30 +163,32 @@ impl Pattern {
         Self { text: self.text.clone(), parts, separator: self.separator }
     }
 
+    /// The kinds of identifiers before a segment, which counts from 1.
+    pub(crate) fn leading_ids(&self, segment: usize) -> Vec<usize> {
+        self.segments().iter().take(segment - 1).filter_map(|segment| segment.id).collect()
+    }
+
     /// The segments, each with the literal text before and after its identifier.
     pub(crate) fn segments(&self) -> Vec<Segment> {
-        let mut segments = vec![Segment::default()];
+        let (mut segments, mut last) = (Vec::new(), Segment::default());
         for part in &self.parts {
             match part {
                 Part::Id(id) => {
-                    if let Some(last) = segments.last_mut() {
-                        last.id = Some(*id);
-                        last.ids += 1;
-                    }
+                    last.id = Some(*id);
+                    last.ids += 1;
                 }
                 Part::Text(text) => {
                     for (position, piece) in text.split(self.separator).enumerate() {
                         if position > 0 {
-                            segments.push(Segment::default());
+                            segments.push(std::mem::take(&mut last));
                         }
-                        if let Some(last) = segments.last_mut() {
-                            let side = if last.id.is_some() { &mut last.suffix } else { &mut last.prefix };
-                            side.push_str(piece);
-                        }
+                        let side = if last.id.is_some() { &mut last.suffix } else { &mut last.prefix };
+                        side.push_str(piece);
                     }
                 }
             }
         }
+        segments.push(last);
         segments
     }
 }
