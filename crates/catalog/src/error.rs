@@ -34,11 +34,7 @@ impl SourceError {
     }
 
     pub(crate) fn locate(self, file: &str, source: &str) -> CatalogError {
-        let mut at = self.span.start.min(source.len());
-        while !source.is_char_boundary(at) {
-            at -= 1;
-        }
-        let before = source.get(..at).unwrap_or_default();
+        let before = source.get(..source.floor_char_boundary(self.span.start)).unwrap_or_default();
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         CatalogError {
             file: file.to_owned(),

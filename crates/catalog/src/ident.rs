@@ -32,18 +32,6 @@ pub struct EncodingRules {
     pub separators: Cow<'static, str>,
 }
 
-impl Default for EncodingRules {
-    fn default() -> Self {
-        Self {
-            max_bytes: DEFAULT_MAX_BYTES,
-            hashed: false,
-            sensitive: false,
-            reserved: Cow::Borrowed(&[]),
-            separators: Cow::Borrowed(""),
-        }
-    }
-}
-
 /// An identifier that was decoded from a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Identifier {
@@ -201,8 +189,18 @@ mod tests {
 
     use super::*;
 
+    fn plain_rules() -> EncodingRules {
+        EncodingRules {
+            max_bytes: DEFAULT_MAX_BYTES,
+            hashed: false,
+            sensitive: false,
+            reserved: Cow::Borrowed(&[]),
+            separators: Cow::Borrowed(""),
+        }
+    }
+
     fn rules() -> EncodingRules {
-        EncodingRules { reserved: vec![Cow::Borrowed("index")].into(), ..EncodingRules::default() }
+        EncodingRules { reserved: vec![Cow::Borrowed("index")].into(), ..plain_rules() }
     }
 
     fn any_rules() -> impl Strategy<Value = EncodingRules> {
@@ -309,7 +307,7 @@ mod tests {
 
     #[test]
     fn hashed_kinds_show_a_slug_and_sensitive_kinds_nothing() {
-        let hashed = EncodingRules { hashed: true, ..EncodingRules::default() };
+        let hashed = EncodingRules { hashed: true, ..plain_rules() };
         assert_eq!(
             hashed.encode("id", "Order #17").expect("not empty"),
             format!("order-17~{}", digest("Order #17"))

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use crate::key::Layout;
 use crate::slot::hash_tag;
 
 /// A parsed pattern. Identifiers are indexes into [`crate::Catalog::ids`].
@@ -22,13 +23,6 @@ pub enum Part {
     Text(String),
     /// An identifier, by the index of its kind.
     Id(usize),
-}
-
-/// The syntax that a pattern may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dialect {
-    Plain,
-    Cluster,
 }
 
 /// An error in a pattern, with its byte offset.
@@ -94,7 +88,7 @@ impl Pattern {
     pub(crate) fn parse(
         text: &str,
         separator: char,
-        dialect: Dialect,
+        layout: Layout,
         resolve_id: impl Fn(&str) -> Result<usize, String>,
     ) -> Result<Self, PatternError> {
         let mut parts: Vec<Part> = Vec::new();
@@ -110,7 +104,7 @@ impl Pattern {
                 continue;
             }
             match character {
-                '{' if dialect == Dialect::Plain => {
+                '{' if layout == Layout::Plain => {
                     return fault(offset, "a brace must enclose the name of an identifier, as in {task_id}");
                 }
                 '{' if tag_opened => {
@@ -224,8 +218,8 @@ pub(crate) fn is_identifier_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn parse(text: &str, dialect: Dialect) -> Result<Pattern, PatternError> {
-        Pattern::parse(text, ':', dialect, |name| match name {
+    fn parse(text: &str, layout: Layout) -> Result<Pattern, PatternError> {
+        Pattern::parse(text, ':', layout, |name| match name {
             "id" => Ok(0),
             "other" => Ok(1),
             _ => Err(format!("unknown {name}")),
@@ -234,30 +228,30 @@ mod tests {
 
     #[test]
     fn braces_around_more_than_a_name_are_a_hash_tag() {
-        let pattern = parse("ade:{task:{id}}:state", Dialect::Cluster).expect("valid");
+        let pattern = parse("ade:{task:{id}}:state", Layout::Cluster).expect("valid");
         assert_eq!(
             pattern.parts(),
             [Part::Text("ade:{task:".into()), Part::Id(0), Part::Text("}:state".into())]
         );
         assert_eq!(pattern.tag(), Some(("task:{}".into(), vec![0])));
         assert_eq!(pattern.fill(|_| "7"), "ade:{task:7}:state");
-        let after = parse("x:{other}:{t:{id}}", Dialect::Cluster).expect("valid");
+        let after = parse("x:{other}:{t:{id}}", Layout::Cluster).expect("valid");
         assert_eq!(after.tag(), Some(("t:{}".into(), vec![0])));
-        assert_eq!(parse("x:{{id}}", Dialect::Cluster).expect("valid").tag(), Some(("{}".into(), vec![0])));
-        assert_eq!(parse("x:{id}", Dialect::Plain).expect("valid").tag(), None);
+        assert_eq!(parse("x:{{id}}", Layout::Cluster).expect("valid").tag(), Some(("{}".into(), vec![0])));
+        assert_eq!(parse("x:{id}", Layout::Plain).expect("valid").tag(), None);
     }
 
     #[test]
     fn errors_point_at_the_character() {
-        let fault = |text, dialect| parse(text, dialect).expect_err("rejected");
-        assert_eq!(fault("a:{nope}", Dialect::Plain).offset, 2);
-        assert_eq!(fault("a:{task:{id}}", Dialect::Plain).offset, 2);
-        assert_eq!(fault("a:{t:{id}}:{u:x}", Dialect::Cluster).offset, 11);
-        assert_eq!(fault("a:{t:{id}", Dialect::Cluster).offset, 2);
-        assert_eq!(fault("a:b}", Dialect::Cluster).offset, 3);
-        assert_eq!(fault("a:b c", Dialect::Plain).offset, 3);
+        let fault = |text, layout| parse(text, layout).expect_err("rejected");
+        assert_eq!(fault("a:{nope}", Layout::Plain).offset, 2);
+        assert_eq!(fault("a:{task:{id}}", Layout::Plain).offset, 2);
+        assert_eq!(fault("a:{t:{id}}:{u:x}", Layout::Cluster).offset, 11);
+        assert_eq!(fault("a:{t:{id}", Layout::Cluster).offset, 2);
+        assert_eq!(fault("a:b}", Layout::Cluster).offset, 3);
+        assert_eq!(fault("a:b c", Layout::Plain).offset, 3);
         for text in ["", ":a", "a:", "a::b", "a:{id}{other}", "a:{id}-{other}"] {
-            assert!(parse(text, Dialect::Plain).is_err(), "{text:?}");
+            assert!(parse(text, Layout::Plain).is_err(), "{text:?}");
         }
     }
 }

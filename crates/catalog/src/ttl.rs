@@ -25,18 +25,17 @@ impl TryFrom<String> for TtlDuration {
         let digits = written.len() - written.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (number, unit) = written.split_at(digits);
         let unit_ms = match unit {
-            "ms" => Some(1),
-            "s" => Some(1_000),
-            "m" => Some(60_000),
-            "h" => Some(3_600_000),
-            "d" => Some(86_400_000),
-            _ => None,
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => 0,
         };
-        let Some(unit_ms) = unit_ms.filter(|_| number.contains(|c| c != '0')) else {
-            return Err(format!(
-                "{written:?} is not a duration; write a whole number above zero and ms, s, m, h or d"
-            ));
-        };
+        if unit_ms == 0 || !number.contains(|c| c != '0') {
+            let rule = "write a whole number above zero and ms, s, m, h or d";
+            return Err(format!("{written:?} is not a duration; {rule}"));
+        }
         let ms = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ms));
         match ms.map(Duration::from_millis).filter(|duration| *duration <= MAX_TTL) {
             Some(duration) => Ok(Self { written, duration }),

@@ -88,25 +88,16 @@ struct Variant<'a> {
     located: &'a LocatedEntry<'a>,
     pattern: Pattern,
     segments: Vec<Segment>,
+    symbols: Vec<Symbol<'a>>,
 }
 
 impl Variant<'_> {
-    /// The literal text before the first identifier.
-    fn literal_prefix(&self) -> &str {
-        match self.pattern.parts().first() {
-            Some(Part::Text(text)) => text,
-            _ => "",
-        }
-    }
-
     fn may_equal(&self, catalog: &Catalog, other: &Self) -> bool {
         if discriminant(&self.located.entry.kind) != discriminant(&other.located.entry.kind) {
             return false;
         }
         if self.pattern.separator() != other.pattern.separator() {
-            let prefixes = self.literal_prefix().bytes().zip(other.literal_prefix().bytes());
-            return prefixes.into_iter().all(|(a, b)| a == b)
-                && overlap(&symbols(catalog, &self.pattern), &symbols(catalog, &other.pattern));
+            return overlap(&self.symbols, &other.symbols);
         }
         self.segments.len() == other.segments.len()
             && self.segments.iter().zip(&other.segments).all(|(a, b)| may_be_equal(catalog, a, b))
@@ -115,7 +106,7 @@ impl Variant<'_> {
 
 /// The variants of the patterns that `patterns_of` selects.
 fn all_variants<'a>(
-    catalog: &Catalog,
+    catalog: &'a Catalog,
     located: &'a [LocatedEntry<'a>],
     patterns_of: impl Fn(&'a Entry) -> Vec<&'a Pattern>,
 ) -> Result<Vec<Variant<'a>>> {
@@ -128,8 +119,8 @@ fn all_variants<'a>(
                 return reject(located.decl.pattern.span(), message);
             };
             variants.extend(expanded.into_iter().map(|pattern| {
-                let segments = pattern.segments();
-                Variant { located, pattern, segments }
+                let (segments, symbols) = (pattern.segments(), symbols(catalog, &pattern));
+                Variant { located, pattern, segments, symbols }
             }));
         }
     }

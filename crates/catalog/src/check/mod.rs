@@ -126,24 +126,19 @@ pub(crate) fn families(catalog: &Catalog, located: &[LocatedEntry<'_>]) -> Resul
 fn expand(catalog: &Catalog, pattern: &Pattern, limit: usize) -> Option<Vec<Pattern>> {
     let mut expanded: Vec<Vec<Part>> = vec![Vec::new()];
     for part in pattern.parts() {
-        let alternatives: Vec<Part> = match part {
-            Part::Id(id) => match catalog.id(*id).map(|kind| &kind.form) {
-                Some(IdForm::OneOf(members)) => {
-                    members.iter().map(|member| Part::Text(member.value.clone())).collect()
-                }
-                _ => vec![part.clone()],
-            },
-            Part::Text(_) => vec![part.clone()],
+        let id = if let Part::Id(id) = part { catalog.id(*id) } else { None };
+        let alternatives: Vec<Part> = match id.map(|kind| &kind.form) {
+            Some(IdForm::OneOf(members)) => {
+                members.iter().map(|member| Part::Text(member.value.clone())).collect()
+            }
+            _ => vec![part.clone()],
         };
         if expanded.len() * alternatives.len() > limit {
             return None;
         }
-        expanded = expanded
-            .iter()
-            .flat_map(|parts| {
-                alternatives.iter().map(|next| [parts.as_slice(), std::slice::from_ref(next)].concat())
-            })
-            .collect();
+        let with = |parts: &Vec<Part>, next: &Part| [parts.as_slice(), &[next.clone()]].concat();
+        let longer = expanded.iter().flat_map(|parts| alternatives.iter().map(|next| with(parts, next)));
+        expanded = longer.collect();
     }
     Some(expanded.into_iter().map(|parts| pattern.with_parts(parts)).collect())
 }

@@ -1,5 +1,7 @@
 //! Converts declarations of identifiers to their encoding rules.
 
+use std::borrow::Cow;
+
 use super::{check_count, is_name};
 use crate::builders::{camel, snake, variant};
 use crate::error::{Result, reject};
@@ -54,8 +56,9 @@ fn id_form(decl: &IdDecl) -> Result<IdForm> {
             let message = format!("max_bytes must be at least {MIN_MAX_BYTES}, the length of a hash");
             return reject(max.span(), message);
         }
-        let hashed = hashed || sensitive;
-        return Ok(IdForm::Text(EncodingRules { max_bytes, hashed, sensitive, ..EncodingRules::default() }));
+        // The checks across entries find the reserved words and the separators.
+        let (hashed, reserved, separators) = (hashed || sensitive, Cow::default(), Cow::default());
+        return Ok(IdForm::Text(EncodingRules { max_bytes, hashed, sensitive, reserved, separators }));
     };
     if hashed || sensitive || decl.max_bytes.is_some() {
         let message = "a closed set (one_of) is not encoded: remove hashed, sensitive and max_bytes";

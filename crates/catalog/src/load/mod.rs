@@ -12,13 +12,13 @@ use toml::Spanned;
 use crate::builders::{camel, snake, variant};
 use crate::check::{self, ambiguity};
 use crate::error::{Result, SourceError, reject};
-use crate::file::{CommonFields, FamilyDecl, File, Header, KeyDecl};
-use crate::key::MAX_IDS;
+use crate::file::{CommonFields, FamilyDecl, File, KeyDecl};
+use crate::key::{Layout, MAX_IDS};
 use crate::model::{
     Catalog, DEFAULT_KEY_LIMIT, Entry, EntryKind, Family, Field, Format, IdKind, KeyShape, MessageDoc,
     ValueType,
 };
-use crate::pattern::{Dialect, Pattern, is_identifier_name};
+use crate::pattern::{Pattern, is_identifier_name};
 use crate::text::{closest, one_line};
 
 /// In bytes.
@@ -47,11 +47,15 @@ pub(crate) fn load(source: &str) -> Result<Catalog> {
     })?;
     let header = file.catalog.get_ref();
     check_word(&header.name)?;
+    let key_limit = header.key_limit.as_ref();
+    if let Some(invalid) = key_limit.filter(|limit| !(1..=MAX_KEY_LIMIT).contains(limit.get_ref())) {
+        return reject(invalid.span(), format!("key_limit must be a number from 1 to {MAX_KEY_LIMIT}"));
+    }
     let mut catalog = Catalog {
         name: header.name.get_ref().clone(),
         title: one_line(&header.title),
         source: one_line(&header.source),
-        key_limit: key_limit(header)?,
+        key_limit: key_limit.map_or(DEFAULT_KEY_LIMIT, |limit| *limit.get_ref()),
         owner_segment: header.owner_segment.as_ref().map(|segment| *segment.get_ref()),
         ids: ids::ids(&file.id)?,
         entries: Vec::new(),
@@ -103,9 +107,9 @@ fn key<'a>(ids: &[IdKind], decl: &'a KeyDecl) -> Result<LocatedEntry<'a>> {
     let shape = KeyShape {
         value_type,
         ttl,
-        cleanup: decl.cleanup.as_deref().map(one_line),
         format,
         sensitivity: decl.sensitivity,
+        cleanup: decl.cleanup.as_deref().map(one_line),
         fields: decl.fields.iter().map(field).collect(),
         score: decl.score.as_deref().map(one_line),
         members: decl.members.as_deref().map(one_line),
@@ -114,7 +118,7 @@ fn key<'a>(ids: &[IdKind], decl: &'a KeyDecl) -> Result<LocatedEntry<'a>> {
     let mut located = entry(ids, decl.common(), EntryKind::Key(shape))?;
     located.ttl_span = decl.ttl.span();
     for former in &decl.formerly {
-        let parsed = pattern(ids, former, located.entry.plain.separator(), Dialect::Plain)?;
+        let parsed = pattern(ids, former, located.entry.plain.separator(), Layout::Plain)?;
         if parsed.ids().ne(located.entry.plain.ids()) {
             return reject(former.span(), "a former pattern needs the same identifiers in the same order");
         }
@@ -175,7 +179,7 @@ fn families(decls: &[FamilyDecl], ids: &[IdKind]) -> Result<Vec<Family>> {
         families.push(Family {
             name: name.clone(),
             pattern: text.clone(),
-            prefix: pattern(ids, &prefix, ':', Dialect::Plain)?,
+            prefix: pattern(ids, &prefix, ':', Layout::Plain)?,
             purpose: one_line(decl.purpose.get_ref()),
             must_expire: decl.must_expire,
             format: decl.format,
@@ -201,7 +205,7 @@ fn entry<'a>(ids: &[IdKind], decl: CommonFields<'a>, kind: EntryKind) -> Result<
     if let Some(place) = decl.separator.filter(|_| !":./|".contains(separator)) {
         return reject(place.span(), "the separator must be one of : . / |");
     }
-    let plain = pattern(ids, decl.pattern, separator, Dialect::Plain)?;
+    let plain = pattern(ids, decl.pattern, separator, Layout::Plain)?;
     let mut seen = BTreeSet::new();
     if let Some(twice) = plain.ids().find(|id| !seen.insert(*id)).and_then(|id| ids.get(id)) {
         let message = format!("{{{}}} appears twice in {plain}: declare a second identifier", twice.name);
@@ -211,7 +215,7 @@ fn entry<'a>(ids: &[IdKind], decl: CommonFields<'a>, kind: EntryKind) -> Result<
         return reject(decl.pattern.span(), format!("a key can have at most {MAX_IDS} identifiers"));
     }
     let cluster = match decl.cluster {
-        Some(text) => pattern(ids, text, separator, Dialect::Cluster)?,
+        Some(text) => pattern(ids, text, separator, Layout::Cluster)?,
         None => plain.clone(),
     };
     let located = LocatedEntry {
@@ -240,16 +244,6 @@ fn entry<'a>(ids: &[IdKind], decl: CommonFields<'a>, kind: EntryKind) -> Result<
     Ok(located)
 }
 
-fn key_limit(header: &Header) -> Result<usize> {
-    match &header.key_limit {
-        None => Ok(DEFAULT_KEY_LIMIT),
-        Some(limit) if (1..=MAX_KEY_LIMIT).contains(limit.get_ref()) => Ok(*limit.get_ref()),
-        Some(invalid) => {
-            reject(invalid.span(), format!("key_limit must be a number from 1 to {MAX_KEY_LIMIT}"))
-        }
-    }
-}
-
 fn group_names(names: &Spanned<Vec<Spanned<String>>>) -> Result<Vec<String>> {
     let mut known: Vec<String> = Vec::new();
     check_count(names.get_ref().len(), names.span())?;
@@ -272,7 +266,7 @@ fn group_names(names: &Spanned<Vec<Spanned<String>>>) -> Result<Vec<String>> {
     Ok(known)
 }
 
-fn pattern(ids: &[IdKind], decl: &Spanned<String>, separator: char, dialect: Dialect) -> Result<Pattern> {
+fn pattern(ids: &[IdKind], decl: &Spanned<String>, separator: char, layout: Layout) -> Result<Pattern> {
     let (text, span) = (decl.get_ref(), decl.span());
     let resolve_id = |name: &str| {
         ids.iter().position(|kind| kind.name == name).ok_or_else(|| {
@@ -283,7 +277,7 @@ fn pattern(ids: &[IdKind], decl: &Spanned<String>, separator: char, dialect: Dia
             format!("the identifier {{{name}}} is not declared; {hint}")
         })
     };
-    Pattern::parse(text, separator, dialect, resolve_id).or_else(|fault| {
+    Pattern::parse(text, separator, layout, resolve_id).or_else(|fault| {
         // With escapes or three quotes the offset is unknown; then the span is the whole string.
         let is_simple = span.len() == text.len() + 2 || span.len() == text.len() + 4;
         let start = if is_simple { span.start + 1 + fault.offset } else { span.start };
