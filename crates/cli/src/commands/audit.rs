@@ -161,9 +161,7 @@ async fn verify(client: &Client, args: &VerifyArgs) -> Result {
     let trusted = latest.map(|checkpoint| checkpoint.head.number).zip(hash.as_deref());
     // The first contradicted checkpoint is a better hint than the end of the log.
     let verdict = match find_contradiction(client, &checkpoints).await? {
-        Some((valid_up_to, bad)) => {
-            AuditVerification { valid: false, entries: valid_up_to, head: None, first_bad: Some(bad) }
-        }
+        Some(verdict) => verdict,
         None => client.verify_audit(trusted).await?,
     };
     if args.format.json {
@@ -203,12 +201,12 @@ fn read_checkpoints(file: &Path, key: Option<&str>) -> Result<Vec<Checkpoint>> {
     Ok(checkpoints)
 }
 
-/// Finds the first checkpoint whose entry has another hash now, and the last entry that an earlier checkpoint confirms.
-/// Entries missing at the end are left to the server, which reads the whole log.
+/// Finds the first checkpoint whose entry has another hash now. The log is valid up to the last entry that an earlier
+/// checkpoint confirms. Entries missing at the end are left to the server, which reads the whole log.
 async fn find_contradiction(
     client: &Client,
     checkpoints: &[Checkpoint],
-) -> Result<Option<(u64, InvalidAuditEntry)>> {
+) -> Result<Option<AuditVerification>> {
     let mut valid_up_to = 0;
     for checkpoint in checkpoints.iter().rev().take(MAX_CHECKPOINTS).rev() {
         let number = checkpoint.head.number;
@@ -218,7 +216,8 @@ async fn find_contradiction(
             Some(entry) if entry.entry_hash != checkpoint.head.entry_hash.to_string() => {
                 let at = checkpoint.at;
                 let why = format!("differs from the entry that was signed at {at}: the log was rewritten");
-                return Ok(Some((valid_up_to, InvalidAuditEntry { number, why })));
+                let (entries, first_bad) = (valid_up_to, Some(InvalidAuditEntry { number, why }));
+                return Ok(Some(AuditVerification { valid: false, entries, head: None, first_bad }));
             }
             Some(_) => valid_up_to = number,
             None => {}

@@ -141,11 +141,11 @@ fn show(args: &Args) -> Result {
     output::line(table)
 }
 
-/// Merges defaults, file, environment variables and flags. A flag is a setting, the name of its option, and its value if given.
-pub(crate) fn load(
-    file: &ConfigFile,
-    flags: impl IntoIterator<Item = (&'static str, &'static str, Option<String>)>,
-) -> Result<Config> {
+/// A setting, the name of its option, and its value if given.
+type Flag = (&'static str, &'static str, Option<String>);
+
+/// Merges defaults, file, environment variables and flags.
+pub(crate) fn load(file: &ConfigFile, flags: impl IntoIterator<Item = Flag>) -> Result<Config> {
     let path = file.config.clone().unwrap_or_else(|| DEFAULT_FILE.into());
     let file = match fs::read_to_string(&path) {
         Ok(text) => Some((path, text)),

@@ -4,7 +4,8 @@ use ade_client::Client;
 use ade_client::wire::{Delegation, DelegationRequest, Time};
 use ade_domain::approval::delegation::{DelegationConditions, DelegationKind};
 use ade_domain::glob::Pattern;
-use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args as ClapArgs, Subcommand};
 
 use super::policy::any_of;
 use crate::failure::Result;
@@ -47,8 +48,8 @@ pub(crate) struct AddArgs {
     #[arg(long, value_name = "USER")]
     owner: Option<String>,
     /// delegate: the other user decides instead; follow: an approval of the other user counts for the owner too
-    #[arg(long, value_enum, default_value_t = KindArg::Delegate)]
-    kind: KindArg,
+    #[arg(long, value_parser = kind_parser(), default_value = "delegate")]
+    kind: DelegationKind,
     /// Only for tasks of these types
     #[arg(long, value_name = "TYPE", value_delimiter = ',')]
     types: Vec<String>,
@@ -71,10 +72,11 @@ pub(crate) struct AddArgs {
     format: OutputFormat,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum KindArg {
-    Delegate,
-    Follow,
+fn kind_parser() -> impl TypedValueParser<Value = DelegationKind> {
+    PossibleValuesParser::new(["delegate", "follow"]).map(|kind| match kind.as_str() {
+        "follow" => DelegationKind::Follow,
+        _ => DelegationKind::Delegate,
+    })
 }
 
 impl AddArgs {
@@ -82,10 +84,7 @@ impl AddArgs {
         DelegationRequest {
             owner_id: self.owner,
             delegate_to: Some(self.to),
-            kind: Some(match self.kind {
-                KindArg::Delegate => DelegationKind::Delegate,
-                KindArg::Follow => DelegationKind::Follow,
-            }),
+            kind: Some(self.kind),
             conditions: Some(DelegationConditions {
                 task_types: self.types,
                 risk_above: self.risk_above,

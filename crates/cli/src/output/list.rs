@@ -35,18 +35,15 @@ impl ListArgs {
         fetch: impl AsyncFn(&[(&str, &str)]) -> Result<Page<T>, Error>,
         table: impl FnOnce(&[T]) -> Table<'_, T>,
     ) -> Result {
-        self.print(&fetch_up_to(self.limit, filters, fetch).await?, table)
+        let listing = fetch_up_to(self.limit, filters, fetch).await?;
+        self.print(&listing, &table(&listing.items))
     }
 
-    pub(crate) fn print<T: Serialize>(
-        &self,
-        listing: &Listing<T>,
-        table: impl FnOnce(&[T]) -> Table<'_, T>,
-    ) -> Result {
+    pub(crate) fn print<T: Serialize>(&self, listing: &Listing<T>, table: &Table<'_, T>) -> Result {
         if self.json {
             output::json(&listing.items)?;
         } else {
-            output::line(table(&listing.items))?;
+            output::line(table)?;
         }
         if listing.has_more {
             output::note(&format!("showing the first {}; use --limit to see more", listing.items.len()));

@@ -53,6 +53,14 @@ struct ExplainedId<'a> {
     should_be: Option<String>,
 }
 
+impl ExplainedId<'_> {
+    /// The canonical spelling. That of a hash is the text in the key: it must not be encoded as if it were text.
+    fn canonical(&self) -> Option<&str> {
+        let is_canonical = self.value.or(self.digest).is_some();
+        if is_canonical { Some(self.written) } else { self.should_be.as_deref() }
+    }
+}
+
 pub(super) fn run(catalogs: &[Catalog], key: &str, format: OutputFormat) -> Result {
     let mut found: Vec<(&Catalog, KeyMatch<'_>)> =
         catalogs.iter().filter_map(|catalog| Some((catalog, catalog.find(key)?))).collect();
@@ -61,6 +69,10 @@ pub(super) fn run(catalogs: &[Catalog], key: &str, format: OutputFormat) -> Resu
     }
     let Some((catalog, found)) = found.first() else { return Err(unknown_key(catalogs, key)) };
     let row = catalog.row(found.entry);
+    let identifiers: Vec<ExplainedId<'_>> = found.ids.iter().map(explain_id).collect();
+    let spelled: Option<Vec<&str>> = identifiers.iter().map(ExplainedId::canonical).collect();
+    let spelled = spelled.filter(|_| found.layout == MatchedLayout::Former).map(Vec::into_iter);
+    let now = spelled.map(|mut ids| found.entry.plain.fill(|_| ids.next().unwrap_or_default()));
     let explanation = Explanation {
         key,
         name: row.name,
@@ -72,31 +84,16 @@ pub(super) fn run(catalogs: &[Catalog], key: &str, format: OutputFormat) -> Resu
             MatchedLayout::Former => "former",
         },
         canonical: found.is_canonical(),
-        identifiers: found.ids.iter().map(explain_id).collect(),
+        identifiers,
         type_name: row.type_name,
         ttl: row.ttl,
         owner: row.owner,
         purpose: row.purpose,
         slot: slot_of(key.as_bytes()),
-        now: (found.layout == MatchedLayout::Former).then(|| present_spelling(found)).flatten(),
+        now,
     };
     format.print(&explanation, page)?;
     if explanation.canonical { Ok(()) } else { Err(not_canonical(&explanation, &found.ids)) }
-}
-
-/// The present plain spelling of a key that was found under a former pattern.
-fn present_spelling(found: &KeyMatch<'_>) -> Option<String> {
-    let written: Vec<String> = found
-        .ids
-        .iter()
-        .map(|id| match id.identifier {
-            // Canonical already. Respelling would encode a hash as if it were text.
-            Some(_) => Some(id.written.clone()),
-            None => id.kind.canonicalize(&id.written).ok(),
-        })
-        .collect::<Option<_>>()?;
-    let mut written = written.iter();
-    Some(found.entry.plain.fill(|_| written.next().map_or("", String::as_str)))
 }
 
 fn explain_id<'a>(id: &'a MatchedId<'_>) -> ExplainedId<'a> {

@@ -78,13 +78,9 @@ pub(crate) fn login(args: &LoginArgs) -> Result {
     })?;
     // The secret itself stays in the file.
     args.format.print(&Token { token: None, ..token }, |_| {
-        format!(
-            "signed in at {} as {} with the scopes {}, for {}",
-            safe(&url),
-            safe(&credential.user_id).bold(),
-            scope_names(&credential.scopes),
-            time::until(credential.expires_at, time::now()),
-        )
+        let (url, user, scopes) = (safe(&url), safe(&credential.user_id), scope_names(&credential.scopes));
+        let lifetime = time::until(credential.expires_at, time::now());
+        format!("signed in at {url} as {} with the scopes {scopes}, for {lifetime}", user.bold())
     })?;
     if !args.format.json {
         let file = credentials.file();
@@ -159,12 +155,10 @@ pub(crate) fn logout(connection: &Connection) -> Result {
         }
         Err(error) => {
             let message = format!("the token is removed from this machine but could not be revoked: {error}");
-            Err(Failure::unavailable(message).hint(format!(
-                "it stays valid until {}; revoke it with ade user token rm {} {}",
-                time::timestamp(credential.expires_at),
-                credential.user_id,
-                credential.token_id
-            )))
+            let (user, token, end) = (credential.user_id, credential.token_id, credential.expires_at);
+            let end = time::timestamp(end);
+            let hint = format!("it stays valid until {end}; revoke it with ade user token rm {user} {token}");
+            Err(Failure::unavailable(message).hint(hint))
         }
     }
 }

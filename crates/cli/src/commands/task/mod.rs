@@ -6,8 +6,8 @@ mod wait;
 
 use std::path::{Path, PathBuf};
 
+use ade_client::Client;
 use ade_client::wire::{Comment, OverrideRequest, ReasonRequest, Task};
-use ade_client::{Client, Error};
 use ade_domain::task::TaskState;
 use clap::{Args as ClapArgs, Subcommand};
 use owo_colors::OwoColorize;
@@ -160,11 +160,19 @@ pub(crate) struct TaskListArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ReasonArgs {
-    #[command(flatten)]
-    args: TaskArgs,
+    /// Id of the task
+    task: String,
     /// Reason, recorded in the audit log
     #[arg(long)]
     reason: String,
+    #[command(flatten)]
+    format: OutputFormat,
+}
+
+impl ReasonArgs {
+    fn body(&self) -> ReasonRequest {
+        ReasonRequest { reason: Some(self.reason.clone()) }
+    }
 }
 
 pub(crate) async fn run(client: &Client, command: Command) -> Result {
@@ -207,28 +215,12 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result {
         }
         Command::Resubmit(args) => (args.format, client.resubmit_task(&args.task).await?),
         Command::Confirm(args) => (args.format, client.confirm_override(&args.task).await?),
-        Command::Revoke(args) => {
-            args.run(async |id, reason| client.revoke_approval(id, reason).await).await?
-        }
-        Command::Force(args) => {
-            args.run(async |id, reason| client.force_apply_task(id, reason).await).await?
-        }
-        Command::Stop(args) => args.run(async |id, reason| client.stop_task(id, reason).await).await?,
-        Command::Rollback(args) => {
-            args.run(async |id, reason| client.roll_back_task(id, reason).await).await?
-        }
+        Command::Revoke(args) => (args.format, client.revoke_approval(&args.task, &args.body()).await?),
+        Command::Force(args) => (args.format, client.force_apply_task(&args.task, &args.body()).await?),
+        Command::Stop(args) => (args.format, client.stop_task(&args.task, &args.body()).await?),
+        Command::Rollback(args) => (args.format, client.roll_back_task(&args.task, &args.body()).await?),
     };
     format.print(&task, summary)
-}
-
-impl ReasonArgs {
-    async fn run(
-        self,
-        call: impl AsyncFn(&str, &ReasonRequest) -> Result<Task, Error>,
-    ) -> Result<(OutputFormat, Task)> {
-        let request = ReasonRequest { reason: Some(self.reason) };
-        Ok((self.args.format, call(&self.args.task, &request).await?))
-    }
 }
 
 async fn create(client: &Client, file: &Path, submit: bool) -> Result<Task> {
@@ -325,7 +317,7 @@ async fn list_comments(client: &Client, args: &TaskListArgs) -> Result {
     let fetch = async |query: &[(&str, &str)]| client.comments(&args.task, query).await;
     let listing = fetch_up_to(args.list.limit, &[], fetch).await?;
     if args.list.json || listing.items.is_empty() || listing.has_more {
-        return args.list.print(&listing, comment_table);
+        return args.list.print(&listing, &comment_table(&listing.items));
     }
     let now = time::now();
     for comment in &listing.items {

@@ -45,10 +45,8 @@ pub(crate) fn page(task: &Task, approvals: &[Approval], now: Timestamp) -> Page 
     preview(&mut page, &task.preview);
     requirements(&mut page, task, approvals);
     if let Some(archive) = &task.requests_archive {
-        let archive = safe(archive);
-        page.line(format_args!(
-            "  the approval requests are archived; restore them with ade archive restore {archive}"
-        ));
+        let hint = format!("restore them with ade archive restore {}", safe(archive));
+        page.line(format_args!("  the approval requests are archived; {hint}"));
     }
     reviewers(&mut page, approvals, now);
     sections::why_these_reviewers(&mut page, &task.policies, &task.passed_by);

@@ -60,12 +60,8 @@ pub(crate) fn risk(page: &mut Page, risk: &Risk) {
     let width = risk.factors.iter().map(|factor| factor.name.len()).max().unwrap_or(0);
     for factor in &risk.factors {
         let sum = format!("{:>5.1} × {:.1} = {:>4.1}", factor.value, factor.weight, factor.contribution);
-        let name = safe(&factor.name.replace('_', " "));
-        page.line(format_args!(
-            "  {} {name:<width$} {sum}  {}",
-            bar(factor.value),
-            safe(&factor.why).dimmed()
-        ));
+        let (name, why) = (safe(&factor.name.replace('_', " ")), safe(&factor.why));
+        page.line(format_args!("  {} {name:<width$} {sum}  {}", bar(factor.value), why.dimmed()));
     }
 }
 

@@ -15,6 +15,8 @@ use crate::output::page::Page;
 use crate::output::{self, OutputFormat, Table, Tone, safe, safe_or_empty, time, yes_or_no};
 use crate::prompt;
 
+type Roles = BTreeSet<String>;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List users
@@ -183,11 +185,7 @@ async fn set(client: &Client, args: SetArgs) -> Result<User> {
     Ok(client.update_user(&user_id, revision, &patch).await?)
 }
 
-fn changed_roles(
-    mut roles: BTreeSet<String>,
-    add: Vec<String>,
-    remove: &[String],
-) -> Result<BTreeSet<String>> {
+fn changed_roles(mut roles: Roles, add: Vec<String>, remove: &[String]) -> Result<Roles> {
     for role in remove {
         if !roles.remove(role) {
             return Err(Failure::negative(format!("the user does not have the role {role}")));

@@ -29,7 +29,8 @@ pub(crate) enum Command {
         /// Id of the user
         user: String,
         /// Id of the token
-        token: String,
+        #[arg(value_name = "TOKEN")]
+        token_id: String,
     },
 }
 
@@ -62,9 +63,9 @@ pub(super) async fn run(client: &Client, command: Command) -> Result {
         Command::Ls { user, list } => {
             list.show(&[], async |query| client.tokens(&user, query).await, table).await
         }
-        Command::Rm { user, token } => {
-            client.revoke_token(&user, &token).await?;
-            output::line(format_args!("token {} is revoked", safe(&token)))
+        Command::Rm { user, token_id } => {
+            client.revoke_token(&user, &token_id).await?;
+            output::line(format_args!("token {} is revoked", safe(&token_id)))
         }
     }
 }
