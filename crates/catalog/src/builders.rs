@@ -8,325 +8,306 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
+use heck::{ToSnakeCase, ToUpperCamelCase};
+
+use crate::ident::EncodingRules;
 use crate::key::{Layout, MAX_IDS};
 use crate::model::{Catalog, Entry, EntryKind, IdForm, IdKind};
 use crate::pattern::Part;
 use crate::text::one_line;
-use crate::ttl::TtlRule;
+use crate::ttl::{TtlDuration, TtlRule};
 
 /// Generates the builders of `catalog`, to be included into a module of their own.
 #[must_use]
 pub fn generate(catalog: &Catalog) -> String {
-    let mut source = Source::default();
-    source.line("use ::ade_catalog::key as __key;");
-    identifiers(&mut source, catalog);
-    match catalog.owner_segment {
-        Some(position) => by_owner(&mut source, catalog, position),
-        None => by_group(&mut source, catalog),
-    }
-    every_builder(&mut source, catalog);
-    source.text
+    let builders = match catalog.owner_segment {
+        Some(position) => by_owner(catalog, position),
+        None => by_group(catalog),
+    };
+    let (identifiers, every_builder) = (identifiers(catalog), every_builder(catalog));
+    indented(&format!("use ::ade_catalog::key as __key;\n{identifiers}\n{builders}\n{every_builder}"))
 }
 
-#[derive(Default)]
-struct Source {
-    text: String,
-    depth: usize,
-}
-
-impl Source {
-    fn line(&mut self, line: &str) {
-        self.depth -= usize::from(line.starts_with(['}', ']']));
+/// Indents the lines of the source by its braces, and removes empty lines.
+fn indented(source: &str) -> String {
+    let (mut text, mut depth) = (String::new(), 0);
+    for line in source.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let is_doc = line.starts_with("///");
+        depth -= usize::from(line.starts_with(['}', ']']));
         // Writing to a String never fails.
-        let _ = writeln!(self.text, "{:indent$}{line}", "", indent = self.depth * 4);
-        self.depth += usize::from(line.ends_with(['{', '[']));
+        let _ = writeln!(text, "{:indent$}{line}", "", indent = depth * 4);
+        depth += usize::from(!is_doc && line.ends_with(['{', '[']));
     }
-
-    /// Writes a doc comment in one line, with links, tags and code fences escaped.
-    fn doc(&mut self, text: &str) {
-        let text = one_line(text).replace('[', "\\[").replace('<', "\\<").replace("```", "` ` `");
-        let _ = writeln!(self.text, "{:indent$}/// {text}", "", indent = self.depth * 4);
-    }
+    text
 }
 
-fn identifiers(source: &mut Source, catalog: &Catalog) {
-    let free = catalog.ids.iter().filter_map(|kind| match &kind.form {
-        IdForm::Text(rules) => Some((kind, rules)),
-        IdForm::OneOf(_) => None,
-    });
-    source.doc("Identifiers in the keys of this catalog.");
-    source.line("pub mod ids {");
-    if free.clone().next().is_some() {
-        source.line("use super::__key;");
-    }
-    for (kind, _) in free.clone() {
-        source.doc(&kind.about);
-        source.line(&format!("pub type {0} = __key::Id<kinds::{0}>;", camel(&kind.name)));
-    }
-    for kind in &catalog.ids {
-        if let IdForm::OneOf(members) = &kind.form {
-            let members: Vec<(String, &str)> =
-                members.iter().map(|member| (variant(&member.value), member.value.as_str())).collect();
-            source.doc(&kind.about);
-            closed_set(source, &camel(&kind.name), &kind.name, &members);
-        }
-    }
-    source.doc("How the identifiers are encoded.");
-    source.line("#[doc(hidden)]");
-    source.line("pub mod kinds {");
-    if free.clone().next().is_some() {
-        source.line("use super::__key;");
-    }
-    for (kind, rules) in free {
-        let name = camel(&kind.name);
-        source.doc(&kind.about);
-        source.line("#[derive(Debug)]");
-        source.line(&format!("pub enum {name} {{}}"));
-        source.line(&format!("impl __key::Kind for {name} {{"));
-        source.line(&format!("const NAME: &'static str = {:?};", kind.name));
-        source
-            .line("const RULES: ::ade_catalog::ident::EncodingRules = ::ade_catalog::ident::EncodingRules {");
-        source.line(&format!("max_bytes: {},", rules.max_bytes));
-        source.line(&format!("hashed: {},", rules.hashed));
-        source.line(&format!("sensitive: {},", rules.sensitive));
-        let reserved: Vec<String> =
-            rules.reserved.iter().map(|word| format!("::std::borrow::Cow::Borrowed({word:?})")).collect();
-        source.line(&format!("reserved: ::std::borrow::Cow::Borrowed(&[{}]),", reserved.join(", ")));
-        source.line(&format!("separators: ::std::borrow::Cow::Borrowed({:?}),", rules.separators));
-        source.line("};");
-        source.line("}");
-    }
-    source.line("}");
-    source.line("}");
+/// A doc comment in one line, with links, tags and code fences escaped.
+fn doc(text: &str) -> String {
+    format!("/// {}", one_line(text).replace('[', "\\[").replace('<', "\\<").replace("```", "` ` `"))
 }
 
-fn closed_set(source: &mut Source, name: &str, kind: &str, members: &[(String, &str)]) {
-    source.line("#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]");
-    source.line(&format!("pub enum {name} {{"));
-    for (variant, value) in members {
-        source.doc(&format!("`{value}`"));
-        source.line(&format!("{variant},"));
+fn identifiers(catalog: &Catalog) -> String {
+    let (mut types, mut sets, mut kinds) = (String::new(), String::new(), String::new());
+    for IdKind { name: kind, about, form, .. } in &catalog.ids {
+        let (name, about) = (camel(kind), doc(about));
+        let rules = match form {
+            IdForm::OneOf(members) => {
+                let members: Vec<&str> = members.iter().map(|member| member.value.as_str()).collect();
+                sets += &format!("{about}\n{}\n", closed_set(&name, kind, &members));
+                continue;
+            }
+            IdForm::Text(rules) => rules,
+        };
+        types += &format!("{about}\npub type {name} = __key::Id<kinds::{name}>;\n");
+        let EncodingRules { max_bytes, hashed, sensitive, reserved, separators } = rules;
+        let reserved = join(reserved.iter().map(|word| format!("::std::borrow::Cow::Borrowed({word:?})")));
+        kinds += &format!(
+            "{about}
+            #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+            pub enum {name} {{}}
+            impl __key::Kind for {name} {{
+                const NAME: &'static str = {kind:?};
+                const RULES: ::ade_catalog::ident::EncodingRules = ::ade_catalog::ident::EncodingRules {{
+                    max_bytes: {max_bytes},
+                    hashed: {hashed},
+                    sensitive: {sensitive},
+                    reserved: ::std::borrow::Cow::Borrowed(&[{reserved}]),
+                    separators: ::std::borrow::Cow::Borrowed({separators:?}),
+                }};
+            }}\n"
+        );
     }
-    source.line("}");
-    source.line(&format!("impl {name} {{"));
-    source.doc("All members, in the order of the catalog.");
-    let all: Vec<String> = members.iter().map(|(variant, _)| format!("Self::{variant}")).collect();
-    source.line("#[must_use]");
-    source.line("pub fn all() -> &'static [Self] {");
-    source.line(&format!("&[{}]", all.join(", ")));
-    source.line("}");
-    source.doc("The text in keys.");
-    source.line("#[must_use]");
-    source.line("pub fn as_written(&self) -> &'static str {");
-    source.line("match self {");
-    for (variant, value) in members {
-        source.line(&format!("Self::{variant} => {value:?},"));
-    }
-    source.line("}");
-    source.line("}");
-    source.doc("Parses a member.");
-    source.line("pub fn new(text: &str) -> ::core::result::Result<Self, ::ade_catalog::IdentifierError> {");
-    source.line("Self::all().iter().copied().find(|member| member.as_written() == text).ok_or_else(|| {");
-    let error = "::ade_catalog::IdentifierError::not_in_set";
-    source.line(&format!("{error}({kind:?}, text, Self::all().iter().map(Self::as_written))"));
-    source.line("})");
-    source.line("}");
-    source.line("}");
+    let import = if kinds.is_empty() { "" } else { "use super::__key;" };
+    format!(
+        "/// Identifiers in the keys of this catalog.
+        pub mod ids {{
+            {import}
+            {types}
+            {sets}
+            /// How the identifiers are encoded.
+            #[doc(hidden)]
+            pub mod kinds {{
+                {import}
+                {kinds}
+            }}
+        }}"
+    )
 }
 
-fn by_group(source: &mut Source, catalog: &Catalog) {
+fn closed_set(name: &str, kind: &str, members: &[&str]) -> String {
+    let (mut variants, mut texts) = (String::new(), String::new());
+    for member in members {
+        let (doc, variant) = (doc(&format!("`{member}`")), variant(member));
+        variants += &format!("{doc}\n{variant},\n");
+        texts += &format!("Self::{variant} => {member:?},\n");
+    }
+    let all = join(members.iter().map(|member| format!("Self::{}", variant(member))));
+    format!(
+        "#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum {name} {{
+            {variants}
+        }}
+        impl {name} {{
+            /// All members, in the order of the catalog.
+            #[must_use]
+            pub fn all() -> &'static [Self] {{
+                &[{all}]
+            }}
+            /// The text in keys.
+            #[must_use]
+            pub fn as_written(&self) -> &'static str {{
+                match self {{
+                    {texts}
+                }}
+            }}
+            /// Parses a member.
+            pub fn new(text: &str) -> ::core::result::Result<Self, ::ade_catalog::IdentifierError> {{
+                Self::all().iter().copied().find(|member| member.as_written() == text).ok_or_else(|| {{
+                    ::ade_catalog::IdentifierError::not_in_set({kind:?}, text, Self::all().iter().map(Self::as_written))
+                }})
+            }}
+        }}"
+    )
+}
+
+fn by_group(catalog: &Catalog) -> String {
+    let mut modules = String::new();
     for group in groups(catalog) {
-        source.doc(&format!("Keys, channels and groups `{group}.*`."));
-        source.line(&format!("pub mod {} {{", escape_keyword(group)));
-        let own = || catalog.entries.iter().filter(|entry| entry.group_and_name().0 == group);
-        let is_built = |entry: &&Entry| !matches!(entry.kind, EntryKind::Group { .. });
-        if own().any(|entry| is_built(&entry)) {
-            source.line("use super::__key;");
-        }
-        if own().filter(is_built).any(|entry| entry.plain.ids().next().is_some()) {
-            source.line("use super::ids;");
-        }
-        for entry in own() {
+        let (mut items, mut imports) = (String::new(), BTreeSet::new());
+        for entry in catalog.entries.iter().filter(|entry| entry.group_and_name().0 == group) {
             if let EntryKind::Group { names, .. } = &entry.kind {
-                let members: Vec<(String, &str)> =
-                    names.iter().map(|name| (variant(name), name.as_str())).collect();
-                source.doc(&entry.purpose);
-                closed_set(source, &camel(entry.group_and_name().1), &entry.name, &members);
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                let set = closed_set(&camel(entry.group_and_name().1), &entry.name, &names);
+                items += &format!("{}\n{set}\n", doc(&entry.purpose));
             } else {
-                builder(source, catalog, entry, &[]);
+                imports.insert("use super::__key;\n");
+                imports.extend(entry.plain.ids().map(|_| "use super::ids;\n"));
+                items += &builder(catalog, entry, &[]);
             }
         }
-        source.line("}");
+        let about = doc(&format!("Keys, channels and groups `{group}.*`."));
+        let (name, imports) = (escape_keyword(group), String::from_iter(imports));
+        modules += &format!("{about}\npub mod {name} {{\n{imports}{items}\n}}\n");
     }
+    modules
 }
 
-fn by_owner(source: &mut Source, catalog: &Catalog, position: usize) {
+fn by_owner(catalog: &Catalog, position: usize) -> String {
+    let mut types = String::new();
     for group in groups(catalog) {
-        let own: Vec<&Entry> = catalog.entries.iter().filter(|entry| entry.owner == group).collect();
-        let shared: Vec<usize> = own.first().map_or_else(Vec::new, |entry| {
-            entry.plain.segments().iter().take(position - 1).filter_map(|segment| segment.id).collect()
-        });
-        let fields: Vec<(String, String)> = shared
-            .iter()
-            .filter_map(|number| {
-                Some((escape_keyword(&snake(&catalog.id(*number)?.name)), camel(&catalog.id(*number)?.name)))
-            })
-            .collect();
-        let name = camel(group);
-        source.doc(&format!("Builds the keys of `{group}` only."));
-        let default = if fields.is_empty() { "Default, " } else { "" };
-        source.line(&format!("#[derive({default}Debug, Clone, Copy, PartialEq, Eq)]"));
-        source.line(&format!("pub struct {name} {{"));
-        for (field, of) in &fields {
-            source.line(&format!("{field}: ids::{of},"));
-        }
-        source.line("}");
-        source.line(&format!("impl {name} {{"));
+        let own = || catalog.entries.iter().filter(|entry| entry.owner == group);
+        let shared = own().next().map_or_else(Vec::new, |entry| entry.plain.leading_ids(position));
+        let kinds = shared.iter().filter_map(|number| catalog.id(*number));
+        let fields = kinds.clone().map(|kind| escape_keyword(&snake(&kind.name)));
+        let of = kinds.map(|kind| format!("ids::{}", camel(&kind.name)));
         let parameters: Vec<String> =
-            fields.iter().map(|(field, of)| format!("{field}: ids::{of}")).collect();
-        let given: Vec<&str> = fields.iter().map(|(field, _)| field.as_str()).collect();
-        source.doc(&format!("Creates the builders of `{group}`."));
-        source.line("#[must_use]");
-        source.line(&format!("pub fn new({}) -> Self {{", parameters.join(", ")));
-        source.line(&format!("Self {{ {} }}", given.join(", ")));
-        source.line("}");
-        for entry in own.iter().filter(|entry| !matches!(entry.kind, EntryKind::Group { .. })) {
-            builder(source, catalog, entry, &shared);
-        }
-        source.line("}");
+            fields.clone().zip(of).map(|(field, of)| format!("{field}: {of}")).collect();
+        let declared: String = parameters.iter().map(|field| format!("{field},\n")).collect();
+        let (parameters, fields) = (parameters.join(", "), join(fields));
+        let (name, default) = (camel(group), if shared.is_empty() { "Default, " } else { "" });
+        let is_built = |entry: &&Entry| !matches!(entry.kind, EntryKind::Group { .. });
+        let builders: String = own().filter(is_built).map(|entry| builder(catalog, entry, &shared)).collect();
+        types += &format!(
+            "/// Builds the keys of `{group}` only.
+            #[derive({default}Debug, Clone, Copy, PartialEq, Eq)]
+            pub struct {name} {{
+                {declared}
+            }}
+            impl {name} {{
+                /// Creates the builders of `{group}`.
+                #[must_use]
+                pub fn new({parameters}) -> Self {{
+                    Self {{ {fields} }}
+                }}
+                {builders}
+            }}\n"
+        );
     }
+    types
 }
 
 /// Generates one function. Identifiers in `self_ids` are fields of `self`.
-fn builder(source: &mut Source, catalog: &Catalog, entry: &Entry, self_ids: &[usize]) {
-    let mut parameters: Vec<String> = Vec::new();
-    let mut written: Vec<String> = Vec::new();
-    for kind in entry.plain.ids().filter_map(|number| catalog.id(number)) {
-        let is_field =
-            self_ids.iter().filter_map(|number| catalog.id(*number)).any(|field| field.name == kind.name);
+fn builder(catalog: &Catalog, entry: &Entry, self_ids: &[usize]) -> String {
+    let (mut parameters, mut written) = (Vec::new(), Vec::new());
+    for number in entry.plain.ids() {
+        let Some(kind) = catalog.id(number) else { continue };
         let name = escape_keyword(&snake(&kind.name));
-        if is_field {
+        if self_ids.contains(&number) {
             written.push(format!("self.{name}.as_written()"));
         } else {
             parameters.push(format!("{name}: &'a ids::{}", camel(&kind.name)));
             written.push(format!("{name}.as_written()"));
         }
     }
-    let lifetime_parameter = if parameters.is_empty() { "" } else { "<'a>" };
-    let lifetime = if parameters.is_empty() { "'static" } else { "'a" };
+    written.resize(MAX_IDS, "\"\"".to_owned());
+    let ids = written.join(", ");
+    let (lifetimes, lifetime) = if parameters.is_empty() { ("", "'static") } else { ("<'a>", "'a") };
     if catalog.owner_segment.is_some() {
         // The fields are closed sets with static text, so nothing is borrowed from `self`.
         parameters.insert(0, "self".to_owned());
     }
-    written.resize(MAX_IDS, "\"\"".to_owned());
-
-    let (returned, value) = match &entry.kind {
-        EntryKind::Key(shape) => lifetime_of(&shape.ttl.rule),
-        EntryKind::Channel { .. } | EntryKind::Group { .. } => ("", String::new()),
+    let (of, build) = match &entry.kind {
+        EntryKind::Key(shape) => {
+            let (of, value) = lifetime_of(&shape.ttl.rule);
+            (
+                format!("__key::Key<{lifetime}, __key::lifetime::{of}>"),
+                format!("__key::Key::from_builder(&TEMPLATE, [{ids}], __key::lifetime::{value})"),
+            )
+        }
+        EntryKind::Channel { .. } | EntryKind::Group { .. } => (
+            format!("__key::Channel<{lifetime}>"),
+            format!("__key::Channel::from_builder(&TEMPLATE, [{ids}])"),
+        ),
     };
-    source.doc(&entry.purpose);
-    source.line("///");
-    source.doc(&format!("`{}`", entry.plain));
-    source.line("#[must_use]");
-    let of = if returned.is_empty() {
-        format!("__key::Channel<{lifetime}>")
-    } else {
-        format!("__key::Key<{lifetime}, __key::lifetime::{returned}>")
-    };
-    let name = escape_keyword(entry.group_and_name().1);
-    source.line(&format!("pub fn {name}{lifetime_parameter}({}) -> {of} {{", parameters.join(", ")));
-    source.line("static TEMPLATE: __key::Template = __key::Template {");
-    source.line(&format!("name: {:?},", entry.name));
-    for (field, layout) in [("plain", Layout::Plain), ("cluster", Layout::Cluster)] {
-        source.line(&format!("{field}: &[{}],", template(entry, layout)));
-    }
-    source.line("};");
-    let ids = written.join(", ");
-    if returned.is_empty() {
-        source.line(&format!("__key::Channel::from_builder(&TEMPLATE, [{ids}])"));
-    } else {
-        source.line(&format!("__key::Key::from_builder(&TEMPLATE, [{ids}], __key::lifetime::{value})"));
-    }
-    source.line("}");
+    let (purpose, pattern) = (doc(&entry.purpose), doc(&format!("`{}`", entry.plain)));
+    let [plain, cluster] = [Layout::Plain, Layout::Cluster].map(|layout| template(entry, layout));
+    let (name, parameters) = (escape_keyword(entry.group_and_name().1), parameters.join(", "));
+    format!(
+        "{purpose}
+        ///
+        {pattern}
+        #[must_use]
+        pub fn {name}{lifetimes}({parameters}) -> {of} {{
+            static TEMPLATE: __key::Template = __key::Template {{
+                name: {:?},
+                plain: &[{plain}],
+                cluster: &[{cluster}],
+            }};
+            {build}
+        }}\n",
+        entry.name
+    )
 }
 
 fn template(entry: &Entry, layout: Layout) -> String {
     // Positions work for both layouts: they have the same identifiers in the same order.
-    let mut position = 0;
-    let parts: Vec<String> = entry
-        .pattern(layout)
-        .parts()
-        .iter()
-        .map(|part| match part {
-            Part::Text(text) => format!("__key::TemplatePart::Text({text:?})"),
-            Part::Id(_) => {
-                position += 1;
-                format!("__key::TemplatePart::Id({})", position - 1)
-            }
-        })
-        .collect();
-    parts.join(", ")
+    let mut positions = 0..;
+    join(entry.pattern(layout).parts().iter().map(|part| match part {
+        Part::Text(text) => format!("__key::TemplatePart::Text({text:?})"),
+        Part::Id(_) => format!("__key::TemplatePart::Id({})", positions.next().unwrap_or(MAX_IDS)),
+    }))
 }
 
+/// The type of a lifetime, and its value.
 fn lifetime_of(rule: &TtlRule) -> (&'static str, String) {
     let duration =
         |duration: Duration| format!("::std::time::Duration::from_millis({})", duration.as_millis());
-    let optional = |ttl: &Option<crate::ttl::TtlDuration>| {
-        ttl.as_ref().map_or_else(|| "None".to_owned(), |ttl| format!("Some({})", duration(ttl.duration)))
+    let ttl = |ttl: &TtlDuration| duration(ttl.duration);
+    let max = |max: &Option<TtlDuration>| {
+        max.as_ref().map_or_else(|| "None".to_owned(), |max| format!("Some({})", ttl(max)))
     };
-    match rule.resolved() {
-        TtlRule::None | TtlRule::Like { .. } => ("Unbounded", "Unbounded".to_owned()),
-        TtlRule::Exact(ttl) => ("Fixed", format!("Fixed {{ ttl: {} }}", duration(ttl.duration))),
-        TtlRule::Range { min, max } => {
-            ("Ranged", format!("Ranged {{ min: {}, max: {} }}", duration(min.duration), optional(max)))
+    let (name, fields) = match rule.resolved() {
+        TtlRule::None | TtlRule::Like { .. } => return ("Unbounded", "Unbounded".to_owned()),
+        TtlRule::Exact(fixed) => ("Fixed", format!("ttl: {}", ttl(fixed))),
+        TtlRule::Range { min, max: to } => ("Ranged", format!("min: {}, max: {}", ttl(min), max(to))),
+        TtlRule::Default { ttl: default, at_most } => {
+            ("Default", format!("ttl: {}, at_most: {}", ttl(default), max(at_most)))
         }
-        TtlRule::Default { ttl, at_most } => (
-            "Default",
-            format!("Default {{ ttl: {}, at_most: {} }}", duration(ttl.duration), optional(at_most)),
-        ),
-        TtlRule::Renewable { ttl, at_most } => (
-            "Renewable",
-            format!("Renewable {{ ttl: {}, at_most: {} }}", duration(ttl.duration), optional(at_most)),
-        ),
+        TtlRule::Renewable { ttl: initial, at_most } => {
+            ("Renewable", format!("ttl: {}, at_most: {}", ttl(initial), max(at_most)))
+        }
         TtlRule::Given { plus, .. } => {
             let plus = plus.as_ref().map_or(Duration::ZERO, |plus| plus.duration);
-            ("Given", format!("Given {{ plus: {} }}", duration(plus)))
+            ("Given", format!("plus: {}", duration(plus)))
         }
-    }
+    };
+    (name, format!("{name} {{ {fields} }}"))
 }
 
 /// Generates a function that calls every builder, for tests.
-fn every_builder(source: &mut Source, catalog: &Catalog) {
-    source.doc("Calls every builder with identifiers by kind; returns entry, plain key and cluster key.");
-    source.line("#[doc(hidden)]");
-    source.line("pub fn __every_builder(raw: __key::RawIds<'_>) -> __key::EveryKey {");
-    source.line("let _ = raw;");
-    source.line("Ok(vec![");
+fn every_builder(catalog: &Catalog) -> String {
+    let mut calls = String::new();
     for entry in catalog.entries.iter().filter(|entry| !matches!(entry.kind, EntryKind::Group { .. })) {
-        let kinds: Vec<&IdKind> = entry.plain.ids().filter_map(|number| catalog.id(number)).collect();
-        let leading = catalog.owner_segment.map_or(0, |position| {
-            entry.plain.segments().iter().take(position - 1).filter(|segment| segment.id.is_some()).count()
-        });
-        let new = |kind: &&IdKind| format!("ids::{}::new(&raw({:?}))?", camel(&kind.name), kind.name);
-        let own: Vec<String> = kinds.iter().take(leading).map(new).collect();
-        let given: Vec<String> = kinds.iter().skip(leading).map(|kind| format!("&{}", new(kind))).collect();
+        let mut ids = entry
+            .plain
+            .ids()
+            .filter_map(|number| catalog.id(number))
+            .map(|kind| format!("ids::{}::new(&raw({:?}))?", camel(&kind.name), kind.name));
         let (group, name) = entry.group_and_name();
-        let call = match catalog.owner_segment {
-            Some(_) => {
-                format!(
-                    "{}::new({}).{}({})",
-                    camel(group),
-                    own.join(", "),
-                    escape_keyword(name),
-                    given.join(", ")
-                )
+        let builder = match catalog.owner_segment {
+            Some(position) => {
+                let own = entry.plain.leading_ids(position).len();
+                format!("{}::new({}).", camel(group), join(ids.by_ref().take(own)))
             }
-            None => format!("{}::{}({})", escape_keyword(group), escape_keyword(name), given.join(", ")),
+            None => format!("{}::", escape_keyword(group)),
         };
-        source.line(&format!("({:?}, {call}.in_both_layouts()),", entry.name));
+        let (function, given) = (escape_keyword(name), join(ids.map(|id| format!("&{id}"))));
+        calls += &format!("({:?}, {builder}{function}({given}).in_both_layouts()),\n", entry.name);
     }
-    source.line("])");
-    source.line("}");
+    format!(
+        "/// Calls every builder with identifiers by kind; returns entry, plain key and cluster key.
+        #[doc(hidden)]
+        pub fn __every_builder(raw: __key::RawIds<'_>) -> __key::EveryKey {{
+            let _ = raw;
+            Ok(vec![
+                {calls}
+            ])
+        }}"
+    )
+}
+
+fn join(items: impl Iterator<Item = String>) -> String {
+    items.collect::<Vec<_>>().join(", ")
 }
 
 fn groups(catalog: &Catalog) -> Vec<&str> {
@@ -336,23 +317,10 @@ fn groups(catalog: &Catalog) -> Vec<&str> {
 
 /// `task_id`, `lock:default_ttl`, `DRAFT`, `idempotencyKey` → `TaskId`, `LockDefaultTtl`, `Draft`, `IdempotencyKey`.
 pub(crate) fn camel(text: &str) -> String {
-    let all_caps = !text.contains(|c: char| c.is_ascii_lowercase());
-    let mut camel = String::new();
-    let mut upper = true;
-    for character in text.chars() {
-        if !character.is_ascii_alphanumeric() {
-            upper = true;
-        } else if upper {
-            camel.push(character.to_ascii_uppercase());
-            upper = false;
-        } else {
-            camel.push(if all_caps { character.to_ascii_lowercase() } else { character });
-        }
-    }
+    let mut camel = text.to_upper_camel_case();
     // Single letters such as `a-l-l` become one word.
-    if camel.len() > 1 && camel.bytes().all(|byte| byte.is_ascii_uppercase()) {
-        let tail = camel.split_off(1).to_ascii_lowercase();
-        camel.push_str(&tail);
+    if camel.bytes().all(|byte| byte.is_ascii_uppercase()) {
+        camel = camel.to_ascii_lowercase().to_upper_camel_case();
     }
     if camel == "Self" { "Self_".to_owned() } else { camel }
 }
@@ -364,14 +332,7 @@ pub(crate) fn variant(text: &str) -> String {
 
 /// `idempotencyKey` → `idempotency_key`.
 pub(crate) fn snake(text: &str) -> String {
-    let mut snake = String::new();
-    for character in text.chars() {
-        if character.is_ascii_uppercase() && !snake.is_empty() && !snake.ends_with('_') {
-            snake.push('_');
-        }
-        snake.push(character.to_ascii_lowercase());
-    }
-    snake
+    text.to_snake_case()
 }
 
 /// Escapes Rust keywords. The loader rejects those that cannot be escaped.

@@ -19,6 +19,8 @@ pub struct CatalogError {
     pub message: String,
 }
 
+pub(crate) type Result<T, E = SourceError> = std::result::Result<T, E>;
+
 /// An error at a byte range of the source.
 #[derive(Debug)]
 pub(crate) struct SourceError {
@@ -32,11 +34,7 @@ impl SourceError {
     }
 
     pub(crate) fn locate(self, file: &str, source: &str) -> CatalogError {
-        let mut at = self.span.start.min(source.len());
-        while !source.is_char_boundary(at) {
-            at -= 1;
-        }
-        let before = source.get(..at).unwrap_or_default();
+        let before = source.get(..source.floor_char_boundary(self.span.start)).unwrap_or_default();
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         CatalogError {
             file: file.to_owned(),
@@ -45,6 +43,11 @@ impl SourceError {
             message: shorten(&self.message),
         }
     }
+}
+
+/// Rejects the text at `span`.
+pub(crate) fn reject<T>(span: Range<usize>, message: impl Into<String>) -> Result<T> {
+    Err(SourceError::new(span, message))
 }
 
 /// Joins the lines of a message and truncates it: the TOML parser writes several lines, and messages may quote long values.

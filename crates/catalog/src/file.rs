@@ -1,10 +1,10 @@
 //! The TOML structure of a catalog file, with spans for later error messages. Nothing is validated here.
 
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
-use toml::Spanned;
+use toml::{Spanned, Value};
 
 use crate::model::{Field, Format, MessageDoc, Sensitivity, ValueType};
+use crate::ttl::TtlDuration;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -48,62 +48,71 @@ pub(crate) struct IdDecl {
     pub(crate) max_bytes: Option<Spanned<usize>>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct KeyDecl {
-    pub(crate) name: Spanned<String>,
-    pub(crate) pattern: Spanned<String>,
-    pub(crate) cluster: Option<Spanned<String>>,
-    pub(crate) separator: Option<Spanned<char>>,
+/// The fields of every kind of entry.
+#[derive(Clone, Copy)]
+pub(crate) struct CommonFields<'a> {
+    pub(crate) name: &'a Spanned<String>,
+    pub(crate) pattern: &'a Spanned<String>,
+    pub(crate) cluster: Option<&'a Spanned<String>>,
+    pub(crate) separator: Option<&'a Spanned<char>>,
+    pub(crate) owner: &'a Spanned<String>,
+    pub(crate) purpose: &'a Spanned<String>,
+    pub(crate) addition: bool,
+}
+
+/// Declares a kind of entry with the common fields and its own. Flattened structs would lose the spans.
+macro_rules! entry_decl {
+    ($decl:ident { $($(#[$attribute:meta])* $field:ident: $type:ty,)* }) => {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct $decl {
+            pub(crate) name: Spanned<String>,
+            pattern: Spanned<String>,
+            cluster: Option<Spanned<String>>,
+            separator: Option<Spanned<char>>,
+            owner: Spanned<String>,
+            purpose: Spanned<String>,
+            #[serde(default)]
+            addition: bool,
+            $($(#[$attribute])* pub(crate) $field: $type,)*
+        }
+
+        impl $decl {
+            pub(crate) fn common(&self) -> CommonFields<'_> {
+                let Self { name, pattern, cluster, separator, owner, purpose, addition, .. } = self;
+                let (cluster, separator) = (cluster.as_ref(), separator.as_ref());
+                CommonFields { name, pattern, cluster, separator, owner, purpose, addition: *addition }
+            }
+        }
+    };
+}
+
+entry_decl!(KeyDecl {
     #[serde(default)]
-    pub(crate) formerly: Vec<Spanned<String>>,
+    formerly: Vec<Spanned<String>>,
     #[serde(rename = "type")]
-    pub(crate) value_type: Spanned<ValueType>,
-    pub(crate) ttl: Spanned<TtlDecl>,
-    pub(crate) cleanup: Option<String>,
-    pub(crate) format: Option<Spanned<Format>>,
+    value_type: Spanned<ValueType>,
+    ttl: Spanned<Value>,
+    cleanup: Option<String>,
+    format: Option<Spanned<Format>>,
     #[serde(default)]
-    pub(crate) sensitivity: Sensitivity,
-    pub(crate) owner: Spanned<String>,
-    pub(crate) purpose: Spanned<String>,
+    sensitivity: Sensitivity,
     #[serde(default)]
-    pub(crate) addition: bool,
-    #[serde(default)]
-    pub(crate) fields: Vec<Spanned<Field>>,
-    pub(crate) score: Option<String>,
-    pub(crate) members: Option<String>,
-    pub(crate) value: Option<String>,
-}
+    fields: Vec<Spanned<Field>>,
+    score: Option<String>,
+    members: Option<String>,
+    value: Option<String>,
+});
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ChannelDecl {
-    pub(crate) name: Spanned<String>,
-    pub(crate) pattern: Spanned<String>,
-    pub(crate) cluster: Option<Spanned<String>>,
-    pub(crate) separator: Option<Spanned<char>>,
-    pub(crate) owner: Spanned<String>,
-    pub(crate) purpose: Spanned<String>,
+entry_decl!(ChannelDecl {
     #[serde(default)]
-    pub(crate) addition: bool,
-    #[serde(default)]
-    pub(crate) messages: Vec<MessageDoc>,
-}
+    messages: Vec<MessageDoc>,
+});
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct GroupDecl {
-    pub(crate) name: Spanned<String>,
-    pub(crate) pattern: Spanned<String>,
-    pub(crate) cluster: Option<Spanned<String>>,
-    pub(crate) separator: Option<Spanned<char>>,
-    pub(crate) stream: Spanned<String>,
-    pub(crate) names: Spanned<Vec<Spanned<String>>>,
-    pub(crate) owner: Spanned<String>,
-    pub(crate) purpose: Spanned<String>,
-    #[serde(default)]
-    pub(crate) addition: bool,
-}
+entry_decl!(GroupDecl {
+    stream: Spanned<String>,
+    names: Spanned<Vec<Spanned<String>>>,
+});
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -118,49 +127,18 @@ pub(crate) struct FamilyDecl {
     pub(crate) addition: bool,
 }
 
-/// `"none"`, or a table with one rule.
-pub(crate) enum TtlDecl {
-    None,
-    Table(Box<TtlTable>),
-}
-
+/// A lifetime, unless it is `"none"`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TtlTable {
-    pub(crate) exact: Option<String>,
-    pub(crate) range: Option<[String; 2]>,
-    pub(crate) at_least: Option<String>,
-    pub(crate) default: Option<String>,
-    pub(crate) renewable: Option<String>,
-    pub(crate) at_most: Option<String>,
+    pub(crate) exact: Option<TtlDuration>,
+    pub(crate) range: Option<[TtlDuration; 2]>,
+    pub(crate) at_least: Option<TtlDuration>,
+    pub(crate) default: Option<TtlDuration>,
+    pub(crate) renewable: Option<TtlDuration>,
+    pub(crate) at_most: Option<TtlDuration>,
     pub(crate) like: Option<String>,
     pub(crate) given: Option<String>,
-    pub(crate) plus: Option<String>,
+    pub(crate) plus: Option<TtlDuration>,
     pub(crate) maxlen: Option<u64>,
-}
-
-impl<'de> Deserialize<'de> for TtlDecl {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TtlVisitor;
-        impl<'de> Visitor<'de> for TtlVisitor {
-            type Value = TtlDecl;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("\"none\" or a rule such as { exact = \"90d\" }")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<TtlDecl, E> {
-                match text {
-                    "none" => Ok(TtlDecl::None),
-                    other => Err(E::invalid_value(serde::de::Unexpected::Str(other), &self)),
-                }
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TtlDecl, A::Error> {
-                let table = TtlTable::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(TtlDecl::Table(Box::new(table)))
-            }
-        }
-        deserializer.deserialize_any(TtlVisitor)
-    }
 }

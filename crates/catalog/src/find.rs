@@ -82,7 +82,11 @@ impl Catalog {
     /// The families of a concrete key in either layout.
     pub fn families_of(&self, key: &str) -> impl Iterator<Item = &Family> {
         let untagged = key.replace(['{', '}'], "");
-        self.families.iter().filter(move |family| matches_prefix(self, &family.prefix, &untagged))
+        self.families.iter().filter(move |Family { prefix, .. }| {
+            // The prefix is followed by at least one more segment.
+            let at_end = |rest: &str| rest.strip_prefix(':').is_some_and(|rest| !rest.is_empty());
+            self.match_parts(prefix, prefix.parts(), &untagged, Strictness::Members, &at_end).is_some()
+        })
     }
 
     fn match_parts<'a>(
@@ -93,10 +97,7 @@ impl Catalog {
         strictness: Strictness,
         at_end: &dyn Fn(&str) -> bool,
     ) -> Option<Vec<MatchedId<'a>>> {
-        let (first, later) = match parts.split_first() {
-            None => return at_end(text).then(Vec::new),
-            Some(split) => split,
-        };
+        let Some((first, later)) = parts.split_first() else { return at_end(text).then(Vec::new) };
         let match_rest = |rest: &str| self.match_parts(pattern, later, rest, strictness, at_end);
         let number = match first {
             Part::Text(literal) => return match_rest(text.strip_prefix(literal.as_str())?),
@@ -113,11 +114,9 @@ impl Catalog {
                 prepend(&member.value, Some(Identifier::Exact(member.value.clone())), ids)
             }),
             form => {
-                let end = text
-                    .find(|c| c == pattern.separator() || matches!(c, ':' | '{' | '}'))
-                    .unwrap_or(text.len());
-                let ends = (1..=end).rev().filter(|end| text.is_char_boundary(*end));
-                ends.map(|end| text.split_at(end)).find_map(|(written, rest)| {
+                let end = text.find([pattern.separator(), ':', '{', '}']).unwrap_or(text.len());
+                let mut splits = (1..=end).rev().filter_map(|end| text.split_at_checked(end));
+                splits.find_map(|(written, rest)| {
                     let ids = match_rest(rest)?;
                     let identifier = match form {
                         IdForm::Text(rules) => rules.decode(written),
@@ -132,10 +131,4 @@ impl Catalog {
             }
         }
     }
-}
-
-/// Whether `key` starts with the prefix, followed by at least one more segment.
-pub(crate) fn matches_prefix(catalog: &Catalog, prefix: &Pattern, key: &str) -> bool {
-    let follows = |rest: &str| rest.strip_prefix(':').is_some_and(|rest| !rest.is_empty());
-    catalog.match_parts(prefix, prefix.parts(), key, Strictness::Members, &follows).is_some()
 }

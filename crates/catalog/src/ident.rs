@@ -32,18 +32,6 @@ pub struct EncodingRules {
     pub separators: Cow<'static, str>,
 }
 
-impl Default for EncodingRules {
-    fn default() -> Self {
-        Self {
-            max_bytes: DEFAULT_MAX_BYTES,
-            hashed: false,
-            sensitive: false,
-            reserved: Cow::Borrowed(&[]),
-            separators: Cow::Borrowed(""),
-        }
-    }
-}
-
 /// An identifier that was decoded from a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Identifier {
@@ -155,24 +143,15 @@ impl EncodingRules {
 
     fn hash(&self, text: &str) -> String {
         let max_len = if self.sensitive { 0 } else { self.max_bytes.saturating_sub(MIN_MAX_BYTES) };
-        let mut written = slug(text, max_len);
-        written.push(DIGEST_SEPARATOR);
-        written.push_str(&digest(text));
-        written
+        format!("{}{DIGEST_SEPARATOR}{}", slug(text, max_len), digest(text))
     }
 }
 
 /// The hash of an identifier: `printf %s "$ID" | sha256sum | cut -c1-40`.
 #[must_use]
 pub fn digest(text: &str) -> String {
-    use std::fmt::Write;
-    let mut hex = String::with_capacity(64);
-    for byte in Sha256::digest(text.as_bytes()) {
-        // Writing to a String cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex.truncate(DIGEST_LENGTH);
-    hex
+    let bytes = Sha256::digest(text.as_bytes());
+    bytes.iter().take(DIGEST_LENGTH / 2).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Lower-case words with dashes, for readability only: the digest identifies.
@@ -210,8 +189,18 @@ mod tests {
 
     use super::*;
 
+    fn plain_rules() -> EncodingRules {
+        EncodingRules {
+            max_bytes: DEFAULT_MAX_BYTES,
+            hashed: false,
+            sensitive: false,
+            reserved: Cow::Borrowed(&[]),
+            separators: Cow::Borrowed(""),
+        }
+    }
+
     fn rules() -> EncodingRules {
-        EncodingRules { reserved: vec![Cow::Borrowed("index")].into(), ..EncodingRules::default() }
+        EncodingRules { reserved: vec![Cow::Borrowed("index")].into(), ..plain_rules() }
     }
 
     fn any_rules() -> impl Strategy<Value = EncodingRules> {
@@ -318,7 +307,7 @@ mod tests {
 
     #[test]
     fn hashed_kinds_show_a_slug_and_sensitive_kinds_nothing() {
-        let hashed = EncodingRules { hashed: true, ..EncodingRules::default() };
+        let hashed = EncodingRules { hashed: true, ..plain_rules() };
         assert_eq!(
             hashed.encode("id", "Order #17").expect("not empty"),
             format!("order-17~{}", digest("Order #17"))

@@ -176,6 +176,7 @@ pub trait Kind {
 }
 
 /// An encoded identifier of kind `K`.
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Id<K> {
     written: Box<str>,
     kind: PhantomData<fn() -> K>,
@@ -199,26 +200,6 @@ impl<K> Id<K> {
 impl<K: Kind> fmt::Debug for Id<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}({})", K::NAME, self.written)
-    }
-}
-
-impl<K> Clone for Id<K> {
-    fn clone(&self) -> Self {
-        Self { written: self.written.clone(), kind: PhantomData }
-    }
-}
-
-impl<K> PartialEq for Id<K> {
-    fn eq(&self, other: &Self) -> bool {
-        self.written == other.written
-    }
-}
-
-impl<K> Eq for Id<K> {}
-
-impl<K> std::hash::Hash for Id<K> {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.written.hash(state);
     }
 }
 

@@ -3,9 +3,7 @@
 use serde::Serialize;
 
 use crate::key::Layout;
-use crate::model::{
-    Catalog, Entry, EntryKind, Family, Field, Format, IdForm, Member, MessageDoc, Sensitivity,
-};
+use crate::model::{Catalog, Entry, EntryKind, Family, IdForm, Member};
 use crate::slot::slot_of;
 
 /// One line of a listing.
@@ -43,36 +41,9 @@ pub struct Details<'a> {
     pub row: Row<'a>,
     /// The document that the catalog is based on.
     pub source: &'a str,
-    /// How the value is serialised.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub format: Option<Format>,
-    /// How sensitive the value is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sensitivity: Option<Sensitivity>,
-    /// What removes the key besides its TTL.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cleanup: Option<&'a str>,
-    /// Fields of a hash or of stream entries.
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    pub fields: &'a [Field],
-    /// Score of a sorted set.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub score: Option<&'a str>,
-    /// Members of a collection.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub members: Option<&'a str>,
-    /// Value of a string.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub value: Option<&'a str>,
-    /// Messages of a channel.
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    pub messages: &'a [MessageDoc],
-    /// Names of consumer groups.
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    pub groups: &'a [String],
-    /// Entry of the stream that the groups read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stream: Option<&'a str>,
+    /// The value of a key, the messages of a channel, or the consumer groups of a stream.
+    #[serde(flatten)]
+    pub kind: &'a EntryKind,
     /// The identifiers of the pattern.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub identifiers: Vec<IdRow<'a>>,
@@ -122,8 +93,7 @@ impl Catalog {
             pattern: family.pattern.clone(),
             cluster_pattern: family.pattern.clone(),
             type_name: "family",
-            ttl: if family.must_expire { "always, depends on the key" } else { "depends on the key" }
-                .to_owned(),
+            ttl: format!("{}depends on the key", if family.must_expire { "always, " } else { "" }),
             owner: "depends on the key",
             purpose: &family.purpose,
             addition: family.addition,
@@ -158,40 +128,14 @@ impl Catalog {
             let key = self.example(entry, layout);
             Example { slot: slot_of(key.as_bytes()), key }
         };
-        let mut details = Details {
+        Details {
             row: self.row(entry),
             source: &self.source,
-            format: None,
-            sensitivity: None,
-            cleanup: None,
-            fields: &[],
-            score: None,
-            members: None,
-            value: None,
-            messages: &[],
-            groups: &[],
-            stream: None,
+            kind: &entry.kind,
             identifiers: entry.plain.ids().filter_map(|number| self.id_row(number)).collect(),
             example: example(Layout::Plain),
             cluster_example: example(Layout::Cluster),
-        };
-        match &entry.kind {
-            EntryKind::Key(shape) => {
-                details.format = Some(shape.format);
-                details.sensitivity = Some(shape.sensitivity);
-                details.cleanup = shape.cleanup.as_deref();
-                details.fields = &shape.fields;
-                details.score = shape.score.as_deref();
-                details.members = shape.members.as_deref();
-                details.value = shape.value.as_deref();
-            }
-            EntryKind::Channel { messages } => details.messages = messages,
-            EntryKind::Group { names, stream } => {
-                details.groups = names;
-                details.stream = Some(stream);
-            }
         }
-        details
     }
 
     /// The row of a kind of identifier, by its index.
@@ -201,15 +145,15 @@ impl Catalog {
         let (form, one_of): (String, &[Member]) = match &kind.form {
             IdForm::OneOf(members) => ("member of a closed set, not encoded".to_owned(), members),
             IdForm::Text(rules) => {
-                let how = match (rules.sensitive, rules.hashed) {
-                    (true, _) => "always hashed, without a slug".to_owned(),
-                    (false, true) => {
-                        format!("always hashed, with a slug, at most {} bytes", rules.max_bytes)
-                    }
-                    _ => format!("encoded; hashed if longer than {} bytes", rules.max_bytes),
+                let mut form = match (rules.sensitive, rules.hashed, rules.max_bytes) {
+                    (true, ..) => "always hashed, without a slug".to_owned(),
+                    (false, true, max) => format!("always hashed, with a slug, at most {max} bytes"),
+                    (false, false, max) => format!("encoded; hashed if longer than {max} bytes"),
                 };
-                let reserved = rules.reserved.join(", ");
-                (if reserved.is_empty() { how } else { format!("{how}; reserved: {reserved}") }, &[])
+                if !rules.reserved.is_empty() {
+                    form += &format!("; reserved: {}", rules.reserved.join(", "));
+                }
+                (form, &[])
             }
         };
         Some(IdRow { name: &kind.name, about: &kind.about, form, one_of })

@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
+use strum::{Display, IntoStaticStr};
 
 use crate::ident::{EncodingRules, IdentifierError};
 use crate::key::Layout;
-use crate::pattern::{Part, Pattern};
+use crate::pattern::Pattern;
 use crate::ttl::Ttl;
 use crate::{error::CatalogError, load};
 
@@ -87,50 +88,61 @@ pub struct Entry {
 }
 
 /// What an entry describes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
 pub enum EntryKind {
     /// A key with a value.
     Key(KeyShape),
     /// A publish/subscribe channel.
     Channel {
         /// Messages that are published.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
         messages: Vec<MessageDoc>,
     },
     /// Consumer groups of a stream. They are not keys.
     Group {
+        /// Names of the groups.
+        #[serde(rename = "groups")]
+        names: Vec<String>,
         /// Entry of the stream.
         stream: String,
-        /// Names of the groups.
-        names: Vec<String>,
     },
 }
 
 /// The value of a key.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct KeyShape {
     /// Redis type.
+    #[serde(skip)]
     pub value_type: ValueType,
     /// Lifetime.
+    #[serde(skip)]
     pub ttl: Ttl,
-    /// What removes the key besides its TTL.
-    pub cleanup: Option<String>,
     /// How the value is serialised.
     pub format: Format,
     /// How sensitive the value is.
     pub sensitivity: Sensitivity,
+    /// What removes the key besides its TTL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cleanup: Option<String>,
     /// Fields of a hash or of stream entries.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<Field>,
     /// Meaning of the score of a sorted set.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<String>,
     /// Meaning of the members of a list, set or sorted set.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub members: Option<String>,
     /// Meaning of the value of a string.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }
 
 /// The Redis type of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, Display, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum ValueType {
     /// String.
     String,
@@ -147,8 +159,9 @@ pub enum ValueType {
 }
 
 /// How a value is serialised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, Display)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Format {
     /// Plain text or number.
     Plain,
@@ -161,8 +174,9 @@ pub enum Format {
 }
 
 /// How sensitive a value is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, Display)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Sensitivity {
     /// Operational data without personal data.
     #[default]
@@ -190,8 +204,9 @@ pub struct Field {
 }
 
 /// Type of the text of a field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, Display)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum FieldType {
     /// Text.
     String,
@@ -267,19 +282,11 @@ impl Catalog {
         layout: Layout,
         raw: impl Fn(&str) -> Cow<'a, str>,
     ) -> Result<String, IdentifierError> {
-        let pattern = entry.pattern(layout);
-        let mut key = String::new();
-        for part in pattern.parts() {
-            match part {
-                Part::Text(text) => key.push_str(text),
-                Part::Id(number) => {
-                    if let Some(kind) = self.id(*number) {
-                        key.push_str(&kind.encode(&raw(&kind.name))?);
-                    }
-                }
-            }
-        }
-        Ok(key)
+        let kinds = entry.pattern(layout).ids().filter_map(|number| self.id(number));
+        let written: Vec<String> =
+            kinds.map(|kind| kind.encode(&raw(&kind.name))).collect::<Result<_, _>>()?;
+        let mut written = written.iter();
+        Ok(entry.pattern(layout).fill(|_| written.next().map_or("", String::as_str)))
     }
 
     /// An example key of `entry`.
@@ -357,53 +364,6 @@ impl ValueType {
     /// The name that the Redis command `TYPE` returns.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::String => "string",
-            Self::Hash => "hash",
-            Self::List => "list",
-            Self::Set => "set",
-            Self::Zset => "zset",
-            Self::Stream => "stream",
-        }
-    }
-}
-
-impl Format {
-    /// The name in catalog files.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Hash => "hash",
-            Self::Json => "json",
-            Self::Envelope => "envelope",
-        }
-    }
-}
-
-impl Sensitivity {
-    /// The name in catalog files.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Internal => "internal",
-            Self::Personal => "personal",
-            Self::Confidential => "confidential",
-        }
-    }
-}
-
-impl FieldType {
-    /// The name in catalog files.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::String => "string",
-            Self::Integer => "integer",
-            Self::Float => "float",
-            Self::Boolean => "boolean",
-            Self::Timestamp => "timestamp",
-            Self::Json => "json",
-        }
+        self.into()
     }
 }

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use crate::key::Layout;
 use crate::slot::hash_tag;
 
 /// A parsed pattern. Identifiers are indexes into [`crate::Catalog::ids`].
@@ -24,18 +25,15 @@ pub enum Part {
     Id(usize),
 }
 
-/// The syntax that a pattern may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dialect {
-    Plain,
-    Cluster,
-}
-
 /// An error in a pattern, with its byte offset.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PatternError {
     pub(crate) offset: usize,
     pub(crate) message: String,
+}
+
+fn fault<T>(offset: usize, message: impl Into<String>) -> Result<T, PatternError> {
+    Err(PatternError { offset, message: message.into() })
 }
 
 impl Pattern {
@@ -68,13 +66,11 @@ impl Pattern {
     /// Builds a key from encoded identifiers.
     #[must_use]
     pub fn fill<'a>(&self, mut written: impl FnMut(usize) -> &'a str) -> String {
-        self.parts.iter().fold(String::new(), |mut key, part| {
-            key.push_str(match part {
-                Part::Text(text) => text,
-                Part::Id(id) => written(*id),
-            });
-            key
-        })
+        let texts = self.parts.iter().map(|part| match part {
+            Part::Text(text) => text,
+            Part::Id(id) => written(*id),
+        });
+        texts.collect()
     }
 
     /// The hash tag, with `{}` in place of identifiers, and the kinds of these identifiers.
@@ -92,10 +88,9 @@ impl Pattern {
     pub(crate) fn parse(
         text: &str,
         separator: char,
-        dialect: Dialect,
+        layout: Layout,
         resolve_id: impl Fn(&str) -> Result<usize, String>,
     ) -> Result<Self, PatternError> {
-        let fault = |offset: usize, message: String| PatternError { offset, message };
         let mut parts: Vec<Part> = Vec::new();
         let mut tag_opened = false;
         let mut tag_open_at = None;
@@ -103,40 +98,34 @@ impl Pattern {
         while let Some(character) = rest.chars().next() {
             let offset = text.len() - rest.len();
             if let Some(name) = identifier_name(rest) {
-                let id = resolve_id(name).map_err(|message| fault(offset, message))?;
+                let id = resolve_id(name).or_else(|message| fault(offset, message))?;
                 parts.push(Part::Id(id));
                 rest = rest.get(name.len() + 2..).unwrap_or_default();
                 continue;
             }
             match character {
-                '{' if dialect == Dialect::Plain => {
-                    return Err(fault(
-                        offset,
-                        "a brace must enclose the name of an identifier, as in {task_id}".into(),
-                    ));
+                '{' if layout == Layout::Plain => {
+                    return fault(offset, "a brace must enclose the name of an identifier, as in {task_id}");
                 }
                 '{' if tag_opened => {
-                    return Err(fault(
-                        offset,
-                        "only one hash tag is allowed: the cluster ignores a second one".into(),
-                    ));
+                    return fault(offset, "only one hash tag is allowed: the cluster ignores a second one");
                 }
                 '{' => {
                     tag_opened = true;
                     tag_open_at = Some(offset);
                 }
                 '}' if tag_open_at.is_none() => {
-                    return Err(fault(offset, "a closing brace without an opening one".into()));
+                    return fault(offset, "a closing brace without an opening one");
                 }
                 '}' => tag_open_at = None,
                 '%' | '*' | '?' | '[' | ']' | '\\' | '"' | '\'' => {
-                    return Err(fault(offset, format!("{character:?} is not allowed in a pattern")));
+                    return fault(offset, format!("{character:?} is not allowed in a pattern"));
                 }
                 other if !other.is_ascii_graphic() => {
-                    return Err(fault(
+                    return fault(
                         offset,
                         format!("{other:?} is not allowed in a pattern: use printable ASCII"),
-                    ));
+                    );
                 }
                 _ => {}
             }
@@ -147,23 +136,18 @@ impl Pattern {
             rest = rest.get(character.len_utf8()..).unwrap_or_default();
         }
         if let Some(offset) = tag_open_at {
-            return Err(fault(offset, "the hash tag opened here is never closed".into()));
+            return fault(offset, "the hash tag opened here is never closed");
         }
         let pattern = Self { text: text.to_owned(), parts, separator };
         if text.is_empty() || pattern.fill(|_| "x").split(separator).any(str::is_empty) {
-            return Err(fault(
-                0,
-                "a segment is empty: remove leading, trailing and repeated separators".into(),
-            ));
+            return fault(0, "a segment is empty: remove leading, trailing and repeated separators");
         }
         if tag_opened && pattern.tag().is_none() {
-            return Err(fault(0, "the hash tag is empty".into()));
+            return fault(0, "the hash tag is empty");
         }
         if pattern.segments().iter().any(|segment| segment.ids > 1) {
-            return Err(fault(
-                0,
-                format!("two identifiers in one segment are ambiguous: put {separator:?} between them"),
-            ));
+            let advice = format!("put {separator:?} between them");
+            return fault(0, format!("two identifiers in one segment are ambiguous: {advice}"));
         }
         Ok(pattern)
     }
@@ -173,30 +157,32 @@ impl Pattern {
         Self { text: self.text.clone(), parts, separator: self.separator }
     }
 
+    /// The kinds of identifiers before a segment, which counts from 1.
+    pub(crate) fn leading_ids(&self, segment: usize) -> Vec<usize> {
+        self.segments().iter().take(segment - 1).filter_map(|segment| segment.id).collect()
+    }
+
     /// The segments, each with the literal text before and after its identifier.
     pub(crate) fn segments(&self) -> Vec<Segment> {
-        let mut segments = vec![Segment::default()];
+        let (mut segments, mut last) = (Vec::new(), Segment::default());
         for part in &self.parts {
             match part {
                 Part::Id(id) => {
-                    if let Some(last) = segments.last_mut() {
-                        last.id = Some(*id);
-                        last.ids += 1;
-                    }
+                    last.id = Some(*id);
+                    last.ids += 1;
                 }
                 Part::Text(text) => {
                     for (position, piece) in text.split(self.separator).enumerate() {
                         if position > 0 {
-                            segments.push(Segment::default());
+                            segments.push(std::mem::take(&mut last));
                         }
-                        if let Some(last) = segments.last_mut() {
-                            let side = if last.id.is_some() { &mut last.suffix } else { &mut last.prefix };
-                            side.push_str(piece);
-                        }
+                        let side = if last.id.is_some() { &mut last.suffix } else { &mut last.prefix };
+                        side.push_str(piece);
                     }
                 }
             }
         }
+        segments.push(last);
         segments
     }
 }
@@ -232,8 +218,8 @@ pub(crate) fn is_identifier_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn parse(text: &str, dialect: Dialect) -> Result<Pattern, PatternError> {
-        Pattern::parse(text, ':', dialect, |name| match name {
+    fn parse(text: &str, layout: Layout) -> Result<Pattern, PatternError> {
+        Pattern::parse(text, ':', layout, |name| match name {
             "id" => Ok(0),
             "other" => Ok(1),
             _ => Err(format!("unknown {name}")),
@@ -242,30 +228,30 @@ mod tests {
 
     #[test]
     fn braces_around_more_than_a_name_are_a_hash_tag() {
-        let pattern = parse("ade:{task:{id}}:state", Dialect::Cluster).expect("valid");
+        let pattern = parse("ade:{task:{id}}:state", Layout::Cluster).expect("valid");
         assert_eq!(
             pattern.parts(),
             [Part::Text("ade:{task:".into()), Part::Id(0), Part::Text("}:state".into())]
         );
         assert_eq!(pattern.tag(), Some(("task:{}".into(), vec![0])));
         assert_eq!(pattern.fill(|_| "7"), "ade:{task:7}:state");
-        let after = parse("x:{other}:{t:{id}}", Dialect::Cluster).expect("valid");
+        let after = parse("x:{other}:{t:{id}}", Layout::Cluster).expect("valid");
         assert_eq!(after.tag(), Some(("t:{}".into(), vec![0])));
-        assert_eq!(parse("x:{{id}}", Dialect::Cluster).expect("valid").tag(), Some(("{}".into(), vec![0])));
-        assert_eq!(parse("x:{id}", Dialect::Plain).expect("valid").tag(), None);
+        assert_eq!(parse("x:{{id}}", Layout::Cluster).expect("valid").tag(), Some(("{}".into(), vec![0])));
+        assert_eq!(parse("x:{id}", Layout::Plain).expect("valid").tag(), None);
     }
 
     #[test]
     fn errors_point_at_the_character() {
-        let fault = |text, dialect| parse(text, dialect).expect_err("rejected");
-        assert_eq!(fault("a:{nope}", Dialect::Plain).offset, 2);
-        assert_eq!(fault("a:{task:{id}}", Dialect::Plain).offset, 2);
-        assert_eq!(fault("a:{t:{id}}:{u:x}", Dialect::Cluster).offset, 11);
-        assert_eq!(fault("a:{t:{id}", Dialect::Cluster).offset, 2);
-        assert_eq!(fault("a:b}", Dialect::Cluster).offset, 3);
-        assert_eq!(fault("a:b c", Dialect::Plain).offset, 3);
+        let fault = |text, layout| parse(text, layout).expect_err("rejected");
+        assert_eq!(fault("a:{nope}", Layout::Plain).offset, 2);
+        assert_eq!(fault("a:{task:{id}}", Layout::Plain).offset, 2);
+        assert_eq!(fault("a:{t:{id}}:{u:x}", Layout::Cluster).offset, 11);
+        assert_eq!(fault("a:{t:{id}", Layout::Cluster).offset, 2);
+        assert_eq!(fault("a:b}", Layout::Cluster).offset, 3);
+        assert_eq!(fault("a:b c", Layout::Plain).offset, 3);
         for text in ["", ":a", "a:", "a::b", "a:{id}{other}", "a:{id}-{other}"] {
-            assert!(parse(text, Dialect::Plain).is_err(), "{text:?}");
+            assert!(parse(text, Layout::Plain).is_err(), "{text:?}");
         }
     }
 }

@@ -3,10 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::Deserialize;
+
 use crate::key::MAX_TTL;
 
 /// A duration that keeps its notation in the catalog (`120s` stays `120s`).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub struct TtlDuration {
     /// Notation in the catalog.
     pub written: String,
@@ -14,27 +17,28 @@ pub struct TtlDuration {
     pub duration: Duration,
 }
 
-impl TtlDuration {
+impl TryFrom<String> for TtlDuration {
+    type Error = String;
+
     /// Parses a whole number and one of the units ms, s, m, h, d.
-    pub fn parse(written: &str) -> Result<Self, String> {
+    fn try_from(written: String) -> Result<Self, String> {
         let digits = written.len() - written.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (number, unit) = written.split_at(digits);
         let unit_ms = match unit {
-            "ms" => Some(1),
-            "s" => Some(1_000),
-            "m" => Some(60_000),
-            "h" => Some(3_600_000),
-            "d" => Some(86_400_000),
-            _ => None,
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => 0,
         };
-        let Some(unit_ms) = unit_ms.filter(|_| number.contains(|c| c != '0')) else {
-            return Err(format!(
-                "{written:?} is not a duration; write a whole number above zero and ms, s, m, h or d"
-            ));
-        };
+        if unit_ms == 0 || !number.contains(|c| c != '0') {
+            let rule = "write a whole number above zero and ms, s, m, h or d";
+            return Err(format!("{written:?} is not a duration; {rule}"));
+        }
         let ms = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ms));
         match ms.map(Duration::from_millis).filter(|duration| *duration <= MAX_TTL) {
-            Some(duration) => Ok(Self { written: written.to_owned(), duration }),
+            Some(duration) => Ok(Self { written, duration }),
             None => Err(format!("{written:?} is longer than a hundred years")),
         }
     }
@@ -150,11 +154,12 @@ mod tests {
 
     #[test]
     fn durations_keep_their_notation_and_reject_invalid_text() {
-        let ttl = TtlDuration::parse("120s").expect("valid");
+        let parse = |text: &str| TtlDuration::try_from(text.to_owned());
+        let ttl = parse("120s").expect("valid");
         assert_eq!((ttl.to_string().as_str(), ttl.duration), ("120s", Duration::from_secs(120)));
-        assert_eq!(TtlDuration::parse("90d").expect("valid").duration, Duration::from_secs(90 * 86_400));
+        assert_eq!(parse("90d").expect("valid").duration, Duration::from_secs(90 * 86_400));
         for invalid in ["", "s", "10", "0s", "-1s", "1.5h", "5 m", "1w", "99999999999999999999d", "١s"] {
-            assert!(TtlDuration::parse(invalid).is_err(), "{invalid:?}");
+            assert!(parse(invalid).is_err(), "{invalid:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A stored token is sent only to the address it was created for.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ade_client::wire::{CycleEdge, FieldError, Problem};
 use ade_client::{Client, Error};
@@ -13,7 +13,7 @@ use tokio::runtime::Builder;
 
 use crate::commands::config::{self, ConfigFile};
 use crate::commands::login::credentials::Credentials;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, FailureKind, Result};
 use crate::output::time;
 
 /// A group of subcommands that call a server.
@@ -26,12 +26,23 @@ pub(crate) struct RemoteCommand<C: Subcommand> {
 }
 
 impl<C: Subcommand> RemoteCommand<C> {
-    pub(crate) fn run<T>(
-        self,
-        run: impl AsyncFnOnce(&Client, C) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        let client = self.connection.client()?;
-        block_on(run(&client, self.command))
+    pub(crate) fn run<T>(self, run: impl AsyncFnOnce(&Client, C) -> Result<T>) -> Result<T> {
+        self.connection.run(self.command, run)
+    }
+}
+
+/// A single command that calls a server.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Remote<A: ClapArgs> {
+    #[command(flatten)]
+    args: A,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl<A: ClapArgs> Remote<A> {
+    pub(crate) fn run(self, run: impl AsyncFnOnce(&Client, A) -> Result) -> Result {
+        self.connection.run(self.args, run)
     }
 }
 
@@ -51,16 +62,17 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn client(&self) -> Result<Client, Failure> {
+    fn run<A, T>(&self, args: A, run: impl AsyncFnOnce(&Client, A) -> Result<T>) -> Result<T> {
         let url = self.url()?;
         let token = match non_empty(&self.token) {
             Some(token) => token,
             None => self.stored_token(&url)?,
         };
-        Client::new(&url, &token).map_err(Failure::from)
+        let client = Client::new(&url, &token)?;
+        block_on(run(&client, args))
     }
 
-    pub(crate) fn url(&self) -> Result<String, Failure> {
+    pub(crate) fn url(&self) -> Result<String> {
         let url = match non_empty(&self.server) {
             Some(url) => url,
             // Only the port comes from the file: a file in the current folder must not redirect a token to another host.
@@ -69,37 +81,39 @@ impl Connection {
         if url.contains("://") {
             return Ok(url);
         }
-        let failure = Failure::new(FailureKind::InvalidInput, format!("{url} is not the URL of a server"));
-        Err(failure.hint(format!("write http://{url}")))
+        Err(Failure::invalid(format!("{url} is not the URL of a server")).hint(format!("write http://{url}")))
     }
 
     /// The token stored by `ade login`, else the bootstrap token of a local server.
-    fn stored_token(&self, url: &str) -> Result<String, Failure> {
+    fn stored_token(&self, url: &str) -> Result<String> {
         let stored = Credentials::default_location().map(|credentials| credentials.get(url)).transpose()?;
-        match stored.flatten() {
-            Some(credential) if credential.expires_at.0 <= time::now() => {
-                let message = format!("your sign-in at {url} as {} has expired", credential.user_id);
-                Err(Failure::new(FailureKind::InvalidInput, message)
-                    .hint("sign in again with ade login, or remove the sign-in with ade logout"))
+        if let Some(credential) = stored.flatten() {
+            if credential.expires_at.0 > time::now() {
+                return Ok(credential.token);
             }
-            Some(credential) => Ok(credential.token),
-            None => {
-                let config = self.local_config()?;
-                // The bootstrap token is sent to the local server only.
-                let is_local = ["127.0.0.1", "localhost", "[::1]"].iter().any(|host| {
-                    url.trim_end_matches('/') == format!("http://{host}:{}", config.listen.port())
-                });
-                if !is_local {
-                    return Err(Failure::new(FailureKind::InvalidInput, format!("no token for {url}"))
-                        .hint("sign in with ade login, set ADE_TOKEN, or use --token"));
-                }
-                bootstrap_token(&config.data.join("admin-token"))
-            }
+            let user = credential.user_id;
+            return Err(Failure::invalid(format!("your sign-in at {url} as {user} has expired"))
+                .hint("sign in again with ade login, or remove the sign-in with ade logout"));
         }
+        let config = self.local_config()?;
+        // The bootstrap token is sent to the local server only.
+        let local = ["127.0.0.1", "localhost", "[::1]"];
+        let mut local = local.iter().map(|host| format!("http://{host}:{}", config.listen.port()));
+        if !local.any(|local| url.trim_end_matches('/') == local) {
+            return Err(Failure::invalid(format!("no token for {url}"))
+                .hint("sign in with ade login, set ADE_TOKEN, or use --token"));
+        }
+        let file = config.data.join("admin-token");
+        fs::read_to_string(&file).map(|token| token.trim().to_owned()).map_err(|_| {
+            Failure::invalid("no token for the server").hint(format!(
+                "sign in with ade login, set ADE_TOKEN, or run the command in the folder that contains {}",
+                file.display()
+            ))
+        })
     }
 
-    fn local_config(&self) -> Result<Config, Failure> {
-        config::load(&ConfigFile::new(self.config.clone()), [])
+    fn local_config(&self) -> Result<Config> {
+        config::load(&ConfigFile { config: self.config.clone() }, [])
     }
 }
 
@@ -107,84 +121,68 @@ fn non_empty(value: &Option<String>) -> Option<String> {
     value.clone().filter(|value| !value.is_empty())
 }
 
-fn bootstrap_token(file: &Path) -> Result<String, Failure> {
-    fs::read_to_string(file).map(|token| token.trim().to_owned()).map_err(|_| {
-        Failure::new(FailureKind::InvalidInput, "no token for the server").hint(format!(
-            "sign in with ade login, set ADE_TOKEN, or run the command in the folder that contains {}",
-            file.display()
-        ))
-    })
-}
-
 /// Runs a command that talks to a server.
-pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     run_on(&mut Builder::new_current_thread(), work)
 }
 
 /// Runs a server or a worker, on all cores.
-pub(crate) fn block_on_all_cores(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+pub(crate) fn block_on_all_cores(work: impl Future<Output = Result>) -> Result {
     run_on(&mut Builder::new_multi_thread(), work)
 }
 
-fn run_on<T>(builder: &mut Builder, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+fn run_on<T>(builder: &mut Builder, work: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = builder.enable_all().build();
-    runtime
-        .map_err(|error| {
-            Failure::new(FailureKind::Unavailable, format!("cannot start the runtime: {error}"))
-        })?
-        .block_on(work)
+    runtime.map_err(|error| Failure::cannot("start the runtime", error))?.block_on(work)
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let message = error.to_string();
         match &error {
-            Error::Unreachable { .. } => Self::new(FailureKind::Unavailable, message)
+            Error::Unreachable { .. } => Self::unavailable(message)
                 .hint("start a server with ade serve, or name another one with --server"),
-            Error::UnexpectedResponse { .. } => Self::new(FailureKind::Unavailable, message)
-                .hint("check that --server is the address of an ADE server"),
+            Error::UnexpectedResponse { .. } => {
+                Self::unavailable(message).hint("check that --server is the address of an ADE server")
+            }
             Error::Problem(problem) => {
                 let kind = match problem.status {
                     401 | 400 | 413 | 422 => FailureKind::InvalidInput,
                     500..=599 => FailureKind::Unavailable,
                     _ => FailureKind::Negative,
                 };
-                let failure = Self::new(kind, message);
-                match problem_hint(problem) {
-                    Some(hint) => failure.hint(hint),
-                    None => failure,
-                }
+                Self::new(kind, message).hints(problem_hint(problem))
             }
         }
     }
 }
 
 fn problem_hint(problem: &Problem) -> Option<String> {
-    match problem.code.as_str() {
-        "UNAUTHENTICATED" => Some(
+    let hint = match problem.code.as_str() {
+        "UNAUTHENTICATED" => {
             "sign in with ade login; the token of a local server is in its data folder, in the file admin-token"
-                .to_owned(),
-        ),
-        "LOCK_HELD" => {
-            Some("wait for the lock with --wait SECONDS; see its holder with ade lock show".to_owned())
         }
+        "LOCK_HELD" => "wait for the lock with --wait SECONDS; see its holder with ade lock show",
+        "DIGEST_MISMATCH" => "the task has changed since you reviewed it; review it again with ade task show",
         "DEADLOCK_DETECTED" => {
             let cycle: Vec<CycleEdge> = problem.extension("cycle").unwrap_or_default();
             let wait = |edge: &CycleEdge| format!("{} waited for {}", edge.agent_id, edge.waits_for);
-            Some(format!("try again; the cycle was: {}", joined(&cycle, wait)))
-        }
-        "DIGEST_MISMATCH" => {
-            Some("the task has changed since you reviewed it; review it again with ade task show".to_owned())
+            return Some(format!("try again; the cycle was: {}", joined(&cycle, wait)));
         }
         "BATCH_REFUSED" => {
             let items: Vec<RefusedItem> = problem.extension("items").unwrap_or_default();
-            Some(joined(&items, |item| format!("{}: {} ({})", item.approval_id, item.detail, item.code)))
+            return Some(joined(&items, |item| {
+                format!("{}: {} ({})", item.approval_id, item.detail, item.code)
+            }));
         }
-        // A single field error is the message itself.
-        _ => problem.extension::<Vec<FieldError>>("errors").filter(|errors| errors.len() > 1).map(|errors| {
-            joined(&errors, |error| format!("{} {}", error.pointer, error.detail).trim().to_owned())
-        }),
-    }
+        _ => {
+            // A single field error is the message itself.
+            let errors = problem.extension("errors").filter(|errors: &Vec<FieldError>| errors.len() > 1)?;
+            let text = |error: &FieldError| format!("{} {}", error.pointer, error.detail).trim().to_owned();
+            return Some(joined(&errors, text));
+        }
+    };
+    Some(hint.to_owned())
 }
 
 #[derive(serde::Deserialize)]

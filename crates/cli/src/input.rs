@@ -3,39 +3,42 @@
 //! Strict: unknown fields, duplicate keys and `yes` for `true` are rejected with their position.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, Result};
 
 /// Largest request body that a server accepts.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Reads and parses a file, or standard input if the path is `-`.
-pub(crate) fn read<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
-    let is_stdin = file.as_os_str() == "-";
-    let name = if is_stdin { "standard input".to_owned() } else { file.display().to_string() };
-    let unreadable =
-        |error: io::Error| Failure::new(FailureKind::Unavailable, format!("cannot read {name}: {error}"));
-    let mut text = String::new();
-    let bytes = if is_stdin {
-        io::stdin().lock().take(MAX_FILE_BYTES + 1).read_to_string(&mut text)
+pub(crate) fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
+    let (name, text) = if file.as_os_str() == "-" {
+        ("standard input".to_owned(), read_text(io::stdin().lock(), MAX_FILE_BYTES))
     } else {
-        File::open(file).map_err(unreadable)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)
+        let text = File::open(file).and_then(|file| read_text(file, MAX_FILE_BYTES));
+        (file.display().to_string(), text)
     };
-    if bytes.map_err(unreadable)? as u64 > MAX_FILE_BYTES {
-        return Err(Failure::new(
-            FailureKind::InvalidInput,
-            format!("{name} is too large: the limit is 1 MiB"),
-        ));
-    }
+    let text = text.map_err(|error| match error.kind() {
+        ErrorKind::FileTooLarge => Failure::invalid(format!("{name} is too large: the limit is 1 MiB")),
+        _ => Failure::cannot(format_args!("read {name}"), error),
+    })?;
     let is_json = file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
     parse(&text, is_json).map_err(|error| {
-        Failure::new(FailureKind::InvalidInput, format!("{name} is invalid: {error}"))
+        Failure::invalid(format!("{name} is invalid: {error}"))
             .hint("see the page /docs of the server for the fields; YAML and JSON use the same names")
     })
+}
+
+/// Reads a text of at most `limit` bytes.
+pub(crate) fn read_text(source: impl Read, limit: u64) -> io::Result<String> {
+    let mut text = String::new();
+    if source.take(limit + 1).read_to_string(&mut text)? as u64 > limit {
+        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("it is larger than {limit} bytes")));
+    }
+    Ok(text)
 }
 
 fn parse<T: DeserializeOwned>(text: &str, is_json: bool) -> Result<T, String> {

@@ -8,17 +8,16 @@ mod failure;
 mod input;
 mod output;
 mod prompt;
+mod signals;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{
-    approval, audit, bench, config, delegation, jobs, keys, lock, login, policy, resource, serve, simulate,
-    task, user, watchdog, worker,
-};
-use connect::RemoteCommand;
-use failure::Failure;
+use commands::*;
+use connect::{Connection, Remote, RemoteCommand};
+use failure::{Failure, Result};
+use output::OutputFormat;
 
 /// Approvals and locks for fleets of agents.
 #[derive(Debug, Parser)]
@@ -37,9 +36,9 @@ enum Command {
     /// Sign in with a password and store a token on this machine
     Login(login::LoginArgs),
     /// Sign out: revoke and remove the token that ade login stored
-    Logout(login::LogoutArgs),
+    Logout(Connection),
     /// Show who you are and what your token allows
-    Whoami(login::WhoamiArgs),
+    Whoami(Remote<OutputFormat>),
     /// Manage users, their roles, passwords and tokens
     User(RemoteCommand<user::Command>),
     /// Create, submit, inspect and control tasks
@@ -53,11 +52,11 @@ enum Command {
     /// Manage the registry of resources: how critical they are and what depends on them
     Resource(RemoteCommand<resource::Command>),
     /// Simulate the submission of a task: risk, reviewers, locks; nothing is changed
-    Simulate(simulate::Args),
+    Simulate(Remote<simulate::Args>),
     /// Search, export and verify the audit log
     Audit(RemoteCommand<audit::Command>),
     /// Show background jobs and how their last runs went (admin, auditor)
-    Jobs(jobs::JobArgs),
+    Jobs(Remote<OutputFormat>),
     /// List and restore archives of finished tasks (admin)
     Archive(RemoteCommand<jobs::ArchiveCommand>),
     /// Acquire locks, hold them while a command runs, see holders and waiters
@@ -77,24 +76,24 @@ fn main() -> ExitCode {
     run(Cli::parse().command).unwrap_or_else(Failure::report)
 }
 
-fn run(command: Command) -> Result<ExitCode, Failure> {
+fn run(command: Command) -> Result<ExitCode> {
     match command {
         // Exits with the code of the command that it runs.
         Command::Lock(args) => return args.run(lock::run),
         Command::Serve(args) => serve::run(&args),
         Command::Worker(args) => worker::run(&args),
         Command::Login(args) => login::login(&args),
-        Command::Logout(args) => login::logout(&args),
-        Command::Whoami(args) => login::whoami(&args),
+        Command::Logout(connection) => login::logout(&connection),
+        Command::Whoami(args) => args.run(login::whoami),
         Command::User(args) => args.run(user::run),
         Command::Task(args) => args.run(task::run),
         Command::Approval(args) => args.run(approval::run),
         Command::Policy(args) => args.run(policy::run),
         Command::Delegation(args) => args.run(delegation::run),
         Command::Resource(args) => args.run(resource::run),
-        Command::Simulate(args) => simulate::run(args),
+        Command::Simulate(args) => args.run(simulate::run),
         Command::Audit(args) => args.run(audit::run),
-        Command::Jobs(args) => jobs::jobs(&args),
+        Command::Jobs(args) => args.run(jobs::jobs),
         Command::Archive(args) => args.run(jobs::archive),
         Command::Config(args) => config::run(args),
         Command::Bench(args) => bench::run(args),

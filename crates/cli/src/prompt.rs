@@ -2,20 +2,22 @@
 //!
 //! The settings of the terminal are restored however a prompt ends, also by a signal.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 
+use rustix::process::Signal;
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, Result};
+use crate::signals::Signals;
 
 /// Longest line that is read, in bytes.
 const MAX_LINE_LEN: u64 = 4_096;
 
 /// Prompts for a line that is shown while it is typed.
-pub(crate) fn line(prompt: &str) -> Result<String, Failure> {
+pub(crate) fn line(prompt: &str) -> Result<String> {
     let mut terminal = open_terminal(prompt)?;
     terminal.write_all(prompt.as_bytes())?;
     let mut line = String::new();
@@ -27,73 +29,74 @@ pub(crate) fn line(prompt: &str) -> Result<String, Failure> {
 }
 
 /// Prompts for a password without showing it.
-pub(crate) async fn password(prompt: &str) -> Result<String, Failure> {
+async fn password(prompt: &str) -> Result<String> {
     let mut terminal = open_terminal(prompt)?;
-    let settings = tcgetattr(&terminal).map_err(|error| unreadable(&error.into()))?;
-    let listen = |kind| signal(kind).map_err(|error| unreadable(&error));
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
-    let mut hangup = listen(SignalKind::hangup())?;
+    let settings = tcgetattr(&terminal).map_err(unreadable)?;
+    let mut signals = Signals::listen(&[Signal::INT, Signal::TERM, Signal::HUP])?;
     let (sender, typed) = oneshot::channel();
     let prompt = prompt.to_owned();
     // After a signal the thread is abandoned: the process ends.
     std::thread::spawn(move || sender.send(rpassword::prompt_password(prompt)));
     let typed = tokio::select! {
         typed = typed => typed.ok(),
-        _ = interrupt.recv() => None,
-        _ = terminate.recv() => None,
-        _ = hangup.recv() => None,
+        _ = signals.next() => None,
     };
     match typed {
         Some(Ok(password)) if !password.is_empty() => Ok(password),
         Some(Err(error)) if !matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::UnexpectedEof) => {
-            Err(unreadable(&error))
+            Err(unreadable(error))
         }
         Some(_) => Err(nothing_entered()),
         None => {
             // rpassword restores the terminal only when it returns.
-            tcsetattr(&terminal, OptionalActions::Flush, &settings)
-                .map_err(|error| unreadable(&error.into()))?;
+            tcsetattr(&terminal, OptionalActions::Flush, &settings).map_err(unreadable)?;
             terminal.write_all(b"\n")?;
             Err(nothing_entered())
         }
     }
 }
 
-/// Prompts for a new password twice.
-pub(crate) async fn new_password(user_id: &str) -> Result<String, Failure> {
+/// Reads a password from standard input, or else prompts for it.
+pub(crate) async fn password_from(stdin: bool, prompt: &str) -> Result<String> {
+    if stdin { password_from_stdin() } else { password(prompt).await }
+}
+
+/// Reads a new password from standard input, or else prompts for it twice.
+pub(crate) async fn new_password(stdin: bool, user_id: &str) -> Result<String> {
+    if stdin {
+        return password_from_stdin();
+    }
     let typed = password(&format!("New password of {user_id}: ")).await?;
     if password("Repeat the new password: ").await? == typed {
         return Ok(typed);
     }
-    Err(Failure::new(FailureKind::InvalidInput, "the passwords differ")
-        .hint("nothing was changed; try again"))
+    Err(Failure::invalid("the passwords differ").hint("nothing was changed; try again"))
 }
 
 /// Reads a password from the next line of standard input.
-pub(crate) fn password_from_stdin() -> Result<String, Failure> {
+fn password_from_stdin() -> Result<String> {
     let mut line = String::new();
-    io::stdin().lock().take(MAX_LINE_LEN).read_line(&mut line).map_err(|error| unreadable(&error))?;
+    io::stdin().lock().take(MAX_LINE_LEN).read_line(&mut line).map_err(unreadable)?;
     let line = line.strip_suffix('\n').unwrap_or(&line);
     let line = line.strip_suffix('\r').unwrap_or(line);
     if line.is_empty() {
-        return Err(Failure::new(FailureKind::InvalidInput, "there is no password on standard input"));
+        return Err(Failure::invalid("there is no password on standard input"));
     }
     Ok(line.to_owned())
 }
 
-fn open_terminal(prompt: &str) -> Result<File, Failure> {
+fn open_terminal(prompt: &str) -> Result<File> {
     File::options().read(true).write(true).open("/dev/tty").map_err(|_| {
         let what = prompt.trim_end_matches([' ', ':']).to_lowercase();
-        Failure::new(FailureKind::InvalidInput, format!("there is no terminal to prompt for the {what}"))
+        Failure::invalid(format!("there is no terminal to prompt for the {what}"))
             .hint("name the user as an argument, and pass the password with --password-stdin")
     })
 }
 
 fn nothing_entered() -> Failure {
-    Failure::new(FailureKind::InvalidInput, "nothing was entered")
+    Failure::invalid("nothing was entered")
 }
 
-fn unreadable(error: &io::Error) -> Failure {
-    Failure::new(FailureKind::Unavailable, format!("cannot read a password: {error}"))
+fn unreadable(error: impl Display) -> Failure {
+    Failure::cannot("read a password", error)
 }

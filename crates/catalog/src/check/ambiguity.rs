@@ -5,54 +5,47 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem::{Discriminant, discriminant};
+use std::mem::discriminant;
 
 use super::{MAX_VARIANTS, expand};
-use crate::error::SourceError;
+use crate::error::{Result, reject};
 use crate::ident::EncodingRules;
 use crate::key::Layout;
 use crate::load::LocatedEntry;
-use crate::model::{Catalog, Entry, EntryKind, IdForm};
+use crate::model::{Catalog, Entry, IdForm};
 use crate::pattern::{Part, Pattern, Segment};
 
 /// Identifiers must encode the separators of all patterns that contain them.
-pub(crate) fn encode_separators(catalog: &mut Catalog, located: &[LocatedEntry]) {
-    for pattern in
-        located.iter().map(|located| &located.entry.plain).filter(|pattern| pattern.separator() != ':')
-    {
-        for id in pattern.ids() {
+pub(crate) fn encode_separators(catalog: &mut Catalog, located: &[LocatedEntry<'_>]) {
+    for pattern in located.iter().map(|located| &located.entry.plain) {
+        let separator = pattern.separator();
+        for id in pattern.ids().filter(|_| separator != ':') {
             if let Some(IdForm::Text(rules)) = catalog.ids.get_mut(id).map(|kind| &mut kind.form)
-                && !rules.separators.contains(pattern.separator())
+                && !rules.separators.contains(separator)
             {
-                rules.separators.to_mut().push(pattern.separator());
+                rules.separators.to_mut().push(separator);
             }
         }
     }
 }
 
 /// Reserves, for each kind of identifier, the literal words that other patterns have in its position.
-pub(crate) fn reserve_siblings(catalog: &mut Catalog, located: &[LocatedEntry]) -> Result<(), SourceError> {
+pub(crate) fn reserve_siblings(catalog: &mut Catalog, located: &[LocatedEntry<'_>]) -> Result<()> {
     let variants = all_variants(catalog, located, |entry| vec![&entry.plain])?;
     let mut reserved: BTreeMap<usize, BTreeSet<String>> = BTreeMap::new();
     for variant in &variants {
         for (position, segment) in variant.segments.iter().enumerate() {
             let Some(id) = segment.id else { continue };
-            for other in
-                variants.iter().filter(|other| other.pattern.separator() == variant.pattern.separator())
-            {
-                let Some(sibling) = other.segments.get(position).filter(|sibling| sibling.id.is_none())
-                else {
-                    continue;
-                };
-                let same_parents =
-                    variant.segments.iter().zip(&other.segments).take(position).all(|(a, b)| {
+            let words = variants.iter().filter_map(|other| {
+                let sibling = other.segments.get(position).filter(|sibling| sibling.id.is_none())?;
+                let mut parents = variant.segments.iter().zip(&other.segments).take(position);
+                let is_sibling = other.pattern.separator() == variant.pattern.separator()
+                    && parents.all(|(a, b)| {
                         a.prefix == b.prefix && a.suffix == b.suffix && a.id.is_some() == b.id.is_some()
                     });
-                let word = identifier_in(segment, &sibling.prefix).filter(|word| !word.is_empty());
-                if let (true, Some(word)) = (same_parents, word) {
-                    reserved.entry(id).or_default().insert(word.to_owned());
-                }
-            }
+                identifier_in(segment, &sibling.prefix).filter(|word| is_sibling && !word.is_empty())
+            });
+            reserved.entry(id).or_default().extend(words.map(str::to_owned));
         }
     }
     for (id, words) in reserved {
@@ -64,7 +57,7 @@ pub(crate) fn reserve_siblings(catalog: &mut Catalog, located: &[LocatedEntry]) 
 }
 
 /// No two entries may build the same key in either layout. Keys, channels and groups are separate namespaces.
-pub(crate) fn reject_overlaps(catalog: &Catalog, located: &[LocatedEntry]) -> Result<(), SourceError> {
+pub(crate) fn reject_overlaps(catalog: &Catalog, located: &[LocatedEntry<'_>]) -> Result<()> {
     for layout in [Layout::Plain, Layout::Cluster] {
         let variants = all_variants(catalog, located, |entry| match layout {
             // Former patterns are still looked up, so they must not be ambiguous either.
@@ -72,51 +65,39 @@ pub(crate) fn reject_overlaps(catalog: &Catalog, located: &[LocatedEntry]) -> Re
             Layout::Cluster => vec![&entry.cluster],
         })?;
         for (position, later) in variants.iter().enumerate() {
-            let clash = variants
-                .iter()
-                .take(position)
-                .find(|earlier| earlier.namespace == later.namespace && earlier.may_equal(catalog, later));
-            if let (Some(earlier), Some(mine)) = (clash, located.get(later.number)) {
-                let other = located.get(earlier.number).map_or("", |other| other.entry.name.as_str());
-                let span = if layout == Layout::Plain { &mine.pattern_span } else { &mine.cluster_span };
-                let on = if layout == Layout::Plain { "" } else { " on a cluster" };
-                let message = if earlier.number == later.number {
-                    format!(
-                        "{other} can build the same key from two combinations of its closed sets: change a segment"
-                    )
-                } else {
-                    format!("{} and {other} can build the same key{on}: change a segment", mine.entry.name)
-                };
-                return Err(SourceError::new(span.clone(), message));
-            }
+            let mut earlier = variants.iter().take(position);
+            let Some(clash) = earlier.find(|earlier| earlier.may_equal(catalog, later)) else { continue };
+            let (name, other) = (&later.located.entry.name, &clash.located.entry.name);
+            let (span, on) = match layout {
+                Layout::Plain => (later.located.decl.pattern.span(), ""),
+                Layout::Cluster => (later.located.cluster_span(), " on a cluster"),
+            };
+            let clash = if name == other {
+                format!("{name} can build the same key from two combinations of its closed sets")
+            } else {
+                format!("{name} and {other} can build the same key{on}")
+            };
+            return reject(span, format!("{clash}: change a segment"));
         }
     }
     Ok(())
 }
 
 /// One expansion of a pattern: only text identifiers are left.
-struct Variant {
-    /// Index of the entry.
-    number: usize,
-    namespace: Discriminant<EntryKind>,
+struct Variant<'a> {
+    located: &'a LocatedEntry<'a>,
     pattern: Pattern,
     segments: Vec<Segment>,
+    symbols: Vec<Symbol<'a>>,
 }
 
-impl Variant {
-    /// The literal text before the first identifier.
-    fn literal_prefix(&self) -> &str {
-        match self.pattern.parts().first() {
-            Some(Part::Text(text)) => text,
-            _ => "",
-        }
-    }
-
+impl Variant<'_> {
     fn may_equal(&self, catalog: &Catalog, other: &Self) -> bool {
+        if discriminant(&self.located.entry.kind) != discriminant(&other.located.entry.kind) {
+            return false;
+        }
         if self.pattern.separator() != other.pattern.separator() {
-            let prefixes = self.literal_prefix().bytes().zip(other.literal_prefix().bytes());
-            return prefixes.into_iter().all(|(a, b)| a == b)
-                && overlap(&symbols(catalog, &self.pattern), &symbols(catalog, &other.pattern));
+            return overlap(&self.symbols, &other.symbols);
         }
         self.segments.len() == other.segments.len()
             && self.segments.iter().zip(&other.segments).all(|(a, b)| may_be_equal(catalog, a, b))
@@ -125,22 +106,21 @@ impl Variant {
 
 /// The variants of the patterns that `patterns_of` selects.
 fn all_variants<'a>(
-    catalog: &Catalog,
-    located: &'a [LocatedEntry],
+    catalog: &'a Catalog,
+    located: &'a [LocatedEntry<'a>],
     patterns_of: impl Fn(&'a Entry) -> Vec<&'a Pattern>,
-) -> Result<Vec<Variant>, SourceError> {
+) -> Result<Vec<Variant<'a>>> {
     let mut variants = Vec::new();
-    for (number, located) in located.iter().enumerate() {
-        let namespace = discriminant(&located.entry.kind);
+    for located in located {
         for pattern in patterns_of(&located.entry) {
             let Some(expanded) = expand(catalog, pattern, MAX_VARIANTS - variants.len()) else {
                 let message =
                     format!("the patterns up to {pattern} expand to more than {MAX_VARIANTS} variants");
-                return Err(SourceError::new(located.pattern_span.clone(), message));
+                return reject(located.decl.pattern.span(), message);
             };
             variants.extend(expanded.into_iter().map(|pattern| {
-                let segments = pattern.segments();
-                Variant { number, namespace, pattern, segments }
+                let (segments, symbols) = (pattern.segments(), symbols(catalog, &pattern));
+                Variant { located, pattern, segments, symbols }
             }));
         }
     }
@@ -189,18 +169,15 @@ impl Symbol<'_> {
 }
 
 fn symbols<'a>(catalog: &'a Catalog, pattern: &Pattern) -> Vec<Symbol<'a>> {
-    let mut symbols = Vec::new();
-    for part in pattern.parts() {
-        match part {
-            Part::Text(text) => symbols.extend(text.bytes().map(Symbol::Byte)),
-            Part::Id(id) => symbols.extend(catalog.id(*id).and_then(|kind| match &kind.form {
-                IdForm::Text(rules) => Some(Symbol::Id(rules)),
-                // Expanded before.
-                IdForm::OneOf(_) => None,
-            })),
-        }
-    }
-    symbols
+    let symbols = pattern.parts().iter().flat_map(|part| match part {
+        Part::Text(text) => text.bytes().map(Symbol::Byte).collect(),
+        Part::Id(id) => match catalog.id(*id).map(|kind| &kind.form) {
+            Some(IdForm::Text(rules)) => vec![Symbol::Id(rules)],
+            // Closed sets were expanded before.
+            _ => Vec::new(),
+        },
+    });
+    symbols.collect()
 }
 
 /// Whether some text matches both patterns. Walks through both at once; an identifier consumes one byte or more. Segments

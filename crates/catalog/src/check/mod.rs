@@ -6,35 +6,31 @@ use std::collections::BTreeMap;
 
 use self::ambiguity::may_match_prefix;
 use crate::builders::camel;
-use crate::error::SourceError;
+use crate::error::{Result, reject};
 use crate::file::Header;
 use crate::load::LocatedEntry;
-use crate::model::{Catalog, EntryKind, Family, IdForm};
+use crate::model::{Catalog, Entry, EntryKind, Family, IdForm};
 use crate::pattern::{Part, Pattern};
 
 /// Limit on the variants of all patterns, because each pair of them is compared.
 const MAX_VARIANTS: usize = 4096;
 
 /// Keys must be shorter than the limit in both layouts, for any identifiers.
-pub(crate) fn lengths(catalog: &Catalog, located: &[LocatedEntry]) -> Result<(), SourceError> {
+pub(crate) fn lengths(catalog: &Catalog, located: &[LocatedEntry<'_>]) -> Result<()> {
     for located in located {
-        let both =
-            [(&located.entry.plain, &located.pattern_span), (&located.entry.cluster, &located.cluster_span)];
-        for (pattern, span) in both {
-            let max_len: usize = pattern
-                .parts()
-                .iter()
-                .map(|part| match part {
-                    Part::Text(text) => text.len(),
-                    Part::Id(id) => catalog.id(*id).map_or(0, |kind| kind.max_len()),
-                })
-                .fold(0, usize::saturating_add);
+        let Entry { name, plain, cluster, .. } = &located.entry;
+        for (pattern, span) in [(plain, located.decl.pattern.span()), (cluster, located.cluster_span())] {
+            let lengths = pattern.parts().iter().map(|part| match part {
+                Part::Text(text) => text.len(),
+                Part::Id(id) => catalog.id(*id).map_or(0, |kind| kind.max_len()),
+            });
+            let max_len = lengths.fold(0, usize::saturating_add);
             if max_len >= catalog.key_limit {
-                let message = format!(
-                    "{} can reach {max_len} bytes and must stay below {}: lower max_bytes of its identifiers",
-                    located.entry.name, catalog.key_limit
-                );
-                return Err(SourceError::new(span.clone(), message));
+                let limit = catalog.key_limit;
+                let advice = "lower max_bytes of its identifiers";
+                let message =
+                    format!("{name} can reach {max_len} bytes and must stay below {limit}: {advice}");
+                return reject(span, message);
             }
         }
     }
@@ -42,98 +38,85 @@ pub(crate) fn lengths(catalog: &Catalog, located: &[LocatedEntry]) -> Result<(),
 }
 
 /// If a segment names the owner, it must match the owner and the group of the entry.
-pub(crate) fn owners(catalog: &Catalog, header: &Header, all: &[LocatedEntry]) -> Result<(), SourceError> {
+pub(crate) fn owners(catalog: &Catalog, header: &Header, all: &[LocatedEntry<'_>]) -> Result<()> {
     let Some(place) = &header.owner_segment else { return Ok(()) };
     let position = *place.get_ref();
     if position == 0 {
-        return Err(SourceError::new(place.span(), "owner_segment starts at 1"));
+        return reject(place.span(), "owner_segment starts at 1");
     }
+    let leading = |located: &LocatedEntry<'_>| located.entry.plain.leading_ids(position);
     let mut types: BTreeMap<String, &String> = BTreeMap::new();
     for located in all {
-        let (entry, segments) = (&located.entry, located.entry.plain.segments());
-        let owner = segments.get(position - 1).filter(|segment| segment.id.is_none());
-        if owner.is_none_or(|segment| segment.prefix != entry.owner) {
+        let Entry { name, plain, owner, .. } = &located.entry;
+        let (group, short_name) = located.entry.group_and_name();
+        let segments = plain.segments();
+        let named = segments.get(position - 1).filter(|segment| segment.id.is_none());
+        if named.is_none_or(|segment| segment.prefix != *owner) {
+            let message = format!("segment {position} of {plain} must be its owner, {owner:?}");
+            return reject(located.decl.pattern.span(), message);
+        }
+        if group != owner {
+            let right_name = format!("{owner}.{short_name}");
+            let message = format!("{name} belongs to {owner:?}: name it {right_name:?}");
+            return reject(located.decl.owner.span(), message);
+        }
+        if short_name == "new" {
+            let reason = "the builder type of its owner has a function with this name";
+            return reject(located.decl.name.span(), format!("{name} cannot be named new: {reason}"));
+        }
+        if let Some(other) = types.insert(camel(owner), owner).filter(|other| *other != owner) {
             let message =
-                format!("segment {position} of {} must be its owner, {:?}", entry.plain, entry.owner);
-            return Err(SourceError::new(located.pattern_span.clone(), message));
+                format!("the owner {owner:?} has the same Rust name as {other:?}: choose another name");
+            return reject(located.decl.owner.span(), message);
         }
-        if entry.group_and_name().0 != entry.owner {
-            let name = format!("{}.{}", entry.owner, entry.group_and_name().1);
-            let message = format!("{} belongs to {:?}: name it {name:?}", entry.name, entry.owner);
-            return Err(SourceError::new(located.owner_span.clone(), message));
-        }
-        if entry.group_and_name().1 == "new" {
-            let message = format!(
-                "{} cannot be named new: the builder type of its owner has a function with this name",
-                entry.name
-            );
-            return Err(SourceError::new(located.name_span.clone(), message));
-        }
-        let other = types.insert(camel(&entry.owner), &entry.owner).filter(|other| **other != entry.owner);
-        if let Some(other) = other {
-            let message = format!(
-                "the owner {:?} has the same Rust name as {other:?}: choose another name",
-                entry.owner
-            );
-            return Err(SourceError::new(located.owner_span.clone(), message));
-        }
-        let shared = segments.iter().take(position - 1).filter_map(|segment| segment.id);
-        if shared.clone().any(|id| !matches!(catalog.id(id).map(|kind| &kind.form), Some(IdForm::OneOf(_)))) {
+        let is_closed = |id: usize| matches!(catalog.id(id).map(|kind| &kind.form), Some(IdForm::OneOf(_)));
+        if !leading(located).into_iter().all(is_closed) {
             let message = "identifiers before the segment of the owner must be closed sets (one_of)";
-            return Err(SourceError::new(located.pattern_span.clone(), message));
+            return reject(located.decl.pattern.span(), message);
         }
     }
-    let leading = |located: &LocatedEntry| -> Vec<usize> {
-        located.entry.plain.segments().iter().take(position - 1).filter_map(|segment| segment.id).collect()
-    };
-    match all.iter().find(|other| all.first().is_some_and(|first| leading(first) != leading(other))) {
-        Some(different) => Err(SourceError::new(
-            different.pattern_span.clone(),
-            format!(
-                "{} has different identifiers before its owner than the first entry",
-                different.entry.name
-            ),
-        )),
+    let first = all.first().map(leading);
+    match all.iter().find(|other| first.as_ref() != Some(&leading(other))) {
+        Some(LocatedEntry { entry, decl, .. }) => {
+            let message = "has different identifiers before its owner than the first entry";
+            reject(decl.pattern.span(), format!("{} {message}", entry.name))
+        }
         None => Ok(()),
     }
 }
 
 /// Hash tags of one shape must use the same identifiers: otherwise an entity could have two slots.
-pub(crate) fn tags(catalog: &Catalog, located: &[LocatedEntry]) -> Result<(), SourceError> {
+pub(crate) fn tags(catalog: &Catalog, located: &[LocatedEntry<'_>]) -> Result<()> {
     let mut shapes: BTreeMap<String, (Vec<usize>, &str)> = BTreeMap::new();
     for located in located {
         let Some((shape, ids)) = located.entry.cluster.tag() else { continue };
         let (first, named) = shapes.entry(shape.clone()).or_insert((ids.clone(), &located.entry.name));
         if *first != ids {
-            let names: Vec<&str> =
-                first.iter().filter_map(|id| Some(catalog.id(*id)?.name.as_str())).collect();
+            let names = first.iter().filter_map(|id| Some(catalog.id(*id)?.name.as_str()));
+            let names = names.collect::<Vec<_>>().join(", ");
             let message = format!(
-                "the hash tag {{{shape}}} contains {} in {named}: use the same identifiers here",
-                names.join(", ")
+                "the hash tag {{{shape}}} contains {names} in {named}: use the same identifiers here"
             );
-            return Err(SourceError::new(located.cluster_span.clone(), message));
+            return reject(located.cluster_span(), message);
         }
     }
     Ok(())
 }
 
 /// Every key that may match the prefix of a family must obey its rules.
-pub(crate) fn families(catalog: &Catalog, located: &[LocatedEntry]) -> Result<(), SourceError> {
+pub(crate) fn families(catalog: &Catalog, located: &[LocatedEntry<'_>]) -> Result<()> {
     for located in located {
-        let EntryKind::Key(shape) = &located.entry.kind else { continue };
-        let may_match = |family: &&Family| may_match_prefix(catalog, &located.entry.plain, &family.prefix);
+        let Entry { name, plain, kind: EntryKind::Key(shape), .. } = &located.entry else { continue };
+        let may_match = |family: &&Family| may_match_prefix(catalog, plain, &family.prefix);
         for family in catalog.families.iter().filter(may_match) {
             let message = if family.must_expire && !shape.ttl.rule.expires() {
-                format!(
-                    "{} must have a ttl: keys of the family {} always expire",
-                    located.entry.name, family.name
-                )
+                format!("{name} must have a ttl: keys of the family {} always expire", family.name)
             } else if family.format.is_some_and(|format| format != shape.format) {
-                format!("{} does not have the format of the family {}", located.entry.name, family.name)
+                format!("{name} does not have the format of the family {}", family.name)
             } else {
                 continue;
             };
-            return Err(SourceError::new(located.name_span.clone(), message));
+            return reject(located.decl.name.span(), message);
         }
     }
     Ok(())
@@ -143,24 +126,19 @@ pub(crate) fn families(catalog: &Catalog, located: &[LocatedEntry]) -> Result<()
 fn expand(catalog: &Catalog, pattern: &Pattern, limit: usize) -> Option<Vec<Pattern>> {
     let mut expanded: Vec<Vec<Part>> = vec![Vec::new()];
     for part in pattern.parts() {
-        let alternatives: Vec<Part> = match part {
-            Part::Id(id) => match catalog.id(*id).map(|kind| &kind.form) {
-                Some(IdForm::OneOf(members)) => {
-                    members.iter().map(|member| Part::Text(member.value.clone())).collect()
-                }
-                _ => vec![part.clone()],
-            },
-            Part::Text(_) => vec![part.clone()],
+        let id = if let Part::Id(id) = part { catalog.id(*id) } else { None };
+        let alternatives: Vec<Part> = match id.map(|kind| &kind.form) {
+            Some(IdForm::OneOf(members)) => {
+                members.iter().map(|member| Part::Text(member.value.clone())).collect()
+            }
+            _ => vec![part.clone()],
         };
         if expanded.len() * alternatives.len() > limit {
             return None;
         }
-        expanded = expanded
-            .iter()
-            .flat_map(|parts| {
-                alternatives.iter().map(|next| [parts.as_slice(), std::slice::from_ref(next)].concat())
-            })
-            .collect();
+        let with = |parts: &Vec<Part>, next: &Part| [parts.as_slice(), &[next.clone()]].concat();
+        let longer = expanded.iter().flat_map(|parts| alternatives.iter().map(|next| with(parts, next)));
+        expanded = longer.collect();
     }
     Some(expanded.into_iter().map(|parts| pattern.with_parts(parts)).collect())
 }

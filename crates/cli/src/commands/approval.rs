@@ -7,16 +7,15 @@ use ade_client::wire::{Approval, BatchOptions, BatchRequest, DecisionRequest};
 use ade_domain::approval::policy::Priority;
 use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use clap::{Args as ClapArgs, Subcommand};
-use comfy_table::{Cell, Table};
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 use serde_json::json;
 
 use super::task::page;
 use super::task::sections::state_label;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, Result};
 use crate::output::list::{ListArgs, fetch_all};
-use crate::output::{self, OutputFormat, Tone, first_line, safe, time};
+use crate::output::{self, OutputFormat, Table, Tone, first_line, safe, time};
 
 /// Characters of a description that are shown on the narrowest terminal.
 const MIN_DESCRIPTION_WIDTH: usize = 12;
@@ -26,15 +25,36 @@ pub(crate) enum Command {
     /// List the approval requests that wait for your decision, most urgent first
     Ls(FilterArgs),
     /// Show an approval request and its task
-    Show(ShowArgs),
+    Show(ApprovalArgs),
     /// Approve; several requests are approved together or not at all
     Approve(ApproveArgs),
     /// Reject; several requests are rejected together or not at all
-    Reject(RejectArgs),
+    Reject {
+        /// Ids of the approval requests
+        #[arg(required = true, value_name = "APPROVAL")]
+        approval_ids: Vec<String>,
+        /// Reason, shown to the author
+        #[arg(long)]
+        reason: String,
+        #[command(flatten)]
+        format: OutputFormat,
+    },
     /// Ask the author to change the task before you decide
-    RequestChanges(ChangesArgs),
+    RequestChanges {
+        #[command(flatten)]
+        args: ApprovalArgs,
+        /// What must change, shown to the author
+        #[arg(long)]
+        reason: String,
+    },
     /// Delegate an approval request to another reviewer
-    Delegate(DelegateArgs),
+    Delegate {
+        #[command(flatten)]
+        args: ApprovalArgs,
+        /// User who decides instead
+        #[arg(long, value_name = "USER")]
+        to: String,
+    },
 }
 
 #[derive(Debug, ClapArgs)]
@@ -50,10 +70,9 @@ pub(crate) struct FilterArgs {
 }
 
 #[derive(Debug, ClapArgs)]
-pub(crate) struct ShowArgs {
+pub(crate) struct ApprovalArgs {
     /// Id of the approval request
-    #[arg(value_name = "APPROVAL")]
-    approval_id: String,
+    approval: String,
     #[command(flatten)]
     format: OutputFormat,
 }
@@ -79,109 +98,64 @@ pub(crate) struct ApproveArgs {
     format: OutputFormat,
 }
 
-#[derive(Debug, ClapArgs)]
-pub(crate) struct RejectArgs {
-    /// Ids of the approval requests
-    #[arg(required = true, value_name = "APPROVAL")]
-    approval_ids: Vec<String>,
-    /// Reason, shown to the author
-    #[arg(long)]
-    reason: String,
-    #[command(flatten)]
-    format: OutputFormat,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct ChangesArgs {
-    /// Id of the approval request
-    #[arg(value_name = "APPROVAL")]
-    approval_id: String,
-    /// What must change, shown to the author
-    #[arg(long)]
-    reason: String,
-    #[command(flatten)]
-    format: OutputFormat,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct DelegateArgs {
-    /// Id of the approval request
-    #[arg(value_name = "APPROVAL")]
-    approval_id: String,
-    /// User who decides instead
-    #[arg(long, value_name = "USER")]
-    to: String,
-    #[command(flatten)]
-    format: OutputFormat,
-}
-
-pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure> {
+pub(crate) async fn run(client: &Client, command: Command) -> Result {
     match command {
         Command::Ls(args) => list(client, &args).await,
         Command::Show(args) => show(client, &args).await,
         Command::Approve(args) => approve(client, args).await,
-        Command::Reject(args) => {
-            let (kind, reason) = (DecisionKind::Reject, Some(args.reason));
-            if let [id] = args.approval_ids.as_slice() {
+        Command::Reject { approval_ids, reason, format } => {
+            let reason = Some(reason);
+            if let [id] = approval_ids.as_slice() {
                 let request = client.reject(id, &DecisionRequest { reason, digest: None }).await?;
-                return args.format.print(&request, summary);
+                return format.print(&request, summary);
             }
-            decide_all(client, args.approval_ids, kind, reason, BatchOptions::default(), args.format).await
+            let (action, options) = (DecisionKind::Reject, BatchOptions::default());
+            decide_all(client, &BatchRequest { approval_ids, action, reason, options }, format).await
         }
-        Command::RequestChanges(args) => {
-            let response = DecisionRequest { reason: Some(args.reason), digest: None };
-            args.format.print(&client.request_changes(&args.approval_id, &response).await?, summary)
+        Command::RequestChanges { args: ApprovalArgs { approval, format }, reason } => {
+            let response = DecisionRequest { reason: Some(reason), digest: None };
+            format.print(&client.request_changes(&approval, &response).await?, summary)
         }
-        Command::Delegate(args) => {
-            let request = client.delegate_approval(&args.approval_id, &args.to).await?;
-            args.format.print(&request, |request| {
-                format!("delegated from {} to {}", safe(&request.reviewer_id), safe(&args.to))
-            })
+        Command::Delegate { args: ApprovalArgs { approval, format }, to } => {
+            let request = client.delegate_approval(&approval, &to).await?;
+            let reviewer = safe(&request.reviewer_id);
+            format.print(&request, |_| format!("delegated from {reviewer} to {}", safe(&to)))
         }
     }
 }
 
-async fn approve(client: &Client, args: ApproveArgs) -> Result<(), Failure> {
-    let options =
-        BatchOptions { skip_validation: args.skip_validation, apply_immediately: args.apply_immediately };
+async fn approve(client: &Client, args: ApproveArgs) -> Result {
+    let ApproveArgs { approval_ids, reason, digest, apply_immediately, skip_validation, format } = args;
+    let options = BatchOptions { skip_validation, apply_immediately };
     // Only a batch has options, and only a single approval has a digest.
-    let id = match args.approval_ids.as_slice() {
-        [id] if options == BatchOptions::default() => id,
-        _ if args.digest.is_some() => {
+    let (id, digest) = match (approval_ids.as_slice(), digest) {
+        ([id], digest) if options == BatchOptions::default() => (id, digest),
+        (_, Some(_)) => {
             let message =
                 "--digest works for one approval only, without --apply-immediately or --skip-validation";
-            return Err(
-                Failure::new(FailureKind::InvalidInput, message).hint("approve the requests one by one")
-            );
+            return Err(Failure::invalid(message).hint("approve the requests one by one"));
         }
-        _ => {
-            let kind = DecisionKind::Approve;
-            return decide_all(client, args.approval_ids, kind, args.reason, options, args.format).await;
+        (_, None) => {
+            let action = DecisionKind::Approve;
+            let batch = BatchRequest { approval_ids, action, reason, options };
+            return decide_all(client, &batch, format).await;
         }
     };
-    let digest = match args.digest {
+    let digest = match digest {
         Some(digest) => digest,
         None => {
-            let request = client.approval(id).await?;
-            let task = client.task(&request.task_id).await?;
+            let task = client.task(&client.approval(id).await?.task_id).await?;
             let description = first_line(&task.config.description);
             output::note(&format!("approving {}: {description} (digest {})", task.task_id, task.digest));
             task.digest
         }
     };
-    let response = DecisionRequest { reason: args.reason, digest: Some(digest) };
-    args.format.print(&client.approve(id, &response).await?, summary)
+    let response = DecisionRequest { reason, digest: Some(digest) };
+    format.print(&client.approve(id, &response).await?, summary)
 }
 
-async fn decide_all(
-    client: &Client,
-    approval_ids: Vec<String>,
-    action: DecisionKind,
-    reason: Option<String>,
-    options: BatchOptions,
-    format: OutputFormat,
-) -> Result<(), Failure> {
-    let requests = client.decide_batch(&BatchRequest { approval_ids, action, reason, options }).await?.items;
+async fn decide_all(client: &Client, batch: &BatchRequest, format: OutputFormat) -> Result {
+    let requests = client.decide_batch(batch).await?.items;
     format.print(&requests, |requests| requests.iter().map(summary).collect::<Vec<_>>().join("\n"))
 }
 
@@ -216,79 +190,48 @@ pub(crate) const fn priority_label(priority: Priority) -> (&'static str, Tone) {
     }
 }
 
-async fn list(client: &Client, args: &FilterArgs) -> Result<(), Failure> {
+async fn list(client: &Client, args: &FilterArgs) -> Result {
     let status = args.status.as_deref().unwrap_or("PENDING").to_uppercase().replace('-', "_");
     let mut filters = vec![("reviewer", if args.all { "*" } else { "me" })];
     filters.extend((status != "ANY").then_some(("status", status.as_str())));
     let fetch = async |query: &[(&str, &str)]| client.approvals(query).await;
-    let width = output::terminal_width(&Table::new());
-    args.list.show(&filters, fetch, "no approval requests found", |it| table(it, width, time::now())).await
+    args.list.show(&filters, fetch, |it| table(it, output::terminal_width(), time::now())).await
 }
 
 /// One row per request; on a terminal with two lines, because two ids and a description do not fit into one.
-fn table(requests: &[Approval], width: Option<usize>, now: Timestamp) -> Table {
+fn table(requests: &[Approval], width: Option<usize>, now: Timestamp) -> Table<'_, Approval> {
+    let due = |request: &Approval| match request.status {
+        ApprovalStatus::Pending => time::until(request.due_at, now),
+        _ => String::new(),
+    };
     let Some(width) = width else {
-        let mut table = output::table(&[
-            "APPROVAL",
-            "TASK",
-            "SCORE",
-            "PRIORITY",
-            "REVIEWER",
-            "STATUS",
-            "DUE IN",
-            "DESCRIPTION",
-            "WHY",
-        ]);
-        for request in requests {
-            table.add_row([
-                safe(&request.approval_id),
-                safe(&request.task_id),
-                request.score.to_string(),
-                priority_label(request.priority).0.to_owned(),
-                safe(&request.reviewer_id),
-                request.status.as_str().to_owned(),
-                due(request, now),
-                safe(&request.task_description),
-                page::request_notes(request),
-            ]);
-        }
-        return table;
+        return output::list(requests, "no approval requests found")
+            .column("APPROVAL", |request| safe(&request.approval_id))
+            .column("TASK", |request| safe(&request.task_id))
+            .column("SCORE", |request| request.score)
+            .column("PRIORITY", |request| priority_label(request.priority).0)
+            .column("REVIEWER", |request| safe(&request.reviewer_id))
+            .column("STATUS", |request| request.status)
+            .column("DUE IN", due)
+            .column("DESCRIPTION", |request| safe(&request.task_description))
+            .column("WHY", page::request_notes);
     };
-    let titles = ["APPROVAL\nTASK", "SCORE\nPRIORITY", "DUE IN\nSTATUS", "DESCRIPTION\nREVIEWER AND WHY"];
-    let mut table = output::table(&titles);
-    let rows: Vec<[String; 3]> = requests.iter().map(|request| leading_cells(request, now)).collect();
-    let column_width = |column: usize| {
-        let texts = rows.iter().filter_map(|row| row.get(column).map(String::as_str));
-        let lines = texts.chain(titles.get(column).copied()).flat_map(str::lines);
-        lines.map(|line| line.chars().count()).max().unwrap_or(0)
-    };
+    let leading = output::list(requests, "no approval requests found")
+        .column("APPROVAL\nTASK", |it| format!("{}\n{}", safe(&it.approval_id), safe(&it.task_id)))
+        .column("SCORE\nPRIORITY", |request| {
+            let (priority, tone) = priority_label(request.priority);
+            tone.cell(format!("{}\n{priority}", request.score))
+        })
+        .column("DUE IN\nSTATUS", |request| {
+            status_tone(request.status).cell(format!("{}\n{}", due(request), request.status))
+        });
     // Each column has a space on both sides, and one more separates two columns.
-    let used: usize = (0..3).map(|column| column_width(column) + 3).sum();
+    let used: usize = leading.column_widths().map(|width| width + 3).sum();
     let available = width.saturating_sub(used + 2).max(MIN_DESCRIPTION_WIDTH);
-    for (request, [ids, urgency, status]) in requests.iter().zip(rows) {
+    leading.column("DESCRIPTION\nREVIEWER AND WHY", |request| {
         let why = format!("{}: {}", safe(&request.reviewer_id), page::request_notes(request));
-        let about = [safe(&request.task_description), why].map(|text| truncate(&text, available)).join("\n");
-        table.add_row([
-            Cell::new(ids),
-            priority_label(request.priority).1.cell(urgency),
-            status_tone(request.status).cell(status),
-            Cell::new(about),
-        ]);
-    }
-    table
-}
-
-/// The cells before the description, with two lines each.
-fn leading_cells(request: &Approval, now: Timestamp) -> [String; 3] {
-    [
-        format!("{}\n{}", safe(&request.approval_id), safe(&request.task_id)),
-        format!("{}\n{}", request.score, priority_label(request.priority).0),
-        format!("{}\n{}", due(request, now), request.status.as_str()),
-    ]
-}
-
-fn due(request: &Approval, now: Timestamp) -> String {
-    if request.status == ApprovalStatus::Pending { time::until(request.due_at, now) } else { String::new() }
+        [safe(&request.task_description), why].map(|text| truncate(&text, available)).join("\n")
+    })
 }
 
 fn truncate(text: &str, width: usize) -> String {
@@ -298,28 +241,27 @@ fn truncate(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-async fn show(client: &Client, args: &ShowArgs) -> Result<(), Failure> {
-    let request = client.approval(&args.approval_id).await?;
-    let task = client.task(&request.task_id).await?;
+async fn show(client: &Client, args: &ApprovalArgs) -> Result {
+    let request = client.approval(&args.approval).await?;
+    let task_id = &request.task_id;
+    let task = client.task(task_id).await?;
     if args.format.json {
         return output::json(&json!({ "approval": request, "task": task }));
     }
-    let requests =
-        fetch_all(async |query: &[(&str, &str)]| client.task_approvals(&request.task_id, query).await)
-            .await?;
+    let requests = fetch_all(async |query| client.task_approvals(task_id, query).await).await?;
     let (id, reviewer) = (safe(&request.approval_id), safe(&request.reviewer_id));
     let status = status_tone(request.status).paint(request.status.as_str());
-    output::line(&format!("approval request {id} to {} is {status}", reviewer.bold()))?;
+    output::line(format_args!("approval request {id} to {} is {status}", reviewer.bold()))?;
     if request.digest != task.digest {
         output::note("the task has changed since this request was created");
     }
-    output::line(&format!("\n{}", page::page(&task, &requests, time::now())))
+    output::line(format_args!("\n{}", page::page(&task, &requests, time::now())))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::task::fixture;
     use super::*;
+    use crate::tests::fixture;
 
     const APPROVAL: &str = "0197c1a2-0000-7000-8000-000000000001";
     const TASK: &str = "0197c1a2-0000-7000-8000-000000000002";

@@ -10,14 +10,12 @@ use std::path::{Path, PathBuf};
 use ade_app::audit::Checkpoint;
 use ade_client::wire::{AuditEntry, AuditVerification, InvalidAuditEntry};
 use ade_client::{AuditExport, Client};
-use clap::{Args as ClapArgs, Subcommand, ValueEnum};
-use comfy_table::Table;
+use clap::{Args as ClapArgs, Subcommand};
 use tempfile::NamedTempFile;
 
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, Result};
 use crate::output::list::{ListArgs, present};
-use crate::output::time::{self, When};
-use crate::output::{self, OutputFormat, safe};
+use crate::output::{self, OutputFormat, Table, safe, time};
 
 /// The latest checkpoints of a file that are compared one by one.
 const MAX_CHECKPOINTS: usize = 2_000;
@@ -25,7 +23,12 @@ const MAX_CHECKPOINTS: usize = 2_000;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List audit entries
-    Ls(LsArgs),
+    Ls {
+        #[command(flatten)]
+        filters: Filters,
+        #[command(flatten)]
+        list: ListArgs,
+    },
     /// Export the audit log as NDJSON or CSV
     Export(ExportArgs),
     /// Check that no entry was changed, removed or reordered
@@ -33,20 +36,12 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, ClapArgs)]
-pub(crate) struct LsArgs {
-    #[command(flatten)]
-    filters: Filters,
-    #[command(flatten)]
-    list: ListArgs,
-}
-
-#[derive(Debug, ClapArgs)]
 pub(crate) struct ExportArgs {
     #[command(flatten)]
     filters: Filters,
     /// One JSON object per line, or comma-separated values
-    #[arg(long, value_enum, default_value_t = ExportFormat::Ndjson)]
-    format: ExportFormat,
+    #[arg(long, value_parser = ["ndjson", "csv"], default_value = "ndjson")]
+    format: String,
     /// Write to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -66,7 +61,7 @@ pub(crate) struct VerifyArgs {
 }
 
 #[derive(Debug, ClapArgs)]
-struct Filters {
+pub(crate) struct Filters {
     /// Only entries about this task
     #[arg(long)]
     task: Option<String>,
@@ -77,64 +72,47 @@ struct Filters {
     #[arg(long)]
     action: Option<String>,
     /// Only entries since then: a time, a date, or a duration ago such as 24h
-    #[arg(long, value_name = "TIME", value_parser = time::parse_when)]
-    from: Option<When>,
+    #[arg(long, value_name = "TIME", value_parser = time::parse_past)]
+    from: Option<String>,
     /// Only entries before then: a time, a date, or a duration ago
-    #[arg(long, value_name = "TIME", value_parser = time::parse_when)]
-    to: Option<When>,
+    #[arg(long, value_name = "TIME", value_parser = time::parse_past)]
+    to: Option<String>,
 }
 
 impl Filters {
-    /// Resolves relative times and passes the query to `f`.
-    async fn query<T>(&self, f: impl AsyncFnOnce(&[(&str, &str)]) -> T) -> T {
-        let now = time::now();
-        let [from, to] = [&self.from, &self.to].map(|when| when.map(|when| when.in_past(now).to_string()));
-        let (task, actor, action) = (&self.task, &self.actor, &self.action);
-        f(&present(&[("task", task), ("actor", actor), ("action", action), ("from", &from), ("to", &to)]))
-            .await
+    fn query(&self) -> Vec<(&'static str, &str)> {
+        let Self { task, actor, action, from, to } = self;
+        present(&[("task", task), ("actor", actor), ("action", action), ("from", from), ("to", to)])
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ExportFormat {
-    Ndjson,
-    Csv,
-}
-
-pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure> {
+pub(crate) async fn run(client: &Client, command: Command) -> Result {
     match command {
-        Command::Ls(args) => {
+        Command::Ls { filters, list } => {
             let fetch = async |query: &[(&str, &str)]| client.audit(query).await;
-            let show = async |query: &[(&str, &str)]| {
-                args.list.show(query, fetch, "no audit entries found", table).await
-            };
-            args.filters.query(show).await
+            list.show(&filters.query(), fetch, table).await
         }
         Command::Export(args) => export(client, &args).await,
         Command::Verify(args) => verify(client, &args).await,
     }
 }
 
-pub(super) fn table(entries: &[AuditEntry]) -> Table {
-    let mut table = output::table(&["#", "TIME", "ACTOR", "ACTION", "OBJECT", "FROM → TO", "REASON"]);
-    for entry in entries {
-        let transition = match (entry.from, entry.to) {
+pub(super) fn table(entries: &[AuditEntry]) -> Table<'_, AuditEntry> {
+    output::list(entries, "no audit entries found")
+        .column("#", |entry| entry.number)
+        .column("TIME", |entry| time::timestamp(entry.at))
+        .column("ACTOR", actor)
+        .column("ACTION", |entry| safe(&entry.action))
+        .column("OBJECT", |entry| format!("{} {}", safe(&entry.object_type), safe(&entry.object_id)))
+        .column("FROM → TO", |entry| match (entry.from, entry.to) {
             (Some(from), Some(to)) if from != to => format!("{from} → {to}"),
             (_, Some(state)) | (Some(state), None) => state.to_string(),
             (None, None) => String::new(),
-        };
-        let reason = [entry.ticket.as_deref(), entry.reason.as_deref()];
-        table.add_row([
-            entry.number.to_string(),
-            time::timestamp(entry.at),
-            actor(entry),
-            safe(&entry.action),
-            format!("{} {}", safe(&entry.object_type), safe(&entry.object_id)),
-            transition,
-            safe(&reason.into_iter().flatten().collect::<Vec<_>>().join(": ")),
-        ]);
-    }
-    table
+        })
+        .column("REASON", |entry| {
+            let reason = [entry.ticket.as_deref(), entry.reason.as_deref()];
+            safe(&reason.into_iter().flatten().collect::<Vec<_>>().join(": "))
+        })
 }
 
 fn actor(entry: &AuditEntry) -> String {
@@ -147,20 +125,13 @@ fn actor(entry: &AuditEntry) -> String {
 }
 
 /// Writes the log to standard output or to a file. The file is replaced only once the export is complete.
-async fn export(client: &Client, args: &ExportArgs) -> Result<(), Failure> {
-    let format = match args.format {
-        ExportFormat::Ndjson => "ndjson",
-        ExportFormat::Csv => "csv",
-    };
-    let mut export =
-        args.filters.query(async |query: &[(&str, &str)]| client.export_audit(format, query).await).await?;
+async fn export(client: &Client, args: &ExportArgs) -> Result {
+    let mut export = client.export_audit(&args.format, &args.filters.query()).await?;
     let Some(file) = &args.output else {
         copy(&mut export, &mut io::stdout().lock()).await?;
         return Ok(());
     };
-    let unwritable = |error: io::Error| {
-        Failure::new(FailureKind::Unavailable, format!("cannot write {}: {error}", file.display()))
-    };
+    let unwritable = |error: io::Error| Failure::cannot(format_args!("write {}", file.display()), error);
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut temporary = NamedTempFile::new_in(folder).map_err(unwritable)?;
     let bytes = copy(&mut export, temporary.as_file_mut()).await?;
@@ -170,7 +141,7 @@ async fn export(client: &Client, args: &ExportArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn copy(export: &mut AuditExport, to: &mut impl Write) -> Result<u64, Failure> {
+async fn copy(export: &mut AuditExport, to: &mut impl Write) -> Result<u64> {
     let mut bytes = 0;
     while let Some(chunk) = export.next_chunk().await? {
         to.write_all(&chunk)?;
@@ -180,7 +151,7 @@ async fn copy(export: &mut AuditExport, to: &mut impl Write) -> Result<u64, Fail
     Ok(bytes)
 }
 
-async fn verify(client: &Client, args: &VerifyArgs) -> Result<(), Failure> {
+async fn verify(client: &Client, args: &VerifyArgs) -> Result {
     let checkpoints = match &args.checkpoint {
         Some(file) => read_checkpoints(file, args.key.as_deref())?,
         None => Vec::new(),
@@ -190,34 +161,29 @@ async fn verify(client: &Client, args: &VerifyArgs) -> Result<(), Failure> {
     let trusted = latest.map(|checkpoint| checkpoint.head.number).zip(hash.as_deref());
     // The first contradicted checkpoint is a better hint than the end of the log.
     let verdict = match find_contradiction(client, &checkpoints).await? {
-        Some((valid_up_to, bad)) => {
-            AuditVerification { valid: false, entries: valid_up_to, head: None, first_bad: Some(bad) }
-        }
+        Some(verdict) => verdict,
         None => client.verify_audit(trusted).await?,
     };
     if args.format.json {
         output::json(&verdict)?;
     } else if verdict.valid {
-        output::line(&intact(&verdict))?;
+        output::line(intact(&verdict))?;
         if let Some(Checkpoint { head, at, public_key, .. }) = latest {
-            let number = head.number;
-            output::line(&format!(
-                "it contains the checkpoint at entry {number}, signed by {public_key} at {at}"
-            ))?;
+            let entry = format!("it contains the checkpoint at entry {}", head.number);
+            output::line(format_args!("{entry}, signed by {public_key} at {at}"))?;
         }
     }
     judge(&verdict)
 }
 
 /// Reads the checkpoints of a file. All of them must be signed by the same key.
-fn read_checkpoints(file: &Path, key: Option<&str>) -> Result<Vec<Checkpoint>, Failure> {
+fn read_checkpoints(file: &Path, key: Option<&str>) -> Result<Vec<Checkpoint>> {
     let name = file.display();
-    let text = fs::read_to_string(file)
-        .map_err(|error| Failure::new(FailureKind::InvalidInput, format!("cannot read {name}: {error}")))?;
+    let text =
+        fs::read_to_string(file).map_err(|error| Failure::invalid(format!("cannot read {name}: {error}")))?;
     let mut checkpoints: Vec<Checkpoint> = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let invalid =
-            |why: &str| Failure::new(FailureKind::InvalidInput, format!("{name}, line {}: {why}", index + 1));
+        let invalid = |why: &str| Failure::invalid(format!("{name}, line {}: {why}", index + 1));
         let checkpoint: Checkpoint =
             serde_json::from_str(line).map_err(|_| invalid("not a checkpoint of an audit log"))?;
         if !checkpoint.is_signed() {
@@ -230,17 +196,17 @@ fn read_checkpoints(file: &Path, key: Option<&str>) -> Result<Vec<Checkpoint>, F
         checkpoints.push(checkpoint);
     }
     if checkpoints.is_empty() {
-        return Err(Failure::new(FailureKind::InvalidInput, format!("{name} contains no checkpoint")));
+        return Err(Failure::invalid(format!("{name} contains no checkpoint")));
     }
     Ok(checkpoints)
 }
 
-/// Finds the first checkpoint whose entry has another hash now, and the last entry that an earlier checkpoint confirms.
-/// Entries missing at the end are left to the server, which reads the whole log.
+/// Finds the first checkpoint whose entry has another hash now. The log is valid up to the last entry that an earlier
+/// checkpoint confirms. Entries missing at the end are left to the server, which reads the whole log.
 async fn find_contradiction(
     client: &Client,
     checkpoints: &[Checkpoint],
-) -> Result<Option<(u64, InvalidAuditEntry)>, Failure> {
+) -> Result<Option<AuditVerification>> {
     let mut valid_up_to = 0;
     for checkpoint in checkpoints.iter().rev().take(MAX_CHECKPOINTS).rev() {
         let number = checkpoint.head.number;
@@ -248,11 +214,10 @@ async fn find_contradiction(
         let page = client.audit(&[("cursor", cursor.as_str()), ("limit", "1")]).await?;
         match page.items.first().filter(|entry| entry.number == number) {
             Some(entry) if entry.entry_hash != checkpoint.head.entry_hash.to_string() => {
-                let why = format!(
-                    "differs from the entry that was signed at {}: the log was rewritten",
-                    checkpoint.at
-                );
-                return Ok(Some((valid_up_to, InvalidAuditEntry { number, why })));
+                let at = checkpoint.at;
+                let why = format!("differs from the entry that was signed at {at}: the log was rewritten");
+                let (entries, first_bad) = (valid_up_to, Some(InvalidAuditEntry { number, why }));
+                return Ok(Some(AuditVerification { valid: false, entries, head: None, first_bad }));
             }
             Some(_) => valid_up_to = number,
             None => {}
@@ -266,7 +231,7 @@ fn intact(verdict: &AuditVerification) -> String {
     format!("the audit log is intact: {} entries{}", verdict.entries, head.unwrap_or_default())
 }
 
-fn judge(verdict: &AuditVerification) -> Result<(), Failure> {
+fn judge(verdict: &AuditVerification) -> Result {
     if verdict.valid {
         return Ok(());
     }
@@ -278,7 +243,7 @@ fn judge(verdict: &AuditVerification) -> Result<(), Failure> {
         0 => "no entry can be trusted; compare the log with a backup".to_owned(),
         valid => format!("it is intact up to entry {valid}; compare the rest with a backup"),
     };
-    Err(Failure::new(FailureKind::Negative, message).hint(hint))
+    Err(Failure::negative(message).hint(hint))
 }
 
 #[cfg(test)]
@@ -294,7 +259,7 @@ mod tests {
         let bad = Some(InvalidAuditEntry { number: 8, why: "its hash does not match".to_owned() });
         let failure =
             judge(&AuditVerification { valid: false, first_bad: bad, ..valid }).expect_err("broken");
-        assert_eq!(failure.kind, FailureKind::Negative);
+        assert_eq!(failure.kind, crate::failure::FailureKind::Negative);
         assert_eq!(failure.message(), "the audit log was tampered with: entry 8: its hash does not match");
     }
 }

@@ -1,14 +1,13 @@
 //! `ade bench`: runs a measurement of `ade_bench` and shows its report.
 
 use ade_bench::{BenchError, ErrorKind, Figure, Ratio, Report, Verdict};
-use comfy_table::{Cell, Color};
 use owo_colors::OwoColorize;
 
 use crate::connect::block_on;
-use crate::failure::{Failure, FailureKind};
-use crate::output;
+use crate::failure::{Failure, FailureKind, Result};
+use crate::output::{self, Tone};
 
-pub(crate) fn run(args: ade_bench::Args) -> Result<(), Failure> {
+pub(crate) fn run(args: ade_bench::Args) -> Result {
     let is_json = args.is_json();
     let report = block_on(async { Ok(ade_bench::run(args).await?) })?;
     if is_json { output::json(&report) } else { print(&report) }
@@ -20,29 +19,35 @@ impl From<BenchError> for Failure {
             ErrorKind::Input => FailureKind::InvalidInput,
             ErrorKind::Unavailable => FailureKind::Unavailable,
         };
-        let failure = Self::new(kind, error.message);
-        match error.hint {
-            Some(hint) => failure.hint(hint),
-            None => failure,
-        }
+        Self::new(kind, error.message).hints(error.hint)
     }
 }
 
-fn print(report: &Report) -> Result<(), Failure> {
-    let mut table = output::table(&["ROW", "FIGURE", "MEASURED", "AIM", "VERDICT", "RATIO"]);
+fn print(report: &Report) -> Result {
+    let rows = report.rows.iter().flat_map(|row| {
+        let names = [row.row].into_iter().chain(std::iter::repeat(""));
+        names.zip(&row.figures)
+    });
+    let rows: Vec<(&str, &Figure)> = rows.collect();
+    let table = output::table(&rows)
+        .column("ROW", |(row, _)| *row)
+        .column("FIGURE", |(_, figure)| &figure.name)
+        .column("MEASURED", |(_, it)| format!("{} {}", number(it.value), it.unit).trim_end().to_owned())
+        .column("AIM", |(_, figure)| aim(figure).trim_end().to_owned())
+        .column("VERDICT", |(_, figure)| match figure.verdict {
+            Verdict::Met => Tone::Good.cell("met"),
+            Verdict::Missed => Tone::Bad.cell("missed"),
+            Verdict::NotJudged => Tone::Plain.cell(""),
+        })
+        .column("RATIO", |(_, figure)| {
+            let ratio = figure.ratio.as_ref().map(|Ratio { value, to }| format!("{value:.2} × {to}"));
+            ratio.unwrap_or_default()
+        });
+    output::line(format_args!("{table}\n"))?;
     for row in &report.rows {
-        for (at, figure) in row.figures.iter().enumerate() {
-            let name = if at == 0 { row.row } else { "" };
-            let [measured, aim, verdict, ratio] = cells(figure);
-            table.add_row([Cell::new(name), Cell::new(&figure.name), measured, aim, verdict, ratio]);
-        }
+        output::line(format_args!("  {:<10} {}", row.row.bold(), row.what))?;
     }
-    output::line(&table.to_string())?;
-    output::line("")?;
-    for row in &report.rows {
-        output::line(&format!("  {:<10} {}", row.row.bold(), row.what))?;
-    }
-    output::line(&format!("  {:<10} {}", "machine".bold(), report.machine.summary()))?;
+    output::line(format_args!("  {:<10} {}", "machine".bold(), report.machine.summary()))?;
     if report.quick {
         output::note("a quick run shows that everything works; it is too small to judge by");
     } else if cfg!(debug_assertions) {
@@ -51,20 +56,12 @@ fn print(report: &Report) -> Result<(), Failure> {
     Ok(())
 }
 
-fn cells(figure: &Figure) -> [Cell; 4] {
-    let aim = match (figure.aim_below, figure.aim_at_least) {
+fn aim(figure: &Figure) -> String {
+    match (figure.aim_below, figure.aim_at_least) {
         (Some(below), _) => format!("< {below} {}", figure.unit),
         (None, Some(least)) => format!("≥ {} {}", number(least), figure.unit),
         (None, None) => String::new(),
-    };
-    let verdict = match figure.verdict {
-        Verdict::Met => Cell::new("met").fg(Color::Green),
-        Verdict::Missed => Cell::new("missed").fg(Color::Red),
-        Verdict::NotJudged => Cell::new(""),
-    };
-    let ratio = figure.ratio.as_ref().map(|Ratio { value, to }| format!("{value:.2} × {to}"));
-    let measured = format!("{} {}", number(figure.value), figure.unit);
-    [Cell::new(measured.trim_end()), Cell::new(aim.trim_end()), verdict, Cell::new(ratio.unwrap_or_default())]
+    }
 }
 
 /// Three significant digits.

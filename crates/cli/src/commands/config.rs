@@ -10,13 +10,12 @@ use ade_client::Client;
 use ade_client::wire::{Feature, FeatureRequest, Setting, SettingRequest};
 use ade_config::{Config, ConfigLayers, EffectiveSetting};
 use clap::{Args as ClapArgs, Subcommand};
-use comfy_table::{Cell, Table};
 use serde_json::{Value, json};
 
-use crate::connect::{Connection, RemoteCommand, block_on};
-use crate::failure::{Failure, FailureKind};
+use crate::connect::{Remote, RemoteCommand};
+use crate::failure::{Failure, Result};
 use crate::output::list::ListArgs;
-use crate::output::{self, OutputFormat, Tone, safe};
+use crate::output::{self, OutputFormat, Table, Tone, safe};
 
 /// Used if it exists and no other file is named.
 const DEFAULT_FILE: &str = "ade.toml";
@@ -25,13 +24,7 @@ const DEFAULT_FILE: &str = "ade.toml";
 pub(crate) struct ConfigFile {
     /// Configuration file [default: ade.toml in the current folder, if it exists]
     #[arg(long, value_name = "FILE", env = "ADE_CONFIG", hide_env_values = true)]
-    config: Option<PathBuf>,
-}
-
-impl ConfigFile {
-    pub(crate) const fn new(config: Option<PathBuf>) -> Self {
-        Self { config }
-    }
+    pub(crate) config: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -53,21 +46,13 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List the shared settings: they apply to all servers without a restart
-    Ls(LsArgs),
+    Ls(Remote<ListArgs>),
     /// Print the value of a shared setting
-    Get(GetArgs),
+    Get(Remote<GetArgs>),
     /// Change a shared setting (admin)
-    Set(SetArgs),
+    Set(Remote<SetArgs>),
     /// List and switch feature flags
     Feature(RemoteCommand<FeatureCommand>),
-}
-
-#[derive(Debug, ClapArgs)]
-struct LsArgs {
-    #[command(flatten)]
-    list: ListArgs,
-    #[command(flatten)]
-    connection: Connection,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -76,8 +61,6 @@ struct GetArgs {
     name: String,
     #[command(flatten)]
     format: OutputFormat,
-    #[command(flatten)]
-    connection: Connection,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -92,8 +75,6 @@ struct SetArgs {
     revision: Option<u64>,
     #[command(flatten)]
     format: OutputFormat,
-    #[command(flatten)]
-    connection: Connection,
 }
 
 #[derive(Debug, Subcommand)]
@@ -114,34 +95,27 @@ struct FlagArgs {
     format: OutputFormat,
 }
 
-pub(crate) fn run(args: Args) -> Result<(), Failure> {
+pub(crate) fn run(args: Args) -> Result {
     match args.command {
         None => show(&args),
-        Some(Command::Ls(LsArgs { list, connection })) => {
-            let client = connection.client()?;
-            let fetch = async |query: &[(&str, &str)]| client.settings(query).await;
-            block_on(list.show(&[], fetch, "no settings found", setting_table))
-        }
-        Some(Command::Get(GetArgs { name, format, connection })) => {
-            let client = connection.client()?;
+        Some(Command::Ls(args)) => args.run(async |client: &Client, list: ListArgs| {
+            list.show(&[], async |query| client.settings(query).await, setting_table).await
+        }),
+        Some(Command::Get(args)) => args.run(async |client: &Client, GetArgs { name, format }| {
             // Only the value goes to standard output, so that it can be piped.
-            block_on(async {
-                format.print(&client.setting(&name).await?, |setting| safe(&plain_text(&setting.value)))
-            })
-        }
-        Some(Command::Set(SetArgs { name, value, revision, format, connection })) => {
-            let client = connection.client()?;
-            let request = SettingRequest { value: parse_value(&value) };
-            block_on(async {
-                format.print_row(&client.set_setting(&name, revision, &request).await?, setting_table)
-            })
-        }
+            format.print(&client.setting(&name).await?, |setting| safe(&plain_text(&setting.value)))
+        }),
+        Some(Command::Set(args)) => args.run(async |client: &Client, args: SetArgs| {
+            let request = SettingRequest { value: parse_value(&args.value) };
+            let setting = client.set_setting(&args.name, args.revision, &request).await?;
+            args.format.print_row(&setting, setting_table)
+        }),
         Some(Command::Feature(args)) => args.run(feature),
     }
 }
 
 /// Shows the effective configuration of a local server.
-fn show(args: &Args) -> Result<(), Failure> {
+fn show(args: &Args) -> Result {
     if args.default {
         return output::raw(Config::default_file());
     }
@@ -155,36 +129,36 @@ fn show(args: &Args) -> Result<(), Failure> {
         let entry = |setting: &EffectiveSetting| json!({ "name": setting.name, "value": setting.value, "origin": setting.origin.to_string(), "about": setting.about });
         return output::json(&config.effective_settings.iter().map(entry).collect::<Vec<_>>());
     }
-    let mut table = output::table(&["SETTING", "VALUE", "FROM", "DESCRIPTION"]);
-    for setting in &config.effective_settings {
-        let about = match setting.name.as_str() {
-            "executors.files.roots" => [&[setting.about.to_owned()], &faults[..]].concat().join("\n"),
-            _ => setting.about.to_owned(),
-        };
-        table.add_row([&setting.name, &setting.value, &setting.origin.to_string(), &about]);
-    }
-    output::line(&table.to_string())
+    let about = |setting: &EffectiveSetting| match setting.name.as_str() {
+        "executors.files.roots" => [&[setting.about.to_owned()], &faults[..]].concat().join("\n"),
+        _ => setting.about.to_owned(),
+    };
+    let table = output::table(&config.effective_settings)
+        .column("SETTING", |setting| &setting.name)
+        .column("VALUE", |setting| &setting.value)
+        .column("FROM", |setting| &setting.origin)
+        .column("DESCRIPTION", about);
+    output::line(table)
 }
 
-/// Merges defaults, file, environment variables and flags. A flag is a setting, the name of its option, and its value if given.
-pub(crate) fn load(
-    file: &ConfigFile,
-    flags: impl IntoIterator<Item = (&'static str, &'static str, Option<String>)>,
-) -> Result<Config, Failure> {
+/// A setting, the name of its option, and its value if given.
+type Flag = (&'static str, &'static str, Option<String>);
+
+/// Merges defaults, file, environment variables and flags.
+pub(crate) fn load(file: &ConfigFile, flags: impl IntoIterator<Item = Flag>) -> Result<Config> {
     let path = file.config.clone().unwrap_or_else(|| DEFAULT_FILE.into());
     let file = match fs::read_to_string(&path) {
         Ok(text) => Some((path, text)),
         Err(error) if error.kind() == ErrorKind::NotFound && file.config.is_none() => None,
         Err(error) => {
-            let failure =
-                Failure::new(FailureKind::Unavailable, format!("cannot read {}: {error}", path.display()));
-            return Err(failure.hint("print a file to start from with ade config --default"));
+            return Err(Failure::cannot(format_args!("read {}", path.display()), error)
+                .hint("print a file to start from with ade config --default"));
         }
     };
     let flags = flags.into_iter().filter_map(|(name, flag, value)| Some((name, flag, value?))).collect();
     let layers = ConfigLayers { file, variables: variables(), flags };
     Config::load(&layers).map_err(|error| {
-        Failure::new(FailureKind::InvalidInput, error.to_string()).hint(
+        Failure::invalid(error.to_string()).hint(
             "list all settings with ade config, or print a file to start from with ade config --default",
         )
     })
@@ -201,11 +175,10 @@ pub(super) fn admin_token() -> Option<String> {
     variables().into_iter().find(|(name, _)| name == "ADE_ADMIN_TOKEN").map(|(_, value)| value)
 }
 
-async fn feature(client: &Client, command: FeatureCommand) -> Result<(), Failure> {
+async fn feature(client: &Client, command: FeatureCommand) -> Result {
     let (args, enabled) = match command {
         FeatureCommand::Ls(args) => {
-            let fetch = async |query: &[(&str, &str)]| client.features(query).await;
-            return args.show(&[], fetch, "no feature flags found", feature_table).await;
+            return args.show(&[], async |query| client.features(query).await, feature_table).await;
         }
         FeatureCommand::On(args) => (args, true),
         FeatureCommand::Off(args) => (args, false),
@@ -223,26 +196,24 @@ fn plain_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-fn setting_table(settings: &[Setting]) -> Table {
-    let mut table = output::table(&["SETTING", "VALUE", "FROM", "DESCRIPTION"]);
-    for setting in settings {
-        let from = match (setting.is_default, setting.revision) {
+fn setting_table(settings: &[Setting]) -> Table<'_, Setting> {
+    output::list(settings, "no settings found")
+        .column("SETTING", |setting| safe(&setting.name))
+        .column("VALUE", |setting| safe(&plain_text(&setting.value)))
+        .column("FROM", |setting| match (setting.is_default, setting.revision) {
             (true, _) => "default".to_owned(),
             (false, 0) => "this server".to_owned(),
             (false, revision) => format!("revision {revision}"),
-        };
-        table.add_row([safe(&setting.name), safe(&plain_text(&setting.value)), from, safe(&setting.about)]);
-    }
-    table
+        })
+        .column("DESCRIPTION", |setting| safe(&setting.about))
 }
 
-fn feature_table(features: &[Feature]) -> Table {
-    let mut table = output::table(&["FLAG", "STATUS", "DESCRIPTION"]);
-    for feature in features {
-        let status = if feature.enabled { Tone::Good.cell("on") } else { Tone::Dim.cell("off") };
-        table.add_row([Cell::new(safe(&feature.flag)), status, Cell::new(safe(&feature.about))]);
-    }
-    table
+fn feature_table(features: &[Feature]) -> Table<'_, Feature> {
+    let status = |it: &Feature| if it.enabled { Tone::Good.cell("on") } else { Tone::Dim.cell("off") };
+    output::list(features, "no feature flags found")
+        .column("FLAG", |feature| safe(&feature.flag))
+        .column("STATUS", status)
+        .column("DESCRIPTION", |feature| safe(&feature.about))
 }
 
 #[cfg(test)]

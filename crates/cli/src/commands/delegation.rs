@@ -1,17 +1,16 @@
 //! `ade delegation`: manage delegations: who decides in place of whom, for which tasks and how long.
 
 use ade_client::Client;
-use ade_client::wire::{Delegation, DelegationRequest};
+use ade_client::wire::{Delegation, DelegationRequest, Time};
 use ade_domain::approval::delegation::{DelegationConditions, DelegationKind};
 use ade_domain::glob::Pattern;
-use clap::{Args as ClapArgs, Subcommand, ValueEnum};
-use comfy_table::Table;
-use jiff::Timestamp;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args as ClapArgs, Subcommand};
 
-use crate::failure::Failure;
+use super::policy::any_of;
+use crate::failure::Result;
 use crate::output::list::ListArgs;
-use crate::output::time::{self, When};
-use crate::output::{self, OutputFormat, safe};
+use crate::output::{self, OutputFormat, Table, safe, time, yes_or_no};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -24,8 +23,7 @@ pub(crate) enum Command {
     /// Remove a delegation
     Rm {
         /// Id of the delegation
-        #[arg(value_name = "DELEGATION")]
-        delegation_id: String,
+        delegation: String,
     },
     /// Deactivate a delegation
     Off(DelegationArgs),
@@ -36,8 +34,7 @@ pub(crate) enum Command {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct DelegationArgs {
     /// Id of the delegation
-    #[arg(value_name = "DELEGATION")]
-    delegation_id: String,
+    delegation: String,
     #[command(flatten)]
     format: OutputFormat,
 }
@@ -51,8 +48,8 @@ pub(crate) struct AddArgs {
     #[arg(long, value_name = "USER")]
     owner: Option<String>,
     /// delegate: the other user decides instead; follow: an approval of the other user counts for the owner too
-    #[arg(long, value_enum, default_value_t = KindArg::Delegate)]
-    kind: KindArg,
+    #[arg(long, value_parser = kind_parser(), default_value = "delegate")]
+    kind: DelegationKind,
     /// Only for tasks of these types
     #[arg(long, value_name = "TYPE", value_delimiter = ',')]
     types: Vec<String>,
@@ -63,11 +60,11 @@ pub(crate) struct AddArgs {
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     resources: Vec<String>,
     /// Start: a time, a date, or a duration from now such as 2d
-    #[arg(long, value_name = "TIME", value_parser = time::parse_when)]
-    from: Option<When>,
+    #[arg(long, value_name = "TIME", value_parser = time::parse_future)]
+    from: Option<Time>,
     /// End: a time, a date, or a duration from now such as 14d
-    #[arg(long, value_name = "TIME", value_parser = time::parse_when)]
-    until: Option<When>,
+    #[arg(long, value_name = "TIME", value_parser = time::parse_future)]
+    until: Option<Time>,
     /// Do not apply the delegations of the other user
     #[arg(long)]
     no_cascade: bool,
@@ -75,21 +72,19 @@ pub(crate) struct AddArgs {
     format: OutputFormat,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum KindArg {
-    Delegate,
-    Follow,
+fn kind_parser() -> impl TypedValueParser<Value = DelegationKind> {
+    PossibleValuesParser::new(["delegate", "follow"]).map(|kind| match kind.as_str() {
+        "follow" => DelegationKind::Follow,
+        _ => DelegationKind::Delegate,
+    })
 }
 
 impl AddArgs {
-    fn request(self, now: Timestamp) -> DelegationRequest {
+    fn request(self) -> DelegationRequest {
         DelegationRequest {
             owner_id: self.owner,
             delegate_to: Some(self.to),
-            kind: Some(match self.kind {
-                KindArg::Delegate => DelegationKind::Delegate,
-                KindArg::Follow => DelegationKind::Follow,
-            }),
+            kind: Some(self.kind),
             conditions: Some(DelegationConditions {
                 task_types: self.types,
                 risk_above: self.risk_above,
@@ -97,73 +92,59 @@ impl AddArgs {
             }),
             cascade: Some(!self.no_cascade),
             active: None,
-            valid_from: self.from.map(|from| Some(from.in_future(now))),
-            valid_until: self.until.map(|until| Some(until.in_future(now))),
+            valid_from: self.from.map(Some),
+            valid_until: self.until.map(Some),
         }
     }
 }
 
-pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure> {
+pub(crate) async fn run(client: &Client, command: Command) -> Result {
     let (format, delegation) = match command {
         Command::Ls(args) => {
-            let fetch = async |query: &[(&str, &str)]| client.delegations(query).await;
-            return args.show(&[], fetch, "no delegations found", table).await;
+            return args.show(&[], async |query| client.delegations(query).await, table).await;
         }
-        Command::Rm { delegation_id } => {
-            client.delete_delegation(&delegation_id).await?;
-            return output::line(&format!("delegation {} is removed", safe(&delegation_id)));
+        Command::Rm { delegation } => {
+            client.delete_delegation(&delegation).await?;
+            return output::line(format_args!("delegation {} is removed", safe(&delegation)));
         }
-        Command::Show(args) => (args.format, client.delegation(&args.delegation_id).await?),
-        Command::Add(args) => (args.format, client.create_delegation(&args.request(time::now())).await?),
-        Command::Off(args) => set_active(client, &args, false).await?,
-        Command::On(args) => set_active(client, &args, true).await?,
+        Command::Show(args) => (args.format, client.delegation(&args.delegation).await?),
+        Command::Add(args) => (args.format, client.create_delegation(&args.request()).await?),
+        Command::Off(args) => (args.format, set_active(client, &args, false).await?),
+        Command::On(args) => (args.format, set_active(client, &args, true).await?),
     };
     format.print_row(&delegation, table)
 }
 
-async fn set_active(
-    client: &Client,
-    args: &DelegationArgs,
-    active: bool,
-) -> Result<(OutputFormat, Delegation), Failure> {
+async fn set_active(client: &Client, args: &DelegationArgs, active: bool) -> Result<Delegation> {
     let patch = DelegationRequest { active: Some(active), ..DelegationRequest::default() };
-    Ok((args.format, client.update_delegation(&args.delegation_id, None, &patch).await?))
+    Ok(client.update_delegation(&args.delegation, None, &patch).await?)
 }
 
-fn table(delegations: &[Delegation]) -> Table {
-    let mut table =
-        output::table(&["DELEGATION", "OWNER", "KIND", "TO", "APPLIES TO", "FROM", "UNTIL", "ACTIVE"]);
-    for delegation in delegations {
-        let kind = match delegation.kind {
-            DelegationKind::Delegate => "delegates to",
-            DelegationKind::Follow => "follows",
-        };
-        table.add_row([
-            safe(&delegation.delegation_id),
-            safe(&delegation.owner_id),
-            kind.to_owned(),
-            safe(&delegation.delegate_to),
-            scope(delegation),
-            delegation.valid_from.map(time::timestamp).unwrap_or_default(),
-            delegation.valid_until.map(time::timestamp).unwrap_or_default(),
-            if delegation.active { "yes" } else { "no" }.to_owned(),
-        ]);
-    }
-    table
+fn table(delegations: &[Delegation]) -> Table<'_, Delegation> {
+    let kind = |delegation: &Delegation| match delegation.kind {
+        DelegationKind::Delegate => "delegates to",
+        DelegationKind::Follow => "follows",
+    };
+    output::list(delegations, "no delegations found")
+        .column("DELEGATION", |delegation| safe(&delegation.delegation_id))
+        .column("OWNER", |delegation| safe(&delegation.owner_id))
+        .column("KIND", kind)
+        .column("TO", |delegation| safe(&delegation.delegate_to))
+        .column("APPLIES TO", scope)
+        .column("FROM", |delegation| delegation.valid_from.map(time::timestamp).unwrap_or_default())
+        .column("UNTIL", |delegation| delegation.valid_until.map(time::timestamp).unwrap_or_default())
+        .column("ACTIVE", |delegation| yes_or_no(delegation.active))
 }
 
 /// The tasks that a delegation applies to.
 fn scope(delegation: &Delegation) -> String {
     let DelegationConditions { task_types, risk_above, resource_patterns } = &delegation.conditions;
-    let mut parts = Vec::new();
-    if !task_types.is_empty() {
-        parts.push(format!("type {}", safe(&task_types.join(" or "))));
-    }
-    parts.extend(risk_above.map(|risk| format!("risk above {risk}")));
-    if !resource_patterns.is_empty() {
-        let patterns: Vec<&str> = resource_patterns.iter().map(Pattern::as_str).collect();
-        parts.push(safe(&patterns.join(" or ")));
-    }
+    let parts = [
+        any_of("type ", task_types.iter()),
+        risk_above.map(|risk| format!("risk above {risk}")),
+        any_of("", resource_patterns.iter().map(Pattern::as_str)),
+    ];
+    let mut parts: Vec<String> = parts.into_iter().flatten().collect();
     if parts.is_empty() {
         parts.push("every task".to_owned());
     }
@@ -187,9 +168,9 @@ mod tests {
 
     #[test]
     fn builds_request_from_arguments() {
-        let line = "add --to bob --kind follow --types deploy,migration --risk-above 40 --resources database:* --until 14d --no-cascade";
+        let line = "add --to bob --kind follow --types deploy,migration --risk-above 40 --resources database:* --until 2026-07-15 --no-cascade";
         let parsed = TestCli::try_parse_from(line.split(' ')).expect("parsed");
-        let request = parsed.add.request("2026-07-01T00:00:00Z".parse().expect("a time"));
+        let request = parsed.add.request();
         let body = serde_json::to_value(&request).expect("JSON");
         let expected = serde_json::json!({
             "delegate_to": "bob", "kind": "follow", "cascade": false, "valid_until": "2026-07-15T00:00:00.000000Z",

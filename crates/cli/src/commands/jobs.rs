@@ -2,58 +2,39 @@
 
 use ade_client::Client;
 use ade_client::wire::{Archive, Job, Page, RestoreResult};
-use clap::{Args as ClapArgs, Subcommand};
-use comfy_table::{Cell, Table};
+use clap::Subcommand;
 
-use crate::connect::{Connection, block_on};
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::output::list::fetch_all;
-use crate::output::{self, OutputFormat, Tone, safe, safe_or_empty, table, time};
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct JobArgs {
-    #[command(flatten)]
-    format: OutputFormat,
-    #[command(flatten)]
-    connection: Connection,
-}
+use crate::output::{self, OutputFormat, Table, Tone, safe, safe_or_empty, time};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ArchiveCommand {
     /// List archives, newest first
     Ls(OutputFormat),
     /// Restore the contents of an archive that are no longer in the database
-    Restore(RestoreArgs),
+    Restore {
+        /// Id of the archive
+        archive: String,
+        #[command(flatten)]
+        format: OutputFormat,
+    },
 }
 
-#[derive(Debug, ClapArgs)]
-pub(crate) struct RestoreArgs {
-    /// Id of the archive
-    #[arg(value_name = "ARCHIVE")]
-    archive_id: String,
-    #[command(flatten)]
-    format: OutputFormat,
-}
-
-pub(crate) fn jobs(args: &JobArgs) -> Result<(), Failure> {
-    let client = args.connection.client()?;
-    block_on(async { args.format.print(&client.jobs().await?, job_list) })
+pub(crate) async fn jobs(client: &Client, format: OutputFormat) -> Result {
+    format.print(&client.jobs().await?, job_list)
 }
 
 fn job_list(page: &Page<Job>) -> String {
     let now = time::now();
-    let mut table = table(&["JOB", "STATUS", "LAST RUN", "DONE", "RUNS", "NEXT RUN IN", "DESCRIPTION"]);
-    for job in &page.items {
-        table.add_row([
-            Cell::new(&job.name),
-            status_tone(job).cell(&job.status),
-            Cell::new(job.ended_at.map(|at| time::ago(at, now)).unwrap_or_default()),
-            Cell::new(job.done),
-            Cell::new(job.runs),
-            Cell::new(job.due_at.map(|at| time::until(at, now)).unwrap_or_default()),
-            Cell::new(&job.about),
-        ]);
-    }
+    let table = output::table(&page.items)
+        .column("JOB", |job| &job.name)
+        .column("STATUS", |job| status_tone(job).cell(&job.status))
+        .column("LAST RUN", |job| job.ended_at.map(|at| time::ago(at, now)).unwrap_or_default())
+        .column("DONE", |job| job.done)
+        .column("RUNS", |job| job.runs)
+        .column("NEXT RUN IN", |job| job.due_at.map(|at| time::until(at, now)).unwrap_or_default())
+        .column("DESCRIPTION", |job| &job.about);
     let mut lines = vec![table.to_string()];
     for job in page.items.iter().filter(|job| job.error.is_some()) {
         let error = safe_or_empty(&job.error);
@@ -71,46 +52,37 @@ fn status_tone(job: &Job) -> Tone {
     }
 }
 
-pub(crate) async fn archive(client: &Client, command: ArchiveCommand) -> Result<(), Failure> {
-    match command {
+pub(crate) async fn archive(client: &Client, command: ArchiveCommand) -> Result {
+    let (archive, format) = match command {
         ArchiveCommand::Ls(format) => {
-            let archives = fetch_all(async |query: &[(&str, &str)]| client.archives(query).await).await?;
-            format.print(&archives, |archives| archive_table(archives))
+            let archives = fetch_all(async |query| client.archives(query).await).await?;
+            return format.print(&archives, |archives| archive_table(archives).to_string());
         }
-        ArchiveCommand::Restore(args) => {
-            let restored = client.restore_archive(&args.archive_id).await?;
-            args.format.print(&restored, |RestoreResult { restored, archive, .. }| {
-                format!("restored {restored} of {} tasks", archive.items)
-            })?;
-            if restored.outdated > 0 && !args.format.json {
-                output::note(&format!(
-                    "skipped {}, archived again later: restore a newer archive for them",
-                    restored.outdated
-                ));
-            }
-            if restored.away > 0 && !args.format.json {
-                output::note(&format!(
-                    "skipped {}, whose tasks are archived: restore the archive of the tasks first, then this one again",
-                    restored.away
-                ));
-            }
-            Ok(())
-        }
+        ArchiveCommand::Restore { archive, format } => (archive, format),
+    };
+    let result = client.restore_archive(&archive).await?;
+    format.print(&result, |RestoreResult { restored, archive, .. }| {
+        format!("restored {restored} of {} tasks", archive.items)
+    })?;
+    let RestoreResult { outdated, away, .. } = result;
+    if outdated > 0 && !format.json {
+        output::note(&format!("skipped {outdated}, archived again later: restore a newer archive for them"));
     }
+    if away > 0 && !format.json {
+        output::note(&format!(
+            "skipped {away}, whose tasks are archived: restore the archive of the tasks first, then this one again"
+        ));
+    }
+    Ok(())
 }
 
-fn archive_table(archives: &[Archive]) -> Table {
+fn archive_table(archives: &[Archive]) -> Table<'_, Archive> {
     let now = time::now();
-    let mut table = table(&["ARCHIVE", "CONTENT", "TASKS", "BYTES", "CREATED", "BLOB"]);
-    for archive in archives {
-        table.add_row([
-            safe(&archive.archive_id),
-            safe(&archive.kind),
-            archive.items.to_string(),
-            archive.bytes.to_string(),
-            time::ago(archive.created_at, now),
-            safe(&archive.key),
-        ]);
-    }
-    table
+    output::table(archives)
+        .column("ARCHIVE", |archive| safe(&archive.archive_id))
+        .column("CONTENT", |archive| safe(&archive.kind))
+        .column("TASKS", |archive| archive.items)
+        .column("BYTES", |archive| archive.bytes)
+        .column("CREATED", |archive| time::ago(archive.created_at, now))
+        .column("BLOB", |archive| safe(&archive.key))
 }

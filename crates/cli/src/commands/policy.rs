@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use ade_client::Client;
 use ade_client::wire::{Policy, PolicyReplay, PolicyRequest, PolicyRules};
 use ade_domain::approval::policy::AutoApprove;
+use ade_domain::glob::Pattern;
 use clap::{Args as ClapArgs, Subcommand};
-use comfy_table::{Cell, Table};
 use owo_colors::OwoColorize;
 
 use super::approval::priority_label;
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::input;
 use crate::output::list::ListArgs;
 use crate::output::page::Page;
-use crate::output::{self, OutputFormat, Tone, safe, safe_or_empty};
+use crate::output::{self, OutputFormat, Table, Tone, safe, safe_or_empty, yes_or_no};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -23,9 +23,24 @@ pub(crate) enum Command {
     /// Show a policy
     Show(PolicyArgs),
     /// Create a policy; it is a draft unless the file contains active: true (admin)
-    Add(AddArgs),
+    Add {
+        /// The policy as YAML or JSON; - reads standard input
+        #[arg(short, long, value_name = "FILE")]
+        file: PathBuf,
+        #[command(flatten)]
+        format: OutputFormat,
+    },
     /// Change a policy; the change is a draft until the policy is activated (admin)
-    Set(SetArgs),
+    Set {
+        #[command(flatten)]
+        args: PolicyArgs,
+        /// The fields to change, as YAML or JSON; - reads standard input
+        #[arg(short, long, value_name = "FILE")]
+        file: PathBuf,
+        /// Change it only if it still has this revision
+        #[arg(long, value_name = "NUMBER")]
+        revision: Option<u64>,
+    },
     /// Activate the draft of a policy (admin)
     Activate(PolicyArgs),
     /// Deactivate a policy (admin)
@@ -33,8 +48,7 @@ pub(crate) enum Command {
     /// Remove a policy (admin)
     Rm {
         /// Id of the policy
-        #[arg(value_name = "POLICY")]
-        policy_id: String,
+        policy: String,
     },
     /// List the past tasks that would have needed other approvals under the draft
     Replay(PolicyArgs),
@@ -43,83 +57,48 @@ pub(crate) enum Command {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct PolicyArgs {
     /// Id of the policy
-    #[arg(value_name = "POLICY")]
-    policy_id: String,
+    policy: String,
     #[command(flatten)]
     format: OutputFormat,
 }
 
-#[derive(Debug, ClapArgs)]
-pub(crate) struct AddArgs {
-    /// The policy as YAML or JSON; - reads standard input
-    #[arg(short, long, value_name = "FILE")]
-    file: PathBuf,
-    #[command(flatten)]
-    format: OutputFormat,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct SetArgs {
-    /// Id of the policy
-    #[arg(value_name = "POLICY")]
-    policy_id: String,
-    /// The fields to change, as YAML or JSON; - reads standard input
-    #[arg(short, long, value_name = "FILE")]
-    file: PathBuf,
-    /// Change it only if it still has this revision
-    #[arg(long, value_name = "NUMBER")]
-    revision: Option<u64>,
-    #[command(flatten)]
-    format: OutputFormat,
-}
-
-pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure> {
+pub(crate) async fn run(client: &Client, command: Command) -> Result {
     let (format, policy) = match command {
-        Command::Ls(args) => {
-            let fetch = async |query: &[(&str, &str)]| client.policies(query).await;
-            return args.show(&[], fetch, "no policies found: every task needs one reviewer", table).await;
-        }
-        Command::Show(args) => return args.format.print(&client.policy(&args.policy_id).await?, page),
-        Command::Rm { policy_id } => {
-            client.delete_policy(&policy_id).await?;
-            return output::line(&format!("policy {} is removed", safe(&policy_id)));
+        Command::Ls(args) => return args.show(&[], async |query| client.policies(query).await, table).await,
+        Command::Show(args) => return args.format.print(&client.policy(&args.policy).await?, page),
+        Command::Rm { policy } => {
+            client.delete_policy(&policy).await?;
+            return output::line(format_args!("policy {} is removed", safe(&policy)));
         }
         Command::Replay(args) => {
-            return args.format.print(&client.replay_policy(&args.policy_id).await?, replay_table);
+            return args.format.print(&client.replay_policy(&args.policy).await?, replay_table);
         }
-        Command::Add(args) => {
-            (args.format, client.create_policy(&input::read::<PolicyRequest>(&args.file)?).await?)
+        Command::Add { file, format } => {
+            (format, client.create_policy(&input::read::<PolicyRequest>(&file)?).await?)
         }
-        Command::Set(args) => {
-            let patch: PolicyRequest = input::read(&args.file)?;
-            (args.format, client.update_policy(&args.policy_id, args.revision, &patch).await?)
+        Command::Set { args: PolicyArgs { policy, format }, file, revision } => {
+            (format, client.update_policy(&policy, revision, &input::read(&file)?).await?)
         }
-        Command::Activate(args) => (args.format, client.activate_policy(&args.policy_id).await?),
+        Command::Activate(args) => (args.format, client.activate_policy(&args.policy).await?),
         Command::Deactivate(args) => {
             let patch = PolicyRequest { active: Some(false), ..PolicyRequest::default() };
-            (args.format, client.update_policy(&args.policy_id, None, &patch).await?)
+            (args.format, client.update_policy(&args.policy, None, &patch).await?)
         }
     };
     format.print(&policy, summary)
 }
 
-fn table(policies: &[Policy]) -> Table {
-    let mut table = output::table(&["POLICY", "NAME", "ACTIVE", "APPLIES TO", "APPROVALS REQUIRED"]);
-    for policy in policies {
-        let (active, tone) = match (policy.active, &policy.draft) {
-            (true, None) => ("yes", Tone::Good),
-            (true, Some(_)) => ("yes, with a draft", Tone::Good),
-            (false, _) => ("no", Tone::Pending),
-        };
-        table.add_row([
-            Cell::new(safe(&policy.policy_id)),
-            Cell::new(safe(&policy.name)),
-            tone.cell(active),
-            Cell::new(scope(&policy.rules)),
-            Cell::new(approvals_required(&policy.rules)),
-        ]);
-    }
-    table
+fn table(policies: &[Policy]) -> Table<'_, Policy> {
+    output::list(policies, "no policies found: every task needs one reviewer")
+        .column("POLICY", |policy| safe(&policy.policy_id))
+        .column("NAME", |policy| safe(&policy.name))
+        .column("ACTIVE", |policy| match (policy.active, &policy.draft) {
+            (true, None) => Tone::Good.cell("yes"),
+            (true, Some(_)) => Tone::Good.cell("yes, with a draft"),
+            (false, _) => Tone::Pending.cell("no"),
+        })
+        .column("APPLIES TO", |policy| scope(&policy.rules))
+        .column("APPROVALS REQUIRED", |policy| approvals_required(&policy.rules))
 }
 
 fn summary(policy: &Policy) -> String {
@@ -135,13 +114,10 @@ fn summary(policy: &Policy) -> String {
 }
 
 fn replay_table(replay: &PolicyReplay) -> String {
-    if replay.differs.is_empty() {
-        return "no past task would have needed other approvals".to_owned();
-    }
-    let mut table = output::table(&["TASK", "REQUIRED THEN", "WOULD REQUIRE"]);
-    for task in &replay.differs {
-        table.add_row([safe(&task.task_id), safe(&task.was), safe(&task.would_be)]);
-    }
+    let table = output::list(&replay.differs, "no past task would have needed other approvals")
+        .column("TASK", |task| safe(&task.task_id))
+        .column("REQUIRED THEN", |task| safe(&task.was))
+        .column("WOULD REQUIRE", |task| safe(&task.would_be));
     table.to_string()
 }
 
@@ -149,7 +125,7 @@ fn page(policy: &Policy) -> Page {
     let mut page = Page::default();
     page.line(safe(&policy.name).bold());
     page.field("policy", format!("{}, revision {}", safe(&policy.policy_id), policy.revision));
-    page.field("active", if policy.active { "yes" } else { "no" });
+    page.field("active", yes_or_no(policy.active));
     add_rules(&mut page, &policy.rules);
     if let Some(draft) = &policy.draft {
         page.heading("Draft");
@@ -170,17 +146,19 @@ fn add_rules(page: &mut Page, rules: &PolicyRules) {
 
 /// The tasks that a policy applies to.
 fn scope(rules: &PolicyRules) -> String {
-    let mut parts = Vec::new();
-    if !rules.task_types.is_empty() {
-        parts.push(format!("type {}", safe(&rules.task_types.join(" or "))));
-    }
-    if !rules.resource_patterns.is_empty() {
-        parts.push(safe(&rules.resource_patterns.join(" or ")));
-    }
-    if rules.risk_threshold > 0 {
-        parts.push(format!("risk of {} or more", rules.risk_threshold));
-    }
+    let parts = [
+        any_of("type ", rules.task_types.iter()),
+        any_of("", rules.resource_patterns.iter()),
+        (rules.risk_threshold > 0).then(|| format!("risk of {} or more", rules.risk_threshold)),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
     if parts.is_empty() { "every task".to_owned() } else { parts.join(", ") }
+}
+
+/// The values, joined by "or"; `None` without values.
+pub(super) fn any_of(label: &str, values: impl Iterator<Item: AsRef<str>>) -> Option<String> {
+    let values: Vec<String> = values.map(|value| safe(value.as_ref())).collect();
+    (!values.is_empty()).then(|| format!("{label}{}", values.join(" or ")))
 }
 
 fn approvals_required(rules: &PolicyRules) -> String {
@@ -200,16 +178,12 @@ pub(super) fn required_roles(roles: &[String]) -> String {
 }
 
 fn auto_approval(conditions: &AutoApprove) -> String {
-    let mut parts = Vec::new();
-    parts.extend(conditions.risk_below.map(|risk| format!("the risk is below {risk}")));
-    if !conditions.author_has_role.is_empty() {
-        parts.push(format!("the author has the role {}", safe(&conditions.author_has_role.join(" or "))));
-    }
-    if !conditions.resources_in_scope.is_empty() {
-        let patterns: Vec<&str> =
-            conditions.resources_in_scope.iter().map(|pattern| pattern.as_str()).collect();
-        parts.push(format!("all resources match {}", safe(&patterns.join(" or "))));
-    }
+    let parts = [
+        conditions.risk_below.map(|risk| format!("the risk is below {risk}")),
+        any_of("the author has the role ", conditions.author_has_role.iter()),
+        any_of("all resources match ", conditions.resources_in_scope.iter().map(Pattern::as_str)),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
     if parts.is_empty() { "never".to_owned() } else { format!("if {}", parts.join(" and ")) }
 }
 

@@ -3,20 +3,35 @@
 use ade_client::Client;
 use ade_client::wire::{RegisteredResource, ResourceRequest};
 use clap::{Args as ClapArgs, Subcommand};
-use comfy_table::Table;
 
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::output::list::ListArgs;
-use crate::output::{self, OutputFormat, safe};
+use crate::output::{self, OutputFormat, Table, safe};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List registered resources
     Ls(ListArgs),
     /// Show the registration of a pattern
-    Show(ShowArgs),
+    Show {
+        /// Pattern: type:id with * and ?, or an id alone
+        pattern: String,
+        #[command(flatten)]
+        format: OutputFormat,
+    },
     /// Register resources (admin)
-    Add(AddArgs),
+    Add {
+        /// Pattern: type:id with * and ?, or an id alone
+        pattern: String,
+        /// Criticality of the resources, from 0 to 100
+        #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(0..=100))]
+        criticality: u8,
+        /// Resources that depend on them, as type:id
+        #[arg(long, value_name = "RESOURCE", value_delimiter = ',')]
+        dependents: Vec<String>,
+        #[command(flatten)]
+        format: OutputFormat,
+    },
     /// Change the registration of a pattern (admin)
     Set(SetArgs),
     /// Remove the registration of a pattern (admin)
@@ -24,28 +39,6 @@ pub(crate) enum Command {
         /// Pattern as it is registered
         pattern: String,
     },
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct ShowArgs {
-    /// Pattern: type:id with * and ?, or an id alone
-    pattern: String,
-    #[command(flatten)]
-    format: OutputFormat,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct AddArgs {
-    /// Pattern: type:id with * and ?, or an id alone
-    pattern: String,
-    /// Criticality of the resources, from 0 to 100
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(0..=100))]
-    criticality: u8,
-    /// Resources that depend on them, as type:id
-    #[arg(long, value_name = "RESOURCE", value_delimiter = ',')]
-    dependents: Vec<String>,
-    #[command(flatten)]
-    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -66,22 +59,18 @@ pub(crate) struct SetArgs {
     format: OutputFormat,
 }
 
-pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure> {
+pub(crate) async fn run(client: &Client, command: Command) -> Result {
     let (format, resource) = match command {
-        Command::Ls(args) => {
-            let fetch = async |query: &[(&str, &str)]| client.resources(query).await;
-            let empty = "no resources are registered: every resource has the criticality 50";
-            return args.show(&[], fetch, empty, table).await;
-        }
+        Command::Ls(args) => return args.show(&[], async |query| client.resources(query).await, table).await,
         Command::Rm { pattern } => {
             client.delete_resource(&pattern).await?;
-            return output::line(&format!("registration of {} is removed", safe(&pattern)));
+            return output::line(format_args!("registration of {} is removed", safe(&pattern)));
         }
-        Command::Show(args) => (args.format, client.resource(&args.pattern).await?),
-        Command::Add(args) => {
-            let (criticality, dependents) = (Some(args.criticality), Some(args.dependents));
-            let request = ResourceRequest { pattern: Some(args.pattern), criticality, dependents };
-            (args.format, client.register_resource(&request).await?)
+        Command::Show { pattern, format } => (format, client.resource(&pattern).await?),
+        Command::Add { pattern, criticality, dependents, format } => {
+            let (criticality, dependents) = (Some(criticality), Some(dependents));
+            let request = ResourceRequest { pattern: Some(pattern), criticality, dependents };
+            (format, client.register_resource(&request).await?)
         }
         Command::Set(args) => {
             let dependents = if args.no_dependents { Some(Vec::new()) } else { args.dependents };
@@ -92,14 +81,9 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure
     format.print_row(&resource, table)
 }
 
-fn table(resources: &[RegisteredResource]) -> Table {
-    let mut table = output::table(&["PATTERN", "CRITICALITY", "DEPENDENTS"]);
-    for resource in resources {
-        table.add_row([
-            safe(&resource.pattern),
-            resource.criticality.to_string(),
-            safe(&resource.dependents.join(", ")),
-        ]);
-    }
-    table
+fn table(resources: &[RegisteredResource]) -> Table<'_, RegisteredResource> {
+    output::list(resources, "no resources are registered: every resource has the criticality 50")
+        .column("PATTERN", |resource| safe(&resource.pattern))
+        .column("CRITICALITY", |resource| resource.criticality)
+        .column("DEPENDENTS", |resource| safe(&resource.dependents.join(", ")))
 }

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use ade_config::Config;
 use ade_server::{Server, StartError, start_logging};
 use clap::Args as ClapArgs;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::signal::unix::{SignalKind, signal};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use super::config::{self, ConfigFile};
 use crate::connect::block_on_all_cores;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, Result};
 use crate::output;
+use crate::signals::Signals;
 
 /// Commands that run in the parent folder find the token in it.
 const DEFAULT_DATA: &str = "./ade-data";
@@ -40,13 +40,10 @@ pub(crate) struct Args {
     demo: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result {
     if args.redis.as_deref() == Some("") {
-        return Err(Failure::new(
-            FailureKind::InvalidInput,
-            "--redis is empty, so locks would not be shared",
-        )
-        .hint("give the URL of a Redis, or leave the option out to keep locks in this process"));
+        return Err(Failure::invalid("--redis is empty, so locks would not be shared")
+            .hint("give the URL of a Redis, or leave the option out to keep locks in this process"));
     }
     let flags = [
         ("server.listen", "listen", args.listen.clone()),
@@ -56,13 +53,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     ];
     let mut config = config::load(&args.file, flags)?;
     config.demo = args.demo;
-    start_logging(&config.log_format, &config.log_level)
-        .map_err(|error| Failure::new(FailureKind::InvalidInput, error))?;
+    start_logging(&config.log_format, &config.log_level).map_err(Failure::invalid)?;
     raise_file_limit();
     block_on_all_cores(serve(&config))
 }
 
-async fn serve(config: &Config) -> Result<(), Failure> {
+async fn serve(config: &Config) -> Result {
     let admin_token = config::admin_token();
     let server =
         Server::start(config, admin_token.as_deref()).await.map_err(|error| start_failure(&error))?;
@@ -86,7 +82,7 @@ async fn serve(config: &Config) -> Result<(), Failure> {
             "the user admin was created with the password {password}, which is shown only once; change it with ade user passwd"
         ));
     }
-    output::line(&format!("listening on http://{address}"))?;
+    output::line(format_args!("listening on http://{address}"))?;
     output::note(&format!("read the API documentation at http://{address}/docs, or try ade lock --help"));
     server.run(shutdown).await;
     Ok(())
@@ -114,45 +110,36 @@ fn raise_file_limit() {
 }
 
 /// Resolves on SIGINT or SIGTERM. The signals are handled from the call on.
-pub(super) fn shutdown_signal() -> Result<impl Future<Output = ()>, Failure> {
-    let listen = |kind| {
-        signal(kind).map_err(|error| {
-            Failure::new(FailureKind::Unavailable, format!("cannot handle signals: {error}"))
-        })
-    };
-    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+pub(super) fn shutdown_signal() -> Result<impl Future<Output = ()>> {
+    let mut signals = Signals::listen(&[Signal::INT, Signal::TERM])?;
     Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
+        signals.next().await;
     })
 }
 
 pub(super) fn start_failure(error: &StartError) -> Failure {
-    let failure = Failure::new(FailureKind::Unavailable, error.to_string());
-    match error {
-        StartError::Listen { .. } => {
-            failure.hint("choose another address with --listen; port 0 picks a free one")
+    let hint = match error {
+        StartError::Listen { .. } => "choose another address with --listen; port 0 picks a free one",
+        StartError::Redis(_) => {
+            "check --redis and that Redis is running; ade config shows where the setting comes from"
         }
-        StartError::Redis(_) => failure
-            .hint("check --redis and that Redis is running; ade config shows where the setting comes from"),
-        StartError::Database(_) => failure.hint(
-            "check the data folder, or --postgres and that PostgreSQL is running; ade config shows where the settings come from",
-        ),
-        StartError::WorkerNeedsSharedStores => failure.hint("set them with --redis and --postgres, or in ade.toml"),
-        StartError::Executors(_) => failure.hint("correct the section executors of the configuration file"),
-        StartError::Blobs(_) => failure.hint("choose another folder with server.blobs in ade.toml"),
-        StartError::BlobFolderMismatch { first, .. } => failure.hint(format!(
+        StartError::Database(_) => {
+            "check the data folder, or --postgres and that PostgreSQL is running; ade config shows where the settings come from"
+        }
+        StartError::WorkerNeedsSharedStores => "set them with --redis and --postgres, or in ade.toml",
+        StartError::Executors(_) => "correct the section executors of the configuration file",
+        StartError::Blobs(_) => "choose another folder with server.blobs in ade.toml",
+        StartError::BlobFolderMismatch { first, .. } => &format!(
             "set server.blobs of every server and worker, as ADE_SERVER_BLOBS={first} or to the path where that folder is mounted \
              here; docs/apply.md explains how to move it"
-        )),
+        ),
         StartError::EmbeddedStore(_)
         | StartError::Folder(_)
         | StartError::BootstrapToken(_)
         | StartError::FirstAdmin(_)
         | StartError::Demo(_)
         | StartError::DemoNotAllowed(_)
-        | StartError::Ledger(_) => failure,
-    }
+        | StartError::Ledger(_) => return Failure::unavailable(error.to_string()),
+    };
+    Failure::unavailable(error.to_string()).hint(hint)
 }

@@ -2,49 +2,44 @@
 
 use std::path::PathBuf;
 
-use ade_client::wire::{Simulation, SimulationRequest};
+use ade_client::Client;
+use ade_client::wire::{Simulation, SimulationRequest, Time};
 use clap::Args as ClapArgs;
 use owo_colors::OwoColorize;
 
 use super::policy::required_roles;
 use super::task::sections::{self, chain};
-use crate::connect::{Connection, block_on};
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::input;
 use crate::output::page::Page;
-use crate::output::time::{self, When};
-use crate::output::{self, OutputFormat, safe};
+use crate::output::{self, OutputFormat, safe, time};
 
 #[derive(Debug, ClapArgs)]
-#[command(group = clap::ArgGroup::new("which").required(true).args(["task_id", "file"]))]
+#[command(group = clap::ArgGroup::new("which").required(true).args(["task", "file"]))]
 pub(crate) struct Args {
     /// Id of an existing task
-    #[arg(value_name = "TASK")]
-    task_id: Option<String>,
+    task: Option<String>,
     /// A hypothetical task as YAML or JSON; - reads standard input
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Simulate the submission at this time: a time, a date, or a duration from now such as 2d
-    #[arg(long, value_name = "TIME", value_parser = time::parse_when)]
-    at: Option<When>,
+    #[arg(long, value_name = "TIME", value_parser = time::parse_future)]
+    at: Option<Time>,
     /// Simulate as if this policy were active; it replaces the policy with the same name
     #[arg(long, value_name = "FILE")]
     policy: Vec<PathBuf>,
     #[command(flatten)]
     format: OutputFormat,
-    #[command(flatten)]
-    connection: Connection,
 }
 
-pub(crate) fn run(args: Args) -> Result<(), Failure> {
+pub(crate) async fn run(client: &Client, args: Args) -> Result {
     let request = SimulationRequest {
-        task_id: args.task_id,
+        task_id: args.task,
         task: args.file.as_deref().map(input::read).transpose()?,
-        at: args.at.map(|at| at.in_future(time::now())),
+        at: args.at,
         policies: args.policy.iter().map(|file| input::read(file)).collect::<Result<_, _>>()?,
     };
-    let client = args.connection.client()?;
-    block_on(async { args.format.print(&client.simulate(&request).await?, page) })
+    args.format.print(&client.simulate(&request).await?, page)
 }
 
 fn page(simulation: &Simulation) -> Page {
@@ -66,19 +61,12 @@ fn page(simulation: &Simulation) -> Page {
             page.line(format_args!("  {}: {count} of {reviewers}{roles}", policy.bold()));
         }
     }
-    if !simulation.reviewers.is_empty() {
-        page.heading("Reviewers");
-        let mut table = output::table(&["REVIEWER", "POLICIES", "DELEGATION", "WHY CHOSEN"]);
-        for reviewer in &simulation.reviewers {
-            table.add_row([
-                safe(&reviewer.reviewer_id),
-                safe(&reviewer.policies.join(", ")),
-                chain(&reviewer.delegation_chain),
-                safe(&reviewer.why.join("; ")),
-            ]);
-        }
-        page.line(table);
-    }
+    let reviewers = output::table(&simulation.reviewers)
+        .column("REVIEWER", |reviewer| safe(&reviewer.reviewer_id))
+        .column("POLICIES", |reviewer| safe(&reviewer.policies.join(", ")))
+        .column("DELEGATION", |reviewer| chain(&reviewer.delegation_chain))
+        .column("WHY CHOSEN", |reviewer| safe(&reviewer.why.join("; ")));
+    page.table_section("Reviewers", &reviewers);
     sections::why_these_reviewers(&mut page, &simulation.policies, &simulation.passed_by);
     sections::locks(&mut page, "Locks", &simulation.lock_preview);
     page
@@ -89,8 +77,8 @@ mod tests {
     use clap::Parser;
     use serde_json::json;
 
-    use super::super::task::fixture;
     use super::*;
+    use crate::tests::fixture;
 
     #[derive(Debug, Parser)]
     struct TestCli {

@@ -3,16 +3,15 @@
 use std::io;
 
 use crate::connect::block_on;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, Result};
 
-pub(crate) fn run() -> Result<(), Failure> {
+pub(crate) fn run() -> Result {
     block_on(async {
         ade_executors::watchdog::run().await.map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidInput => Failure::new(
-                FailureKind::InvalidInput,
-                "this command is started by ade itself; do not run it by hand",
-            ),
-            _ => Failure::new(FailureKind::Unavailable, format!("cannot watch the command: {error}")),
+            io::ErrorKind::InvalidInput => {
+                Failure::invalid("this command is started by ade itself; do not run it by hand")
+            }
+            _ => Failure::cannot("watch the command", error),
         })
     })
 }

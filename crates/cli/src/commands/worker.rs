@@ -9,7 +9,7 @@ use clap::Args as ClapArgs;
 use super::config::{self, ConfigFile};
 use super::serve::{shutdown_signal, start_failure};
 use crate::connect::block_on_all_cores;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, Result};
 use crate::output;
 
 #[derive(Debug, ClapArgs)]
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     label: Option<String>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result {
     let flags = [
         ("server.data", "data", args.data.as_ref().map(|data| data.to_string_lossy().into_owned())),
         ("server.redis", "redis", args.redis.clone()),
@@ -43,21 +43,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     ];
     let config = config::load(&args.file, flags)?;
     if config.worker_slots == 0 {
-        return Err(Failure::new(
-            FailureKind::InvalidInput,
-            "worker.slots is 0, so this worker would apply nothing",
-        )
-        .hint("remove worker.slots from the configuration, or set --slots"));
+        return Err(Failure::invalid("worker.slots is 0, so this worker would apply nothing")
+            .hint("remove worker.slots from the configuration, or set --slots"));
     }
-    start_logging(&config.log_format, &config.log_level)
-        .map_err(|error| Failure::new(FailureKind::InvalidInput, error))?;
+    start_logging(&config.log_format, &config.log_level).map_err(Failure::invalid)?;
     block_on_all_cores(work(&config))
 }
 
-async fn work(config: &Config) -> Result<(), Failure> {
+async fn work(config: &Config) -> Result {
     let worker = WorkerProcess::start(config).await.map_err(|error| start_failure(&error))?;
     let shutdown = shutdown_signal()?;
-    output::line(&format!("working as {}", worker.name()))?;
+    output::line(format_args!("working as {}", worker.name()))?;
     let faults = config.executors.files.unusable_roots();
     let describe = |work_queue: &String| {
         let root = work_queue.split_once("files:").map(|(_, root)| Path::new(root));

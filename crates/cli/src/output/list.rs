@@ -3,11 +3,10 @@
 use ade_client::Error;
 use ade_client::wire::Page;
 use clap::Args as ClapArgs;
-use comfy_table::Table;
 use serde::Serialize;
 
-use crate::failure::Failure;
-use crate::output;
+use crate::failure::Result;
+use crate::output::{self, Table};
 
 /// Largest page that a server returns.
 const MAX_PAGE_SIZE: usize = 200;
@@ -16,7 +15,7 @@ const MAX_PAGE_SIZE: usize = 200;
 pub(crate) struct ListArgs {
     /// Show at most this many
     #[arg(long, value_name = "NUMBER", default_value_t = 50)]
-    limit: usize,
+    pub(crate) limit: usize,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -34,33 +33,17 @@ impl ListArgs {
         &self,
         filters: &[(&str, &str)],
         fetch: impl AsyncFn(&[(&str, &str)]) -> Result<Page<T>, Error>,
-        empty: &str,
-        table: impl FnOnce(&[T]) -> Table,
-    ) -> Result<(), Failure> {
-        self.print(&self.fetch(filters, fetch).await?, empty, table)
+        table: impl FnOnce(&[T]) -> Table<'_, T>,
+    ) -> Result {
+        let listing = fetch_up_to(self.limit, filters, fetch).await?;
+        self.print(&listing, &table(&listing.items))
     }
 
-    pub(crate) async fn fetch<T>(
-        &self,
-        filters: &[(&str, &str)],
-        fetch: impl AsyncFn(&[(&str, &str)]) -> Result<Page<T>, Error>,
-    ) -> Result<Listing<T>, Failure> {
-        fetch_up_to(self.limit, filters, fetch).await
-    }
-
-    /// Prints a table, or `empty` if there are no items.
-    pub(crate) fn print<T: Serialize>(
-        &self,
-        listing: &Listing<T>,
-        empty: &str,
-        table: impl FnOnce(&[T]) -> Table,
-    ) -> Result<(), Failure> {
+    pub(crate) fn print<T: Serialize>(&self, listing: &Listing<T>, table: &Table<'_, T>) -> Result {
         if self.json {
             output::json(&listing.items)?;
-        } else if listing.items.is_empty() {
-            output::line(empty)?;
         } else {
-            output::line(&table(&listing.items).to_string())?;
+            output::line(table)?;
         }
         if listing.has_more {
             output::note(&format!("showing the first {}; use --limit to see more", listing.items.len()));
@@ -71,15 +54,15 @@ impl ListArgs {
 
 pub(crate) async fn fetch_all<T>(
     fetch: impl AsyncFn(&[(&str, &str)]) -> Result<Page<T>, Error>,
-) -> Result<Vec<T>, Failure> {
+) -> Result<Vec<T>> {
     Ok(fetch_up_to(usize::MAX, &[], fetch).await?.items)
 }
 
-async fn fetch_up_to<T>(
+pub(crate) async fn fetch_up_to<T>(
     limit: usize,
     filters: &[(&str, &str)],
     fetch: impl AsyncFn(&[(&str, &str)]) -> Result<Page<T>, Error>,
-) -> Result<Listing<T>, Failure> {
+) -> Result<Listing<T>> {
     let (mut items, mut cursor) = (Vec::new(), None::<String>);
     loop {
         let page_size = limit.saturating_sub(items.len()).clamp(1, MAX_PAGE_SIZE).to_string();

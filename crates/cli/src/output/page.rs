@@ -4,6 +4,8 @@ use std::fmt::{self, Display, Write};
 
 use owo_colors::OwoColorize;
 
+use super::Table;
+
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     text: String,
@@ -19,16 +21,31 @@ impl Page {
         self.line(format_args!("\n{}", text.bold()));
     }
 
+    /// Adds a table, if it has rows.
+    pub(crate) fn table<T>(&mut self, table: &Table<'_, T>) {
+        if !table.is_empty() {
+            self.line(table);
+        }
+    }
+
+    /// Adds a heading and a table, if it has rows.
+    pub(crate) fn table_section<T>(&mut self, heading: &str, table: &Table<'_, T>) {
+        if !table.is_empty() {
+            self.heading(heading);
+            self.line(table);
+        }
+    }
+
     /// Adds a labelled value; an empty value is left out.
-    pub(crate) fn field(&mut self, label: &str, value: impl AsRef<str>) {
-        let value = value.as_ref();
+    pub(crate) fn field(&mut self, label: &str, value: impl Display) {
+        let value = value.to_string();
         if !value.is_empty() {
             self.line(format_args!("  {:<16} {value}", label.dimmed()));
         }
     }
 
     /// Adds a labelled value, if there is one.
-    pub(crate) fn optional(&mut self, label: &str, value: Option<impl AsRef<str>>) {
+    pub(crate) fn optional(&mut self, label: &str, value: Option<impl Display>) {
         if let Some(value) = value {
             self.field(label, value);
         }

@@ -48,44 +48,27 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
-/// An argument that names a moment, either absolute or as a distance from now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum When {
-    At(Timestamp),
-    Distance(Duration),
+/// Parses a moment for a query; a duration counts from now into the past.
+pub(crate) fn parse_past(text: &str) -> Result<String, String> {
+    let ago = |length| now().saturating_sub(length).unwrap_or(Timestamp::MIN);
+    parse_when(text, ago).map(|time| time.to_string())
 }
 
-impl When {
-    /// Resolves it; a distance counts from now into the future.
-    pub(crate) fn in_future(self, now: Timestamp) -> Time {
-        match self {
-            Self::At(moment) => Time(moment),
-            Self::Distance(length) => Time(now.saturating_add(length).unwrap_or(Timestamp::MAX)),
-        }
-    }
-
-    /// Resolves it; a distance counts from now into the past.
-    pub(crate) fn in_past(self, now: Timestamp) -> Time {
-        match self {
-            Self::At(moment) => Time(moment),
-            Self::Distance(length) => Time(now.saturating_sub(length).unwrap_or(Timestamp::MIN)),
-        }
-    }
+/// Parses a moment; a duration counts from now into the future.
+pub(crate) fn parse_future(text: &str) -> Result<Time, String> {
+    parse_when(text, |length| now().saturating_add(length).unwrap_or(Timestamp::MAX))
 }
 
 /// Parses `2026-07-01T08:00:00Z`, a date or a local time (read as UTC), or a duration such as `24h`.
-pub(crate) fn parse_when(text: &str) -> Result<When, String> {
+fn parse_when(text: &str, from_now: impl FnOnce(Duration) -> Timestamp) -> Result<Time, String> {
     let utc = |civil: DateTime| civil.to_zoned(TimeZone::UTC).map(|zoned| zoned.timestamp());
-    if let Ok(moment) = text.parse::<Timestamp>() {
-        return Ok(When::At(moment));
-    }
-    let civil = text.parse::<DateTime>().or_else(|_| text.parse::<Date>().map(DateTime::from));
-    if let Ok(moment) = civil.and_then(utc) {
-        return Ok(When::At(moment));
+    let civil = || text.parse::<DateTime>().or_else(|_| text.parse::<Date>().map(DateTime::from));
+    if let Ok(moment) = text.parse::<Timestamp>().or_else(|_| civil().and_then(utc)) {
+        return Ok(Time(moment));
     }
     let expected =
         "expected a time such as 2026-07-01T08:00:00Z, a date such as 2026-07-01, or a duration such as 24h";
-    parse_duration(text).map(When::Distance).map_err(|_| expected.to_owned())
+    parse_duration(text).map(|length| Time(from_now(length))).map_err(|_| expected.to_owned())
 }
 
 /// Parses a duration such as `8h`, `30d`, `90m`, `2w`, or a number of seconds.
@@ -123,13 +106,15 @@ mod tests {
     #[test]
     fn parses_absolute_and_relative_moments() {
         let now: Timestamp = "2026-07-02T00:00:00Z".parse().expect("a time");
-        let noon = "2026-07-01T12:00:00Z".parse().expect("a time");
-        assert_eq!(parse_when("2026-07-01T12:00:00Z"), Ok(When::At(noon)));
-        assert_eq!(parse_when("2026-07-01 14:00:00+02:00"), Ok(When::At(noon)));
-        assert_eq!(parse_when("2026-07-01 12:00"), Ok(When::At(noon)));
-        assert_eq!(parse_when("12h").expect("a duration").in_past(now), Time(noon));
-        assert_eq!(parse_when("2026-07-02").expect("a date").in_future(noon), Time(now));
-        assert!(parse_when("tomorrow").is_err());
+        let noon = Ok(Time("2026-07-01T12:00:00Z".parse().expect("a time")));
+        let parse = |text: &str| parse_when(text, |length| now - length);
+        for text in ["2026-07-01T12:00:00Z", "2026-07-01 14:00:00+02:00", "2026-07-01 12:00", "12h"] {
+            assert_eq!(parse(text), noon, "{text}");
+        }
+        assert_eq!(parse("2026-07-02"), Ok(Time(now)));
+        assert!(parse("tomorrow").is_err());
+        let (past, future) = (parse_past("12h").expect("a time"), parse_future("12h").expect("a time"));
+        assert!(past < future.to_string());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use super::catalog_names;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, Result};
 use crate::output::OutputFormat;
 use crate::output::page::Page;
 
@@ -53,7 +53,15 @@ struct ExplainedId<'a> {
     should_be: Option<String>,
 }
 
-pub(super) fn run(catalogs: &[Catalog], key: &str, format: OutputFormat) -> Result<(), Failure> {
+impl ExplainedId<'_> {
+    /// The canonical spelling. That of a hash is the text in the key: it must not be encoded as if it were text.
+    fn canonical(&self) -> Option<&str> {
+        let is_canonical = self.value.or(self.digest).is_some();
+        if is_canonical { Some(self.written) } else { self.should_be.as_deref() }
+    }
+}
+
+pub(super) fn run(catalogs: &[Catalog], key: &str, format: OutputFormat) -> Result {
     let mut found: Vec<(&Catalog, KeyMatch<'_>)> =
         catalogs.iter().filter_map(|catalog| Some((catalog, catalog.find(key)?))).collect();
     if found.iter().any(|(_, found)| found.is_canonical()) {
@@ -61,6 +69,10 @@ pub(super) fn run(catalogs: &[Catalog], key: &str, format: OutputFormat) -> Resu
     }
     let Some((catalog, found)) = found.first() else { return Err(unknown_key(catalogs, key)) };
     let row = catalog.row(found.entry);
+    let identifiers: Vec<ExplainedId<'_>> = found.ids.iter().map(explain_id).collect();
+    let spelled: Option<Vec<&str>> = identifiers.iter().map(ExplainedId::canonical).collect();
+    let spelled = spelled.filter(|_| found.layout == MatchedLayout::Former).map(Vec::into_iter);
+    let now = spelled.map(|mut ids| found.entry.plain.fill(|_| ids.next().unwrap_or_default()));
     let explanation = Explanation {
         key,
         name: row.name,
@@ -72,31 +84,16 @@ pub(super) fn run(catalogs: &[Catalog], key: &str, format: OutputFormat) -> Resu
             MatchedLayout::Former => "former",
         },
         canonical: found.is_canonical(),
-        identifiers: found.ids.iter().map(explain_id).collect(),
+        identifiers,
         type_name: row.type_name,
         ttl: row.ttl,
         owner: row.owner,
         purpose: row.purpose,
         slot: slot_of(key.as_bytes()),
-        now: (found.layout == MatchedLayout::Former).then(|| present_spelling(found)).flatten(),
+        now,
     };
     format.print(&explanation, page)?;
     if explanation.canonical { Ok(()) } else { Err(not_canonical(&explanation, &found.ids)) }
-}
-
-/// The present plain spelling of a key that was found under a former pattern.
-fn present_spelling(found: &KeyMatch<'_>) -> Option<String> {
-    let written: Vec<String> = found
-        .ids
-        .iter()
-        .map(|id| match id.identifier {
-            // Canonical already. Respelling would encode a hash as if it were text.
-            Some(_) => Some(id.written.clone()),
-            None => id.kind.canonicalize(&id.written).ok(),
-        })
-        .collect::<Option<_>>()?;
-    let mut written = written.iter();
-    Some(found.entry.plain.fill(|_| written.next().map_or("", String::as_str)))
 }
 
 fn explain_id<'a>(id: &'a MatchedId<'_>) -> ExplainedId<'a> {
@@ -125,26 +122,20 @@ fn page(explanation: &Explanation<'_>) -> Page {
     page.field("type", explanation.type_name);
     page.field("ttl", &explanation.ttl);
     page.field("owner", explanation.owner);
-    page.field("slot", explanation.slot.to_string());
+    page.field("slot", explanation.slot);
     page.optional("now written", explanation.now.as_ref());
     page
 }
 
 fn not_canonical(explanation: &Explanation<'_>, ids: &[MatchedId<'_>]) -> Failure {
-    let corrections: Vec<String> = ids
-        .iter()
-        .filter(|id| id.identifier.is_none())
-        .map(|id| match id.kind.canonicalize(&id.written) {
-            Ok(should_be) => format!("write {:?} as {should_be}", shortened(&id.written)),
-            Err(error) => error.to_string(),
-        })
-        .collect();
+    let invalid = ids.iter().filter(|id| id.identifier.is_none());
+    let corrections = invalid.map(|id| match id.kind.canonicalize(&id.written) {
+        Ok(should_be) => format!("write {:?} as {should_be}", shortened(&id.written)),
+        Err(error) => error.to_string(),
+    });
     let (key, name) = (shortened(explanation.key), explanation.name);
-    Failure::new(
-        FailureKind::Negative,
-        format!("{key:?} matches {name}, but its identifiers are not encoded canonically"),
-    )
-    .hint(corrections.join("; "))
+    Failure::negative(format!("{key:?} matches {name}, but its identifiers are not encoded canonically"))
+        .hints(corrections)
 }
 
 fn shortened(text: &str) -> Cow<'_, str> {
@@ -157,18 +148,15 @@ fn shortened(text: &str) -> Cow<'_, str> {
 }
 
 fn unknown_key(catalogs: &[Catalog], key: &str) -> Failure {
-    let (names, shown) = (catalog_names(catalogs), shortened(key));
-    let failure = Failure::new(FailureKind::Negative, format!("no entry of {names} matches {shown:?}"));
     let near =
         nearest(catalogs, key).map(|(name, pattern)| format!("the nearest entry is {name}: {pattern}"));
     let family = catalogs.iter().find_map(|catalog| catalog.families_of(key).last());
     let family = family.map(|family| format!("it is in the family {} ({})", family.name, family.purpose));
-    let hints: Vec<String> = near.into_iter().chain(family).collect();
-    if hints.is_empty() {
-        return failure
-            .hint("list every pattern with ade keys list, or read another catalog with --catalog FILE");
-    }
-    failure.hint(hints.join("; "))
+    let general = "list every pattern with ade keys list, or read another catalog with --catalog FILE";
+    let general = (near.is_none() && family.is_none()).then(|| general.to_owned());
+    let (names, shown) = (catalog_names(catalogs), shortened(key));
+    let failure = Failure::negative(format!("no entry of {names} matches {shown:?}"));
+    failure.hints(near).hints(family).hints(general)
 }
 
 /// The entry whose pattern comes closest to the key, with the identifiers of the key filled in. Only a hint.

@@ -4,16 +4,18 @@ mod explain;
 
 use std::borrow::Cow;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use ade_catalog::listing::{Details, Row};
+use ade_catalog::listing::{Details, IdRow, Row};
+use ade_catalog::model::EntryKind;
 use ade_catalog::{Catalog, reference};
 use clap::Subcommand;
 use comfy_table::ContentArrangement;
 use owo_colors::OwoColorize;
 
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, Result};
+use crate::input;
 use crate::output::page::Page;
 use crate::output::{self, OutputFormat};
 
@@ -67,13 +69,11 @@ fn catalog_names(catalogs: &[Catalog]) -> String {
 }
 
 fn catalog_help() -> String {
-    format!(
-        "Name of a shipped catalog ({}) or path of a catalog file [default: all shipped ones]",
-        shipped_names()
-    )
+    let names = shipped_names();
+    format!("Name of a shipped catalog ({names}) or path of a catalog file [default: all shipped ones]")
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result {
     let catalogs = select(args.catalog.as_deref())?;
     match &args.command {
         Command::List(format) => list(&catalogs, *format),
@@ -90,29 +90,23 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// The catalogs that a command works on.
-fn select(choice: Option<&str>) -> Result<Cow<'static, [Catalog]>, Failure> {
+fn select(choice: Option<&str>) -> Result<Cow<'static, [Catalog]>> {
     let shipped = ade_keyspace::catalogs();
     let Some(choice) = choice else { return Ok(Cow::Borrowed(shipped)) };
     if let Some(catalog) = shipped.iter().find(|catalog| catalog.name == choice) {
         return Ok(Cow::Borrowed(std::slice::from_ref(catalog)));
     }
-    let unreadable = |reason: String| {
-        Failure::new(FailureKind::InvalidInput, format!("cannot read the catalog {choice}: {reason}"))
+    let unreadable = |error: io::Error| {
+        Failure::invalid(format!("cannot read the catalog {choice}: {error}"))
             .hint(format!("use one of {}, or the path of a catalog file", shipped_names()))
     };
-    let mut source = String::new();
-    File::open(choice)
-        .and_then(|file| file.take(MAX_CATALOG_BYTES + 1).read_to_string(&mut source))
-        .map_err(|error| unreadable(error.to_string()))?;
-    if source.len() as u64 > MAX_CATALOG_BYTES {
-        return Err(unreadable(format!("it is larger than {MAX_CATALOG_BYTES} bytes")));
-    }
-    let catalog = Catalog::parse(choice, &source)
-        .map_err(|error| Failure::new(FailureKind::InvalidInput, error.to_string()))?;
+    let source = File::open(choice).and_then(|file| input::read_text(file, MAX_CATALOG_BYTES));
+    let source = source.map_err(unreadable)?;
+    let catalog = Catalog::parse(choice, &source).map_err(|error| Failure::invalid(error.to_string()))?;
     Ok(Cow::Owned(vec![catalog]))
 }
 
-fn list(catalogs: &[Catalog], format: OutputFormat) -> Result<(), Failure> {
+fn list(catalogs: &[Catalog], format: OutputFormat) -> Result {
     let rows: Vec<Row<'_>> = catalogs.iter().flat_map(Catalog::rows).collect();
     format.print(&rows, |_| catalogs.iter().map(catalog_table).collect::<Vec<_>>().join("\n\n"))
 }
@@ -120,25 +114,23 @@ fn list(catalogs: &[Catalog], format: OutputFormat) -> Result<(), Failure> {
 fn catalog_table(catalog: &Catalog) -> String {
     let rows = catalog.rows();
     let additions = rows.iter().filter(|row| row.addition).count();
-    format!(
-        "{}  {}\n{}\n{} rows, {additions} of them additions (+) to {}",
-        catalog.name.bold(),
-        catalog.title,
-        row_table(&rows),
-        rows.len(),
-        catalog.source
-    )
+    let (name, table, count) = (catalog.name.bold(), row_table(&rows), rows.len());
+    let total = format!("{count} rows, {additions} of them additions (+) to {}", catalog.source);
+    format!("{name}  {}\n{table}\n{total}", catalog.title)
 }
 
 /// A table, or two lines per row on a terminal that is too narrow: names and patterns are never wrapped.
 fn row_table(rows: &[Row<'_>]) -> String {
-    let mut table = output::table(&["NAME", "PATTERN", "TYPE", "TTL", "OWNER"]);
+    let table = output::table(rows)
+        .column("NAME", |row| marked(row.name, row.addition))
+        .column("PATTERN", |row| &row.pattern)
+        .column("TYPE", |row| row.type_name)
+        .column("TTL", |row| &row.ttl)
+        .column("OWNER", |row| row.owner);
+    let mut table = table.arranged();
     table.set_content_arrangement(ContentArrangement::Disabled);
-    for row in rows {
-        table.add_row([&marked(row.name, row.addition), &row.pattern, row.type_name, &row.ttl, row.owner]);
-    }
     let needed = table.lines().map(|line| line.chars().count()).max().unwrap_or(0);
-    if output::terminal_width(&table).is_none_or(|width| needed <= width) {
+    if output::terminal_width().is_none_or(|width| needed <= width) {
         return table.to_string();
     }
     let lines = rows.iter().map(|row| {
@@ -154,7 +146,7 @@ fn marked(name: &str, is_addition: bool) -> String {
     format!("{name}{}", if is_addition { " +" } else { "" })
 }
 
-fn show(catalogs: &[Catalog], name: &str, format: OutputFormat) -> Result<(), Failure> {
+fn show(catalogs: &[Catalog], name: &str, format: OutputFormat) -> Result {
     let entries: Vec<Details<'_>> =
         catalogs.iter().filter_map(|catalog| Some(catalog.details(catalog.entry(name)?))).collect();
     match entries.as_slice() {
@@ -163,7 +155,7 @@ fn show(catalogs: &[Catalog], name: &str, format: OutputFormat) -> Result<(), Fa
         several => {
             let catalogs: Vec<&str> = several.iter().map(|details| details.row.catalog).collect();
             let message = format!("{name} is in several catalogs: {}", catalogs.join(", "));
-            return Err(Failure::new(FailureKind::InvalidInput, message).hint("choose one with --catalog"));
+            return Err(Failure::invalid(message).hint("choose one with --catalog"));
         }
     }
     let families = |catalog| Some(Catalog::family_row(catalog, catalog.family(name)?));
@@ -178,7 +170,7 @@ fn show(catalogs: &[Catalog], name: &str, format: OutputFormat) -> Result<(), Fa
         Some(near) => format!("did you mean {near}?"),
         None => "list every name with ade keys list".to_owned(),
     };
-    Err(Failure::new(FailureKind::Negative, format!("no entry is named {name:?}")).hint(hint))
+    Err(Failure::negative(format!("no entry is named {name:?}")).hint(hint))
 }
 
 fn family_page(row: &Row<'_>) -> Page {
@@ -200,16 +192,20 @@ fn entry_page(details: &Details<'_>) -> Page {
     page.field("pattern", &row.pattern);
     page.optional("cluster", (!has_one_layout).then_some(&row.cluster_pattern));
     page.field("type", row.type_name);
-    page.optional("ttl", details.format.is_some().then_some(&row.ttl));
-    page.optional("format", details.format.map(|format| format.as_str()));
-    page.optional("sensitivity", details.sensitivity.map(|level| level.as_str()));
-    page.optional("value", details.value);
-    page.optional("members", details.members);
-    page.optional("score", details.score);
-    page.optional("cleanup", details.cleanup);
+    if let EntryKind::Key(shape) = details.kind {
+        page.field("ttl", &row.ttl);
+        page.field("format", shape.format);
+        page.field("sensitivity", shape.sensitivity);
+        page.optional("value", shape.value.as_ref());
+        page.optional("members", shape.members.as_ref());
+        page.optional("score", shape.score.as_ref());
+        page.optional("cleanup", shape.cleanup.as_ref());
+    }
     page.field("owner", row.owner);
-    page.field("groups", details.groups.join(", "));
-    page.optional("stream", details.stream);
+    if let EntryKind::Group { names, stream } = details.kind {
+        page.field("groups", names.join(", "));
+        page.field("stream", stream);
+    }
     page.field("formerly", row.formerly.join(", "));
     page.optional("addition", row.addition.then(|| format!("not in {}", details.source)));
     let (plain, cluster) = (&details.example, &details.cluster_example);
@@ -217,34 +213,29 @@ fn entry_page(details: &Details<'_>) -> Page {
     if !has_one_layout {
         page.field("", format!("{}  (slot {})", cluster.key, cluster.slot));
     }
-    if !details.identifiers.is_empty() {
-        let mut table = output::table(&["IDENTIFIER", "IDENTIFIES", "WRITTEN"]);
-        for id in &details.identifiers {
-            let members: Vec<String> =
-                id.one_of.iter().map(|member| marked(&member.value, member.addition)).collect();
-            let form = if members.is_empty() { id.form.clone() } else { members.join(", ") };
-            table.add_row([id.name, id.about, &form]);
+    let written = |id: &IdRow<'_>| match id.one_of {
+        [] => id.form.clone(),
+        members => {
+            let members = members.iter().map(|member| marked(&member.value, member.addition));
+            members.collect::<Vec<_>>().join(", ")
         }
-        page.line(table);
+    };
+    let identifiers = output::table(&details.identifiers).column("IDENTIFIER", |id| id.name);
+    page.table(&identifiers.column("IDENTIFIES", |id| id.about).column("WRITTEN", written));
+    if let EntryKind::Key(shape) = details.kind {
+        let fields = output::table(&shape.fields)
+            .column("FIELD", |field| marked(&field.name, field.addition))
+            .column("TYPE", |field| field.field_type);
+        page.table(&fields.column("MEANING", |field| &field.about));
     }
-    if !details.fields.is_empty() {
-        let mut table = output::table(&["FIELD", "TYPE", "MEANING"]);
-        for field in details.fields {
-            table.add_row([&marked(&field.name, field.addition), field.field_type.as_str(), &field.about]);
-        }
-        page.line(table);
-    }
-    if !details.messages.is_empty() {
-        let mut table = output::table(&["MESSAGE", "MEANING"]);
-        for message in details.messages {
-            table.add_row([&message.name, &message.about]);
-        }
-        page.line(table);
+    if let EntryKind::Channel { messages } = details.kind {
+        let messages = output::table(messages).column("MESSAGE", |message| &message.name);
+        page.table(&messages.column("MEANING", |message| &message.about));
     }
     page
 }
 
-fn check_reference(expected: &str, file: &Path, catalog: Option<&str>) -> Result<(), Failure> {
+fn check_reference(expected: &str, file: &Path, catalog: Option<&str>) -> Result {
     let present = match fs::read_to_string(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unusable(file, &error)),
         present => present.unwrap_or_default(),
@@ -255,13 +246,10 @@ fn check_reference(expected: &str, file: &Path, catalog: Option<&str>) -> Result
     let same = present.lines().zip(expected.lines()).take_while(|(old, new)| old == new).count();
     let catalog = catalog.map_or_else(String::new, |catalog| format!("--catalog {catalog} "));
     let command = format!("ade keys doc {catalog}--output {}", file.display());
-    Err(Failure::new(
-        FailureKind::Negative,
-        format!("{} is outdated from line {} on", file.display(), same + 1),
-    )
-    .hint(format!("update it with `{command}`")))
+    Err(Failure::negative(format!("{} is outdated from line {} on", file.display(), same + 1))
+        .hint(format!("update it with `{command}`")))
 }
 
 fn unusable(file: &Path, error: &io::Error) -> Failure {
-    Failure::new(FailureKind::Unavailable, format!("cannot use {}: {error}", file.display()))
+    Failure::cannot(format_args!("use {}", file.display()), error)
 }

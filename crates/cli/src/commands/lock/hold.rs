@@ -16,14 +16,14 @@ use owo_colors::OwoColorize;
 use rustix::process::{Pid, Signal, getpgrp};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 use tokio::time::{Instant, Interval, interval_at, timeout};
 use uuid::Uuid;
 
 use super::{LockArgs, agent_or_default, holder_name};
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, FailureKind, Result};
 use crate::output::time::{now, until};
 use crate::output::{self, safe};
+use crate::signals::Signals;
 
 /// Longest purpose that a server accepts, in bytes.
 const MAX_PURPOSE_LEN: usize = 256;
@@ -56,17 +56,16 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
-pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure> {
+pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode> {
     let ttl = args.lock.ttl;
     let grace = args.grace.unwrap_or_else(|| (ttl / 4).min(DEFAULT_GRACE));
     // On a busy machine this process may be scheduled late.
     let margin = (ttl / 10).clamp(WATCHDOG_DELAY * 2, MAX_MARGIN);
     let stop_within = (grace + margin).min(ttl / 2).max(grace + WATCHDOG_DELAY * 2);
     if stop_within > ttl / 2 {
-        let failure = Failure::new(FailureKind::InvalidInput, "--grace must be shorter than half of --ttl");
-        return Err(failure.hint(
-            "the command must be stopped before the lease expires; use a longer --ttl or a shorter --grace",
-        ));
+        let hint =
+            "the command must be stopped before the lease expires; use a longer --ttl or a shorter --grace";
+        return Err(Failure::invalid("--grace must be shorter than half of --ttl").hint(hint));
     }
     let holder_id = Uuid::new_v4().to_string();
     let request = LockRequest {
@@ -90,16 +89,16 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
             }
         }
     };
-    let (program, arguments) = args
-        .command
-        .split_first()
-        .ok_or_else(|| Failure::new(FailureKind::InvalidInput, "no command given"))?;
-    let mut signals = Signals::listen()?;
+    let command = args.command.split_first();
+    let (program, arguments) = command.ok_or_else(|| Failure::invalid("no command given"))?;
+    let mut signals = Signals::listen(&[Signal::INT, Signal::TERM, Signal::HUP])?;
+    // SIGTSTP is ignored: if this process were suspended, the command would run on while its lock expires.
+    let _suspend = Signals::listen(&[Signal::TSTP])?;
     let mut watchdog = match start_watchdog(grace, guard.remaining_validity()).await {
         Ok(watchdog) => watchdog,
         Err(error) => {
             guard.release().await?;
-            return Err(unavailable("start the watchdog", &error));
+            return Err(Failure::cannot("start the watchdog", error));
         }
     };
     let tokens: Vec<String> = guard.grants().iter().map(|grant| grant.fencing_token.to_string()).collect();
@@ -113,8 +112,8 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
         Err(error) => {
             watchdog.dismiss().await;
             guard.release().await?;
-            let failure = Failure::new(FailureKind::InvalidInput, format!("cannot run {program}: {error}"));
-            return Err(failure.hint("write the command and its arguments after --"));
+            return Err(Failure::invalid(format!("cannot run {program}: {error}"))
+                .hint("write the command and its arguments after --"));
         }
     };
     watchdog.watch(&child).await;
@@ -131,12 +130,9 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
             watchdog.kill().await;
             // The command may have left its group (setsid). An error means that it has ended already.
             let _ = child.start_kill();
-            child.wait().await.map_err(|error| unavailable("wait for the command", &error))?;
-            let failure = Failure::new(
-                FailureKind::LockLost,
-                format!("the lock was lost, so {program} was stopped: {lost}"),
-            );
-            Err(failure.hint("see who holds it now with ade lock show"))
+            child.wait().await.map_err(|error| Failure::cannot("wait for the command", error))?;
+            let message = format!("the lock was lost, so {program} was stopped: {lost}");
+            Err(Failure::new(FailureKind::LockLost, message).hint("see who holds it now with ade lock show"))
         }
     }
 }
@@ -147,14 +143,13 @@ async fn start_watchdog(grace: Duration, trust: Duration) -> io::Result<Watchdog
     let stdin = io::stdin();
     let is_interactive = stdin.is_terminal() && io::stdout().is_terminal();
     let terminal_to = (is_interactive && tcgetpgrp(&stdin) == Ok(getpgrp())).then(getpgrp);
-    let trust_until = Some(Instant::now() + trust + WATCHDOG_DELAY);
-    let terms = WatchdogConfig {
+    let config = WatchdogConfig {
         grace,
-        deadline: trust_until,
+        deadline: Some(Instant::now() + trust + WATCHDOG_DELAY),
         grace_within_deadline: false,
         return_terminal_to: terminal_to,
     };
-    let watchdog = Watchdog::start(&WatchdogProgram::current_exe(), terms).await?;
+    let watchdog = Watchdog::start(&WatchdogProgram::current_exe(), config).await?;
     if terminal_to.is_some() {
         tcsetpgrp(&stdin, watchdog.group())?;
     }
@@ -163,7 +158,7 @@ async fn start_watchdog(grace: Duration, trust: Duration) -> io::Result<Watchdog
 
 /// Releases the locks. A lock that turns out to be lost is a failure: the command ran in part without it. An unavailable server
 /// is not: the locks expire.
-async fn release(guard: LockGuard) -> Result<(), Failure> {
+async fn release(guard: LockGuard) -> Result {
     match guard.release().await {
         Ok(()) => Ok(()),
         Err(error) if error.code() == Some("LOCK_LOST") => {
@@ -183,47 +178,20 @@ async fn supervise(
     child: &mut Child,
     watchdog: &mut Watchdog,
     signals: &mut Signals,
-) -> Result<Result<ExitStatus, LostReason>, Failure> {
+) -> Result<Result<ExitStatus, LostReason>> {
     let mut trust = guard.renewals();
     loop {
         tokio::select! {
             status = child.wait() => {
-                let status = status.map_err(|error| unavailable("wait for the command", &error))?;
+                let status = status.map_err(|error| Failure::cannot("wait for the command", error))?;
                 // If this process was suspended beyond the lease, the watchdog has stopped the command.
                 return Ok(if guard.is_valid() { Ok(status) } else { Err(LostReason::Unreachable) });
             }
             lost = guard.lost() => return Ok(Err(lost)),
             left = trust.renewed() => watchdog.extend_deadline(Instant::now() + left + WATCHDOG_DELAY).await,
-            _ = signals.interrupt.recv() => watchdog.send_signal(Signal::INT),
-            _ = signals.terminate.recv() => watchdog.send_signal(Signal::TERM),
-            _ = signals.hangup.recv() => watchdog.send_signal(Signal::HUP),
+            signal = signals.next() => watchdog.send_signal(signal),
         }
     }
-}
-
-/// Signals that are forwarded to the command.
-struct Signals {
-    interrupt: Listener,
-    terminate: Listener,
-    hangup: Listener,
-    /// SIGTSTP is ignored: if this process were suspended, the command would run on while its lock expires.
-    _suspend: Listener,
-}
-
-impl Signals {
-    fn listen() -> Result<Self, Failure> {
-        let listen = |kind| signal(kind).map_err(|error| unavailable("handle signals", &error));
-        Ok(Self {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-            hangup: listen(SignalKind::hangup())?,
-            _suspend: listen(SignalKind::from_raw(Signal::TSTP.as_raw()))?,
-        })
-    }
-}
-
-fn unavailable(action: &str, error: &io::Error) -> Failure {
-    Failure::new(FailureKind::Unavailable, format!("cannot {action}: {error}"))
 }
 
 /// The exit code that a shell reports: 128 plus the number of the signal that ended the command.
@@ -254,12 +222,8 @@ type NoticeKey = (String, u64, u64);
 
 impl WaitNotices {
     fn new(quiet: bool) -> Self {
-        Self {
-            quiet,
-            interval: interval_at(Instant::now() + WAIT_NOTICE_INTERVAL / 4, WAIT_NOTICE_INTERVAL),
-            printed: Vec::new(),
-            is_unavailable: false,
-        }
+        let interval = interval_at(Instant::now() + WAIT_NOTICE_INTERVAL / 4, WAIT_NOTICE_INTERVAL);
+        Self { quiet, interval, printed: Vec::new(), is_unavailable: false }
     }
 
     async fn update(&mut self, client: &Client, locks: &[String], holder_id: &str) {
@@ -305,8 +269,10 @@ fn notice(lock: &Lock, holder_id: &str) -> Option<(NoticeKey, String)> {
         1 => String::new(),
         holders => format!(" and {} more", holders - 1),
     };
-    let purpose =
-        if holder.purpose.is_empty() { String::new() } else { format!(" for \"{}\"", safe(&holder.purpose)) };
+    let purpose = match holder.purpose.as_str() {
+        "" => String::new(),
+        purpose => format!(" for \"{}\"", safe(purpose)),
+    };
     let expires = until(holder.expires_at, now());
     let text = format!(
         "{} is held by {name}{more}{purpose}, expires in {expires} unless renewed; position {position} in the queue",

@@ -7,18 +7,15 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ade_client::wire::{
-    AcquireRequest, BrokenLock, Grant, HeldLocksRequest, Lock, LockHolder, LockMode, LockSpec, LockToken,
-    Page, Time,
-};
+use ade_client::wire::{self, BrokenLock, Grant, Lock, LockHolder, LockMode, Time};
 use ade_client::{AcquireOutcome, Client};
 use clap::{Args as ClapArgs, Subcommand};
-use comfy_table::Table;
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, FailureKind, Result};
 use crate::output::list::present;
+use crate::output::page::Page;
 use crate::output::time::{now, since, until};
 use crate::output::{self, OutputFormat, safe};
 
@@ -27,11 +24,27 @@ const MIN_WATCH_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List locks that have holders or waiters
-    Ls(LsArgs),
+    Ls {
+        #[command(flatten)]
+        filters: Filters,
+        #[command(flatten)]
+        format: OutputFormat,
+    },
     /// Show a lock: its holders, their purposes, and the queue
-    Show(ShowArgs),
+    Show {
+        /// Name of the lock
+        lock: String,
+        #[command(flatten)]
+        format: OutputFormat,
+    },
     /// Show the list, refreshed until Ctrl-C
-    Watch(WatchArgs),
+    Watch {
+        #[command(flatten)]
+        filters: Filters,
+        /// Seconds between two updates
+        #[arg(long, default_value = "1", value_parser = parse_seconds)]
+        every: Duration,
+    },
     /// Show who waits for whom, with deadlocks marked
     Graph(OutputFormat),
     /// Acquire locks and print their fencing tokens; they are not renewed
@@ -39,9 +52,29 @@ pub(crate) enum Command {
     /// Hold locks while a command runs; the command is stopped if they are lost
     Hold(hold::Args),
     /// Release a lock by its fencing token
-    Release(ReleaseArgs),
+    Release {
+        /// Name of the lock
+        lock: String,
+        /// Fencing token of the grant
+        #[arg(long = "fencing-token", value_name = "NUMBER")]
+        fencing_token: u64,
+        /// Agent that holds it (default: you@this-machine)
+        #[arg(long, env = "ADE_AGENT", hide_env_values = true)]
+        agent: Option<String>,
+        /// Activity of the agent that holds it
+        #[arg(long)]
+        holder: Option<String>,
+    },
     /// Break a lock: take it from its holders (admin)
-    Break(BreakArgs),
+    Break {
+        /// Name of the lock
+        lock: String,
+        /// Reason, recorded in the audit log
+        #[arg(long)]
+        reason: String,
+        #[command(flatten)]
+        format: OutputFormat,
+    },
 }
 
 /// Arguments of commands that acquire locks.
@@ -74,7 +107,7 @@ impl LockArgs {
 }
 
 #[derive(Debug, Clone, ClapArgs)]
-struct Filters {
+pub(crate) struct Filters {
     /// Only locks that this agent holds or waits for
     #[arg(long)]
     agent: Option<String>,
@@ -87,31 +120,6 @@ struct Filters {
     /// Show at most this many
     #[arg(long, default_value_t = 50)]
     limit: u16,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct LsArgs {
-    #[command(flatten)]
-    filters: Filters,
-    #[command(flatten)]
-    format: OutputFormat,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct ShowArgs {
-    /// Name of the lock
-    lock: String,
-    #[command(flatten)]
-    format: OutputFormat,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct WatchArgs {
-    #[command(flatten)]
-    filters: Filters,
-    /// Seconds between two updates
-    #[arg(long, default_value = "1", value_parser = parse_seconds)]
-    every: Duration,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -131,59 +139,33 @@ pub(crate) struct AcquireArgs {
     format: OutputFormat,
 }
 
-#[derive(Debug, ClapArgs)]
-pub(crate) struct ReleaseArgs {
-    /// Name of the lock
-    lock: String,
-    /// Fencing token of the grant
-    #[arg(long = "fencing-token", value_name = "NUMBER")]
-    fencing_token: u64,
-    /// Agent that holds it (default: you@this-machine)
-    #[arg(long, env = "ADE_AGENT", hide_env_values = true)]
-    agent: Option<String>,
-    /// Activity of the agent that holds it
-    #[arg(long)]
-    holder: Option<String>,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct BreakArgs {
-    /// Name of the lock
-    lock: String,
-    /// Reason, recorded in the audit log
-    #[arg(long)]
-    reason: String,
-    #[command(flatten)]
-    format: OutputFormat,
-}
-
-pub(crate) async fn run(client: &Client, command: Command) -> Result<ExitCode, Failure> {
+pub(crate) async fn run(client: &Client, command: Command) -> Result<ExitCode> {
     match command {
         Command::Hold(args) => return hold::run(client, args).await,
-        Command::Ls(args) => list(client, &args).await,
-        Command::Show(args) => args.format.print(&client.lock(&args.lock).await?, |lock| page(lock, now())),
-        Command::Watch(args) => watch(client, &args).await,
+        Command::Ls { filters, format } => list(client, &filters, format).await,
+        Command::Show { lock, format } => format.print(&client.lock(&lock).await?, |lock| page(lock, now())),
+        Command::Watch { filters, every } => watch(client, &filters, every).await,
         Command::Graph(format) => format.print(&client.wait_graph().await?, graph::draw),
         Command::Acquire(args) => acquire(client, args).await,
-        Command::Release(args) => {
-            let locks = vec![LockToken { lock: args.lock, fencing_token: args.fencing_token }];
-            let agent_id = Some(agent_or_default(args.agent));
-            client.release_locks(&HeldLocksRequest { agent_id, holder_id: args.holder, locks }).await?;
+        Command::Release { lock, fencing_token, agent, holder: holder_id } => {
+            let (agent_id, locks) =
+                (Some(agent_or_default(agent)), vec![wire::LockToken { lock, fencing_token }]);
+            client.release_locks(&wire::HeldLocksRequest { agent_id, holder_id, locks }).await?;
             Ok(())
         }
-        Command::Break(args) => {
-            args.format.print(&client.break_lock(&args.lock, &args.reason).await?, broken_summary)
+        Command::Break { lock, reason, format } => {
+            format.print(&client.break_lock(&lock, &reason).await?, broken_summary)
         }
     }?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn acquire(client: &Client, args: AcquireArgs) -> Result<(), Failure> {
+async fn acquire(client: &Client, args: AcquireArgs) -> Result {
     let AcquireArgs { lock, holder, wait, request_id, format } = args;
     let mode = Some(lock.mode());
-    let request = AcquireRequest {
+    let request = wire::AcquireRequest {
         agent_id: Some(agent_or_default(lock.agent)),
-        locks: lock.locks.into_iter().map(|lock| LockSpec { lock, mode }).collect(),
+        locks: lock.locks.into_iter().map(|lock| wire::LockSpec { lock, mode }).collect(),
         holder_id: holder,
         ttl_seconds: Some(lock.ttl.as_secs_f64()),
         wait_seconds: wait.map(|wait| wait.as_secs_f64()),
@@ -195,18 +177,18 @@ async fn acquire(client: &Client, args: AcquireArgs) -> Result<(), Failure> {
     match client.acquire_locks(&request).await? {
         AcquireOutcome::Granted(grants) => format.print(&grants.grants, |grants| grant_table(grants)),
         AcquireOutcome::Queued(_) => {
-            Err(Failure::new(FailureKind::Unavailable, "the server returned a ticket instead of grants"))
+            Err(Failure::unavailable("the server returned a ticket instead of grants"))
         }
     }
 }
 
-fn grant_table(grants: &[Grant]) -> Table {
-    let mut table = output::table(&["LOCK", "FENCING TOKEN", "EXPIRES IN"]);
+fn grant_table(grants: &[Grant]) -> String {
     let now = now();
-    for grant in grants {
-        table.add_row([safe(&grant.lock), grant.fencing_token.to_string(), until(grant.expires_at, now)]);
-    }
-    table
+    let table = output::table(grants)
+        .column("LOCK", |grant| safe(&grant.lock))
+        .column("FENCING TOKEN", |grant| grant.fencing_token)
+        .column("EXPIRES IN", |grant| until(grant.expires_at, now));
+    table.to_string()
 }
 
 fn broken_summary(broken: &BrokenLock) -> String {
@@ -220,62 +202,48 @@ fn broken_summary(broken: &BrokenLock) -> String {
     broken.holders.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-async fn list(client: &Client, args: &LsArgs) -> Result<(), Failure> {
-    let page = fetch(client, &args.filters).await?;
-    args.format.print(&page.items, |locks| table(locks, now()))?;
-    if page.next_cursor.is_some() && !args.format.json {
-        output::note(&format!(
-            "showing the first {}; use --limit to see more (at most 200)",
-            page.items.len()
-        ));
+async fn list(client: &Client, filters: &Filters, format: OutputFormat) -> Result {
+    let page = fetch(client, filters).await?;
+    format.print(&page.items, |locks| table(locks, now()))?;
+    if page.next_cursor.is_some() && !format.json {
+        let count = page.items.len();
+        output::note(&format!("showing the first {count}; use --limit to see more (at most 200)"));
     }
     Ok(())
 }
 
-fn page(lock: &Lock, now: Timestamp) -> String {
-    let mut parts = vec![format!("{} {}", safe(&lock.lock).bold(), lock.mode.map_or("free", mode_name))];
-    if !lock.holders.is_empty() {
-        let mut holders =
-            output::table(&["HOLDER", "TOKEN", "HELD FOR", "EXPIRES IN", "HEARTBEATS", "PURPOSE"]);
-        for holder in &lock.holders {
-            holders.add_row([
-                holder_name(&holder.agent_id, &holder.holder_id),
-                holder.fencing_token.to_string(),
-                since(holder.acquired_at, now),
-                until(holder.expires_at, now),
-                holder.heartbeat_count.to_string(),
-                safe(&holder.purpose),
-            ]);
-        }
-        parts.push(holders.to_string());
-    }
-    if !lock.queue.is_empty() {
-        let titles = ["#", "WAITER", "MODE", "WAITED", "TIMES OUT IN", "PRIORITY", "PURPOSE"];
-        let mut queue = output::table(&titles);
-        for waiter in &lock.queue {
-            queue.add_row([
-                waiter.position.to_string(),
-                holder_name(&waiter.agent_id, &waiter.holder_id),
-                mode_name(waiter.mode).to_owned(),
-                since(waiter.requested_at, now),
-                until(waiter.deadline, now),
-                waiter.priority.to_string(),
-                safe(&waiter.purpose),
-            ]);
-        }
-        parts.push(format!("\n{queue}"));
-    }
-    parts.join("\n")
+fn page(lock: &Lock, now: Timestamp) -> Page {
+    let holders = output::table(&lock.holders)
+        .column("HOLDER", |holder| holder_name(&holder.agent_id, &holder.holder_id))
+        .column("TOKEN", |holder| holder.fencing_token)
+        .column("HELD FOR", |holder| since(holder.acquired_at, now))
+        .column("EXPIRES IN", |holder| until(holder.expires_at, now))
+        .column("HEARTBEATS", |holder| holder.heartbeat_count)
+        .column("PURPOSE", |holder| safe(&holder.purpose));
+    let queue = output::table(&lock.queue)
+        .column("#", |waiter| waiter.position)
+        .column("WAITER", |waiter| holder_name(&waiter.agent_id, &waiter.holder_id))
+        .column("MODE", |waiter| mode_name(waiter.mode))
+        .column("WAITED", |waiter| since(waiter.requested_at, now))
+        .column("TIMES OUT IN", |waiter| until(waiter.deadline, now))
+        .column("PRIORITY", |waiter| waiter.priority)
+        .column("PURPOSE", |waiter| safe(&waiter.purpose));
+    let mut page = Page::default();
+    page.line(format_args!("{} {}", safe(&lock.lock).bold(), lock.mode.map_or("free", mode_name)));
+    page.table(&holders);
+    page.line("");
+    page.table(&queue);
+    page
 }
 
-async fn watch(client: &Client, args: &WatchArgs) -> Result<(), Failure> {
+async fn watch(client: &Client, filters: &Filters, every: Duration) -> Result {
     let is_terminal = std::io::stdout().is_terminal();
-    let mut interval = tokio::time::interval(args.every.max(MIN_WATCH_INTERVAL));
-    let mut last: Option<(Page<Lock>, Time)> = None;
+    let mut interval = tokio::time::interval(every.max(MIN_WATCH_INTERVAL));
+    let mut last: Option<(wire::Page<Lock>, Time)> = None;
     loop {
         interval.tick().await;
         // While the server is unavailable the last state stays on the screen, with its time and the reason.
-        let trouble = match (fetch(client, &args.filters).await, &last) {
+        let trouble = match (fetch(client, filters).await, &last) {
             (Ok(page), _) => {
                 last = Some((page, Time(now())));
                 String::new()
@@ -298,35 +266,29 @@ async fn watch(client: &Client, args: &WatchArgs) -> Result<(), Failure> {
     }
 }
 
-async fn fetch(client: &Client, filters: &Filters) -> Result<Page<Lock>, Failure> {
+async fn fetch(client: &Client, filters: &Filters) -> Result<wire::Page<Lock>> {
     let limit = Some(filters.limit.to_string());
-    let query = present(&[
-        ("limit", &limit),
-        ("agent", &filters.agent),
-        ("resource_type", &filters.resource_type),
-        ("kind", &filters.kind),
-    ]);
-    Ok(client.locks(&query).await?)
+    let Filters { agent, resource_type, kind, .. } = filters;
+    let filters = [("limit", &limit), ("agent", agent), ("resource_type", resource_type), ("kind", kind)];
+    Ok(client.locks(&present(&filters)).await?)
 }
 
 fn table(locks: &[Lock], now: Timestamp) -> String {
-    if locks.is_empty() {
-        return "no locks found".to_owned();
-    }
-    let mut table = output::table(&["LOCK", "MODE", "HELD BY", "EXPIRES IN", "WAITING", "PURPOSE"]);
-    for lock in locks {
-        let first = lock.holders.first();
-        let more = lock.holders.len().saturating_sub(1);
-        let holder = first.map(|holder| holder_name(&holder.agent_id, &holder.holder_id)).unwrap_or_default();
-        table.add_row([
-            safe(&lock.lock),
-            lock.mode.map_or("free", mode_name).to_owned(),
-            if more > 0 { format!("{holder} and {more} more") } else { holder },
-            first.map(|holder| until(holder.expires_at, now)).unwrap_or_default(),
-            lock.queue_length.to_string(),
-            first.map(|holder| safe(&holder.purpose)).unwrap_or_default(),
-        ]);
-    }
+    let held_by = |lock: &Lock| match lock.holders.as_slice() {
+        [] => String::new(),
+        [holder] => holder_name(&holder.agent_id, &holder.holder_id),
+        [holder, more @ ..] => {
+            format!("{} and {} more", holder_name(&holder.agent_id, &holder.holder_id), more.len())
+        }
+    };
+    let expires = |holder: &LockHolder| until(holder.expires_at, now);
+    let table = output::list(locks, "no locks found")
+        .column("LOCK", |lock| safe(&lock.lock))
+        .column("MODE", |lock| lock.mode.map_or("free", mode_name))
+        .column("HELD BY", held_by)
+        .column("EXPIRES IN", |lock| lock.holders.first().map(expires).unwrap_or_default())
+        .column("WAITING", |lock| lock.queue_length)
+        .column("PURPOSE", |lock| lock.holders.first().map(|it| safe(&it.purpose)).unwrap_or_default());
     table.to_string()
 }
 

@@ -12,8 +12,9 @@ use ade_client::wire::Time;
 use ade_domain::permission::Scope;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
+use url::Url;
 
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, Result};
 
 const FILE_NAME: &str = "credentials.toml";
 /// Locked while the file is rewritten, so that concurrent sign-ins do not overwrite each other.
@@ -58,21 +59,21 @@ impl Credentials {
         self.folder.join(FILE_NAME)
     }
 
-    pub(crate) fn get(&self, url: &str) -> Result<Option<Credential>, Failure> {
+    pub(crate) fn get(&self, url: &str) -> Result<Option<Credential>> {
         Ok(self.read()?.servers.remove(&normalized(url)))
     }
 
     /// Stores the token of a server and returns the one it replaces.
-    pub(crate) fn put(&self, url: &str, credential: Credential) -> Result<Option<Credential>, Failure> {
+    pub(crate) fn put(&self, url: &str, credential: Credential) -> Result<Option<Credential>> {
         self.change(|servers| servers.insert(normalized(url), credential))
     }
 
     /// Removes the token of a server and returns it.
-    pub(crate) fn remove(&self, url: &str) -> Result<Option<Credential>, Failure> {
+    pub(crate) fn remove(&self, url: &str) -> Result<Option<Credential>> {
         self.change(|servers| servers.remove(&normalized(url)))
     }
 
-    fn read(&self) -> Result<Contents, Failure> {
+    fn read(&self) -> Result<Contents> {
         let file = self.file();
         let text = match fs::read_to_string(&file) {
             Ok(text) => text,
@@ -84,31 +85,24 @@ impl Credentials {
             let message =
                 format!("{} is readable by other users, so its tokens are not used", file.display());
             let hint = format!("run chmod 600 {}; if others may have read it, sign in again", file.display());
-            return Err(Failure::new(FailureKind::InvalidInput, message).hint(hint));
+            return Err(Failure::invalid(message).hint(hint));
         }
         toml::from_str(&text).map_err(|error| {
-            let message = format!("{} is corrupt: {}", file.display(), error.message());
-            Failure::new(FailureKind::InvalidInput, message)
+            Failure::invalid(format!("{} is corrupt: {}", file.display(), error.message()))
                 .hint("remove it and sign in again with ade login")
         })
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut BTreeMap<String, Credential>) -> T) -> Result<T, Failure> {
+    fn change<T>(&self, change: impl FnOnce(&mut BTreeMap<String, Credential>) -> T) -> Result<T> {
         let failed = |error: io::Error| cannot("write", &self.file(), &error);
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).map_err(failed)?;
         fs::set_permissions(&self.folder, Permissions::from_mode(0o700)).map_err(failed)?;
-        let mut lock = File::options();
-        let lock = lock
-            .create(true)
-            .append(true)
-            .mode(0o600)
-            .open(self.folder.join(LOCK_FILE_NAME))
-            .map_err(failed)?;
+        let lock_file = self.folder.join(LOCK_FILE_NAME);
+        let lock = File::options().create(true).append(true).mode(0o600).open(lock_file).map_err(failed)?;
         lock.lock().map_err(failed)?;
         let mut contents = self.read()?;
         let result = change(&mut contents.servers);
-        let text = toml::to_string(&contents)
-            .map_err(|error| Failure::new(FailureKind::Unavailable, format!("cannot write TOML: {error}")))?;
+        let text = toml::to_string(&contents).map_err(|error| Failure::cannot("write TOML", error))?;
         self.write(&text).map_err(failed)?;
         Ok(result)
     }
@@ -124,7 +118,7 @@ impl Credentials {
 }
 
 fn cannot(verb: &str, file: &Path, error: &io::Error) -> Failure {
-    Failure::new(FailureKind::Unavailable, format!("cannot {verb} {}: {error}", file.display()))
+    Failure::cannot(format_args!("{verb} {}", file.display()), error)
 }
 
 #[expect(clippy::disallowed_methods, reason = "the home folder of the current user")]
@@ -134,16 +128,8 @@ fn absolute_path(variable: &str) -> Option<PathBuf> {
 
 /// Normalizes a URL: scheme and host in lower case, without the default port and a trailing slash.
 fn normalized(url: &str) -> String {
-    let url = url.trim_end_matches('/');
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let (scheme, host) = (scheme.to_ascii_lowercase(), host.to_ascii_lowercase());
-    let default_port = match scheme.as_str() {
-        "http" => ":80",
-        "https" => ":443",
-        _ => "",
-    };
-    format!("{scheme}://{}{path}", host.strip_suffix(default_port).unwrap_or(&host))
+    let url = Url::parse(url).map_or_else(|_| url.to_owned(), String::from);
+    url.trim_end_matches('/').to_owned()
 }
 
 #[cfg(test)]

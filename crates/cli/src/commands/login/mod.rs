@@ -12,10 +12,12 @@ use ade_client::{Client, Error, UserSession};
 use ade_domain::permission::Scope;
 use clap::Args as ClapArgs;
 use owo_colors::OwoColorize;
+use url::{Host, Url};
 
 use super::user::roles;
+use super::user::token::secret;
 use crate::connect::{Connection, block_on};
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, Result};
 use crate::output::page::Page;
 use crate::output::{self, OutputFormat, safe, time};
 use crate::prompt;
@@ -46,21 +48,7 @@ pub(crate) struct LoginArgs {
     connection: Connection,
 }
 
-#[derive(Debug, ClapArgs)]
-pub(crate) struct LogoutArgs {
-    #[command(flatten)]
-    connection: Connection,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct WhoamiArgs {
-    #[command(flatten)]
-    format: OutputFormat,
-    #[command(flatten)]
-    connection: Connection,
-}
-
-pub(crate) fn login(args: &LoginArgs) -> Result<(), Failure> {
+pub(crate) fn login(args: &LoginArgs) -> Result {
     let url = args.connection.url()?;
     let request = token_request(args)?;
     let credentials = default_credentials()?;
@@ -74,11 +62,7 @@ pub(crate) fn login(args: &LoginArgs) -> Result<(), Failure> {
             Some(user) => user.clone(),
             None => prompt::line("User: ")?,
         };
-        let password = if args.password_stdin {
-            prompt::password_from_stdin()?
-        } else {
-            prompt::password("Password: ").await?
-        };
+        let password = prompt::password_from(args.password_stdin, "Password: ").await?;
         let session = Client::sign_in(&url, &user, &password).await.map_err(sign_in_failure)?;
         let created = create_token(&session, &request, &credentials, &url).await;
         if let (Ok((credential, _)), Some(previous)) = (&created, &previous)
@@ -94,13 +78,9 @@ pub(crate) fn login(args: &LoginArgs) -> Result<(), Failure> {
     })?;
     // The secret itself stays in the file.
     args.format.print(&Token { token: None, ..token }, |_| {
-        format!(
-            "signed in at {} as {} with the scopes {}, for {}",
-            safe(&url),
-            safe(&credential.user_id).bold(),
-            scope_names(&credential.scopes),
-            time::until(credential.expires_at, time::now()),
-        )
+        let (url, user, scopes) = (safe(&url), safe(&credential.user_id), scope_names(&credential.scopes));
+        let lifetime = time::until(credential.expires_at, time::now());
+        format!("signed in at {url} as {} with the scopes {scopes}, for {lifetime}", user.bold())
     })?;
     if !args.format.json {
         let file = credentials.file();
@@ -112,9 +92,7 @@ pub(crate) fn login(args: &LoginArgs) -> Result<(), Failure> {
 /// A wrong password needs no hint to sign in.
 fn sign_in_failure(error: Error) -> Failure {
     match &error {
-        Error::Problem(problem) if problem.status == 401 => {
-            Failure::new(FailureKind::Negative, error.to_string())
-        }
+        Error::Problem(problem) if problem.status == 401 => Failure::negative(error.to_string()),
         _ => error.into(),
     }
 }
@@ -125,19 +103,14 @@ async fn create_token(
     request: &TokenRequest,
     credentials: &Credentials,
     url: &str,
-) -> Result<(Credential, Token), Failure> {
+) -> Result<(Credential, Token)> {
     let token = session.create_token(request).await?;
-    let user = session.session().user.as_ref().map(|user| user.user_id.clone());
-    let (Some(user_id), Some(secret)) = (user, token.token.clone()) else {
-        return Err(Failure::new(
-            FailureKind::Unavailable,
-            "the server created a token but did not return it",
-        ));
-    };
+    let user = session.session().user.as_ref();
+    let user = user.ok_or_else(|| Failure::unavailable("the server did not name the user of the session"))?;
     let credential = Credential {
-        user_id,
+        user_id: user.user_id.clone(),
         token_id: token.token_id.clone(),
-        token: secret,
+        token: secret(&token)?.to_owned(),
         scopes: token.scopes.clone(),
         expires_at: token.expires_at,
     };
@@ -148,13 +121,10 @@ async fn create_token(
     Ok((credential, token))
 }
 
-fn token_request(args: &LoginArgs) -> Result<TokenRequest, Failure> {
+fn token_request(args: &LoginArgs) -> Result<TokenRequest> {
     if args.decide && args.ttl.is_some_and(|ttl| ttl > MAX_DECIDE_TTL) {
-        let failure = Failure::new(
-            FailureKind::InvalidInput,
-            "a token with the scope decide is valid for at most 8 hours",
-        );
-        return Err(failure.hint("leave out --ttl, or sign in without --decide"));
+        return Err(Failure::invalid("a token with the scope decide is valid for at most 8 hours")
+            .hint("leave out --ttl, or sign in without --decide"));
     }
     let mut scopes = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Lock]);
     scopes.extend(args.decide.then_some(Scope::Decide));
@@ -167,11 +137,11 @@ fn token_request(args: &LoginArgs) -> Result<TokenRequest, Failure> {
     })
 }
 
-pub(crate) fn logout(args: &LogoutArgs) -> Result<(), Failure> {
-    let url = args.connection.url()?;
+pub(crate) fn logout(connection: &Connection) -> Result {
+    let url = connection.url()?;
     let credentials = default_credentials()?;
     let Some(credential) = credentials.get(&url)? else {
-        return Err(Failure::new(FailureKind::Negative, format!("you are not signed in at {url}")));
+        return Err(Failure::negative(format!("you are not signed in at {url}")));
     };
     let revoked = block_on(async {
         let client = Client::new(&url, &credential.token)?;
@@ -179,34 +149,29 @@ pub(crate) fn logout(args: &LogoutArgs) -> Result<(), Failure> {
     })?;
     credentials.remove(&url)?;
     match revoked {
-        Ok(()) => output::line(&format!("signed out at {}", safe(&url))),
+        Ok(()) => output::line(format_args!("signed out at {}", safe(&url))),
         Err(Error::Problem(problem)) if matches!(problem.status, 401 | 404) => {
-            output::line(&format!("signed out at {}; the token was already invalid", safe(&url)))
+            output::line(format_args!("signed out at {}; the token was already invalid", safe(&url)))
         }
         Err(error) => {
             let message = format!("the token is removed from this machine but could not be revoked: {error}");
-            Err(Failure::new(FailureKind::Unavailable, message).hint(format!(
-                "it stays valid until {}; revoke it with ade user token rm {} {}",
-                time::timestamp(credential.expires_at),
-                credential.user_id,
-                credential.token_id
-            )))
+            let (user, token, end) = (credential.user_id, credential.token_id, credential.expires_at);
+            let end = time::timestamp(end);
+            let hint = format!("it stays valid until {end}; revoke it with ade user token rm {user} {token}");
+            Err(Failure::unavailable(message).hint(hint))
         }
     }
 }
 
-pub(crate) fn whoami(args: &WhoamiArgs) -> Result<(), Failure> {
-    let client = args.connection.client()?;
-    block_on(async {
-        args.format.print(&client.session().await?, |session| {
-            let mut page = Page::default();
-            page.line(identity(session));
-            page.field("server", safe(client.url()));
-            page.optional("roles", session.user.as_ref().map(roles));
-            page.field("scopes", scope_names(&session.scopes));
-            page.optional("expires in", session.expires_at.map(|at| time::until(at, time::now())));
-            page
-        })
+pub(crate) async fn whoami(client: &Client, format: OutputFormat) -> Result {
+    format.print(&client.session().await?, |session| {
+        let mut page = Page::default();
+        page.line(identity(session));
+        page.field("server", safe(client.url()));
+        page.optional("roles", session.user.as_ref().map(roles));
+        page.field("scopes", scope_names(&session.scopes));
+        page.optional("expires in", session.expires_at.map(|at| time::until(at, time::now())));
+        page
     })
 }
 
@@ -225,23 +190,23 @@ pub(crate) fn scope_names(scopes: &BTreeSet<Scope>) -> String {
     scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-fn default_credentials() -> Result<Credentials, Failure> {
+fn default_credentials() -> Result<Credentials> {
     Credentials::default_location().ok_or_else(|| {
-        Failure::new(FailureKind::InvalidInput, "there is no folder to store a token in")
+        Failure::invalid("there is no folder to store a token in")
             .hint("set HOME or XDG_CONFIG_HOME, or use ADE_TOKEN instead of signing in")
     })
 }
 
 /// Whether the connection is encrypted or stays on this machine.
 fn is_private(url: &str) -> bool {
-    let Some((scheme, rest)) = url.split_once("://") else { return false };
-    let host = rest.split('/').next().unwrap_or_default();
-    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    scheme.eq_ignore_ascii_case("https")
-        || name.eq_ignore_ascii_case("localhost")
-        || name == "[::1]"
-        || name.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback())
+    let Ok(url) = Url::parse(url) else { return false };
+    let is_local = match url.host() {
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        Some(Host::Domain(name)) => name == "localhost",
+        None => false,
+    };
+    is_local || url.scheme() == "https"
 }
 
 #[cfg(test)]

@@ -1,24 +1,21 @@
 //! `ade task`: create, submit, inspect and control tasks. Each command is one call; changes print the new state.
 
-#[cfg(test)]
-pub(crate) mod fixture;
 pub(crate) mod page;
 pub(crate) mod sections;
 mod wait;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ade_client::Client;
-use ade_client::wire::{Comment, OverrideRequest, ReasonRequest, Task, TaskRequest};
+use ade_client::wire::{Comment, OverrideRequest, ReasonRequest, Task};
 use ade_domain::task::TaskState;
 use clap::{Args as ClapArgs, Subcommand};
-use comfy_table::{Cell, Table};
 use owo_colors::OwoColorize;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::input;
-use crate::output::list::{ListArgs, present};
-use crate::output::{self, OutputFormat, Tone, first_line, safe, safe_lines, time};
+use crate::output::list::{ListArgs, fetch_up_to, present};
+use crate::output::{self, OutputFormat, Table, Tone, first_line, safe, safe_lines, time};
 use sections::{risk_level, state_label, state_tone};
 
 /// Preview errors that a command prints; the task page shows all of them.
@@ -31,15 +28,49 @@ pub(crate) enum Command {
     /// Show a task: preview, risk, approvals required, reviewers, locks
     Show(TaskArgs),
     /// Create a draft
-    Create(CreateArgs),
+    Create {
+        /// The task as YAML or JSON; - reads standard input
+        #[arg(short, long, value_name = "FILE")]
+        file: PathBuf,
+        /// Also submit it for review
+        #[arg(long)]
+        submit: bool,
+        #[command(flatten)]
+        format: OutputFormat,
+    },
     /// Create a task and submit it for review; with --wait wait until it has ended
-    Propose(ProposeArgs),
+    Propose {
+        /// The task as YAML or JSON; - reads standard input
+        #[arg(short, long, value_name = "FILE")]
+        file: PathBuf,
+        /// Wait until the task has ended; survives restarts of the server. The exit code is 0 if it completed, 3 if it was
+        /// rejected, 4 if it failed, 1 if it was cancelled
+        #[arg(long)]
+        wait: bool,
+        #[command(flatten)]
+        format: OutputFormat,
+    },
     /// Change a task; approvals given so far no longer count
-    Edit(EditArgs),
+    Edit {
+        #[command(flatten)]
+        args: TaskArgs,
+        /// The fields to change, as YAML or JSON; - reads standard input
+        #[arg(short, long, value_name = "FILE")]
+        file: PathBuf,
+        /// Change it only if it still has this revision
+        #[arg(long, value_name = "NUMBER")]
+        revision: Option<u64>,
+    },
     /// Submit a draft for review
     Submit(TaskArgs),
     /// Cancel a task
-    Cancel(CancelArgs),
+    Cancel {
+        #[command(flatten)]
+        args: TaskArgs,
+        /// Reason, recorded in the audit log
+        #[arg(long)]
+        reason: Option<String>,
+    },
     /// Revoke the approval of a task that is not being applied yet
     Revoke(ReasonArgs),
     /// Create a new draft from a rejected or failed task
@@ -47,23 +78,43 @@ pub(crate) enum Command {
     /// Delete a draft
     Rm {
         /// Id of the task
-        #[arg(value_name = "TASK")]
-        task_id: String,
+        task: String,
     },
     /// Comment on a task
-    Comment(CommentArgs),
+    Comment {
+        #[command(flatten)]
+        args: TaskArgs,
+        /// The comment
+        #[arg(required = true, value_name = "TEXT")]
+        text: Vec<String>,
+    },
     /// List the comments on a task
     Comments(TaskListArgs),
     /// List the audit entries of a task
     Audit(TaskListArgs),
     /// Request a decision that overrides the policies (admin); a second admin must confirm it
-    Override(OverrideArgs),
+    Override {
+        #[command(flatten)]
+        args: TaskArgs,
+        /// Reason, recorded in the audit log
+        #[arg(long)]
+        reason: String,
+        /// Incident that requires the override
+        #[arg(long)]
+        ticket: String,
+    },
     /// Confirm the override that another admin requested (admin)
     Confirm(TaskArgs),
     /// Move an approved task to the head of the queue (admin)
     Force(ReasonArgs),
     /// Show the output of a task
-    Logs(LogArgs),
+    Logs {
+        /// Id of the task
+        task: String,
+        /// Follow the output until the task has ended and no rollback is running; survives restarts of the server
+        #[arg(short, long)]
+        follow: bool,
+    },
     /// Stop a task that is being applied (admin)
     Stop(ReasonArgs),
     /// Roll back the changes of a failed task (admin)
@@ -86,7 +137,7 @@ pub(crate) struct FilterArgs {
     tag: Option<String>,
     /// Only tasks of this type
     #[arg(long = "type", value_name = "TYPE")]
-    task_type: Option<String>,
+    kind: Option<String>,
     #[command(flatten)]
     list: ListArgs,
 }
@@ -94,8 +145,7 @@ pub(crate) struct FilterArgs {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct TaskArgs {
     /// Id of the task
-    #[arg(value_name = "TASK")]
-    task_id: String,
+    task: String,
     #[command(flatten)]
     format: OutputFormat,
 }
@@ -103,109 +153,18 @@ pub(crate) struct TaskArgs {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct TaskListArgs {
     /// Id of the task
-    #[arg(value_name = "TASK")]
-    task_id: String,
+    task: String,
     #[command(flatten)]
     list: ListArgs,
 }
 
 #[derive(Debug, ClapArgs)]
-pub(crate) struct CreateArgs {
-    /// The task as YAML or JSON; - reads standard input
-    #[arg(short, long, value_name = "FILE")]
-    file: PathBuf,
-    /// Also submit it for review
-    #[arg(long)]
-    submit: bool,
-    #[command(flatten)]
-    format: OutputFormat,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct ProposeArgs {
-    /// The task as YAML or JSON; - reads standard input
-    #[arg(short, long, value_name = "FILE")]
-    file: PathBuf,
-    /// Wait until the task has ended; survives restarts of the server. The exit code is 0 if it completed, 3 if it was
-    /// rejected, 4 if it failed, 1 if it was cancelled
-    #[arg(long)]
-    wait: bool,
-    #[command(flatten)]
-    format: OutputFormat,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct LogArgs {
-    /// Id of the task
-    #[arg(value_name = "TASK")]
-    task_id: String,
-    /// Follow the output until the task has ended and no rollback is running; survives restarts of the server
-    #[arg(short, long)]
-    follow: bool,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct EditArgs {
-    /// Id of the task
-    #[arg(value_name = "TASK")]
-    task_id: String,
-    /// The fields to change, as YAML or JSON; - reads standard input
-    #[arg(short, long, value_name = "FILE")]
-    file: PathBuf,
-    /// Change it only if it still has this revision
-    #[arg(long, value_name = "NUMBER")]
-    revision: Option<u64>,
-    #[command(flatten)]
-    format: OutputFormat,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct CancelArgs {
-    /// Id of the task
-    #[arg(value_name = "TASK")]
-    task_id: String,
-    /// Reason, recorded in the audit log
-    #[arg(long)]
-    reason: Option<String>,
-    #[command(flatten)]
-    format: OutputFormat,
-}
-
-#[derive(Debug, ClapArgs)]
 pub(crate) struct ReasonArgs {
     /// Id of the task
-    #[arg(value_name = "TASK")]
-    task_id: String,
+    task: String,
     /// Reason, recorded in the audit log
     #[arg(long)]
     reason: String,
-    #[command(flatten)]
-    format: OutputFormat,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct CommentArgs {
-    /// Id of the task
-    #[arg(value_name = "TASK")]
-    task_id: String,
-    /// The comment
-    #[arg(required = true, value_name = "TEXT")]
-    text: Vec<String>,
-    #[command(flatten)]
-    format: OutputFormat,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct OverrideArgs {
-    /// Id of the task
-    #[arg(value_name = "TASK")]
-    task_id: String,
-    /// Reason, recorded in the audit log
-    #[arg(long)]
-    reason: String,
-    /// Incident that requires the override
-    #[arg(long)]
-    ticket: String,
     #[command(flatten)]
     format: OutputFormat,
 }
@@ -216,57 +175,62 @@ impl ReasonArgs {
     }
 }
 
-pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure> {
+pub(crate) async fn run(client: &Client, command: Command) -> Result {
     let (format, task) = match command {
         Command::Ls(args) => return list(client, &args).await,
         Command::Show(args) => return page::show(client, &args).await,
         Command::Comments(args) => return list_comments(client, &args).await,
         Command::Audit(args) => {
-            let fetch = async |query: &[(&str, &str)]| client.task_audit(&args.task_id, query).await;
-            return args.list.show(&[], fetch, "no audit entries found", super::audit::table).await;
+            let fetch = async |query: &[(&str, &str)]| client.task_audit(&args.task, query).await;
+            return args.list.show(&[], fetch, super::audit::table).await;
         }
-        Command::Propose(args) => return wait::propose(client, &args).await,
-        Command::Logs(args) => return wait::logs(client, &args).await,
-        Command::Rm { task_id } => {
-            client.delete_task(&task_id).await?;
-            return output::line(&format!("{} is deleted", safe(&task_id)));
+        Command::Logs { task, follow } => return wait::logs(client, &task, follow).await,
+        Command::Rm { task } => {
+            client.delete_task(&task).await?;
+            return output::line(format_args!("{} is deleted", safe(&task)));
         }
-        Command::Comment(args) => {
-            let comment = client.create_comment(&args.task_id, &args.text.join(" ")).await?;
-            return args.format.print(&comment, |comment| format!("commented on {}", safe(&comment.task_id)));
+        Command::Comment { args: TaskArgs { task, format }, text } => {
+            let comment = client.create_comment(&task, &text.join(" ")).await?;
+            return format.print(&comment, |comment| format!("commented on {}", safe(&comment.task_id)));
         }
-        Command::Create(args) => {
-            let draft = client.create_task(&input::read::<TaskRequest>(&args.file)?).await?;
-            let task = if args.submit { submit_draft(client, &draft).await? } else { draft };
-            (args.format, with_preview_warnings(task))
+        Command::Create { file, submit, format } => (format, create(client, &file, submit).await?),
+        Command::Propose { file, wait, format } => {
+            let task = create(client, &file, true).await?;
+            if wait {
+                return wait::wait(client, task, format).await;
+            }
+            (format, task)
         }
-        Command::Edit(args) => {
-            let patch: TaskRequest = input::read(&args.file)?;
-            let task = client.update_task(&args.task_id, args.revision, &patch).await?;
-            (args.format, with_preview_warnings(task))
+        Command::Edit { args: TaskArgs { task, format }, file, revision } => {
+            let task = client.update_task(&task, revision, &input::read(&file)?).await?;
+            (format, with_preview_warnings(task))
         }
-        Command::Submit(args) => {
-            (args.format, with_preview_warnings(client.submit_task(&args.task_id).await?))
+        Command::Submit(args) => (args.format, with_preview_warnings(client.submit_task(&args.task).await?)),
+        Command::Cancel { args: TaskArgs { task, format }, reason } => {
+            (format, client.cancel_task(&task, &ReasonRequest { reason }).await?)
         }
-        Command::Cancel(args) => {
-            (args.format, client.cancel_task(&args.task_id, &ReasonRequest { reason: args.reason }).await?)
+        Command::Override { args: TaskArgs { task, format }, reason, ticket } => {
+            let request = OverrideRequest { reason: Some(reason), incident_ticket: Some(ticket) };
+            (format, client.override_task(&task, &request).await?)
         }
-        Command::Override(args) => {
-            let request = OverrideRequest { reason: Some(args.reason), incident_ticket: Some(args.ticket) };
-            (args.format, client.override_task(&args.task_id, &request).await?)
-        }
-        Command::Resubmit(args) => (args.format, client.resubmit_task(&args.task_id).await?),
-        Command::Confirm(args) => (args.format, client.confirm_override(&args.task_id).await?),
-        Command::Revoke(args) => (args.format, client.revoke_approval(&args.task_id, &args.body()).await?),
-        Command::Force(args) => (args.format, client.force_apply_task(&args.task_id, &args.body()).await?),
-        Command::Stop(args) => (args.format, client.stop_task(&args.task_id, &args.body()).await?),
-        Command::Rollback(args) => (args.format, client.roll_back_task(&args.task_id, &args.body()).await?),
+        Command::Resubmit(args) => (args.format, client.resubmit_task(&args.task).await?),
+        Command::Confirm(args) => (args.format, client.confirm_override(&args.task).await?),
+        Command::Revoke(args) => (args.format, client.revoke_approval(&args.task, &args.body()).await?),
+        Command::Force(args) => (args.format, client.force_apply_task(&args.task, &args.body()).await?),
+        Command::Stop(args) => (args.format, client.stop_task(&args.task, &args.body()).await?),
+        Command::Rollback(args) => (args.format, client.roll_back_task(&args.task, &args.body()).await?),
     };
     format.print(&task, summary)
 }
 
+async fn create(client: &Client, file: &Path, submit: bool) -> Result<Task> {
+    let draft = client.create_task(&input::read(file)?).await?;
+    let task = if submit { submit_draft(client, &draft).await? } else { draft };
+    Ok(with_preview_warnings(task))
+}
+
 /// Submits a draft that was just created. If that fails, the hint names the draft, whose id would be lost otherwise.
-async fn submit_draft(client: &Client, draft: &Task) -> Result<Task, Failure> {
+async fn submit_draft(client: &Client, draft: &Task) -> Result<Task> {
     let id = &draft.task_id;
     client.submit_task(id).await.map_err(|error| {
         Failure::from(error).hint(format!(
@@ -317,71 +281,66 @@ fn summary(task: &Task) -> String {
     format!("{} is {}{predecessor}{next}", id.bold(), state_label(task.state))
 }
 
-async fn list(client: &Client, args: &FilterArgs) -> Result<(), Failure> {
+async fn list(client: &Client, args: &FilterArgs) -> Result {
     let state = args.state.as_deref().map(str::to_uppercase);
-    let filters = present(&[
-        ("state", &state),
-        ("author", &args.author),
-        ("resource", &args.resource),
-        ("tag", &args.tag),
-        ("type", &args.task_type),
-    ]);
-    let fetch = async |query: &[(&str, &str)]| client.tasks(query).await;
-    args.list.show(&filters, fetch, "no tasks found", table).await
+    let FilterArgs { author, resource, tag, kind, .. } = args;
+    let filters =
+        [("state", &state), ("author", author), ("resource", resource), ("tag", tag), ("type", kind)];
+    args.list.show(&present(&filters), async |query| client.tasks(query).await, table).await
 }
 
-fn table(tasks: &[Task]) -> Table {
+fn table(tasks: &[Task]) -> Table<'_, Task> {
     let now = time::now();
-    let mut table =
-        output::table(&["TASK", "STATE", "SINCE", "RISK", "TYPE", "AUTHOR", "NEEDED", "DESCRIPTION"]);
-    for task in tasks {
-        let since = task.metadata.since.get(task.state.as_str());
-        let needed: u32 = task.requirements.iter().map(|requirement| requirement.needed).sum();
-        let risk = task.risk.as_ref().map(|risk| (risk.score, risk_level(risk.level)));
-        let risk = risk.map(|(score, (word, tone))| tone.cell(format!("{score} {word}")));
-        table.add_row([
-            Cell::new(safe(&task.task_id)),
-            state_tone(task.state).cell(task.state.as_str()),
-            Cell::new(since.map(|since| time::since(*since, now)).unwrap_or_default()),
-            risk.unwrap_or_else(|| Tone::Plain.cell("")),
-            Cell::new(safe(&task.config.task_type)),
-            Cell::new(safe(&task.metadata.author_id)),
-            Cell::new(if needed > 0 { needed.to_string() } else { String::new() }),
-            Cell::new(first_line(&task.config.description)),
-        ]);
-    }
-    table
+    let since = |task: &Task| task.metadata.since.get(task.state.as_str()).map(|at| time::since(*at, now));
+    let needed = |task: &Task| match task.requirements.iter().map(|it| it.needed).sum::<u32>() {
+        0 => String::new(),
+        needed => needed.to_string(),
+    };
+    output::list(tasks, "no tasks found")
+        .column("TASK", |task| safe(&task.task_id))
+        .column("STATE", |task| state_tone(task.state).cell(task.state.as_str()))
+        .column("SINCE", |task| since(task).unwrap_or_default())
+        .column("RISK", |task| match &task.risk {
+            Some(risk) => {
+                let (word, tone) = risk_level(risk.level);
+                tone.cell(format!("{} {word}", risk.score))
+            }
+            None => Tone::Plain.cell(""),
+        })
+        .column("TYPE", |task| safe(&task.config.task_type))
+        .column("AUTHOR", |task| safe(&task.metadata.author_id))
+        .column("NEEDED", needed)
+        .column("DESCRIPTION", |task| first_line(&task.config.description))
 }
 
-async fn list_comments(client: &Client, args: &TaskListArgs) -> Result<(), Failure> {
-    let fetch = async |query: &[(&str, &str)]| client.comments(&args.task_id, query).await;
-    let listing = args.list.fetch(&[], fetch).await?;
+async fn list_comments(client: &Client, args: &TaskListArgs) -> Result {
+    let fetch = async |query: &[(&str, &str)]| client.comments(&args.task, query).await;
+    let listing = fetch_up_to(args.list.limit, &[], fetch).await?;
     if args.list.json || listing.items.is_empty() || listing.has_more {
-        return args.list.print(&listing, "no comments found", comment_table);
+        return args.list.print(&listing, &comment_table(&listing.items));
     }
     let now = time::now();
     for comment in &listing.items {
         let when = time::ago(comment.created_at, now);
-        output::line(&format!("{} {}", safe(&comment.author_id).bold(), when.dimmed()))?;
+        output::line(format_args!("{} {}", safe(&comment.author_id).bold(), when.dimmed()))?;
         for line in safe_lines(&comment.text) {
-            output::line(&format!("  {line}"))?;
+            output::line(format_args!("  {line}"))?;
         }
     }
     Ok(())
 }
 
-fn comment_table(comments: &[Comment]) -> Table {
-    let mut table = output::table(&["TIME", "AUTHOR", "COMMENT"]);
-    for comment in comments {
-        let text: Vec<String> = safe_lines(&comment.text).collect();
-        table.add_row([time::timestamp(comment.created_at), safe(&comment.author_id), text.join("\n")]);
-    }
-    table
+fn comment_table(comments: &[Comment]) -> Table<'_, Comment> {
+    output::list(comments, "no comments found")
+        .column("TIME", |comment| time::timestamp(comment.created_at))
+        .column("AUTHOR", |comment| safe(&comment.author_id))
+        .column("COMMENT", |comment| safe_lines(&comment.text).collect::<Vec<_>>().join("\n"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::fixture;
 
     #[test]
     fn summary_names_state_and_next_step() {

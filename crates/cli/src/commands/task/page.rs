@@ -12,32 +12,26 @@ use ade_domain::lock::LockMode;
 use ade_domain::task::{
     ChangeKind, ExecutionResult, Phase, Preview, PreviewStatus, RollbackStrategy, TaskState,
 };
-use comfy_table::Cell;
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 use serde_json::json;
 
 use super::sections::{self, chain, state_label};
 use crate::commands::approval::status_tone;
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::output::list::fetch_all;
 use crate::output::page::Page;
-use crate::output::{self, safe, safe_lines, safe_or_empty, time};
+use crate::output::{self, Tone, safe, safe_lines, safe_or_empty, time};
 
 /// The states of a task that succeeds, in order.
-const SUCCESS_PATH: [TaskState; 6] = [
-    TaskState::Draft,
-    TaskState::Submitted,
-    TaskState::Reviewing,
-    TaskState::Approved,
-    TaskState::Applying,
-    TaskState::Completed,
-];
+const SUCCESS_PATH: [TaskState; 6] = {
+    use TaskState::*;
+    [Draft, Submitted, Reviewing, Approved, Applying, Completed]
+};
 
-pub(super) async fn show(client: &Client, args: &super::TaskArgs) -> Result<(), Failure> {
-    let task = client.task(&args.task_id).await?;
-    let approvals =
-        fetch_all(async |query: &[(&str, &str)]| client.task_approvals(&args.task_id, query).await).await?;
+pub(super) async fn show(client: &Client, args: &super::TaskArgs) -> Result {
+    let task = client.task(&args.task).await?;
+    let approvals = fetch_all(async |query| client.task_approvals(&args.task, query).await).await?;
     let value = json!({ "task": task, "approvals": approvals });
     args.format.print(&value, |_| page(&task, &approvals, time::now()))
 }
@@ -52,10 +46,8 @@ pub(crate) fn page(task: &Task, approvals: &[Approval], now: Timestamp) -> Page 
     preview(&mut page, &task.preview);
     requirements(&mut page, task, approvals);
     if let Some(archive) = &task.requests_archive {
-        let archive = safe(archive);
-        page.line(format_args!(
-            "  the approval requests are archived; restore them with ade archive restore {archive}"
-        ));
+        let hint = format!("restore them with ade archive restore {}", safe(archive));
+        page.line(format_args!("  the approval requests are archived; {hint}"));
     }
     reviewers(&mut page, approvals, now);
     sections::why_these_reviewers(&mut page, &task.policies, &task.passed_by);
@@ -81,12 +73,10 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
     if task.state == TaskState::Approved {
         page.field("claimed by", task.claimed_by.as_deref().map_or("no worker yet".to_owned(), safe));
     }
-    page.optional(
-        "reopened",
-        task.reopened.as_ref().map(|reopened| {
-            format!("{}: {}", time::ago(reopened.at, now), safe(&reopened.why)).yellow().to_string()
-        }),
-    );
+    if let Some(reopened) = &task.reopened {
+        let text = format!("{}: {}", time::ago(reopened.at, now), safe(&reopened.why));
+        page.field("reopened", text.yellow());
+    }
     page.field("progress", progress(task));
     page.field("task", format!("{}, revision {}", safe(&task.task_id), task.revision));
     page.field("digest", safe(&task.digest));
@@ -104,14 +94,9 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
     page.field("created from", safe_or_empty(&task.predecessor));
     page.field("auto-approved", safe_or_empty(&task.auto_approved));
     if let Some(request) = &task.override_asked {
-        let text = format!(
-            "requested by {} {} for {}: {}; another admin has one hour to confirm it",
-            safe(&request.by),
-            time::ago(request.at, now),
-            safe(&request.incident_ticket),
-            safe(&request.reason)
-        );
-        page.field("override", text.yellow().to_string());
+        let (by, when, reason) = (safe(&request.by), time::ago(request.at, now), safe(&request.reason));
+        let text = format!("requested by {by} {when} for {}: {reason}", safe(&request.incident_ticket));
+        page.field("override", format!("{text}; another admin has one hour to confirm it").yellow());
     }
 }
 
@@ -150,7 +135,7 @@ fn details(page: &mut Page, task: &Task) {
     };
     page.field("on failure", on_failure);
     page.field("timeout", time::duration(f64::from(config.timeout_seconds)));
-    page.field("priority", config.priority.to_string());
+    page.field("priority", config.priority);
     for resource in &config.resources {
         let mode = if resource.mode == LockMode::Shared { "shared" } else { "exclusive" };
         page.field("resource", format!("{} {}", safe(&resource.name()), mode.dimmed()));
@@ -163,13 +148,11 @@ fn details(page: &mut Page, task: &Task) {
 
 fn preview(page: &mut Page, preview: &Preview) {
     let count = |kind: ChangeKind| preview.changes.iter().filter(|change| change.kind == kind).count();
+    let [created, changed, deleted] = [ChangeKind::Create, ChangeKind::Update, ChangeKind::Delete].map(count);
     page.heading(match preview.status {
-        PreviewStatus::Ready => format!(
-            "Preview: {} created, {} changed, {} deleted",
-            count(ChangeKind::Create),
-            count(ChangeKind::Update),
-            count(ChangeKind::Delete)
-        ),
+        PreviewStatus::Ready => {
+            format!("Preview: {created} created, {changed} changed, {deleted} deleted")
+        }
         PreviewStatus::None => "Preview: not available".to_owned(),
         PreviewStatus::Pending => "Preview: pending, a worker computes it".to_owned(),
         PreviewStatus::Failed => "Preview: failed".to_owned(),
@@ -194,7 +177,7 @@ fn preview(page: &mut Page, preview: &Preview) {
     for error in &preview.errors {
         page.line(format_args!("  {} {}", "error:".red(), safe(error)));
     }
-    page.optional("fingerprint", preview.fingerprint.as_ref().map(ToString::to_string));
+    page.optional("fingerprint", preview.fingerprint.as_ref());
 }
 
 fn diff_line(text: &str) -> String {
@@ -208,19 +191,17 @@ fn diff_line(text: &str) -> String {
 
 fn execution(page: &mut Page, execution: &Execution, now: Timestamp) {
     page.heading("Execution");
-    page.field(
-        "result",
-        match (execution.result, execution.phase) {
-            (Some(ExecutionResult::Success), _) => "succeeded".green().to_string(),
-            (Some(ExecutionResult::Failure), _) => "failed".red().to_string(),
-            (Some(ExecutionResult::Timeout), _) => "timed out".red().to_string(),
-            (Some(ExecutionResult::Cancelled), _) => "stopped".red().to_string(),
-            (None, Phase::Prepared) => "locks held, nothing changed yet".to_owned(),
-            (None, Phase::Started) => "running".yellow().to_string(),
-            (None, Phase::RollingBack) => "rolling back".yellow().to_string(),
-            (None, Phase::Ended) => "waiting to be retried".to_owned(),
-        },
-    );
+    let (tone, result) = match (execution.result, execution.phase) {
+        (Some(ExecutionResult::Success), _) => (Tone::Good, "succeeded"),
+        (Some(ExecutionResult::Failure), _) => (Tone::Bad, "failed"),
+        (Some(ExecutionResult::Timeout), _) => (Tone::Bad, "timed out"),
+        (Some(ExecutionResult::Cancelled), _) => (Tone::Bad, "stopped"),
+        (None, Phase::Prepared) => (Tone::Plain, "locks held, nothing changed yet"),
+        (None, Phase::Started) => (Tone::Pending, "running"),
+        (None, Phase::RollingBack) => (Tone::Pending, "rolling back"),
+        (None, Phase::Ended) => (Tone::Plain, "waiting to be retried"),
+    };
+    page.field("result", tone.paint(result));
     let retries = match execution.retry_count {
         0 => String::new(),
         retries => format!(", {retries} retries"),
@@ -229,18 +210,14 @@ fn execution(page: &mut Page, execution: &Execution, now: Timestamp) {
     page.field("started", time::ago(execution.started_at, now));
     page.optional("ended", execution.completed_at.map(|at| time::ago(at, now)));
     page.field("error", safe_or_empty(&execution.error));
-    page.optional(
-        "rolled back",
-        execution.rolled_back.map(|rolled_back| match rolled_back {
-            true => "yes, all changes are undone".green().to_string(),
-            false => "no".red().to_string(),
-        }),
-    );
+    let rolled_back = execution.rolled_back.map(|rolled_back| match rolled_back {
+        true => Tone::Good.paint("yes, all changes are undone"),
+        false => Tone::Bad.paint("no"),
+    });
+    page.optional("rolled back", rolled_back);
     for (label, request) in [("stop requested", &execution.stop), ("rollback requested", &execution.undo)] {
-        page.optional(
-            label,
-            request.as_ref().map(|request| format!("by {}: {}", safe(&request.by), safe(&request.reason))),
-        );
+        let text = request.as_ref().map(|it| format!("by {}: {}", safe(&it.by), safe(&it.reason)));
+        page.optional(label, text);
     }
     for grant in &execution.grants {
         page.field("lock", format!("{}, fencing token {}", safe(&grant.lock), grant.fencing_token));
@@ -280,28 +257,20 @@ fn requirements(page: &mut Page, task: &Task, approvals: &[Approval]) {
 }
 
 fn reviewers(page: &mut Page, approvals: &[Approval], now: Timestamp) {
-    if approvals.is_empty() {
-        return;
-    }
-    page.heading("Reviewers");
-    let mut table = output::table(&["APPROVAL", "REVIEWER", "STATUS", "WHEN", "WHY CHOSEN, AND COMMENT"]);
-    for request in approvals {
-        let when = match request.responded_at {
-            Some(at) => time::ago(at, now),
-            None if request.status == ApprovalStatus::Pending => {
-                format!("due in {}", time::until(request.due_at, now))
-            }
-            None => String::new(),
-        };
-        table.add_row([
-            Cell::new(safe(&request.approval_id)),
-            Cell::new(safe(&request.reviewer_id)),
-            status_tone(request.status).cell(request.status.as_str()),
-            Cell::new(when),
-            Cell::new(request_notes(request)),
-        ]);
-    }
-    page.line(table);
+    let when = |request: &Approval| match request.responded_at {
+        Some(at) => time::ago(at, now),
+        None if request.status == ApprovalStatus::Pending => {
+            format!("due in {}", time::until(request.due_at, now))
+        }
+        None => String::new(),
+    };
+    let reviewers = output::table(approvals)
+        .column("APPROVAL", |request| safe(&request.approval_id))
+        .column("REVIEWER", |request| safe(&request.reviewer_id))
+        .column("STATUS", |request| status_tone(request.status).cell(request.status.as_str()))
+        .column("WHEN", when)
+        .column("WHY CHOSEN, AND COMMENT", request_notes);
+    page.table_section("Reviewers", &reviewers);
 }
 
 /// Why the reviewer was chosen, through which delegations, and the comment of the decision.
@@ -320,8 +289,8 @@ pub(crate) fn request_notes(request: &Approval) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture;
     use super::*;
+    use crate::tests::fixture;
 
     fn plain(task: &Task) -> String {
         let now = "2026-07-01T12:00:00Z".parse().expect("a time");

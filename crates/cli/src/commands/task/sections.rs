@@ -60,34 +60,28 @@ pub(crate) fn risk(page: &mut Page, risk: &Risk) {
     let width = risk.factors.iter().map(|factor| factor.name.len()).max().unwrap_or(0);
     for factor in &risk.factors {
         let sum = format!("{:>5.1} × {:.1} = {:>4.1}", factor.value, factor.weight, factor.contribution);
-        let name = safe(&factor.name.replace('_', " "));
-        page.line(format_args!(
-            "  {} {name:<width$} {sum}  {}",
-            bar(factor.value),
-            safe(&factor.why).dimmed()
-        ));
+        let (name, why) = (safe(&factor.name.replace('_', " ")), safe(&factor.why));
+        page.line(format_args!("  {} {name:<width$} {sum}  {}", bar(factor.value), why.dimmed()));
     }
 }
 
 pub(crate) fn locks(page: &mut Page, title: &str, locks: &[LockPreview]) {
-    if locks.is_empty() {
-        return;
-    }
-    page.heading(title);
-    let mut table = output::table(&["LOCK", "MODE", "HELD BY", "WAITING", "EXPECTED WAIT"]);
-    for lock in locks {
-        let [mut holders, mut waiting, mut wait] = ["unknown".to_owned(), String::new(), String::new()];
-        if !lock.unavailable {
-            holders =
-                if lock.holders.is_empty() { "free".to_owned() } else { safe(&lock.holders.join(", ")) };
-            waiting = lock.queue_length.to_string();
-            if lock.expected_wait_seconds > 0.0 {
-                wait = time::duration(lock.expected_wait_seconds);
-            }
-        }
-        table.add_row([safe(&lock.lock), mode_name(lock.mode).to_owned(), holders, waiting, wait]);
-    }
-    page.line(table);
+    let held_by = |lock: &LockPreview| match lock.holders.as_slice() {
+        _ if lock.unavailable => "unknown".to_owned(),
+        [] => "free".to_owned(),
+        holders => safe(&holders.join(", ")),
+    };
+    let wait = |lock: &LockPreview| {
+        let wait = Some(lock.expected_wait_seconds).filter(|wait| !lock.unavailable && *wait > 0.0);
+        wait.map(time::duration).unwrap_or_default()
+    };
+    let table = output::table(locks)
+        .column("LOCK", |lock| safe(&lock.lock))
+        .column("MODE", |lock| mode_name(lock.mode))
+        .column("HELD BY", held_by)
+        .column("WAITING", |it| if it.unavailable { String::new() } else { it.queue_length.to_string() })
+        .column("EXPECTED WAIT", wait);
+    page.table_section(title, &table);
 }
 
 /// The policies that were considered, and the reviewers that were skipped.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use ade_client::wire::{LockPreview, LogLine, Page, SimulationRequest, Task};
+use ade_client::wire::{LockPreview, SimulationRequest, Task};
 use ade_client::{Backoff, Client, Error};
 use ade_domain::approval::quorum::RequirementStatus;
 use ade_domain::task::{AGENT_EXECUTOR, Config, NOOP_EXECUTOR, Phase, TaskState};
@@ -12,55 +12,81 @@ use owo_colors::OwoColorize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{LogArgs, ProposeArgs, submit_draft, summary, with_preview_warnings};
-use crate::failure::{Failure, FailureKind};
-use crate::input;
-use crate::output::{self, safe};
+use super::summary;
+use crate::failure::{Failure, FailureKind, Result};
+use crate::output::{self, OutputFormat, safe};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 /// An approved task is usually claimed sooner than this. Afterwards the user is notified what it waits for.
 const CLAIM_DELAY: Duration = Duration::from_secs(3);
 
-pub(super) async fn propose(client: &Client, args: &ProposeArgs) -> Result<(), Failure> {
-    let draft = client.create_task(&input::read(&args.file)?).await?;
-    let task = with_preview_warnings(submit_draft(client, &draft).await?);
-    if !args.wait {
-        return args.format.print(&task, summary);
-    }
-    let task = wait_until_ended(client, task, args.format.json).await?;
-    args.format.print(&task, summary)?;
+/// Waits until a task has ended and prints it. Its final state determines the exit code.
+pub(super) async fn wait(client: &Client, task: Task, format: OutputFormat) -> Result {
+    let task = wait_until_ended(client, task, format.json).await?;
+    format.print(&task, summary)?;
     verdict(&task)
 }
 
 /// Prints the output of a task, with `--follow` until it has ended.
-pub(super) async fn logs(client: &Client, args: &LogArgs) -> Result<(), Failure> {
-    let (mut last_line, mut poller) = (0, Poller::default());
+pub(super) async fn logs(client: &Client, task_id: &str, follow: bool) -> Result {
+    let mut poller = Poller::new(client, task_id);
     // Fails at once if the server was never available: its address may be wrong.
-    let mut task = client.task(&args.task_id).await?;
+    let mut task = client.task(task_id).await?;
     loop {
         // The state was read before the output, so no output of an ended task is missed.
-        last_line = print_new_output(&mut poller, client, &args.task_id, last_line).await?;
-        if !args.follow || !is_open(&task) {
+        poller.print_new_output().await?;
+        if !follow || !is_open(&task) {
             return Ok(());
         }
-        tokio::time::sleep(POLL_INTERVAL).await;
-        task = poller.call(async || client.task(&args.task_id).await).await?;
+        task = poller.next_task().await?;
     }
 }
 
-/// Repeats a call while the server is unavailable. The user is notified once per outage.
-#[derive(Default)]
-struct Poller {
+/// Reads a task and its output. Retries while the server is unavailable; the user is notified once per outage.
+struct Poller<'a> {
+    client: &'a Client,
+    task_id: &'a str,
+    /// Number of the last line of output that was printed.
+    last_line: u64,
     backoff: Backoff,
     is_notified: bool,
 }
 
-impl Poller {
-    async fn call<T>(&mut self, call: impl AsyncFn() -> Result<T, Error>) -> Result<T, Failure> {
+impl<'a> Poller<'a> {
+    fn new(client: &'a Client, task_id: &'a str) -> Self {
+        Self { client, task_id, last_line: 0, backoff: Backoff::default(), is_notified: false }
+    }
+
+    async fn next_task(&mut self) -> Result<Task> {
+        tokio::time::sleep(POLL_INTERVAL).await;
+        let (client, task_id) = (self.client, self.task_id);
+        self.call(async || client.task(task_id).await).await
+    }
+
+    async fn print_new_output(&mut self) -> Result {
+        let (client, task_id) = (self.client, self.task_id);
+        loop {
+            let last_line = self.last_line;
+            let page = self.call(async || client.task_logs(task_id, last_line).await).await?;
+            for line in &page.items {
+                let prefix = format!("{} │", line.attempt);
+                for text in line.text.lines() {
+                    output::line(format_args!("{} {}", prefix.dimmed(), safe(text)))?;
+                }
+                self.last_line = line.number;
+            }
+            if page.next_cursor.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn call<T>(&mut self, call: impl AsyncFn() -> Result<T, Error>) -> Result<T> {
         loop {
             match call().await {
                 Ok(response) => {
-                    if std::mem::take(self).is_notified {
+                    self.backoff = Backoff::default();
+                    if std::mem::take(&mut self.is_notified) {
                         output::note("the server is available again");
                     }
                     return Ok(response);
@@ -97,25 +123,22 @@ fn is_open(task: &Task) -> bool {
 }
 
 /// Prints each new state and the output, unless `quiet`, until the task has ended.
-async fn wait_until_ended(client: &Client, mut task: Task, quiet: bool) -> Result<Task, Failure> {
-    let mut shown: Option<(TaskState, Option<Phase>)> = None;
-    let (mut last_line, mut poller, task_id) = (0, Poller::default(), task.task_id.clone());
-    let mut stall = StallNotice::default();
+async fn wait_until_ended(client: &Client, mut task: Task, quiet: bool) -> Result<Task> {
+    let task_id = task.task_id.clone();
+    let (mut shown, mut poller, mut stall) = (None, Poller::new(client, &task_id), StallNotice::default());
     loop {
-        let phase = task.execution.as_ref().map(|execution| execution.phase);
-        if shown != Some((task.state, phase)) && !quiet {
+        let state = Some((task.state, task.execution.as_ref().map(|execution| execution.phase)));
+        if std::mem::replace(&mut shown, state) != state && !quiet {
             output::note(&progress(&task));
         }
-        shown = Some((task.state, phase));
         if !quiet && task.execution.is_some() {
-            last_line = print_new_output(&mut poller, client, &task_id, last_line).await?;
+            poller.print_new_output().await?;
         }
         if !is_open(&task) {
             return Ok(task);
         }
         stall.observe(client, &task).await;
-        tokio::time::sleep(POLL_INTERVAL).await;
-        task = poller.call(async || client.task(&task_id).await).await?;
+        task = poller.next_task().await?;
     }
 }
 
@@ -127,11 +150,8 @@ fn progress(task: &Task) -> String {
                 task.requirements.iter().filter(|it| it.status == RequirementStatus::Unsatisfied).count();
             let requirements = if open == 1 { "requirement" } else { "requirements" };
             let again = task.reopened.as_ref().map(|reopened| format!(" again ({})", reopened.why));
-            format!(
-                "{state}{}: {open} {requirements} not satisfied; see ade task show {}",
-                again.unwrap_or_default(),
-                task.task_id
-            )
+            let (again, id) = (again.unwrap_or_default(), &task.task_id);
+            format!("{state}{again}: {open} {requirements} not satisfied; see ade task show {id}")
         }
         (TaskState::Applying, Some(execution)) => {
             let phase = match execution.phase {
@@ -147,7 +167,7 @@ fn progress(task: &Task) -> String {
 }
 
 /// Maps the final state to the exit code.
-fn verdict(task: &Task) -> Result<(), Failure> {
+fn verdict(task: &Task) -> Result {
     let kind = match task.state {
         TaskState::Completed => return Ok(()),
         TaskState::Rejected => FailureKind::TaskRejected,
@@ -166,28 +186,6 @@ fn verdict(task: &Task) -> Result<(), Failure> {
         _ => format!("see why with ade task show {id}"),
     };
     Err(Failure::new(kind, format!("task {id} is {}{error}", task.state)).hint(hint))
-}
-
-/// Prints the output after `last_line` and returns the number of the last line.
-async fn print_new_output(
-    poller: &mut Poller,
-    client: &Client,
-    task_id: &str,
-    mut last_line: u64,
-) -> Result<u64, Failure> {
-    loop {
-        let page: Page<LogLine> = poller.call(async || client.task_logs(task_id, last_line).await).await?;
-        for line in &page.items {
-            let prefix = format!("{} │", line.attempt);
-            for text in line.text.lines() {
-                output::line(&format!("{} {}", prefix.dimmed(), safe(text)))?;
-            }
-            last_line = line.number;
-        }
-        if page.next_cursor.is_none() {
-            return Ok(last_line);
-        }
-    }
 }
 
 /// Tells once, each time the task is approved, why it is not applied yet.
@@ -274,8 +272,8 @@ fn missing_worker(config: &Config) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::super::fixture;
     use super::*;
+    use crate::tests::fixture;
 
     fn problem(status: u16) -> Error {
         let problem = json!({ "status": status, "code": "CODE", "detail": "why" });

@@ -1,20 +1,21 @@
 //! `ade user`: manage users, their roles, passwords and tokens.
 
-mod token;
+pub(super) mod token;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ade_client::Client;
 use ade_client::wire::{User, UserPatch, UserRequest};
 use clap::{Args as ClapArgs, Subcommand};
-use comfy_table::{Cell, Table};
 use owo_colors::OwoColorize;
 
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, Result};
 use crate::output::list::ListArgs;
 use crate::output::page::Page;
-use crate::output::{self, OutputFormat, Tone, safe, safe_or_empty, time};
+use crate::output::{self, OutputFormat, Table, Tone, safe, safe_or_empty, time, yes_or_no};
 use crate::prompt;
+
+type Roles = BTreeSet<String>;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -27,7 +28,14 @@ pub(crate) enum Command {
     /// Change name, roles, manager or team of a user (admin)
     Set(SetArgs),
     /// Change a password; this ends all sessions of the user, but does not revoke tokens
-    Passwd(PasswdArgs),
+    Passwd {
+        /// Id of the user [default: you]
+        user: Option<String>,
+        /// Read the new password from the first line of standard input; for your own password, the current one from the first line
+        /// and the new one from the second
+        #[arg(long)]
+        password_stdin: bool,
+    },
     /// Deactivate a user: ends all sessions and reassigns open approval requests (admin)
     Deactivate(UserArgs),
     /// Activate a user again (admin)
@@ -40,8 +48,7 @@ pub(crate) enum Command {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct UserArgs {
     /// Id of the user
-    #[arg(value_name = "USER")]
-    user_id: String,
+    user: String,
     #[command(flatten)]
     format: OutputFormat,
 }
@@ -49,8 +56,7 @@ pub(crate) struct UserArgs {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct AddArgs {
     /// Id of the new user
-    #[arg(value_name = "USER")]
-    user_id: String,
+    user: String,
     /// Display name [default: the id]
     #[arg(long)]
     name: Option<String>,
@@ -76,9 +82,8 @@ pub(crate) struct AddArgs {
 #[derive(Debug, ClapArgs)]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
 pub(crate) struct SetArgs {
-    /// Id of the user
-    #[arg(value_name = "USER")]
-    user_id: String,
+    #[command(flatten)]
+    which: UserArgs,
     /// Display name
     #[arg(long, group = "what")]
     name: Option<String>,
@@ -103,40 +108,26 @@ pub(crate) struct SetArgs {
     /// Remove the team
     #[arg(long, group = "what", conflicts_with = "team")]
     no_team: bool,
-    #[command(flatten)]
-    format: OutputFormat,
 }
 
-#[derive(Debug, ClapArgs)]
-pub(crate) struct PasswdArgs {
-    /// Id of the user [default: you]
-    #[arg(value_name = "USER")]
-    user_id: Option<String>,
-    /// Read the new password from the first line of standard input; for your own password, the current one from the first line
-    /// and the new one from the second
-    #[arg(long)]
-    password_stdin: bool,
-}
-
-pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure> {
+pub(crate) async fn run(client: &Client, command: Command) -> Result {
     let (format, user) = match command {
-        Command::Ls(args) => {
-            let fetch = async |query: &[(&str, &str)]| client.users(query).await;
-            return args.show(&[], fetch, "no users found", table).await;
-        }
+        Command::Ls(args) => return args.show(&[], async |query| client.users(query).await, table).await,
         Command::Show(args) => return show(client, &args).await,
-        Command::Passwd(args) => return change_password(client, args).await,
+        Command::Passwd { user, password_stdin } => {
+            return change_password(client, user, password_stdin).await;
+        }
         Command::Token(command) => return token::run(client, command).await,
         Command::Add(args) => (args.format, add(client, args).await?),
-        Command::Set(args) => (args.format, set(client, args).await?),
+        Command::Set(args) => (args.which.format, set(client, args).await?),
         Command::Deactivate(args) => (args.format, set_active(client, &args, false).await?),
         Command::Activate(args) => (args.format, set_active(client, &args, true).await?),
     };
     format.print_row(&user, table)
 }
 
-async fn show(client: &Client, args: &UserArgs) -> Result<(), Failure> {
-    let user = client.user(&args.user_id).await?;
+async fn show(client: &Client, args: &UserArgs) -> Result {
+    let user = client.user(&args.user).await?;
     if args.format.json {
         return output::json(&user);
     }
@@ -145,31 +136,27 @@ async fn show(client: &Client, args: &UserArgs) -> Result<(), Failure> {
     page.field("roles", roles(&user));
     page.field("manager", safe_or_empty(&user.manager_id));
     page.field("team", safe_or_empty(&user.team));
-    page.field("active", if user.active { "yes" } else { "no" });
+    page.field("active", yes_or_no(user.active));
     // Statistics are left out if the caller may not see them.
-    if let Ok(stats) = client.user_stats(&args.user_id).await {
+    if let Ok(stats) = client.user_stats(&args.user).await {
         let counts = |counts: &BTreeMap<String, u64>| {
-            counts
-                .iter()
-                .map(|(what, count)| format!("{count} {}", safe(what)))
-                .collect::<Vec<_>>()
-                .join(", ")
+            let counts = counts.iter().map(|(what, count)| format!("{count} {}", safe(what)));
+            counts.collect::<Vec<_>>().join(", ")
         };
         page.field("own tasks", counts(&stats.tasks));
         page.field("approvals", counts(&stats.approvals));
         page.optional("median response", stats.median_response_seconds.map(time::duration));
     }
-    output::line(&page.to_string())
+    output::line(page)
 }
 
-async fn add(client: &Client, args: AddArgs) -> Result<User, Failure> {
-    let password = match (args.no_password, args.password_stdin) {
-        (true, _) => None,
-        (false, true) => Some(prompt::password_from_stdin()?),
-        (false, false) => Some(prompt::new_password(&args.user_id).await?),
+async fn add(client: &Client, args: AddArgs) -> Result<User> {
+    let password = match args.no_password {
+        true => None,
+        false => Some(prompt::new_password(args.password_stdin, &args.user).await?),
     };
     let request = UserRequest {
-        user_id: args.user_id,
+        user_id: args.user,
         name: args.name,
         roles: (!args.roles.is_empty()).then(|| args.roles.into_iter().collect()),
         manager_id: args.manager,
@@ -180,7 +167,7 @@ async fn add(client: &Client, args: AddArgs) -> Result<User, Failure> {
     Ok(client.create_user(&request).await?)
 }
 
-async fn set(client: &Client, args: SetArgs) -> Result<User, Failure> {
+async fn set(client: &Client, args: SetArgs) -> Result<User> {
     let mut patch = UserPatch {
         name: args.name,
         roles: (!args.roles.is_empty()).then(|| args.roles.into_iter().collect()),
@@ -188,55 +175,45 @@ async fn set(client: &Client, args: SetArgs) -> Result<User, Failure> {
         team: if args.no_team { Some(None) } else { args.team.map(Some) },
         ..UserPatch::default()
     };
-    let mut revision = None;
+    let (user_id, mut revision) = (args.which.user, None);
     if !args.add_role.is_empty() || !args.remove_role.is_empty() {
         // The revision guards against overwriting a concurrent change of the roles.
-        let user = client.user(&args.user_id).await?;
+        let user = client.user(&user_id).await?;
         revision = Some(user.revision);
         patch.roles = Some(changed_roles(user.roles, args.add_role, &args.remove_role)?);
     }
-    Ok(client.update_user(&args.user_id, revision, &patch).await?)
+    Ok(client.update_user(&user_id, revision, &patch).await?)
 }
 
-fn changed_roles(
-    mut roles: BTreeSet<String>,
-    add: Vec<String>,
-    remove: &[String],
-) -> Result<BTreeSet<String>, Failure> {
+fn changed_roles(mut roles: Roles, add: Vec<String>, remove: &[String]) -> Result<Roles> {
     for role in remove {
         if !roles.remove(role) {
-            return Err(Failure::new(
-                FailureKind::Negative,
-                format!("the user does not have the role {role}"),
-            ));
+            return Err(Failure::negative(format!("the user does not have the role {role}")));
         }
     }
     roles.extend(add);
     Ok(roles)
 }
 
-async fn set_active(client: &Client, args: &UserArgs, active: bool) -> Result<User, Failure> {
+async fn set_active(client: &Client, args: &UserArgs, active: bool) -> Result<User> {
     let patch = UserPatch { active: Some(active), ..UserPatch::default() };
-    Ok(client.update_user(&args.user_id, None, &patch).await?)
+    Ok(client.update_user(&args.user, None, &patch).await?)
 }
 
-async fn change_password(client: &Client, args: PasswdArgs) -> Result<(), Failure> {
+async fn change_password(client: &Client, user_id: Option<String>, stdin: bool) -> Result {
     let caller = client.session().await?.user.map(|user| user.user_id);
-    let user_id = args.user_id.or_else(|| caller.clone()).ok_or_else(|| {
-        Failure::new(FailureKind::InvalidInput, "this token belongs to no user")
-            .hint("name the user: ade user passwd USER")
+    let user_id = user_id.or_else(|| caller.clone()).ok_or_else(|| {
+        Failure::invalid("this token belongs to no user").hint("name the user: ade user passwd USER")
     })?;
     // Your own password requires the current one: a stolen token must not be enough to take over the account.
-    let present = match (caller.as_ref() == Some(&user_id), args.password_stdin) {
-        (false, _) => None,
-        (true, true) => Some(prompt::password_from_stdin()?),
-        (true, false) => Some(prompt::password(&format!("Present password of {}: ", safe(&user_id))).await?),
+    let present = match caller.as_ref() == Some(&user_id) {
+        false => None,
+        true => {
+            let prompt = format!("Present password of {}: ", safe(&user_id));
+            Some(prompt::password_from(stdin, &prompt).await?)
+        }
     };
-    let password = if args.password_stdin {
-        prompt::password_from_stdin()?
-    } else {
-        prompt::new_password(&user_id).await?
-    };
+    let password = prompt::new_password(stdin, &user_id).await?;
     let patch = UserPatch { password: Some(password), ..UserPatch::default() };
     let user = match present {
         None => client.update_user(&user_id, None, &patch).await?,
@@ -246,24 +223,20 @@ async fn change_password(client: &Client, args: PasswdArgs) -> Result<(), Failur
         }
     };
     let id = safe(&user.user_id);
-    output::line(&format!(
+    output::line(format_args!(
         "the password of {id} is changed and all sessions are ended; tokens stay valid: see ade user token ls {id}"
     ))
 }
 
-fn table(users: &[User]) -> Table {
-    let mut table = output::table(&["USER", "NAME", "ROLES", "MANAGER", "TEAM", "ACTIVE"]);
-    for user in users {
-        table.add_row([
-            Cell::new(safe(&user.user_id)),
-            Cell::new(safe(&user.name)),
-            Cell::new(roles(user)),
-            Cell::new(safe_or_empty(&user.manager_id)),
-            Cell::new(safe_or_empty(&user.team)),
-            if user.active { Cell::new("yes") } else { Tone::Bad.cell("no") },
-        ]);
-    }
-    table
+fn table(users: &[User]) -> Table<'_, User> {
+    let active = |user: &User| if user.active { Tone::Plain } else { Tone::Bad };
+    output::list(users, "no users found")
+        .column("USER", |user| safe(&user.user_id))
+        .column("NAME", |user| safe(&user.name))
+        .column("ROLES", roles)
+        .column("MANAGER", |user| safe_or_empty(&user.manager_id))
+        .column("TEAM", |user| safe_or_empty(&user.team))
+        .column("ACTIVE", |user| active(user).cell(yes_or_no(user.active)))
 }
 
 pub(super) fn roles(user: &User) -> String {

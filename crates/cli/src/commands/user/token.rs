@@ -7,28 +7,37 @@ use ade_client::wire::{Token, TokenRequest};
 use ade_domain::permission::Scope;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Subcommand};
-use comfy_table::{Cell, Table};
 
 use crate::commands::login::scope_names;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, Result};
 use crate::output::list::ListArgs;
-use crate::output::{self, OutputFormat, Tone, safe, safe_or_empty, time};
+use crate::output::{self, OutputFormat, Table, Tone, safe, safe_or_empty, time};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Create a token; it is shown only once
     Add(AddArgs),
     /// List the tokens of a user
-    Ls(LsArgs),
+    Ls {
+        /// Id of the user
+        user: String,
+        #[command(flatten)]
+        list: ListArgs,
+    },
     /// Revoke a token
-    Rm(RmArgs),
+    Rm {
+        /// Id of the user
+        user: String,
+        /// Id of the token
+        #[arg(value_name = "TOKEN")]
+        token_id: String,
+    },
 }
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct AddArgs {
     /// User that the token authenticates
-    #[arg(value_name = "USER")]
-    user_id: String,
+    user: String,
     /// Name of the token
     name: String,
     /// Scopes of the token [default: read, propose, lock]
@@ -41,25 +50,6 @@ pub(crate) struct AddArgs {
     format: OutputFormat,
 }
 
-#[derive(Debug, ClapArgs)]
-pub(crate) struct LsArgs {
-    /// Id of the user
-    #[arg(value_name = "USER")]
-    user_id: String,
-    #[command(flatten)]
-    list: ListArgs,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct RmArgs {
-    /// Id of the user
-    #[arg(value_name = "USER")]
-    user_id: String,
-    /// Id of the token
-    #[arg(value_name = "TOKEN")]
-    token_id: String,
-}
-
 /// A parser that lists the scopes in the help.
 fn scope_parser() -> impl TypedValueParser<Value = Scope> {
     let scope =
@@ -67,64 +57,56 @@ fn scope_parser() -> impl TypedValueParser<Value = Scope> {
     PossibleValuesParser::new(Scope::ALL.map(Scope::as_str)).try_map(scope)
 }
 
-pub(super) async fn run(client: &Client, command: Command) -> Result<(), Failure> {
+pub(super) async fn run(client: &Client, command: Command) -> Result {
     match command {
         Command::Add(args) => add(client, args).await,
-        Command::Ls(args) => {
-            let fetch = async |query: &[(&str, &str)]| client.tokens(&args.user_id, query).await;
-            args.list.show(&[], fetch, "no tokens found", table).await
+        Command::Ls { user, list } => {
+            list.show(&[], async |query| client.tokens(&user, query).await, table).await
         }
-        Command::Rm(args) => {
-            client.revoke_token(&args.user_id, &args.token_id).await?;
-            output::line(&format!("token {} is revoked", safe(&args.token_id)))
+        Command::Rm { user, token_id } => {
+            client.revoke_token(&user, &token_id).await?;
+            output::line(format_args!("token {} is revoked", safe(&token_id)))
         }
     }
 }
 
-async fn add(client: &Client, args: AddArgs) -> Result<(), Failure> {
+async fn add(client: &Client, args: AddArgs) -> Result {
     let request = TokenRequest {
         name: args.name,
         scopes: (!args.scopes.is_empty()).then(|| args.scopes.into_iter().collect()),
         ttl_seconds: args.ttl.map(|ttl| ttl.as_secs()),
     };
-    let token = client.create_token(&args.user_id, &request).await?;
+    let token = client.create_token(&args.user, &request).await?;
     if args.format.json {
         return output::json(&token);
     }
-    let Some(secret) = &token.token else {
-        return Err(Failure::new(
-            FailureKind::Unavailable,
-            "the server created a token but did not return it",
-        ));
-    };
     // Only the token goes to standard output, so that it can be piped.
-    output::line(&safe(secret))?;
+    output::line(safe(secret(&token)?))?;
     let lifetime = time::until(token.expires_at, time::now());
-    let scopes = scope_names(&token.scopes);
+    let (id, scopes) = (&token.token_id, scope_names(&token.scopes));
     output::note(&format!(
-        "token {} with the scopes {scopes} expires in {lifetime}; it is shown only once",
-        token.token_id
+        "token {id} with the scopes {scopes} expires in {lifetime}; it is shown only once"
     ));
     Ok(())
 }
 
-fn table(tokens: &[Token]) -> Table {
+/// The secret of a token that was just created.
+pub(crate) fn secret(token: &Token) -> Result<&str> {
+    let missing = || Failure::unavailable("the server created a token but did not return it");
+    token.token.as_deref().ok_or_else(missing)
+}
+
+fn table(tokens: &[Token]) -> Table<'_, Token> {
     let now = time::now();
-    let mut table = output::table(&["TOKEN", "NAME", "SCOPES", "EXPIRES IN", "CREATED BY", "CREATED"]);
-    for token in tokens {
-        let expires = match token.revoked_at {
+    output::list(tokens, "no tokens found")
+        .column("TOKEN", |token| safe(&token.token_id))
+        .column("NAME", |token| safe(&token.name))
+        .column("SCOPES", |token| scope_names(&token.scopes))
+        .column("EXPIRES IN", |token| match token.revoked_at {
             Some(_) => Tone::Bad.cell("revoked"),
             None if token.expires_at.0 <= now => Tone::Dim.cell("expired"),
-            None => Cell::new(time::until(token.expires_at, now)),
-        };
-        table.add_row([
-            Cell::new(safe(&token.token_id)),
-            Cell::new(safe(&token.name)),
-            Cell::new(scope_names(&token.scopes)),
-            expires,
-            Cell::new(safe_or_empty(&token.made_by)),
-            Cell::new(time::timestamp(token.created_at)),
-        ]);
-    }
-    table
+            None => Tone::Plain.cell(time::until(token.expires_at, now)),
+        })
+        .column("CREATED BY", |token| safe_or_empty(&token.made_by))
+        .column("CREATED", |token| time::timestamp(token.created_at))
 }

@@ -1,5 +1,7 @@
 //! Tests of the argument parser, and of the reference generated from it.
 
+pub(crate) mod fixture;
+
 use std::fmt::Write;
 use std::path::Path;
 
