@@ -71,7 +71,6 @@ pub fn actor_roles(user: &User) -> Vec<ActorRole> {
 
 /// What a token can be used for. Roles permit, scopes limit: a request needs both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// Read everything that the roles permit.

@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ade_client::wire::{Page, TaskRequest};
-use ade_domain::task::{Resource, ResourceMode, TaskState};
+use ade_client::wire::{LockMode, Page, Resource, TaskRequest, TaskState};
 use clap::ValueEnum;
 use serde::Deserialize;
 use serde_json::json;
@@ -200,7 +199,7 @@ impl TaskTemplate<'_> {
         let resource = Resource {
             resource_type: "service".to_owned(),
             id: format!("measured-{}-{}", self.client, number % RESOURCES),
-            mode: ResourceMode::Exclusive,
+            mode: LockMode::Exclusive,
         };
         http_client::to_json(&TaskRequest {
             task_type: Some(task_type(self.client)),

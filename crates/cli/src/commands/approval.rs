@@ -3,9 +3,9 @@
 //! An approval names the digest of the task that was reviewed; the server refuses it if the task has changed since.
 
 use ade_client::Client;
-use ade_client::wire::{Approval, BatchOptions, BatchRequest, DecisionRequest};
-use ade_domain::approval::policy::Priority;
-use ade_domain::approval::{ApprovalStatus, DecisionKind};
+use ade_client::wire::{
+    Approval, ApprovalStatus, BatchOptions, BatchRequest, DecisionKind, DecisionRequest, Priority,
+};
 use clap::{Args as ClapArgs, Subcommand};
 use comfy_table::{Cell, Table};
 use jiff::Timestamp;
@@ -192,7 +192,7 @@ fn summary(request: &Approval) -> String {
         Some(state) => format!("task {task} is {}", state_label(state)),
         None => format!("see its task with ade task show {task}"),
     };
-    let status = status_tone(request.status).paint(request.status.as_str());
+    let status = status_tone(request.status).paint(&request.status.to_string());
     format!("{} is {status}; {task}", safe(&request.approval_id).bold())
 }
 
@@ -246,7 +246,7 @@ fn table(requests: &[Approval], width: Option<usize>, now: Timestamp) -> Table {
                 request.score.to_string(),
                 priority_label(request.priority).0.to_owned(),
                 safe(&request.reviewer_id),
-                request.status.as_str().to_owned(),
+                request.status.to_string(),
                 due(request, now),
                 safe(&request.task_description),
                 page::request_notes(request),
@@ -283,7 +283,7 @@ fn leading_cells(request: &Approval, now: Timestamp) -> [String; 3] {
     [
         format!("{}\n{}", safe(&request.approval_id), safe(&request.task_id)),
         format!("{}\n{}", request.score, priority_label(request.priority).0),
-        format!("{}\n{}", due(request, now), request.status.as_str()),
+        format!("{}\n{}", due(request, now), request.status),
     ]
 }
 
@@ -308,7 +308,7 @@ async fn show(client: &Client, args: &ShowArgs) -> Result<(), Failure> {
         fetch_all(async |query: &[(&str, &str)]| client.task_approvals(&request.task_id, query).await)
             .await?;
     let (id, reviewer) = (safe(&request.approval_id), safe(&request.reviewer_id));
-    let status = status_tone(request.status).paint(request.status.as_str());
+    let status = status_tone(request.status).paint(&request.status.to_string());
     output::line(&format!("approval request {id} to {} is {status}", reviewer.bold()))?;
     if request.digest != task.digest {
         output::note("the task has changed since this request was created");

@@ -252,7 +252,7 @@ async fn find_contradiction(
                     "differs from the entry that was signed at {}: the log was rewritten",
                     checkpoint.at
                 );
-                return Ok(Some((valid_up_to, InvalidAuditEntry { number, why })));
+                return Ok(Some((valid_up_to, InvalidAuditEntry { number, reason: why })));
             }
             Some(_) => valid_up_to = number,
             None => {}
@@ -271,7 +271,7 @@ fn judge(verdict: &AuditVerification) -> Result<(), Failure> {
         return Ok(());
     }
     let message = match &verdict.first_bad {
-        Some(bad) => format!("the audit log was tampered with: entry {}: {}", bad.number, bad.why),
+        Some(bad) => format!("the audit log was tampered with: entry {}: {}", bad.number, bad.reason),
         None => "the audit log was tampered with".to_owned(),
     };
     let hint = match verdict.entries {
@@ -291,7 +291,7 @@ mod tests {
             AuditVerification { valid: true, entries: 7, head: Some("abc".to_owned()), first_bad: None };
         assert!(judge(&valid).is_ok());
         assert_eq!(intact(&valid), "the audit log is intact: 7 entries; the last one has the hash abc");
-        let bad = Some(InvalidAuditEntry { number: 8, why: "its hash does not match".to_owned() });
+        let bad = Some(InvalidAuditEntry { number: 8, reason: "its hash does not match".to_owned() });
         let failure =
             judge(&AuditVerification { valid: false, first_bad: bad, ..valid }).expect_err("broken");
         assert_eq!(failure.kind, FailureKind::Negative);

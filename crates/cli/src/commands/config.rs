@@ -231,7 +231,12 @@ fn setting_table(settings: &[Setting]) -> Table {
             (false, 0) => "this server".to_owned(),
             (false, revision) => format!("revision {revision}"),
         };
-        table.add_row([safe(&setting.name), safe(&plain_text(&setting.value)), from, safe(&setting.about)]);
+        table.add_row([
+            safe(&setting.name),
+            safe(&plain_text(&setting.value)),
+            from,
+            safe(&setting.description),
+        ]);
     }
     table
 }
@@ -240,7 +245,7 @@ fn feature_table(features: &[Feature]) -> Table {
     let mut table = output::table(&["FLAG", "STATUS", "DESCRIPTION"]);
     for feature in features {
         let status = if feature.enabled { Tone::Good.cell("on") } else { Tone::Dim.cell("off") };
-        table.add_row([Cell::new(safe(&feature.flag)), status, Cell::new(safe(&feature.about))]);
+        table.add_row([Cell::new(safe(&feature.flag)), status, Cell::new(safe(&feature.description))]);
     }
     table
 }

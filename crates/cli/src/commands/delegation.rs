@@ -1,9 +1,7 @@
 //! `ade delegation`: manage delegations: who decides in place of whom, for which tasks and how long.
 
 use ade_client::Client;
-use ade_client::wire::{Delegation, DelegationRequest};
-use ade_domain::approval::delegation::{DelegationConditions, DelegationKind};
-use ade_domain::glob::Pattern;
+use ade_client::wire::{Delegation, DelegationConditions, DelegationKind, DelegationRequest};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use comfy_table::Table;
 use jiff::Timestamp;
@@ -93,7 +91,7 @@ impl AddArgs {
             conditions: Some(DelegationConditions {
                 task_types: self.types,
                 risk_above: self.risk_above,
-                resource_patterns: self.resources.into_iter().map(Pattern::new).collect(),
+                resource_patterns: self.resources,
             }),
             cascade: Some(!self.no_cascade),
             active: None,
@@ -161,8 +159,7 @@ fn scope(delegation: &Delegation) -> String {
     }
     parts.extend(risk_above.map(|risk| format!("risk above {risk}")));
     if !resource_patterns.is_empty() {
-        let patterns: Vec<&str> = resource_patterns.iter().map(Pattern::as_str).collect();
-        parts.push(safe(&patterns.join(" or ")));
+        parts.push(safe(&resource_patterns.join(" or ")));
     }
     if parts.is_empty() {
         parts.push("every task".to_owned());

@@ -48,10 +48,10 @@ fn job_list(page: &Page<Job>) -> String {
             Cell::new(&job.name),
             status_tone(job).cell(&job.status),
             Cell::new(job.ended_at.map(|at| time::ago(at, now)).unwrap_or_default()),
-            Cell::new(job.done),
+            Cell::new(job.processed),
             Cell::new(job.runs),
             Cell::new(job.due_at.map(|at| time::until(at, now)).unwrap_or_default()),
-            Cell::new(&job.about),
+            Cell::new(&job.description),
         ]);
     }
     let mut lines = vec![table.to_string()];
@@ -88,10 +88,10 @@ pub(crate) async fn archive(client: &Client, command: ArchiveCommand) -> Result<
                     restored.outdated
                 ));
             }
-            if restored.away > 0 && !args.format.json {
+            if restored.still_archived > 0 && !args.format.json {
                 output::note(&format!(
                     "skipped {}, whose tasks are archived: restore the archive of the tasks first, then this one again",
-                    restored.away
+                    restored.still_archived
                 ));
             }
             Ok(())

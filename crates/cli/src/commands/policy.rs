@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use ade_client::Client;
-use ade_client::wire::{Policy, PolicyReplay, PolicyRequest, PolicyRules};
-use ade_domain::approval::policy::AutoApprove;
+use ade_client::wire::{AutoApprove, Policy, PolicyReplay, PolicyRequest, PolicyRules, TimeWindow};
 use clap::{Args as ClapArgs, Subcommand};
 use comfy_table::{Cell, Table};
 use owo_colors::OwoColorize;
@@ -140,7 +139,7 @@ fn replay_table(replay: &PolicyReplay) -> String {
     }
     let mut table = output::table(&["TASK", "REQUIRED THEN", "WOULD REQUIRE"]);
     for task in &replay.differs {
-        table.add_row([safe(&task.task_id), safe(&task.was), safe(&task.would_be)]);
+        table.add_row([safe(&task.task_id), safe(&task.before), safe(&task.after)]);
     }
     table.to_string()
 }
@@ -165,7 +164,7 @@ fn add_rules(page: &mut Page, rules: &PolicyRules) {
     page.field("priority", priority_label(rules.priority).0);
     page.optional("auto-approval", rules.auto_approve_if.as_ref().map(auto_approval));
     page.field("escalates to", safe_or_empty(&rules.escalation_role));
-    page.optional("in force", rules.window.as_ref().map(|window| safe(&window.to_string())));
+    page.optional("in force", rules.window.as_ref().map(time_window));
 }
 
 /// The tasks that a policy applies to.
@@ -199,6 +198,12 @@ pub(super) fn required_roles(roles: &[String]) -> String {
     format!(", including each of the roles {}", safe(&roles.join(", ")))
 }
 
+fn time_window(TimeWindow { weekdays, hours: (from, until), time_zone }: &TimeWindow) -> String {
+    let days: Vec<String> = weekdays.iter().map(ToString::to_string).collect();
+    let days = if days.is_empty() { "every day".to_owned() } else { format!("on {}", days.join(", ")) };
+    format!("{days} from {from}:00 to {until}:00 in {}", safe(time_zone))
+}
+
 fn auto_approval(conditions: &AutoApprove) -> String {
     let mut parts = Vec::new();
     parts.extend(conditions.risk_below.map(|risk| format!("the risk is below {risk}")));
@@ -206,9 +211,7 @@ fn auto_approval(conditions: &AutoApprove) -> String {
         parts.push(format!("the author has the role {}", safe(&conditions.author_has_role.join(" or "))));
     }
     if !conditions.resources_in_scope.is_empty() {
-        let patterns: Vec<&str> =
-            conditions.resources_in_scope.iter().map(|pattern| pattern.as_str()).collect();
-        parts.push(format!("all resources match {}", safe(&patterns.join(" or "))));
+        parts.push(format!("all resources match {}", safe(&conditions.resources_in_scope.join(" or "))));
     }
     if parts.is_empty() { "never".to_owned() } else { format!("if {}", parts.join(" and ")) }
 }

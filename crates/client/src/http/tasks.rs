@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use ade_domain::task::Preview;
 use reqwest::Method;
 
 use super::{Client, segment};
 use crate::Error;
 use crate::wire::{
     Approval, AuditEntry, BatchRequest, BatchResponse, ClaimRequest, Comment, CommentRequest,
-    CompleteRequest, DecisionRequest, DelegateRequest, Execution, LogLine, OverrideRequest, Page,
+    CompleteRequest, DecisionRequest, DelegateRequest, Execution, LogLine, OverrideRequest, Page, Preview,
     ReasonRequest, Risk, Task, TaskClaim, TaskHeartbeatRequest, TaskLease, TaskRequest, TaskStats,
 };
 

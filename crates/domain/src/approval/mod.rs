@@ -19,7 +19,6 @@ use delegation::DelegationStep;
 use policy::Priority;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ApprovalStatus))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum ApprovalStatus {
     Pending,
@@ -57,7 +56,6 @@ impl fmt::Display for ApprovalStatus {
 
 /// What a reviewer can decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ResponseAction))]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionKind {
     Approve,

@@ -10,16 +10,13 @@ use crate::{InvalidField, Moment};
 
 /// A weekly time window.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TimeWindow {
     /// Empty for every day.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Weekday>))]
     pub weekdays: BTreeSet<Weekday>,
     /// The hours `[from, until)`. A window over midnight belongs to the day on which it starts.
     #[serde(default = "all_day")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Vec<u8>, min_items = 2, max_items = 2))]
     pub hours: (u8, u8),
     /// An IANA time zone, such as `Europe/Berlin`.
     #[serde(default = "utc")]
@@ -35,7 +32,6 @@ fn utc() -> String {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Weekday {
     Mon,

@@ -19,7 +19,6 @@ pub struct Metadata {
 
 /// The agents that proposed a task and the person on whose behalf they act.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Lineage {
     /// The agent that proposed the task.
@@ -38,7 +37,6 @@ impl Lineage {
 
 /// What applying a task would change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Preview {
     pub status: PreviewStatus,
     pub changes: Vec<PreviewChange>,
@@ -53,7 +51,6 @@ pub struct Preview {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PreviewStatus {
     /// The executor offers no preview.
@@ -68,7 +65,6 @@ pub enum PreviewStatus {
 
 /// One item that would change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PreviewChange {
     pub kind: ChangeKind,
@@ -86,7 +82,6 @@ pub struct PreviewChange {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
     Create,

@@ -2,6 +2,8 @@
 //!
 //! A handler translates a request into a call of `app` and its result into a response. It makes no decisions.
 
+#![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
+
 mod agents;
 mod approvals;
 mod audit;
@@ -12,6 +14,7 @@ mod jobs;
 mod locks;
 mod operations;
 mod policies;
+mod prelude;
 mod resources;
 mod sessions;
 pub(crate) mod settings;
@@ -31,7 +34,7 @@ use ade_app::worker::AgentWorkService;
 use ade_app::{AccountService, AuditService, Jobs, LockService, TaskService};
 use ade_store::Database;
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use tokio::sync::watch;
@@ -68,6 +71,9 @@ pub(crate) struct AppState {
     /// Becomes true when the server shuts down.
     pub(crate) stopping: watch::Receiver<bool>,
 }
+
+/// Extracts the state.
+type App = State<AppState>;
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
     let api = OpenApiRouter::new()

@@ -9,8 +9,9 @@ mod wait;
 use std::path::PathBuf;
 
 use ade_client::Client;
-use ade_client::wire::{Comment, OverrideRequest, ReasonRequest, Task, TaskRequest};
-use ade_domain::task::TaskState;
+use ade_client::wire::{
+    Comment, OverrideRequest, PreviewStatus, ReasonRequest, Task, TaskRequest, TaskState,
+};
 use clap::{Args as ClapArgs, Subcommand};
 use comfy_table::{Cell, Table};
 use owo_colors::OwoColorize;
@@ -282,7 +283,7 @@ fn with_preview_warnings(task: Task) -> Task {
 }
 
 fn preview_warnings(task: &Task) -> Vec<String> {
-    if !task.preview.has_errors() {
+    if task.preview.status != PreviewStatus::Failed && task.preview.errors.is_empty() {
         return Vec::new();
     }
     let effect = "the preview failed: the task is scored as if it could change anything, and is never approved automatically";
@@ -297,7 +298,7 @@ fn summary(task: &Task) -> String {
     let id = safe(&task.task_id);
     let next = match task.state {
         TaskState::Draft => format!("; submit it with ade task submit {id}"),
-        TaskState::Reviewing if task.override_asked.is_some() => {
+        TaskState::Reviewing if task.override_request.is_some() => {
             format!("; another admin has one hour to confirm the override with ade task confirm {id}")
         }
         TaskState::Reviewing => {
@@ -335,13 +336,13 @@ fn table(tasks: &[Task]) -> Table {
     let mut table =
         output::table(&["TASK", "STATE", "SINCE", "RISK", "TYPE", "AUTHOR", "NEEDED", "DESCRIPTION"]);
     for task in tasks {
-        let since = task.metadata.since.get(task.state.as_str());
+        let since = task.metadata.since.get(&task.state.to_string());
         let needed: u32 = task.requirements.iter().map(|requirement| requirement.needed).sum();
         let risk = task.risk.as_ref().map(|risk| (risk.score, risk_level(risk.level)));
         let risk = risk.map(|(score, (word, tone))| tone.cell(format!("{score} {word}")));
         table.add_row([
             Cell::new(safe(&task.task_id)),
-            state_tone(task.state).cell(task.state.as_str()),
+            state_tone(task.state).cell(&task.state.to_string()),
             Cell::new(since.map(|since| time::since(*since, now)).unwrap_or_default()),
             risk.unwrap_or_else(|| Tone::Plain.cell("")),
             Cell::new(safe(&task.config.task_type)),

@@ -5,11 +5,9 @@
 use std::cmp::Ordering;
 
 use ade_client::Client;
-use ade_client::wire::{Approval, Execution, Task};
-use ade_domain::approval::ApprovalStatus;
-use ade_domain::approval::quorum::{RequirementProgress, RequirementStatus};
-use ade_domain::task::{
-    ChangeKind, ExecutionResult, Phase, Preview, PreviewStatus, ResourceMode, RollbackStrategy, TaskState,
+use ade_client::wire::{
+    Approval, ApprovalStatus, ChangeKind, Execution, ExecutionResult, Phase, Preview, PreviewStatus,
+    Requirement, RequirementStatus, RollbackStrategy, Task, TaskState,
 };
 use comfy_table::Cell;
 use jiff::Timestamp;
@@ -18,6 +16,7 @@ use serde_json::json;
 
 use super::sections::{self, chain, state_label};
 use crate::commands::approval::status_tone;
+use crate::commands::lock::mode_name;
 use crate::failure::Failure;
 use crate::output::list::fetch_all;
 use crate::output::page::Page;
@@ -57,7 +56,7 @@ pub(crate) fn page(task: &Task, approvals: &[Approval], now: Timestamp) -> Page 
         ));
     }
     reviewers(&mut page, approvals, now);
-    sections::why_these_reviewers(&mut page, &task.policies, &task.passed_by);
+    sections::why_these_reviewers(&mut page, &task.policies, &task.skipped_reviewers);
     sections::locks(&mut page, "Locks (when the task was submitted)", &task.lock_preview);
     if let Some(attempt) = &task.execution {
         execution(&mut page, attempt, now);
@@ -73,7 +72,7 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
     page.line(description.next().unwrap_or_default().bold());
     description.for_each(|line| page.line(format_args!("  {line}")));
     let metadata = &task.metadata;
-    let since = metadata.since.get(task.state.as_str());
+    let since = metadata.since.get(&task.state.to_string());
     let since = since.map(|since| format!(" for {}", time::since(*since, now))).unwrap_or_default();
     let forced = if task.forced { ", at the head of the queue".red().to_string() } else { String::new() };
     page.field("state", format!("{}{since}{forced}", state_label(task.state)));
@@ -83,7 +82,7 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
     page.optional(
         "reopened",
         task.reopened.as_ref().map(|reopened| {
-            format!("{}: {}", time::ago(reopened.at, now), safe(&reopened.why)).yellow().to_string()
+            format!("{}: {}", time::ago(reopened.at, now), safe(&reopened.reason)).yellow().to_string()
         }),
     );
     page.field("progress", progress(task));
@@ -94,7 +93,7 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
     let origin = [
         lineage.agent_id.as_deref().map(|agent| format!("agent {}", safe(agent))),
         lineage.parent_agent_id.as_deref().map(|parent| format!("parent agent {}", safe(parent))),
-        lineage.sponsor_id.as_ref().map(|sponsor| format!("on behalf of {}", safe(sponsor.as_str()))),
+        lineage.sponsor_id.as_ref().map(|sponsor| format!("on behalf of {}", safe(sponsor))),
     ];
     page.field("proposed by", origin.into_iter().flatten().collect::<Vec<_>>().join(", "));
     page.field("team", safe_or_empty(&metadata.team));
@@ -102,7 +101,7 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
     page.field("tags", safe(&metadata.tags.join(", ")));
     page.field("created from", safe_or_empty(&task.predecessor));
     page.field("auto-approved", safe_or_empty(&task.auto_approved));
-    if let Some(request) = &task.override_asked {
+    if let Some(request) = &task.override_request {
         let text = format!(
             "requested by {} {} for {}: {}; another admin has one hour to confirm it",
             safe(&request.by),
@@ -118,14 +117,14 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
 fn progress(task: &Task) -> String {
     let mut states: Vec<TaskState> = SUCCESS_PATH.to_vec();
     if !SUCCESS_PATH.contains(&task.state) {
-        states.retain(|state| task.metadata.since.contains_key(state.as_str()));
+        states.retain(|state| task.metadata.since.contains_key(&state.to_string()));
         states.push(task.state);
     }
     let current = states.iter().position(|state| *state == task.state).unwrap_or(0);
     let label = |(position, state): (usize, &TaskState)| {
-        let word = state.as_str();
+        let word = state.to_string();
         match position.cmp(&current) {
-            Ordering::Less if task.metadata.since.contains_key(word) => format!("{} {word}", "✓".green()),
+            Ordering::Less if task.metadata.since.contains_key(&word) => format!("{} {word}", "✓".green()),
             Ordering::Less => format!("{} {word}", "–".dimmed()),
             Ordering::Equal => format!("{} {}", "●".bold(), state_label(*state).bold()),
             Ordering::Greater => format!("○ {word}").dimmed().to_string(),
@@ -151,8 +150,8 @@ fn details(page: &mut Page, task: &Task) {
     page.field("timeout", time::duration(f64::from(config.timeout_seconds)));
     page.field("priority", config.priority.to_string());
     for resource in &config.resources {
-        let mode = if resource.mode == ResourceMode::Shared { "shared" } else { "exclusive" };
-        page.field("resource", format!("{} {}", safe(&resource.name()), mode.dimmed()));
+        let name = format!("{}:{}", resource.resource_type, resource.id);
+        page.field("resource", format!("{} {}", safe(&name), mode_name(resource.mode).dimmed()));
     }
     if !config.parameters.is_empty() {
         let text = serde_json::to_string_pretty(&config.parameters).unwrap_or_default();
@@ -193,7 +192,7 @@ fn preview(page: &mut Page, preview: &Preview) {
     for error in &preview.errors {
         page.line(format_args!("  {} {}", "error:".red(), safe(error)));
     }
-    page.optional("fingerprint", preview.fingerprint.as_ref().map(ToString::to_string));
+    page.optional("fingerprint", preview.fingerprint.clone());
 }
 
 fn diff_line(text: &str) -> String {
@@ -235,7 +234,8 @@ fn execution(page: &mut Page, execution: &Execution, now: Timestamp) {
             false => "no".red().to_string(),
         }),
     );
-    for (label, request) in [("stop requested", &execution.stop), ("rollback requested", &execution.undo)] {
+    for (label, request) in [("stop requested", &execution.stop), ("rollback requested", &execution.rollback)]
+    {
         page.optional(
             label,
             request.as_ref().map(|request| format!("by {}: {}", safe(&request.by), safe(&request.reason))),
@@ -256,7 +256,7 @@ fn requirements(page: &mut Page, task: &Task, approvals: &[Approval]) {
     }
     page.heading(format_args!("Approvals required: at least {}", task.required_count));
     for requirement in &task.requirements {
-        let RequirementProgress { policy, status, needed, approved_by, why } = requirement;
+        let Requirement { policy, status, needed, approved_by, why } = requirement;
         let mark = match status {
             RequirementStatus::Satisfied => "✓ SATISFIED".green().to_string(),
             RequirementStatus::Unsatisfied => "✗ UNSATISFIED".red().to_string(),
@@ -264,7 +264,7 @@ fn requirements(page: &mut Page, task: &Task, approvals: &[Approval]) {
             RequirementStatus::NotApplicable => "– NOT_APPLICABLE".dimmed().to_string(),
         };
         page.line(format_args!("  {mark} {}: {}", safe(policy).bold(), safe(why)));
-        let approved: Vec<String> = approved_by.iter().map(|user| safe(user.as_str())).collect();
+        let approved: Vec<String> = approved_by.iter().map(|user| safe(user)).collect();
         if !approved.is_empty() {
             page.line(format_args!("      approved by: {}", approved.join(", ")));
         }
@@ -295,7 +295,7 @@ fn reviewers(page: &mut Page, approvals: &[Approval], now: Timestamp) {
         table.add_row([
             Cell::new(safe(&request.approval_id)),
             Cell::new(safe(&request.reviewer_id)),
-            status_tone(request.status).cell(request.status.as_str()),
+            status_tone(request.status).cell(&request.status.to_string()),
             Cell::new(when),
             Cell::new(request_notes(request)),
         ]);

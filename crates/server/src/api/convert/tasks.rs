@@ -1,21 +1,63 @@
-//! Conversions of tasks, their risk, lock preview, comments and statistics.
+//! Conversions of tasks, their risk, preview, comments and statistics.
 
 use ade_app::Caller;
+use ade_app::tasks::{DeclaredPreview, Proposal};
 use ade_client::wire;
 use ade_domain::Moment;
-use ade_domain::task::{LockPreview, ResourceMode, Task, TaskState};
+use ade_domain::approval::assignment::ConsideredPolicy;
+use ade_domain::approval::quorum::{RequirementProgress, RequirementStatus};
+use ade_domain::risk::{RiskFactor, RiskLevel};
+use ade_domain::task::{
+    ChangeKind, Config, Lineage, LockPreview, OverrideRequest, Preview, PreviewChange, PreviewStatus,
+    Reopened, Resource, RollbackStrategy, Task, TaskState,
+};
 use ade_store::database::{Comment, StoredTask};
 
-use super::execution;
+use super::{Convert, convert_enums, convert_structs, execution};
+
+convert_enums! {
+    TaskState = wire::TaskState {
+        Draft, Submitted, Reviewing, Approved, Applying, Completed, Failed, Rejected, Cancelled
+    }
+    RollbackStrategy = wire::RollbackStrategy { Automatic, Manual, None }
+    RiskLevel = wire::RiskLevel { Low, Medium, High, Critical }
+    PreviewStatus = wire::PreviewStatus { None, Pending, Ready, Failed }
+    ChangeKind = wire::ChangeKind { Create, Update, Delete }
+    RequirementStatus = wire::RequirementStatus { NotApplicable, Satisfied, Unsatisfied, Overridden }
+}
+
+convert_structs! {
+    wire::TaskRequest => Proposal {
+        task_type, version, description, executor, parameters, resources, rollback_strategy, timeout_seconds, priority,
+        team, ticket_ref, tags, lineage, preview
+    };
+    wire::PreviewRequest => DeclaredPreview { changes, warnings, errors };
+    Config => wire::Config {
+        task_type, version, description, executor, parameters, resources, rollback_strategy, timeout_seconds, priority
+    };
+    Resource => wire::Resource { resource_type, id, mode };
+    wire::Resource => Resource { resource_type, id, mode };
+    Lineage => wire::Lineage { agent_id, parent_agent_id, sponsor_id };
+    wire::Lineage => Lineage { agent_id, parent_agent_id, sponsor_id };
+    RiskFactor => wire::RiskFactor { name, value, weight, contribution, why };
+    Preview => wire::Preview { status, changes, warnings, errors, fingerprint, unverifiable };
+    PreviewChange => wire::PreviewChange { kind, what, before, after, diff };
+    wire::PreviewChange => PreviewChange { kind, what, before, after, diff };
+    ConsideredPolicy => wire::ConsideredPolicy { policy, applies, why };
+    RequirementProgress => wire::Requirement { policy, status, needed, approved_by, why };
+    OverrideRequest => wire::PendingOverride { by, reason, incident_ticket, at } without { token_issuer };
+    Reopened => wire::Reopened { reason, at };
+    Comment => wire::Comment { comment_id, task_id, author_id, text, created_at };
+}
 
 pub(crate) fn risk(task: &Task) -> Option<wire::Risk> {
     let risk = task.risk.as_ref()?;
     Some(wire::Risk {
         score: risk.score,
-        level: risk.level,
-        factors: risk.factors.clone(),
+        level: risk.level.convert(),
+        factors: risk.factors.clone().convert(),
         auto_approvable: task.auto_approvable,
-        assessed_at: task.assessed_at.unwrap_or_default().into(),
+        assessed_at: task.assessed_at.unwrap_or_default().convert(),
         assessed_by: risk.assessed_by.clone(),
     })
 }
@@ -25,38 +67,30 @@ pub(crate) fn task(stored: &StoredTask, reader: &Caller, now: Moment) -> wire::T
     let (task, metadata) = (&stored.task, &stored.metadata);
     wire::Task {
         task_id: task.task_id.clone(),
-        state: task.state,
+        state: task.state.convert(),
         revision: task.revision,
         digest: task.digest.to_string(),
-        config: task.config.clone(),
+        config: task.config.clone().convert(),
         metadata: wire::TaskMetadata {
             author_id: task.author_id.to_string(),
             author_name: metadata.author_name.clone(),
             team: metadata.team.clone(),
             ticket_ref: metadata.ticket_ref.clone(),
             tags: metadata.tags.clone(),
-            lineage: metadata.lineage.clone(),
-            since: task.entered_at.iter().map(|(state, at)| (state.to_string(), (*at).into())).collect(),
+            lineage: metadata.lineage.clone().convert(),
+            since: task.entered_at.iter().map(|(state, at)| (state.to_string(), at.convert())).collect(),
         },
         risk: risk(task),
-        preview: stored.preview.clone(),
+        preview: stored.preview.clone().convert(),
         lock_preview: stored.lock_preview.iter().map(lock_preview).collect(),
-        requirements: task.progress(),
+        requirements: task.progress().convert(),
         required_count: task.required_count,
         requests_archive: task.archived_approvals.as_ref().map(|archived| archived.archive_id.clone()),
-        policies: task.considered_policies.clone(),
-        passed_by: task.skipped.clone(),
+        policies: task.considered_policies.clone().convert(),
+        skipped_reviewers: task.skipped.clone(),
         auto_approved: task.auto_approved.clone(),
-        override_asked: task.override_request.as_ref().map(|request| wire::PendingOverride {
-            by: request.by.to_string(),
-            reason: request.reason.clone(),
-            incident_ticket: request.incident_ticket.clone(),
-            at: request.at.into(),
-        }),
-        reopened: task
-            .reopened
-            .as_ref()
-            .map(|reopened| wire::Reopened { why: reopened.reason.clone(), at: reopened.at.into() }),
+        override_request: task.override_request.clone().convert(),
+        reopened: task.reopened.clone().convert(),
         forced: task.forced,
         allowed: reader.allowed_commands(stored, now).iter().map(ToString::to_string).collect(),
         claimed_by: stored.claimed_by().map(str::to_owned),
@@ -68,10 +102,7 @@ pub(crate) fn task(stored: &StoredTask, reader: &Caller, now: Moment) -> wire::T
 pub(crate) fn lock_preview(lock: &LockPreview) -> wire::LockPreview {
     wire::LockPreview {
         lock: lock.lock.clone(),
-        mode: match lock.mode {
-            ResourceMode::Exclusive => wire::LockMode::Exclusive,
-            ResourceMode::Shared => wire::LockMode::Shared,
-        },
+        mode: lock.mode.convert(),
         holders: lock.holders.clone(),
         queue_length: usize::try_from(lock.queue_length).unwrap_or(usize::MAX),
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -89,19 +120,13 @@ pub(crate) fn task_stats(stored: &StoredTask, comments: usize) -> wire::TaskStat
         task_id: task.task_id.clone(),
         #[expect(clippy::cast_precision_loss, reason = "the milliseconds of a review fit")]
         decided_after_seconds: took_ms.map(|ms| ms as f64 / 1_000.0),
-        asked: task.approvals_requested(),
-        answered: task.approvals_decided(),
+        requested: task.approvals_requested(),
+        decided: task.approvals_decided(),
         escalations: task.approvals_escalated() as u64,
         comments,
     }
 }
 
 pub(crate) fn comment(comment: &Comment) -> wire::Comment {
-    wire::Comment {
-        comment_id: comment.comment_id.clone(),
-        task_id: comment.task_id.clone(),
-        author_id: comment.author_id.to_string(),
-        text: comment.text.clone(),
-        created_at: comment.created_at.into(),
-    }
+    comment.clone().convert()
 }

@@ -25,6 +25,7 @@ pub(crate) struct Problem {
 }
 
 pub(crate) type ApiResult<T> = Result<T, Problem>;
+pub(crate) type JsonResult<T> = ApiResult<Json<T>>;
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
