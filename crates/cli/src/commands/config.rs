@@ -210,7 +210,7 @@ async fn feature(client: &Client, command: FeatureCommand) -> Result<(), Failure
         FeatureCommand::On(args) => (args, true),
         FeatureCommand::Off(args) => (args, false),
     };
-    let feature = client.set_feature(&args.flag, None, FeatureRequest { enabled }).await?;
+    let feature = client.set_feature(&args.flag, None, &FeatureRequest { enabled }).await?;
     args.format.print_row(&feature, feature_table)
 }
 

@@ -28,11 +28,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 #[utoipa::path(get, path = "/agents", operation_id = "list_agents", tag = "agents", params(PageParams), responses(
     (status = 200, description = "A page of agents, ordered by id", body = wire::Page<wire::Agent>), ReadErrors,
 ))]
-async fn list(
-    State(app): App,
-    caller: Caller,
-    QueryParams(page): QueryParams<PageParams>,
-) -> PageResult<wire::Agent> {
+async fn list(app: App, caller: Caller, Params(page): Params<PageParams>) -> PageResult<wire::Agent> {
     let agents = app.agents.list(page.cursor().map(str::to_owned), page.fetch_limit()?, &caller).await?;
     page.page(agents, |agent| agent.view.agent_id.clone(), convert::agent)
 }
@@ -42,11 +38,7 @@ async fn list(
     (status = 201, description = "The agent", body = wire::Agent), BodyErrors,
     (status = 409, description = "AGENT_EXISTS", body = wire::Problem),
 ))]
-async fn register(
-    State(app): App,
-    caller: Caller,
-    JsonBody(body): JsonBody<wire::AgentRequest>,
-) -> ApiResult<Response> {
+async fn register(app: App, caller: Caller, JsonBody(body): JsonBody<wire::AgentRequest>) -> ApiResult {
     let Some(id) = body.agent_id.clone() else {
         return Err(Problem::invalid_at("/agent_id", "is required"));
     };
@@ -61,7 +53,7 @@ async fn register(
 #[utoipa::path(get, path = "/agents/{id}", operation_id = "show_agent", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "The agent", body = wire::Agent), ReadErrors, AgentNotFound,
 ))]
-async fn show(State(app): App, caller: Caller, PathParam(id): PathParam) -> JsonResult<wire::Agent> {
+async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Agent> {
     Ok(Json(convert::agent(&app.agents.get(&id, &caller).await?)))
 }
 
@@ -70,9 +62,9 @@ async fn show(State(app): App, caller: Caller, PathParam(id): PathParam) -> Json
     (status = 200, description = "The updated agent", body = wire::Agent), BodyErrors, AgentNotFound,
 ))]
 async fn update(
-    State(app): App,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
+    Param(id): Param,
     JsonBody(body): JsonBody<wire::AgentRequest>,
 ) -> JsonResult<wire::Agent> {
     if body.sponsor_id.is_some() {
@@ -98,7 +90,7 @@ async fn update(
     (status = 204, description = "The agent is removed"), ReadErrors, AgentNotFound,
     (status = 409, description = "AGENT_BUSY", body = wire::Problem),
 ))]
-async fn remove(State(app): App, caller: Caller, PathParam(id): PathParam) -> ApiResult<StatusCode> {
+async fn remove(app: App, caller: Caller, Param(id): Param) -> ApiResult<StatusCode> {
     app.agents.remove(&id, &caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -107,7 +99,7 @@ async fn remove(State(app): App, caller: Caller, PathParam(id): PathParam) -> Ap
 #[utoipa::path(post, path = "/agents/{id}/heartbeat", operation_id = "agent_heartbeat", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "The updated agent", body = wire::Agent), ReadErrors, AgentNotFound,
 ))]
-async fn heartbeat(State(app): App, caller: Caller, PathParam(id): PathParam) -> JsonResult<wire::Agent> {
+async fn heartbeat(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Agent> {
     Ok(Json(convert::agent(&app.agents.heartbeat(&id, &caller).await?)))
 }
 
@@ -115,7 +107,7 @@ async fn heartbeat(State(app): App, caller: Caller, PathParam(id): PathParam) ->
 #[utoipa::path(post, path = "/agents/{id}/drain", operation_id = "drain_agent", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "The updated agent", body = wire::Agent), ReadErrors, AgentNotFound,
 ))]
-async fn drain(State(app): App, caller: Caller, PathParam(id): PathParam) -> JsonResult<wire::Agent> {
+async fn drain(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Agent> {
     let drain = |_| AgentUpdate { draining: Some(true), ..AgentUpdate::default() };
     Ok(Json(convert::agent(&app.agents.update(&id, drain, &caller).await?)))
 }
@@ -125,7 +117,7 @@ async fn drain(State(app): App, caller: Caller, PathParam(id): PathParam) -> Jso
     (status = 200, description = "At most 200 locks; use GET /locks?agent= for more", body = wire::Page<wire::Lock>),
     ReadErrors, AgentNotFound,
 ))]
-async fn locks(State(app): App, caller: Caller, PathParam(id): PathParam) -> PageResult<wire::Lock> {
+async fn locks(app: App, caller: Caller, Param(id): Param) -> PageResult<wire::Lock> {
     app.agents.get(&id, &caller).await?;
     let page = PageParams::new(Some(MAX_LOCKS), None);
     let filter = LockFilter { agent: Some(id), ..LockFilter::default() };
@@ -138,10 +130,10 @@ async fn locks(State(app): App, caller: Caller, PathParam(id): PathParam) -> Pag
     (status = 201, description = "The token; its secret is shown only in this response", body = wire::Token), PostErrors, AgentNotFound,
 ))]
 async fn create_token(
-    State(app): App,
-    PathParam(id): PathParam,
+    app: App,
+    Param(id): Param,
     request: IdempotentPost<wire::TokenRequest, 201>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     let sponsor = app.agents.require_sponsor(&id, &request.caller).await?;
     let draft = request.body.clone().convert();
     let created = app.accounts.create_agent_token(&id, &sponsor, &draft, &request.caller).await?;
@@ -154,10 +146,10 @@ async fn create_token(
     ReadErrors, AgentNotFound,
 ))]
 async fn inbox(
-    State(app): App,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
-    QueryParams(page): QueryParams<PageParams>,
+    Param(id): Param,
+    Params(page): Params<PageParams>,
 ) -> PageResult<wire::InboxMessage> {
     let messages = app.agents.inbox(&id, page.uuid_cursor()?, page.fetch_limit_u32()?, &caller).await?;
     page.page(messages, |message| message.message_id.clone(), |message| message.clone().convert())

@@ -40,11 +40,7 @@ struct ListParams {
 #[utoipa::path(get, path = "/approvals", operation_id = "list_approvals", tag = "approvals", params(ListParams), responses(
     (status = 200, description = "A page of approval requests", body = wire::Page<wire::Approval>), ReadErrors,
 ))]
-async fn list(
-    State(app): App,
-    caller: Caller,
-    QueryParams(params): QueryParams<ListParams>,
-) -> PageResult<wire::Approval> {
+async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> PageResult<wire::Approval> {
     let ListParams { reviewer, status, limit, cursor } = params;
     let page = PageParams::new(limit, cursor);
     let fetch_limit = page.fetch_limit_u32()?;
@@ -78,7 +74,7 @@ fn parse_cursor(cursor: &str) -> Option<(u32, String)> {
     (status = 200, description = "The approval request", body = wire::Approval), ReadErrors,
     (status = 404, description = "APPROVAL_NOT_FOUND: it does not exist, or the caller may not see its task", body = wire::Problem),
 ))]
-async fn show(State(app): App, caller: Caller, PathParam(id): PathParam) -> JsonResult<wire::Approval> {
+async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Approval> {
     let (task, approval) = app.tasks.approval(&id, &caller).await?;
     Ok(Json(convert::approval(&approval, &task.task)))
 }
@@ -88,7 +84,7 @@ async fn decide(
     id: &str,
     action: DecisionKind,
     request: &IdempotentPost<wire::DecisionRequest>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     let wire::DecisionRequest { reason, digest } = request.body.clone();
     let invalid = |_| Problem::invalid_at("/digest", "must be 64 hexadecimal digits");
     let digest: Option<Digest> = digest.map(|digest| digest.parse()).transpose().map_err(invalid)?;
@@ -101,11 +97,7 @@ async fn decide(
 #[utoipa::path(post, path = "/approvals/{id}/approve", operation_id = "approve", tag = "approvals", params(("id" = String, Path)), request_body = wire::DecisionRequest, responses(
     (status = 200, description = "The updated approval request, with the state of its task", body = wire::Approval), DecisionErrors,
 ))]
-async fn approve(
-    State(app): App,
-    PathParam(id): PathParam,
-    request: IdempotentPost<wire::DecisionRequest>,
-) -> ApiResult<Response> {
+async fn approve(app: App, Param(id): Param, request: IdempotentPost<wire::DecisionRequest>) -> ApiResult {
     decide(&app, &id, DecisionKind::Approve, &request).await
 }
 
@@ -113,11 +105,7 @@ async fn approve(
 #[utoipa::path(post, path = "/approvals/{id}/reject", operation_id = "reject", tag = "approvals", params(("id" = String, Path)), request_body = wire::DecisionRequest, responses(
     (status = 200, description = "The updated approval request, with the state of its task", body = wire::Approval), DecisionErrors,
 ))]
-async fn reject(
-    State(app): App,
-    PathParam(id): PathParam,
-    request: IdempotentPost<wire::DecisionRequest>,
-) -> ApiResult<Response> {
+async fn reject(app: App, Param(id): Param, request: IdempotentPost<wire::DecisionRequest>) -> ApiResult {
     decide(&app, &id, DecisionKind::Reject, &request).await
 }
 
@@ -126,10 +114,10 @@ async fn reject(
     (status = 200, description = "The updated approval request, with the state of its task", body = wire::Approval), DecisionErrors,
 ))]
 async fn request_changes(
-    State(app): App,
-    PathParam(id): PathParam,
+    app: App,
+    Param(id): Param,
     request: IdempotentPost<wire::DecisionRequest>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     decide(&app, &id, DecisionKind::RequestChanges, &request).await
 }
 
@@ -137,11 +125,7 @@ async fn request_changes(
 #[utoipa::path(post, path = "/approvals/{id}/delegate", operation_id = "delegate_approval", tag = "approvals", params(("id" = String, Path)), request_body = wire::DelegateRequest, responses(
     (status = 200, description = "The delegated approval request; the delegate gets a new one", body = wire::Approval), DecisionErrors,
 ))]
-async fn delegate(
-    State(app): App,
-    PathParam(id): PathParam,
-    request: IdempotentPost<wire::DelegateRequest>,
-) -> ApiResult<Response> {
+async fn delegate(app: App, Param(id): Param, request: IdempotentPost<wire::DelegateRequest>) -> ApiResult {
     let to = UserId::new(request.body.to.clone());
     let task = app.tasks.delegate(&id, &to, &request.caller).await?;
     Ok(request.respond(Outcome::Approval(&task, &id)))
@@ -153,7 +137,7 @@ async fn delegate(
     (status = 403, description = "FEATURE_DISABLED, FORBIDDEN, SCOPE_MISSING or CSRF", body = wire::Problem),
     (status = 409, description = "BATCH_REFUSED with the problem of each refused item, or IN_FLIGHT", body = wire::Problem),
 ))]
-async fn batch(State(app): App, request: IdempotentPost<wire::BatchRequest>) -> ApiResult<Response> {
+async fn batch(app: App, request: IdempotentPost<wire::BatchRequest>) -> ApiResult {
     let wire::BatchRequest { approval_ids, action, reason, options } = request.body.clone();
     let batch = DecisionBatch {
         approval_ids,

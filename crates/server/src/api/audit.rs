@@ -72,11 +72,7 @@ async fn entries(
 #[utoipa::path(get, path = "/audit", operation_id = "list_audit", tag = "audit", params(ListParams), responses(
     (status = 200, description = "A page of numbered entries", body = wire::Page<wire::AuditEntry>), ReadErrors, TaskNotFound,
 ))]
-async fn list(
-    State(app): App,
-    caller: Caller,
-    QueryParams(params): QueryParams<ListParams>,
-) -> PageResult<wire::AuditEntry> {
+async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> PageResult<wire::AuditEntry> {
     let page = PageParams::new(params.limit, params.cursor.clone());
     entries(&app, audit_filter(&params, &caller), &page, &caller).await
 }
@@ -86,10 +82,10 @@ async fn list(
     (status = 200, description = "A page of entries", body = wire::Page<wire::AuditEntry>), ReadErrors, TaskNotFound,
 ))]
 async fn list_of_task(
-    State(app): App,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
-    QueryParams(page): QueryParams<PageParams>,
+    Param(id): Param,
+    Params(page): Params<PageParams>,
 ) -> PageResult<wire::AuditEntry> {
     app.tasks.task(&id, &caller).await?;
     let filter = AuditFilter { task: Some(id), ..AuditFilter::default() };
@@ -113,9 +109,9 @@ struct VerifyParams {
     ReadErrors,
 ))]
 async fn verify(
-    State(app): App,
+    app: App,
     caller: Caller,
-    QueryParams(params): QueryParams<VerifyParams>,
+    Params(params): Params<VerifyParams>,
 ) -> JsonResult<wire::AuditVerification> {
     let trusted = match (params.number, params.entry_hash) {
         (None, None) => None,
@@ -178,11 +174,7 @@ enum ExportFormat {
     (status = 200, description = "One JSON object per line, or CSV with a header line", content((String = "application/x-ndjson"), (String = "text/csv"))),
     ReadErrors, TaskNotFound,
 ))]
-async fn export(
-    State(app): App,
-    caller: Caller,
-    QueryParams(params): QueryParams<ExportParams>,
-) -> ApiResult<Response> {
+async fn export(app: App, caller: Caller, Params(params): Params<ExportParams>) -> ApiResult {
     let format = match params.format.as_deref() {
         None | Some("ndjson") => ExportFormat::Ndjson,
         Some("csv") => ExportFormat::Csv,

@@ -10,11 +10,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 #[utoipa::path(get, path = "/delegations", operation_id = "list_delegations", tag = "rules", params(PageParams), responses(
     (status = 200, description = "A page of delegations, oldest first", body = wire::Page<wire::Delegation>), ReadErrors,
 ))]
-async fn list(
-    State(app): App,
-    caller: Caller,
-    QueryParams(page): QueryParams<PageParams>,
-) -> PageResult<wire::Delegation> {
+async fn list(app: App, caller: Caller, Params(page): Params<PageParams>) -> PageResult<wire::Delegation> {
     page.page_of_documents(app.rules.delegations(&caller).await?, convert::delegation)
 }
 
@@ -22,10 +18,7 @@ async fn list(
 #[utoipa::path(post, path = "/delegations", operation_id = "create_delegation", tag = "rules", request_body = wire::DelegationRequest, responses(
     (status = 201, description = "The delegation", body = wire::Delegation), PostErrors,
 ))]
-async fn create(
-    State(app): App,
-    request: IdempotentPost<wire::DelegationRequest, 201>,
-) -> ApiResult<Response> {
+async fn create(app: App, request: IdempotentPost<wire::DelegationRequest, 201>) -> ApiResult {
     let delegation = app.rules.create_delegation(&request.body.clone().convert(), &request.caller).await?;
     Ok(request.respond(Outcome::Delegation(&delegation)))
 }
@@ -34,7 +27,7 @@ async fn create(
 #[utoipa::path(get, path = "/delegations/{id}", operation_id = "show_delegation", tag = "rules", params(("id" = String, Path)), responses(
     (status = 200, description = "The delegation", body = wire::Delegation), ReadErrors, DelegationNotFound,
 ))]
-async fn show(State(app): App, caller: Caller, PathParam(id): PathParam) -> JsonResult<wire::Delegation> {
+async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Delegation> {
     Ok(Json(convert::delegation(&app.rules.delegation(&id, &caller).await?)))
 }
 
@@ -43,9 +36,9 @@ async fn show(State(app): App, caller: Caller, PathParam(id): PathParam) -> Json
     (status = 200, description = "The updated delegation", body = wire::Delegation), UpdateErrors, DelegationNotFound,
 ))]
 async fn update(
-    State(app): App,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
+    Param(id): Param,
     JsonBody(body): JsonBody<wire::DelegationRequest>,
 ) -> JsonResult<wire::Delegation> {
     let delegation = app.rules.update_delegation(&id, &body.convert(), &caller).await?;
@@ -56,7 +49,7 @@ async fn update(
 #[utoipa::path(delete, path = "/delegations/{id}", operation_id = "delete_delegation", tag = "rules", params(("id" = String, Path)), responses(
     (status = 204, description = "The delegation is deleted"), DeleteErrors, DelegationNotFound,
 ))]
-async fn delete(State(app): App, caller: Caller, PathParam(id): PathParam) -> ApiResult<StatusCode> {
+async fn delete(app: App, caller: Caller, Param(id): Param) -> ApiResult<StatusCode> {
     app.rules.delete_delegation(&id, &caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }

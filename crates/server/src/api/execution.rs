@@ -36,7 +36,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     (status = 204, description = "There is no task for this agent"), PostErrors,
     (status = 503, description = "UNAVAILABLE, CONTENTION or STOPPING", body = wire::Problem),
 ))]
-async fn claim(State(app): App, request: IdempotentPost<wire::ClaimRequest>) -> ApiResult<Response> {
+async fn claim(app: App, request: IdempotentPost<wire::ClaimRequest>) -> ApiResult {
     let wire::ClaimRequest { agent_id, types, wait_seconds } = request.body.clone();
     // An unknown agent is registered by its claim, so its id must be valid.
     if let Some(id) = &agent_id {
@@ -69,9 +69,9 @@ async fn claim(State(app): App, request: IdempotentPost<wire::ClaimRequest>) -> 
     (status = 409, description = "NOT_PRESENT: this is not the current attempt; TIMED_OUT or STOPPED: the attempt must end; LOCK_LOST: the locks are lost", body = wire::Problem),
 ))]
 async fn heartbeat(
-    State(app): App,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
+    Param(id): Param,
     JsonBody(body): JsonBody<wire::TaskHeartbeatRequest>,
 ) -> JsonResult<wire::TaskLease> {
     let renewed = app.agent_work.heartbeat(&id, body.attempt, &caller).await?;
@@ -96,10 +96,10 @@ struct LogParams {
     ReadErrors, TaskNotFound,
 ))]
 async fn logs(
-    State(app): App,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
-    QueryParams(params): QueryParams<LogParams>,
+    Param(id): Param,
+    Params(params): Params<LogParams>,
 ) -> PageResult<wire::LogLine> {
     let limit = params.limit.unwrap_or(DEFAULT_LOG_LINES);
     if !(1..=MAX_LOG_LINES).contains(&limit) {
@@ -121,11 +121,7 @@ async fn logs(
     (status = 204, description = "Accepted; dropped if the log of the task is full"), PostErrors, TaskNotFound,
     (status = 409, description = "NOT_PRESENT: this is not the current attempt; or IN_FLIGHT", body = wire::Problem),
 ))]
-async fn log(
-    State(app): App,
-    PathParam(id): PathParam,
-    request: IdempotentPost<wire::LogRequest, 204>,
-) -> ApiResult<Response> {
+async fn log(app: App, Param(id): Param, request: IdempotentPost<wire::LogRequest, 204>) -> ApiResult {
     let wire::LogRequest { attempt, text } = &request.body;
     if !(1..=MAX_LOG_TEXT_BYTES).contains(&text.len()) {
         return Err(Problem::invalid_at("/text", format!("must have 1 to {MAX_LOG_TEXT_BYTES} bytes")));
@@ -140,9 +136,9 @@ async fn log(
     (status = 409, description = "NOT_PRESENT: this is not the current attempt", body = wire::Problem),
 ))]
 async fn complete(
-    State(app): App,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
+    Param(id): Param,
     JsonBody(body): JsonBody<wire::CompleteRequest>,
 ) -> JsonResult<wire::Task> {
     if body.error.as_ref().is_some_and(|error| error.len() > MAX_ERROR_BYTES) {
@@ -157,7 +153,7 @@ async fn run_command(
     id: &str,
     command: ExecutionCommand,
     request: &IdempotentPost<wire::ReasonRequest, 202>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     let task =
         app.tasks.control_execution(id, command, request.body.reason.as_deref(), &request.caller).await?;
     Ok(request.respond(Outcome::Task(&task)))
@@ -170,11 +166,7 @@ async fn run_command(
 #[utoipa::path(post, path = "/tasks/{id}/stop", operation_id = "stop_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
     (status = 202, description = "The worker or agent will be notified", body = wire::Task), DecisionErrors,
 ))]
-async fn stop(
-    State(app): App,
-    PathParam(id): PathParam,
-    request: IdempotentPost<wire::ReasonRequest, 202>,
-) -> ApiResult<Response> {
+async fn stop(app: App, Param(id): Param, request: IdempotentPost<wire::ReasonRequest, 202>) -> ApiResult {
     run_command(&app, &id, ExecutionCommand::Stop, &request).await
 }
 
@@ -184,10 +176,10 @@ async fn stop(
     (status = 409, description = "INVALID_TRANSITION, NOTHING_TO_ROLL_BACK or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn roll_back(
-    State(app): App,
-    PathParam(id): PathParam,
+    app: App,
+    Param(id): Param,
     request: IdempotentPost<wire::ReasonRequest, 202>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     run_command(&app, &id, ExecutionCommand::RollBack, &request).await
 }
 
@@ -196,7 +188,7 @@ async fn roll_back(
     (status = 200, description = "The execution", body = wire::Execution), ReadErrors,
     (status = 404, description = "TASK_NOT_FOUND, or NOT_EXECUTED: execution has not started", body = wire::Problem),
 ))]
-async fn show(State(app): App, caller: Caller, PathParam(id): PathParam) -> JsonResult<wire::Execution> {
+async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Execution> {
     let task = app.tasks.task(&id, &caller).await?;
     let not_executed = || {
         let detail = format!("execution of task {id} has not started");

@@ -12,7 +12,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 #[utoipa::path(get, path = "/jobs", operation_id = "list_jobs", tag = "operations", responses(
     (status = 200, description = "All jobs", body = wire::Page<wire::Job>), CommonErrors,
 ))]
-async fn list(State(app): App, caller: Caller) -> PageResult<wire::Job> {
+async fn list(app: App, caller: Caller) -> PageResult<wire::Job> {
     caller.require_scope(Scope::Read)?;
     if !caller.can_see_all() {
         return Err(Problem::forbidden("FORBIDDEN", "only administrators and auditors may list jobs"));
@@ -25,11 +25,7 @@ async fn list(State(app): App, caller: Caller) -> PageResult<wire::Job> {
 #[utoipa::path(get, path = "/archives", operation_id = "list_archives", tag = "operations", params(PageParams), responses(
     (status = 200, description = "A page of archives, newest first", body = wire::Page<wire::Archive>), ReadErrors,
 ))]
-async fn archives(
-    State(app): App,
-    caller: Caller,
-    QueryParams(page): QueryParams<PageParams>,
-) -> PageResult<wire::Archive> {
+async fn archives(app: App, caller: Caller, Params(page): Params<PageParams>) -> PageResult<wire::Archive> {
     let fetch_limit = page.fetch_limit_u32()?;
     let archives = app.archives.list(page.uuid_cursor()?, fetch_limit, &caller).await?;
     page.page(archives, |archive| archive.archive_id.clone(), |archive| archive.clone().convert())
@@ -39,11 +35,7 @@ async fn archives(
 #[utoipa::path(post, path = "/archives/{id}/restore", operation_id = "restore_archive", tag = "operations", params(("id" = String, Path)), responses(
     (status = 200, description = "The number of restored tasks", body = wire::RestoreResult), PostErrors, ArchiveNotFound,
 ))]
-async fn restore(
-    State(app): App,
-    PathParam(id): PathParam,
-    request: IdempotentPost<EmptyBody>,
-) -> ApiResult<Response> {
+async fn restore(app: App, Param(id): Param, request: IdempotentPost<EmptyBody>) -> ApiResult {
     let restored = app.archives.restore(&id, &request.caller).await?;
     Ok(request.respond(Outcome::Restored(&restored)))
 }

@@ -44,11 +44,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     (status = 429, description = "RATE_LIMITED or TOO_MANY_AGENTS", body = wire::Problem),
     (status = 503, description = "QUEUE_FULL, CONTENTION, STOPPING or UNAVAILABLE, with Retry-After", body = wire::Problem),
 ))]
-async fn acquire(
-    State(app): App,
-    caller: Caller,
-    JsonBody(body): JsonBody<wire::AcquireRequest>,
-) -> ApiResult<Response> {
+async fn acquire(app: App, caller: Caller, JsonBody(body): JsonBody<wire::AcquireRequest>) -> ApiResult {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let draft = LockRequestDraft {
         locks: body.locks.iter().map(|spec| (spec.lock.as_str(), spec.mode.convert())).collect(),
@@ -84,11 +80,7 @@ async fn acquire(
     (status = 409, description = "LOCK_LOST: some locks are not held with these tokens; `results` has all", body = wire::Problem),
     (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
 ))]
-async fn heartbeat(
-    State(app): App,
-    caller: Caller,
-    JsonBody(body): JsonBody<wire::HeartbeatRequest>,
-) -> ApiResult<Response> {
+async fn heartbeat(app: App, caller: Caller, JsonBody(body): JsonBody<wire::HeartbeatRequest>) -> ApiResult {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let held = held_locks(&body.locks)?;
     let mut faults = Vec::new();
@@ -107,11 +99,7 @@ async fn heartbeat(
     (status = 409, description = "LOCK_LOST: some locks were not held with these tokens; `results` has all", body = wire::Problem),
     (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
 ))]
-async fn release(
-    State(app): App,
-    caller: Caller,
-    JsonBody(body): JsonBody<wire::HeldLocksRequest>,
-) -> ApiResult<Response> {
+async fn release(app: App, caller: Caller, JsonBody(body): JsonBody<wire::HeldLocksRequest>) -> ApiResult {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let results = app.locks.release(&holder, &held_locks(&body.locks)?).await;
     held_lock_response(&app, results)
@@ -123,11 +111,7 @@ async fn release(
     (status = 409, description = "LOCK_LOST: some locks are not held with these tokens; `results` has all", body = wire::Problem),
     (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
 ))]
-async fn downgrade(
-    State(app): App,
-    caller: Caller,
-    JsonBody(body): JsonBody<wire::HeldLocksRequest>,
-) -> ApiResult<Response> {
+async fn downgrade(app: App, caller: Caller, JsonBody(body): JsonBody<wire::HeldLocksRequest>) -> ApiResult {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let held = held_locks(&body.locks)?;
     if let Some(index) = held.iter().position(|held| !held.lock.kind().supports(LockMode::Shared)) {
@@ -144,7 +128,7 @@ async fn downgrade(
     (status = 409, description = "LOCK_LOST: the token is not valid", body = wire::Problem),
 ))]
 async fn verify(
-    State(app): App,
+    app: App,
     caller: Caller,
     JsonBody(body): JsonBody<wire::VerifyTokenRequest>,
 ) -> JsonResult<wire::VerifiedToken> {
@@ -165,7 +149,7 @@ async fn verify(
 #[utoipa::path(get, path = "/locks/graph", operation_id = "lock_graph", tag = "locks", responses(
     (status = 200, description = "At most 1,000 waiting requests", body = wire::WaitGraph), CommonErrors,
 ))]
-async fn graph(State(app): App, caller: Caller) -> JsonResult<wire::WaitGraph> {
+async fn graph(app: App, caller: Caller) -> JsonResult<wire::WaitGraph> {
     caller.require_scope(Scope::Read)?;
     let waits = app.locks.wait_graph(MAX_GRAPH_WAITS).await?;
     Ok(Json(wire::WaitGraph { waits: waits.iter().map(convert::wait_graph_edge).collect() }))
@@ -194,11 +178,7 @@ struct ListParams {
     (status = 200, description = "A page of locks: task locks first, then resource locks, each ordered by name", body = wire::Page<wire::Lock>),
     ReadErrors,
 ))]
-async fn list(
-    State(app): App,
-    caller: Caller,
-    QueryParams(params): QueryParams<ListParams>,
-) -> PageResult<wire::Lock> {
+async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> PageResult<wire::Lock> {
     caller.require_scope(Scope::Read)?;
     let ListParams { agent, resource_type, kind, limit, cursor } = params;
     let kind = match kind.as_deref() {
@@ -222,7 +202,7 @@ async fn list(
     (status = 200, description = "The lock; a free lock has no holders and no queue", body = wire::Lock), CommonErrors,
     (status = 422, description = "INVALID_REQUEST: the path is not a lock name", body = wire::Problem),
 ))]
-async fn show(State(app): App, caller: Caller, LockPath(lock): LockPath) -> JsonResult<wire::Lock> {
+async fn show(app: App, caller: Caller, LockPath(lock): LockPath) -> JsonResult<wire::Lock> {
     caller.require_scope(Scope::Read)?;
     Ok(Json(convert::lock(&app.locks.get(lock).await?)))
 }
@@ -241,10 +221,10 @@ struct BreakParams {
     (status = 422, description = "INVALID_REQUEST: the reason is missing", body = wire::Problem),
 ))]
 async fn break_lock(
-    State(app): App,
+    app: App,
     caller: Caller,
     LockPath(lock): LockPath,
-    QueryParams(params): QueryParams<BreakParams>,
+    Params(params): Params<BreakParams>,
 ) -> JsonResult<wire::BrokenLock> {
     let reason = params.reason.as_deref().map(str::trim).filter(|reason| !reason.is_empty());
     let Some(reason) = reason else {
@@ -300,10 +280,7 @@ fn held_locks(locks: &[wire::LockToken]) -> ApiResult<Vec<HeldToken>> {
 }
 
 /// The results of all locks; a problem if any lock is lost.
-fn held_lock_response(
-    app: &AppState,
-    results: Result<Vec<HeldLockResult>, LockError>,
-) -> ApiResult<Response> {
+fn held_lock_response(app: &AppState, results: Result<Vec<HeldLockResult>, LockError>) -> ApiResult {
     let results = results.map_err(|error| app.lock_problem(error))?;
     let lost = results.iter().filter(|result| result.result.is_err()).count();
     let results: Vec<wire::HeldLockResult> = results.iter().map(convert::held_lock_result).collect();

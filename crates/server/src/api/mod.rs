@@ -24,6 +24,7 @@ mod tasks;
 mod tickets;
 mod users;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use ade_app::agents::AgentService;
@@ -34,8 +35,9 @@ use ade_app::worker::AgentWorkService;
 use ade_app::{AccountService, AuditService, Jobs, LockService, TaskService};
 use ade_store::Database;
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, FromRequestParts};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::middleware::from_fn_with_state;
 use tokio::sync::watch;
 use utoipa::OpenApi;
@@ -72,8 +74,16 @@ pub(crate) struct AppState {
     pub(crate) stopping: watch::Receiver<bool>,
 }
 
-/// Extracts the state.
-type App = State<AppState>;
+/// Short for the arguments of handlers.
+type App = AppState;
+
+impl FromRequestParts<Self> for AppState {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(_: &mut Parts, app: &Self) -> Result<Self, Infallible> {
+        Ok(app.clone())
+    }
+}
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
     let api = OpenApiRouter::new()

@@ -26,7 +26,7 @@ async fn healthz() -> Json<Value> {
     (status = 200, description = "The server is ready", body = Value),
     (status = 503, description = "STOPPING or UNAVAILABLE", body = wire::Problem),
 ))]
-async fn readyz(State(app): App) -> JsonResult<Value> {
+async fn readyz(app: App) -> JsonResult<Value> {
     if *app.stopping.borrow() {
         return Err(Problem::stopping());
     }
@@ -40,7 +40,7 @@ async fn readyz(State(app): App) -> JsonResult<Value> {
     (status = 200, description = "The metrics", body = String, content_type = "text/plain"),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
-async fn metrics_text(State(app): App) -> ApiResult<Response> {
+async fn metrics_text(app: App) -> ApiResult {
     // Metrics are needed most during an outage: whatever is available is rendered.
     let counts = app.locks.coordination().counts().await.ok();
     if let (Ok(jobs), Ok(waiting)) = (app.jobs.statuses().await, app.database.queued_work(MAX_PLACES).await) {

@@ -14,11 +14,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 #[utoipa::path(get, path = "/policies", operation_id = "list_policies", tag = "rules", params(PageParams), responses(
     (status = 200, description = "A page of policies, oldest first", body = wire::Page<wire::Policy>), ReadErrors,
 ))]
-async fn list(
-    State(app): App,
-    caller: Caller,
-    QueryParams(page): QueryParams<PageParams>,
-) -> PageResult<wire::Policy> {
+async fn list(app: App, caller: Caller, Params(page): Params<PageParams>) -> PageResult<wire::Policy> {
     page.page_of_documents(app.rules.policies(&caller).await?, convert::policy)
 }
 
@@ -27,7 +23,7 @@ async fn list(
     (status = 201, description = "The policy", body = wire::Policy), PostErrors,
     (status = 409, description = "ALREADY_EXISTS or IN_FLIGHT", body = wire::Problem),
 ))]
-async fn create(State(app): App, request: IdempotentPost<wire::PolicyRequest, 201>) -> ApiResult<Response> {
+async fn create(app: App, request: IdempotentPost<wire::PolicyRequest, 201>) -> ApiResult {
     let policy = app.rules.create_policy(&request.body.clone().convert(), &request.caller).await?;
     Ok(request.respond(Outcome::Policy(&policy)))
 }
@@ -36,7 +32,7 @@ async fn create(State(app): App, request: IdempotentPost<wire::PolicyRequest, 20
 #[utoipa::path(get, path = "/policies/{id}", operation_id = "show_policy", tag = "rules", params(("id" = String, Path)), responses(
     (status = 200, description = "The policy", body = wire::Policy), ReadErrors, PolicyNotFound,
 ))]
-async fn show(State(app): App, caller: Caller, PathParam(id): PathParam) -> JsonResult<wire::Policy> {
+async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Policy> {
     Ok(Json(convert::policy(&app.rules.policy(&id, &caller).await?)))
 }
 
@@ -46,9 +42,9 @@ async fn show(State(app): App, caller: Caller, PathParam(id): PathParam) -> Json
     (status = 409, description = "ALREADY_EXISTS: another policy has this name", body = wire::Problem),
 ))]
 async fn update(
-    State(app): App,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
+    Param(id): Param,
     JsonBody(body): JsonBody<wire::PolicyRequest>,
 ) -> JsonResult<wire::Policy> {
     Ok(Json(convert::policy(&app.rules.update_policy(&id, &body.convert(), &caller).await?)))
@@ -58,7 +54,7 @@ async fn update(
 #[utoipa::path(delete, path = "/policies/{id}", operation_id = "delete_policy", tag = "rules", params(("id" = String, Path)), responses(
     (status = 204, description = "The policy is deleted"), DeleteErrors, PolicyNotFound,
 ))]
-async fn delete(State(app): App, caller: Caller, PathParam(id): PathParam) -> ApiResult<StatusCode> {
+async fn delete(app: App, caller: Caller, Param(id): Param) -> ApiResult<StatusCode> {
     app.rules.delete_policy(&id, &caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -67,11 +63,7 @@ async fn delete(State(app): App, caller: Caller, PathParam(id): PathParam) -> Ap
 #[utoipa::path(post, path = "/policies/{id}/activate", operation_id = "activate_policy", tag = "rules", params(("id" = String, Path)), responses(
     (status = 200, description = "The updated policy", body = wire::Policy), ActionErrors, PolicyNotFound,
 ))]
-async fn activate(
-    State(app): App,
-    PathParam(id): PathParam,
-    request: IdempotentPost<EmptyBody>,
-) -> ApiResult<Response> {
+async fn activate(app: App, Param(id): Param, request: IdempotentPost<EmptyBody>) -> ApiResult {
     let policy = app.rules.activate_policy(&id, &request.caller).await?;
     Ok(request.respond(Outcome::Policy(&policy)))
 }
@@ -81,7 +73,7 @@ async fn activate(
     (status = 200, description = "The tasks with a different outcome among the last 10,000, newest first; nothing is changed", body = wire::PolicyReplay),
     ReadErrors, PolicyNotFound,
 ))]
-async fn replay(State(app): App, caller: Caller, PathParam(id): PathParam) -> JsonResult<wire::PolicyReplay> {
+async fn replay(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::PolicyReplay> {
     let replay = app.rules.replay(&id, &app.tasks, &caller);
     let differs = app.unless_stopping(async { Ok(replay.await?) }).await?;
     Ok(Json(wire::PolicyReplay { policy_id: id, differs: differs.convert() }))

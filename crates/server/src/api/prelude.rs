@@ -3,7 +3,6 @@
 pub(super) use ade_app::Outcome;
 pub(super) use ade_client::wire;
 pub(super) use axum::Json;
-pub(super) use axum::extract::State;
 pub(super) use axum::http::StatusCode;
 pub(super) use axum::response::{IntoResponse, Response};
 pub(super) use serde::Deserialize;
@@ -14,7 +13,7 @@ pub(super) use utoipa_axum::routes;
 pub(super) use super::convert::{self, Convert};
 pub(super) use super::{App, AppState};
 pub(super) use crate::auth::Caller;
-pub(super) use crate::http::extract::{EmptyBody, JsonBody, PathParam, QueryParams};
+pub(super) use crate::http::extract::{EmptyBody, JsonBody, Param, Params};
 pub(super) use crate::http::idempotency::IdempotentPost;
 pub(super) use crate::http::openapi::responses::*;
 pub(super) use crate::http::paging::{PageParams, PageResult, single_page};

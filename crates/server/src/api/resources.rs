@@ -12,9 +12,9 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     ReadErrors,
 ))]
 async fn list(
-    State(app): App,
+    app: App,
     caller: Caller,
-    QueryParams(page): QueryParams<PageParams>,
+    Params(page): Params<PageParams>,
 ) -> PageResult<wire::RegisteredResource> {
     page.page_of_documents(app.rules.resources(&caller).await?, convert::resource)
 }
@@ -24,7 +24,7 @@ async fn list(
     (status = 201, description = "The registered resources", body = wire::RegisteredResource), PostErrors,
     (status = 409, description = "ALREADY_EXISTS or IN_FLIGHT", body = wire::Problem),
 ))]
-async fn create(State(app): App, request: IdempotentPost<wire::ResourceRequest, 201>) -> ApiResult<Response> {
+async fn create(app: App, request: IdempotentPost<wire::ResourceRequest, 201>) -> ApiResult {
     let resource = app.rules.create_resource(&request.body.clone().convert(), &request.caller).await?;
     Ok(request.respond(Outcome::Resource(&resource)))
 }
@@ -33,11 +33,7 @@ async fn create(State(app): App, request: IdempotentPost<wire::ResourceRequest, 
 #[utoipa::path(get, path = "/resources/{pattern}", operation_id = "show_resource", tag = "rules", params(("pattern" = String, Path, description = "Percent-encoded")), responses(
     (status = 200, description = "The registered resources", body = wire::RegisteredResource), ReadErrors, ResourceNotFound,
 ))]
-async fn show(
-    State(app): App,
-    caller: Caller,
-    PathParam(pattern): PathParam,
-) -> JsonResult<wire::RegisteredResource> {
+async fn show(app: App, caller: Caller, Param(pattern): Param) -> JsonResult<wire::RegisteredResource> {
     Ok(Json(convert::resource(&app.rules.resource(&pattern, &caller).await?)))
 }
 
@@ -46,9 +42,9 @@ async fn show(
     (status = 200, description = "The updated registration", body = wire::RegisteredResource), UpdateErrors, ResourceNotFound,
 ))]
 async fn update(
-    State(app): App,
+    app: App,
     caller: Caller,
-    PathParam(pattern): PathParam,
+    Param(pattern): Param,
     JsonBody(body): JsonBody<wire::ResourceRequest>,
 ) -> JsonResult<wire::RegisteredResource> {
     let resource = app.rules.update_resource(&pattern, &body.convert(), &caller).await?;
@@ -59,7 +55,7 @@ async fn update(
 #[utoipa::path(delete, path = "/resources/{pattern}", operation_id = "delete_resource", tag = "rules", params(("pattern" = String, Path, description = "Percent-encoded")), responses(
     (status = 204, description = "The registration is deleted"), DeleteErrors, ResourceNotFound,
 ))]
-async fn delete(State(app): App, caller: Caller, PathParam(pattern): PathParam) -> ApiResult<StatusCode> {
+async fn delete(app: App, caller: Caller, Param(pattern): Param) -> ApiResult<StatusCode> {
     app.rules.delete_resource(&pattern, &caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -26,7 +26,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     (status = 429, description = "RATE_LIMITED", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
-async fn sign_in(State(app): App, request: Request) -> ApiResult<Response> {
+async fn sign_in(app: App, request: Request) -> ApiResult {
     let (parts, body) = request.into_parts();
     let (origin, address) = (request_origin(&parts, &app), peer_ip(&parts));
     let JsonBody(wire::SignInRequest { user_id, password }) =
@@ -58,7 +58,7 @@ fn with_cookie(mut response: Response, secret: &str, max_age_seconds: u64) -> Re
 #[utoipa::path(get, path = "/sessions/current", operation_id = "who_am_i", tag = "people", responses(
     (status = 200, description = "The caller", body = wire::Session), CommonErrors,
 ))]
-async fn current(State(app): App, caller: Caller) -> JsonResult<wire::Session> {
+async fn current(app: App, caller: Caller) -> JsonResult<wire::Session> {
     let user = match &caller.user {
         None => None,
         Some(user) => Some(convert::user(&app.accounts.user(user.user_id.as_str(), &caller).await?)),
@@ -72,7 +72,7 @@ async fn current(State(app): App, caller: Caller) -> JsonResult<wire::Session> {
     (status = 204, description = "Signed out"), ReadErrors,
     (status = 404, description = "SESSION_NOT_FOUND: the caller uses a token, which is revoked instead", body = wire::Problem),
 ))]
-async fn sign_out(State(app): App, request: Request) -> ApiResult<Response> {
+async fn sign_out(app: App, request: Request) -> ApiResult {
     let (mut parts, _) = request.into_parts();
     let caller = Caller::from_request_parts(&mut parts, &app).await?;
     app.accounts.sign_out(session_secret(&parts).unwrap_or_default(), &caller).await?;

@@ -71,7 +71,7 @@ impl AppState {
 #[utoipa::path(get, path = "/config", operation_id = "list_settings", tag = "settings", responses(
     (status = 200, description = "All settings, ordered by name", body = wire::Page<wire::Setting>), CommonErrors,
 ))]
-async fn settings(State(app): App, caller: Caller) -> PageResult<wire::Setting> {
+async fn settings(app: App, caller: Caller) -> PageResult<wire::Setting> {
     let shared = app.rules.settings(&caller).await?;
     let mut items = shared.iter().map(convert::setting).collect::<Vec<_>>();
     items.extend(app.server_settings.iter().map(ServerSetting::to_wire));
@@ -83,7 +83,7 @@ async fn settings(State(app): App, caller: Caller) -> PageResult<wire::Setting> 
 #[utoipa::path(get, path = "/config/{name}", operation_id = "show_setting", tag = "settings", params(("name" = String, Path)), responses(
     (status = 200, description = "The setting", body = wire::Setting), ReadErrors, SettingNotFound,
 ))]
-async fn setting(State(app): App, caller: Caller, PathParam(name): PathParam) -> JsonResult<wire::Setting> {
+async fn setting(app: App, caller: Caller, Param(name): Param) -> JsonResult<wire::Setting> {
     if let Some(setting) = app.server_setting(&name) {
         caller.require_scope(Scope::Read)?;
         return Ok(Json(setting.to_wire()));
@@ -96,9 +96,9 @@ async fn setting(State(app): App, caller: Caller, PathParam(name): PathParam) ->
     (status = 200, description = "The updated setting", body = wire::Setting), UpdateErrors, SettingNotFound,
 ))]
 async fn set_setting(
-    State(app): App,
+    app: App,
     caller: Caller,
-    PathParam(name): PathParam,
+    Param(name): Param,
     JsonBody(body): JsonBody<wire::SettingRequest>,
 ) -> JsonResult<wire::Setting> {
     if let Some(setting) = app.server_setting(&name) {
@@ -112,7 +112,7 @@ async fn set_setting(
 #[utoipa::path(get, path = "/features", operation_id = "list_features", tag = "settings", responses(
     (status = 200, description = "All feature flags, ordered by name", body = wire::Page<wire::Feature>), CommonErrors,
 ))]
-async fn features(State(app): App, caller: Caller) -> PageResult<wire::Feature> {
+async fn features(app: App, caller: Caller) -> PageResult<wire::Feature> {
     let features = app.rules.features(&caller).await?;
     Ok(single_page(features.iter().map(convert::feature).collect()))
 }
@@ -121,7 +121,7 @@ async fn features(State(app): App, caller: Caller) -> PageResult<wire::Feature> 
 #[utoipa::path(get, path = "/features/{flag}", operation_id = "show_feature", tag = "settings", params(("flag" = String, Path)), responses(
     (status = 200, description = "The feature flag", body = wire::Feature), ReadErrors, FeatureNotFound,
 ))]
-async fn feature(State(app): App, caller: Caller, PathParam(flag): PathParam) -> JsonResult<wire::Feature> {
+async fn feature(app: App, caller: Caller, Param(flag): Param) -> JsonResult<wire::Feature> {
     Ok(Json(convert::feature(&app.rules.feature(&flag, &caller).await?)))
 }
 
@@ -130,9 +130,9 @@ async fn feature(State(app): App, caller: Caller, PathParam(flag): PathParam) ->
     (status = 200, description = "The updated feature flag", body = wire::Feature), UpdateErrors, FeatureNotFound,
 ))]
 async fn set_feature(
-    State(app): App,
+    app: App,
     caller: Caller,
-    PathParam(flag): PathParam,
+    Param(flag): Param,
     JsonBody(body): JsonBody<wire::FeatureRequest>,
 ) -> JsonResult<wire::Feature> {
     Ok(Json(convert::feature(&app.rules.set_feature(&flag, body.enabled, &caller).await?)))

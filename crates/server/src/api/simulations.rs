@@ -15,7 +15,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     (status = 200, description = "The simulated outcome; nothing is changed", body = wire::Simulation), BodyErrors, TaskNotFound,
 ))]
 async fn simulate(
-    State(app): App,
+    app: App,
     caller: Caller,
     JsonBody(body): JsonBody<wire::SimulationRequest>,
 ) -> JsonResult<wire::Simulation> {

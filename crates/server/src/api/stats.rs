@@ -10,7 +10,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 #[utoipa::path(get, path = "/stats/overview", operation_id = "overview", tag = "audit", responses(
     (status = 200, description = "The counts", body = wire::Overview), CommonErrors,
 ))]
-async fn overview(State(app): App, caller: Caller) -> JsonResult<wire::Overview> {
+async fn overview(app: App, caller: Caller) -> JsonResult<wire::Overview> {
     let (counts, audit_entries, days) = app.audits.overview(&caller).await?;
     let locks = app.locks.coordination().counts().await.ok();
     Ok(Json(wire::Overview {
@@ -30,11 +30,7 @@ async fn overview(State(app): App, caller: Caller) -> JsonResult<wire::Overview>
 #[utoipa::path(get, path = "/stats/users/{id}", operation_id = "user_stats", tag = "audit", params(("id" = String, Path)), responses(
     (status = 200, description = "The statistics", body = wire::UserStats), ReadErrors, UserNotFound,
 ))]
-async fn user_stats(
-    State(app): App,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> JsonResult<wire::UserStats> {
+async fn user_stats(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::UserStats> {
     let user_id = caller.resolve_me(id);
     let stats = app.audits.user_stats(&user_id, &caller).await?;
     Ok(Json(wire::UserStats {

@@ -53,11 +53,7 @@ struct ListParams {
 #[utoipa::path(get, path = "/tasks", operation_id = "list_tasks", tag = "tasks", params(ListParams), responses(
     (status = 200, description = "A page of tasks", body = wire::Page<wire::Task>), ReadErrors,
 ))]
-async fn list(
-    State(app): App,
-    caller: Caller,
-    QueryParams(params): QueryParams<ListParams>,
-) -> PageResult<wire::Task> {
+async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> PageResult<wire::Task> {
     let ListParams { state, author, resource, tag, task_type, limit, cursor } = params;
     let state: Option<wire::TaskState> = parse_word("?state", state, "a task state such as REVIEWING")?;
     let page = PageParams::new(limit, cursor);
@@ -73,7 +69,7 @@ async fn list(
 #[utoipa::path(post, path = "/tasks", operation_id = "create_task", tag = "tasks", request_body = wire::TaskRequest, responses(
     (status = 201, description = "The draft", body = wire::Task), PostErrors,
 ))]
-async fn create(State(app): App, request: IdempotentPost<wire::TaskRequest, 201>) -> ApiResult<Response> {
+async fn create(app: App, request: IdempotentPost<wire::TaskRequest, 201>) -> ApiResult {
     let task = app.tasks.propose(request.body.clone().convert(), &request.caller).await?;
     Ok(request.respond(Outcome::Task(&task)))
 }
@@ -83,11 +79,7 @@ async fn create(State(app): App, request: IdempotentPost<wire::TaskRequest, 201>
     (status = 200, description = "The task, with its revision as ETag", body = wire::Task), ReadErrors,
     (status = 404, description = "TASK_NOT_FOUND: it does not exist, or the caller may not see it", body = wire::Problem),
 ))]
-async fn show(
-    State(app): App,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> ApiResult<(HeaderMap, Json<wire::Task>)> {
+async fn show(app: App, caller: Caller, Param(id): Param) -> ApiResult<(HeaderMap, Json<wire::Task>)> {
     let task = app.tasks.task(&id, &caller).await?;
     let mut headers = HeaderMap::new();
     headers.extend(etag(task.revision).map(|tag| (header::ETAG, tag)));
@@ -101,9 +93,9 @@ async fn show(
     (status = 422, description = "INVALID_REQUEST or NO_QUORUM", body = wire::Problem),
 ))]
 async fn update(
-    State(app): App,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
+    Param(id): Param,
     JsonBody(body): JsonBody<wire::TaskRequest>,
 ) -> JsonResult<wire::Task> {
     let proposal: Proposal = body.convert();
@@ -116,7 +108,7 @@ async fn update(
     (status = 204, description = "The draft is deleted"), DeleteErrors, TaskNotFound,
     (status = 409, description = "INVALID_TRANSITION: the task is no longer a draft", body = wire::Problem),
 ))]
-async fn delete(State(app): App, caller: Caller, PathParam(id): PathParam) -> ApiResult<StatusCode> {
+async fn delete(app: App, caller: Caller, Param(id): Param) -> ApiResult<StatusCode> {
     app.tasks.delete(&id, &caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -127,11 +119,7 @@ async fn delete(State(app): App, caller: Caller, PathParam(id): PathParam) -> Ap
     (status = 409, description = "INVALID_TRANSITION or IN_FLIGHT", body = wire::Problem),
     (status = 422, description = "NO_QUORUM, INVALID_REQUEST or IDEMPOTENCY_KEY_REUSED", body = wire::Problem),
 ))]
-async fn submit(
-    State(app): App,
-    PathParam(id): PathParam,
-    request: IdempotentPost<EmptyBody, 202>,
-) -> ApiResult<Response> {
+async fn submit(app: App, Param(id): Param, request: IdempotentPost<EmptyBody, 202>) -> ApiResult {
     let task = app.tasks.submit(&id, &request.caller).await?;
     Ok(request.respond(Outcome::Task(&task)))
 }
@@ -141,11 +129,7 @@ async fn submit(
     (status = 201, description = "The new draft, with the old task as `predecessor`", body = wire::Task), ActionErrors, TaskNotFound,
     (status = 409, description = "INVALID_TRANSITION or IN_FLIGHT", body = wire::Problem),
 ))]
-async fn resubmit(
-    State(app): App,
-    PathParam(id): PathParam,
-    request: IdempotentPost<EmptyBody, 201>,
-) -> ApiResult<Response> {
+async fn resubmit(app: App, Param(id): Param, request: IdempotentPost<EmptyBody, 201>) -> ApiResult {
     let task = app.tasks.resubmit(&id, &request.caller).await?;
     Ok(request.respond(Outcome::Task(&task)))
 }
@@ -155,7 +139,7 @@ async fn run_action<T>(
     id: &str,
     action: &TaskAction,
     request: &IdempotentPost<T>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     let task = app.tasks.perform(id, action, &request.caller).await?;
     Ok(request.respond(Outcome::Task(&task)))
 }
@@ -164,11 +148,7 @@ async fn run_action<T>(
 #[utoipa::path(post, path = "/tasks/{id}/cancel", operation_id = "cancel_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
     (status = 200, description = "The updated task", body = wire::Task), DecisionErrors,
 ))]
-async fn cancel(
-    State(app): App,
-    PathParam(id): PathParam,
-    request: IdempotentPost<wire::ReasonRequest>,
-) -> ApiResult<Response> {
+async fn cancel(app: App, Param(id): Param, request: IdempotentPost<wire::ReasonRequest>) -> ApiResult {
     let action = TaskAction::Cancel { reason: request.body.reason.clone() };
     run_action(&app, &id, &action, &request).await
 }
@@ -177,11 +157,7 @@ async fn cancel(
 #[utoipa::path(post, path = "/tasks/{id}/revoke", operation_id = "revoke_approval", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
     (status = 200, description = "The updated task", body = wire::Task), DecisionErrors,
 ))]
-async fn revoke(
-    State(app): App,
-    PathParam(id): PathParam,
-    request: IdempotentPost<wire::ReasonRequest>,
-) -> ApiResult<Response> {
+async fn revoke(app: App, Param(id): Param, request: IdempotentPost<wire::ReasonRequest>) -> ApiResult {
     let action = TaskAction::Revoke { reason: request.body.reason.clone() };
     run_action(&app, &id, &action, &request).await
 }
@@ -190,11 +166,7 @@ async fn revoke(
 #[utoipa::path(post, path = "/tasks/{id}/force-apply", operation_id = "force_apply", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
     (status = 200, description = "The updated task", body = wire::Task), DecisionErrors,
 ))]
-async fn force_apply(
-    State(app): App,
-    PathParam(id): PathParam,
-    request: IdempotentPost<wire::ReasonRequest>,
-) -> ApiResult<Response> {
+async fn force_apply(app: App, Param(id): Param, request: IdempotentPost<wire::ReasonRequest>) -> ApiResult {
     let action = TaskAction::ForceApply { reason: request.body.reason.clone() };
     run_action(&app, &id, &action, &request).await
 }
@@ -204,10 +176,10 @@ async fn force_apply(
     (status = 200, description = "The updated task", body = wire::Task), DecisionErrors,
 ))]
 async fn request_override(
-    State(app): App,
-    PathParam(id): PathParam,
+    app: App,
+    Param(id): Param,
     request: IdempotentPost<wire::OverrideRequest>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     let wire::OverrideRequest { reason, incident_ticket } = request.body.clone();
     run_action(&app, &id, &TaskAction::RequestOverride { reason, incident_ticket }, &request).await
 }
@@ -216,11 +188,7 @@ async fn request_override(
 #[utoipa::path(post, path = "/tasks/{id}/override/confirm", operation_id = "confirm_override", tag = "tasks", params(("id" = String, Path)), responses(
     (status = 200, description = "The updated task", body = wire::Task), DecisionErrors,
 ))]
-async fn confirm_override(
-    State(app): App,
-    PathParam(id): PathParam,
-    request: IdempotentPost<EmptyBody>,
-) -> ApiResult<Response> {
+async fn confirm_override(app: App, Param(id): Param, request: IdempotentPost<EmptyBody>) -> ApiResult {
     run_action(&app, &id, &TaskAction::ConfirmOverride, &request).await
 }
 
@@ -228,7 +196,7 @@ async fn confirm_override(
 #[utoipa::path(get, path = "/tasks/{id}/comments", operation_id = "list_comments", tag = "tasks", params(("id" = String, Path)), responses(
     (status = 200, description = "All comments, oldest first", body = wire::Page<wire::Comment>), ReadErrors, TaskNotFound,
 ))]
-async fn comments(State(app): App, caller: Caller, PathParam(id): PathParam) -> PageResult<wire::Comment> {
+async fn comments(app: App, caller: Caller, Param(id): Param) -> PageResult<wire::Comment> {
     let comments = app.tasks.comments(&id, &caller).await?;
     Ok(single_page(comments.convert()))
 }
@@ -239,10 +207,10 @@ async fn comments(State(app): App, caller: Caller, PathParam(id): PathParam) -> 
     (status = 409, description = "INVALID_TRANSITION: the task accepts no more comments; or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn create_comment(
-    State(app): App,
-    PathParam(id): PathParam,
+    app: App,
+    Param(id): Param,
     request: IdempotentPost<wire::CommentRequest, 201>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     let comment = app.tasks.comment(&id, &request.body.text, &request.caller).await?;
     Ok(request.respond(Outcome::Comment(&comment)))
 }
@@ -251,7 +219,7 @@ async fn create_comment(
 #[utoipa::path(get, path = "/tasks/{id}/preview", operation_id = "task_preview", tag = "tasks", params(("id" = String, Path)), responses(
     (status = 200, description = "The preview", body = wire::Preview), ReadErrors, TaskNotFound,
 ))]
-async fn preview(State(app): App, caller: Caller, PathParam(id): PathParam) -> JsonResult<wire::Preview> {
+async fn preview(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Preview> {
     Ok(Json(app.tasks.task(&id, &caller).await?.task.preview.convert()))
 }
 
@@ -259,7 +227,7 @@ async fn preview(State(app): App, caller: Caller, PathParam(id): PathParam) -> J
 #[utoipa::path(get, path = "/tasks/{id}/risk", operation_id = "task_risk", tag = "tasks", params(("id" = String, Path)), responses(
     (status = 200, description = "The risk", body = wire::Risk), ReadErrors, TaskNotFound,
 ))]
-async fn risk(State(app): App, caller: Caller, PathParam(id): PathParam) -> JsonResult<wire::Risk> {
+async fn risk(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Risk> {
     let task = app.tasks.task(&id, &caller).await?;
     let not_assessed =
         || Problem::not_found("TASK_NOT_FOUND", format!("the risk of task {id} has not been assessed"));
@@ -270,7 +238,7 @@ async fn risk(State(app): App, caller: Caller, PathParam(id): PathParam) -> Json
 #[utoipa::path(get, path = "/tasks/{id}/approvals", operation_id = "task_approvals", tag = "tasks", params(("id" = String, Path)), responses(
     (status = 200, description = "All approval requests", body = wire::Page<wire::Approval>), ReadErrors, TaskNotFound,
 ))]
-async fn approvals(State(app): App, caller: Caller, PathParam(id): PathParam) -> PageResult<wire::Approval> {
+async fn approvals(app: App, caller: Caller, Param(id): Param) -> PageResult<wire::Approval> {
     let task = app.tasks.task(&id, &caller).await?;
     let approvals = task.approvals.iter().map(|approval| convert::approval(approval, &task.task));
     Ok(single_page(approvals.collect()))
@@ -280,7 +248,7 @@ async fn approvals(State(app): App, caller: Caller, PathParam(id): PathParam) ->
 #[utoipa::path(get, path = "/tasks/{id}/stats", operation_id = "task_stats", tag = "tasks", params(("id" = String, Path)), responses(
     (status = 200, description = "The statistics so far", body = wire::TaskStats), ReadErrors, TaskNotFound,
 ))]
-async fn stats(State(app): App, caller: Caller, PathParam(id): PathParam) -> JsonResult<wire::TaskStats> {
+async fn stats(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::TaskStats> {
     let task = app.tasks.task(&id, &caller).await?;
     let comments = app.tasks.comments(&id, &caller).await?.len();
     Ok(Json(convert::task_stats(&task, comments)))

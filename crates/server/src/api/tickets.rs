@@ -18,7 +18,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     (status = 409, description = "LOCK_LOST, SUPERSEDED or CANCELLED: the request has ended", body = wire::Problem),
     (status = 423, description = "LOCK_HELD: the wait timed out; DEADLOCK_DETECTED with the cycle", body = wire::Problem),
 ))]
-async fn show(State(app): App, caller: Caller, TicketPath(ticket): TicketPath) -> JsonResult<wire::Ticket> {
+async fn show(app: App, caller: Caller, TicketPath(ticket): TicketPath) -> JsonResult<wire::Ticket> {
     check_access(&app, &caller, ticket).await?;
     let state = app.locks.ticket(ticket).await.map_err(|error| app.lock_problem(error))?;
     Ok(Json(convert::ticket(ticket, &state)))
@@ -31,7 +31,7 @@ async fn show(State(app): App, caller: Caller, TicketPath(ticket): TicketPath) -
     (status = 409, description = "LOCK_LOST, SUPERSEDED or CANCELLED: the request has ended", body = wire::Problem),
     (status = 423, description = "LOCK_HELD: the wait timed out; DEADLOCK_DETECTED with the cycle", body = wire::Problem),
 ))]
-async fn claim(State(app): App, caller: Caller, TicketPath(ticket): TicketPath) -> ApiResult<Response> {
+async fn claim(app: App, caller: Caller, TicketPath(ticket): TicketPath) -> ApiResult {
     check_access(&app, &caller, ticket).await?;
     let state = app.locks.claim(ticket).await.map_err(|error| app.lock_problem(error))?;
     let status = if matches!(state, TicketState::Granted(_)) { StatusCode::OK } else { StatusCode::ACCEPTED };
@@ -42,7 +42,7 @@ async fn claim(State(app): App, caller: Caller, TicketPath(ticket): TicketPath) 
 #[utoipa::path(delete, path = "/locks/tickets/{ticket}", operation_id = "cancel_ticket", tag = "locks", params(("ticket" = String, Path)), responses(
     (status = 204, description = "The ticket is cancelled"), CommonErrors, TicketNotFound,
 ))]
-async fn cancel(State(app): App, caller: Caller, TicketPath(ticket): TicketPath) -> ApiResult<StatusCode> {
+async fn cancel(app: App, caller: Caller, TicketPath(ticket): TicketPath) -> ApiResult<StatusCode> {
     check_access(&app, &caller, ticket).await?;
     app.locks.cancel(ticket).await.map_err(|error| app.lock_problem(error))?;
     Ok(StatusCode::NO_CONTENT)

@@ -17,11 +17,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 #[utoipa::path(get, path = "/users", operation_id = "list_users", tag = "people", params(PageParams), responses(
     (status = 200, description = "A page of users, ordered by id", body = wire::Page<wire::User>), ReadErrors,
 ))]
-async fn list(
-    State(app): App,
-    caller: Caller,
-    QueryParams(page): QueryParams<PageParams>,
-) -> PageResult<wire::User> {
+async fn list(app: App, caller: Caller, Params(page): Params<PageParams>) -> PageResult<wire::User> {
     let users = app.accounts.users(page.cursor(), page.fetch_limit_u32()?, &caller).await?;
     page.page(users, |user| user.user.user_id.to_string(), convert::user)
 }
@@ -31,7 +27,7 @@ async fn list(
     (status = 201, description = "The user", body = wire::User), PostErrors,
     (status = 409, description = "ALREADY_EXISTS or IN_FLIGHT", body = wire::Problem),
 ))]
-async fn create(State(app): App, request: IdempotentPost<wire::UserRequest, 201>) -> ApiResult<Response> {
+async fn create(app: App, request: IdempotentPost<wire::UserRequest, 201>) -> ApiResult {
     let wire::UserRequest { user_id, name, roles, manager_id, team, active, password } = request.body.clone();
     let (manager_id, team) = (manager_id.map(Some), team.map(Some));
     let change = UserChange { name, roles, manager_id, team, active, password };
@@ -43,7 +39,7 @@ async fn create(State(app): App, request: IdempotentPost<wire::UserRequest, 201>
 #[utoipa::path(get, path = "/users/{id}", operation_id = "show_user", tag = "people", params(("id" = String, Path, description = "User id; `me` for the caller")), responses(
     (status = 200, description = "The user", body = wire::User), ReadErrors, UserNotFound,
 ))]
-async fn show(State(app): App, caller: Caller, PathParam(id): PathParam) -> JsonResult<wire::User> {
+async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::User> {
     Ok(Json(convert::user(&app.accounts.user(&caller.resolve_me(id), &caller).await?)))
 }
 
@@ -52,9 +48,9 @@ async fn show(State(app): App, caller: Caller, PathParam(id): PathParam) -> Json
     (status = 200, description = "The updated user", body = wire::User), UpdateErrors, UserNotFound,
 ))]
 async fn update(
-    State(app): App,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
+    Param(id): Param,
     JsonBody(body): JsonBody<wire::UserPatch>,
 ) -> JsonResult<wire::User> {
     Ok(Json(convert::user(
@@ -67,7 +63,7 @@ async fn update(
     (status = 200, description = "The tokens without their secrets, oldest first", body = wire::Page<wire::Token>),
     ReadErrors, UserNotFound,
 ))]
-async fn tokens(State(app): App, caller: Caller, PathParam(id): PathParam) -> PageResult<wire::Token> {
+async fn tokens(app: App, caller: Caller, Param(id): Param) -> PageResult<wire::Token> {
     let tokens = app.accounts.tokens(&caller.resolve_me(id), &caller).await?;
     Ok(single_page(tokens.iter().map(|token| convert::token(token, None)).collect()))
 }
@@ -80,10 +76,10 @@ async fn tokens(State(app): App, caller: Caller, PathParam(id): PathParam) -> Pa
     (status = 201, description = "The token", body = wire::Token), PostErrors, UserNotFound,
 ))]
 async fn create_token(
-    State(app): App,
-    PathParam(id): PathParam,
+    app: App,
+    Param(id): Param,
     request: IdempotentPost<wire::TokenRequest, 201>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     let user_id = request.caller.resolve_me(id);
     let created =
         app.accounts.create_token(&user_id, &request.body.clone().convert(), &request.caller).await?;
@@ -94,11 +90,7 @@ async fn create_token(
 #[utoipa::path(delete, path = "/users/{id}/tokens/{token_id}", operation_id = "revoke_token", tag = "people", params(("id" = String, Path), ("token_id" = String, Path)), responses(
     (status = 204, description = "The token is revoked"), ReadErrors, TokenNotFound,
 ))]
-async fn revoke_token(
-    State(app): App,
-    caller: Caller,
-    PathParams(params): PathParams<2>,
-) -> ApiResult<StatusCode> {
+async fn revoke_token(app: App, caller: Caller, PathParams(params): PathParams<2>) -> ApiResult<StatusCode> {
     let [id, token_id] = params;
     app.accounts.revoke_token(&caller.resolve_me(id), &token_id, &caller).await?;
     Ok(StatusCode::NO_CONTENT)
