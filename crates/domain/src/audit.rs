@@ -17,7 +17,6 @@ pub fn origin_hash() -> Digest {
 
 /// Who did something, and from where.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuditActor {
     /// The person; none for the service itself.
     pub user_id: Option<UserId>,

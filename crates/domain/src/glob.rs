@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 /// A pattern for `type:id`. A pattern without `:` is matched against the id alone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String))]
 #[serde(transparent)]
 pub struct Pattern(String);
 

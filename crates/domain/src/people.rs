@@ -20,7 +20,6 @@ pub const AUDITOR: &str = "auditor";
 pub const ON_CALL: &str = "on-call";
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String))]
 #[serde(transparent)]
 pub struct UserId(String);
 

@@ -105,7 +105,6 @@ impl Default for RiskThresholds {
 
 /// The level of a risk score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum RiskLevel {
     Low,
@@ -126,7 +125,6 @@ pub struct Risk {
 
 /// A factor of the risk score.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RiskFactor {
     pub name: String,
     /// From 0 to 100.

@@ -20,7 +20,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("runtime", &["domain", "keyspace", "catalog"]),
     ("executors", &["domain", "keyspace"]),
     ("app", &["store", "executors", "runtime", "domain", "keyspace"]),
-    ("client", &["domain"]),
+    ("client", &[]),
     ("config", &["store", "domain"]),
     (
         "server",

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ade_client::wire::{PolicyRequest, Token, TokenRequest, UserRequest};
-use ade_domain::approval::policy::AutoApprove;
-use ade_domain::permission::Scope;
+use ade_client::wire::{AutoApprove, PolicyRequest, Scope, Token, TokenRequest, UserRequest};
 
 use crate::error::{BenchError, ErrorKind};
 use crate::http_client::{self, Connection, Target};

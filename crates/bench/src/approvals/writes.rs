@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_client::wire::{Approval, Page, TaskRequest};
+use ade_client::wire::{self, Approval, Page, TaskRequest};
+use ade_domain::task::Resource;
 use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -96,12 +97,17 @@ pub(super) async fn measure(
     Ok(WriteResults { create, submit, approve: approve.throughput() })
 }
 
+fn resource(number: usize) -> wire::Resource {
+    let Resource { resource_type, id, .. } = history::resource(number);
+    wire::Resource { resource_type, id, mode: wire::LockMode::Exclusive }
+}
+
 fn draft(number: usize) -> Result<(String, String), BenchError> {
     let task = TaskRequest {
         task_type: TASK_TYPES.first().map(|name| (*name).to_owned()),
         description: Some(format!("deployment {number} of the benchmark")),
         parameters: json!({ "version": format!("2.{number}"), "replicas": 3 }).as_object().cloned(),
-        resources: Some(vec![history::resource(number % 50), history::resource(50 + number % 7)]),
+        resources: Some(vec![resource(number % 50), resource(50 + number % 7)]),
         tags: Some(vec![history::tag(number % 10), "measured".to_owned()]),
         ..TaskRequest::default()
     };

@@ -7,9 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ade_client::wire::{Page, TaskRequest};
-use ade_domain::lock::LockMode;
-use ade_domain::task::{Resource, TaskState};
+use ade_client::wire::{LockMode, Page, Resource, TaskRequest, TaskState};
 use clap::ValueEnum;
 use serde::Deserialize;
 use serde_json::json;

@@ -5,8 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use ade_client::wire::Page;
-use ade_domain::task::TaskState;
+use ade_client::wire::{Page, TaskState};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 

@@ -3,9 +3,9 @@
 //! An approval names the digest of the task that was reviewed; the server refuses it if the task has changed since.
 
 use ade_client::Client;
-use ade_client::wire::{Approval, BatchOptions, BatchRequest, DecisionRequest};
-use ade_domain::approval::policy::Priority;
-use ade_domain::approval::{ApprovalStatus, DecisionKind};
+use ade_client::wire::{
+    Approval, ApprovalStatus, BatchOptions, BatchRequest, DecisionKind, DecisionRequest, Priority,
+};
 use clap::{Args as ClapArgs, Subcommand};
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
@@ -166,7 +166,7 @@ fn summary(request: &Approval) -> String {
         Some(state) => format!("task {task} is {}", state_label(state)),
         None => format!("see its task with ade task show {task}"),
     };
-    let status = status_tone(request.status).paint(request.status.as_str());
+    let status = status_tone(request.status).paint(&request.status.to_string());
     format!("{} is {status}; {task}", safe(&request.approval_id).bold())
 }
 
@@ -250,7 +250,7 @@ async fn show(client: &Client, args: &ApprovalArgs) -> Result {
     }
     let requests = fetch_all(async |query| client.task_approvals(task_id, query).await).await?;
     let (id, reviewer) = (safe(&request.approval_id), safe(&request.reviewer_id));
-    let status = status_tone(request.status).paint(request.status.as_str());
+    let status = status_tone(request.status).paint(&request.status.to_string());
     output::line(format_args!("approval request {id} to {} is {status}", reviewer.bold()))?;
     if request.digest != task.digest {
         output::note("the task has changed since this request was created");

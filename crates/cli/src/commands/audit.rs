@@ -215,8 +215,8 @@ async fn find_contradiction(
         match page.items.first().filter(|entry| entry.number == number) {
             Some(entry) if entry.entry_hash != checkpoint.head.entry_hash.to_string() => {
                 let at = checkpoint.at;
-                let why = format!("differs from the entry that was signed at {at}: the log was rewritten");
-                let (entries, first_bad) = (valid_up_to, Some(InvalidAuditEntry { number, why }));
+                let reason = format!("differs from the entry that was signed at {at}: the log was rewritten");
+                let (entries, first_bad) = (valid_up_to, Some(InvalidAuditEntry { number, reason }));
                 return Ok(Some(AuditVerification { valid: false, entries, head: None, first_bad }));
             }
             Some(_) => valid_up_to = number,
@@ -236,7 +236,7 @@ fn judge(verdict: &AuditVerification) -> Result {
         return Ok(());
     }
     let message = match &verdict.first_bad {
-        Some(bad) => format!("the audit log was tampered with: entry {}: {}", bad.number, bad.why),
+        Some(bad) => format!("the audit log was tampered with: entry {}: {}", bad.number, bad.reason),
         None => "the audit log was tampered with".to_owned(),
     };
     let hint = match verdict.entries {
@@ -256,7 +256,7 @@ mod tests {
             AuditVerification { valid: true, entries: 7, head: Some("abc".to_owned()), first_bad: None };
         assert!(judge(&valid).is_ok());
         assert_eq!(intact(&valid), "the audit log is intact: 7 entries; the last one has the hash abc");
-        let bad = Some(InvalidAuditEntry { number: 8, why: "its hash does not match".to_owned() });
+        let bad = Some(InvalidAuditEntry { number: 8, reason: "its hash does not match".to_owned() });
         let failure =
             judge(&AuditVerification { valid: false, first_bad: bad, ..valid }).expect_err("broken");
         assert_eq!(failure.kind, crate::failure::FailureKind::Negative);

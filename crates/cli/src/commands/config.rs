@@ -183,7 +183,7 @@ async fn feature(client: &Client, command: FeatureCommand) -> Result {
         FeatureCommand::On(args) => (args, true),
         FeatureCommand::Off(args) => (args, false),
     };
-    let feature = client.set_feature(&args.flag, None, FeatureRequest { enabled }).await?;
+    let feature = client.set_feature(&args.flag, None, &FeatureRequest { enabled }).await?;
     args.format.print_row(&feature, feature_table)
 }
 
@@ -205,7 +205,7 @@ fn setting_table(settings: &[Setting]) -> Table<'_, Setting> {
             (false, 0) => "this server".to_owned(),
             (false, revision) => format!("revision {revision}"),
         })
-        .column("DESCRIPTION", |setting| safe(&setting.about))
+        .column("DESCRIPTION", |setting| safe(&setting.description))
 }
 
 fn feature_table(features: &[Feature]) -> Table<'_, Feature> {
@@ -213,7 +213,7 @@ fn feature_table(features: &[Feature]) -> Table<'_, Feature> {
     output::list(features, "no feature flags found")
         .column("FLAG", |feature| safe(&feature.flag))
         .column("STATUS", status)
-        .column("DESCRIPTION", |feature| safe(&feature.about))
+        .column("DESCRIPTION", |feature| safe(&feature.description))
 }
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
 //! `ade delegation`: manage delegations: who decides in place of whom, for which tasks and how long.
 
 use ade_client::Client;
-use ade_client::wire::{Delegation, DelegationRequest, Time};
-use ade_domain::approval::delegation::{DelegationConditions, DelegationKind};
-use ade_domain::glob::Pattern;
+use ade_client::wire::{Delegation, DelegationConditions, DelegationKind, DelegationRequest, Time};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Subcommand};
 
@@ -88,7 +86,7 @@ impl AddArgs {
             conditions: Some(DelegationConditions {
                 task_types: self.types,
                 risk_above: self.risk_above,
-                resource_patterns: self.resources.into_iter().map(Pattern::new).collect(),
+                resource_patterns: self.resources,
             }),
             cascade: Some(!self.no_cascade),
             active: None,
@@ -142,7 +140,7 @@ fn scope(delegation: &Delegation) -> String {
     let parts = [
         any_of("type ", task_types.iter()),
         risk_above.map(|risk| format!("risk above {risk}")),
-        any_of("", resource_patterns.iter().map(Pattern::as_str)),
+        any_of("", resource_patterns.iter()),
     ];
     let mut parts: Vec<String> = parts.into_iter().flatten().collect();
     if parts.is_empty() {

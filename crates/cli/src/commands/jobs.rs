@@ -31,10 +31,10 @@ fn job_list(page: &Page<Job>) -> String {
         .column("JOB", |job| &job.name)
         .column("STATUS", |job| status_tone(job).cell(&job.status))
         .column("LAST RUN", |job| job.ended_at.map(|at| time::ago(at, now)).unwrap_or_default())
-        .column("DONE", |job| job.done)
+        .column("DONE", |job| job.processed)
         .column("RUNS", |job| job.runs)
         .column("NEXT RUN IN", |job| job.due_at.map(|at| time::until(at, now)).unwrap_or_default())
-        .column("DESCRIPTION", |job| &job.about);
+        .column("DESCRIPTION", |job| &job.description);
     let mut lines = vec![table.to_string()];
     for job in page.items.iter().filter(|job| job.error.is_some()) {
         let error = safe_or_empty(&job.error);
@@ -64,13 +64,13 @@ pub(crate) async fn archive(client: &Client, command: ArchiveCommand) -> Result 
     format.print(&result, |RestoreResult { restored, archive, .. }| {
         format!("restored {restored} of {} tasks", archive.items)
     })?;
-    let RestoreResult { outdated, away, .. } = result;
+    let RestoreResult { outdated, still_archived, .. } = result;
     if outdated > 0 && !format.json {
         output::note(&format!("skipped {outdated}, archived again later: restore a newer archive for them"));
     }
-    if away > 0 && !format.json {
+    if still_archived > 0 && !format.json {
         output::note(&format!(
-            "skipped {away}, whose tasks are archived: restore the archive of the tasks first, then this one again"
+            "skipped {still_archived}, whose tasks are archived: restore the archive of the tasks first, then this one again"
         ));
     }
     Ok(())

@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 
 use ade_client::Client;
-use ade_client::wire::{Policy, PolicyReplay, PolicyRequest, PolicyRules};
-use ade_domain::approval::policy::AutoApprove;
-use ade_domain::glob::Pattern;
+use ade_client::wire::{AutoApprove, Policy, PolicyReplay, PolicyRequest, PolicyRules, TimeWindow};
 use clap::{Args as ClapArgs, Subcommand};
 use owo_colors::OwoColorize;
 
@@ -116,8 +114,8 @@ fn summary(policy: &Policy) -> String {
 fn replay_table(replay: &PolicyReplay) -> String {
     let table = output::list(&replay.differs, "no past task would have needed other approvals")
         .column("TASK", |task| safe(&task.task_id))
-        .column("REQUIRED THEN", |task| safe(&task.was))
-        .column("WOULD REQUIRE", |task| safe(&task.would_be));
+        .column("REQUIRED THEN", |task| safe(&task.before))
+        .column("WOULD REQUIRE", |task| safe(&task.after));
     table.to_string()
 }
 
@@ -141,7 +139,7 @@ fn add_rules(page: &mut Page, rules: &PolicyRules) {
     page.field("priority", priority_label(rules.priority).0);
     page.optional("auto-approval", rules.auto_approve_if.as_ref().map(auto_approval));
     page.field("escalates to", safe_or_empty(&rules.escalation_role));
-    page.optional("in force", rules.window.as_ref().map(|window| safe(&window.to_string())));
+    page.optional("in force", rules.window.as_ref().map(time_window));
 }
 
 /// The tasks that a policy applies to.
@@ -177,11 +175,17 @@ pub(super) fn required_roles(roles: &[String]) -> String {
     format!(", including each of the roles {}", safe(&roles.join(", ")))
 }
 
+fn time_window(TimeWindow { weekdays, hours: (from, until), time_zone }: &TimeWindow) -> String {
+    let days: Vec<String> = weekdays.iter().map(ToString::to_string).collect();
+    let days = if days.is_empty() { "every day".to_owned() } else { format!("on {}", days.join(", ")) };
+    format!("{days} from {from}:00 to {until}:00 in {}", safe(time_zone))
+}
+
 fn auto_approval(conditions: &AutoApprove) -> String {
     let parts = [
         conditions.risk_below.map(|risk| format!("the risk is below {risk}")),
         any_of("the author has the role ", conditions.author_has_role.iter()),
-        any_of("all resources match ", conditions.resources_in_scope.iter().map(Pattern::as_str)),
+        any_of("all resources match ", conditions.resources_in_scope.iter()),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     if parts.is_empty() { "never".to_owned() } else { format!("if {}", parts.join(" and ")) }

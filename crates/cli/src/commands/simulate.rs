@@ -67,7 +67,7 @@ fn page(simulation: &Simulation) -> Page {
         .column("DELEGATION", |reviewer| chain(&reviewer.delegation_chain))
         .column("WHY CHOSEN", |reviewer| safe(&reviewer.why.join("; ")));
     page.table_section("Reviewers", &reviewers);
-    sections::why_these_reviewers(&mut page, &simulation.policies, &simulation.passed_by);
+    sections::why_these_reviewers(&mut page, &simulation.policies, &simulation.skipped_reviewers);
     sections::locks(&mut page, "Locks", &simulation.lock_preview);
     page
 }
@@ -104,10 +104,10 @@ mod tests {
             "policies": [{ "policy": "night", "applies": false, "why": "outside its hours" }],
             "requirements": [{ "policy": "databases", "min_approvers": 1, "required_roles": ["dba"], "reviewers": ["eve"] }],
             "reviewers": [{
-                "reviewer_id": "eve", "policies": ["databases"], "stands_for": ["cleo"], "why": ["delegate of cleo"],
+                "reviewer_id": "eve", "policies": ["databases"], "on_behalf_of": ["cleo"], "why": ["delegate of cleo"],
                 "delegation_chain": [{ "from": "cleo", "to": "dan", "delegation_id": "1" }, { "from": "dan", "to": "eve", "delegation_id": "2" }],
             }],
-            "passed_by": [], "lock_preview": [],
+            "skipped_reviewers": [], "lock_preview": [],
         }))
         .expect("a simulation");
         let page = anstream::adapter::strip_str(&page(&simulation).to_string()).to_string();

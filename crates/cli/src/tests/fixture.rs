@@ -42,9 +42,9 @@ pub(crate) fn task() -> Task {
         }],
         "required_count": 2,
         "policies": [{ "policy": "databases", "applies": true, "why": "matches database:*" }],
-        "passed_by": ["ann is the author"],
-        "auto_approved": null, "override_asked": null, "forced": false,
-        "reopened": { "why": "STALE_PREVIEW: the preview has changed", "at": time },
+        "skipped_reviewers": ["ann is the author"],
+        "auto_approved": null, "override_request": null, "forced": false,
+        "reopened": { "reason": "STALE_PREVIEW: the preview has changed", "at": time },
         "allowed": ["modify", "cancel", "comment"], "predecessor": "t-0",
     });
     serde_json::from_value(task).expect("a task")

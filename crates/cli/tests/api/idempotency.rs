@@ -41,7 +41,7 @@ async fn repeated_request_returns_present_state() {
     );
     let _ = api.delete("/locks/resource%3Ax%3A1?reason=test").await.expect_status(200);
     let lost = acquire(&api, &body("a", "1")).await.expect_problem(409, "LOCK_LOST");
-    assert_eq!((&lost["why"], &lost["lock"]), (&json!("broken"), &json!("resource:x:1")));
+    assert_eq!((&lost["reason"], &lost["lock"]), (&json!("broken"), &json!("resource:x:1")));
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn repetition_does_not_revive_ended_request() {
     let _ = api.post("/locks/release", &release_body("a", &granted["grants"][0])).await.expect_status(200);
     for _ in 0..2 {
         let lost = acquire(&api, &body("a", "1")).await.expect_problem(409, "LOCK_LOST");
-        assert_eq!(lost["why"], "released");
+        assert_eq!(lost["reason"], "released");
         let _ = acquire(&api, &waiting).await.expect_problem(409, "CANCELLED");
         let _ = api.get(&format!("/locks/tickets/{ticket}")).await.expect_problem(409, "CANCELLED");
         let _ = api

@@ -286,7 +286,7 @@ async fn expired_lease_passes_to_next_waiter() {
             (&json!(false), &json!("LOCK_LOST"))
         );
     }
-    assert_eq!(api.post("/locks/acquire", &body).await.expect_problem(409, "LOCK_LOST")["why"], "expired");
+    assert_eq!(api.post("/locks/acquire", &body).await.expect_problem(409, "LOCK_LOST")["reason"], "expired");
 }
 
 #[tokio::test]

@@ -167,7 +167,10 @@ async fn check_restore(fixture: &Fixture, id: &str, all: &[Value], before: &Valu
     assert_eq!((early.exit_code, early.stdout.trim()), (Some(0), "restored 0 of 1 tasks"));
     assert!(early.stderr.contains("skipped 1, whose tasks are archived"), "{}", early.stderr);
     let back = fixture.shell.json(&["archive", "restore", &tasks]).await;
-    assert_eq!((&back["restored"], &back["outdated"], &back["away"]), (&json!(1), &json!(0), &json!(0)));
+    assert_eq!(
+        (&back["restored"], &back["outdated"], &back["still_archived"]),
+        (&json!(1), &json!(0), &json!(0))
+    );
     let path = format!("/tasks/{id}");
     assert_eq!(
         without_archive_id(&fixture.rob.get(&path).await.expect_status(200)),

@@ -200,7 +200,7 @@ async fn stale_preview_reopens_review() {
     assert_eq!(fixture.request_statuses(&id).await, ["INVALIDATED", "PENDING"]);
     let stale = fixture.audit_entries(&id, "task.go_stale").await;
     assert!(text_field(&stale[0], "reason").starts_with("STALE_PREVIEW"), "{stale:?}");
-    assert_eq!(back["reopened"]["why"], stale[0]["reason"]);
+    assert_eq!(back["reopened"]["reason"], stale[0]["reason"]);
     let page = Cli::new(ADE, house.server(), &fixture.pat).run_ok(&["task", "show", &id]).await;
     assert!(page.contains("ago: STALE_PREVIEW: the preview no longer matches what was approved\n"), "{page}");
     assert!(page.contains("Allowed actions\n  modify, cancel, comment"), "what its author may: {page}");
@@ -238,7 +238,7 @@ async fn expired_approval_is_not_applied() {
     let id = fixture.approved_task(workspace.change_task("listen 8080\n")).await;
     let back = fixture.wait_for_state(&id, "REVIEWING").await;
     assert_eq!(back["execution"], Value::Null, "nothing was applied");
-    assert!(text_field(&back["reopened"], "why").starts_with("EXPIRED: "), "{back}");
+    assert!(text_field(&back["reopened"], "reason").starts_with("EXPIRED: "), "{back}");
     assert_eq!(fixture.request_statuses(&id).await, ["INVALIDATED", "PENDING"]);
     fixture.release_lock(token).await;
     assert_eq!(snapshot(&workspace.root()), before);

@@ -56,7 +56,7 @@ fn login_stores_token_for_one_server_until_logout() {
     let session = json!({ "user": user, "agent_id": null, "scopes": ["read"], "expires_at": null, "csrf_token": "word" });
     let token = json!({
         "token_id": "tok-1", "token": "ade_secret", "name": "n", "scopes": ["read", "propose", "lock", "decide"],
-        "expires_at": "2199-01-01T00:00:00Z", "revoked_at": null, "made_by": "ann", "created_at": "2026-01-01T00:00:00Z",
+        "expires_at": "2199-01-01T00:00:00Z", "revoked_at": null, "created_by": "ann", "created_at": "2026-01-01T00:00:00Z",
     });
     let cookie = "set-cookie: ade_session=abc; HttpOnly\r\n";
     let (port, requests) = stub_server(vec![

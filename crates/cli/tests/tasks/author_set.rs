@@ -177,8 +177,11 @@ async fn delegations_never_lead_to_author() {
     let reviewers: Vec<String> =
         org.approvals(&task).await.iter().map(|request| text_field(request, "reviewer_id")).collect();
     assert_eq!(reviewers, ["rex"]);
-    let passed_by = org.task_request(&task).await["passed_by"].to_string();
-    assert!(passed_by.contains("author cannot decide on this task: author is its author"), "{passed_by}");
+    let skipped_reviewers = org.task_request(&task).await["skipped_reviewers"].to_string();
+    assert!(
+        skipped_reviewers.contains("author cannot decide on this task: author is its author"),
+        "{skipped_reviewers}"
+    );
     fixture.assert_cannot_decide(&author, &task).await;
     // Without another reviewer the submission is refused.
     org.create_policy(json!({ "name": "only", "task_types": ["only"], "reviewers": ["pia"] })).await;
@@ -186,7 +189,7 @@ async fn delegations_never_lead_to_author() {
     let refused =
         author.post(&format!("/tasks/{draft}/submit"), &json!({})).await.expect_problem(422, "NO_QUORUM");
     assert_eq!(refused["policy"], "only");
-    assert!(refused["passed_by"].to_string().contains("author cannot decide"), "{refused}");
+    assert!(refused["skipped_reviewers"].to_string().contains("author cannot decide"), "{refused}");
     assert_eq!(org.task_request(&draft).await["state"], "DRAFT");
     // A delegation that follows the author is ignored.
     let _ = fixture

@@ -99,16 +99,16 @@ async fn delegation_chain_ends_at_last_delegate() {
 async fn broken_chain_ends_at_last_valid_delegate() {
     let fixture = Fixture::new().await;
     let (first, second) = fixture.create_chain().await;
-    let assert_passed_by = |task: &Value, reason: &str| {
-        let passed_by = task["passed_by"].to_string();
-        assert!(passed_by.contains(reason), "{reason} in {passed_by}");
+    let assert_skipped = |task: &Value, reason: &str| {
+        let skipped_reviewers = task["skipped_reviewers"].to_string();
+        assert!(skipped_reviewers.contains(reason), "{reason} in {skipped_reviewers}");
     };
     // A cycle.
     let back =
         fixture.carol.post("/delegations", &json!({ "delegate_to": "alice" })).await.expect_status(201);
     let (requests, task) = fixture.submit(risky_task()).await;
     assert_eq!((requests.len(), &requests[0]["reviewer_id"]), (1, &json!("carol")));
-    assert_passed_by(&task, "the delegation from carol to alice is circular");
+    assert_skipped(&task, "the delegation from carol to alice is circular");
     assert_eq!(
         fixture.carol.delete(&format!("/delegations/{}", text_field(&back, "delegation_id"))).await.status,
         204
@@ -128,7 +128,7 @@ async fn broken_chain_ends_at_last_valid_delegate() {
         fixture.change(&fixture.bob, &second, change).await;
         let (requests, task) = fixture.submit(risky_task()).await;
         assert_eq!((requests.len(), &requests[0]["reviewer_id"]), (1, &json!("bob")), "{why}");
-        assert_passed_by(&task, &format!("the delegation from bob to carol {why}"));
+        assert_skipped(&task, &format!("the delegation from bob to carol {why}"));
     }
     fixture.change(&fixture.bob, &second, json!({ "active": true })).await;
     assert_eq!(fixture.reviewers(risky_task()).await, ["carol"]);
@@ -136,11 +136,11 @@ async fn broken_chain_ends_at_last_valid_delegate() {
     let _ = fixture.org.api.patch("/users/carol", &json!({ "active": false })).await.expect_status(200);
     let (requests, task) = fixture.submit(risky_task()).await;
     assert_eq!((requests.len(), &requests[0]["reviewer_id"]), (1, &json!("bob")));
-    assert_passed_by(&task, "carol is not active");
+    assert_skipped(&task, "carol is not active");
     let body = json!({ "task": ade_testkit::deployment::task(risky_task()) });
     let simulated = fixture.pat.post("/simulations", &body).await.expect_status(200);
     assert_eq!(simulated["reviewers"][0]["reviewer_id"], "bob");
-    assert_eq!(simulated["passed_by"], task["passed_by"]);
+    assert_eq!(simulated["skipped_reviewers"], task["skipped_reviewers"]);
     assert_eq!(simulated["reviewers"][0]["delegation_chain"], requests[0]["delegation_chain"]);
 }
 

@@ -374,7 +374,7 @@ async fn simulation_predicts_submission() {
             "requirements",
             "required_count",
             "reviewers",
-            "passed_by",
+            "skipped_reviewers",
             "lock_preview",
         ];
         assert_eq!(select(&simulated, &fields), select(&simulated_draft, &fields));
@@ -384,8 +384,8 @@ async fn simulation_predicts_submission() {
         if outcome == "no_quorum" {
             let refused = submitted.expect_problem(422, "NO_QUORUM");
             assert_eq!(
-                (&simulated["why"], &simulated["passed_by"]),
-                (&refused["detail"], &refused["passed_by"])
+                (&simulated["why"], &simulated["skipped_reviewers"]),
+                (&refused["detail"], &refused["skipped_reviewers"])
             );
             continue;
         }
@@ -395,7 +395,7 @@ async fn simulation_predicts_submission() {
             if outcome == "reviewing" { "REVIEWING" } else { "APPROVED" },
             "{task_fields}"
         );
-        let fields = ["policies", "passed_by", "required_count"];
+        let fields = ["policies", "skipped_reviewers", "required_count"];
         assert_eq!(select(&simulated, &fields), select(&now, &fields), "{task_fields}");
         // A simulated task has no lock of its own.
         let mut locks = now["lock_preview"].as_array().expect("a list").clone();
@@ -505,7 +505,7 @@ async fn replay_lists_exactly_the_differing_tasks() {
         let found: BTreeSet<String> = differs.iter().map(|item| text_field(item, "task_id")).collect();
         assert_eq!(found, expected);
         for item in differs {
-            assert_eq!(select(item, &["was", "would_be"]), ["1 of rex for default", "1 of ada for strict"]);
+            assert_eq!(select(item, &["before", "after"]), ["1 of rex for default", "1 of ada for strict"]);
         }
     }
     assert_eq!(fixture.org.api.get("/tasks").await.expect_status(200), before);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::{Method, Response};
 
-use super::{Client, RESPONSE_TIMEOUT, segment};
+use super::{Client, RESPONSE_TIMEOUT, Result, routes};
 use crate::Error;
 use crate::wire::{Archive, AuditEntry, AuditVerification, Job, Overview, Page, RestoreResult};
 
@@ -20,7 +20,7 @@ pub struct AuditExport {
 
 impl AuditExport {
     /// The next chunk, or `None` at the end. After an error the export is incomplete.
-    pub async fn next_chunk(&mut self) -> Result<Option<Vec<u8>>, Error> {
+    pub async fn next_chunk(&mut self) -> Result<Option<Vec<u8>>> {
         match tokio::time::timeout(RESPONSE_TIMEOUT, self.response.chunk()).await {
             Ok(Ok(chunk)) => Ok(chunk.map(|bytes| bytes.to_vec())),
             Ok(Err(error)) => Err(self.client.unreachable(&error)),
@@ -33,29 +33,22 @@ impl AuditExport {
     }
 }
 
-impl Client {
+routes! {
     /// Lists background jobs (admin or auditor).
-    pub async fn jobs(&self) -> Result<Page<Job>, Error> {
-        self.get("/jobs", &[]).await
-    }
-
+    get jobs() "/jobs" => Page<Job>;
     /// Lists archives (admin or auditor). Filters: `limit`, `cursor`.
-    pub async fn archives(&self, filters: &[(&str, &str)]) -> Result<Page<Archive>, Error> {
-        self.get("/archives", filters).await
-    }
-
+    list archives() "/archives" => Archive;
     /// Restores an archive (admin).
-    pub async fn restore_archive(&self, archive_id: &str) -> Result<RestoreResult, Error> {
-        self.post_empty(&format!("/archives/{}/restore", segment(archive_id))).await
-    }
-
+    post restore_archive(archive_id) "/archives/{}/restore" => RestoreResult;
     /// Lists audit entries. Filters: `task`, `actor`, `action`, `from`, `to`, `limit`, `cursor`.
-    pub async fn audit(&self, filters: &[(&str, &str)]) -> Result<Page<AuditEntry>, Error> {
-        self.get("/audit", filters).await
-    }
+    list audit() "/audit" => AuditEntry;
+    /// Gets counts of the whole system.
+    get overview() "/stats/overview" => Overview;
+}
 
+impl Client {
     /// Verifies the whole audit log on the server. It must contain the `trusted` entry, given by number and hash.
-    pub async fn verify_audit(&self, trusted: Option<(u64, &str)>) -> Result<AuditVerification, Error> {
+    pub async fn verify_audit(&self, trusted: Option<(u64, &str)>) -> Result<AuditVerification> {
         let mut request = self.request(Method::GET, "/audit/verify").timeout(WHOLE_LOG_TIMEOUT);
         if let Some((number, hash)) = trusted {
             request = request.query(&[("number", number.to_string().as_str()), ("entry_hash", hash)]);
@@ -66,15 +59,10 @@ impl Client {
 
     /// Exports the audit log as `ndjson` or `csv`. Filters are those of [`Client::audit`], without `limit` and
     /// `cursor`.
-    pub async fn export_audit(&self, format: &str, filters: &[(&str, &str)]) -> Result<AuditExport, Error> {
+    pub async fn export_audit(&self, format: &str, filters: &[(&str, &str)]) -> Result<AuditExport> {
         let request = self.request(Method::GET, "/audit/export").timeout(WHOLE_LOG_TIMEOUT);
         let request = self.with_query(request.query(&[("format", format)]), filters);
         let response = self.open(request).await?;
         Ok(AuditExport { client: self.clone(), response })
-    }
-
-    /// Gets counts of the whole system.
-    pub async fn overview(&self) -> Result<Overview, Error> {
-        self.get("/stats/overview", &[]).await
     }
 }

@@ -30,6 +30,70 @@ pub use users::UserSession;
 use crate::Error;
 use crate::wire::Problem;
 
+type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Defines client methods, one route each. Arguments replace `{}` in the path; `:` precedes the type of the body.
+///
+/// `list` takes filters, `send` is a POST that changes nothing or is idempotent by its body, `post` carries an idempotency
+/// key, `patch` and `put` take the expected revision.
+macro_rules! routes {
+    ($($(#[$doc:meta])* $kind:ident $name:ident($($id:ident),*) $path:literal $(: $body:ty)? => $output:ty;)+) => {
+        impl $crate::Client {
+            $(routes! { @$kind [$(#[$doc])*] $name($($id),*) $path $($body)? => $output })+
+        }
+    };
+    (@get [$($doc:tt)*] $name:ident($($id:ident),*) $path:literal => $output:ty) => {
+        $($doc)*
+        pub async fn $name(&self, $($id: &str),*) -> $crate::http::Result<$output> {
+            self.get(&$crate::http::path($path, &[$($id),*]), &[]).await
+        }
+    };
+    (@list [$($doc:tt)*] $name:ident($($id:ident),*) $path:literal => $output:ty) => {
+        $($doc)*
+        pub async fn $name(&self, $($id: &str,)* filters: &[(&str, &str)]) -> $crate::http::Result<$crate::wire::Page<$output>> {
+            self.get(&$crate::http::path($path, &[$($id),*]), filters).await
+        }
+    };
+    (@send [$($doc:tt)*] $name:ident($($id:ident),*) $path:literal $body:ty => $output:ty) => {
+        $($doc)*
+        pub async fn $name(&self, $($id: &str,)* body: &$body) -> $crate::http::Result<$output> {
+            self.post(&$crate::http::path($path, &[$($id),*]), body).await
+        }
+    };
+    (@post [$($doc:tt)*] $name:ident($($id:ident),*) $path:literal => $output:ty) => {
+        $($doc)*
+        pub async fn $name(&self, $($id: &str),*) -> $crate::http::Result<$output> {
+            self.post_empty(&$crate::http::path($path, &[$($id),*])).await
+        }
+    };
+    (@post [$($doc:tt)*] $name:ident($($id:ident),*) $path:literal $body:ty => $output:ty) => {
+        $($doc)*
+        pub async fn $name(&self, $($id: &str,)* body: &$body) -> $crate::http::Result<$output> {
+            self.post_idempotent(&$crate::http::path($path, &[$($id),*]), body).await
+        }
+    };
+    (@patch [$($doc:tt)*] $name:ident($($id:ident),*) $path:literal $body:ty => $output:ty) => {
+        $($doc)*
+        pub async fn $name(&self, $($id: &str,)* revision: Option<u64>, body: &$body) -> $crate::http::Result<$output> {
+            self.update(reqwest::Method::PATCH, &$crate::http::path($path, &[$($id),*]), revision, body).await
+        }
+    };
+    (@put [$($doc:tt)*] $name:ident($($id:ident),*) $path:literal $body:ty => $output:ty) => {
+        $($doc)*
+        pub async fn $name(&self, $($id: &str,)* revision: Option<u64>, body: &$body) -> $crate::http::Result<$output> {
+            self.update(reqwest::Method::PUT, &$crate::http::path($path, &[$($id),*]), revision, body).await
+        }
+    };
+    (@delete [$($doc:tt)*] $name:ident($($id:ident),*) $path:literal => $output:ty) => {
+        $($doc)*
+        pub async fn $name(&self, $($id: &str),*) -> $crate::http::Result<$output> {
+            self.delete(&$crate::http::path($path, &[$($id),*])).await
+        }
+    };
+}
+
+use routes;
+
 /// Characters that are percent-encoded in a path segment.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -69,11 +133,11 @@ impl Client {
     ///
     /// # Errors
     /// The HTTP client cannot be initialized.
-    pub fn new(url: &str, token: &str) -> Result<Self, Error> {
+    pub fn new(url: &str, token: &str) -> Result<Self> {
         Self::with_credentials(url, Credentials::Token(token.to_owned()))
     }
 
-    fn with_credentials(url: &str, credentials: Credentials) -> Result<Self, Error> {
+    fn with_credentials(url: &str, credentials: Credentials) -> Result<Self> {
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .pool_idle_timeout(POOL_IDLE_TIMEOUT)
@@ -92,17 +156,13 @@ impl Client {
         &self.base
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<T, Error> {
+    async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<T> {
         let (_, body) = self.send(self.with_query(self.request(Method::GET, path), query)).await?;
         self.parse(&body)
     }
 
     /// For requests that change nothing, or are idempotent by their body.
-    async fn post<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &(impl Serialize + Sync),
-    ) -> Result<T, Error> {
+    async fn post<T: DeserializeOwned>(&self, path: &str, body: &(impl Serialize + Sync)) -> Result<T> {
         let (_, body) = self.send(self.request(Method::POST, path).json(body)).await?;
         self.parse(&body)
     }
@@ -111,7 +171,7 @@ impl Client {
         &self,
         path: &str,
         body: &(impl Serialize + Sync),
-    ) -> Result<T, Error> {
+    ) -> Result<T> {
         let (_, body) = self.send_idempotent(self.request(Method::POST, path).json(body)).await?;
         self.parse(&body)
     }
@@ -122,14 +182,14 @@ impl Client {
         path: &str,
         body: &(impl Serialize + Sync),
         wait: Duration,
-    ) -> Result<Option<T>, Error> {
+    ) -> Result<Option<T>> {
         let request = self.request(Method::POST, path).timeout(RESPONSE_TIMEOUT + wait);
         let (status, body) = self.send_idempotent(request.json(body)).await?;
         if status == 204 { Ok(None) } else { self.parse(&body).map(Some) }
     }
 
     /// An idempotent POST without body.
-    async fn post_empty<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+    async fn post_empty<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         // Longer than the server waits for a preview.
         let request = self.request(Method::POST, path).timeout(3 * RESPONSE_TIMEOUT);
         let (_, body) = self.send_idempotent(request).await?;
@@ -143,13 +203,13 @@ impl Client {
         path: &str,
         revision: Option<u64>,
         body: &(impl Serialize + Sync),
-    ) -> Result<T, Error> {
+    ) -> Result<T> {
         let (_, body) = self.send(if_match(self.request(method, path), revision).json(body)).await?;
         self.parse(&body)
     }
 
-    async fn delete(&self, path: &str, revision: Option<u64>) -> Result<(), Error> {
-        let request = if_match(self.request(Method::DELETE, path), revision);
+    async fn delete(&self, path: &str) -> Result<()> {
+        let request = self.request(Method::DELETE, path);
         self.send(request).await.map(|_| ())
     }
 
@@ -173,7 +233,7 @@ impl Client {
 
     /// Sends a request with a new idempotency key, and once more if the connection breaks: the server returns the stored
     /// response if it has applied the first one.
-    async fn send_idempotent(&self, request: RequestBuilder) -> Result<(u16, Vec<u8>), Error> {
+    async fn send_idempotent(&self, request: RequestBuilder) -> Result<(u16, Vec<u8>)> {
         let request = request.header("Idempotency-Key", Uuid::new_v4().to_string());
         let retry = request.try_clone();
         match (self.fetch(request).await, retry) {
@@ -183,7 +243,7 @@ impl Client {
     }
 
     /// Status and body of a successful response.
-    async fn send(&self, request: RequestBuilder) -> Result<(u16, Vec<u8>), Error> {
+    async fn send(&self, request: RequestBuilder) -> Result<(u16, Vec<u8>)> {
         self.check(self.fetch(request).await)
     }
 
@@ -194,7 +254,7 @@ impl Client {
     }
 
     /// A successful response whose body is streamed.
-    async fn open(&self, request: RequestBuilder) -> Result<Response, Error> {
+    async fn open(&self, request: RequestBuilder) -> Result<Response> {
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         let status = response.status().as_u16();
         if (200..300).contains(&status) {
@@ -204,7 +264,7 @@ impl Client {
         Err(self.error_response(status, &body))
     }
 
-    fn check(&self, fetched: Result<(u16, Vec<u8>), reqwest::Error>) -> Result<(u16, Vec<u8>), Error> {
+    fn check(&self, fetched: Result<(u16, Vec<u8>), reqwest::Error>) -> Result<(u16, Vec<u8>)> {
         match fetched {
             Ok((status, body)) if (200..300).contains(&status) => Ok((status, body)),
             Ok((status, body)) => Err(self.error_response(status, &body)),
@@ -226,7 +286,7 @@ impl Client {
         }
     }
 
-    fn parse<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, Error> {
+    fn parse<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T> {
         serde_json::from_slice(body).map_err(|error| Error::UnexpectedResponse {
             url: self.base.clone(),
             status: None,
@@ -245,6 +305,12 @@ fn if_match(request: RequestBuilder, revision: Option<u64>) -> RequestBuilder {
 /// Whether an established connection broke, so that a retry on a new one makes sense.
 fn is_broken_connection(error: &reqwest::Error) -> bool {
     !error.is_connect() && !error.is_timeout() && !error.is_builder() && !error.is_redirect()
+}
+
+/// Replaces each `{}` by an argument, percent-encoded.
+fn path(template: &str, arguments: &[&str]) -> String {
+    let replace = |path: String, argument: &&str| path.replacen("{}", &segment(argument), 1);
+    arguments.iter().fold(template.to_owned(), replace)
 }
 
 fn segment(text: &str) -> String {

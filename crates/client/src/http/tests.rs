@@ -78,7 +78,7 @@ async fn update_sends_the_revision_and_encodes_ids_in_the_path() {
 async fn session_sends_its_cookie_and_csrf_token() {
     let session = json!({ "user": user(), "agent_id": null, "scopes": ["read"], "expires_at": null, "csrf_token": "csrf" });
     let cookie = "set-cookie: theme=dark\r\nset-cookie: ade_session=abc; HttpOnly; SameSite=Strict\r\n";
-    let token = json!({ "token_id": "1", "token": "ade_x", "name": "n", "scopes": ["read"], "expires_at": "2026-01-01T00:00:00Z", "revoked_at": null, "made_by": "ann", "created_at": "2026-01-01T00:00:00Z" });
+    let token = json!({ "token_id": "1", "token": "ade_x", "name": "n", "scopes": ["read"], "expires_at": "2026-01-01T00:00:00Z", "revoked_at": null, "created_by": "ann", "created_at": "2026-01-01T00:00:00Z" });
     let responses = [
         response("201 Created", cookie, &session),
         response("201 Created", "", &token),

@@ -3,11 +3,9 @@
 use reqwest::Method;
 use reqwest::header::SET_COOKIE;
 
-use super::{Client, Credentials, segment};
+use super::{Client, Credentials, Result, routes};
 use crate::Error;
-use crate::wire::{
-    Page, Session, SignInRequest, Token, TokenRequest, User, UserPatch, UserRequest, UserStats,
-};
+use crate::wire::{Session, SignInRequest, Token, TokenRequest, User, UserPatch, UserRequest, UserStats};
 
 const SESSION_COOKIE: &str = "ade_session";
 
@@ -18,9 +16,30 @@ pub struct UserSession {
     session: Session,
 }
 
+routes! {
+    /// Gets the user or agent that the token or session belongs to.
+    get session() "/sessions/current" => Session;
+    /// Lists users. Filters: `limit`, `cursor`.
+    list users() "/users" => User;
+    /// Gets a user.
+    get user(user_id) "/users/{}" => User;
+    /// Creates a user (admin).
+    post create_user() "/users": UserRequest => User;
+    /// Updates a user if it has this revision.
+    patch update_user(user_id) "/users/{}": UserPatch => User;
+    /// Lists the tokens of a user, without their secrets.
+    list tokens(user_id) "/users/{}/tokens" => Token;
+    /// Creates a token for a user. Its secret is returned only once.
+    post create_token(user_id) "/users/{}/tokens": TokenRequest => Token;
+    /// Revokes a token.
+    delete revoke_token(user_id, token_id) "/users/{}/tokens/{}" => ();
+    /// Gets the statistics of a user.
+    get user_stats(user_id) "/stats/users/{}" => UserStats;
+}
+
 impl Client {
     /// Signs in with a password.
-    pub async fn sign_in(url: &str, user: &str, password: &str) -> Result<UserSession, Error> {
+    pub async fn sign_in(url: &str, user: &str, password: &str) -> Result<UserSession> {
         let mut client = Self::with_credentials(url, Credentials::None)?;
         let body = SignInRequest { user_id: user.to_owned(), password: password.to_owned() };
         let response = client.open(client.request(Method::POST, "/sessions").json(&body)).await?;
@@ -34,56 +53,6 @@ impl Client {
         };
         client.credentials = Credentials::Session { cookie, csrf };
         Ok(UserSession { client, session })
-    }
-
-    /// Gets the user or agent that the token or session belongs to.
-    pub async fn session(&self) -> Result<Session, Error> {
-        self.get("/sessions/current", &[]).await
-    }
-
-    /// Lists users. Filters: `limit`, `cursor`.
-    pub async fn users(&self, filters: &[(&str, &str)]) -> Result<Page<User>, Error> {
-        self.get("/users", filters).await
-    }
-
-    /// Gets a user.
-    pub async fn user(&self, user_id: &str) -> Result<User, Error> {
-        self.get(&user_path(user_id), &[]).await
-    }
-
-    /// Creates a user (admin).
-    pub async fn create_user(&self, user: &UserRequest) -> Result<User, Error> {
-        self.post_idempotent("/users", user).await
-    }
-
-    /// Updates a user if it has this revision.
-    pub async fn update_user(
-        &self,
-        user_id: &str,
-        revision: Option<u64>,
-        patch: &UserPatch,
-    ) -> Result<User, Error> {
-        self.update(Method::PATCH, &user_path(user_id), revision, patch).await
-    }
-
-    /// Lists the tokens of a user, without their secrets.
-    pub async fn tokens(&self, user_id: &str, filters: &[(&str, &str)]) -> Result<Page<Token>, Error> {
-        self.get(&format!("{}/tokens", user_path(user_id)), filters).await
-    }
-
-    /// Creates a token for a user. Its secret is returned only once.
-    pub async fn create_token(&self, user_id: &str, token: &TokenRequest) -> Result<Token, Error> {
-        self.post_idempotent(&format!("{}/tokens", user_path(user_id)), token).await
-    }
-
-    /// Revokes a token.
-    pub async fn revoke_token(&self, user_id: &str, token_id: &str) -> Result<(), Error> {
-        self.delete(&format!("{}/tokens/{}", user_path(user_id), segment(token_id)), None).await
-    }
-
-    /// Gets the statistics of a user.
-    pub async fn user_stats(&self, user_id: &str) -> Result<UserStats, Error> {
-        self.get(&format!("/stats/users/{}", segment(user_id)), &[]).await
     }
 }
 
@@ -101,7 +70,7 @@ impl UserSession {
     }
 
     /// Creates a token for the signed-in user.
-    pub async fn create_token(&self, token: &TokenRequest) -> Result<Token, Error> {
+    pub async fn create_token(&self, token: &TokenRequest) -> Result<Token> {
         let Some(user) = &self.session.user else {
             let (url, cause) = (self.client.base.clone(), "the session has no user".to_owned());
             return Err(Error::UnexpectedResponse { url, status: None, cause });
@@ -110,13 +79,9 @@ impl UserSession {
     }
 
     /// Ends the session.
-    pub async fn sign_out(self) -> Result<(), Error> {
-        self.client.delete("/sessions/current", None).await
+    pub async fn sign_out(self) -> Result<()> {
+        self.client.delete("/sessions/current").await
     }
-}
-
-fn user_path(user_id: &str) -> String {
-    format!("/users/{}", segment(user_id))
 }
 
 /// Name and value of the session cookie, without its attributes.

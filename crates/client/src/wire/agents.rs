@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::Time;
 
 /// A registered agent.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Agent {
     /// Unique id.
     pub agent_id: String,
@@ -38,8 +38,7 @@ pub struct Agent {
 }
 
 /// Registers an agent, or updates one. In an update, absent fields stay unchanged.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentRequest {
     /// Unique id. Required to register an agent; cannot be changed.
@@ -50,23 +49,23 @@ pub struct AgentRequest {
     pub sponsor_id: Option<String>,
     /// Display name; the id by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
+    #[schema(min_length = 1, max_length = 256)]
     pub name: Option<String>,
     /// Model that the agent runs on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_length = 256))]
+    #[schema(max_length = 256)]
     pub model: Option<String>,
     /// Version of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_length = 256))]
+    #[schema(max_length = 256)]
     pub version: Option<String>,
     /// Capabilities by which tasks select agents; at most 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
+    #[schema(max_items = 100)]
     pub capabilities: Option<Vec<String>>,
     /// Maximum number of tasks at the same time, from 1 to 1,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_000))]
+    #[schema(minimum = 1, maximum = 1_000)]
     pub max_tasks: Option<u32>,
     /// Whether the agent gets no new tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,16 +1,12 @@
 //! Wire types of approval requests and decisions.
 
-use ade_domain::approval::delegation::DelegationStep;
-use ade_domain::approval::policy::Priority;
-use ade_domain::approval::{ApprovalStatus, DecisionKind};
-use ade_domain::task::TaskState;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use super::Time;
+use super::{Priority, TaskState, Time};
 
 /// An approval request: one reviewer is asked to decide about one task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Approval {
     /// Unique id.
     pub approval_id: String,
@@ -62,9 +58,52 @@ pub struct Approval {
     pub revision: u64,
 }
 
+/// Status of an approval request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum ApprovalStatus {
+    /// Waits for the decision.
+    Pending,
+    /// The reviewer approved.
+    Approved,
+    /// The reviewer rejected.
+    Rejected,
+    /// Reassigned to another reviewer.
+    Delegated,
+    /// The reviewer requested changes.
+    ChangesRequested,
+    /// It asked about a config or preview that has changed since.
+    Invalidated,
+    /// The task was decided or cancelled without it.
+    Closed,
+}
+
+/// What a reviewer can decide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = ResponseAction)]
+#[serde(rename_all = "snake_case")]
+pub enum DecisionKind {
+    /// Approve the task.
+    Approve,
+    /// Reject the task.
+    Reject,
+    /// Return the task to its author.
+    RequestChanges,
+}
+
+/// One step of a delegation chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DelegationStep {
+    /// User who delegated.
+    pub from: String,
+    /// The delegate.
+    pub to: String,
+    /// The delegation.
+    pub delegation_id: String,
+}
+
 /// A decision on an approval request.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionRequest {
     /// Reason; required to reject and to request changes.
@@ -72,13 +111,12 @@ pub struct DecisionRequest {
     pub reason: Option<String>,
     /// Digest of the task that you reviewed. The decision is refused if the task has changed since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9a-fA-F]{64}$"))]
+    #[schema(pattern = "^[0-9a-fA-F]{64}$")]
     pub digest: Option<String>,
 }
 
 /// Delegates an approval request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DelegateRequest {
     /// User id of the delegate.
@@ -86,12 +124,11 @@ pub struct DelegateRequest {
 }
 
 /// The same decision on many approval requests: all succeed, or none is changed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchRequest {
     /// Approval requests; at most 500.
-    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 500))]
+    #[schema(min_items = 1, max_items = 500)]
     pub approval_ids: Vec<String>,
     /// The decision on each of them.
     pub action: DecisionKind,
@@ -104,8 +141,7 @@ pub struct BatchRequest {
 }
 
 /// Options of a batch.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BatchOptions {
     /// Ignore freshness warnings (admin). Digest, state and own tasks are always checked.
@@ -115,8 +151,7 @@ pub struct BatchOptions {
 }
 
 /// The result of a batch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BatchResponse {
     /// The updated approval requests, in the order of the request.
     pub items: Vec<Approval>,

@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use ade_domain::audit::AuditActor;
-use ade_domain::task::TaskState;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
-use super::Time;
+use super::{TaskState, Time};
 
 /// An entry of the audit log.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {
     /// Position in the log; the first entry has 1, and there are no gaps.
     pub number: u64,
@@ -42,7 +40,7 @@ pub struct AuditEntry {
     /// Ticket that was given.
     pub ticket: Option<String>,
     /// Further details, depending on the action.
-    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    #[schema(value_type = Object)]
     pub details: Map<String, Value>,
     /// Hash of the previous entry.
     pub previous_hash: String,
@@ -50,9 +48,27 @@ pub struct AuditEntry {
     pub entry_hash: String,
 }
 
+/// Who did something, and from where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AuditActor {
+    /// The person; none for the service itself.
+    pub user_id: Option<String>,
+    /// The agent that acted for the person.
+    pub agent_id: Option<String>,
+    /// The session.
+    pub session_id: Option<String>,
+    /// The token.
+    pub token_id: Option<String>,
+    /// The client's address.
+    pub ip: Option<String>,
+    /// The client's program.
+    pub user_agent: Option<String>,
+    /// The server that received the request.
+    pub service: Option<String>,
+}
+
 /// The result of verifying the audit log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditVerification {
     /// Whether the log is intact.
     pub valid: bool,
@@ -66,18 +82,16 @@ pub struct AuditVerification {
 }
 
 /// An invalid entry of the audit log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InvalidAuditEntry {
     /// Position in the log.
     pub number: u64,
     /// Why it is invalid.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Counts of the whole system.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Overview {
     /// Tasks by state, including archived ones.
     pub tasks: BTreeMap<String, u64>,
@@ -102,8 +116,7 @@ pub struct Overview {
 }
 
 /// Outcomes of tasks on one day.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DailyOutcomes {
     /// Date in UTC, such as `2026-11-16`.
     pub day: String,
@@ -118,8 +131,7 @@ pub struct DailyOutcomes {
 }
 
 /// Statistics of a user.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UserStats {
     /// The user.
     pub user_id: String,
@@ -134,8 +146,7 @@ pub struct UserStats {
 }
 
 /// A message to an agent.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InboxMessage {
     /// Unique id.
     pub message_id: String,

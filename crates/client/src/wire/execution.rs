@@ -1,13 +1,12 @@
 //! Wire types of executions, and of agents that claim tasks.
 
-use ade_domain::task::{ExecutionResult, FailureCode, HeldLock, Phase};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use super::{Task, Time};
+use super::{LockMode, Task, Time};
 
 /// The execution of a task: the current attempt, or the last one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Execution {
     /// Number of the attempt; incremented with every attempt and every recovery.
     pub attempt: u64,
@@ -40,12 +39,70 @@ pub struct Execution {
     /// Request of an administrator to stop the execution.
     pub stop: Option<AdminRequest>,
     /// Request of an administrator to roll the execution back.
-    pub undo: Option<AdminRequest>,
+    pub rollback: Option<AdminRequest>,
+}
+
+/// The phase of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Phase {
+    /// The locks are held, and nothing has changed.
+    Prepared,
+    /// Something may have changed. The data for a rollback is saved.
+    Started,
+    /// The changes are being rolled back.
+    RollingBack,
+    /// It has a result.
+    Ended,
+}
+
+/// The result of applying a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecutionResult {
+    /// It is applied.
+    Success,
+    /// It failed, or the outcome is unknown.
+    Failure,
+    /// It took too long.
+    Timeout,
+    /// An administrator stopped it.
+    Cancelled,
+}
+
+/// Why applying a task failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum FailureCode {
+    /// The executor or agent reported a failure.
+    ExecutionFailed,
+    /// It exceeded its timeout.
+    TimedOut,
+    /// An administrator stopped it.
+    Stopped,
+    /// The locks were lost while it ran.
+    LocksLost,
+    /// The worker was lost, and its effects were rolled back.
+    WorkerLost,
+    /// The effects are unknown.
+    OutcomeUnknown,
+    /// The stored config is not the approved one; nothing was changed.
+    DigestMismatch,
+}
+
+/// A lock that an attempt holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HeldLock {
+    /// The name, such as `resource:database:users`.
+    pub lock: String,
+    /// Mode in which it is held.
+    pub mode: LockMode,
+    /// Increases with every grant of the lock.
+    pub fencing_token: u64,
 }
 
 /// A request of an administrator.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AdminRequest {
     /// User id of the administrator.
     pub by: String,
@@ -56,8 +113,7 @@ pub struct AdminRequest {
 }
 
 /// Claims a task for an agent.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimRequest {
     /// Agent; the caller by default.
@@ -65,17 +121,16 @@ pub struct ClaimRequest {
     pub agent_id: Option<String>,
     /// Accepted task types; all by default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 50))]
+    #[schema(max_items = 50)]
     pub types: Vec<String>,
     /// Time to wait for a task, at most 60; by default the server responds at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 60))]
+    #[schema(minimum = 0, maximum = 60)]
     pub wait_seconds: Option<f64>,
 }
 
 /// A claimed task, which the agent must now apply.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TaskClaim {
     /// The task.
     pub task: Task,
@@ -88,8 +143,7 @@ pub struct TaskClaim {
 }
 
 /// A heartbeat for a claimed task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TaskHeartbeatRequest {
     /// Number of the attempt.
@@ -97,8 +151,7 @@ pub struct TaskHeartbeatRequest {
 }
 
 /// The extended lease of a claimed task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TaskLease {
     /// Time until which the agent counts as alive without a heartbeat.
     pub lease_until: Time,
@@ -107,20 +160,18 @@ pub struct TaskLease {
 }
 
 /// Appends to the log of a claimed task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogRequest {
     /// Number of the attempt.
     pub attempt: u64,
     /// Text, 1 to 65,536 bytes.
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 65_536))]
+    #[schema(min_length = 1, max_length = 65_536)]
     pub text: String,
 }
 
 /// A line in the log of a task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LogLine {
     /// Position in the log; the first line has 1.
     pub number: u64,
@@ -133,8 +184,7 @@ pub struct LogLine {
 }
 
 /// Reports the result of a claimed task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CompleteRequest {
     /// Number of the attempt.

@@ -1,19 +1,19 @@
 //! Wire types of background jobs and archives.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::Time;
 
 /// A background job and its status.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Job {
     /// Unique name.
     pub name: String,
     /// What the job does.
-    pub about: String,
+    pub description: String,
     /// Interval in seconds; a daily job runs at midnight UTC.
-    pub every_seconds: u64,
+    pub interval_seconds: u64,
     /// `never`, `running`, `ok` or `failing`.
     pub status: String,
     /// Time of the next run.
@@ -27,7 +27,7 @@ pub struct Job {
     /// Server of the last run.
     pub by: Option<String>,
     /// Items processed by the last run.
-    pub done: u64,
+    pub processed: u64,
     /// Number of runs.
     pub runs: u64,
     /// Failures since the last success.
@@ -37,8 +37,7 @@ pub struct Job {
 }
 
 /// A blob with tasks or approval requests that were moved out of the database.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Archive {
     /// Unique id.
     pub archive_id: String,
@@ -61,8 +60,7 @@ pub struct Archive {
 }
 
 /// The result of restoring an archive.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RestoreResult {
     /// The restored archive.
     pub archive: Archive,
@@ -74,5 +72,5 @@ pub struct RestoreResult {
     pub outdated: u64,
     /// Number of tasks that are archived themselves: their approval requests can be restored after the tasks.
     #[serde(default)]
-    pub away: u64,
+    pub still_archived: u64,
 }

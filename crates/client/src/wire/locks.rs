@@ -1,45 +1,27 @@
 //! Wire types of locks: requests, grants, tickets, holders, waiters and the wait graph.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::Time;
 
 /// How a lock is held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LockMode {
     /// Together with other shared holders.
     Shared,
     /// Alone.
+    #[default]
     Exclusive,
 }
 
-impl From<LockMode> for ade_domain::lock::LockMode {
-    fn from(mode: LockMode) -> Self {
-        match mode {
-            LockMode::Shared => Self::Shared,
-            LockMode::Exclusive => Self::Exclusive,
-        }
-    }
-}
-
-impl From<ade_domain::lock::LockMode> for LockMode {
-    fn from(mode: ade_domain::lock::LockMode) -> Self {
-        match mode {
-            ade_domain::lock::LockMode::Shared => Self::Shared,
-            ade_domain::lock::LockMode::Exclusive => Self::Exclusive,
-        }
-    }
-}
-
 /// A lock to acquire.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LockSpec {
     /// Name: `task:ID` or `resource:TYPE:ID`. The id may contain any character.
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, pattern = "^(task:|resource:[^:]+:)"))]
+    #[schema(min_length = 1, pattern = "^(task:|resource:[^:]+:)")]
     pub lock: String,
     /// Mode; exclusive by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,12 +29,11 @@ pub struct LockSpec {
 }
 
 /// Acquires locks.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AcquireRequest {
     /// Locks to acquire: all or none. At most 100; the server acquires them in one global order.
-    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 100))]
+    #[schema(min_items = 1, max_items = 100)]
     pub locks: Vec<LockSpec>,
     /// Agent that holds the locks; the caller by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,7 +49,7 @@ pub struct AcquireRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_seconds: Option<f64>,
     /// Return a ticket instead of holding the response open.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub queue: bool,
     /// Shown to others, and selects the victim of a deadlock among equally old holders. It does not change the order of
     /// a queue.
@@ -82,14 +63,8 @@ pub struct AcquireRequest {
     pub request_id: Option<String>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde wants")]
-const fn is_false(value: &bool) -> bool {
-    !*value
-}
-
 /// A granted lock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Grant {
     /// Name of the lock.
     pub lock: String,
@@ -104,16 +79,14 @@ pub struct Grant {
 }
 
 /// All locks of a request are granted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Grants {
     /// The grants, in the order of acquisition.
     pub grants: Vec<Grant>,
 }
 
 /// Status of a ticket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TicketStatus {
     /// Waits in a queue.
@@ -125,8 +98,7 @@ pub enum TicketStatus {
 }
 
 /// A lock request that waits without an open connection.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ticket {
     /// Id to poll and to claim the ticket with.
     pub ticket: String,
@@ -150,20 +122,18 @@ pub struct Ticket {
 }
 
 /// A lock with the fencing token of its holder.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LockToken {
     /// Name of the lock.
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, pattern = "^(task:|resource:[^:]+:)"))]
+    #[schema(min_length = 1, pattern = "^(task:|resource:[^:]+:)")]
     pub lock: String,
     /// Fencing token of the grant.
     pub fencing_token: u64,
 }
 
 /// Extends the leases of held locks.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatRequest {
     /// Agent that holds the locks; the caller by default.
@@ -173,7 +143,7 @@ pub struct HeartbeatRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder_id: Option<String>,
     /// Held locks; at most 1,000.
-    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 1_000))]
+    #[schema(min_items = 1, max_items = 1_000)]
     pub locks: Vec<LockToken>,
     /// New lease in seconds from now, the default lease by default. A lease is never shortened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -184,8 +154,7 @@ pub struct HeartbeatRequest {
 }
 
 /// Held locks to release or to downgrade.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeldLocksRequest {
     /// Agent that holds the locks; the caller by default.
@@ -195,13 +164,12 @@ pub struct HeldLocksRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder_id: Option<String>,
     /// Held locks; at most 1,000.
-    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 1_000))]
+    #[schema(min_items = 1, max_items = 1_000)]
     pub locks: Vec<LockToken>,
 }
 
 /// The result for one held lock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HeldLockResult {
     /// Name of the lock.
     pub lock: String,
@@ -219,28 +187,25 @@ pub struct HeldLockResult {
 }
 
 /// The results for all locks of a request, in its order.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HeldLockResults {
     /// One result per lock.
     pub results: Vec<HeldLockResult>,
 }
 
 /// Verifies that a fencing token belongs to a current holder.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyTokenRequest {
     /// Name of the lock.
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, pattern = "^(task:|resource:[^:]+:)"))]
+    #[schema(min_length = 1, pattern = "^(task:|resource:[^:]+:)")]
     pub lock: String,
     /// The token to verify.
     pub fencing_token: u64,
 }
 
 /// A fencing token that belongs to a current holder.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VerifiedToken {
     /// Always true; an invalid token is answered with 409 `LOCK_LOST`.
     pub valid: bool,
@@ -249,8 +214,7 @@ pub struct VerifiedToken {
 }
 
 /// A holder of a lock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LockHolder {
     /// The agent.
     pub agent_id: String,
@@ -269,8 +233,7 @@ pub struct LockHolder {
 }
 
 /// A waiter in the queue of a lock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LockWaiter {
     /// Position in the queue, in the order of grants; the head is 1.
     pub position: u64,
@@ -291,8 +254,7 @@ pub struct LockWaiter {
 }
 
 /// A lock with its holders and waiters.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Lock {
     /// Name, as it was given.
     pub lock: String,
@@ -307,8 +269,7 @@ pub struct Lock {
 }
 
 /// An agent and its activity.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 pub struct HolderRef {
     /// The agent.
     pub agent_id: String,
@@ -317,8 +278,7 @@ pub struct HolderRef {
 }
 
 /// A waiter in the wait graph, with those it waits for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WaitGraphEdge {
     /// The agent.
     pub agent_id: String,
@@ -335,16 +295,14 @@ pub struct WaitGraphEdge {
 }
 
 /// The wait graph: who waits for whom.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WaitGraph {
     /// Waiters; at most 1,000.
     pub waits: Vec<WaitGraphEdge>,
 }
 
 /// An edge of a deadlock cycle: this holder waits for the holder of the next edge, and the last one for the first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CycleEdge {
     /// The agent.
     pub agent_id: String,
@@ -355,8 +313,7 @@ pub struct CycleEdge {
 }
 
 /// A lock that was broken.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BrokenLock {
     /// Name of the lock.
     pub lock: String,

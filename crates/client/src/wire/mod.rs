@@ -7,6 +7,7 @@ mod audit;
 mod execution;
 mod jobs;
 mod locks;
+mod review;
 mod rules;
 mod tasks;
 mod users;
@@ -17,46 +18,27 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
+use utoipa::ToSchema;
 
-pub use agents::{Agent, AgentRequest};
-pub use approvals::{Approval, BatchOptions, BatchRequest, BatchResponse, DecisionRequest, DelegateRequest};
-pub use audit::{
-    AuditEntry, AuditVerification, DailyOutcomes, InboxMessage, InvalidAuditEntry, Overview, UserStats,
-};
-pub use execution::{
-    AdminRequest, ClaimRequest, CompleteRequest, Execution, LogLine, LogRequest, TaskClaim,
-    TaskHeartbeatRequest, TaskLease,
-};
-pub use jobs::{Archive, Job, RestoreResult};
-pub use locks::{
-    AcquireRequest, BrokenLock, CycleEdge, Grant, Grants, HeartbeatRequest, HeldLockResult, HeldLockResults,
-    HeldLocksRequest, HolderRef, Lock, LockHolder, LockMode, LockSpec, LockToken, LockWaiter, Ticket,
-    TicketStatus, VerifiedToken, VerifyTokenRequest, WaitGraph, WaitGraphEdge,
-};
-pub use rules::{
-    Delegation, DelegationRequest, Feature, FeatureRequest, Policy, PolicyReplay, PolicyRequest, PolicyRules,
-    RegisteredResource, ReplayedTask, ResourceRequest, Setting, SettingRequest, SimulatedRequirement,
-    SimulatedReviewer, Simulation, SimulationRequest,
-};
-pub use tasks::{
-    Comment, CommentRequest, LockPreview, OverrideRequest, PendingOverride, PreviewRequest, ReasonRequest,
-    Reopened, Risk, Task, TaskMetadata, TaskRequest, TaskStats,
-};
-pub use users::{Session, SignInRequest, Token, TokenRequest, User, UserPatch, UserRequest};
+pub use agents::*;
+pub use approvals::*;
+pub use audit::*;
+pub use execution::*;
+pub use jobs::*;
+pub use locks::*;
+pub use review::*;
+pub use rules::*;
+pub use tasks::*;
+pub use users::*;
 
-/// A time in UTC with microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// RFC 3339 in UTC with microseconds
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, ToSchema)]
+#[schema(value_type = String, format = DateTime)]
 pub struct Time(pub Timestamp);
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.6}", self.0)
-    }
-}
-
-impl From<ade_domain::Moment> for Time {
-    fn from(moment: ade_domain::Moment) -> Self {
-        Self(moment.timestamp())
     }
 }
 
@@ -66,26 +48,18 @@ impl Serialize for Time {
     }
 }
 
-impl<'de> Deserialize<'de> for Time {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Timestamp::deserialize(deserializer).map(Self)
-    }
+/// Displays enums as in JSON.
+macro_rules! display_as_json {
+    ($($name:ident),+) => {
+        $(impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.serialize(f)
+            }
+        })+
+    };
 }
 
-#[cfg(feature = "openapi")]
-impl utoipa::PartialSchema for Time {
-    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
-        use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, SchemaFormat, Type};
-        ObjectBuilder::new()
-            .schema_type(Type::String)
-            .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
-            .description(Some("RFC 3339 in UTC with microseconds"))
-            .into()
-    }
-}
-
-#[cfg(feature = "openapi")]
-impl utoipa::ToSchema for Time {}
+display_as_json!(ApprovalStatus, Scope, TaskState, Weekday);
 
 /// Distinguishes null from an absent field: null is `Some(None)`.
 fn nullable<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
@@ -95,8 +69,7 @@ fn nullable<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 }
 
 /// A page of a list.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Page<T> {
     /// Items of this page.
     pub items: Vec<T>,
@@ -105,8 +78,7 @@ pub struct Page<T> {
 }
 
 /// An invalid part of a request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FieldError {
     /// JSON pointer into the body, `?name` for a query parameter, or the name of a header.
     pub pointer: String,
@@ -115,8 +87,7 @@ pub struct FieldError {
 }
 
 /// An error response (RFC 9457) with extension members that depend on its code.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// Always `about:blank`; `code` identifies the problem.
     #[serde(rename = "type", default)]

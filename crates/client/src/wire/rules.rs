@@ -1,17 +1,13 @@
 //! Wire types of policies, delegations, registered resources, settings, feature flags and simulations.
 
-use ade_domain::approval::assignment::ConsideredPolicy;
-use ade_domain::approval::delegation::{DelegationConditions, DelegationKind, DelegationStep};
-use ade_domain::approval::policy::{AutoApprove, Priority};
-use ade_domain::approval::window::TimeWindow;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
-use super::{LockPreview, Risk, TaskRequest, Time, nullable};
+use super::{ConsideredPolicy, DelegationStep, LockPreview, Risk, TaskRequest, Time, nullable};
 
 /// The rules of a policy: which tasks it applies to, and which approvals it requires.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PolicyRules {
     /// Task types that it applies to; empty for all.
     pub task_types: Vec<String>,
@@ -37,9 +33,69 @@ pub struct PolicyRules {
     pub window: Option<TimeWindow>,
 }
 
+/// Conditions for automatic approval. All given conditions must hold; without any, nothing is approved automatically.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AutoApprove {
+    /// The risk score is lower.
+    pub risk_below: Option<u8>,
+    /// The author has one of these roles.
+    pub author_has_role: Vec<String>,
+    /// Every resource matches one of these patterns.
+    pub resources_in_scope: Vec<String>,
+}
+
+/// The priority of an approval request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Priority {
+    Low,
+    Normal,
+    High,
+    Urgent,
+}
+
+/// A weekly time window.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TimeWindow {
+    /// Empty for every day.
+    #[serde(default)]
+    pub weekdays: Vec<Weekday>,
+    /// The hours `[from, until)`. A window over midnight belongs to the day on which it starts.
+    #[serde(default = "all_day")]
+    #[schema(value_type = Vec<u8>, min_items = 2, max_items = 2)]
+    pub hours: (u8, u8),
+    /// An IANA time zone, such as `Europe/Berlin`.
+    #[serde(default = "utc")]
+    pub time_zone: String,
+}
+
+const fn all_day() -> (u8, u8) {
+    (0, 24)
+}
+
+fn utc() -> String {
+    "UTC".to_owned()
+}
+
+/// A day of the week.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Weekday {
+    Mon,
+    Tue,
+    Wed,
+    Thu,
+    Fri,
+    Sat,
+    Sun,
+}
+
 /// A policy with its rules in force and its draft.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Policy {
     /// Unique id.
     pub policy_id: String,
@@ -57,56 +113,55 @@ pub struct Policy {
 }
 
 /// Creates a policy, or updates its draft. In an update, absent fields stay unchanged.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRequest {
     /// Unique display name. Required to create a policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128))]
+    #[schema(min_length = 1, max_length = 128)]
     pub name: Option<String>,
     /// Task types that it applies to; empty for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 200))]
+    #[schema(max_items = 200)]
     pub task_types: Option<Vec<String>>,
     /// Resource patterns such as `database:*`, or `prod-*` for ids of any type; empty for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 200))]
+    #[schema(max_items = 200)]
     pub resource_patterns: Option<Vec<String>>,
     /// Number of different users who must approve; 1 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 50))]
+    #[schema(minimum = 1, maximum = 50)]
     pub min_approvers: Option<u32>,
     /// Roles of which each must be represented among the approvers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 200))]
+    #[schema(max_items = 200)]
     pub required_roles: Option<Vec<String>>,
     /// The only reviewers who are asked; empty to choose them by role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 200))]
+    #[schema(max_items = 200)]
     pub reviewers: Option<Vec<String>>,
     /// Risk score from which the policy applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 100))]
+    #[schema(minimum = 0, maximum = 100)]
     pub risk_threshold: Option<u8>,
     /// Condition under which a task is approved automatically; null for never.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<AutoApprove>))]
+    #[schema(value_type = Option<AutoApprove>)]
     pub auto_approve_if: Option<Option<AutoApprove>>,
     /// Role to which requests of reviewers without a manager escalate; null for administrators.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    #[schema(value_type = Option<String>)]
     pub escalation_role: Option<Option<String>>,
     /// Number of rejections that reject the task; 1 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 50))]
+    #[schema(minimum = 1, maximum = 50)]
     pub reject_threshold: Option<u32>,
     /// Priority of its approval requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
     /// Time window in which the policy applies; null for always.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<TimeWindow>))]
+    #[schema(value_type = Option<TimeWindow>)]
     pub window: Option<Option<TimeWindow>>,
     /// True puts the policy in force at once; otherwise the change is a draft. False takes an active policy out of
     /// force.
@@ -114,9 +169,31 @@ pub struct PolicyRequest {
     pub active: Option<bool>,
 }
 
+/// What a delegation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DelegationKind {
+    /// The delegate is asked instead of the owner.
+    Delegate,
+    /// Both are asked, and the owner approves automatically when the other approves.
+    Follow,
+}
+
+/// The tasks that a delegation applies to. All given conditions must hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DelegationConditions {
+    /// Patterns of task types; empty for all.
+    pub task_types: Vec<String>,
+    /// Only tasks with a higher risk score.
+    #[schema(minimum = 0, maximum = 100)]
+    pub risk_above: Option<u8>,
+    /// Patterns of resources, of which one must match; empty for all.
+    pub resource_patterns: Vec<String>,
+}
+
 /// A delegation: a delegate gets the owner's approval requests, or the owner follows the delegate's decisions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Delegation {
     /// Unique id.
     pub delegation_id: String,
@@ -141,8 +218,7 @@ pub struct Delegation {
 }
 
 /// Creates a delegation, or updates one. In an update, absent fields stay unchanged.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DelegationRequest {
     /// User whose approval requests are delegated; the caller by default. Only administrators may name another user.
@@ -165,17 +241,16 @@ pub struct DelegationRequest {
     pub active: Option<bool>,
     /// Start of validity; null for no start.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Time>))]
+    #[schema(value_type = Option<Time>)]
     pub valid_from: Option<Option<Time>>,
     /// End of validity (exclusive); null for no end.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Time>))]
+    #[schema(value_type = Option<Time>)]
     pub valid_until: Option<Option<Time>>,
 }
 
 /// Resources in the registry, with their criticality for the risk score.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RegisteredResource {
     /// Pattern of `type:id`, or of ids of any type.
     pub pattern: String,
@@ -188,34 +263,32 @@ pub struct RegisteredResource {
 }
 
 /// Registers resources, or updates their registration. In an update, absent fields stay unchanged.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResourceRequest {
     /// Pattern of `type:id`, or of ids of any type. Required to register; cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 512))]
+    #[schema(min_length = 1, max_length = 512)]
     pub pattern: Option<String>,
     /// Criticality from 0 to 100. Required to register.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 100))]
+    #[schema(minimum = 0, maximum = 100)]
     pub criticality: Option<u8>,
     /// Resources that depend on them, as `type:id`; at most 1,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 1_000))]
+    #[schema(max_items = 1_000)]
     pub dependents: Option<Vec<String>>,
 }
 
 /// A setting that is shared by all servers and can be changed at runtime.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Setting {
     /// Unique name, such as `approval:validity`.
     pub name: String,
     /// Current value.
     pub value: Value,
     /// What it does.
-    pub about: String,
+    pub description: String,
     /// Whether it has its default value.
     pub is_default: bool,
     /// Incremented with every change; 0 for the default value.
@@ -223,8 +296,7 @@ pub struct Setting {
 }
 
 /// Changes a setting.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SettingRequest {
     /// New value.
@@ -232,22 +304,20 @@ pub struct SettingRequest {
 }
 
 /// A feature flag.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Feature {
     /// Unique name.
     pub flag: String,
     /// Whether the feature is enabled.
     pub enabled: bool,
     /// What it does.
-    pub about: String,
+    pub description: String,
     /// Incremented with every change; 0 for the default value.
     pub revision: u64,
 }
 
 /// Enables or disables a feature.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FeatureRequest {
     /// Whether the feature is enabled.
@@ -255,8 +325,7 @@ pub struct FeatureRequest {
 }
 
 /// Simulates the submission of a task. Either `task_id` or `task` is required.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SimulationRequest {
     /// An existing task.
@@ -270,13 +339,12 @@ pub struct SimulationRequest {
     pub at: Option<Time>,
     /// Policies to assume in force, at most 20. Each replaces the active policy with the same name.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(max_items = 20))]
+    #[schema(max_items = 20)]
     pub policies: Vec<PolicyRequest>,
 }
 
 /// The outcome of a simulation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Simulation {
     /// Risk of the task.
     pub risk: Risk,
@@ -293,14 +361,13 @@ pub struct Simulation {
     /// Reviewers who would be asked.
     pub reviewers: Vec<SimulatedReviewer>,
     /// Candidates who would be skipped, and why.
-    pub passed_by: Vec<String>,
+    pub skipped_reviewers: Vec<String>,
     /// Locks that applying the task needs, with their current state.
     pub lock_preview: Vec<LockPreview>,
 }
 
 /// Approvals that a policy would require.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SimulatedRequirement {
     /// The policy.
     pub policy: String,
@@ -313,15 +380,14 @@ pub struct SimulatedRequirement {
 }
 
 /// A reviewer who would be asked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SimulatedReviewer {
     /// The reviewer.
     pub reviewer_id: String,
     /// Policies that require the approval.
     pub policies: Vec<String>,
     /// Users on whose behalf the reviewer decides.
-    pub stands_for: Vec<String>,
+    pub on_behalf_of: Vec<String>,
     /// Delegations through which the request would reach the reviewer.
     pub delegation_chain: Vec<DelegationStep>,
     /// Why this reviewer would be chosen.
@@ -329,8 +395,7 @@ pub struct SimulatedReviewer {
 }
 
 /// Past tasks with a different outcome under the draft of a policy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PolicyReplay {
     /// The replayed policy.
     pub policy_id: String,
@@ -339,13 +404,12 @@ pub struct PolicyReplay {
 }
 
 /// A past task with a different outcome.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplayedTask {
     /// The task.
     pub task_id: String,
     /// Approvals required without the draft, by the current rules.
-    pub was: String,
+    pub before: String,
     /// Approvals required with the draft.
-    pub would_be: String,
+    pub after: String,
 }

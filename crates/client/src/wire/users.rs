@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use ade_domain::permission::Scope;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{Time, nullable};
 
 /// A user.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct User {
     /// Unique id.
     pub user_id: String,
@@ -28,70 +27,67 @@ pub struct User {
 }
 
 /// Creates a user.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserRequest {
     /// Unique id: 1 to 128 letters, digits, `.`, `_`, `-` or `@`.
-    #[cfg_attr(feature = "openapi", schema(pattern = "^[A-Za-z0-9._@-]{1,128}$"))]
+    #[schema(pattern = "^[A-Za-z0-9._@-]{1,128}$")]
     pub user_id: String,
     /// Display name; the id by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
+    #[schema(min_length = 1, max_length = 256)]
     pub name: Option<String>,
     /// Roles, at most 50; `author` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<String>>, max_items = 50))]
+    #[schema(value_type = Option<Vec<String>>, max_items = 50)]
     pub roles: Option<BTreeSet<String>>,
     /// Manager, to whom approval requests escalate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manager_id: Option<String>,
     /// Team.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
+    #[schema(min_length = 1, max_length = 256)]
     pub team: Option<String>,
     /// Whether the user may act; true by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
     /// Password, 8 to 1,024 bytes. Without one the user cannot sign in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(min_length = 8, max_length = 1_024))]
+    #[schema(min_length = 8, max_length = 1_024)]
     pub password: Option<String>,
 }
 
 /// Updates a user. Absent fields stay unchanged.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserPatch {
     /// Display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
+    #[schema(min_length = 1, max_length = 256)]
     pub name: Option<String>,
     /// All roles; they replace the current ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<String>>, max_items = 50))]
+    #[schema(value_type = Option<Vec<String>>, max_items = 50)]
     pub roles: Option<BTreeSet<String>>,
     /// Manager; null for none.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    #[schema(value_type = Option<String>)]
     pub manager_id: Option<Option<String>>,
     /// Team; null for none.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, min_length = 1, max_length = 256))]
+    #[schema(value_type = Option<String>, min_length = 1, max_length = 256)]
     pub team: Option<Option<String>>,
     /// Whether the user may act. A deactivated user is signed out, and other reviewers are asked instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
     /// New password. The user is signed out everywhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(min_length = 8, max_length = 1_024))]
+    #[schema(min_length = 8, max_length = 1_024)]
     pub password: Option<String>,
 }
 
 /// Signs a user in.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignInRequest {
     /// User id.
@@ -101,8 +97,7 @@ pub struct SignInRequest {
 }
 
 /// The caller: a user, an agent, or the bootstrap token.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Session {
     /// The user; null for the bootstrap token.
     pub user: Option<User>,
@@ -118,28 +113,47 @@ pub struct Session {
     pub csrf_token: Option<String>,
 }
 
+/// What a token can be used for. Roles permit, scopes limit: a request needs both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Read everything that the roles permit.
+    Read,
+    /// Create and submit tasks.
+    Propose,
+    /// Use locks and agents.
+    Lock,
+    /// Decide on tasks. Granted only on explicit request, for a few hours.
+    Decide,
+    /// All other administrative commands.
+    Admin,
+}
+
+impl Scope {
+    /// All scopes.
+    pub const ALL: [Self; 5] = [Self::Read, Self::Propose, Self::Lock, Self::Decide, Self::Admin];
+}
+
 /// Creates a token.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
     /// Display name, 1 to 128 bytes.
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128))]
+    #[schema(min_length = 1, max_length = 128)]
     pub name: String,
     /// Scopes; `read`, `propose` and `lock` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Scope>>, min_items = 1))]
+    #[schema(value_type = Option<Vec<Scope>>, min_items = 1)]
     pub scopes: Option<BTreeSet<Scope>>,
     /// Validity in seconds: 30 days by default, at most a year. With the scope `decide`: 8 hours by default and at
     /// most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 31_536_000))]
+    #[schema(minimum = 1, maximum = 31_536_000)]
     pub ttl_seconds: Option<u64>,
 }
 
 /// A token of a user or agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Token {
     /// Unique id.
     pub token_id: String,
@@ -155,7 +169,7 @@ pub struct Token {
     /// Time of revocation.
     pub revoked_at: Option<Time>,
     /// User who created it; null for the bootstrap token.
-    pub made_by: Option<String>,
+    pub created_by: Option<String>,
     /// Time of creation.
     pub created_at: Time,
 }

@@ -44,7 +44,6 @@ impl<'a> AssignmentInput<'a> {
 
 /// A policy that was considered for a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ConsideredPolicy {
     /// The name of the policy.
     pub policy: String,

@@ -31,7 +31,6 @@ pub struct Delegation {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = DelegationKind))]
 #[serde(rename_all = "snake_case")]
 pub enum DelegationKind {
     /// The delegate is asked instead of the owner.
@@ -43,13 +42,11 @@ pub enum DelegationKind {
 
 /// The tasks that a delegation applies to. All given conditions must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = DelegationConditions))]
 #[serde(deny_unknown_fields, default)]
 pub struct DelegationConditions {
     /// Patterns of task types; empty for all.
     pub task_types: Vec<String>,
     /// Only tasks with a higher risk score.
-    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 100))]
     pub risk_above: Option<u8>,
     /// Patterns of resources, of which one must match; empty for all.
     pub resource_patterns: Vec<Pattern>,
@@ -57,7 +54,6 @@ pub struct DelegationConditions {
 
 /// One step of a delegation chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = DelegationStep))]
 pub struct DelegationStep {
     pub from: UserId,
     pub to: UserId,

@@ -31,7 +31,6 @@ use policy::Priority;
     strum::Display,
     strum::IntoStaticStr,
 )]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ApprovalStatus))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
 pub enum ApprovalStatus {
@@ -55,7 +54,6 @@ impl ApprovalStatus {
 
 /// What a reviewer can decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ResponseAction))]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum DecisionKind {

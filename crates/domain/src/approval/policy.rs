@@ -100,7 +100,6 @@ impl PolicyVersions {
 
 /// Conditions for automatic approval. All given conditions must hold; without any, nothing is approved automatically.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct AutoApprove {
     /// The risk score is lower.
@@ -113,7 +112,6 @@ pub struct AutoApprove {
 
 /// The priority of an approval request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Priority {
     Low,

@@ -29,7 +29,6 @@ pub struct Requirement {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = RequirementStatus))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum RequirementStatus {
     NotApplicable,
@@ -51,7 +50,6 @@ pub struct Vote<'a> {
 
 /// The progress of a requirement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Requirement))]
 pub struct RequirementProgress {
     /// The name of the policy.
     pub policy: String,

@@ -11,16 +11,13 @@ use crate::{InvalidField, Moment};
 
 /// A weekly time window.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TimeWindow {
     /// Empty for every day.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Weekday>))]
     pub weekdays: BTreeSet<Weekday>,
     /// The hours `[from, until)`. A window over midnight belongs to the day on which it starts.
     #[serde(default = "all_day")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Vec<u8>, min_items = 2, max_items = 2))]
     pub hours: (u8, u8),
     /// An IANA time zone, such as `Europe/Berlin`.
     #[serde(default = "utc")]
@@ -49,7 +46,6 @@ fn utc() -> String {
     strum::IntoStaticStr,
     strum::VariantArray,
 )]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Weekday {

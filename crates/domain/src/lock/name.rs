@@ -53,7 +53,6 @@ impl LockKind {
     Deserialize,
     strum::IntoStaticStr,
 )]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum LockMode {

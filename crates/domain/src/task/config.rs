@@ -24,7 +24,6 @@ const MAX_PRIORITY: u8 = 100;
 
 /// What a task executes. It does not change once submitted: a modification has a new digest and restarts the review.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The type of the task. Policies and the failure rate go by it.
@@ -37,7 +36,6 @@ pub struct Config {
     /// What applies the task: files, sql, command, http, agent or noop.
     pub executor: String,
     /// The input of the executor.
-    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub parameters: Map<String, Value>,
     /// The resources that the task changes or reads.
     pub resources: Vec<Resource>,
@@ -51,7 +49,6 @@ pub struct Config {
 
 /// A resource that a task changes or reads.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Resource {
     #[serde(rename = "type")]
@@ -64,7 +61,6 @@ pub struct Resource {
 
 /// What happens to the effects of a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RollbackStrategy {
     /// They are rolled back immediately.

@@ -8,7 +8,6 @@ use sha2::{Digest as _, Sha256};
 
 /// The digest of a value, such as the config that an approval is bound to. Equal digests mean equal values.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String, pattern = "^[0-9a-f]{64}$"))]
 #[serde(into = "String", try_from = "String")]
 pub struct Digest([u8; 32]);
 

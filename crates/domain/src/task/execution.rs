@@ -56,7 +56,6 @@ pub struct AdminRequest {
 
 /// A lock that an attempt holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HeldLock {
     /// The name, such as `resource:database:users`.
     pub lock: String,
@@ -67,7 +66,6 @@ pub struct HeldLock {
 
 /// The phase of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Phase {
     /// The locks are held, and nothing has changed.
@@ -82,7 +80,6 @@ pub enum Phase {
 
 /// The result of applying a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ExecutionResult {
     Success,
@@ -95,7 +92,6 @@ pub enum ExecutionResult {
 
 /// Why applying a task failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum FailureCode {
     /// The executor or agent reported a failure.

@@ -17,7 +17,6 @@ use serde::{Deserialize, Serialize};
     strum::Display,
     strum::IntoStaticStr,
 )]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
 pub enum TaskState {

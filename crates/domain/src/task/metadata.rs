@@ -20,7 +20,6 @@ pub struct Metadata {
 
 /// The agents that proposed a task and the person on whose behalf they act.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Lineage {
     /// The agent that proposed the task.
@@ -39,7 +38,6 @@ impl Lineage {
 
 /// What applying a task would change.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Preview {
     pub status: PreviewStatus,
     pub changes: Vec<PreviewChange>,
@@ -54,7 +52,6 @@ pub struct Preview {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PreviewStatus {
     /// The executor offers no preview.
@@ -70,7 +67,6 @@ pub enum PreviewStatus {
 
 /// One item that would change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PreviewChange {
     pub kind: ChangeKind,
@@ -88,7 +84,6 @@ pub struct PreviewChange {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
     Create,

@@ -1,24 +1,10 @@
 //! Agent routes: register, update and remove agents, heartbeats, tokens, inbox.
 
-use ade_app::accounts::TokenDraft;
-use ade_client::wire;
 use ade_domain::agent::AgentProfile;
 use ade_domain::lock::Holder;
 use ade_store::coordination::{AgentUpdate, LockFilter};
-use axum::Json;
-use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use super::{AppState, convert};
-use crate::auth::Caller;
-use crate::http::extract::{JsonBody, PathParam, QueryParams};
-use crate::http::idempotency::IdempotentPost;
-use crate::http::openapi::responses::{BodyErrors, CommonErrors, IdempotencyErrors};
-use crate::http::paging::{JsonPage, PageParams};
-use crate::http::problem::{ApiResult, Problem};
+use super::prelude::*;
 
 const MAX_TEXT_BYTES: usize = 256;
 const MAX_CAPABILITIES: usize = 100;
@@ -40,32 +26,19 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 
 /// List the known agents.
 #[utoipa::path(get, path = "/agents", operation_id = "list_agents", tag = "agents", params(PageParams), responses(
-    (status = 200, description = "A page of agents, ordered by id", body = wire::Page<wire::Agent>),
-    CommonErrors,
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "A page of agents, ordered by id", body = wire::Page<wire::Agent>), ReadErrors,
 ))]
-async fn list(
-    State(app): State<AppState>,
-    caller: Caller,
-    QueryParams(page): QueryParams<PageParams>,
-) -> ApiResult<JsonPage<wire::Agent>> {
+async fn list(app: App, caller: Caller, Params(page): Params<PageParams>) -> PageResult<wire::Agent> {
     let agents = app.agents.list(page.cursor().map(str::to_owned), page.fetch_limit()?, &caller).await?;
     page.page(agents, |agent| agent.view.agent_id.clone(), convert::agent)
 }
 
 /// Register an agent.
 #[utoipa::path(post, path = "/agents", operation_id = "register_agent", tag = "agents", request_body = wire::AgentRequest, responses(
-    (status = 201, description = "The agent", body = wire::Agent),
-    BodyErrors,
-    CommonErrors,
+    (status = 201, description = "The agent", body = wire::Agent), BodyErrors,
     (status = 409, description = "AGENT_EXISTS", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
-async fn register(
-    State(app): State<AppState>,
-    caller: Caller,
-    JsonBody(body): JsonBody<wire::AgentRequest>,
-) -> ApiResult<Response> {
+async fn register(app: App, caller: Caller, JsonBody(body): JsonBody<wire::AgentRequest>) -> ApiResult {
     let Some(id) = body.agent_id.clone() else {
         return Err(Problem::invalid_at("/agent_id", "is required"));
     };
@@ -78,33 +51,22 @@ async fn register(
 
 /// Get an agent.
 #[utoipa::path(get, path = "/agents/{id}", operation_id = "show_agent", tag = "agents", params(("id" = String, Path)), responses(
-    (status = 200, description = "The agent", body = wire::Agent),
-    CommonErrors,
-    (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "The agent", body = wire::Agent), ReadErrors, AgentNotFound,
 ))]
-async fn show(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> ApiResult<Json<wire::Agent>> {
+async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Agent> {
     Ok(Json(convert::agent(&app.agents.get(&id, &caller).await?)))
 }
 
 /// Update an agent.
 #[utoipa::path(patch, path = "/agents/{id}", operation_id = "update_agent", tag = "agents", params(("id" = String, Path)), request_body = wire::AgentRequest, responses(
-    (status = 200, description = "The updated agent", body = wire::Agent),
-    BodyErrors,
-    CommonErrors,
-    (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "The updated agent", body = wire::Agent), BodyErrors, AgentNotFound,
 ))]
 async fn update(
-    State(app): State<AppState>,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
+    Param(id): Param,
     JsonBody(body): JsonBody<wire::AgentRequest>,
-) -> ApiResult<Json<wire::Agent>> {
+) -> JsonResult<wire::Agent> {
     if body.sponsor_id.is_some() {
         let detail = "cannot be changed; remove the agent and register it again";
         return Err(Problem::invalid_at("/sponsor_id", detail));
@@ -125,48 +87,27 @@ async fn update(
 
 /// Remove an agent that holds no locks and has no tasks.
 #[utoipa::path(delete, path = "/agents/{id}", operation_id = "remove_agent", tag = "agents", params(("id" = String, Path)), responses(
-    (status = 204, description = "The agent is removed"),
-    CommonErrors,
-    (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
+    (status = 204, description = "The agent is removed"), ReadErrors, AgentNotFound,
     (status = 409, description = "AGENT_BUSY", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
-async fn remove(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> ApiResult<StatusCode> {
+async fn remove(app: App, caller: Caller, Param(id): Param) -> ApiResult<StatusCode> {
     app.agents.remove(&id, &caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Send a heartbeat for an agent.
 #[utoipa::path(post, path = "/agents/{id}/heartbeat", operation_id = "agent_heartbeat", tag = "agents", params(("id" = String, Path)), responses(
-    (status = 200, description = "The updated agent", body = wire::Agent),
-    CommonErrors,
-    (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "The updated agent", body = wire::Agent), ReadErrors, AgentNotFound,
 ))]
-async fn heartbeat(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> ApiResult<Json<wire::Agent>> {
+async fn heartbeat(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Agent> {
     Ok(Json(convert::agent(&app.agents.heartbeat(&id, &caller).await?)))
 }
 
 /// Drain an agent: it gets no new tasks. PATCH it with `draining: false` to resume.
 #[utoipa::path(post, path = "/agents/{id}/drain", operation_id = "drain_agent", tag = "agents", params(("id" = String, Path)), responses(
-    (status = 200, description = "The updated agent", body = wire::Agent),
-    CommonErrors,
-    (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "The updated agent", body = wire::Agent), ReadErrors, AgentNotFound,
 ))]
-async fn drain(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> ApiResult<Json<wire::Agent>> {
+async fn drain(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Agent> {
     let drain = |_| AgentUpdate { draining: Some(true), ..AgentUpdate::default() };
     Ok(Json(convert::agent(&app.agents.update(&id, drain, &caller).await?)))
 }
@@ -174,15 +115,9 @@ async fn drain(
 /// List the locks that an agent holds or waits for.
 #[utoipa::path(get, path = "/agents/{id}/locks", operation_id = "agent_locks", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "At most 200 locks; use GET /locks?agent= for more", body = wire::Page<wire::Lock>),
-    CommonErrors,
-    (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    ReadErrors, AgentNotFound,
 ))]
-async fn locks(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> ApiResult<JsonPage<wire::Lock>> {
+async fn locks(app: App, caller: Caller, Param(id): Param) -> PageResult<wire::Lock> {
     app.agents.get(&id, &caller).await?;
     let page = PageParams::new(Some(MAX_LOCKS), None);
     let filter = LockFilter { agent: Some(id), ..LockFilter::default() };
@@ -192,21 +127,15 @@ async fn locks(
 
 /// Create a token for an agent, which can read, propose tasks and lock on behalf of its sponsor.
 #[utoipa::path(post, path = "/agents/{id}/tokens", operation_id = "create_agent_token", tag = "agents", params(("id" = String, Path)), request_body = wire::TokenRequest, responses(
-    (status = 201, description = "The token; its secret is shown only in this response", body = wire::Token),
-    BodyErrors,
-    CommonErrors,
-    IdempotencyErrors,
-    (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
-    (status = 409, description = "IN_FLIGHT", body = wire::Problem),
+    (status = 201, description = "The token; its secret is shown only in this response", body = wire::Token), PostErrors, AgentNotFound,
 ))]
 async fn create_token(
-    State(app): State<AppState>,
-    PathParam(id): PathParam,
+    app: App,
+    Param(id): Param,
     request: IdempotentPost<wire::TokenRequest, 201>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     let sponsor = app.agents.require_sponsor(&id, &request.caller).await?;
-    let wire::TokenRequest { name, scopes, ttl_seconds } = request.body.clone();
-    let draft = TokenDraft { name, scopes, ttl_seconds };
+    let draft = request.body.clone().convert();
     let created = app.accounts.create_agent_token(&id, &sponsor, &draft, &request.caller).await?;
     Ok((StatusCode::CREATED, Json(convert::token(&created.token, Some(created.secret)))).into_response())
 }
@@ -214,18 +143,16 @@ async fn create_token(
 /// List the inbox of an agent: broken locks and aborted requests.
 #[utoipa::path(get, path = "/agents/{id}/inbox", operation_id = "agent_inbox", tag = "agents", params(("id" = String, Path), PageParams), responses(
     (status = 200, description = "A page of messages, oldest first; the last 1,000 are kept", body = wire::Page<wire::InboxMessage>),
-    CommonErrors,
-    (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    ReadErrors, AgentNotFound,
 ))]
 async fn inbox(
-    State(app): State<AppState>,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
-    QueryParams(page): QueryParams<PageParams>,
-) -> ApiResult<JsonPage<wire::InboxMessage>> {
+    Param(id): Param,
+    Params(page): Params<PageParams>,
+) -> PageResult<wire::InboxMessage> {
     let messages = app.agents.inbox(&id, page.uuid_cursor()?, page.fetch_limit_u32()?, &caller).await?;
-    page.page(messages, |message| message.message_id.clone(), convert::inbox_message)
+    page.page(messages, |message| message.message_id.clone(), |message| message.clone().convert())
 }
 
 /// Validates a request and applies it to the profile that the agent has.

@@ -1,29 +1,14 @@
 //! Approval routes: list, approve, reject, request changes, delegate; one request or a batch.
 
-#![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
-
+use ade_app::ApprovalView;
 use ade_app::tasks::{ApprovalOwner, DecisionBatch, DecisionInput as ReviewDecision};
-use ade_app::{ApprovalView, Outcome};
-use ade_client::wire;
-use ade_domain::approval::{Approval, ApprovalStatus, DecisionKind};
+use ade_domain::approval::{Approval, DecisionKind};
 use ade_domain::people::UserId;
 use ade_domain::task::Digest;
-use axum::Json;
-use axum::extract::State;
-use axum::response::Response;
-use serde::Deserialize;
-use utoipa::IntoParams;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 use uuid::Uuid;
 
-use super::{AppState, convert};
-use crate::auth::Caller;
-use crate::http::extract::{PathParam, QueryParams};
-use crate::http::idempotency::IdempotentPost;
-use crate::http::openapi::responses::{BodyErrors, CommonErrors, DecisionErrors, IdempotencyErrors};
-use crate::http::paging::{JsonPage, PageParams};
-use crate::http::problem::{ApiResult, Problem};
+use super::prelude::*;
+use crate::http::paging::parse_word;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -43,7 +28,7 @@ struct ListParams {
     /// Reviewer: a user id, `me` (default), or `*` for all. Only administrators and auditors see requests of others.
     reviewer: Option<String>,
     /// Status, such as `PENDING`.
-    #[param(value_type = Option<ApprovalStatus>)]
+    #[param(value_type = Option<wire::ApprovalStatus>)]
     status: Option<String>,
     /// Page size; 50 by default, at most 200.
     #[param(minimum = 1, maximum = 200)]
@@ -54,26 +39,21 @@ struct ListParams {
 
 /// List approval requests, highest score first.
 #[utoipa::path(get, path = "/approvals", operation_id = "list_approvals", tag = "approvals", params(ListParams), responses(
-    (status = 200, description = "A page of approval requests", body = wire::Page<wire::Approval>),
-    CommonErrors,
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "A page of approval requests", body = wire::Page<wire::Approval>), ReadErrors,
 ))]
-async fn list(
-    State(app): State<AppState>,
-    caller: Caller,
-    QueryParams(params): QueryParams<ListParams>,
-) -> ApiResult<JsonPage<wire::Approval>> {
+async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> PageResult<wire::Approval> {
     let ListParams { reviewer, status, limit, cursor } = params;
     let page = PageParams::new(limit, cursor);
     let fetch_limit = page.fetch_limit_u32()?;
-    let status = status.as_deref().map(parse_status).transpose()?;
+    let status: Option<wire::ApprovalStatus> =
+        parse_word("?status", status, "an approval status such as PENDING")?;
     let owner = match reviewer.as_deref() {
         None | Some("me") => ApprovalOwner::Caller,
         Some("*") => ApprovalOwner::Anyone,
         Some(other) => ApprovalOwner::User(UserId::new(other)),
     };
     let after = page.parse_cursor(parse_cursor)?;
-    let approvals = app.tasks.approvals(&owner, status, after, fetch_limit, &caller).await?;
+    let approvals = app.tasks.approvals(&owner, status.convert(), after, fetch_limit, &caller).await?;
     let descriptions = app.tasks.descriptions(&approvals).await?;
     let cursor = |approval: &Approval| format!("{}-{}", approval.score, approval.approval_id);
     let convert = |approval: &Approval| {
@@ -81,14 +61,6 @@ async fn list(
         convert::listed_approval(approval, description, None)
     };
     page.page(approvals, cursor, convert)
-}
-
-fn parse_status(word: &str) -> ApiResult<ApprovalStatus> {
-    let invalid = |_| {
-        let detail = format!("must be an approval status such as PENDING, not {word:?}");
-        Problem::invalid_at("?status", detail)
-    };
-    serde_json::from_value(word.into()).map_err(invalid)
 }
 
 /// A cursor is the score and the id of the last approval request, as `SCORE-ID`.
@@ -100,16 +72,10 @@ fn parse_cursor(cursor: &str) -> Option<(u32, String)> {
 
 /// Get an approval request.
 #[utoipa::path(get, path = "/approvals/{id}", operation_id = "show_approval", tag = "approvals", params(("id" = String, Path)), responses(
-    (status = 200, description = "The approval request", body = wire::Approval),
-    CommonErrors,
+    (status = 200, description = "The approval request", body = wire::Approval), ReadErrors,
     (status = 404, description = "APPROVAL_NOT_FOUND: it does not exist, or the caller may not see its task", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
-async fn show(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> ApiResult<Json<wire::Approval>> {
+async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Approval> {
     let (task, approval) = app.tasks.approval(&id, &caller).await?;
     Ok(Json(convert::approval(&approval, &task.task)))
 }
@@ -119,7 +85,7 @@ async fn decide(
     id: &str,
     action: DecisionKind,
     request: &IdempotentPost<wire::DecisionRequest>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     let wire::DecisionRequest { reason, digest } = request.body.clone();
     let invalid = |_| Problem::invalid_at("/digest", "must be 64 hexadecimal digits");
     let digest: Option<Digest> = digest.map(|digest| digest.parse()).transpose().map_err(invalid)?;
@@ -130,53 +96,37 @@ async fn decide(
 
 /// Approve a task.
 #[utoipa::path(post, path = "/approvals/{id}/approve", operation_id = "approve", tag = "approvals", params(("id" = String, Path)), request_body = wire::DecisionRequest, responses(
-    (status = 200, description = "The updated approval request, with the state of its task", body = wire::Approval),
-    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
+    (status = 200, description = "The updated approval request, with the state of its task", body = wire::Approval), DecisionErrors,
 ))]
-async fn approve(
-    State(app): State<AppState>,
-    PathParam(id): PathParam,
-    request: IdempotentPost<wire::DecisionRequest>,
-) -> ApiResult<Response> {
+async fn approve(app: App, Param(id): Param, request: IdempotentPost<wire::DecisionRequest>) -> ApiResult {
     decide(&app, &id, DecisionKind::Approve, &request).await
 }
 
 /// Reject a task. A reason is required.
 #[utoipa::path(post, path = "/approvals/{id}/reject", operation_id = "reject", tag = "approvals", params(("id" = String, Path)), request_body = wire::DecisionRequest, responses(
-    (status = 200, description = "The updated approval request, with the state of its task", body = wire::Approval),
-    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
+    (status = 200, description = "The updated approval request, with the state of its task", body = wire::Approval), DecisionErrors,
 ))]
-async fn reject(
-    State(app): State<AppState>,
-    PathParam(id): PathParam,
-    request: IdempotentPost<wire::DecisionRequest>,
-) -> ApiResult<Response> {
+async fn reject(app: App, Param(id): Param, request: IdempotentPost<wire::DecisionRequest>) -> ApiResult {
     decide(&app, &id, DecisionKind::Reject, &request).await
 }
 
 /// Request changes. A reason is required; the task cannot be approved until its author changes it.
 #[utoipa::path(post, path = "/approvals/{id}/request-changes", operation_id = "request_changes", tag = "approvals", params(("id" = String, Path)), request_body = wire::DecisionRequest, responses(
-    (status = 200, description = "The updated approval request, with the state of its task", body = wire::Approval),
-    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
+    (status = 200, description = "The updated approval request, with the state of its task", body = wire::Approval), DecisionErrors,
 ))]
 async fn request_changes(
-    State(app): State<AppState>,
-    PathParam(id): PathParam,
+    app: App,
+    Param(id): Param,
     request: IdempotentPost<wire::DecisionRequest>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     decide(&app, &id, DecisionKind::RequestChanges, &request).await
 }
 
 /// Delegate one approval request to another reviewer.
 #[utoipa::path(post, path = "/approvals/{id}/delegate", operation_id = "delegate_approval", tag = "approvals", params(("id" = String, Path)), request_body = wire::DelegateRequest, responses(
-    (status = 200, description = "The delegated approval request; the delegate gets a new one", body = wire::Approval),
-    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
+    (status = 200, description = "The delegated approval request; the delegate gets a new one", body = wire::Approval), DecisionErrors,
 ))]
-async fn delegate(
-    State(app): State<AppState>,
-    PathParam(id): PathParam,
-    request: IdempotentPost<wire::DelegateRequest>,
-) -> ApiResult<Response> {
+async fn delegate(app: App, Param(id): Param, request: IdempotentPost<wire::DelegateRequest>) -> ApiResult {
     let to = UserId::new(request.body.to.clone());
     let task = app.tasks.delegate(&id, &to, &request.caller).await?;
     Ok(request.respond(Outcome::Approval(ApprovalView::find(&task, &id))))
@@ -184,19 +134,15 @@ async fn delegate(
 
 /// Make the same decision on many approval requests: all succeed, or none is changed.
 #[utoipa::path(post, path = "/approvals/batch", operation_id = "answer_batch", tag = "approvals", request_body = wire::BatchRequest, responses(
-    (status = 200, description = "The updated approval requests", body = wire::BatchResponse),
-    BodyErrors, CommonErrors, IdempotencyErrors,
+    (status = 200, description = "The updated approval requests", body = wire::BatchResponse), PostErrors,
     (status = 403, description = "FEATURE_DISABLED, FORBIDDEN, SCOPE_MISSING or CSRF", body = wire::Problem),
     (status = 409, description = "BATCH_REFUSED with the problem of each refused item, or IN_FLIGHT", body = wire::Problem),
 ))]
-async fn batch(
-    State(app): State<AppState>,
-    request: IdempotentPost<wire::BatchRequest>,
-) -> ApiResult<Response> {
+async fn batch(app: App, request: IdempotentPost<wire::BatchRequest>) -> ApiResult {
     let wire::BatchRequest { approval_ids, action, reason, options } = request.body.clone();
     let batch = DecisionBatch {
         approval_ids,
-        decision: ReviewDecision { action, reason, digest: None },
+        decision: ReviewDecision { action: action.convert(), reason, digest: None },
         skip_validation: options.skip_validation,
         apply_immediately: options.apply_immediately,
     };

@@ -1,30 +1,13 @@
 //! Audit routes: search, verify and export the audit log.
 
-#![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
-
 use ade_app::audit::AuditLogError;
-use ade_client::wire;
-use ade_domain::Moment;
 use ade_domain::audit::ChainHead;
-use ade_domain::task::TaskState;
 use ade_store::database::{AuditFilter, AuditRow};
-use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::header;
-use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use serde::Deserialize;
-use utoipa::IntoParams;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use super::{AppState, convert};
-use crate::auth::Caller;
-use crate::http::extract::{PathParam, QueryParams};
-use crate::http::openapi::responses::CommonErrors;
-use crate::http::paging::{JsonPage, PageParams};
-use crate::http::problem::{ApiResult, Problem};
+use super::prelude::*;
 
 /// Entries that an export reads at once.
 const EXPORT_BATCH: u32 = 500;
@@ -59,7 +42,6 @@ struct ListParams {
 }
 
 fn audit_filter(params: &ListParams, caller: &Caller) -> AuditFilter {
-    let moment = |time: wire::Time| Moment::from(time.0);
     let actor = match params.actor.as_deref() {
         Some("me") => caller.user.as_ref().map(|user| user.user_id.to_string()),
         _ => params.actor.clone(),
@@ -68,8 +50,8 @@ fn audit_filter(params: &ListParams, caller: &Caller) -> AuditFilter {
         task: params.task.clone(),
         actor,
         action: params.action.clone(),
-        from: params.from.map(moment),
-        to: params.to.map(moment),
+        from: params.from.convert(),
+        to: params.to.convert(),
     }
 }
 
@@ -78,7 +60,7 @@ async fn entries(
     filter: AuditFilter,
     page: &PageParams,
     caller: &Caller,
-) -> ApiResult<JsonPage<wire::AuditEntry>> {
+) -> PageResult<wire::AuditEntry> {
     let after = page.parse_cursor(|cursor| cursor.parse().ok())?.unwrap_or(0);
     let entries = app.audits.entries(filter, after, page.fetch_limit_u32()?, caller).await?;
     page.try_page(entries, |entry| entry.number.to_string(), convert::audit_entry)
@@ -88,33 +70,23 @@ async fn entries(
 ///
 /// Administrators and auditors see all entries. Others see the entries of tasks that they may see, and their own.
 #[utoipa::path(get, path = "/audit", operation_id = "list_audit", tag = "audit", params(ListParams), responses(
-    (status = 200, description = "A page of numbered entries", body = wire::Page<wire::AuditEntry>),
-    CommonErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "A page of numbered entries", body = wire::Page<wire::AuditEntry>), ReadErrors, TaskNotFound,
 ))]
-async fn list(
-    State(app): State<AppState>,
-    caller: Caller,
-    QueryParams(params): QueryParams<ListParams>,
-) -> ApiResult<JsonPage<wire::AuditEntry>> {
+async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> PageResult<wire::AuditEntry> {
     let page = PageParams::new(params.limit, params.cursor.clone());
     entries(&app, audit_filter(&params, &caller), &page, &caller).await
 }
 
 /// List the audit entries of a task.
 #[utoipa::path(get, path = "/tasks/{id}/audit", operation_id = "task_audit", tag = "audit", params(("id" = String, Path), PageParams), responses(
-    (status = 200, description = "A page of entries", body = wire::Page<wire::AuditEntry>),
-    CommonErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "A page of entries", body = wire::Page<wire::AuditEntry>), ReadErrors, TaskNotFound,
 ))]
 async fn list_of_task(
-    State(app): State<AppState>,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
-    QueryParams(page): QueryParams<PageParams>,
-) -> ApiResult<JsonPage<wire::AuditEntry>> {
+    Param(id): Param,
+    Params(page): Params<PageParams>,
+) -> PageResult<wire::AuditEntry> {
     app.tasks.task(&id, &caller).await?;
     let filter = AuditFilter { task: Some(id), ..AuditFilter::default() };
     entries(&app, filter, &page, &caller).await
@@ -134,14 +106,13 @@ struct VerifyParams {
 /// Verify the hash chain of the audit log (admin or auditor).
 #[utoipa::path(get, path = "/audit/verify", operation_id = "verify_audit", tag = "audit", params(VerifyParams), responses(
     (status = 200, description = "The result; `first_bad` is the first entry that was edited, removed, reordered or truncated", body = wire::AuditVerification),
-    CommonErrors,
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    ReadErrors,
 ))]
 async fn verify(
-    State(app): State<AppState>,
+    app: App,
     caller: Caller,
-    QueryParams(params): QueryParams<VerifyParams>,
-) -> ApiResult<Json<wire::AuditVerification>> {
+    Params(params): Params<VerifyParams>,
+) -> JsonResult<wire::AuditVerification> {
     let trusted = match (params.number, params.entry_hash) {
         (None, None) => None,
         (Some(number), Some(hash)) => {
@@ -162,7 +133,7 @@ async fn verify(
             valid: false,
             entries: broken.number.saturating_sub(1),
             head: None,
-            first_bad: Some(wire::InvalidAuditEntry { number: broken.number, why: broken.reason }),
+            first_bad: Some(wire::InvalidAuditEntry { number: broken.number, reason: broken.reason }),
         })),
         Err(AuditLogError::Refused(error)) => Err((*error).into()),
         Err(AuditLogError::Database(error)) => Err(error.into()),
@@ -201,15 +172,9 @@ enum ExportFormat {
 /// Export the audit log: all entries that match the filters, in order.
 #[utoipa::path(get, path = "/audit/export", operation_id = "export_audit", tag = "audit", params(ExportParams), responses(
     (status = 200, description = "One JSON object per line, or CSV with a header line", content((String = "application/x-ndjson"), (String = "text/csv"))),
-    CommonErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    ReadErrors, TaskNotFound,
 ))]
-async fn export(
-    State(app): State<AppState>,
-    caller: Caller,
-    QueryParams(params): QueryParams<ExportParams>,
-) -> ApiResult<Response> {
+async fn export(app: App, caller: Caller, Params(params): Params<ExportParams>) -> ApiResult {
     let format = match params.format.as_deref() {
         None | Some("ndjson") => ExportFormat::Ndjson,
         Some("csv") => ExportFormat::Csv,
@@ -256,12 +221,12 @@ fn write_entry(row: &AuditRow, format: ExportFormat, text: &mut String) -> std::
         text.push('\n');
         return Ok(());
     }
-    let state = |state: Option<TaskState>| state.map(|state| state.to_string()).unwrap_or_default();
+    let state = |state: Option<wire::TaskState>| state.map(|state| state.to_string()).unwrap_or_default();
     let actor = entry.who;
     let fields = [
         entry.number.to_string(),
         entry.at.to_string(),
-        actor.user_id.map(|user| user.to_string()).unwrap_or_default(),
+        actor.user_id.unwrap_or_default(),
         actor.agent_id.unwrap_or_default(),
         actor.session_id.unwrap_or_default(),
         actor.token_id.unwrap_or_default(),

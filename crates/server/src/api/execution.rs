@@ -1,30 +1,11 @@
 //! Execution routes: agents claim tasks and report on them; administrators stop them and roll them back.
 
-#![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
-
 use std::time::Duration;
 
 use ade_app::tasks::ExecutionCommand;
-use ade_app::worker::AgentReport;
-use ade_app::{Outcome, TaskView};
-use ade_client::wire;
 use ade_domain::lock::Holder;
-use axum::Json;
-use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
-use utoipa::IntoParams;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use super::{AppState, convert};
-use crate::auth::Caller;
-use crate::http::extract::{JsonBody, PathParam, QueryParams};
-use crate::http::idempotency::IdempotentPost;
-use crate::http::openapi::responses::{BodyErrors, CommonErrors, DecisionErrors, IdempotencyErrors};
-use crate::http::paging::JsonPage;
-use crate::http::problem::{ApiResult, Problem};
+use super::prelude::*;
 
 /// Of a claim that waits for a task.
 const MAX_WAIT_SECONDS: f64 = 60.0;
@@ -52,17 +33,10 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// task.
 #[utoipa::path(post, path = "/tasks/claim", operation_id = "claim_task", tag = "tasks", request_body = wire::ClaimRequest, responses(
     (status = 200, description = "The claimed task", body = wire::TaskClaim),
-    (status = 204, description = "There is no task for this agent"),
-    BodyErrors,
-    CommonErrors,
-    IdempotencyErrors,
-    (status = 409, description = "IN_FLIGHT", body = wire::Problem),
+    (status = 204, description = "There is no task for this agent"), PostErrors,
     (status = 503, description = "UNAVAILABLE, CONTENTION or STOPPING", body = wire::Problem),
 ))]
-async fn claim(
-    State(app): State<AppState>,
-    request: IdempotentPost<wire::ClaimRequest>,
-) -> ApiResult<Response> {
+async fn claim(app: App, request: IdempotentPost<wire::ClaimRequest>) -> ApiResult {
     let wire::ClaimRequest { agent_id, types, wait_seconds } = request.body.clone();
     // An unknown agent is registered by its claim, so its id must be valid.
     if let Some(id) = &agent_id {
@@ -91,21 +65,17 @@ async fn claim(
 
 /// Send a heartbeat for a claimed task.
 #[utoipa::path(post, path = "/tasks/{id}/heartbeat", operation_id = "task_heartbeat", tag = "tasks", params(("id" = String, Path)), request_body = wire::TaskHeartbeatRequest, responses(
-    (status = 200, description = "The lease and the locks are extended", body = wire::TaskLease),
-    BodyErrors,
-    CommonErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
+    (status = 200, description = "The lease and the locks are extended", body = wire::TaskLease), BodyErrors, TaskNotFound,
     (status = 409, description = "NOT_PRESENT: this is not the current attempt; TIMED_OUT or STOPPED: the attempt must end; LOCK_LOST: the locks are lost", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn heartbeat(
-    State(app): State<AppState>,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
+    Param(id): Param,
     JsonBody(body): JsonBody<wire::TaskHeartbeatRequest>,
-) -> ApiResult<Json<wire::TaskLease>> {
+) -> JsonResult<wire::TaskLease> {
     let renewed = app.agent_work.heartbeat(&id, body.attempt, &caller).await?;
-    Ok(Json(wire::TaskLease { lease_until: renewed.lease_until.into(), stop: renewed.stop_requested }))
+    Ok(Json(wire::TaskLease { lease_until: renewed.lease_until.convert(), stop: renewed.stop_requested }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -123,16 +93,14 @@ struct LogParams {
 /// List the log of a task's execution.
 #[utoipa::path(get, path = "/tasks/{id}/logs", operation_id = "task_logs", tag = "tasks", params(("id" = String, Path), LogParams), responses(
     (status = 200, description = "Log lines in order; to follow the log, repeat the request with the last number as `after`", body = wire::Page<wire::LogLine>),
-    CommonErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    ReadErrors, TaskNotFound,
 ))]
 async fn logs(
-    State(app): State<AppState>,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
-    QueryParams(params): QueryParams<LogParams>,
-) -> ApiResult<JsonPage<wire::LogLine>> {
+    Param(id): Param,
+    Params(params): Params<LogParams>,
+) -> PageResult<wire::LogLine> {
     let limit = params.limit.unwrap_or(DEFAULT_LOG_LINES);
     if !(1..=MAX_LOG_LINES).contains(&limit) {
         let detail = format!("must be between 1 and {MAX_LOG_LINES}, not {limit}");
@@ -145,23 +113,15 @@ async fn logs(
     let (lines, _) = app.agent_work.logs(&id, after, limit, &caller).await?;
     let is_full = lines.len() == limit as usize;
     let next_cursor = lines.last().filter(|_| is_full).map(|line| line.number.to_string());
-    Ok(Json(wire::Page { items: lines.iter().map(convert::log_line).collect(), next_cursor }))
+    Ok(Json(wire::Page { items: lines.convert(), next_cursor }))
 }
 
 /// Append to the log of a claimed task.
 #[utoipa::path(post, path = "/tasks/{id}/logs", operation_id = "log_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::LogRequest, responses(
-    (status = 204, description = "Accepted; dropped if the log of the task is full"),
-    BodyErrors,
-    CommonErrors,
-    IdempotencyErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
+    (status = 204, description = "Accepted; dropped if the log of the task is full"), PostErrors, TaskNotFound,
     (status = 409, description = "NOT_PRESENT: this is not the current attempt; or IN_FLIGHT", body = wire::Problem),
 ))]
-async fn log(
-    State(app): State<AppState>,
-    PathParam(id): PathParam,
-    request: IdempotentPost<wire::LogRequest, 204>,
-) -> ApiResult<Response> {
+async fn log(app: App, Param(id): Param, request: IdempotentPost<wire::LogRequest, 204>) -> ApiResult {
     let wire::LogRequest { attempt, text } = &request.body;
     if !(1..=MAX_LOG_TEXT_BYTES).contains(&text.len()) {
         return Err(Problem::invalid_at("/text", format!("must have 1 to {MAX_LOG_TEXT_BYTES} bytes")));
@@ -172,25 +132,19 @@ async fn log(
 
 /// Report the result of a claimed task. Repeating the same report returns the same response.
 #[utoipa::path(post, path = "/tasks/{id}/complete", operation_id = "complete_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::CompleteRequest, responses(
-    (status = 200, description = "The updated task", body = wire::Task),
-    BodyErrors,
-    CommonErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
+    (status = 200, description = "The updated task", body = wire::Task), BodyErrors, TaskNotFound,
     (status = 409, description = "NOT_PRESENT: this is not the current attempt", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn complete(
-    State(app): State<AppState>,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
+    Param(id): Param,
     JsonBody(body): JsonBody<wire::CompleteRequest>,
-) -> ApiResult<Json<wire::Task>> {
-    let wire::CompleteRequest { attempt, result, output, error } = body;
-    if error.as_ref().is_some_and(|error| error.len() > MAX_ERROR_BYTES) {
+) -> JsonResult<wire::Task> {
+    if body.error.as_ref().is_some_and(|error| error.len() > MAX_ERROR_BYTES) {
         return Err(Problem::invalid_at("/error", format!("may have at most {MAX_ERROR_BYTES} bytes")));
     }
-    let report = AgentReport { attempt, result, output, error };
-    let task = app.agent_work.complete(&id, report, &caller).await?;
+    let task = app.agent_work.complete(&id, body.convert(), &caller).await?;
     Ok(Json(convert::task(*TaskView::new(&task, &caller, app.tasks.now()))))
 }
 
@@ -199,7 +153,7 @@ async fn run_command(
     id: &str,
     command: ExecutionCommand,
     request: &IdempotentPost<wire::ReasonRequest, 202>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     let task =
         app.tasks.control_execution(id, command, request.body.reason.as_deref(), &request.caller).await?;
     Ok(request.respond_task(&task))
@@ -210,43 +164,31 @@ async fn run_command(
 /// The worker or agent is notified and stops. Its changes are rolled back if the rollback strategy of the task is
 /// automatic. The task ends as FAILED with the result `cancelled`.
 #[utoipa::path(post, path = "/tasks/{id}/stop", operation_id = "stop_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
-    (status = 202, description = "The worker or agent will be notified", body = wire::Task),
-    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
+    (status = 202, description = "The worker or agent will be notified", body = wire::Task), DecisionErrors,
 ))]
-async fn stop(
-    State(app): State<AppState>,
-    PathParam(id): PathParam,
-    request: IdempotentPost<wire::ReasonRequest, 202>,
-) -> ApiResult<Response> {
+async fn stop(app: App, Param(id): Param, request: IdempotentPost<wire::ReasonRequest, 202>) -> ApiResult {
     run_command(&app, &id, ExecutionCommand::Stop, &request).await
 }
 
 /// Roll back the changes of a failed task whose rollback strategy is `manual` (admin).
 #[utoipa::path(post, path = "/tasks/{id}/rollback", operation_id = "roll_back_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
-    (status = 202, description = "A worker will roll it back", body = wire::Task),
-    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
+    (status = 202, description = "A worker will roll it back", body = wire::Task), DecisionErrors,
     (status = 409, description = "INVALID_TRANSITION, NOTHING_TO_ROLL_BACK or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn roll_back(
-    State(app): State<AppState>,
-    PathParam(id): PathParam,
+    app: App,
+    Param(id): Param,
     request: IdempotentPost<wire::ReasonRequest, 202>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     run_command(&app, &id, ExecutionCommand::RollBack, &request).await
 }
 
 /// Get the execution of a task: the current attempt, or the last one.
 #[utoipa::path(get, path = "/tasks/{id}/execution", operation_id = "task_execution", tag = "tasks", params(("id" = String, Path)), responses(
-    (status = 200, description = "The execution", body = wire::Execution),
-    CommonErrors,
+    (status = 200, description = "The execution", body = wire::Execution), ReadErrors,
     (status = 404, description = "TASK_NOT_FOUND, or NOT_EXECUTED: execution has not started", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
-async fn show(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> ApiResult<Json<wire::Execution>> {
+async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Execution> {
     let task = app.tasks.task(&id, &caller).await?;
     let not_executed = || {
         let detail = format!("execution of task {id} has not started");

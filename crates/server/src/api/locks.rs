@@ -1,9 +1,7 @@
 //! Lock routes: acquire, renew, release, downgrade, verify, inspect and break locks.
 
-#![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
-
 use ade_app::locks::{Acquisition, HeldLockResult, HeldToken, LockError};
-use ade_client::wire::{self, FieldError};
+use ade_client::wire::FieldError;
 use ade_domain::Validator;
 use ade_domain::lock::{
     FencingToken, Holder, InvalidName, LockKind, LockMode, LockName, LockRequest, LockRequestDraft,
@@ -11,22 +9,10 @@ use ade_domain::lock::{
 };
 use ade_domain::permission::Scope;
 use ade_store::coordination::LockFilter;
-use axum::Json;
-use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
-use utoipa::IntoParams;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 use uuid::Uuid;
 
-use super::{AppState, convert};
-use crate::auth::Caller;
-use crate::http::extract::{JsonBody, LockPath, QueryParams};
-use crate::http::openapi::responses::{BodyErrors, CommonErrors};
-use crate::http::paging::{JsonPage, PageParams};
-use crate::http::problem::{ApiResult, Problem};
+use super::prelude::*;
+use crate::http::extract::LockPath;
 use crate::process::metrics;
 
 /// Of one heartbeat, release or downgrade; an agent cannot hold more.
@@ -52,23 +38,17 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// locks are granted; closing the connection cancels the request. With `queue`, the response is a ticket.
 #[utoipa::path(post, path = "/locks/acquire", operation_id = "acquire_locks", tag = "locks", request_body = wire::AcquireRequest, responses(
     (status = 200, description = "All locks are granted", body = wire::Grants),
-    (status = 202, description = "The request is queued with a ticket", body = wire::Ticket),
-    BodyErrors,
-    CommonErrors,
+    (status = 202, description = "The request is queued with a ticket", body = wire::Ticket), BodyErrors,
     (status = 409, description = "LOCK_LOST, SUPERSEDED or CANCELLED: the repeated request has ended", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST or REQUEST_ID_REUSED", body = wire::Problem),
     (status = 423, description = "LOCK_HELD with the holders, or DEADLOCK_DETECTED with the cycle", body = wire::Problem),
     (status = 429, description = "RATE_LIMITED or TOO_MANY_AGENTS", body = wire::Problem),
     (status = 503, description = "QUEUE_FULL, CONTENTION, STOPPING or UNAVAILABLE, with Retry-After", body = wire::Problem),
 ))]
-async fn acquire(
-    State(app): State<AppState>,
-    caller: Caller,
-    JsonBody(body): JsonBody<wire::AcquireRequest>,
-) -> ApiResult<Response> {
+async fn acquire(app: App, caller: Caller, JsonBody(body): JsonBody<wire::AcquireRequest>) -> ApiResult {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let draft = LockRequestDraft {
-        locks: body.locks.iter().map(|spec| (spec.lock.as_str(), spec.mode.map(Into::into))).collect(),
+        locks: body.locks.iter().map(|spec| (spec.lock.as_str(), spec.mode.convert())).collect(),
         ttl_seconds: body.ttl_seconds,
         wait_seconds: body.wait_seconds,
         queue: body.queue,
@@ -97,18 +77,11 @@ async fn acquire(
 
 /// Extend the leases of held locks.
 #[utoipa::path(post, path = "/locks/heartbeat", operation_id = "lock_heartbeat", tag = "locks", request_body = wire::HeartbeatRequest, responses(
-    (status = 200, description = "All leases are extended", body = wire::HeldLockResults),
-    BodyErrors,
-    CommonErrors,
+    (status = 200, description = "All leases are extended", body = wire::HeldLockResults), BodyErrors,
     (status = 409, description = "LOCK_LOST: some locks are not held with these tokens; `results` has all", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
 ))]
-async fn heartbeat(
-    State(app): State<AppState>,
-    caller: Caller,
-    JsonBody(body): JsonBody<wire::HeartbeatRequest>,
-) -> ApiResult<Response> {
+async fn heartbeat(app: App, caller: Caller, JsonBody(body): JsonBody<wire::HeartbeatRequest>) -> ApiResult {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let held = held_locks(&body.locks)?;
     let mut input = Validator::default();
@@ -123,18 +96,11 @@ async fn heartbeat(
 
 /// Release held locks.
 #[utoipa::path(post, path = "/locks/release", operation_id = "release_locks", tag = "locks", request_body = wire::HeldLocksRequest, responses(
-    (status = 200, description = "All locks are released", body = wire::HeldLockResults),
-    BodyErrors,
-    CommonErrors,
+    (status = 200, description = "All locks are released", body = wire::HeldLockResults), BodyErrors,
     (status = 409, description = "LOCK_LOST: some locks were not held with these tokens; `results` has all", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
 ))]
-async fn release(
-    State(app): State<AppState>,
-    caller: Caller,
-    JsonBody(body): JsonBody<wire::HeldLocksRequest>,
-) -> ApiResult<Response> {
+async fn release(app: App, caller: Caller, JsonBody(body): JsonBody<wire::HeldLocksRequest>) -> ApiResult {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let results = app.locks.release(&holder, &held_locks(&body.locks)?).await;
     held_lock_response(&app, results)
@@ -142,18 +108,11 @@ async fn release(
 
 /// Downgrade held locks from exclusive to shared, keeping their tokens.
 #[utoipa::path(post, path = "/locks/downgrade", operation_id = "downgrade_locks", tag = "locks", request_body = wire::HeldLocksRequest, responses(
-    (status = 200, description = "All locks are shared", body = wire::HeldLockResults),
-    BodyErrors,
-    CommonErrors,
+    (status = 200, description = "All locks are shared", body = wire::HeldLockResults), BodyErrors,
     (status = 409, description = "LOCK_LOST: some locks are not held with these tokens; `results` has all", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
 ))]
-async fn downgrade(
-    State(app): State<AppState>,
-    caller: Caller,
-    JsonBody(body): JsonBody<wire::HeldLocksRequest>,
-) -> ApiResult<Response> {
+async fn downgrade(app: App, caller: Caller, JsonBody(body): JsonBody<wire::HeldLocksRequest>) -> ApiResult {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let held = held_locks(&body.locks)?;
     if let Some(index) = held.iter().position(|held| !held.lock.kind().supports(LockMode::Shared)) {
@@ -166,17 +125,14 @@ async fn downgrade(
 
 /// Verify that a fencing token belongs to a current holder.
 #[utoipa::path(post, path = "/locks/verify", operation_id = "verify_token", tag = "locks", request_body = wire::VerifyTokenRequest, responses(
-    (status = 200, description = "The token is valid", body = wire::VerifiedToken),
-    BodyErrors,
-    CommonErrors,
+    (status = 200, description = "The token is valid", body = wire::VerifiedToken), BodyErrors,
     (status = 409, description = "LOCK_LOST: the token is not valid", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn verify(
-    State(app): State<AppState>,
+    app: App,
     caller: Caller,
     JsonBody(body): JsonBody<wire::VerifyTokenRequest>,
-) -> ApiResult<Json<wire::VerifiedToken>> {
+) -> JsonResult<wire::VerifiedToken> {
     caller.require_scope(Scope::Read)?;
     let lock: LockName =
         body.lock.parse().map_err(|error: InvalidName| Problem::invalid_at("/lock", error))?;
@@ -192,10 +148,9 @@ async fn verify(
 
 /// Get the wait graph: which request waits for which holders.
 #[utoipa::path(get, path = "/locks/graph", operation_id = "lock_graph", tag = "locks", responses(
-    (status = 200, description = "At most 1,000 waiting requests", body = wire::WaitGraph),
-    CommonErrors,
+    (status = 200, description = "At most 1,000 waiting requests", body = wire::WaitGraph), CommonErrors,
 ))]
-async fn graph(State(app): State<AppState>, caller: Caller) -> ApiResult<Json<wire::WaitGraph>> {
+async fn graph(app: App, caller: Caller) -> JsonResult<wire::WaitGraph> {
     caller.require_scope(Scope::Read)?;
     let waits = app.locks.coordination().waits(MAX_GRAPH_WAITS).await?;
     Ok(Json(wire::WaitGraph { waits: waits.iter().map(convert::wait_graph_edge).collect() }))
@@ -222,14 +177,9 @@ struct ListParams {
 /// List the locks that are held or waited for.
 #[utoipa::path(get, path = "/locks", operation_id = "list_locks", tag = "locks", params(ListParams), responses(
     (status = 200, description = "A page of locks: task locks first, then resource locks, each ordered by name", body = wire::Page<wire::Lock>),
-    CommonErrors,
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    ReadErrors,
 ))]
-async fn list(
-    State(app): State<AppState>,
-    caller: Caller,
-    QueryParams(params): QueryParams<ListParams>,
-) -> ApiResult<JsonPage<wire::Lock>> {
+async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> PageResult<wire::Lock> {
     caller.require_scope(Scope::Read)?;
     let ListParams { agent, resource_type, kind, limit, cursor } = params;
     let kind = match kind.as_deref() {
@@ -250,15 +200,10 @@ async fn list(
 
 /// Get a lock with its holders and all waiters.
 #[utoipa::path(get, path = "/locks/{lock}", operation_id = "show_lock", tag = "locks", params(("lock" = String, Path, description = "Lock name, percent-encoded")), responses(
-    (status = 200, description = "The lock; a free lock has no holders and no queue", body = wire::Lock),
-    CommonErrors,
+    (status = 200, description = "The lock; a free lock has no holders and no queue", body = wire::Lock), CommonErrors,
     (status = 422, description = "INVALID_REQUEST: the path is not a lock name", body = wire::Problem),
 ))]
-async fn show(
-    State(app): State<AppState>,
-    caller: Caller,
-    LockPath(lock): LockPath,
-) -> ApiResult<Json<wire::Lock>> {
+async fn show(app: App, caller: Caller, LockPath(lock): LockPath) -> JsonResult<wire::Lock> {
     caller.require_scope(Scope::Read)?;
     Ok(Json(convert::lock(&app.locks.coordination().lock_view(lock).await?)))
 }
@@ -273,16 +218,15 @@ struct BreakParams {
 
 /// Break a lock: take it from its holders (admin).
 #[utoipa::path(delete, path = "/locks/{lock}", operation_id = "break_lock", tag = "locks", params(("lock" = String, Path, description = "Lock name, percent-encoded"), BreakParams), responses(
-    (status = 200, description = "The former holders; the lock is granted to the next waiters", body = wire::BrokenLock),
-    CommonErrors,
+    (status = 200, description = "The former holders; the lock is granted to the next waiters", body = wire::BrokenLock), CommonErrors,
     (status = 422, description = "INVALID_REQUEST: the reason is missing", body = wire::Problem),
 ))]
 async fn break_lock(
-    State(app): State<AppState>,
+    app: App,
     caller: Caller,
     LockPath(lock): LockPath,
-    QueryParams(params): QueryParams<BreakParams>,
-) -> ApiResult<Json<wire::BrokenLock>> {
+    Params(params): Params<BreakParams>,
+) -> JsonResult<wire::BrokenLock> {
     let reason = params.reason.as_deref().map(str::trim).filter(|reason| !reason.is_empty());
     let Some(reason) = reason else {
         return Err(Problem::invalid_at("?reason", "is required; it is recorded in the audit log"));
@@ -337,10 +281,7 @@ fn held_locks(locks: &[wire::LockToken]) -> ApiResult<Vec<HeldToken>> {
 }
 
 /// The results of all locks; a problem if any lock is lost.
-fn held_lock_response(
-    app: &AppState,
-    results: Result<Vec<HeldLockResult>, LockError>,
-) -> ApiResult<Response> {
+fn held_lock_response(app: &AppState, results: Result<Vec<HeldLockResult>, LockError>) -> ApiResult {
     let results = results.map_err(|error| app.lock_problem(error))?;
     let lost = results.iter().filter(|result| result.result.is_err()).count();
     let results: Vec<wire::HeldLockResult> = results.iter().map(convert::held_lock_result).collect();

@@ -2,6 +2,8 @@
 //!
 //! A handler translates a request into a call of `app` and its result into a response. It makes no decisions.
 
+#![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
+
 mod agents;
 mod approvals;
 mod audit;
@@ -12,6 +14,7 @@ mod jobs;
 mod locks;
 mod operations;
 mod policies;
+mod prelude;
 mod resources;
 mod sessions;
 pub(crate) mod settings;
@@ -21,6 +24,7 @@ mod tasks;
 mod tickets;
 mod users;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use ade_app::agents::AgentService;
@@ -31,8 +35,9 @@ use ade_app::worker::AgentWorkService;
 use ade_app::{AccountService, AuditService, Jobs, LockService, TaskService};
 use ade_store::Database;
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, FromRequestParts};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::middleware::from_fn_with_state;
 use tokio::sync::watch;
 use utoipa::OpenApi;
@@ -67,6 +72,17 @@ pub(crate) struct AppState {
     pub(crate) hosts: Arc<[String]>,
     /// Becomes true when the server shuts down.
     pub(crate) stopping: watch::Receiver<bool>,
+}
+
+/// Short for the arguments of handlers.
+type App = AppState;
+
+impl FromRequestParts<Self> for AppState {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(_: &mut Parts, app: &Self) -> Result<Self, Infallible> {
+        Ok(app.clone())
+    }
 }
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {

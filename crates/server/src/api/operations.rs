@@ -1,16 +1,9 @@
 //! Operations routes for monitoring: health, readiness, Prometheus metrics. They need no authentication.
 
-use ade_client::wire;
-use axum::Json;
-use axum::extract::State;
 use axum::http::header;
-use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use super::AppState;
-use crate::http::problem::{ApiResult, Problem};
+use super::prelude::*;
 use crate::process::metrics;
 
 /// Places whose waiting tasks are counted.
@@ -22,7 +15,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 
 /// Check that the process is alive.
 #[utoipa::path(get, path = "/healthz", tag = "operations", security(()), responses(
-    (status = 200, description = "The process is alive", body = Value)
+    (status = 200, description = "The process is alive", body = Value),
 ))]
 async fn healthz() -> Json<Value> {
     Json(json!({ "status": "ok" }))
@@ -33,7 +26,7 @@ async fn healthz() -> Json<Value> {
     (status = 200, description = "The server is ready", body = Value),
     (status = 503, description = "STOPPING or UNAVAILABLE", body = wire::Problem),
 ))]
-async fn readyz(State(app): State<AppState>) -> ApiResult<Json<Value>> {
+async fn readyz(app: App) -> JsonResult<Value> {
     if *app.stopping.borrow() {
         return Err(Problem::stopping());
     }
@@ -47,7 +40,7 @@ async fn readyz(State(app): State<AppState>) -> ApiResult<Json<Value>> {
     (status = 200, description = "The metrics", body = String, content_type = "text/plain"),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
-async fn metrics_text(State(app): State<AppState>) -> ApiResult<Response> {
+async fn metrics_text(app: App) -> ApiResult {
     // Metrics are needed most during an outage: whatever is available is rendered.
     let counts = app.locks.coordination().counts().await.ok();
     if let (Ok(jobs), Ok(waiting)) = (app.jobs.statuses().await, app.database.queued_work(MAX_PLACES).await) {

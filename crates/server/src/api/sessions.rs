@@ -1,20 +1,11 @@
 //! Session routes: sign in, show the current caller, sign out.
 
 use ade_app::accounts::SESSION_TTL_MS;
-use ade_client::wire;
-use ade_domain::permission::Scope;
-use axum::Json;
-use axum::extract::{FromRequest, FromRequestParts, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::{HeaderValue, header};
 
-use super::{AppState, convert};
-use crate::auth::{Caller, SESSION_COOKIE, peer_ip, request_origin, session_secret};
-use crate::http::extract::JsonBody;
-use crate::http::openapi::responses::{BodyErrors, CommonErrors};
-use crate::http::problem::ApiResult;
+use super::prelude::*;
+use crate::auth::{SESSION_COOKIE, peer_ip, request_origin, session_secret};
 use crate::http::rate_limit;
 
 /// Characters of the user id by which sign-in attempts are counted. No user has a longer id.
@@ -29,14 +20,13 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// The response sets the session cookie and contains `csrf_token`. Requests that change something must send it as
 /// `X-CSRF-Token` with the cookie.
 #[utoipa::path(post, path = "/sessions", operation_id = "sign_in", tag = "people", security(()), request_body = wire::SignInRequest, responses(
-    (status = 201, description = "The session", body = wire::Session),
-    BodyErrors,
+    (status = 201, description = "The session", body = wire::Session), ParseErrors,
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 429, description = "RATE_LIMITED", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
-async fn sign_in(State(app): State<AppState>, request: Request) -> ApiResult<Response> {
+async fn sign_in(app: App, request: Request) -> ApiResult {
     let (parts, body) = request.into_parts();
     let (origin, address) = (request_origin(&parts, &app), peer_ip(&parts));
     let JsonBody(wire::SignInRequest { user_id, password }) =
@@ -47,8 +37,8 @@ async fn sign_in(State(app): State<AppState>, request: Request) -> ApiResult<Res
     let session = wire::Session {
         user: Some(convert::user(&signed_in.user)),
         agent_id: None,
-        scopes: Scope::ALL.into_iter().collect(),
-        expires_at: Some(signed_in.expires_at.into()),
+        scopes: wire::Scope::ALL.into(),
+        expires_at: Some(signed_in.expires_at.convert()),
         csrf_token: Some(signed_in.csrf_token),
     };
     let response = (StatusCode::CREATED, Json(session)).into_response();
@@ -66,26 +56,23 @@ fn with_cookie(mut response: Response, secret: &str, max_age_seconds: u64) -> Re
 
 /// Get the user or agent that the token or session belongs to, and its scopes.
 #[utoipa::path(get, path = "/sessions/current", operation_id = "who_am_i", tag = "people", responses(
-    (status = 200, description = "The caller", body = wire::Session),
-    CommonErrors,
+    (status = 200, description = "The caller", body = wire::Session), CommonErrors,
 ))]
-async fn current(State(app): State<AppState>, caller: Caller) -> ApiResult<Json<wire::Session>> {
+async fn current(app: App, caller: Caller) -> JsonResult<wire::Session> {
     let user = match &caller.user {
         None => None,
         Some(user) => Some(convert::user(&app.accounts.user(user.user_id.as_str(), &caller).await?)),
     };
-    let (agent_id, scopes) = (caller.agent_id.clone(), caller.scopes.clone());
+    let (agent_id, scopes) = (caller.agent_id.clone(), caller.scopes.clone().convert());
     Ok(Json(wire::Session { user, agent_id, scopes, expires_at: None, csrf_token: None }))
 }
 
 /// Sign out: end the session and delete its cookie.
 #[utoipa::path(delete, path = "/sessions/current", operation_id = "sign_out", tag = "people", responses(
-    (status = 204, description = "Signed out"),
-    CommonErrors,
+    (status = 204, description = "Signed out"), ReadErrors,
     (status = 404, description = "SESSION_NOT_FOUND: the caller uses a token, which is revoked instead", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
-async fn sign_out(State(app): State<AppState>, request: Request) -> ApiResult<Response> {
+async fn sign_out(app: App, request: Request) -> ApiResult {
     let (mut parts, _) = request.into_parts();
     let caller = Caller::from_request_parts(&mut parts, &app).await?;
     app.accounts.sign_out(session_secret(&parts).unwrap_or_default(), &caller).await?;

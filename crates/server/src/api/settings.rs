@@ -1,19 +1,9 @@
 //! Settings and feature flags that are shared by all servers and changed at runtime.
 
-use ade_client::wire;
 use ade_domain::lock::LockLimits;
 use ade_domain::permission::Scope;
-use axum::Json;
-use axum::extract::State;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use super::{AppState, convert};
-use crate::auth::Caller;
-use crate::http::extract::{JsonBody, PathParam};
-use crate::http::openapi::responses::{BodyErrors, CommonErrors, UpdateErrors};
-use crate::http::paging::{JsonPage, single_page};
-use crate::http::problem::{ApiResult, Problem};
+use super::prelude::*;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -61,7 +51,10 @@ impl ServerSetting {
         wire::Setting {
             name: self.name.to_owned(),
             value: self.value.into(),
-            about: format!("{}; read-only, configured on each server as {}", self.about, self.config_name),
+            description: format!(
+                "{}; read-only, configured on each server as {}",
+                self.about, self.config_name
+            ),
             is_default: false,
             revision: 0,
         }
@@ -76,10 +69,9 @@ impl AppState {
 
 /// List the settings.
 #[utoipa::path(get, path = "/config", operation_id = "list_settings", tag = "settings", responses(
-    (status = 200, description = "All settings, ordered by name", body = wire::Page<wire::Setting>),
-    CommonErrors,
+    (status = 200, description = "All settings, ordered by name", body = wire::Page<wire::Setting>), CommonErrors,
 ))]
-async fn settings(State(app): State<AppState>, caller: Caller) -> ApiResult<JsonPage<wire::Setting>> {
+async fn settings(app: App, caller: Caller) -> PageResult<wire::Setting> {
     let shared = app.rules.list(&caller).await?;
     let mut items = shared.iter().map(convert::setting).collect::<Vec<_>>();
     items.extend(app.server_settings.iter().map(ServerSetting::to_wire));
@@ -89,16 +81,9 @@ async fn settings(State(app): State<AppState>, caller: Caller) -> ApiResult<Json
 
 /// Get a setting.
 #[utoipa::path(get, path = "/config/{name}", operation_id = "show_setting", tag = "settings", params(("name" = String, Path)), responses(
-    (status = 200, description = "The setting", body = wire::Setting),
-    CommonErrors,
-    (status = 404, description = "SETTING_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "The setting", body = wire::Setting), ReadErrors, SettingNotFound,
 ))]
-async fn setting(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(name): PathParam,
-) -> ApiResult<Json<wire::Setting>> {
+async fn setting(app: App, caller: Caller, Param(name): Param) -> JsonResult<wire::Setting> {
     if let Some(setting) = app.server_setting(&name) {
         caller.require_scope(Scope::Read)?;
         return Ok(Json(setting.to_wire()));
@@ -108,18 +93,14 @@ async fn setting(
 
 /// Change a setting (admin). It takes effect on all servers with the next request.
 #[utoipa::path(put, path = "/config/{name}", operation_id = "put_setting", tag = "settings", params(("name" = String, Path)), request_body = wire::SettingRequest, responses(
-    (status = 200, description = "The updated setting", body = wire::Setting),
-    BodyErrors,
-    CommonErrors,
-    UpdateErrors,
-    (status = 404, description = "SETTING_NOT_FOUND", body = wire::Problem),
+    (status = 200, description = "The updated setting", body = wire::Setting), UpdateErrors, SettingNotFound,
 ))]
 async fn set_setting(
-    State(app): State<AppState>,
+    app: App,
     caller: Caller,
-    PathParam(name): PathParam,
+    Param(name): Param,
     JsonBody(body): JsonBody<wire::SettingRequest>,
-) -> ApiResult<Json<wire::Setting>> {
+) -> JsonResult<wire::Setting> {
     if let Some(setting) = app.server_setting(&name) {
         let detail = format!("is read-only; set {} in the configuration of each server", setting.config_name);
         return Err(Problem::invalid_at("/value", detail));
@@ -129,42 +110,30 @@ async fn set_setting(
 
 /// List the feature flags.
 #[utoipa::path(get, path = "/features", operation_id = "list_features", tag = "settings", responses(
-    (status = 200, description = "All feature flags, ordered by name", body = wire::Page<wire::Feature>),
-    CommonErrors,
+    (status = 200, description = "All feature flags, ordered by name", body = wire::Page<wire::Feature>), CommonErrors,
 ))]
-async fn features(State(app): State<AppState>, caller: Caller) -> ApiResult<JsonPage<wire::Feature>> {
+async fn features(app: App, caller: Caller) -> PageResult<wire::Feature> {
     let features = app.rules.list(&caller).await?;
     Ok(single_page(features.iter().map(convert::feature).collect()))
 }
 
 /// Get a feature flag.
 #[utoipa::path(get, path = "/features/{flag}", operation_id = "show_feature", tag = "settings", params(("flag" = String, Path)), responses(
-    (status = 200, description = "The feature flag", body = wire::Feature),
-    CommonErrors,
-    (status = 404, description = "FEATURE_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "The feature flag", body = wire::Feature), ReadErrors, FeatureNotFound,
 ))]
-async fn feature(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(flag): PathParam,
-) -> ApiResult<Json<wire::Feature>> {
+async fn feature(app: App, caller: Caller, Param(flag): Param) -> JsonResult<wire::Feature> {
     Ok(Json(convert::feature(&app.rules.get(&flag, &caller).await?)))
 }
 
 /// Enable or disable a feature (admin).
 #[utoipa::path(put, path = "/features/{flag}", operation_id = "put_feature", tag = "settings", params(("flag" = String, Path)), request_body = wire::FeatureRequest, responses(
-    (status = 200, description = "The updated feature flag", body = wire::Feature),
-    BodyErrors,
-    CommonErrors,
-    UpdateErrors,
-    (status = 404, description = "FEATURE_NOT_FOUND", body = wire::Problem),
+    (status = 200, description = "The updated feature flag", body = wire::Feature), UpdateErrors, FeatureNotFound,
 ))]
 async fn set_feature(
-    State(app): State<AppState>,
+    app: App,
     caller: Caller,
-    PathParam(flag): PathParam,
+    Param(flag): Param,
     JsonBody(body): JsonBody<wire::FeatureRequest>,
-) -> ApiResult<Json<wire::Feature>> {
+) -> JsonResult<wire::Feature> {
     Ok(Json(convert::feature(&app.rules.set_feature(&flag, body.enabled, &caller).await?)))
 }

@@ -1,16 +1,6 @@
 //! Statistics routes: counts of the whole system, and the work of one user.
 
-use ade_client::wire;
-use axum::Json;
-use axum::extract::State;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
-
-use super::{AppState, convert};
-use crate::auth::Caller;
-use crate::http::extract::PathParam;
-use crate::http::openapi::responses::CommonErrors;
-use crate::http::problem::ApiResult;
+use super::prelude::*;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(overview)).routes(routes!(user_stats))
@@ -18,37 +8,29 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 
 /// Get counts of tasks, approvals, locks, agents and audit entries.
 #[utoipa::path(get, path = "/stats/overview", operation_id = "overview", tag = "audit", responses(
-    (status = 200, description = "The counts", body = wire::Overview),
-    CommonErrors,
+    (status = 200, description = "The counts", body = wire::Overview), CommonErrors,
 ))]
-async fn overview(State(app): State<AppState>, caller: Caller) -> ApiResult<Json<wire::Overview>> {
+async fn overview(app: App, caller: Caller) -> JsonResult<wire::Overview> {
     let (counts, audit_entries, days) = app.audits.overview(&caller).await?;
     let locks = app.locks.coordination().counts().await.ok();
     Ok(Json(wire::Overview {
         tasks: counts.tasks.iter().map(|(state, count)| (state.to_string(), *count)).collect(),
         tasks_archived: counts.archived,
         pending: counts.pending_approvals,
-        oldest_pending: counts.oldest_pending.map(Into::into),
+        oldest_pending: counts.oldest_pending.convert(),
         locks_held: locks.map(|locks| locks.held),
         locks_waiting: locks.map(|locks| locks.waiting),
         agents: locks.map(|locks| locks.agents),
         audit_entries,
-        days: days.into_iter().map(convert::daily_outcomes).collect(),
+        days: days.convert(),
     }))
 }
 
 /// Get the tasks, approval requests and response times of a user.
 #[utoipa::path(get, path = "/stats/users/{id}", operation_id = "user_stats", tag = "audit", params(("id" = String, Path)), responses(
-    (status = 200, description = "The statistics", body = wire::UserStats),
-    CommonErrors,
-    (status = 404, description = "USER_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "The statistics", body = wire::UserStats), ReadErrors, UserNotFound,
 ))]
-async fn user_stats(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> ApiResult<Json<wire::UserStats>> {
+async fn user_stats(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::UserStats> {
     let user_id = caller.resolve_me(id);
     let stats = app.audits.user_stats(&user_id, &caller).await?;
     Ok(Json(wire::UserStats {

@@ -1,30 +1,12 @@
 //! Task routes: create, list, update, submit and cancel tasks, overrides, comments, preview, risk and statistics.
 
-#![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
-
-use ade_app::tasks::{DeclaredPreview, Proposal, TaskAction};
-use ade_app::{Outcome, TaskView};
-use ade_client::wire;
-use ade_domain::task::{Preview, TaskState};
+use ade_app::tasks::{Proposal, TaskAction};
 use ade_store::database::{StoredTask, TaskFilter};
-use axum::Json;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::Response;
-use serde::Deserialize;
-use utoipa::IntoParams;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
+use axum::http::{HeaderMap, header};
 
-use super::{AppState, convert};
-use crate::auth::Caller;
-use crate::http::extract::{EmptyBody, JsonBody, PathParam, QueryParams};
-use crate::http::idempotency::{IdempotentPost, etag};
-use crate::http::openapi::responses::{
-    BodyErrors, CommonErrors, DecisionErrors, IdempotencyErrors, PreconditionErrors, UpdateErrors,
-};
-use crate::http::paging::{JsonPage, PageParams, single_page};
-use crate::http::problem::{ApiResult, Problem};
+use super::prelude::*;
+use crate::http::idempotency::etag;
+use crate::http::paging::parse_word;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -49,7 +31,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 #[into_params(parameter_in = Query)]
 struct ListParams {
     /// State, such as `REVIEWING`.
-    #[param(value_type = Option<TaskState>)]
+    #[param(value_type = Option<wire::TaskState>)]
     state: Option<String>,
     /// User id of the author.
     author: Option<String>,
@@ -69,85 +51,35 @@ struct ListParams {
 
 /// List the tasks that the caller may see, newest first.
 #[utoipa::path(get, path = "/tasks", operation_id = "list_tasks", tag = "tasks", params(ListParams), responses(
-    (status = 200, description = "A page of tasks", body = wire::Page<wire::Task>),
-    CommonErrors,
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "A page of tasks", body = wire::Page<wire::Task>), ReadErrors,
 ))]
-async fn list(
-    State(app): State<AppState>,
-    caller: Caller,
-    QueryParams(params): QueryParams<ListParams>,
-) -> ApiResult<JsonPage<wire::Task>> {
+async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> PageResult<wire::Task> {
     let ListParams { state, author, resource, tag, task_type, limit, cursor } = params;
-    let state = state.as_deref().map(parse_state).transpose()?;
+    let state: Option<wire::TaskState> = parse_word("?state", state, "a task state such as REVIEWING")?;
     let page = PageParams::new(limit, cursor);
     let fetch_limit = page.fetch_limit_u32()?;
-    let filter = TaskFilter { state, author, resource, tag, task_type, visible_to: None };
+    let filter = TaskFilter { state: state.convert(), author, resource, tag, task_type, visible_to: None };
     let tasks = app.tasks.tasks(filter, page.uuid_cursor()?, fetch_limit, &caller).await?;
     let now = app.tasks.now();
     let convert = |task: &StoredTask| convert::task(*TaskView::new(task, &caller, now));
     page.page(tasks, |task| task.task_id.clone(), convert)
 }
 
-fn parse_state(word: &str) -> ApiResult<TaskState> {
-    let invalid = |_| {
-        let detail = format!("must be a task state such as REVIEWING, not {word:?}");
-        Problem::invalid_at("?state", detail)
-    };
-    serde_json::from_value(word.into()).map_err(invalid)
-}
-
-pub(super) fn proposal(body: wire::TaskRequest) -> Proposal {
-    let preview = |preview: wire::PreviewRequest| {
-        let wire::PreviewRequest { changes, warnings, errors } = preview;
-        DeclaredPreview { changes, warnings, errors }
-    };
-    Proposal {
-        task_type: body.task_type,
-        version: body.version,
-        description: body.description,
-        executor: body.executor,
-        parameters: body.parameters,
-        resources: body.resources,
-        rollback_strategy: body.rollback_strategy,
-        timeout_seconds: body.timeout_seconds,
-        priority: body.priority,
-        team: body.team,
-        ticket_ref: body.ticket_ref,
-        tags: body.tags,
-        lineage: body.lineage,
-        preview: body.preview.map(preview),
-    }
-}
-
 /// Create a task in state DRAFT, with its risk and preview.
 #[utoipa::path(post, path = "/tasks", operation_id = "create_task", tag = "tasks", request_body = wire::TaskRequest, responses(
-    (status = 201, description = "The draft", body = wire::Task),
-    BodyErrors,
-    CommonErrors,
-    IdempotencyErrors,
-    (status = 409, description = "IN_FLIGHT", body = wire::Problem),
+    (status = 201, description = "The draft", body = wire::Task), PostErrors,
 ))]
-async fn create(
-    State(app): State<AppState>,
-    request: IdempotentPost<wire::TaskRequest, 201>,
-) -> ApiResult<Response> {
-    let task = app.tasks.propose(proposal(request.body.clone()), &request.caller).await?;
+async fn create(app: App, request: IdempotentPost<wire::TaskRequest, 201>) -> ApiResult {
+    let task = app.tasks.propose(request.body.clone().convert(), &request.caller).await?;
     Ok(request.respond_task(&task))
 }
 
 /// Get a task.
 #[utoipa::path(get, path = "/tasks/{id}", operation_id = "show_task", tag = "tasks", params(("id" = String, Path)), responses(
-    (status = 200, description = "The task, with its revision as ETag", body = wire::Task),
-    CommonErrors,
+    (status = 200, description = "The task, with its revision as ETag", body = wire::Task), ReadErrors,
     (status = 404, description = "TASK_NOT_FOUND: it does not exist, or the caller may not see it", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
-async fn show(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> ApiResult<(HeaderMap, Json<wire::Task>)> {
+async fn show(app: App, caller: Caller, Param(id): Param) -> ApiResult<(HeaderMap, Json<wire::Task>)> {
     let task = app.tasks.task(&id, &caller).await?;
     let mut headers = HeaderMap::new();
     headers.extend(etag(task.revision).map(|tag| (header::ETAG, tag)));
@@ -156,77 +88,48 @@ async fn show(
 
 /// Update a task. Earlier decisions become invalid, and a submitted task is reviewed again.
 #[utoipa::path(patch, path = "/tasks/{id}", operation_id = "update_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::TaskRequest, responses(
-    (status = 200, description = "The updated task", body = wire::Task),
-    BodyErrors,
-    CommonErrors,
-    UpdateErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
+    (status = 200, description = "The updated task", body = wire::Task), UpdateErrors, TaskNotFound,
     (status = 409, description = "INVALID_TRANSITION or TOO_MANY_REQUESTS", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST or NO_QUORUM", body = wire::Problem),
 ))]
 async fn update(
-    State(app): State<AppState>,
+    app: App,
     caller: Caller,
-    PathParam(id): PathParam,
+    Param(id): Param,
     JsonBody(body): JsonBody<wire::TaskRequest>,
-) -> ApiResult<Json<wire::Task>> {
-    let proposal = proposal(body);
+) -> JsonResult<wire::Task> {
+    let proposal: Proposal = body.convert();
     let task = app.tasks.modify(&id, |before| proposal.change(before, &caller), &caller).await?;
     Ok(Json(convert::task(*TaskView::new(&task, &caller, app.tasks.now()))))
 }
 
 /// Delete a draft.
 #[utoipa::path(delete, path = "/tasks/{id}", operation_id = "delete_task", tag = "tasks", params(("id" = String, Path)), responses(
-    (status = 204, description = "The draft is deleted"),
-    CommonErrors,
-    UpdateErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
+    (status = 204, description = "The draft is deleted"), DeleteErrors, TaskNotFound,
     (status = 409, description = "INVALID_TRANSITION: the task is no longer a draft", body = wire::Problem),
 ))]
-async fn delete(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> ApiResult<StatusCode> {
+async fn delete(app: App, caller: Caller, Param(id): Param) -> ApiResult<StatusCode> {
     app.tasks.delete(&id, &caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Submit a draft for review.
 #[utoipa::path(post, path = "/tasks/{id}/submit", operation_id = "submit_task", tag = "tasks", params(("id" = String, Path)), responses(
-    (status = 202, description = "The task, in review or approved automatically", body = wire::Task),
-    BodyErrors,
-    CommonErrors,
-    IdempotencyErrors,
-    PreconditionErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
+    (status = 202, description = "The task, in review or approved automatically", body = wire::Task), UpdateErrors, TaskNotFound,
     (status = 409, description = "INVALID_TRANSITION or IN_FLIGHT", body = wire::Problem),
     (status = 422, description = "NO_QUORUM, INVALID_REQUEST or IDEMPOTENCY_KEY_REUSED", body = wire::Problem),
 ))]
-async fn submit(
-    State(app): State<AppState>,
-    PathParam(id): PathParam,
-    request: IdempotentPost<EmptyBody, 202>,
-) -> ApiResult<Response> {
+async fn submit(app: App, Param(id): Param, request: IdempotentPost<EmptyBody, 202>) -> ApiResult {
     let task = app.tasks.submit(&id, &request.caller).await?;
     Ok(request.respond_task(&task))
 }
 
 /// Create a new draft from a task that was rejected or failed.
 #[utoipa::path(post, path = "/tasks/{id}/resubmit", operation_id = "resubmit_task", tag = "tasks", params(("id" = String, Path)), responses(
-    (status = 201, description = "The new draft, with the old task as `predecessor`", body = wire::Task),
-    BodyErrors,
-    CommonErrors,
-    IdempotencyErrors,
-    PreconditionErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
+    (status = 201, description = "The new draft, with the old task as `predecessor`", body = wire::Task), ActionErrors, TaskNotFound,
     (status = 409, description = "INVALID_TRANSITION or IN_FLIGHT", body = wire::Problem),
 ))]
-async fn resubmit(
-    State(app): State<AppState>,
-    PathParam(id): PathParam,
-    request: IdempotentPost<EmptyBody, 201>,
-) -> ApiResult<Response> {
+async fn resubmit(app: App, Param(id): Param, request: IdempotentPost<EmptyBody, 201>) -> ApiResult {
     let task = app.tasks.resubmit(&id, &request.caller).await?;
     Ok(request.respond_task(&task))
 }
@@ -236,142 +139,95 @@ async fn run_action<T>(
     id: &str,
     action: &TaskAction,
     request: &IdempotentPost<T>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     let task = app.tasks.perform(id, action, &request.caller).await?;
     Ok(request.respond_task(&task))
 }
 
 /// Cancel a task before it is applied.
 #[utoipa::path(post, path = "/tasks/{id}/cancel", operation_id = "cancel_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
-    (status = 200, description = "The updated task", body = wire::Task),
-    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
+    (status = 200, description = "The updated task", body = wire::Task), DecisionErrors,
 ))]
-async fn cancel(
-    State(app): State<AppState>,
-    PathParam(id): PathParam,
-    request: IdempotentPost<wire::ReasonRequest>,
-) -> ApiResult<Response> {
+async fn cancel(app: App, Param(id): Param, request: IdempotentPost<wire::ReasonRequest>) -> ApiResult {
     let action = TaskAction::Cancel { reason: request.body.reason.clone() };
     run_action(&app, &id, &action, &request).await
 }
 
 /// Revoke your approval before the task is applied.
 #[utoipa::path(post, path = "/tasks/{id}/revoke", operation_id = "revoke_approval", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
-    (status = 200, description = "The updated task", body = wire::Task),
-    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
+    (status = 200, description = "The updated task", body = wire::Task), DecisionErrors,
 ))]
-async fn revoke(
-    State(app): State<AppState>,
-    PathParam(id): PathParam,
-    request: IdempotentPost<wire::ReasonRequest>,
-) -> ApiResult<Response> {
+async fn revoke(app: App, Param(id): Param, request: IdempotentPost<wire::ReasonRequest>) -> ApiResult {
     let action = TaskAction::Revoke { reason: request.body.reason.clone() };
     run_action(&app, &id, &action, &request).await
 }
 
 /// Apply an approved task before all others (admin).
 #[utoipa::path(post, path = "/tasks/{id}/force-apply", operation_id = "force_apply", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
-    (status = 200, description = "The updated task", body = wire::Task),
-    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
+    (status = 200, description = "The updated task", body = wire::Task), DecisionErrors,
 ))]
-async fn force_apply(
-    State(app): State<AppState>,
-    PathParam(id): PathParam,
-    request: IdempotentPost<wire::ReasonRequest>,
-) -> ApiResult<Response> {
+async fn force_apply(app: App, Param(id): Param, request: IdempotentPost<wire::ReasonRequest>) -> ApiResult {
     let action = TaskAction::ForceApply { reason: request.body.reason.clone() };
     run_action(&app, &id, &action, &request).await
 }
 
 /// Request an override of the policies (admin). A second administrator must confirm it within an hour.
 #[utoipa::path(post, path = "/tasks/{id}/override", operation_id = "override_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::OverrideRequest, responses(
-    (status = 200, description = "The updated task", body = wire::Task),
-    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
+    (status = 200, description = "The updated task", body = wire::Task), DecisionErrors,
 ))]
 async fn request_override(
-    State(app): State<AppState>,
-    PathParam(id): PathParam,
+    app: App,
+    Param(id): Param,
     request: IdempotentPost<wire::OverrideRequest>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     let wire::OverrideRequest { reason, incident_ticket } = request.body.clone();
     run_action(&app, &id, &TaskAction::RequestOverride { reason, incident_ticket }, &request).await
 }
 
 /// Confirm the override that another administrator requested (admin).
 #[utoipa::path(post, path = "/tasks/{id}/override/confirm", operation_id = "confirm_override", tag = "tasks", params(("id" = String, Path)), responses(
-    (status = 200, description = "The updated task", body = wire::Task),
-    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
+    (status = 200, description = "The updated task", body = wire::Task), DecisionErrors,
 ))]
-async fn confirm_override(
-    State(app): State<AppState>,
-    PathParam(id): PathParam,
-    request: IdempotentPost<EmptyBody>,
-) -> ApiResult<Response> {
+async fn confirm_override(app: App, Param(id): Param, request: IdempotentPost<EmptyBody>) -> ApiResult {
     run_action(&app, &id, &TaskAction::ConfirmOverride, &request).await
 }
 
 /// List the comments on a task.
 #[utoipa::path(get, path = "/tasks/{id}/comments", operation_id = "list_comments", tag = "tasks", params(("id" = String, Path)), responses(
-    (status = 200, description = "All comments, oldest first", body = wire::Page<wire::Comment>),
-    CommonErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "All comments, oldest first", body = wire::Page<wire::Comment>), ReadErrors, TaskNotFound,
 ))]
-async fn comments(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> ApiResult<JsonPage<wire::Comment>> {
+async fn comments(app: App, caller: Caller, Param(id): Param) -> PageResult<wire::Comment> {
     let comments = app.tasks.comments(&id, &caller).await?;
-    Ok(single_page(comments.iter().map(convert::comment).collect()))
+    Ok(single_page(comments.convert()))
 }
 
 /// Comment on a task.
 #[utoipa::path(post, path = "/tasks/{id}/comments", operation_id = "create_comment", tag = "tasks", params(("id" = String, Path)), request_body = wire::CommentRequest, responses(
-    (status = 201, description = "The comment", body = wire::Comment),
-    BodyErrors,
-    CommonErrors,
-    IdempotencyErrors,
-    PreconditionErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
+    (status = 201, description = "The comment", body = wire::Comment), ActionErrors, TaskNotFound,
     (status = 409, description = "INVALID_TRANSITION: the task accepts no more comments; or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn create_comment(
-    State(app): State<AppState>,
-    PathParam(id): PathParam,
+    app: App,
+    Param(id): Param,
     request: IdempotentPost<wire::CommentRequest, 201>,
-) -> ApiResult<Response> {
+) -> ApiResult {
     let comment = app.tasks.comment(&id, &request.body.text, &request.caller).await?;
     Ok(request.respond(Outcome::Comment(comment)))
 }
 
 /// Get the preview of a task: the changes that applying it would make.
 #[utoipa::path(get, path = "/tasks/{id}/preview", operation_id = "task_preview", tag = "tasks", params(("id" = String, Path)), responses(
-    (status = 200, description = "The preview", body = Preview),
-    CommonErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "The preview", body = wire::Preview), ReadErrors, TaskNotFound,
 ))]
-async fn preview(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> ApiResult<Json<Preview>> {
-    Ok(Json(app.tasks.task(&id, &caller).await?.task.preview))
+async fn preview(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Preview> {
+    Ok(Json(app.tasks.task(&id, &caller).await?.task.preview.convert()))
 }
 
 /// Get the risk of a task with its factors.
 #[utoipa::path(get, path = "/tasks/{id}/risk", operation_id = "task_risk", tag = "tasks", params(("id" = String, Path)), responses(
-    (status = 200, description = "The risk", body = wire::Risk),
-    CommonErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "The risk", body = wire::Risk), ReadErrors, TaskNotFound,
 ))]
-async fn risk(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> ApiResult<Json<wire::Risk>> {
+async fn risk(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Risk> {
     let task = app.tasks.task(&id, &caller).await?;
     let not_assessed =
         || Problem::not_found("TASK_NOT_FOUND", format!("the risk of task {id} has not been assessed"));
@@ -380,16 +236,9 @@ async fn risk(
 
 /// List the approval requests of a task, including superseded ones.
 #[utoipa::path(get, path = "/tasks/{id}/approvals", operation_id = "task_approvals", tag = "tasks", params(("id" = String, Path)), responses(
-    (status = 200, description = "All approval requests", body = wire::Page<wire::Approval>),
-    CommonErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "All approval requests", body = wire::Page<wire::Approval>), ReadErrors, TaskNotFound,
 ))]
-async fn approvals(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> ApiResult<JsonPage<wire::Approval>> {
+async fn approvals(app: App, caller: Caller, Param(id): Param) -> PageResult<wire::Approval> {
     let task = app.tasks.task(&id, &caller).await?;
     let approvals = task.approvals.iter().map(|approval| convert::approval(approval, &task.task));
     Ok(single_page(approvals.collect()))
@@ -397,16 +246,9 @@ async fn approvals(
 
 /// Get the review statistics of a task.
 #[utoipa::path(get, path = "/tasks/{id}/stats", operation_id = "task_stats", tag = "tasks", params(("id" = String, Path)), responses(
-    (status = 200, description = "The statistics so far", body = wire::TaskStats),
-    CommonErrors,
-    (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 200, description = "The statistics so far", body = wire::TaskStats), ReadErrors, TaskNotFound,
 ))]
-async fn stats(
-    State(app): State<AppState>,
-    caller: Caller,
-    PathParam(id): PathParam,
-) -> ApiResult<Json<wire::TaskStats>> {
+async fn stats(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::TaskStats> {
     let task = app.tasks.task(&id, &caller).await?;
     let comments = app.tasks.comments(&id, &caller).await?.len();
     Ok(Json(convert::task_stats(&task, comments)))

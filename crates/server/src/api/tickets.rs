@@ -1,20 +1,10 @@
 //! Ticket routes: queued lock requests that wait without an open connection.
 
 use ade_app::locks::TicketState;
-use ade_client::wire;
 use ade_domain::lock::RequestKey;
-use axum::Json;
-use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use super::{AppState, convert};
-use crate::auth::Caller;
+use super::prelude::*;
 use crate::http::extract::TicketPath;
-use crate::http::openapi::responses::CommonErrors;
-use crate::http::problem::{ApiResult, Problem};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(show, cancel)).routes(routes!(claim))
@@ -24,17 +14,11 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 ///
 /// A ticket that holds some of its locks and waits for others must be polled at least every ten seconds.
 #[utoipa::path(get, path = "/locks/tickets/{ticket}", operation_id = "show_ticket", tag = "locks", params(("ticket" = String, Path)), responses(
-    (status = 200, description = "The ticket: waiting, ready to be claimed, or granted", body = wire::Ticket),
-    CommonErrors,
-    (status = 404, description = "TICKET_NOT_FOUND", body = wire::Problem),
+    (status = 200, description = "The ticket: waiting, ready to be claimed, or granted", body = wire::Ticket), CommonErrors, TicketNotFound,
     (status = 409, description = "LOCK_LOST, SUPERSEDED or CANCELLED: the request has ended", body = wire::Problem),
     (status = 423, description = "LOCK_HELD: the wait timed out; DEADLOCK_DETECTED with the cycle", body = wire::Problem),
 ))]
-async fn show(
-    State(app): State<AppState>,
-    caller: Caller,
-    TicketPath(ticket): TicketPath,
-) -> ApiResult<Json<wire::Ticket>> {
+async fn show(app: App, caller: Caller, TicketPath(ticket): TicketPath) -> JsonResult<wire::Ticket> {
     check_access(&app, &caller, ticket).await?;
     let state = app.locks.ticket(ticket).await.map_err(|error| app.lock_problem(error))?;
     Ok(Json(convert::ticket(ticket, &state)))
@@ -43,17 +27,11 @@ async fn show(
 /// Claim a ready ticket: its leases start now.
 #[utoipa::path(post, path = "/locks/tickets/{ticket}/claim", operation_id = "claim_ticket", tag = "locks", params(("ticket" = String, Path)), responses(
     (status = 200, description = "All locks are granted, and the leases have started", body = wire::Ticket),
-    (status = 202, description = "The ticket is still waiting", body = wire::Ticket),
-    CommonErrors,
-    (status = 404, description = "TICKET_NOT_FOUND", body = wire::Problem),
+    (status = 202, description = "The ticket is still waiting", body = wire::Ticket), CommonErrors, TicketNotFound,
     (status = 409, description = "LOCK_LOST, SUPERSEDED or CANCELLED: the request has ended", body = wire::Problem),
     (status = 423, description = "LOCK_HELD: the wait timed out; DEADLOCK_DETECTED with the cycle", body = wire::Problem),
 ))]
-async fn claim(
-    State(app): State<AppState>,
-    caller: Caller,
-    TicketPath(ticket): TicketPath,
-) -> ApiResult<Response> {
+async fn claim(app: App, caller: Caller, TicketPath(ticket): TicketPath) -> ApiResult {
     check_access(&app, &caller, ticket).await?;
     let state = app.locks.claim(ticket).await.map_err(|error| app.lock_problem(error))?;
     let status = if matches!(state, TicketState::Granted(_)) { StatusCode::OK } else { StatusCode::ACCEPTED };
@@ -62,15 +40,9 @@ async fn claim(
 
 /// Cancel a ticket and release the locks that it holds.
 #[utoipa::path(delete, path = "/locks/tickets/{ticket}", operation_id = "cancel_ticket", tag = "locks", params(("ticket" = String, Path)), responses(
-    (status = 204, description = "The ticket is cancelled"),
-    CommonErrors,
-    (status = 404, description = "TICKET_NOT_FOUND", body = wire::Problem),
+    (status = 204, description = "The ticket is cancelled"), CommonErrors, TicketNotFound,
 ))]
-async fn cancel(
-    State(app): State<AppState>,
-    caller: Caller,
-    TicketPath(ticket): TicketPath,
-) -> ApiResult<StatusCode> {
+async fn cancel(app: App, caller: Caller, TicketPath(ticket): TicketPath) -> ApiResult<StatusCode> {
     check_access(&app, &caller, ticket).await?;
     app.locks.cancel(ticket).await.map_err(|error| app.lock_problem(error))?;
     Ok(StatusCode::NO_CONTENT)

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use ade_domain::lock::{LockName, RequestKey};
-use axum::extract::{FromRequest, FromRequestParts, MatchedPath, Path, Query, Request};
+use axum::extract::{self, FromRequest, FromRequestParts, MatchedPath, Request};
 use axum::http::Extensions;
 use axum::http::request::Parts;
 use serde::Deserialize;
@@ -48,10 +48,11 @@ impl<T: DeserializeOwned> FromRequest<AppState> for JsonBody<T> {
     }
 }
 
+/// The parameters of a query.
 #[derive(Debug)]
-pub(crate) struct QueryParams<T>(pub(crate) T);
+pub(crate) struct Params<T>(pub(crate) T);
 
-impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for QueryParams<T> {
+impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for Params<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> ApiResult<Self> {
@@ -59,8 +60,8 @@ impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for QueryParams<T> {
         {
             return Err(Problem::invalid_at("?", NUL_NOT_ALLOWED));
         }
-        let query = Query::<T>::from_request_parts(parts, app).await;
-        query.map(|Query(params)| Self(params)).map_err(|rejection| {
+        let query = extract::Query::<T>::from_request_parts(parts, app).await;
+        query.map(|extract::Query(params)| Self(params)).map_err(|rejection| {
             // The source is the error of the parameter itself, without the prefix of the rejection.
             let detail = rejection.source().map_or_else(|| rejection.body_text(), ToString::to_string);
             Problem::invalid_at("?", detail)
@@ -70,14 +71,14 @@ impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for QueryParams<T> {
 
 /// The only parameter of a path: an id or a name.
 #[derive(Debug)]
-pub(crate) struct PathParam(pub(crate) String);
+pub(crate) struct Param(pub(crate) String);
 
-impl FromRequestParts<AppState> for PathParam {
+impl FromRequestParts<AppState> for Param {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> ApiResult<Self> {
-        let path = Path::<String>::from_request_parts(parts, app).await;
-        let Path(param) = path.map_err(|error| Problem::invalid_at("path", error.body_text()))?;
+        let path = extract::Path::<String>::from_request_parts(parts, app).await;
+        let extract::Path(param) = path.map_err(|error| Problem::invalid_at("path", error.body_text()))?;
         if !allows_any_name(&parts.extensions) && param.contains('\0') {
             return Err(Problem::invalid_at("path", NUL_NOT_ALLOWED));
         }
@@ -93,8 +94,8 @@ impl<const N: usize> FromRequestParts<AppState> for PathParams<N> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> ApiResult<Self> {
-        let path = Path::<Vec<String>>::from_request_parts(parts, app).await;
-        let Path(params) = path.map_err(|error| Problem::invalid_at("path", error.body_text()))?;
+        let path = extract::Path::<Vec<String>>::from_request_parts(parts, app).await;
+        let extract::Path(params) = path.map_err(|error| Problem::invalid_at("path", error.body_text()))?;
         if params.iter().any(|param| param.contains('\0')) {
             return Err(Problem::invalid_at("path", NUL_NOT_ALLOWED));
         }
@@ -112,7 +113,7 @@ impl FromRequestParts<AppState> for LockPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> ApiResult<Self> {
-        let PathParam(name) = PathParam::from_request_parts(parts, app).await?;
+        let Param(name) = Param::from_request_parts(parts, app).await?;
         name.parse().map(Self).map_err(|error| Problem::invalid_at("path", error))
     }
 }
@@ -125,8 +126,8 @@ impl FromRequestParts<AppState> for TicketPath {
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> ApiResult<Self> {
         // A malformed ticket id is answered like an unknown one.
-        let param = PathParam::from_request_parts(parts, app).await.ok();
-        let ticket = param.and_then(|PathParam(ticket)| ticket.parse().ok());
+        let param = Param::from_request_parts(parts, app).await.ok();
+        let ticket = param.and_then(|Param(ticket)| ticket.parse().ok());
         ticket.map(Self).ok_or_else(Problem::ticket_not_found)
     }
 }

@@ -4,6 +4,7 @@ use ade_client::wire;
 use ade_store::database::Versioned;
 use axum::Json;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 use uuid::Uuid;
 
@@ -12,7 +13,7 @@ use super::problem::{ApiResult, Problem};
 const DEFAULT_LIMIT: usize = 50;
 const MAX_LIMIT: usize = 200;
 
-pub(crate) type JsonPage<T> = Json<wire::Page<T>>;
+pub(crate) type PageResult<T> = ApiResult<Json<wire::Page<T>>>;
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -74,7 +75,7 @@ impl PageParams {
         items: Vec<V>,
         cursor: impl Fn(&V) -> String,
         convert: impl Fn(&V) -> T,
-    ) -> ApiResult<JsonPage<T>> {
+    ) -> PageResult<T> {
         self.try_page(items, cursor, |item| Ok::<_, Problem>(convert(item)))
     }
 
@@ -84,7 +85,7 @@ impl PageParams {
         mut items: Vec<V>,
         cursor: impl Fn(&V) -> String,
         convert: impl Fn(&V) -> Result<T, E>,
-    ) -> ApiResult<JsonPage<T>> {
+    ) -> PageResult<T> {
         let limit = self.limit()?;
         let has_more = items.len() > limit;
         items.truncate(limit);
@@ -100,7 +101,7 @@ impl PageParams {
         &self,
         documents: Vec<Versioned<V>>,
         convert: impl Fn(&Versioned<V>) -> T,
-    ) -> ApiResult<JsonPage<T>> {
+    ) -> PageResult<T> {
         let after = self.cursor().unwrap_or_default();
         let rest = documents.into_iter().filter(|document| document.id.as_str() > after);
         let items = rest.take(self.fetch_limit()?).collect();
@@ -108,7 +109,20 @@ impl PageParams {
     }
 }
 
+/// An enum in a query parameter, by its name in JSON.
+pub(crate) fn parse_word<T: DeserializeOwned>(
+    pointer: &str,
+    word: Option<String>,
+    expected: &str,
+) -> ApiResult<Option<T>> {
+    let parse = |word: String| {
+        let detail = format!("must be {expected}, not {word:?}");
+        serde_json::from_value(word.into()).map_err(|_| Problem::invalid_at(pointer, detail))
+    };
+    word.map(parse).transpose()
+}
+
 /// A list that is short enough to be sent whole.
-pub(crate) fn single_page<T>(items: Vec<T>) -> JsonPage<T> {
+pub(crate) fn single_page<T>(items: Vec<T>) -> Json<wire::Page<T>> {
     Json(wire::Page { items, next_cursor: None })
 }

@@ -8,8 +8,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use ade_client::wire::Time;
-use ade_domain::permission::Scope;
+use ade_client::wire::{Scope, Time};
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 use url::Url;

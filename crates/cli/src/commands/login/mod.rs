@@ -7,9 +7,8 @@ pub(crate) mod credentials;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ade_client::wire::{Session, Token, TokenRequest};
+use ade_client::wire::{Scope, Session, Token, TokenRequest};
 use ade_client::{Client, Error, UserSession};
-use ade_domain::permission::Scope;
 use clap::Args as ClapArgs;
 use owo_colors::OwoColorize;
 use url::{Host, Url};
@@ -187,7 +186,7 @@ fn identity(session: &Session) -> String {
 }
 
 pub(crate) fn scope_names(scopes: &BTreeSet<Scope>) -> String {
-    scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(", ")
+    scopes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn default_credentials() -> Result<Credentials> {

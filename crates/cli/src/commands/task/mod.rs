@@ -7,8 +7,7 @@ mod wait;
 use std::path::{Path, PathBuf};
 
 use ade_client::Client;
-use ade_client::wire::{Comment, OverrideRequest, ReasonRequest, Task};
-use ade_domain::task::TaskState;
+use ade_client::wire::{Comment, OverrideRequest, PreviewStatus, ReasonRequest, Task, TaskState};
 use clap::{Args as ClapArgs, Subcommand};
 use owo_colors::OwoColorize;
 
@@ -246,7 +245,7 @@ fn with_preview_warnings(task: Task) -> Task {
 }
 
 fn preview_warnings(task: &Task) -> Vec<String> {
-    if !task.preview.has_errors() {
+    if task.preview.status != PreviewStatus::Failed && task.preview.errors.is_empty() {
         return Vec::new();
     }
     let effect = "the preview failed: the task is scored as if it could change anything, and is never approved automatically";
@@ -261,7 +260,7 @@ fn summary(task: &Task) -> String {
     let id = safe(&task.task_id);
     let next = match task.state {
         TaskState::Draft => format!("; submit it with ade task submit {id}"),
-        TaskState::Reviewing if task.override_asked.is_some() => {
+        TaskState::Reviewing if task.override_request.is_some() => {
             format!("; another admin has one hour to confirm the override with ade task confirm {id}")
         }
         TaskState::Reviewing => {
@@ -291,14 +290,14 @@ async fn list(client: &Client, args: &FilterArgs) -> Result {
 
 fn table(tasks: &[Task]) -> Table<'_, Task> {
     let now = time::now();
-    let since = |task: &Task| task.metadata.since.get(task.state.as_str()).map(|at| time::since(*at, now));
+    let since = |task: &Task| task.metadata.since.get(&task.state.to_string()).map(|at| time::since(*at, now));
     let needed = |task: &Task| match task.requirements.iter().map(|it| it.needed).sum::<u32>() {
         0 => String::new(),
         needed => needed.to_string(),
     };
     output::list(tasks, "no tasks found")
         .column("TASK", |task| safe(&task.task_id))
-        .column("STATE", |task| state_tone(task.state).cell(task.state.as_str()))
+        .column("STATE", |task| state_tone(task.state).cell(task.state.to_string()))
         .column("SINCE", |task| since(task).unwrap_or_default())
         .column("RISK", |task| match &task.risk {
             Some(risk) => {

@@ -5,12 +5,9 @@
 use std::cmp::Ordering;
 
 use ade_client::Client;
-use ade_client::wire::{Approval, Execution, Task};
-use ade_domain::approval::ApprovalStatus;
-use ade_domain::approval::quorum::{RequirementProgress, RequirementStatus};
-use ade_domain::lock::LockMode;
-use ade_domain::task::{
-    ChangeKind, ExecutionResult, Phase, Preview, PreviewStatus, RollbackStrategy, TaskState,
+use ade_client::wire::{
+    Approval, ApprovalStatus, ChangeKind, Execution, ExecutionResult, LockMode, Phase, Preview, PreviewStatus,
+    Requirement, RequirementStatus, RollbackStrategy, Task, TaskState,
 };
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
@@ -50,7 +47,7 @@ pub(crate) fn page(task: &Task, approvals: &[Approval], now: Timestamp) -> Page 
         page.line(format_args!("  the approval requests are archived; {hint}"));
     }
     reviewers(&mut page, approvals, now);
-    sections::why_these_reviewers(&mut page, &task.policies, &task.passed_by);
+    sections::why_these_reviewers(&mut page, &task.policies, &task.skipped_reviewers);
     sections::locks(&mut page, "Locks (when the task was submitted)", &task.lock_preview);
     if let Some(attempt) = &task.execution {
         execution(&mut page, attempt, now);
@@ -66,7 +63,7 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
     page.line(description.next().unwrap_or_default().bold());
     description.for_each(|line| page.line(format_args!("  {line}")));
     let metadata = &task.metadata;
-    let since = metadata.since.get(task.state.as_str());
+    let since = metadata.since.get(&task.state.to_string());
     let since = since.map(|since| format!(" for {}", time::since(*since, now))).unwrap_or_default();
     let forced = if task.forced { ", at the head of the queue".red().to_string() } else { String::new() };
     page.field("state", format!("{}{since}{forced}", state_label(task.state)));
@@ -74,7 +71,7 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
         page.field("claimed by", task.claimed_by.as_deref().map_or("no worker yet".to_owned(), safe));
     }
     if let Some(reopened) = &task.reopened {
-        let text = format!("{}: {}", time::ago(reopened.at, now), safe(&reopened.why));
+        let text = format!("{}: {}", time::ago(reopened.at, now), safe(&reopened.reason));
         page.field("reopened", text.yellow());
     }
     page.field("progress", progress(task));
@@ -85,7 +82,7 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
     let origin = [
         lineage.agent_id.as_deref().map(|agent| format!("agent {}", safe(agent))),
         lineage.parent_agent_id.as_deref().map(|parent| format!("parent agent {}", safe(parent))),
-        lineage.sponsor_id.as_ref().map(|sponsor| format!("on behalf of {}", safe(sponsor.as_str()))),
+        lineage.sponsor_id.as_ref().map(|sponsor| format!("on behalf of {}", safe(sponsor))),
     ];
     page.field("proposed by", origin.into_iter().flatten().collect::<Vec<_>>().join(", "));
     page.field("team", safe_or_empty(&metadata.team));
@@ -93,7 +90,7 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
     page.field("tags", safe(&metadata.tags.join(", ")));
     page.field("created from", safe_or_empty(&task.predecessor));
     page.field("auto-approved", safe_or_empty(&task.auto_approved));
-    if let Some(request) = &task.override_asked {
+    if let Some(request) = &task.override_request {
         let (by, when, reason) = (safe(&request.by), time::ago(request.at, now), safe(&request.reason));
         let text = format!("requested by {by} {when} for {}: {reason}", safe(&request.incident_ticket));
         page.field("override", format!("{text}; another admin has one hour to confirm it").yellow());
@@ -104,14 +101,14 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
 fn progress(task: &Task) -> String {
     let mut states: Vec<TaskState> = SUCCESS_PATH.to_vec();
     if !SUCCESS_PATH.contains(&task.state) {
-        states.retain(|state| task.metadata.since.contains_key(state.as_str()));
+        states.retain(|state| task.metadata.since.contains_key(&state.to_string()));
         states.push(task.state);
     }
     let current = states.iter().position(|state| *state == task.state).unwrap_or(0);
     let label = |(position, state): (usize, &TaskState)| {
-        let word = state.as_str();
+        let word = state.to_string();
         match position.cmp(&current) {
-            Ordering::Less if task.metadata.since.contains_key(word) => format!("{} {word}", "✓".green()),
+            Ordering::Less if task.metadata.since.contains_key(&word) => format!("{} {word}", "✓".green()),
             Ordering::Less => format!("{} {word}", "–".dimmed()),
             Ordering::Equal => format!("{} {}", "●".bold(), state_label(*state).bold()),
             Ordering::Greater => format!("○ {word}").dimmed().to_string(),
@@ -138,7 +135,7 @@ fn details(page: &mut Page, task: &Task) {
     page.field("priority", config.priority);
     for resource in &config.resources {
         let mode = if resource.mode == LockMode::Shared { "shared" } else { "exclusive" };
-        page.field("resource", format!("{} {}", safe(&resource.name()), mode.dimmed()));
+        page.field("resource", format!("{} {}", safe(&format!("{}:{}", resource.resource_type, resource.id)), mode.dimmed()));
     }
     if !config.parameters.is_empty() {
         let text = serde_json::to_string_pretty(&config.parameters).unwrap_or_default();
@@ -215,7 +212,7 @@ fn execution(page: &mut Page, execution: &Execution, now: Timestamp) {
         false => Tone::Bad.paint("no"),
     });
     page.optional("rolled back", rolled_back);
-    for (label, request) in [("stop requested", &execution.stop), ("rollback requested", &execution.undo)] {
+    for (label, request) in [("stop requested", &execution.stop), ("rollback requested", &execution.rollback)] {
         let text = request.as_ref().map(|it| format!("by {}: {}", safe(&it.by), safe(&it.reason)));
         page.optional(label, text);
     }
@@ -234,7 +231,7 @@ fn requirements(page: &mut Page, task: &Task, approvals: &[Approval]) {
     }
     page.heading(format_args!("Approvals required: at least {}", task.required_count));
     for requirement in &task.requirements {
-        let RequirementProgress { policy, status, needed, approved_by, why } = requirement;
+        let Requirement { policy, status, needed, approved_by, why } = requirement;
         let mark = match status {
             RequirementStatus::Satisfied => "✓ SATISFIED".green().to_string(),
             RequirementStatus::Unsatisfied => "✗ UNSATISFIED".red().to_string(),
@@ -242,7 +239,7 @@ fn requirements(page: &mut Page, task: &Task, approvals: &[Approval]) {
             RequirementStatus::NotApplicable => "– NOT_APPLICABLE".dimmed().to_string(),
         };
         page.line(format_args!("  {mark} {}: {}", safe(policy).bold(), safe(why)));
-        let approved: Vec<String> = approved_by.iter().map(|user| safe(user.as_str())).collect();
+        let approved: Vec<String> = approved_by.iter().map(|user| safe(user)).collect();
         if !approved.is_empty() {
             page.line(format_args!("      approved by: {}", approved.join(", ")));
         }
@@ -267,7 +264,7 @@ fn reviewers(page: &mut Page, approvals: &[Approval], now: Timestamp) {
     let reviewers = output::table(approvals)
         .column("APPROVAL", |request| safe(&request.approval_id))
         .column("REVIEWER", |request| safe(&request.reviewer_id))
-        .column("STATUS", |request| status_tone(request.status).cell(request.status.as_str()))
+        .column("STATUS", |request| status_tone(request.status).cell(request.status.to_string()))
         .column("WHEN", when)
         .column("WHY CHOSEN, AND COMMENT", request_notes);
     page.table_section("Reviewers", &reviewers);

@@ -1,10 +1,6 @@
 //! Labels of task states and risk levels, and the page sections that tasks and simulations share.
 
-use ade_client::wire::{LockPreview, Risk};
-use ade_domain::approval::assignment::ConsideredPolicy;
-use ade_domain::approval::delegation::DelegationStep;
-use ade_domain::risk::RiskLevel;
-use ade_domain::task::TaskState;
+use ade_client::wire::{ConsideredPolicy, DelegationStep, LockPreview, Risk, RiskLevel, TaskState};
 use owo_colors::OwoColorize;
 
 use crate::commands::lock::mode_name;
@@ -16,7 +12,7 @@ const BAR_WIDTH: usize = 20;
 
 /// A state in its colour.
 pub(crate) fn state_label(state: TaskState) -> String {
-    state_tone(state).paint(state.as_str())
+    state_tone(state).paint(&state.to_string())
 }
 
 pub(crate) const fn state_tone(state: TaskState) -> Tone {
@@ -101,6 +97,6 @@ pub(crate) fn why_these_reviewers(page: &mut Page, policies: &[ConsideredPolicy]
 
 /// A delegation chain: `ann → bob → eve`.
 pub(crate) fn chain(steps: &[DelegationStep]) -> String {
-    let first = steps.first().map(|step| safe(step.from.as_str()));
-    first.into_iter().chain(steps.iter().map(|step| safe(step.to.as_str()))).collect::<Vec<_>>().join(" → ")
+    let first = steps.first().map(|step| safe(&step.from));
+    first.into_iter().chain(steps.iter().map(|step| safe(&step.to))).collect::<Vec<_>>().join(" → ")
 }

@@ -4,10 +4,11 @@
 
 use std::time::Duration;
 
-use ade_client::wire::{LockPreview, SimulationRequest, Task};
+use ade_client::wire::{
+    Config, LockPreview, Phase, RequirementStatus, SimulationRequest, Task, TaskState,
+};
 use ade_client::{Backoff, Client, Error};
-use ade_domain::approval::quorum::RequirementStatus;
-use ade_domain::task::{AGENT_EXECUTOR, Config, NOOP_EXECUTOR, Phase, TaskState};
+use ade_domain::task::{AGENT_EXECUTOR, NOOP_EXECUTOR};
 use owo_colors::OwoColorize;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -117,9 +118,14 @@ fn is_temporary(error: &Error) -> bool {
 /// Whether the task has not ended yet, or a rollback is running or requested.
 fn is_open(task: &Task) -> bool {
     let is_rolling_back = task.execution.as_ref().is_some_and(|execution| {
-        execution.phase == Phase::RollingBack || (execution.phase == Phase::Ended && execution.undo.is_some())
+        execution.phase == Phase::RollingBack
+            || (execution.phase == Phase::Ended && execution.rollback.is_some())
     });
-    is_rolling_back || !task.state.is_final()
+    let has_ended = matches!(
+        task.state,
+        TaskState::Completed | TaskState::Failed | TaskState::Rejected | TaskState::Cancelled
+    );
+    is_rolling_back || !has_ended
 }
 
 /// Prints each new state and the output, unless `quiet`, until the task has ended.
@@ -149,7 +155,7 @@ fn progress(task: &Task) -> String {
             let open =
                 task.requirements.iter().filter(|it| it.status == RequirementStatus::Unsatisfied).count();
             let requirements = if open == 1 { "requirement" } else { "requirements" };
-            let again = task.reopened.as_ref().map(|reopened| format!(" again ({})", reopened.why));
+            let again = task.reopened.as_ref().map(|reopened| format!(" again ({})", reopened.reason));
             let (again, id) = (again.unwrap_or_default(), &task.task_id);
             format!("{state}{again}: {open} {requirements} not satisfied; see ade task show {id}")
         }
@@ -296,16 +302,16 @@ mod tests {
         let time = "2026-07-01T10:00:00.000000Z";
         let mut task = fixture::task();
         assert!(is_open(&task));
-        let execution = |phase: &str, undo: bool| {
-            let undo = undo.then(|| json!({ "by": "ada", "reason": "because", "at": time }));
+        let execution = |phase: &str, rollback: bool| {
+            let rollback = rollback.then(|| json!({ "by": "ada", "reason": "because", "at": time }));
             let execution = json!({
                 "attempt": 1, "agent_id": "w", "phase": phase, "lease_until": null, "started_at": time,
                 "completed_at": null, "result": null, "output": null, "output_key": null, "error": null,
-                "code": null, "rolled_back": null, "retry_count": 0, "grants": [], "stop": null, "undo": undo,
+                "code": null, "rolled_back": null, "retry_count": 0, "grants": [], "stop": null, "rollback": rollback,
             });
             Some(serde_json::from_value(execution).expect("an execution"))
         };
-        for (state, phase, undo, open) in [
+        for (state, phase, rollback, open) in [
             (TaskState::Failed, "ENDED", false, false),
             (TaskState::Failed, "ENDED", true, true),
             (TaskState::Failed, "ROLLING_BACK", false, true),
@@ -313,8 +319,8 @@ mod tests {
             (TaskState::Completed, "ENDED", false, false),
         ] {
             task.state = state;
-            task.execution = execution(phase, undo);
-            assert_eq!(is_open(&task), open, "{state} {phase} {undo}");
+            task.execution = execution(phase, rollback);
+            assert_eq!(is_open(&task), open, "{state} {phase} {rollback}");
         }
     }
 

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use ade_client::Client;
-use ade_client::wire::{Token, TokenRequest};
-use ade_domain::permission::Scope;
+use ade_client::wire::{Scope, Token, TokenRequest};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Subcommand};
 
@@ -52,9 +51,8 @@ pub(crate) struct AddArgs {
 
 /// A parser that lists the scopes in the help.
 fn scope_parser() -> impl TypedValueParser<Value = Scope> {
-    let scope =
-        |word: String| Scope::ALL.into_iter().find(|scope| scope.as_str() == word).ok_or("unknown scope");
-    PossibleValuesParser::new(Scope::ALL.map(Scope::as_str)).try_map(scope)
+    let scope = |word: String| serde_json::from_value::<Scope>(word.into());
+    PossibleValuesParser::new(["read", "propose", "lock", "decide", "admin"]).try_map(scope)
 }
 
 pub(super) async fn run(client: &Client, command: Command) -> Result {
@@ -107,6 +105,6 @@ fn table(tokens: &[Token]) -> Table<'_, Token> {
             None if token.expires_at.0 <= now => Tone::Dim.cell("expired"),
             None => Tone::Plain.cell(time::until(token.expires_at, now)),
         })
-        .column("CREATED BY", |token| safe_or_empty(&token.made_by))
+        .column("CREATED BY", |token| safe_or_empty(&token.created_by))
         .column("CREATED", |token| time::timestamp(token.created_at))
 }

@@ -5,12 +5,18 @@ use ade_client::wire;
 use ade_domain::agent::AgentStatus;
 use ade_store::database::InboxMessage;
 
+use super::{Convert, convert_structs};
+
+convert_structs! {
+    InboxMessage => wire::InboxMessage { message_id, kind, at, data } without { agent_id };
+}
+
 pub(crate) fn agent(known: &AgentDetails) -> wire::Agent {
     let AgentDetails { sponsor_id, view } = known;
     wire::Agent {
         agent_id: view.agent_id.clone(),
         name: view.profile.name.clone(),
-        sponsor_id: sponsor_id.as_ref().map(ToString::to_string),
+        sponsor_id: sponsor_id.clone().convert(),
         model: view.profile.model.clone(),
         version: view.profile.version.clone(),
         capabilities: view.profile.capabilities.clone(),
@@ -23,17 +29,8 @@ pub(crate) fn agent(known: &AgentDetails) -> wire::Agent {
             AgentStatus::Offline => "offline",
         }
         .to_owned(),
-        last_heartbeat: view.last_heartbeat.into(),
+        last_heartbeat: view.last_heartbeat.convert(),
         // Only valid JSON is ever stored.
         config: serde_json::from_str(&view.profile.config).unwrap_or_default(),
-    }
-}
-
-pub(crate) fn inbox_message(message: &InboxMessage) -> wire::InboxMessage {
-    wire::InboxMessage {
-        message_id: message.message_id.clone(),
-        kind: message.kind.clone(),
-        at: message.at.into(),
-        data: message.data.clone(),
     }
 }

@@ -2,8 +2,20 @@
 
 use ade_app::ApprovalView;
 use ade_client::wire;
-use ade_domain::approval::Approval;
+use ade_domain::approval::delegation::DelegationStep;
+use ade_domain::approval::{Approval, ApprovalStatus, DecisionKind};
 use ade_domain::task::{Task, TaskState};
+
+use super::{Convert, convert_enums, convert_structs};
+
+convert_enums! {
+    ApprovalStatus = wire::ApprovalStatus { Pending, Approved, Rejected, Delegated, ChangesRequested, Invalidated, Closed }
+    DecisionKind = wire::DecisionKind { Approve, Reject, RequestChanges }
+}
+
+convert_structs! {
+    DelegationStep => wire::DelegationStep { from, to, delegation_id };
+}
 
 /// Characters of the task description that an approval request shows.
 const MAX_DESCRIPTION_LEN: usize = 200;
@@ -25,23 +37,23 @@ pub(crate) fn listed_approval(
         task_description: first_line.chars().take(MAX_DESCRIPTION_LEN).collect(),
         reviewer_id: approval.reviewer_id.to_string(),
         reviewer_name: approval.reviewer_name.clone(),
-        status: approval.status,
-        priority: approval.priority,
+        status: approval.status.convert(),
+        priority: approval.priority.convert(),
         score: approval.score,
-        delegated_to: approval.delegated_to.as_ref().map(ToString::to_string),
-        delegation_chain: approval.delegation_chain.clone(),
-        follows: approval.follows.as_ref().map(ToString::to_string),
-        created_at: approval.created_at.into(),
-        due_at: approval.due_at.into(),
+        delegated_to: approval.delegated_to.clone().convert(),
+        delegation_chain: approval.delegation_chain.clone().convert(),
+        follows: approval.follows.clone().convert(),
+        created_at: approval.created_at.convert(),
+        due_at: approval.due_at.convert(),
         escalation_level: approval.escalation_level,
-        responded_at: approval.responded_at.map(Into::into),
-        response_action: approval.response_action,
+        responded_at: approval.responded_at.convert(),
+        response_action: approval.response_action.convert(),
         response_reason: approval.response_reason.clone(),
-        reviewed_by: approval.reviewed_by.as_ref().map(ToString::to_string),
+        reviewed_by: approval.reviewed_by.clone().convert(),
         digest: approval.digest.to_string(),
         policies: approval.policies.clone(),
         why: approval.reasons.clone(),
-        task_state,
+        task_state: task_state.convert(),
         revision: approval.revision,
     }
 }

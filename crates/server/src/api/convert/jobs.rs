@@ -3,7 +3,17 @@
 use ade_app::RestoreResult;
 use ade_app::jobs::JobStatus;
 use ade_client::wire;
-use ade_store::database::Archive;
+use ade_store::database::{Archive, ArchiveKind};
+
+use super::{Convert, convert_structs, convert_values};
+
+convert_values! {
+    ArchiveKind => String: |kind| kind.as_str().to_owned();
+}
+
+convert_structs! {
+    Archive => wire::Archive { archive_id, kind, key, items, bytes, created_at, from, to, restored_at };
+}
 
 pub(crate) fn job(status: &JobStatus) -> wire::Job {
     let JobStatus { job, row } = status;
@@ -17,40 +27,26 @@ pub(crate) fn job(status: &JobStatus) -> wire::Job {
     };
     wire::Job {
         name: job.name.to_owned(),
-        about: job.description.to_owned(),
-        every_seconds: job.interval_ms / 1_000,
+        description: job.description.to_owned(),
+        interval_seconds: job.interval_ms / 1_000,
         status: status.to_owned(),
-        due_at: row.as_ref().map(|row| row.due_at.into()),
+        due_at: row.as_ref().map(|row| row.due_at.convert()),
         running_by,
-        started_at: outcome.started_at.map(Into::into),
-        ended_at: outcome.ended_at.map(Into::into),
+        started_at: outcome.started_at.convert(),
+        ended_at: outcome.ended_at.convert(),
         by: outcome.by,
-        done: outcome.processed,
+        processed: outcome.processed,
         runs: outcome.runs,
         failures: outcome.failures,
         error: outcome.error,
     }
 }
 
-pub(crate) fn archive(archive: &Archive) -> wire::Archive {
-    wire::Archive {
-        archive_id: archive.archive_id.clone(),
-        kind: archive.kind.as_str().to_owned(),
-        key: archive.key.clone(),
-        items: archive.items,
-        bytes: archive.bytes,
-        created_at: archive.created_at.into(),
-        from: archive.from.into(),
-        to: archive.to.into(),
-        restored_at: archive.restored_at.map(Into::into),
-    }
-}
-
 pub(crate) fn restore_result(restored: &RestoreResult) -> wire::RestoreResult {
     wire::RestoreResult {
-        archive: archive(&restored.archive),
+        archive: restored.archive.clone().convert(),
         restored: restored.items,
         outdated: restored.left_out.outdated,
-        away: restored.left_out.still_archived,
+        still_archived: restored.left_out.still_archived,
     }
 }

@@ -2,17 +2,23 @@
 
 use ade_app::locks::{GrantedLock, HeldLockResult, TicketState, WaitingTicket};
 use ade_client::wire;
-use ade_domain::lock::{HoldView, Holder, RequestKey, WaitEdge, Waiter};
+use ade_domain::lock::{HoldView, Holder, LockMode, RequestKey, WaitEdge, Waiter};
 use ade_store::coordination::{LockView, WaitView};
+
+use super::{Convert, convert_enums};
+
+convert_enums! {
+    LockMode = wire::LockMode { Shared, Exclusive }
+}
 
 fn grant(granted: &GrantedLock) -> wire::Grant {
     let GrantedLock { requested, grant } = granted;
     wire::Grant {
         lock: requested.lock.to_string(),
-        mode: grant.mode.into(),
+        mode: grant.mode.convert(),
         fencing_token: grant.token.number(),
-        acquired_at: grant.acquired_at.into(),
-        expires_at: grant.expires_at.into(),
+        acquired_at: grant.acquired_at.convert(),
+        expires_at: grant.expires_at.convert(),
     }
 }
 
@@ -36,7 +42,7 @@ pub(crate) fn waiting_ticket(waiting: &WaitingTicket) -> wire::Ticket {
     wire::Ticket {
         waiting_for: Some(waiting.waiting_for.to_string()),
         position: Some(waiting.position as u64),
-        deadline: Some(waiting.deadline.into()),
+        deadline: Some(waiting.deadline.convert()),
         ..empty_ticket(waiting.ticket, wire::TicketStatus::Waiting)
     }
 }
@@ -45,7 +51,7 @@ pub(crate) fn ticket(key: RequestKey, state: &TicketState) -> wire::Ticket {
     match state {
         TicketState::Waiting(waiting) => waiting_ticket(waiting),
         TicketState::Ready { claim_by, .. } => wire::Ticket {
-            claim_by: Some((*claim_by).into()),
+            claim_by: Some(claim_by.convert()),
             ..empty_ticket(key, wire::TicketStatus::Ready)
         },
         TicketState::Granted(granted) => {
@@ -60,8 +66,8 @@ pub(crate) fn held_lock_result(result: &HeldLockResult) -> wire::HeldLockResult 
         lock: result.lock.to_string(),
         ok: result.result.is_ok(),
         code: result.result.is_err().then(|| "LOCK_LOST".to_owned()),
-        mode: grant.map(|grant| grant.mode.into()),
-        expires_at: grant.map(|grant| grant.expires_at.into()),
+        mode: grant.map(|grant| grant.mode.convert()),
+        expires_at: grant.map(|grant| grant.expires_at.convert()),
     }
 }
 
@@ -70,8 +76,8 @@ pub(crate) fn lock_holder(held: &HoldView) -> wire::LockHolder {
         agent_id: held.holder.agent_id().to_owned(),
         holder_id: held.holder.holder_id().to_owned(),
         fencing_token: held.grant.token.number(),
-        acquired_at: held.grant.acquired_at.into(),
-        expires_at: held.grant.expires_at.into(),
+        acquired_at: held.grant.acquired_at.convert(),
+        expires_at: held.grant.expires_at.convert(),
         purpose: held.purpose.to_string(),
         heartbeat_count: held.heartbeat_count,
     }
@@ -82,10 +88,10 @@ fn lock_waiter((index, waiter): (usize, &Waiter)) -> wire::LockWaiter {
         position: index as u64 + 1,
         agent_id: waiter.holder.agent_id().to_owned(),
         holder_id: waiter.holder.holder_id().to_owned(),
-        mode: waiter.mode.into(),
+        mode: waiter.mode.convert(),
         priority: waiter.priority,
-        requested_at: waiter.requested_at.into(),
-        deadline: waiter.deadline.into(),
+        requested_at: waiter.requested_at.convert(),
+        deadline: waiter.deadline.convert(),
         purpose: waiter.purpose.to_string(),
     }
 }
@@ -93,7 +99,7 @@ fn lock_waiter((index, waiter): (usize, &Waiter)) -> wire::LockWaiter {
 pub(crate) fn lock(view: &LockView) -> wire::Lock {
     wire::Lock {
         lock: view.lock.to_string(),
-        mode: view.mode.map(Into::into),
+        mode: view.mode.convert(),
         holders: view.holders.iter().map(lock_holder).collect(),
         queue: view.queue.iter().enumerate().map(lock_waiter).collect(),
         queue_length: view.queue_length as u64,
@@ -108,7 +114,7 @@ pub(crate) fn wait_graph_edge(view: &WaitView) -> wire::WaitGraphEdge {
     wire::WaitGraphEdge {
         agent_id: view.holder.agent_id().to_owned(),
         holder_id: view.holder.holder_id().to_owned(),
-        mode: view.mode.into(),
+        mode: view.mode.convert(),
         waits_for: view.lock.to_string(),
         holders: view.holders.iter().map(holder_ref).collect(),
         ahead: view.ahead.iter().map(holder_ref).collect(),

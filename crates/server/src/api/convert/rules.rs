@@ -1,25 +1,40 @@
-//! Conversions of stored policies, delegations and registered resources.
+//! Conversions of policies, delegations and registered resources.
 
+use ade_app::rules::{DelegationChange, PolicyChange, ResourceChange};
 use ade_client::wire;
-use ade_domain::approval::delegation::Delegation;
-use ade_domain::approval::policy::{Policy, PolicyVersions};
+use ade_domain::approval::delegation::{Delegation, DelegationConditions, DelegationKind};
+use ade_domain::approval::policy::{AutoApprove, Policy, PolicyVersions, Priority};
+use ade_domain::approval::window::{TimeWindow, Weekday};
 use ade_domain::risk::RegisteredPattern;
 use ade_store::database::Versioned;
 
-fn policy_rules(policy: &Policy) -> wire::PolicyRules {
-    wire::PolicyRules {
-        task_types: policy.task_types.clone(),
-        resource_patterns: policy.resource_patterns.iter().map(ToString::to_string).collect(),
-        min_approvers: policy.min_approvers,
-        required_roles: policy.required_roles.clone(),
-        reviewers: policy.reviewers.iter().map(ToString::to_string).collect(),
-        risk_threshold: policy.risk_threshold,
-        auto_approve_if: policy.auto_approve_if.clone(),
-        escalation_role: policy.escalation_role.clone(),
-        reject_threshold: policy.reject_threshold,
-        priority: policy.priority,
-        window: policy.window.clone(),
-    }
+use super::{Convert, convert_enums, convert_structs};
+
+convert_enums! {
+    Priority = wire::Priority { Low, Normal, High, Urgent }
+    Weekday = wire::Weekday { Mon, Tue, Wed, Thu, Fri, Sat, Sun }
+    DelegationKind = wire::DelegationKind { Delegate, Follow }
+}
+
+convert_structs! {
+    Policy => wire::PolicyRules {
+        task_types, resource_patterns, min_approvers, required_roles, reviewers, risk_threshold, auto_approve_if,
+        escalation_role, reject_threshold, priority, window
+    } without { name };
+    wire::PolicyRequest => PolicyChange {
+        name, task_types, resource_patterns, min_approvers, required_roles, reviewers, risk_threshold, auto_approve_if,
+        escalation_role, reject_threshold, priority, window, active
+    };
+    AutoApprove => wire::AutoApprove { risk_below, author_has_role, resources_in_scope };
+    wire::AutoApprove => AutoApprove { risk_below, author_has_role, resources_in_scope };
+    TimeWindow => wire::TimeWindow { weekdays, hours, time_zone };
+    wire::TimeWindow => TimeWindow { weekdays, hours, time_zone };
+    wire::DelegationRequest => DelegationChange {
+        owner_id, delegate_to, kind, conditions, cascade, active, valid_from, valid_until
+    };
+    DelegationConditions => wire::DelegationConditions { task_types, risk_above, resource_patterns };
+    wire::DelegationConditions => DelegationConditions { task_types, risk_above, resource_patterns };
+    wire::ResourceRequest => ResourceChange { pattern, criticality, dependents };
 }
 
 pub(crate) fn policy(stored: &Versioned<PolicyVersions>) -> wire::Policy {
@@ -29,8 +44,8 @@ pub(crate) fn policy(stored: &Versioned<PolicyVersions>) -> wire::Policy {
         policy_id: stored.id.clone(),
         name: shown.name.clone(),
         active: active.is_some(),
-        rules: policy_rules(shown),
-        draft: active.and(stored.value.draft()).map(policy_rules),
+        rules: shown.clone().convert(),
+        draft: active.and(stored.value.draft()).cloned().convert(),
         revision: stored.revision,
     }
 }
@@ -41,12 +56,12 @@ pub(crate) fn delegation(stored: &Versioned<Delegation>) -> wire::Delegation {
         delegation_id: delegation.delegation_id.clone(),
         owner_id: delegation.owner_id.to_string(),
         delegate_to: delegation.delegate_to.to_string(),
-        kind: delegation.kind,
-        conditions: delegation.conditions.clone(),
+        kind: delegation.kind.convert(),
+        conditions: delegation.conditions.clone().convert(),
         cascade: delegation.cascade,
         active: delegation.active,
-        valid_from: delegation.valid_from.map(Into::into),
-        valid_until: delegation.valid_until.map(Into::into),
+        valid_from: delegation.valid_from.convert(),
+        valid_until: delegation.valid_until.convert(),
         revision: stored.revision,
     }
 }

@@ -7,7 +7,7 @@ pub(crate) fn setting(stored: &Versioned<Setting>) -> wire::Setting {
     wire::Setting {
         name: stored.id.clone(),
         value: stored.value.0.clone(),
-        about: ade_app::shared_settings::description(&stored.id).to_owned(),
+        description: ade_app::shared_settings::description(&stored.id).to_owned(),
         is_default: stored.revision == 0,
         revision: stored.revision,
     }
@@ -17,7 +17,7 @@ pub(crate) fn feature(stored: &Versioned<FeatureFlag>) -> wire::Feature {
     wire::Feature {
         flag: stored.id.clone(),
         enabled: stored.value.0,
-        about: ade_app::shared_settings::description(&stored.id).to_owned(),
+        description: ade_app::shared_settings::description(&stored.id).to_owned(),
         revision: stored.revision,
     }
 }

@@ -1,4 +1,4 @@
-//! Conversions of simulation and replay results.
+//! Conversions of simulations.
 
 use ade_app::tasks::{ReplayDifference, Simulation};
 use ade_client::wire;
@@ -6,7 +6,11 @@ use ade_domain::Moment;
 use ade_domain::approval::assignment::Assignee;
 use ade_domain::approval::quorum::Requirement;
 
-use super::lock_preview;
+use super::{Convert, convert_structs, lock_preview};
+
+convert_structs! {
+    ReplayDifference => wire::ReplayedTask { task_id, before, after };
+}
 
 pub(crate) fn simulation(simulated: Simulation, assessed_at: Moment) -> wire::Simulation {
     let Simulation { risk, assignment, required_count, locks } = simulated;
@@ -14,10 +18,10 @@ pub(crate) fn simulation(simulated: Simulation, assessed_at: Moment) -> wire::Si
     let mut simulation = wire::Simulation {
         risk: wire::Risk {
             score: risk.score,
-            level: risk.level,
-            factors: risk.factors,
+            level: risk.level.convert(),
+            factors: risk.factors.convert(),
             auto_approvable: auto_approved.is_some(),
-            assessed_at: assessed_at.into(),
+            assessed_at: assessed_at.convert(),
             assessed_by: risk.assessed_by,
         },
         outcome: "reviewing".to_owned(),
@@ -26,22 +30,22 @@ pub(crate) fn simulation(simulated: Simulation, assessed_at: Moment) -> wire::Si
         requirements: Vec::new(),
         required_count,
         reviewers: Vec::new(),
-        passed_by: Vec::new(),
+        skipped_reviewers: Vec::new(),
         lock_preview: locks.iter().map(lock_preview).collect(),
     };
     match assignment {
         Err(unreachable) => {
             simulation.outcome = "no_quorum".to_owned();
             simulation.why = Some(unreachable.to_string());
-            simulation.passed_by = unreachable.skipped;
+            simulation.skipped_reviewers = unreachable.skipped;
         }
         Ok(assignment) => {
             if let Some(why) = auto_approved {
                 simulation.outcome = "auto_approved".to_owned();
                 simulation.why = Some(why);
             }
-            simulation.policies = assignment.considered_policies;
-            simulation.passed_by = assignment.skipped;
+            simulation.policies = assignment.considered_policies.convert();
+            simulation.skipped_reviewers = assignment.skipped;
             simulation.requirements = assignment.requirements.iter().map(requirement).collect();
             simulation.reviewers = assignment.assignees.into_iter().map(reviewer).collect();
         }
@@ -62,12 +66,8 @@ fn reviewer(assignee: Assignee) -> wire::SimulatedReviewer {
     wire::SimulatedReviewer {
         reviewer_id: assignee.reviewer_id.to_string(),
         policies: assignee.policies,
-        stands_for: assignee.on_behalf_of.iter().map(ToString::to_string).collect(),
-        delegation_chain: assignee.delegation_chain,
+        on_behalf_of: assignee.on_behalf_of.convert(),
+        delegation_chain: assignee.delegation_chain.convert(),
         why: assignee.reasons,
     }
-}
-
-pub(crate) fn replayed_task(task: ReplayDifference) -> wire::ReplayedTask {
-    wire::ReplayedTask { task_id: task.task_id, was: task.before, would_be: task.after }
 }

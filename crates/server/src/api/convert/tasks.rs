@@ -1,20 +1,62 @@
-//! Conversions of tasks, their risk, lock preview, comments and statistics.
+//! Conversions of tasks, their risk, preview, comments and statistics.
 
 use ade_app::TaskView;
+use ade_app::tasks::{DeclaredPreview, Proposal};
 use ade_client::wire;
-use ade_domain::task::{LockPreview, Task, TaskState};
+use ade_domain::approval::assignment::ConsideredPolicy;
+use ade_domain::approval::quorum::{RequirementProgress, RequirementStatus};
+use ade_domain::risk::{RiskFactor, RiskLevel};
+use ade_domain::task::{
+    ChangeKind, Config, Lineage, LockPreview, OverrideRequest, Preview, PreviewChange, PreviewStatus,
+    Reopened, Resource, RollbackStrategy, Task, TaskState,
+};
 use ade_store::database::{Comment, StoredTask};
 
-use super::execution;
+use super::{Convert, convert_enums, convert_structs, execution};
+
+convert_enums! {
+    TaskState = wire::TaskState {
+        Draft, Submitted, Reviewing, Approved, Applying, Completed, Failed, Rejected, Cancelled
+    }
+    RollbackStrategy = wire::RollbackStrategy { Automatic, Manual, None }
+    RiskLevel = wire::RiskLevel { Low, Medium, High, Critical }
+    PreviewStatus = wire::PreviewStatus { None, Pending, Ready, Failed }
+    ChangeKind = wire::ChangeKind { Create, Update, Delete }
+    RequirementStatus = wire::RequirementStatus { NotApplicable, Satisfied, Unsatisfied, Overridden }
+}
+
+convert_structs! {
+    wire::TaskRequest => Proposal {
+        task_type, version, description, executor, parameters, resources, rollback_strategy, timeout_seconds, priority,
+        team, ticket_ref, tags, lineage, preview
+    };
+    wire::PreviewRequest => DeclaredPreview { changes, warnings, errors };
+    Config => wire::Config {
+        task_type, version, description, executor, parameters, resources, rollback_strategy, timeout_seconds, priority
+    };
+    Resource => wire::Resource { resource_type, id, mode };
+    wire::Resource => Resource { resource_type, id, mode };
+    Lineage => wire::Lineage { agent_id, parent_agent_id, sponsor_id };
+    wire::Lineage => Lineage { agent_id, parent_agent_id, sponsor_id };
+    RiskFactor => wire::RiskFactor { name, value, weight, contribution, why };
+    Preview => wire::Preview { status, changes, warnings, errors, fingerprint, unverifiable };
+    PreviewChange => wire::PreviewChange { kind, what, before, after, diff };
+    wire::PreviewChange => PreviewChange { kind, what, before, after, diff };
+    ConsideredPolicy => wire::ConsideredPolicy { policy, applies, why };
+    RequirementProgress => wire::Requirement { policy, status, needed, approved_by, why };
+    OverrideRequest => wire::PendingOverride { by, reason, incident_ticket, at } without { token_issuer };
+    Reopened => wire::Reopened { reason, at };
+    Comment => wire::Comment { comment_id, task_id, author_id, text, created_at };
+}
 
 pub(crate) fn risk(task: &Task) -> Option<wire::Risk> {
     let risk = task.risk.as_ref()?;
     Some(wire::Risk {
         score: risk.score,
-        level: risk.level,
-        factors: risk.factors.clone(),
+        level: risk.level.convert(),
+        factors: risk.factors.clone().convert(),
         auto_approvable: task.auto_approvable,
-        assessed_at: task.assessed_at.unwrap_or_default().into(),
+        assessed_at: task.assessed_at.unwrap_or_default().convert(),
         assessed_by: risk.assessed_by.clone(),
     })
 }
@@ -24,37 +66,30 @@ pub(crate) fn task(view: TaskView) -> wire::Task {
     let risk = risk(&task);
     wire::Task {
         task_id: task.task_id,
-        state: task.state,
+        state: task.state.convert(),
         revision: task.revision,
         digest: task.digest.to_string(),
-        config: task.config,
+        config: task.config.convert(),
         metadata: wire::TaskMetadata {
             author_id: task.author_id.to_string(),
             author_name: task.metadata.author_name,
             team: task.metadata.team,
             ticket_ref: task.metadata.ticket_ref,
             tags: task.metadata.tags,
-            lineage: task.metadata.lineage,
-            since: task.entered_at.iter().map(|(state, at)| (state.to_string(), (*at).into())).collect(),
+            lineage: task.metadata.lineage.convert(),
+            since: task.entered_at.iter().map(|(state, at)| (state.to_string(), at.convert())).collect(),
         },
         risk,
-        preview: task.preview,
+        preview: task.preview.convert(),
         lock_preview: task.lock_preview.iter().map(lock_preview).collect(),
-        requirements,
+        requirements: requirements.convert(),
         required_count: task.required_count,
         requests_archive,
-        policies: task.considered_policies,
-        passed_by: task.skipped,
+        policies: task.considered_policies.convert(),
+        skipped_reviewers: task.skipped,
         auto_approved: task.auto_approved,
-        override_asked: task.override_request.map(|request| wire::PendingOverride {
-            by: request.by.to_string(),
-            reason: request.reason,
-            incident_ticket: request.incident_ticket,
-            at: request.at.into(),
-        }),
-        reopened: task
-            .reopened
-            .map(|reopened| wire::Reopened { why: reopened.reason, at: reopened.at.into() }),
+        override_request: task.override_request.convert(),
+        reopened: task.reopened.convert(),
         forced: task.forced,
         allowed: allowed.iter().map(ToString::to_string).collect(),
         claimed_by,
@@ -66,7 +101,7 @@ pub(crate) fn task(view: TaskView) -> wire::Task {
 pub(crate) fn lock_preview(lock: &LockPreview) -> wire::LockPreview {
     wire::LockPreview {
         lock: lock.lock.clone(),
-        mode: lock.mode.into(),
+        mode: lock.mode.convert(),
         holders: lock.holders.clone(),
         queue_length: usize::try_from(lock.queue_length).unwrap_or(usize::MAX),
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -84,19 +119,13 @@ pub(crate) fn task_stats(stored: &StoredTask, comments: usize) -> wire::TaskStat
         task_id: task.task_id.clone(),
         #[expect(clippy::cast_precision_loss, reason = "the milliseconds of a review fit")]
         decided_after_seconds: took_ms.map(|ms| ms as f64 / 1_000.0),
-        asked: task.approvals_requested(),
-        answered: task.approvals_decided(),
+        requested: task.approvals_requested(),
+        decided: task.approvals_decided(),
         escalations: task.approvals_escalated() as u64,
         comments,
     }
 }
 
 pub(crate) fn comment(comment: &Comment) -> wire::Comment {
-    wire::Comment {
-        comment_id: comment.comment_id.clone(),
-        task_id: comment.task_id.clone(),
-        author_id: comment.author_id.to_string(),
-        text: comment.text.clone(),
-        created_at: comment.created_at.into(),
-    }
+    comment.clone().convert()
 }

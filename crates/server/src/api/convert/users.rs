@@ -1,7 +1,20 @@
 //! Conversions of users and tokens.
 
+use ade_app::accounts::{TokenDraft, UserChange};
 use ade_client::wire;
+use ade_domain::permission::Scope;
 use ade_store::database::{StoredToken, StoredUser};
+
+use super::{Convert, convert_enums, convert_structs};
+
+convert_enums! {
+    Scope = wire::Scope { Read, Propose, Lock, Decide, Admin }
+}
+
+convert_structs! {
+    wire::UserPatch => UserChange { name, roles, manager_id, team, active, password };
+    wire::TokenRequest => TokenDraft { name, scopes, ttl_seconds };
+}
 
 pub(crate) fn user(stored: &StoredUser) -> wire::User {
     let user = &stored.user;
@@ -9,7 +22,7 @@ pub(crate) fn user(stored: &StoredUser) -> wire::User {
         user_id: user.user_id.to_string(),
         name: user.name.clone(),
         roles: user.roles.clone(),
-        manager_id: user.manager_id.as_ref().map(ToString::to_string),
+        manager_id: user.manager_id.clone().convert(),
         team: user.team.clone(),
         active: user.active,
         revision: stored.revision,
@@ -22,10 +35,10 @@ pub(crate) fn token(stored: &StoredToken, secret: Option<String>) -> wire::Token
         token_id: stored.token_id.clone(),
         token: secret,
         name: stored.name.clone(),
-        scopes: stored.scopes.clone(),
-        expires_at: stored.expires_at.into(),
-        revoked_at: stored.revoked_at.map(Into::into),
-        made_by: stored.created_by.as_ref().map(ToString::to_string),
-        created_at: stored.created_at.into(),
+        scopes: stored.scopes.clone().convert(),
+        expires_at: stored.expires_at.convert(),
+        revoked_at: stored.revoked_at.convert(),
+        created_by: stored.created_by.clone().convert(),
+        created_at: stored.created_at.convert(),
     }
 }

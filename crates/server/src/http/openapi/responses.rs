@@ -1,93 +1,75 @@
 //! Error responses that many routes share, for the OpenAPI document. A route that lists a status again overrides it.
 
-#![expect(
-    dead_code,
-    reason = "never constructed: the types only describe responses of extractors and problems"
-)]
+use std::collections::BTreeMap;
 
-use ade_client::wire::Problem;
 use utoipa::IntoResponses;
+use utoipa::openapi::response::{Response, ResponseBuilder};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr};
 
-/// Of every authenticated route.
-#[derive(IntoResponses)]
-pub(crate) enum CommonErrors {
-    /// UNAUTHENTICATED
-    #[response(status = 401)]
-    Unauthenticated(Problem),
-    /// FORBIDDEN, SCOPE_MISSING or CSRF
-    #[response(status = 403)]
-    Forbidden(Problem),
-    /// RATE_LIMITED
-    #[response(status = 429)]
-    RateLimited(Problem),
-    /// UNAVAILABLE
-    #[response(status = 503)]
-    Unavailable(Problem),
+fn problem(codes: &str) -> RefOr<Response> {
+    let body = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+    ResponseBuilder::new().description(codes).content("application/json", body).build().into()
 }
 
-/// Of routes with a body.
-#[derive(IntoResponses)]
-pub(crate) enum BodyErrors {
-    /// MALFORMED_JSON
-    #[response(status = 400)]
-    Malformed(Problem),
-    /// BODY_TOO_SLOW
-    #[response(status = 408)]
-    TooSlow(Problem),
-    /// BODY_TOO_LARGE
-    #[response(status = 413)]
-    TooLarge(Problem),
+/// Defines groups of responses by status and codes. A group may include others.
+macro_rules! responses {
+    ($($(#[$doc:meta])* $name:ident: [$($included:ident),*] { $($status:literal: $codes:literal),* })+) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub(crate) enum $name {}
+
+        impl IntoResponses for $name {
+            fn responses() -> BTreeMap<String, RefOr<Response>> {
+                let mut responses = BTreeMap::new();
+                $(responses.extend($included::responses());)*
+                $(responses.insert($status.to_string(), problem($codes));)*
+                responses
+            }
+        }
+    )+};
 }
 
-/// Of routes that accept an Idempotency-Key.
-#[derive(IntoResponses)]
-pub(crate) enum IdempotencyErrors {
-    /// INVALID_REQUEST or IDEMPOTENCY_KEY_REUSED
-    #[response(status = 422)]
-    Invalid(Problem),
-    /// UNAVAILABLE or CONTENTION
-    #[response(status = 503)]
-    Unavailable(Problem),
-}
-
-/// Of routes that act on an existing object and accept If-Match.
-#[derive(IntoResponses)]
-pub(crate) enum PreconditionErrors {
-    /// STALE: the object has a newer revision
-    #[response(status = 412)]
-    Stale(Problem),
-}
-
-/// Of routes that update or delete an object and accept If-Match.
-#[derive(IntoResponses)]
-pub(crate) enum UpdateErrors {
-    /// STALE: the object has a newer revision
-    #[response(status = 412)]
-    Stale(Problem),
-    /// INVALID_REQUEST
-    #[response(status = 422)]
-    Invalid(Problem),
-    /// UNAVAILABLE or CONTENTION
-    #[response(status = 503)]
-    Unavailable(Problem),
-}
-
-/// Of routes that decide about a task.
-#[derive(IntoResponses)]
-pub(crate) enum DecisionErrors {
-    /// OWN_TASK, NOT_ASKED, SAME_ADMIN, FORBIDDEN, SCOPE_MISSING or CSRF
-    #[response(status = 403)]
-    Forbidden(Problem),
-    /// TASK_NOT_FOUND or APPROVAL_NOT_FOUND
-    #[response(status = 404)]
-    NotFound(Problem),
-    /// INVALID_TRANSITION, ALREADY_DECIDED, DIGEST_MISMATCH, NOT_ANSWERABLE, NO_OVERRIDE or IN_FLIGHT
-    #[response(status = 409)]
-    Conflict(Problem),
-    /// STALE: the object has a newer revision
-    #[response(status = 412)]
-    Stale(Problem),
-    /// INVALID_REQUEST, REASON_REQUIRED, TICKET_REQUIRED, CANNOT_BE_ASKED or IDEMPOTENCY_KEY_REUSED
-    #[response(status = 422)]
-    Invalid(Problem),
+responses! {
+    /// Of every authenticated route.
+    CommonErrors: [] {
+        401: "UNAUTHENTICATED",
+        403: "FORBIDDEN, SCOPE_MISSING or CSRF",
+        429: "RATE_LIMITED",
+        503: "UNAVAILABLE"
+    }
+    /// Of routes with parameters.
+    ReadErrors: [CommonErrors] { 422: "INVALID_REQUEST" }
+    /// Of routes with a body.
+    BodyErrors: [ReadErrors, ParseErrors] {}
+    ParseErrors: [] { 400: "MALFORMED_JSON", 408: "BODY_TOO_SLOW", 413: "BODY_TOO_LARGE" }
+    /// Of routes that delete an object and accept If-Match.
+    DeleteErrors: [ReadErrors] { 412: "STALE: the object has a newer revision", 503: "UNAVAILABLE or CONTENTION" }
+    /// Of routes that update an object and accept If-Match.
+    UpdateErrors: [BodyErrors, DeleteErrors] {}
+    /// Of routes that accept an Idempotency-Key.
+    PostErrors: [BodyErrors] {
+        409: "IN_FLIGHT",
+        422: "INVALID_REQUEST or IDEMPOTENCY_KEY_REUSED",
+        503: "UNAVAILABLE or CONTENTION"
+    }
+    /// Of routes that accept both an Idempotency-Key and If-Match.
+    ActionErrors: [PostErrors] { 412: "STALE: the object has a newer revision" }
+    /// Of routes that decide about a task.
+    DecisionErrors: [ActionErrors] {
+        403: "OWN_TASK, NOT_ASKED, SAME_ADMIN, FORBIDDEN, SCOPE_MISSING or CSRF",
+        404: "TASK_NOT_FOUND or APPROVAL_NOT_FOUND",
+        409: "INVALID_TRANSITION, ALREADY_DECIDED, DIGEST_MISMATCH, NOT_ANSWERABLE, NO_OVERRIDE or IN_FLIGHT",
+        422: "INVALID_REQUEST, REASON_REQUIRED, TICKET_REQUIRED, CANNOT_BE_ASKED or IDEMPOTENCY_KEY_REUSED"
+    }
+    AgentNotFound: [] { 404: "AGENT_NOT_FOUND" }
+    ArchiveNotFound: [] { 404: "ARCHIVE_NOT_FOUND" }
+    DelegationNotFound: [] { 404: "DELEGATION_NOT_FOUND" }
+    FeatureNotFound: [] { 404: "FEATURE_NOT_FOUND" }
+    PolicyNotFound: [] { 404: "POLICY_NOT_FOUND" }
+    ResourceNotFound: [] { 404: "RESOURCE_NOT_FOUND" }
+    SettingNotFound: [] { 404: "SETTING_NOT_FOUND" }
+    TaskNotFound: [] { 404: "TASK_NOT_FOUND" }
+    TicketNotFound: [] { 404: "TICKET_NOT_FOUND" }
+    TokenNotFound: [] { 404: "TOKEN_NOT_FOUND" }
+    UserNotFound: [] { 404: "USER_NOT_FOUND" }
 }

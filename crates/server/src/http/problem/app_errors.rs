@@ -82,7 +82,7 @@ impl From<Refusal> for Problem {
                 conflict("INVALID_TRANSITION").with("state", refused.state).with("allowed", refused.allowed)
             }
             Refusal::QuorumUnreachable(refused) => {
-                invalid("NO_QUORUM").with("policy", refused.policy).with("passed_by", refused.skipped)
+                invalid("NO_QUORUM").with("policy", refused.policy).with("skipped_reviewers", refused.skipped)
             }
             Refusal::Forbidden => forbidden("FORBIDDEN"),
             Refusal::OwnTask { .. } => forbidden("OWN_TASK"),

@@ -122,7 +122,7 @@ impl Problem {
                 let why = end.as_str();
                 Self::lock_lost(format!("the grant of {lock} has ended ({why}); start a new request"))
                     .with("lock", lock)
-                    .with("why", why)
+                    .with("reason", why)
             }
         }
     }

@@ -20,22 +20,15 @@ pub(crate) struct Problem {
     code: &'static str,
     detail: String,
     extensions: BTreeMap<String, Value>,
-    retry_after_seconds: Option<u64>,
     headers: Vec<(&'static str, String)>,
 }
 
-pub(crate) type ApiResult<T> = Result<T, Problem>;
+pub(crate) type ApiResult<T = Response> = Result<T, Problem>;
+pub(crate) type JsonResult<T> = ApiResult<Json<T>>;
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Self {
-            status,
-            code,
-            detail: detail.into(),
-            extensions: BTreeMap::new(),
-            retry_after_seconds: None,
-            headers: Vec::new(),
-        }
+        Self { status, code, detail: detail.into(), extensions: BTreeMap::new(), headers: Vec::new() }
     }
 
     /// Adds an extension member to the body.
@@ -45,9 +38,8 @@ impl Problem {
         self
     }
 
-    pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
-        self.retry_after_seconds = Some(seconds);
-        self.with("retry_after", seconds)
+    pub(crate) fn retry_after(self, seconds: u64) -> Self {
+        self.with("retry_after", seconds).header("retry-after", seconds.to_string())
     }
 
     pub(crate) fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
@@ -138,9 +130,6 @@ impl IntoResponse for Problem {
         let mut response = (self.status, Json(self.body())).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if let Some(seconds) = self.retry_after_seconds {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        }
         for (name, value) in self.headers {
             if let Ok(value) = HeaderValue::from_str(&value) {
                 headers.insert(name, value);
