@@ -164,7 +164,8 @@ fn allowed_dependencies_have_no_cycle() {
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|character: char| !character.is_alphanumeric() && character != '_')
+    let words = text.split(|character: char| !character.is_alphanumeric() && character != '_');
+    words.filter(|word| !word.is_empty())
 }
 
 /// The top-level modules of `app` form layers. A name that `lib.rs` exports counts as its module.

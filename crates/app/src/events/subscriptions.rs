@@ -48,12 +48,14 @@ impl Subscriptions {
     }
 
     /// Wakes the subscribers that have work after a commit.
-    pub(crate) fn committed(&self, follow_up: FollowUp) {
-        let ready = follow_up.schedule(&self.wake_ups);
-        if !ready.is_empty() {
+    pub(crate) fn committed(&self, follow_up: &FollowUp) {
+        for (queue, about, when) in &follow_up.wake_ups {
+            self.wake_ups.schedule(queue, about, *when);
+        }
+        if !follow_up.ready.is_empty() {
             self.work_ready.send_replace(());
         }
-        for (queue, task_id) in ready.iter().filter(|_| self.has_remote_workers) {
+        for (queue, task_id) in follow_up.ready.iter().filter(|_| self.has_remote_workers) {
             self.wake_ups.schedule(queue, task_id, WakeAt::Now);
         }
     }

@@ -120,8 +120,9 @@ impl WakeUps {
 /// What follows from a commit: wake-ups to schedule or cancel, and tasks that have work now.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct FollowUp {
-    wake_ups: Vec<(&'static str, String, WakeAt)>,
-    ready: Vec<(&'static str, String)>,
+    pub(super) wake_ups: Vec<(&'static str, String, WakeAt)>,
+    /// Each with its queue.
+    pub(super) ready: Vec<(&'static str, String)>,
 }
 
 impl FollowUp {
@@ -134,14 +135,6 @@ impl FollowUp {
             }
         }
         follow_up
-    }
-
-    /// Schedules the wake-ups; returns the tasks that have work now, each with its queue.
-    pub(crate) fn schedule(self, wake_ups: &WakeUps) -> Vec<(&'static str, String)> {
-        for (queue, about, when) in &self.wake_ups {
-            wake_ups.schedule(queue, about, *when);
-        }
-        self.ready
     }
 
     /// One deadline per queue: the earliest of its approval requests and of the end of its approval, and the end of the

@@ -66,11 +66,8 @@ impl Jobs {
         }
         match self.context.database.lease_expiry(&wake_up.subject).await {
             Ok(Some(until)) if until > self.context.now() => {
-                self.tasks.subscriptions().wake_ups.schedule(
-                    TASK_TIMEOUT_QUEUE,
-                    &wake_up.subject,
-                    WakeAt::At(until),
-                );
+                let wake_ups = &self.tasks.subscriptions().wake_ups;
+                wake_ups.schedule(TASK_TIMEOUT_QUEUE, &wake_up.subject, WakeAt::At(until));
                 false
             }
             Ok(lease) => lease.is_some(),
@@ -90,13 +87,10 @@ impl Jobs {
             let mut pause = MAX_PAUSE;
             let lease =
                 coordination.lock_job(DELIVERY_LEASE.to_owned(), self.name.clone(), DELIVERY_LEASE_MS);
-            has_lease = match lease.await {
-                Ok(has_lease) => has_lease,
-                Err(error) => {
-                    tracing::trace!(%error, "cannot acquire the lease for scheduled wake-ups");
-                    false
-                }
-            };
+            has_lease = lease.await.unwrap_or_else(|error| {
+                tracing::trace!(%error, "cannot acquire the lease for scheduled wake-ups");
+                false
+            });
             if has_lease {
                 match coordination.move_due_wake_ups().await {
                     Ok(moved) => pause = moved.next_in.map_or(pause, |next| next.min(pause)),

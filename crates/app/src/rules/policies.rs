@@ -18,6 +18,8 @@ use crate::error::require_valid;
 use crate::tasks::ReplayDifference;
 use crate::{Caller, Error, Outcome, Result, TaskService, new_id, set};
 
+type StoredPolicy = Versioned<PolicyVersions>;
+
 /// A missing field keeps its value, or has its default in a new policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default)]
@@ -128,11 +130,7 @@ impl RuleService {
     }
 
     /// Creates a policy: a draft, unless `change.active` is true.
-    pub async fn create_policy(
-        &self,
-        change: &PolicyChange,
-        caller: &Caller,
-    ) -> Result<Versioned<PolicyVersions>> {
+    pub async fn create_policy(&self, change: &PolicyChange, caller: &Caller) -> Result<StoredPolicy> {
         caller.require_admin()?;
         let mut policy = Policy { name: String::new(), ..default_policy() };
         change.apply(&mut policy);
@@ -148,14 +146,14 @@ impl RuleService {
         id: &str,
         change: &PolicyChange,
         caller: &Caller,
-    ) -> Result<Versioned<PolicyVersions>> {
+    ) -> Result<StoredPolicy> {
         let changed =
             self.change_policy(id, "policy.update", caller, |policy| change.apply_to_versions(policy));
         changed.await.map_err(|error| change.describe_existing(error))
     }
 
     /// Activates the draft. Without a draft nothing changes.
-    pub async fn activate_policy(&self, id: &str, caller: &Caller) -> Result<Versioned<PolicyVersions>> {
+    pub async fn activate_policy(&self, id: &str, caller: &Caller) -> Result<StoredPolicy> {
         let activate = |policy: &PolicyVersions| PolicyVersions::new(policy.latest().clone(), true);
         self.change_policy(id, "policy.activate", caller, activate).await
     }
@@ -174,7 +172,7 @@ impl RuleService {
         action: &str,
         caller: &Caller,
         decide: impl Fn(&PolicyVersions) -> PolicyVersions,
-    ) -> Result<Versioned<PolicyVersions>> {
+    ) -> Result<StoredPolicy> {
         caller.require_admin()?;
         caller.require_scope(Scope::Read)?;
         self.change(action, caller, async || {

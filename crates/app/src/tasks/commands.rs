@@ -23,6 +23,14 @@ pub struct TaskDraft {
     pub preview: Preview,
 }
 
+impl TaskDraft {
+    /// The draft that would create the same task.
+    #[must_use]
+    pub fn of(task: &Task) -> Self {
+        Self { config: task.config.clone(), metadata: task.metadata.clone(), preview: task.preview.clone() }
+    }
+}
+
 /// A reviewer's decision about an approval request.
 #[derive(Debug, Clone)]
 pub struct DecisionInput {
@@ -101,7 +109,7 @@ impl TaskService {
         let mut task = Self::new_draft(planner, draft, caller, now);
         let mut commit = Commit::default();
         self.add_task(&mut commit, None, &mut task, Some(caller), now).await?;
-        Target::task(&task_id, caller).add_response(&mut commit, &task)?;
+        Target::Task(&task_id, caller).add_response(&mut commit, &task)?;
         if self.commit(commit).await? { Ok(task) } else { Err(Error::Conflict) }
     }
 
@@ -113,7 +121,7 @@ impl TaskService {
     /// Submits a draft for review.
     pub async fn submit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask> {
         caller.require_scopes_for(TaskCommand::Submit)?;
-        let target = Target::task(task_id, caller);
+        let target = Target::Task(task_id, caller);
         retry_on_conflict(async || {
             let mut task = self.load_with_preview(target).await?;
             let (revision, mut ids) = (task.revision, new_id);
@@ -132,15 +140,15 @@ impl TaskService {
     pub async fn modify(
         &self,
         task_id: &str,
-        change: impl Fn(&StoredTask) -> Result<(Config, Metadata, Preview)>,
+        change: impl Fn(&StoredTask) -> Result<TaskDraft>,
         caller: &Caller,
     ) -> Result<StoredTask> {
         caller.require_scopes_for(TaskCommand::Modify)?;
-        let target = Target::task(task_id, caller);
+        let target = Target::Task(task_id, caller);
         retry_on_conflict(async || {
             let mut task = self.load(target).await?;
             let revision = task.revision;
-            let (config, metadata, preview) = change(&task)?;
+            let TaskDraft { config, metadata, preview } = change(&task)?;
             let (digest, mut ids) = (validated_digest(&config)?, new_id);
             let preview = self.compute_preview(&config, preview).await?;
             let planner = self.planner(&config.task_type).await?;
@@ -163,7 +171,7 @@ impl TaskService {
     /// Deletes a draft.
     pub async fn delete(&self, task_id: &str, caller: &Caller) -> Result<()> {
         caller.require_scopes_for(TaskCommand::Delete)?;
-        let (target, actor) = (Target::task(task_id, caller), caller.actor());
+        let (target, actor) = (Target::Task(task_id, caller), caller.actor());
         retry_on_conflict(async || {
             let task = self.load(target).await?;
             let transition = task.delete(&actor)?;
@@ -186,7 +194,7 @@ impl TaskService {
         caller: &Caller,
     ) -> Result<StoredTask> {
         caller.require_scopes_for(TaskCommand::Approve)?;
-        let target = Target::approval(approval_id, caller);
+        let target = Target::Approval(approval_id, caller);
         let decided = self
             .update(target, |task, now| task.decide(&decision(approval_id, response), &caller.actor(), now));
         decided.await.map_err(approval_not_found)
@@ -203,7 +211,7 @@ impl TaskService {
     /// Delegates a single approval request.
     pub async fn delegate(&self, approval_id: &str, to: &UserId, caller: &Caller) -> Result<StoredTask> {
         caller.require_scope(Scope::Decide)?;
-        let target = Target::approval(approval_id, caller);
+        let target = Target::Approval(approval_id, caller);
         let rules = self.rules().await?;
         let delegated = self.update(target, |task, now| {
             task.delegate(approval_id, to, &rules.people, new_id(), &caller.actor(), now)
@@ -214,7 +222,7 @@ impl TaskService {
     pub async fn perform(&self, task_id: &str, action: &TaskAction, caller: &Caller) -> Result<StoredTask> {
         caller.require_scopes_for(action.command())?;
         let actor = caller.actor();
-        self.update(Target::task(task_id, caller), |task, now| match action {
+        self.update(Target::Task(task_id, caller), |task, now| match action {
             TaskAction::Revoke { reason } => task.revoke(reason.as_deref(), &actor, now),
             TaskAction::Cancel { reason } => task.cancel(reason.as_deref(), &actor, now),
             TaskAction::RequestOverride { reason, incident_ticket } => {

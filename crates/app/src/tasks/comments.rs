@@ -23,7 +23,7 @@ impl TaskService {
             return Err(Error::invalid("text", detail));
         }
         retry_on_conflict(async || {
-            let task = self.load(Target::task(task_id, caller)).await?;
+            let task = self.load(Target::Task(task_id, caller)).await?;
             let transition = task.comment(&caller.actor())?;
             let now = self.context.now();
             let comment = Comment {
@@ -56,7 +56,7 @@ impl TaskService {
     /// one, which is returned.
     pub async fn resubmit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask> {
         caller.require_scopes_for(TaskCommand::Resubmit)?;
-        let target = Target::task(task_id, caller);
+        let target = Target::Task(task_id, caller);
         let (actor, copy_id) = (caller.actor(), new_id());
         retry_on_conflict(async || {
             let mut old = self.load(target).await?;

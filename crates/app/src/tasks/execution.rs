@@ -23,7 +23,7 @@ pub enum ExecutionCommand {
 impl TaskService {
     /// The current state of a task, without a check of permissions.
     pub(crate) async fn get(&self, task_id: &str) -> Result<StoredTask> {
-        self.load(Target::internal(task_id)).await
+        self.load(Target::Internal(task_id)).await
     }
 
     /// Begins an attempt once a worker holds all locks; that of an agent starts immediately. A conflict since `task` was loaded
@@ -72,7 +72,7 @@ impl TaskService {
         attempt: u64,
         output: &ExecutionOutput,
     ) -> Result<()> {
-        let completed = self.change_loaded(Target::internal(&known.task_id), known.clone(), |task, now| {
+        let completed = self.change_loaded(Target::Internal(&known.task_id), known.clone(), |task, now| {
             task.complete(attempt, output.clone(), now)
         });
         completed.await.map(drop)
@@ -80,7 +80,7 @@ impl TaskService {
 
     /// Sends a task back into review because its preview differs from the approved one.
     pub(crate) async fn go_stale(&self, task_id: &str, revision: u64, preview: &Preview) -> Result<()> {
-        let target = Target::internal(task_id);
+        let target = Target::Internal(task_id);
         let mut task = self.load(target).await?;
         if task.revision != revision {
             return Ok(());
@@ -96,7 +96,7 @@ impl TaskService {
 
     /// Stores a preview that a worker computed for `of`. It is dropped if the task has changed meanwhile.
     pub(crate) async fn put_preview(&self, of: &StoredTask, preview: &Preview) -> Result<()> {
-        let target = Target::internal(&of.task_id);
+        let target = Target::Internal(&of.task_id);
         retry_on_conflict(async || {
             let mut task = self.load(target).await?;
             if task.digest != of.digest || task.preview.status != PreviewStatus::Pending {
@@ -131,7 +131,7 @@ impl TaskService {
             ExecutionCommand::RollBack => TaskCommand::RollBack,
         })?;
         let actor = caller.actor();
-        self.update(Target::task(task_id, caller), |task, now| match command {
+        self.update(Target::Task(task_id, caller), |task, now| match command {
             ExecutionCommand::Stop => task.request_stop(reason, &actor, now),
             ExecutionCommand::RollBack => task.request_rollback(reason, &actor, now),
         })

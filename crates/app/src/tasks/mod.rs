@@ -54,42 +54,40 @@ pub struct TaskService {
 
 /// The task to change, and the caller who changes it.
 #[derive(Clone, Copy)]
-struct Target<'a> {
-    /// `None` if only the approval request is given.
-    task_id: Option<&'a str>,
-    approval_id: Option<&'a str>,
-    /// `None` for changes by the service itself.
-    caller: Option<&'a Caller>,
+enum Target<'a> {
+    Task(&'a str, &'a Caller),
+    /// The task of this approval request.
+    Approval(&'a str, &'a Caller),
+    /// A task that the service itself changes.
+    Internal(&'a str),
 }
 
 impl<'a> Target<'a> {
-    const fn task(task_id: &'a str, caller: &'a Caller) -> Self {
-        Self { task_id: Some(task_id), approval_id: None, caller: Some(caller) }
-    }
-
-    const fn approval(approval_id: &'a str, caller: &'a Caller) -> Self {
-        Self { task_id: None, approval_id: Some(approval_id), caller: Some(caller) }
-    }
-
-    /// A task that the service itself changes.
-    const fn internal(task_id: &'a str) -> Self {
-        Self { task_id: Some(task_id), approval_id: None, caller: None }
+    const fn caller(self) -> Option<&'a Caller> {
+        match self {
+            Self::Task(_, caller) | Self::Approval(_, caller) => Some(caller),
+            Self::Internal(_) => None,
+        }
     }
 
     /// Checks `If-Match` against the approval request if one is given, else against the task.
-    fn check_revision(&self, task: &StoredTask) -> Result<()> {
+    fn check_revision(self, task: &StoredTask) -> Result<()> {
+        let (Self::Task(id, caller) | Self::Approval(id, caller)) = self else { return Ok(()) };
         let mut approvals = task.approvals.iter();
-        let approval = self.approval_id.and_then(|id| approvals.find(|approval| approval.approval_id == id));
-        let now = approval.map_or(task.revision, |approval| approval.revision);
-        self.caller.map_or(Ok(()), |caller| caller.check_revision(now))
+        let approval = approvals.find(|approval| approval.approval_id == id);
+        caller.check_revision(approval.map_or(task.revision, |approval| approval.revision))
     }
 
-    fn add_response(&self, commit: &mut Commit, task: &StoredTask) -> Result<()> {
-        let Some(caller) = self.caller else { return Ok(()) };
-        commit.response = stored_response(caller, |at| match self.approval_id {
-            Some(id) => Outcome::Approval(ApprovalView::find(task, id)),
-            None => Outcome::Task(TaskView::new(task, caller, at)),
-        })?;
+    fn add_response(self, commit: &mut Commit, task: &StoredTask) -> Result<()> {
+        commit.response = match self {
+            Self::Task(_, caller) => {
+                stored_response(caller, |at| Outcome::Task(TaskView::new(task, caller, at)))?
+            }
+            Self::Approval(id, caller) => {
+                stored_response(caller, |_| Outcome::Approval(ApprovalView::find(task, id)))?
+            }
+            Self::Internal(_) => None,
+        };
         Ok(())
     }
 }
@@ -147,7 +145,7 @@ impl TaskService {
         decide: impl Fn(&mut StoredTask, Moment) -> Result<T, E>,
     ) -> Result<(StoredTask, T)> {
         let task = self.get(task_id).await?;
-        self.change_loaded(Target::internal(task_id), task, decide).await
+        self.change_loaded(Target::Internal(task_id), task, decide).await
     }
 
     /// Changes a task for a caller, and retries after conflicts.
@@ -182,12 +180,12 @@ impl TaskService {
 
     /// The task of a target, if its revision is the one that the caller expects.
     async fn load(&self, target: Target<'_>) -> Result<StoredTask> {
-        let task = match (target.task_id, target.approval_id) {
-            (None, Some(approval_id)) => {
-                let found = self.context.database.task_by_approval(approval_id).await?;
-                visible(found, target.caller).ok_or(Error::NotFound(ObjectKind::Approval))?
+        let task = match target {
+            Target::Approval(id, caller) => {
+                let found = self.context.database.task_by_approval(id).await?;
+                visible(found, Some(caller)).ok_or(Error::NotFound(ObjectKind::Approval))?
             }
-            (task_id, _) => self.visible_task(task_id.unwrap_or_default(), target.caller).await?,
+            Target::Task(id, _) | Target::Internal(id) => self.visible_task(id, target.caller()).await?,
         };
         target.check_revision(&task)?;
         Ok(task)
@@ -204,7 +202,7 @@ impl TaskService {
         let mut commit = Commit::default();
         let is_changed = !task.transitions.is_empty();
         if is_changed {
-            self.add_task(&mut commit, Some(revision), &mut task, target.caller, now).await?;
+            self.add_task(&mut commit, Some(revision), &mut task, target.caller(), now).await?;
         }
         target.add_response(&mut commit, &task)?;
         if !self.commit(commit).await? {
@@ -224,7 +222,7 @@ impl TaskService {
         let follow_up = FollowUp::of(&commit.writes, self.context.now());
         let is_committed = self.context.commit(commit).await?;
         if is_committed {
-            self.subscriptions.committed(follow_up);
+            self.subscriptions.committed(&follow_up);
         }
         Ok(is_committed)
     }

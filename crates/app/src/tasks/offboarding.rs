@@ -44,7 +44,7 @@ impl TaskService {
         }
         let rules = self.rules().await?;
         for task_id in task_ids {
-            let mut task = self.load(Target::internal(&task_id)).await?;
+            let mut task = self.load(Target::Internal(&task_id)).await?;
             let (revision, now) = (task.revision, self.context.now());
             rules.reassign(leaver, &mut task, now)?;
             if !task.transitions.is_empty() {

@@ -91,14 +91,8 @@ impl Proposal {
     }
 
     /// The changed config, metadata and preview of a task.
-    pub fn change(&self, task: &StoredTask, caller: &Caller) -> Result<(Config, Metadata, Preview)> {
-        let before = TaskDraft {
-            config: task.config.clone(),
-            metadata: task.metadata.clone(),
-            preview: task.preview.clone(),
-        };
-        let TaskDraft { config, metadata, preview } = self.merge_into(before, caller)?;
-        Ok((config, metadata, preview))
+    pub fn change(&self, task: &StoredTask, caller: &Caller) -> Result<TaskDraft> {
+        self.merge_into(TaskDraft::of(task), caller)
     }
 
     fn merge_into(&self, mut draft: TaskDraft, caller: &Caller) -> Result<TaskDraft> {

@@ -10,8 +10,7 @@ use ade_domain::approval::quorum::{Requirement, min_approvals};
 use ade_domain::people::{AuthorSet, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::risk::Risk;
-use ade_domain::task::Task;
-use ade_domain::task::{Config, LockPreview, Metadata, Preview, TaskState};
+use ade_domain::task::{LockPreview, Task, TaskState};
 use ade_store::database::{StoredTask, TaskFilter};
 
 use crate::{Caller, Result};
@@ -26,9 +25,7 @@ const PAGE_SIZE: u32 = 200;
 /// A hypothetical submission.
 #[derive(Debug, Clone)]
 pub struct SimulationInput {
-    pub config: Config,
-    pub metadata: Metadata,
-    pub preview: Preview,
+    pub draft: TaskDraft,
     /// The author and the author set of an existing task; `None` for a task of the caller.
     pub authors: Option<(UserId, AuthorSet)>,
     /// The time of the submission; `None` is now.
@@ -39,22 +36,15 @@ pub struct SimulationInput {
 
 impl SimulationInput {
     #[must_use]
-    pub fn new(draft: TaskDraft, at: Option<Moment>, policies: Vec<Policy>) -> Self {
-        let TaskDraft { config, metadata, preview } = draft;
-        Self { config, metadata, preview, authors: None, at, policies }
+    pub const fn new(draft: TaskDraft, at: Option<Moment>, policies: Vec<Policy>) -> Self {
+        Self { draft, authors: None, at, policies }
     }
 
     /// The submission of an existing task as it is now.
     #[must_use]
     pub fn of(task: &StoredTask, at: Option<Moment>, policies: Vec<Policy>) -> Self {
-        Self {
-            config: task.config.clone(),
-            metadata: task.metadata.clone(),
-            preview: task.preview.clone(),
-            authors: Some((task.author_id.clone(), task.author_set.clone())),
-            at,
-            policies,
-        }
+        let authors = Some((task.author_id.clone(), task.author_set.clone()));
+        Self { authors, ..Self::new(TaskDraft::of(task), at, policies) }
     }
 }
 
@@ -82,25 +72,26 @@ pub struct ReplayDifference {
 impl TaskService {
     pub async fn simulate(&self, input: &SimulationInput, caller: &Caller) -> Result<Simulation> {
         caller.require_scope(Scope::Read)?;
-        let digest = validated_digest(&input.config)?;
+        let TaskDraft { config, metadata, preview } = input.draft.clone();
+        let digest = validated_digest(&config)?;
         let now = input.at.unwrap_or_else(|| self.context.now());
-        let planner = self.planner(&input.config.task_type).await?.with_policies(&input.policies);
+        let planner = self.planner(&config.task_type).await?.with_policies(&input.policies);
         let (author, authors) = match input.authors.clone() {
             Some(of_task) => of_task,
             // The bootstrap token is not a person.
             None => {
                 let author = caller.actor().user.unwrap_or_else(|| UserId::new("nobody"));
-                (author, self.authors(&input.metadata.lineage, caller).await?)
+                (author, self.authors(&metadata.lineage, caller).await?)
             }
         };
-        let draft = Task::draft("simulated", input.config.clone(), digest, author, authors, now);
-        let proposed_by_agent = caller.agent_id.is_some() || input.metadata.lineage.agent_id.is_some();
-        let task = Task { preview: input.preview.clone(), proposed_by_agent, ..draft };
+        let locks = self.lock_preview(&config, None).await;
+        let draft = Task::draft("simulated", config, digest, author, authors, now);
+        let proposed_by_agent = caller.agent_id.is_some() || metadata.lineage.agent_id.is_some();
+        let task = Task { preview, proposed_by_agent, ..draft };
         let risk = planner.risk(&task);
         let assignment = planner.assign(&task, risk.score, now);
         let required_count =
             assignment.as_ref().map_or(0, |assignment| min_approvals(&assignment.requirements));
-        let locks = self.lock_preview(&input.config, None).await;
         Ok(Simulation { risk, assignment, required_count, locks })
     }
 

@@ -77,7 +77,7 @@ impl TaskService {
 
     /// Sends a task back into review whose approval has expired.
     async fn expire(&self, task_id: &str) -> Result<StoredTask> {
-        let target = Target::internal(task_id);
+        let target = Target::Internal(task_id);
         retry_on_conflict(async || {
             let mut task = self.load(target).await?;
             let now = self.context.now();

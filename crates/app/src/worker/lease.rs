@@ -198,14 +198,6 @@ impl LeaseGuard {
     }
 }
 
-/// The result of one renewal.
-enum Renewal {
-    Renewed,
-    StopRequested,
-    /// Another worker may take over.
-    Lost,
-}
-
 /// Renews the lease and the locks of one attempt.
 struct LeaseRenewer {
     worker: Worker,
@@ -220,7 +212,7 @@ struct LeaseRenewer {
 
 impl LeaseRenewer {
     /// The next renewal. A renewal that is not confirmed before the lease expires counts as lost.
-    async fn next(&mut self) -> Renewal {
+    async fn next(&mut self) -> LeaseRenewal {
         let valid_until = *self.valid_until.borrow();
         let renewed = timeout_at(valid_until, async {
             tokio::select! {
@@ -233,23 +225,25 @@ impl LeaseRenewer {
         });
         let Some(renewed) = renewed.await.transpose() else { return self.check_stop().await };
         match renewed {
-            Err(_) | Ok((_, Some(LeaseRenewal::Lost))) => Renewal::Lost,
+            Err(_) => LeaseRenewal::Lost,
+            Ok((_, None)) => LeaseRenewal::Renewed,
             Ok((sent_at, Some(renewed))) => {
-                self.valid_until.send_replace(sent_at + Duration::from_millis(self.worker.lease_ms));
-                if renewed == LeaseRenewal::StopRequested { Renewal::StopRequested } else { Renewal::Renewed }
+                if renewed != LeaseRenewal::Lost {
+                    self.valid_until.send_replace(sent_at + Duration::from_millis(self.worker.lease_ms));
+                }
+                renewed
             }
-            Ok((_, None)) => Renewal::Renewed,
         }
     }
 
     /// Whether the run is to stop. If the database does not answer, the next renewal finds out.
-    async fn check_stop(&self) -> Renewal {
+    async fn check_stop(&self) -> LeaseRenewal {
         let deadline = (Instant::now() + STOP_CHECK_INTERVAL).min(*self.valid_until.borrow());
         let is_stopped = self.worker.context.database.is_stop_requested(&self.task_id, self.attempt);
         if matches!(timeout_at(deadline, is_stopped).await, Ok(Ok(true))) {
-            Renewal::StopRequested
+            LeaseRenewal::StopRequested
         } else {
-            Renewal::Renewed
+            LeaseRenewal::Renewed
         }
     }
 
@@ -302,9 +296,9 @@ impl Worker {
             loop {
                 let reason = tokio::select! {
                     renewal = renewer.next() => match renewal {
-                        Renewal::Renewed => continue,
-                        Renewal::StopRequested => StopReason::Stopped,
-                        Renewal::Lost => break,
+                        LeaseRenewal::Renewed => continue,
+                        LeaseRenewal::StopRequested => StopReason::Stopped,
+                        LeaseRenewal::Lost => break,
                     },
                     () = &mut timed_out, if !is_stopped => StopReason::TimedOut,
                 };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_app::Context;
-use ade_app::tasks::{PreviewConfig, SimulationInput, TaskService};
+use ade_app::tasks::{PreviewConfig, SimulationInput, TaskDraft, TaskService};
 use ade_domain::approval::policy::{AutoApprove, Priority, default_policy};
 use ade_domain::lock::{Acquisition, Holder, LockCommand, LockMode, RequestKey};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
@@ -164,20 +164,13 @@ async fn previews_needed_locks_and_their_holders(fixture: Fixture) {
     assert_eq!(task.lock_preview, [own, users.clone(), orders.clone()]);
     assert_eq!(fixture.task(id).await, task);
     fixture.clock.advance(Duration::from_secs(10));
-    let input = SimulationInput {
-        authors: None,
-        config: draft.config.clone(),
-        metadata: draft.metadata.clone(),
-        preview: draft.preview.clone(),
-        at: None,
-        policies: Vec::new(),
-    };
+    let input = SimulationInput::new(draft.clone(), None, Vec::new());
     let simulated = service.simulate(&input, &ann).await.expect("simulated");
     assert_eq!(simulated.locks, [LockPreview { expected_wait_seconds: 20, ..users }, orders]);
     let fewer = |task: &StoredTask| {
         let mut config = task.config.clone();
         config.resources.pop();
-        Ok((config, task.metadata.clone(), task.preview.clone()))
+        Ok(TaskDraft { config, ..TaskDraft::of(task) })
     };
     assert_eq!(service.modify(id, fewer, &ann).await.expect("changed").lock_preview.len(), 2);
 }

@@ -1,6 +1,6 @@
 //! Lists, comments, and resubmission of rejected tasks.
 
-use ade_app::tasks::{ApprovalOwner, TaskAction};
+use ade_app::tasks::{ApprovalOwner, TaskAction, TaskDraft};
 use ade_app::{Error, ObjectKind};
 use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::policy::default_policy;
@@ -224,7 +224,7 @@ async fn token_creator_cannot_decide_on_a_change(fixture: Fixture) {
         |task| {
             let mut config = task.config.clone();
             config.description = "two".to_owned();
-            Ok((config, task.metadata.clone(), task.preview.clone()))
+            Ok(TaskDraft { config, ..TaskDraft::of(task) })
         },
         &by_token,
     );

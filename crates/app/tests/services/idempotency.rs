@@ -1,6 +1,6 @@
 //! Conditional requests with `If-Match`, and stored responses of idempotent requests.
 
-use ade_app::tasks::{DecisionBatch, TaskAction};
+use ade_app::tasks::{DecisionBatch, TaskAction, TaskDraft};
 use ade_app::{ApprovalView, Caller, Error, ObjectKind, Outcome, TaskView};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
 use ade_domain::task::TaskState;
@@ -38,7 +38,7 @@ async fn rejects_stale_revision_with_the_current_one(fixture: Fixture) {
     let (service, ann, rob) = (fixture.service(), caller("ann", &[AUTHOR]), caller("rob", &[REVIEWER]));
     let task = service.create(draft("one"), &ann).await.expect("created");
     let id = &task.task_id;
-    let same = |task: &StoredTask| Ok((task.config.clone(), task.metadata.clone(), task.preview.clone()));
+    let same = |task: &StoredTask| Ok(TaskDraft::of(task));
     let late = with_if_match(&ann, 7);
     let now = 1;
     assert_eq!(service.submit(id, &late).await, Err(Error::Stale { now }));
@@ -69,8 +69,7 @@ async fn only_one_of_two_concurrent_changes_succeeds(fixture: Fixture) {
         let task =
             service.create(draft(&round.to_string()), &caller("ann", &[AUTHOR])).await.expect("created");
         let id = &task.task_id;
-        let change =
-            |task: &StoredTask| Ok((task.config.clone(), task.metadata.clone(), task.preview.clone()));
+        let change = |task: &StoredTask| Ok(TaskDraft::of(task));
         let (one, two) = tokio::join!(service.modify(id, change, &ann), other.modify(id, change, &ann));
         let [done, stale] = if one.is_ok() { [one, two] } else { [two, one] };
         assert_eq!(done.expect("one succeeds").revision, 2);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ade_app::Error;
-use ade_app::tasks::{DecisionBatch, DecisionInput, SimulationInput, TaskAction};
+use ade_app::tasks::{DecisionBatch, DecisionInput, SimulationInput, TaskAction, TaskDraft};
 use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::policy::{Policy, default_policy};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
@@ -78,7 +78,7 @@ async fn approval_racing_a_change_counts_only_for_its_digest(fixture: Fixture) {
         let change = |task: &StoredTask| {
             let mut config = task.config.clone();
             config.description = "second".to_owned();
-            Ok((config, task.metadata.clone(), task.preview.clone()))
+            Ok(TaskDraft { config, ..TaskDraft::of(task) })
         };
         let (approved, modified) = tokio::join!(
             service.decide(&approval, &response, &rob),

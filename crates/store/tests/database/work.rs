@@ -224,8 +224,7 @@ async fn concurrent_log_writes_are_stored_once_each(fixture: TestDatabase) {
     for number in 0..40 {
         let (database, task_id) = (database.clone(), task.task_id.clone());
         // Each request is sent twice.
-        let stored =
-            StoredResponse { request_digest: String::new(), outcome: serde_json::Value::Null };
+        let stored = StoredResponse { request_digest: String::new(), outcome: serde_json::Value::Null };
         let response = Some(keyed("agent:w", &format!("key-{}", number / 2), 11, stored));
         writers.spawn(async move {
             database.append_task_log(&task_id, attempt, at(11), "output\n", response).await
