@@ -3,10 +3,10 @@
 //! notifications and no fencing.
 
 use ade_keyspace::ade::{ids, job};
-use redis::Value;
+use redis::{InfoDict, Value};
 
+use super::RedisUrl;
 use super::connection::{ConnectionOptions, RedisClient, Script};
-use super::{RedisUrl, reply};
 use crate::coordination::CoordinationError;
 
 const TTL_MS: u64 = 30_000;
@@ -21,9 +21,10 @@ pub struct RedisBaseline {
 impl RedisBaseline {
     pub async fn open(url: &RedisUrl) -> Result<Self, CoordinationError> {
         let client = RedisClient::open(url, ConnectionOptions::default()).await?;
-        let delete =
-            "if redis.call('GET', KEYS[1]) == ARGV[2] then return redis.call('DEL', KEYS[1]) end return 0";
-        Ok(Self { client, delete: Script::new(delete) })
+        let delete = "redis.register_function(LIBRARY .. '_delete', function(keys, args)
+            if redis.call('GET', keys[1]) == args[2] then return redis.call('DEL', keys[1]) end return 0 end)";
+        let [delete] = Script::library(delete, ["delete"]);
+        Ok(Self { client, delete })
     }
 
     /// Acquires and releases one lock. Returns whether both succeeded.
@@ -33,7 +34,7 @@ impl RedisBaseline {
         let mut acquire = redis::cmd("SET");
         acquire.arg(key.as_str()).arg(value).arg("NX").arg("PX").arg(TTL_MS);
         let acquired = self.client.query(&key, acquire).await? == Value::Okay;
-        let deleted = self.client.call(&self.delete, &[key], &[value.as_bytes()]).await?;
+        let deleted = self.client.call(&self.delete, &[&key], &[value]).await?;
         Ok(acquired && deleted == Value::Int(1))
     }
 
@@ -63,11 +64,8 @@ impl RedisBaseline {
         info.arg(section);
         let mut sum = 0.0;
         for section in self.client.query_primaries(info).await? {
-            let field = |line: &str| {
-                let (name, value) = line.trim().split_once(':')?;
-                fields.contains(&name).then(|| value.parse::<f64>().ok())?
-            };
-            sum += reply::text(&section)?.lines().filter_map(field).sum::<f64>();
+            let section: InfoDict = redis::from_redis_value(section)?;
+            sum += fields.iter().filter_map(|field| section.get::<f64>(field)).sum::<f64>();
         }
         Ok(sum)
     }

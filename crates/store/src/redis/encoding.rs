@@ -37,9 +37,10 @@ use ade_domain::lock::{
     Acquisition, Cycle, EndReason, FencingToken, Hold, Holder, LockMode, QueueScore, RequestKey, SharedStr,
     Waiter, digest,
 };
+use redis::ParsingError;
 use serde::{Deserialize, Serialize};
 
-use crate::coordination::CoordinationError;
+use crate::coordination::{CoordinationError, Result};
 
 /// A value in one of our keys that ade did not write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +61,18 @@ impl CorruptValue {
 impl From<CorruptValue> for CoordinationError {
     fn from(error: CorruptValue) -> Self {
         Self(error.to_string())
+    }
+}
+
+impl From<ParsingError> for CorruptValue {
+    fn from(error: ParsingError) -> Self {
+        Self::new("a reply of another type", error.to_string())
+    }
+}
+
+impl From<ParsingError> for CoordinationError {
+    fn from(error: ParsingError) -> Self {
+        CorruptValue::from(error).into()
     }
 }
 

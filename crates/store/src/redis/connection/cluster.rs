@@ -1,21 +1,22 @@
-//! Which primary of a cluster owns which slot.
+//! Which primary owns which slot: all of them belong to a standalone server, or to the primary behind Sentinel.
 //!
 //! A topology older than the known one is never used. The gate of a primary that takes over slots, or returns with
 //! another epoch, is closed before anything is routed to it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ade_keyspace::Layout;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Mutex, Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::connector::{Connector, ignore_pushes, one_line};
+use super::connector::{Connector, on_disconnect, one_line};
 use super::node::Node;
 use super::topology::{self, ClusterNode, SLOTS};
-use crate::redis::url::Address;
+use crate::redis::url::{Address, Kind};
 
 /// Per node.
 const TOPOLOGY_TIMEOUT: Duration = Duration::from_millis(500);
@@ -33,6 +34,7 @@ const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_CONNECTED_QUERIED: usize = 2;
 
 /// Slot owners as of one topology.
+#[derive(Default)]
 pub(super) struct SlotMap {
     pub(super) version: u64,
     /// Index into `primaries` by slot.
@@ -60,7 +62,7 @@ impl SlotMap {
     }
 }
 
-pub(super) struct Cluster {
+pub(super) struct Servers {
     connector: Arc<Connector>,
     slot_map: watch::Sender<Arc<SlotMap>>,
     /// When the next refresh may start.
@@ -68,19 +70,23 @@ pub(super) struct Cluster {
     refresh_requested: Notify,
 }
 
-impl Cluster {
+impl Servers {
     pub(super) fn new(connector: Arc<Connector>) -> Self {
-        let empty = SlotMap {
-            version: 0,
-            owners: vec![None; SLOTS],
-            primaries: Vec::new(),
-            spares: Vec::new(),
-            epochs: HashMap::new(),
-            addresses: Vec::new(),
+        let address = match &connector.url.kind {
+            Kind::Standalone { .. } => connector.url.hosts.first().cloned(),
+            Kind::Sentinel { .. } | Kind::Cluster => None,
+        };
+        let map = match connector.url.layout() {
+            Layout::Cluster => SlotMap::default(),
+            Layout::Plain => SlotMap {
+                owners: vec![Some(0); SLOTS],
+                primaries: vec![Node::new(Arc::clone(&connector), address, String::new())],
+                ..SlotMap::default()
+            },
         };
         Self {
             connector,
-            slot_map: watch::Sender::new(Arc::new(empty)),
+            slot_map: watch::Sender::new(Arc::new(map)),
             next_refresh: Mutex::new(Instant::now()),
             refresh_requested: Notify::new(),
         }
@@ -88,6 +94,10 @@ impl Cluster {
 
     pub(super) fn slot_map(&self) -> Arc<SlotMap> {
         Arc::clone(&self.slot_map.borrow())
+    }
+
+    pub(super) fn primaries(&self) -> Vec<Arc<Node>> {
+        self.slot_map.borrow().primaries.clone()
     }
 
     pub(super) fn changes(&self) -> watch::Receiver<Arc<SlotMap>> {
@@ -112,8 +122,11 @@ impl Cluster {
         }
     }
 
-    /// Gets a slot map newer than `version`; `first` is asked first.
+    /// Gets a slot map newer than `version`; `first` is asked first. Only a cluster has others.
     pub(super) async fn refresh(&self, version: u64, first: Option<&Address>) -> Result<(), String> {
+        if self.connector.url.layout() != Layout::Cluster {
+            return Ok(());
+        }
         let mut next_refresh = self.next_refresh.lock().await;
         let before = self.slot_map();
         if before.version > version {
@@ -147,14 +160,9 @@ impl Cluster {
                 Err(reason) => reasons.push(reason),
             }
         }
-        let mut others: Vec<Address> = Vec::new();
-        for address in before.addresses.iter().chain(&self.connector.url.hosts) {
-            if !others.contains(address) {
-                others.push(address.clone());
-            }
-        }
+        let others = before.addresses.iter().chain(&self.connector.url.hosts).cloned();
         let mut queries = JoinSet::new();
-        for address in others {
+        for address in others.collect::<HashSet<Address>>() {
             let connector = Arc::clone(&self.connector);
             queries.spawn(async move {
                 let nodes = connect_and_query(&connector, &address).await;
@@ -226,7 +234,9 @@ impl Cluster {
         }
         let addresses = nodes.iter().map(|node| node.address.clone()).collect();
         let map = SlotMap { version: before.version + 1, owners, primaries, spares, epochs, addresses };
-        let is_same = map.owners == before.owners && same_nodes(&map.primaries, &before.primaries);
+        let is_same = map.owners == before.owners
+            && map.primaries.len() == before.primaries.len()
+            && map.primaries.iter().zip(&before.primaries).all(|(new, old)| Arc::ptr_eq(new, old));
         self.slot_map.send_if_modified(|current| {
             *current = Arc::new(map);
             // Subscribers need not react to a map that differs only in its version.
@@ -251,14 +261,11 @@ fn no_reply() -> String {
     format!("no reply within {TOPOLOGY_TIMEOUT:?}")
 }
 
-fn same_nodes(left: &[Arc<Node>], right: &[Arc<Node>]) -> bool {
-    left.len() == right.len() && left.iter().zip(right).all(|(left, right)| Arc::ptr_eq(left, right))
-}
-
 /// The topology from a node without an open connection.
 async fn connect_and_query(connector: &Connector, address: &Address) -> Result<Vec<ClusterNode>, String> {
     let query = async {
-        let connection = connector.open(address, ignore_pushes).await.map_err(|error| one_line(&error))?;
+        let connection =
+            connector.open(address, on_disconnect(|| ())).await.map_err(|error| one_line(&error))?;
         query_nodes(connection, address, connector.url.tls).await
     };
     timeout(TOPOLOGY_TIMEOUT, query).await.unwrap_or_else(|_| Err(no_reply()))
