@@ -9,10 +9,10 @@ use redis::FromRedisValue;
 use tokio::time::Instant;
 
 use super::connection::Script;
-use super::encoding::CorruptValue;
+use super::encoding::{CorruptValue, to_json};
 use super::query::{NO_ARGS, UnixMicros, command};
 use super::{Inner, RedisCoordination, Result, locked};
-use crate::coordination::{AgentUpdate, AgentView, Agents, AsyncResult, CoordinationError};
+use crate::coordination::{AgentUpdate, AgentView, Agents, AsyncResult};
 
 /// How often the heartbeat of one agent is written to Redis.
 const HEARTBEAT_WRITE_INTERVAL: Duration = Duration::from_secs(1);
@@ -27,8 +27,7 @@ fn default_profile(agent_id: &str) -> Result<String> {
 }
 
 fn encode_profile(profile: &AgentProfile) -> Result<String> {
-    serde_json::to_string(profile)
-        .map_err(|error| CoordinationError(format!("cannot serialize an agent profile: {error}")))
+    to_json("an agent profile", profile)
 }
 
 /// The fields of a hash.

@@ -159,7 +159,7 @@ pub(super) struct CommandReply {
 }
 
 impl CommandReply {
-    pub(super) fn parse(value: Value) -> Result<Self, CorruptValue> {
+    pub(super) fn parse(value: Value) -> Result<Self> {
         type Reply = (UnixMicros, Vec<String>, Vec<Vec<String>>, String, usize);
         let (UnixMicros(now), outcome, changes, next_due, queue_length): Reply =
             redis::from_redis_value(value)?;

@@ -64,16 +64,16 @@ impl From<CorruptValue> for CoordinationError {
     }
 }
 
-impl From<ParsingError> for CorruptValue {
+impl From<ParsingError> for CoordinationError {
     fn from(error: ParsingError) -> Self {
-        Self::new("a reply of another type", error.to_string())
+        CorruptValue::new("a reply of another type", error.to_string()).into()
     }
 }
 
-impl From<ParsingError> for CoordinationError {
-    fn from(error: ParsingError) -> Self {
-        CorruptValue::from(error).into()
-    }
+/// `what` names the value in an error.
+pub(super) fn to_json(what: &str, value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value)
+        .map_err(|error| CoordinationError(format!("cannot serialize {what}: {error}")))
 }
 
 /// Identifies a holder in the fields of a lock.

@@ -4,10 +4,10 @@ use ade_domain::Moment;
 use ade_domain::lock::{LockRequest, RequestKey};
 use serde::{Deserialize, Serialize};
 
-use super::encoding::CorruptValue;
+use super::encoding::{CorruptValue, to_json};
 use super::query::NO_ARGS;
 use super::{Inner, RedisCoordination, Result, keys};
-use crate::coordination::{AsyncResult, CoordinationError, LockRequests, Registration, Ticket};
+use crate::coordination::{AsyncResult, LockRequests, Registration, Ticket};
 
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredRequest {
@@ -36,8 +36,7 @@ impl LockRequests for RedisCoordination {
             let digest = format!("{digest:032x}");
             let ticket = ticket.map(|ticket| (ticket.request, ticket.deadline));
             let request = StoredRequest { digest: digest.clone(), ticket };
-            let text = serde_json::to_string(&request)
-                .map_err(|error| CoordinationError(format!("cannot serialize a lock request: {error}")))?;
+            let text = to_json("a lock request", &request)?;
             let redis_key = keys::request(key, self.inner.layout())?;
             let ttl_ms = until.ms_since(self.inner.clock.now()).max(1);
             if self.inner.query("SET", &redis_key, (text, "NX", "PX", ttl_ms)).await? {

@@ -13,7 +13,7 @@ use ade_keyspace::ade::ids::QueueName;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
-use super::encoding::CorruptValue;
+use super::encoding::{CorruptValue, to_json};
 use super::query::UnixMicros;
 use super::{Inner, RedisCoordination, Result, keys};
 use crate::coordination::{
@@ -37,8 +37,7 @@ struct Payload {
 
 fn encode_payload(queue: QueueName, about: String) -> Result<String> {
     let payload = Payload { queue: queue.as_written().to_owned(), target: about };
-    serde_json::to_string(&payload)
-        .map_err(|error| CoordinationError(format!("cannot serialize a wake-up: {error}")))
+    to_json("a wake-up", &payload)
 }
 
 /// A wake-up that was popped from a queue. A payload that ade did not write is passed on unchanged.

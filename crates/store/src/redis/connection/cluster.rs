@@ -1,4 +1,4 @@
-//! Which primary owns which slot: all of them belong to a standalone server, or to the primary behind Sentinel.
+//! Which primary has which key: the only one, or on a cluster the owner of its slot.
 //!
 //! A topology older than the known one is never used. The gate of a primary that takes over slots, or returns with
 //! another epoch, is closed before anything is routed to it.
@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ade_catalog::slot::slot_of;
 use ade_keyspace::Layout;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Mutex, Notify, watch};
@@ -37,7 +38,7 @@ const MAX_CONNECTED_QUERIED: usize = 2;
 #[derive(Default)]
 pub(super) struct SlotMap {
     pub(super) version: u64,
-    /// Index into `primaries` by slot.
+    /// Index into `primaries` by slot. Empty outside a cluster, and before the first topology.
     owners: Vec<Option<u16>>,
     pub(super) primaries: Vec<Arc<Node>>,
     /// Primaries without slots: one may be about to receive its first.
@@ -48,7 +49,12 @@ pub(super) struct SlotMap {
 }
 
 impl SlotMap {
-    pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
+    /// The primary that has a key. Outside a cluster there are no slots, and one primary has every key.
+    pub(super) fn owner_of(&self, key: &str) -> Option<&Arc<Node>> {
+        if self.owners.is_empty() { self.primaries.first() } else { self.owner(slot_of(key.as_bytes())) }
+    }
+
+    fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
         let index = self.owners.get(usize::from(slot)).copied().flatten()?;
         self.primaries.get(usize::from(index))
     }
@@ -72,18 +78,13 @@ pub(super) struct Servers {
 
 impl Servers {
     pub(super) fn new(connector: Arc<Connector>) -> Self {
-        let address = match &connector.url.kind {
-            Kind::Standalone { .. } => connector.url.hosts.first().cloned(),
-            Kind::Sentinel { .. } | Kind::Cluster => None,
+        let node = |address| Node::new(Arc::clone(&connector), address, String::new());
+        let primaries = match &connector.url.kind {
+            Kind::Standalone { .. } => vec![node(connector.url.hosts.first().cloned())],
+            Kind::Sentinel { .. } => vec![node(None)],
+            Kind::Cluster => Vec::new(),
         };
-        let map = match connector.url.layout() {
-            Layout::Cluster => SlotMap::default(),
-            Layout::Plain => SlotMap {
-                owners: vec![Some(0); SLOTS],
-                primaries: vec![Node::new(Arc::clone(&connector), address, String::new())],
-                ..SlotMap::default()
-            },
-        };
+        let map = SlotMap { primaries, ..SlotMap::default() };
         Self {
             connector,
             slot_map: watch::Sender::new(Arc::new(map)),

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ade_catalog::slot::slot_of;
 use ade_keyspace::RedisKey;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, ServerError, ServerErrorKind, Value};
@@ -255,14 +256,14 @@ impl ClientState {
 
     /// The server of a key, with the version of the slot map.
     pub(super) async fn route(&self, key: Option<&RedisKey>, deadline: Instant) -> Result<(u64, Arc<Node>)> {
-        let slot = key.map_or(0, RedisKey::slot);
+        let key = key.map_or("", RedisKey::as_str);
         let mut map = self.servers.slot_map();
-        if map.owner(slot).is_none() {
+        if map.owner_of(key).is_none() {
             self.refresh(map.version, None, deadline).await?;
             map = self.servers.slot_map();
         }
-        let node =
-            map.owner(slot).ok_or_else(|| self.unavailable(&format!("no primary owns slot {slot}")))?;
+        let no_owner = || self.unavailable(&format!("no primary owns slot {}", slot_of(key.as_bytes())));
+        let node = map.owner_of(key).ok_or_else(no_owner)?;
         Ok((map.version, Arc::clone(node)))
     }
 

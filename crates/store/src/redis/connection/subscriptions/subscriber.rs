@@ -6,7 +6,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_catalog::slot::slot_of;
 use ade_keyspace::Layout;
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{PushInfo, PushKind};
@@ -115,7 +114,7 @@ impl Subscriber {
 
     /// The server that serves a channel.
     fn owner(&self, channel: &str) -> Option<Arc<Node>> {
-        self.state.servers.slot_map().owner(slot_of(channel.as_bytes())).cloned()
+        self.state.servers.slot_map().owner_of(channel).cloned()
     }
 
     /// Subscribes and unsubscribes until the server state matches the requested one.
