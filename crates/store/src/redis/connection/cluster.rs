@@ -147,17 +147,19 @@ impl Servers {
         first: Option<&Address>,
     ) -> Result<Vec<ClusterNode>, String> {
         let mut reasons = Vec::new();
-        if let Some(address) = first {
-            match self.query_address(address.clone(), before).await {
-                Ok(nodes) => return Ok(nodes),
-                Err(reason) => reasons.push(reason),
-            }
-        }
         let rotated = before.primaries.iter().cycle().skip(usize::try_from(before.version).unwrap_or(0));
-        let connected = rotated.take(before.primaries.len()).filter_map(|node| node.current_connection());
-        for active in connected.take(MAX_CONNECTED_QUERIED) {
-            match self.query_connection(active.connection.clone(), &active.address, before).await {
-                Ok(nodes) => return Ok(nodes),
+        let rotated = rotated.take(before.primaries.len());
+        let connected: Vec<_> = rotated.filter_map(|node| node.current_connection()).collect();
+        let first = first.map(|address| {
+            let active = connected.iter().find(|active| active.address == *address);
+            (address, active.map(|active| active.connection.clone()))
+        });
+        let next = connected.iter().take(MAX_CONNECTED_QUERIED);
+        let next = next.map(|active| (&active.address, Some(active.connection.clone())));
+        for (address, connection) in first.into_iter().chain(next) {
+            match query_nodes(&self.connector, address, connection).await {
+                Ok(nodes) if !before.is_newer_than(&nodes) => return Ok(nodes),
+                Ok(_) => reasons.push(format!("{address}: reports an outdated topology")),
                 Err(reason) => reasons.push(reason),
             }
         }
@@ -165,10 +167,7 @@ impl Servers {
         let mut queries = JoinSet::new();
         for address in others.collect::<HashSet<Address>>() {
             let connector = Arc::clone(&self.connector);
-            queries.spawn(async move {
-                let nodes = connect_and_query(&connector, &address).await;
-                nodes.map_err(|reason| format!("{address}: {reason}"))
-            });
+            queries.spawn(async move { query_nodes(&connector, &address, None).await });
         }
         // If all nodes report an older topology it is the current one: the epoch of a node can decrease when it
         // changes its primary.
@@ -182,26 +181,6 @@ impl Servers {
             }
         }
         older.ok_or_else(|| reasons.join("; "))
-    }
-
-    async fn query_address(&self, address: Address, before: &SlotMap) -> Result<Vec<ClusterNode>, String> {
-        let mut connected = before.primaries.iter().filter_map(|node| node.current_connection());
-        if let Some(active) = connected.find(|active| active.address == address) {
-            return self.query_connection(active.connection.clone(), &address, before).await;
-        }
-        let nodes = connect_and_query(&self.connector, &address).await;
-        accept(nodes, &address, before)
-    }
-
-    async fn query_connection(
-        &self,
-        connection: MultiplexedConnection,
-        address: &Address,
-        before: &SlotMap,
-    ) -> Result<Vec<ClusterNode>, String> {
-        let tls = self.connector.url.tls;
-        let nodes = timeout(TOPOLOGY_TIMEOUT, query_nodes(connection, address, tls)).await;
-        accept(nodes.unwrap_or_else(|_| Err(no_reply())), address, before)
     }
 
     /// Makes a topology the current slot map.
@@ -246,48 +225,31 @@ impl Servers {
     }
 }
 
-/// Rejects a topology that is older than the known one.
-fn accept(
-    nodes: Result<Vec<ClusterNode>, String>,
-    address: &Address,
-    before: &SlotMap,
-) -> Result<Vec<ClusterNode>, String> {
-    match nodes {
-        Ok(nodes) if before.is_newer_than(&nodes) => Err(format!("{address}: reports an outdated topology")),
-        other => other.map_err(|reason| format!("{address}: {reason}")),
-    }
-}
-
-fn no_reply() -> String {
-    format!("no reply within {TOPOLOGY_TIMEOUT:?}")
-}
-
-/// The topology from a node without an open connection.
-async fn connect_and_query(connector: &Connector, address: &Address) -> Result<Vec<ClusterNode>, String> {
-    let query = async {
-        let connection =
-            connector.open(address, on_disconnect(|| ())).await.map_err(|error| one_line(&error))?;
-        query_nodes(connection, address, connector.url.tls).await
-    };
-    timeout(TOPOLOGY_TIMEOUT, query).await.unwrap_or_else(|_| Err(no_reply()))
-}
-
+/// The topology that a node reports, over a new connection if there is none.
 async fn query_nodes(
-    mut connection: MultiplexedConnection,
+    connector: &Connector,
     address: &Address,
-    tls: bool,
+    connection: Option<MultiplexedConnection>,
 ) -> Result<Vec<ClusterNode>, String> {
-    let mut command = redis::cmd("CLUSTER");
-    let reply: Result<String, _> = command.arg("NODES").query_async(&mut connection).await;
-    let reply = reply.map_err(|error| match one_line(&error) {
-        message if message.contains("cluster support disabled") => {
-            "is not a cluster node; use redis://".to_owned()
+    let query = async {
+        let mut connection = match connection {
+            Some(connection) => connection,
+            None => connector.open(address, on_disconnect(|| ())).await?,
+        };
+        redis::cmd("CLUSTER").arg("NODES").query_async::<String>(&mut connection).await
+    };
+    let reply = match timeout(TOPOLOGY_TIMEOUT, query).await {
+        Ok(reply) => reply.map_err(|error| one_line(&error)),
+        Err(_) => Err(format!("no reply within {TOPOLOGY_TIMEOUT:?}")),
+    };
+    match reply.map(|text| topology::parse(&text, address, connector.url.tls)) {
+        Ok(nodes) if nodes.iter().all(|node| node.slots.is_empty()) => {
+            Err(format!("{address}: reports no slot owners"))
         }
-        message => message,
-    });
-    let nodes = topology::parse(&reply?, address, tls);
-    if nodes.iter().all(|node| node.slots.is_empty()) {
-        return Err("reports no slot owners".to_owned());
+        Ok(nodes) => Ok(nodes),
+        Err(message) if message.contains("cluster support disabled") => {
+            Err(format!("{address}: is not a cluster node; use redis://"))
+        }
+        Err(message) => Err(format!("{address}: {message}")),
     }
-    Ok(nodes)
 }
