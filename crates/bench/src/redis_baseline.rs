@@ -3,14 +3,16 @@
 
 use ade_keyspace::ade::{ids, job};
 use ade_store::redis::{ConnectionOptions, RedisClient, RedisUrl, Script};
-use redis::{FromRedisValue, Value};
+use redis::{InfoDict, Value};
 
 use crate::error::{BenchError, ErrorKind};
 
 const TTL_MS: u64 = 30_000;
 /// The first argument of a script is the id of a cluster node.
-const DELETE_OWN: &str =
-    "if redis.call('GET', KEYS[1]) == ARGV[2] then return redis.call('DEL', KEYS[1]) end return 0";
+const DELETE_OWN: &str = "redis.register_function(LIBRARY .. '_delete', function(keys, args)
+    if redis.call('GET', keys[1]) == args[2] then return redis.call('DEL', keys[1]) end
+    return 0
+end)";
 
 /// Clones share the connections.
 #[derive(Clone)]
@@ -22,7 +24,8 @@ pub(crate) struct RedisBaseline {
 impl RedisBaseline {
     pub(crate) async fn open(url: &RedisUrl) -> Result<Self, BenchError> {
         let client = RedisClient::open(url, ConnectionOptions::default()).await?;
-        Ok(Self { client, delete: Script::new(DELETE_OWN) })
+        let [delete] = Script::library(DELETE_OWN, ["delete"]);
+        Ok(Self { client, delete })
     }
 
     /// Acquires and releases one lock. Returns whether both succeeded.
@@ -32,7 +35,7 @@ impl RedisBaseline {
         let mut acquire = redis::cmd("SET");
         acquire.arg(key.as_str()).arg(value).arg("NX").arg("PX").arg(TTL_MS);
         let acquired = self.client.query(&key, acquire).await? == Value::Okay;
-        let deleted = self.client.call(&self.delete, &[key], &[value.as_bytes()]).await?;
+        let deleted = self.client.call(&self.delete, &[&key], &[value]).await?;
         Ok(acquired && deleted == Value::Int(1))
     }
 
@@ -63,12 +66,8 @@ impl RedisBaseline {
         info.arg(section);
         let mut sum = 0.0;
         for section in self.client.query_primaries(info).await? {
-            let field = |line: &str| {
-                let (name, value) = line.trim().split_once(':')?;
-                fields.contains(&name).then(|| value.parse::<f64>().ok())?
-            };
-            let text = String::from_redis_value(section).map_err(|error| invalid(&error))?;
-            sum += text.lines().filter_map(field).sum::<f64>();
+            let section: InfoDict = redis::from_redis_value(section).map_err(|error| invalid(&error))?;
+            sum += fields.iter().filter_map(|field| section.get::<f64>(field)).sum::<f64>();
         }
         Ok(sum)
     }

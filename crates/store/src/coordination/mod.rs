@@ -15,6 +15,7 @@ use std::sync::Arc;
 use ade_domain::Moment;
 use ade_domain::agent::AgentProfile;
 use ade_domain::lock::{Deadlock, LockCommand, LockLimits, LockName, LockReply, LockRequest, RequestKey};
+use ade_keyspace::IdentifierError;
 use tokio::sync::broadcast;
 
 pub use subscriptions::{Subscription, Subscriptions};
@@ -25,13 +26,21 @@ pub(crate) use wake_ups::{
 };
 pub use wake_ups::{MovedWakeUps, ReceivedWakeUp, WakeAt, WakeUp, WakeUpQueue};
 
+pub(crate) type Result<T, E = CoordinationError> = std::result::Result<T, E>;
+
 /// The boxed future of a coordination call.
-pub type CoordinationFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, CoordinationError>> + Send + 'a>>;
+pub type AsyncResult<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// The backend is unavailable. The command may nevertheless have been applied: repeat it with the same request id, or read the state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("coordination is unavailable: {0}")]
 pub struct CoordinationError(pub String);
+
+impl From<IdentifierError> for CoordinationError {
+    fn from(error: IdentifierError) -> Self {
+        Self(format!("cannot build a key: {error}"))
+    }
+}
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LockCounts {
@@ -43,13 +52,10 @@ pub struct LockCounts {
 pub trait Locks: std::fmt::Debug + Send + Sync {
     /// Executes lock commands in order, each as one atomic step. A command that queues and closes a cycle resolves the deadlock in
     /// the same call.
-    fn execute_commands(
-        &self,
-        commands: Vec<(LockName, LockCommand)>,
-    ) -> CoordinationFuture<'_, Vec<LockReply>>;
+    fn execute_commands(&self, commands: Vec<(LockName, LockCommand)>) -> AsyncResult<'_, Vec<LockReply>>;
 
     /// The view of one lock; a free lock has neither holders nor queue.
-    fn lock_view(&self, lock: LockName) -> CoordinationFuture<'_, LockView>;
+    fn lock_view(&self, lock: LockName) -> AsyncResult<'_, LockView>;
 
     /// Locks by name, after the name `after`, with the heads of their queues.
     fn list_locks(
@@ -57,16 +63,16 @@ pub trait Locks: std::fmt::Debug + Send + Sync {
         filter: LockFilter,
         after: Option<LockName>,
         limit: usize,
-    ) -> CoordinationFuture<'_, Vec<LockView>>;
+    ) -> AsyncResult<'_, Vec<LockView>>;
 
     /// At most `limit` waits, and who blocks each of them.
-    fn waits(&self, limit: usize) -> CoordinationFuture<'_, Vec<WaitView>>;
+    fn waits(&self, limit: usize) -> AsyncResult<'_, Vec<WaitView>>;
 
-    fn counts(&self) -> CoordinationFuture<'_, LockCounts>;
+    fn counts(&self) -> AsyncResult<'_, LockCounts>;
 
     /// Does everything that is due: ends expired leases and waits, cancels waits of silent agents, and resolves remaining deadlocks.
     /// Any number of servers may call it at any time.
-    fn sweep(&self) -> CoordinationFuture<'_, Vec<Deadlock>>;
+    fn sweep(&self) -> AsyncResult<'_, Vec<Deadlock>>;
 
     /// Subscribes to notifications about a request.
     fn subscribe(&self, request: RequestKey) -> Subscription;
@@ -107,12 +113,12 @@ pub trait LockRequests: Send + Sync {
         digest: u128,
         ticket: Option<Ticket>,
         until: Moment,
-    ) -> CoordinationFuture<'_, Registration>;
+    ) -> AsyncResult<'_, Registration>;
 
     /// Unregisters a request that was refused, so that its id can be used again.
-    fn forget_request(&self, key: RequestKey) -> CoordinationFuture<'_, ()>;
+    fn forget_request(&self, key: RequestKey) -> AsyncResult<'_, ()>;
 
-    fn ticket(&self, key: RequestKey) -> CoordinationFuture<'_, Option<Ticket>>;
+    fn ticket(&self, key: RequestKey) -> AsyncResult<'_, Option<Ticket>>;
 }
 
 /// Changes of an agent; `None` leaves a field as it is.
@@ -126,26 +132,21 @@ pub struct AgentUpdate {
 
 pub trait Agents: Send + Sync {
     /// Registers an agent, or updates one. `None` if `create` and the name is taken, or if not `create` and the name is unknown.
-    fn put_agent(
-        &self,
-        agent_id: String,
-        update: AgentUpdate,
-        create: bool,
-    ) -> CoordinationFuture<'_, Option<AgentView>>;
+    fn put_agent(&self, id: String, update: AgentUpdate, create: bool) -> AsyncResult<'_, Option<AgentView>>;
 
-    fn agent(&self, agent_id: String) -> CoordinationFuture<'_, Option<AgentView>>;
+    fn agent(&self, id: String) -> AsyncResult<'_, Option<AgentView>>;
 
     /// Agents by id, after the id `after`.
-    fn agents(&self, after: Option<String>, limit: usize) -> CoordinationFuture<'_, Vec<AgentView>>;
+    fn agents(&self, after: Option<String>, limit: usize) -> AsyncResult<'_, Vec<AgentView>>;
 
     /// Removes an agent; `false` if it is unknown.
-    fn remove_agent(&self, agent_id: String) -> CoordinationFuture<'_, bool>;
+    fn remove_agent(&self, id: String) -> AsyncResult<'_, bool>;
 
     /// Records a heartbeat, and registers an unknown agent automatically; `false` if there are too many of those.
-    fn record_heartbeat(&self, agent_id: String) -> CoordinationFuture<'_, bool>;
+    fn record_heartbeat(&self, id: String) -> AsyncResult<'_, bool>;
 
     /// Counts the locks of an acquisition against the rate limit of the agent; `Err` with the time to retry at if it is exceeded.
-    fn admit_acquisition(&self, agent_id: String, locks: u32) -> CoordinationFuture<'_, Result<(), Moment>>;
+    fn admit_acquisition(&self, id: String, locks: u32) -> AsyncResult<'_, Result<(), Moment>>;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,15 +165,10 @@ pub enum CapacityClaim {
 pub trait Capacity: Send + Sync {
     /// Claims capacity of an agent for a task, until a time by the clock of the store. Repeated, it renews the claim, also while the
     /// agent is draining, and never shortens it. An unknown agent is registered automatically.
-    fn claim_capacity(
-        &self,
-        agent_id: String,
-        task_id: String,
-        until: Moment,
-    ) -> CoordinationFuture<'_, CapacityClaim>;
+    fn claim_capacity(&self, agent: String, task: String, until: Moment) -> AsyncResult<'_, CapacityClaim>;
 
     /// Releases the claim or the queued task. Does nothing if there is none.
-    fn release_capacity(&self, agent_id: String, task_id: String) -> CoordinationFuture<'_, ()>;
+    fn release_capacity(&self, agent: String, task: String) -> AsyncResult<'_, ()>;
 }
 
 /// The state of a rate limit after a request.
@@ -192,7 +188,7 @@ pub trait RateLimits: Send + Sync {
     /// Counts a request to an endpoint, in a window of one minute that begins with the first request. The endpoints are those of the
     /// key catalog, as `tasks:create`; any other one, and an empty user, is rejected as unavailable. A backend may lose counts, but
     /// never counts too many.
-    fn count_request(&self, endpoint: String, user: String, limit: u32) -> CoordinationFuture<'_, RateCount>;
+    fn count_request(&self, endpoint: String, user: String, limit: u32) -> AsyncResult<'_, RateCount>;
 }
 
 /// All coordination traits together.

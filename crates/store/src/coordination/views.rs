@@ -24,10 +24,13 @@ impl LockFilter {
             is_holder || lock.waiters().any(|waiter| waiter.holder.agent_id() == agent)
         };
         let is_used = lock.mode().is_some() || lock.queue_length() > 0;
-        is_used
-            && self.kind.is_none_or(|kind| name.kind() == kind)
+        is_used && self.matches_name(name) && self.agent.as_deref().is_none_or(is_used_by)
+    }
+
+    /// The part of the filter that needs no more than the name.
+    pub(crate) fn matches_name(&self, name: &LockName) -> bool {
+        self.kind.is_none_or(|kind| name.kind() == kind)
             && self.resource_type.as_deref().is_none_or(|wanted| name.resource_type() == Some(wanted))
-            && self.agent.as_deref().is_none_or(is_used_by)
     }
 }
 
@@ -68,6 +71,21 @@ pub struct WaitView {
     pub holders: Vec<Holder>,
     /// Earlier waiters of an incompatible mode.
     pub ahead: Vec<Holder>,
+}
+
+impl WaitView {
+    /// The wait of a holder, with at most `limit` holders and `limit` earlier waiters; `None` if it does not wait.
+    pub(crate) fn new(name: &LockName, lock: &Lock, holder: &Holder, limit: usize) -> Option<Self> {
+        let (waiter, ahead) = lock.waiter_and_blockers(holder)?;
+        Some(Self {
+            holder: holder.clone(),
+            lock: name.clone(),
+            mode: waiter.mode,
+            request: waiter.request,
+            holders: lock.holds().iter().take(limit).map(|hold| hold.holder.clone()).collect(),
+            ahead: ahead.into_iter().take(limit).map(|waiter| waiter.holder.clone()).collect(),
+        })
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,11 +143,9 @@ impl LockEventKind {
         Some(match change {
             LockChange::Granted(hold) => Self::Acquired(hold.holder.clone(), hold.token),
             LockChange::Queued(waiter) => Self::Queued(waiter.holder.clone()),
-            LockChange::WaitEnded { holder, reason: why, .. } => {
-                Self::WaitEnded(holder.clone(), why.as_str())
-            }
-            LockChange::HoldEnded { holder, token, reason: why } => {
-                Self::Released(holder.clone(), *token, why.as_str())
+            LockChange::WaitEnded { holder, reason, .. } => Self::WaitEnded(holder.clone(), reason.as_str()),
+            LockChange::HoldEnded { holder, token, reason } => {
+                Self::Released(holder.clone(), *token, reason.as_str())
             }
             LockChange::RefusalCounted(_) => Self::QueueFull,
             _ => return None,

@@ -7,7 +7,7 @@ use ade_domain::agent::{Agent, AgentProfile};
 
 use super::EmbeddedCoordination;
 use super::state::{State, StateChange};
-use crate::coordination::{AgentUpdate, AgentView, Agents, CoordinationFuture};
+use crate::coordination::{AgentUpdate, AgentView, Agents, AsyncResult};
 
 /// How often the heartbeat of an agent is journaled; in between it is kept in memory only.
 const HEARTBEAT_JOURNAL_INTERVAL_US: u64 = 5_000_000;
@@ -15,21 +15,14 @@ const HEARTBEAT_JOURNAL_INTERVAL_US: u64 = 5_000_000;
 const IDLE_TIMEOUT_MS: u64 = 86_400_000;
 
 impl Agents for EmbeddedCoordination {
-    fn put_agent(
-        &self,
-        agent_id: String,
-        update: AgentUpdate,
-        create: bool,
-    ) -> CoordinationFuture<'_, Option<AgentView>> {
+    fn put_agent(&self, id: String, update: AgentUpdate, create: bool) -> AsyncResult<'_, Option<AgentView>> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
-            let mut agent = match (state.agents.get(&agent_id), create) {
+            let mut agent = match (state.agents.get(&id), create) {
                 (Some(agent), true) if !agent.is_auto_registered => return Ok(None),
                 (None, false) => return Ok(None),
                 (Some(agent), _) => agent.clone(),
-                (None, true) => {
-                    Agent::new(AgentProfile { name: agent_id.clone(), ..AgentProfile::default() }, false, now)
-                }
+                (None, true) => Agent::new(default_profile(&id), false, now),
             };
             agent.is_auto_registered = false;
             if let Some(profile) = update.profile {
@@ -37,21 +30,21 @@ impl Agents for EmbeddedCoordination {
             }
             agent.max_tasks = update.max_tasks.unwrap_or(agent.max_tasks);
             agent.draining = update.draining.unwrap_or(agent.draining);
-            let view = AgentView::new(&agent_id, &agent, now);
-            state.change(StateChange::Agent(agent_id, agent));
+            let view = AgentView::new(&id, &agent, now);
+            state.change(StateChange::Agent(id, agent));
             self.commit(&mut state, now)?;
             Ok(Some(view))
         })
     }
 
-    fn agent(&self, agent_id: String) -> CoordinationFuture<'_, Option<AgentView>> {
+    fn agent(&self, id: String) -> AsyncResult<'_, Option<AgentView>> {
         Box::pin(async move {
             let (state, now) = self.enter()?;
-            Ok(state.agents.get(&agent_id).map(|agent| AgentView::new(&agent_id, agent, now)))
+            Ok(state.agents.get(&id).map(|agent| AgentView::new(&id, agent, now)))
         })
     }
 
-    fn agents(&self, after: Option<String>, limit: usize) -> CoordinationFuture<'_, Vec<AgentView>> {
+    fn agents(&self, after: Option<String>, limit: usize) -> AsyncResult<'_, Vec<AgentView>> {
         Box::pin(async move {
             let (state, now) = self.enter()?;
             let from = after.map_or(Unbounded, Excluded);
@@ -60,53 +53,57 @@ impl Agents for EmbeddedCoordination {
         })
     }
 
-    fn remove_agent(&self, agent_id: String) -> CoordinationFuture<'_, bool> {
+    fn remove_agent(&self, id: String) -> AsyncResult<'_, bool> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
-            let is_known = state.agents.contains_key(&agent_id);
+            let is_known = state.agents.contains_key(&id);
             if is_known {
-                state.change(StateChange::AgentRemoved(agent_id));
+                state.change(StateChange::AgentRemoved(id));
                 self.commit(&mut state, now)?;
             }
             Ok(is_known)
         })
     }
 
-    fn record_heartbeat(&self, agent_id: String) -> CoordinationFuture<'_, bool> {
+    fn record_heartbeat(&self, id: String) -> AsyncResult<'_, bool> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             let auto_registered = state.auto_registered;
-            match state.agents.get_mut(&agent_id) {
+            match state.agents.get_mut(&id) {
                 Some(agent) => {
                     let period = |moment: Moment| moment.micros() / HEARTBEAT_JOURNAL_INTERVAL_US;
                     let is_journaled = period(agent.last_heartbeat) == period(now);
                     agent.last_heartbeat = now;
                     if !is_journaled {
-                        state.change(StateChange::AgentHeartbeat(agent_id, now));
+                        state.change(StateChange::AgentHeartbeat(id, now));
                     }
                 }
                 None if auto_registered >= self.inner.options.max_auto_registered_agents => return Ok(false),
-                None => state.auto_register(agent_id, now),
+                None => state.auto_register(id, now),
             }
             self.commit(&mut state, now)?;
             Ok(true)
         })
     }
 
-    fn admit_acquisition(&self, agent_id: String, locks: u32) -> CoordinationFuture<'_, Result<(), Moment>> {
+    fn admit_acquisition(&self, id: String, locks: u32) -> AsyncResult<'_, Result<(), Moment>> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             let limit = self.inner.options.limits.acquisitions_per_minute;
-            Ok(state.rates.entry(agent_id).or_default().admit(locks, limit, now))
+            Ok(state.rates.entry(id).or_default().admit(locks, limit, now))
         })
     }
 }
 
+fn default_profile(id: &str) -> AgentProfile {
+    AgentProfile { name: id.to_owned(), ..AgentProfile::default() }
+}
+
 impl State {
     /// Registers an agent that is known by its name only.
-    pub(super) fn auto_register(&mut self, agent_id: String, now: Moment) {
-        let profile = AgentProfile { name: agent_id.clone(), ..AgentProfile::default() };
-        self.change(StateChange::Agent(agent_id, Agent::new(profile, true, now)));
+    pub(super) fn auto_register(&mut self, id: String, now: Moment) {
+        let agent = Agent::new(default_profile(&id), true, now);
+        self.change(StateChange::Agent(id, agent));
     }
 
     /// Removes idle agents that were registered automatically.

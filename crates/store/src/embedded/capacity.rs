@@ -9,27 +9,22 @@ use ade_domain::agent::CapacityError;
 
 use super::EmbeddedCoordination;
 use super::state::StateChange;
-use crate::coordination::{Capacity, CapacityClaim, CoordinationFuture};
+use crate::coordination::{AsyncResult, Capacity, CapacityClaim};
 
 impl Capacity for EmbeddedCoordination {
-    fn claim_capacity(
-        &self,
-        agent_id: String,
-        task_id: String,
-        until: Moment,
-    ) -> CoordinationFuture<'_, CapacityClaim> {
+    fn claim_capacity(&self, agent: String, task: String, until: Moment) -> AsyncResult<'_, CapacityClaim> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
-            if !state.agents.contains_key(&agent_id) {
+            if !state.agents.contains_key(&agent) {
                 if state.auto_registered >= self.inner.options.max_auto_registered_agents {
                     return Ok(CapacityClaim::Unknown);
                 }
-                state.auto_register(agent_id.clone(), now);
+                state.auto_register(agent.clone(), now);
             }
-            let agent = state.agents.get_mut(&agent_id);
-            let claim = match agent.map(|agent| agent.claim(&task_id, until, now)) {
+            let known = state.agents.get_mut(&agent);
+            let claim = match known.map(|agent| agent.claim(&task, until, now)) {
                 Some(Ok(())) => {
-                    state.change(StateChange::TaskClaimed(agent_id, task_id, until));
+                    state.change(StateChange::TaskClaimed(agent, task, until));
                     CapacityClaim::Claimed
                 }
                 Some(Err(CapacityError::Full { .. })) => CapacityClaim::Full,
@@ -41,11 +36,11 @@ impl Capacity for EmbeddedCoordination {
         })
     }
 
-    fn release_capacity(&self, agent_id: String, task_id: String) -> CoordinationFuture<'_, ()> {
+    fn release_capacity(&self, agent: String, task: String) -> AsyncResult<'_, ()> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
-            if state.agents.get_mut(&agent_id).is_some_and(|agent| agent.release(&task_id)) {
-                state.change(StateChange::TaskReleased(agent_id, task_id));
+            if state.agents.get_mut(&agent).is_some_and(|agent| agent.release(&task)) {
+                state.change(StateChange::TaskReleased(agent, task));
             }
             self.commit(&mut state, now)
         })

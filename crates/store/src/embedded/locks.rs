@@ -13,8 +13,7 @@ use tokio::sync::broadcast;
 use super::EmbeddedCoordination;
 use super::state::State;
 use crate::coordination::{
-    CoordinationError, CoordinationFuture, LockCounts, LockEvent, LockFilter, LockView, Locks, Subscription,
-    WaitView,
+    AsyncResult, LockCounts, LockEvent, LockFilter, LockView, Locks, Result, Subscription, WaitView,
 };
 
 /// Commands that are executed before the mutex is released for others.
@@ -31,7 +30,7 @@ const CYCLE_CHECKS_PER_MAINTENANCE: usize = 1;
 const EVICTION_INTERVAL_MS: u64 = 60_000;
 
 impl EmbeddedCoordination {
-    fn execute_all(&self, commands: &[(LockName, LockCommand)]) -> Result<Vec<LockReply>, CoordinationError> {
+    fn execute_all(&self, commands: &[(LockName, LockCommand)]) -> Result<Vec<LockReply>> {
         let mut replies = Vec::with_capacity(commands.len());
         for batch in commands.chunks(BATCH_SIZE) {
             let (mut state, now) = self.enter()?;
@@ -45,7 +44,7 @@ impl EmbeddedCoordination {
         Ok(replies)
     }
 
-    fn sweep_all(&self) -> Result<Vec<Deadlock>, CoordinationError> {
+    fn sweep_all(&self) -> Result<Vec<Deadlock>> {
         loop {
             let (mut state, now) = self.enter()?;
             let (mut swept, mut resolved) = (0, Vec::new());
@@ -116,14 +115,11 @@ fn silent_waits(table: &LockTable, state: &State, now: Moment) -> Vec<(LockName,
 }
 
 impl Locks for EmbeddedCoordination {
-    fn execute_commands(
-        &self,
-        commands: Vec<(LockName, LockCommand)>,
-    ) -> CoordinationFuture<'_, Vec<LockReply>> {
+    fn execute_commands(&self, commands: Vec<(LockName, LockCommand)>) -> AsyncResult<'_, Vec<LockReply>> {
         Box::pin(async move { self.execute_all(&commands) })
     }
 
-    fn lock_view(&self, lock: LockName) -> CoordinationFuture<'_, LockView> {
+    fn lock_view(&self, lock: LockName) -> AsyncResult<'_, LockView> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             if state.table.lock(&lock).is_some() {
@@ -141,64 +137,39 @@ impl Locks for EmbeddedCoordination {
         filter: LockFilter,
         after: Option<LockName>,
         limit: usize,
-    ) -> CoordinationFuture<'_, Vec<LockView>> {
+    ) -> AsyncResult<'_, Vec<LockView>> {
         Box::pin(async move {
             let (state, _) = self.enter()?;
             let table = &state.table;
-            let listed =
-                |(name, lock): (&LockName, &Lock)| LockView::new(name, Some(lock), MAX_LISTED_HOLDERS);
             // There is an index by agent; any other filter scans the locks in order.
-            let views = match &filter.agent {
+            let locks: Box<dyn Iterator<Item = (&LockName, &Lock)>> = match &filter.agent {
                 Some(agent) => {
-                    let of_agent = |(holder, name): (&Holder, &LockName)| {
-                        (holder.agent_id() == agent && after.as_ref().is_none_or(|after| name > after))
-                            .then(|| name.clone())
-                    };
-                    let held = table.locks_held_by_agent(agent).filter_map(of_agent);
-                    let names: BTreeSet<LockName> =
-                        held.chain(table.locks_awaited_by_agent(agent).filter_map(of_agent)).collect();
-                    let found = names.iter().filter_map(|name| Some((name, table.lock(name)?)));
-                    found.filter(|(name, lock)| filter.matches(name, lock)).take(limit).map(listed).collect()
+                    let used = table.locks_held_by_agent(agent).chain(table.locks_awaited_by_agent(agent));
+                    let names: BTreeSet<&LockName> =
+                        used.filter(|(holder, _)| holder.agent_id() == agent).map(|(_, name)| name).collect();
+                    let later =
+                        names.into_iter().filter(|name| after.as_ref().is_none_or(|after| *name > after));
+                    Box::new(later.filter_map(|name| Some((name, table.lock(name)?))))
                 }
-                None => {
-                    let found = table.locks_after(after.as_ref());
-                    found.filter(|(name, lock)| filter.matches(name, lock)).take(limit).map(listed).collect()
-                }
+                None => Box::new(table.locks_after(after.as_ref())),
             };
-            Ok(views)
+            let listed = locks.filter(|(name, lock)| filter.matches(name, lock)).take(limit);
+            Ok(listed.map(|(name, lock)| LockView::new(name, Some(lock), MAX_LISTED_HOLDERS)).collect())
         })
     }
 
-    fn waits(&self, limit: usize) -> CoordinationFuture<'_, Vec<WaitView>> {
+    fn waits(&self, limit: usize) -> AsyncResult<'_, Vec<WaitView>> {
         Box::pin(async move {
             let (state, _) = self.enter()?;
             let table = &state.table;
             let view = |(holder, name): (&Holder, &LockName)| {
-                let lock = table.lock(name)?;
-                let (waiter, ahead) = lock.waiter_and_blockers(holder)?;
-                Some(WaitView {
-                    holder: holder.clone(),
-                    lock: name.clone(),
-                    mode: waiter.mode,
-                    request: waiter.request,
-                    holders: lock
-                        .holds()
-                        .iter()
-                        .take(MAX_LISTED_HOLDERS)
-                        .map(|hold| hold.holder.clone())
-                        .collect(),
-                    ahead: ahead
-                        .into_iter()
-                        .take(MAX_LISTED_HOLDERS)
-                        .map(|waiter| waiter.holder.clone())
-                        .collect(),
-                })
+                WaitView::new(name, table.lock(name)?, holder, MAX_LISTED_HOLDERS)
             };
             Ok(table.all_waits().filter_map(view).take(limit).collect())
         })
     }
 
-    fn counts(&self) -> CoordinationFuture<'_, LockCounts> {
+    fn counts(&self) -> AsyncResult<'_, LockCounts> {
         Box::pin(async move {
             let (state, _) = self.enter()?;
             let State { table, agents, .. } = &*state;
@@ -206,7 +177,7 @@ impl Locks for EmbeddedCoordination {
         })
     }
 
-    fn sweep(&self) -> CoordinationFuture<'_, Vec<Deadlock>> {
+    fn sweep(&self) -> AsyncResult<'_, Vec<Deadlock>> {
         Box::pin(async move { self.sweep_all() })
     }
 

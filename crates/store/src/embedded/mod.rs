@@ -23,7 +23,7 @@ use ade_domain::lock::LockLimits;
 use ade_domain::{Clock, Moment};
 use tokio::sync::broadcast;
 
-use crate::coordination::{CoordinationError, LockEvent, Subscriptions};
+use crate::coordination::{CoordinationError, LockEvent, Result, Subscriptions};
 use crate::data_folder::{DataFolder, FolderError};
 use journal::Journal;
 pub use journal::JournalError;
@@ -121,7 +121,7 @@ impl EmbeddedCoordination {
     }
 
     /// Locks the state. Returns it with the current time, which never runs backwards.
-    fn enter(&self) -> Result<(MutexGuard<'_, State>, Moment), CoordinationError> {
+    fn enter(&self) -> Result<(MutexGuard<'_, State>, Moment)> {
         if let Some(why) = self.inner.syncer.failure() {
             return Err(CoordinationError(format!("cannot sync the journal: {why}. Restart the server.")));
         }
@@ -142,7 +142,7 @@ impl EmbeddedCoordination {
     }
 
     /// Writes the changes to the journal, then notifies subscribers. Nothing may be acknowledged before.
-    fn commit(&self, state: &mut State, now: Moment) -> Result<(), CoordinationError> {
+    fn commit(&self, state: &mut State, now: Moment) -> Result<()> {
         let Some((requests, events)) = state.commit(now).map_err(write_error)? else { return Ok(()) };
         if state.is_snapshot_due(self.inner.options.snapshot_after_bytes) {
             self.start_snapshot(state);

@@ -4,11 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, PoisonError};
 
 use ade_domain::Moment;
-use ade_keyspace::IdentifierError;
 use ade_keyspace::ade::ids;
 
 use super::EmbeddedCoordination;
-use crate::coordination::{CoordinationError, CoordinationFuture, RateCount, RateLimits};
+use crate::coordination::{AsyncResult, RateCount, RateLimits};
 
 const WINDOW_MS: u64 = 60_000;
 /// Above that the oldest windows are dropped.
@@ -62,16 +61,11 @@ impl RateWindows {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn invalid_key(error: IdentifierError) -> CoordinationError {
-    CoordinationError(format!("invalid rate limit key: {error}"))
-}
-
 impl RateLimits for EmbeddedCoordination {
-    fn count_request(&self, endpoint: String, user: String, limit: u32) -> CoordinationFuture<'_, RateCount> {
+    fn count_request(&self, endpoint: String, user: String, limit: u32) -> AsyncResult<'_, RateCount> {
         Box::pin(async move {
-            let endpoint = ids::Endpoint::new(&endpoint).map_err(invalid_key)?;
-            ids::UserId::new(&user).map_err(invalid_key)?;
+            let endpoint = ids::Endpoint::new(&endpoint)?;
+            ids::UserId::new(&user)?;
             // A mutex of its own: counting neither waits for lock commands nor delays them.
             let mut windows = self.inner.rate_windows.lock().unwrap_or_else(PoisonError::into_inner);
             Ok(windows.count((endpoint, user), limit, self.inner.now()))

@@ -5,7 +5,7 @@ use ade_domain::lock::RequestKey;
 
 use super::EmbeddedCoordination;
 use super::state::{RegisteredRequest, State, StateChange};
-use crate::coordination::{CoordinationFuture, LockRequests, Registration, Ticket};
+use crate::coordination::{AsyncResult, LockRequests, Registration, Ticket};
 
 /// Above that, the requests that expire first are forgotten early.
 const MAX_REGISTERED: usize = 200_000;
@@ -17,7 +17,7 @@ impl LockRequests for EmbeddedCoordination {
         digest: u128,
         ticket: Option<Ticket>,
         until: Moment,
-    ) -> CoordinationFuture<'_, Registration> {
+    ) -> AsyncResult<'_, Registration> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             let digest = format!("{digest:032x}");
@@ -35,7 +35,7 @@ impl LockRequests for EmbeddedCoordination {
         })
     }
 
-    fn forget_request(&self, key: RequestKey) -> CoordinationFuture<'_, ()> {
+    fn forget_request(&self, key: RequestKey) -> AsyncResult<'_, ()> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             if state.requests.contains_key(&key) {
@@ -46,7 +46,7 @@ impl LockRequests for EmbeddedCoordination {
         })
     }
 
-    fn ticket(&self, key: RequestKey) -> CoordinationFuture<'_, Option<Ticket>> {
+    fn ticket(&self, key: RequestKey) -> AsyncResult<'_, Option<Ticket>> {
         Box::pin(async move {
             let (state, now) = self.enter()?;
             let request = state.requests.get(&key).filter(|known| known.until > now);

@@ -15,9 +15,9 @@ use tokio::time::timeout;
 
 use super::EmbeddedCoordination;
 use crate::coordination::{
-    CoordinationError, CoordinationFuture, MAX_MOVED_WAKE_UPS, MAX_QUEUED_WAKE_UPS, MAX_SCHEDULED_WAKE_UPS,
-    MAX_WAIT, MovedWakeUps, ReceivedWakeUp, WakeAt, WakeUp, WakeUpQueue, parse_job_id, parse_job_lock,
-    parse_queue, parse_queues,
+    AsyncResult, MAX_MOVED_WAKE_UPS, MAX_QUEUED_WAKE_UPS, MAX_SCHEDULED_WAKE_UPS, MAX_WAIT, MovedWakeUps,
+    ReceivedWakeUp, Result, WakeAt, WakeUp, WakeUpQueue, parse_job_id, parse_job_lock, parse_queue,
+    parse_queues,
 };
 
 #[derive(Debug, Default)]
@@ -59,6 +59,23 @@ impl WakeUpQueues {
 }
 
 impl WakeUpState {
+    /// Returns how many could not be scheduled.
+    fn send(&mut self, wake_ups: impl Iterator<Item = (QueueName, WakeUp)>) -> usize {
+        let mut rejected = 0;
+        for (queue, WakeUp { subject, when, .. }) in wake_ups {
+            let scheduled = (queue.as_written(), subject.clone());
+            match when {
+                WakeAt::At(at) if at > self.now => rejected += usize::from(!self.schedule(at, scheduled)),
+                WakeAt::Now | WakeAt::At(_) => {
+                    self.unschedule(scheduled);
+                    self.push(queue, subject);
+                }
+                WakeAt::Never => self.unschedule(scheduled),
+            }
+        }
+        rejected
+    }
+
     fn push(&mut self, queue: QueueName, about: String) {
         let waiting = self.queues.entry(queue).or_default();
         if waiting.len() >= MAX_QUEUED_WAKE_UPS {
@@ -91,7 +108,7 @@ impl WakeUpState {
         }
     }
 
-    fn push_due(&mut self) -> Result<MovedWakeUps, CoordinationError> {
+    fn push_due(&mut self) -> Result<MovedWakeUps> {
         let mut moved = 0;
         while moved < MAX_MOVED_WAKE_UPS && self.by_moment.first().is_some_and(|(at, _)| *at <= self.now) {
             let Some((_, wake_up)) = self.by_moment.pop_first() else { break };
@@ -118,13 +135,8 @@ impl WakeUpState {
     }
 
     fn unlock_job(&mut self, job_id: &str, holder: &str) -> bool {
-        let now = self.now;
-        let is_held =
-            self.job_locks.get(job_id).is_some_and(|lock| lock.until > now && lock.holder == holder);
-        if is_held {
-            self.job_locks.remove(job_id);
-        }
-        is_held
+        let is_held = |lock: &JobLock| lock.until > self.now && lock.holder == holder;
+        self.job_locks.get(job_id).is_some_and(is_held) && self.job_locks.remove(job_id).is_some()
     }
 }
 
@@ -135,28 +147,11 @@ impl EmbeddedCoordination {
 }
 
 impl WakeUpQueue for EmbeddedCoordination {
-    fn send_wake_ups(&self, wake_ups: Vec<WakeUp>) -> CoordinationFuture<'_, usize> {
+    fn send_wake_ups(&self, wake_ups: Vec<WakeUp>) -> AsyncResult<'_, usize> {
         Box::pin(async move {
-            let parsed = wake_ups
-                .into_iter()
-                .map(|wake_up| Ok((parse_queue(&wake_up.queue)?, wake_up.subject, wake_up.when)));
-            let parsed = parsed.collect::<Result<Vec<_>, CoordinationError>>()?;
-            let mut rejected = 0;
-            {
-                let mut state = self.wake_ups();
-                for (queue, about, when) in parsed {
-                    match when {
-                        WakeAt::At(at) if at > state.now => {
-                            rejected += usize::from(!state.schedule(at, (queue.as_written(), about)));
-                        }
-                        WakeAt::Now | WakeAt::At(_) => {
-                            state.unschedule((queue.as_written(), about.clone()));
-                            state.push(queue, about);
-                        }
-                        WakeAt::Never => state.unschedule((queue.as_written(), about)),
-                    }
-                }
-            }
+            let queues =
+                wake_ups.iter().map(|wake_up| parse_queue(&wake_up.queue)).collect::<Result<Vec<_>>>()?;
+            let rejected = self.wake_ups().send(queues.into_iter().zip(wake_ups));
             self.inner.wake_ups.changed.notify_waiters();
             Ok(rejected)
         })
@@ -166,7 +161,7 @@ impl WakeUpQueue for EmbeddedCoordination {
         &self,
         queues: Vec<String>,
         max_wait: Duration,
-    ) -> CoordinationFuture<'_, Option<ReceivedWakeUp>> {
+    ) -> AsyncResult<'_, Option<ReceivedWakeUp>> {
         Box::pin(async move {
             let queues = parse_queues(&queues)?;
             let receive = async {
@@ -185,7 +180,7 @@ impl WakeUpQueue for EmbeddedCoordination {
         })
     }
 
-    fn move_due_wake_ups(&self) -> CoordinationFuture<'_, MovedWakeUps> {
+    fn move_due_wake_ups(&self) -> AsyncResult<'_, MovedWakeUps> {
         Box::pin(async move {
             let moved = self.wake_ups().push_due()?;
             if moved.count > 0 {
@@ -195,14 +190,14 @@ impl WakeUpQueue for EmbeddedCoordination {
         })
     }
 
-    fn lock_job(&self, job_id: String, holder: String, ttl_ms: u64) -> CoordinationFuture<'_, bool> {
+    fn lock_job(&self, job_id: String, holder: String, ttl_ms: u64) -> AsyncResult<'_, bool> {
         Box::pin(async move {
             let (_, ttl) = parse_job_lock(&job_id, ttl_ms)?;
             Ok(self.wake_ups().lock_job(job_id, holder, ttl))
         })
     }
 
-    fn unlock_job(&self, job_id: String, holder: String) -> CoordinationFuture<'_, bool> {
+    fn unlock_job(&self, job_id: String, holder: String) -> AsyncResult<'_, bool> {
         Box::pin(async move {
             parse_job_id(&job_id)?;
             Ok(self.wake_ups().unlock_job(&job_id, &holder))

@@ -1,16 +1,18 @@
 //! Agents on Redis: a profile hash and a capacity hash per agent in one slot, and indexes in other slots.
 
-use ade_domain::Moment;
-use ade_domain::agent::{Agent, AgentProfile, DEFAULT_MAX_TASKS};
-use redis::{Cmd, Value};
 use std::collections::HashMap;
 use std::time::Duration;
+
+use ade_domain::Moment;
+use ade_domain::agent::{Agent, AgentProfile, DEFAULT_MAX_TASKS};
+use redis::FromRedisValue;
 use tokio::time::Instant;
 
-use super::encoding::CorruptValue;
-use super::keys::AgentKeys;
-use super::{Inner, RedisCoordination, locked, reply};
-use crate::coordination::{AgentUpdate, AgentView, Agents, CoordinationError, CoordinationFuture};
+use super::connection::Script;
+use super::encoding::{CorruptValue, to_json};
+use super::query::{NO_ARGS, UnixMicros, command};
+use super::{Inner, RedisCoordination, Result, locked};
+use crate::coordination::{AgentUpdate, AgentView, Agents, AsyncResult};
 
 /// How often the heartbeat of one agent is written to Redis.
 const HEARTBEAT_WRITE_INTERVAL: Duration = Duration::from_secs(1);
@@ -20,24 +22,24 @@ const MAX_CACHED_HEARTBEATS: usize = 50_000;
 const MAX_PAGE_SIZE: usize = 10_000;
 
 /// The profile of an agent that did not register one.
-fn default_profile(agent_id: &str) -> Result<String, CoordinationError> {
+fn default_profile(agent_id: &str) -> Result<String> {
     encode_profile(&AgentProfile { name: agent_id.to_owned(), ..AgentProfile::default() })
 }
 
-fn encode_profile(profile: &AgentProfile) -> Result<String, CoordinationError> {
-    serde_json::to_string(profile)
-        .map_err(|error| CoordinationError(format!("cannot serialize an agent profile: {error}")))
+fn encode_profile(profile: &AgentProfile) -> Result<String> {
+    to_json("an agent profile", profile)
 }
 
+/// The fields of a hash.
+type Fields = HashMap<String, String>;
+
 /// Returns `None` if the agent has no profile hash.
-fn parse_agent(profile: &Value, capacity: &Value, now: Moment) -> Result<Option<Agent>, CorruptValue> {
-    let fields = parse_fields(profile)?;
+fn parse_agent(fields: &Fields, capacity: &Fields, now: Moment) -> Result<Option<Agent>, CorruptValue> {
     if fields.is_empty() {
         return Ok(None);
     }
-    let capacity = parse_fields(capacity)?;
     let corrupt = |name: &str| CorruptValue::new("an agent", format!("{fields:?} (field {name})"));
-    let text = |name: &str| fields.get(name).copied().ok_or_else(|| corrupt(name));
+    let text = |name: &str| fields.get(name).ok_or_else(|| corrupt(name));
     let number = |name: &str| text(name)?.parse::<u64>().map_err(|_| corrupt(name));
     let profile = serde_json::from_str(text("profile")?).map_err(|_| corrupt("profile"))?;
     let registered_at = Moment::from_micros(number("registered_at")?);
@@ -46,7 +48,7 @@ fn parse_agent(profile: &Value, capacity: &Value, now: Moment) -> Result<Option<
     agent.last_heartbeat = Moment::from_micros(number("heard")?);
     let max_tasks = capacity.get("max_tasks").and_then(|max| max.parse().ok());
     agent.max_tasks = max_tasks.unwrap_or(DEFAULT_MAX_TASKS);
-    for (field, expires) in &capacity {
+    for (field, expires) in capacity {
         let Some(expires) = expires.parse().ok().map(|ms| Moment::default().plus_ms(ms)) else { continue };
         if let Some(task) = field.strip_prefix("t:") {
             agent.restore_claim(task, expires, now);
@@ -57,23 +59,11 @@ fn parse_agent(profile: &Value, capacity: &Value, now: Moment) -> Result<Option<
     Ok(Some(agent))
 }
 
-fn parse_fields(value: &Value) -> Result<HashMap<&str, &str>, CorruptValue> {
-    let fields = reply::array(value)?;
-    let (pairs, _) = fields.as_chunks::<2>();
-    pairs.iter().map(|[name, value]| Ok((reply::text(name)?, reply::text(value)?))).collect()
-}
-
-fn command(name: &str, key: &ade_keyspace::RedisKey, args: &[&str]) -> (ade_keyspace::RedisKey, Cmd) {
-    let mut command = redis::cmd(name);
-    command.arg(key.as_str()).arg(args);
-    (key.clone(), command)
-}
-
 impl Inner {
-    async fn fetch_agent(&self, agent_id: &str) -> Result<Option<AgentView>, CoordinationError> {
+    async fn fetch_agent(&self, agent_id: &str) -> Result<Option<AgentView>> {
         let keys = self.agent_keys(agent_id)?;
-        let commands = vec![command("HGETALL", &keys.profile, &[]), command("HGETALL", &keys.capacity, &[])];
-        let values = self.query_all(commands).await?;
+        let hashes = [&keys.profile, &keys.capacity].map(|key| command("HGETALL", key, NO_ARGS));
+        let values = self.query_all(hashes.into()).await?;
         let [profile, capacity] = values.as_slice() else { return Ok(None) };
         let now = self.clock.now();
         let Some(mut agent) = parse_agent(profile, capacity, now)? else { return Ok(None) };
@@ -84,179 +74,157 @@ impl Inner {
     }
 
     /// Returns whether the agent is known or could be added.
-    pub(super) async fn record_heartbeat(&self, agent_id: &str) -> Result<bool, CoordinationError> {
-        let keys = self.agent_keys(agent_id)?;
-        let mut known = self.send_heartbeat(&keys, agent_id, false).await?;
-        if known == 0 {
-            let (_, count) = command("ZCARD", &self.keys.named_agents, &[]);
-            let named = reply::number(&self.query(&self.keys.named_agents, count).await?)?;
+    pub(super) async fn record_heartbeat(&self, agent_id: &str) -> Result<bool> {
+        let (is_known, mut is_named) = self.send_heartbeat(agent_id, "0").await?;
+        if !is_known {
+            let named: usize = self.query("ZCARD", &self.keys.named_agents, NO_ARGS).await?;
             if named >= self.options.max_named_agents {
                 return Ok(false);
             }
-            known = self.send_heartbeat(&keys, agent_id, true).await?;
+            (_, is_named) = self.send_heartbeat(agent_id, "1").await?;
         }
-        let now = (self.clock.now().micros() / 1000).to_string();
+        let now = self.clock.now().micros() / 1000;
         let mut indexes = vec![
-            command("ZADD", &self.keys.alive_agents, &[&now, agent_id]),
-            command("ZADD", &self.keys.agents, &["0", agent_id]),
+            command("ZADD", &self.keys.alive_agents, (now, agent_id)),
+            command("ZADD", &self.keys.agents, (0, agent_id)),
         ];
-        if known == 2 {
-            indexes.push(command("ZADD", &self.keys.named_agents, &[&now, agent_id]));
+        if is_named {
+            indexes.push(command("ZADD", &self.keys.named_agents, (now, agent_id)));
         }
         // The indexes are in other slots; a heartbeat must not fail because of them.
-        if let Err(error) = self.query_all(indexes).await {
+        if let Err(error) = self.run_all(indexes).await {
             tracing::warn!(%error, "cannot update agent indexes; the next heartbeat retries");
         }
         Ok(true)
     }
 
-    async fn send_heartbeat(
-        &self,
-        keys: &AgentKeys,
-        agent_id: &str,
-        allow_new: bool,
-    ) -> Result<usize, CoordinationError> {
-        let args = [
-            self.clock.now().to_string(),
-            if allow_new { "1" } else { "0" }.to_owned(),
-            default_profile(agent_id)?,
-            DEFAULT_MAX_TASKS.to_string(),
-        ];
-        let value = self.call_agent(&self.scripts.record_heartbeat, keys, &args).await?;
-        let parts = reply::array(&value)?;
-        Ok(parts.get(1).map_or(Ok(0), reply::number)?)
+    /// Returns whether the agent is known, and whether it was only named in a request.
+    async fn send_heartbeat(&self, agent_id: &str, allow_new: &str) -> Result<(bool, bool)> {
+        let (time, max_tasks) = (self.clock.now().to_string(), DEFAULT_MAX_TASKS.to_string());
+        let args = [&time, allow_new, &default_profile(agent_id)?, &max_tasks];
+        let (UnixMicros(now), is_known, is_named) =
+            self.call_agent(&self.scripts.record_heartbeat, agent_id, &args).await?;
+        self.clock.observe(now);
+        Ok((is_known, is_named))
     }
 
-    pub(super) async fn call_agent(
-        &self,
-        script: &super::connection::Script,
-        keys: &AgentKeys,
-        args: &[String],
-    ) -> Result<Value, CoordinationError> {
-        let args: Vec<&[u8]> = args.iter().map(String::as_bytes).collect();
-        let value = self.client.call(script, &[keys.profile.clone(), keys.capacity.clone()], &args).await?;
-        if let Some(now) = reply::array(&value)?.first() {
-            self.clock.observe(reply::moment(now)?);
-        }
-        Ok(value)
+    pub(super) async fn call_agent<T>(&self, script: &Script, agent_id: &str, args: &[&str]) -> Result<T>
+    where
+        T: FromRedisValue,
+    {
+        let keys = self.agent_keys(agent_id)?;
+        self.call(script, &[&keys.profile, &keys.capacity], args).await
     }
 
     /// Returns whether the agent was known.
-    pub(super) async fn remove_agent(&self, agent_id: &str) -> Result<bool, CoordinationError> {
+    pub(super) async fn remove_agent(&self, agent_id: &str) -> Result<bool> {
         let keys = self.agent_keys(agent_id)?;
-        let removed = self
-            .query_all(vec![
-                command("DEL", &keys.profile, &[]),
-                command("DEL", &keys.capacity, &[]),
-                command("ZREM", &self.keys.agents, &[agent_id]),
-                command("ZREM", &self.keys.alive_agents, &[agent_id]),
-                command("ZREM", &self.keys.named_agents, &[agent_id]),
-            ])
-            .await?;
+        let removals = vec![
+            command("DEL", &keys.profile, NO_ARGS),
+            command("DEL", &keys.capacity, NO_ARGS),
+            command("ZREM", &self.keys.agents, agent_id),
+            command("ZREM", &self.keys.alive_agents, agent_id),
+            command("ZREM", &self.keys.named_agents, agent_id),
+        ];
+        let removed: Vec<usize> = self.query_all(removals).await?;
         locked(&self.heartbeats).remove(agent_id);
-        Ok(removed.first().is_some_and(|known| *known == Value::Int(1)))
+        Ok(removed.first() == Some(&1))
+    }
+
+    async fn put_agent(
+        &self,
+        agent_id: &str,
+        update: AgentUpdate,
+        create: bool,
+    ) -> Result<Option<AgentView>> {
+        let flag = |is_set: bool| if is_set { "1" } else { "0" };
+        let args = [
+            flag(create),
+            &update.profile.as_ref().map_or_else(|| Ok(String::new()), encode_profile)?,
+            &update.max_tasks.map_or_else(String::new, |max| max.to_string()),
+            update.draining.map_or("", flag),
+            &default_profile(agent_id)?,
+            &DEFAULT_MAX_TASKS.to_string(),
+        ];
+        let (UnixMicros(now), profile, capacity) =
+            self.call_agent(&self.scripts.put_agent, agent_id, &args).await?;
+        self.clock.observe(now);
+        let now = self.clock.now();
+        let Some(agent) = parse_agent(&profile, &capacity, now)? else { return Ok(None) };
+        let last_heartbeat = agent.last_heartbeat.micros() / 1000;
+        let indexes = vec![
+            command("ZADD", &self.keys.agents, (0, agent_id)),
+            command("ZADD", &self.keys.alive_agents, ("GT", last_heartbeat, agent_id)),
+            command("ZREM", &self.keys.named_agents, agent_id),
+        ];
+        self.run_all(indexes).await?;
+        Ok(Some(AgentView::new(agent_id, &agent, now)))
+    }
+
+    async fn admit_acquisition(&self, agent_id: &str, locks: u32) -> Result<Result<(), Moment>> {
+        let keys = self.agent_keys(agent_id)?;
+        let args = [&*locks.to_string(), &self.limits().acquisitions_per_minute.to_string()];
+        let (UnixMicros(now), retry_at): (_, i64) =
+            self.call(&self.scripts.admit_acquisition, &[&keys.acquire_rate], &args).await?;
+        self.clock.observe(now);
+        match u64::try_from(retry_at) {
+            Ok(0) => Ok(Ok(())),
+            Ok(retry_at) => Ok(Err(Moment::default().plus_ms(retry_at))),
+            Err(_) => Err(CorruptValue::new("a rate limit with an expiry", retry_at.to_string()).into()),
+        }
     }
 }
 
 impl Agents for RedisCoordination {
-    fn put_agent(
-        &self,
-        agent_id: String,
-        update: AgentUpdate,
-        create: bool,
-    ) -> CoordinationFuture<'_, Option<AgentView>> {
-        Box::pin(async move {
-            let inner = &self.inner;
-            let keys = inner.agent_keys(&agent_id)?;
-            let flag = |is_set: bool| if is_set { "1" } else { "0" }.to_owned();
-            let args = [
-                flag(create),
-                update.profile.as_ref().map_or_else(|| Ok(String::new()), encode_profile)?,
-                update.max_tasks.map_or_else(String::new, |max| max.to_string()),
-                update.draining.map_or_else(String::new, flag),
-                default_profile(&agent_id)?,
-                DEFAULT_MAX_TASKS.to_string(),
-            ];
-            let value = inner.call_agent(&inner.scripts.put_agent, &keys, &args).await?;
-            let [_, profile, capacity] = reply::array(&value)? else { return Ok(None) };
-            let now = inner.clock.now();
-            let agent = parse_agent(profile, capacity, now)?;
-            let view = agent.map(|agent| AgentView::new(&agent_id, &agent, now));
-            let last_heartbeat =
-                view.as_ref().map_or(0, |view| view.last_heartbeat.micros() / 1000).to_string();
-            inner
-                .query_all(vec![
-                    command("ZADD", &inner.keys.agents, &["0", &agent_id]),
-                    command("ZADD", &inner.keys.alive_agents, &["GT", &last_heartbeat, &agent_id]),
-                    command("ZREM", &inner.keys.named_agents, &[&agent_id]),
-                ])
-                .await?;
-            Ok(view)
-        })
+    fn put_agent(&self, id: String, update: AgentUpdate, create: bool) -> AsyncResult<'_, Option<AgentView>> {
+        Box::pin(async move { self.inner.put_agent(&id, update, create).await })
     }
 
-    fn agent(&self, agent_id: String) -> CoordinationFuture<'_, Option<AgentView>> {
-        Box::pin(async move { self.inner.fetch_agent(&agent_id).await })
+    fn agent(&self, id: String) -> AsyncResult<'_, Option<AgentView>> {
+        Box::pin(async move { self.inner.fetch_agent(&id).await })
     }
 
-    fn agents(&self, after: Option<String>, limit: usize) -> CoordinationFuture<'_, Vec<AgentView>> {
+    fn agents(&self, after: Option<String>, limit: usize) -> AsyncResult<'_, Vec<AgentView>> {
         Box::pin(async move {
             let inner = &self.inner;
             let from = after.map_or_else(|| "-".to_owned(), |after| format!("({after}"));
-            let range = ["+", "LIMIT", "0", &limit.min(MAX_PAGE_SIZE).to_string()].map(str::to_owned);
-            let mut list = redis::cmd("ZRANGEBYLEX");
-            list.arg(inner.keys.agents.as_str()).arg(from).arg(&range);
-            let ids = inner.query(&inner.keys.agents, list).await?;
+            let range = (from, "+", "LIMIT", 0, limit.min(MAX_PAGE_SIZE));
+            let ids: Vec<String> = inner.query("ZRANGEBYLEX", &inner.keys.agents, range).await?;
             let mut views = Vec::new();
-            for id in reply::array(&ids)? {
-                views.extend(inner.fetch_agent(reply::text(id)?).await?);
+            for id in ids {
+                views.extend(inner.fetch_agent(&id).await?);
             }
             Ok(views)
         })
     }
 
-    fn remove_agent(&self, agent_id: String) -> CoordinationFuture<'_, bool> {
-        Box::pin(async move { self.inner.remove_agent(&agent_id).await })
+    fn remove_agent(&self, id: String) -> AsyncResult<'_, bool> {
+        Box::pin(async move { self.inner.remove_agent(&id).await })
     }
 
-    fn record_heartbeat(&self, agent_id: String) -> CoordinationFuture<'_, bool> {
+    fn record_heartbeat(&self, id: String) -> AsyncResult<'_, bool> {
         Box::pin(async move {
             let now = self.inner.clock.now();
             let is_recent = |at: &Instant| at.elapsed() < HEARTBEAT_WRITE_INTERVAL;
-            if let Some((written, last_heartbeat)) = locked(&self.inner.heartbeats).get_mut(&agent_id)
+            if let Some((written, last_heartbeat)) = locked(&self.inner.heartbeats).get_mut(&id)
                 && is_recent(written)
             {
                 *last_heartbeat = now;
                 return Ok(true);
             }
-            let known = self.inner.record_heartbeat(&agent_id).await?;
+            let known = self.inner.record_heartbeat(&id).await?;
             if known {
                 let mut heartbeats = locked(&self.inner.heartbeats);
                 if heartbeats.len() >= MAX_CACHED_HEARTBEATS {
                     heartbeats.retain(|_, (written, _)| is_recent(written));
                 }
-                heartbeats.insert(agent_id, (Instant::now(), now));
+                heartbeats.insert(id, (Instant::now(), now));
             }
             Ok(known)
         })
     }
 
-    fn admit_acquisition(&self, agent_id: String, locks: u32) -> CoordinationFuture<'_, Result<(), Moment>> {
-        Box::pin(async move {
-            let inner = &self.inner;
-            let rate = inner.agent_keys(&agent_id)?.acquire_rate.clone();
-            let args = [locks.to_string(), inner.limits().acquisitions_per_minute.to_string()];
-            let args: Vec<&[u8]> = args.iter().map(String::as_bytes).collect();
-            let value = inner.client.call(&inner.scripts.admit_acquisition, &[rate], &args).await?;
-            let [now, retry_at] = reply::array(&value)? else {
-                return Err(CorruptValue::new("a rate limit", format!("{value:?}")).into());
-            };
-            inner.clock.observe(reply::moment(now)?);
-            let retry_at = reply::number(retry_at)? as u64;
-            if retry_at == 0 {
-                return Ok(Ok(()));
-            }
-            Ok(Err(Moment::default().plus_ms(retry_at)))
-        })
+    fn admit_acquisition(&self, id: String, locks: u32) -> AsyncResult<'_, Result<(), Moment>> {
+        Box::pin(async move { self.inner.admit_acquisition(&id, locks).await })
     }
 }

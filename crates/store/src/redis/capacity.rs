@@ -5,8 +5,9 @@ use ade_domain::Moment;
 use ade_domain::agent::DEFAULT_MAX_TASKS;
 
 use super::encoding::CorruptValue;
-use super::{Inner, RedisCoordination, reply};
-use crate::coordination::{Capacity, CapacityClaim, CoordinationError, CoordinationFuture};
+use super::query::UnixMicros;
+use super::{Inner, RedisCoordination, Result};
+use crate::coordination::{AsyncResult, Capacity, CapacityClaim, CoordinationError};
 
 /// Attempts if the agent is removed between registration and claim.
 const MAX_ATTEMPTS: usize = 3;
@@ -18,16 +19,14 @@ impl Inner {
         agent_id: &str,
         task_id: &str,
         until: Moment,
-    ) -> Result<Option<CapacityClaim>, CoordinationError> {
-        let keys = self.agent_keys(agent_id)?;
+    ) -> Result<Option<CapacityClaim>> {
         // Rounded up, so that a claim never ends early.
         let expires = until.micros().div_ceil(1000).to_string();
-        let args = [task_id.to_owned(), expires, DEFAULT_MAX_TASKS.to_string()];
-        let value = self.call_agent(&self.scripts.claim_task, &keys, &args).await?;
-        let [_, outcome] = reply::array(&value)? else {
-            return Err(CorruptValue::new("a capacity claim", format!("{value:?}")).into());
-        };
-        match reply::text(outcome)? {
+        let args = [task_id, &expires, &DEFAULT_MAX_TASKS.to_string()];
+        let (UnixMicros(now), outcome): (_, String) =
+            self.call_agent(&self.scripts.claim_task, agent_id, &args).await?;
+        self.clock.observe(now);
+        match outcome.as_str() {
             "claimed" => Ok(Some(CapacityClaim::Claimed)),
             "full" => Ok(Some(CapacityClaim::Full)),
             "draining" => Ok(Some(CapacityClaim::Draining)),
@@ -38,31 +37,25 @@ impl Inner {
 }
 
 impl Capacity for RedisCoordination {
-    fn claim_capacity(
-        &self,
-        agent_id: String,
-        task_id: String,
-        until: Moment,
-    ) -> CoordinationFuture<'_, CapacityClaim> {
+    fn claim_capacity(&self, agent: String, task: String, until: Moment) -> AsyncResult<'_, CapacityClaim> {
         Box::pin(async move {
             for _ in 0..MAX_ATTEMPTS {
-                if let Some(claim) = self.inner.claim_task(&agent_id, &task_id, until).await? {
+                if let Some(claim) = self.inner.claim_task(&agent, &task, until).await? {
                     return Ok(claim);
                 }
-                if !self.inner.record_heartbeat(&agent_id).await? {
+                if !self.inner.record_heartbeat(&agent).await? {
                     return Ok(CapacityClaim::Unknown);
                 }
             }
             Err(CoordinationError(format!(
-                "agent {agent_id}: removed while it claimed a task, {MAX_ATTEMPTS} times. Try again."
+                "agent {agent}: removed while it claimed a task, {MAX_ATTEMPTS} times. Try again."
             )))
         })
     }
 
-    fn release_capacity(&self, agent_id: String, task_id: String) -> CoordinationFuture<'_, ()> {
-        Box::pin(async move {
-            let keys = self.inner.agent_keys(&agent_id)?;
-            self.inner.call_agent(&self.inner.scripts.release_task, &keys, &[task_id]).await.map(drop)
-        })
+    fn release_capacity(&self, agent: String, task: String) -> AsyncResult<'_, ()> {
+        Box::pin(
+            async move { self.inner.call_agent(&self.inner.scripts.release_task, &agent, &[&task]).await },
+        )
     }
 }

@@ -10,8 +10,8 @@ use ade_domain::lock::{
 use redis::Value;
 
 use super::encoding::{self, CorruptValue};
-use super::reply::{array, moment, number, text};
-use crate::coordination::LockEventKind;
+use super::query::UnixMicros;
+use crate::coordination::{LockEventKind, Result};
 
 /// The arguments of a command, in the order of `scripts/state.lua`.
 pub(super) fn arguments<'a>(
@@ -44,30 +44,27 @@ pub(super) fn arguments<'a>(
                     .into(),
             ]);
         }
-        LockCommand::Claim { request, ttl_ms: ms, .. }
-        | LockCommand::ExtendUnclaimed { request, ttl_ms: ms, .. } => {
-            args.extend([request.to_string().into(), ms.to_string().into()]);
+        LockCommand::Claim { request, ttl_ms, .. } | LockCommand::ExtendUnclaimed { request, ttl_ms, .. } => {
+            args.extend([request.to_string().into(), ttl_ms.to_string().into()]);
         }
-        LockCommand::Extend { token, ttl_ms: ms, .. } => {
-            args.extend([token.to_string().into(), ms.to_string().into()]);
+        LockCommand::Extend { token, ttl_ms, .. } => {
+            args.extend([token.to_string().into(), ttl_ms.to_string().into()]);
         }
         LockCommand::Release { token, .. }
         | LockCommand::Downgrade { token, .. }
-        | LockCommand::Verify { token } => {
-            args.push(token.to_string().into());
-        }
+        | LockCommand::Verify { token } => args.push(token.to_string().into()),
         LockCommand::Query { request, .. } => args.push(request.to_string().into()),
-        LockCommand::Cancel { request, reason: why, include_claimed: begun, .. } => {
-            args.extend([request.to_string().into(), encoding::format_end(why).into(), flag(*begun)]);
+        LockCommand::Cancel { request, reason, include_claimed, .. } => {
+            let reason = encoding::format_end(reason).into();
+            args.extend([request.to_string().into(), reason, flag(*include_claimed)]);
         }
-        LockCommand::Disconnect { request, server, include_claimed: begun, .. } => {
-            let why = EndReason::Disconnected.as_str();
-            args.extend([request.to_string().into(), why.into(), flag(*begun), (&**server).into()]);
+        LockCommand::Disconnect { request, server, include_claimed, .. } => {
+            let reason = EndReason::Disconnected.as_str().into();
+            args.extend([request.to_string().into(), reason, flag(*include_claimed), (&**server).into()]);
         }
-        LockCommand::Abort { expected_request: waits_by, cycle, .. } => {
-            let why = EndReason::Deadlock(cycle.clone());
-            let waits_by = waits_by.map_or_else(String::new, |request| request.to_string());
-            args.extend([waits_by.into(), encoding::format_end(&why).into()]);
+        LockCommand::Abort { expected_request, cycle, .. } => {
+            let request = expected_request.map_or_else(String::new, |request| request.to_string());
+            args.extend([request.into(), encoding::format_end(&EndReason::Deadlock(cycle.clone())).into()]);
         }
         LockCommand::ServerHeartbeat { server } => args.push((&**server).into()),
         LockCommand::Break | LockCommand::Tick | LockCommand::Sweep => {}
@@ -102,57 +99,49 @@ const fn code(command: &LockCommand) -> &'static str {
 
 /// A change that one command made, as far as indexes, waiters and events depend on it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum ReportedChange {
+pub(super) struct ReportedChange {
+    pub(super) holder: Holder,
+    pub(super) kind: ChangeKind,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum ChangeKind {
+    /// `last_wait`: no other holder of the same agent waits for this lock.
     Granted {
-        holder: Holder,
         token: FencingToken,
         requests: Vec<RequestKey>,
-        /// No other holder of the same agent waits for this lock.
         last_wait: bool,
     },
+    /// `last_hold`: no other holder of the same agent has this lock.
     HoldEnded {
-        holder: Holder,
         token: FencingToken,
         reason: &'static str,
-        /// No other holder of the same agent has this lock.
         last_hold: bool,
     },
-    Queued {
-        holder: Holder,
-    },
+    Queued,
     /// The lease of a grant started.
-    Claimed {
-        holder: Holder,
-    },
+    Claimed,
     /// A pending upgrade lost its shared hold and became an ordinary wait.
-    UpgradeLost {
-        holder: Holder,
-    },
+    UpgradeLost,
     WaitEnded {
-        holder: Holder,
         request: RequestKey,
         reason: &'static str,
         last_wait: bool,
     },
+    /// The request was refused because the queue is full.
     QueueFull,
 }
 
 impl ReportedChange {
-    /// Whether the holder got the lock or a place in the queue by this change.
-    pub(super) fn is_entry_of(&self, entering: &Holder) -> bool {
-        matches!(self, Self::Queued { holder } | Self::Granted { holder, .. } if holder == entering)
-    }
-
     pub(super) fn event(&self) -> Option<LockEventKind> {
-        Some(match self {
-            Self::Granted { holder, token, .. } => LockEventKind::Acquired(holder.clone(), *token),
-            Self::HoldEnded { holder, token, reason, .. } => {
-                LockEventKind::Released(holder.clone(), *token, reason)
-            }
-            Self::Queued { holder } => LockEventKind::Queued(holder.clone()),
-            Self::WaitEnded { holder, reason, .. } => LockEventKind::WaitEnded(holder.clone(), reason),
-            Self::QueueFull => LockEventKind::QueueFull,
-            Self::UpgradeLost { .. } | Self::Claimed { .. } => return None,
+        let holder = self.holder.clone();
+        Some(match self.kind {
+            ChangeKind::Granted { token, .. } => LockEventKind::Acquired(holder, token),
+            ChangeKind::HoldEnded { token, reason, .. } => LockEventKind::Released(holder, token, reason),
+            ChangeKind::Queued => LockEventKind::Queued(holder),
+            ChangeKind::WaitEnded { reason, .. } => LockEventKind::WaitEnded(holder, reason),
+            ChangeKind::QueueFull => LockEventKind::QueueFull,
+            ChangeKind::UpgradeLost | ChangeKind::Claimed => return None,
         })
     }
 }
@@ -170,88 +159,96 @@ pub(super) struct CommandReply {
 }
 
 impl CommandReply {
-    pub(super) fn parse(value: &Value) -> Result<Self, CorruptValue> {
-        let [now, outcome, changes, next_due, rest @ ..] = array(value)? else {
-            return Err(CorruptValue::new("a reply to a lock command", format!("{value:?}")));
-        };
-        let changes = array(changes)?.iter().map(parse_change).collect::<Result<_, _>>()?;
-        let next_due = Some(text(next_due)?.to_owned()).filter(|due| !due.is_empty());
-        let queue_length = rest.first().map_or(Ok(0), number)?;
-        let outcome = parse_outcome(array(outcome)?)?;
-        Ok(Self { now: moment(now)?, outcome, changes, next_due, queue_length })
+    pub(super) fn parse(value: Value) -> Result<Self> {
+        type Reply = (UnixMicros, Vec<String>, Vec<Vec<String>>, String, usize);
+        let (UnixMicros(now), outcome, changes, next_due, queue_length): Reply =
+            redis::from_redis_value(value)?;
+        let outcome = parse_outcome(&words(&outcome))?;
+        let changes = changes.iter().map(|change| parse_change(&words(change))).collect::<Result<_, _>>()?;
+        let next_due = Some(next_due).filter(|due| !due.is_empty());
+        Ok(Self { now, outcome, changes, next_due, queue_length })
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.outcome, LockOutcome::Status(AcquireStatus::Waiting { .. }))
+    }
+
+    /// Whether the command changed something of this holder in one of these ways.
+    pub(super) fn has_change_of(&self, holder: &Holder, is_meant: impl Fn(&ChangeKind) -> bool) -> bool {
+        self.changes.iter().any(|change| change.holder == *holder && is_meant(&change.kind))
     }
 }
 
-fn parse_outcome(parts: &[Value]) -> Result<LockOutcome, CorruptValue> {
-    let corrupt = || CorruptValue::new("the outcome of a lock command", format!("{parts:?}"));
-    let [code, rest @ ..] = parts else { return Err(corrupt()) };
-    let grant = |value: &Value| Ok::<_, CorruptValue>(encoding::parse_hold(text(value)?)?.grant());
-    let held_by = |values: &[Value]| {
-        let mut holds =
-            values.iter().map(|value| encoding::parse_hold(text(value)?)).collect::<Result<Vec<_>, _>>()?;
+fn words(parts: &[String]) -> Vec<&str> {
+    parts.iter().map(String::as_str).collect()
+}
+
+fn parse_outcome(words: &[&str]) -> Result<LockOutcome, CorruptValue> {
+    let corrupt = || CorruptValue::new("the outcome of a lock command", format!("{words:?}"));
+    let count = |text: &str| text.parse::<usize>().map_err(|_| corrupt());
+    let moment = |text: &str| encoding::parse_moment(text).ok_or_else(corrupt);
+    let grant = |hold: &str| Ok::<_, CorruptValue>(encoding::parse_hold(hold)?.grant());
+    let held_by = |holds: &[&str]| {
+        let mut holds = holds.iter().map(|hold| encoding::parse_hold(hold)).collect::<Result<Vec<_>, _>>()?;
         holds.sort_by(|a, b| a.holder.cmp(&b.holder));
         Ok::<_, CorruptValue>(holds.iter().map(Hold::view).collect::<Vec<_>>())
     };
-    let refused = |refusal| LockOutcome::Status(AcquireStatus::Refused(refusal));
-    Ok(match (text(code)?, rest) {
-        ("held", [hold]) => LockOutcome::Status(AcquireStatus::Held(grant(hold)?)),
-        ("ended", [end]) => LockOutcome::Status(AcquireStatus::Ended(encoding::parse_end(text(end)?)?)),
-        ("waiting", [position, deadline]) => LockOutcome::Status(AcquireStatus::Waiting {
-            position: number(position)?,
-            deadline: moment(deadline)?,
-        }),
-        ("refused", [queue_length, holders @ ..]) => {
-            refused(LockRefusal::Held { holders: held_by(holders)?, queue_length: number(queue_length)? })
+    let status = match words {
+        ["held", hold] => AcquireStatus::Held(grant(hold)?),
+        ["ended", end] => AcquireStatus::Ended(encoding::parse_end(end)?),
+        ["waiting", position, deadline] => {
+            AcquireStatus::Waiting { position: count(position)?, deadline: moment(deadline)? }
         }
-        ("queue_full", [queue_length]) => {
-            refused(LockRefusal::QueueFull { queue_length: number(queue_length)? })
+        ["refused", queue_length, holders @ ..] => {
+            let (holders, queue_length) = (held_by(holders)?, count(queue_length)?);
+            AcquireStatus::Refused(LockRefusal::Held { holders, queue_length })
         }
-        ("circuit_open", [retry_at]) => refused(LockRefusal::CircuitOpen { retry_at: moment(retry_at)? }),
-        ("updated", [hold]) => LockOutcome::Updated(grant(hold)?),
-        ("valid", [hold]) => LockOutcome::Valid(encoding::parse_hold(text(hold)?)?.view()),
-        ("broken", holders) => LockOutcome::Broken(held_by(holders)?),
-        ("not_found", []) => LockOutcome::NotFound,
-        ("done", []) => LockOutcome::Done,
+        ["queue_full", queue_length] => {
+            AcquireStatus::Refused(LockRefusal::QueueFull { queue_length: count(queue_length)? })
+        }
+        ["circuit_open", retry_at] => {
+            AcquireStatus::Refused(LockRefusal::CircuitOpen { retry_at: moment(retry_at)? })
+        }
+        ["updated", hold] => return Ok(LockOutcome::Updated(grant(hold)?)),
+        ["valid", hold] => return Ok(LockOutcome::Valid(encoding::parse_hold(hold)?.view())),
+        ["broken", holders @ ..] => return Ok(LockOutcome::Broken(held_by(holders)?)),
+        ["not_found"] => return Ok(LockOutcome::NotFound),
+        ["done"] => return Ok(LockOutcome::Done),
         _ => return Err(corrupt()),
-    })
+    };
+    Ok(LockOutcome::Status(status))
 }
 
-fn parse_change(value: &Value) -> Result<ReportedChange, CorruptValue> {
-    let corrupt = || CorruptValue::new("a change of a lock", format!("{value:?}"));
-    let [code, rest @ ..] = array(value)? else { return Err(corrupt()) };
-    let holder = |agent: &Value, id: &Value| encoding::parse_holder(text(agent)?, text(id)?);
-    let token = |value: &Value| text(value)?.parse().map(FencingToken::from_number).map_err(|_| corrupt());
+fn parse_change(words: &[&str]) -> Result<ReportedChange, CorruptValue> {
+    let corrupt = || CorruptValue::new("a change of a lock", format!("{words:?}"));
+    let [kind, agent, holder_id, rest @ ..] = words else { return Err(corrupt()) };
+    let token = |text: &str| text.parse().map(FencingToken::from_number).map_err(|_| corrupt());
     let request = |text: &str| text.parse::<RequestKey>().map_err(|_| corrupt());
-    let reason = |value: &Value| {
-        let word = text(value)?;
-        if word == "deadlock" {
-            return Ok("deadlock");
-        }
-        encoding::parse_end(word).map(|end| end.as_str())
+    let reason = |text: &str| match text {
+        "deadlock" => Ok("deadlock"),
+        end => encoding::parse_end(end).map(|end| end.as_str()),
     };
-    Ok(match (text(code)?, rest) {
-        ("granted", [agent, id, last_wait, fencing_token, requests]) => ReportedChange::Granted {
-            holder: holder(agent, id)?,
-            last_wait: number(last_wait)? == 1,
+    let kind = match (*kind, rest) {
+        ("granted", [last_wait, fencing_token, requests]) => ChangeKind::Granted {
+            last_wait: *last_wait == "1",
             token: token(fencing_token)?,
-            requests: text(requests)?.split(',').map(request).collect::<Result<_, _>>()?,
+            requests: requests.split(',').map(request).collect::<Result<_, _>>()?,
         },
-        ("hold_ended", [agent, id, last_hold, fencing_token, end]) => ReportedChange::HoldEnded {
-            holder: holder(agent, id)?,
-            last_hold: number(last_hold)? == 1,
+        ("hold_ended", [last_hold, fencing_token, end]) => ChangeKind::HoldEnded {
+            last_hold: *last_hold == "1",
             token: token(fencing_token)?,
             reason: reason(end)?,
         },
-        ("wait_ended", [agent, id, last_wait, key, end]) => ReportedChange::WaitEnded {
-            holder: holder(agent, id)?,
-            last_wait: number(last_wait)? == 1,
-            request: request(text(key)?)?,
+        ("wait_ended", [last_wait, key, end]) => ChangeKind::WaitEnded {
+            last_wait: *last_wait == "1",
+            request: request(key)?,
             reason: reason(end)?,
         },
-        ("queued", [agent, id]) => ReportedChange::Queued { holder: holder(agent, id)? },
-        ("claimed", [agent, id]) => ReportedChange::Claimed { holder: holder(agent, id)? },
-        ("upgrade_lost", [agent, id]) => ReportedChange::UpgradeLost { holder: holder(agent, id)? },
-        ("queue_full", []) => ReportedChange::QueueFull,
+        ("queued", []) => ChangeKind::Queued,
+        ("claimed", []) => ChangeKind::Claimed,
+        ("upgrade_lost", []) => ChangeKind::UpgradeLost,
+        ("queue_full", []) => ChangeKind::QueueFull,
         _ => return Err(corrupt()),
-    })
+    };
+    Ok(ReportedChange { holder: encoding::parse_holder(agent, holder_id)?, kind })
 }

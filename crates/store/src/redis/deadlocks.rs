@@ -5,18 +5,17 @@
 //! Then all edges existed at one moment, and a cycle of waits does not dissolve by itself. The script that aborts the
 //! victim checks its wait once more.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::lock::graph::{self, VictimCandidate};
 use ade_domain::lock::{Cycle, Deadlock, Holder, LockCommand, LockName, LockOutcome, LockTable, TableChange};
 use futures_util::future::try_join_all;
-use redis::Value;
 
-use super::command::ReportedChange;
-use super::{Inner, encoding, locked, reply};
-use crate::coordination::CoordinationError;
+use super::command::{ChangeKind, CommandReply};
+use super::query::{NO_ARGS, command};
+use super::{Inner, Result, encoding, locked};
 
 /// Searches for one holder before the rest is left to the next sweep.
 const MAX_SEARCHES: usize = 10;
@@ -36,7 +35,7 @@ impl Inner {
         through: &Holder,
         name: &LockName,
         is_last: bool,
-    ) -> Result<Vec<Deadlock>, CoordinationError> {
+    ) -> Result<Vec<Deadlock>> {
         let mut resolved = Vec::new();
         if !self.limits().deadlock_detection {
             return Ok(resolved);
@@ -62,7 +61,7 @@ impl Inner {
         &self,
         table: &LockTable,
         resolved: &mut Vec<Deadlock>,
-    ) -> Result<bool, CoordinationError> {
+    ) -> Result<bool> {
         let mut is_clear = true;
         let waiting = table.all_waits().map(|(holder, _)| holder);
         for holder in graph::find_cycle_candidates(table, waiting) {
@@ -75,31 +74,22 @@ impl Inner {
         Ok(is_clear)
     }
 
-    async fn resolve_next(
-        &self,
-        through: &Holder,
-        name: &LockName,
-        is_last: bool,
-    ) -> Result<SearchResult, CoordinationError> {
-        let Some((first, cycle)) = self.find_cycle(through, name, is_last).await? else {
-            return Ok(SearchResult::NoCycle);
-        };
-        self.resolve_cycle(&first, cycle).await
+    async fn resolve_next(&self, through: &Holder, name: &LockName, is_last: bool) -> Result<SearchResult> {
+        match self.find_cycle(through, name, is_last).await? {
+            Some((first, cycle)) => self.resolve_cycle(&first, cycle).await,
+            None => Ok(SearchResult::NoCycle),
+        }
     }
 
     /// Resolves a cycle if a second read confirms it.
-    async fn resolve_cycle(
-        &self,
-        first: &LockTable,
-        cycle: Cycle,
-    ) -> Result<SearchResult, CoordinationError> {
+    async fn resolve_cycle(&self, first: &LockTable, cycle: Cycle) -> Result<SearchResult> {
         let Some(second) = self.reread(first, &cycle).await? else { return Ok(SearchResult::Vanished) };
         Ok(self.abort_victim(second, cycle).await?.map_or(SearchResult::Vanished, SearchResult::Resolved))
     }
 
     /// Ends what is over at the locks of a cycle, and reads them again with everything that its holders hold. Returns
     /// `None` if the cycle changed.
-    async fn reread(&self, first: &LockTable, cycle: &Cycle) -> Result<Option<LockTable>, CoordinationError> {
+    async fn reread(&self, first: &LockTable, cycle: &Cycle) -> Result<Option<LockTable>> {
         let in_cycle: BTreeSet<LockName> = cycle.iter().map(|edge| edge.waits_for.clone()).collect();
         try_join_all(in_cycle.iter().map(|name| self.apply(name, &LockCommand::Tick))).await?;
         let held = try_join_all(cycle.iter().map(|edge| self.held_by(&edge.holder))).await?;
@@ -117,20 +107,13 @@ impl Inner {
     }
 
     /// Aborts the wait and the holds of the victim. Returns `None` if it does not wait any more.
-    async fn abort_victim(
-        &self,
-        mut table: LockTable,
-        cycle: Cycle,
-    ) -> Result<Option<Deadlock>, CoordinationError> {
+    async fn abort_victim(&self, mut table: LockTable, cycle: Cycle) -> Result<Option<Deadlock>> {
         let now = self.clock.now();
         let ages = try_join_all(cycle.iter().map(|edge| self.victim_age(&edge.holder))).await?;
         for (edge, age) in cycle.iter().zip(ages) {
-            if let Some((since, until)) = age {
-                table.apply(&TableChange::VictimAge {
-                    holder: edge.holder.clone(),
-                    oldest_grant: since,
-                    expires_at: until,
-                });
+            if let Some((oldest_grant, expires_at)) = age {
+                let holder = edge.holder.clone();
+                table.apply(&TableChange::VictimAge { holder, oldest_grant, expires_at });
             }
         }
         let Some(VictimCandidate { holder, oldest_grant, .. }) = table.choose_victim(&cycle, now) else {
@@ -138,9 +121,9 @@ impl Inner {
         };
         let Some(edge) = cycle.iter().find(|edge| edge.holder == holder).cloned() else { return Ok(None) };
         let cycle = Arc::new(cycle);
-        let abort = |waits_by| LockCommand::Abort {
+        let abort = |expected_request| LockCommand::Abort {
             holder: holder.clone(),
-            expected_request: waits_by,
+            expected_request,
             cycle: cycle.clone(),
         };
         if let Some(since) = oldest_grant {
@@ -150,11 +133,13 @@ impl Inner {
         if reply.outcome == LockOutcome::NotFound {
             return Ok(None);
         }
-        let freed_here = |name: &LockName, changes: &[ReportedChange]| {
-            let is_of_victim = |change: &ReportedChange| matches!(change, ReportedChange::HoldEnded { holder: freed, .. } if *freed == holder);
-            changes.iter().any(is_of_victim).then(|| name.clone())
+        let has_freed = |reply: &CommandReply| {
+            reply.has_change_of(&holder, |kind| matches!(kind, ChangeKind::HoldEnded { .. }))
         };
-        let mut freed: BTreeSet<LockName> = freed_here(&edge.waits_for, &reply.changes).into_iter().collect();
+        let mut freed = BTreeSet::new();
+        if has_freed(&reply) {
+            freed.insert(edge.waits_for.clone());
+        }
         // Its wait has ended; the deadlock is reported even if the rest fails.
         let mut others = self.locks_of(&holder).await.unwrap_or_else(|error| {
             tracing::warn!(%holder, %error, "cannot find the locks of a deadlock victim; they end with their leases");
@@ -164,7 +149,8 @@ impl Inner {
         for name in others {
             // A hold that cannot be freed ends with its lease.
             match self.apply(&name, &abort(None)).await {
-                Ok(reply) => freed.extend(freed_here(&name, &reply.changes)),
+                Ok(reply) if has_freed(&reply) => drop(freed.insert(name)),
+                Ok(_) => {}
                 Err(error) => {
                     tracing::warn!(lock = %name, %error, "cannot free a lock of a deadlock victim; it ends with its lease");
                 }
@@ -174,70 +160,56 @@ impl Inner {
     }
 
     /// Since when a victim counts as old, and until when that applies.
-    async fn victim_age(&self, holder: &Holder) -> Result<Option<(Moment, Moment)>, CoordinationError> {
-        let mut get = redis::cmd("HGET");
-        get.arg(self.keys.victim_ages.as_str()).arg(encoding::holder_digest(holder));
-        let value = self.query(&self.keys.victim_ages, get).await?;
-        if value == Value::Nil {
-            return Ok(None);
-        }
-        let text = reply::text(&value)?;
-        let (since, until) = text.split_once(' ').unwrap_or_default();
-        Ok(encoding::parse_moment(since).zip(encoding::parse_moment(until)))
+    async fn victim_age(&self, holder: &Holder) -> Result<Option<(Moment, Moment)>> {
+        let digest = encoding::holder_digest(holder);
+        let age: Option<String> = self.query("HGET", &self.keys.victim_ages, digest).await?;
+        Ok(age.as_deref().and_then(parse_age))
     }
 
-    async fn record_victim_age(
-        &self,
-        holder: &Holder,
-        since: Moment,
-        now: Moment,
-    ) -> Result<(), CoordinationError> {
-        let repeat_ms = self.limits().idempotency_ttl_ms;
-        let (mut set, mut expire) = (redis::cmd("HSET"), redis::cmd("PEXPIRE"));
-        let age = format!("{} {}", since.micros(), now.plus_ms(repeat_ms).micros());
-        set.arg(self.keys.victim_ages.as_str()).arg(encoding::holder_digest(holder)).arg(age);
-        expire.arg(self.keys.victim_ages.as_str()).arg(repeat_ms);
-        let key = &self.keys.victim_ages;
-        self.query_all(vec![(key.clone(), set), (key.clone(), expire)]).await?;
-        locked(&self.victims).insert(encoding::holder_digest(holder));
+    async fn record_victim_age(&self, holder: &Holder, since: Moment, now: Moment) -> Result<()> {
+        let (ages, digest) = (&self.keys.victim_ages, encoding::holder_digest(holder));
+        let ttl_ms = self.limits().idempotency_ttl_ms;
+        let age = format!("{} {}", since.micros(), now.plus_ms(ttl_ms).micros());
+        let commands = vec![command("HSET", ages, (&digest, age)), command("PEXPIRE", ages, ttl_ms)];
+        self.run_all(commands).await?;
+        locked(&self.victims).insert(digest);
         Ok(())
     }
 
     /// A holder that released a lock regularly gets its real age back.
     pub(super) async fn forget_victim_age(&self, holder: &Holder) {
-        if locked(&self.victims).is_empty() || !locked(&self.victims).remove(&encoding::holder_digest(holder))
-        {
+        if locked(&self.victims).is_empty() {
             return;
         }
-        let mut delete = redis::cmd("HDEL");
-        delete.arg(self.keys.victim_ages.as_str()).arg(encoding::holder_digest(holder));
-        if let Err(error) = self.query(&self.keys.victim_ages, delete).await {
+        let digest = encoding::holder_digest(holder);
+        if locked(&self.victims).remove(&digest)
+            && let Err(error) = self.query::<()>("HDEL", &self.keys.victim_ages, digest).await
+        {
             tracing::warn!(%error, "cannot delete the age of a deadlock victim; it expires by itself");
         }
     }
 
     /// Loads the current victims, also those of other servers, and deletes expired entries.
-    pub(super) async fn refresh_victim_ages(&self) -> Result<(), CoordinationError> {
-        let mut get = redis::cmd("HGETALL");
-        get.arg(self.keys.victim_ages.as_str());
-        let ages = reply::texts(&self.query(&self.keys.victim_ages, get).await?)?;
+    pub(super) async fn refresh_victim_ages(&self) -> Result<()> {
+        let ages: Vec<(String, String)> = self.query("HGETALL", &self.keys.victim_ages, NO_ARGS).await?;
         let now = self.clock.now();
-        let is_current = |age: &str| {
-            let until = age.split_once(' ').and_then(|(_, until)| encoding::parse_moment(until));
-            until.is_some_and(|until| until > now)
-        };
-        let (current, expired): (Vec<_>, Vec<_>) =
-            ages.as_chunks::<2>().0.iter().partition(|[_, age]| is_current(age));
-        *locked(&self.victims) = current.into_iter().map(|[digest, _]| digest.clone()).collect();
-        if !expired.is_empty() {
-            let mut delete = redis::cmd("HDEL");
-            delete
-                .arg(self.keys.victim_ages.as_str())
-                .arg(expired.iter().map(|[digest, _]| digest).collect::<Vec<_>>());
-            self.query(&self.keys.victim_ages, delete).await?;
+        let (mut current, mut expired) = (HashSet::new(), Vec::new());
+        for (digest, age) in ages {
+            if parse_age(&age).is_some_and(|(_, until)| until > now) {
+                current.insert(digest);
+            } else {
+                expired.push(digest);
+            }
         }
-        Ok(())
+        *locked(&self.victims) = current;
+        if expired.is_empty() { Ok(()) } else { self.query("HDEL", &self.keys.victim_ages, expired).await }
     }
+}
+
+/// Since when, and until when that applies.
+fn parse_age(age: &str) -> Option<(Moment, Moment)> {
+    let (since, until) = age.split_once(' ')?;
+    encoding::parse_moment(since).zip(encoding::parse_moment(until))
 }
 
 /// Whether every edge of a cycle is the same in both reads: the same wait at the same position, behind the same

@@ -37,9 +37,10 @@ use ade_domain::lock::{
     Acquisition, Cycle, EndReason, FencingToken, Hold, Holder, LockMode, QueueScore, RequestKey, SharedStr,
     Waiter, digest,
 };
+use redis::ParsingError;
 use serde::{Deserialize, Serialize};
 
-use crate::coordination::CoordinationError;
+use crate::coordination::{CoordinationError, Result};
 
 /// A value in one of our keys that ade did not write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -61,6 +62,18 @@ impl From<CorruptValue> for CoordinationError {
     fn from(error: CorruptValue) -> Self {
         Self(error.to_string())
     }
+}
+
+impl From<ParsingError> for CoordinationError {
+    fn from(error: ParsingError) -> Self {
+        CorruptValue::new("a reply of another type", error.to_string()).into()
+    }
+}
+
+/// `what` names the value in an error.
+pub(super) fn to_json(what: &str, value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value)
+        .map_err(|error| CoordinationError(format!("cannot serialize {what}: {error}")))
 }
 
 /// Identifies a holder in the fields of a lock.

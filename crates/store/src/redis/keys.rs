@@ -10,10 +10,9 @@ use ade_catalog::Catalog;
 use ade_catalog::ident::Identifier;
 use ade_domain::lock::{LockKind, LockName, RequestKey};
 use ade_keyspace::ade::{self as keys, ids};
-use ade_keyspace::{ChannelName, IdentifierError, Layout, RedisKey};
+use ade_keyspace::{ChannelName, Layout, RedisKey};
 
-use super::locked;
-use crate::coordination::CoordinationError;
+use super::{Result, locked};
 
 /// The keys of one lock, all in one slot.
 #[derive(Debug, Clone)]
@@ -26,43 +25,34 @@ pub(super) struct LockKeys {
 }
 
 impl LockKeys {
-    pub(super) fn new(name: &LockName, layout: Layout) -> Result<Self, CoordinationError> {
-        Self::build(name, layout).map_err(invalid_identifier)
-    }
-
-    fn build(name: &LockName, layout: Layout) -> Result<Self, IdentifierError> {
-        use keys::lock::{
-            resource, resource_channel, resource_deadline, resource_ended, resource_fence, resource_queue,
-            resource_waiting, task, task_channel, task_deadline, task_ended, task_fence, task_queue,
-            task_waiting,
-        };
+    pub(super) fn new(name: &LockName, layout: Layout) -> Result<Self> {
+        use keys::lock;
         if let Some((resource_type, id)) = name.resource() {
-            let (resource_type, id) = (ids::ResourceType::new(resource_type)?, ids::ResourceId::new(id)?);
-            let (resource_type, id) = (&resource_type, &id);
+            let (kind, id) = (&ids::ResourceType::new(resource_type)?, &ids::ResourceId::new(id)?);
             return Ok(Self {
                 script_keys: [
-                    resource(resource_type, id).in_layout(layout),
-                    resource_queue(resource_type, id).in_layout(layout),
-                    resource_waiting(resource_type, id).in_layout(layout),
-                    resource_deadline(resource_type, id).in_layout(layout),
-                    resource_fence(resource_type, id).in_layout(layout),
-                    resource_ended(resource_type, id).in_layout(layout),
+                    lock::resource(kind, id).in_layout(layout),
+                    lock::resource_queue(kind, id).in_layout(layout),
+                    lock::resource_waiting(kind, id).in_layout(layout),
+                    lock::resource_deadline(kind, id).in_layout(layout),
+                    lock::resource_fence(kind, id).in_layout(layout),
+                    lock::resource_ended(kind, id).in_layout(layout),
                 ],
-                channel: resource_channel(resource_type, id).in_layout(layout),
-                type_index: Some(keys::lock::by_resource_type(resource_type).in_layout(layout)),
+                channel: lock::resource_channel(kind, id).in_layout(layout),
+                type_index: Some(lock::by_resource_type(kind).in_layout(layout)),
             });
         }
         let id = &ids::TaskId::new(name.id())?;
         Ok(Self {
             script_keys: [
-                task(id).in_layout(layout),
-                task_queue(id).in_layout(layout),
-                task_waiting(id).in_layout(layout),
-                task_deadline(id).in_layout(layout),
-                task_fence(id).in_layout(layout),
-                task_ended(id).in_layout(layout),
+                lock::task(id).in_layout(layout),
+                lock::task_queue(id).in_layout(layout),
+                lock::task_waiting(id).in_layout(layout),
+                lock::task_deadline(id).in_layout(layout),
+                lock::task_fence(id).in_layout(layout),
+                lock::task_ended(id).in_layout(layout),
             ],
-            channel: task_channel(id).in_layout(layout),
+            channel: lock::task_channel(id).in_layout(layout),
             type_index: None,
         })
     }
@@ -94,8 +84,8 @@ pub(super) struct AgentKeys {
 }
 
 impl AgentKeys {
-    pub(super) fn new(agent_id: &str, layout: Layout) -> Result<Self, CoordinationError> {
-        let id = &ids::AgentId::new(agent_id).map_err(invalid_identifier)?;
+    pub(super) fn new(agent_id: &str, layout: Layout) -> Result<Self> {
+        let id = &ids::AgentId::new(agent_id)?;
         Ok(Self {
             held_locks: keys::lock::by_agent(id).in_layout(layout),
             awaited_locks: keys::lock::waitfor(id).in_layout(layout),
@@ -123,11 +113,7 @@ impl<N: Eq + Hash, K> KeyCache<N, K> {
     /// When it is full the whole cache is cleared.
     const MAX_ENTRIES: usize = 20_000;
 
-    pub(super) fn get<Q>(
-        &self,
-        name: &Q,
-        build: impl FnOnce() -> Result<K, CoordinationError>,
-    ) -> Result<Arc<K>, CoordinationError>
+    pub(super) fn get<Q>(&self, name: &Q, build: impl FnOnce() -> Result<K>) -> Result<Arc<K>>
     where
         N: Borrow<Q>,
         Q: Eq + Hash + ToOwned<Owned = N> + ?Sized,
@@ -155,6 +141,8 @@ pub(super) struct GlobalKeys {
     pub(super) alive_agents: RedisKey,
     pub(super) named_agents: RedisKey,
     pub(super) scheduled: RedisKey,
+    /// The queues of wake-ups, in catalog order.
+    pub(super) queues: Vec<(ids::QueueName, RedisKey)>,
 }
 
 impl GlobalKeys {
@@ -167,27 +155,24 @@ impl GlobalKeys {
             alive_agents: keys::agent::alive().in_layout(layout),
             named_agents: keys::agent::named().in_layout(layout),
             scheduled: keys::job::scheduled().writable().in_layout(layout),
+            queues: ids::QueueName::all().iter().map(|name| (*name, queue(*name, layout))).collect(),
         }
     }
 }
 
-pub(super) fn type_index(resource_type: &str, layout: Layout) -> Result<RedisKey, CoordinationError> {
-    let resource_type = ids::ResourceType::new(resource_type).map_err(invalid_identifier)?;
+pub(super) fn type_index(resource_type: &str, layout: Layout) -> Result<RedisKey> {
+    let resource_type = ids::ResourceType::new(resource_type)?;
     Ok(keys::lock::by_resource_type(&resource_type).in_layout(layout))
 }
 
-pub(super) fn request(key: RequestKey, layout: Layout) -> Result<RedisKey, CoordinationError> {
-    let id = ids::RequestKey::new(&key.to_string()).map_err(invalid_identifier)?;
+pub(super) fn request(key: RequestKey, layout: Layout) -> Result<RedisKey> {
+    let id = ids::RequestKey::new(&key.to_string())?;
     Ok(keys::lock::request(&id).in_layout(layout))
 }
 
-pub(super) fn endpoint_rate(
-    endpoint: &str,
-    caller: &str,
-    layout: Layout,
-) -> Result<RedisKey, CoordinationError> {
-    let endpoint = ids::Endpoint::new(endpoint).map_err(invalid_identifier)?;
-    let caller = ids::UserId::new(caller).map_err(invalid_identifier)?;
+pub(super) fn endpoint_rate(endpoint: &str, caller: &str, layout: Layout) -> Result<RedisKey> {
+    let endpoint = ids::Endpoint::new(endpoint)?;
+    let caller = ids::UserId::new(caller)?;
     Ok(keys::ratelimit::endpoint(&endpoint, &caller).in_layout(layout))
 }
 
@@ -197,12 +182,6 @@ pub(super) fn queue(name: ids::QueueName, layout: Layout) -> RedisKey {
 
 pub(super) fn job_lock(id: &ids::JobId, layout: Layout) -> RedisKey {
     keys::job::lock(id).in_layout(layout)
-}
-
-/// A builder rejects only empty identifiers, and names are never empty.
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn invalid_identifier(error: IdentifierError) -> CoordinationError {
-    CoordinationError(format!("cannot build a Redis key: {error}"))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

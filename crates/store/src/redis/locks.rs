@@ -15,13 +15,12 @@ use redis::Value;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
-use super::encoding::{self, CorruptValue};
 use super::indexes::remove_from_index;
 use super::keys::{self, ParsedLockKey};
-use super::{Inner, RedisCoordination, locked, reply};
+use super::query::{NO_ARGS, UnixMicros, command};
+use super::{Inner, RedisCoordination, Result, encoding, locked};
 use crate::coordination::{
-    CoordinationError, CoordinationFuture, LockCounts, LockEvent, LockFilter, LockView, Locks, Subscription,
-    WaitView,
+    AsyncResult, LockCounts, LockEvent, LockFilter, LockView, Locks, Subscription, WaitView,
 };
 
 /// Holders and waiters per lock in a list.
@@ -43,24 +42,14 @@ pub(super) struct LockSnapshot {
 }
 
 impl LockSnapshot {
-    fn parse(value: &Value) -> Result<Self, CorruptValue> {
-        let [now, fields, queue, queue_length] = reply::array(value)? else {
-            return Err(CorruptValue::new("a lock snapshot", format!("{value:?}")));
-        };
-        let fields: HashMap<&str, &str> = reply::array(fields)?
-            .as_chunks::<2>()
-            .0
-            .iter()
-            .map(|[field, value]| Ok((reply::text(field)?, reply::text(value)?)))
-            .collect::<Result<_, CorruptValue>>()?;
-        let mut holds = Vec::new();
-        let mut upgraded_from = Vec::new();
+    fn parse(value: Value) -> Result<Self> {
+        type Reply = (UnixMicros, HashMap<String, String>, Vec<(String, f64)>, usize);
+        let (UnixMicros(now), fields, queue, queue_length): Reply = redis::from_redis_value(value)?;
+        let (mut holds, mut upgraded_from) = (Vec::new(), Vec::new());
         for (field, value) in &fields {
             match field.split_at_checked(2) {
                 Some(("h:", digest)) => {
-                    let part = |kind: &str| {
-                        fields.get(format!("{kind}:{digest}").as_str()).copied().unwrap_or_default()
-                    };
+                    let part = |kind| fields.get(&format!("{kind}:{digest}")).map_or("", String::as_str);
                     holds.push(encoding::parse_hold(&format!("{value} {} {}", part("r"), part("a")))?);
                 }
                 Some(("b:", _)) => upgraded_from.push(encoding::parse_hold(value)?),
@@ -72,13 +61,8 @@ impl LockSnapshot {
                 hold.upgraded_from = Some(Box::new(shared));
             }
         }
-        let waiter = |[member, score]: &[Value; 2]| {
-            let score = reply::text(score)?;
-            let score = score.parse().map_err(|_| CorruptValue::new("a score", score))?;
-            encoding::parse_waiter(reply::text(member)?, score)
-        };
-        let waiters = reply::array(queue)?.as_chunks::<2>().0.iter().map(waiter).collect::<Result<_, _>>()?;
-        Ok(Self { now: reply::moment(now)?, holds, waiters, queue_length: reply::number(queue_length)? })
+        let waiters = queue.iter().map(|(member, score)| encoding::parse_waiter(member, *score));
+        Ok(Self { now, holds, waiters: waiters.collect::<Result<_, _>>()?, queue_length })
     }
 
     /// The changes that produce this state from an empty lock.
@@ -109,20 +93,16 @@ impl LockSnapshot {
 
 impl Inner {
     /// Reads a lock with at most `max_waiters` of its waiters.
-    pub(super) async fn read_lock(
-        &self,
-        name: &LockName,
-        max_waiters: usize,
-    ) -> Result<LockSnapshot, CoordinationError> {
+    pub(super) async fn read_lock(&self, name: &LockName, max_waiters: usize) -> Result<LockSnapshot> {
         let keys = self.lock_keys(name)?;
         let last = match max_waiters {
             0 => String::new(),
             usize::MAX => "-1".to_owned(),
             max => (max - 1).to_string(),
         };
-        let pair = [keys.lock().clone(), keys.queue().clone()];
-        let value = self.client.call(&self.scripts.read_lock, &pair, &[last.as_bytes()]).await?;
-        let snapshot = LockSnapshot::parse(&value)?;
+        let lock_and_queue = [keys.lock(), keys.queue()];
+        let snapshot = self.client.call(&self.scripts.read_lock, &lock_and_queue, &[&last]).await?;
+        let snapshot = LockSnapshot::parse(snapshot)?;
         self.clock.observe(snapshot.now);
         Ok(snapshot)
     }
@@ -131,7 +111,7 @@ impl Inner {
         &self,
         names: &[LockName],
         max_waiters: usize,
-    ) -> Result<Vec<LockSnapshot>, CoordinationError> {
+    ) -> Result<Vec<LockSnapshot>> {
         let mut snapshots = Vec::with_capacity(names.len());
         for batch in names.chunks(READ_BATCH) {
             snapshots.extend(try_join_all(batch.iter().map(|name| self.read_lock(name, max_waiters))).await?);
@@ -140,10 +120,7 @@ impl Inner {
     }
 
     /// The names of lock keys. Keys of anything else, and keys whose stored name is missing, are left out.
-    pub(super) async fn resolve_names(
-        &self,
-        lock_keys: Vec<String>,
-    ) -> Result<Vec<(String, LockName)>, CoordinationError> {
+    pub(super) async fn resolve_names(&self, lock_keys: Vec<String>) -> Result<Vec<(String, LockName)>> {
         let mut names = Vec::with_capacity(lock_keys.len());
         let mut hashed = Vec::new();
         for key in lock_keys {
@@ -154,21 +131,16 @@ impl Inner {
             }
         }
         for batch in hashed.chunks(READ_BATCH) {
-            let mut get = redis::cmd("HMGET");
-            get.arg(self.keys.lock_names.as_str()).arg(batch);
-            let found = self.query(&self.keys.lock_names, get).await?;
-            for (key, name) in batch.iter().zip(reply::array(&found)?) {
-                let name = if *name == Value::Nil { None } else { reply::text(name)?.parse().ok() };
-                names.extend(name.map(|name| (key.clone(), name)));
+            let found: Vec<Option<String>> = self.query("HMGET", &self.keys.lock_names, batch).await?;
+            for (key, name) in batch.iter().zip(found) {
+                names.extend(name.and_then(|name| Some((key.clone(), name.parse().ok()?))));
             }
         }
         Ok(names)
     }
 
-    pub(super) async fn index_members(&self, index: &RedisKey) -> Result<Vec<LockName>, CoordinationError> {
-        let mut list = redis::cmd("SMEMBERS");
-        list.arg(index.as_str());
-        let members = reply::texts(&self.query(index, list).await?)?;
+    pub(super) async fn index_members(&self, index: &RedisKey) -> Result<Vec<LockName>> {
+        let members = self.query("SMEMBERS", index, NO_ARGS).await?;
         Ok(self.resolve_names(members).await?.into_iter().map(|(_, name)| name).collect())
     }
 
@@ -177,7 +149,7 @@ impl Inner {
         &self,
         index: &RedisKey,
         is_current: impl Fn(&LockSnapshot) -> bool,
-    ) -> Result<Vec<LockName>, CoordinationError> {
+    ) -> Result<Vec<LockName>> {
         let names = self.index_members(index).await?;
         let (mut found, mut stale) = (Vec::new(), Vec::new());
         for (name, snapshot) in names.iter().zip(self.read_locks(&names, usize::MAX).await?) {
@@ -187,18 +159,15 @@ impl Inner {
                 stale.push(remove_from_index(index, self.lock_keys(name)?.lock()));
             }
         }
-        self.query_all(stale).await?;
+        self.run_all(stale).await?;
         Ok(found)
     }
 
-    async fn registered_locks(&self) -> Result<Vec<LockName>, CoordinationError> {
+    async fn registered_locks(&self) -> Result<Vec<LockName>> {
         let mut names = Vec::new();
         for page in 0.. {
-            let mut list = redis::cmd("ZRANGE");
-            list.arg(self.keys.registry.as_str())
-                .arg(page * INDEX_PAGE_SIZE)
-                .arg((page + 1) * INDEX_PAGE_SIZE - 1);
-            let members = reply::texts(&self.query(&self.keys.registry, list).await?)?;
+            let range = (page * INDEX_PAGE_SIZE, (page + 1) * INDEX_PAGE_SIZE - 1);
+            let members: Vec<String> = self.query("ZRANGE", &self.keys.registry, range).await?;
             let is_last = members.len() < INDEX_PAGE_SIZE;
             names.extend(self.resolve_names(members).await?.into_iter().map(|(_, name)| name));
             if is_last {
@@ -213,7 +182,7 @@ impl Inner {
         filter: &LockFilter,
         after: Option<&LockName>,
         limit: usize,
-    ) -> Result<Vec<LockView>, CoordinationError> {
+    ) -> Result<Vec<LockView>> {
         let names = match (&filter.agent, &filter.resource_type) {
             (Some(agent), _) => {
                 let keys = self.agent_keys(agent)?;
@@ -228,11 +197,7 @@ impl Inner {
             }
             (None, None) => self.registered_locks().await?,
         };
-        let matches = |name: &LockName| {
-            after.is_none_or(|after| name > after)
-                && filter.kind.is_none_or(|kind| name.kind() == kind)
-                && filter.resource_type.as_deref().is_none_or(|wanted| name.resource_type() == Some(wanted))
-        };
+        let matches = |name: &LockName| after.is_none_or(|after| name > after) && filter.matches_name(name);
         let names: BTreeSet<LockName> = names.into_iter().filter(matches).collect();
         let names: Vec<LockName> = names.into_iter().collect();
         let max_waiters = if filter.agent.is_some() { usize::MAX } else { MAX_LISTED };
@@ -250,21 +215,13 @@ impl Inner {
         Ok(views)
     }
 
-    async fn all_waits(&self, limit: usize) -> Result<Vec<WaitView>, CoordinationError> {
+    async fn all_waits(&self, limit: usize) -> Result<Vec<WaitView>> {
         let mut views = Vec::new();
         for batch in self.registered_locks().await?.chunks(READ_BATCH) {
             let waited_for = self.with_waiters(batch).await?;
             for (name, snapshot) in waited_for.iter().zip(self.read_locks(&waited_for, usize::MAX).await?) {
                 let lock = snapshot.lock(self.limits());
-                let view = |waiter: &Waiter| {
-                    let (waiter, ahead) = lock.waiter_and_blockers(&waiter.holder)?;
-                    let ahead =
-                        ahead.into_iter().take(MAX_LISTED).map(|waiter| waiter.holder.clone()).collect();
-                    let holders =
-                        lock.holds().iter().take(MAX_LISTED).map(|hold| hold.holder.clone()).collect();
-                    let (holder, request) = (waiter.holder.clone(), waiter.request);
-                    Some(WaitView { holder, lock: name.clone(), mode: waiter.mode, request, holders, ahead })
-                };
+                let view = |waiter: &Waiter| WaitView::new(name, &lock, &waiter.holder, MAX_LISTED);
                 views.extend(snapshot.waiters.iter().filter_map(view));
                 if views.len() >= limit {
                     views.truncate(limit);
@@ -277,25 +234,18 @@ impl Inner {
     }
 
     /// The locks that have waiters.
-    pub(super) async fn with_waiters(&self, names: &[LockName]) -> Result<Vec<LockName>, CoordinationError> {
+    pub(super) async fn with_waiters(&self, names: &[LockName]) -> Result<Vec<LockName>> {
         let lengths = self.queue_lengths(names).await?;
         let waited_for = names.iter().zip(lengths).filter(|(_, length)| *length > 0);
         Ok(waited_for.map(|(name, _)| name.clone()).collect())
     }
 
-    pub(super) async fn queue_lengths(&self, names: &[LockName]) -> Result<Vec<usize>, CoordinationError> {
-        let mut commands = Vec::with_capacity(names.len());
-        for name in names {
-            let queue = self.lock_keys(name)?.queue().clone();
-            let mut count = redis::cmd("ZCARD");
-            count.arg(queue.as_str());
-            commands.push((queue, count));
-        }
-        let lengths = self.query_all(commands).await?;
-        lengths.iter().map(|length| Ok(reply::number(length)?)).collect()
+    pub(super) async fn queue_lengths(&self, names: &[LockName]) -> Result<Vec<usize>> {
+        let count = |name| Ok(command("ZCARD", self.lock_keys(name)?.queue(), NO_ARGS));
+        self.query_all(names.iter().map(count).collect::<Result<_>>()?).await
     }
 
-    async fn count_all(&self) -> Result<LockCounts, CoordinationError> {
+    async fn count_all(&self) -> Result<LockCounts> {
         if let Some((counts, at)) = locked(&self.maintenance).cached_counts
             && at.elapsed() < COUNT_CACHE_TTL
         {
@@ -305,20 +255,12 @@ impl Inner {
         let names = self.registered_locks().await?;
         for batch in names.chunks(READ_BATCH) {
             counts.waiting += self.queue_lengths(batch).await?.into_iter().sum::<usize>();
-            let mut commands = Vec::with_capacity(batch.len());
-            for name in batch {
-                let lock = self.lock_keys(name)?.lock().clone();
-                let mut get = redis::cmd("HGET");
-                get.arg(lock.as_str()).arg("n");
-                commands.push((lock, get));
-            }
-            for held in self.query_all(commands).await? {
-                counts.held += if held == Value::Nil { 0 } else { reply::number(&held)? };
-            }
+            let count = |name| Ok(command("HGET", self.lock_keys(name)?.lock(), "n"));
+            let held: Vec<Option<usize>> =
+                self.query_all(batch.iter().map(count).collect::<Result<_>>()?).await?;
+            counts.held += held.into_iter().flatten().sum::<usize>();
         }
-        let mut agents = redis::cmd("ZCARD");
-        agents.arg(self.keys.agents.as_str());
-        counts.agents = reply::number(&self.query(&self.keys.agents, agents).await?)?;
+        counts.agents = self.query("ZCARD", &self.keys.agents, NO_ARGS).await?;
         if names.len() > COUNT_CACHE_THRESHOLD {
             locked(&self.maintenance).cached_counts = Some((counts, Instant::now()));
         }
@@ -327,14 +269,11 @@ impl Inner {
 }
 
 impl Locks for RedisCoordination {
-    fn execute_commands(
-        &self,
-        commands: Vec<(LockName, LockCommand)>,
-    ) -> CoordinationFuture<'_, Vec<LockReply>> {
+    fn execute_commands(&self, commands: Vec<(LockName, LockCommand)>) -> AsyncResult<'_, Vec<LockReply>> {
         Box::pin(async move { self.inner.run_commands(commands).await })
     }
 
-    fn lock_view(&self, lock: LockName) -> CoordinationFuture<'_, LockView> {
+    fn lock_view(&self, lock: LockName) -> AsyncResult<'_, LockView> {
         Box::pin(async move {
             // Ends what is over first, so that the view has no expired holders.
             let LockReply { deadlocks, .. } = self.inner.run_command(&lock, &LockCommand::Tick).await?;
@@ -349,19 +288,19 @@ impl Locks for RedisCoordination {
         filter: LockFilter,
         after: Option<LockName>,
         limit: usize,
-    ) -> CoordinationFuture<'_, Vec<LockView>> {
+    ) -> AsyncResult<'_, Vec<LockView>> {
         Box::pin(async move { self.inner.list_locks(&filter, after.as_ref(), limit).await })
     }
 
-    fn waits(&self, limit: usize) -> CoordinationFuture<'_, Vec<WaitView>> {
+    fn waits(&self, limit: usize) -> AsyncResult<'_, Vec<WaitView>> {
         Box::pin(async move { self.inner.all_waits(limit).await })
     }
 
-    fn counts(&self) -> CoordinationFuture<'_, LockCounts> {
+    fn counts(&self) -> AsyncResult<'_, LockCounts> {
         Box::pin(async move { self.inner.count_all().await })
     }
 
-    fn sweep(&self) -> CoordinationFuture<'_, Vec<Deadlock>> {
+    fn sweep(&self) -> AsyncResult<'_, Vec<Deadlock>> {
         Box::pin(async move {
             let deadlocks = self.inner.sweep().await;
             if !self.inner.is_deferred_work_running.swap(true, Ordering::SeqCst) {

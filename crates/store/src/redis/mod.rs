@@ -11,17 +11,17 @@ mod clock;
 mod command;
 mod connection;
 mod deadlocks;
-#[cfg(test)]
-mod differential;
 mod encoding;
 mod indexes;
 mod keys;
 mod locks;
+mod query;
 mod rate_limits;
-mod reply;
 mod requests;
 mod scripts;
 mod sweep;
+#[cfg(test)]
+mod tests;
 mod url;
 mod wait_graph;
 mod waiter_notifications;
@@ -34,23 +34,22 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::lock::{
-    AcquireStatus, Deadlock, EndReason, Holder, LockCommand, LockLimits, LockName, LockOutcome, LockRefusal,
+    AcquireStatus, Deadlock, EndReason, LockCommand, LockLimits, LockName, LockOutcome, LockRefusal,
     LockReply,
 };
 use ade_keyspace::{Layout, RedisKey};
 use futures_util::future::join_all;
-use redis::{Cmd, Value};
+use redis::InfoDict;
 use tokio::sync::{Semaphore, broadcast};
-use tokio::task::AbortHandle;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 pub use connection::{ConnectionOptions, RedisClient, Script};
 pub use url::{InvalidRedisUrl, RedisUrl};
 
-use crate::coordination::{CoordinationError, LockEvent, Subscriptions};
+use crate::coordination::{LockEvent, Result, Subscriptions};
 use clock::StoreClock;
-use command::{CommandReply, ReportedChange};
-use encoding::CorruptValue;
+use command::{ChangeKind, CommandReply};
 use keys::{AgentKeys, GlobalKeys, KeyCache, LockKeys};
 use scripts::Scripts;
 use sweep::{DeferredWork, MaintenanceState};
@@ -91,16 +90,8 @@ impl Default for RedisOptions {
 #[derive(Clone)]
 pub struct RedisCoordination {
     inner: Arc<Inner>,
-    _listener: Arc<ListenerTask>,
-}
-
-/// Aborts the task that listens to channels when the last clone is dropped.
-struct ListenerTask(AbortHandle);
-
-impl Drop for ListenerTask {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    /// The task that listens to channels; aborted when the last clone is dropped.
+    _listener: Arc<JoinSet<()>>,
 }
 
 struct Inner {
@@ -125,7 +116,7 @@ struct Inner {
 }
 
 impl RedisCoordination {
-    pub async fn open(url: &RedisUrl, options: RedisOptions) -> Result<Self, CoordinationError> {
+    pub async fn open(url: &RedisUrl, options: RedisOptions) -> Result<Self> {
         let connection_options =
             ConnectionOptions { max_clock_skew: options.max_clock_skew, ..ConnectionOptions::default() };
         let client = RedisClient::open(url, connection_options).await?;
@@ -156,8 +147,8 @@ impl RedisCoordination {
             inner.read_lock(&any, 1).await?;
         }
         let inner = Arc::new(inner);
-        let listener = tokio::spawn(inner.notifications.clone().run()).abort_handle();
-        Ok(Self { inner, _listener: Arc::new(ListenerTask(listener)) })
+        let listener = JoinSet::from_iter([inner.notifications.clone().run()]);
+        Ok(Self { inner, _listener: Arc::new(listener) })
     }
 }
 
@@ -174,33 +165,28 @@ impl Inner {
         &self.options.limits
     }
 
-    fn lock_keys(&self, name: &LockName) -> Result<Arc<LockKeys>, CoordinationError> {
+    fn lock_keys(&self, name: &LockName) -> Result<Arc<LockKeys>> {
         self.lock_key_cache.get(name, || LockKeys::new(name, self.layout()))
     }
 
-    fn agent_keys(&self, agent_id: &str) -> Result<Arc<AgentKeys>, CoordinationError> {
+    fn agent_keys(&self, agent_id: &str) -> Result<Arc<AgentKeys>> {
         self.agent_key_cache.get(agent_id, || AgentKeys::new(agent_id, self.layout()))
     }
 
-    async fn sync_clock(&self) -> Result<(), CoordinationError> {
-        let value = self.query(&self.keys.registry, redis::cmd("TIME")).await?;
-        let [seconds, micros] = reply::array(&value)? else {
-            return Err(CorruptValue::new("a time", format!("{value:?}")).into());
-        };
-        let (seconds, micros) = (reply::number(seconds)? as u64, reply::number(micros)? as u64);
+    async fn sync_clock(&self) -> Result<()> {
+        let time = self.client.query(&self.keys.registry, redis::cmd("TIME")).await?;
+        let (seconds, micros): (u64, u64) = redis::from_redis_value(time)?;
         self.clock.observe(Moment::from_micros(seconds * 1_000_000 + micros));
         Ok(())
     }
 
     /// An evicted lock is free although somebody holds it.
-    async fn warn_if_evicting(&self) -> Result<(), CoordinationError> {
+    async fn warn_if_evicting(&self) -> Result<()> {
         let mut info = redis::cmd("INFO");
         info.arg("memory");
-        let value = self.client.query(&self.keys.registry, info).await?;
-        let text = reply::text(&value)?;
-        let field =
-            |name: &str| text.lines().find_map(|line| line.trim().strip_prefix(name)).unwrap_or_default();
-        let (limit, policy) = (field("maxmemory:"), field("maxmemory_policy:"));
+        let info: InfoDict = redis::from_redis_value(self.client.query(&self.keys.registry, info).await?)?;
+        let field = |name| info.get::<String>(name).unwrap_or_default();
+        let (limit, policy) = (field("maxmemory"), field("maxmemory_policy"));
         if limit != "0" && policy != "noeviction" {
             tracing::warn!(
                 policy,
@@ -211,7 +197,7 @@ impl Inner {
     }
 
     /// Applies one command to one lock, with all consequences except the deadlock search.
-    async fn apply(&self, name: &LockName, command: &LockCommand) -> Result<CommandReply, CoordinationError> {
+    async fn apply(&self, name: &LockName, command: &LockCommand) -> Result<CommandReply> {
         let keys = self.lock_keys(name)?;
         let agent = command.holder().map(|holder| holder.agent_id());
         let agent_keys = agent.map(|agent| self.agent_keys(agent)).transpose()?;
@@ -219,29 +205,27 @@ impl Inner {
         if let LockCommand::Acquire(acquire) = command
             && !self.notifications.is_waiting(&keys.channel, acquire.request)
         {
-            self.announce_acquire(name, &keys, agent_keys.as_deref(), acquire).await?;
+            self.announce_acquire(name, &keys, acquire).await?;
             is_announced = true;
         }
-        let mut script_keys: Vec<RedisKey> = keys.script_keys.to_vec();
+        let mut script_keys: Vec<&RedisKey> = keys.script_keys.iter().collect();
         if !self.is_cluster() {
-            script_keys.push(self.keys.registry.clone());
+            let registry = &self.keys.registry;
             // A command without a holder touches no agent index, but the script expects the keys by position.
-            let (held, awaited) =
-                agent_keys.as_ref().map_or((&self.keys.registry, &self.keys.registry), |keys| {
-                    (&keys.held_locks, &keys.awaited_locks)
-                });
-            script_keys.extend([held.clone(), awaited.clone()]);
-            script_keys.extend(keys.type_index.clone());
+            let agent_indexes = agent_keys.as_ref().map(|keys| [&keys.held_locks, &keys.awaited_locks]);
+            script_keys.push(registry);
+            script_keys.extend(agent_indexes.unwrap_or([registry; 2]));
+            script_keys.extend(&keys.type_index);
         }
         let args = command::arguments(name, keys.channel.as_str(), command);
-        let args: Vec<&[u8]> = args.iter().map(|arg| arg.as_bytes()).collect();
+        let args: Vec<&str> = args.iter().map(|arg| &**arg).collect();
         let must_ack = self.options.min_replica_acks > 0
             && matches!(command, LockCommand::Acquire(_) | LockCommand::Claim { .. });
         let reply = if must_ack {
             self.apply_acked(name, command, &script_keys, &args).await?
         } else {
             let script = self.scripts.for_command(command);
-            CommandReply::parse(&self.client.call(script, &script_keys, &args).await?)?
+            CommandReply::parse(self.client.call(script, &script_keys, &args).await?)?
         };
         self.propagate(name, &keys, agent, &reply).await;
         if let Some(holder) = command.holder().filter(|_| holds_while_waiting(command, &reply)) {
@@ -251,19 +235,19 @@ impl Inner {
             }
         }
         if let LockCommand::Acquire(acquire) = command {
-            let agent_keys = agent_keys.as_deref();
-            let indexed = if is_announced {
-                self.finish_announcement(name, &keys, agent_keys, acquire, &reply).await
-            } else if reply.changes.iter().any(|change| change.is_entry_of(&acquire.holder)) {
-                // It had lost its place unnoticed, and starts anew.
-                match self.announce_acquire(name, &keys, agent_keys, acquire).await {
-                    Ok(()) => self.finish_announcement(name, &keys, agent_keys, acquire, &reply).await,
-                    failed => failed,
+            let is_entry =
+                |kind: &ChangeKind| matches!(kind, ChangeKind::Queued | ChangeKind::Granted { .. });
+            let finish = async {
+                if !is_announced && !reply.has_change_of(&acquire.holder, is_entry) {
+                    return Ok(());
                 }
-            } else {
-                Ok(())
+                if !is_announced {
+                    // It had lost its place unnoticed, and starts anew.
+                    self.announce_acquire(name, &keys, acquire).await?;
+                }
+                self.finish_announcement(name, &keys, acquire, &reply).await
             };
-            if let Err(error) = indexed {
+            if let Err(error) = finish.await {
                 tracing::warn!(%error, "cannot update lock indexes; the sweep repairs them");
             }
         }
@@ -275,43 +259,35 @@ impl Inner {
         &self,
         name: &LockName,
         command: &LockCommand,
-        keys: &[RedisKey],
-        args: &[&[u8]],
-    ) -> Result<CommandReply, CoordinationError> {
-        let required = self.options.min_replica_acks;
+        keys: &[&RedisKey],
+        args: &[&str],
+    ) -> Result<CommandReply> {
+        let required_acks = self.options.min_replica_acks;
         let script = self.scripts.for_command(command);
-        let (value, acks) = self.client.call_acked(script, keys, args, required, REPLICA_ACK_TIMEOUT).await?;
-        let reply = CommandReply::parse(&value)?;
-        // A grant that existed before was confirmed when it was made.
-        let is_new_grant = |change: &ReportedChange| match change {
-            ReportedChange::Granted { holder, .. } | ReportedChange::Claimed { holder } => {
-                Some(holder) == command.holder()
+        let (value, acks) =
+            self.client.call_acked(script, keys, args, required_acks, REPLICA_ACK_TIMEOUT).await?;
+        let reply = CommandReply::parse(value)?;
+        let refused = LockRefusal::Unreplicated { acks, required_acks };
+        let (holder, request, outcome) = match command {
+            LockCommand::Acquire(acquire) => {
+                (&acquire.holder, acquire.request, LockOutcome::Status(AcquireStatus::Refused(refused)))
             }
-            _ => false,
-        };
-        if acks >= required || !reply.changes.iter().any(is_new_grant) {
-            return Ok(reply);
-        }
-        let (holder, request) = match command {
-            LockCommand::Acquire(acquire) => (acquire.holder.clone(), acquire.request),
-            LockCommand::Claim { holder, request, .. } => (holder.clone(), *request),
+            LockCommand::Claim { holder, request, .. } => (holder, *request, LockOutcome::NotFound),
             _ => return Ok(reply),
         };
-        let why = EndReason::Refused;
-        let cancelled = Box::pin(
-            self.apply(name, &LockCommand::Cancel { holder, request, reason: why, include_claimed: true }),
-        )
-        .await?;
-        tracing::warn!(lock = %name, acks, required, "too few replicas confirmed a grant; cancelled it");
-        let outcome = match command {
-            LockCommand::Acquire(_) => {
-                LockOutcome::Status(AcquireStatus::Refused(LockRefusal::Unreplicated {
-                    acks,
-                    required_acks: required,
-                }))
-            }
-            _ => LockOutcome::NotFound,
+        // A grant that existed before was confirmed when it was made.
+        let is_grant = |kind: &ChangeKind| matches!(kind, ChangeKind::Granted { .. } | ChangeKind::Claimed);
+        if acks >= required_acks || !reply.has_change_of(holder, is_grant) {
+            return Ok(reply);
+        }
+        let cancel = LockCommand::Cancel {
+            holder: holder.clone(),
+            request,
+            reason: EndReason::Refused,
+            include_claimed: true,
         };
+        let cancelled = Box::pin(self.apply(name, &cancel)).await?;
+        tracing::warn!(lock = %name, acks, required = required_acks, "too few replicas confirmed a grant; cancelled it");
         Ok(CommandReply { outcome, changes: Vec::new(), ..cancelled })
     }
 
@@ -319,50 +295,31 @@ impl Inner {
     async fn propagate(&self, name: &LockName, keys: &LockKeys, agent: Option<&str>, reply: &CommandReply) {
         self.clock.observe(reply.now);
         for change in &reply.changes {
-            match change {
-                ReportedChange::Granted { requests, .. } => {
+            match &change.kind {
+                ChangeKind::Granted { requests, .. } => {
                     requests.iter().for_each(|request| self.subscriptions.notify(*request));
                 }
-                ReportedChange::WaitEnded { request, .. } => self.subscriptions.notify(*request),
+                ChangeKind::WaitEnded { request, .. } => self.subscriptions.notify(*request),
                 _ => {}
             }
             if self.events.receiver_count() > 0
-                && let Some(event) = change.event()
+                && let Some(kind) = change.event()
             {
-                let event = LockEvent { lock: name.clone(), at: reply.now, kind: event };
                 // Fails only without subscribers.
-                let _ = self.events.send(Arc::new(event));
+                let _ = self.events.send(Arc::new(LockEvent { lock: name.clone(), at: reply.now, kind }));
             }
         }
-        let updates: Vec<(RedisKey, Cmd)> = match self.index_updates(keys, agent, &reply.changes) {
-            Ok(updates) if updates.is_empty() => return,
-            Ok(updates) => updates,
-            Err(error) => {
-                return tracing::warn!(%error, "cannot update lock indexes; the sweep repairs them");
-            }
+        let indexed = match self.index_updates(keys, agent, &reply.changes) {
+            Ok(updates) => self.run_all(updates).await,
+            Err(error) => Err(error),
         };
-        for result in self.client.query_all(updates).await {
-            if let Err(error) = result {
-                tracing::warn!(%error, "cannot update lock indexes; the sweep repairs them");
-                return;
-            }
+        if let Err(error) = indexed {
+            tracing::warn!(%error, "cannot update lock indexes; the sweep repairs them");
         }
-    }
-
-    async fn query(&self, key: &RedisKey, command: Cmd) -> Result<Value, CoordinationError> {
-        self.client.query(key, command).await.map(reply::flatten)
-    }
-
-    /// Runs all commands concurrently; returns the first error.
-    async fn query_all(&self, commands: Vec<(RedisKey, Cmd)>) -> Result<Vec<Value>, CoordinationError> {
-        self.client.query_all(commands).await.into_iter().map(|result| result.map(reply::flatten)).collect()
     }
 
     /// Applies commands to one lock in order, and to different locks concurrently.
-    async fn run_commands(
-        &self,
-        commands: Vec<(LockName, LockCommand)>,
-    ) -> Result<Vec<LockReply>, CoordinationError> {
+    async fn run_commands(&self, commands: Vec<(LockName, LockCommand)>) -> Result<Vec<LockReply>> {
         if let [(name, command)] = commands.as_slice() {
             return Ok(vec![self.run_command(name, command).await?]);
         }
@@ -370,19 +327,13 @@ impl Inner {
         for (index, (name, command)) in commands.iter().enumerate() {
             by_lock.entry(name).or_default().push((index, command));
         }
+        let by_lock: Vec<_> = by_lock.into_iter().collect();
         let mut replies = Vec::with_capacity(commands.len());
-        let may_deadlock =
-            |(_, command): &(LockName, LockCommand)| matches!(command, LockCommand::Acquire(_));
-        let max_concurrent =
-            if commands.iter().any(may_deadlock) { MAX_CONCURRENT_ACQUIRES } else { MAX_CONCURRENT_COMMANDS };
+        let may_deadlock = commands.iter().any(|(_, command)| matches!(command, LockCommand::Acquire(_)));
+        let max_concurrent = if may_deadlock { MAX_CONCURRENT_ACQUIRES } else { MAX_CONCURRENT_COMMANDS };
         let mut failed = None;
-        let mut by_lock = by_lock.into_iter();
-        loop {
-            let batch: Vec<_> = by_lock.by_ref().take(max_concurrent).collect();
-            if batch.is_empty() {
-                break;
-            }
-            let batch = batch.into_iter().map(|(name, commands)| self.run_in_order(name, commands));
+        for batch in by_lock.chunks(max_concurrent) {
+            let batch = batch.iter().map(|(name, commands)| self.run_in_order(name, commands));
             for result in join_all(batch).await {
                 match result {
                     Ok(batch) => replies.extend(batch),
@@ -401,18 +352,18 @@ impl Inner {
     async fn run_in_order(
         &self,
         name: &LockName,
-        commands: Vec<(usize, &LockCommand)>,
-    ) -> Result<Vec<(usize, LockReply)>, CoordinationError> {
+        commands: &[(usize, &LockCommand)],
+    ) -> Result<Vec<(usize, LockReply)>> {
         let mut replies = Vec::with_capacity(commands.len());
         for (index, command) in commands {
-            replies.push((index, self.run_command(name, command).await?));
+            replies.push((*index, self.run_command(name, command).await?));
         }
         Ok(replies)
     }
 
     /// Registers for the lock's channel if it is subscribed already. Returns whether all later changes will be
     /// noticed.
-    fn join_channel(&self, name: &LockName, command: &LockCommand) -> Result<bool, CoordinationError> {
+    fn join_channel(&self, name: &LockName, command: &LockCommand) -> Result<bool> {
         let LockCommand::Acquire(acquire) = command else { return Ok(false) };
         if acquire.wait.is_none() {
             return Ok(false);
@@ -422,61 +373,52 @@ impl Inner {
     }
 
     /// Applies a command to one lock and resolves every deadlock that its wait causes.
-    async fn run_command(
-        &self,
-        name: &LockName,
-        command: &LockCommand,
-    ) -> Result<LockReply, CoordinationError> {
+    async fn run_command(&self, name: &LockName, command: &LockCommand) -> Result<LockReply> {
         let is_subscribed = self.join_channel(name, command)?;
-        let reply = self.apply(name, command).await?;
-        let mut outcome = reply.outcome;
+        let mut reply = self.apply(name, command).await?;
         let mut deadlocks: Vec<Deadlock> = Vec::new();
         for change in &reply.changes {
-            if let ReportedChange::Queued { holder } | ReportedChange::UpgradeLost { holder } = change {
-                let is_last = matches!(change, ReportedChange::Queued { .. });
-                let is_last = is_last && !superseded_own_wait(&reply.changes, holder);
-                match self.resolve_deadlocks(holder, name, is_last).await {
-                    Ok(resolved) => deadlocks.extend(resolved),
-                    // Part of the wait graph is unavailable. The holder stays queued, and the search is repeated
-                    // later.
-                    Err(error) => {
-                        tracing::debug!(%holder, %error, "cannot search for deadlocks; retrying later");
-                        locked(&self.maintenance)
-                            .deferred
-                            .push(DeferredWork::FindDeadlocks(holder.clone(), name.clone()));
-                    }
+            let holder = &change.holder;
+            let has_left = |kind: &ChangeKind| matches!(kind, ChangeKind::WaitEnded { .. });
+            let is_last = match change.kind {
+                // A newer request of the holder may have taken the place of its older one.
+                ChangeKind::Queued => !reply.has_change_of(holder, has_left),
+                ChangeKind::UpgradeLost => false,
+                _ => continue,
+            };
+            match self.resolve_deadlocks(holder, name, is_last).await {
+                Ok(resolved) => deadlocks.extend(resolved),
+                // Part of the wait graph is unavailable. The holder stays queued, and the search is repeated later.
+                Err(error) => {
+                    tracing::debug!(%holder, %error, "cannot search for deadlocks; retrying later");
+                    self.defer(DeferredWork::FindDeadlocks(holder.clone(), name.clone()));
                 }
             }
         }
-        let is_acquire = matches!(command, LockCommand::Acquire(_));
-        if is_acquire && !deadlocks.is_empty() {
-            // The request may hold the lock now, or may be the victim.
-            outcome = self.apply(name, command).await?.outcome;
-        }
-        if let (LockCommand::Acquire(acquire), LockOutcome::Status(AcquireStatus::Waiting { .. })) =
-            (command, &outcome)
-        {
-            let keys = self.lock_keys(name)?;
-            if is_subscribed {
-                self.notifications.set_waiting(&keys.channel, acquire.request);
-            } else if self
-                .notifications
-                .subscribe(&keys.channel, acquire.holder.agent_id(), acquire.request)
-                .await
-            {
-                // Catches changes from before the subscription.
-                outcome = self.apply(name, command).await?.outcome;
+        if let LockCommand::Acquire(acquire) = command {
+            if !deadlocks.is_empty() {
+                // The request may hold the lock now, or may be the victim.
+                reply = self.apply(name, command).await?;
+            }
+            if reply.is_waiting() {
+                let channel = &self.lock_keys(name)?.channel;
+                let (agent, request) = (acquire.holder.agent_id(), acquire.request);
+                if is_subscribed {
+                    self.notifications.set_waiting(channel, request);
+                } else if self.notifications.subscribe(channel, agent, request).await {
+                    // Catches changes from before the subscription.
+                    reply = self.apply(name, command).await?;
+                }
             }
         }
-        if let (LockCommand::Extend { .. }, LockOutcome::Updated(_)) = (command, &outcome) {
-            locked(&self.maintenance)
-                .renewed
-                .extend(command.holder().map(|holder| (name.clone(), holder.clone())));
+        match (command, &reply.outcome) {
+            (LockCommand::Extend { holder, .. }, LockOutcome::Updated(_)) => {
+                locked(&self.maintenance).renewed.insert((name.clone(), holder.clone()));
+            }
+            (LockCommand::Release { holder, .. }, LockOutcome::Done) => self.forget_victim_age(holder).await,
+            _ => {}
         }
-        if let (LockCommand::Release { holder, .. }, LockOutcome::Done) = (command, &outcome) {
-            self.forget_victim_age(holder).await;
-        }
-        Ok(LockReply { outcome, deadlocks })
+        Ok(LockReply { outcome: reply.outcome, deadlocks })
     }
 }
 
@@ -490,13 +432,6 @@ fn holds_while_waiting(command: &LockCommand, reply: &CommandReply) -> bool {
         (LockCommand::ExtendUnclaimed { .. }, LockOutcome::Updated(_)) => true,
         _ => false,
     }
-}
-
-/// Whether a newer request of the holder took the place of its older one.
-fn superseded_own_wait(changes: &[ReportedChange], holder: &Holder) -> bool {
-    changes
-        .iter()
-        .any(|change| matches!(change, ReportedChange::WaitEnded { holder: left, .. } if left == holder))
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

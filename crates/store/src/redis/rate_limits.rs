@@ -2,30 +2,19 @@
 
 use ade_domain::Moment;
 
-use super::encoding::CorruptValue;
-use super::{RedisCoordination, keys, reply};
-use crate::coordination::{CoordinationFuture, RateCount, RateLimits};
+use super::query::UnixMicros;
+use super::{RedisCoordination, keys};
+use crate::coordination::{AsyncResult, RateCount, RateLimits};
 
 impl RateLimits for RedisCoordination {
-    fn count_request(
-        &self,
-        endpoint: String,
-        caller: String,
-        limit: u32,
-    ) -> CoordinationFuture<'_, RateCount> {
+    fn count_request(&self, endpoint: String, caller: String, limit: u32) -> AsyncResult<'_, RateCount> {
         Box::pin(async move {
             let inner = &self.inner;
             let rate = keys::endpoint_rate(&endpoint, &caller, inner.layout())?;
-            let limit_text = limit.to_string();
-            let value =
-                inner.client.call(&inner.scripts.count_request, &[rate], &[limit_text.as_bytes()]).await?;
-            let [now, allowed, remaining, reset_ms] = reply::array(&value)? else {
-                return Err(CorruptValue::new("a rate limit", format!("{value:?}")).into());
-            };
-            inner.clock.observe(reply::moment(now)?);
-            let allowed = reply::number(allowed)? == 1;
-            let remaining = u32::try_from(reply::number(remaining)?).unwrap_or(u32::MAX);
-            let reset_ms = reply::number(reset_ms)? as u64;
+            let args = [&*limit.to_string()];
+            let (UnixMicros(now), allowed, remaining, reset_ms) =
+                inner.call(&inner.scripts.count_request, &[&rate], &args).await?;
+            inner.clock.observe(now);
             Ok(RateCount { allowed, limit, remaining, reset_at: Moment::default().plus_ms(reset_ms) })
         })
     }

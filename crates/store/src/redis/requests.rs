@@ -2,12 +2,12 @@
 
 use ade_domain::Moment;
 use ade_domain::lock::{LockRequest, RequestKey};
-use redis::Value;
 use serde::{Deserialize, Serialize};
 
-use super::encoding::CorruptValue;
-use super::{Inner, RedisCoordination, keys, reply};
-use crate::coordination::{CoordinationError, CoordinationFuture, LockRequests, Registration, Ticket};
+use super::encoding::{CorruptValue, to_json};
+use super::query::NO_ARGS;
+use super::{Inner, RedisCoordination, Result, keys};
+use crate::coordination::{AsyncResult, LockRequests, Registration, Ticket};
 
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredRequest {
@@ -17,18 +17,10 @@ struct StoredRequest {
 }
 
 impl Inner {
-    async fn load_request(&self, key: RequestKey) -> Result<Option<StoredRequest>, CoordinationError> {
-        let key = keys::request(key, self.layout())?;
-        let mut get = redis::cmd("GET");
-        get.arg(key.as_str());
-        let value = self.query(&key, get).await?;
-        if value == Value::Nil {
-            return Ok(None);
-        }
-        let text = reply::text(&value)?;
-        let request =
-            serde_json::from_str(text).map_err(|_| CorruptValue::new("a registered request", text))?;
-        Ok(Some(request))
+    async fn load_request(&self, key: RequestKey) -> Result<Option<StoredRequest>> {
+        let text: Option<String> = self.query("GET", &keys::request(key, self.layout())?, NO_ARGS).await?;
+        let Some(text) = text else { return Ok(None) };
+        Ok(Some(serde_json::from_str(&text).map_err(|_| CorruptValue::new("a registered request", text))?))
     }
 }
 
@@ -39,18 +31,15 @@ impl LockRequests for RedisCoordination {
         digest: u128,
         ticket: Option<Ticket>,
         until: Moment,
-    ) -> CoordinationFuture<'_, Registration> {
+    ) -> AsyncResult<'_, Registration> {
         Box::pin(async move {
             let digest = format!("{digest:032x}");
             let ticket = ticket.map(|ticket| (ticket.request, ticket.deadline));
             let request = StoredRequest { digest: digest.clone(), ticket };
-            let text = serde_json::to_string(&request)
-                .map_err(|error| CoordinationError(format!("cannot serialize a lock request: {error}")))?;
+            let text = to_json("a lock request", &request)?;
             let redis_key = keys::request(key, self.inner.layout())?;
             let ttl_ms = until.ms_since(self.inner.clock.now()).max(1);
-            let mut set = redis::cmd("SET");
-            set.arg(redis_key.as_str()).arg(text).arg("NX").arg("PX").arg(ttl_ms);
-            if self.inner.query(&redis_key, set).await? == Value::Okay {
+            if self.inner.query("SET", &redis_key, (text, "NX", "PX", ttl_ms)).await? {
                 return Ok(Registration::New);
             }
             Ok(match self.inner.load_request(key).await? {
@@ -62,16 +51,14 @@ impl LockRequests for RedisCoordination {
         })
     }
 
-    fn forget_request(&self, key: RequestKey) -> CoordinationFuture<'_, ()> {
+    fn forget_request(&self, key: RequestKey) -> AsyncResult<'_, ()> {
         Box::pin(async move {
             let key = keys::request(key, self.inner.layout())?;
-            let mut del = redis::cmd("DEL");
-            del.arg(key.as_str());
-            self.inner.query(&key, del).await.map(drop)
+            self.inner.query("DEL", &key, NO_ARGS).await
         })
     }
 
-    fn ticket(&self, key: RequestKey) -> CoordinationFuture<'_, Option<Ticket>> {
+    fn ticket(&self, key: RequestKey) -> AsyncResult<'_, Option<Ticket>> {
         Box::pin(async move {
             let stored = self.inner.load_request(key).await?;
             let ticket = stored.and_then(|stored| stored.ticket);

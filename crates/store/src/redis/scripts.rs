@@ -23,7 +23,7 @@ const SOURCES: [&str; 6] = [
 ];
 
 /// Minimum TTL of a queue after a waiter joined it.
-pub(super) const MIN_QUEUE_TTL_MS: u64 = 300_000;
+const MIN_QUEUE_TTL_MS: u64 = 300_000;
 /// The key of a lock outlives its lease by this much, so that the sweep ends the lease and not Redis.
 const EXPIRY_GRACE_MS: u64 = 5_000;
 /// How long the last token of a lock is stored.
@@ -39,6 +39,11 @@ const MAX_LISTED_SHARERS: usize = 100;
 /// TTL of index entries without a heartbeat: the longest lease plus its grace period.
 pub(super) const fn index_ttl_ms(limits: &LockLimits) -> u64 {
     limits.max_ttl_ms + EXPIRY_GRACE_MS
+}
+
+/// TTL of the index entry of a wait.
+pub(super) fn queue_ttl_ms(wait_ms: u64) -> u64 {
+    MIN_QUEUE_TTL_MS.max(wait_ms + EXPIRY_GRACE_MS)
 }
 
 /// The source of the library, with the limits as constants at its beginning.

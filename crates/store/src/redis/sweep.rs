@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::agent::OFFLINE_AFTER_MS;
-use ade_domain::lock::{Deadlock, EndReason, Holder, LockCommand, LockName, RequestKey, Waiter};
+use ade_domain::lock::{Deadlock, EndReason, Holder, LockCommand, LockName, Waiter};
 use ade_keyspace::RedisKey;
 use futures_util::future::{join_all, try_join_all};
-use redis::{Cmd, Value};
+use redis::Cmd;
 use tokio::time::Instant;
 
-use super::command::ReportedChange;
+use super::command::ChangeKind;
 use super::indexes::{add_to_index, registry_score, remove_from_index};
-use super::{Inner, keys, locked, reply, scripts};
+use super::query::command;
+use super::{Inner, Result, keys, locked, scripts};
 use crate::coordination::{CoordinationError, LockCounts};
 
 /// Locks of the registry that are visited concurrently.
@@ -45,13 +46,21 @@ pub(super) struct MaintenanceState {
     /// Locks with heartbeats since the last registry repair, with their holders.
     pub(super) renewed: HashSet<(LockName, Holder)>,
     last_registry_repair: Option<Instant>,
-    name_scan_cursor: String,
+    name_scan_cursor: u64,
     pub(super) deferred: Vec<DeferredWork>,
     /// Deadlocks resolved by a call that does not return them; the next sweep returns them.
     pub(super) unreported_deadlocks: Vec<Deadlock>,
     pub(super) cached_counts: Option<(LockCounts, Instant)>,
     /// The last error that was logged.
     last_failure: Option<String>,
+}
+
+/// A lock whose visit is due, as it is in the registry.
+struct DueLock {
+    key: String,
+    score: String,
+    /// `None` if the name is not known.
+    name: Option<LockName>,
 }
 
 /// The score of a lock that was idle at its last visit. It has a tenth of a millisecond, which no other score has, so
@@ -76,7 +85,7 @@ fn is_due(last: Option<Instant>, interval: Duration) -> bool {
 }
 
 impl Inner {
-    pub(super) async fn sweep(&self) -> Result<Vec<Deadlock>, CoordinationError> {
+    pub(super) async fn sweep(&self) -> Result<Vec<Deadlock>> {
         self.notifications.prune();
         if is_due(locked(&self.maintenance).last_housekeeping, HOUSEKEEPING_INTERVAL) {
             locked(&self.maintenance).last_housekeeping = Some(Instant::now());
@@ -84,9 +93,8 @@ impl Inner {
         }
         for _ in 0..MAX_BATCHES {
             let due = self.due_locks().await?;
-            let visits =
-                due.iter().map(|(key, score, name)| self.visit_or_postpone(key, score, name.as_ref()));
-            let failed: Vec<CoordinationError> = join_all(visits).await.into_iter().flatten().collect();
+            let visits = join_all(due.iter().map(|lock| self.visit_or_postpone(lock))).await;
+            let failed: Vec<CoordinationError> = visits.into_iter().flatten().collect();
             self.log_failure(&failed);
             if due.len() < BATCH {
                 break;
@@ -108,6 +116,10 @@ impl Inner {
         }
     }
 
+    pub(super) fn defer(&self, work: DeferredWork) {
+        locked(&self.maintenance).deferred.push(work);
+    }
+
     /// Runs in a task of its own: a long search must not delay the end of leases.
     pub(super) async fn run_deferred_work(&self) {
         let deferred = std::mem::take(&mut locked(&self.maintenance).deferred);
@@ -123,55 +135,45 @@ impl Inner {
     }
 
     /// Postpones a lock that cannot be visited, so that it does not block those behind it.
-    async fn visit_or_postpone(
-        &self,
-        key: &str,
-        score: &str,
-        name: Option<&LockName>,
-    ) -> Option<CoordinationError> {
-        let error = self.visit_lock(key, score, name).await.err()?;
+    async fn visit_or_postpone(&self, due: &DueLock) -> Option<CoordinationError> {
+        let error = self.visit_lock(due).await.err()?;
         let retry_at = registry_score(self.clock.now().plus_ms(RETRY_DELAY_MS));
-        if let Err(error) = self.compare_and_set_score(&self.keys.registry, key, score, &retry_at).await {
+        if let Err(error) = self.reschedule(due, &retry_at).await {
             tracing::debug!(%error, "cannot postpone the visit of a lock");
         }
         Some(error)
     }
 
-    async fn due_locks(&self) -> Result<Vec<(String, String, Option<LockName>)>, CoordinationError> {
-        let mut range = redis::cmd("ZRANGEBYSCORE");
-        range.arg(self.keys.registry.as_str()).arg("-inf").arg(registry_score(self.clock.now()));
-        range.arg("WITHSCORES").arg("LIMIT").arg(0).arg(BATCH);
-        let found = reply::texts(&self.query(&self.keys.registry, range).await?)?;
-        let (pairs, _) = found.as_chunks::<2>();
-        let keys: Vec<String> = pairs.iter().map(|[key, _]| key.clone()).collect();
+    async fn due_locks(&self) -> Result<Vec<DueLock>> {
+        let due = self.members_up_to(&self.keys.registry, &registry_score(self.clock.now())).await?;
+        let keys: Vec<String> = due.iter().map(|(key, _)| key.clone()).collect();
         let mut names: HashMap<String, LockName> = self.resolve_names(keys).await?.into_iter().collect();
-        Ok(pairs.iter().map(|[key, score]| (key.clone(), score.clone(), names.remove(key))).collect())
+        Ok(due.into_iter().map(|(key, score)| DueLock { name: names.remove(&key), key, score }).collect())
     }
 
-    async fn visit_lock(
-        &self,
-        key: &str,
-        score: &str,
-        name: Option<&LockName>,
-    ) -> Result<(), CoordinationError> {
-        let Some(name) = name else {
-            // A key without a name cannot be swept.
-            self.compare_and_set_score(&self.keys.registry, key, score, "").await?;
-            return Ok(());
-        };
+    /// Sets the time of the next visit, or removes the lock from the registry if `score` is empty.
+    async fn reschedule(&self, due: &DueLock, score: &str) -> Result<()> {
+        self.compare_and_set_score(&self.keys.registry, &due.key, &due.score, score).await
+    }
+
+    /// The first members of a sorted set with a score of at most `max`, and their scores.
+    async fn members_up_to(&self, sorted_set: &RedisKey, max: &str) -> Result<Vec<(String, String)>> {
+        let range = ("-inf", max, "WITHSCORES", "LIMIT", 0, BATCH);
+        self.query("ZRANGEBYSCORE", sorted_set, range).await
+    }
+
+    async fn visit_lock(&self, due: &DueLock) -> Result<()> {
+        // A key without a name cannot be swept.
+        let Some(name) = &due.name else { return self.reschedule(due, "").await };
         let reply = self.apply(name, &LockCommand::Sweep).await?;
         let Some(next_due) = &reply.next_due else {
-            return self.remove_idle_lock(key, score, name).await;
+            return self.remove_idle_lock(due, name).await;
         };
         if self.is_cluster() {
-            self.compare_and_set_score(&self.keys.registry, key, score, next_due).await?;
+            self.reschedule(due, next_due).await?;
         }
-        for change in &reply.changes {
-            if let ReportedChange::UpgradeLost { holder } = change {
-                locked(&self.maintenance)
-                    .deferred
-                    .push(DeferredWork::FindDeadlocks(holder.clone(), name.clone()));
-            }
+        for change in reply.changes.iter().filter(|change| change.kind == ChangeKind::UpgradeLost) {
+            self.defer(DeferredWork::FindDeadlocks(change.holder.clone(), name.clone()));
         }
         let mut state = locked(&self.maintenance);
         // A lock without waiters is not part of a deadlock, and heartbeats renew its indexes.
@@ -184,49 +186,38 @@ impl Inner {
 
     /// Removes an idle lock from the registry. On a cluster a request may be about to acquire it and has already
     /// registered it, so it must be idle at two visits with an unchanged entry in between.
-    async fn remove_idle_lock(
-        &self,
-        key: &str,
-        score: &str,
-        name: &LockName,
-    ) -> Result<(), CoordinationError> {
+    async fn remove_idle_lock(&self, due: &DueLock, name: &LockName) -> Result<()> {
         if self.is_cluster() {
-            if !is_idle_score(score) {
-                let next_visit = self.clock.now().plus_ms(IDLE_RECHECK_MS);
-                return self
-                    .compare_and_set_score(&self.keys.registry, key, score, &idle_score(next_visit))
-                    .await;
+            if !is_idle_score(&due.score) {
+                let next_visit = idle_score(self.clock.now().plus_ms(IDLE_RECHECK_MS));
+                return self.reschedule(due, &next_visit).await;
             }
-            self.compare_and_set_score(&self.keys.registry, key, score, "").await?;
+            self.reschedule(due, "").await?;
         }
         self.forget_lock(name).await
     }
 
     /// Resolves the deadlocks through a holder and reports them even if a later step fails.
-    async fn resolve_and_report(&self, holder: &Holder, name: &LockName) -> Result<(), CoordinationError> {
+    async fn resolve_and_report(&self, holder: &Holder, name: &LockName) -> Result<()> {
         let resolved = self.resolve_deadlocks(holder, name, false).await?;
         locked(&self.maintenance).unreported_deadlocks.extend(resolved);
         Ok(())
     }
 
     /// Removes what remains of a lock without holders and waiters.
-    async fn forget_lock(&self, name: &LockName) -> Result<(), CoordinationError> {
+    async fn forget_lock(&self, name: &LockName) -> Result<()> {
         locked(&self.maintenance).last_inspected.remove(name);
         let keys = self.lock_keys(name)?;
-        let mut removals = Vec::new();
-        if let Some(type_index) = &keys.type_index {
-            removals.push(remove_from_index(type_index, keys.lock()));
-        }
+        let type_index = keys.type_index.iter();
+        let mut removals: Vec<_> = type_index.map(|index| remove_from_index(index, keys.lock())).collect();
         if keys::has_hashed_name(name, &keys) {
-            let mut delete = redis::cmd("HDEL");
-            delete.arg(self.keys.lock_names.as_str()).arg(keys.lock().as_str());
-            removals.push((self.keys.lock_names.clone(), delete));
+            removals.push(command("HDEL", &self.keys.lock_names, keys.lock().as_str()));
         }
-        self.query_all(removals).await.map(drop)
+        self.run_all(removals).await
     }
 
     /// Repairs the indexes of a lock, and searches the waits of agents that were not searched recently.
-    async fn inspect_lock(&self, name: &LockName) -> Result<(), CoordinationError> {
+    async fn inspect_lock(&self, name: &LockName) -> Result<()> {
         let snapshot = self.read_lock(name, usize::MAX).await?;
         let keys = self.lock_keys(name)?;
         // One holder per agent suffices.
@@ -238,13 +229,13 @@ impl Inner {
         let mut repairs = Vec::new();
         let mut waiting: BTreeSet<&str> = BTreeSet::new();
         for waiter in &snapshot.waiters {
-            let ttl = scripts::MIN_QUEUE_TTL_MS.max(waiter.deadline.ms_since(snapshot.now) + 5_000);
+            let ttl = scripts::queue_ttl_ms(waiter.deadline.ms_since(snapshot.now));
             let agent = waiter.holder.agent_id();
             if waiting.insert(agent) {
                 repairs.extend(add_to_index(&self.agent_keys(agent)?.awaited_locks, keys.lock(), ttl));
             }
         }
-        self.query_all(repairs).await?;
+        self.run_all(repairs).await?;
         if !self.limits().deadlock_detection {
             return Ok(());
         }
@@ -264,31 +255,26 @@ impl Inner {
 
     /// Resolves every deadlock that is reachable from an agent's waits. The agents met on the way are searched by
     /// this too, and need no search of their own soon.
-    async fn resolve_reachable_deadlocks(&self, agent: &str, now: Moment) -> Result<(), CoordinationError> {
+    async fn resolve_reachable_deadlocks(&self, agent: &str, now: Moment) -> Result<()> {
         let (table, agents, is_complete) = self.reachable_from(agent).await?;
         let mut resolved = Vec::new();
         let is_clear = self.resolve_suspected(&table, &mut resolved).await;
         locked(&self.maintenance).unreported_deadlocks.extend(resolved);
         if is_clear? && is_complete {
             let stamps = agents.iter().map(|agent| self.check_stamp(agent, now)).collect::<Result<_, _>>()?;
-            self.query_all(stamps).await?;
+            self.run_all(stamps).await?;
         }
         Ok(())
     }
 
     /// The agents that hold a lock which others wait for. Every deadlock involves such an agent: an agent that only
     /// waits blocks only those behind it, which wait for the same holders.
-    async fn holders_blocking_others<'a>(
-        &self,
-        agents: &[&'a str],
-    ) -> Result<Vec<&'a str>, CoordinationError> {
+    async fn holders_blocking_others<'a>(&self, agents: &[&'a str]) -> Result<Vec<&'a str>> {
         let mut found = Vec::new();
         for batch in agents.chunks(BATCH) {
-            let held = try_join_all(batch.iter().map(|agent| async {
-                let index = self.agent_keys(agent)?.held_locks.clone();
-                self.index_members(&index).await
-            }))
-            .await?;
+            let held =
+                batch.iter().map(async |agent| self.index_members(&self.agent_keys(agent)?.held_locks).await);
+            let held = try_join_all(held).await?;
             let names: BTreeSet<LockName> = held.iter().flatten().cloned().collect();
             let names: Vec<LockName> = names.into_iter().collect();
             let waited_for: HashSet<LockName> = self.with_waiters(&names).await?.into_iter().collect();
@@ -300,16 +286,14 @@ impl Inner {
     }
 
     /// Returns whether this server may search the agent's waits now, because none did so recently.
-    async fn claim_check(&self, agent: &str, now: Moment) -> Result<bool, CoordinationError> {
-        let (key, set) = self.check_stamp(agent, now)?;
-        Ok(self.query(&key, set).await? == Value::Okay)
+    async fn claim_check(&self, agent: &str, now: Moment) -> Result<bool> {
+        let is_set = self.query_all(vec![self.check_stamp(agent, now)?]).await?;
+        Ok(is_set.contains(&true))
     }
 
-    fn check_stamp(&self, agent: &str, now: Moment) -> Result<(RedisKey, Cmd), CoordinationError> {
-        let key = self.agent_keys(agent)?.deadlock_check.clone();
-        let mut set = redis::cmd("SET");
-        set.arg(key.as_str()).arg(now.to_string()).arg("NX").arg("EX").arg(DEADLOCK_CHECK_TTL_SECONDS);
-        Ok((key, set))
+    fn check_stamp(&self, agent: &str, now: Moment) -> Result<(RedisKey, Cmd)> {
+        let args = (now.to_string(), "NX", "EX", DEADLOCK_CHECK_TTL_SECONDS);
+        Ok(command("SET", &self.agent_keys(agent)?.deadlock_check, args))
     }
 
     async fn compare_and_set_score(
@@ -318,10 +302,8 @@ impl Inner {
         member: &str,
         expected: &str,
         new: &str,
-    ) -> Result<(), CoordinationError> {
-        let args = [member.as_bytes(), expected.as_bytes(), new.as_bytes()];
-        let keys = std::slice::from_ref(sorted_set);
-        self.client.call(&self.scripts.compare_and_set_score, keys, &args).await.map(drop)
+    ) -> Result<()> {
+        self.call(&self.scripts.compare_and_set_score, &[sorted_set], &[member, expected, new]).await
     }
 
     /// The steps are independent: one that fails is repeated next time.
@@ -346,120 +328,79 @@ impl Inner {
 
     /// Adds held locks to the registry again if it lost them, for example with a part of the cluster. On a cluster it
     /// also renews the indexes; elsewhere every heartbeat does so.
-    async fn repair_registry(&self) -> Result<(), CoordinationError> {
+    async fn repair_registry(&self) -> Result<()> {
         let renewed: Vec<(LockName, Holder)> =
             std::mem::take(&mut locked(&self.maintenance).renewed).into_iter().collect();
         for batch in renewed.chunks(BATCH) {
             if self.is_cluster() {
                 self.index_held_locks(batch).await?;
             }
-            let mut lock_keys = Vec::with_capacity(batch.len());
-            let mut get = redis::cmd("ZMSCORE");
-            get.arg(self.keys.registry.as_str());
-            for (name, _) in batch {
-                let keys = self.lock_keys(name)?;
-                get.arg(keys.lock().as_str());
-                lock_keys.push(keys.lock().clone());
-            }
-            let scores = self.query(&self.keys.registry, get).await?;
-            let scores = reply::array(&scores)?;
-            for (key, _) in lock_keys.iter().zip(scores).filter(|(_, score)| **score == Value::Nil) {
-                self.add_to_registry(key, self.clock.now()).await?;
+            let keys = batch.iter().map(|(name, _)| self.lock_keys(name)).collect::<Result<Vec<_>>>()?;
+            let members: Vec<&str> = keys.iter().map(|keys| keys.lock().as_str()).collect();
+            let scores: Vec<Option<f64>> = self.query("ZMSCORE", &self.keys.registry, members).await?;
+            for (keys, _) in keys.iter().zip(scores).filter(|(_, score)| score.is_none()) {
+                self.add_to_registry(keys.lock(), self.clock.now()).await?;
             }
         }
         Ok(())
     }
 
     /// Cancels the tickets of agents without recent heartbeats and marks the agents offline.
-    async fn expire_silent_agents(&self) -> Result<(), CoordinationError> {
-        let now = self.clock.now();
-        let limit = (now.micros() / 1000).saturating_sub(OFFLINE_AFTER_MS);
-        let mut range = redis::cmd("ZRANGEBYSCORE");
-        range
-            .arg(self.keys.alive_agents.as_str())
-            .arg("-inf")
-            .arg(limit)
-            .arg("WITHSCORES")
-            .arg("LIMIT")
-            .arg(0)
-            .arg(BATCH);
-        let silent = reply::texts(&self.query(&self.keys.alive_agents, range).await?)?;
-        for [agent, score] in silent.as_chunks::<2>().0 {
+    async fn expire_silent_agents(&self) -> Result<()> {
+        for (agent, score) in self.idle_agents(&self.keys.alive_agents, OFFLINE_AFTER_MS).await? {
             // An agent whose locks are unavailable must not keep the others from being expired.
-            if let Err(error) = self.expire_agent(agent, score).await {
+            if let Err(error) = self.expire_agent(&agent, &score).await {
                 tracing::warn!(agent, %error, "cannot cancel the tickets of a silent agent; retrying later");
             }
         }
         Ok(())
     }
 
-    async fn expire_agent(&self, agent: &str, score: &str) -> Result<(), CoordinationError> {
-        for (name, holder, request) in self.tickets_of(agent).await? {
-            let command = LockCommand::Cancel {
-                holder,
-                request,
-                reason: EndReason::AgentOffline,
-                include_claimed: false,
-            };
-            let reply = self.run_command(&name, &command).await?;
-            locked(&self.maintenance).unreported_deadlocks.extend(reply.deadlocks);
-        }
-        let keys = self.agent_keys(agent)?;
-        let agent_keys = [keys.profile.clone(), keys.capacity.clone()];
-        self.client.call(&self.scripts.mark_agent_offline, &agent_keys, &[]).await?;
-        self.compare_and_set_score(&self.keys.alive_agents, agent, score, "").await
-    }
-
-    /// The waits of an agent that no server holds open.
-    async fn tickets_of(
-        &self,
-        agent: &str,
-    ) -> Result<Vec<(LockName, Holder, RequestKey)>, CoordinationError> {
-        let waits = self.waits_of(agent).await?.into_iter();
-        let unserved = waits.filter(|(_, _, waiter)| waiter.served_by.is_none());
-        Ok(unserved.map(|(name, holder, waiter)| (name, holder, waiter.request)).collect())
-    }
-
-    async fn waits_of(&self, agent: &str) -> Result<Vec<(LockName, Holder, Waiter)>, CoordinationError> {
+    async fn expire_agent(&self, agent: &str, score: &str) -> Result<()> {
         let names = self.index_members(&self.agent_keys(agent)?.awaited_locks).await?;
-        let mut waits = Vec::new();
         for (name, snapshot) in names.iter().zip(self.read_locks(&names, usize::MAX).await?) {
-            let agent_waiters =
-                snapshot.waiters.into_iter().filter(|waiter| waiter.holder.agent_id() == agent);
-            waits.extend(agent_waiters.map(|waiter| (name.clone(), waiter.holder.clone(), waiter)));
+            // The waits that no server holds open.
+            let is_ticket = |waiter: &Waiter| waiter.holder.agent_id() == agent && waiter.served_by.is_none();
+            for Waiter { holder, request, .. } in snapshot.waiters.into_iter().filter(is_ticket) {
+                let reason = EndReason::AgentOffline;
+                let cancel = LockCommand::Cancel { holder, request, reason, include_claimed: false };
+                let reply = self.run_command(name, &cancel).await?;
+                locked(&self.maintenance).unreported_deadlocks.extend(reply.deadlocks);
+            }
         }
-        Ok(waits)
+        self.call_agent::<()>(&self.scripts.mark_agent_offline, agent, &[]).await?;
+        self.compare_and_set_score(&self.keys.alive_agents, agent, score, "").await
     }
 
     /// Checks one page of the stored names per call. Outside a cluster a lock leaves the registry with its last
     /// holder, so no later visit removes its name.
-    async fn prune_lock_names(&self) -> Result<(), CoordinationError> {
+    async fn prune_lock_names(&self) -> Result<()> {
         if self.is_cluster() {
             return Ok(());
         }
-        let cursor = locked(&self.maintenance).name_scan_cursor.clone();
-        let mut scan = redis::cmd("HSCAN");
-        scan.arg(self.keys.lock_names.as_str()).arg(if cursor.is_empty() { "0" } else { &cursor });
-        scan.arg("COUNT").arg(BATCH);
-        let page = reply::texts(&self.query(&self.keys.lock_names, scan).await?)?;
-        let Some((next, fields)) = page.split_first() else { return Ok(()) };
-        next.clone_into(&mut locked(&self.maintenance).name_scan_cursor);
-        let locks: Vec<&[u8]> = fields.as_chunks::<2>().0.iter().map(|[lock, _]| lock.as_bytes()).collect();
-        if !locks.is_empty() {
-            let keys = [self.keys.lock_names.clone(), self.keys.registry.clone()];
-            self.client.call(&self.scripts.prune_lock_names, &keys, &locks).await?;
+        let cursor = locked(&self.maintenance).name_scan_cursor;
+        let (next, names): (u64, Vec<(String, String)>) =
+            self.query("HSCAN", &self.keys.lock_names, (cursor, "COUNT", BATCH)).await?;
+        locked(&self.maintenance).name_scan_cursor = next;
+        if names.is_empty() {
+            return Ok(());
+        }
+        let locks: Vec<&str> = names.iter().map(|(lock, _)| lock.as_str()).collect();
+        let keys = [&self.keys.lock_names, &self.keys.registry];
+        self.call(&self.scripts.prune_lock_names, &keys, &locks).await
+    }
+
+    async fn remove_idle_agents(&self) -> Result<()> {
+        for (agent, _) in self.idle_agents(&self.keys.named_agents, NAMED_AGENT_TTL_MS).await? {
+            self.remove_agent(&agent).await?;
         }
         Ok(())
     }
 
-    async fn remove_idle_agents(&self) -> Result<(), CoordinationError> {
-        let limit = (self.clock.now().micros() / 1000).saturating_sub(NAMED_AGENT_TTL_MS);
-        let mut range = redis::cmd("ZRANGEBYSCORE");
-        range.arg(self.keys.named_agents.as_str()).arg("-inf").arg(limit).arg("LIMIT").arg(0).arg(BATCH);
-        for agent in reply::texts(&self.query(&self.keys.named_agents, range).await?)? {
-            self.remove_agent(&agent).await?;
-        }
-        Ok(())
+    /// The agents of an index whose last heartbeat is at least `idle_ms` old, and its time.
+    async fn idle_agents(&self, index: &RedisKey, idle_ms: u64) -> Result<Vec<(String, String)>> {
+        let limit = (self.clock.now().micros() / 1000).saturating_sub(idle_ms);
+        self.members_up_to(index, &limit.to_string()).await
     }
 }
 

@@ -29,9 +29,9 @@ fn invalid<T>(reason: impl Into<String>) -> Result<T, InvalidRedisUrl> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(in crate::redis) struct Address {
-    pub(in crate::redis) host: String,
-    pub(in crate::redis) port: u16,
+pub(crate) struct Address {
+    pub(crate) host: String,
+    pub(crate) port: u16,
 }
 
 impl fmt::Display for Address {
@@ -45,16 +45,16 @@ impl fmt::Display for Address {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::redis) enum Kind {
+pub(crate) enum Kind {
     Standalone { database: i64 },
     Cluster,
     Sentinel { master: String },
 }
 
 #[derive(Clone, PartialEq, Eq, Default)]
-pub(in crate::redis) struct Credentials {
-    pub(in crate::redis) user: Option<String>,
-    pub(in crate::redis) password: Option<String>,
+pub(crate) struct Credentials {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
 }
 
 impl fmt::Debug for Credentials {
@@ -66,10 +66,10 @@ impl fmt::Debug for Credentials {
 /// Address and kind of a Redis deployment.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
-    pub(in crate::redis) kind: Kind,
-    pub(in crate::redis) hosts: Vec<Address>,
-    pub(in crate::redis) tls: bool,
-    pub(in crate::redis) credentials: Credentials,
+    pub(crate) kind: Kind,
+    pub(crate) hosts: Vec<Address>,
+    pub(crate) tls: bool,
+    pub(crate) credentials: Credentials,
 }
 
 impl RedisUrl {

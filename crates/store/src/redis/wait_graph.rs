@@ -14,8 +14,8 @@ use futures_util::future::{try_join, try_join_all};
 use redis::Value;
 
 use super::keys::{AgentKeys, LockKeys};
-use super::{Inner, encoding, reply};
-use crate::coordination::CoordinationError;
+use super::query::command;
+use super::{Inner, Result, encoding};
 
 /// Locks that one search reads; the graph beyond is not searched.
 const MAX_LOCKS: usize = 5_000;
@@ -117,7 +117,7 @@ impl Inner {
         through: &Holder,
         name: &LockName,
         is_last: bool,
-    ) -> Result<Option<(LockTable, Cycle)>, CoordinationError> {
+    ) -> Result<Option<(LockTable, Cycle)>> {
         let start = std::slice::from_ref(through);
         let here = HashSet::from([name.clone()]);
         // It may hold the lock it waits for, in the other mode.
@@ -176,15 +176,15 @@ impl Inner {
 
     /// Everything reachable from an agent's waits: the agents that hold or wait there, what they wait for, and so on.
     /// Also returns the agents, and whether the read is complete.
-    pub(super) async fn reachable_from(
-        &self,
-        agent: &str,
-    ) -> Result<(LockTable, BTreeSet<String>, bool), CoordinationError> {
+    pub(super) async fn reachable_from(&self, agent: &str) -> Result<(LockTable, BTreeSet<String>, bool)> {
         let mut graph = WaitGraph::new(self.limits());
         let mut agents = BTreeSet::from([agent.to_owned()]);
         let mut next = agents.clone();
         while !next.is_empty() && graph.read.len() < MAX_LOCKS {
-            let waits = try_join_all(next.iter().map(|agent| self.locks_awaited_by(agent))).await?;
+            let waits = next
+                .iter()
+                .map(async |agent| self.index_members(&self.agent_keys(agent)?.awaited_locks).await);
+            let waits = try_join_all(waits).await?;
             let names: BTreeSet<LockName> =
                 waits.into_iter().flatten().filter(|name| !graph.read.contains(name)).collect();
             let names: Vec<LockName> = names.into_iter().collect();
@@ -203,11 +203,7 @@ impl Inner {
         Ok((graph.table, agents, next.is_empty()))
     }
 
-    async fn read_into(
-        &self,
-        graph: &mut WaitGraph,
-        mut names: Vec<LockName>,
-    ) -> Result<(), CoordinationError> {
+    async fn read_into(&self, graph: &mut WaitGraph, mut names: Vec<LockName>) -> Result<()> {
         names.truncate(MAX_LOCKS.saturating_sub(graph.read.len()));
         for (name, snapshot) in names.iter().zip(self.read_locks(&names, usize::MAX).await?) {
             snapshot.changes().for_each(|change| graph.table.apply(&TableChange::Lock(name.clone(), change)));
@@ -217,55 +213,39 @@ impl Inner {
     }
 
     /// Unread locks that the holders wait for.
-    async fn awaited_locks(
-        &self,
-        holders: &[Holder],
-        read: &HashSet<LockName>,
-    ) -> Result<Vec<LockName>, CoordinationError> {
+    async fn awaited_locks(&self, holders: &[Holder], read: &HashSet<LockName>) -> Result<Vec<LockName>> {
         let waits = self.index_entries(holders, read, |keys| &keys.awaited_locks).await?;
         self.filter_with_field(waits, |keys| (keys.waiting(), "")).await
     }
 
     /// Unread locks that the holders hold while others wait, or where they wait together with others.
-    async fn contended_locks(
-        &self,
-        holders: &[Holder],
-        read: &HashSet<LockName>,
-    ) -> Result<Vec<LockName>, CoordinationError> {
+    async fn contended_locks(&self, holders: &[Holder], read: &HashSet<LockName>) -> Result<Vec<LockName>> {
         let (held, awaited) =
             try_join(self.contended_holds(holders, read), self.shared_waits(holders, read)).await?;
         let found: BTreeSet<LockName> = held.into_iter().chain(awaited).collect();
         Ok(found.into_iter().collect())
     }
 
-    async fn contended_holds(
-        &self,
-        holders: &[Holder],
-        read: &HashSet<LockName>,
-    ) -> Result<Vec<LockName>, CoordinationError> {
+    async fn contended_holds(&self, holders: &[Holder], read: &HashSet<LockName>) -> Result<Vec<LockName>> {
         let held = self.index_entries(holders, read, |keys| &keys.held_locks).await?;
         self.with_waiters(&self.filter_held(held).await?).await
     }
 
-    async fn shared_waits(
-        &self,
-        holders: &[Holder],
-        read: &HashSet<LockName>,
-    ) -> Result<Vec<LockName>, CoordinationError> {
+    async fn shared_waits(&self, holders: &[Holder], read: &HashSet<LockName>) -> Result<Vec<LockName>> {
         let waits = self.awaited_locks(holders, read).await?;
         let lengths = self.queue_lengths(&waits).await?;
         Ok(waits.into_iter().zip(lengths).filter(|(_, length)| *length > 1).map(|(name, _)| name).collect())
     }
 
     /// Locks that this holder has, as opposed to another holder of its agent.
-    pub(super) async fn held_by(&self, holder: &Holder) -> Result<Vec<LockName>, CoordinationError> {
+    pub(super) async fn held_by(&self, holder: &Holder) -> Result<Vec<LockName>> {
         let holders = std::slice::from_ref(holder);
         self.filter_held(self.index_entries(holders, &HashSet::new(), |keys| &keys.held_locks).await?).await
     }
 
     /// Locks that this holder has or waits for, including those that cannot be checked now. Waits are read first, so
     /// that a lock granted meanwhile is found in either index.
-    pub(super) async fn locks_of(&self, holder: &Holder) -> Result<BTreeSet<LockName>, CoordinationError> {
+    pub(super) async fn locks_of(&self, holder: &Holder) -> Result<BTreeSet<LockName>> {
         let keys = self.agent_keys(holder.agent_id())?;
         let mut names = self.index_members(&keys.awaited_locks).await?;
         names.extend(self.index_members(&keys.held_locks).await?);
@@ -274,29 +254,18 @@ impl Inner {
         for name in &names {
             let keys = self.lock_keys(name)?;
             for (key, field) in [(keys.waiting(), digest.clone()), (keys.lock(), format!("h:{digest}"))] {
-                let mut exists = redis::cmd("HEXISTS");
-                exists.arg(key.as_str()).arg(field);
-                commands.push((key.clone(), exists));
+                commands.push(command("HEXISTS", key, field));
             }
         }
-        let may_exist = |result: &Result<Value, CoordinationError>| {
-            result.as_ref().map_or(true, |found| !matches!(found, Value::Int(0) | Value::Boolean(false)))
-        };
         let results = self.client.query_all(commands).await;
+        let may_exist = |result: &Result<_>| !matches!(result, Ok(Value::Int(0) | Value::Boolean(false)));
         let (pairs, _) = results.as_chunks::<2>();
         let found = names.into_iter().zip(pairs).filter(|(_, pair)| pair.iter().any(may_exist));
         Ok(found.map(|(name, _)| name).collect())
     }
 
-    async fn filter_held(
-        &self,
-        held: BTreeMap<LockName, Vec<&Holder>>,
-    ) -> Result<Vec<LockName>, CoordinationError> {
+    async fn filter_held(&self, held: BTreeMap<LockName, Vec<&Holder>>) -> Result<Vec<LockName>> {
         self.filter_with_field(held, |keys| (keys.lock(), "h:")).await
-    }
-
-    async fn locks_awaited_by(&self, agent: &str) -> Result<Vec<LockName>, CoordinationError> {
-        self.index_members(&self.agent_keys(agent)?.awaited_locks).await
     }
 
     /// The entries of an index of the holders' agents, each with the holders that may be meant.
@@ -305,16 +274,14 @@ impl Inner {
         holders: &'a [Holder],
         read: &HashSet<LockName>,
         index: impl Fn(&AgentKeys) -> &RedisKey,
-    ) -> Result<BTreeMap<LockName, Vec<&'a Holder>>, CoordinationError> {
+    ) -> Result<BTreeMap<LockName, Vec<&'a Holder>>> {
         let mut by_agent: BTreeMap<&str, Vec<&Holder>> = BTreeMap::new();
         for holder in holders {
             by_agent.entry(holder.agent_id()).or_default().push(holder);
         }
-        let indexes: Vec<RedisKey> = by_agent
-            .keys()
-            .map(|agent| Ok(index(&*self.agent_keys(agent)?).clone()))
-            .collect::<Result<_, CoordinationError>>()?;
-        let members = try_join_all(indexes.iter().map(|index| self.index_members(index))).await?;
+        let members =
+            by_agent.keys().map(async |agent| self.index_members(index(&*self.agent_keys(agent)?)).await);
+        let members = try_join_all(members).await?;
         let mut found: BTreeMap<LockName, Vec<&Holder>> = BTreeMap::new();
         for (names, holders) in members.into_iter().zip(by_agent.into_values()) {
             for name in names.into_iter().filter(|name| !read.contains(name)) {
@@ -329,7 +296,7 @@ impl Inner {
         &self,
         candidates: BTreeMap<LockName, Vec<&Holder>>,
         hash: impl Fn(&LockKeys) -> (&RedisKey, &'static str),
-    ) -> Result<Vec<LockName>, CoordinationError> {
+    ) -> Result<Vec<LockName>> {
         let (mut found, mut checked, mut commands) = (Vec::new(), Vec::new(), Vec::new());
         for (name, holders) in candidates {
             if holders.len() > MAX_CHECKED_HOLDERS {
@@ -338,19 +305,14 @@ impl Inner {
             }
             let keys = self.lock_keys(&name)?;
             let (key, prefix) = hash(&keys);
-            let mut get = redis::cmd("HMGET");
-            get.arg(key.as_str());
-            for holder in holders {
-                get.arg(format!("{prefix}{}", encoding::holder_digest(holder)));
-            }
-            commands.push((key.clone(), get));
+            let field = |holder| format!("{prefix}{}", encoding::holder_digest(holder));
+            commands.push(command("HMGET", key, holders.into_iter().map(field).collect::<Vec<_>>()));
             checked.push(name);
         }
-        for (name, fields) in checked.into_iter().zip(self.query_all(commands).await?) {
-            if reply::array(&fields)?.iter().any(|field| *field != Value::Nil) {
-                found.push(name);
-            }
-        }
+        let replies: Vec<Vec<Option<Value>>> = self.query_all(commands).await?;
+        let with_field =
+            checked.into_iter().zip(replies).filter(|(_, fields)| fields.iter().any(Option::is_some));
+        found.extend(with_field.map(|(name, _)| name));
         Ok(found)
     }
 }

@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use ade_keyspace::RedisKey;
 use ade_keyspace::ade::ids::QueueName;
-use redis::Value;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
-use super::encoding::CorruptValue;
-use super::{RedisCoordination, keys, reply};
+use super::encoding::{CorruptValue, to_json};
+use super::query::UnixMicros;
+use super::{Inner, RedisCoordination, Result, keys};
 use crate::coordination::{
-    CoordinationError, CoordinationFuture, MAX_WAIT, MovedWakeUps, ReceivedWakeUp, WakeAt, WakeUp,
-    WakeUpQueue, parse_job_id, parse_job_lock, parse_queue, parse_queues,
+    AsyncResult, CoordinationError, MAX_WAIT, MovedWakeUps, ReceivedWakeUp, WakeAt, WakeUp, WakeUpQueue,
+    parse_job_id, parse_job_lock, parse_queue, parse_queues,
 };
 
 /// Waiters that block at the same time; further ones wait for a free slot.
@@ -35,31 +35,17 @@ struct Payload {
     target: String,
 }
 
-fn encode_payload(queue: QueueName, about: String) -> Result<String, CoordinationError> {
+fn encode_payload(queue: QueueName, about: String) -> Result<String> {
     let payload = Payload { queue: queue.as_written().to_owned(), target: about };
-    serde_json::to_string(&payload)
-        .map_err(|error| CoordinationError(format!("cannot serialize a wake-up: {error}")))
+    to_json("a wake-up", &payload)
 }
 
-/// Parses the reply of BRPOP. A payload that ade did not write is passed on unchanged.
-fn parse_wake_up(
-    value: &Value,
-    queues: &[(QueueName, RedisKey)],
-) -> Result<Option<ReceivedWakeUp>, CorruptValue> {
-    if *value == Value::Nil {
-        return Ok(None);
-    }
-    let [key, text] = reply::array(value)? else {
-        return Err(CorruptValue::new("a wake-up", format!("{value:?}")));
-    };
-    let (key, text) = (reply::text(key)?, reply::text(text)?);
-    let (queue, _) = queues
-        .iter()
-        .find(|(_, known)| known.as_str() == key)
-        .ok_or_else(|| CorruptValue::new("a known queue", key))?;
-    let about =
-        serde_json::from_str(text).map_or_else(|_| text.to_owned(), |payload: Payload| payload.target);
-    Ok(Some(ReceivedWakeUp { queue: queue.as_written().to_owned(), subject: about }))
+/// A wake-up that was popped from a queue. A payload that ade did not write is passed on unchanged.
+fn parse_wake_up(key: &str, text: String, queues: &[(QueueName, RedisKey)]) -> Result<ReceivedWakeUp> {
+    let queue = queues.iter().find(|(_, known)| known.as_str() == key);
+    let (queue, _) = queue.ok_or_else(|| CorruptValue::new("a known queue", key))?;
+    let subject = serde_json::from_str(&text).map_or(text, |payload: Payload| payload.target);
+    Ok(ReceivedWakeUp { queue: queue.as_written().to_owned(), subject })
 }
 
 /// The time argument of the script: Unix seconds, empty for now, or `cancel`.
@@ -74,110 +60,95 @@ fn time_argument(when: WakeAt) -> String {
     }
 }
 
-impl RedisCoordination {
-    /// The schedule, then every queue in catalog order.
-    fn schedule_and_queues(&self) -> Vec<RedisKey> {
-        let inner = &self.inner;
-        let queues = QueueName::all().iter().map(|name| keys::queue(*name, inner.layout()));
-        std::iter::once(inner.keys.scheduled.clone()).chain(queues).collect()
+impl Inner {
+    /// The schedule, then every queue in catalog order: the keys of scripts about wake-ups.
+    fn schedule_and_queues(&self) -> Vec<&RedisKey> {
+        let queues = self.keys.queues.iter().map(|(_, key)| key);
+        std::iter::once(&self.keys.scheduled).chain(queues).collect()
+    }
+
+    /// The names of the queues in the same order.
+    fn queue_names(&self) -> Vec<&'static str> {
+        self.keys.queues.iter().map(|(name, _)| name.as_written()).collect()
     }
 }
 
 impl WakeUpQueue for RedisCoordination {
-    fn send_wake_ups(&self, calls: Vec<WakeUp>) -> CoordinationFuture<'_, usize> {
+    fn send_wake_ups(&self, wake_ups: Vec<WakeUp>) -> AsyncResult<'_, usize> {
         Box::pin(async move {
             let inner = &self.inner;
-            let mut wake_ups = Vec::with_capacity(3 * calls.len());
-            for call in calls {
-                let queue = parse_queue(&call.queue)?;
-                wake_ups.push(queue.as_written().to_owned());
-                wake_ups.push(time_argument(call.when));
-                wake_ups.push(encode_payload(queue, call.subject)?);
+            let mut encoded = Vec::with_capacity(wake_ups.len());
+            for WakeUp { queue, subject, when } in wake_ups {
+                let queue = parse_queue(&queue)?;
+                encoded.push((queue.as_written(), time_argument(when), encode_payload(queue, subject)?));
             }
-            let keys = self.schedule_and_queues();
-            let names = QueueName::all();
-            let names = names.iter().map(|name| name.as_written().as_bytes());
-            let args: Vec<&[u8]> = names.chain(wake_ups.iter().map(String::as_bytes)).collect();
-            let value = inner.client.call(&inner.scripts.enqueue_wake_ups, &keys, &args).await?;
-            Ok(reply::number(&value)?)
+            let mut args = inner.queue_names();
+            args.extend(encoded.iter().flat_map(|(queue, when, payload)| [queue, when.as_str(), payload]));
+            inner.call(&inner.scripts.enqueue_wake_ups, &inner.schedule_and_queues(), &args).await
         })
     }
 
     fn receive_wake_up(
         &self,
         queues: Vec<String>,
-        at_most: Duration,
-    ) -> CoordinationFuture<'_, Option<ReceivedWakeUp>> {
+        max_wait: Duration,
+    ) -> AsyncResult<'_, Option<ReceivedWakeUp>> {
         Box::pin(async move {
             let inner = &self.inner;
             let layout = inner.layout();
             let queues: Vec<(QueueName, RedisKey)> =
                 parse_queues(&queues)?.into_iter().map(|name| (name, keys::queue(name, layout))).collect();
             let Some((_, first)) = queues.first() else { return Ok(None) };
-            let at_most = at_most.min(MAX_WAIT);
-            let deadline = Instant::now() + at_most;
-            let Ok(slot) = timeout(at_most, inner.blocking_slots.acquire()).await else { return Ok(None) };
+            let max_wait = max_wait.min(MAX_WAIT);
+            let deadline = Instant::now() + max_wait;
+            let Ok(slot) = timeout(max_wait, inner.blocking_slots.acquire()).await else { return Ok(None) };
             let _slot = slot.map_err(|error| CoordinationError(error.to_string()))?;
             loop {
                 let left = deadline.saturating_duration_since(Instant::now());
                 let slice = left.clamp(MIN_WAIT_SLICE, MAX_WAIT_SLICE);
                 let mut pop = redis::cmd("BRPOP");
-                for (_, key) in &queues {
-                    pop.arg(key.as_str());
-                }
+                pop.arg(queues.iter().map(|(_, key)| key.as_str()).collect::<Vec<_>>());
                 pop.arg(format!("{:.3}", slice.as_secs_f64()));
-                let value = reply::flatten(inner.client.query_blocking(first, pop, slice).await?);
-                let job = parse_wake_up(&value, &queues)?;
-                if job.is_some() || left <= slice {
-                    return Ok(job);
+                let popped = inner.client.query_blocking(first, pop, slice).await?;
+                let popped: Option<(String, String)> = redis::from_redis_value(popped)?;
+                if let Some((key, text)) = popped {
+                    return parse_wake_up(&key, text, &queues).map(Some);
+                }
+                if left <= slice {
+                    return Ok(None);
                 }
             }
         })
     }
 
-    fn move_due_wake_ups(&self) -> CoordinationFuture<'_, MovedWakeUps> {
+    fn move_due_wake_ups(&self) -> AsyncResult<'_, MovedWakeUps> {
         Box::pin(async move {
             let inner = &self.inner;
-            let keys = self.schedule_and_queues();
-            let names = QueueName::all();
-            let args: Vec<&[u8]> = names.iter().map(|name| name.as_written().as_bytes()).collect();
-            let value = inner.client.call(&inner.scripts.move_due_wake_ups, &keys, &args).await?;
-            let [now, moved, dropped, next] = reply::array(&value)? else {
-                return Err(CorruptValue::new("moved wake-ups", format!("{value:?}")).into());
-            };
-            let now = reply::moment(now)?;
+            let (keys, names) = (inner.schedule_and_queues(), inner.queue_names());
+            let (UnixMicros(now), count, dropped, next): (_, _, usize, Option<UnixMicros>) =
+                inner.call(&inner.scripts.move_due_wake_ups, &keys, &names).await?;
             inner.clock.observe(now);
-            let dropped = reply::number(dropped)?;
             if dropped > 0 {
                 tracing::warn!(dropped, "dropped scheduled wake-ups of unknown queues");
             }
-            let next = match next {
-                Value::Nil => None,
-                next => Some(reply::moment(next)?),
-            };
-            let next_in = next.map(|at| Duration::from_millis(at.ms_since(now)));
-            Ok(MovedWakeUps { count: reply::number(moved)?, next_in })
+            let next_in = next.map(|UnixMicros(at)| Duration::from_millis(at.ms_since(now)));
+            Ok(MovedWakeUps { count, next_in })
         })
     }
 
-    fn lock_job(&self, job_id: String, holder: String, ttl_ms: u64) -> CoordinationFuture<'_, bool> {
+    fn lock_job(&self, job_id: String, holder: String, ttl_ms: u64) -> AsyncResult<'_, bool> {
         Box::pin(async move {
-            let inner = &self.inner;
             let (id, ttl) = parse_job_lock(&job_id, ttl_ms)?;
-            let keys = [keys::job_lock(&id, inner.layout())];
-            let ttl = ttl.as_millis().to_string();
-            let args = [holder.as_bytes(), ttl.as_bytes()];
-            let value = inner.client.call(&inner.scripts.lock_job, &keys, &args).await?;
-            Ok(reply::number(&value)? == 1)
+            let key = keys::job_lock(&id, self.inner.layout());
+            let args = [&*holder, &ttl.as_millis().to_string()];
+            self.inner.call(&self.inner.scripts.lock_job, &[&key], &args).await
         })
     }
 
-    fn unlock_job(&self, job_id: String, holder: String) -> CoordinationFuture<'_, bool> {
+    fn unlock_job(&self, job_id: String, holder: String) -> AsyncResult<'_, bool> {
         Box::pin(async move {
-            let inner = &self.inner;
-            let keys = [keys::job_lock(&parse_job_id(&job_id)?, inner.layout())];
-            let value = inner.client.call(&inner.scripts.unlock_job, &keys, &[holder.as_bytes()]).await?;
-            Ok(reply::number(&value)? == 1)
+            let key = keys::job_lock(&parse_job_id(&job_id)?, self.inner.layout());
+            self.inner.call(&self.inner.scripts.unlock_job, &[&key], &[&holder]).await
         })
     }
 }

@@ -1,21 +1,23 @@
-//! Which primary of a cluster owns which slot.
+//! Which primary has which key: the only one, or on a cluster the owner of its slot.
 //!
 //! A topology older than the known one is never used. The gate of a primary that takes over slots, or returns with
 //! another epoch, is closed before anything is routed to it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ade_catalog::slot::slot_of;
+use ade_keyspace::Layout;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Mutex, Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::connector::{Connector, ignore_pushes, one_line};
+use super::connector::{Connector, on_disconnect, one_line};
 use super::node::Node;
 use super::topology::{self, ClusterNode, SLOTS};
-use crate::redis::url::Address;
+use crate::redis::url::{Address, Kind};
 
 /// Per node.
 const TOPOLOGY_TIMEOUT: Duration = Duration::from_millis(500);
@@ -33,9 +35,10 @@ const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_CONNECTED_QUERIED: usize = 2;
 
 /// Slot owners as of one topology.
+#[derive(Default)]
 pub(super) struct SlotMap {
     pub(super) version: u64,
-    /// Index into `primaries` by slot.
+    /// Index into `primaries` by slot. Empty outside a cluster, and before the first topology.
     owners: Vec<Option<u16>>,
     pub(super) primaries: Vec<Arc<Node>>,
     /// Primaries without slots: one may be about to receive its first.
@@ -46,7 +49,12 @@ pub(super) struct SlotMap {
 }
 
 impl SlotMap {
-    pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
+    /// The primary that has a key. Outside a cluster there are no slots, and one primary has every key.
+    pub(super) fn owner_of(&self, key: &str) -> Option<&Arc<Node>> {
+        if self.owners.is_empty() { self.primaries.first() } else { self.owner(slot_of(key.as_bytes())) }
+    }
+
+    fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
         let index = self.owners.get(usize::from(slot)).copied().flatten()?;
         self.primaries.get(usize::from(index))
     }
@@ -60,7 +68,7 @@ impl SlotMap {
     }
 }
 
-pub(super) struct Cluster {
+pub(super) struct Servers {
     connector: Arc<Connector>,
     slot_map: watch::Sender<Arc<SlotMap>>,
     /// When the next refresh may start.
@@ -68,19 +76,18 @@ pub(super) struct Cluster {
     refresh_requested: Notify,
 }
 
-impl Cluster {
+impl Servers {
     pub(super) fn new(connector: Arc<Connector>) -> Self {
-        let empty = SlotMap {
-            version: 0,
-            owners: vec![None; SLOTS],
-            primaries: Vec::new(),
-            spares: Vec::new(),
-            epochs: HashMap::new(),
-            addresses: Vec::new(),
+        let node = |address| Node::new(Arc::clone(&connector), address, String::new());
+        let primaries = match &connector.url.kind {
+            Kind::Standalone { .. } => vec![node(connector.url.hosts.first().cloned())],
+            Kind::Sentinel { .. } => vec![node(None)],
+            Kind::Cluster => Vec::new(),
         };
+        let map = SlotMap { primaries, ..SlotMap::default() };
         Self {
             connector,
-            slot_map: watch::Sender::new(Arc::new(empty)),
+            slot_map: watch::Sender::new(Arc::new(map)),
             next_refresh: Mutex::new(Instant::now()),
             refresh_requested: Notify::new(),
         }
@@ -88,6 +95,10 @@ impl Cluster {
 
     pub(super) fn slot_map(&self) -> Arc<SlotMap> {
         Arc::clone(&self.slot_map.borrow())
+    }
+
+    pub(super) fn primaries(&self) -> Vec<Arc<Node>> {
+        self.slot_map.borrow().primaries.clone()
     }
 
     pub(super) fn changes(&self) -> watch::Receiver<Arc<SlotMap>> {
@@ -112,8 +123,11 @@ impl Cluster {
         }
     }
 
-    /// Gets a slot map newer than `version`; `first` is asked first.
+    /// Gets a slot map newer than `version`; `first` is asked first. Only a cluster has others.
     pub(super) async fn refresh(&self, version: u64, first: Option<&Address>) -> Result<(), String> {
+        if self.connector.url.layout() != Layout::Cluster {
+            return Ok(());
+        }
         let mut next_refresh = self.next_refresh.lock().await;
         let before = self.slot_map();
         if before.version > version {
@@ -133,33 +147,27 @@ impl Cluster {
         first: Option<&Address>,
     ) -> Result<Vec<ClusterNode>, String> {
         let mut reasons = Vec::new();
-        if let Some(address) = first {
-            match self.query_address(address.clone(), before).await {
-                Ok(nodes) => return Ok(nodes),
-                Err(reason) => reasons.push(reason),
-            }
-        }
         let rotated = before.primaries.iter().cycle().skip(usize::try_from(before.version).unwrap_or(0));
-        let connected = rotated.take(before.primaries.len()).filter_map(|node| node.current_connection());
-        for active in connected.take(MAX_CONNECTED_QUERIED) {
-            match self.query_connection(active.connection.clone(), &active.address, before).await {
-                Ok(nodes) => return Ok(nodes),
+        let rotated = rotated.take(before.primaries.len());
+        let connected: Vec<_> = rotated.filter_map(|node| node.current_connection()).collect();
+        let first = first.map(|address| {
+            let active = connected.iter().find(|active| active.address == *address);
+            (address, active.map(|active| active.connection.clone()))
+        });
+        let next = connected.iter().take(MAX_CONNECTED_QUERIED);
+        let next = next.map(|active| (&active.address, Some(active.connection.clone())));
+        for (address, connection) in first.into_iter().chain(next) {
+            match query_nodes(&self.connector, address, connection).await {
+                Ok(nodes) if !before.is_newer_than(&nodes) => return Ok(nodes),
+                Ok(_) => reasons.push(format!("{address}: reports an outdated topology")),
                 Err(reason) => reasons.push(reason),
             }
         }
-        let mut others: Vec<Address> = Vec::new();
-        for address in before.addresses.iter().chain(&self.connector.url.hosts) {
-            if !others.contains(address) {
-                others.push(address.clone());
-            }
-        }
+        let others = before.addresses.iter().chain(&self.connector.url.hosts).cloned();
         let mut queries = JoinSet::new();
-        for address in others {
+        for address in others.collect::<HashSet<Address>>() {
             let connector = Arc::clone(&self.connector);
-            queries.spawn(async move {
-                let nodes = connect_and_query(&connector, &address).await;
-                nodes.map_err(|reason| format!("{address}: {reason}"))
-            });
+            queries.spawn(async move { query_nodes(&connector, &address, None).await });
         }
         // If all nodes report an older topology it is the current one: the epoch of a node can decrease when it
         // changes its primary.
@@ -173,26 +181,6 @@ impl Cluster {
             }
         }
         older.ok_or_else(|| reasons.join("; "))
-    }
-
-    async fn query_address(&self, address: Address, before: &SlotMap) -> Result<Vec<ClusterNode>, String> {
-        let mut connected = before.primaries.iter().filter_map(|node| node.current_connection());
-        if let Some(active) = connected.find(|active| active.address == address) {
-            return self.query_connection(active.connection.clone(), &address, before).await;
-        }
-        let nodes = connect_and_query(&self.connector, &address).await;
-        accept(nodes, &address, before)
-    }
-
-    async fn query_connection(
-        &self,
-        connection: MultiplexedConnection,
-        address: &Address,
-        before: &SlotMap,
-    ) -> Result<Vec<ClusterNode>, String> {
-        let tls = self.connector.url.tls;
-        let nodes = timeout(TOPOLOGY_TIMEOUT, query_nodes(connection, address, tls)).await;
-        accept(nodes.unwrap_or_else(|_| Err(no_reply())), address, before)
     }
 
     /// Makes a topology the current slot map.
@@ -226,7 +214,9 @@ impl Cluster {
         }
         let addresses = nodes.iter().map(|node| node.address.clone()).collect();
         let map = SlotMap { version: before.version + 1, owners, primaries, spares, epochs, addresses };
-        let is_same = map.owners == before.owners && same_nodes(&map.primaries, &before.primaries);
+        let is_same = map.owners == before.owners
+            && map.primaries.len() == before.primaries.len()
+            && map.primaries.iter().zip(&before.primaries).all(|(new, old)| Arc::ptr_eq(new, old));
         self.slot_map.send_if_modified(|current| {
             *current = Arc::new(map);
             // Subscribers need not react to a map that differs only in its version.
@@ -235,51 +225,31 @@ impl Cluster {
     }
 }
 
-/// Rejects a topology that is older than the known one.
-fn accept(
-    nodes: Result<Vec<ClusterNode>, String>,
-    address: &Address,
-    before: &SlotMap,
-) -> Result<Vec<ClusterNode>, String> {
-    match nodes {
-        Ok(nodes) if before.is_newer_than(&nodes) => Err(format!("{address}: reports an outdated topology")),
-        other => other.map_err(|reason| format!("{address}: {reason}")),
-    }
-}
-
-fn no_reply() -> String {
-    format!("no reply within {TOPOLOGY_TIMEOUT:?}")
-}
-
-fn same_nodes(left: &[Arc<Node>], right: &[Arc<Node>]) -> bool {
-    left.len() == right.len() && left.iter().zip(right).all(|(left, right)| Arc::ptr_eq(left, right))
-}
-
-/// The topology from a node without an open connection.
-async fn connect_and_query(connector: &Connector, address: &Address) -> Result<Vec<ClusterNode>, String> {
-    let query = async {
-        let connection = connector.open(address, ignore_pushes).await.map_err(|error| one_line(&error))?;
-        query_nodes(connection, address, connector.url.tls).await
-    };
-    timeout(TOPOLOGY_TIMEOUT, query).await.unwrap_or_else(|_| Err(no_reply()))
-}
-
+/// The topology that a node reports, over a new connection if there is none.
 async fn query_nodes(
-    mut connection: MultiplexedConnection,
+    connector: &Connector,
     address: &Address,
-    tls: bool,
+    connection: Option<MultiplexedConnection>,
 ) -> Result<Vec<ClusterNode>, String> {
-    let mut command = redis::cmd("CLUSTER");
-    let reply: Result<String, _> = command.arg("NODES").query_async(&mut connection).await;
-    let reply = reply.map_err(|error| match one_line(&error) {
-        message if message.contains("cluster support disabled") => {
-            "is not a cluster node; use redis://".to_owned()
+    let query = async {
+        let mut connection = match connection {
+            Some(connection) => connection,
+            None => connector.open(address, on_disconnect(|| ())).await?,
+        };
+        redis::cmd("CLUSTER").arg("NODES").query_async::<String>(&mut connection).await
+    };
+    let reply = match timeout(TOPOLOGY_TIMEOUT, query).await {
+        Ok(reply) => reply.map_err(|error| one_line(&error)),
+        Err(_) => Err(format!("no reply within {TOPOLOGY_TIMEOUT:?}")),
+    };
+    match reply.map(|text| topology::parse(&text, address, connector.url.tls)) {
+        Ok(nodes) if nodes.iter().all(|node| node.slots.is_empty()) => {
+            Err(format!("{address}: reports no slot owners"))
         }
-        message => message,
-    });
-    let nodes = topology::parse(&reply?, address, tls);
-    if nodes.iter().all(|node| node.slots.is_empty()) {
-        return Err("reports no slot owners".to_owned());
+        Ok(nodes) => Ok(nodes),
+        Err(message) if message.contains("cluster support disabled") => {
+            Err(format!("{address}: is not a cluster node; use redis://"))
+        }
+        Err(message) => Err(format!("{address}: {message}")),
     }
-    Ok(nodes)
 }

@@ -2,14 +2,12 @@
 //!
 //! The caller bounds the time of every step. No error contains a password.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo,
-    PushKind, RedisConnectionInfo, RedisError,
+    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, InfoDict, IntoConnectionInfo, ProtocolVersion,
+    PushInfo, PushKind, RedisConnectionInfo, RedisError,
 };
 use tokio::time::timeout;
 
@@ -113,20 +111,29 @@ impl Connector {
         address: Option<&Address>,
         push_sender: impl AsyncPushSender,
     ) -> Result<PrimaryConnection, String> {
-        let (address, within) = match address {
-            Some(address) => (address.clone(), self.options.connect_timeout),
-            // Not longer than for a reply: while a server hangs, the sentinels elect another one.
-            None => (self.find_primary().await?, self.options.response_timeout),
-        };
         let connecting = async {
-            let mut connection = self.open(&address, push_sender).await.map_err(|error| one_line(&error))?;
-            let identity = self.identify(&mut connection).await?;
-            Ok((connection, identity))
+            let (address, within) = match address {
+                Some(address) => (address.clone(), self.options.connect_timeout),
+                // Not longer than for a reply: while a server hangs, the sentinels elect another one.
+                None => (self.find_primary().await?, self.options.response_timeout),
+            };
+            let opened = timeout(within, self.open_identified(&address, push_sender)).await;
+            let opened = opened.unwrap_or_else(|_| Err(no_connection(within)));
+            let (connection, identity) = opened.map_err(|reason| format!("{address}: {reason}"))?;
+            Ok(PrimaryConnection { connection, address, identity })
         };
-        let connected = timeout(within, connecting).await;
-        let connected = connected.unwrap_or_else(|_| Err(format!("no connection within {within:?}")));
-        let (connection, identity) = connected.map_err(|reason| format!("{address}: {reason}"))?;
-        Ok(PrimaryConnection { connection, address, identity })
+        let within = self.options.connect_timeout;
+        timeout(within, connecting).await.unwrap_or_else(|_| Err(no_connection(within)))
+    }
+
+    pub(super) async fn open_identified(
+        &self,
+        address: &Address,
+        push_sender: impl AsyncPushSender,
+    ) -> Result<(MultiplexedConnection, Identity), String> {
+        let mut connection = self.open(address, push_sender).await.map_err(|error| one_line(&error))?;
+        let identity = self.identify(&mut connection).await?;
+        Ok((connection, identity))
     }
 
     /// Asks the sentinels in turn for the primary. The first answer counts; the role of the server is verified later.
@@ -146,10 +153,10 @@ impl Connector {
     }
 
     async fn query_sentinel(&self, sentinel: &Address, master: &str) -> Result<Address, String> {
-        let mut connection = match self.open(sentinel, ignore_pushes).await {
+        let mut connection = match self.open(sentinel, on_disconnect(|| ())).await {
             // Sentinels often have no authentication although their servers have.
             Err(error) if error.kind() == ErrorKind::AuthenticationFailed => {
-                self.open_with(sentinel, false, ignore_pushes).await
+                self.open_with(sentinel, false, on_disconnect(|| ())).await
             }
             other => other,
         }
@@ -165,26 +172,20 @@ impl Connector {
     }
 
     /// Identifies a server. Fails if it is not a primary, or of another kind than the URL says.
-    pub(super) async fn identify(&self, connection: &mut MultiplexedConnection) -> Result<Identity, String> {
+    async fn identify(&self, connection: &mut MultiplexedConnection) -> Result<Identity, String> {
         let mut commands = redis::pipe();
         commands.cmd("INFO").arg("server").cmd("INFO").arg("replication");
-        let (server, replication): (String, String) =
+        let (server, replication): (InfoDict, InfoDict) =
             commands.query_async(connection).await.map_err(|error| one_line(&error))?;
-        let field = |text: &str, name: &str| {
-            text.lines()
-                .filter_map(|line| line.trim_end().split_once(':'))
-                .find(|(found, _)| *found == name)
-                .map(|(_, value)| value.to_owned())
-        };
-        self.check_kind(field(&server, "redis_mode").as_deref())?;
-        match field(&replication, "role").as_deref() {
+        self.check_kind(server.get::<String>("redis_mode").as_deref())?;
+        match replication.get::<String>("role").as_deref() {
             Some("master") => {}
             Some(_) => return Err("is a replica, not a primary".to_owned()),
             None => return Err("reports no role".to_owned()),
         }
         Ok(Identity {
-            run_id: field(&server, "run_id").ok_or("reports no run_id")?,
-            replication_id: field(&replication, "master_replid").unwrap_or_default(),
+            run_id: server.get("run_id").ok_or("reports no run_id")?,
+            replication_id: replication.get("master_replid").unwrap_or_default(),
         })
     }
 
@@ -200,18 +201,18 @@ impl Connector {
     }
 }
 
-pub(super) fn ignore_pushes(_: PushInfo) -> Result<(), SendError> {
-    Ok(())
-}
-
-/// Sets the flag when the connection ends.
-pub(super) fn set_on_disconnect(flag: Arc<AtomicBool>) -> impl AsyncPushSender {
+/// Calls `notify` when the connection ends.
+pub(super) fn on_disconnect(notify: impl Fn() + Send + Sync + 'static) -> impl AsyncPushSender {
     move |info: PushInfo| {
         if info.kind == PushKind::Disconnection {
-            flag.store(true, Ordering::Release);
+            notify();
         }
         Ok::<(), SendError>(())
     }
+}
+
+fn no_connection(within: Duration) -> String {
+    format!("no connection within {within:?}")
 }
 
 pub(super) fn one_line(error: &RedisError) -> String {

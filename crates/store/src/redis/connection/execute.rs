@@ -6,16 +6,17 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ade_catalog::slot::slot_of;
 use ade_keyspace::RedisKey;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, ServerError, ServerErrorKind, Value};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::ClientState;
 use super::connector::one_line;
 use super::node::{ActiveConnection, Node};
 use super::script::Script;
-use super::{ClientState, Deployment};
-use crate::coordination::CoordinationError;
+use crate::coordination::{CoordinationError, Result};
 use crate::redis::url::Address;
 
 /// Enough for loading a script, a redirection and a failover in one call.
@@ -33,14 +34,14 @@ const FUNCTION_NOT_FOUND: &str = "Function not found";
 
 #[derive(Clone, Copy)]
 pub(super) enum Operation<'a> {
-    Script { script: &'a Script, keys: &'a [RedisKey], args: &'a [&'a [u8]] },
+    Script { script: &'a Script, keys: &'a [&'a RedisKey], args: &'a [&'a str] },
     Command { key: &'a RedisKey, command: &'a Cmd },
 }
 
 impl<'a> Operation<'a> {
     fn key(&self) -> Option<&'a RedisKey> {
         match self {
-            Self::Script { keys, .. } => keys.first(),
+            Self::Script { keys, .. } => keys.first().copied(),
             Self::Command { key, .. } => Some(key),
         }
     }
@@ -89,7 +90,6 @@ enum ErrorAction {
 
 fn classify(error: &ServerError, replied: &Address) -> ErrorAction {
     match error.kind() {
-        Some(ServerErrorKind::NoScript) => ErrorAction::LoadScript,
         _ if error.details() == Some(FUNCTION_NOT_FOUND) => ErrorAction::LoadScript,
         Some(ServerErrorKind::Moved) => ErrorAction::Moved(redirection(error, replied)),
         Some(ServerErrorKind::Ask) => {
@@ -120,7 +120,7 @@ impl ClientState {
         &self,
         operation: Operation<'_>,
         connection_use: ConnectionUse,
-    ) -> Result<(Value, u32), CoordinationError> {
+    ) -> Result<(Value, u32)> {
         let started = Instant::now();
         let mut deadline = started + self.connector.options.response_timeout;
         let mut load = false;
@@ -141,56 +141,44 @@ impl ClientState {
                 break;
             }
             let command = operation.command(&node.id, load);
-            let reply = match connection_use {
-                ConnectionUse::Shared => {
-                    let mut connection = active.connection.clone();
-                    let sent = send(&mut connection, &command, asking.is_some());
-                    self.await_reply(&node, &active, deadline, sent).await?
-                }
-                ConnectionUse::Blocking(within) => {
-                    let mut dedicated = match node.dedicated(&active, deadline).await {
-                        Ok(dedicated) => dedicated,
-                        Err(reason) => {
-                            (last_error, now) = (reason, Instant::now());
-                            continue;
-                        }
-                    };
-                    let until = Instant::now() + within + self.connector.options.response_timeout;
-                    let sent = send(&mut dedicated.connection, &command, asking.is_some());
-                    // A caller that gives up drops this connection, and the server stops blocking.
-                    let reply = self.await_reply(&node, &active, until, sent).await?;
-                    active.put_back(dedicated);
-                    deadline = Instant::now() + self.connector.options.response_timeout;
-                    reply
-                }
-                ConnectionUse::Acked(acks, within) => {
-                    let (mut dedicated, _permit) = match node.dedicated_acked(&active, deadline).await {
-                        Ok(dedicated) => dedicated,
-                        Err(reason) => {
-                            (last_error, now) = (reason, Instant::now());
-                            continue;
-                        }
-                    };
-                    let sent = send(&mut dedicated.connection, &command, asking.is_some());
-                    let reply = self.await_reply(&node, &active, deadline, sent).await?;
-                    if load || matches!(reply, Value::ServerError(_)) {
-                        active.put_back(dedicated);
-                        reply
-                    } else {
-                        let until = Instant::now() + within + self.connector.options.response_timeout;
-                        let waited = wait_for_replicas(&mut dedicated.connection, acks, within);
-                        let acks = self.await_reply(&node, &active, until, waited).await?;
-                        active.put_back(dedicated);
-                        return Ok((reply, acks));
-                    }
+            let mut dedicated = match node.dedicated(&active, connection_use, deadline).await {
+                Ok(dedicated) => dedicated,
+                Err(reason) => {
+                    (last_error, now) = (reason, Instant::now());
+                    continue;
                 }
             };
+            let mut shared = active.connection.clone();
+            let connection = dedicated.as_mut().map_or(&mut shared, |dedicated| &mut dedicated.connection);
+            let response_timeout = self.connector.options.response_timeout;
+            let until = match connection_use {
+                ConnectionUse::Blocking(within) => Instant::now() + within + response_timeout,
+                ConnectionUse::Shared | ConnectionUse::Acked(..) => deadline,
+            };
+            // A caller that gives up drops a dedicated connection, and the server stops blocking.
+            let sent = send(connection, &command, asking.is_some());
+            let reply = self.await_reply(&node, &active, until, sent).await?;
+            let mut acks = 0;
+            match connection_use {
+                ConnectionUse::Acked(required, within)
+                    if !load && !matches!(reply, Value::ServerError(_)) =>
+                {
+                    let until = Instant::now() + within + response_timeout;
+                    let waited = wait_for_replicas(connection, required, within);
+                    acks = self.await_reply(&node, &active, until, waited).await?;
+                }
+                ConnectionUse::Blocking(_) => deadline = Instant::now() + response_timeout,
+                ConnectionUse::Shared | ConnectionUse::Acked(..) => {}
+            }
+            if let Some(dedicated) = dedicated {
+                active.put_back(dedicated);
+            }
             let Value::ServerError(error) = reply else {
                 if load {
                     load = false;
                     continue;
                 }
-                return Ok((reply, 0));
+                return Ok((reply, acks));
             };
             if load && error.details().is_some_and(|details| details.ends_with(ALREADY_LOADED)) {
                 // Another call loaded it first.
@@ -202,24 +190,23 @@ impl ClientState {
                 // The script must be loaded on the node that does not have it.
                 ErrorAction::LoadScript => (load, asking) = (true, asked_node),
                 ErrorAction::Moved(first) => self.refresh(version, first.as_ref(), deadline).await?,
+                // The primary that already has the key.
                 ErrorAction::Ask(address) => {
-                    asking = self.node_at(&address);
+                    asking = self.servers.slot_map().node_at(&address).cloned();
                     if asking.is_none() {
                         self.refresh(version, Some(&address), deadline).await?;
-                        asking = self.node_at(&address);
+                        asking = self.servers.slot_map().node_at(&address).cloned();
                     }
                 }
                 ErrorAction::RetryLater => sleep(MIGRATION_RETRY_DELAY).await,
                 ErrorAction::NotPrimary => {
                     node.drop_connection(&active);
-                    self.request_refresh();
-                    if let Deployment::Cluster(_) = self.deployment {
-                        self.refresh(version, None, deadline).await?;
-                    }
+                    self.servers.request_refresh();
+                    self.refresh(version, None, deadline).await?;
                 }
                 ErrorAction::Unavailable => {
                     node.drop_connection(&active);
-                    self.request_refresh();
+                    self.servers.request_refresh();
                     return Err(self.refused(&active.address, error));
                 }
                 ErrorAction::Refused => return Err(self.refused(&active.address, error)),
@@ -242,92 +229,54 @@ impl ClientState {
         active: &ActiveConnection,
         deadline: Instant,
         sent: impl Future<Output = Result<T, RedisError>>,
-    ) -> Result<T, CoordinationError> {
+    ) -> Result<T> {
         let address = &active.address;
         match timeout_at(deadline, sent).await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(error)) => {
                 node.drop_connection(active);
-                self.request_refresh();
+                self.servers.request_refresh();
                 Err(self.unavailable(&format!("{address}: {}", one_line(&error))))
             }
             Err(_) => {
                 let reason = format!("{address} does not reply");
                 node.report_timeout(active, &reason);
-                self.request_refresh();
+                self.servers.request_refresh();
                 Err(self.unavailable(&reason))
             }
         }
     }
 
-    pub(super) async fn connect(
-        &self,
-        node: &Arc<Node>,
-        deadline: Instant,
-    ) -> Result<Arc<ActiveConnection>, CoordinationError> {
+    pub(super) async fn connect(&self, node: &Arc<Node>, deadline: Instant) -> Result<Arc<ActiveConnection>> {
         node.connect(deadline).await.map_err(|reason| {
-            self.request_refresh();
+            self.servers.request_refresh();
             self.unavailable(&reason)
         })
     }
 
-    fn request_refresh(&self) {
-        if let Deployment::Cluster(cluster) = &self.deployment {
-            cluster.request_refresh();
-        }
-    }
-
     /// The server of a key, with the version of the slot map.
-    pub(super) async fn route(
-        &self,
-        key: Option<&RedisKey>,
-        deadline: Instant,
-    ) -> Result<(u64, Arc<Node>), CoordinationError> {
-        let cluster = match &self.deployment {
-            Deployment::Single(node) => return Ok((0, Arc::clone(node))),
-            Deployment::Cluster(cluster) => cluster,
-        };
-        let slot = key.map_or(0, RedisKey::slot);
-        let map = cluster.slot_map();
-        if let Some(node) = map.owner(slot) {
-            return Ok((map.version, Arc::clone(node)));
+    pub(super) async fn route(&self, key: Option<&RedisKey>, deadline: Instant) -> Result<(u64, Arc<Node>)> {
+        let key = key.map_or("", RedisKey::as_str);
+        let mut map = self.servers.slot_map();
+        if map.owner_of(key).is_none() {
+            self.refresh(map.version, None, deadline).await?;
+            map = self.servers.slot_map();
         }
-        self.refresh(map.version, None, deadline).await?;
-        let map = cluster.slot_map();
-        match map.owner(slot) {
-            Some(node) => Ok((map.version, Arc::clone(node))),
-            None => Err(self.unavailable(&format!("no primary owns slot {slot}"))),
-        }
+        let no_owner = || self.unavailable(&format!("no primary owns slot {}", slot_of(key.as_bytes())));
+        let node = map.owner_of(key).ok_or_else(no_owner)?;
+        Ok((map.version, Arc::clone(node)))
     }
 
-    async fn refresh(
-        &self,
-        version: u64,
-        first: Option<&Address>,
-        deadline: Instant,
-    ) -> Result<(), CoordinationError> {
-        let Deployment::Cluster(cluster) = &self.deployment else { return Ok(()) };
-        match timeout_at(deadline, cluster.refresh(version, first)).await {
+    async fn refresh(&self, version: u64, first: Option<&Address>, deadline: Instant) -> Result<()> {
+        match timeout_at(deadline, self.servers.refresh(version, first)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(reason)) => Err(self.unavailable(&reason)),
             Err(_) => Err(self.unavailable("cluster topology not available before the deadline")),
         }
     }
 
-    /// The primary that already has a key of a slot in migration.
-    fn node_at(&self, address: &Address) -> Option<Arc<Node>> {
-        match &self.deployment {
-            Deployment::Single(_) => None,
-            Deployment::Cluster(cluster) => cluster.slot_map().node_at(address).cloned(),
-        }
-    }
-
     /// Runs one command on one server, regardless of slots.
-    pub(super) async fn execute_on(
-        &self,
-        node: &Arc<Node>,
-        command: &Cmd,
-    ) -> Result<Value, CoordinationError> {
+    pub(super) async fn execute_on(&self, node: &Arc<Node>, command: &Cmd) -> Result<Value> {
         let deadline = Instant::now() + self.connector.options.response_timeout;
         let active = self.connect(node, deadline).await?;
         let mut connection = active.connection.clone();
@@ -336,7 +285,7 @@ impl ClientState {
             Value::ServerError(error) => {
                 if !matches!(classify(&error, &active.address), ErrorAction::Refused) {
                     node.drop_connection(&active);
-                    self.request_refresh();
+                    self.servers.request_refresh();
                 }
                 Err(self.refused(&active.address, error))
             }

@@ -20,29 +20,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_keyspace::{ChannelName, Layout, RedisKey};
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use redis::{Cmd, Value};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use self::cluster::Cluster;
+use self::cluster::Servers;
 use self::connector::Connector;
 use self::execute::{ConnectionUse, Operation};
-use self::node::Node;
 pub use self::script::Script;
 use self::subscriptions::ChannelSubscriptions;
-pub(in crate::redis) use self::subscriptions::{ChannelEvent, ChannelEvents};
-use super::url::{Kind, RedisUrl};
-use crate::coordination::CoordinationError;
+pub(crate) use self::subscriptions::{ChannelEvent, ChannelEvents};
+use super::url::RedisUrl;
+use crate::coordination::{CoordinationError, Result};
 
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionOptions {
     /// One attempt to connect.
-    pub(in crate::redis) connect_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
     /// One call as a whole: connecting, waiting for the gate of a new primary, retries.
-    pub(in crate::redis) response_timeout: Duration,
+    pub(crate) response_timeout: Duration,
     /// Maximum difference between the clocks of two servers.
-    pub(in crate::redis) max_clock_skew: Duration,
+    pub(crate) max_clock_skew: Duration,
 }
 
 impl Default for ConnectionOptions {
@@ -59,79 +58,35 @@ impl Default for ConnectionOptions {
 #[derive(Clone)]
 pub struct RedisClient {
     state: Arc<ClientState>,
-    _tasks: Arc<Tasks>,
-}
-
-/// Aborts the tasks when the last client is dropped.
-struct Tasks(Vec<AbortHandle>);
-
-impl Drop for Tasks {
-    fn drop(&mut self) {
-        for task in &self.0 {
-            task.abort();
-        }
-    }
+    /// Aborted when the last client is dropped.
+    _tasks: Arc<JoinSet<()>>,
 }
 
 /// What a client shares with its tasks.
 struct ClientState {
     connector: Arc<Connector>,
-    deployment: Deployment,
+    servers: Servers,
     subscriptions: ChannelSubscriptions,
 }
 
-enum Deployment {
-    /// Standalone, or the primary behind Sentinel.
-    Single(Arc<Node>),
-    Cluster(Cluster),
-}
-
-impl ClientState {
-    fn unavailable(&self, reason: &str) -> CoordinationError {
-        CoordinationError(format!("Redis at {}: {reason}", self.connector.url))
-    }
-
-    fn primaries(&self) -> Vec<Arc<Node>> {
-        match &self.deployment {
-            Deployment::Single(node) => vec![Arc::clone(node)],
-            Deployment::Cluster(cluster) => cluster.slot_map().primaries.clone(),
-        }
-    }
-}
-
 impl RedisClient {
-    pub async fn open(url: &RedisUrl, options: ConnectionOptions) -> Result<Self, CoordinationError> {
+    pub async fn open(url: &RedisUrl, options: ConnectionOptions) -> Result<Self> {
         let connector = Arc::new(Connector::new(url.clone(), options));
-        let deployment = match &url.kind {
-            Kind::Standalone { .. } => Deployment::Single(Node::new(
-                Arc::clone(&connector),
-                url.hosts.first().cloned(),
-                String::new(),
-            )),
-            Kind::Sentinel { .. } => {
-                Deployment::Single(Node::new(Arc::clone(&connector), None, String::new()))
-            }
-            Kind::Cluster => Deployment::Cluster(Cluster::new(Arc::clone(&connector))),
-        };
-        let subscriptions = ChannelSubscriptions::new();
-        let state = Arc::new(ClientState { connector, deployment, subscriptions });
+        let servers = Servers::new(Arc::clone(&connector));
+        let state = Arc::new(ClientState { connector, servers, subscriptions: ChannelSubscriptions::new() });
         let within = options.connect_timeout;
         // Each server gets a little less time than all together: one that hangs must not fail those that answer.
         timeout(within, state.connect_any(Instant::now() + within * 4 / 5))
             .await
             .unwrap_or_else(|_| Err(format!("no connection within {within:?}")))
             .map_err(|reason| state.unavailable(&reason))?;
-        let mut tasks = vec![tokio::spawn(subscriptions::run_subscriber(Arc::clone(&state))).abort_handle()];
-        if let Deployment::Cluster(_) = state.deployment {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(subscriptions::run_subscriber(Arc::clone(&state)));
+        if url.layout() == Layout::Cluster {
             let state = Arc::clone(&state);
-            let refresh = async move {
-                if let Deployment::Cluster(cluster) = &state.deployment {
-                    cluster.refresh_periodically().await;
-                }
-            };
-            tasks.push(tokio::spawn(refresh).abort_handle());
+            tasks.spawn(async move { state.servers.refresh_periodically().await });
         }
-        Ok(Self { state, _tasks: Arc::new(Tasks(tasks)) })
+        Ok(Self { state, _tasks: Arc::new(tasks) })
     }
 
     pub fn layout(&self) -> Layout {
@@ -140,59 +95,43 @@ impl RedisClient {
 
     /// Runs a script on the server of its first key. `ARGV[1]` is the id of the intended cluster node, or empty;
     /// `args` follow.
-    pub async fn call(
-        &self,
-        script: &Script,
-        keys: &[RedisKey],
-        args: &[&[u8]],
-    ) -> Result<Value, CoordinationError> {
+    pub async fn call(&self, script: &Script, keys: &[&RedisKey], args: &[&str]) -> Result<Value> {
         let operation = Operation::Script { script, keys, args };
-        let (value, _) = self.state.execute(operation, ConnectionUse::Shared).await?;
-        Ok(value)
+        Ok(self.state.execute(operation, ConnectionUse::Shared).await?.0)
     }
 
     /// The same, then waits until `acks` replicas have it, at most `within`. Returns how many have it.
-    pub(in crate::redis) async fn call_acked(
+    pub(crate) async fn call_acked(
         &self,
         script: &Script,
-        keys: &[RedisKey],
-        args: &[&[u8]],
+        keys: &[&RedisKey],
+        args: &[&str],
         acks: u32,
         within: Duration,
-    ) -> Result<(Value, u32), CoordinationError> {
+    ) -> Result<(Value, u32)> {
         self.state.execute(Operation::Script { script, keys, args }, ConnectionUse::Acked(acks, within)).await
     }
 
     /// Runs one command on the server of `key`. Does not wait for the gate of a new primary.
-    pub async fn query(&self, key: &RedisKey, command: Cmd) -> Result<Value, CoordinationError> {
+    pub async fn query(&self, key: &RedisKey, command: Cmd) -> Result<Value> {
         let operation = Operation::Command { key, command: &command };
-        let (value, _) = self.state.execute(operation, ConnectionUse::Shared).await?;
-        Ok(value)
+        Ok(self.state.execute(operation, ConnectionUse::Shared).await?.0)
     }
 
     /// The same for a blocking command, on a connection of its own.
-    pub(in crate::redis) async fn query_blocking(
-        &self,
-        key: &RedisKey,
-        command: Cmd,
-        timeout: Duration,
-    ) -> Result<Value, CoordinationError> {
+    pub(crate) async fn query_blocking(&self, key: &RedisKey, command: Cmd, max: Duration) -> Result<Value> {
         let operation = Operation::Command { key, command: &command };
-        let (value, _) = self.state.execute(operation, ConnectionUse::Blocking(timeout)).await?;
-        Ok(value)
+        Ok(self.state.execute(operation, ConnectionUse::Blocking(max)).await?.0)
     }
 
     /// Runs many commands concurrently, each on the server of its key. The results have the same order.
-    pub(in crate::redis) async fn query_all(
-        &self,
-        commands: Vec<(RedisKey, Cmd)>,
-    ) -> Vec<Result<Value, CoordinationError>> {
+    pub(crate) async fn query_all(&self, commands: Vec<(RedisKey, Cmd)>) -> Vec<Result<Value>> {
         self.state.execute_all(&commands).await
     }
 
     /// Runs one command on every primary.
-    pub async fn query_primaries(&self, command: Cmd) -> Result<Vec<Value>, CoordinationError> {
-        let primaries = self.state.primaries();
+    pub async fn query_primaries(&self, command: Cmd) -> Result<Vec<Value>> {
+        let primaries = self.state.servers.primaries();
         if primaries.is_empty() {
             return Err(self.state.unavailable("no primary is known"));
         }
@@ -200,25 +139,21 @@ impl RedisClient {
     }
 
     /// All events of subscribed channels from now on.
-    pub(in crate::redis) fn channel_events(&self) -> ChannelEvents {
+    pub(crate) fn channel_events(&self) -> ChannelEvents {
         self.state.subscriptions.events()
     }
 
-    /// Subscriptions are counted: each needs one [`RedisClient::unsubscribe`]. Does not wait; see
-    /// [`RedisClient::confirm_subscription`].
-    pub(in crate::redis) fn subscribe(&self, channel: &ChannelName) {
+    /// Does not wait; see [`RedisClient::confirm_subscription`].
+    pub(crate) fn subscribe(&self, channel: &ChannelName) {
         self.state.subscriptions.add(channel);
     }
 
-    pub(in crate::redis) fn unsubscribe(&self, channel: &ChannelName) {
+    pub(crate) fn unsubscribe(&self, channel: &ChannelName) {
         self.state.subscriptions.remove(channel);
     }
 
     /// Waits until the server confirms a subscribed channel. No later message is missed without a gap event.
-    pub(in crate::redis) async fn confirm_subscription(
-        &self,
-        channel: &ChannelName,
-    ) -> Result<(), CoordinationError> {
+    pub(crate) async fn confirm_subscription(&self, channel: &ChannelName) -> Result<()> {
         let within = self.state.connector.options.response_timeout;
         match timeout(within, self.state.subscriptions.wait_confirmed(channel)).await {
             Ok(true) => Ok(()),
@@ -229,22 +164,18 @@ impl RedisClient {
 }
 
 impl ClientState {
+    fn unavailable(&self, reason: &str) -> CoordinationError {
+        CoordinationError(format!("Redis at {}: {reason}", self.connector.url))
+    }
+
     /// Connects to at least one primary. Others may be in a failover, and are connected when they are needed.
     async fn connect_any(&self, deadline: Instant) -> Result<(), String> {
-        if let Deployment::Cluster(cluster) = &self.deployment {
-            cluster.refresh(0, None).await?;
+        self.servers.refresh(0, None).await?;
+        let primaries = self.servers.primaries();
+        let connected = join_all(primaries.iter().map(|node| node.connect(deadline))).await;
+        if connected.iter().any(Result::is_ok) {
+            return Ok(());
         }
-        let mut connecting = JoinSet::new();
-        for node in self.primaries() {
-            connecting.spawn(async move { node.connect(deadline).await.map(drop) });
-        }
-        let (mut is_connected, mut reasons) = (false, Vec::new());
-        while let Some(joined) = connecting.join_next().await {
-            match joined.map_err(|error| error.to_string()).flatten() {
-                Ok(()) => is_connected = true,
-                Err(reason) => reasons.push(reason),
-            }
-        }
-        if is_connected { Ok(()) } else { Err(reasons.join("; ")) }
+        Err(connected.into_iter().filter_map(Result::err).collect::<Vec<String>>().join("; "))
     }
 }

@@ -4,16 +4,17 @@
 //! before, scripts wait at the gate until the maximum clock skew has passed. Nothing is retried here.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use redis::aio::{MultiplexedConnection, SendError};
-use redis::{PushInfo, PushKind};
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use redis::aio::MultiplexedConnection;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::connector::{Connector, Identity, PrimaryConnection, one_line, set_on_disconnect};
+use super::connector::{Connector, Identity, PrimaryConnection, on_disconnect};
+use super::execute::ConnectionUse;
+use crate::redis::locked;
 use crate::redis::url::Address;
 
 /// Backoff after the first failed attempt; it doubles.
@@ -41,6 +42,8 @@ pub(super) struct ActiveConnection {
 pub(super) struct DedicatedConnection {
     pub(super) connection: MultiplexedConnection,
     is_closed: Arc<AtomicBool>,
+    /// While a call that waits for replicas uses it.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// Why there is no connection, and when to retry.
@@ -74,14 +77,13 @@ pub(super) struct Node {
     created: Instant,
     /// Scripts wait until then: microseconds after `created`.
     gate_opens_at: AtomicU64,
-    acked_permits: Semaphore,
+    acked_permits: Arc<Semaphore>,
     attempt: Mutex<Option<AbortHandle>>,
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let attempt = self.attempt.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(attempt) = attempt.take() {
+        if let Some(attempt) = locked(&self.attempt).take() {
             attempt.abort();
         }
     }
@@ -98,7 +100,7 @@ impl Node {
             last_identity: Mutex::new(None),
             created: Instant::now(),
             gate_opens_at: AtomicU64::new(0),
-            acked_permits: Semaphore::new(MAX_ACKED_CONNECTIONS),
+            acked_permits: Arc::new(Semaphore::new(MAX_ACKED_CONNECTIONS)),
             attempt: Mutex::new(None),
         })
     }
@@ -160,18 +162,22 @@ impl Node {
             (Arc::clone(&self.connector), self.address.clone(), Arc::downgrade(self));
         let attempt = tokio::spawn(async move {
             let is_closed = Arc::new(AtomicBool::new(false));
-            let push_sender = on_disconnect(Weak::clone(&node), generation, Arc::clone(&is_closed));
-            let within = connector.options.connect_timeout;
-            let result = timeout(within, connector.connect_primary(address.as_ref(), push_sender))
-                .await
-                .unwrap_or_else(|_| Err(format!("no connection within {within:?}")));
+            // The reference is weak because the node owns the connection.
+            let (closed, weak) = (Arc::clone(&is_closed), Weak::clone(&node));
+            let push_sender = on_disconnect(move || {
+                closed.store(true, Ordering::Release);
+                if let Some(node) = weak.upgrade() {
+                    node.disconnect(generation, None);
+                }
+            });
+            let result = connector.connect_primary(address.as_ref(), push_sender).await;
             let Some(node) = node.upgrade() else { return };
             match result {
                 Ok(connected) => node.connect_succeeded(connected, generation, &is_closed, previous_outage),
                 Err(reason) => node.connect_failed(reason, previous_outage),
             }
         });
-        *self.attempt.lock().unwrap_or_else(PoisonError::into_inner) = Some(attempt.abort_handle());
+        *locked(&self.attempt) = Some(attempt.abort_handle());
     }
 
     fn connect_succeeded(
@@ -183,7 +189,7 @@ impl Node {
     ) {
         let PrimaryConnection { connection, address, identity } = connected;
         {
-            let mut last = self.last_identity.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = locked(&self.last_identity);
             let is_other = last.as_ref().is_some_and(|last| *last != identity);
             if is_other || last.is_none() {
                 self.close_gate();
@@ -202,7 +208,7 @@ impl Node {
         let active = ActiveConnection { connection, address, identity, generation, idle };
         self.state.send_replace(State::Connected(Arc::new(active)));
         if is_closed.load(Ordering::Acquire) {
-            self.disconnected(generation);
+            self.disconnect(generation, None);
         }
     }
 
@@ -225,14 +231,9 @@ impl Node {
         self.state.send_replace(State::Disconnected(Some(outage)));
     }
 
-    /// The connection ended by itself. The server may well be up, so the next call connects at once.
-    fn disconnected(&self, generation: u64) {
-        self.disconnect(generation, None);
-    }
-
     /// Drops the connection if it is still in use, so that the next call opens another one.
     pub(super) fn drop_connection(&self, active: &ActiveConnection) {
-        self.disconnected(active.generation);
+        self.disconnect(active.generation, None);
     }
 
     /// The same for a server that did not reply: until it is back, calls fail after a short wait.
@@ -245,6 +246,7 @@ impl Node {
         }
     }
 
+    /// Without an outage the server may well be up, so the next call connects at once.
     fn disconnect(&self, generation: u64, outage: Option<Outage>) -> bool {
         self.state.send_if_modified(|state| {
             let is_current = matches!(state, State::Connected(active) if active.generation == generation);
@@ -272,74 +274,48 @@ impl Node {
         gate_opens_at <= deadline
     }
 
-    /// The same as [`Node::dedicated`] for calls that wait for replicas; their number is limited.
-    pub(super) async fn dedicated_acked(
-        &self,
-        active: &ActiveConnection,
-        deadline: Instant,
-    ) -> Result<(DedicatedConnection, SemaphorePermit<'_>), String> {
-        let Ok(Ok(permit)) = timeout_at(deadline, self.acked_permits.acquire()).await else {
-            return Err("all connections for acknowledged calls are in use".to_owned());
-        };
-        Ok((self.dedicated(active, deadline).await?, permit))
-    }
-
-    /// A dedicated connection to the server of `active`. On an error nothing was sent, and the server is looked up
-    /// again.
+    /// A dedicated connection to the server of `active`, if the operation needs one. Of those that wait for replicas,
+    /// the number is limited. On an error nothing was sent, and the server is looked up again.
     pub(super) async fn dedicated(
         &self,
         active: &ActiveConnection,
+        connection_use: ConnectionUse,
         deadline: Instant,
-    ) -> Result<DedicatedConnection, String> {
-        while let Some(dedicated) = active.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+    ) -> Result<Option<DedicatedConnection>, String> {
+        let permit = match connection_use {
+            ConnectionUse::Shared => return Ok(None),
+            ConnectionUse::Blocking(_) => None,
+            ConnectionUse::Acked(..) => {
+                let permit = timeout_at(deadline, Arc::clone(&self.acked_permits).acquire_owned()).await;
+                let permit = permit.ok().and_then(Result::ok);
+                Some(permit.ok_or("all connections for acknowledged calls are in use")?)
+            }
+        };
+        while let Some(dedicated) = locked(&active.idle).pop() {
             if !dedicated.is_closed.load(Ordering::Acquire) {
-                return Ok(dedicated);
+                return Ok(Some(DedicatedConnection { _permit: permit, ..dedicated }));
             }
         }
         let is_closed = Arc::new(AtomicBool::new(false));
-        let opening = async {
-            let push_sender = set_on_disconnect(Arc::clone(&is_closed));
-            let mut connection =
-                self.connector.open(&active.address, push_sender).await.map_err(|error| one_line(&error))?;
-            let identity = self.connector.identify(&mut connection).await?;
-            Ok::<_, String>((connection, identity))
-        };
-        match timeout_at(deadline, opening).await {
+        let closed = Arc::clone(&is_closed);
+        let push_sender = on_disconnect(move || closed.store(true, Ordering::Release));
+        let opened = timeout_at(deadline, self.connector.open_identified(&active.address, push_sender)).await;
+        let reason = match opened {
             Ok(Ok((connection, identity))) if identity.is_same_run(&active.identity) => {
-                Ok(DedicatedConnection { connection, is_closed })
+                return Ok(Some(DedicatedConnection { connection, is_closed, _permit: permit }));
             }
-            other => {
-                self.drop_connection(active);
-                Err(match other {
-                    Ok(Ok(_)) => "the server was replaced".to_owned(),
-                    Ok(Err(reason)) => reason,
-                    Err(_) => "no connection before the deadline".to_owned(),
-                })
-            }
-        }
+            Ok(Ok(_)) => "the server was replaced".to_owned(),
+            Ok(Err(reason)) => reason,
+            Err(_) => "no connection before the deadline".to_owned(),
+        };
+        self.drop_connection(active);
+        Err(reason)
     }
 }
 
 impl ActiveConnection {
     /// Only for a connection without a pending reply.
     pub(super) fn put_back(&self, dedicated: DedicatedConnection) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(dedicated);
-    }
-}
-
-/// Notifies the node of the disconnection. The reference is weak because the node owns the connection.
-fn on_disconnect(
-    node: Weak<Node>,
-    generation: u64,
-    is_closed: Arc<AtomicBool>,
-) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + 'static {
-    move |info| {
-        if info.kind == PushKind::Disconnection {
-            is_closed.store(true, Ordering::Release);
-            if let Some(node) = node.upgrade() {
-                node.disconnected(generation);
-            }
-        }
-        Ok(())
+        locked(&self.idle).push(DedicatedConnection { _permit: None, ..dedicated });
     }
 }

@@ -7,18 +7,20 @@ mod send;
 mod subscriber;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use ade_keyspace::ChannelName;
-use tokio::sync::{Notify, broadcast, oneshot};
+use tokio::sync::{Notify, broadcast, watch};
 
 pub(super) use subscriber::run_subscriber;
+
+use crate::redis::locked;
 
 /// Events buffered for a slow receiver.
 const EVENT_BUFFER: usize = 4096;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::redis) enum ChannelEvent {
+pub(crate) enum ChannelEvent {
     Message {
         /// As spelled by the server.
         channel: Arc<str>,
@@ -28,11 +30,11 @@ pub(in crate::redis) enum ChannelEvent {
     Gap,
 }
 
-pub(in crate::redis) struct ChannelEvents(broadcast::Receiver<ChannelEvent>);
+pub(crate) struct ChannelEvents(broadcast::Receiver<ChannelEvent>);
 
 impl ChannelEvents {
     /// Returns `None` once the client is dropped.
-    pub(in crate::redis) async fn next(&mut self) -> Option<ChannelEvent> {
+    pub(crate) async fn next(&mut self) -> Option<ChannelEvent> {
         match self.0.recv().await {
             Ok(event) => Some(event),
             Err(broadcast::error::RecvError::Lagged(_)) => Some(ChannelEvent::Gap),
@@ -41,15 +43,14 @@ impl ChannelEvents {
     }
 }
 
-/// A channel with at least one subscription.
+/// A subscribed channel.
+#[derive(Default)]
 struct ChannelState {
-    subscribers: usize,
     /// The batch of the last SUBSCRIBE.
     batch: Option<u64>,
-    is_confirmed: bool,
+    is_confirmed: watch::Sender<bool>,
     /// It was confirmed before and then interrupted.
     is_interrupted: bool,
-    confirmation_waiters: Vec<oneshot::Sender<()>>,
 }
 
 #[derive(Default)]
@@ -77,7 +78,7 @@ impl ChannelSubscriptions {
     }
 
     fn table(&self) -> MutexGuard<'_, SubscriptionTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.table)
     }
 
     pub(super) fn events(&self) -> ChannelEvents {
@@ -86,30 +87,16 @@ impl ChannelSubscriptions {
 
     pub(super) fn add(&self, channel: &ChannelName) {
         let mut table = self.table();
-        if let Some(state) = table.channels.get_mut(channel.as_str()) {
-            state.subscribers += 1;
-            return;
+        if !table.channels.contains_key(channel.as_str()) {
+            let name: Arc<str> = channel.as_str().into();
+            table.channels.insert(Arc::clone(&name), ChannelState::default());
+            table.added.push(name);
+            self.changed.notify_one();
         }
-        let name: Arc<str> = channel.as_str().into();
-        let state = ChannelState {
-            subscribers: 1,
-            batch: None,
-            is_confirmed: false,
-            is_interrupted: false,
-            confirmation_waiters: Vec::new(),
-        };
-        table.channels.insert(Arc::clone(&name), state);
-        table.added.push(name);
-        self.changed.notify_one();
     }
 
     pub(super) fn remove(&self, channel: &ChannelName) {
         let mut table = self.table();
-        let Some(state) = table.channels.get_mut(channel.as_str()) else { return };
-        state.subscribers -= 1;
-        if state.subscribers > 0 {
-            return;
-        }
         if let Some((name, _)) = table.channels.remove_entry(channel.as_str()) {
             table.removed.push(name);
             self.changed.notify_one();
@@ -118,19 +105,10 @@ impl ChannelSubscriptions {
 
     /// Returns `false` if the channel is not subscribed.
     pub(super) async fn wait_confirmed(&self, channel: &ChannelName) -> bool {
-        let confirmed = {
-            let mut table = self.table();
-            let Some(state) = table.channels.get_mut(channel.as_str()) else { return false };
-            if state.is_confirmed {
-                return true;
-            }
-            // Drops waiters that gave up, so that they do not accumulate during an outage.
-            state.confirmation_waiters.retain(|waiter| !waiter.is_closed());
-            let (sender, confirmed) = oneshot::channel();
-            state.confirmation_waiters.push(sender);
-            confirmed
-        };
-        confirmed.await.is_ok()
+        let confirmed =
+            self.table().channels.get(channel.as_str()).map(|state| state.is_confirmed.subscribe());
+        let Some(mut confirmed) = confirmed else { return false };
+        confirmed.wait_for(|is_confirmed| *is_confirmed).await.is_ok()
     }
 
     /// Marks the channels of a batch as confirmed. Returns whether any of them had been interrupted.
@@ -143,11 +121,8 @@ impl ChannelSubscriptions {
             if state.batch != Some(batch) {
                 continue;
             }
-            state.is_confirmed = true;
+            state.is_confirmed.send_replace(true);
             was_interrupted |= std::mem::take(&mut state.is_interrupted);
-            for waiter in state.confirmation_waiters.drain(..) {
-                let _ = waiter.send(());
-            }
         }
         was_interrupted
     }
@@ -157,8 +132,7 @@ impl ChannelSubscriptions {
         let mut table = self.table();
         for channel in channels {
             let Some(state) = table.channels.get_mut(channel) else { continue };
-            state.is_interrupted |= state.is_confirmed;
-            state.is_confirmed = false;
+            state.is_interrupted |= state.is_confirmed.send_replace(false);
             state.batch = None;
             table.added.push(Arc::clone(channel));
         }

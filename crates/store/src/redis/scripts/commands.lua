@@ -122,7 +122,7 @@ local function refuse_queue_full(window_start, refusals, open_until)
   if refusals >= BREAKER_THRESHOLD then refusals, open_until = 0, now + BREAKER_OPEN_MS * 1000 end
   call('HSET', FENCE, 'crowd', concat({ digits(window_start), refusals, digits(open_until) }, ' '))
   is_fence_dirty = true
-  record_change('queue_full')
+  record_change('queue_full', agent, holder_id)
   return { 'queue_full', queue_length }
 end
 

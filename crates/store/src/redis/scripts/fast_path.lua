@@ -43,7 +43,7 @@ local function fast_acquire(keys, args)
   end
   call(args[1] == '' and 'PUBLISH' or 'SPUBLISH', args[7], 'acquired:' .. agent_id)
   local hold_text = numbers .. ' ' .. request .. ' ' .. names
-  return { now_text, { 'held', hold_text }, { { 'granted', agent_id, args[6], 0, token, request } }, '' }
+  return { now_text, { 'held', hold_text }, { { 'granted', agent_id, args[6], 0, token, request } }, '', 0 }
 end
 
 local function fast_release(keys, args)
@@ -61,7 +61,7 @@ local function fast_release(keys, args)
     if keys[10] then call('SREM', keys[10], lock) end
   end
   call(args[1] == '' and 'PUBLISH' or 'SPUBLISH', args[7], 'released:' .. args[5])
-  return { now_text, { 'done' }, { { 'hold_ended', args[5], args[6], 1, token, 'released' } }, '' }
+  return { now_text, { 'done' }, { { 'hold_ended', args[5], args[6], 1, token, 'released' } }, '', 0 }
 end
 
 local function fast_extend(keys, args)
@@ -85,5 +85,5 @@ local function fast_extend(keys, args)
     call('PEXPIRE', keys[8], INDEX_TTL_MS)
     if keys[10] then call('PEXPIRE', keys[10], INDEX_TTL_MS) end
   end
-  return { now_text, { 'updated', numbers .. ' ' .. fields[5] .. ' ' .. fields[6] }, {}, '' }
+  return { now_text, { 'updated', numbers .. ' ' .. fields[5] .. ' ' .. fields[6] }, {}, '', 0 }
 end

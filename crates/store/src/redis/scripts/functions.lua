@@ -96,22 +96,16 @@ end
 
 -- Releases a claimed task, or removes a queued one. Keys: profile, capacity. Arguments: node id, task.
 local function release_task(keys, args)
-  local now = time_text()
-  if redis.call('HDEL', keys[2], 't:' .. args[2], 'q:' .. args[2]) > 0 then refresh_task_counts(keys[2], now) end
-  return { now }
+  if redis.call('HDEL', keys[2], 't:' .. args[2], 'q:' .. args[2]) > 0 then refresh_task_counts(keys[2], time_text()) end
 end
 
--- Registers or updates an agent. Returns its fields, or nothing if the id is taken (create) or unknown (update).
+-- Registers or updates an agent. Returns its fields, or none if the id is taken (create) or unknown (update).
 -- Keys: profile, capacity. Arguments: node id, 1 to create, then profile, max_tasks and draining (each empty to keep
 -- it), default profile, default max_tasks.
 local function put_agent(keys, args)
   local now = time_text()
   local named = redis.call('HGET', keys[1], 'named')
-  if args[2] == '1' then
-    if named == '0' then return { now } end
-  elseif not named then
-    return { now }
-  end
+  if args[2] == '1' and named == '0' or args[2] == '0' and not named then return { now, {}, {} } end
   if not named then
     redis.call('HSET', keys[1], 'profile', args[6], 'registered_at', now, 'heard', now, 'draining', 0)
     redis.call('HSET', keys[2], 'max_tasks', args[7], 'active_tasks', 0, 'queued_tasks', 0, 'status', 'active')
@@ -131,12 +125,12 @@ end
 -- Records a heartbeat. An unknown agent is added as named only, if the caller allows it.
 -- Keys: profile, capacity. Arguments: node id, current time as RFC 3339, 1 to allow a new agent, its default profile,
 -- its default max_tasks.
--- Returns 0 if the agent is unknown, 1 if it is registered, 2 if it is named only.
+-- Returns whether the agent is known, and whether it is named only.
 local function record_heartbeat(keys, args)
   local now = time_text()
   local stored = redis.call('HMGET', keys[1], 'named', 'draining')
   if not stored[1] then
-    if args[3] ~= '1' then return { now, 0 } end
+    if args[3] ~= '1' then return { now, 0, 0 } end
     redis.call('HSET', keys[1], 'profile', args[4], 'registered_at', now, 'draining', 0, 'named', 1)
     redis.call('HSET', keys[2], 'max_tasks', args[5], 'active_tasks', 0, 'queued_tasks', 0)
     stored = { '1', '0' }
@@ -144,7 +138,7 @@ local function record_heartbeat(keys, args)
   redis.call('HSET', keys[1], 'heard', now)
   redis.call('HSET', keys[2], 'last_heartbeat', args[2], 'status', stored[2] == '1' and 'draining' or 'active')
   refresh_task_counts_if_any(keys[2], now)
-  return { now, stored[1] == '1' and 2 or 1 }
+  return { now, 1, stored[1] }
 end
 
 -- Keys: profile, capacity. Arguments: node id.

@@ -12,6 +12,15 @@ use tokio::task::coop::unconstrained;
 
 use crate::redis::connection::connector::one_line;
 
+/// One command per channel: one command must not name shard channels of several slots, and each is confirmed once.
+pub(super) fn pipeline(prefix: &str, command: &str, channels: &[Arc<str>]) -> redis::Pipeline {
+    let mut pipeline = redis::Pipeline::with_capacity(channels.len());
+    for channel in channels {
+        pipeline.cmd(&format!("{prefix}{command}")).arg(&**channel);
+    }
+    pipeline
+}
+
 /// Returns whether everything was confirmed.
 pub(super) async fn send(mut connection: MultiplexedConnection, pipeline: redis::Pipeline) -> bool {
     match connection.send_packed_commands(&pipeline, 0, pipeline.len()).await {

@@ -6,7 +6,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_catalog::slot::slot_of;
 use ade_keyspace::Layout;
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{PushInfo, PushKind};
@@ -14,11 +13,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::send::{poll_once, send, text};
+use super::send::{pipeline, poll_once, send, text};
 use super::{ChannelEvent, ChannelSubscriptions};
-use crate::redis::connection::connector::Connector;
+use crate::redis::connection::ClientState;
 use crate::redis::connection::node::Node;
-use crate::redis::connection::{ClientState, Deployment};
 use crate::redis::url::Address;
 
 /// Channels per pipeline.
@@ -33,7 +31,7 @@ const RECONNECT_BACKOFF: Duration = Duration::from_millis(200);
 
 type OpenConnection = (MultiplexedConnection, Address);
 
-/// What the tasks of a subscriber report to it. `id` is that of a [`SubscribedServer`].
+/// What the tasks of a subscriber report to it, about the connection `id`.
 enum SubscriberEvent {
     Connected { id: u64, node: Arc<Node>, result: Result<OpenConnection, String> },
     Pushed { id: u64, info: PushInfo },
@@ -43,7 +41,6 @@ enum SubscriberEvent {
 
 /// The connection to one server, with its subscriptions.
 struct SubscribedServer {
-    id: u64,
     node: Arc<Node>,
     /// `None` while it connects.
     connection: Option<OpenConnection>,
@@ -57,46 +54,38 @@ struct SubscribedServer {
 
 struct Subscriber {
     state: Arc<ClientState>,
-    servers: Vec<SubscribedServer>,
+    /// By the id of the connection.
+    servers: HashMap<u64, SubscribedServer>,
     events: mpsc::UnboundedSender<SubscriberEvent>,
     tasks: JoinSet<()>,
     /// By node id: when to connect again.
     retry_after: HashMap<String, Instant>,
     last_id: u64,
-    is_sharded: bool,
+    /// Of the names of commands: a cluster has sharded channels.
+    prefix: &'static str,
 }
 
 /// Runs until it is aborted.
-pub(in crate::redis::connection) async fn run_subscriber(state: Arc<ClientState>) {
+pub(crate) async fn run_subscriber(state: Arc<ClientState>) {
     let (events, mut received) = mpsc::unbounded_channel();
-    let is_sharded = state.connector.url.layout() == Layout::Cluster;
-    let mut slot_maps = match &state.deployment {
-        Deployment::Single(_) => None,
-        Deployment::Cluster(cluster) => Some(cluster.changes()),
-    };
+    let mut slot_maps = state.servers.changes();
     let mut check = interval(CHECK_INTERVAL);
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut checks = 0_u32;
     let mut subscriber = Subscriber {
         state: Arc::clone(&state),
-        servers: Vec::new(),
+        servers: HashMap::new(),
         events,
         tasks: JoinSet::new(),
         retry_after: HashMap::new(),
         last_id: 0,
-        is_sharded,
+        prefix: if state.connector.url.layout() == Layout::Cluster { "S" } else { "" },
     };
     loop {
-        let slots_changed = async {
-            match &mut slot_maps {
-                Some(slot_maps) => slot_maps.changed().await.is_ok(),
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             () = state.subscriptions.changed.notified() => subscriber.reconcile(),
             Some(event) = received.recv() => subscriber.handle(event),
-            _ = slots_changed => {
+            _ = slot_maps.changed() => {
                 subscriber.drop_where(Subscriber::has_moved_channels);
                 subscriber.reconcile();
             }
@@ -123,16 +112,9 @@ impl Subscriber {
         self.last_id
     }
 
-    fn position(&self, id: u64) -> Option<usize> {
-        self.servers.iter().position(|server| server.id == id)
-    }
-
     /// The server that serves a channel.
     fn owner(&self, channel: &str) -> Option<Arc<Node>> {
-        match &self.state.deployment {
-            Deployment::Single(node) => Some(Arc::clone(node)),
-            Deployment::Cluster(cluster) => cluster.slot_map().owner(slot_of(channel.as_bytes())).cloned(),
-        }
+        self.state.servers.slot_map().owner_of(channel).cloned()
     }
 
     /// Subscribes and unsubscribes until the server state matches the requested one.
@@ -151,8 +133,8 @@ impl Subscriber {
         }
         self.subscriptions().requeue(without_owner);
         for (node, channels) in by_owner.into_values() {
-            match self.servers.iter().position(|server| Arc::ptr_eq(&server.node, &node)) {
-                Some(index) => self.subscribe(index, channels),
+            match self.servers.iter().find(|(_, server)| Arc::ptr_eq(&server.node, &node)) {
+                Some((id, _)) => self.subscribe(*id, channels),
                 None => {
                     self.subscriptions().requeue(channels);
                     self.start_connecting(node);
@@ -167,28 +149,30 @@ impl Subscriber {
             return;
         }
         let id = self.next_id();
-        self.servers.push(SubscribedServer {
-            id,
+        let server = SubscribedServer {
             node: Arc::clone(&node),
             connection: None,
             channels: HashSet::new(),
             unsubscribing: HashMap::new(),
             unconfirmed_batches: 0,
             owes_gap: false,
-        });
+        };
+        self.servers.insert(id, server);
         let (connector, events) = (Arc::clone(&self.state.connector), self.events.clone());
+        let pushes = events.clone();
+        let push_sender =
+            move |info| pushes.send(SubscriberEvent::Pushed { id, info }).map_err(|_| SendError);
         self.tasks.spawn(async move {
-            let result = connect(&connector, &node, id, events.clone()).await;
+            let result = connector.connect_primary(node.address.as_ref(), push_sender).await;
+            let result = result.map(|connected| (connected.connection, connected.address));
             let _ = events.send(SubscriberEvent::Connected { id, node, result });
         });
     }
 
     /// Subscribes to channels; if the connection is not open yet, later.
-    fn subscribe(&mut self, index: usize, channels: Vec<Arc<str>>) {
-        let Some((connection, _)) = self.servers.get(index).and_then(|server| server.connection.clone())
-        else {
-            self.subscriptions().requeue(channels);
-            return;
+    fn subscribe(&mut self, id: u64, channels: Vec<Arc<str>>) {
+        let Some((connection, _)) = self.servers.get(&id).and_then(|server| server.connection.clone()) else {
+            return self.subscriptions().requeue(channels);
         };
         for channels in channels.chunks(BATCH) {
             let batch = self.next_id();
@@ -196,11 +180,10 @@ impl Subscriber {
             if channels.is_empty() {
                 continue;
             }
-            let pipeline = self.pipeline("SUBSCRIBE", &channels);
-            let Some(server) = self.servers.get_mut(index) else { return };
+            let Some(server) = self.servers.get_mut(&id) else { return };
             server.unconfirmed_batches += 1;
             server.channels.extend(channels.iter().cloned());
-            let (events, id) = (self.events.clone(), server.id);
+            let (events, pipeline) = (self.events.clone(), pipeline(self.prefix, "SUBSCRIBE", &channels));
             // Polled here, so that SUBSCRIBE and UNSUBSCRIBE are sent in the order of these calls.
             let within = self.state.connector.options.response_timeout;
             let mut sent = Box::pin(send(connection.clone(), pipeline));
@@ -216,8 +199,7 @@ impl Subscriber {
     }
 
     fn unsubscribe(&mut self, removed: &[Arc<str>]) {
-        for index in 0..self.servers.len() {
-            let Some(server) = self.servers.get_mut(index) else { continue };
+        for server in self.servers.values_mut() {
             let channels: Vec<Arc<str>> =
                 removed.iter().filter(|channel| server.channels.remove(*channel)).cloned().collect();
             let Some((connection, _)) = server.connection.clone() else { continue };
@@ -227,8 +209,7 @@ impl Subscriber {
             if channels.is_empty() {
                 continue;
             }
-            let pipeline = self.pipeline("UNSUBSCRIBE", &channels);
-            let mut sent = Box::pin(send(connection, pipeline));
+            let mut sent = Box::pin(send(connection, pipeline(self.prefix, "UNSUBSCRIBE", &channels)));
             if poll_once(&mut sent).is_none() {
                 let within = self.state.connector.options.response_timeout;
                 self.tasks.spawn(async move {
@@ -238,35 +219,19 @@ impl Subscriber {
         }
     }
 
-    fn pipeline(&self, command: &str, channels: &[Arc<str>]) -> redis::Pipeline {
-        let command = format!("{}{command}", if self.is_sharded { "S" } else { "" });
-        let mut pipeline = redis::Pipeline::with_capacity(channels.len());
-        for channel in channels {
-            // One command per channel: one command must not name shard channels of several slots, and each is
-            // confirmed once.
-            pipeline.cmd(&command).arg(&**channel);
-        }
-        pipeline
-    }
-
     fn handle(&mut self, event: SubscriberEvent) {
         match event {
             SubscriberEvent::Connected { id, node, result } => self.handle_connected(id, &node, result),
             SubscriberEvent::Pushed { id, info } => self.handle_push(id, info),
             SubscriberEvent::Unresponsive { id } => self.drop_connection(id),
             SubscriberEvent::BatchDone { id, batch, channels, is_confirmed } => {
-                let Some(index) = self.position(id) else { return };
+                let Some(server) = self.servers.get_mut(&id) else { return };
                 if !is_confirmed {
                     // Refused or not answered, for example because the slot moved.
-                    if let Deployment::Cluster(cluster) = &self.state.deployment {
-                        cluster.request_refresh();
-                    }
-                    self.drop_connection(id);
-                    return;
+                    self.state.servers.request_refresh();
+                    return self.drop_connection(id);
                 }
-                let was_interrupted = self.subscriptions().confirm(batch, &channels);
-                let Some(server) = self.servers.get_mut(index) else { return };
-                server.owes_gap |= was_interrupted;
+                server.owes_gap |= self.state.subscriptions.confirm(batch, &channels);
                 server.unconfirmed_batches -= 1;
                 if server.unconfirmed_batches == 0 && std::mem::take(&mut server.owes_gap) {
                     self.subscriptions().send_event(ChannelEvent::Gap);
@@ -279,7 +244,7 @@ impl Subscriber {
         match result {
             Ok(connection) => {
                 self.retry_after.remove(&node.id);
-                if let Some(server) = self.servers.iter_mut().find(|server| server.id == id) {
+                if let Some(server) = self.servers.get_mut(&id) {
                     server.connection = Some(connection);
                 }
                 self.reconcile();
@@ -303,7 +268,7 @@ impl Subscriber {
             PushKind::Disconnection => self.drop_connection(id),
             PushKind::Unsubscribe | PushKind::SUnsubscribe => {
                 let Some(channel) = info.data.into_iter().next().and_then(text) else { return };
-                let Some(server) = self.servers.iter_mut().find(|server| server.id == id) else { return };
+                let Some(server) = self.servers.get_mut(&id) else { return };
                 if let Some(count) = server.unsubscribing.get_mut(&channel) {
                     *count -= 1;
                     if *count == 0 {
@@ -321,8 +286,7 @@ impl Subscriber {
 
     /// Drops a connection; its channels are subscribed again.
     fn drop_connection(&mut self, id: u64) {
-        let Some(index) = self.position(id) else { return };
-        let server = self.servers.swap_remove(index);
+        let Some(server) = self.servers.remove(&id) else { return };
         self.retry_after.insert(server.node.id.clone(), Instant::now() + RECONNECT_BACKOFF);
         self.subscriptions().interrupt(server.channels.iter());
         if server.owes_gap {
@@ -333,7 +297,7 @@ impl Subscriber {
 
     /// Whether some channels of a connection belong to another server now.
     fn has_moved_channels(&self, server: &SubscribedServer) -> bool {
-        let is_primary = self.state.primaries().iter().any(|node| Arc::ptr_eq(node, &server.node));
+        let is_primary = self.state.servers.primaries().iter().any(|node| Arc::ptr_eq(node, &server.node));
         let has_moved =
             |channel: &Arc<str>| self.owner(channel).is_none_or(|owner| !Arc::ptr_eq(&owner, &server.node));
         !is_primary || server.channels.iter().any(has_moved)
@@ -349,7 +313,7 @@ impl Subscriber {
 
     /// Drops connections to wrong servers and reconnects without backoff.
     fn drop_where(&mut self, is_wrong: impl Fn(&Self, &SubscribedServer) -> bool) {
-        let wrong = self.servers.iter().filter(|server| is_wrong(self, server)).map(|server| server.id);
+        let wrong = self.servers.iter().filter(|(_, server)| is_wrong(self, server)).map(|(id, _)| *id);
         for id in wrong.collect::<Vec<u64>>() {
             self.drop_connection(id);
             self.retry_after.clear();
@@ -359,9 +323,9 @@ impl Subscriber {
     /// Detects servers that vanished without closing the connection.
     fn ping(&mut self) {
         let within = self.state.connector.options.response_timeout;
-        for server in &self.servers {
+        for (&id, server) in &self.servers {
             let Some((mut connection, _)) = server.connection.clone() else { continue };
-            let (events, id) = (self.events.clone(), server.id);
+            let events = self.events.clone();
             self.tasks.spawn(async move {
                 let ping = redis::cmd("PING");
                 let pong = timeout(within, connection.send_packed_command(&ping)).await;
@@ -371,19 +335,4 @@ impl Subscriber {
             });
         }
     }
-}
-
-async fn connect(
-    connector: &Connector,
-    node: &Node,
-    id: u64,
-    events: mpsc::UnboundedSender<SubscriberEvent>,
-) -> Result<OpenConnection, String> {
-    let push_sender =
-        move |info: PushInfo| events.send(SubscriberEvent::Pushed { id, info }).map_err(|_| SendError);
-    let within = connector.options.connect_timeout;
-    let connected = timeout(within, connector.connect_primary(node.address.as_ref(), push_sender))
-        .await
-        .unwrap_or_else(|_| Err(format!("no connection within {within:?}")))?;
-    Ok((connected.connection, connected.address))
 }

@@ -29,17 +29,18 @@ async fn recovers_from_cluster_failures() {
     let client = open(&servers.url(), short_skew()).await;
     check_basic_behaviour(&client).await;
     assert_eq!(client.query_primaries(redis::cmd("PING")).await.expect("pongs").len(), 3);
-    let node_id = Script::new(format!("{GUARD} return redis.call('CLUSTER', 'MYID')"));
+    let node_id = script(format!("{GUARD} return redis.call('CLUSTER', 'MYID')"));
     let mut ids = BTreeSet::new();
     for primary in 0..3 {
         let keys = [key(Layout::Cluster, &name_at(primary))];
-        let value = client.call(&node_id, &keys, &[]).await.expect("valid id");
+        let value = client.call(&node_id, &keys.each_ref(), &[]).await.expect("valid id");
         ids.insert(String::from_redis_value(value).expect("text"));
     }
     assert_eq!(ids.len(), 3);
     let keys = [key(Layout::Cluster, &name_at(2))];
     let within = Duration::from_secs(5);
-    let (_, acks) = client.call_acked(&increment_script(), &keys, &[b"1"], 1, within).await.expect("called");
+    let (_, acks) =
+        client.call_acked(&increment_script(), &keys.each_ref(), &["1"], 1, within).await.expect("called");
     assert_eq!(acks, 1);
 
     migrate_slot(&servers, &client).await;

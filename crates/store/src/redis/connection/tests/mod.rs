@@ -25,9 +25,15 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const GUARD: &str = "if ARGV[1] ~= '' and redis.call('CLUSTER','MYID') ~= ARGV[1] then \
     return redis.error_reply('ANOTHERPRIMARY') end ";
 
+fn script(body: impl std::fmt::Display) -> Script {
+    let source = format!("redis.register_function(LIBRARY .. '_test', function(KEYS, ARGV) {body} end)");
+    let [script] = Script::library(&source, ["test"]);
+    script
+}
+
 /// Increments by its second argument.
 fn increment_script() -> Script {
-    Script::new(format!("{GUARD} return redis.call('INCRBY', KEYS[1], ARGV[2])"))
+    script(format!("{GUARD} return redis.call('INCRBY', KEYS[1], ARGV[2])"))
 }
 
 fn key(layout: Layout, name: &str) -> RedisKey {
@@ -53,7 +59,11 @@ fn number(value: Value) -> i64 {
 
 async fn increment(client: &RedisClient, name: &str) -> Result<i64, String> {
     let keys = [key(client.layout(), name)];
-    client.call(&increment_script(), &keys, &[b"1"]).await.map(number).map_err(|error| error.to_string())
+    client
+        .call(&increment_script(), &keys.each_ref(), &["1"])
+        .await
+        .map(number)
+        .map_err(|error| error.to_string())
 }
 
 /// Waits until calls succeed again.
@@ -128,7 +138,7 @@ async fn check_basic_behaviour(client: &RedisClient) {
     let sizes = client.query_primaries(redis::cmd("DBSIZE")).await.expect("sizes");
     assert_eq!(sizes.into_iter().map(number).sum::<i64>(), 26);
 
-    client.query_primaries(redis::cmd("SCRIPT").arg("FLUSH").take()).await.expect("flushed");
+    client.query_primaries(redis::cmd("FUNCTION").arg("FLUSH").take()).await.expect("flushed");
     assert_eq!(increment(client, "a").await, Ok(3));
 
     let mut events = client.channel_events();

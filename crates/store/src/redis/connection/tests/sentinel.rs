@@ -15,7 +15,8 @@ async fn recovers_after_sentinel_failover() {
 
     let keys = [key(client.layout(), "acked")];
     let within = Duration::from_secs(5);
-    let (_, acks) = client.call_acked(&increment_script(), &keys, &[b"1"], 2, within).await.expect("called");
+    let (_, acks) =
+        client.call_acked(&increment_script(), &keys.each_ref(), &["1"], 2, within).await.expect("called");
     assert_eq!(acks, 2);
 
     let mut events = client.channel_events();
@@ -43,7 +44,7 @@ async fn follows_failover_when_the_old_primary_returns() {
     subscribe(&client, "a").await;
     let keys = [key(client.layout(), "a")];
     let within = Duration::from_secs(5);
-    client.call_acked(&increment_script(), &keys, &[b"1"], 2, within).await.expect("called");
+    client.call_acked(&increment_script(), &keys.each_ref(), &["1"], 2, within).await.expect("called");
     let hanging = &servers.servers[0];
     hanging.process().signal(Signal::STOP).expect("suspended");
     increment(&client, "b").await.expect_err("no reply");

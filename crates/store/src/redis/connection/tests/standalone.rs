@@ -25,11 +25,9 @@ async fn confirms_thousands_of_channels() {
     let channels: Vec<_> = (0..5000).map(|number| channel(client.layout(), &format!("c{number}"))).collect();
     for channel in &channels {
         client.subscribe(channel);
-        client.subscribe(channel);
     }
     for channel in &channels {
         client.confirm_subscription(channel).await.expect("confirmed");
-        client.unsubscribe(channel);
     }
     let mut admin = server.connect().expect("connected");
     let mut list = redis::cmd("PUBSUB");
@@ -78,7 +76,7 @@ async fn reconnects_transparently_between_calls() {
         let killed = kill_client_connections(&mut admin);
         assert!(killed >= 1, "{killed}");
         until("the client notices", TEST_TIMEOUT, || {
-            let is_disconnected = client.state.primaries()[0].current_connection().is_none();
+            let is_disconnected = client.state.servers.primaries()[0].current_connection().is_none();
             std::future::ready(if is_disconnected { Ok(()) } else { Err(String::new()) })
         })
         .await
@@ -91,7 +89,7 @@ async fn reconnects_transparently_between_calls() {
 async fn matches_replies_and_never_repeats_while_connections_drop() {
     let server = Redis::start().expect("server starts");
     let client = open(&server.url(), short_skew()).await;
-    let script = Script::new(format!("{GUARD} return redis.call('INCR', KEYS[1]) .. ':' .. ARGV[2]"));
+    let script = script(format!("{GUARD} return redis.call('INCR', KEYS[1]) .. ':' .. ARGV[2]"));
     let mut callers = tokio::task::JoinSet::new();
     for task in 0..20 {
         let (client, script) = (client.clone(), script.clone());
@@ -101,7 +99,7 @@ async fn matches_replies_and_never_repeats_while_connections_drop() {
             let (mut succeeded, mut failed) = (0, 0);
             for round in 0..200 {
                 let tag = format!("{task}-{round}");
-                match client.call(&script, &keys, &[tag.as_bytes()]).await {
+                match client.call(&script, &keys.each_ref(), &[&tag]).await {
                     Ok(value) => {
                         succeeded += 1;
                         let text = String::from_redis_value(value).expect("text");
@@ -231,14 +229,17 @@ async fn retries_unapplied_calls_a_bounded_number_of_times() {
     let keys = [key(client.layout(), "a")];
     let wrong_node = "return redis.error_reply('ANOTHERPRIMARY')";
     let succeeds_third =
-        Script::new(format!("if redis.call('INCR', KEYS[1]) < 3 then {wrong_node} end return ARGV[2]"));
-    let value = client.call(&succeeds_third, &keys, &[b"x"]).await.expect("third attempt succeeds");
+        script(format!("if redis.call('INCR', KEYS[1]) < 3 then {wrong_node} end return ARGV[2]"));
+    let value = client.call(&succeeds_third, &keys.each_ref(), &["x"]).await.expect("third attempt succeeds");
     assert_eq!(value, Value::BulkString(b"x".to_vec()));
-    let error =
-        client.call(&Script::new(wrong_node), &keys, &[]).await.expect_err("never succeeds").to_string();
+    let error = client
+        .call(&script(wrong_node), &keys.each_ref(), &[])
+        .await
+        .expect_err("never succeeds")
+        .to_string();
     assert!(error.contains("gave up"), "{error}");
-    let invalid = Script::new("return redis.call('NONSENSE')");
-    let error = client.call(&invalid, &keys, &[]).await.expect_err("invalid command").to_string();
+    let invalid = script("return redis.call('NONSENSE')");
+    let error = client.call(&invalid, &keys.each_ref(), &[]).await.expect_err("invalid command").to_string();
     assert!(error.contains("refused") && !error.contains("gave up"), "{error}");
 }
 
@@ -249,14 +250,14 @@ async fn counts_replica_acks() {
     let keys = [key(client.layout(), "a")];
     let within = Duration::from_millis(50);
     let (value, acks) =
-        client.call_acked(&increment_script(), &keys, &[b"1"], 0, within).await.expect("called");
+        client.call_acked(&increment_script(), &keys.each_ref(), &["1"], 0, within).await.expect("called");
     assert_eq!((number(value), acks), (1, 0));
     let (value, acks) =
-        client.call_acked(&increment_script(), &keys, &[b"1"], 1, within).await.expect("called");
+        client.call_acked(&increment_script(), &keys.each_ref(), &["1"], 1, within).await.expect("called");
     assert_eq!((number(value), acks), (2, 0));
     // Waiting for replicas does not block other calls.
-    let script = increment_script();
-    let waiting = client.call_acked(&script, &keys, &[b"1"], 1, Duration::from_secs(30));
+    let (script, key) = (increment_script(), keys.each_ref());
+    let waiting = client.call_acked(&script, &key, &["1"], 1, Duration::from_secs(30));
     tokio::select! {
         biased;
         _ = waiting => panic!("there is no replica"),
@@ -265,7 +266,7 @@ async fn counts_replica_acks() {
     let port = server.port().to_string();
     let _replica = Redis::start_with(&["--replicaof", "127.0.0.1", &port]).expect("a replica");
     until("the replica replicates", TEST_TIMEOUT, || async {
-        match client.call_acked(&increment_script(), &keys, &[b"1"], 1, within).await {
+        match client.call_acked(&increment_script(), &keys.each_ref(), &["1"], 1, within).await {
             Ok((_, 1)) => Ok(()),
             other => Err(format!("{other:?}")),
         }
@@ -277,7 +278,11 @@ async fn counts_replica_acks() {
         let (client, keys) = (client.clone(), keys.clone());
         calls.spawn(async move {
             let within = Duration::from_secs(5);
-            client.call_acked(&increment_script(), &keys, &[b"1"], 1, within).await.expect("called").1
+            client
+                .call_acked(&increment_script(), &keys.each_ref(), &["1"], 1, within)
+                .await
+                .expect("called")
+                .1
         });
     }
     assert_eq!(calls.join_all().await, vec![1; 100]);

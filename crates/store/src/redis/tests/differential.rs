@@ -14,12 +14,12 @@ use ade_domain::lock::{
 };
 use ade_testkit::effort::{rounds, seed};
 use ade_testkit::{Redis, RedisCluster, RedisSentinel, SeededRng};
-use redis::Value;
 
-use super::command::ReportedChange;
-use super::reply::{array, flatten, text};
-use super::{Inner, RedisCoordination, RedisOptions, encoding};
 use crate::coordination::LockEventKind;
+use crate::redis::command::ReportedChange;
+use crate::redis::keys::LockKeys;
+use crate::redis::query::NO_ARGS;
+use crate::redis::{Inner, RedisCoordination, RedisOptions, encoding};
 
 const AGENTS: [&str; 9] = ["ann", "ben", "cid", "d\u{0}\"e", "eve", "fay", "gus", "hal", "ida"];
 /// Commands per lock.
@@ -185,7 +185,7 @@ impl LockUnderTest<'_> {
         let [.., fence, ended] = &keys.script_keys;
         let mut changes: Vec<LockChange> = snapshot.changes().collect();
         let (mut token, mut score) = (FencingToken::default(), Default::default());
-        for [name, value] in self.fields(fence).await {
+        for (name, value) in self.fields(fence).await {
             let numbers: Vec<u64> = value.split(' ').filter_map(|number| number.parse().ok()).collect();
             let moment = |index: usize| ade_domain::Moment::from_micros(numbers[index]);
             match name.as_str() {
@@ -207,7 +207,7 @@ impl LockUnderTest<'_> {
             }
         }
         changes.push(LockChange::CountersAdvanced(token, score));
-        for [name, value] in self.fields(ended).await {
+        for (name, value) in self.fields(ended).await {
             if let Ok(request) = name.parse::<RequestKey>() {
                 let (until, why) = value.split_once(' ').expect("a time and an end");
                 let (until, why) = (
@@ -220,15 +220,8 @@ impl LockUnderTest<'_> {
         changes
     }
 
-    async fn fields(&self, key: &ade_keyspace::RedisKey) -> Vec<[String; 2]> {
-        let mut get = redis::cmd("HGETALL");
-        get.arg(key.as_str());
-        let value = flatten(self.inner.client.query(key, get).await.expect("reply"));
-        let (pairs, _) = array(&value).expect("an array").as_chunks::<2>();
-        pairs
-            .iter()
-            .map(|[a, b]| [text(a).expect("text").to_owned(), text(b).expect("text").to_owned()])
-            .collect()
+    async fn fields(&self, key: &ade_keyspace::RedisKey) -> Vec<(String, String)> {
+        self.inner.query("HGETALL", key, NO_ARGS).await.expect("reply")
     }
 
     /// An agent index has the lock if the agent holds it or waits for it, the registry if anybody does.
@@ -249,10 +242,10 @@ impl LockUnderTest<'_> {
                 "{agent} waits, {context}"
             );
         }
-        let mut score = redis::cmd("ZSCORE");
-        score.arg(self.inner.keys.registry.as_str()).arg(keys.lock().as_str());
-        let is_registered =
-            self.inner.client.query(&self.inner.keys.registry, score).await.expect("reply") != Value::Nil;
+        let registry = &self.inner.keys.registry;
+        let score: Option<f64> =
+            self.inner.query("ZSCORE", registry, keys.lock().as_str()).await.expect("reply");
+        let is_registered = score.is_some();
         let is_used = lock.mode().is_some() || lock.queue_length() > 0;
         assert!(
             is_registered == is_used || (self.inner.is_cluster() && is_registered),
@@ -260,11 +253,8 @@ impl LockUnderTest<'_> {
         );
     }
 
-    async fn is_member(&self, index: &ade_keyspace::RedisKey, keys: &super::LockKeys) -> bool {
-        let mut contains = redis::cmd("SISMEMBER");
-        contains.arg(index.as_str()).arg(keys.lock().as_str());
-        let reply = self.inner.client.query(index, contains).await.expect("reply");
-        reply == Value::Int(1) || reply == Value::Boolean(true)
+    async fn is_member(&self, index: &ade_keyspace::RedisKey, keys: &LockKeys) -> bool {
+        self.inner.query("SISMEMBER", index, keys.lock().as_str()).await.expect("reply")
     }
 }
 

@@ -1,0 +1,3 @@
+//! Tests of the whole backend against real servers.
+
+mod differential;
