@@ -144,6 +144,7 @@ pub(crate) fn with_key(caller: &Caller, key: &str) -> Caller {
         Outcome::Batch(ids, tasks) => (200, json!({ "decided": ids.len(), "tasks": tasks.len() })),
         Outcome::Comment(comment) => (201, json!({ "comment": comment.comment_id })),
         Outcome::Policy(policy) => (200, json!({ "document": policy.id, "revision": policy.revision })),
+        Outcome::Feature(feature) => (200, json!({ "document": feature.id, "revision": feature.revision })),
         _ => (500, json!(null)),
     };
     let owner = "test".to_owned();
