@@ -83,7 +83,7 @@ fn commands(locks: &LockFixture, nonce: u128) -> Vec<(&'static str, LockCommand)
 #[expect(clippy::disallowed_methods, reason = "the long search is bounded by time")]
 fn invariants_hold_for_all_sequences_of_three_holders_at_two_locks() {
     let (started, time_limit) = (Instant::now(), Duration::from_secs(effort::rounds(0, 60)));
-    let min_depth = 4;
+    let min_depth = 3;
     // Nothing expires during the search: leases are long and every command takes a microsecond.
     let limits =
         LockLimits { ticket_claim_ms: 3_600_000, long_poll_claim_ms: 3_600_000, ..LockLimits::default() };
