@@ -1,10 +1,14 @@
 # Commands of this repository. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run test deps lint unit docs soak fuzz-api bench bench-check deny servers clean
+.PHONY: help run test deps format lint unit doc docs soak fuzz-api bench bench-check deny servers clean
 
 # The comparison with peers is built apart from the shipped binary, with a Python environment of its own.
 PEERS := $(or $(CARGO_TARGET_DIR),target)/peers
 PEERS_PYTHON := $(PEERS)/python/bin/python
+
+# Clippy compiles the crates of the workspace here, so that lints and tests share one build: `cargo clippy` would check
+# everything a second time. Both variables are what `cargo clippy -- -D warnings` sets.
+LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings
 
 # More threads than cores: tests mostly wait for servers to start and for leases to expire.
 TEST_THREADS := $(shell echo $$((2 * $$(nproc))))
@@ -16,21 +20,25 @@ run: ## Build and start the server with demo data on http://127.0.0.1:8300 (data
 	@echo "building ade (takes some minutes the first time), then starting the server"
 	@cargo run --locked -- serve --demo
 
-test: deps lint unit ## Install missing servers, then run all checks: format, lints, tests
+test: deps format unit doc ## Install missing servers, then run all checks: format, lints, tests, documentation
 
 deps: ## Install the servers that tests need (Debian; on other systems: print what to install)
 	@scripts/deps
 
-lint: ## Check format, lints and documentation links
+format: ## Check the format
 	cargo fmt --all --check
+
+lint: format ## Check format and lints, without tests
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+unit: ## Check lints and run all tests, including documentation examples
+	$(LINTED) cargo test --workspace --locked -- --test-threads $(TEST_THREADS)
+
+doc: ## Check the links of the documentation
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
-unit: ## Run all tests, including documentation examples
-	cargo test --workspace --locked -- --test-threads $(TEST_THREADS)
-
 docs: ## Regenerate the references and fixtures
-	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-catalog --test generated
+	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-catalog --test integration generated
 	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-server --test openapi fresh
 	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-cli fresh
 
@@ -38,7 +46,7 @@ soak: ## Run the randomised tests with many more rounds (ADE_SEED repeats a run)
 	ADE_SOAK=1 cargo test --release --locked --workspace -- --nocapture --test-threads 1
 
 fuzz-api: deps ## Fuzz the HTTP API against its OpenAPI description, longer than `make test` (ADE_SEED repeats a run)
-	ADE_SOAK=1 cargo test --locked -p ade-cli --test api schemathesis -- --nocapture --test-threads 1
+	ADE_SOAK=1 cargo test --locked -p ade-cli --test integration schemathesis -- --nocapture --test-threads 1
 
 bench: $(PEERS)/python/ready ## Measure locks, approvals and lifecycles on this machine, compared with baselines and peers
 	@scripts/deps bench

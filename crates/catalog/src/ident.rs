@@ -185,6 +185,7 @@ fn split_hashed(written: &str) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use ade_testkit::effort;
     use proptest::prelude::*;
 
     use super::*;
@@ -244,6 +245,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(effort::property(256))]
+
         #[test]
         fn decoding_reverses_encoding_or_yields_the_hash(rules in any_rules(), text in any_text()) {
             let written = rules.encode("id", &text).expect("not empty");

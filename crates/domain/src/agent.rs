@@ -178,6 +178,7 @@ impl RateWindow {
 
 #[cfg(test)]
 mod tests {
+    use ade_testkit::effort;
     use proptest::prelude::*;
 
     use super::*;
@@ -187,6 +188,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(effort::property(256))]
+
         #[test]
         fn claims_never_exceed_the_limit_and_never_leak(
             max in 1_u32..4,

@@ -64,6 +64,7 @@ pub fn matches(pattern: &str, text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use ade_testkit::effort;
     use proptest::prelude::*;
 
     use super::*;
@@ -82,6 +83,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(effort::property(256))]
+
         #[test]
         fn matches_like_the_reference(pattern in "[ab*?]{0,7}", text in "[ab]{0,8}") {
             let chars = |text: &str| text.chars().collect::<Vec<_>>();

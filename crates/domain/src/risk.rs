@@ -239,6 +239,7 @@ fn failure_rate(inputs: &RiskInputs) -> ExactFactor {
 
 #[cfg(test)]
 mod tests {
+    use ade_testkit::effort;
     use proptest::prelude::*;
 
     use super::*;
@@ -283,6 +284,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(effort::property(256))]
+
         #[test]
         fn contributions_add_up_to_the_score(
             criticality in prop::collection::vec(prop::option::of(0..=100_u8), 0..4),

@@ -1,44 +1,60 @@
 //! Size and seed of randomised tests: small in `make test`, large in `make soak`. Every run can be repeated by its seed.
 
+use std::io::Write;
 use std::process::Command;
 use std::sync::OnceLock;
-use std::{env, iter};
+use std::{env, io};
 
+use proptest::prelude::ProptestConfig;
+use proptest::test_runner::RngSeed;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// Used where the commit is unknown, such as in an unpacked archive.
-const FALLBACK_SEED: u64 = 20_261_115;
+/// Every run tests this seed besides its own. Also used where the commit is unknown, such as in an unpacked archive.
+const FIXED_SEED: u64 = 20_261_115;
 
-/// The first number in normal runs, the second if the variable `ADE_SOAK` is set.
+/// Whether this is a long run: the variable `ADE_SOAK` is set.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "tests are configured here by environment variables")]
+pub fn is_soak() -> bool {
+    env::var_os("ADE_SOAK").is_some()
+}
+
+/// The first number in normal runs, the second in long ones.
+#[must_use]
 pub fn rounds(normal: u64, soak: u64) -> u64 {
-    if env::var_os("ADE_SOAK").is_some() { soak } else { normal }
+    if is_soak() { soak } else { normal }
 }
 
 /// The seed of randomised tests: `ADE_SEED`, or the commit, so that each commit is tested with another one.
 #[must_use]
-#[expect(
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "tests are configured by environment variables, and show the seed of a failure"
-)]
+#[expect(clippy::disallowed_methods, reason = "tests are configured here by environment variables")]
 pub fn seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| {
         let given = env::var("ADE_SEED").ok().and_then(|seed| seed.parse().ok());
-        let seed = given.or_else(commit_seed).unwrap_or(FALLBACK_SEED);
-        eprintln!("seed of randomised tests: ADE_SEED={seed}");
+        let seed = given.or_else(commit_seed).unwrap_or(FIXED_SEED);
+        // Not with a macro: the test harness captures those unless the first test that asks for the seed fails.
+        let _ = writeln!(io::stderr(), "seed of randomised tests: ADE_SEED={seed}");
         seed
     })
 }
 
-/// Seeds that found a bug once, then the seed of this run. `ADE_SEED` alone where it is set.
-#[expect(clippy::disallowed_methods, reason = "tests are configured here by environment variables")]
-pub fn seeds(regressions: &[u64]) -> impl Iterator<Item = u64> + use<> {
-    let known = if env::var_os("ADE_SEED").is_some() { Vec::new() } else { regressions.to_vec() };
-    known.into_iter().chain(iter::once_with(seed))
+/// Seed and number of each round: all rounds with the fixed seed, then all with the seed of this run.
+pub fn seeded_rounds(rounds: u64) -> impl Iterator<Item = (u64, u64)> {
+    [FIXED_SEED, seed()].into_iter().flat_map(move |seed| (0..rounds).map(move |round| (seed, round)))
+}
+
+/// The configuration of a property test, with the seed of this run.
+#[must_use]
+pub fn property(cases: u32) -> ProptestConfig {
+    // A failure is reproduced by the seed, which needs no file.
+    ProptestConfig {
+        cases,
+        rng_seed: RngSeed::Fixed(seed()),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
 }
 
 fn commit_seed() -> Option<u64> {

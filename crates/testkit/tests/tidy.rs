@@ -156,6 +156,23 @@ fn assert_no_cycle(mut dependencies: BTreeMap<String, BTreeSet<String>>) {
 }
 
 #[test]
+fn examples_in_documentation_are_run() {
+    for (name, manifest) in manifests() {
+        let doctest = manifest.get("lib").and_then(|lib| lib.get("doctest")).and_then(toml::Value::as_bool);
+        if doctest != Some(false) {
+            continue;
+        }
+        for file in files(&root().join("crates").join(&name).join("src"), &["rs"]) {
+            let text = fs::read_to_string(&file).expect("readable");
+            for (number, line) in text.lines().map(str::trim_start).enumerate() {
+                let is_example = line.starts_with("//") && line.contains("```");
+                assert!(!is_example, "{}: remove `doctest = false` of {name}", place(&file, number + 1));
+            }
+        }
+    }
+}
+
+#[test]
 fn allowed_dependencies_have_no_cycle() {
     let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     assert_no_cycle(

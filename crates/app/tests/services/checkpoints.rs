@@ -131,6 +131,9 @@ async fn detects_edited_entry(log: Log) {
     assert_eq!(verify(&log.database, None).await.expect("intact").number, 10);
     log.tamper("UPDATE audit SET body = replace(body, 'a reason', 'another') WHERE number = 4").await;
     assert_eq!(log.broken_at(None).await, 4);
+    // The columns beside the body are verified as well.
+    log.tamper("UPDATE audit SET actor = 'mallory' WHERE number = 3").await;
+    assert_eq!(log.broken_at(None).await, 3);
     // Signing a broken log would hide the break.
     assert!(log.signer.checkpoint(&log.database, None, now()).await.is_err());
 }

@@ -18,6 +18,7 @@ use ade_store::{Blobs, Coordination, Database, EmbeddedCoordination};
 use ade_testkit::{ManualClock, Postgres};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
+use uuid::Uuid;
 
 static SERVER: OnceCell<Postgres> = OnceCell::const_new();
 
@@ -38,7 +39,7 @@ impl Fixture {
 
     pub(crate) async fn on_postgres() -> Self {
         let server = SERVER.get_or_init(|| async { Postgres::start().expect("starts") }).await;
-        let name = format!("t{}", uuid::Uuid::now_v7().simple());
+        let name = format!("t{}", Uuid::now_v7().simple());
         server.create_database(&name).expect("created");
         let url = server.url(&name);
         let database = Database::open_postgres(&url).await.expect("opens");
@@ -99,6 +100,25 @@ impl Fixture {
             Versioned { id: policy.name.clone(), revision: 1, value: PolicyVersions::new(policy, true) };
         let writes = vec![Write::document(&document, None)];
         self.database.commit(Commit { writes, ..Commit::default() }).await.expect("stored");
+    }
+
+    /// Makes a submitted task one of `count`, by storing copies at once: submitting hundreds takes long. Returns their ids.
+    pub(crate) async fn store_copies(&self, task: &StoredTask, count: usize) -> Vec<String> {
+        let mut ids = vec![task.task_id.clone()];
+        let mut writes = Vec::new();
+        for _ in 1..count {
+            let mut copy = task.task.clone();
+            copy.task_id = Uuid::now_v7().to_string();
+            for approval in &mut copy.approvals {
+                approval.approval_id = Uuid::now_v7().to_string();
+                approval.task_id.clone_from(&copy.task_id);
+            }
+            ids.push(copy.task_id.clone());
+            let at = self.clock.now().into();
+            writes.push(Write::Task { task: Box::new(copy.into()), expected: None, at });
+        }
+        self.database.commit(Commit { writes, ..Commit::default() }).await.expect("stored");
+        ids
     }
 
     /// The actions in the audit log, of one task or of all, in order. Fails if the log is broken.

@@ -153,10 +153,7 @@ async fn reassigns_the_rest_in_the_background(fixture: Fixture) {
     fixture.add_user("bob", &[REVIEWER]).await;
     fixture.add_user("max", &[ADMIN]).await;
     let (service, many) = (fixture.service(), MAX_REASSIGNED_TASKS + 3);
-    let mut tasks = Vec::new();
-    for number in 0..many {
-        tasks.push(submitted(&service, &number.to_string()).await.task.task_id);
-    }
+    let tasks = fixture.store_copies(&submitted(&service, "one").await, many).await;
     deactivate(&fixture, &service, "bob").await;
     let left = async || {
         let mut left = 0;

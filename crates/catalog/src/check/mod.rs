@@ -136,7 +136,7 @@ fn expand(catalog: &Catalog, pattern: &Pattern, limit: usize) -> Option<Vec<Patt
         if expanded.len() * alternatives.len() > limit {
             return None;
         }
-        let with = |parts: &Vec<Part>, next: &Part| [parts.as_slice(), &[next.clone()]].concat();
+        let with = |parts: &Vec<Part>, next: &Part| [parts.as_slice(), std::slice::from_ref(next)].concat();
         let longer = expanded.iter().flat_map(|parts| alternatives.iter().map(|next| with(parts, next)));
         expanded = longer.collect();
     }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ade_domain::task::{ChangeKind, PreviewStatus};
+use ade_testkit::effort;
 use proptest::prelude::*;
 use rustix::fs::flock;
 use serde_json::{Value, json};
@@ -230,7 +231,7 @@ fn set_up(files: &[FileCase]) -> (TestRoot, StopSender, Run) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(effort::property(8))]
 
     /// Kills the attempt before each step, and the rollback as well. The outcome is resolved, and all bytes are restored.
     #[test]

@@ -1,0 +1,7 @@
+//! Tests of catalogs through the public interface, with the catalogs in `fixtures`.
+
+#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+
+mod builders;
+mod errors;
+mod generated;

@@ -1,0 +1,143 @@
+//! `ade bench` measures every row and cleans up. The measured values themselves are not tested. Each benchmark runs in one
+//! kind of deployment; they share the code that starts and removes either.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn bench_locks(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ade"));
+    command.args(["bench", "locks", "--quick"]).args(arguments).output().expect("runs")
+}
+
+#[test]
+fn quick_run_measures_every_row_and_cleans_up() {
+    let folder = tempfile::tempdir().expect("made");
+    let output = bench_locks(&["--json", "--data", folder.path().to_str().expect("text")]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    for (row, figures) in [("acquire", 5), ("handover", 5), ("hold", 2), ("deadlock", 3)] {
+        let rows = report["rows"].as_array().expect("rows");
+        let found = rows.iter().find(|found| found["row"] == row).expect(row);
+        let measured = found["figures"].as_array().expect("figures");
+        assert_eq!(measured.len(), figures, "{found}");
+        for figure in measured {
+            assert!(figure["value"].as_f64().is_some_and(f64::is_finite), "{figure}");
+            assert_eq!(figure["verdict"], "not_judged", "a quick run has no verdict: {figure}");
+        }
+        assert!(found["details"].as_object().is_some_and(|details| !details.is_empty()), "{found}");
+    }
+    for (row, field) in [("acquire", "acquire"), ("acquire", "healthz"), ("handover", "long")] {
+        let rows = report["rows"].as_array().expect("rows");
+        let found = rows.iter().find(|found| found["row"] == row).expect(row);
+        assert!(found["details"][field]["p99_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{found}");
+    }
+    for field in ["cpu", "cores", "memory_mib", "kernel", "ade_version", "build"] {
+        assert!(!report["machine"][field].is_null(), "{report}");
+    }
+    assert_eq!(folder.path().read_dir().expect("readable").count(), 0, "the data folders are gone");
+}
+
+#[test]
+fn prints_selected_rows_as_table() {
+    let output = bench_locks(&["--only", "deadlock"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let table = String::from_utf8(output.stdout).expect("text");
+    assert!(table.contains("deadlock") && table.contains("< 20 ms"), "{table}");
+    assert!(!table.contains("handover") && !table.contains("missed"), "{table}");
+}
+
+#[test]
+fn reports_unreachable_server() {
+    let output = bench_locks(&["--server", "http://127.0.0.1:1", "--token", "0123456789abcdef"]);
+    assert_eq!(output.status.code(), Some(5));
+    let output = bench_locks(&["--server", "https://localhost", "--token", "0123456789abcdef"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("hint:"));
+}
+
+fn bench_approvals(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ade"));
+    let small = ["bench", "approvals", "--quick", "--tasks", "60", "--tasks", "400"];
+    command.args(small).args(arguments).output().expect("runs")
+}
+
+fn check_approvals_report(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let names: Vec<_> = report["rows"].as_array().expect("rows").iter().map(|row| &row["row"]).collect();
+    assert_eq!(names, ["lists", "create", "submit", "approve"]);
+    for row in report["rows"].as_array().expect("rows") {
+        let figures = row["figures"].as_array().expect("figures");
+        assert!(figures.len() >= 6, "{row}");
+        for figure in figures {
+            assert!(figure["value"].as_f64().is_some_and(|value| value > 0.0), "{figure}");
+            assert_eq!(figure["verdict"], "not_judged", "a quick run has no verdict: {figure}");
+        }
+    }
+    let lists = report["rows"][0]["details"]["many"]["lists"].as_array().expect("lists").clone();
+    for name in ["state=COMPLETED", "author", "resource", "tag", "type", "visible to me", "inbox"] {
+        assert!(lists.iter().any(|list| list["list"] == name), "the list {name} was not measured");
+    }
+    for list in &lists {
+        assert!(list["items"].as_u64().is_some_and(|items| items > 0), "the list is empty: {list}");
+    }
+    report
+}
+
+#[test]
+fn approvals_run_on_empty_postgres_only_and_clean_up() {
+    let (redis, postgres) =
+        (ade_testkit::Redis::start().expect("starts"), ade_testkit::Postgres::start().expect("starts"));
+    let url = postgres.create_database("bench").expect("created");
+    let keys = || redis.query::<u64>(&["DBSIZE"]).expect("answers");
+    let (redis_url, url) = (redis.url(), url.as_str());
+    let report =
+        check_approvals_report(&bench_approvals(&["--json", "--redis", &redis_url, "--postgres", url]));
+    assert!(report["rows"][0]["what"].as_str().expect("text").contains("fsync off"), "{report}");
+    let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'ade%'";
+    assert_eq!((postgres.psql("bench", schemas).expect("read").as_str(), keys()), ("0", 0), "both are empty");
+    postgres.psql("bench", "CREATE TABLE precious ()").expect("made");
+    let refused = bench_approvals(&["--redis", &redis_url, "--postgres", url]);
+    assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("not empty"));
+}
+
+fn bench_lifecycle(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ade"));
+    let small = ["bench", "lifecycle", "--quick", "--clients", "2", "--window", "4", "--json"];
+    command.args(small).args(arguments).output().expect("runs")
+}
+
+fn check_lifecycle_report(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rows = report["rows"].as_array().expect("rows");
+    let names: Vec<_> = rows.iter().map(|row| &row["row"]).collect();
+    assert_eq!(names, ["noop", "files"]);
+    for row in rows {
+        for figure in row["figures"].as_array().expect("figures") {
+            assert!(figure["value"].as_f64().is_some_and(f64::is_finite), "{figure}");
+            assert_eq!(figure["verdict"], "not_judged", "a quick run has no verdict: {figure}");
+        }
+        let details = &row["details"];
+        assert!(details["created"].as_u64().is_some_and(|count| count > 0), "{row}");
+        assert_eq!(details["created"], details["completed_once"], "{row}");
+        assert!(row["what"].as_str().expect("text").contains("each exactly once"), "{row}");
+    }
+    assert_eq!(rows[0]["details"]["files"], 0, "{report}");
+    assert_eq!(rows[1]["details"]["files"], rows[1]["details"]["created"], "{report}");
+    report
+}
+
+#[test]
+fn lifecycles_run_on_sqlite_and_clean_up() {
+    let folder = tempfile::tempdir().expect("made");
+    let report = check_lifecycle_report(&bench_lifecycle(&["--data", folder.path().to_str().expect("text")]));
+    assert_eq!(report["rows"][0]["figures"][0]["aim_at_least"], 60_000.0, "{report}");
+    assert!(report["rows"][1]["figures"][0]["aim_at_least"].is_null(), "{report}");
+    assert_eq!(folder.path().read_dir().expect("readable").count(), 0, "the data folders are gone");
+}

@@ -1,0 +1,7 @@
+//! Commands of `ade`, run as a user or a script runs them, and the lock guard of the client against a real server.
+
+mod bench;
+mod keys;
+mod lock_guard;
+mod login;
+mod serve;

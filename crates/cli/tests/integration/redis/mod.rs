@@ -1,0 +1,10 @@
+//! Integration tests of locks on Redis with several servers: queue order, deadlocks, stored keys, outages and injected
+//! faults.
+
+mod deadlocks;
+mod fault_injection;
+mod key_catalog;
+mod key_inspector;
+mod multi_server;
+mod redis_outage;
+mod servers;

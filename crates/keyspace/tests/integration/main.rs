@@ -1,0 +1,6 @@
+//! Tests of all entries of the shipped catalogs.
+
+mod cluster;
+mod identifiers;
+mod mediation;
+mod support;

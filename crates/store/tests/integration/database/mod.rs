@@ -1,0 +1,8 @@
+//! The database on SQLite and on PostgreSQL: every scenario runs on both, against real databases.
+
+mod archives;
+mod fixture;
+mod people;
+mod postgres;
+mod tasks;
+mod work;
