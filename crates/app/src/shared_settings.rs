@@ -150,8 +150,7 @@ impl Settings {
             return Err(InvalidField::at("name", format!("must be one of {}", names.join(", "))));
         };
         let in_range = value.as_u64().filter(|value| (min..=max).contains(&value));
-        let invalid =
-            || InvalidField::at("value", format!("must be a whole number between {min} and {max}"));
+        let invalid = || InvalidField::at("value", format!("must be a whole number between {min} and {max}"));
         *field(self) = in_range.ok_or_else(invalid)?;
         Ok(())
     }

@@ -124,8 +124,7 @@ pub(crate) async fn acquire_locks(
     }
     // All requests acquire locks in the same order.
     requested.sort_by(|one, other| one.0.cmp(&other.0));
-    let to_request =
-        |(lock, mode): &(LockName, _)| RequestedLock { lock: lock.clone(), mode: *mode };
+    let to_request = |(lock, mode): &(LockName, _)| RequestedLock { lock: lock.clone(), mode: *mode };
     let request = LockRequest {
         key: RequestKey::from_nonce(Uuid::new_v4().as_u128()),
         has_request_id: false,

@@ -190,7 +190,13 @@ mod tests {
         let command = parse(&["run", "{a}", "--b={b}", "{c}.txt"]).expect("valid");
         let mut violations = Violations::default();
         parse_arguments(&[&command], Some(arguments), &mut violations);
-        violations.finish(()).err().unwrap_or_default().into_iter().map(|violation| violation.path.to_string()).collect()
+        violations
+            .finish(())
+            .err()
+            .unwrap_or_default()
+            .into_iter()
+            .map(|violation| violation.path.to_string())
+            .collect()
     }
 
     #[test]

@@ -440,7 +440,8 @@ async fn reports_why_preview_failed() {
 fn reports_every_violation() {
     let parameters = json!({ "template": "u", "x": 1, "arguments": [] });
     let result = command(&["true"]).validate(parameters.as_object().expect("an object"));
-    let paths: Vec<_> = result.expect_err("invalid").into_iter().map(|invalid| invalid.path.to_string()).collect();
+    let paths: Vec<_> =
+        result.expect_err("invalid").into_iter().map(|invalid| invalid.path.to_string()).collect();
     assert_eq!(paths, ["x", "template", "arguments"]);
 }
 

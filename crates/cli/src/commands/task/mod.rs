@@ -290,7 +290,8 @@ async fn list(client: &Client, args: &FilterArgs) -> Result {
 
 fn table(tasks: &[Task]) -> Table<'_, Task> {
     let now = time::now();
-    let since = |task: &Task| task.metadata.since.get(&task.state.to_string()).map(|at| time::since(*at, now));
+    let since =
+        |task: &Task| task.metadata.since.get(&task.state.to_string()).map(|at| time::since(*at, now));
     let needed = |task: &Task| match task.requirements.iter().map(|it| it.needed).sum::<u32>() {
         0 => String::new(),
         needed => needed.to_string(),

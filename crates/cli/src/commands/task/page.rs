@@ -6,8 +6,8 @@ use std::cmp::Ordering;
 
 use ade_client::Client;
 use ade_client::wire::{
-    Approval, ApprovalStatus, ChangeKind, Execution, ExecutionResult, LockMode, Phase, Preview, PreviewStatus,
-    Requirement, RequirementStatus, RollbackStrategy, Task, TaskState,
+    Approval, ApprovalStatus, ChangeKind, Execution, ExecutionResult, LockMode, Phase, Preview,
+    PreviewStatus, Requirement, RequirementStatus, RollbackStrategy, Task, TaskState,
 };
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
@@ -135,7 +135,10 @@ fn details(page: &mut Page, task: &Task) {
     page.field("priority", config.priority);
     for resource in &config.resources {
         let mode = if resource.mode == LockMode::Shared { "shared" } else { "exclusive" };
-        page.field("resource", format!("{} {}", safe(&format!("{}:{}", resource.resource_type, resource.id)), mode.dimmed()));
+        page.field(
+            "resource",
+            format!("{} {}", safe(&format!("{}:{}", resource.resource_type, resource.id)), mode.dimmed()),
+        );
     }
     if !config.parameters.is_empty() {
         let text = serde_json::to_string_pretty(&config.parameters).unwrap_or_default();
@@ -212,7 +215,8 @@ fn execution(page: &mut Page, execution: &Execution, now: Timestamp) {
         false => Tone::Bad.paint("no"),
     });
     page.optional("rolled back", rolled_back);
-    for (label, request) in [("stop requested", &execution.stop), ("rollback requested", &execution.rollback)] {
+    for (label, request) in [("stop requested", &execution.stop), ("rollback requested", &execution.rollback)]
+    {
         let text = request.as_ref().map(|it| format!("by {}: {}", safe(&it.by), safe(&it.reason)));
         page.optional(label, text);
     }

@@ -4,9 +4,7 @@
 
 use std::time::Duration;
 
-use ade_client::wire::{
-    Config, LockPreview, Phase, RequirementStatus, SimulationRequest, Task, TaskState,
-};
+use ade_client::wire::{Config, LockPreview, Phase, RequirementStatus, SimulationRequest, Task, TaskState};
 use ade_client::{Backoff, Client, Error};
 use ade_domain::task::{AGENT_EXECUTOR, NOOP_EXECUTOR};
 use owo_colors::OwoColorize;

@@ -198,8 +198,9 @@ async fn every_command_works_in_exactly_its_states() {
                 .get(&format!("/tasks/{id}"))
                 .await
                 .expect_status(200);
-            let is_listed =
-                seen["allowed"].as_array().is_some_and(|all| all.iter().any(|item| *item == command.to_string()));
+            let is_listed = seen["allowed"]
+                .as_array()
+                .is_some_and(|all| all.iter().any(|item| *item == command.to_string()));
             assert_eq!(is_listed, next_state(state, command).is_ok(), "{command} in {state}: {seen}");
             let response = fixture.send(command, &id).await;
             match next_state(state, command) {

@@ -38,11 +38,8 @@ on_both_databases!(
 );
 
 pub(crate) fn task(author: &str, task_type: &str, resource: &str, tag: &str) -> StoredTask {
-    let resource = Resource {
-        resource_type: "database".to_owned(),
-        id: resource.to_owned(),
-        mode: LockMode::Exclusive,
-    };
+    let resource =
+        Resource { resource_type: "database".to_owned(), id: resource.to_owned(), mode: LockMode::Exclusive };
     let config = Config {
         task_type: task_type.to_owned(),
         version: "1".to_owned(),
