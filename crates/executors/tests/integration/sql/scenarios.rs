@@ -216,7 +216,7 @@ async fn reports_every_violation(database: TestDatabase) {
     let paths: Vec<_> = violations.iter().map(|violation| violation.path.to_string()).collect();
     assert_eq!(
         paths,
-        ["/statments", "connection", "statements.1", "statements.2", "statements.3", "rollback_statements.0"]
+        ["statments", "connection", "statements.1", "statements.2", "statements.3", "rollback_statements.0"]
     );
     assert!(database.sql.validate(&parameters(&[], &[])).is_err(), "no statements");
     assert!(database.sql.validate(&parameters(&[INCREMENT; 101], &[])).is_err(), "too many");
