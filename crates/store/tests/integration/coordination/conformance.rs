@@ -1,5 +1,4 @@
-//! Runs the conformance suite on every backend: embedded, Redis, Redis Cluster. Sentinel only changes how the primary is found,
-//! which the tests of connections cover.
+//! Runs the conformance suite on every backend: embedded, Redis, Redis behind Sentinel, Redis Cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +6,7 @@ use std::time::Duration;
 use ade_domain::Moment;
 use ade_store::{Coordination, EmbeddedCoordination, RedisCoordination, embedded, redis};
 use ade_testkit::conformance::{self, BackendFactory, BackendSettings, BoxFuture, TestBackend};
-use ade_testkit::{ManualClock, Redis, RedisCluster};
+use ade_testkit::{ManualClock, Redis, RedisCluster, RedisSentinel};
 use tempfile::TempDir;
 
 struct EmbeddedStage {
@@ -100,6 +99,16 @@ async fn redis_backend_conforms() {
     let opener = || {
         let server = Redis::start().expect("server starts");
         redis_opener(server.url(), move || flush(&server))
+    };
+    conformance::run_all(&[opener(), opener()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinel_backend_conforms() {
+    let opener = || {
+        // The closure keeps the whole deployment alive, not only the server that is flushed.
+        let sentinel = Arc::new(RedisSentinel::start().expect("server starts"));
+        redis_opener(sentinel.url(), move || flush(&sentinel.servers[0]))
     };
     conformance::run_all(&[opener(), opener()]).await;
 }
