@@ -61,9 +61,9 @@ impl Fixture {
         let _ =
             caller.post(&format!("/approvals/{request}/delegate"), &to("ada")).await.expect_problem(403, own);
         let refused = self.rex.post(&format!("/approvals/{request}/delegate"), &to(&caller.id)).await;
-        let _ = refused.expect_problem(422, "CANNOT_BE_ASKED");
+        let _ = refused.expect_problem(422, "INVALID_REVIEWER");
         let refused = self.ada.post(&format!("/approvals/{request}/delegate"), &to(&caller.id)).await;
-        let _ = refused.expect_problem(422, "CANNOT_BE_ASKED");
+        let _ = refused.expect_problem(422, "INVALID_REVIEWER");
         let override_body = json!({ "reason": "because", "incident_ticket": "INC-1" });
         let _ =
             caller.post(&format!("/tasks/{task}/override"), &override_body).await.expect_problem(403, own);

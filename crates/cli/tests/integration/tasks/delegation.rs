@@ -245,14 +245,14 @@ async fn delegates_single_request() {
         [("alice", "already has a request"), ("nobody", "is not an active user"), ("pat", "is its author")]
     {
         let refused =
-            fixture.alice.post(&path, &json!({ "to": to })).await.expect_problem(422, "CANNOT_BE_ASKED");
+            fixture.alice.post(&path, &json!({ "to": to })).await.expect_problem(422, "INVALID_REVIEWER");
         assert!(text_field(&refused, "detail").contains(why), "{refused}");
     }
     let _ = fixture.bob.post(&path, &json!({ "to": "bob" })).await.expect_problem(404, "APPROVAL_NOT_FOUND");
     let delegated = fixture.alice.post(&path, &json!({ "to": "bob" })).await.expect_status(200);
     assert_eq!((&delegated["status"], &delegated["delegated_to"]), (&json!("DELEGATED"), &json!("bob")));
-    let _ = fixture.alice.decide(&request, "approve").await.expect_problem(409, "NOT_ANSWERABLE");
-    let _ = fixture.alice.post(&path, &json!({ "to": "carol" })).await.expect_problem(409, "NOT_ANSWERABLE");
+    let _ = fixture.alice.decide(&request, "approve").await.expect_problem(409, "APPROVAL_CLOSED");
+    let _ = fixture.alice.post(&path, &json!({ "to": "carol" })).await.expect_problem(409, "APPROVAL_CLOSED");
     let inbox = fixture.bob.get("/approvals?status=PENDING").await.expect_status(200);
     let request = text_field(&inbox["items"][0], "approval_id");
     assert!(

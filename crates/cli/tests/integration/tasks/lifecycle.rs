@@ -420,7 +420,7 @@ async fn requested_changes_block_approval(fixture: &Fixture) {
         let _ = refused.expect_problem(422, "REASON_REQUIRED");
     }
     let _ = fixture.send(TaskCommand::Modify, &id).await.expect_status(200);
-    let _ = fixture.ada.decide(&ada, "approve").await.expect_problem(409, "NOT_ANSWERABLE");
+    let _ = fixture.ada.decide(&ada, "approve").await.expect_problem(409, "APPROVAL_CLOSED");
     let again = fixture.org.approval_id(&id, "ada").await;
     let _ = fixture.ada.decide(&again, "approve").await.expect_status(200);
     assert_eq!(fixture.state(&id).await, "APPROVED");
@@ -441,7 +441,7 @@ async fn approval_expires(fixture: &Fixture) {
     let statuses: Vec<String> = requests.iter().map(|item| text_field(item, "status")).collect();
     assert_eq!(statuses, ["INVALIDATED", "PENDING"]);
     let old = text_field(requests.first().expect("the expired request"), "approval_id");
-    let _ = fixture.rex.decide(&old, "approve").await.expect_problem(409, "NOT_ANSWERABLE");
+    let _ = fixture.rex.decide(&old, "approve").await.expect_problem(409, "APPROVAL_CLOSED");
     fixture.org.set_config("approval:validity", json!(3_600)).await;
     let _ = fixture.send(TaskCommand::Approve, &id).await.expect_status(200);
     assert_eq!(fixture.state(&id).await, "APPROVED");
