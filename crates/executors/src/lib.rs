@@ -142,7 +142,7 @@ pub trait Executor: Send + Sync {
     /// Undoes what was applied. It can be repeated after an interruption.
     async fn roll_back(&self, run: &Run, rollback_data: &[u8]) -> Result<()>;
 
-    /// Determines what an attempt has changed whose worker is lost, or whose last response was lost, and blocks that attempt: it can
+    /// Determines what an attempt has changed after its worker or its last response was lost, and blocks that attempt: it can
     /// change nothing afterwards. Unless nothing was changed, the caller must then call [`Self::roll_back`] or
     /// [`Self::clean_up`], because other attempts may wait for that. Only called for executors with [`Fencing::Fenced`].
     async fn resolve_outcome(&self, _: &Run, _: &[u8]) -> Result<AttemptOutcome> {

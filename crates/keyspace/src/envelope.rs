@@ -1,4 +1,4 @@
-//! The envelope of mediation values (INFRA-004 §3): `createdAt`, `expiresAt`, `version`, the business data in `payload` and
+//! The envelope of the values in the `mediation` catalog: `createdAt`, `expiresAt`, `version`, the business data in `payload` and
 //! the transport data in `meta`.
 //!
 //! Invariant: an envelope expires together with the key it is sealed for.

@@ -13,7 +13,7 @@ pub mod clock;
 pub mod conformance;
 pub mod deployment;
 pub mod effort;
-pub mod folder;
+pub mod folder_snapshot;
 pub mod golden;
 pub mod guard;
 pub mod ports;

@@ -35,7 +35,7 @@ pub async fn run_sequencer(context: Context, holder: String) {
             }
         }
         sleep(BATCH_INTERVAL).await;
-        // What was committed meanwhile is not waited for.
+        // Returns at once if something was committed meanwhile.
         let _ = timeout(POLL_INTERVAL, context.database.log_appended()).await;
     }
 }

@@ -49,8 +49,8 @@ impl Subscriptions {
 
     /// Wakes the subscribers that have work after a commit.
     pub(crate) fn committed(&self, follow_up: &FollowUp) {
-        for (queue, about, when) in &follow_up.wake_ups {
-            self.wake_ups.schedule(queue, about, *when);
+        for (queue, subject, when) in &follow_up.wake_ups {
+            self.wake_ups.schedule(queue, subject, *when);
         }
         if !follow_up.ready.is_empty() {
             self.work_ready.send_replace(());

@@ -65,11 +65,7 @@ impl Sender {
         if let Some(rest) = batch.keys().nth(MAX_BATCH_SIZE).cloned() {
             pending.wake_ups = batch.split_off(&rest);
         }
-        let wake_up = |((queue, about), when): ((&str, String), WakeAt)| WakeUp {
-            queue: queue.to_owned(),
-            subject: about,
-            when,
-        };
+        let wake_up = |((queue, subject), when): ((&str, String), WakeAt)| WakeUp { queue: queue.to_owned(), subject, when };
         Some(batch.into_iter().map(wake_up).collect())
     }
 

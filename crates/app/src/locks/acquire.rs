@@ -33,7 +33,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 impl LockService {
     /// Acquires the locks of a request, or waits for them as the request says. A repeated request gets its current state.
     ///
-    /// Dropping the future of a request that is held open means that the caller hung up: the request leaves the queue and
+    /// Dropping the future of a request that is held open means that the caller disconnected: the request leaves the queue and
     /// releases the locks that it has.
     pub async fn acquire(&self, request: LockRequest) -> Result<Acquisition> {
         let agent = request.holder.agent_id().to_owned();
@@ -203,7 +203,7 @@ impl LockService {
 
     /// Cancels waits that name this server although no request is open for them: they could not be cancelled while coordination
     /// was unavailable, or they come from an old queue of a replica that took over. While others wait here for the same lock,
-    /// the mark is renewed, so such a wait would be granted in its turn and hold the lock unclaimed.
+    /// the server heartbeat is renewed, so such a wait would be granted in its turn and hold the lock unclaimed.
     pub(crate) async fn cancel_orphaned_waits(&self) -> Result<(), CoordinationError> {
         for lock in self.awaited_locks.all() {
             let queue = self.coordination.lock_view(lock.clone()).await?.queue;
@@ -241,7 +241,7 @@ pub(super) fn granted(request: &LockRequest, grants: Vec<Grant>) -> Vec<GrantedL
     requested.zip(grants).map(|(requested, grant)| GrantedLock { requested, grant }).collect()
 }
 
-/// Cancels a request and releases its locks when the caller hangs up, but not when this process stops.
+/// Cancels a request and releases its locks when the caller disconnects, but not when this process stops.
 struct CancelOnDrop<'a> {
     service: &'a LockService,
     request: &'a LockRequest,
@@ -270,13 +270,13 @@ impl Drop for CancelOnDrop<'_> {
                     // The caller has repeated the request meanwhile.
                     return;
                 }
-                // If coordination does not answer, a grant ends with its lease. A wait ends when the mark expires, or, if others
+                // If coordination does not answer, a grant ends with its lease. A wait ends when the server heartbeat expires, or, if others
                 // wait here for the same lock, when orphaned waits are cancelled.
                 if let Err(error) = service.run(commands).await {
-                    tracing::warn!(%error, "cannot cancel the request of a caller that hung up");
+                    tracing::warn!(%error, "cannot cancel the request of a caller that disconnected");
                 }
                 if let Err(error) = service.coordination.forget_request(key).await {
-                    tracing::warn!(%error, "cannot forget the request of a caller that hung up");
+                    tracing::warn!(%error, "cannot forget the request of a caller that disconnected");
                 }
             });
         }

@@ -1,4 +1,4 @@
-//! Lock maintenance: sweeping expired leases and waits, renewing the marks of waiters, and relaying lock events. One task
+//! Lock maintenance: sweeping expired leases and waits, sending heartbeats for the waiters of this server, and relaying lock events. One task
 //! each, until stopped.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::LockNotice;
 
 /// Leases must end at most 500 ms late.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(200);
-/// Waiters of a server whose mark is three intervals old count as abandoned.
+/// Waiters of a server whose last heartbeat is three intervals old count as abandoned.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long after a failure of coordination the queues are checked for orphaned waits.
 const ORPHAN_CHECK_PERIOD: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ impl LockMaintenance {
     }
 }
 
-/// Marks are renewed in a task of their own: a slow sweep must not make live waiters look abandoned. For a while after
+/// Heartbeats are sent in a task of their own: a slow sweep must not make live waiters look abandoned. For a while after
 /// coordination failed, queues may contain waits that ended here meanwhile: those are cancelled.
 async fn send_heartbeats(locks: LockService, sweep_failure: watch::Receiver<Option<Instant>>) {
     let mut tick = interval(HEARTBEAT_INTERVAL);
@@ -61,8 +61,8 @@ async fn send_heartbeats(locks: LockService, sweep_failure: watch::Receiver<Opti
     let mut last_failure: Option<Instant> = None;
     loop {
         tick.tick().await;
-        if let Err(error) = mark(&locks).await {
-            tracing::debug!(%error, "cannot renew the marks of waiting requests; retrying");
+        if let Err(error) = heartbeat_waiters(&locks).await {
+            tracing::debug!(%error, "cannot send the heartbeat for waiting requests; retrying");
             last_failure = Some(Instant::now());
             continue;
         }
@@ -75,7 +75,7 @@ async fn send_heartbeats(locks: LockService, sweep_failure: watch::Receiver<Opti
     }
 }
 
-/// After a pause of the whole process, marks are renewed before the sweep: otherwise the sweep would treat this process' own
+/// After a pause of the whole process, the heartbeat is sent before the sweep: otherwise the sweep would treat this process' own
 /// waiters as abandoned.
 async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
     let mut tick = interval(SWEEP_INTERVAL);
@@ -86,9 +86,9 @@ async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
     loop {
         tick.tick().await;
         if last.elapsed() >= PROCESS_PAUSE
-            && let Err(error) = mark(&locks).await
+            && let Err(error) = heartbeat_waiters(&locks).await
         {
-            tracing::debug!(%error, "cannot renew the marks of waiting requests; retrying");
+            tracing::debug!(%error, "cannot send the heartbeat for waiting requests; retrying");
         }
         last = Instant::now();
         match locks.coordination.sweep().await {
@@ -115,11 +115,11 @@ async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
     }
 }
 
-async fn mark(locks: &LockService) -> Result<(), CoordinationError> {
-    let mark = || LockCommand::ServerHeartbeat { server: locks.server.clone() };
-    let marks: Vec<_> = locks.awaited_locks.all().into_iter().map(|lock| (lock, mark())).collect();
-    if !marks.is_empty() {
-        locks.coordination.execute_commands(marks).await?;
+async fn heartbeat_waiters(locks: &LockService) -> Result<(), CoordinationError> {
+    let heartbeat = |lock| (lock, LockCommand::ServerHeartbeat { server: locks.server.clone() });
+    let heartbeats: Vec<_> = locks.awaited_locks.all().into_iter().map(heartbeat).collect();
+    if !heartbeats.is_empty() {
+        locks.coordination.execute_commands(heartbeats).await?;
     }
     Ok(())
 }

@@ -113,8 +113,8 @@ impl LockService {
         &self.coordination
     }
 
-    /// The process is about to stop: from now on, a dropped request does not mean that the caller hung up. A repeatable request
-    /// keeps its place until another process serves it, or until the mark of this one has expired.
+    /// The process is about to stop: from now on, a dropped request does not mean that the caller disconnected. A repeatable request
+    /// keeps its place until another process serves it, or until the heartbeat of this one has expired.
     pub fn begin_shutdown(&self) {
         self.is_stopping.store(true, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! Counts what this process has open connections for: locks that are waited for, whose marks must be renewed, and requests,
+//! Counts what this process has open connections for: locks that are waited for, which need server heartbeats, and requests,
 //! which are cancelled only with their last connection.
 
 use std::collections::BTreeMap;

@@ -190,13 +190,13 @@ impl TaskService {
     pub async fn decide(
         &self,
         approval_id: &str,
-        response: &DecisionInput,
+        input: &DecisionInput,
         caller: &Caller,
     ) -> Result<StoredTask> {
         caller.require_scopes_for(TaskCommand::Approve)?;
         let target = Target::Approval(approval_id, caller);
         let decided = self
-            .update(target, |task, now| task.decide(&decision(approval_id, response), &caller.actor(), now));
+            .update(target, |task, now| task.decide(&decision(approval_id, input), &caller.actor(), now));
         decided.await.map_err(approval_not_found)
     }
 
@@ -240,7 +240,7 @@ pub(super) fn approval_not_found(error: Error) -> Error {
     if matches!(error, Error::NotFound(_)) { Error::NotFound(ObjectKind::Approval) } else { error }
 }
 
-pub(super) fn decision<'a>(approval_id: &'a str, response: &'a DecisionInput) -> Decision<'a> {
-    let DecisionInput { action, reason, digest } = response;
+pub(super) fn decision<'a>(approval_id: &'a str, input: &'a DecisionInput) -> Decision<'a> {
+    let DecisionInput { action, reason, digest } = input;
     Decision { approval_id, kind: *action, reason: reason.as_deref(), digest: *digest }
 }

@@ -26,7 +26,7 @@ use crate::{Caller, Context, Error, LockService, ObjectKind, Outcome, Result, Ta
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a claim keeps others away before its attempt begins.
 const MAX_CLAIM_TTL_MS: u64 = 10_000;
-/// How long a task is left alone whose locks are taken.
+/// Delay before a task is tried again if its locks are held.
 const RETRY_DELAY_MS: u64 = 1_000;
 /// Output bytes in the database; longer output is stored as a blob.
 const MAX_INLINE_OUTPUT: usize = 65_536;

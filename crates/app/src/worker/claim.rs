@@ -7,7 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{MAX_CLAIMS, Worker};
 
-/// How long a task is left alone whose locks are taken, or that cannot be applied now.
+/// Delay before a task is tried again if its locks are held, or if it cannot be applied now.
 const RETRY_DELAY_MS: u64 = 1_000;
 const MAX_CLAIM_TTL_MS: u64 = 15_000;
 

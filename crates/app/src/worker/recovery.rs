@@ -28,7 +28,7 @@ use crate::retry::FailureLog;
 const PAGE_SIZE: u32 = 50;
 /// Recoveries that run at the same time.
 const MAX_CONCURRENT: usize = 50;
-/// Executors with a fence: only a worker with their place can find out what was left.
+/// Executors with a fence: only a worker with the same root or connection can determine the outcome.
 const FENCED: [&str; 3] = ["files", "sql", "noop"];
 /// How long recovery waits for locks that others hold by now. Then it rolls back without them, protected by the fence: half-applied
 /// changes are worse for the holders.
@@ -235,7 +235,7 @@ impl Worker {
                 executor.clean_up(task_id, run.attempt).await;
                 return attempt.record_unknown(self.secrets.redact(&error)).await;
             }
-            // Something is in the way, perhaps the lost worker itself; once it is gone, this succeeds.
+            // The outcome is blocked, perhaps by the lost worker itself; once that has ended, this succeeds.
             tokio::time::sleep(RECOVERY_INTERVAL).await;
         }
     }

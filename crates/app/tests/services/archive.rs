@@ -13,7 +13,7 @@ use ade_domain::task::{Execution, ExecutionResult, Phase, TaskState};
 use ade_domain::{Clock, Moment};
 use ade_store::database::{ArchiveKind, Commit, SkippedTasks, StoredTask, TaskFilter, TaskRemoval, Write};
 use ade_store::{Blobs, DatabaseError};
-use ade_testkit::folder::snapshot;
+use ade_testkit::folder_snapshot::snapshot;
 use tempfile::TempDir;
 
 use crate::fixture::{Fixture, approval_of, caller, on_both_databases, reject, submitted};

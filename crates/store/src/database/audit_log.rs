@@ -1,8 +1,8 @@
-//! The audit log and the events: committed without numbers, together with what they report, and numbered and chained later by one
+//! The audit log and the events: committed without numbers, together with what they report, and numbered and chained later by a
 //! sequencer.
 //!
-//! The holder of the lease assigns the numbers. The row of the lease is locked meanwhile, so that two processes that both believe to
-//! hold it still take turns. Numbers have no gaps, and a numbered entry never changes.
+//! The holder of the lease assigns the numbers. The row of the lease is locked meanwhile, so that processes take turns even if
+//! several of them act as the holder. Numbers have no gaps, and a numbered entry never changes.
 
 use ade_domain::Moment;
 use ade_domain::audit::{AuditBody, AuditEntry, ChainError, ChainHead, append};

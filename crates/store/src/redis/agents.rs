@@ -45,7 +45,7 @@ fn parse_agent(fields: &Fields, capacity: &Fields, now: Moment) -> Result<Option
     let registered_at = Moment::from_micros(number("registered_at")?);
     let mut agent = Agent::new(profile, number("named")? == 1, registered_at);
     agent.draining = number("draining")? == 1;
-    agent.last_heartbeat = Moment::from_micros(number("heard")?);
+    agent.last_heartbeat = Moment::from_micros(number("last_heartbeat")?);
     let max_tasks = capacity.get("max_tasks").and_then(|max| max.parse().ok());
     agent.max_tasks = max_tasks.unwrap_or(DEFAULT_MAX_TASKS);
     for (field, expires) in capacity {

@@ -87,7 +87,7 @@ impl Inner {
         Ok(self.abort_victim(second, cycle).await?.map_or(SearchResult::Vanished, SearchResult::Resolved))
     }
 
-    /// Ends what is over at the locks of a cycle, and reads them again with everything that its holders hold. Returns
+    /// Expires leases and waits at the locks of a cycle, and reads them again with everything that its holders hold. Returns
     /// `None` if the cycle changed.
     async fn reread(&self, first: &LockTable, cycle: &Cycle) -> Result<Option<LockTable>> {
         let in_cycle: BTreeSet<LockName> = cycle.iter().map(|edge| edge.waits_for.clone()).collect();

@@ -25,7 +25,7 @@
 //! | ended | `head`, `tail`, `#N` | tombstones of ended requests in a ring buffer: expiry and request key |
 //! | ended | `REQUEST` | expiry and reason of one tombstone |
 //! | agent profile | `profile` | JSON of the agent's profile |
-//! | agent profile | `registered_at`, `heard` | first registration and last heartbeat |
+//! | agent profile | `registered_at`, `last_heartbeat` | first registration and last heartbeat |
 //! | agent profile | `draining`, `named` | 1 if it accepts no new work; 1 if it was only named in a request |
 //! | agent capacity | `t:TASK`, `q:TASK` | expiry of a claimed or queued task in Unix milliseconds |
 //! | ages | `DIGEST` | age of a deadlock victim: since when, and until when that counts |

@@ -119,7 +119,7 @@ impl Inner {
             .then(|| command("HSET", names, (keys.lock().as_str(), name.as_str())))
     }
 
-    /// Undoes announcements that did not come true: on a cluster the wait, if no holder of the agent waits. Stores
+    /// Removes announcements that turned out to be wrong: on a cluster the wait, if no holder of the agent waits. Stores
     /// the name again, because the sweep may have deleted it before the lock was in the registry.
     pub(super) async fn finish_announcement(
         &self,

@@ -275,7 +275,7 @@ impl Locks for RedisCoordination {
 
     fn lock_view(&self, lock: LockName) -> AsyncResult<'_, LockView> {
         Box::pin(async move {
-            // Ends what is over first, so that the view has no expired holders.
+            // Expires leases and waits first, so that the view has no expired holders.
             let LockReply { deadlocks, .. } = self.inner.run_command(&lock, &LockCommand::Tick).await?;
             locked(&self.inner.maintenance).unreported_deadlocks.extend(deadlocks);
             let snapshot = self.inner.read_lock(&lock, usize::MAX).await?;

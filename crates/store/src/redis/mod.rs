@@ -242,7 +242,7 @@ impl Inner {
                     return Ok(());
                 }
                 if !is_announced {
-                    // It had lost its place unnoticed, and starts anew.
+                    // Its earlier wait had ended without a notification; this is a new one.
                     self.announce_acquire(name, &keys, acquire).await?;
                 }
                 self.finish_announcement(name, &keys, acquire, &reply).await

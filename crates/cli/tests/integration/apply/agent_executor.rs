@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ade_domain::people::{ADMIN, AUTHOR};
 use ade_testkit::deployment::text_field;
-use ade_testkit::folder::snapshot;
+use ade_testkit::folder_snapshot::snapshot;
 use ade_testkit::wait::until;
 use ade_testkit::{AdminClient, Deployment, TestUser};
 use serde_json::{Value, json};

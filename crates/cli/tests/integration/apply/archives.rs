@@ -7,7 +7,7 @@ use std::time::Duration;
 use ade_domain::people::{ADMIN, AUDITOR, AUTHOR, REVIEWER};
 use ade_domain::permission::Scope;
 use ade_testkit::deployment::text_field;
-use ade_testkit::folder::snapshot;
+use ade_testkit::folder_snapshot::snapshot;
 use ade_testkit::wait::until;
 use ade_testkit::{AdminClient, Cli, Deployment, TestUser};
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ade_testkit::Deployment;
 use ade_testkit::deployment::text_field;
-use ade_testkit::folder::{snapshot, write_file};
+use ade_testkit::folder_snapshot::{snapshot, write_file};
 use ade_testkit::wait::until;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use serde_json::json;

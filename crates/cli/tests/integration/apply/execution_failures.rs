@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_testkit::deployment::text_field;
-use ade_testkit::folder::{snapshot, write_file};
+use ade_testkit::folder_snapshot::{snapshot, write_file};
 use ade_testkit::wait::until;
 use ade_testkit::{AdminClient, Cli, Deployment, TestUser};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ade_domain::people::{ADMIN, AUTHOR};
 use ade_testkit::deployment::{task, text_field};
-use ade_testkit::folder::{snapshot, write_file};
+use ade_testkit::folder_snapshot::{snapshot, write_file};
 use ade_testkit::server::ServerBuilder;
 use ade_testkit::wait::until;
 use ade_testkit::{

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ade_domain::people::{AUTHOR, REVIEWER};
 use ade_testkit::deployment::text_field;
-use ade_testkit::folder::{snapshot, write_file};
+use ade_testkit::folder_snapshot::{snapshot, write_file};
 use ade_testkit::wait::until;
 use ade_testkit::{AdminClient, Cli, Deployment, TestUser};
 use rustix::fs::{CWD, FileType, mknodat};

@@ -107,7 +107,7 @@ local function put_agent(keys, args)
   local named = redis.call('HGET', keys[1], 'named')
   if args[2] == '1' and named == '0' or args[2] == '0' and not named then return { now, {}, {} } end
   if not named then
-    redis.call('HSET', keys[1], 'profile', args[6], 'registered_at', now, 'heard', now, 'draining', 0)
+    redis.call('HSET', keys[1], 'profile', args[6], 'registered_at', now, 'last_heartbeat', now, 'draining', 0)
     redis.call('HSET', keys[2], 'max_tasks', args[7], 'active_tasks', 0, 'queued_tasks', 0, 'status', 'active')
   end
   redis.call('HSET', keys[1], 'named', 0)
@@ -135,7 +135,7 @@ local function record_heartbeat(keys, args)
     redis.call('HSET', keys[2], 'max_tasks', args[5], 'active_tasks', 0, 'queued_tasks', 0)
     stored = { '1', '0' }
   end
-  redis.call('HSET', keys[1], 'heard', now)
+  redis.call('HSET', keys[1], 'last_heartbeat', now)
   redis.call('HSET', keys[2], 'last_heartbeat', args[2], 'status', stored[2] == '1' and 'draining' or 'active')
   refresh_task_counts_if_any(keys[2], now)
   return { now, 1, stored[1] }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::coordination::data_folder::{
+use crate::coordination::folder_fixture::{
     self, clock, copy, has_snapshot, open, truncate_last_segment, wait_until_closed,
 };
 use ade_domain::lock::{
@@ -245,7 +245,7 @@ async fn reopened_backend_replies_like_one_that_stayed_open() {
     let mut snapshots = Vec::new();
     for (seed, round) in effort::seeded_rounds(effort::rounds(6, 200)) {
         let (mut rng, mut claim_dice) = (SeededRng::new(seed, round), SeededRng::new(seed ^ 2, round));
-        let (folder, reference_folder, clock) = (data_folder::folder(), data_folder::folder(), clock());
+        let (folder, reference_folder, clock) = (folder_fixture::folder(), folder_fixture::folder(), clock());
         let reference = open(
             reference_folder.path(),
             EmbeddedOptions { snapshot_after_bytes: 1 << 30, ..options() },
@@ -294,7 +294,7 @@ async fn reopened_backend_replies_like_one_that_stayed_open() {
 async fn folder_copied_at_any_moment_contains_all_replies() {
     for (seed, round) in effort::seeded_rounds(effort::rounds(2, 100)) {
         let mut rng = SeededRng::new(seed ^ 1, round);
-        let (folder, clock) = (data_folder::folder(), clock());
+        let (folder, clock) = (folder_fixture::folder(), clock());
         let backend = open(folder.path(), options(), &clock).expect("opened");
         let mut tokens = TokenLog::default();
         for request in 0..200 {
@@ -356,7 +356,7 @@ fn reopen(
 
 #[tokio::test]
 async fn leases_expire_while_the_backend_is_closed() {
-    let (folder, clock) = (data_folder::folder(), clock());
+    let (folder, clock) = (folder_fixture::folder(), clock());
     let backend = open(folder.path(), options(), &clock).expect("opened");
     let first = grant(&backend, "resource:db:p", acquire("ann", "1", LockMode::Exclusive)).await;
     grant(
@@ -398,7 +398,7 @@ async fn leases_expire_while_the_backend_is_closed() {
 
 #[tokio::test]
 async fn open_circuit_breaker_survives_a_snapshot() {
-    let (folder, clock) = (data_folder::folder(), clock());
+    let (folder, clock) = (folder_fixture::folder(), clock());
     let mut backend = open(folder.path(), options(), &clock).expect("opened");
     let command =
         |agent: &str| (lock("resource:db:p"), LockCommand::Acquire(acquire(agent, "1", LockMode::Exclusive)));
@@ -421,7 +421,7 @@ async fn open_circuit_breaker_survives_a_snapshot() {
 
 #[tokio::test]
 async fn next_sweep_reports_an_unreported_deadlock_once() {
-    let (folder, clock) = (data_folder::folder(), clock());
+    let (folder, clock) = (folder_fixture::folder(), clock());
     let mut backend = open(folder.path(), options(), &clock).expect("opened");
     let (p, q) = ("resource:db:p", "resource:db:q");
     let long_lease =
@@ -456,7 +456,7 @@ async fn next_sweep_reports_an_unreported_deadlock_once() {
 
 #[tokio::test]
 async fn rejects_a_folder_that_is_in_use() {
-    let (folder, clock) = (data_folder::folder(), clock());
+    let (folder, clock) = (folder_fixture::folder(), clock());
     let backend = open(folder.path(), options(), &clock).expect("opened");
     let clone = backend.clone();
     drop(backend);

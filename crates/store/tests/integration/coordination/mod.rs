@@ -1,7 +1,7 @@
 //! The coordination port on every backend: one conformance suite, then tests specific to one backend.
 
 mod conformance;
-mod data_folder;
+mod folder_fixture;
 mod journal;
 mod redis_edge_cases;
 mod redis_keys;
