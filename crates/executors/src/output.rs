@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const MAX_HEAD_BYTES: usize = 65_536;
 /// Bytes that are written to the file. Output beyond this is counted and dropped.
 const MAX_FILE_BYTES: u64 = 64 * 1_048_576;
-/// Bytes that wait for [`Output::take_unread`]. Older ones are only in the file.
+/// Bytes that wait for [`RunOutput::take_unread`]. Older ones are only in the file.
 const MAX_UNREAD_BYTES: usize = 262_144;
 const REDACTED: &str = "***";
 

@@ -65,7 +65,11 @@ impl Sender {
         if let Some(rest) = batch.keys().nth(MAX_BATCH_SIZE).cloned() {
             pending.wake_ups = batch.split_off(&rest);
         }
-        let wake_up = |((queue, subject), when): ((&str, String), WakeAt)| WakeUp { queue: queue.to_owned(), subject, when };
+        let wake_up = |((queue, subject), when): ((&str, String), WakeAt)| WakeUp {
+            queue: queue.to_owned(),
+            subject,
+            when,
+        };
         Some(batch.into_iter().map(wake_up).collect())
     }
 
@@ -93,9 +97,9 @@ impl WakeUps {
     }
 
     /// Schedules a wake-up of a queue about an object. It replaces an earlier one about the same object.
-    pub(crate) fn schedule(&self, queue: &'static str, about: &str, when: WakeAt) {
+    pub(crate) fn schedule(&self, queue: &'static str, subject: &str, when: WakeAt) {
         let mut pending = self.0.pending();
-        let key = (queue, about.to_owned());
+        let key = (queue, subject.to_owned());
         if pending.wake_ups.len() >= MAX_PENDING && !pending.wake_ups.contains_key(&key) {
             return;
         }

@@ -1,4 +1,4 @@
-//! Database upkeep: deletes old stored responses and sessions, and creates the audit log partitions of the next months.
+//! Database maintenance: deletes old stored responses and sessions, and creates the audit log partitions of the next months.
 
 use super::{Jobs, days_before};
 use crate::Result;

@@ -26,7 +26,7 @@ fn poll_interval(request: RequestKey) -> Duration {
     POLL_INTERVAL * (768 + 2 * jitter) / 1_024
 }
 
-/// How long coordination may be unavailable before waiting requests fail: nobody loses its place by a stall or a failover.
+/// How long coordination may be unavailable before waiting requests fail: no request loses its place because of a stall or a failover.
 const OUTAGE_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 

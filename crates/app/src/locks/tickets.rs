@@ -41,11 +41,6 @@ impl LockService {
         Ok(())
     }
 
-    /// The agent that owns a ticket.
-    pub async fn ticket_agent(&self, key: RequestKey) -> Result<String> {
-        Ok(self.find(key).await?.request.holder.agent_id().to_owned())
-    }
-
     async fn find(&self, key: RequestKey) -> Result<Ticket> {
         self.coordination.ticket(key).await?.ok_or(LockError::TicketNotFound)
     }

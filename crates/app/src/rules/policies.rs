@@ -59,10 +59,8 @@ impl PolicyChange {
 
     /// Only a name can exist already: ids are new.
     fn describe_existing(&self, error: Error) -> Error {
-        describe_existing(
-            error,
-            format!("a policy with the name {}", self.name.as_deref().unwrap_or_default()),
-        )
+        let Some(name) = &self.name else { return error };
+        describe_existing(error, format!("a policy with the name {name}"))
     }
 
     fn apply_to_versions(&self, versions: &PolicyVersions) -> PolicyVersions {

@@ -195,8 +195,8 @@ impl TaskService {
     ) -> Result<StoredTask> {
         caller.require_scopes_for(TaskCommand::Approve)?;
         let target = Target::Approval(approval_id, caller);
-        let decided = self
-            .update(target, |task, now| task.decide(&decision(approval_id, input), &caller.actor(), now));
+        let decided =
+            self.update(target, |task, now| task.decide(&decision(approval_id, input), &caller.actor(), now));
         decided.await.map_err(approval_not_found)
     }
 

@@ -72,10 +72,14 @@ impl<'a> Target<'a> {
 
     /// Checks `If-Match` against the approval request if one is given, else against the task.
     fn check_revision(self, task: &StoredTask) -> Result<()> {
-        let (Self::Task(id, caller) | Self::Approval(id, caller)) = self else { return Ok(()) };
-        let mut approvals = task.approvals.iter();
-        let approval = approvals.find(|approval| approval.approval_id == id);
-        caller.check_revision(approval.map_or(task.revision, |approval| approval.revision))
+        match self {
+            Self::Task(_, caller) => caller.check_revision(task.revision),
+            Self::Approval(id, caller) => {
+                let approval = task.approvals.iter().find(|approval| approval.approval_id == id);
+                caller.check_revision(approval.map_or(task.revision, |approval| approval.revision))
+            }
+            Self::Internal(_) => Ok(()),
+        }
     }
 
     fn add_response(self, commit: &mut Commit, task: &StoredTask) -> Result<()> {

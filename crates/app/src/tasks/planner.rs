@@ -112,7 +112,7 @@ impl ApprovalPlanner {
 
     /// The plan for a task that goes back into review, even if the quorum is unreachable: it must not stay approved.
     ///
-    /// Pass `needs_reviewer` if the preview changed between approval and apply: an automatic approval would repeat for ever.
+    /// Pass `needs_reviewer` if the preview changed between approval and apply: an automatic approval would repeat forever.
     pub(super) fn plan_best_effort<'a>(
         &self,
         task: &Task,

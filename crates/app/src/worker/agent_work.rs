@@ -31,7 +31,7 @@ const RETRY_DELAY_MS: u64 = 1_000;
 /// Output bytes in the database; longer output is stored as a blob.
 const MAX_INLINE_OUTPUT: usize = 65_536;
 /// Places (the agent and its capabilities) that one claim considers.
-const MAX_PLACES: usize = 64;
+const MAX_WORK_QUEUES: usize = 64;
 
 #[derive(Debug, Clone)]
 pub struct AgentWorkService {
@@ -84,7 +84,7 @@ impl AgentWorkService {
         let capabilities = stored.map(|stored| stored.capabilities).unwrap_or_default();
         let work_queues: Vec<String> = std::iter::once(Config::work_queue_of_agent(&agent))
             .chain(capabilities.iter().map(|capability| Config::work_queue_of_capability(capability)))
-            .take(MAX_PLACES)
+            .take(MAX_WORK_QUEUES)
             .collect();
         let (mut work, deadline) = (self.tasks.subscriptions().work(), Instant::now() + wait);
         loop {

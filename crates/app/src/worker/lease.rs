@@ -12,7 +12,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, sle
 use uuid::Uuid;
 
 use super::Worker;
-use crate::locks::{Acquisition, HeldToken};
+use crate::locks::{Acquisition, GrantedLock, HeldToken};
 use crate::{Error, LockService, Result};
 
 /// How long an attempt waits for its locks before other tasks are tried.
@@ -104,6 +104,14 @@ impl AttemptLocks {
     }
 }
 
+/// A granted lock as the lock service names it, and as the database stores it.
+fn held_lock(
+    GrantedLock { requested: RequestedLock { lock, mode }, grant }: GrantedLock,
+) -> (HeldToken, HeldLock) {
+    let stored = HeldLock { lock: lock.to_string(), mode, fencing_token: grant.token.number() };
+    (HeldToken { lock, token: grant.token }, stored)
+}
+
 /// Acquires all locks of a task for its next attempt as one request. Returns them with the time since when they are valid;
 /// `None` if they cannot be acquired now.
 pub(crate) async fn acquire_locks(
@@ -120,16 +128,15 @@ pub(crate) async fn acquire_locks(
     let mut requested = Vec::new();
     for (name, mode) in task.config.locks(Some(task_id)) {
         let lock: LockName = name.parse().map_err(|error| invalid(format!("{name}: {error}")))?;
-        requested.push((lock, mode));
+        requested.push(RequestedLock { lock, mode });
     }
     // All requests acquire locks in the same order.
-    requested.sort_by(|one, other| one.0.cmp(&other.0));
-    let to_request = |(lock, mode): &(LockName, _)| RequestedLock { lock: lock.clone(), mode: *mode };
+    requested.sort_by(|one, other| one.lock.cmp(&other.lock));
     let request = LockRequest {
         key: RequestKey::from_nonce(Uuid::new_v4().as_u128()),
         has_request_id: false,
-        holder,
-        locks: requested.iter().map(to_request).collect(),
+        holder: holder.clone(),
+        locks: requested,
         ttl_ms: lease_ms,
         wait: WaitPolicy::LongPoll { timeout_ms },
         priority: task.config.priority.into(),
@@ -138,15 +145,8 @@ pub(crate) async fn acquire_locks(
     let requested_at = Instant::now();
     match locks.acquire_unmetered(request).await {
         Ok(Acquisition::Granted(granted)) => {
-            let grants = requested.into_iter().zip(granted).map(|((lock, mode), granted)| HeldLock {
-                lock: lock.to_string(),
-                mode,
-                fencing_token: granted.grant.token.number(),
-            });
-            match AttemptLocks::new(agent, task_id, attempt, grants.collect()) {
-                Some(acquired) => Ok(acquired.valid_since(requested_at, locks, lease_ms).await),
-                None => Ok(None),
-            }
+            let (held, grants) = granted.into_iter().map(held_lock).unzip();
+            Ok(AttemptLocks { holder, held, grants }.valid_since(requested_at, locks, lease_ms).await)
         }
         Ok(Acquisition::Waiting(_)) => Ok(None),
         Err(error) => {

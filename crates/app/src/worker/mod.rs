@@ -87,7 +87,7 @@ impl Worker {
     }
 
     /// Applies nothing, and recovers only tasks that need no rollback. A server without worker slots runs it, so that tasks of lost
-    /// agents do not wait for ever.
+    /// agents do not wait forever.
     #[must_use]
     pub fn start_recovery_only(self) -> WorkerHandle {
         let (stop, stopped) = watch::channel(false);

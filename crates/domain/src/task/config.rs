@@ -88,7 +88,7 @@ pub const AGENT_EXECUTOR: &str = "agent";
 /// The executor that changes nothing, for tests and demonstrations.
 pub const NOOP_EXECUTOR: &str = "noop";
 /// For each executor, the parameter that selects where a task can be applied.
-const PLACE_PARAMETERS: [(&str, &str); 3] =
+const WORK_QUEUE_PARAMETERS: [(&str, &str); 3] =
     [("files", "root"), ("sql", "connection"), ("command", "template")];
 
 impl Config {
@@ -102,7 +102,7 @@ impl Config {
                 Self::work_queue_of_agent,
             );
         }
-        let selector = PLACE_PARAMETERS.iter().find(|(executor, _)| *executor == self.executor);
+        let selector = WORK_QUEUE_PARAMETERS.iter().find(|(executor, _)| *executor == self.executor);
         let target = selector.and_then(|(_, name)| parameter(name));
         let target = target.map(|target| format!(":{target}")).unwrap_or_default();
         let label = parameter("worker").map(|label| format!("{label}/")).unwrap_or_default();

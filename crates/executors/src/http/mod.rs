@@ -50,7 +50,7 @@ pub struct HttpExecutor {
 }
 
 impl HttpExecutor {
-    pub const PLACE: &str = "http";
+    pub const WORK_QUEUE: &str = "http";
 
     /// Each secret is a name, the host that it is bound to (written as in the list of hosts), and a whole header value, such as
     /// `Bearer …`.

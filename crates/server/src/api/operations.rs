@@ -7,7 +7,7 @@ use super::prelude::*;
 use crate::process::metrics;
 
 /// Places whose waiting tasks are counted.
-const MAX_PLACES: u32 = 1_000;
+const MAX_WORK_QUEUES: u32 = 1_000;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz)).routes(routes!(metrics_text))
@@ -43,7 +43,9 @@ async fn readyz(app: App) -> JsonResult<Value> {
 async fn metrics_text(app: App) -> ApiResult {
     // Metrics are needed most during an outage: whatever is available is rendered.
     let counts = app.locks.coordination().counts().await.ok();
-    if let (Ok(jobs), Ok(waiting)) = (app.jobs.statuses().await, app.database.queued_work(MAX_PLACES).await) {
+    if let (Ok(jobs), Ok(waiting)) =
+        (app.jobs.statuses().await, app.database.queued_work(MAX_WORK_QUEUES).await)
+    {
         metrics::record_jobs(&jobs, &waiting);
     }
     let unavailable = || Problem::unavailable("UNAVAILABLE", "this process records no metrics");

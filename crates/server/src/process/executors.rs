@@ -44,7 +44,7 @@ impl AllowedExecutors {
                 .and_then(|guard| HttpExecutor::new(guard, http_secrets));
             let http = http.map_err(|fault| invalid(format!("http.{fault}")))?;
             secrets.extend(http.secrets());
-            executors.insert(HttpExecutor::PLACE, Arc::new(http));
+            executors.insert(HttpExecutor::WORK_QUEUE, Arc::new(http));
         }
         if let Some(label) = &config.worker_label {
             let work_queues: Vec<String> = executors.work_queues().map(str::to_owned).collect();

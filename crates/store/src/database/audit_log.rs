@@ -112,6 +112,9 @@ impl AssignNumbers {
     /// How many entries are to be numbered, and the statements that do it.
     async fn number_audit(&self, connection: &mut SqlConnection<'_>) -> Result<(usize, Vec<Statement>)> {
         let rows = self.unnumbered(connection, "entry_id::text, body, micros(at) FROM audit").await?;
+        if rows.is_empty() {
+            return Ok((0, Vec::new()));
+        }
         let (mut head, mut numbered) = (head(connection).await?, Vec::with_capacity(rows.len()));
         for row in &rows {
             let entry =
@@ -138,6 +141,9 @@ impl AssignNumbers {
     /// The same for events.
     async fn number_events(&self, connection: &mut SqlConnection<'_>) -> Result<(usize, Vec<Statement>)> {
         let rows = self.unnumbered(connection, "event_id::text FROM events").await?;
+        if rows.is_empty() {
+            return Ok((0, Vec::new()));
+        }
         let last =
             connection.query_number("SELECT coalesce(max(number), 0)::bigint FROM events", &[]).await?;
         let numbered =

@@ -131,12 +131,6 @@ impl Database {
         self.fetch_first(&sql, &[T::KIND.as_str().into(), id.into()], document).await
     }
 
-    /// The id of the policy that has reserved a name.
-    pub async fn policy_by_name(&self, name: &str) -> Result<Option<String>> {
-        let sql = "SELECT body->>'policy_id' FROM documents WHERE kind = 'policy' AND document_id = $1";
-        self.fetch_first(sql, &[policy_name_id(name).into()], |row| row.get(0)).await
-    }
-
     /// The stored response to a request with this idempotency key.
     pub async fn stored_response(&self, owner: &str, key: &str) -> Result<Option<StoredResponse>> {
         let sql = "SELECT body::text FROM stored_responses WHERE owner = $1 AND key = $2";
