@@ -28,16 +28,14 @@ deps: ## Install the servers that tests need (Debian; on other systems: print wh
 format: ## Check the format
 	cargo fmt --all --check
 
-lint: format ## Check format, lints and all documentation links, without tests
+lint: format ## Check format and lints, without tests
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
 unit: ## Check lints and run all tests, including documentation examples
 	$(LINTED) cargo test --workspace --locked -- --test-threads $(TEST_THREADS)
 
-# Documentation needs the dependencies checked once more, so only the crates that others use are part of `make test`.
-doc: ## Check the documentation of the crates that others use
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked --quiet -p ade-catalog -p ade-client -p ade-keyspace
+doc: ## Check the links of the documentation
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
 docs: ## Regenerate the references and fixtures
 	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-catalog --test integration generated
