@@ -1,32 +1,31 @@
 //! Background services of a server: the sequencer of audit log and events, audit checkpoints, and jobs. Any number of
 //! processes may run them, and each step happens once.
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
+
+use ade_domain::audit::Trigger;
 
 use crate::Jobs;
-use crate::audit::{AuditLogError, Checkpoint, Signer};
-use crate::events::run_sequencer;
+use crate::audit::{AuditLogError, Checkpoint, CheckpointFile, Signer};
+use crate::events::{AuditedAction, run_sequencer};
 
 /// How long jobs may take to release their leases when the server stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Name of the checkpoint file in the data folder.
-const CHECKPOINT_FILE: &str = "audit-checkpoints.ndjson";
-/// Name of the signing key file in the data folder.
-const CHECKPOINT_KEY_FILE: &str = "audit-checkpoint-key";
+/// Shared checkpoints among which the last one of this installation is searched.
+const SHARED_CHECKPOINTS: u32 = 100;
+/// How often a server without any checkpoint tries to write the first one.
+const FIRST_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 pub struct BackgroundServices {
     /// Also provides the context and the name of this process.
     pub jobs: Jobs,
-    /// The data folder. Checkpoints and their key lie there, outside the database.
-    pub data_dir: PathBuf,
+    /// Where this server keeps checkpoints outside of the database.
+    pub checkpoint_file: CheckpointFile,
     pub checkpoint_interval: Duration,
 }
 
@@ -53,7 +52,7 @@ impl BackgroundHandle {
 
 impl BackgroundServices {
     pub fn start(self) -> Result<BackgroundHandle, AuditLogError> {
-        let signer = Signer::open(&self.data_dir.join(CHECKPOINT_KEY_FILE))?;
+        let signer = Signer::new(self.jobs.context.database.keys())?;
         let (mut jobs, mut loops) = (JoinSet::new(), JoinSet::new());
         let (stop, stopped) = watch::channel(false);
         self.jobs.clone().start(&mut jobs, &stopped);
@@ -63,53 +62,62 @@ impl BackgroundServices {
     }
 
     async fn write_checkpoints(self, signer: Signer) {
-        let mut tick = interval(self.checkpoint_interval);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // Each checkpoint continues the previous one, even after a restart.
-        let mut last: Option<Checkpoint> = match self.last_checkpoint() {
-            Ok(last) => last,
-            Err(error) => {
-                tracing::error!(%error, "cannot read the last audit checkpoint; no checkpoints will be written");
+        loop {
+            let written = self.write_checkpoint(&signer).await;
+            let is_first = matches!(written, Ok(None));
+            self.report(written.map(drop)).await;
+            sleep(if is_first { FIRST_CHECKPOINT_INTERVAL } else { self.checkpoint_interval }).await;
+        }
+    }
+
+    /// Signs the head of the log, unless the last checkpoint did: the last one of any server, also after a restart. Returns the last
+    /// checkpoint; none while the log is empty.
+    async fn write_checkpoint(&self, signer: &Signer) -> Result<Option<Checkpoint>, AuditLogError> {
+        let context = &self.jobs.context;
+        let local = self.checkpoint_file.last(signer)?;
+        let shared = context.database.checkpoints(SHARED_CHECKPOINTS).await?;
+        let shared = signer.trusted(&shared)?.into_iter().next();
+        // The log must contain both: somebody who can write to the database can remove the shared ones.
+        let last = local.iter().chain(&shared).max_by_key(|checkpoint| checkpoint.head.number).cloned();
+        let head = context.database.audit_head().await?;
+        if head.number == 0 && last.is_none() {
+            return Ok(None);
+        }
+        let checkpoint = match last {
+            Some(last) if last.head == head => last,
+            last => signer.checkpoint(&context.database, last.as_ref(), context.now()).await?,
+        };
+        if shared.as_ref() != Some(&checkpoint) {
+            let text = serde_json::to_string(&checkpoint).map_err(std::io::Error::other)?;
+            context.database.put_checkpoint(checkpoint.head.number, &text).await?;
+        }
+        if local.is_none_or(|local| local.head != checkpoint.head) {
+            self.checkpoint_file.append(&checkpoint)?;
+        }
+        Ok(Some(checkpoint))
+    }
+
+    /// A log that contradicts a checkpoint is an alert, until it is intact again. Other failures are retried.
+    async fn report(&self, written: Result<(), AuditLogError>) {
+        let context = &self.jobs.context;
+        let reason = match written {
+            Ok(()) => {
+                context.alerts.set_mismatch(None);
                 return;
             }
+            Err(error @ (AuditLogError::Broken(_) | AuditLogError::InvalidSignature)) => error.to_string(),
+            Err(error) => return tracing::error!(%error, "cannot write an audit checkpoint"),
         };
-        loop {
-            tick.tick().await;
-            if let Err(error) = self.write_checkpoint(&signer, &mut last).await {
-                tracing::error!(%error, "cannot write an audit checkpoint");
-            }
+        if !context.alerts.set_mismatch(Some(reason.clone())) {
+            return;
         }
-    }
-
-    fn last_checkpoint(&self) -> Result<Option<Checkpoint>, AuditLogError> {
-        let text = match std::fs::read_to_string(self.data_dir.join(CHECKPOINT_FILE)) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        let Some(line) = text.lines().rfind(|line| !line.trim().is_empty()) else { return Ok(None) };
-        let last: Checkpoint = serde_json::from_str(line).map_err(std::io::Error::other)?;
-        if last.is_signed() { Ok(Some(last)) } else { Err(AuditLogError::InvalidSignature) }
-    }
-
-    /// Appends a checkpoint if the log has grown since the last one.
-    async fn write_checkpoint(
-        &self,
-        signer: &Signer,
-        last: &mut Option<Checkpoint>,
-    ) -> Result<(), AuditLogError> {
-        let context = &self.jobs.context;
-        let head = context.database.audit_head().await?;
-        if head.number == 0 || last.as_ref().is_some_and(|last| last.head == head) {
-            return Ok(());
+        tracing::error!(reason, "the audit log contradicts its checkpoints: it was tampered with");
+        let action =
+            AuditedAction { reason: Some(&reason), ..AuditedAction::new("audit.mismatch", &self.jobs.name) };
+        let by = context.service("checkpoints", Trigger::Job("checkpoint".to_owned()));
+        let commit = action.commit_as(by, Vec::new(), context.now());
+        if let Err(error) = context.database.commit(commit).await {
+            tracing::error!(%error, "cannot audit that the audit log was tampered with");
         }
-        let checkpoint = signer.checkpoint(&context.database, last.as_ref(), context.now()).await?;
-        let line = serde_json::to_string(&checkpoint).map_err(std::io::Error::other)?;
-        let mut file =
-            OpenOptions::new().create(true).append(true).open(self.data_dir.join(CHECKPOINT_FILE))?;
-        writeln!(file, "{line}")?;
-        file.sync_all()?;
-        *last = Some(checkpoint);
-        Ok(())
     }
 }

@@ -4,11 +4,10 @@
 use std::collections::BTreeSet;
 
 use ade_domain::Moment;
-use ade_domain::audit::AuditActor;
+use ade_domain::audit::{AuditActor, Principal};
 use ade_domain::people::{ADMIN, AUDITOR, User, UserId};
 use ade_domain::permission::{ActorRole, Scope, actor_roles};
-use ade_domain::task::Actor;
-use ade_domain::task::TaskCommand;
+use ade_domain::task::{Actor, Task, TaskCommand};
 use ade_store::database::StoredTask;
 
 use crate::{Error, Result};
@@ -21,13 +20,22 @@ pub struct Caller {
     pub agent_id: Option<String>,
     /// The scopes of the token; a session has all of them.
     pub scopes: BTreeSet<Scope>,
+    /// Who created the caller's token.
     pub token_created_by: Option<UserId>,
+    /// The hash of the session's secret.
+    pub session_hash: Option<String>,
+    /// Until when a session decides without the password being given again.
+    pub decides_until: Option<Moment>,
+    /// Somebody else set the password of the session: it can only be used to set an own one.
+    pub password_change_required: bool,
     /// How audit entries name the caller.
     pub audit_actor: AuditActor,
     /// The revision in `If-Match`: the change applies to this revision only.
     pub if_match: Option<u64>,
     /// When the caller's token expires, if it uses one.
     pub token_expires_at: Option<Moment>,
+    /// Whether this is the service itself, which acts with the role `system`.
+    pub is_service: bool,
     /// Set if the request has an idempotency key: its outcome is stored in the transaction of its changes.
     pub idempotent_request: Option<IdempotentRequest>,
 }
@@ -44,6 +52,12 @@ pub struct IdempotentRequest {
     pub received_at: Moment,
 }
 
+impl From<&Caller> for Principal {
+    fn from(caller: &Caller) -> Self {
+        Self::Caller(caller.audit_actor.clone())
+    }
+}
+
 impl Caller {
     /// A caller whose credentials nobody else created, and which do not expire.
     #[must_use]
@@ -53,11 +67,22 @@ impl Caller {
             agent_id: None,
             scopes,
             token_created_by: None,
+            session_hash: None,
+            decides_until: None,
+            password_change_required: false,
             audit_actor,
             if_match: None,
             token_expires_at: None,
+            is_service: false,
             idempotent_request: None,
         }
+    }
+
+    /// The service itself: it may cancel tasks and view the audit log, as the role `system` permits, and nothing else.
+    #[must_use]
+    pub fn service(audit_actor: AuditActor) -> Self {
+        let scopes = BTreeSet::from([Scope::Read, Scope::Propose]);
+        Self { is_service: true, ..Self::new(None, scopes, audit_actor) }
     }
 
     /// The user, or the sponsor of the agent; `None` for the bootstrap token.
@@ -71,7 +96,7 @@ impl Caller {
         self.agent_id.is_none() && self.user_id().is_some_and(|own| own.as_str() == id)
     }
 
-    /// Who created the credentials of the caller.
+    /// Who created the caller's token, or the caller itself in a session.
     pub(crate) fn credentials_creator(&self) -> Option<UserId> {
         self.token_created_by.as_ref().or(self.user_id()).cloned()
     }
@@ -89,7 +114,12 @@ impl Caller {
 
     /// Fails if the token lacks the scope. Roles permit, scopes limit: both are checked.
     pub fn require_scope(&self, scope: Scope) -> Result<()> {
-        if self.scopes.contains(&scope) { Ok(()) } else { Err(Error::Scope(scope)) }
+        match scope {
+            _ if self.scopes.contains(&scope) => Ok(()),
+            _ if self.password_change_required => Err(Error::PasswordChangeRequired),
+            Scope::Decide if self.decides_until.is_some() => Err(Error::Reauthenticate),
+            _ => Err(Error::Scope(scope)),
+        }
     }
 
     /// Fails if the token lacks a scope that the command needs.
@@ -101,6 +131,7 @@ impl Caller {
             | TaskCommand::Submit
             | TaskCommand::Resubmit
             | TaskCommand::Cancel
+            | TaskCommand::Archive
             | TaskCommand::Comment => &[Scope::Propose],
             TaskCommand::Approve | TaskCommand::Reject | TaskCommand::Revoke => &[Scope::Decide],
             TaskCommand::Override | TaskCommand::ConfirmOverride | TaskCommand::ForceApply => {
@@ -128,6 +159,7 @@ impl Caller {
     #[must_use]
     pub fn actor(&self) -> Actor {
         let roles = match (&self.user, &self.agent_id) {
+            _ if self.is_service => vec![ActorRole::System],
             (Some(_), Some(_)) => vec![ActorRole::Author],
             (Some(user), None) => actor_roles(user),
             // The bootstrap token administers, but is not a person: it makes no decisions.
@@ -137,7 +169,7 @@ impl Caller {
             user: self.user_id().cloned(),
             roles,
             token_issuer: self.token_created_by.clone(),
-            is_agent: self.agent_id.is_some(),
+            agent_id: self.agent_id.clone(),
             has_admin_scope: self.scopes.contains(&Scope::Admin),
         }
     }
@@ -146,6 +178,16 @@ impl Caller {
     #[must_use]
     pub fn can_see(&self, task: &StoredTask) -> bool {
         self.can_see_all() || task.is_participant(&self.actor())
+    }
+
+    /// A task without what only its reviewers may read.
+    #[must_use]
+    pub fn visible_part_of(&self, stored: &StoredTask) -> Task {
+        let mut task = stored.task.clone();
+        if !task.shows_full_preview(&self.actor(), self.can_see_all()) {
+            task.preview = task.preview.restricted();
+        }
+        task
     }
 
     /// Administrators, auditors and the bootstrap token see everything.

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use ade_domain::audit::{Principal, ServiceActor, Trigger};
 use ade_domain::{Clock, Moment};
 use ade_store::database::Commit;
 use ade_store::{Blobs, Coordination, Database, DatabaseError};
 use tokio::task::spawn_blocking;
 
-use crate::{Error, Result};
+use crate::{Alerts, Error, Result};
 
 #[derive(Debug, Clone)]
 pub struct Context {
@@ -16,6 +17,9 @@ pub struct Context {
     /// Where archives, rollback data and long output are stored.
     pub blobs: Blobs,
     pub clock: Arc<dyn Clock>,
+    /// The name of this process, for audit entries of what it does by itself.
+    pub instance: Arc<str>,
+    pub alerts: Alerts,
 }
 
 /// Any error of file operations.
@@ -24,6 +28,12 @@ type FileError = Box<dyn std::error::Error + Send + Sync>;
 impl Context {
     pub(crate) fn now(&self) -> Moment {
         self.clock.now()
+    }
+
+    /// A part of this process that acts by itself, for audit entries.
+    pub(crate) fn service(&self, service: &str, trigger: Trigger) -> Principal {
+        let (service, instance) = (service.to_owned(), self.instance.to_string());
+        ServiceActor { service, instance, trigger }.into()
     }
 
     /// Returns false after a conflict.

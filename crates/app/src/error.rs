@@ -5,6 +5,7 @@ use std::fmt;
 use ade_domain::InvalidField;
 use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
+use ade_domain::text::counted;
 use ade_store::database::DocumentKind;
 use ade_store::{CoordinationError, DatabaseError};
 
@@ -27,6 +28,16 @@ pub enum Error {
     Unauthenticated(String),
     #[error("the token lacks the scope {}; {}", .0.as_str(), how_to_get(*.0))]
     Scope(Scope),
+    #[error(
+        "the password was given too long ago to decide; give it again: POST /api/v1/sessions/reauthenticate"
+    )]
+    Reauthenticate,
+    #[error("somebody else set your password; set your own before anything else: ade user passwd")]
+    PasswordChangeRequired,
+    #[error("the current password is wrong; try again, or ask an administrator")]
+    WrongPassword,
+    #[error("the invitation is wrong, has expired or was used already; ask an administrator for a new one")]
+    InvalidInvitation,
     #[error("{0}")]
     Forbidden(String),
     #[error("the request is invalid: {}", list(.0))]
@@ -45,6 +56,13 @@ pub enum Error {
          is running, and try again"
     )]
     PreviewPending,
+    /// Other previews took too long to finish.
+    #[error("too many previews are running; try again in a few seconds")]
+    PreviewBusy,
+    #[error(
+        "rate limit of {limit} requests per minute for {group} exceeded; retry in {retry_after_seconds} s"
+    )]
+    RateLimited { group: &'static str, limit: u32, retry_after_seconds: u64 },
     /// The attempt no longer holds the locks of its task.
     #[error("the locks of the task are lost: stop changing anything, and report how the task ended")]
     LocksLost,
@@ -52,7 +70,7 @@ pub enum Error {
     #[error("the object is being changed by others; try again")]
     Conflict,
     /// Some items of a batch were refused, so none was changed.
-    #[error("{} items of the batch were refused, so nothing was changed", .0.len())]
+    #[error("{} refused, so nothing was changed", counted(.0.len(), "item of the batch was", "items of the batch were"))]
     Batch(Vec<(String, Self)>),
     #[error(transparent)]
     Database(#[from] DatabaseError),
@@ -61,6 +79,11 @@ pub enum Error {
     /// What could not be done with a blob, and why.
     #[error("{0}")]
     Blobs(String),
+    /// The archive is not the one that was written.
+    #[error(
+        "archive {archive_id} cannot be restored: {reason}. Restore its file from a backup, and find out who changed it"
+    )]
+    ForgedArchive { archive_id: String, reason: &'static str },
     /// What the operating system does not provide, such as randomness.
     #[error("{0}")]
     System(String),
@@ -94,7 +117,7 @@ impl fmt::Display for ObjectKind {
 
 const fn how_to_get(scope: Scope) -> &'static str {
     match scope {
-        Scope::Decide => "sign in with ade login --decide",
+        Scope::Decide => "sign in with your password to decide; ade approval asks for it",
         Scope::Admin => "sign in with ade login --admin",
         Scope::Read | Scope::Propose | Scope::Lock => "create a token that has it",
     }

@@ -33,6 +33,12 @@ pub enum Outcome {
         user: User,
         revision: u64,
     },
+    /// An invitation without its code, which is never stored.
+    Invitation {
+        user: User,
+        revision: u64,
+        expires_at: Moment,
+    },
     /// A token without its secret, which is never stored.
     Token(StoredToken),
     Policy(Versioned<PolicyVersions>),
@@ -64,7 +70,7 @@ impl TaskView {
             requests_archive: archived.map(|archived| archived.archive_id.clone()),
             claimed_by: stored.claimed_by().map(str::to_owned),
             allowed: caller.allowed_commands(stored, now),
-            task: stored.task.clone(),
+            task: caller.visible_part_of(stored),
         })
     }
 }
@@ -87,8 +93,8 @@ impl ApprovalView {
 
     /// The approval requests with these ids, in the same order.
     #[must_use]
-    pub fn find_all(tasks: &[StoredTask], ids: &[String]) -> Vec<Self> {
-        ids.iter().filter_map(|id| tasks.iter().find_map(|task| Self::find(task, id))).collect()
+    pub fn find_all<'a>(tasks: &[StoredTask], ids: impl Iterator<Item = &'a str>) -> Vec<Self> {
+        ids.filter_map(|id| tasks.iter().find_map(|task| Self::find(task, id))).collect()
     }
 }
 

@@ -5,8 +5,10 @@
 
 pub mod accounts;
 pub mod agents;
+mod alerts;
 pub mod audit;
 pub mod background;
+pub mod bindings;
 mod caller;
 mod context;
 pub mod demo;
@@ -19,9 +21,11 @@ mod retry;
 pub mod rules;
 pub mod shared_settings;
 pub mod tasks;
+mod token_rate_limit;
 pub mod worker;
 
 pub use accounts::AccountService;
+pub use alerts::{AlertCounts, Alerts};
 pub use audit::AuditService;
 pub use caller::{Caller, IdempotentRequest};
 pub use context::Context;
@@ -33,6 +37,7 @@ pub use locks::{LockMaintenance, LockService};
 pub use rules::RuleService;
 pub use shared_settings::Settings;
 pub use tasks::TaskService;
+pub use token_rate_limit::TokenRateLimit;
 pub use worker::{Worker, WorkerHandle};
 
 /// Replaces a field that has a new value.

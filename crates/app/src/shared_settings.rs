@@ -1,10 +1,10 @@
 //! Settings and feature flags, which are changed while servers run. Each decision reads them from the database, so that a
-//! change applies on every server from the next request on.
+//! change applies on every server from the next request on; those of locks apply within a second.
 //!
-//! The names are a closed list. Lock limits are not among them: they are part of each server's configuration. A setting that
-//! was never set has its default and revision 0.
+//! The names are a closed list. A setting that was never set has its default and revision 0.
 
 use ade_domain::InvalidField;
+use ade_domain::lock::{LockLimits, MAX_TTL_MS};
 use ade_domain::risk::RiskThresholds;
 use ade_store::database::{FeatureFlag, Setting, Versioned};
 use ade_store::{Database, DatabaseError};
@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 const THRESHOLDS: &str = "risk:thresholds";
+pub(crate) const TOKEN_RATE_LIMIT: &str = "ratelimit:token";
 const YEAR_SECONDS: u64 = 365 * 86_400;
+const MAX_TTL_SECONDS: u64 = MAX_TTL_MS / 1_000;
 
 /// All settings and feature flags. Times are in seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +27,14 @@ pub struct Settings {
     pub approval_validity: u64,
     /// `approval:backlog_threshold`: more pending requests than this are a backlog.
     pub approval_backlog_threshold: u64,
+    /// `lock:default_ttl`: the lease of a lock request that asks for none.
+    pub lock_default_ttl: u64,
+    /// `lock:max_ttl`: the longest lease.
+    pub lock_max_ttl: u64,
+    /// `lock:heartbeat_interval`: how often holders of locks are asked to send a heartbeat.
+    pub lock_heartbeat_interval: u64,
+    /// `ratelimit:token`: requests per minute of the tokens of one user or agent, for one group of endpoints; 0 without a limit.
+    pub token_requests_per_minute: u64,
     /// `task:default_timeout`: how long a task without a timeout of its own may run.
     pub task_default_timeout: u64,
     /// `risk:thresholds`: the lowest scores of the risk levels medium, high and critical.
@@ -33,6 +43,8 @@ pub struct Settings {
     pub auto_approve_low_risk: bool,
     /// Flag: approval requests can be decided in batches.
     pub batch_approvals: bool,
+    /// Flag: deadlocks are detected, and the youngest holder of a cycle is aborted.
+    pub deadlock_detection: bool,
 }
 
 impl Default for Settings {
@@ -42,10 +54,15 @@ impl Default for Settings {
             approval_max_timeout: 7 * 86_400,
             approval_validity: 7 * 86_400,
             approval_backlog_threshold: 1_000,
+            lock_default_ttl: 30,
+            lock_max_ttl: 300,
+            lock_heartbeat_interval: 10,
+            token_requests_per_minute: 60_000,
             task_default_timeout: 300,
             thresholds: RiskThresholds::default(),
             auto_approve_low_risk: false,
             batch_approvals: true,
+            deadlock_detection: true,
         }
     }
 }
@@ -53,20 +70,32 @@ impl Default for Settings {
 /// A numeric setting: name, minimum, maximum, field.
 type Number = (&'static str, u64, u64, fn(&mut Settings) -> &mut u64);
 
-const NUMBERS: [Number; 5] = [
+const NUMBERS: [Number; 9] = [
     ("approval:backlog_threshold", 0, 1_000_000_000, |settings| &mut settings.approval_backlog_threshold),
     ("approval:default_timeout", 1, YEAR_SECONDS, |settings| &mut settings.approval_default_timeout),
     ("approval:max_timeout", 1, YEAR_SECONDS, |settings| &mut settings.approval_max_timeout),
     ("approval:validity", 1, YEAR_SECONDS, |settings| &mut settings.approval_validity),
+    ("lock:default_ttl", 1, MAX_TTL_SECONDS, |settings| &mut settings.lock_default_ttl),
+    ("lock:heartbeat_interval", 1, MAX_TTL_SECONDS, |settings| &mut settings.lock_heartbeat_interval),
+    ("lock:max_ttl", 1, MAX_TTL_SECONDS, |settings| &mut settings.lock_max_ttl),
+    (TOKEN_RATE_LIMIT, 0, 10_000_000, |settings| &mut settings.token_requests_per_minute),
     ("task:default_timeout", 1, 86_400, |settings| &mut settings.task_default_timeout),
+];
+
+/// Pairs of numeric settings of which the first must not exceed the second.
+const ORDERED: [(&str, &str); 3] = [
+    ("approval:default_timeout", "approval:max_timeout"),
+    ("lock:default_ttl", "lock:max_ttl"),
+    ("lock:heartbeat_interval", "lock:default_ttl"),
 ];
 
 /// The name of a flag, and its field.
 type Flag = (&'static str, fn(&mut Settings) -> &mut bool);
 
-const FLAGS: [Flag; 2] = [
+const FLAGS: [Flag; 3] = [
     ("auto_approve_low_risk", |settings| &mut settings.auto_approve_low_risk),
     ("batch_approvals", |settings| &mut settings.batch_approvals),
+    ("deadlock_detection", |settings| &mut settings.deadlock_detection),
 ];
 
 /// The JSON form of [`Thresholds`].
@@ -86,12 +115,19 @@ pub fn description(name: &str) -> &'static str {
         "approval:max_timeout" => "upper bound of approval:default_timeout, in seconds",
         "approval:validity" => "seconds that an approval is valid",
         "approval:backlog_threshold" => "more pending approval requests than this are a backlog",
+        "lock:default_ttl" => "default lease of a lock in seconds",
+        "lock:heartbeat_interval" => "seconds between the heartbeats of a holder of locks",
+        "lock:max_ttl" => "maximum lease of a lock in seconds",
+        TOKEN_RATE_LIMIT => {
+            "requests per minute of the tokens of one user or agent, for one group of endpoints; 0 without a limit"
+        }
         "task:default_timeout" => "seconds that a task without a timeout of its own may run",
         THRESHOLDS => "lowest scores of the risk levels medium, high and critical",
         "auto_approve_low_risk" => {
             "in a backlog, approve tasks of level LOW automatically if their policies allow it"
         }
         "batch_approvals" => "approval requests can be decided in batches",
+        "deadlock_detection" => "detect deadlocks, and abort the youngest holder of a cycle",
         _ => "",
     }
 }
@@ -104,9 +140,42 @@ pub fn feature_names() -> impl Iterator<Item = &'static str> {
     FLAGS.iter().map(|(name, _)| *name)
 }
 
-/// Checks the value of a setting.
-pub fn check(name: &str, value: &Value) -> Result<(), Vec<InvalidField>> {
-    Settings::default().set(name, value).map_err(|fault| vec![fault])
+impl Settings {
+    /// Checks the new value of a setting against these.
+    pub fn check(&self, name: &str, value: &Value) -> Result<(), Vec<InvalidField>> {
+        let mut changed = self.clone();
+        changed.set(name, value).map_err(|fault| vec![fault])?;
+        for (lower, upper) in ORDERED.into_iter().filter(|(lower, upper)| [*lower, *upper].contains(&name)) {
+            let (Some(less), Some(more)) = (changed.number(lower), changed.number(upper)) else { continue };
+            if less > more {
+                let detail = if name == lower {
+                    format!("must not exceed {upper}, which is {more}; raise that first")
+                } else {
+                    format!("must not be less than {lower}, which is {less}; lower that first")
+                };
+                return Err(vec![InvalidField::at("value", detail)]);
+            }
+        }
+        Ok(())
+    }
+
+    fn number(&mut self, name: &str) -> Option<u64> {
+        let (.., field) = NUMBERS.iter().find(|(number, ..)| *number == name)?;
+        Some(*field(self))
+    }
+
+    /// These limits with the settings of locks in place of theirs.
+    #[must_use]
+    pub fn lock_limits(&self, limits: &LockLimits) -> LockLimits {
+        let max_ttl_ms = self.lock_max_ttl * 1_000;
+        LockLimits {
+            default_ttl_ms: (self.lock_default_ttl * 1_000).min(max_ttl_ms),
+            max_ttl_ms,
+            heartbeat_interval_ms: self.lock_heartbeat_interval * 1_000,
+            deadlock_detection: self.deadlock_detection,
+            ..limits.clone()
+        }
+    }
 }
 
 impl Settings {

@@ -14,6 +14,8 @@ use super::http_client::Target;
 use crate::error::{BenchError, ErrorKind};
 use crate::redis_baseline::RedisBaseline;
 
+/// The secret of the servers under test: tasks that are loaded without them need it too.
+pub(super) const SECRET: &str = "secret-of-the-server-under-test-01";
 pub(super) const FOLDER_PREFIX: &str = "ade-bench-";
 
 #[derive(Debug)]
@@ -125,6 +127,11 @@ impl ServerUnderTest {
         let failed = |error: std::io::Error| start_failed(&error);
         let log = folder.join("log");
         let token = Uuid::new_v4().simple().to_string();
+        // The measurements decide as many users. A measurement may have written further settings.
+        let config = folder.join("bench.toml");
+        let settings_file = std::fs::read_to_string(folder.join("ade.toml")).unwrap_or_default();
+        std::fs::write(&config, format!("{settings_file}\n[security]\nbootstrap_decides = true\n"))
+            .map_err(failed)?;
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         // Variables and configuration file of the caller must not change the results.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ADE_")) {
@@ -133,8 +140,11 @@ impl ServerUnderTest {
         command
             .args(["serve", "--listen", "127.0.0.1:0", "--data"])
             .arg(folder.join("data"))
+            .arg("--config")
+            .arg(&config)
             .current_dir(folder)
             .env("ADE_ADMIN_TOKEN", &token)
+            .env("ADE_SECRET", SECRET)
             .env("ADE_LOG_LEVEL", "warn")
             .envs(settings.iter().copied())
             .stdin(Stdio::null())

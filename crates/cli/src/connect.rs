@@ -1,8 +1,10 @@
 //! Finds the server and the token of a command, and turns errors of the server into failures with hints.
 //!
-//! A stored token is sent only to the address it was created for.
+//! A stored token is sent only to the address it was created for, and the bootstrap token only to the address that its server wrote
+//! next to it: no file in the current folder decides where a token goes.
 
-use std::fs;
+mod local_server;
+
 use std::path::PathBuf;
 
 use ade_client::wire::{CycleEdge, FieldError, Problem};
@@ -13,8 +15,10 @@ use tokio::runtime::Builder;
 
 use crate::commands::config::{self, ConfigFile};
 use crate::commands::login::credentials::Credentials;
+use crate::commands::login::deciding::PasswordSource;
 use crate::failure::{Failure, FailureKind, Result};
 use crate::output::time;
+use local_server::LocalServer;
 
 /// A group of subcommands that call a server.
 #[derive(Debug, ClapArgs)]
@@ -28,6 +32,23 @@ pub(crate) struct RemoteCommand<C: Subcommand> {
 impl<C: Subcommand> RemoteCommand<C> {
     pub(crate) fn run<T>(self, run: impl AsyncFnOnce(&Client, C) -> Result<T>) -> Result<T> {
         self.connection.run(self.command, run)
+    }
+}
+
+/// A group of subcommands that call a server, some of which decide.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DecidingCommand<C: Subcommand> {
+    #[command(subcommand)]
+    command: C,
+    #[command(flatten)]
+    password: PasswordSource,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl<C: Subcommand> DecidingCommand<C> {
+    pub(crate) fn run(self, run: impl AsyncFnOnce(&Client, (C, PasswordSource)) -> Result) -> Result {
+        self.connection.run((self.command, self.password), run)
     }
 }
 
@@ -49,7 +70,8 @@ impl<A: ClapArgs> Remote<A> {
 #[derive(Debug, Clone, ClapArgs)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct Connection {
-    /// Address of the server [default: http://127.0.0.1:8300, or the port in ade.toml]
+    /// Address of the server [default: the one that a local server wrote into its data folder, else http://127.0.0.1 with the
+    /// port in ade.toml or 8300]
     #[arg(long, value_name = "URL", env = "ADE_SERVER", hide_env_values = true, global = true)]
     server: Option<String>,
     /// Token to authenticate with [default: the one that ade login stored for this server, else admin-token in the data
@@ -59,6 +81,10 @@ pub(crate) struct Connection {
     /// Configuration file of a local server, for its port and token [default: ade.toml in the current folder, if it exists]
     #[arg(long, value_name = "FILE", env = "ADE_CONFIG", hide_env_values = true, global = true)]
     config: Option<PathBuf>,
+    /// Data folder of a local server, for its address and token. Needed if the folder belongs to another user [default: the one in
+    /// ade.toml, or ./ade-data]
+    #[arg(long, value_name = "FOLDER", global = true)]
+    data: Option<PathBuf>,
 }
 
 impl Connection {
@@ -75,8 +101,11 @@ impl Connection {
     pub(crate) fn url(&self) -> Result<String> {
         let url = match non_empty(&self.server) {
             Some(url) => url,
-            // Only the port comes from the file: a file in the current folder must not redirect a token to another host.
-            None => format!("http://127.0.0.1:{}", self.local_config()?.listen.port()),
+            None => match self.local_server()?.address()? {
+                Some(url) => url,
+                // Only the port comes from the file, and no token belongs to this address unless ade login stored one.
+                None => format!("http://127.0.0.1:{}", self.local_config()?.listen.port()),
+            },
         };
         if url.contains("://") {
             return Ok(url);
@@ -95,20 +124,13 @@ impl Connection {
             return Err(Failure::invalid(format!("your sign-in at {url} as {user} has expired"))
                 .hint("sign in again with ade login, or remove the sign-in with ade logout"));
         }
-        let config = self.local_config()?;
-        // The bootstrap token is sent to the local server only.
-        let local = ["127.0.0.1", "localhost", "[::1]"];
-        let mut local = local.iter().map(|host| format!("http://{host}:{}", config.listen.port()));
-        if !local.any(|local| url.trim_end_matches('/') == local) {
-            return Err(Failure::invalid(format!("no token for {url}"))
-                .hint("sign in with ade login, set ADE_TOKEN, or use --token"));
-        }
-        let file = config.data.join("admin-token");
-        fs::read_to_string(&file).map(|token| token.trim().to_owned()).map_err(|_| {
-            Failure::invalid("no token for the server").hint(format!(
-                "sign in with ade login, set ADE_TOKEN, or run the command in the folder that contains {}",
-                file.display()
-            ))
+        self.local_server()?.token(url)
+    }
+
+    fn local_server(&self) -> Result<LocalServer> {
+        Ok(match &self.data {
+            Some(folder) => LocalServer::named(folder.clone()),
+            None => LocalServer::found(self.local_config()?.data),
         })
     }
 
@@ -162,6 +184,7 @@ fn problem_hint(problem: &Problem) -> Option<String> {
         "UNAUTHENTICATED" => {
             "sign in with ade login; the token of a local server is in its data folder, in the file admin-token"
         }
+        "PASSWORD_CHANGE_REQUIRED" => "run ade login and choose your own password",
         "LOCK_HELD" => "wait for the lock with --wait SECONDS; see its holder with ade lock show",
         "DIGEST_MISMATCH" => "the task has changed since you reviewed it; review it again with ade task show",
         "DEADLOCK_DETECTED" => {

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::*;
-use connect::{Connection, Remote, RemoteCommand};
+use connect::{Connection, DecidingCommand, Remote, RemoteCommand};
 use failure::{Failure, Result};
 use output::OutputFormat;
 
@@ -35,6 +35,8 @@ enum Command {
     Worker(worker::Args),
     /// Sign in with a password and store a token on this machine
     Login(login::LoginArgs),
+    /// Use an invitation: set your own password
+    Join(login::JoinArgs),
     /// Sign out: revoke and remove the token that ade login stored
     Logout(Connection),
     /// Show who you are and what your token allows
@@ -42,15 +44,17 @@ enum Command {
     /// Manage users, their roles, passwords and tokens
     User(RemoteCommand<user::Command>),
     /// Create, submit, inspect and control tasks
-    Task(RemoteCommand<task::Command>),
+    Task(DecidingCommand<task::Command>),
     /// List the approval requests that wait for your decision, and decide
-    Approval(RemoteCommand<approval::Command>),
+    Approval(DecidingCommand<approval::Command>),
     /// Manage policies: which tasks need whose approval
     Policy(RemoteCommand<policy::Command>),
     /// Manage delegations: who decides in place of whom
-    Delegation(RemoteCommand<delegation::Command>),
+    Delegation(DecidingCommand<delegation::Command>),
     /// Manage the registry of resources: how critical they are and what depends on them
     Resource(RemoteCommand<resource::Command>),
+    /// Show what operators allow tasks to work on, and who serves it
+    Executors(RemoteCommand<executors::Command>),
     /// Simulate the submission of a task: risk, reviewers, locks; nothing is changed
     Simulate(Remote<simulate::Args>),
     /// Search, export and verify the audit log
@@ -61,6 +65,9 @@ enum Command {
     Archive(RemoteCommand<jobs::ArchiveCommand>),
     /// Acquire locks, hold them while a command runs, see holders and waiters
     Lock(RemoteCommand<lock::Command>),
+    /// Rotate or disable the admin token of a server, or recover when no administrator is left
+    #[command(subcommand)]
+    Admin(admin::Command),
     /// Show the configuration of a local server, and manage the settings that all servers share
     Config(config::Args),
     /// Explore the Redis keyspace: every key, channel and consumer group in the catalogs
@@ -70,6 +77,9 @@ enum Command {
     /// Stops the command of `ade lock hold` or of a worker when its parent is gone
     #[command(hide = true, name = ade_executors::watchdog::SUBCOMMAND)]
     Watchdog,
+    /// Runs a preview with limits on memory, CPU time and files
+    #[command(hide = true, name = ade_executors::limited_process::SUBCOMMAND)]
+    Limited(limited::Args),
 }
 
 fn main() -> ExitCode {
@@ -83,6 +93,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Serve(args) => serve::run(&args),
         Command::Worker(args) => worker::run(&args),
         Command::Login(args) => login::login(&args),
+        Command::Join(args) => login::join(&args),
         Command::Logout(connection) => login::logout(&connection),
         Command::Whoami(args) => args.run(login::whoami),
         Command::User(args) => args.run(user::run),
@@ -91,14 +102,17 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Policy(args) => args.run(policy::run),
         Command::Delegation(args) => args.run(delegation::run),
         Command::Resource(args) => args.run(resource::run),
+        Command::Executors(args) => args.run(executors::run),
         Command::Simulate(args) => args.run(simulate::run),
         Command::Audit(args) => args.run(audit::run),
         Command::Jobs(args) => args.run(jobs::jobs),
         Command::Archive(args) => args.run(jobs::archive),
+        Command::Admin(command) => admin::run(command),
         Command::Config(args) => config::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Keys(args) => keys::run(&args),
         Command::Watchdog => watchdog::run(),
+        Command::Limited(args) => limited::run(&args),
     }?;
     Ok(ExitCode::SUCCESS)
 }

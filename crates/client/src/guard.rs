@@ -20,6 +20,7 @@ const MAX_REQUEST_WAIT: Duration = Duration::from_secs(3_600);
 
 /// Lower bound, for very short leases.
 const MIN_HEARTBEAT_TIMEOUT: Duration = Duration::from_millis(250);
+const DEFAULT_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The locks of a guard, and how to acquire them.
 #[derive(Debug, Clone)]
@@ -134,6 +135,7 @@ impl LockGuard {
                         holder_id: holder_id.clone(),
                         locks: lock_tokens(&grants.grants),
                         ttl: request.ttl,
+                        requested_interval: requested_interval(&grants.grants),
                         margin: request.stop_grace.max(request.ttl / 10).min(request.ttl / 2),
                     };
                     match Self::start(heartbeat, grants.grants, requested_at).await {
@@ -266,6 +268,13 @@ impl Drop for LockGuard {
     }
 }
 
+/// The shortest interval that the server asks for; 10 s if it asks for none.
+fn requested_interval(grants: &[Grant]) -> Duration {
+    let seconds = grants.iter().filter_map(|grant| grant.heartbeat_seconds);
+    let intervals = seconds.filter_map(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    intervals.filter(|interval| !interval.is_zero()).min().unwrap_or(DEFAULT_HEARTBEAT_INTERVAL)
+}
+
 /// Sends the heartbeats of a guard.
 #[derive(Debug)]
 struct Heartbeat {
@@ -274,6 +283,8 @@ struct Heartbeat {
     holder_id: String,
     locks: Vec<LockToken>,
     ttl: Duration,
+    /// How often the server asks for heartbeats.
+    requested_interval: Duration,
     /// Time before the end of the lease at which the locks count as lost.
     margin: Duration,
 }
@@ -283,9 +294,9 @@ impl Heartbeat {
         self.ttl - self.margin
     }
 
-    /// Allows six attempts during a lease.
+    /// Allows six attempts during a lease, and never fewer than the server asks for.
     fn interval(&self) -> Duration {
-        (self.ttl / 6).min(Duration::from_secs(10))
+        (self.ttl / 6).min(self.requested_interval)
     }
 
     /// A lost response must not use up the time of all attempts.

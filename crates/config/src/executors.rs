@@ -8,8 +8,11 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use ade_domain::task::Binding;
 use serde::Deserialize;
 use toml::{Table, Value};
+
+const MAX_NAME_LEN: usize = 64;
 
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -43,15 +46,40 @@ impl fmt::Debug for RedactedStrings {
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FilesSettings {
-    /// Folders whose files may be changed, at any depth.
-    pub roots: Vec<PathBuf>,
+    /// By the name that tasks use.
+    pub roots: BTreeMap<String, FilesRoot>,
+}
+
+/// A folder whose files may be changed, at any depth.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FilesRoot {
+    pub path: PathBuf,
+    /// Patterns of existing files that previews show to authors and agents. By default all but dotfiles and files that only their
+    /// owner can read.
+    #[serde(default)]
+    pub show: Option<Vec<String>>,
+    /// Patterns of existing files that previews show to reviewers; by default all.
+    #[serde(default)]
+    pub show_reviewers: Option<Vec<String>>,
+    #[serde(default)]
+    pub binding: Binding,
+}
+
+/// A root that cannot be used at the moment, and why.
+#[derive(Debug, Clone)]
+pub struct UnusableRoot<'a> {
+    pub name: &'a str,
+    pub path: &'a Path,
+    /// Follows the path: "does not exist".
+    pub problem: String,
 }
 
 impl FilesSettings {
-    /// The roots that cannot be used at the moment, each with the problem. They do not prevent a start, because they may
+    /// They do not prevent a start, because they may
     /// become usable later.
     #[must_use]
-    pub fn unusable_roots(&self) -> Vec<(&Path, String)> {
+    pub fn unusable_roots(&self) -> Vec<UnusableRoot<'_>> {
         let problem = |root: &Path| match std::fs::symlink_metadata(root) {
             Ok(found) if found.is_symlink() => Some("is a symbolic link".to_owned()),
             Ok(found) if !found.is_dir() => Some("is not a folder".to_owned()),
@@ -59,7 +87,10 @@ impl FilesSettings {
             Err(error) if error.kind() == ErrorKind::NotFound => Some("does not exist".to_owned()),
             Err(error) => Some(format!("cannot be accessed ({error})")),
         };
-        self.roots.iter().filter_map(|root| Some((root.as_path(), problem(root)?))).collect()
+        let unusable = self.roots.iter().filter_map(|(name, root)| {
+            Some(UnusableRoot { name, path: &root.path, problem: problem(&root.path)? })
+        });
+        unusable.collect()
     }
 }
 
@@ -77,17 +108,32 @@ pub struct CommandTemplate {
     pub argv: Vec<String>,
     #[serde(default)]
     pub preview_argv: Option<Vec<String>>,
+    /// Address space of a preview in MiB; by default 2,048.
+    #[serde(default)]
+    pub preview_memory_mb: Option<u32>,
     #[serde(default)]
     pub rollback_argv: Option<Vec<String>>,
+    #[serde(default)]
+    pub binding: Binding,
 }
 
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpSettings {
-    /// Hosts that may be called, each with its port unless that is the default of the scheme.
-    pub hosts: Vec<String>,
+    /// By the name that targets use.
+    pub hosts: BTreeMap<String, HttpHost>,
     /// By the name that the headers of tasks refer to.
     pub secrets: BTreeMap<String, HttpSecret>,
+}
+
+/// A host that may be called.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpHost {
+    /// With its port unless that is the default of the scheme.
+    pub host: String,
+    #[serde(default)]
+    pub binding: Binding,
 }
 
 /// A secret that is sent to one host only.
@@ -112,9 +158,55 @@ pub struct SqlConnection {
     /// For previews, as a database user with fewer permissions.
     #[serde(default)]
     pub preview_url: Option<String>,
+    /// By default PostgreSQL explains statements, and SQLite executes them.
+    #[serde(default)]
+    pub preview: Option<SqlPreview>,
+    #[serde(default)]
+    pub binding: Binding,
+}
+
+/// How statements are previewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SqlPreview {
+    /// They are planned, and not executed.
+    Explain,
+    /// They are executed in a transaction that is rolled back.
+    Execute,
+}
+
+/// Where each section lists what tasks may use.
+const NAMED_SECTIONS: [(&str, &str); 4] =
+    [("files", "roots"), ("command", "templates"), ("http", "hosts"), ("sql", "connections")];
+/// The settings that every entry of these sections may have.
+const BINDING_SETTINGS: [&str; 5] = ["resources", "criticality", "task_types", "authors", "lock"];
+
+/// Checks the names of the entries, and moves the settings of each binding into a table of its own.
+fn separate_bindings(executors: &mut Table) -> Result<(), String> {
+    for (section, list) in NAMED_SECTIONS {
+        let entries = executors.get_mut(section).and_then(|section| section.get_mut(list));
+        for (name, entry) in entries.and_then(Value::as_table_mut).into_iter().flatten() {
+            let at = format!("{section}.{list}.{name}");
+            let is_name_char = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+            if name.is_empty() || name.len() > MAX_NAME_LEN || !name.chars().all(is_name_char) {
+                return Err(format!("{at}: a name has 1 to {MAX_NAME_LEN} letters, digits, '.', '_' or '-'"));
+            }
+            let Some(entry) = entry.as_table_mut() else { continue };
+            if entry.contains_key("binding") {
+                return Err(format!(
+                    "{at}.binding is unknown; write resources, criticality and the others directly"
+                ));
+            }
+            let moved = BINDING_SETTINGS.iter().filter_map(|name| entry.remove_entry(*name));
+            let binding: Table = moved.collect();
+            entry.insert("binding".to_owned(), Value::Table(binding));
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn parse(mut table: Table, variables: &[(String, String)]) -> Result<ExecutorSettings, String> {
+    separate_bindings(&mut table)?;
     let mut command_secrets = Vec::new();
     for (section, value) in &mut table {
         let mut resolved = Vec::new();
@@ -152,11 +244,10 @@ fn resolve_variables(
 
 /// The names that are listed in each section, without secrets.
 pub(super) fn summary(settings: &ExecutorSettings) -> [(&'static str, Vec<String>); 4] {
-    let roots = settings.files.roots.iter().map(|root| root.display().to_string()).collect();
     [
-        ("executors.files.roots", roots),
+        ("executors.files.roots", settings.files.roots.keys().cloned().collect()),
         ("executors.command.templates", settings.command.templates.keys().cloned().collect()),
-        ("executors.http.hosts", settings.http.hosts.clone()),
+        ("executors.http.hosts", settings.http.hosts.keys().cloned().collect()),
         ("executors.sql.connections", settings.sql.connections.keys().cloned().collect()),
     ]
 }

@@ -12,18 +12,22 @@ mod validate;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ade_domain::lock::LockLimits;
 use ade_store::RedisUrl;
+use ipnet::IpNet;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 pub use executors::{
-    CommandSettings, CommandTemplate, ExecutorSettings, FilesSettings, HttpSecret, HttpSettings,
-    RedactedStrings, SqlConnection, SqlSettings,
+    CommandSettings, CommandTemplate, ExecutorSettings, FilesRoot, FilesSettings, HttpHost, HttpSecret,
+    HttpSettings, RedactedStrings, SqlConnection, SqlPreview, SqlSettings, UnusableRoot,
 };
 use settings::{DEFAULT_FILE, SETTINGS, Setting, parse_toml_value};
 
+/// The file in the data folder with the address of the server that uses it: clients send its bootstrap token there only.
+pub const ADDRESS_FILE: &str = "address";
 /// Edit distance up to which an unknown ADE_* variable counts as a typo. Others are ignored: they may belong to other
 /// commands, or to an orchestrator that names variables after services.
 const MAX_TYPO_DISTANCE: usize = 2;
@@ -94,14 +98,23 @@ pub struct Config {
     pub redis: Option<RedisUrl>,
     /// `None`: the database is in the data folder.
     pub postgres: Option<String>,
+    /// Of the sessions of one user, for one group of endpoints.
     pub requests_per_minute: u32,
+    pub previews_per_minute: u32,
     pub sign_ins_per_minute: u32,
+    pub read_timeout: Duration,
+    pub write_timeout: Duration,
     pub checkpoint_seconds: u32,
+    /// Whether the bootstrap token may create tokens that decide for any user.
+    pub bootstrap_decides: bool,
     /// Whether to create and serve a demo organisation.
     pub demo: bool,
     pub min_replica_acks: u32,
     pub max_clock_skew_ms: u64,
     pub hosts: Vec<String>,
+    pub trusted_proxies: Vec<IpNet>,
+    /// Whether people may sign in over plain HTTP from other machines.
+    pub allow_plain_http: bool,
     pub log_format: String,
     pub log_level: String,
     pub lock_limits: LockLimits,
@@ -111,7 +124,26 @@ pub struct Config {
     pub worker_lease_ms: u64,
     pub worker_label: Option<String>,
     pub executors: ExecutorSettings,
+    /// The secret of the installation; `None`: that of the data folder.
+    pub secret: Option<SecretText>,
+    /// Previous secrets, which only verify, with spaces between them.
+    pub previous_secrets: Option<SecretText>,
     pub effective_settings: Vec<EffectiveSetting>,
+}
+
+/// The variable with the secret of the installation. It has no setting in the file, so that it is not copied with it.
+pub const SECRET_VARIABLE: &str = "ADE_SECRET";
+/// The variable with previous secrets.
+pub const PREVIOUS_SECRETS_VARIABLE: &str = "ADE_SECRET_PREVIOUS";
+
+/// A text that is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretText(pub String);
+
+impl std::fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
 }
 
 type Result<T, E = ConfigError> = std::result::Result<T, E>;
@@ -131,6 +163,7 @@ impl Config {
         validate::validate(&values)?;
         let number = |name: &str| get::<u32>(&values, name);
         let milliseconds = |name: &str| number(name).map(|seconds| u64::from(seconds) * 1000);
+        let seconds = |name: &str| number(name).map(|seconds| Duration::from_secs(seconds.into()));
         let text = |name: &str| get::<String>(&values, name);
         let non_empty = |name: &str| text(name).map(|text| Some(text).filter(|text| !text.is_empty()));
         Ok(Self {
@@ -140,28 +173,33 @@ impl Config {
             redis: text("server.redis")?.parse().ok(),
             postgres: non_empty("server.postgres")?,
             requests_per_minute: number("limit.requests_per_minute")?,
+            previews_per_minute: number("limit.previews_per_minute")?,
             sign_ins_per_minute: number("limit.sign_ins_per_minute")?,
+            read_timeout: seconds("limit.read_timeout_seconds")?,
+            write_timeout: seconds("limit.write_timeout_seconds")?,
             checkpoint_seconds: number("audit.checkpoint_seconds")?,
+            bootstrap_decides: get(&values, "security.bootstrap_decides")?,
             demo: false,
             min_replica_acks: number("lock.min_replica_acks")?,
             max_clock_skew_ms: get(&values, "lock.max_clock_skew_ms")?,
             hosts: get(&values, "server.hosts")?,
+            trusted_proxies: validate::networks(&values, "server.trusted_proxies")?,
+            allow_plain_http: get(&values, "server.allow_plain_http")?,
             log_format: text("log.format")?,
             log_level: text("log.level")?,
             lock_limits: LockLimits {
-                default_ttl_ms: milliseconds("lock.default_ttl_seconds")?,
-                max_ttl_ms: milliseconds("lock.max_ttl_seconds")?,
                 max_queue: get(&values, "lock.max_queue")?,
                 default_wait_ms: milliseconds("lock.default_wait_seconds")?,
                 max_wait_ms: milliseconds("lock.max_wait_seconds")?,
                 acquisitions_per_minute: number("lock.acquisitions_per_minute")?,
-                deadlock_detection: get(&values, "feature.deadlock_detection")?,
                 ..LockLimits::default()
             },
             blobs: non_empty("server.blobs")?.map(PathBuf::from),
             worker_slots: get(&values, "worker.slots")?,
             worker_lease_ms: milliseconds("worker.lease_seconds")?,
             worker_label: non_empty("worker.label")?,
+            secret: secret_variable(layers, SECRET_VARIABLE),
+            previous_secrets: secret_variable(layers, PREVIOUS_SECRETS_VARIABLE),
             effective_settings: effective_settings(&values, &executors, layers),
             executors,
         })
@@ -202,10 +240,21 @@ fn apply_file(layers: &ConfigLayers, values: &mut Values) -> Result<ExecutorSett
     Ok(executors)
 }
 
+/// An empty variable counts as not set.
+fn secret_variable(layers: &ConfigLayers, name: &str) -> Option<SecretText> {
+    let found = layers.variables.iter().rfind(|(variable, _)| variable == name);
+    found.filter(|(_, text)| !text.is_empty()).map(|(_, text)| SecretText(text.clone()))
+}
+
 fn apply_variables(layers: &ConfigLayers, values: &mut Values) -> Result<()> {
     for (name, text) in layers.variables.iter().filter(|(name, _)| name.starts_with("ADE_")) {
         let origin = SettingOrigin::Variable(name.clone());
         match SETTINGS.iter().find(|setting| setting.variable() == *name) {
+            // Who can set a variable of a process is often not who may change its security.
+            Some(setting) if setting.is_file_only() => {
+                let message = "can only be set in the configuration file";
+                return Err(invalid_value(&setting.name, text.clone(), origin, message));
+            }
             Some(setting) => set_from_text(values, &setting.name, text, origin)?,
             None => {
                 let is_typo = |known: &String| strsim::damerau_levenshtein(known, name) <= MAX_TYPO_DISTANCE;

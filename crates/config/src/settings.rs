@@ -16,6 +16,11 @@ pub(super) struct Setting {
 }
 
 impl Setting {
+    /// Whether neither variables nor flags can set it.
+    pub(super) fn is_file_only(&self) -> bool {
+        self.name.starts_with("security.")
+    }
+
     pub(super) fn variable(&self) -> String {
         format!("ADE_{}", self.name.replace('.', "_")).to_uppercase()
     }

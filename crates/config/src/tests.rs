@@ -33,7 +33,7 @@ fn flags_override_variables_and_variables_override_the_file() {
     assert_eq!(origin("server.listen").as_deref(), Some("--listen"));
     assert_eq!(origin("server.data").as_deref(), Some("ADE_SERVER_DATA"));
     assert_eq!(origin("lock.max_queue").as_deref(), Some("ade.toml"));
-    assert_eq!(origin("lock.max_ttl_seconds").as_deref(), Some("default"));
+    assert_eq!(origin("lock.max_wait_seconds").as_deref(), Some("default"));
 }
 
 #[test]
@@ -61,9 +61,9 @@ fn errors_name_the_setting_and_its_origin() {
             "lock.max_queue = -1 (from ade.toml): must be between 0 and 100000",
         ),
         (
-            "[lock]\nmax_ttl_seconds = 9\n",
+            "[lock]\nmax_wait_seconds = 9\n",
             &[],
-            "lock.default_ttl_seconds = 30 (from default): must not exceed lock.max_ttl_seconds",
+            "lock.default_wait_seconds = 60 (from default): must not exceed lock.max_wait_seconds",
         ),
         (
             "[server]\nhosts = [1]\n",
@@ -79,6 +79,22 @@ fn errors_name_the_setting_and_its_origin() {
             "",
             &[("ADE_LOG_FORMAT", "xml")],
             "log.format = \"xml\" (from ADE_LOG_FORMAT): must be text or json",
+        ),
+        (
+            "[server]\ntrusted_proxies = [\"10.0.0.1\", \"10.0.0.0/33\"]\n",
+            &[],
+            "server.trusted_proxies = [\"10.0.0.1\", \"10.0.0.0/33\"] (from ade.toml): \"10.0.0.0/33\" is not a network such \
+             as 10.0.0.0/8, nor an address",
+        ),
+        (
+            "",
+            &[("ADE_SERVER_ALLOW_PLAIN_HTTP", "true")],
+            "server.allow_plain_http = true (from ADE_SERVER_ALLOW_PLAIN_HTTP): can only be set in the configuration file",
+        ),
+        (
+            "",
+            &[("ADE_SECURITY_BOOTSTRAP_DECIDES", "true")],
+            "security.bootstrap_decides = true (from ADE_SECURITY_BOOTSTRAP_DECIDES): can only be set in the configuration file",
         ),
         (
             "",
@@ -107,7 +123,7 @@ fn default_file_contains_the_defaults() {
 
 #[test]
 fn secrets_of_commands_are_collected_and_redacted() {
-    let file = "[executors.files]\nroots = [\"env:ROOT\"]\n[executors.command.templates.deploy]\n\
+    let file = "[executors.files.roots.app]\npath = \"env:ROOT\"\n[executors.command.templates.deploy]\n\
                 argv = [\"deploy\", \"env:DEPLOY_KEY\"]\n";
     let variables = [("ROOT", "/srv/app"), ("DEPLOY_KEY", "k3y-s3cret")];
     let config = Config::load(&layers(file, &variables, &[])).expect("valid");

@@ -1,16 +1,19 @@
 //! Validation of the merged settings, beyond their types. An error names the setting and its origin.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use ade_store::RedisUrl;
+use ipnet::IpNet;
 use toml::Value;
 
 use super::settings::SETTINGS;
-use super::{Result, Values, get, invalid_setting};
+use super::{Result, SettingOrigin, Values, get, invalid_setting};
 
 const LOG_FORMATS: [&str; 2] = ["text", "json"];
 const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+/// Settings that weaken security: an environment must not change them unseen.
+const FILE_ONLY: [&str; 1] = ["server.allow_plain_http"];
 const POSTGRES_SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 
 /// The allowed values of a number.
@@ -18,6 +21,7 @@ fn range_of(name: &str) -> RangeInclusive<i64> {
     match name {
         "worker.slots" => 0..=1_000,
         "worker.lease_seconds" => 1..=300,
+        "limit.read_timeout_seconds" | "limit.write_timeout_seconds" => 1..=3_600,
         "lock.max_queue" => 0..=100_000,
         "lock.min_replica_acks" => 0..=100,
         "lock.max_clock_skew_ms" => 0..=60_000,
@@ -46,6 +50,11 @@ pub(super) fn validate(values: &Values) -> Result<()> {
         let message = "requires server.redis: servers on one PostgreSQL share their locks";
         return invalid("server.postgres", message);
     }
+    for name in FILE_ONLY {
+        if let Some((_, SettingOrigin::Variable(_) | SettingOrigin::Flag(_))) = values.get(name) {
+            return invalid(name, "can only be set in the configuration file");
+        }
+    }
     if !LOG_FORMATS.contains(&text("log.format")?.as_str()) {
         return invalid("log.format", "must be text or json");
     }
@@ -60,13 +69,20 @@ pub(super) fn validate(values: &Values) -> Result<()> {
             return invalid(name, &format!("must be between {} and {}", range.start(), range.end()));
         }
     }
-    for (default, max) in [
-        ("lock.default_ttl_seconds", "lock.max_ttl_seconds"),
-        ("lock.default_wait_seconds", "lock.max_wait_seconds"),
-    ] {
-        if number(default)? > number(max)? {
-            return invalid(default, &format!("must not exceed {max}"));
-        }
+    let (default, max) = ("lock.default_wait_seconds", "lock.max_wait_seconds");
+    if number(default)? > number(max)? {
+        return invalid(default, &format!("must not exceed {max}"));
     }
     Ok(())
+}
+
+/// A list of networks; an address alone is a network of one.
+pub(super) fn networks(values: &Values, name: &str) -> Result<Vec<IpNet>> {
+    let texts: Vec<String> = get(values, name)?;
+    let parse = |text: &String| {
+        let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        let message = format!("{text:?} is not a network such as 10.0.0.0/8, nor an address");
+        network.map_err(|_| invalid_setting(values, name, message))
+    };
+    texts.iter().map(parse).collect()
 }

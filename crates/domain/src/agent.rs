@@ -1,4 +1,4 @@
-//! Agents: liveness, task capacity and request rate.
+//! Agents: liveness and task capacity.
 
 use std::collections::BTreeMap;
 
@@ -146,36 +146,6 @@ impl Agent {
     }
 }
 
-/// A fixed window of one minute for the rate limit of an agent. It starts with the first request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RateWindow {
-    started_at: Moment,
-    count: u32,
-}
-
-const WINDOW_MS: u64 = 60_000;
-
-impl RateWindow {
-    /// Counts a request of this weight. If it exceeds the limit, the error is the time at which the window ends.
-    pub fn admit(&mut self, weight: u32, limit: u32, now: Moment) -> Result<(), Moment> {
-        let end = self.started_at.plus_ms(WINDOW_MS);
-        if self.count == 0 || end <= now {
-            *self = Self { started_at: now, count: weight };
-            return Ok(());
-        }
-        let count = self.count.saturating_add(weight);
-        if count > limit {
-            return Err(end);
-        }
-        self.count = count;
-        Ok(())
-    }
-
-    pub fn is_expired(&self, now: Moment) -> bool {
-        self.started_at.plus_ms(WINDOW_MS) <= now
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use ade_testkit::effort;
@@ -257,17 +227,5 @@ mod tests {
         assert_eq!(agent.active_tasks(later), 0);
         assert!(agent.release("c"), "it was queued");
         assert!(!agent.release("c"));
-    }
-
-    #[test]
-    fn rate_limit_resets_after_a_minute() {
-        let (mut window, now) = (RateWindow::default(), Moment::from_micros(7));
-        for _ in 0..3 {
-            assert_eq!(window.admit(1, 3, now), Ok(()));
-        }
-        assert_eq!(window.admit(1, 3, now.plus_ms(59_999)), Err(now.plus_ms(60_000)));
-        assert!(!window.is_expired(now.plus_ms(59_999)));
-        assert_eq!(window.admit(2, 3, now.plus_ms(60_000)), Ok(()));
-        assert_eq!(window.admit(2, 3, now.plus_ms(60_000)), Err(now.plus_ms(120_000)));
     }
 }

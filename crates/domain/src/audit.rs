@@ -3,6 +3,8 @@
 //! The hash of an entry covers its number, the hash of the previous entry and its canonical form. A truncated chain is valid
 //! by itself; truncation is detected only with a checkpoint that is stored elsewhere.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -15,10 +17,88 @@ pub fn origin_hash() -> Digest {
     Digest::of_bytes(b"ade-audit-1")
 }
 
-/// Who did something, and from where.
+/// Who did something. Every entry has one: a caller, or the service itself and what made it act.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Principal {
+    Caller(AuditActor),
+    Service(ServiceActor),
+}
+
+impl Principal {
+    /// The person, also for an agent that acts for the person.
+    pub const fn user_id(&self) -> Option<&UserId> {
+        match self {
+            Self::Caller(caller) => caller.user_id.as_ref(),
+            Self::Service(_) => None,
+        }
+    }
+}
+
+impl From<AuditActor> for Principal {
+    fn from(caller: AuditActor) -> Self {
+        Self::Caller(caller)
+    }
+}
+
+impl From<ServiceActor> for Principal {
+    fn from(service: ServiceActor) -> Self {
+        Self::Service(service)
+    }
+}
+
+/// A part of the service that acts by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceActor {
+    /// The part, such as `worker`, `jobs` or `approvals`.
+    pub service: String,
+    /// The process or the worker in it.
+    pub instance: String,
+    pub trigger: Trigger,
+}
+
+/// Why the service acts by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trigger {
+    /// A worker applies or rolls back a task.
+    Attempt(u64),
+    /// A background job of this name.
+    Job(String),
+    /// These policies approve the task without a person.
+    AutomaticApproval(Vec<String>),
+    /// These policies require a decision.
+    Policies(Vec<String>),
+    /// The decision on this approval request was the last one needed.
+    Decision(String),
+    /// The reviewer follows this person's decision.
+    Followed(UserId),
+    /// A consequence of this command of the same commit.
+    Command(String),
+    /// The process started.
+    Start,
+}
+
+impl std::fmt::Display for Trigger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Attempt(attempt) => write!(f, "attempt {attempt}"),
+            Self::Job(name) => write!(f, "job {name}"),
+            Self::AutomaticApproval(names) => write!(f, "automatic approval by policy {}", names.join(", ")),
+            Self::Policies(names) => write!(f, "policy {}", names.join(", ")),
+            Self::Decision(approval_id) => write!(f, "decision {approval_id}"),
+            Self::Followed(leader) => write!(f, "decision of {leader}"),
+            Self::Command(action) => write!(f, "command {action}"),
+            Self::Start => f.write_str("start"),
+        }
+    }
+}
+
+/// A caller, and from where it calls.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AuditActor {
-    /// The person; none for the service itself.
+    /// The person; none for the bootstrap token.
     pub user_id: Option<UserId>,
     /// The agent that acted for the person.
     pub agent_id: Option<String>,
@@ -31,12 +111,23 @@ pub struct AuditActor {
     pub service: Option<String>,
 }
 
-/// The part of an entry that does not depend on its position in the chain.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// What reviewers decide on, besides the config: the worker applies nothing else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReviewedContent {
+    /// The fingerprint of the preview.
+    pub fingerprint: Option<String>,
+    /// The digest of what the task can touch.
+    pub scope: Option<Digest>,
+    /// The digest of the approvals that are required.
+    pub requirements: Digest,
+}
+
+/// The part of an entry that does not depend on its position in the chain. It has no default, so that no entry can lack its actor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AuditBody {
     pub entry_id: String,
     pub at: Moment,
-    pub who: AuditActor,
+    pub who: Principal,
     /// For example `task.submit`.
     pub action: String,
     /// For example `task`, `approval`, `policy` or `lock`.
@@ -49,6 +140,9 @@ pub struct AuditBody {
     pub revision: Option<u64>,
     /// The digest of the config at that time.
     pub digest: Option<Digest>,
+    /// Set where reviewers are asked or decide, and where the task is approved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reviewed: Option<ReviewedContent>,
     pub reason: Option<String>,
     pub ticket: Option<String>,
     pub details: Map<String, Value>,
@@ -112,18 +206,23 @@ pub fn append(head: ChainHead, body: AuditBody) -> Result<AuditEntry, NotCanonic
 #[derive(Debug, Clone)]
 pub struct ChainVerifier {
     head: ChainHead,
-    checkpoint: Option<ChainHead>,
+    /// The heads that the chain must contain, in order.
+    checkpoints: BTreeSet<(u64, Digest)>,
 }
 
 impl ChainVerifier {
-    /// Starts at the first entry. The chain must contain the checkpoint.
-    pub fn new(checkpoint: Option<ChainHead>) -> Self {
-        Self { head: ChainHead::origin(), checkpoint }
+    /// Starts at the first entry. The chain must contain all checkpoints.
+    pub fn new(checkpoints: impl IntoIterator<Item = ChainHead>) -> Self {
+        let checkpoints = checkpoints.into_iter().map(|head| (head.number, head.entry_hash));
+        Self {
+            head: ChainHead::origin(),
+            checkpoints: checkpoints.filter(|(number, _)| *number > 0).collect(),
+        }
     }
 
     /// Starts after an entry that is trusted.
     pub const fn from_trusted(trusted: ChainHead) -> Self {
-        Self { head: trusted, checkpoint: Some(trusted) }
+        Self { head: trusted, checkpoints: BTreeSet::new() }
     }
 
     /// Verifies the next entry.
@@ -142,21 +241,21 @@ impl ChainVerifier {
             _ => return broken("was changed: its content does not match its hash".to_owned()),
         }
         self.head = ChainHead { number: entry.number, entry_hash: entry.entry_hash };
-        match self.checkpoint {
-            Some(checkpoint) if checkpoint.number == entry.number && checkpoint != self.head => {
-                broken("does not match the checkpoint: the chain was rewritten".to_owned())
+        // All checkpoints up to this entry are confirmed and removed.
+        while let Some((number, hash)) = self.checkpoints.first().copied()
+            && number <= entry.number
+        {
+            if number == entry.number && hash != entry.entry_hash {
+                return broken("does not match the checkpoint: the chain was rewritten".to_owned());
             }
-            _ => Ok(()),
+            self.checkpoints.pop_first();
         }
+        Ok(())
     }
 
-    /// Ends the verification: the chain must reach the checkpoint.
+    /// Ends the verification: the chain must reach the last checkpoint.
     pub fn finish(self) -> Result<ChainHead, ChainError> {
-        let Some(checkpoint) = self.checkpoint.filter(|checkpoint| checkpoint.number > self.head.number)
-        else {
-            return Ok(self.head);
-        };
-        let count = checkpoint.number;
+        let Some((count, _)) = self.checkpoints.last().copied() else { return Ok(self.head) };
         let reason = format!("is missing: the log was truncated; the checkpoint has {count} entries");
         Err(ChainError { number: self.head.number + 1, reason })
     }
@@ -170,7 +269,7 @@ mod tests {
         AuditBody {
             entry_id: text.to_owned(),
             at: Moment::from_micros(1_794_744_000_000_120),
-            who: AuditActor::default(),
+            who: AuditActor::default().into(),
             action: "task.submit".to_owned(),
             object_type: "task".to_owned(),
             object_id: "t".to_owned(),
@@ -179,6 +278,7 @@ mod tests {
             to: Some(TaskState::Submitted),
             revision: Some(2),
             digest: None,
+            reviewed: None,
             reason: Some(text.to_owned()),
             ticket: None,
             details: Map::new(),

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::Moment;
-use crate::audit::AuditBody;
+use crate::audit::{AuditBody, Principal};
 use crate::people::UserId;
 
-/// The source of an event that no request caused.
+/// The source of an event whose server is not known.
 const SERVICE: &str = "ade";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,20 +22,30 @@ pub struct Event {
     pub notify: Vec<UserId>,
     /// The ids of the object and of its task, `from`, `to`, `revision` and `who`, as far as they apply.
     pub payload: Map<String, Value>,
-    /// The server that received the request, or `ade`.
+    /// The server that received the request, or the process that acted by itself.
     pub source: String,
 }
 
 impl Event {
     pub fn of(entry: &AuditBody, event_id: String, notify: Vec<UserId>) -> Self {
-        let who = &entry.who;
+        let (who, source) = match &entry.who {
+            Principal::Caller(caller) => {
+                (json!({ "user_id": caller.user_id, "agent_id": caller.agent_id }), caller.service.as_deref())
+            }
+            Principal::Service(service) => {
+                let trigger = service.trigger.to_string();
+                let who =
+                    json!({ "service": service.service, "instance": service.instance, "trigger": trigger });
+                (who, Some(service.instance.as_str()))
+            }
+        };
         let fields = [
             ("task_id".to_owned(), json!(entry.task_id)),
             (format!("{}_id", entry.object_type), json!(entry.object_id)),
             ("from".to_owned(), json!(entry.from)),
             ("to".to_owned(), json!(entry.to)),
             ("revision".to_owned(), json!(entry.revision)),
-            ("who".to_owned(), json!({ "user_id": who.user_id, "agent_id": who.agent_id })),
+            ("who".to_owned(), who),
         ];
         Self {
             event_id,
@@ -44,7 +54,7 @@ impl Event {
             task_id: entry.task_id.clone(),
             notify,
             payload: fields.into_iter().filter(|(_, value)| !value.is_null()).collect(),
-            source: who.service.clone().unwrap_or_else(|| SERVICE.to_owned()),
+            source: source.unwrap_or(SERVICE).to_owned(),
         }
     }
 }
@@ -52,13 +62,14 @@ impl Event {
 /// The fact that each command leaves behind, by the part of its audit action behind the dot.
 const FACTS: &[(&str, &str)] = &[
     ("activate", "activated"),
-    ("apply_first", "prioritized"),
     ("approve", "approved"),
+    ("archive", "archived"),
     ("begin_apply", "apply_started"),
     ("break", "broken"),
     ("cancel", "cancelled"),
     ("comment", "commented"),
     ("complete", "completed"),
+    ("confirm", "confirmed"),
     ("confirm_override", "overridden"),
     ("create", "created"),
     ("deadlock", "deadlock"),
@@ -68,13 +79,22 @@ const FACTS: &[(&str, &str)] = &[
     ("escalate", "escalated"),
     ("expire", "expired"),
     ("fail", "failed"),
+    ("follow", "followed"),
     ("force_apply", "force_applied"),
     ("go_stale", "preview_stale"),
+    ("invite", "invited"),
+    ("join", "joined"),
+    ("lapse", "lapsed"),
+    ("mismatch", "mismatch"),
     ("modify", "modified"),
     ("override", "override_requested"),
+    ("preview", "preview_requested"),
     ("previewed", "previewed"),
+    ("quarantine", "quarantined"),
+    ("queue_full", "queue_full"),
     ("raise", "priority_raised"),
     ("reassign", "reassigned"),
+    ("reauthenticate", "reauthenticated"),
     ("recover", "recovered"),
     ("refuse", "refused"),
     ("reject", "rejected"),
@@ -108,7 +128,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::audit::AuditActor;
+    use crate::audit::{AuditActor, ServiceActor, Trigger};
     use crate::task::{TRANSITIONS, TaskState};
 
     #[test]
@@ -122,7 +142,7 @@ mod tests {
         let entry = AuditBody {
             entry_id: "e".to_owned(),
             at: Moment::from_micros(7),
-            who,
+            who: who.into(),
             action: "approval.approve".to_owned(),
             object_type: "approval".to_owned(),
             object_id: "a".to_owned(),
@@ -131,6 +151,7 @@ mod tests {
             to: Some(TaskState::Reviewing),
             revision: Some(4),
             digest: None,
+            reviewed: None,
             reason: Some("fine".to_owned()),
             ticket: None,
             details: Map::new(),
@@ -145,11 +166,16 @@ mod tests {
             "who": { "user_id": "ann", "agent_id": null },
         });
         assert_eq!(Value::Object(event.payload), expected);
-        let internal = AuditBody { who: AuditActor::default(), task_id: None, from: None, to: None, ..entry };
+        let service = ServiceActor {
+            service: "worker".to_owned(),
+            instance: "worker-1".to_owned(),
+            trigger: Trigger::Attempt(2),
+        };
+        let internal = AuditBody { who: service.into(), task_id: None, from: None, to: None, ..entry };
         let event = Event::of(&internal, "id".to_owned(), Vec::new());
-        let none = json!({ "user_id": null, "agent_id": null });
-        assert_eq!(Value::Object(event.payload), json!({ "approval_id": "a", "revision": 4, "who": none }));
-        assert_eq!(event.source, "ade");
+        let who = json!({ "service": "worker", "instance": "worker-1", "trigger": "attempt 2" });
+        assert_eq!(Value::Object(event.payload), json!({ "approval_id": "a", "revision": 4, "who": who }));
+        assert_eq!(event.source, "worker-1");
     }
 
     #[test]

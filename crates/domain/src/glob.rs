@@ -1,8 +1,11 @@
-//! Glob patterns for resources: `*` matches any text, `?` matches one character, everything else matches itself.
+//! Glob patterns for names: `*` matches any text, also across `/`, `?` matches one character, everything else matches itself.
+//! Names are compared in their normal form, so that no spelling escapes a pattern.
 //!
 //! Matching takes at most time proportional to the product of both lengths.
 
 use serde::{Deserialize, Serialize};
+
+use crate::normal_form::fold;
 
 /// A pattern for `type:id`. A pattern without `:` is matched against the id alone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -36,8 +39,13 @@ pub(crate) fn matches_any(patterns: &[String], text: &str) -> bool {
     patterns.iter().any(|pattern| matches(pattern, text))
 }
 
-/// Whether a pattern matches the whole text.
+/// Whether a pattern matches the whole text, in whatever spelling.
 pub fn matches(pattern: &str, text: &str) -> bool {
+    matches_exactly(&fold(pattern), &fold(text))
+}
+
+/// Whether a pattern matches the whole text in exactly this spelling, as in names of files.
+pub fn matches_exactly(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
     // The last `*` and the end of the text it consumed: where to backtrack to after a mismatch.
@@ -96,6 +104,7 @@ mod tests {
     fn pattern_without_type_matches_the_id_alone() {
         let matches = |pattern: &str| Pattern::new(pattern).matches("database", "prod-orders");
         assert!(matches("prod-*") && matches("database:prod-*") && matches("*:prod-orders") && matches("*"));
+        assert!(matches("Database:PROD-*") && Pattern::new("prod-*").matches("database", "PROD-Orders"));
         assert!(!matches("staging-*") && !matches("queue:*") && !matches("prod") && !matches("database:"));
     }
 }

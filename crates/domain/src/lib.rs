@@ -6,15 +6,23 @@
 pub mod agent;
 pub mod approval;
 pub mod audit;
+pub mod capability;
 pub mod event;
 pub mod glob;
+pub mod independence;
 mod invalid;
+pub mod keys;
 pub mod lock;
+pub mod normal_form;
 pub mod people;
 pub mod permission;
+pub mod rate;
 pub mod risk;
+pub mod sign_in;
 pub mod task;
+pub mod text;
 pub mod time;
 
 pub use invalid::{FieldPath, InvalidField, Validator};
+pub use keys::Keys;
 pub use time::{Clock, Moment};

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::Moment;
+use crate::independence::{AccountHistory, Dependence, Period};
 use crate::task::Lineage;
 
 /// Role: may propose tasks.
@@ -48,13 +50,21 @@ pub struct User {
     /// Receives this person's unanswered approval requests.
     pub manager_id: Option<UserId>,
     pub team: Option<String>,
-    /// False once the person has left.
+    /// False once the person has left, and until an invited person has joined.
     pub active: bool,
+    /// Who created, invited or reset the account, or granted it the right to decide.
+    #[serde(default)]
+    pub history: AccountHistory,
 }
 
 impl User {
     pub fn has_role(&self, role: &str) -> bool {
         self.roles.contains(role)
+    }
+
+    /// Whether a role of its own lets the user decide on tasks of others.
+    pub fn is_reviewer(&self) -> bool {
+        self.active && (self.has_role(REVIEWER) || self.has_role(ADMIN))
     }
 }
 
@@ -72,6 +82,19 @@ impl People {
 
     pub fn active(&self, id: &UserId) -> Option<&User> {
         self.get(id).filter(|user| user.active)
+    }
+
+    /// All users, ordered by id.
+    pub fn iter(&self) -> impl Iterator<Item = &User> {
+        self.0.values()
+    }
+
+    /// The same people after a change of one of them.
+    #[must_use]
+    pub fn with(&self, user: User) -> Self {
+        let mut people = self.clone();
+        people.0.insert(user.user_id.clone(), user);
+        people
     }
 
     /// Active users with a role, ordered by id.
@@ -106,6 +129,8 @@ pub enum AuthorReason {
     Lineage { agent: Option<String> },
     /// The person changed it.
     Editor,
+    /// The person submitted it for somebody else.
+    Submitter,
     /// An author of the task that this one was resubmitted from.
     PredecessorAuthor { task_id: String },
 }
@@ -119,6 +144,7 @@ impl std::fmt::Display for AuthorReason {
             Self::Lineage { agent: None } => f.write_str("is the sponsor in its lineage"),
             Self::Lineage { agent: Some(agent) } => write!(f, "sponsors agent {agent} in its lineage"),
             Self::Editor => f.write_str("changed it"),
+            Self::Submitter => f.write_str("submitted it"),
             Self::PredecessorAuthor { task_id } => {
                 write!(f, "is an author of task {task_id}, which it was resubmitted from")
             }
@@ -166,6 +192,17 @@ impl AuthorSet {
 
     pub fn contains(&self, user: &UserId) -> bool {
         self.0.contains_key(user)
+    }
+
+    /// Why somebody is not independent of one of the authors; none if independent of all.
+    pub fn dependence(
+        &self,
+        user: &UserId,
+        people: &People,
+        period: Period,
+        now: Moment,
+    ) -> Option<Dependence> {
+        self.iter().find_map(|author| people.dependence(user, author, period, now))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &UserId> {

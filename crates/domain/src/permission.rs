@@ -121,6 +121,7 @@ mod tests {
             manager_id: None,
             team: None,
             active: true,
+            history: crate::independence::AccountHistory::default(),
         };
         assert_eq!(actor_roles(&user), [ActorRole::Admin]);
         user.active = false;

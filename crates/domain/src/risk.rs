@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::glob::Pattern;
+use crate::text::counted;
 use crate::{InvalidField, Validator};
 
 /// The version of the scoring method.
@@ -24,6 +25,9 @@ const MAX_NAME_LEN: usize = 512;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RiskInputs {
+    /// Everything that the task can touch: the highest criticality counts.
+    pub scope: Vec<RegisteredResource>,
+    /// What the task locks: their number and their dependents are the blast radius.
     pub resources: Vec<RegisteredResource>,
     /// None without a usable preview: then the magnitude counts as the highest.
     pub changes: Option<ChangeCounts>,
@@ -189,23 +193,21 @@ pub const fn level(score: u8, thresholds: RiskThresholds) -> RiskLevel {
 fn criticality(inputs: &RiskInputs) -> ExactFactor {
     let criticality =
         |resource: &RegisteredResource| resource.criticality.unwrap_or(UNREGISTERED_CRITICALITY).min(100);
-    let highest = inputs.resources.iter().max_by_key(|resource| criticality(resource));
+    let highest = inputs.scope.iter().max_by_key(|resource| criticality(resource));
     let (value, why) = match highest {
-        None => (0, "no resources".to_owned()),
+        None => (0, "no targets and no resources".to_owned()),
         Some(resource) if resource.criticality.is_none() => (
             UNREGISTERED_CRITICALITY,
             format!("{} is not registered and counts as {UNREGISTERED_CRITICALITY}", resource.resource),
         ),
-        Some(resource) => {
-            (criticality(resource), format!("{} is the most critical resource", resource.resource))
-        }
+        Some(resource) => (criticality(resource), format!("{} is the most critical", resource.resource)),
     };
     ExactFactor { name: "resource_criticality", tenths: 4, value: value.into(), divisor: 1, why }
 }
 
 fn magnitude(inputs: &RiskInputs) -> ExactFactor {
     let (value, why) = match inputs.changes {
-        None => (MAX_FACTOR, "without a preview the highest value counts".to_owned()),
+        None => (MAX_FACTOR, "without a preview of the service the highest value counts".to_owned()),
         Some(ChangeCounts { created_or_changed, deleted }) => {
             let points = created_or_changed.saturating_mul(5).saturating_add(deleted.saturating_mul(15));
             let why = format!("5 × {created_or_changed} created or changed + 15 × {deleted} deleted");
@@ -221,14 +223,17 @@ fn blast_radius(inputs: &RiskInputs) -> ExactFactor {
     let dependents: BTreeSet<&String> = dependents.filter(|name| !is_own(name)).collect();
     let (own, others) = (inputs.resources.len() as u64, dependents.len() as u64);
     let value = (own + others).saturating_mul(10).min(MAX_FACTOR);
-    let why = format!("10 × ({own} resources + {others} registered dependents)");
+    let own = counted(inputs.resources.len(), "resource", "resources");
+    let others = counted(dependents.len(), "registered dependent", "registered dependents");
+    let why = format!("10 × ({own} + {others})");
     ExactFactor { name: "blast_radius", tenths: 2, value, divisor: 1, why }
 }
 
 fn failure_rate(inputs: &RiskInputs) -> ExactFactor {
     let FailureHistory { finished, failed } = inputs.history;
     let (value, divisor, why) = if finished < MIN_HISTORY {
-        (0, 1, format!("only {finished} finished tasks of this type; at least {MIN_HISTORY} are needed"))
+        let finished = counted(finished, "finished task", "finished tasks");
+        (0, 1, format!("only {finished} of this type; at least {MIN_HISTORY} are needed"))
     } else {
         let failed = failed.min(finished);
         let why = format!("{failed} of the last {finished} tasks of this type failed");
@@ -255,8 +260,10 @@ mod tests {
             criticality: *criticality,
             dependents: (0..dependents).map(|other| format!("service:{other}")).collect(),
         });
+        let resources: Vec<RegisteredResource> = resources.collect();
         RiskInputs {
-            resources: resources.collect(),
+            scope: resources.clone(),
+            resources,
             changes: changes
                 .map(|(created_or_changed, deleted)| ChangeCounts { created_or_changed, deleted }),
             history: FailureHistory { finished: history.0, failed: history.1 },

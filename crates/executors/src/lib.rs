@@ -7,11 +7,14 @@ mod command;
 pub mod egress;
 mod files;
 mod http;
+pub mod limited_process;
 mod noop;
 mod output;
 mod parameters;
+mod preview_bounds;
 mod run;
 mod sql;
+mod targets;
 pub mod watchdog;
 
 use std::collections::BTreeMap;
@@ -25,12 +28,14 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep_until};
 
 pub use command::{CommandExecutor, CommandLimits, CommandTemplate, InvalidTemplate};
-pub use files::{FilesExecutor, InvalidRoot};
+pub use files::{FilesExecutor, InvalidRoot, KeyedHash, Visibility};
 pub use http::{HttpExecutor, client};
 pub use noop::NoopExecutor;
 pub use output::{RunOutput, Secrets};
+pub use preview_bounds::bounded;
 pub use run::{Run, StopReason, StopSender, StopSignal};
-pub use sql::SqlExecutor;
+pub use sql::{PreviewMode, SqlExecutor};
+pub use targets::derive_scope;
 
 /// The parameters of a task, as its author wrote them.
 pub type Parameters = Map<String, Value>;
@@ -186,6 +191,13 @@ impl Executors {
     #[must_use]
     pub fn get(&self, work_queue: &str) -> Option<&Arc<dyn Executor>> {
         self.work_queues.get(work_queue)
+    }
+
+    /// The same executors for the work queues of a worker label.
+    #[must_use]
+    pub fn with_label(self, label: &str) -> Self {
+        let labelled = self.work_queues.into_iter();
+        Self { work_queues: labelled.map(|(name, executor)| (format!("{label}/{name}"), executor)).collect() }
     }
 
     pub fn work_queues(&self) -> impl Iterator<Item = &str> {

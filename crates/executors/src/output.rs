@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -135,7 +136,7 @@ impl Inner {
         let head_len = MAX_HEAD_BYTES.saturating_sub(self.head.len()).min(redacted.len());
         if head_len < redacted.len() && self.file.is_none() {
             self.file = self.path.as_ref().map(|path| {
-                let mut file = File::create_new(path)?;
+                let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
                 file.write_all(&self.head).map(|()| file)
             });
         }

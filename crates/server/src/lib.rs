@@ -9,5 +9,6 @@ mod http;
 mod process;
 
 pub use ade_app::demo::PASSWORD as DEMO_PASSWORD;
+pub use auth::{disable_bootstrap_token, rotate_bootstrap_token};
 pub use http::openapi::openapi;
-pub use process::{Server, StartError, WorkerProcess, start_logging};
+pub use process::{Server, StartError, WorkerProcess, recover_admin, start_logging};

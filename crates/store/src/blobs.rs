@@ -5,15 +5,17 @@
 //! reporting that a blob does not exist.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use ade_domain::Moment;
 use uuid::Uuid;
+
+use crate::data_folder::close_to_others;
 
 /// In bytes.
 const MAX_KEY_LEN: usize = 512;
@@ -55,7 +57,10 @@ impl Blobs {
         let folder = folder.into();
         let open = || -> io::Result<Self> {
             let missing: Vec<&Path> = folder.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
-            fs::create_dir_all(folder.join(TEMP_FOLDER))?;
+            DirBuilder::new().recursive(true).mode(0o700).create(folder.join(TEMP_FOLDER))?;
+            if let Err(error) = close_to_others(&folder) {
+                tracing::warn!(%error, "cannot close the blob folder {} to other users", folder.display());
+            }
             for parent in missing.iter().filter_map(|folder| folder.parent()) {
                 sync(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })?;
             }
@@ -142,7 +147,7 @@ impl Blobs {
         self.check_id()?;
         let parent = path.parent().unwrap_or(&self.folder);
         let rename = || -> io::Result<()> {
-            fs::create_dir_all(parent)?;
+            DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
             fs::rename(temp_file, &path)?;
             sync(parent)?;
             self.sync_ancestors(parent)
@@ -239,7 +244,7 @@ fn read_id(folder: &Path) -> io::Result<Option<String>> {
 fn create_id(folder: &Path) -> io::Result<String> {
     let id = Uuid::new_v4().to_string();
     let (temp_file, path) = (folder.join(TEMP_FOLDER).join(format!("id-{id}")), folder.join(ID_FILE));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temp_file)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temp_file)?;
     file.write_all(format!("{id}\n").as_bytes())?;
     file.sync_all()?;
     let linked = match fs::hard_link(&temp_file, &path) {

@@ -10,14 +10,17 @@ pub mod coordination;
 mod data_folder;
 pub mod database;
 pub mod embedded;
+mod rate_windows;
 pub mod redis;
+mod secret;
 
 pub use blobs::{BlobError, Blobs};
 pub use clock::SystemClock;
 pub use coordination::{
     Agents, Capacity, Coordination, CoordinationError, LockRequests, Locks, RateLimits, WakeUpQueue,
 };
-pub use data_folder::{DataFolder, FolderError, create_private_folder};
+pub use data_folder::{DataFolder, FolderError, create_private_folder, private_file};
 pub use database::{Database, DatabaseError};
 pub use embedded::EmbeddedCoordination;
 pub use redis::{RedisCoordination, RedisUrl};
+pub use secret::{PREVIOUS_SECRET_FILE, SECRET_FILE, SecretError, open_secret_file};

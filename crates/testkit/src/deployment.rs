@@ -5,6 +5,7 @@
 use std::ops::Deref;
 use std::time::Duration;
 
+use ade_domain::people::{AUTHOR, REVIEWER};
 use ade_domain::permission::Scope;
 use serde_json::{Value, json};
 
@@ -55,9 +56,15 @@ impl Deployment {
     /// Several servers on one PostgreSQL and one Redis, without workers.
     #[must_use]
     pub fn distributed(binary: &str, servers: usize) -> Self {
+        Self::distributed_with_config(binary, servers, "")
+    }
+
+    /// `config` is the content of the configuration file of each server.
+    #[must_use]
+    pub fn distributed_with_config(binary: &str, servers: usize, config: &str) -> Self {
         let (redis, postgres) = (Redis::start().expect("starts"), Postgres::start().expect("starts"));
         let database = postgres.create_database("ade").expect("created");
-        let setup = ServerBuilder::new(binary).env(NO_WORKER.0, NO_WORKER.1);
+        let setup = ServerBuilder::new(binary).env(NO_WORKER.0, NO_WORKER.1).config(config);
         let setup = setup.arg("--redis").arg(&redis.url());
         let servers = setup.arg("--postgres").arg(&database).start_many(servers).expect("start");
         Self { servers, postgres: Some(postgres), redis: Some(redis) }
@@ -104,6 +111,8 @@ pub struct TestUser {
     pub id: String,
     pub token: String,
     api: ApiClient,
+    /// Approves what this user submits.
+    approver: Option<Box<TestUser>>,
 }
 
 impl Deref for TestUser {
@@ -138,7 +147,14 @@ impl AdminClient {
     #[must_use]
     pub fn user_with_token(&self, id: &str, response: &Value) -> TestUser {
         let token = response.get("token").and_then(Value::as_str).expect("a token").to_owned();
-        TestUser { id: id.to_owned(), api: self.api.with_token(&token), token }
+        TestUser { id: id.to_owned(), api: self.api.with_token(&token), token, approver: None }
+    }
+
+    /// Creates an author, and a reviewer who approves at once what that author submits.
+    pub async fn create_approved_author(&self, id: &str) -> TestUser {
+        let author = self.create_user(id, &[AUTHOR]).await;
+        let approver = self.create_user(&format!("approver-of-{id}"), &[REVIEWER]).await;
+        TestUser { approver: Some(Box::new(approver)), ..author }
     }
 
     /// Registers an agent of a sponsor, with a token that the sponsor issues.
@@ -211,7 +227,18 @@ impl TestUser {
     pub async fn create_submitted(&self, fields: Value) -> String {
         let id = self.create_draft(fields).await;
         let _ = self.post(&format!("/tasks/{id}/submit"), &json!({})).await.expect_status(202);
+        self.approve_submitted(&id).await;
         id
+    }
+
+    /// Approves a submitted task as the reviewer of this author, if there is one.
+    pub async fn approve_submitted(&self, id: &str) {
+        let Some(approver) = &self.approver else { return };
+        let found = approver.get(&format!("/tasks/{id}/approvals")).await.expect_status(200);
+        let requests = found.get("items").and_then(Value::as_array).expect("items");
+        let own = requests.iter().find(|request| text_field(request, "reviewer_id") == approver.id);
+        let own = text_field(own.expect("a request"), "approval_id");
+        let _ = approver.decide(&own, "approve").await.expect_status(200);
     }
 
     /// Decides an approval request: `approve`, `reject` or `request-changes`.

@@ -21,6 +21,7 @@ pub mod postgres;
 pub mod postgres_proxy;
 pub mod redis_servers;
 pub mod server;
+pub mod session;
 pub mod wait;
 pub mod worker;
 
@@ -34,5 +35,5 @@ pub use postgres::Postgres;
 pub use postgres_proxy::PostgresProxy;
 pub use process::wait_for_exit;
 pub use redis_servers::{Redis, RedisCluster, RedisSentinel};
-pub use server::AdeServer;
+pub use server::{AdeServer, test_keys};
 pub use worker::WorkerProcess;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ade_client::Client;
+use ade_domain::Keys;
 use rustix::process::Signal;
 
 use crate::error::StartError;
@@ -14,6 +15,16 @@ use crate::ports::Port;
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bootstrap token of every server started here.
 pub const BOOTSTRAP_TOKEN: &str = "bootstrap-token-of-the-administrator";
+
+/// Secret of all servers and workers on PostgreSQL that are started here.
+pub const SECRET: &str = "secret-of-the-test-installation-0001";
+
+/// The keys of [`SECRET`].
+#[must_use]
+#[expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+pub fn test_keys() -> Keys {
+    Keys::derive(SECRET, "").expect("long enough")
+}
 
 #[derive(Debug, Clone)]
 pub struct ServerBuilder {
@@ -72,6 +83,8 @@ impl ServerBuilder {
             |soft: u32| ["sh", "-c", &format!("ulimit -Sn {soft} && exec \"$@\""), "sh"].map(str::to_owned);
         let mut argv: Vec<String> = self.open_files.map(ulimit).into_iter().flatten().collect();
         argv.extend(["env".to_owned(), format!("ADE_ADMIN_TOKEN={BOOTSTRAP_TOKEN}")]);
+        let is_distributed = self.arguments.iter().any(|argument| argument == "--postgres");
+        argv.extend(is_distributed.then(|| format!("ADE_SECRET={SECRET}")));
         argv.extend(self.variables.iter().map(|(name, value)| format!("{name}={value}")));
         let address = format!("127.0.0.1:{}", port.number());
         argv.extend([&self.binary, "serve", "--listen", &address, "--data", "data"].map(str::to_owned));
@@ -79,7 +92,7 @@ impl ServerBuilder {
         let process = GuardedProcess::start(ProcessSpec {
             name: format!("ade serve on port {}", port.number()),
             // The server finds it in its working directory.
-            files: vec![("ade.toml", self.config)],
+            files: vec![("ade.toml", with_deciding_tokens(self.config))],
             preparation: String::new(),
             argv,
             stop_signal: "KILL",
@@ -101,6 +114,15 @@ impl ServerBuilder {
             servers.push(setup.start()?);
         }
         Ok(servers)
+    }
+}
+
+/// Tests decide as many users, without signing in as each. A configuration with its own section `security` stays as it is.
+fn with_deciding_tokens(config: String) -> String {
+    if config.contains("[security]") {
+        config
+    } else {
+        format!("{config}\n[security]\nbootstrap_decides = true\n")
     }
 }
 

@@ -8,6 +8,7 @@ use rustix::process::Signal;
 
 use crate::error::StartError;
 use crate::guard::{GuardedProcess, ProcessSpec};
+use crate::server::SECRET;
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const READY: &str = "working as ";
@@ -22,7 +23,9 @@ impl WorkerProcess {
     /// Starts a worker on the Redis and PostgreSQL of servers and waits until it is ready. `config` is the content of its
     /// configuration file.
     pub fn start(binary: &str, config: &str, redis: &str, postgres: &str) -> Result<Self, StartError> {
-        let argv = [binary, "worker", "--data", "data", "--redis", redis, "--postgres", postgres];
+        let secret = format!("ADE_SECRET={SECRET}");
+        let argv =
+            ["env", &secret, binary, "worker", "--data", "data", "--redis", redis, "--postgres", postgres];
         let process = GuardedProcess::start(ProcessSpec {
             name: "ade worker".to_owned(),
             // The worker finds it in its working directory.

@@ -7,12 +7,16 @@ use ade_domain::permission::Scope;
 use ade_store::database::{Commit, Password, Session, StoredToken, StoredUser, Write};
 
 use super::users::MAX_ID_LEN;
-use super::{AccountService, hash_secret, random_secrets};
+use super::{AccountService, csrf_token, hash_secret, random_secrets};
 use crate::events::AuditedAction;
 use crate::{Caller, Error, ObjectKind, Result, new_id};
 
 /// How long a session lasts after its last use.
-pub const SESSION_TTL_MS: u64 = 24 * 3_600_000;
+const SESSION_TTL_MS: u64 = 24 * 3_600_000;
+/// How long a session lasts, however much it is used.
+const MAX_SESSION_MS: u64 = 7 * 86_400_000;
+/// How long a session decides after the password was given.
+pub(super) const DECIDE_TTL_MS: u64 = 8 * 3_600_000;
 /// A session is renewed at most this often, so that not every request writes.
 const RENEWAL_INTERVAL_MS: u64 = 60_000;
 
@@ -24,6 +28,16 @@ pub struct NewSession {
     /// Must be sent with every request that changes something.
     pub csrf_token: String,
     pub expires_at: Moment,
+    pub caller: Caller,
+}
+
+/// An authenticated session.
+#[derive(Debug)]
+pub struct SessionUse {
+    pub caller: Caller,
+    pub session: Session,
+    /// Whether this use extended the session.
+    pub is_renewed: bool,
 }
 
 /// Hides the secrets.
@@ -48,16 +62,16 @@ impl AccountService {
             return self.refuse_sign_in(user_id, is_known, actor);
         };
         let now = self.context.now();
-        let (secret, csrf_token) = (random_secrets::new("ades_")?, random_secrets::new("")?);
+        let secret = random_secrets::new("ades_")?;
         let (session_id, expires_at) = (new_id(), now.plus_ms(SESSION_TTL_MS));
         let session = Session {
             session_id: session_id.clone(),
             session_hash: hash_secret(&secret),
-            csrf_hash: hash_secret(&csrf_token),
             user_id: user.user.user_id.clone(),
             created_at: now,
             last_active: now,
             expires_at,
+            password_at: now,
             ip: actor.ip.clone(),
             user_agent: actor.user_agent.clone(),
         };
@@ -66,10 +80,38 @@ impl AccountService {
             session_id: Some(session_id.clone()),
             ..actor
         };
+        let caller = session_caller(&user, &session, actor.clone(), now);
         let action = AuditedAction::new("session.create", &session_id);
         let commit = action.commit_as(actor, vec![Write::Session(session)], now);
         self.context.database.commit(commit).await?;
-        Ok(NewSession { user, secret, csrf_token, expires_at })
+        let csrf_token = csrf_token(&secret);
+        Ok(NewSession { user, secret, csrf_token, expires_at, caller })
+    }
+
+    /// Notes that the password was given again: the session decides for another while.
+    pub async fn reauthenticate(
+        &self,
+        secret: &str,
+        password: String,
+        caller: &Caller,
+    ) -> Result<SessionUse> {
+        let (Some(user), Some(session_id)) = (&caller.user, &caller.audit_actor.session_id) else {
+            return Err(Error::forbidden("only a session can be reauthenticated; sign in with the password"));
+        };
+        self.require_password(user.user_id.as_str(), password).await?;
+        let (now, session_hash) = (self.context.now(), hash_secret(secret));
+        let writes = vec![Write::ReauthenticateSession { session_hash, password_at: now }];
+        let action = AuditedAction::new("session.reauthenticate", session_id);
+        self.context.database.commit(action.commit(writes, caller, now)).await?;
+        self.authenticate_session(secret, caller.audit_actor.clone()).await
+    }
+
+    /// The stored password of the user, if this is it.
+    pub(super) async fn require_password(&self, user_id: &str, password: String) -> Result<Password> {
+        let stored = self.load_user(user_id).await?.password;
+        let hash = stored.as_ref().map(|stored| stored.hash.clone());
+        let matches = self.passwords.verify(password, hash).await?;
+        stored.filter(|_| matches).ok_or(Error::WrongPassword)
     }
 
     /// Failed attempts for existing users are audited. An unknown user id is not: it may be a password typed into the wrong field.
@@ -91,7 +133,7 @@ impl AccountService {
     }
 
     /// Authenticates a session, and renews it.
-    pub async fn authenticate_session(&self, secret: &str, actor: AuditActor) -> Result<(Caller, Session)> {
+    pub async fn authenticate_session(&self, secret: &str, actor: AuditActor) -> Result<SessionUse> {
         let (now, session_hash) = (self.context.now(), hash_secret(secret));
         let expired = || Error::Unauthenticated("the session has expired; sign in again".to_owned());
         let (mut session, user) =
@@ -99,8 +141,10 @@ impl AccountService {
         if session.expires_at <= now || !user.user.active {
             return Err(expired());
         }
-        if now.ms_since(session.last_active) >= RENEWAL_INTERVAL_MS {
-            (session.last_active, session.expires_at) = (now, now.plus_ms(SESSION_TTL_MS));
+        let is_renewed = now.ms_since(session.last_active) >= RENEWAL_INTERVAL_MS;
+        if is_renewed {
+            let end = session.created_at.plus_ms(MAX_SESSION_MS);
+            (session.last_active, session.expires_at) = (now, now.plus_ms(SESSION_TTL_MS).min(end));
             let touch = Write::TouchSession {
                 session_hash,
                 last_active: session.last_active,
@@ -108,13 +152,9 @@ impl AccountService {
             };
             self.context.database.commit(Commit { writes: vec![touch], ..Commit::default() }).await?;
         }
-        // The setter of the password may be the person who signed in.
-        let is_watched = |password: &Password| password.set_by_until.is_none_or(|until| until > now);
-        let token_created_by = user.password.filter(is_watched).and_then(|password| password.set_by);
         let (user_id, session_id) = (Some(user.user.user_id.clone()), Some(session.session_id.clone()));
         let actor = AuditActor { user_id, session_id, ..actor };
-        let caller = Caller::new(Some(user.user), Scope::ALL.into_iter().collect(), actor);
-        Ok((Caller { token_created_by, ..caller }, session))
+        Ok(SessionUse { caller: session_caller(&user, &session, actor, now), session, is_renewed })
     }
 
     /// Authenticates a token.
@@ -135,11 +175,18 @@ impl AccountService {
             token_id: Some(token.token_id.clone()),
             ..actor
         };
+        // A token that somebody else made never decides, except by the operator's explicit setting.
+        let mut scopes = token.scopes.clone();
+        let is_own = token.created_by.as_ref() == Some(&user.user_id);
+        let by_operator = token.created_by.is_none() && self.bootstrap_decides;
+        if !is_own && !by_operator {
+            scopes.remove(&Scope::Decide);
+        }
         let caller = Caller {
             agent_id: token.agent_id.clone(),
             token_created_by: token.created_by.clone(),
             token_expires_at: Some(token.expires_at),
-            ..Caller::new(Some(user), token.scopes.clone(), actor)
+            ..Caller::new(Some(user), scopes, actor)
         };
         Ok((caller, token))
     }
@@ -157,8 +204,22 @@ impl AccountService {
         };
         let (session_hash, user_id) = (Some(hash_secret(secret)), user.user_id.to_string());
         let writes = vec![Write::DeleteSessions { session_hash, user_id }];
-        let commit =
-            AuditedAction::new("session.end", session).commit(writes, Some(caller), self.context.now());
+        let commit = AuditedAction::new("session.end", session).commit(writes, caller, self.context.now());
         Ok(self.context.database.commit(commit).await?)
+    }
+}
+
+/// The caller of a session: it decides only for a while after the password was given, and with a temporary password it only
+/// sets another one.
+fn session_caller(user: &StoredUser, session: &Session, actor: AuditActor, now: Moment) -> Caller {
+    let password_change_required = user.password.as_ref().is_none_or(|password| password.is_temporary);
+    let decides_until = session.password_at.plus_ms(DECIDE_TTL_MS);
+    let is_granted = |scope: &Scope| *scope != Scope::Decide || now < decides_until;
+    let scopes = Scope::ALL.into_iter().filter(|scope| !password_change_required && is_granted(scope));
+    Caller {
+        session_hash: Some(session.session_hash.clone()),
+        decides_until: Some(decides_until),
+        password_change_required,
+        ..Caller::new(Some(user.user.clone()), scopes.collect(), actor)
     }
 }

@@ -8,6 +8,7 @@ use ade_domain::permission::Scope;
 use ade_store::database::{StoredToken, Write};
 use serde_json::json;
 
+use super::sessions::DECIDE_TTL_MS;
 use super::{AccountService, hash_secret, random_secrets};
 use crate::events::AuditedAction;
 use crate::idempotency::stored_response;
@@ -16,8 +17,6 @@ use crate::{Caller, Error, ObjectKind, Outcome, Result, new_id};
 const MAX_NAME_LEN: usize = 128;
 const DEFAULT_TTL_MS: u64 = 30 * 86_400_000;
 const MAX_TTL_MS: u64 = 365 * 86_400_000;
-/// The scope to decide is given for one working day.
-const MAX_DECIDE_TTL_MS: u64 = 8 * 3_600_000;
 /// Valid tokens of one owner.
 const MAX_TOKENS: usize = 1_000;
 
@@ -52,7 +51,8 @@ fn is_valid(token: &StoredToken, now: Moment) -> bool {
 
 impl AccountService {
     /// Creates a token of a user: by the user, or by an administrator. A token that decides can only be created by its user in a
-    /// session, or with the bootstrap token: an administrator who could create it for others could decide in their names.
+    /// session: an administrator who could create it for others could decide in their names. The bootstrap token can only with
+    /// `security.bootstrap_decides`.
     pub async fn create_token(&self, user_id: &str, draft: &TokenDraft, caller: &Caller) -> Result<NewToken> {
         require_owner(caller, user_id)?;
         let user = self.load_user(user_id).await?;
@@ -62,13 +62,12 @@ impl AccountService {
         let default = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Lock]);
         let scopes = draft.scopes.clone().unwrap_or(default);
         // Not with a token: it could renew itself beyond its own expiry.
-        let by_password =
-            caller.user.is_none() || (caller.is_user(user_id) && caller.audit_actor.session_id.is_some());
-        for (scope, option) in [(Scope::Decide, "--decide"), (Scope::Admin, "--admin")] {
-            if scopes.contains(&scope) && !by_password {
+        let by_password = caller.is_user(user_id) && caller.audit_actor.session_id.is_some();
+        let is_operator = caller.user.is_none();
+        for (scope, by_operator) in [(Scope::Decide, self.bootstrap_decides), (Scope::Admin, true)] {
+            if scopes.contains(&scope) && !by_password && !(is_operator && by_operator) {
                 return Err(Error::Forbidden(format!(
-                    "a token with the scope {} can only be created by its owner, signed in with a password: \
-                     ade login {option}",
+                    "a token with the scope {} can only be created by its owner, signed in with a password",
                     scope.as_str()
                 )));
             }
@@ -113,14 +112,19 @@ impl AccountService {
         // A caller with a token cannot grant scopes that the token lacks.
         let is_missing = |scope: &&Scope| caller.user.is_some() && !caller.scopes.contains(scope);
         if let Some(missing) = scopes.iter().find(is_missing) {
-            return Err(Error::Scope(*missing));
+            return caller.require_scope(*missing).and(Err(Error::Scope(*missing)));
         }
-        let max_ms = if scopes.contains(&Scope::Decide) { MAX_DECIDE_TTL_MS } else { MAX_TTL_MS };
+        let max_ms = if scopes.contains(&Scope::Decide) { DECIDE_TTL_MS } else { MAX_TTL_MS };
         let ttl_ms = draft.ttl_seconds.map_or(DEFAULT_TTL_MS.min(max_ms), |ttl| ttl.saturating_mul(1_000));
         if ttl_ms == 0 || ttl_ms > max_ms {
             return Err(Error::invalid("ttl_seconds", format!("must be between 1 and {}", max_ms / 1_000)));
         }
         let now = self.context.now();
+        // A token that is created with a token expires with it at the latest, and one that decides when its session would have to
+        // give the password again.
+        let decides_until = caller.decides_until.filter(|_| scopes.contains(&Scope::Decide));
+        let ends = [caller.token_expires_at, decides_until].into_iter().flatten();
+        let expires_at = ends.fold(now.plus_ms(ttl_ms), Moment::min);
         let existing = match &agent_id {
             Some(agent) => self.context.database.agent_tokens(agent).await?,
             None => self.context.database.user_tokens(&user_id).await?,
@@ -141,17 +145,14 @@ impl AccountService {
             // The creator of the caller's token is also the creator of this one.
             created_by: caller.credentials_creator(),
             created_at: now,
-            // A token that is created with a token expires with it at the latest.
-            expires_at: caller
-                .token_expires_at
-                .map_or(now.plus_ms(ttl_ms), |ends| ends.min(now.plus_ms(ttl_ms))),
+            expires_at,
             revoked_at: None,
         };
         let mut action = AuditedAction::new("token.create", &token.token_id);
         action.details.insert("of".to_owned(), json!(token.user_id));
         action.details.insert("agent_id".to_owned(), json!(token.agent_id));
         action.details.insert("scopes".to_owned(), json!(token.scopes));
-        let mut commit = action.commit(vec![Write::Token(token.clone())], Some(caller), now);
+        let mut commit = action.commit(vec![Write::Token(token.clone())], caller, now);
         let stored = || Outcome::Token(StoredToken { token_hash: String::new(), ..token.clone() });
         commit.response = stored_response(caller, |_| stored())?;
         self.context.database.commit(commit).await?;
@@ -181,7 +182,7 @@ impl AccountService {
         let now = self.context.now();
         token.revoked_at = Some(now);
         let action = AuditedAction::new("token.revoke", token_id);
-        let commit = action.commit(vec![Write::Token(token)], Some(caller), now);
+        let commit = action.commit(vec![Write::Token(token)], caller, now);
         Ok(self.context.database.commit(commit).await?)
     }
 }

@@ -3,13 +3,17 @@
 
 use std::collections::BTreeSet;
 
-use ade_domain::people::{ADMIN, AUTHOR, User, UserId};
+use ade_domain::audit::Trigger;
+use ade_domain::independence::{AccountActKind, AccountHistory, granted_roles};
+use ade_domain::people::{ADMIN, AUTHOR, SYSTEM, User, UserId};
+use ade_domain::permission::Scope;
 use ade_domain::{InvalidField, Moment};
 use ade_store::DatabaseError;
 use ade_store::database::{Commit, Password, StoredUser, Write};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::acts::{administrators, record_acts};
 use super::{AccountService, random_secrets};
 use crate::error::require_valid;
 use crate::events::AuditedAction;
@@ -20,8 +24,8 @@ use crate::{Caller, Error, Outcome, Result, set};
 pub(super) const MAX_ID_LEN: usize = 128;
 const MAX_TEXT_LEN: usize = 256;
 const MAX_ROLES: usize = 50;
-/// How long the setter of a user's password still counts as an author of the user's tasks, after the user has changed it.
-const PASSWORD_WATCH_MS: u64 = 7 * 86_400_000;
+/// Parts of paths in place of a user id.
+const RESERVED_IDS: [&str; 2] = ["me", "invitations"];
 /// Characters of the first administrator's password: 96 bits.
 const FIRST_PASSWORD_LEN: usize = 24;
 
@@ -43,6 +47,10 @@ pub struct UserChange {
     pub team: Option<Option<String>>,
     pub active: Option<bool>,
     pub password: Option<String>,
+    /// The present password, which a user's own new one needs.
+    pub current_password: Option<String>,
+    /// With a new password: also revokes the tokens that neither decide nor administer.
+    pub revoke_tokens: Option<bool>,
 }
 
 /// Hides the password.
@@ -58,16 +66,17 @@ impl UserChange {
         matches!(others, (None, None, None, None, None)) && self.password.is_some()
     }
 
-    fn apply(&self, user: &mut User) {
+    pub(super) fn apply(&self, user: &mut User) {
         set(&mut user.name, &self.name);
         set(&mut user.roles, &self.roles);
         set(&mut user.manager_id, &self.manager_id.as_ref().map(|id| id.as_deref().map(UserId::new)));
         set(&mut user.team, &self.team);
         set(&mut user.active, &self.active);
+        user.history.was_admin |= user.has_role(ADMIN);
     }
 
     /// The new values, for the audit log: never the password.
-    fn details(&self) -> Map<String, Value> {
+    pub(super) fn details(&self) -> Map<String, Value> {
         let fields = [
             ("name", self.name.as_ref().map(|name| json!(name))),
             ("roles", self.roles.as_ref().map(|roles| json!(roles))),
@@ -75,12 +84,13 @@ impl UserChange {
             ("team", self.team.as_ref().map(|team| json!(team))),
             ("active", self.active.map(|active| json!(active))),
             ("password", self.password.as_ref().map(|_| json!("changed"))),
+            ("revoke_tokens", self.revoke_tokens.map(|revoke| json!(revoke))),
         ];
         fields.into_iter().filter_map(|(name, value)| value.map(|value| (name.to_owned(), value))).collect()
     }
 }
 
-fn faults(user: &User) -> Vec<InvalidField> {
+pub(super) fn faults(user: &User) -> Vec<InvalidField> {
     let mut faults = Vec::new();
     let mut check = |is_valid: bool, path: &str, detail: String| {
         if !is_valid {
@@ -93,37 +103,35 @@ fn faults(user: &User) -> Vec<InvalidField> {
     let is_id = |id: &str| {
         (1..=MAX_ID_LEN).contains(&id.len())
             && id.chars().all(|c| c.is_ascii_alphanumeric() || "._-@".contains(c))
-            && id != "me"
+            && !RESERVED_IDS.contains(&id)
     };
-    let id = format!("must be 1 to {MAX_ID_LEN} letters, digits, '.', '_', '-' or '@', and not me");
+    let id =
+        format!("must be 1 to {MAX_ID_LEN} letters, digits, '.', '_', '-' or '@', and not me or invitations");
     check(is_id(user.user_id.as_str()), "user_id", id);
     let text = || format!("must be 1 to {MAX_TEXT_LEN} bytes without control characters");
     check(is_text(&user.name, MAX_TEXT_LEN), "name", text());
     let roles = user.roles.iter().all(|role| is_text(role, MAX_ID_LEN)) && user.roles.len() <= MAX_ROLES;
     check(roles, "roles", format!("must be at most {MAX_ROLES} roles of 1 to {MAX_ID_LEN} bytes each"));
+    let is_grantable = !user.has_role(SYSTEM);
+    check(is_grantable, "roles", format!("must not contain {SYSTEM}, the role of the service itself"));
     check(user.team.as_deref().is_none_or(|team| is_text(team, MAX_TEXT_LEN)), "team", text());
     let is_own_manager = user.manager_id.as_ref() == Some(&user.user_id);
     check(!is_own_manager, "manager_id", "must be another user".to_owned());
     faults
 }
 
-/// A password that somebody else set. The setter is known for as long as the password exists.
-fn password_set_by(hash: String, caller: &Caller) -> Password {
-    Password { hash, set_by: caller.credentials_creator(), set_by_until: None }
-}
-
-/// A password that its owner set. The setter of the previous one may have done this as well, and is remembered for
-/// a while.
-fn password_set_by_owner(hash: String, previous: Option<&Password>, now: Moment) -> Password {
-    let watched = previous.filter(|previous| previous.set_by_until.is_none_or(|until| until > now));
-    let set_by = watched.and_then(|previous| previous.set_by.clone());
-    let until = watched.and_then(|previous| previous.set_by_until);
-    let watched_until = set_by.as_ref().map(|_| until.unwrap_or_else(|| now.plus_ms(PASSWORD_WATCH_MS)));
-    Password { hash, set_by, set_by_until: watched_until }
-}
-
 impl AccountService {
+    /// Creates a user. A password that is given with it is temporary: it only leads to setting an own one.
     pub async fn create_user(&self, draft: UserDraft, caller: &Caller) -> Result<StoredUser> {
+        self.add_user(draft, true, caller).await
+    }
+
+    /// Creates a user of the demo, whose password counts as its own.
+    pub(crate) async fn create_demo_user(&self, draft: UserDraft, caller: &Caller) -> Result<StoredUser> {
+        self.add_user(draft, false, caller).await
+    }
+
+    async fn add_user(&self, draft: UserDraft, is_temporary: bool, caller: &Caller) -> Result<StoredUser> {
         caller.require_admin()?;
         let UserDraft { user_id, change } = draft;
         let mut user = User {
@@ -133,18 +141,22 @@ impl AccountService {
             manager_id: None,
             team: None,
             active: true,
+            history: AccountHistory::default(),
         };
         change.apply(&mut user);
         self.validate(&user).await?;
-        let password = self.hash_new(&change).await?.map(|hash| password_set_by(hash, caller));
-        let stored = StoredUser { user, revision: 1, password };
+        let (people, now) = (self.context.database.people().await?, self.context.now());
+        record_acts(&mut user, [AccountActKind::Created], &people, caller, now);
+        let password = self.hash_new(&change).await?.map(|hash| Password { hash, is_temporary });
+        let stored = StoredUser { user, revision: 1, password, invitation: None };
         let action = AuditedAction {
             revision: Some(1),
             details: change.details(),
+            notify: administrators(&people),
             ..AuditedAction::new("user.create", stored.user.user_id.as_str())
         };
         let writes = vec![Write::User { user: Box::new(stored.clone()), expected: None }];
-        let mut commit = action.commit(writes, Some(caller), self.context.now());
+        let mut commit = action.commit(writes, caller, now);
         let outcome = |_| Outcome::User { user: stored.user.clone(), revision: stored.revision };
         commit.response = stored_response(caller, outcome)?;
         match self.context.database.commit(commit).await {
@@ -163,7 +175,7 @@ impl AccountService {
         }
         let password = random_secrets::new("")?.chars().take(FIRST_PASSWORD_LEN).collect::<String>();
         let hash = self.passwords.hash(password.clone()).await?;
-        let stored = Some(Password { hash, set_by: None, set_by_until: None });
+        let stored = Some(Password { hash, is_temporary: false });
         let user = User {
             user_id: UserId::new("admin"),
             name: "Administrator".to_owned(),
@@ -171,10 +183,13 @@ impl AccountService {
             manager_id: None,
             team: None,
             active: true,
+            history: AccountHistory { was_admin: true, ..AccountHistory::default() },
         };
-        let user = Box::new(StoredUser { user, revision: 1, password: stored });
+        let user = Box::new(StoredUser { user, revision: 1, password: stored, invitation: None });
         let action = AuditedAction::new("user.create", "admin").with_revision(1);
-        let commit = action.commit(vec![Write::User { user, expected: None }], None, self.context.now());
+        let (by, writes) =
+            (self.context.service("accounts", Trigger::Start), vec![Write::User { user, expected: None }]);
+        let commit = action.commit_as(by, writes, self.context.now());
         match self.context.database.commit(commit).await {
             Ok(()) => Ok(Some(password)),
             // Another server was first.
@@ -183,7 +198,7 @@ impl AccountService {
         }
     }
 
-    async fn validate(&self, user: &User) -> Result<()> {
+    pub(super) async fn validate(&self, user: &User) -> Result<()> {
         let mut faults = faults(user);
         if faults.is_empty()
             && let Some(manager) = &user.manager_id
@@ -202,44 +217,52 @@ impl AccountService {
         }
     }
 
-    /// Changes a user. Users can change their own password in a session; everything else needs an administrator.
+    /// Changes a user. Users change their own password in a session, with the present one; everything else needs an
+    /// administrator, who can never do without the present password for the own account.
     pub async fn update_user(&self, id: &str, change: &UserChange, caller: &Caller) -> Result<StoredUser> {
-        let is_self = caller.is_user(id) && caller.audit_actor.session_id.is_some();
-        if !(is_self && change.is_password_only()) {
-            caller.require_admin()?;
-        }
+        let is_own_password = caller.is_user(id) && change.password.is_some();
+        let verified = match is_own_password {
+            true => Some(self.verify_own_password_change(id, change, caller).await?),
+            false => {
+                caller.require_admin()?;
+                None
+            }
+        };
         let hash = self.hash_new(change).await?;
         let attempt = async |reassign: bool| {
             let before = self.load_user(id).await?;
             caller.check_revision(before.revision)?;
+            // Somebody else may have set another password meanwhile.
+            if verified.is_some() && verified.as_ref() != before.password.as_ref() {
+                return Err(Error::WrongPassword);
+            }
             let mut after = before.clone();
             change.apply(&mut after.user);
             self.validate(&after.user).await?;
             after.revision += 1;
-            let now = self.context.now();
+            let (people, now) = (self.context.database.people().await?, self.context.now());
+            let mut acts = granted_roles(&before.user, &after.user);
             if let Some(hash) = hash.clone() {
-                after.password = Some(if is_self {
-                    password_set_by_owner(hash, before.password.as_ref(), now)
-                } else {
-                    password_set_by(hash, caller)
-                });
+                after.password = Some(Password { hash, is_temporary: !is_own_password });
+                after.invitation = None;
+                acts.extend((!is_own_password).then_some(AccountActKind::Reset));
             }
+            let is_act = !acts.is_empty();
+            record_acts(&mut after.user, acts, &people, caller, now);
             let (user, expected) = (Box::new(after.clone()), Some(before.revision));
             let mut commit = Commit { writes: vec![Write::User { user, expected }], ..Commit::default() };
             let leaves = before.user.active && !after.user.active;
             let user_id = after.user.user_id.clone();
-            if leaves || hash.is_some() {
-                commit.writes.push(Write::DeleteSessions { session_hash: None, user_id: id.to_owned() });
-            }
-            if leaves {
-                commit.writes.push(Write::RevokeTokens { user_id: user_id.clone(), at: now });
-            }
-            if leaves && reassign {
-                self.tasks.reassign_approvals_of(&mut commit, &user_id).await?;
+            self.end_credentials(&mut commit, id, change, caller, leaves, now).await?;
+            // The requests of somebody who lost a role move as those of a leaver.
+            let loses_role = before.user.active && !before.user.roles.is_subset(&after.user.roles);
+            if (leaves || loses_role) && reassign {
+                self.tasks.reassign_approvals_of(&mut commit, &after.user).await?;
             }
             let action = AuditedAction {
                 revision: Some(after.revision),
                 details: change.details(),
+                notify: if is_act { administrators(&people) } else { Vec::new() },
                 ..AuditedAction::new("user.update", id)
             };
             action.add_to(&mut commit, caller.audit_actor.clone(), now);
@@ -256,5 +279,62 @@ impl AccountService {
             attempt(attempts <= MAX_ATTEMPTS / 2)
         })
         .await
+    }
+
+    /// The present password of a user, if the user may replace it: alone, in a session, and by giving it.
+    async fn verify_own_password_change(
+        &self,
+        id: &str,
+        change: &UserChange,
+        caller: &Caller,
+    ) -> Result<Password> {
+        if !change.is_password_only() {
+            caller.require_admin()?;
+            return Err(Error::invalid("password", "must be changed alone, without other fields"));
+        }
+        if caller.audit_actor.session_id.is_none() {
+            return Err(Error::forbidden(
+                "a token cannot change a password; sign in with the present password",
+            ));
+        }
+        let missing =
+            || Error::invalid("current_password", "is required: a new password needs the present one");
+        let current = change.current_password.clone().ok_or_else(missing)?;
+        self.require_password(id, current).await
+    }
+
+    /// Ends what was authenticated with an old password: other sessions, and tokens that decide or administer. Everything ends
+    /// for a leaver.
+    async fn end_credentials(
+        &self,
+        commit: &mut Commit,
+        id: &str,
+        change: &UserChange,
+        caller: &Caller,
+        leaves: bool,
+        now: Moment,
+    ) -> Result<()> {
+        if !leaves && change.password.is_none() {
+            return Ok(());
+        }
+        let user_id = UserId::new(id);
+        commit.writes.push(match &caller.session_hash {
+            Some(kept_hash) if caller.is_user(id) && !leaves => {
+                Write::DeleteOtherSessions { user_id: id.to_owned(), kept_hash: kept_hash.clone() }
+            }
+            _ => Write::DeleteSessions { session_hash: None, user_id: id.to_owned() },
+        });
+        if leaves || change.revoke_tokens == Some(true) {
+            commit.writes.push(Write::RevokeTokens { user_id, at: now });
+            return Ok(());
+        }
+        let is_privileged = |scope: &Scope| matches!(scope, Scope::Decide | Scope::Admin);
+        for mut token in self.context.database.user_tokens(&user_id).await? {
+            if token.revoked_at.is_none() && token.scopes.iter().any(is_privileged) {
+                token.revoked_at = Some(now);
+                commit.writes.push(Write::Token(token));
+            }
+        }
+        Ok(())
     }
 }

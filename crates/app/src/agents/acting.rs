@@ -16,7 +16,8 @@ const BOOTSTRAP_AGENT: &str = "admin";
 pub(super) fn may_act_for(caller: &Caller, agent_id: &str, sponsor: Option<&UserId>) -> bool {
     match (&caller.agent_id, &caller.user) {
         (Some(own), _) => own == agent_id,
-        (None, None) => true,
+        // The bootstrap token, but not the service itself.
+        (None, None) => !caller.is_service,
         (None, Some(user)) => sponsor == Some(&user.user_id) || caller.is_admin(),
     }
 }

@@ -7,6 +7,7 @@ mod registration;
 use std::collections::BTreeMap;
 
 use ade_domain::agent::{AgentProfile, AgentStatus};
+use ade_domain::capability::{ClaimRights, ClaimRightsChange};
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::coordination::AgentView;
@@ -29,7 +30,22 @@ pub struct AgentService {
 pub struct AgentDetails {
     /// `None` for agents of the bootstrap token.
     pub sponsor_id: Option<UserId>,
+    pub parent_agent_id: Option<String>,
+    pub rights: ClaimRights,
     pub view: AgentView,
+}
+
+/// What a request changes about an agent; what is absent stays as it is.
+#[derive(Debug, Clone, Default)]
+pub struct AgentChange {
+    /// The new profile, made from the present one. Its capabilities are ignored: `rights` has them.
+    pub profile: Option<AgentProfile>,
+    pub max_tasks: Option<u32>,
+    /// Whether it takes no new tasks.
+    pub draining: Option<bool>,
+    /// `Some(None)` removes the parent.
+    pub parent_agent_id: Option<Option<String>>,
+    pub rights: ClaimRightsChange,
 }
 
 impl AgentService {
@@ -103,7 +119,7 @@ fn profile(stored: StoredAgent) -> AgentProfile {
         name: stored.name,
         model: stored.model,
         version: stored.version,
-        capabilities: stored.capabilities,
+        capabilities: stored.rights.capabilities(),
         config: serde_json::Value::Object(stored.config).to_string(),
     }
 }
@@ -111,8 +127,14 @@ fn profile(stored: StoredAgent) -> AgentProfile {
 /// An agent that is only in the database is offline.
 fn merge(stored: Option<StoredAgent>, live: Option<AgentView>) -> Option<AgentDetails> {
     let sponsor_id = stored.as_ref().and_then(|stored| stored.sponsor_id.clone());
+    let parent_agent_id = stored.as_ref().and_then(|stored| stored.parent_agent_id.clone());
+    let rights = stored.as_ref().map(|stored| stored.rights.clone()).unwrap_or_default();
     let view = match (live, stored) {
-        (Some(view), _) => view,
+        // What coordination knows of the capabilities may be outdated.
+        (Some(mut view), _) => {
+            view.profile.capabilities = rights.capabilities();
+            view
+        }
         (None, Some(stored)) => AgentView {
             agent_id: stored.agent_id.clone(),
             max_tasks: stored.max_tasks.unwrap_or(DEFAULT_MAX_TASKS),
@@ -124,5 +146,5 @@ fn merge(stored: Option<StoredAgent>, live: Option<AgentView>) -> Option<AgentDe
         },
         (None, None) => return None,
     };
-    Some(AgentDetails { sponsor_id, view })
+    Some(AgentDetails { sponsor_id, parent_agent_id, rights, view })
 }

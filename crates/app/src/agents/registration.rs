@@ -1,14 +1,18 @@
 //! Registering, changing and removing agents.
 
 use ade_domain::agent::AgentProfile;
+use ade_domain::audit::{Principal, Trigger};
+use ade_domain::capability::{ClaimRights, GrantRefusal, Granter};
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::DatabaseError;
 use ade_store::coordination::{AgentUpdate, AgentView, LockFilter};
 use ade_store::database::{Commit, StoredAgent, StoredToken, Write};
+use serde_json::{Map, Value, json};
 
 use super::acting::may_act_for;
-use super::{AgentDetails, AgentService};
+use super::{AgentChange, AgentDetails, AgentService};
+use crate::error::require_valid;
 use crate::events::AuditedAction;
 use crate::{Caller, Error, Result};
 
@@ -16,6 +20,34 @@ use crate::{Caller, Error, Result};
 const IDLE_TTL_MS: u64 = 86_400_000;
 /// Idle agents that are removed in one run.
 const IDLE_BATCH_SIZE: u32 = 100;
+
+fn granter(caller: &Caller) -> Granter {
+    Granter { user: caller.user_id().cloned(), is_admin: caller.is_admin() }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "used as a function in map_err")]
+fn refused(refusal: GrantRefusal) -> Error {
+    Error::Forbidden(refusal.to_string())
+}
+
+/// What an audit entry says about changed rights; nothing if they are the same.
+fn audit_details(before: &ClaimRights, after: &ClaimRights) -> Map<String, Value> {
+    let missing_in = |rights: &ClaimRights, grants: &ClaimRights| -> Vec<Value> {
+        let missing = grants.grants.iter().filter(|grant| !rights.grants.contains(grant));
+        missing.map(|grant| json!({ "capability": grant.capability, "scope": grant.scope })).collect()
+    };
+    let (granted, revoked) = (missing_in(before, after), missing_in(after, before));
+    let mut details = Map::new();
+    for (name, list) in [("granted", granted), ("revoked", revoked)] {
+        if !list.is_empty() {
+            details.insert(name.to_owned(), list.into());
+        }
+    }
+    if before.accepts != after.accepts {
+        details.insert("accepts".to_owned(), json!(after.accepts));
+    }
+    details
+}
 
 impl AgentService {
     pub(super) fn new_agent(
@@ -32,7 +64,8 @@ impl AgentService {
             name: profile.name.clone(),
             model: profile.model.clone(),
             version: profile.version.clone(),
-            capabilities: profile.capabilities.clone(),
+            parent_agent_id: None,
+            rights: ClaimRights::default(),
             max_tasks,
             draining: false,
             // Anything but a JSON object is dropped.
@@ -45,9 +78,11 @@ impl AgentService {
 
     pub(super) async fn insert(&self, agent: StoredAgent, caller: &Caller) -> Result<()> {
         let agent_id = agent.agent_id.clone();
-        let action = AuditedAction::new("agent.create", &agent_id).with_revision(1);
+        let details = audit_details(&ClaimRights::default(), &agent.rights);
+        let action =
+            AuditedAction { details, ..AuditedAction::new("agent.create", &agent_id).with_revision(1) };
         let writes = vec![Write::Agent { agent: Box::new(agent), expected: None }];
-        let commit = action.commit(writes, Some(caller), self.context.now());
+        let commit = action.commit(writes, caller, self.context.now());
         match self.context.database.commit(commit).await {
             Err(DatabaseError::AlreadyExists { .. }) => Err(Error::AgentExists(agent_id)),
             committed => Ok(committed?),
@@ -58,15 +93,23 @@ impl AgentService {
     pub async fn register(
         &self,
         id: &str,
-        profile: AgentProfile,
-        max_tasks: Option<u32>,
+        change: AgentChange,
         sponsor: Option<&str>,
         caller: &Caller,
     ) -> Result<AgentDetails> {
         caller.require_scope(Scope::Lock)?;
         self.require_may_create(caller, id).await?;
+        require_valid(change.rights.validate())?;
         let sponsor_id = self.choose_sponsor(sponsor, caller).await?;
+        let AgentChange { profile, max_tasks, draining: _, parent_agent_id, rights } = change;
+        let mut profile = profile.unwrap_or_default();
+        let parent_agent_id = parent_agent_id.flatten();
+        self.check_parent(id, parent_agent_id.as_deref(), caller).await?;
+        let rights = ClaimRights::default().changed(&rights, &granter(caller), self.context.now());
+        let rights = rights.map_err(refused)?;
+        profile.capabilities = rights.capabilities();
         let agent = self.new_agent(id, sponsor_id.clone(), &profile, max_tasks, false);
+        let agent = StoredAgent { parent_agent_id: parent_agent_id.clone(), rights: rights.clone(), ..agent };
         if let Some(existing) = self.context.database.agent(id).await? {
             // Only an implicitly registered agent can be registered again.
             if !existing.is_auto_registered || !may_act_for(caller, id, existing.sponsor_id.as_ref()) {
@@ -74,13 +117,30 @@ impl AgentService {
             }
             let revision = existing.revision + 1;
             let agent = StoredAgent { revision, ..agent };
-            self.replace(agent, existing.revision, "agent.create", caller).await?;
+            self.replace(agent, &existing, "agent.create", caller).await?;
         } else {
             self.insert(agent, caller).await?;
         }
         let update = AgentUpdate { profile: Some(profile), max_tasks, draining: None };
         let view = self.put(id, update, true).await?;
-        Ok(AgentDetails { sponsor_id, view })
+        Ok(AgentDetails { sponsor_id, parent_agent_id, rights, view })
+    }
+
+    /// A parent is an agent that the caller sponsors, or any if an administrator registers it: the sponsor of a parent does not
+    /// review what the agent proposes, so naming one is not up to everybody.
+    async fn check_parent(&self, id: &str, parent: Option<&str>, caller: &Caller) -> Result<()> {
+        let Some(parent) = parent else { return Ok(()) };
+        let invalid = |detail: String| Err(Error::invalid("parent_agent_id", detail));
+        if parent == id {
+            return invalid("must be another agent".to_owned());
+        }
+        match self.context.database.agent(parent).await? {
+            None => invalid(format!("must be a registered agent, not {parent}")),
+            Some(agent) if !may_act_for(caller, parent, agent.sponsor_id.as_ref()) => {
+                invalid(format!("must be an agent that you sponsor; an administrator can set {parent}"))
+            }
+            Some(_) => Ok(()),
+        }
     }
 
     async fn choose_sponsor(&self, named: Option<&str>, caller: &Caller) -> Result<Option<UserId>> {
@@ -95,11 +155,18 @@ impl AgentService {
         Ok(Some(named))
     }
 
-    async fn replace(&self, agent: StoredAgent, expected: u64, action: &str, caller: &Caller) -> Result<()> {
-        let agent_id = agent.agent_id.clone();
-        let action = AuditedAction::new(action, &agent_id).with_revision(agent.revision);
-        let writes = vec![Write::Agent { agent: Box::new(agent), expected: Some(expected) }];
-        self.commit(action.commit(writes, Some(caller), self.context.now())).await
+    async fn replace(
+        &self,
+        agent: StoredAgent,
+        before: &StoredAgent,
+        action: &str,
+        caller: &Caller,
+    ) -> Result<()> {
+        let (agent_id, details) = (agent.agent_id.clone(), audit_details(&before.rights, &agent.rights));
+        let action =
+            AuditedAction { details, ..AuditedAction::new(action, &agent_id).with_revision(agent.revision) };
+        let writes = vec![Write::Agent { agent: Box::new(agent), expected: Some(before.revision) }];
+        self.commit(action.commit(writes, caller, self.context.now())).await
     }
 
     async fn commit(&self, commit: Commit) -> Result<()> {
@@ -116,52 +183,96 @@ impl AgentService {
         view.ok_or_else(|| Error::AgentNotFound(id.to_owned()))
     }
 
-    /// Changes an agent: by itself, its sponsor, or an administrator.
+    /// Changes an agent: by its sponsor or an administrator. The agent itself changes only whether it takes new tasks.
     pub async fn update(
         &self,
         id: &str,
-        change: impl FnOnce(AgentProfile) -> AgentUpdate,
+        change: impl FnOnce(AgentProfile) -> AgentChange,
         caller: &Caller,
     ) -> Result<AgentDetails> {
         caller.require_scope(Scope::Lock)?;
         let agent = self.load_for(id, caller).await?;
-        let update = change(agent.view.profile);
-        if let Some(stored) = self.context.database.agent(id).await? {
-            let (max_tasks, sponsor) = (update.max_tasks.or(stored.max_tasks), stored.sponsor_id.clone());
-            let after = match &update.profile {
-                Some(profile) => self.new_agent(id, sponsor, profile, max_tasks, stored.is_auto_registered),
-                None => StoredAgent { max_tasks, ..stored.clone() },
-            };
-            let draining = update.draining.unwrap_or(stored.draining);
-            let after = StoredAgent { revision: stored.revision + 1, draining, ..after };
-            self.replace(after, stored.revision, "agent.update", caller).await?;
+        let AgentChange { mut profile, max_tasks, draining, parent_agent_id, rights } =
+            change(agent.view.profile.clone());
+        require_valid(rights.validate())?;
+        let changes_rights = !rights.is_empty() || parent_agent_id.is_some();
+        if caller.agent_id.is_some() && (profile.is_some() || max_tasks.is_some() || changes_rights) {
+            let detail =
+                "an agent changes only its heartbeat and its status (draining); ask its sponsor for the rest";
+            return Err(Error::forbidden(detail));
         }
-        let view = self.put(id, update, false).await?;
-        Ok(AgentDetails { sponsor_id: agent.sponsor_id, view })
+        if changes_rights && caller.uses_foreign_credentials() {
+            let detail = "a token or password that somebody else created cannot grant capabilities";
+            return Err(Error::forbidden(detail));
+        }
+        let stored = self.context.database.agent(id).await?;
+        if changes_rights && stored.is_none() {
+            let detail = format!(
+                "cannot be granted: agent {id} is not registered. Register it with POST /api/v1/agents"
+            );
+            return Err(Error::invalid("capabilities", detail));
+        }
+        let mut details = AgentDetails {
+            sponsor_id: agent.sponsor_id,
+            parent_agent_id: None,
+            rights: agent.rights,
+            view: agent.view,
+        };
+        if let Some(before) = stored {
+            if let Some(parent) = &parent_agent_id {
+                self.check_parent(id, parent.as_deref(), caller).await?;
+            }
+            let changed = before.rights.changed(&rights, &granter(caller), self.context.now());
+            let named = profile.as_ref().map(|profile| {
+                self.new_agent(id, before.sponsor_id.clone(), profile, None, before.is_auto_registered)
+            });
+            let after = StoredAgent {
+                parent_agent_id: parent_agent_id.unwrap_or_else(|| before.parent_agent_id.clone()),
+                rights: changed.map_err(refused)?,
+                max_tasks: max_tasks.or(before.max_tasks),
+                draining: draining.unwrap_or(before.draining),
+                revision: before.revision + 1,
+                ..named.unwrap_or_else(|| before.clone())
+            };
+            details.parent_agent_id.clone_from(&after.parent_agent_id);
+            details.rights = after.rights.clone();
+            self.replace(after, &before, "agent.update", caller).await?;
+        }
+        if !rights.is_empty() || profile.is_some() {
+            let known = profile.get_or_insert(details.view.profile);
+            known.capabilities = details.rights.capabilities();
+        }
+        let update = AgentUpdate { profile, max_tasks, draining };
+        details.view = self.put(id, update, false).await?;
+        details.view.profile.capabilities = details.rights.capabilities();
+        Ok(details)
     }
 
     /// Removes an agent that holds no locks, and revokes its tokens.
     pub async fn remove(&self, id: &str, caller: &Caller) -> Result<()> {
         caller.require_scope(Scope::Lock)?;
         self.load_for(id, caller).await?;
+        if caller.agent_id.is_some() {
+            return Err(Error::forbidden("an agent cannot remove itself; ask its sponsor"));
+        }
         let filter = LockFilter { agent: Some(id.to_owned()), ..Default::default() };
         if !self.context.coordination.list_locks(filter, None, 1).await?.is_empty() {
             return Err(Error::AgentBusy(id.to_owned()));
         }
         if let Some(stored) = self.context.database.agent(id).await? {
-            self.delete(&stored, Some(caller)).await?;
+            self.delete(&stored, caller.into()).await?;
         }
         self.context.coordination.remove_agent(id.to_owned()).await?;
         Ok(())
     }
 
-    async fn delete(&self, agent: &StoredAgent, caller: Option<&Caller>) -> Result<()> {
+    async fn delete(&self, agent: &StoredAgent, by: Principal) -> Result<()> {
         let (now, agent_id) = (self.context.now(), agent.agent_id.clone());
         let tokens = self.context.database.agent_tokens(&agent_id).await?.into_iter();
         let mut writes: Vec<Write> =
             tokens.map(|token| Write::Token(StoredToken { revoked_at: Some(now), ..token })).collect();
         writes.push(Write::DeleteAgent { agent_id: agent_id.clone(), expected: agent.revision });
-        self.commit(AuditedAction::new("agent.delete", &agent_id).commit(writes, caller, now)).await
+        self.commit(AuditedAction::new("agent.delete", &agent_id).commit_as(by, writes, now)).await
     }
 
     /// Removes implicitly registered agents without a heartbeat for a day; returns how many.
@@ -178,7 +289,8 @@ impl AgentService {
                     self.context.database.commit(Commit { writes: vec![write], ..Commit::default() }).await?;
                 }
                 _ => {
-                    self.delete(&agent, None).await?;
+                    let job = Trigger::Job("agent_liveness".to_owned());
+                    self.delete(&agent, self.context.service("jobs", job)).await?;
                     removed += 1;
                 }
             }

@@ -1,17 +1,15 @@
 //! Verification of the audit log, and signed checkpoints of it.
 //!
-//! The signing key lies in the data folder, never in the database: write access to the database is not enough to sign.
+//! The signing key is derived from the secret of the installation: all servers sign with the same key, and write access to the database
+//! is not enough to sign.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::io;
 
-use ade_domain::Moment;
 use ade_domain::audit::{ChainError, ChainHead, ChainVerifier};
+use ade_domain::{Keys, Moment};
 use ade_store::database::AuditFilter;
 use ade_store::{Database, DatabaseError};
-use ring::rand::SystemRandom;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +19,8 @@ type Result<T, E = AuditLogError> = std::result::Result<T, E>;
 
 /// Entries that are read at once.
 const PAGE_SIZE: u32 = 1_000;
+/// The latest checkpoints that a verification compares.
+const MAX_CHECKPOINTS: u32 = 2_000;
 
 /// The head of the log at some time, signed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,10 +36,8 @@ pub struct Checkpoint {
 
 #[derive(Debug, thiserror::Error)]
 pub enum AuditLogError {
-    #[error(
-        "cannot use the signing key for checkpoints: {0}. Restore the file {1}, or remove it to start with a new key"
-    )]
-    InvalidKey(String, String),
+    #[error("cannot derive the signing key for checkpoints from the secret")]
+    InvalidKey,
     #[error("the checkpoint is not signed by the key that it names")]
     InvalidSignature,
     /// The log does not match its hash chain or the checkpoint.
@@ -72,6 +70,8 @@ impl Checkpoint {
 /// Signs checkpoints.
 pub struct Signer {
     key: Ed25519KeyPair,
+    /// The public keys of the current and of previous secrets, in hexadecimal digits.
+    trusted_keys: BTreeSet<String>,
 }
 
 impl std::fmt::Debug for Signer {
@@ -82,24 +82,25 @@ impl std::fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// Reads the key from a file; a missing file is created with a new key, readable by its owner only.
-    pub fn open(file: &Path) -> Result<Self> {
-        let unusable = |reason: String| AuditLogError::InvalidKey(reason, file.display().to_string());
-        let bytes = match fs::read(file) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let generated = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
-                let key = generated.map_err(|_| unusable("the system provides no randomness".to_owned()))?;
-                let mut options = OpenOptions::new();
-                let mut out = options.write(true).create_new(true).mode(0o600).open(file)?;
-                out.write_all(key.as_ref())?;
-                out.sync_all()?;
-                key.as_ref().to_vec()
-            }
-            Err(error) => return Err(unusable(error.to_string())),
-        };
-        let key = Ed25519KeyPair::from_pkcs8(&bytes).map_err(|error| unusable(error.to_string()))?;
-        Ok(Self { key })
+    pub fn new(keys: &Keys) -> Result<Self> {
+        let pairs = keys.checkpoint_seeds().map(|seed| Ed25519KeyPair::from_seed_unchecked(seed));
+        let pairs = pairs.collect::<Result<Vec<_>, _>>().map_err(|_| AuditLogError::InvalidKey)?;
+        let trusted_keys = pairs.iter().map(|pair| hex::encode(pair.public_key())).collect();
+        let key = pairs.into_iter().next().ok_or(AuditLogError::InvalidKey)?;
+        Ok(Self { key, trusted_keys })
+    }
+
+    /// Whether a checkpoint names a key of this installation. Others prove nothing here.
+    #[must_use]
+    pub fn trusts(&self, checkpoint: &Checkpoint) -> bool {
+        self.trusted_keys.contains(&checkpoint.public_key.to_ascii_lowercase())
+    }
+
+    /// The checkpoints of this installation among stored ones. One that names its key and is not signed by it is an error.
+    pub fn trusted(&self, stored: &[String]) -> Result<Vec<Checkpoint>> {
+        let parsed = stored.iter().filter_map(|text| serde_json::from_str::<Checkpoint>(text).ok());
+        let own: Vec<Checkpoint> = parsed.filter(|checkpoint| self.trusts(checkpoint)).collect();
+        if own.iter().all(Checkpoint::is_signed) { Ok(own) } else { Err(AuditLogError::InvalidSignature) }
     }
 
     /// Signs the current head. The log must be intact since the last checkpoint: signing a broken log would hide the break.
@@ -131,24 +132,42 @@ impl Signer {
     }
 }
 
-/// Verifies the whole log, and that it contains the head of a signed checkpoint; returns the current head.
-pub async fn verify(database: &Database, checkpoint: Option<&Checkpoint>) -> Result<ChainHead> {
-    if checkpoint.is_some_and(|checkpoint| !checkpoint.is_signed()) {
-        return Err(AuditLogError::InvalidSignature);
-    }
-    verify_against(database, checkpoint.map(|checkpoint| checkpoint.head)).await
+/// A log that is intact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VerifiedLog {
+    pub head: ChainHead,
+    /// The latest checkpoint that the log contains. Without one, it may have been truncated or rewritten as a whole.
+    pub checkpoint: Option<ChainHead>,
 }
 
-/// Verifies the whole log, and that it contains a head that the caller trusts; returns the current head.
-pub async fn verify_against(database: &Database, trusted: Option<ChainHead>) -> Result<ChainHead> {
-    walk_from(database, ChainVerifier::new(trusted), 0).await
+/// Verifies the whole log: its hash chain, the MAC of every entry, and that it contains the checkpoints of this installation and a head
+/// that the caller trusts.
+pub async fn verify(
+    database: &Database,
+    signer: &Signer,
+    local: &[Checkpoint],
+    trusted: Option<ChainHead>,
+) -> Result<VerifiedLog> {
+    let stored = signer.trusted(&database.checkpoints(MAX_CHECKPOINTS).await?)?;
+    let known = stored.iter().chain(local).map(|checkpoint| checkpoint.head).chain(trusted);
+    let checkpoints: Vec<ChainHead> = known.collect();
+    let head = verify_against(database, checkpoints.iter().copied()).await?;
+    Ok(VerifiedLog { head, checkpoint: checkpoints.into_iter().max_by_key(|checkpoint| checkpoint.number) })
+}
+
+/// Verifies the whole log, and that it contains these heads; returns the current head.
+pub async fn verify_against(
+    database: &Database,
+    checkpoints: impl IntoIterator<Item = ChainHead>,
+) -> Result<ChainHead> {
+    walk_from(database, ChainVerifier::new(checkpoints), 0).await
 }
 
 async fn walk_from(database: &Database, mut walk: ChainVerifier, mut after: u64) -> Result<ChainHead> {
     loop {
         let page = database.audit_rows(&AuditFilter::default(), after, PAGE_SIZE).await?;
         for row in &page {
-            walk.verify(&row.entry()?)?;
+            walk.verify(&row.authentic_entry(database.keys())?)?;
         }
         match page.last() {
             Some(last) => after = last.number,

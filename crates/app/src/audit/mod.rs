@@ -2,32 +2,38 @@
 //!
 //! Everybody who can see a task can see its entries. Administrators and auditors see all entries; everybody sees their own.
 
+mod checkpoint_file;
 mod checkpoints;
 
 use ade_domain::Moment;
-use ade_domain::audit::ChainHead;
+use ade_domain::audit::{AuditBody, ChainHead};
+use ade_domain::lock::HoldView;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::database::{AuditFilter, AuditRow, DailyStats, DatabaseCounts, UserStats};
+use serde_json::{Map, Value, json};
 
 use crate::events::AuditedAction;
 use crate::{Caller, Context, Error, ObjectKind, Result, TaskService};
 
-pub use checkpoints::{AuditLogError, Checkpoint, Signer, verify, verify_against};
+pub use checkpoint_file::CheckpointFile;
+pub use checkpoints::{AuditLogError, Checkpoint, Signer, VerifiedLog, verify, verify_against};
 
 const OVERVIEW_DAYS: u32 = 30;
+const DAY_MICROS: u64 = 86_400_000_000;
 
 #[derive(Debug, Clone)]
 pub struct AuditService {
     context: Context,
     tasks: TaskService,
+    checkpoint_file: CheckpointFile,
 }
 
 impl AuditService {
     /// `tasks` decides which tasks a caller can see.
     #[must_use]
-    pub const fn new(context: Context, tasks: TaskService) -> Self {
-        Self { context, tasks }
+    pub const fn new(context: Context, tasks: TaskService, checkpoint_file: CheckpointFile) -> Self {
+        Self { context, tasks, checkpoint_file }
     }
 
     /// Entries in order, starting after the number `after`.
@@ -40,6 +46,19 @@ impl AuditService {
     ) -> Result<Vec<AuditRow>> {
         self.restrict_to_visible(&mut filter, caller).await?;
         Ok(self.context.database.audit_rows(&filter, after, limit).await?)
+    }
+
+    /// Entries of a task that have no number yet: those of the last moments. Read them before the numbered ones, so that none is
+    /// missing in both.
+    pub async fn unnumbered_entries(
+        &self,
+        task_id: &str,
+        limit: u32,
+        caller: &Caller,
+    ) -> Result<Vec<AuditBody>> {
+        let mut filter = AuditFilter { task: Some(task_id.to_owned()), ..AuditFilter::default() };
+        self.restrict_to_visible(&mut filter, caller).await?;
+        Ok(self.context.database.unnumbered_task_entries(task_id, limit).await?)
     }
 
     /// Entries of a deleted task are visible only to callers who see everything.
@@ -55,6 +74,10 @@ impl AuditService {
             self.tasks.task(task, caller).await?;
             return Ok(());
         }
+        if caller.agent_id.is_some() {
+            let detail = "an agent sees the entries of tasks that it sees; filter by one of them";
+            return Err(Error::forbidden(detail));
+        }
         let own = caller.user_id().map(ToString::to_string);
         if filter.actor.is_some() && filter.actor != own {
             let detail = "only administrators and auditors can list the entries of others; filter by a task that you can see";
@@ -64,33 +87,50 @@ impl AuditService {
         Ok(())
     }
 
-    /// Verifies the whole log, and that it contains the trusted head if one is given.
+    /// Verifies the whole log, and that it contains the checkpoints of all servers, and the trusted head if one is given. Also returns
+    /// how many rows are quarantined.
     pub async fn verify(
         &self,
         trusted: Option<ChainHead>,
         caller: &Caller,
-    ) -> Result<ChainHead, AuditLogError> {
+    ) -> Result<(VerifiedLog, u64), AuditLogError> {
         let refused = |error: Error| AuditLogError::Refused(Box::new(error));
         caller.require_scope(Scope::Read).map_err(refused)?;
         if !caller.can_see_all() {
             let detail = "only administrators and auditors can verify the audit log";
             return Err(refused(Error::forbidden(detail)));
         }
-        verify_against(&self.context.database, trusted).await
+        let database = &self.context.database;
+        let signer = Signer::new(database.keys())?;
+        let local = self.checkpoint_file.last(&signer)?;
+        let quarantined = database.quarantined_entries().await?;
+        Ok((verify(database, &signer, local.as_slice(), trusted).await?, quarantined))
     }
 
-    /// Audits that an administrator breaks a lock. Call it before the lock is broken: the attempt must be on record even if
-    /// breaking fails.
+    /// Audits that an administrator breaks a lock, and who holds it and loses it. Call it before the lock is broken: the attempt must
+    /// be on record even if breaking fails.
     pub async fn audit_lock_break(
         &self,
         lock: &str,
+        holders: &[HoldView],
         reason: &str,
         now: Moment,
         caller: &Caller,
     ) -> Result<()> {
         caller.require_admin()?;
-        let action = AuditedAction { reason: Some(reason), ..AuditedAction::new("lock.break", lock) };
-        Ok(self.context.database.commit(action.commit(Vec::new(), Some(caller), now)).await?)
+        let holder = |by: &HoldView| {
+            json!({
+                "agent_id": by.holder.agent_id(),
+                "holder_id": by.holder.holder_id(),
+                "purpose": &*by.purpose,
+                "fencing_token": by.grant.token.number(),
+            })
+        };
+        let lost_by: Vec<Value> = holders.iter().map(holder).collect();
+        let details = Map::from_iter([("lost_by".to_owned(), Value::from(lost_by))]);
+        let reason = Some(reason);
+        let action = AuditedAction { reason, details, ..AuditedAction::new("lock.break", lock) };
+        Ok(self.context.database.commit(action.commit(Vec::new(), caller, now)).await?)
     }
 
     /// Counts of all objects, the number of the last audit entry, and the statistics of the last 30 days.
@@ -113,6 +153,8 @@ impl AuditService {
             let detail = "only the user, their manager, administrators and auditors can see these statistics";
             return Err(Error::forbidden(detail));
         }
-        Ok(self.context.database.user_stats(&id).await?)
+        let now = self.context.now().micros();
+        let today = Moment::from_micros(now - now % DAY_MICROS);
+        Ok(self.context.database.user_stats(&id, today).await?)
     }
 }

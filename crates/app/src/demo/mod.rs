@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use ade_domain::agent::AgentProfile;
 use ade_domain::approval::{Approval, DecisionKind};
 use ade_domain::audit::AuditActor;
+use ade_domain::capability::ClaimRightsChange;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::database::StoredTask;
 use serde::Deserialize;
-use serde_json::json;
 
 use crate::accounts::UserDraft;
-use crate::agents::AgentService;
+use crate::agents::{AgentChange, AgentService};
 use crate::rules::{DelegationChange, PolicyChange, ResourceChange, RuleService};
 use crate::tasks::{DecisionInput, Proposal, TaskAction};
 use crate::{AccountService, Caller, Error, ObjectKind, Result, TaskService};
@@ -76,8 +76,6 @@ pub struct Demo<'a> {
     pub agents: &'a AgentService,
     pub rules: &'a RuleService,
     pub tasks: &'a TaskService,
-    /// The folder whose files some of the tasks change; without it, they are left out.
-    pub playground: Option<String>,
 }
 
 fn actor(user: Option<&str>) -> AuditActor {
@@ -90,7 +88,7 @@ impl Demo<'_> {
         let admin = AccountService::bootstrap_caller(actor(None));
         for mut user in organisation.users {
             user.change.password = Some(PASSWORD.to_owned());
-            self.accounts.create_user(user, &admin).await?;
+            self.accounts.create_demo_user(user, &admin).await?;
         }
         for agent in organisation.agents {
             self.register(agent).await?;
@@ -130,9 +128,12 @@ impl Demo<'_> {
 
     async fn register(&self, agent: DemoAgent) -> Result<()> {
         let DemoAgent { agent_id, sponsor, name, capability } = agent;
-        let profile = AgentProfile { name, capabilities: vec![capability], ..AgentProfile::default() };
+        let profile = AgentProfile { name, ..AgentProfile::default() };
+        let rights =
+            ClaimRightsChange { capabilities: Some(vec![capability]), ..ClaimRightsChange::default() };
+        let change = AgentChange { profile: Some(profile), rights, ..AgentChange::default() };
         let sponsor = self.user(&sponsor).await?;
-        match self.agents.register(&agent_id, profile, None, None, &sponsor).await {
+        match self.agents.register(&agent_id, change, None, &sponsor).await {
             Err(error @ Error::Coordination(_)) => {
                 tracing::warn!(%error, "cannot register an agent of the demo");
                 Ok(())
@@ -142,11 +143,7 @@ impl Demo<'_> {
     }
 
     async fn create_task(&self, task: DemoTask) -> Result<()> {
-        let DemoTask { author, agent, mut proposal, is_draft, then } = task;
-        if let Some(root) = proposal.parameters.as_mut().and_then(|parameters| parameters.get_mut("root")) {
-            let Some(playground) = &self.playground else { return Ok(()) };
-            *root = json!(playground);
-        }
+        let DemoTask { author, agent, proposal, is_draft, then } = task;
         let caller = match agent {
             Some(agent) => self.agent(&author, &agent).await?,
             None => self.user(&author).await?,
@@ -171,7 +168,12 @@ impl Demo<'_> {
     async fn decide(&self, task: &StoredTask, by: &str, action: DecisionKind, reason: String) -> Result<()> {
         let is_own = |approval: &&Approval| approval.reviewer_id.as_str() == by;
         let approval = task.approvals.iter().find(is_own).ok_or(Error::NotFound(ObjectKind::Approval))?;
-        let decision = DecisionInput { action, reason: Some(reason), digest: Some(task.digest) };
+        let decision = DecisionInput {
+            action,
+            reason: Some(reason),
+            digest: Some(task.digest),
+            scope_digest: task.scope_digest,
+        };
         self.tasks.decide(&approval.approval_id, &decision, &self.user(by).await?).await.map(drop)
     }
 }

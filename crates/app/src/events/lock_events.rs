@@ -1,18 +1,20 @@
 //! Where notices about locks go: audit entries and agents' inboxes in the database, and lines of the structured log.
 //!
-//! Deadlocks and broken locks are written to the database, and wait while it is unavailable. Other lock events are only
-//! logged.
+//! Deadlocks, broken locks and full queues are written to the database, and wait while it is unavailable. Other lock events are
+//! only logged.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ade_domain::Clock;
+use ade_domain::audit::{Principal, Trigger};
 use ade_domain::lock::{Deadlock, FencingToken, HoldView, LockName};
-use ade_store::DatabaseError;
+use ade_domain::people::{ADMIN, ON_CALL, UserId};
+use ade_domain::{Clock, Moment};
 use ade_store::coordination::{LockEvent, LockEventKind};
 use ade_store::database::{Commit, InboxMessage, Write};
+use ade_store::{Database, DatabaseError};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -82,6 +84,10 @@ impl LockEventSink for LogEventSink {
     }
 }
 
+/// Operators are notified of the full queue of a lock at most this often.
+const QUEUE_FULL_INTERVAL_MS: u64 = 60_000;
+/// Full queues that one process reports within that time.
+const MAX_REPORTED_QUEUES: usize = 1_000;
 /// Lock notices that wait for the database; further ones are only logged.
 const MAX_QUEUED: usize = 10_000;
 /// With the backoff below: an outage of ten minutes.
@@ -92,7 +98,46 @@ const RETRY_BACKOFF: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct DatabaseEventSink {
     clock: Arc<dyn Clock>,
-    queue: mpsc::Sender<Commit>,
+    queue: mpsc::Sender<QueuedNotice>,
+    /// When each lock whose queue was full may be reported again by this process.
+    reported_queues: Mutex<HashMap<LockName, Moment>>,
+    /// Who resolves deadlocks.
+    detection: Principal,
+}
+
+/// A notice that waits for the database.
+#[derive(Debug, Clone)]
+enum QueuedNotice {
+    Commit(Commit),
+    /// The queue of a lock was full: for the operators, once for all processes.
+    QueueFull {
+        lock: String,
+        at: Moment,
+        by: Principal,
+    },
+}
+
+impl QueuedNotice {
+    async fn store(&self, database: &Database) -> Result<(), DatabaseError> {
+        match self {
+            Self::Commit(commit) => database.commit(commit.clone()).await,
+            Self::QueueFull { lock, at, by } => {
+                let (turn, until) = (format!("queue_full:{lock}"), at.plus_ms(QUEUE_FULL_INTERVAL_MS));
+                if !database.take_turn(&turn, *at, until).await? {
+                    return Ok(());
+                }
+                let people = database.people().await?;
+                let with_role = |role| people.with_role(role).map(|user| user.user_id.clone()).collect();
+                let on_call: Vec<UserId> = with_role(ON_CALL);
+                let operators = if on_call.is_empty() { with_role(ADMIN) } else { on_call };
+                let details = Map::from_iter([("notified".to_owned(), json!(operators))]);
+                let action = AuditedAction { details, ..AuditedAction::new("lock.queue_full", lock) };
+                let mut commit = action.commit_as(by.clone(), Vec::new(), *at);
+                commit.events.iter_mut().for_each(|event| event.notify.clone_from(&operators));
+                database.commit(commit).await
+            }
+        }
+    }
 }
 
 impl DatabaseEventSink {
@@ -100,11 +145,12 @@ impl DatabaseEventSink {
     #[must_use]
     pub fn start(context: &Context) -> (Self, JoinHandle<()>) {
         let Context { database, clock, .. } = context.clone();
-        let (queue, mut queued) = mpsc::channel::<Commit>(MAX_QUEUED);
+        let detection = context.service("locks", Trigger::Job("deadlock_detect".to_owned()));
+        let (queue, mut queued) = mpsc::channel::<QueuedNotice>(MAX_QUEUED);
         let writer = tokio::spawn(async move {
-            while let Some(commit) = queued.recv().await {
+            while let Some(notice) = queued.recv().await {
                 let mut attempts = 0;
-                while let Err(error) = database.commit(commit.clone()).await {
+                while let Err(error) = notice.store(&database).await {
                     attempts += 1;
                     // A notice that the database rejects must not block the others.
                     if !matches!(error, DatabaseError::Unavailable(_)) || attempts == MAX_ATTEMPTS {
@@ -116,11 +162,26 @@ impl DatabaseEventSink {
                 }
             }
         });
-        (Self { clock, queue }, writer)
+        (Self { clock, queue, reported_queues: Mutex::default(), detection }, writer)
+    }
+
+    /// Whether this process has not reported the full queue of a lock for a while. Locks beyond a limit are left to the next time.
+    fn reports_full_queue(&self, lock: &LockName, at: Moment) -> bool {
+        let mut reported = self.reported_queues.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.retain(|_, until| *until > at);
+        if reported.contains_key(lock) || reported.len() >= MAX_REPORTED_QUEUES {
+            return false;
+        }
+        reported.insert(lock.clone(), at.plus_ms(QUEUE_FULL_INTERVAL_MS));
+        true
     }
 
     fn send(&self, commit: Commit) {
-        if self.queue.try_send(commit).is_err() {
+        self.enqueue(QueuedNotice::Commit(commit));
+    }
+
+    fn enqueue(&self, notice: QueuedNotice) {
+        if self.queue.try_send(notice).is_err() {
             tracing::error!("too many lock notices wait for the database; this one is only in the log");
         }
     }
@@ -148,11 +209,12 @@ impl LockEventSink for DatabaseEventSink {
                 let data = json!({ "victim": deadlock.victim.to_string(), "cycle": cycle, "freed": freed });
                 let victim = deadlock.victim.agent_id();
                 let details: Map<String, Value> = data.as_object().cloned().unwrap_or_default();
-                let lock = deadlock.cycle.iter().next().map(|edge| edge.waits_for.to_string());
+                let own = deadlock.cycle.iter().find(|edge| edge.holder == deadlock.victim);
+                let lock = own.map(|edge| edge.waits_for.to_string());
                 let object_id = lock.unwrap_or_else(|| victim.to_owned());
                 let action = AuditedAction { details, ..AuditedAction::new("lock.deadlock", &object_id) };
                 let writes = vec![self.inbox_message(victim, "DEADLOCK_DETECTED", data)];
-                self.send(action.commit(writes, None, self.clock.now()));
+                self.send(action.commit_as(self.detection.clone(), writes, self.clock.now()));
             }
             // The audit entry is written before the lock is broken: see `AuditService`.
             LockNotice::Broken { actor, lock, reason, holders } => {
@@ -160,6 +222,16 @@ impl LockEventSink for DatabaseEventSink {
                 let data = json!({ "lock": lock.as_str(), "reason": reason, "by": actor });
                 let message = |agent| self.inbox_message(agent, "LOCK_BROKEN", data.clone());
                 self.send(Commit { writes: agents.into_iter().map(message).collect(), ..Commit::default() });
+            }
+            LockNotice::Event(LockEvent { lock, kind: LockEventKind::QueueFull, .. }) => {
+                let at = self.clock.now();
+                if self.reports_full_queue(lock, at) {
+                    self.enqueue(QueuedNotice::QueueFull {
+                        lock: lock.to_string(),
+                        at,
+                        by: self.detection.clone(),
+                    });
+                }
             }
             LockNotice::Event(_) => {}
         }

@@ -1,11 +1,11 @@
 //! The outbox: every audit entry is committed with the one event that follows from it.
 
 use ade_domain::Moment;
-use ade_domain::audit::{AuditActor, AuditBody};
+use ade_domain::audit::{AuditBody, Principal};
 use ade_domain::event::Event;
 use ade_domain::people::UserId;
 use ade_store::database::{Commit, Write};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::{Caller, new_id};
 
@@ -40,48 +40,62 @@ pub(crate) struct AuditedAction<'a> {
     /// By default the part of the action before the dot.
     pub(crate) object_type: &'a str,
     pub(crate) object_id: &'a str,
+    /// The task that it belongs to.
+    pub(crate) task_id: Option<&'a str>,
     /// The revision that the change created.
     pub(crate) revision: Option<u64>,
     pub(crate) reason: Option<&'a str>,
     pub(crate) details: Map<String, Value>,
+    /// The people to notify; the audit entry names them.
+    pub(crate) notify: Vec<UserId>,
 }
 
 impl<'a> AuditedAction<'a> {
     pub(crate) fn new(action: &'a str, object_id: &'a str) -> Self {
         let object_type = action.split('.').next().unwrap_or_default();
-        Self { action, object_type, object_id, revision: None, reason: None, details: Map::new() }
+        let (task_id, revision, reason) = (None, None, None);
+        let (details, notify) = (Map::new(), Vec::new());
+        Self { action, object_type, object_id, task_id, revision, reason, details, notify }
     }
 
     pub(crate) fn with_revision(self, revision: u64) -> Self {
         Self { revision: Some(revision), ..self }
     }
 
-    /// The commit of an action; without a caller, the service itself is the actor.
-    pub(crate) fn commit(self, writes: Vec<Write>, caller: Option<&Caller>, now: Moment) -> Commit {
-        self.commit_as(caller.map(|caller| caller.audit_actor.clone()).unwrap_or_default(), writes, now)
+    /// The commit of an action of a caller.
+    pub(crate) fn commit(self, writes: Vec<Write>, caller: &Caller, now: Moment) -> Commit {
+        self.commit_as(caller, writes, now)
     }
 
-    /// The same for an actor who is not an authenticated caller yet.
-    pub(crate) fn commit_as(self, actor: AuditActor, writes: Vec<Write>, now: Moment) -> Commit {
+    /// The same for an actor who is not an authenticated caller yet, and for the service itself.
+    pub(crate) fn commit_as(self, actor: impl Into<Principal>, writes: Vec<Write>, now: Moment) -> Commit {
         let mut commit = Commit { writes, ..Commit::default() };
         self.add_to(&mut commit, actor, now);
         commit
     }
 
     /// Adds audit entry and event to a commit.
-    pub(crate) fn add_to(self, commit: &mut Commit, actor: AuditActor, now: Moment) {
+    pub(crate) fn add_to(mut self, commit: &mut Commit, actor: impl Into<Principal>, now: Moment) {
+        if !self.notify.is_empty() {
+            self.details.insert("notified".to_owned(), json!(self.notify));
+        }
         let entry = AuditBody {
             entry_id: new_id(),
             at: now,
-            who: actor,
+            who: actor.into(),
             action: self.action.to_owned(),
             object_type: self.object_type.to_owned(),
             object_id: replace_nul(self.object_id),
+            task_id: self.task_id.map(str::to_owned),
             revision: self.revision,
             reason: self.reason.map(replace_nul),
             details: self.details.into_iter().map(|(name, value)| (name, replace_nul_in(value))).collect(),
-            ..AuditBody::default()
+            from: None,
+            to: None,
+            digest: None,
+            reviewed: None,
+            ticket: None,
         };
-        record(commit, entry, Vec::new());
+        record(commit, entry, self.notify);
     }
 }

@@ -1,13 +1,18 @@
 //! The sequencer numbers and chains audit entries and events, in the order of their commits.
 //!
 //! Each process numbers what it has committed itself, as soon as it is committed; a slow poll finds what others have left. Any number
-//! of processes may do so: the row of the sequencer lease is locked while one of them assigns numbers.
+//! of processes may do so: the row of the sequencer lease is locked while one of them assigns numbers. Rows that no process with the
+//! secret wrote are quarantined and reported; they never hold up the others.
 
 use std::time::Duration;
 
+use ade_domain::audit::Trigger;
 use ade_store::DatabaseError;
+use ade_store::database::QuarantinedEntry;
+use serde_json::{Map, Value, json};
 use tokio::time::{sleep, timeout};
 
+use super::outbox::AuditedAction;
 use crate::Context;
 
 /// Commits within this time are numbered together.
@@ -17,6 +22,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const LEASE_MS: u64 = 0;
 /// Of entries, and of events.
 const BATCH_SIZE: u32 = 100;
+/// Quarantined entries that one report lists.
+const MAX_REPORTED: usize = 20;
 
 /// Runs until it is dropped. Logs the first of several failures, and the recovery.
 pub async fn run_sequencer(context: Context, holder: String) {
@@ -40,12 +47,40 @@ pub async fn run_sequencer(context: Context, holder: String) {
     }
 }
 
-async fn number_all(Context { database, clock, .. }: &Context, holder: &str) -> Result<(), DatabaseError> {
+async fn number_all(context: &Context, holder: &str) -> Result<(), DatabaseError> {
+    let Context { database, clock, .. } = context;
     while database.has_unnumbered().await? {
-        if database.assign_numbers(holder, clock.now(), LEASE_MS, BATCH_SIZE).await? == 0 {
+        let numbering = database.number_entries(holder, clock.now(), LEASE_MS, BATCH_SIZE).await?;
+        if !numbering.quarantined.is_empty() {
+            report(context, &numbering.quarantined).await;
+        } else if numbering.numbered == 0 {
             // Another process was faster.
             return Ok(());
         }
     }
     Ok(())
+}
+
+/// Raises the alarm about rows that somebody wrote into the audit log: in the log, the metrics, the audit log itself and an event.
+async fn report(context: &Context, quarantined: &[QuarantinedEntry]) {
+    context.alerts.add_quarantined(quarantined.len());
+    let row = |entry: &QuarantinedEntry| json!({ "entry_id": entry.entry_id, "action": entry.action, "reason": entry.reason });
+    let rows: Vec<Value> = quarantined.iter().take(MAX_REPORTED).map(row).collect();
+    let count = quarantined.len();
+    let Some(first) = quarantined.first() else { return };
+    tracing::error!(
+        count,
+        first = first.entry_id,
+        reason = first.reason,
+        "quarantined rows of the audit log that ade did not write; find out who changed the database"
+    );
+    let details =
+        Map::from_iter([("count".to_owned(), json!(count)), ("rows".to_owned(), Value::from(rows))]);
+    let reason = Some("rows of the audit log were not written by ade");
+    let action = AuditedAction { reason, details, ..AuditedAction::new("audit.quarantine", &first.entry_id) };
+    let by = context.service("sequencer", Trigger::Job("sequencer".to_owned()));
+    let commit = action.commit_as(by, Vec::new(), context.clock.now());
+    if let Err(error) = context.database.commit(commit).await {
+        tracing::error!(%error, "cannot audit quarantined rows");
+    }
 }

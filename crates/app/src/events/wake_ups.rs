@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ade_domain::Moment;
-use ade_domain::approval::ApprovalStatus;
+use ade_domain::approval::{Approval, ApprovalStatus};
 use ade_domain::task::Task;
 use ade_domain::task::{Phase, TaskState};
 use ade_store::Coordination;
@@ -170,5 +170,5 @@ impl FollowUp {
 /// When the first pending approval request of a task in review escalates.
 fn earliest_due(task: &Task) -> Option<Moment> {
     let pending = task.approvals.iter().filter(|approval| approval.status == ApprovalStatus::Pending);
-    pending.map(|approval| approval.due_at).min().filter(|_| task.state == TaskState::Reviewing)
+    pending.filter_map(Approval::escalates_at).min().filter(|_| task.state == TaskState::Reviewing)
 }

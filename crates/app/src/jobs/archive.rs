@@ -8,13 +8,17 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::time::Duration;
 
 use ade_domain::Moment;
+use ade_domain::audit::Trigger;
+use ade_domain::keys::{KeyPurpose, MacCheck};
 use ade_domain::people::ADMIN;
 use ade_domain::permission::Scope;
-use ade_store::database::{Archive, ArchiveKind, ArchivedTask, Commit, TaskRemoval};
+use ade_domain::task::Digest;
+use ade_store::database::{Archive, ArchiveKind, ArchivedTask, Commit, StoredTask, TaskRemoval};
 use ade_store::{BlobError, Blobs};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
+use serde_json::{Map, json};
 use tokio::time::Instant;
 
 use super::{DAY_MS, Jobs, days_before};
@@ -40,6 +44,10 @@ const MAX_PACKED_BYTES: u64 = 512 * 1_048_576;
 const MAX_UNPACKED_BYTES: u64 = 4 * MAX_PACKED_BYTES;
 /// Key prefix of the outputs of archived tasks.
 const OUTPUT_PREFIX: &str = "archive/output/";
+
+/// The action of the audit entry of a new archive, and where its details name the hash.
+const ARCHIVED: &str = "archive.create";
+const DIGEST: &str = "digest";
 
 /// Creates archives for the job, and restores them for administrators.
 #[derive(Debug, Clone)]
@@ -69,6 +77,18 @@ impl ArchiveService {
         }
         self.remove_unneeded_blobs(round.deadline).await?;
         round.failed.map_or(Ok(round.archived), Err)
+    }
+
+    /// Archives one closed task before its time.
+    pub async fn archive_task(&self, task: &StoredTask) -> Result<()> {
+        let closed_at = task.entered_at.get(&task.state).copied().unwrap_or_else(|| self.context.now());
+        let mut round = Round { deadline: Instant::now() + ROUND_TIMEOUT, archived: 0, failed: None };
+        self.write_archive(ArchiveKind::Tasks, &[(closed_at, task.task_id.clone())], &mut round).await?;
+        match round.failed {
+            Some(error) => Err(error),
+            None if round.archived == 0 => Err(Error::Conflict),
+            None => Ok(()),
+        }
     }
 
     /// Whether there is enough left for another round at once.
@@ -135,18 +155,53 @@ impl ArchiveService {
         let write = move |blobs: &Blobs| {
             let bytes = pack(&lines)?;
             blobs.put(&blob_key, &bytes)?;
-            Ok(bytes.len() as u64)
+            Ok((bytes.len() as u64, Digest::of_bytes(&bytes)))
         };
-        let bytes = self.context.with_blobs("cannot write an archive", write).await?;
+        let (bytes, digest) = self.context.with_blobs("cannot write an archive", write).await?;
         let ended_at = |task: Option<&(Moment, String)>| task.map_or(created_at, |(at, _)| *at);
         let archived = tasks.len() - rest.len();
         let last = archived.checked_sub(1).and_then(|last| tasks.get(last));
         let (from, to) = (ended_at(tasks.first()), ended_at(last));
         let items = leaving.len() as u64;
-        let archive =
-            Archive { archive_id, kind, key, items, bytes, created_at, from, to, restored_at: None };
-        round.archived += self.context.database.remove_archived(archive, leaving).await?;
+        let (mac, restored_at) = (String::new(), None);
+        let mut archive =
+            Archive { archive_id, kind, key, items, bytes, digest, mac, created_at, from, to, restored_at };
+        let database = &self.context.database;
+        archive.mac = database.keys().mac(KeyPurpose::Archive, archive.content().as_bytes());
+        let audited = self.audit_creation(&archive);
+        round.archived += database.remove_archived(archive, leaving, audited).await?;
         Ok(rest)
+    }
+
+    /// The audit entry of a new archive names its hash.
+    fn audit_creation(&self, archive: &Archive) -> Commit {
+        let details = Map::from_iter([
+            ("kind".to_owned(), json!(archive.kind)),
+            ("key".to_owned(), json!(archive.key)),
+            (DIGEST.to_owned(), json!(archive.digest)),
+        ]);
+        let action = AuditedAction { details, ..AuditedAction::new(ARCHIVED, &archive.archive_id) };
+        let by = self.context.service("jobs", Trigger::Job("archive".to_owned()));
+        action.commit_as(by, Vec::new(), archive.created_at)
+    }
+
+    /// Fails unless the archive is the one that ade wrote: its own MAC, its blob and its audit entry agree.
+    async fn require_authentic(&self, archive: &Archive, blob: Digest) -> Result<()> {
+        let database = &self.context.database;
+        let mac = database.keys().verify(KeyPurpose::Archive, archive.content().as_bytes(), &archive.mac);
+        let entry = database.authentic_entry(ARCHIVED, &archive.archive_id, archive.created_at).await?;
+        let named = entry.as_ref().and_then(|entry| entry.details.get(DIGEST));
+        let reason = match mac {
+            MacCheck::UnknownKey => "it was written with a secret that this server does not have",
+            MacCheck::Invalid => "its description was changed",
+            MacCheck::Valid if blob != archive.digest => "its content was changed",
+            MacCheck::Valid if named != Some(&json!(blob)) => {
+                "its audit entry is missing or names another content"
+            }
+            MacCheck::Valid => return Ok(()),
+        };
+        tracing::error!(archive_id = archive.archive_id, reason, "refused to restore an archive");
+        Err(Error::ForgedArchive { archive_id: archive.archive_id.clone(), reason })
     }
 
     /// Appends the line of a task; `None` if the task no longer exists.
@@ -232,15 +287,17 @@ impl ArchiveService {
         }
         let found = self.context.database.archive(archive_id).await?;
         let mut archive = found.ok_or(Error::NotFound(ObjectKind::Archive))?;
-        let key = archive.key.clone();
-        let read = move |blobs: &Blobs| Ok(unpack(&blobs.get(&key, MAX_PACKED_BYTES)?)?);
-        let items = self.context.with_blobs("cannot read the archive", read).await?;
-        let task_ids: Vec<String> = items.iter().map(|item| item.task.task_id.clone()).collect();
         let now = self.context.now();
-        archive.restored_at = Some(now);
         // Audited first: the attempt must be on record even if restoring fails.
-        let commit = AuditedAction::new("archive.restore", archive_id).commit(Vec::new(), Some(caller), now);
+        let commit = AuditedAction::new("archive.restore", archive_id).commit(Vec::new(), caller, now);
         self.context.database.commit(commit).await?;
+        let key = archive.key.clone();
+        let read = move |blobs: &Blobs| Ok(blobs.get(&key, MAX_PACKED_BYTES)?);
+        let packed = self.context.with_blobs("cannot read the archive", read).await?;
+        self.require_authentic(&archive, Digest::of_bytes(&packed)).await?;
+        let items = self.context.with_blobs("cannot read the archive", move |_| Ok(unpack(&packed)?)).await?;
+        let task_ids: Vec<String> = items.iter().map(|item| item.task.task_id.clone()).collect();
+        archive.restored_at = Some(now);
         let until = now.plus_ms(RESTORED_DAYS * DAY_MS);
         let items = self.context.database.restore_archive(archive.clone(), items, until).await?;
         let left_out = self.context.database.skipped_on_restore(&archive, &task_ids).await?;

@@ -1,5 +1,9 @@
 //! Database maintenance: deletes old stored responses and sessions, and creates the audit log partitions of the next months.
 
+use ade_domain::Moment;
+use ade_domain::approval::assignment::{RULE_CHANGE_WINDOW_MS, RuleChange};
+use ade_store::database::Versioned;
+
 use super::{Jobs, days_before};
 use crate::Result;
 
@@ -7,7 +11,7 @@ impl Jobs {
     pub(super) async fn clean_up(&self) -> Result<u64> {
         let now = self.context.now();
         let before = days_before(now, 1);
-        let mut total = 0;
+        let mut total = self.context.database.delete_ended_turns(now).await?;
         loop {
             let deleted = self.context.database.delete_old_responses(before).await?
                 + self.context.database.delete_expired_sessions(now).await?;
@@ -16,10 +20,20 @@ impl Jobs {
                 break;
             }
         }
+        total += self.delete_rule_changes(now).await?;
         let missing = self.context.database.create_audit_partitions(now).await?;
         if missing > 0 {
             tracing::warn!(missing, "cannot create audit log partitions of the next months; retrying");
         }
         Ok(total)
+    }
+
+    /// Deletes what no longer keeps anybody from automatic approval.
+    async fn delete_rule_changes(&self, now: Moment) -> Result<u64> {
+        let changes = self.context.database.documents::<RuleChange>().await?;
+        let is_over = |change: &Versioned<RuleChange>| change.value.at.plus_ms(RULE_CHANGE_WINDOW_MS) <= now;
+        let ids: Vec<String> = changes.into_iter().filter(is_over).map(|change| change.id).collect();
+        self.context.database.delete_rule_changes(&ids).await?;
+        Ok(ids.len() as u64)
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ade_domain::lock::LockCommand;
+use ade_store::Database;
 use ade_store::coordination::CoordinationError;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
@@ -12,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::LockService;
+use super::shared_limits::follow_settings;
 use crate::LockNotice;
 
 /// Leases must end at most 500 ms late.
@@ -46,6 +48,12 @@ impl LockMaintenance {
         tasks.spawn(sweep(locks.clone(), failed));
         tasks.spawn(relay_events(locks.clone()));
         Self { tasks }
+    }
+
+    /// Applies the lock settings of this database, also when other processes change them.
+    pub fn follow_settings(&mut self, locks: &LockService, database: &Database) {
+        let follow = follow_settings(locks.clone(), database.clone());
+        self.tasks.spawn(async { match follow.await {} });
     }
 
     pub async fn stop(mut self) {

@@ -4,6 +4,7 @@ mod acquire;
 mod holders;
 mod maintenance;
 mod open_requests;
+mod shared_limits;
 mod tickets;
 
 use std::sync::Arc;
@@ -12,10 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ade_domain::Moment;
 use ade_domain::lock::saga::AcquireFailure;
 use ade_domain::lock::{
-    Grant, LockCommand, LockName, LockOutcome, LockReply, RequestKey, RequestedLock, SharedStr,
+    Grant, LockCommand, LockLimits, LockName, LockOutcome, LockReply, RequestKey, RequestedLock, SharedStr,
 };
 use ade_store::coordination::LockView;
 use ade_store::{Coordination, CoordinationError};
+use tokio::sync::watch;
 use uuid::Uuid;
 
 pub use holders::{HeldLockResult, HeldToken};
@@ -39,6 +41,8 @@ pub struct LockService {
     open_requests: OpenRequests<RequestKey>,
     is_stopping: Arc<AtomicBool>,
     sweep_counts: Arc<SweepCounts>,
+    /// The limits in force, with the settings that all processes share.
+    limits: Arc<watch::Sender<LockLimits>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -97,9 +101,11 @@ impl From<LockError> for Error {
 impl LockService {
     #[must_use]
     pub fn new(coordination: Arc<dyn Coordination>, event_sink: Arc<dyn LockEventSink>) -> Self {
+        let limits = Arc::new(watch::Sender::new(coordination.limits().clone()));
         Self {
             coordination,
             event_sink,
+            limits,
             server: Uuid::new_v4().simple().to_string().into(),
             awaited_locks: OpenRequests::default(),
             open_requests: OpenRequests::default(),

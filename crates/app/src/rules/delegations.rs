@@ -54,6 +54,11 @@ impl Rule for Delegation {
         Outcome::Delegation(document)
     }
 
+    /// It changes who decides, not whether somebody does.
+    fn affects_approval(_: Option<&Self>, _: Option<&Self>) -> bool {
+        false
+    }
+
     /// Owner and delegate can see it.
     fn is_visible(&self, caller: &Caller) -> bool {
         let is_party = |user: &UserId| self.owner_id == *user || self.delegate_to == *user;
@@ -93,6 +98,7 @@ impl RuleService {
             conditions: DelegationConditions::default(),
             cascade: true,
             active: true,
+            created_at: self.context.now(),
             valid_from: None,
             valid_until: None,
         };
@@ -155,6 +161,15 @@ impl RuleService {
             // An inactive delegation may name a user who left; otherwise it could not be deactivated.
             Some(found) if !found.user.active && delegation.active => {
                 fault("delegate_to", format!("user {} is not active", delegation.delegate_to));
+            }
+            Some(found)
+                if delegation.active
+                    && delegation.kind == DelegationKind::Delegate
+                    && !found.user.is_reviewer() =>
+            {
+                let detail =
+                    format!("user {} has neither the role reviewer nor admin", delegation.delegate_to);
+                fault("delegate_to", detail);
             }
             Some(_) => {}
         }

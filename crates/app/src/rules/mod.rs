@@ -7,6 +7,7 @@ mod policies;
 mod resources;
 mod settings;
 
+use ade_domain::approval::assignment::RuleChange;
 use ade_domain::permission::Scope;
 use ade_store::DatabaseError;
 use ade_store::database::{Commit, Document, Versioned, Write};
@@ -19,7 +20,7 @@ pub use resources::ResourceChange;
 use crate::events::AuditedAction;
 use crate::idempotency::stored_response;
 use crate::retry::retry_on_conflict;
-use crate::{Caller, Context, Error, ObjectKind, Outcome, Result};
+use crate::{Caller, Context, Error, ObjectKind, Outcome, Result, new_id};
 
 #[derive(Debug, Clone)]
 pub struct RuleService {
@@ -37,6 +38,11 @@ pub trait Rule: Document + Clone + PartialEq {
     }
 
     fn is_visible(&self, _caller: &Caller) -> bool {
+        true
+    }
+
+    /// Whether a change can decide about automatic approval. Its author is then kept from it for a while.
+    fn affects_approval(_before: Option<&Self>, _after: Option<&Self>) -> bool {
         true
     }
 
@@ -148,6 +154,11 @@ impl RuleService {
                 }
                 (None, None) => None,
             });
+            if let Some(user) = caller.user_id().filter(|_| T::affects_approval(old, new)) {
+                let (what, at) = (format!("{action} {}", document.id), self.context.now());
+                let value = RuleChange { what, by: user.clone(), at };
+                writes.push(Write::document(&Versioned { id: new_id(), revision: 1, value }, None));
+            }
             let mut details = Map::new();
             for (name, value) in [("before", old), ("after", new)] {
                 details.extend(value.map(|value| (name.to_owned(), json!(value))));
@@ -158,7 +169,7 @@ impl RuleService {
                 details,
                 ..AuditedAction::new(action, &document.id)
             };
-            commit = action.commit(writes, Some(caller), self.context.now());
+            commit = action.commit(writes, caller, self.context.now());
         }
         commit.response = stored_response(caller, |_| T::outcome(document.clone()))?;
         match self.context.commit(commit).await {

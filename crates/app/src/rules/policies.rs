@@ -26,6 +26,8 @@ type StoredPolicy = Versioned<PolicyVersions>;
 pub struct PolicyChange {
     pub name: Option<String>,
     pub task_types: Option<Vec<String>>,
+    pub executors: Option<Vec<String>>,
+    pub targets: Option<Vec<String>>,
     pub resource_patterns: Option<Vec<Pattern>>,
     pub min_approvers: Option<u32>,
     pub required_roles: Option<Vec<String>>,
@@ -45,6 +47,8 @@ impl PolicyChange {
     fn apply(&self, policy: &mut Policy) {
         set(&mut policy.name, &self.name);
         set(&mut policy.task_types, &self.task_types);
+        set(&mut policy.executors, &self.executors);
+        set(&mut policy.targets, &self.targets);
         set(&mut policy.resource_patterns, &self.resource_patterns);
         set(&mut policy.min_approvers, &self.min_approvers);
         set(&mut policy.required_roles, &self.required_roles);
@@ -87,6 +91,11 @@ fn names(policy: &PolicyVersions) -> BTreeSet<&str> {
 impl Rule for PolicyVersions {
     fn outcome(document: Versioned<Self>) -> Outcome {
         Outcome::Policy(document)
+    }
+
+    /// A draft decides about nothing.
+    fn affects_approval(before: Option<&Self>, after: Option<&Self>) -> bool {
+        before.and_then(Self::active) != after.and_then(Self::active)
     }
 
     /// Reserves new names and releases unused ones.

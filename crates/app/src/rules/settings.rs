@@ -4,7 +4,7 @@ use ade_store::database::{FeatureFlag, Setting, Versioned};
 use serde_json::Value;
 
 use super::{Rule, RuleService};
-use crate::shared_settings::{Settings, check, feature_names, setting_names};
+use crate::shared_settings::{Settings, feature_names, setting_names};
 use crate::{Caller, Error, Outcome, Result};
 
 impl Rule for Setting {
@@ -38,7 +38,7 @@ impl RuleService {
         caller.require_admin()?;
         // An unknown name is not found, rather than invalid.
         if setting_names().any(|setting| setting == name) {
-            check(name, &value).map_err(Error::Invalid)?;
+            Settings::load(&self.context.database).await?.check(name, &value).map_err(Error::Invalid)?;
         }
         self.set_named("config.set", name, Setting(value), caller).await
     }

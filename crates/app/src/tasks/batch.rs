@@ -2,30 +2,48 @@
 
 use std::collections::BTreeMap;
 
+use ade_domain::approval::DecisionKind;
 use ade_domain::permission::ActorRole;
-use ade_domain::task::TaskCommand;
+use ade_domain::task::{Decision, Digest, TaskCommand, TaskState};
 use ade_store::database::{Commit, StoredTask};
 
 use crate::idempotency::stored_response;
 use crate::retry::retry_on_conflict;
 use crate::{ApprovalView, Caller, Error, ObjectKind, Outcome, Result};
 
-use super::commands::{approval_not_found, decision};
-use super::{DecisionInput, TaskService};
+use super::TaskService;
+use super::commands::approval_not_found;
 
 /// Approval requests in one batch.
 pub const MAX_BATCH_SIZE: usize = 500;
 
+/// One approval request of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchItem {
+    pub approval_id: String,
+    /// The digest that the reviewer has seen. An approval needs it unless the risk of the task is low.
+    pub digest: Option<Digest>,
+    /// The digest of the scope that the reviewer has seen.
+    pub scope_digest: Option<Digest>,
+}
+
 /// The same decision about many approval requests.
 #[derive(Debug, Clone)]
 pub struct DecisionBatch {
-    pub approval_ids: Vec<String>,
-    pub decision: DecisionInput,
+    pub items: Vec<BatchItem>,
+    pub action: DecisionKind,
+    pub reason: Option<String>,
     /// Ignores freshness warnings, for administrators; never the checks of digest, state and authorship. There are no such
     /// warnings yet.
     pub skip_validation: bool,
-    /// Whether the approved tasks are applied before all others.
+    /// Whether the tasks that it approves are applied before all others. Needs what a forced apply needs.
     pub apply_immediately: bool,
+}
+
+impl DecisionBatch {
+    pub fn approval_ids(&self) -> impl Iterator<Item = &str> {
+        self.items.iter().map(|item| item.approval_id.as_str())
+    }
 }
 
 impl TaskService {
@@ -39,9 +57,18 @@ impl TaskService {
         if batch.skip_validation && !caller.actor().roles.contains(&ActorRole::Admin) {
             return Err(Error::forbidden("only an administrator can use skip_validation"));
         }
-        if !(1..=MAX_BATCH_SIZE).contains(&batch.approval_ids.len()) {
+        if batch.apply_immediately {
+            caller.require_scopes_for(TaskCommand::ForceApply)?;
+            if !caller.is_admin() {
+                return Err(Error::forbidden("only an administrator can use apply_immediately"));
+            }
+            if batch.reason.as_deref().is_none_or(|reason| reason.trim().is_empty()) {
+                return Err(Error::invalid("reason", "is required for apply_immediately"));
+            }
+        }
+        if !(1..=MAX_BATCH_SIZE).contains(&batch.items.len()) {
             let detail = format!("must have between 1 and {MAX_BATCH_SIZE} entries");
-            return Err(Error::invalid("approval_ids", detail));
+            return Err(Error::invalid("items", detail));
         }
         retry_on_conflict(async || {
             let (tasks, commit) = self.decide_all(batch, caller).await?;
@@ -51,11 +78,19 @@ impl TaskService {
     }
 
     async fn decide_all(&self, batch: &DecisionBatch, caller: &Caller) -> Result<(Vec<StoredTask>, Commit)> {
-        let (actor, now) = (caller.actor(), self.context.now());
+        let (actor, rules, now) = (caller.actor(), self.rules().await?, self.context.now());
         // Several requests may belong to one task: they are decided one after the other.
         let mut tasks: BTreeMap<String, (u64, StoredTask)> = BTreeMap::new();
         let mut refused = Vec::new();
-        for approval_id in &batch.approval_ids {
+        for BatchItem { approval_id, digest, scope_digest } in &batch.items {
+            let decision = Decision {
+                approval_id,
+                kind: batch.action,
+                reason: batch.reason.as_deref(),
+                digest: *digest,
+                scope_digest: *scope_digest,
+                is_batch: true,
+            };
             let decided = async {
                 let task_id = self.task_id_of(approval_id).await?;
                 if !tasks.contains_key(&task_id) {
@@ -63,9 +98,7 @@ impl TaskService {
                     tasks.insert(task_id.clone(), (task.revision, task));
                 }
                 match tasks.get_mut(&task_id) {
-                    Some((_, task)) => {
-                        Ok(task.decide(&decision(approval_id, &batch.decision), &actor, now)?)
-                    }
+                    Some((_, task)) => Ok(task.decide(&decision, &actor, &rules.people, now)?),
                     None => Err(Error::NotFound(ObjectKind::Approval)),
                 }
             };
@@ -80,13 +113,13 @@ impl TaskService {
         }
         let (mut changed, mut commit) = (Vec::with_capacity(tasks.len()), Commit::default());
         for (revision, mut task) in tasks.into_values() {
-            if batch.apply_immediately {
-                task.apply_immediately();
+            if batch.apply_immediately && task.state == TaskState::Approved {
+                task.force_apply(batch.reason.as_deref(), &actor, &rules.people, now)?;
             }
-            self.add_task(&mut commit, Some(revision), &mut task, Some(caller), now).await?;
+            self.add_task(&mut commit, Some(revision), &mut task, caller, now).await?;
             changed.push(task);
         }
-        let decided = || ApprovalView::find_all(&changed, &batch.approval_ids);
+        let decided = || ApprovalView::find_all(&changed, batch.approval_ids());
         commit.response = stored_response(caller, |_| Outcome::Batch(decided()))?;
         Ok((changed, commit))
     }

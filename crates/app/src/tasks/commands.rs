@@ -13,6 +13,7 @@ use crate::retry::retry_on_conflict;
 use crate::{Caller, Error, ObjectKind, Result, new_id};
 
 use super::planner::ApprovalPlanner;
+use super::preview::PreviewRequest;
 use super::{Target, TaskService};
 
 /// A task to be created.
@@ -38,6 +39,8 @@ pub struct DecisionInput {
     pub reason: Option<String>,
     /// The digest that the reviewer has seen: the decision counts only for it.
     pub digest: Option<Digest>,
+    /// The digest of the scope that the reviewer has seen.
+    pub scope_digest: Option<Digest>,
 }
 
 /// A command to a task as a whole.
@@ -56,7 +59,9 @@ pub enum TaskAction {
         incident_ticket: Option<String>,
     },
     /// A second administrator confirms the override.
-    ConfirmOverride,
+    ConfirmOverride {
+        reason: Option<String>,
+    },
     /// An administrator has the task applied before all others.
     ForceApply {
         reason: Option<String>,
@@ -69,7 +74,7 @@ impl TaskAction {
             Self::Revoke { .. } => TaskCommand::Revoke,
             Self::Cancel { .. } => TaskCommand::Cancel,
             Self::RequestOverride { .. } => TaskCommand::Override,
-            Self::ConfirmOverride => TaskCommand::ConfirmOverride,
+            Self::ConfirmOverride { .. } => TaskCommand::ConfirmOverride,
             Self::ForceApply { .. } => TaskCommand::ForceApply,
         }
     }
@@ -98,17 +103,21 @@ impl TaskService {
         caller.require_scope(Scope::Propose)?;
         let actor = caller.actor();
         let author = actor.authorize_create()?;
-        let TaskDraft { config, metadata, preview } = draft;
+        let TaskDraft { config, mut metadata, preview } = draft;
         let (digest, task_id) = (validated_digest(&config)?, new_id());
-        let preview = self.compute_preview(&config, preview).await?;
-        let lock_preview = self.lock_preview(&config, Some(&task_id)).await;
+        metadata.lineage = self.resolve_lineage(&metadata.lineage, caller).await?;
+        let scope = planner.scope_for(&config, caller)?;
+        let request = PreviewRequest { caller, task_id: Some(&task_id) };
+        let preview = self.compute_preview(&config, preview, request).await?;
+        let lock_preview = self.lock_preview(&config, &scope, Some(&task_id)).await;
         let now = self.context.now();
         let authors = self.authors(&metadata.lineage, caller).await?;
         let draft = Task::draft(task_id.as_str(), config, digest, author, authors, now);
-        let draft = Task { metadata, preview, lock_preview, ..draft };
+        let mut draft = Task { metadata, preview, lock_preview, ..draft };
+        draft.set_scope(scope);
         let mut task = Self::new_draft(planner, draft, caller, now);
         let mut commit = Commit::default();
-        self.add_task(&mut commit, None, &mut task, Some(caller), now).await?;
+        self.add_task(&mut commit, None, &mut task, caller, now).await?;
         Target::Task(&task_id, caller).add_response(&mut commit, &task)?;
         if self.commit(commit).await? { Ok(task) } else { Err(Error::Conflict) }
     }
@@ -123,13 +132,18 @@ impl TaskService {
         caller.require_scopes_for(TaskCommand::Submit)?;
         let target = Target::Task(task_id, caller);
         retry_on_conflict(async || {
-            let mut task = self.load_with_preview(target).await?;
+            let mut task = self.load_with_preview(target, caller).await?;
             let (revision, mut ids) = (task.revision, new_id);
             let planner = self.planner(&task.config.task_type).await?;
-            let lock_preview = self.lock_preview(&task.config, Some(task_id)).await;
-            let now = self.context.now();
+            let scope = planner.scope_for(&task.config, caller)?;
+            task.set_scope(scope);
+            let lock_preview = self.lock_preview(&task.config, &task.scope, Some(task_id)).await;
+            let (now, actor) = (self.context.now(), caller.actor());
+            // Before reviewers are chosen: the submitter is none of them.
+            let prepared = task.prepare_submission(&actor);
+            prepared.map_err(|error| target.explain(error.into(), &task, now))?;
             let plan = planner.plan(&task, &mut ids, now);
-            task.submit(plan, &caller.actor(), now)?;
+            task.submit(plan, &actor, now).map_err(|error| target.explain(error.into(), &task, now))?;
             task.lock_preview = lock_preview;
             self.commit_task(target, revision, task, now).await
         })
@@ -147,21 +161,31 @@ impl TaskService {
         let target = Target::Task(task_id, caller);
         retry_on_conflict(async || {
             let mut task = self.load(target).await?;
+            target.authorize_preview(&task, TaskCommand::Modify, self.context.now())?;
             let revision = task.revision;
-            let TaskDraft { config, metadata, preview } = change(&task)?;
+            let TaskDraft { config, mut metadata, preview } = change(&task)?;
             let (digest, mut ids) = (validated_digest(&config)?, new_id);
-            let preview = self.compute_preview(&config, preview).await?;
+            if metadata.lineage != task.metadata.lineage {
+                metadata.lineage = self.resolve_lineage(&metadata.lineage, caller).await?;
+            }
             let planner = self.planner(&config.task_type).await?;
-            let lock_preview = self.lock_preview(&config, Some(task_id)).await;
+            let scope = planner.scope_for(&config, caller)?;
+            let request = PreviewRequest { caller, task_id: Some(task_id) };
+            let preview = self.compute_preview(&config, preview, request).await?;
+            let lock_preview = self.lock_preview(&config, &scope, Some(task_id)).await;
             let now = self.context.now();
             let sponsors = self.sponsors(&metadata.lineage).await?;
             let author_set = task.author_set_after_edit(&metadata.lineage, &sponsors, &caller.actor());
             let author_set = author_set.map_err(|invalid| Error::Invalid(vec![invalid]))?;
-            let changed = Task { config, metadata, preview, author_set, lock_preview, ..task.task.clone() };
+            let mut changed =
+                Task { config, metadata, preview, author_set, lock_preview, ..task.task.clone() };
+            changed.set_scope(scope);
+            changed.record_agent(&caller.actor());
             let plan = planner.plan(&changed, &mut ids, now);
-            task.modify(changed.config, digest, plan, &caller.actor(), now)?;
-            let Task { metadata, preview, author_set, lock_preview, .. } = changed;
-            (task.metadata, task.preview) = (metadata, preview);
+            let modified = task.modify(changed.config, digest, plan, &caller.actor(), now);
+            modified.map_err(|error| target.explain(error.into(), &task, now))?;
+            let Task { metadata, preview, author_set, by_agent, lock_preview, .. } = changed;
+            (task.metadata, task.preview, task.by_agent) = (metadata, preview, by_agent);
             (task.author_set, task.lock_preview) = (author_set, lock_preview);
             self.commit_task(target, revision, task, now).await
         })
@@ -174,14 +198,35 @@ impl TaskService {
         let (target, actor) = (Target::Task(task_id, caller), caller.actor());
         retry_on_conflict(async || {
             let task = self.load(target).await?;
-            let transition = task.delete(&actor)?;
+            let deleted = task.delete(&actor);
+            let transition =
+                deleted.map_err(|error| target.explain(error.into(), &task, self.context.now()))?;
             let write = Write::DeleteTask { task_id: task_id.to_owned(), expected: task.revision };
             let now = self.context.now();
             let mut commit = Commit { writes: vec![write], ..Commit::default() };
-            let entry = super::audit(&task, &transition, Some(caller), now);
+            let entry = self.audit(&task, &transition, caller, now);
             record(&mut commit, entry, transition.notify);
             target.add_response(&mut commit, &task)?;
             Ok(self.commit(commit).await?.then_some(()))
+        })
+        .await
+    }
+
+    /// Records that a cancelled task is archived; returns the task, which the caller moves. The attempt is on record even if
+    /// moving it fails.
+    pub async fn begin_archive(&self, task_id: &str, caller: &Caller) -> Result<StoredTask> {
+        caller.require_scopes_for(TaskCommand::Archive)?;
+        retry_on_conflict(async || {
+            let target = Target::Task(task_id, caller);
+            let (task, now) = (self.load(target).await?, self.context.now());
+            let archived = task.archive(&caller.actor());
+            let transition = archived.map_err(|error| target.explain(error.into(), &task, now))?;
+            let mut commit = Commit::default();
+            record(&mut commit, self.audit(&task, &transition, caller, now), transition.notify);
+            // Written back, so that it is not archived if it has changed meanwhile.
+            let expected = Some(task.revision);
+            commit.writes.push(Write::Task { task: Box::new(task.clone()), expected, at: now });
+            Ok(self.commit(commit).await?.then_some(task))
         })
         .await
     }
@@ -195,8 +240,9 @@ impl TaskService {
     ) -> Result<StoredTask> {
         caller.require_scopes_for(TaskCommand::Approve)?;
         let target = Target::Approval(approval_id, caller);
-        let decided =
-            self.update(target, |task, now| task.decide(&decision(approval_id, input), &caller.actor(), now));
+        let decided = self.update_with_people(target, |task, people, now| {
+            task.decide(&decision(approval_id, input), &caller.actor(), people, now)
+        });
         decided.await.map_err(approval_not_found)
     }
 
@@ -212,9 +258,8 @@ impl TaskService {
     pub async fn delegate(&self, approval_id: &str, to: &UserId, caller: &Caller) -> Result<StoredTask> {
         caller.require_scope(Scope::Decide)?;
         let target = Target::Approval(approval_id, caller);
-        let rules = self.rules().await?;
-        let delegated = self.update(target, |task, now| {
-            task.delegate(approval_id, to, &rules.people, new_id(), &caller.actor(), now)
+        let delegated = self.update_with_people(target, |task, people, now| {
+            task.delegate(approval_id, to, people, new_id(), &caller.actor(), now)
         });
         delegated.await.map_err(approval_not_found)
     }
@@ -222,14 +267,16 @@ impl TaskService {
     pub async fn perform(&self, task_id: &str, action: &TaskAction, caller: &Caller) -> Result<StoredTask> {
         caller.require_scopes_for(action.command())?;
         let actor = caller.actor();
-        self.update(Target::Task(task_id, caller), |task, now| match action {
+        self.update_with_people(Target::Task(task_id, caller), |task, people, now| match action {
             TaskAction::Revoke { reason } => task.revoke(reason.as_deref(), &actor, now),
             TaskAction::Cancel { reason } => task.cancel(reason.as_deref(), &actor, now),
             TaskAction::RequestOverride { reason, incident_ticket } => {
-                task.request_override(reason.as_deref(), incident_ticket.as_deref(), &actor, now)
+                task.request_override(reason.as_deref(), incident_ticket.as_deref(), &actor, people, now)
             }
-            TaskAction::ConfirmOverride => task.confirm_override(&actor, now),
-            TaskAction::ForceApply { reason } => task.force_apply(reason.as_deref(), &actor, now),
+            TaskAction::ConfirmOverride { reason } => {
+                task.confirm_override(reason.as_deref(), &actor, people, now)
+            }
+            TaskAction::ForceApply { reason } => task.force_apply(reason.as_deref(), &actor, people, now),
         })
         .await
     }
@@ -241,6 +288,8 @@ pub(super) fn approval_not_found(error: Error) -> Error {
 }
 
 pub(super) fn decision<'a>(approval_id: &'a str, input: &'a DecisionInput) -> Decision<'a> {
-    let DecisionInput { action, reason, digest } = input;
-    Decision { approval_id, kind: *action, reason: reason.as_deref(), digest: *digest }
+    let DecisionInput { action, reason, digest, scope_digest } = input;
+    let (digest, scope_digest) = (*digest, *scope_digest);
+    let (kind, reason) = (*action, reason.as_deref());
+    Decision { approval_id, kind, reason, digest, scope_digest, is_batch: false }
 }

@@ -4,7 +4,7 @@ use ade_domain::task::{Refusal, Task, TaskCommand};
 use ade_store::database::{Comment, Commit, StoredTask, Write};
 use serde_json::Value;
 
-use super::{Target, TaskService, audit};
+use super::{Target, TaskService};
 use crate::events::record;
 use crate::idempotency::stored_response;
 use crate::retry::retry_on_conflict;
@@ -23,17 +23,19 @@ impl TaskService {
             return Err(Error::invalid("text", detail));
         }
         retry_on_conflict(async || {
-            let task = self.load(Target::Task(task_id, caller)).await?;
-            let transition = task.comment(&caller.actor())?;
-            let now = self.context.now();
+            let target = Target::Task(task_id, caller);
+            let (task, now) = (self.load(target).await?, self.context.now());
+            let commented = task.comment(&caller.actor());
+            let transition = commented.map_err(|error| target.explain(error.into(), &task, now))?;
             let comment = Comment {
                 comment_id: new_id(),
                 task_id: task_id.to_owned(),
                 author_id: author.clone(),
+                agent_id: caller.agent_id.clone(),
                 text: text.to_owned(),
                 created_at: now,
             };
-            let mut entry = audit(&task, &transition, Some(caller), now);
+            let mut entry = self.audit(&task, &transition, caller, now);
             entry.details.insert("comment_id".to_owned(), Value::from(comment.comment_id.as_str()));
             let mut commit = Commit::default();
             record(&mut commit, entry, transition.notify);
@@ -60,12 +62,15 @@ impl TaskService {
         let (actor, copy_id) = (caller.actor(), new_id());
         retry_on_conflict(async || {
             let mut old = self.load(target).await?;
+            target.authorize_preview(&old, TaskCommand::Resubmit, self.context.now())?;
             let (revision, config) = (old.revision, old.config.clone());
             let planner = self.planner(&config.task_type).await?;
-            let lock_preview = self.lock_preview(&config, Some(&copy_id)).await;
+            let scope = planner.scope_for(&config, caller)?;
+            let lock_preview = self.lock_preview(&config, &scope, Some(&copy_id)).await;
             let sponsors = self.sponsors(&old.metadata.lineage).await?;
             let now = self.context.now();
-            let author = old.resubmit(&actor, now)?;
+            let resubmitted = old.resubmit(&actor, now);
+            let author = resubmitted.map_err(|error| target.explain(error.into(), &old, now))?;
             let mut metadata = old.metadata.clone();
             if let Some(user) = &caller.user {
                 metadata.author_name.clone_from(&user.name);
@@ -74,11 +79,13 @@ impl TaskService {
             let digest = old.digest;
             let draft = Task::draft(copy_id.as_str(), config, digest, author, authors, now);
             let (preview, predecessor) = (old.preview.clone(), Some(task_id.to_owned()));
-            let draft = Task { metadata, preview, predecessor, lock_preview, ..draft };
+            let by_agent = old.by_agent.clone();
+            let mut draft = Task { metadata, preview, predecessor, by_agent, lock_preview, ..draft };
+            draft.set_scope(scope);
             let mut copy = Self::new_draft(&planner, draft, caller, now);
             let mut commit = Commit::default();
-            self.add_task(&mut commit, Some(revision), &mut old, Some(caller), now).await?;
-            self.add_task(&mut commit, None, &mut copy, Some(caller), now).await?;
+            self.add_task(&mut commit, Some(revision), &mut old, caller, now).await?;
+            self.add_task(&mut commit, None, &mut copy, caller, now).await?;
             target.add_response(&mut commit, &copy)?;
             Ok(self.commit(commit).await?.then_some(copy))
         })

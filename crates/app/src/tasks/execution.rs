@@ -2,8 +2,9 @@
 //!
 //! Every write names its attempt. A write of a superseded attempt is refused and changes nothing.
 
+use ade_domain::audit::Principal;
 use ade_domain::task::{
-    AttemptStart, ExecutionOutput, Preview, PreviewStatus, Refusal, TaskCommand, TaskState,
+    AttemptStart, ExecutionOutput, Preview, PreviewStatus, Refusal, TaskCommand, TaskState, UnprovenApproval,
 };
 use ade_store::database::{Commit, StoredTask};
 
@@ -23,7 +24,7 @@ pub enum ExecutionCommand {
 impl TaskService {
     /// The current state of a task, without a check of permissions.
     pub(crate) async fn get(&self, task_id: &str) -> Result<StoredTask> {
-        self.load(Target::Internal(task_id)).await
+        self.visible_task(task_id, None).await
     }
 
     /// Begins an attempt once a worker holds all locks; that of an agent starts immediately. A conflict since `task` was loaded
@@ -32,6 +33,7 @@ impl TaskService {
         &self,
         mut task: StoredTask,
         start: AttemptStart,
+        by: &Principal,
         agent: Option<&Caller>,
     ) -> Result<StoredTask> {
         let (revision, now) = (task.revision, self.context.now());
@@ -43,7 +45,7 @@ impl TaskService {
             task.mark_started(attempt, None, now)?;
         }
         let mut commit = Commit::default();
-        self.add_task(&mut commit, Some(revision), &mut task, agent, now).await?;
+        self.add_task(&mut commit, Some(revision), &mut task, by.clone(), now).await?;
         if let Some(agent) = agent {
             commit.response = stored_response(agent, |at| Outcome::Claim(TaskView::new(&task, agent, at)))?;
         }
@@ -54,13 +56,20 @@ impl TaskService {
         Ok(task)
     }
 
-    /// Fails a task whose stored config does not match the approved digest.
-    pub(crate) async fn mark_corrupt(&self, task_id: &str, revision: u64, worker: &str) -> Result<()> {
-        let failed = self.change(task_id, |task, now| {
+    /// Fails a task whose approval the audit log does not prove.
+    pub(crate) async fn fail_unproven(
+        &self,
+        task_id: &str,
+        revision: u64,
+        worker: &str,
+        reason: &UnprovenApproval,
+        by: &Principal,
+    ) -> Result<()> {
+        let failed = self.change(task_id, by, |task, now| {
             if task.revision != revision {
                 return Err(Error::Conflict);
             }
-            Ok(task.fail_digest_mismatch(worker, now)?)
+            Ok(task.fail_unproven(worker, reason, now)?)
         });
         failed.await.map(drop)
     }
@@ -71,16 +80,22 @@ impl TaskService {
         known: &StoredTask,
         attempt: u64,
         output: &ExecutionOutput,
+        by: &Principal,
     ) -> Result<()> {
-        let completed = self.change_loaded(Target::Internal(&known.task_id), known.clone(), |task, now| {
-            task.complete(attempt, output.clone(), now)
-        });
-        completed.await.map(drop)
+        let target = Target::Internal(&known.task_id, by);
+        let complete = |task: &mut StoredTask, now| task.complete(attempt, output.clone(), now);
+        self.change_loaded(target, known.clone(), complete).await.map(drop)
     }
 
     /// Sends a task back into review because its preview differs from the approved one.
-    pub(crate) async fn go_stale(&self, task_id: &str, revision: u64, preview: &Preview) -> Result<()> {
-        let target = Target::Internal(task_id);
+    pub(crate) async fn go_stale(
+        &self,
+        task_id: &str,
+        revision: u64,
+        preview: &Preview,
+        by: &Principal,
+    ) -> Result<()> {
+        let target = Target::Internal(task_id, by);
         let mut task = self.load(target).await?;
         if task.revision != revision {
             return Ok(());
@@ -94,9 +109,35 @@ impl TaskService {
         self.commit_task(target, revision, task, now).await.map(drop)
     }
 
+    /// Sends a task back into review because what it can touch differs from what was approved. Returns false if it does not differ.
+    pub(crate) async fn go_stale_in_scope(
+        &self,
+        task_id: &str,
+        revision: u64,
+        by: &Principal,
+    ) -> Result<bool> {
+        let target = Target::Internal(task_id, by);
+        let mut task = self.load(target).await?;
+        if task.revision != revision {
+            return Ok(true);
+        }
+        let planner = self.planner(&task.config.task_type).await?;
+        let approved = task.scope_digest;
+        let scope = planner.scope(&task.config)?;
+        task.set_scope(scope);
+        if task.scope_digest == approved {
+            return Ok(false);
+        }
+        let (now, mut ids) = (self.context.now(), new_id);
+        let plan = planner.plan_best_effort(&task, true, &mut ids, now);
+        task.go_stale_in_scope(plan, now)?;
+        // After a conflict, the next worker checks the scope again.
+        self.commit_task(target, revision, task, now).await.map(|_| true)
+    }
+
     /// Stores a preview that a worker computed for `of`. It is dropped if the task has changed meanwhile.
-    pub(crate) async fn put_preview(&self, of: &StoredTask, preview: &Preview) -> Result<()> {
-        let target = Target::Internal(&of.task_id);
+    pub(crate) async fn put_preview(&self, of: &StoredTask, preview: &Preview, by: &Principal) -> Result<()> {
+        let target = Target::Internal(&of.task_id, by);
         retry_on_conflict(async || {
             let mut task = self.load(target).await?;
             if task.digest != of.digest || task.preview.status != PreviewStatus::Pending {

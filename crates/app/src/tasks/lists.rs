@@ -16,8 +16,10 @@ use crate::{Caller, Error, ObjectKind, Result};
 /// Whose approval requests to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ApprovalOwner {
-    /// Those of the caller.
+    /// All that the caller can see: those of the caller, and those of tasks that the caller can see.
     #[default]
+    Visible,
+    /// Those of the caller.
     Caller,
     User(UserId),
     Anyone,
@@ -41,7 +43,7 @@ impl TaskService {
         caller.require_scope(Scope::Read)?;
         let before = before.map(valid_cursor).transpose()?;
         let visible_to = caller.user_id().filter(|_| !caller.can_see_all()).cloned();
-        let filter = TaskFilter { visible_to, ..filter };
+        let filter = TaskFilter { visible_to, authored_only: caller.agent_id.is_some(), ..filter };
         let mut tasks = self.context.database.tasks(&filter, before, limit).await?;
         let ids: Vec<&str> = tasks.iter().map(|task| task.task_id.as_str()).collect();
         let mut approvals: BTreeMap<String, Vec<Approval>> = BTreeMap::new();
@@ -65,7 +67,16 @@ impl TaskService {
         caller: &Caller,
     ) -> Result<Vec<Approval>> {
         caller.require_scope(Scope::Read)?;
-        let reviewer = match (whose, caller.user_id()) {
+        let mut visible_to = None;
+        // Agents review nothing, and do not see what their sponsors review.
+        let reviewer = match (whose, caller.user_id().filter(|_| caller.agent_id.is_none())) {
+            (ApprovalOwner::Visible, own) => {
+                visible_to = own.filter(|_| !caller.can_see_all()).cloned();
+                if caller.agent_id.is_some() {
+                    return Ok(Vec::new());
+                }
+                None
+            }
             (ApprovalOwner::Caller, None) => return Ok(Vec::new()),
             (ApprovalOwner::Caller, Some(own)) => Some(own.clone()),
             (ApprovalOwner::User(who), own) if own == Some(who) || caller.can_see_all() => Some(who.clone()),
@@ -75,7 +86,24 @@ impl TaskService {
         if let Some((_, id)) = &after {
             valid_cursor(id)?;
         }
-        Ok(self.context.database.approvals(&ApprovalFilter { reviewer, status, after }, limit).await?)
+        Ok(self
+            .context
+            .database
+            .approvals(&ApprovalFilter { reviewer, visible_to, status, after }, limit)
+            .await?)
+    }
+
+    /// Fails if the task exists and the caller may not see it. The id in the name of a lock may also be that of no task.
+    pub async fn require_visible_if_exists(&self, task_id: &str, caller: &Caller) -> Result<()> {
+        if caller.can_see_all() || Uuid::parse_str(task_id).is_err() {
+            return Ok(());
+        }
+        match self.context.database.task(task_id).await? {
+            None => Ok(()),
+            found => {
+                self.visible(found, Some(caller)).await?.map(drop).ok_or(Error::NotFound(ObjectKind::Task))
+            }
+        }
     }
 
     /// The descriptions of the tasks of these requests, by task id. The caller must be allowed to see the requests.

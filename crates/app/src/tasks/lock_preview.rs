@@ -1,7 +1,7 @@
 //! The locks that applying a task will need, with their current state, for reviewers. No lock is held during a review.
 
 use ade_domain::lock::{LockMode, LockName};
-use ade_domain::task::{Config, LockPreview};
+use ade_domain::task::{Config, LockPreview, TaskScope};
 use ade_store::coordination::LockView;
 use ade_store::{Coordination, CoordinationError};
 use futures_util::future::join_all;
@@ -10,9 +10,14 @@ use super::TaskService;
 
 impl TaskService {
     /// The locks of a config, and of its task if it exists. If coordination does not answer, they are marked unavailable.
-    pub(super) async fn lock_preview(&self, config: &Config, task_id: Option<&str>) -> Vec<LockPreview> {
+    pub(super) async fn lock_preview(
+        &self,
+        config: &Config,
+        scope: &TaskScope,
+        task_id: Option<&str>,
+    ) -> Vec<LockPreview> {
         // All at once, instead of one round trip after the other.
-        let lookups = config.locks(task_id).into_iter().map(|(name, mode)| async move {
+        let lookups = scope.locks(config, task_id).into_iter().map(|(name, mode)| async move {
             let found = match name.parse::<LockName>() {
                 Ok(lock) => preview(self.context.coordination.as_ref(), lock, mode).await.map(Some),
                 Err(_) => Ok(None),

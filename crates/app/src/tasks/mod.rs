@@ -2,6 +2,7 @@
 //! After a conflict the task is loaded and decided about again.
 
 mod batch;
+mod claims;
 mod commands;
 mod comments;
 mod execution;
@@ -10,6 +11,7 @@ mod lock_preview;
 mod offboarding;
 mod planner;
 mod preview;
+mod preview_limits;
 mod proposal;
 mod rules_cache;
 mod simulate;
@@ -19,13 +21,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_domain::audit::{AuditActor, AuditBody};
-use ade_domain::people::{AuthorSet, UserId};
-use ade_domain::task::{Lineage, Task, Transition};
+use ade_domain::audit::{AuditBody, Principal};
+use ade_domain::people::{AuthorSet, People, UserId};
+use ade_domain::task::{
+    InvalidTransition, Lineage, Refusal, RegisteredAgent, RegisteredAgents, Task, TaskCommand, TaskState,
+    Transition,
+};
 use ade_store::database::{Commit, StoredTask, Write};
 use serde_json::{Map, Value, json};
 
-pub use batch::{DecisionBatch, MAX_BATCH_SIZE};
+pub use batch::{BatchItem, DecisionBatch, MAX_BATCH_SIZE};
+pub(crate) use claims::AgentIdentity;
 pub use commands::{DecisionInput, TaskAction, TaskDraft};
 pub use execution::ExecutionCommand;
 pub(crate) use execution::is_superseded;
@@ -42,12 +48,14 @@ use crate::idempotency::stored_response;
 use crate::retry::retry_on_conflict;
 use crate::{ApprovalView, Caller, Context, Error, ObjectKind, Outcome, Result, Settings, TaskView, new_id};
 use planner::ApprovalPlanner;
+use preview_limits::PreviewLimits;
 use rules_cache::{RulesCache, RulesSnapshot};
 
 #[derive(Debug, Clone)]
 pub struct TaskService {
     context: Context,
     previews: PreviewConfig,
+    preview_limits: Arc<PreviewLimits>,
     subscriptions: Subscriptions,
     rules: Arc<RulesCache>,
 }
@@ -58,15 +66,22 @@ enum Target<'a> {
     Task(&'a str, &'a Caller),
     /// The task of this approval request.
     Approval(&'a str, &'a Caller),
-    /// A task that the service itself changes.
-    Internal(&'a str),
+    /// A task that the service itself changes, or that an agent reports about.
+    Internal(&'a str, &'a Principal),
 }
 
 impl<'a> Target<'a> {
     const fn caller(self) -> Option<&'a Caller> {
         match self {
             Self::Task(_, caller) | Self::Approval(_, caller) => Some(caller),
-            Self::Internal(_) => None,
+            Self::Internal(..) => None,
+        }
+    }
+
+    fn principal(self) -> Principal {
+        match self {
+            Self::Task(_, caller) | Self::Approval(_, caller) => caller.into(),
+            Self::Internal(_, by) => by.clone(),
         }
     }
 
@@ -78,7 +93,25 @@ impl<'a> Target<'a> {
                 let approval = task.approvals.iter().find(|approval| approval.approval_id == id);
                 caller.check_revision(approval.map_or(task.revision, |approval| approval.revision))
             }
-            Self::Internal(_) => Ok(()),
+            Self::Internal(..) => Ok(()),
+        }
+    }
+
+    /// Checks before a preview runs that the caller may give the command that needs it.
+    fn authorize_preview(self, task: &StoredTask, command: TaskCommand, now: Moment) -> Result<()> {
+        let Some(caller) = self.caller() else { return Ok(()) };
+        let authorized = task.authorize_preview(command, &caller.actor());
+        authorized.map_err(|refusal| self.explain(refusal.into(), task, now))
+    }
+
+    /// A refusal for the state of the task lists what this caller may do instead, and nothing that only others may.
+    fn explain(self, error: Error, task: &StoredTask, now: Moment) -> Error {
+        match (error, self.caller()) {
+            (Error::Refused(Refusal::InvalidTransition(refused)), Some(caller)) => {
+                let allowed = caller.allowed_commands(task, now);
+                Refusal::InvalidTransition(InvalidTransition { allowed, ..refused }).into()
+            }
+            (error, _) => error,
         }
     }
 
@@ -90,7 +123,7 @@ impl<'a> Target<'a> {
             Self::Approval(id, caller) => {
                 stored_response(caller, |_| Outcome::Approval(ApprovalView::find(task, id)))?
             }
-            Self::Internal(_) => None,
+            Self::Internal(..) => None,
         };
         Ok(())
     }
@@ -100,7 +133,7 @@ impl TaskService {
     #[must_use]
     pub fn new(context: Context, previews: PreviewConfig) -> Self {
         let subscriptions = Subscriptions::new(&context.coordination, previews.has_remote_workers);
-        Self { context, previews, subscriptions, rules: Arc::default() }
+        Self { context, previews, preview_limits: Arc::default(), subscriptions, rules: Arc::default() }
     }
 
     #[must_use]
@@ -128,6 +161,19 @@ impl TaskService {
         Ok(authors)
     }
 
+    /// The lineage of a task that a caller proposes with this one; see [`Lineage::resolve`].
+    async fn resolve_lineage(&self, lineage: &Lineage, caller: &Caller) -> Result<Lineage> {
+        let mut agents = RegisteredAgents::new();
+        for agent_id in lineage.agent_id.iter().chain(&caller.agent_id) {
+            if let Some(agent) = self.context.database.agent(agent_id).await? {
+                let agent = RegisteredAgent { sponsor: agent.sponsor_id, parent: agent.parent_agent_id };
+                agents.insert(agent_id.clone(), agent);
+            }
+        }
+        let resolved = lineage.resolve(&caller.actor(), &agents);
+        resolved.map_err(|invalid| Error::Invalid(vec![invalid]))
+    }
+
     /// The sponsors of the agents that a lineage names, by agent.
     async fn sponsors(&self, lineage: &Lineage) -> Result<BTreeMap<String, UserId>> {
         let mut sponsors = BTreeMap::new();
@@ -142,14 +188,15 @@ impl TaskService {
         Ok(ApprovalPlanner::load(&self.context.database, &self.rules, task_type).await?)
     }
 
-    /// Changes a task without a check of permissions, and retries after conflicts.
+    /// Changes a task without a check of permissions, and retries after conflicts. `by` is on record as the actor.
     pub(crate) async fn change<T, E: Into<Error>>(
         &self,
         task_id: &str,
+        by: &Principal,
         decide: impl Fn(&mut StoredTask, Moment) -> Result<T, E>,
     ) -> Result<(StoredTask, T)> {
         let task = self.get(task_id).await?;
-        self.change_loaded(Target::Internal(task_id), task, decide).await
+        self.change_loaded(Target::Internal(task_id, by), task, decide).await
     }
 
     /// Changes a task for a caller, and retries after conflicts.
@@ -160,6 +207,31 @@ impl TaskService {
     ) -> Result<StoredTask> {
         let task = self.load(target).await?;
         Ok(self.change_loaded(target, task, decide).await?.0)
+    }
+
+    /// Changes a task for a caller by the people at the time of loading it, and retries after conflicts.
+    async fn update_with_people<E: Into<Error>>(
+        &self,
+        target: Target<'_>,
+        decide: impl Fn(&mut StoredTask, &People, Moment) -> Result<(), E>,
+    ) -> Result<StoredTask> {
+        retry_on_conflict(async || {
+            let mut task = self.load(target).await?;
+            let rules = self.rules_of(&task).await?;
+            let (revision, now) = (task.revision, self.context.now());
+            let decided = decide(&mut task, &rules.people, now);
+            decided.map_err(|error| target.explain(error.into(), &task, now))?;
+            self.commit_task(target, revision, task, now).await
+        })
+        .await
+    }
+
+    /// The rules at the time when a task was loaded, or newer ones.
+    async fn rules_of(&self, task: &StoredTask) -> Result<Arc<RulesSnapshot>> {
+        match task.loaded_version.rules_version() {
+            Some(version) => Ok(self.rules.at(&self.context.database, version).await?),
+            None => self.rules().await,
+        }
     }
 
     /// Changes a task that is loaded already: it is read again only after a conflict.
@@ -175,22 +247,23 @@ impl TaskService {
                 None => self.load(target).await?,
             };
             let (revision, now) = (task.revision, self.context.now());
-            let decided = decide(&mut task, now).map_err(Into::into)?;
+            let decided = decide(&mut task, now).map_err(|error| target.explain(error.into(), &task, now))?;
             Ok(self.commit_task(target, revision, task, now).await?.map(|task| (task, decided)))
         };
         let mut loaded = Some(task);
         retry_on_conflict(|| attempt(loaded.take())).await
     }
 
-    /// The task of a target, if its revision is the one that the caller expects.
+    /// The task of a target, to be changed: if it can be, and if its revision is the one that the caller expects.
     async fn load(&self, target: Target<'_>) -> Result<StoredTask> {
         let task = match target {
             Target::Approval(id, caller) => {
                 let found = self.context.database.task_by_approval(id).await?;
-                visible(found, Some(caller)).ok_or(Error::NotFound(ObjectKind::Approval))?
+                self.visible(found, Some(caller)).await?.ok_or(Error::NotFound(ObjectKind::Approval))?
             }
-            Target::Task(id, _) | Target::Internal(id) => self.visible_task(id, target.caller()).await?,
+            Target::Task(id, _) | Target::Internal(id, _) => self.visible_task(id, target.caller()).await?,
         };
+        require_not_restored(&task)?;
         target.check_revision(&task)?;
         Ok(task)
     }
@@ -206,7 +279,7 @@ impl TaskService {
         let mut commit = Commit::default();
         let is_changed = !task.transitions.is_empty();
         if is_changed {
-            self.add_task(&mut commit, Some(revision), &mut task, target.caller(), now).await?;
+            self.add_task(&mut commit, Some(revision), &mut task, target.principal(), now).await?;
         }
         target.add_response(&mut commit, &task)?;
         if !self.commit(commit).await? {
@@ -232,13 +305,24 @@ impl TaskService {
     }
 
     async fn visible_task(&self, task_id: &str, caller: Option<&Caller>) -> Result<StoredTask> {
-        visible(self.context.database.task(task_id).await?, caller).ok_or(Error::NotFound(ObjectKind::Task))
+        let found = self.context.database.task(task_id).await?;
+        self.visible(found, caller).await?.ok_or(Error::NotFound(ObjectKind::Task))
+    }
+
+    /// A task that the caller may not see does not exist for the caller. An agent sees also what it may claim.
+    async fn visible(&self, task: Option<StoredTask>, caller: Option<&Caller>) -> Result<Option<StoredTask>> {
+        let Some(task) = task else { return Ok(None) };
+        let is_visible = match caller {
+            None => true,
+            Some(caller) => caller.can_see(&task) || self.is_claimable_by(caller, &task).await?,
+        };
+        Ok(is_visible.then_some(task))
     }
 
     /// A new draft of a caller, with its risk.
     fn new_draft(planner: &ApprovalPlanner, draft: Task, caller: &Caller, now: Moment) -> StoredTask {
         let mut task = StoredTask::from(draft);
-        task.proposed_by_agent = caller.agent_id.is_some() || task.metadata.lineage.agent_id.is_some();
+        task.record_agent(&caller.actor());
         planner.assess(&mut task, now);
         task
     }
@@ -249,53 +333,64 @@ impl TaskService {
         commit: &mut Commit,
         expected: Option<u64>,
         task: &mut StoredTask,
-        caller: Option<&Caller>,
+        by: impl Into<Principal>,
         now: Moment,
     ) -> Result<()> {
+        require_not_restored(task)?;
+        let by = by.into();
         if task.needs_approval_end() {
-            let rules = match task.loaded_version.rules_version() {
-                Some(version) => self.rules.at(&self.context.database, version).await?,
-                None => self.rules().await?,
-            };
+            let rules = self.rules_of(task).await?;
             task.set_approval_end(rules.settings.valid_for_ms());
         }
+        task.updated_at = now;
         for transition in std::mem::take(&mut task.transitions) {
-            record(commit, audit(task, &transition, caller, now), transition.notify);
+            record(commit, self.audit(task, &transition, by.clone(), now), transition.notify);
         }
         commit.writes.push(Write::Task { task: Box::new(task.clone()), expected, at: now });
         Ok(())
     }
-}
 
-/// A task that the caller may not see does not exist for the caller.
-fn visible(task: Option<StoredTask>, caller: Option<&Caller>) -> Option<StoredTask> {
-    task.filter(|task| caller.is_none_or(|caller| caller.can_see(task)))
-}
-
-fn audit(task: &StoredTask, transition: &Transition, caller: Option<&Caller>, now: Moment) -> AuditBody {
-    let (object_type, object_id) = match &transition.approval_id {
-        Some(id) => ("approval", id.clone()),
-        None => ("task", task.task_id.clone()),
-    };
-    // A consequence, such as the approval of the task by the last decision, has no actor.
-    let caller = caller.filter(|_| transition.actor.is_some());
-    let actor = caller.map(|caller| caller.audit_actor.clone()).unwrap_or_default();
-    AuditBody {
-        entry_id: new_id(),
-        at: now,
-        who: AuditActor { user_id: transition.actor.clone(), ..actor },
-        action: transition.action.clone(),
-        object_type: object_type.to_owned(),
-        object_id,
-        task_id: Some(task.task_id.clone()),
-        from: Some(transition.from),
-        to: Some(transition.to),
-        revision: Some(task.revision),
-        digest: Some(task.digest),
-        reason: transition.reason.clone(),
-        ticket: transition.ticket.clone(),
-        details: notified(&transition.notify),
+    /// The audit entry of a transition: of `by`, or of the service if it is a consequence, such as the approval of the task by the last
+    /// decision.
+    fn audit(
+        &self,
+        task: &StoredTask,
+        transition: &Transition,
+        by: impl Into<Principal>,
+        now: Moment,
+    ) -> AuditBody {
+        let (object_type, object_id) = match &transition.approval_id {
+            Some(id) => ("approval", id.clone()),
+            None => ("task", task.task_id.clone()),
+        };
+        let who = match &transition.trigger {
+            Some(trigger) => self.context.service("approvals", trigger.clone()),
+            None => by.into(),
+        };
+        let is_about_approval = transition.approval_id.is_some() || transition.to == TaskState::Approved;
+        AuditBody {
+            entry_id: new_id(),
+            at: now,
+            who,
+            action: transition.action.clone(),
+            object_type: object_type.to_owned(),
+            object_id,
+            task_id: Some(task.task_id.clone()),
+            from: transition.from,
+            to: Some(transition.to),
+            revision: Some(task.revision),
+            digest: Some(task.digest),
+            reviewed: is_about_approval.then(|| task.reviewed_content()),
+            reason: transition.reason.clone(),
+            ticket: transition.ticket.clone().or_else(|| task.metadata.ticket_ref.clone()),
+            details: notified(&transition.notify),
+        }
     }
+}
+
+/// A restored task is history, whatever its state says.
+fn require_not_restored(task: &StoredTask) -> Result<(), Refusal> {
+    if task.restored { Err(Refusal::RestoredTask) } else { Ok(()) }
 }
 
 /// The people who are notified: those who are asked to decide from now on, or no longer have to.

@@ -9,20 +9,20 @@ use ade_domain::approval::assignment::{
 };
 use ade_domain::approval::policy::{DEFAULT_POLICY_NAME, Policy};
 use ade_domain::risk::{
-    self, FailureHistory, MAX_HISTORY, RegisteredPattern, RegisteredResource, Risk, RiskLevel, assess, level,
+    self, FailureHistory, MAX_HISTORY, RegisteredPattern, RegisteredResource, Risk, assess,
 };
-use ade_domain::task::{Resource, ReviewPlan, Task};
+use ade_domain::task::{Config, Resource, ReviewPlan, ReviewSubject, Task, TaskScope};
+use ade_executors::derive_scope;
 use ade_store::{Database, DatabaseError};
 
 use super::rules_cache::{RulesCache, RulesSnapshot};
 use crate::shared_settings::Settings;
+use crate::{Caller, Error, Result};
 
 #[derive(Debug, Clone)]
 pub(super) struct ApprovalPlanner {
     rules: Arc<RulesSnapshot>,
     history: FailureHistory,
-    /// There is a backlog of approval requests, and the settings let low-risk tasks pass in a backlog.
-    auto_approve_low_risk: bool,
 }
 
 impl ApprovalPlanner {
@@ -33,10 +33,31 @@ impl ApprovalPlanner {
     ) -> Result<Self, DatabaseError> {
         let (version, history) = database.task_history(task_type, MAX_HISTORY).await?;
         let rules = cache.at(database, &version).await?;
-        let settings = &rules.settings;
-        let auto_approve_low_risk = settings.auto_approve_low_risk
-            && database.has_more_pending_than(settings.approval_backlog_threshold).await?;
-        Ok(Self { rules, history, auto_approve_low_risk })
+        Ok(Self { rules, history })
+    }
+
+    /// What a config can touch.
+    pub(super) fn scope(&self, config: &Config) -> Result<TaskScope> {
+        derive_scope(config, &self.rules.bindings).map_err(Error::Invalid)
+    }
+
+    /// The same, if the caller may propose tasks there.
+    pub(super) fn scope_for(&self, config: &Config, caller: &Caller) -> Result<TaskScope> {
+        let scope = self.scope(config)?;
+        for part in &scope.0 {
+            let Some(published) = self.rules.bindings.get(&part.binding) else { continue };
+            let authors = &published.binding.authors;
+            let includes = |user| authors.iter().any(|one| one.includes(user, caller.agent_id.as_deref()));
+            if !authors.is_empty() && !caller.user.as_ref().is_some_and(includes) {
+                let authors: Vec<String> = authors.iter().map(ToString::to_string).collect();
+                return Err(Error::forbidden(format!(
+                    "{} is for {} only; ask the operator, who lists them in its configuration",
+                    part.binding,
+                    authors.join(", ")
+                )));
+            }
+        }
+        Ok(scope)
     }
 
     pub(super) fn settings(&self) -> &Settings {
@@ -57,23 +78,33 @@ impl ApprovalPlanner {
         Self { rules: Arc::new(rules), ..self.clone() }
     }
 
-    /// The highest criticality of all matching patterns, and the dependents of all of them.
-    fn registered(&self, resource: &Resource) -> RegisteredResource {
+    /// The highest criticality of all matching patterns, and the dependents of all of them. What the operator's file says about
+    /// the criticality of a binding counts where the registry says nothing.
+    fn registered(&self, item_type: &str, id: &str, bound: Option<u8>) -> RegisteredResource {
         let matching = || {
-            let matches =
-                |entry: &&RegisteredPattern| entry.pattern.matches(&resource.resource_type, &resource.id);
+            let matches = |entry: &&RegisteredPattern| entry.pattern.matches(item_type, id);
             self.rules.registry.iter().filter(matches)
         };
         RegisteredResource {
-            resource: resource.name(),
-            criticality: matching().map(|entry| entry.criticality).max(),
+            resource: format!("{item_type}:{id}"),
+            criticality: matching().map(|entry| entry.criticality).max().or(bound),
             dependents: matching().flat_map(|entry| entry.dependents.clone()).collect(),
         }
     }
 
     pub(super) fn risk(&self, task: &Task) -> Risk {
+        let Task { config, scope, .. } = task;
+        let of_resource = |resource: &Resource| {
+            self.registered(&resource.resource_type, &resource.id, scope.bound_criticality(resource))
+        };
+        let targets = scope.0.iter().flat_map(|part| {
+            let names = part.targets.iter().filter_map(|target| target.split_once(':'));
+            names.map(|(target_type, id)| self.registered(target_type, id, part.criticality))
+        });
+        let effective = scope.effective_resources(config);
         let facts = risk::RiskInputs {
-            resources: task.config.resources.iter().map(|resource| self.registered(resource)).collect(),
+            scope: effective.iter().map(of_resource).chain(targets).collect(),
+            resources: scope.locked_resources(config).iter().map(of_resource).collect(),
             changes: task.preview.change_counts(),
             history: self.history,
         };
@@ -81,23 +112,31 @@ impl ApprovalPlanner {
     }
 
     pub(super) fn assign(&self, task: &Task, risk: u8, now: Moment) -> Result<Assignment, QuorumUnreachable> {
-        assign(&self.assignment_input(task, risk, now))
+        let subject = ReviewSubject::new(&task.config, &task.scope);
+        assign(&self.assignment_input(task, &subject, risk, now))
     }
 
-    fn assignment_input<'a>(&'a self, task: &'a Task, risk: u8, now: Moment) -> AssignmentInput<'a> {
+    fn assignment_input<'a>(
+        &'a self,
+        task: &'a Task,
+        subject: &'a ReviewSubject<'a>,
+        risk: u8,
+        now: Moment,
+    ) -> AssignmentInput<'a> {
         AssignmentInput {
-            config: &task.config,
+            subject,
+            preview: &task.preview,
             risk,
             // The roles of a sponsor do not extend to its agents.
-            author: self.rules.people.get(&task.author_id).filter(|_| !task.proposed_by_agent),
+            author: self.rules.people.get(&task.author_id).filter(|_| !task.is_by_agent()),
             author_set: &task.author_set,
             people: &self.rules.people,
             policies: &self.rules.policies,
             default_policy: &self.rules.default_policy,
             delegations: &self.rules.delegations,
-            requires_human: task.preview.has_errors(),
-            auto_approve_low_risk: self.auto_approve_low_risk
-                && level(risk, self.rules.settings.thresholds) == RiskLevel::Low,
+            by_agent: task.is_by_agent(),
+            rule_changes: &self.rules.changes,
+            requires_human: false,
             now,
         }
     }
@@ -121,8 +160,9 @@ impl ApprovalPlanner {
         now: Moment,
     ) -> ReviewPlan<'a> {
         let plan = self.plan(task, ids, now);
-        let mut input = self.assignment_input(task, plan.risk.score, now);
-        input.requires_human |= needs_reviewer;
+        let subject = ReviewSubject::new(&task.config, &task.scope);
+        let mut input = self.assignment_input(task, &subject, plan.risk.score, now);
+        input.requires_human = needs_reviewer;
         ReviewPlan { assignment: Ok(assign_best_effort(&input)), ..plan }
     }
 
@@ -135,6 +175,7 @@ impl ApprovalPlanner {
         let risk = self.risk(task);
         let assignment = self.assign(task, risk.score, now);
         let fingerprint = task.preview.fingerprint.map(|fingerprint| fingerprint.to_string());
-        ReviewPlan { risk, fingerprint, assignment, due_after_ms: self.rules.settings.due_after_ms(), ids }
+        let due_after_ms = self.rules.settings.due_after_ms();
+        ReviewPlan { scope: task.scope.clone(), risk, fingerprint, assignment, due_after_ms, ids }
     }
 }

@@ -1,6 +1,7 @@
 //! Proposals: the optional fields of a request that creates or changes a task, validated and merged into a draft.
 
 use ade_domain::InvalidField;
+use ade_domain::permission::Scope;
 use ade_domain::task::{
     AGENT_EXECUTOR, Config, Digest, Lineage, Metadata, NOOP_EXECUTOR, Preview, PreviewChange, Resource,
     RollbackStrategy,
@@ -9,6 +10,7 @@ use ade_store::database::StoredTask;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::preview::{PreviewRequest, is_declared};
 use super::{TaskDraft, TaskService};
 use crate::error::require_valid;
 use crate::{Caller, Error, Result, Settings, set};
@@ -87,15 +89,15 @@ impl Proposal {
             },
             preview: Preview::none(),
         };
-        self.merge_into(default, caller)
+        self.merge_into(default)
     }
 
     /// The changed config, metadata and preview of a task.
-    pub fn change(&self, task: &StoredTask, caller: &Caller) -> Result<TaskDraft> {
-        self.merge_into(TaskDraft::of(task), caller)
+    pub fn change(&self, task: &StoredTask) -> Result<TaskDraft> {
+        self.merge_into(TaskDraft::of(task))
     }
 
-    fn merge_into(&self, mut draft: TaskDraft, caller: &Caller) -> Result<TaskDraft> {
+    fn merge_into(&self, mut draft: TaskDraft) -> Result<TaskDraft> {
         require_valid(self.faults())?;
         let TaskDraft { config, metadata, preview } = &mut draft;
         let before = config.clone();
@@ -112,11 +114,6 @@ impl Proposal {
         set(&mut metadata.ticket_ref, &self.ticket_ref);
         set(&mut metadata.tags, &self.tags);
         set(&mut metadata.lineage, &self.lineage);
-        // An agent can name neither another agent nor another sponsor.
-        if let (Some(agent), Some(sponsor)) = (&caller.agent_id, &caller.user) {
-            metadata.lineage.agent_id = Some(agent.clone());
-            metadata.lineage.sponsor_id = Some(sponsor.user_id.clone());
-        }
         *preview = match (config.executor.as_str(), &self.preview) {
             (AGENT_EXECUTOR, Some(declared)) => declared.to_preview(),
             // A preview of another config is worthless.
@@ -191,10 +188,19 @@ impl TaskService {
         self.create_with(&planner, draft, caller).await
     }
 
-    /// The draft that a proposal would create, with its preview; nothing is stored.
+    /// The draft that a proposal would create, with its preview; nothing is stored. A preview that has to be computed is only for
+    /// callers who could create the task.
     pub async fn draft_for_simulation(&self, proposal: Proposal, caller: &Caller) -> Result<TaskDraft> {
-        let mut draft = proposal.to_draft(&self.settings().await?, caller)?;
-        draft.preview = self.compute_preview(&draft.config, draft.preview).await?;
+        caller.require_scope(Scope::Read)?;
+        let planner = self.planner(proposal.task_type.as_deref().unwrap_or_default()).await?;
+        let mut draft = proposal.to_draft(planner.settings(), caller)?;
+        planner.scope_for(&draft.config, caller)?;
+        if !is_declared(&draft.config) {
+            caller.require_scope(Scope::Propose)?;
+            caller.actor().authorize_simulated_preview()?;
+        }
+        let request = PreviewRequest { caller, task_id: None };
+        draft.preview = self.compute_preview(&draft.config, draft.preview, request).await?;
         Ok(draft)
     }
 }

@@ -4,10 +4,12 @@
 
 use std::sync::Arc;
 
+use ade_domain::approval::assignment::RuleChange;
 use ade_domain::approval::delegation::Delegation;
 use ade_domain::approval::policy::{DEFAULT_POLICY_NAME, Policy, PolicyVersions, default_policy};
 use ade_domain::people::People;
 use ade_domain::risk::RegisteredPattern;
+use ade_domain::task::{PublishedBinding, PublishedBindings};
 use ade_store::database::RulesVersion;
 use ade_store::{Database, DatabaseError};
 use tokio::sync::Mutex;
@@ -22,6 +24,10 @@ pub(super) struct RulesSnapshot {
     pub(super) delegations: Vec<Delegation>,
     pub(super) registry: Vec<RegisteredPattern>,
     pub(super) settings: Settings,
+    /// What operators allow tasks to work on.
+    pub(super) bindings: PublishedBindings,
+    /// Recent changes of the rules.
+    pub(super) changes: Vec<RuleChange>,
 }
 
 /// The last snapshot, with the version that the database had before it was read. Callers bring the current version, so that
@@ -62,12 +68,14 @@ impl RulesCache {
 
 impl RulesSnapshot {
     async fn load(database: &Database) -> Result<Self, DatabaseError> {
-        let (people, policies, delegations, registry, settings) = tokio::try_join!(
+        let (people, policies, delegations, registry, settings, bindings, changes) = tokio::try_join!(
             database.people(),
             database.documents::<PolicyVersions>(),
             database.documents(),
             database.documents(),
             Settings::load(database),
+            database.documents::<PublishedBinding>(),
+            database.documents::<RuleChange>(),
         )?;
         let active = policies.iter().filter_map(|policy| policy.value.active().cloned());
         let (default, policies): (Vec<Policy>, Vec<Policy>) =
@@ -79,6 +87,8 @@ impl RulesSnapshot {
             delegations: delegations.into_iter().map(|delegation| delegation.value).collect(),
             registry: registry.into_iter().map(|entry| entry.value).collect(),
             settings,
+            bindings: bindings.into_iter().map(|binding| (binding.id, binding.value)).collect(),
+            changes: changes.into_iter().map(|change| change.value).collect(),
         })
     }
 }

@@ -1,16 +1,16 @@
 //! Simulations: what submitting a task would do, now or at another time, with hypothetical policies. They use the functions of
 //! real submissions and change nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ade_domain::Moment;
 use ade_domain::approval::assignment::{Assignment, QuorumUnreachable};
 use ade_domain::approval::policy::Policy;
-use ade_domain::approval::quorum::{Requirement, min_approvals};
+use ade_domain::approval::quorum::Requirement;
 use ade_domain::people::{AuthorSet, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::risk::Risk;
-use ade_domain::task::{LockPreview, Task, TaskState};
+use ade_domain::task::{LockPreview, Task, TaskScope, TaskState};
 use ade_store::database::{StoredTask, TaskFilter};
 
 use crate::{Caller, Result};
@@ -26,8 +26,8 @@ const PAGE_SIZE: u32 = 200;
 #[derive(Debug, Clone)]
 pub struct SimulationInput {
     pub draft: TaskDraft,
-    /// The author and the author set of an existing task; `None` for a task of the caller.
-    pub authors: Option<(UserId, AuthorSet)>,
+    /// The author, the author set and the agents of an existing task; `None` for a task of the caller.
+    pub authors: Option<(UserId, AuthorSet, BTreeSet<String>)>,
     /// The time of the submission; `None` is now.
     pub at: Option<Moment>,
     /// Hypothetical policies; each replaces the one with its name.
@@ -43,7 +43,7 @@ impl SimulationInput {
     /// The submission of an existing task as it is now.
     #[must_use]
     pub fn of(task: &StoredTask, at: Option<Moment>, policies: Vec<Policy>) -> Self {
-        let authors = Some((task.author_id.clone(), task.author_set.clone()));
+        let authors = Some((task.author_id.clone(), task.author_set.clone(), task.by_agent.clone()));
         Self { authors, ..Self::new(TaskDraft::of(task), at, policies) }
     }
 }
@@ -55,8 +55,10 @@ pub struct Simulation {
     pub assignment: Result<Assignment, QuorumUnreachable>,
     /// The minimum number of approvals.
     pub required_count: u32,
-    /// The locks of its resources, as they are now.
+    /// The locks that it would take, as they are now.
     pub locks: Vec<LockPreview>,
+    /// What it could touch.
+    pub scope: TaskScope,
 }
 
 /// A past task for which a policy would have required other approvals.
@@ -72,27 +74,29 @@ pub struct ReplayDifference {
 impl TaskService {
     pub async fn simulate(&self, input: &SimulationInput, caller: &Caller) -> Result<Simulation> {
         caller.require_scope(Scope::Read)?;
-        let TaskDraft { config, metadata, preview } = input.draft.clone();
+        let TaskDraft { config, mut metadata, preview } = input.draft.clone();
         let digest = validated_digest(&config)?;
         let now = input.at.unwrap_or_else(|| self.context.now());
         let planner = self.planner(&config.task_type).await?.with_policies(&input.policies);
-        let (author, authors) = match input.authors.clone() {
+        let (author, authors, by_agent) = match input.authors.clone() {
             Some(of_task) => of_task,
             // The bootstrap token is not a person.
             None => {
                 let author = caller.actor().user.unwrap_or_else(|| UserId::new("nobody"));
-                (author, self.authors(&metadata.lineage, caller).await?)
+                metadata.lineage = self.resolve_lineage(&metadata.lineage, caller).await?;
+                (author, self.authors(&metadata.lineage, caller).await?, BTreeSet::new())
             }
         };
-        let locks = self.lock_preview(&config, None).await;
+        let scope = planner.scope(&config)?;
+        let locks = self.lock_preview(&config, &scope, None).await;
         let draft = Task::draft("simulated", config, digest, author, authors, now);
-        let proposed_by_agent = caller.agent_id.is_some() || metadata.lineage.agent_id.is_some();
-        let task = Task { preview, proposed_by_agent, ..draft };
+        let mut task = Task { preview, metadata, by_agent, ..draft };
+        task.set_scope(scope);
+        task.record_agent(&caller.actor());
         let risk = planner.risk(&task);
         let assignment = planner.assign(&task, risk.score, now);
-        let required_count =
-            assignment.as_ref().map_or(0, |assignment| min_approvals(&assignment.requirements));
-        Ok(Simulation { risk, assignment, required_count, locks })
+        let required_count = assignment.as_ref().map_or(0, |assignment| assignment.required_count);
+        Ok(Simulation { risk, assignment, required_count, locks, scope: task.scope })
     }
 
     /// The past tasks for which a policy would have required other approvals. Each is assigned as it was submitted and at that

@@ -1,10 +1,15 @@
 //! Work that becomes due by time: overdue approval requests, expired approvals, requests of users who left, and a backlog.
 //! Any number of processes may do it: each step happens once, because its commit checks the revision.
 
-use ade_domain::task::TaskState;
-use ade_store::database::StoredTask;
+use ade_domain::Moment;
+use ade_domain::audit::{Principal, Trigger};
+use ade_domain::risk::RiskLevel;
+use ade_domain::task::{Task, TaskState};
+use ade_store::database::{StoredTask, TaskFilter};
 
+use super::planner::ApprovalPlanner;
 use super::{Target, TaskService};
+use crate::events::wake_ups::APPROVAL_TIMEOUT_QUEUE;
 use crate::retry::retry_on_conflict;
 use crate::{Error, Result, new_id};
 
@@ -37,7 +42,12 @@ impl TaskService {
             let has_expired = matches!(state, Ok(state) if state != TaskState::Approved);
             changes += usize::from(Self::is_changed(state)? && has_expired);
         }
-        Ok(changes + self.raise_waiting().await?)
+        Ok(changes + self.relieve_backlog().await?)
+    }
+
+    /// The job that does this.
+    fn timeout_job(&self) -> Principal {
+        self.context.service("jobs", Trigger::Job(APPROVAL_TIMEOUT_QUEUE.to_owned()))
     }
 
     async fn escalate_overdue(&self) -> Result<usize> {
@@ -45,10 +55,11 @@ impl TaskService {
         if overdue.is_empty() {
             return Ok(0);
         }
-        let (rules, mut changes) = (self.rules().await?, 0);
+        let (rules, by, mut changes) = (self.rules().await?, self.timeout_job(), 0);
         for (approval_id, task_id) in overdue {
-            let escalated = self
-                .change(&task_id, |task, now| task.escalate(&approval_id, &rules.people, &mut new_id, now));
+            let escalated = self.change(&task_id, &by, |task, now| {
+                task.escalate(&approval_id, &rules.people, &mut new_id, now)
+            });
             changes += usize::from(Self::is_changed(escalated.await)?);
         }
         Ok(changes)
@@ -60,13 +71,14 @@ impl TaskService {
         if left_behind.is_empty() {
             return Ok(0);
         }
-        let (rules, mut changes) = (self.rules().await?, 0);
+        let (rules, by, mut changes) = (self.rules().await?, self.timeout_job(), 0);
         for (task_id, leaver) in left_behind {
             let open = |task: &StoredTask| {
                 let approvals = task.approvals.iter();
                 approvals.filter(|approval| approval.reviewer_id == leaver && approval.is_open()).count()
             };
-            let reassigned = self.change(&task_id, |task, now| rules.reassign(&leaver, task, now)).await;
+            let reassign = |task: &mut StoredTask, now| rules.reassign(&leaver, &rules.people, task, now);
+            let reassigned = self.change(&task_id, &by, reassign).await;
             let still_open = reassigned.map(|(task, ())| open(&task));
             // If nobody can take over, a request stays until it is overdue.
             let is_reassigned = matches!(still_open, Ok(0));
@@ -77,7 +89,8 @@ impl TaskService {
 
     /// Sends a task back into review whose approval has expired.
     async fn expire(&self, task_id: &str) -> Result<StoredTask> {
-        let target = Target::Internal(task_id);
+        let by = self.timeout_job();
+        let target = Target::Internal(task_id, &by);
         retry_on_conflict(async || {
             let mut task = self.load(target).await?;
             let now = self.context.now();
@@ -93,18 +106,46 @@ impl TaskService {
         .await
     }
 
-    /// In a backlog, raises the priority of requests that have waited for long.
-    async fn raise_waiting(&self) -> Result<usize> {
-        let threshold = self.settings().await?.approval_backlog_threshold;
-        if !self.context.database.has_more_pending_than(threshold).await? {
+    /// In a backlog, approves what policies approve automatically by now, and raises the priority of requests that have waited
+    /// for long.
+    async fn relieve_backlog(&self) -> Result<usize> {
+        let settings = self.settings().await?;
+        if !self.context.database.has_more_pending_than(settings.approval_backlog_threshold).await? {
             return Ok(0);
         }
-        let mut changes = 0;
+        let (by, mut changes) = (self.timeout_job(), 0);
+        if settings.auto_approve_low_risk {
+            // On the heap: this future is large.
+            changes += Box::pin(self.reconsider_waiting()).await?;
+        }
         for (approval_id, task_id) in
             self.context.database.approvals_to_raise(self.context.now(), BATCH_SIZE).await?
         {
-            let raised = self.change(&task_id, |task, now| task.raise_priority(&approval_id, now));
+            let raised = self.change(&task_id, &by, |task, now| task.raise_priority(&approval_id, now));
             changes += usize::from(Self::is_changed(raised.await)?);
+        }
+        Ok(changes)
+    }
+
+    /// Approves waiting tasks of level LOW whose policies would approve them automatically now, under the same conditions as at
+    /// submission.
+    async fn reconsider_waiting(&self) -> Result<usize> {
+        let filter = TaskFilter { state: Some(TaskState::Reviewing), ..TaskFilter::default() };
+        let (by, mut changes) = (self.timeout_job(), 0);
+        for waiting in self.context.database.tasks(&filter, None, BATCH_SIZE).await? {
+            let target = Target::Internal(&waiting.task_id, &by);
+            let approved = retry_on_conflict(async || {
+                let mut task = self.load(target).await?;
+                let planner = self.planner(&task.config.task_type).await?;
+                let (revision, now) = (task.revision, self.context.now());
+                if !approve_waiting(&planner, &mut task, now)? {
+                    return Ok(Some(false));
+                }
+                Ok(self.commit_task(target, revision, task, now).await?.map(|_| true))
+            });
+            let approved = approved.await;
+            changes += usize::from(matches!(approved, Ok(true)));
+            Self::is_changed(approved)?;
         }
         Ok(changes)
     }
@@ -120,4 +161,11 @@ impl TaskService {
             }
         }
     }
+}
+
+/// Approves a task of level LOW if its policies would approve it automatically now.
+fn approve_waiting(planner: &ApprovalPlanner, task: &mut Task, now: Moment) -> Result<bool> {
+    let mut ids = new_id;
+    let plan = planner.plan(task, &mut ids, now);
+    Ok(plan.risk.level == RiskLevel::Low && task.approve_waiting(plan, now)?)
 }

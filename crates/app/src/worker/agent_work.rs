@@ -6,22 +6,27 @@
 use std::time::Duration;
 
 use ade_domain::Moment;
+use ade_domain::audit::{AuditActor, Principal, Trigger};
 use ade_domain::task::{
-    AGENT_EXECUTOR, AttemptStart, Config, Execution, ExecutionOutput as StoredOutput, ExecutionResult,
+    AGENT_EXECUTOR, AttemptReport, AttemptStart, Execution, ExecutionOutput as StoredOutput, ExecutionResult,
     Refusal, TaskState,
 };
 use ade_executors::Secrets;
 use ade_store::Blobs;
 use ade_store::coordination::CapacityClaim;
 use ade_store::database::{LeaseRenewal, LogLine, StoredTask};
+use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout};
 
-use super::apply::matches_digest;
+use super::evidence::may_apply;
 use super::lease::{AttemptLocks, LOCK_TIMEOUT_MS, acquire_locks};
 use crate::agents::{AgentService, Capacity};
 use crate::idempotency::stored_response;
+use crate::tasks::AgentIdentity;
 use crate::{Caller, Context, Error, LockService, ObjectKind, Outcome, Result, TaskService};
 
+/// Structured error information of one report, as JSON.
+const MAX_DETAILS_BYTES: usize = 16_384;
 /// How often a waiting claim looks for work without a notification.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a claim keeps others away before its attempt begins.
@@ -30,8 +35,6 @@ const MAX_CLAIM_TTL_MS: u64 = 10_000;
 const RETRY_DELAY_MS: u64 = 1_000;
 /// Output bytes in the database; longer output is stored as a blob.
 const MAX_INLINE_OUTPUT: usize = 65_536;
-/// Places (the agent and its capabilities) that one claim considers.
-const MAX_WORK_QUEUES: usize = 64;
 
 #[derive(Debug, Clone)]
 pub struct AgentWorkService {
@@ -52,6 +55,7 @@ pub struct AgentReport {
     pub result: ExecutionResult,
     pub output: Option<String>,
     pub error: Option<String>,
+    pub error_details: Option<Map<String, Value>>,
 }
 
 /// The response to a heartbeat.
@@ -68,6 +72,8 @@ enum ClaimOutcome {
     NotReady,
     /// The agent is at its limit; another agent can have the task at once.
     NoCapacity,
+    /// The task has changed, and is no longer for this agent.
+    NotAllowed,
 }
 
 impl AgentWorkService {
@@ -80,17 +86,11 @@ impl AgentWorkService {
         caller: &Caller,
     ) -> Result<Option<StoredTask>> {
         let agent = self.agents.resolve_agent(caller, named).await?;
-        let stored = self.context.database.agent(&agent).await?;
-        let capabilities = stored.map(|stored| stored.capabilities).unwrap_or_default();
-        let work_queues: Vec<String> = std::iter::once(Config::work_queue_of_agent(&agent))
-            .chain(capabilities.iter().map(|capability| Config::work_queue_of_capability(capability)))
-            .take(MAX_WORK_QUEUES)
-            .collect();
         let (mut work, deadline) = (self.tasks.subscriptions().work(), Instant::now() + wait);
         loop {
             // Work that becomes ready after this is notified.
             work.mark_unchanged();
-            if let Some(task) = self.try_claim(&agent, &work_queues, types, caller).await? {
+            if let Some(task) = self.try_claim(&agent, types, caller).await? {
                 return Ok(Some(task));
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -102,35 +102,47 @@ impl AgentWorkService {
         }
     }
 
-    async fn try_claim(
-        &self,
-        agent: &str,
-        work_queues: &[String],
-        types: &[String],
-        caller: &Caller,
-    ) -> Result<Option<StoredTask>> {
-        let now = self.context.now();
+    async fn try_claim(&self, agent: &str, types: &[String], caller: &Caller) -> Result<Option<StoredTask>> {
+        // Read again for each attempt: capabilities may be granted and revoked while a claim waits.
+        let identity = self.tasks.agent_identity(agent).await?;
         // Checked before anything is claimed: an agent without capacity must not block others.
         match self.agents.capacity(agent).await? {
             Capacity::Free => {}
             Capacity::Draining => return Ok(None),
             Capacity::Full => {
                 // The task that it would get counts as queued for it.
-                if let Some(task_id) = self.context.database.next_ready_task(work_queues, types, now).await?
-                    && self.claim_capacity(agent, &task_id, self.lease_ms).await?
+                if let Some(task_id) = self.tasks.claimable_tasks(&identity, types).await?.first()
+                    && self.claim_capacity(agent, task_id, self.lease_ms).await?
                 {
-                    self.release_capacity(agent, &task_id).await;
+                    self.release_capacity(agent, task_id).await;
                 }
                 return Ok(None);
             }
         }
         let by = format!("agent {agent}");
-        let until = now.plus_ms(self.lease_ms.min(MAX_CLAIM_TTL_MS));
-        let claimed = self.context.database.claim_tasks(work_queues, types, &by, now, until, 1).await?;
-        let Some(task_id) = claimed.first() else { return Ok(None) };
-        let outcome = self.begin(agent, task_id, caller).await;
+        for task_id in &self.tasks.claimable_tasks(&identity, types).await? {
+            let now = self.context.now();
+            let until = now.plus_ms(self.lease_ms.min(MAX_CLAIM_TTL_MS));
+            // Otherwise another agent was faster.
+            if self.context.database.claim_task(task_id, &by, now, until).await? {
+                return self.begin_claimed(&identity, agent, (task_id, &by), caller).await;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Begins an attempt of a claimed task, or gives the claim back.
+    async fn begin_claimed(
+        &self,
+        identity: &AgentIdentity,
+        agent: &str,
+        (task_id, by): (&str, &str),
+        caller: &Caller,
+    ) -> Result<Option<StoredTask>> {
+        // On the heap: a claim is deep inside the future of its request, whose stack is limited.
+        let outcome = Box::pin(self.begin(identity, agent, task_id, caller)).await;
         let delay_ms = match &outcome {
-            Ok(ClaimOutcome::NoCapacity) | Err(_) => 0,
+            Ok(ClaimOutcome::NoCapacity | ClaimOutcome::NotAllowed) | Err(_) => 0,
             Ok(ClaimOutcome::NotReady | ClaimOutcome::Begun(_)) => RETRY_DELAY_MS,
         };
         if let Ok(ClaimOutcome::Begun(task)) = outcome {
@@ -138,7 +150,7 @@ impl AgentWorkService {
         }
         // If this fails, the claim expires by itself.
         if let Err(error) =
-            self.context.database.postpone_claim(task_id, &by, self.context.now().plus_ms(delay_ms)).await
+            self.context.database.postpone_claim(task_id, by, self.context.now().plus_ms(delay_ms)).await
         {
             tracing::debug!(task_id, %error, "cannot postpone a task");
         }
@@ -148,14 +160,22 @@ impl AgentWorkService {
         }
     }
 
-    async fn begin(&self, agent: &str, task_id: &str, caller: &Caller) -> Result<ClaimOutcome> {
+    async fn begin(
+        &self,
+        identity: &AgentIdentity,
+        agent: &str,
+        task_id: &str,
+        caller: &Caller,
+    ) -> Result<ClaimOutcome> {
         let task = self.tasks.get(task_id).await?;
+        if !self.tasks.may_claim(identity, &task).await? {
+            return Ok(ClaimOutcome::NotAllowed);
+        }
         if task.state != TaskState::Approved || !self.tasks.is_approval_valid(&task) {
             return Ok(ClaimOutcome::NotReady);
         }
-        if !matches_digest(&task) {
-            tracing::error!(task_id, "the stored task differs from what was approved; no agent gets it");
-            self.tasks.mark_corrupt(task_id, task.revision, agent).await?;
+        let by = reporter(agent, caller);
+        if !may_apply(&self.context, &self.tasks, &task, agent, &self.claims(&task)).await? {
             return Ok(ClaimOutcome::NotReady);
         }
         // The first lease must not exceed the timeout of the task either.
@@ -170,12 +190,17 @@ impl AgentWorkService {
         };
         let lease_until = self.context.now().plus_ms(lease_ms);
         let begin = AttemptStart { worker: agent.to_owned(), grants: locks.grants.clone(), lease_until };
-        let begun = self.tasks.begin(task, begin, Some(caller)).await;
+        let begun = self.tasks.begin(task, begin, &by, Some(caller)).await;
         if begun.is_err() {
             locks.release(&self.locks).await;
             self.release_capacity(agent, task_id).await;
         }
         begun.map(|task| ClaimOutcome::Begun(Box::new(task)))
+    }
+
+    /// The part of the service that hands out tasks, with the next attempt: it refuses what was not approved, not the agent.
+    fn claims(&self, task: &StoredTask) -> Principal {
+        self.context.service("claims", Trigger::Attempt(task.next_attempt()))
     }
 
     /// Claims capacity of the agent for a task, or extends the claim; returns whether the agent has it.
@@ -265,7 +290,7 @@ impl AgentWorkService {
     /// Records the report of an agent. A repeated report gets the same response. Success counts only if the agent still holds its
     /// locks with its own tokens.
     pub async fn complete(&self, task_id: &str, report: AgentReport, caller: &Caller) -> Result<StoredTask> {
-        let AgentReport { attempt, result, output, error } = report;
+        let AgentReport { attempt, result, output, error, error_details } = report;
         let (task, worker) = self.executed_task(task_id, attempt, caller).await?;
         if task.was_reported(attempt, result) {
             return Ok(task);
@@ -274,9 +299,12 @@ impl AgentWorkService {
         let execution = task.current_attempt(attempt)?;
         let locks = AttemptLocks::new(&worker, task_id, attempt, execution.grants.clone());
         let holds_locks = result != ExecutionResult::Success || self.holds(locks.as_ref(), execution).await;
+        let error_details = error_details.map(|details| self.redact_details(details)).transpose()?;
         let output = self.store_output(task_id, attempt, output).await?;
-        let report = (result, error.map(|error| self.secrets.redact(&error)));
-        let reported = self.tasks.change(task_id, |task, now| {
+        let error = error.map(|error| self.secrets.redact(&error));
+        let report = AttemptReport { result, error, error_details };
+        let by = reporter(&worker, caller);
+        let reported = self.tasks.change(task_id, &by, |task, now| {
             task.report(attempt, report.clone(), holds_locks, output.clone(), now)
         });
         let reported = reported.await;
@@ -329,6 +357,29 @@ impl AgentWorkService {
         Ok(StoredOutput { text: Some(beginning), blob_key: Some(key) })
     }
 
+    fn redact_details(&self, details: Map<String, Value>) -> Result<Map<String, Value>> {
+        let size = serde_json::to_vec(&details).map_or(usize::MAX, |text| text.len());
+        if size > MAX_DETAILS_BYTES {
+            let detail = format!("may have at most {MAX_DETAILS_BYTES} bytes as JSON");
+            return Err(Error::invalid("error_details", detail));
+        }
+        Ok(details.into_iter().map(|field| self.redact_field(field)).collect())
+    }
+
+    /// Any name or string may contain a secret.
+    fn redact_field(&self, (name, value): (String, Value)) -> (String, Value) {
+        (self.secrets.redact(&name), self.redact_value(value))
+    }
+
+    fn redact_value(&self, value: Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.secrets.redact(&text)),
+            Value::Array(items) => items.into_iter().map(|item| self.redact_value(item)).collect(),
+            Value::Object(fields) => fields.into_iter().map(|field| self.redact_field(field)).collect(),
+            other => other,
+        }
+    }
+
     /// Removes the output of a report that was refused.
     async fn remove_output(&self, task_id: &str, output: StoredOutput) {
         let Some(key) = output.blob_key else { return };
@@ -337,4 +388,9 @@ impl AgentWorkService {
             tracing::warn!(task_id, %error, "cannot remove the output of a refused report");
         }
     }
+}
+
+/// The agent that a caller acts for, with the caller's credentials, for audit entries.
+fn reporter(agent: &str, caller: &Caller) -> Principal {
+    AuditActor { agent_id: Some(agent.to_owned()), ..caller.audit_actor.clone() }.into()
 }

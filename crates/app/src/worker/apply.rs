@@ -4,16 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ade_domain::audit::Principal;
 use ade_domain::task::{
     AttemptFailure, ExecutionOutput as StoredOutput, FailureCode, NextStep, Preview, Refusal,
     RemainingEffects,
 };
-use ade_executors::{Executor, Failure, Run, RunOutput, SideEffects, StopReason};
+use ade_executors::{Executor, Failure, Run, RunOutput, SideEffects, StopReason, derive_scope};
 use ade_store::Blobs;
 use ade_store::database::{StoredTask, WorkKind};
 use tokio::time::Instant;
 
 use super::Worker;
+use super::evidence::may_apply;
 use super::lease::{AttemptLocks, LOCK_TIMEOUT_MS, LeaseGuard, acquire_locks};
 use crate::tasks::{preview_of, redact};
 use crate::{Error, Result};
@@ -37,11 +39,12 @@ impl Worker {
         let task = self.tasks.get(task_id).await?;
         let work_queue = task.config.work_queue();
         let Some(executor) = self.executors.get(&work_queue) else { return Ok(()) };
+        let by = self.principal(task.next_attempt());
         let kind = match WorkKind::of(&task) {
             Some(WorkKind::Preview) => {
                 let computed = preview_of(executor, &task.config.parameters).await;
                 let preview = computed.unwrap_or_else(|failure| Preview::failed(failure.message));
-                return self.tasks.put_preview(&task, &redact(preview, &self.secrets)).await;
+                return self.tasks.put_preview(&task, &redact(preview, &self.secrets), &by).await;
             }
             Some(kind) => kind,
             None => return Ok(()),
@@ -52,9 +55,9 @@ impl Worker {
             return Ok(());
         };
         let done = if kind == WorkKind::Apply {
-            self.apply(&task, executor, &locks, since).await
+            Box::pin(self.apply(&task, executor, &locks, since)).await
         } else {
-            self.roll_back_failed(&task, executor, &locks, since).await
+            Box::pin(self.roll_back_failed(&task, executor, &locks, since)).await
         };
         locks.release(&self.locks).await;
         done
@@ -68,10 +71,22 @@ impl Worker {
         since: Instant,
     ) -> Result<()> {
         // The task may have changed while the locks were acquired. Then the attempt cannot begin, and the task is claimed again.
-        let task_id = task.task_id.as_str();
-        if !matches_digest(task) {
-            tracing::error!(task_id, "the stored task differs from what was approved; it is not applied");
-            return self.tasks.mark_corrupt(task_id, task.revision, &self.name).await;
+        let (task_id, number) = (task.task_id.as_str(), task.next_attempt());
+        let by = self.principal(number);
+        if !may_apply(&self.context, &self.tasks, task, &self.name, &by).await? {
+            self.postpone(task_id).await;
+            return Ok(());
+        }
+        let scope = derive_scope(&task.config, &self.bindings);
+        if !scope.is_ok_and(|scope| scope.digest(&task.config) == task.scope_digest) {
+            if !self.tasks.go_stale_in_scope(task_id, task.revision, &by).await? {
+                tracing::error!(
+                    task_id,
+                    "the configuration of this worker differs from what is published; the task is not applied here"
+                );
+                self.postpone(task_id).await;
+            }
+            return Ok(());
         }
         if !self.tasks.is_approval_valid(task) {
             // The approval_timeout job sends it back into review.
@@ -90,10 +105,10 @@ impl Worker {
                 || (preview.has_errors() && !task.preview.has_errors()))
         {
             let redacted = redact(preview.clone(), &self.secrets);
-            return self.tasks.go_stale(task_id, task.revision, &redacted).await;
+            return self.tasks.go_stale(task_id, task.revision, &redacted, &by).await;
         }
-        let number = task.next_attempt();
-        let task = &self.tasks.begin(task.clone(), self.attempt_start(locks.grants.clone()), None).await?;
+        let start = self.attempt_start(locks.grants.clone());
+        let task = &self.tasks.begin(task.clone(), start, &by, None).await?;
         let lease = self.guard_lease(task_id, number, locks, since);
         let attempt = Attempt { worker: self, task, number, locks, executor, lease };
         let file = self.context.blobs.temp_path(&format!("output-{task_id}-{number}"));
@@ -115,6 +130,11 @@ struct FailedRun {
 impl Attempt<'_> {
     pub(super) fn task_id(&self) -> &str {
         &self.task.task_id
+    }
+
+    /// The worker with this attempt, for audit entries.
+    pub(super) fn principal(&self) -> Principal {
+        self.worker.principal(self.number)
     }
 
     /// A run of the executor. Its whole output also goes into the file, if one is given.
@@ -161,7 +181,7 @@ impl Attempt<'_> {
             return Err(stopped(reason));
         }
         let start = |task: &mut StoredTask, now| task.mark_started(self.number, key.clone(), now);
-        let started = self.worker.tasks.change(self.task_id(), start).await;
+        let started = self.worker.tasks.change(self.task_id(), &self.principal(), start).await;
         started.map(|(task, ())| task).map_err(|error| {
             let is_stopped = matches!(error, Error::Refused(Refusal::Stopped));
             Failure {
@@ -223,7 +243,8 @@ impl Attempt<'_> {
 
     /// Records success. `known` is the probable state of the task, which saves a read.
     pub(super) async fn record_success(&self, known: &StoredTask, output: &StoredOutput) -> Result<()> {
-        self.lease.record(|| self.worker.tasks.complete(known, self.number, output)).await
+        let by = self.principal();
+        self.lease.record(|| self.worker.tasks.complete(known, self.number, output, &by)).await
     }
 
     /// Records a failure; returns what has to be done next.
@@ -233,7 +254,8 @@ impl Attempt<'_> {
         output: &StoredOutput,
     ) -> Result<NextStep> {
         let fail = |task: &mut StoredTask, now| task.fail(self.number, failed.clone(), output.clone(), now);
-        Ok(self.lease.record(|| self.worker.tasks.change(self.task_id(), fail)).await?.1)
+        let by = self.principal();
+        Ok(self.lease.record(|| self.worker.tasks.change(self.task_id(), &by, fail)).await?.1)
     }
 
     fn failed(&self, failure: &Failure) -> AttemptFailure {
@@ -252,7 +274,7 @@ impl Attempt<'_> {
             SideEffects::Unknown => RemainingEffects::Unknown,
         };
         let error = self.worker.secrets.redact(&failure.message);
-        AttemptFailure { code, error, effects, is_retryable: failure.is_retryable }
+        AttemptFailure { code, error, effects, is_retryable: failure.is_retryable, reported: None }
     }
 
     async fn save_rollback_data(&self, rollback_data: &[u8]) -> Result<Option<String>, Failure> {
@@ -293,11 +315,6 @@ impl Attempt<'_> {
         }
         StoredOutput { text, blob_key: stored.is_ok().then_some(key) }
     }
-}
-
-/// Whether the stored config is the one that was approved.
-pub(super) fn matches_digest(task: &StoredTask) -> bool {
-    task.config.digest().ok() == Some(task.digest)
 }
 
 fn stopped(reason: StopReason) -> Failure {

@@ -126,7 +126,7 @@ pub(crate) async fn acquire_locks(
     let holder = Holder::new(agent, Some(&holder_id(task_id, attempt)));
     let holder = holder.map_err(|error| invalid(error.to_string()))?;
     let mut requested = Vec::new();
-    for (name, mode) in task.config.locks(Some(task_id)) {
+    for (name, mode) in task.scope.locks(&task.config, Some(task_id)) {
         let lock: LockName = name.parse().map_err(|error| invalid(format!("{name}: {error}")))?;
         requested.push(RequestedLock { lock, mode });
     }
@@ -183,7 +183,7 @@ impl LeaseGuard {
         loop {
             match write().await {
                 Err(Error::Database(error)) if !self.is_lost() => {
-                    tracing::warn!(%error, "cannot record the end of a task; retrying");
+                    tracing::warn!(%error, "cannot store the end of a task; retrying");
                     sleep(RETRY_INTERVAL).await;
                 }
                 written => return written,

@@ -6,6 +6,7 @@
 mod agent_work;
 mod apply;
 mod claim;
+mod evidence;
 mod lease;
 mod recovery;
 mod rollback;
@@ -16,7 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::Moment;
-use ade_domain::task::{AttemptStart, HeldLock};
+use ade_domain::audit::{Principal, ServiceActor, Trigger};
+use ade_domain::task::{AttemptStart, HeldLock, PublishedBindings};
 use ade_executors::{Executors, Secrets};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -38,6 +40,8 @@ pub struct Worker {
     pub tasks: TaskService,
     pub locks: LockService,
     pub executors: Executors,
+    /// What these executors work on, by full name.
+    pub bindings: Arc<PublishedBindings>,
     /// Secrets to redact.
     pub secrets: Secrets,
     /// Must be unique: no other worker ever has the same name.
@@ -103,6 +107,12 @@ impl Worker {
 
     fn attempt_start(&self, grants: Vec<HeldLock>) -> AttemptStart {
         AttemptStart { worker: self.name.clone(), grants, lease_until: self.lease_until() }
+    }
+
+    /// This worker with an attempt, for audit entries.
+    fn principal(&self, attempt: u64) -> Principal {
+        let (service, instance) = ("worker".to_owned(), self.name.clone());
+        ServiceActor { service, instance, trigger: Trigger::Attempt(attempt) }.into()
     }
 
     fn lease_until(&self) -> Moment {

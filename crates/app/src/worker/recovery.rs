@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ade_domain::Moment;
+use ade_domain::audit::AuditBody;
 use ade_domain::task::{
     AttemptFailure, AttemptStart, ExecutionOutput as StoredOutput, FailureCode, NextStep, Phase,
     RemainingEffects, RollbackStrategy, TaskState,
@@ -19,6 +20,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::apply::Attempt;
+use super::evidence::{Evidence, verify_evidence};
 use super::lease::{AttemptLocks, LeaseGuard, acquire_locks, holder_id};
 use super::rollback::attempt_with_effects;
 use super::{RECOVERY_INTERVAL, Worker};
@@ -143,6 +145,13 @@ impl Worker {
             }
             return Ok(());
         };
+        // What is rolled back must be what was executed.
+        let verify = |task: &StoredTask, entries: &[AuditBody]| task.verify_current(entries);
+        match verify_evidence(&self.context, &task, verify).await? {
+            Evidence::Proven => {}
+            Evidence::Unknown => return Ok(()),
+            Evidence::Unproven(_) => return self.give_up(&task).await,
+        }
         let loaded = self.load_rollback_data(&task).await;
         let Ok(Some(rollback_data)) = loaded else {
             let may_appear = execution.lease_until.plus_ms(ROLLBACK_DATA_GRACE_MS) > self.now();
@@ -174,7 +183,9 @@ impl Worker {
     /// Ends an attempt that has not begun, or whose outcome nobody can find out.
     async fn give_up(&self, task: &StoredTask) -> Result<()> {
         let start = AttemptStart { lease_until: self.now(), ..self.attempt_start(Vec::new()) };
-        let recovered = self.tasks.change(&task.task_id, |task, now| task.recover(start.clone(), false, now));
+        let by = self.principal(task.next_attempt());
+        let recovered =
+            self.tasks.change(&task.task_id, &by, |task, now| task.recover(start.clone(), false, now));
         recovered.await.map(drop)
     }
 
@@ -204,7 +215,8 @@ impl Worker {
         let task_id = task.task_id.as_str();
         let since = if locks.grants.is_empty() { Instant::now() } else { since };
         let start = self.attempt_start(locks.grants.clone());
-        let recovered = self.tasks.change(task_id, |task, now| task.recover(start.clone(), true, now));
+        let by = self.principal(task.next_attempt());
+        let recovered = self.tasks.change(task_id, &by, |task, now| task.recover(start.clone(), true, now));
         let (taken_over, follows) = recovered.await?;
         if follows != NextStep::RollBack {
             return Ok(());
@@ -262,7 +274,7 @@ impl Attempt<'_> {
     }
 
     async fn record_lost(&self, code: FailureCode, error: String, effects: RemainingEffects) -> Result<()> {
-        let failed = AttemptFailure { code, error, effects, is_retryable: false };
+        let failed = AttemptFailure { code, error, effects, is_retryable: false, reported: None };
         self.record_failure(&failed, &StoredOutput::default()).await.map(drop)
     }
 
@@ -277,8 +289,9 @@ impl Attempt<'_> {
             AttemptOutcome::Applied if task.config.executor == "sql" && !is_rolling_back => {
                 let text = format!("{worker} was lost; recovery found that all changes were committed");
                 let output = StoredOutput { text: Some(text), blob_key: None };
+                let by = self.principal();
                 let complete =
-                    async || tasks.complete(&tasks.get(task_id).await?, self.number, &output).await;
+                    async || tasks.complete(&tasks.get(task_id).await?, self.number, &output, &by).await;
                 self.lease.record(complete).await
             }
             AttemptOutcome::NotApplied if !is_rolling_back => {
@@ -294,7 +307,8 @@ impl Attempt<'_> {
             }
             _ => {
                 let start = |task: &mut StoredTask, _| task.start_rollback(self.number);
-                self.lease.record(|| tasks.change(task_id, start)).await?;
+                let by = self.principal();
+                self.lease.record(|| tasks.change(task_id, &by, start)).await?;
                 self.roll_back(run, rollback_data).await
             }
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ade_domain::audit::AuditBody;
 use ade_executors::{Executor, Run, StopReason};
 use ade_store::database::StoredTask;
 use ade_store::{BlobError, Blobs};
@@ -10,6 +11,7 @@ use tokio::time::Instant;
 
 use super::Worker;
 use super::apply::{Attempt, MAX_ROLLBACK_DATA_BYTES};
+use super::evidence::{Evidence, verify_evidence};
 use super::lease::AttemptLocks;
 use crate::Result;
 
@@ -61,7 +63,8 @@ impl Attempt<'_> {
     /// Records the outcome of a rollback.
     pub(super) async fn record_rollback(&self, outcome: &Result<(), String>) -> Result<()> {
         let finish = |task: &mut StoredTask, now| task.finish_rollback(self.number, outcome.clone(), now);
-        self.lease.record(|| self.worker.tasks.change(self.task_id(), finish)).await.map(drop)
+        let by = self.principal();
+        self.lease.record(|| self.worker.tasks.change(self.task_id(), &by, finish)).await.map(drop)
     }
 }
 
@@ -74,12 +77,29 @@ impl Worker {
         locks: &AttemptLocks,
         since: Instant,
     ) -> Result<()> {
+        let (task_id, by) = (task.task_id.as_str(), self.principal(task.next_attempt()));
+        let verify = |task: &StoredTask, entries: &[AuditBody]| task.verify_rollback(entries);
+        match verify_evidence(&self.context, task, verify).await? {
+            Evidence::Proven => {}
+            Evidence::Unknown => {
+                self.postpone(task_id).await;
+                return Ok(());
+            }
+            Evidence::Unproven(reason) => {
+                let start = self.attempt_start(Vec::new());
+                let refuse = |task: &mut StoredTask, now| {
+                    let attempt = task.begin_rollback(start.clone())?;
+                    task.finish_rollback(attempt, Err(format!("UNPROVEN_APPROVAL: {reason}")), now)
+                };
+                return self.tasks.change(task_id, &by, refuse).await.map(drop);
+            }
+        }
         let loaded = self.while_held(locks, since, self.load_rollback_data(task)).await;
         let Some((rollback_data, since)) = loaded else { return Ok(()) };
         // If it is missing, the executor reports that nothing can be rolled back.
         let rollback_data = rollback_data?.unwrap_or_default();
-        let (task_id, start) = (task.task_id.as_str(), self.attempt_start(locks.grants.clone()));
-        let begun = self.tasks.change(task_id, |task, _| task.begin_rollback(start.clone()));
+        let start = self.attempt_start(locks.grants.clone());
+        let begun = self.tasks.change(task_id, &by, |task, _| task.begin_rollback(start.clone()));
         let (_, number) = begun.await?;
         let lease = self.guard_lease(task_id, number, locks, since);
         let attempt = Attempt { worker: self, task, number, locks, executor, lease };

@@ -9,7 +9,7 @@ use ade_app::jobs::ArchiveService;
 use ade_app::{Caller, Context, Error, ObjectKind};
 use ade_domain::approval::quorum::RequirementStatus;
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_domain::task::{Execution, ExecutionResult, Phase, TaskState};
+use ade_domain::task::{Execution, ExecutionResult, Phase, Refusal, TaskState};
 use ade_domain::{Clock, Moment};
 use ade_store::database::{ArchiveKind, Commit, SkippedTasks, StoredTask, TaskFilter, TaskRemoval, Write};
 use ade_store::{Blobs, DatabaseError};
@@ -88,6 +88,7 @@ impl ArchiveFixture {
             grants: Vec::new(),
             output: Some("a".repeat(10)),
             output_key: Some(format!("output/{task_id}/2")),
+            error_details: None,
             error: None,
             code: None,
             effects_attempt: None,
@@ -187,16 +188,15 @@ async fn restored_tasks_are_archived_again_after_a_month(base: Fixture) {
     fixture.base.clock.advance(29 * DAY);
     assert_eq!(archives.archive_old().await, Ok(0));
     assert_eq!(fixture.base.task(&task.task_id).await.approvals, task.approvals);
-    // Resubmitting changes the task, so the first archive is outdated.
+    // A restored task is history, whatever its state allows otherwise.
     let service = fixture.base.service();
-    service.resubmit(&task.task_id, &caller("ann", &[AUTHOR])).await.expect("resubmitted");
+    let refused = service.resubmit(&task.task_id, &caller("ann", &[AUTHOR])).await;
+    assert!(matches!(refused, Err(Error::Refused(Refusal::RestoredTask))), "{refused:?}");
     let now = fixture.base.task(&task.task_id).await;
     fixture.base.clock.advance(2 * DAY);
     assert_eq!(archives.archive_old().await, Ok(1));
+    assert!(!fixture.exists(&task).await);
     let (_, _, second) = list(&archives).await.remove(0);
-    let old = archives.restore(&first, &admin()).await.expect("exists");
-    assert_eq!((old.items, old.left_out), (0, SkippedTasks { outdated: 1, still_archived: 0 }));
-    assert!(!fixture.exists(&task).await, "an outdated task is not restored");
     assert_eq!(archives.restore(&second, &admin()).await.expect("exists").items, 1);
     assert_eq!(fixture.base.task(&task.task_id).await, now);
 }
@@ -231,7 +231,8 @@ async fn concurrent_processes_archive_and_restore_each_task_once(base: Fixture) 
         }
         assert_eq!(restored, 12, "{kind:?}: each item once");
     }
-    for task in tasks {
+    for mut task in tasks {
+        task.restored = true;
         assert_eq!(fixture.base.task(&task.task_id).await, task);
     }
     assert_eq!(fixture.base.database.counts().await, Ok(counted));
@@ -285,7 +286,7 @@ async fn crash_while_archiving_loses_nothing_and_leaves_nothing(base: Fixture) {
     let ends = database.take_orphaned_blobs(fixture.now(), 100).await.expect("requested");
     assert_eq!(ends.first(), Some(&late.key));
     let leaving = vec![TaskRemoval::new(ArchiveKind::Tasks, &late.archive_id, &item)];
-    let refused = database.remove_archived(late, leaving).await;
+    let refused = database.remove_archived(late, leaving, Commit::default()).await;
     assert!(matches!(refused, Err(DatabaseError::Conflict { .. })), "{refused:?}");
     assert!(fixture.exists(&task).await);
 }

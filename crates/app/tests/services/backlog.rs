@@ -4,22 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_app::Context;
-use ade_app::tasks::{PreviewConfig, SimulationInput, TaskDraft, TaskService};
+use ade_app::tasks::{DecisionInput, PreviewConfig, SimulationInput, TaskDraft, TaskService};
+use ade_domain::approval::DecisionKind;
 use ade_domain::approval::policy::{AutoApprove, Priority, default_policy};
+use ade_domain::glob::Pattern;
 use ade_domain::lock::{Acquisition, Holder, LockCommand, LockMode, RequestKey};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_domain::task::{LockPreview, Resource, TaskState};
+use ade_domain::task::{LockPreview, Preview, Resource, Task, TaskState};
 use ade_store::database::StoredTask;
 use ade_store::redis::RedisOptions;
 use ade_store::{Coordination, RedisCoordination};
 use ade_testkit::Redis;
 use serde_json::json;
 
-use crate::fixture::{Fixture, caller, draft, on_both_databases, submitted};
+use crate::fixture::{Fixture, caller, draft, on_both_databases, reject, submitted};
 
 on_both_databases!(
     raises_priority_of_waiting_requests_in_a_backlog,
-    auto_approves_low_risk_in_a_backlog_if_policies_allow_it,
+    approves_waiting_tasks_in_a_backlog_if_policies_allow_it,
     previews_needed_locks_and_their_holders,
 );
 
@@ -57,58 +59,50 @@ async fn raises_priority_of_waiting_requests_in_a_backlog(fixture: Fixture) {
     assert_eq!(service.process_timeouts().await, Ok(0), "urgent is the highest priority");
     let entries = fixture.entries().await;
     let raised = entries.iter().find(|entry| entry.action == "approval.raise").expect("audited");
-    assert_eq!((&raised.who.user_id, raised.object_type.as_str()), (&None, "approval"));
+    assert_eq!((raised.who.user_id(), raised.object_type.as_str()), (None, "approval"));
 }
 
-async fn auto_approves_low_risk_in_a_backlog_if_policies_allow_it(fixture: Fixture) {
+async fn approves_waiting_tasks_in_a_backlog_if_policies_allow_it(fixture: Fixture) {
     fixture.add_user("ann", &[AUTHOR]).await;
     fixture.add_user("rob", &[REVIEWER]).await;
     let (rules, service, max) = (fixture.rules(), fixture.service(), caller("max", &[ADMIN]));
-    for (name, task_type, below, role) in [
-        ("strict", "strict", None, None),
-        ("lax", "lax", Some(1), None),
-        ("own", "own", Some(1), Some("dba")),
-        ("both", "*x", Some(1), None),
-    ] {
-        let mut policy = default_policy();
-        (policy.name, policy.task_types) = (name.to_owned(), vec![task_type.to_owned()]);
-        policy.auto_approve_if = below.map(|below| AutoApprove {
-            risk_below: Some(below),
-            author_has_role: role.map(str::to_owned).into_iter().collect(),
-            resources_in_scope: Vec::new(),
-        });
-        fixture.add_policy(policy).await;
-    }
     let ann = caller("ann", &[AUTHOR]);
-    let submit = async |task_type: &str| {
+    let submit = async |id: &str| {
         let mut draft = draft("something");
-        draft.config.task_type = task_type.to_owned();
+        draft.config.resources =
+            vec![Resource { resource_type: "docs".to_owned(), id: id.to_owned(), mode: LockMode::Shared }];
+        draft.preview = Preview::ready();
         let task = service.create(draft, &ann).await.expect("created");
         service.submit(&task.task_id, &ann).await.expect("submitted").task
     };
-    assert_eq!(submit("lax").await.state, TaskState::Reviewing);
+    let [wiki, faq, other] = [submit("wiki").await, submit("faq").await, submit("plans").await];
+    let state = async |task: &Task| fixture.task(&task.task_id).await.state;
+    for (pattern, below) in [("docs:wiki", 40), ("docs:faq", 40), ("docs:plans", 1)] {
+        let mut policy = default_policy();
+        policy.name = pattern.to_owned();
+        policy.resource_patterns = vec![Pattern::new(pattern)];
+        policy.auto_approve_if = Some(AutoApprove { risk_below: Some(below), ..AutoApprove::default() });
+        fixture.add_policy(policy).await;
+    }
+    let objection = DecisionInput { action: DecisionKind::RequestChanges, ..reject() };
+    let request = &faq.approvals.first().expect("asked").approval_id;
+    service.decide(request, &objection, &caller("rob", &[REVIEWER])).await.expect("decided");
+    service.process_timeouts().await.expect("processed");
+    assert_eq!(state(&wiki).await, TaskState::Reviewing, "there is no backlog");
     rules.set_setting("approval:backlog_threshold", json!(0), &max).await.expect("set");
-    assert_eq!(submit("lax").await.state, TaskState::Reviewing, "the flag is off");
+    service.process_timeouts().await.expect("processed");
+    assert_eq!(state(&wiki).await, TaskState::Reviewing, "the flag is off");
     rules.set_feature("auto_approve_low_risk", true, &max).await.expect("enabled");
-    // 0.3 × 100: without a preview, and without resources.
-    assert_eq!(submit("lax").await.state, TaskState::Reviewing, "its level is MEDIUM");
-    rules
-        .set_setting("risk:thresholds", json!({ "medium": 31, "high": 50, "critical": 75 }), &max)
-        .await
-        .expect("set");
-    let passed = submit("lax").await;
-    assert_eq!(passed.state, TaskState::Approved);
-    let why = passed.auto_approved.expect("has a reason");
+    service.process_timeouts().await.expect("processed");
+    let approved = fixture.task(&wiki.task_id).await;
+    assert_eq!(approved.state, TaskState::Approved);
+    let why = approved.auto_approved.clone().expect("has a reason");
     assert!(
-        why.starts_with("approved automatically at level LOW") && why.ends_with("lax: the risk is low"),
+        why.starts_with("approved automatically because of a backlog") && why.contains("docs:wiki"),
         "{why}"
     );
-    assert_eq!(submit("strict").await.state, TaskState::Reviewing, "the policy has no automatic approval");
-    assert_eq!(submit("own").await.state, TaskState::Reviewing, "the other conditions still apply");
-    assert_eq!(submit("other").await.state, TaskState::Reviewing, "the default policy needs a reviewer");
-    assert_eq!(submit("lax").await.state, TaskState::Approved);
-    rules.set_setting("approval:backlog_threshold", json!(1_000), &max).await.expect("set");
-    assert_eq!(submit("lax").await.state, TaskState::Reviewing, "there is no backlog any more");
+    assert_eq!(state(&faq).await, TaskState::Reviewing, "somebody has objected");
+    assert_eq!(state(&other).await, TaskState::Reviewing, "its policy has a lower limit");
 }
 
 async fn hold(locks: &Arc<dyn Coordination>, lock: &str, agent: &str) {

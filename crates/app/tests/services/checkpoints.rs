@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use ade_app::audit::{AuditLogError, Checkpoint, Signer, verify};
-use ade_domain::Moment;
-use ade_domain::audit::{AuditActor, AuditBody};
+use ade_app::audit::{AuditLogError, Checkpoint, CheckpointFile, Signer, VerifiedLog, verify};
+use ade_domain::audit::{AuditActor, AuditBody, ChainHead};
+use ade_domain::{Keys, Moment};
 use ade_store::Database;
 use ade_store::database::Commit;
-use ade_testkit::Postgres;
+use ade_testkit::{Postgres, test_keys};
 use sqlx::Connection;
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
@@ -29,7 +29,7 @@ fn now() -> Moment {
 impl Log {
     async fn on_sqlite() -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let database = Database::open_sqlite(folder.path()).await.expect("opens");
+        let database = Database::open_sqlite(folder.path(), test_keys()).await.expect("opens");
         Self::filled(database, folder, None).await
     }
 
@@ -37,12 +37,12 @@ impl Log {
         let server = SERVER.get_or_init(|| async { Postgres::start().expect("starts") }).await;
         let name = format!("t{}", uuid::Uuid::now_v7().simple());
         server.create_database(&name).expect("created");
-        let database = Database::open_postgres(&server.url(&name)).await.expect("opens");
+        let database = Database::open_postgres(&server.url(&name), test_keys()).await.expect("opens");
         Self::filled(database, tempfile::tempdir().expect("temporary folder"), Some(name)).await
     }
 
     async fn filled(database: Database, folder: TempDir, database_name: Option<String>) -> Self {
-        let signer = Signer::open(&folder.path().join("audit-key")).expect("created");
+        let signer = Signer::new(database.keys()).expect("derived");
         let log = Self { database, signer, folder, database_name };
         log.write(10).await;
         log
@@ -53,7 +53,7 @@ impl Log {
             let body = AuditBody {
                 entry_id: uuid::Uuid::now_v7().to_string(),
                 at: now(),
-                who: AuditActor::default(),
+                who: AuditActor::default().into(),
                 action: "task.submit".to_owned(),
                 object_type: "task".to_owned(),
                 object_id: "t".to_owned(),
@@ -62,6 +62,7 @@ impl Log {
                 to: None,
                 revision: None,
                 digest: None,
+                reviewed: None,
                 reason: Some("a reason".to_owned()),
                 ticket: None,
                 details: serde_json::Map::new(),
@@ -88,11 +89,25 @@ impl Log {
         }
     }
 
-    async fn broken_at(&self, checkpoint: Option<&Checkpoint>) -> u64 {
-        match verify(&self.database, checkpoint).await {
+    /// Verifies the log with the stored checkpoints and a saved one.
+    async fn verify(&self, saved: Option<&Checkpoint>) -> Result<VerifiedLog, AuditLogError> {
+        verify(&self.database, &self.signer, &[], saved.map(|saved| saved.head)).await
+    }
+
+    async fn intact(&self, saved: Option<&Checkpoint>) -> VerifiedLog {
+        self.verify(saved).await.expect("intact")
+    }
+
+    async fn broken_at(&self, saved: Option<&Checkpoint>) -> u64 {
+        match self.verify(saved).await {
             Err(AuditLogError::Broken(broken)) => broken.number,
             other => unreachable!("{other:?}"),
         }
+    }
+
+    async fn store(&self, checkpoint: &Checkpoint) {
+        let text = serde_json::to_string(checkpoint).expect("JSON");
+        self.database.put_checkpoint(checkpoint.head.number, &text).await.expect("stored");
     }
 }
 
@@ -124,11 +139,13 @@ on_both_databases!(
     detects_removed_entry,
     detects_swapped_entries,
     detects_truncated_log_with_a_checkpoint,
-    rejects_forged_checkpoint,
+    detects_log_that_was_rewritten_as_a_whole,
+    uses_shared_checkpoints_of_this_installation_only,
+    quarantines_rows_that_ade_did_not_write,
 );
 
 async fn detects_edited_entry(log: Log) {
-    assert_eq!(verify(&log.database, None).await.expect("intact").number, 10);
+    assert_eq!(log.intact(None).await.head.number, 10);
     log.tamper("UPDATE audit SET body = replace(body, 'a reason', 'another') WHERE number = 4").await;
     assert_eq!(log.broken_at(None).await, 4);
     // The columns beside the body are verified as well.
@@ -155,31 +172,98 @@ async fn detects_swapped_entries(log: Log) {
 async fn detects_truncated_log_with_a_checkpoint(log: Log) {
     let checkpoint = log.signer.checkpoint(&log.database, None, now()).await.expect("signed");
     log.write(2).await;
-    assert_eq!(verify(&log.database, Some(&checkpoint)).await.expect("intact").number, 12);
+    let VerifiedLog { head, checkpoint: found } = log.intact(Some(&checkpoint)).await;
+    assert_eq!((head.number, found), (12, Some(checkpoint.head)));
     log.tamper("DELETE FROM audit WHERE number > 8").await;
-    assert_eq!(verify(&log.database, None).await.expect("intact").number, 8);
+    let VerifiedLog { head, checkpoint: found } = log.intact(None).await;
+    assert_eq!((head.number, found), (8, None), "valid by itself, but no checkpoint confirms it");
     assert_eq!(log.broken_at(Some(&checkpoint)).await, 9);
     // New entries after the truncation do not match the checkpoint either.
     log.write(4).await;
-    assert_eq!(verify(&log.database, None).await.expect("intact").number, 12);
+    assert_eq!(log.intact(None).await.head.number, 12);
     assert_eq!(log.broken_at(Some(&checkpoint)).await, 10);
+    // The same with the checkpoint that the servers share.
+    log.store(&checkpoint).await;
+    assert_eq!(log.broken_at(None).await, 10);
 }
 
-async fn rejects_forged_checkpoint(log: Log) {
+/// Hashes need no secret: somebody who rewrites an entry can chain all later ones again. MACs cannot be computed.
+async fn detects_log_that_was_rewritten_as_a_whole(log: Log) {
+    let mut head = ChainHead::origin();
+    let mut sql = String::new();
+    for row in log.database.audit_rows(&Default::default(), 0, 100).await.expect("read") {
+        let mut body = row.entry().expect("valid").body;
+        if row.number == 6 {
+            body.action = "task.cancel".to_owned();
+        }
+        let text = serde_json::to_string(&body).expect("JSON");
+        let entry = ade_domain::audit::append(head, body).expect("chained");
+        head = ChainHead { number: entry.number, entry_hash: entry.entry_hash };
+        sql.push_str(&format!(
+            "UPDATE audit SET body = '{text}', action = '{}', previous_hash = '{}', entry_hash = '{}' WHERE number = {};",
+            entry.body.action, entry.previous_hash, entry.entry_hash, entry.number
+        ));
+    }
+    log.tamper(&sql).await;
+    let verified = log.verify(None).await;
+    let is_found = matches!(
+        &verified,
+        Err(AuditLogError::Broken(broken)) if broken.number == 6 && broken.reason.contains("MAC")
+    );
+    assert!(is_found, "{verified:?}");
+}
+
+async fn uses_shared_checkpoints_of_this_installation_only(log: Log) {
     let checkpoint = log.signer.checkpoint(&log.database, None, now()).await.expect("signed");
-    let mut forged = checkpoint.clone();
-    forged.head.number = 3;
-    assert!(matches!(verify(&log.database, Some(&forged)).await, Err(AuditLogError::InvalidSignature)));
-    forged.signature = "00".to_owned();
-    assert!(!forged.is_signed());
-    // The key is reused, and only its owner can read it.
-    let file = log.folder.path().join("audit-key");
-    let again =
-        Signer::open(&file).expect("stored").checkpoint(&log.database, Some(&checkpoint), now()).await;
+    // All servers sign with the same key.
+    let other = Signer::new(&test_keys()).expect("derived");
+    let again = other.checkpoint(&log.database, Some(&checkpoint), now()).await;
     assert_eq!(again.expect("signed"), checkpoint);
-    let mode =
-        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).expect("exists").permissions());
-    assert_eq!(mode & 0o777, 0o600);
-    std::fs::write(&file, "not a key").expect("written");
-    assert!(matches!(Signer::open(&file), Err(AuditLogError::InvalidKey(..))));
+    // A checkpoint of somebody else proves nothing, neither that the log is intact nor that it is not.
+    let stranger = Keys::derive(&"x".repeat(40), "").expect("long enough");
+    let foreign = Signer::new(&stranger).expect("derived").checkpoint(&log.database, None, now()).await;
+    let mut foreign = foreign.expect("signed");
+    log.store(&foreign).await;
+    assert_eq!(log.intact(None).await.checkpoint, None);
+    // One that names the key of this installation must be signed by it.
+    foreign.head.number = 99;
+    foreign.public_key.clone_from(&checkpoint.public_key);
+    log.store(&foreign).await;
+    assert!(matches!(log.verify(None).await, Err(AuditLogError::InvalidSignature)));
+    // So must the file of a server.
+    let file = CheckpointFile::in_folder(log.folder.path());
+    assert_eq!(file.last(&log.signer).expect("missing"), None);
+    file.append(&checkpoint).expect("written");
+    assert_eq!(file.last(&log.signer).expect("read"), Some(checkpoint));
+    file.append(&foreign).expect("written");
+    assert!(matches!(file.last(&log.signer), Err(AuditLogError::InvalidSignature)));
+}
+
+async fn quarantines_rows_that_ade_did_not_write(log: Log) {
+    let copy = |changes: &str| {
+        let id = uuid::Uuid::now_v7();
+        let columns = "entry_id, at, actor, action, task_id, body, mac, number, previous_hash, entry_hash";
+        let values = format!("'{id}', at, actor, action, task_id, {changes}");
+        format!("INSERT INTO audit ({columns}) SELECT {values} FROM audit WHERE number = 10;")
+    };
+    let forged = [
+        // Without a MAC, with a made-up one, and an authentic body under another id.
+        copy("body, NULL, NULL, NULL, NULL"),
+        copy("replace(body, 'a reason', 'another'), mac, NULL, NULL, NULL"),
+        copy("body, mac, NULL, NULL, NULL"),
+        copy("'not JSON', 'x', NULL, NULL, NULL"),
+        copy("body, '0011223344556677:00', NULL, NULL, NULL"),
+        // Numbered by hand, behind the end of the chain.
+        copy("body, NULL, 11, entry_hash, entry_hash"),
+        copy("body, mac, 9000000000000000000, NULL, NULL"),
+    ];
+    for sql in &forged {
+        log.tamper(sql).await;
+    }
+    // Authentic entries are numbered as if nothing had happened.
+    log.write(3).await;
+    let VerifiedLog { head, .. } = log.intact(None).await;
+    assert_eq!(head.number, 13);
+    assert_eq!(log.database.quarantined_entries().await, Ok(forged.len() as u64));
+    assert_eq!(log.database.has_unnumbered().await, Ok(false));
 }

@@ -1,7 +1,7 @@
 //! Lists, comments, and resubmission of rejected tasks.
 
 use ade_app::tasks::{ApprovalOwner, TaskAction, TaskDraft};
-use ade_app::{Error, ObjectKind};
+use ade_app::{Caller, Error, ObjectKind};
 use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::policy::default_policy;
 use ade_domain::people::{ADMIN, AUDITOR, AUTHOR, REVIEWER, UserId};
@@ -180,9 +180,10 @@ async fn authors_of_the_original_cannot_decide_on_a_resubmission(fixture: Fixtur
     fixture.add_user("rob", &[REVIEWER]).await;
     let (service, ann, rob) = (fixture.service(), caller("ann", &[AUTHOR]), caller("rob", &[REVIEWER]));
     let mut draft = draft("one");
-    draft.metadata.lineage.sponsor_id = Some(UserId::new("sam"));
     draft.metadata.tags = vec!["tag".to_owned()];
-    let old = service.create(draft, &ann).await.expect("created");
+    // Proposed with a token that sam issued.
+    let with_token = Caller { token_created_by: Some(UserId::new("sam")), ..ann.clone() };
+    let old = service.create(draft, &with_token).await.expect("created");
     let id = &old.task_id;
     let early = service.resubmit(id, &ann).await;
     assert!(matches!(early, Err(Error::Refused(Refusal::InvalidTransition(_)))));

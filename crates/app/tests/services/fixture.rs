@@ -3,19 +3,20 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ade_app::tasks::{DecisionInput, PreviewConfig, TaskDraft, TaskService};
-use ade_app::{Caller, Context, IdempotentRequest, RuleService};
+use ade_app::tasks::{BatchItem, DecisionBatch, DecisionInput, PreviewConfig, TaskDraft, TaskService};
+use ade_app::{Alerts, Caller, Context, IdempotentRequest, RuleService};
 use ade_domain::Moment;
 use ade_domain::approval::policy::{Policy, PolicyVersions};
 use ade_domain::approval::{Approval, DecisionKind};
 use ade_domain::audit::{AuditActor, AuditBody, ChainVerifier};
+use ade_domain::independence::AccountHistory;
 use ade_domain::people::{AUTHOR, User, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::task::{Config, Metadata, Preview, RollbackStrategy};
 use ade_store::database::{AuditFilter, Commit, StoredTask, StoredUser, Versioned, Write};
 use ade_store::embedded::EmbeddedOptions;
 use ade_store::{Blobs, Coordination, Database, EmbeddedCoordination};
-use ade_testkit::{ManualClock, Postgres};
+use ade_testkit::{ManualClock, Postgres, test_keys};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
@@ -33,7 +34,7 @@ pub(crate) struct Fixture {
 impl Fixture {
     pub(crate) async fn on_sqlite() -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let database = Database::open_sqlite(folder.path()).await.expect("opens");
+        let database = Database::open_sqlite(folder.path(), test_keys()).await.expect("opens");
         Self::with(database, None, folder)
     }
 
@@ -42,7 +43,7 @@ impl Fixture {
         let name = format!("t{}", Uuid::now_v7().simple());
         server.create_database(&name).expect("created");
         let url = server.url(&name);
-        let database = Database::open_postgres(&url).await.expect("opens");
+        let database = Database::open_postgres(&url, test_keys()).await.expect("opens");
         Self::with(database, Some(url), tempfile::tempdir().expect("temporary folder"))
     }
 
@@ -59,13 +60,15 @@ impl Fixture {
             coordination: self.coordination.clone(),
             blobs: Blobs::open_folder(self.folder.path().join("blobs")).expect("opens"),
             clock: Arc::new(self.clock.clone()),
+            instance: "test".into(),
+            alerts: Alerts::default(),
         }
     }
 
     /// The context of another process.
     pub(crate) async fn other_context(&self) -> Context {
         let database = match &self.url {
-            Some(url) => Database::open_postgres(url).await.expect("opens"),
+            Some(url) => Database::open_postgres(url, test_keys()).await.expect("opens"),
             None => self.database.clone(),
         };
         Context { database, ..self.context() }
@@ -90,7 +93,7 @@ impl Fixture {
 
     pub(crate) async fn add_user(&self, name: &str, roles: &[&str]) {
         let user = user(name, roles);
-        let user = StoredUser { user, revision: 1, password: None };
+        let user = StoredUser { user, revision: 1, password: None, invitation: None };
         let writes = vec![Write::User { user: Box::new(user), expected: None }];
         self.database.commit(Commit { writes, ..Commit::default() }).await.expect("stored");
     }
@@ -158,6 +161,7 @@ pub(crate) fn user(name: &str, roles: &[&str]) -> User {
         manager_id: None,
         team: None,
         active: true,
+        history: AccountHistory::default(),
     }
 }
 
@@ -199,11 +203,16 @@ pub(crate) fn draft(description: &str) -> TaskDraft {
 }
 
 pub(crate) fn approve() -> DecisionInput {
-    DecisionInput { action: DecisionKind::Approve, reason: None, digest: None }
+    DecisionInput { action: DecisionKind::Approve, reason: None, digest: None, scope_digest: None }
 }
 
 pub(crate) fn reject() -> DecisionInput {
-    DecisionInput { action: DecisionKind::Reject, reason: Some("not like this".to_owned()), digest: None }
+    DecisionInput {
+        action: DecisionKind::Reject,
+        reason: Some("not like this".to_owned()),
+        digest: None,
+        scope_digest: None,
+    }
 }
 
 pub(crate) async fn submitted(service: &TaskService, description: &str) -> StoredTask {
@@ -215,6 +224,25 @@ pub(crate) async fn submitted(service: &TaskService, description: &str) -> Store
 pub(crate) fn approval_of<'a>(task: &'a StoredTask, reviewer: &str) -> &'a str {
     let is_open = |approval: &&Approval| approval.reviewer_id.as_str() == reviewer && approval.is_decidable();
     &task.approvals.iter().find(is_open).expect("requested").approval_id
+}
+
+/// The approval of all these tasks by a reviewer, each with its digest.
+pub(crate) fn approve_all<'a>(
+    tasks: impl IntoIterator<Item = &'a StoredTask>,
+    reviewer: &str,
+) -> DecisionBatch {
+    let item = |task: &StoredTask| BatchItem {
+        approval_id: approval_of(task, reviewer).to_owned(),
+        digest: Some(task.digest),
+        scope_digest: None,
+    };
+    DecisionBatch {
+        items: tasks.into_iter().map(item).collect(),
+        action: DecisionKind::Approve,
+        reason: None,
+        skip_validation: false,
+        apply_immediately: false,
+    }
 }
 
 /// Runs each test on SQLite and on PostgreSQL.

@@ -1,13 +1,14 @@
 //! Conditional requests with `If-Match`, and stored responses of idempotent requests.
 
-use ade_app::tasks::{DecisionBatch, TaskAction, TaskDraft};
+use ade_app::tasks::{TaskAction, TaskDraft};
 use ade_app::{ApprovalView, Caller, Error, ObjectKind, Outcome, TaskView};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
 use ade_domain::task::TaskState;
 use ade_store::database::StoredTask;
 
 use crate::fixture::{
-    Fixture, approval_of, approve, caller, draft, on_both_databases, submitted, with_if_match, with_key,
+    Fixture, approval_of, approve, approve_all, caller, draft, on_both_databases, submitted, with_if_match,
+    with_key,
 };
 
 on_both_databases!(
@@ -95,7 +96,11 @@ async fn stores_response_with_its_changes(fixture: Fixture) {
     let id = task.task_id.as_str();
     assert_eq!(stored_outcome(&fixture, "create").await, task_outcome(&task, &create));
     let refused = service
-        .perform(id, &TaskAction::ConfirmOverride, &with_key(&caller("max", &[ADMIN]), "refused"))
+        .perform(
+            id,
+            &TaskAction::ConfirmOverride { reason: None },
+            &with_key(&caller("max", &[ADMIN]), "refused"),
+        )
         .await;
     assert!(refused.is_err());
     assert_eq!(stored_outcome(&fixture, "refused").await, None, "a refused request has no stored response");
@@ -112,15 +117,9 @@ async fn stores_response_with_its_changes(fixture: Fixture) {
     let task = service.perform(id, &action, &cancel).await.expect("cancelled");
     assert_eq!(stored_outcome(&fixture, "cancel").await, task_outcome(&task, &cancel));
     let task = submitted(&service, "two").await;
-    let approval_ids = vec![approval_of(&task, "rob").to_owned()];
-    let batch = DecisionBatch {
-        approval_ids: approval_ids.clone(),
-        decision: approve(),
-        skip_validation: false,
-        apply_immediately: false,
-    };
+    let batch = approve_all([&task], "rob");
     let tasks = service.decide_batch(&batch, &with_key(&rob, "batch")).await.expect("approved");
-    let decided = ApprovalView::find_all(&tasks, &approval_ids);
+    let decided = ApprovalView::find_all(&tasks, batch.approval_ids());
     assert_eq!(decided.len(), 1);
     assert_eq!(stored_outcome(&fixture, "batch").await, Some(Outcome::Batch(decided)));
     let gone = service.create(draft("three"), &ann).await.expect("created");

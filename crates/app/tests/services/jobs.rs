@@ -6,18 +6,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_app::agents::AgentService;
+use ade_app::audit::CheckpointFile;
 use ade_app::background::{BackgroundHandle, BackgroundServices};
 use ade_app::tasks::{PreviewConfig, TaskAction, TaskDraft, TaskService};
 use ade_app::{Caller, Jobs, LockMaintenance, LockService, LogEventSink};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_domain::task::{PreviewStatus, TaskState};
+use ade_domain::task::{Binding, Digest, PreviewStatus, PublishedBinding, TaskState};
 use ade_store::Coordination;
 use ade_store::coordination::{MovedWakeUps, WakeAt, WakeUp};
 use ade_store::database::{DailyStats, StoredJob};
 use ade_testkit::wait::until;
 use serde_json::json;
 
-use crate::fixture::{Fixture, approval_of, approve, caller, draft, on_both_databases, reject, submitted};
+use crate::fixture::{
+    Fixture, approval_of, approve, approve_all, caller, draft, on_both_databases, reject, submitted,
+};
 
 on_both_databases!(
     schedules_wake_ups_for_deadlines,
@@ -64,7 +67,7 @@ impl JobsFixture {
     fn serve_with(&self, jobs: Jobs) -> BackgroundHandle {
         let services = BackgroundServices {
             jobs,
-            data_dir: self.base.folder.path().to_owned(),
+            checkpoint_file: CheckpointFile::in_folder(self.base.folder.path()),
             checkpoint_interval: DAY,
         };
         services.start().expect("starts")
@@ -141,7 +144,13 @@ async fn wakes_remote_workers_for_previews_and_approved_tasks(base: Fixture) {
     let ann = caller("ann", &[AUTHOR]);
     let TaskDraft { mut config, metadata, preview } = draft("elsewhere");
     config.executor = "files".to_owned();
-    config.parameters.insert("root".to_owned(), json!("/srv/elsewhere"));
+    config.parameters.insert("root".to_owned(), json!("elsewhere"));
+    let (fingerprint, now) = (Digest::of_bytes(b"/srv/elsewhere"), fixture.base.context().clock.now());
+    let binding = PublishedBinding { binding: Binding::default(), fingerprint, host: None };
+    let database = &fixture.base.database;
+    let published =
+        database.publish_binding("files:elsewhere", &binding, "worker-1", now, now.plus_ms(60_000));
+    assert_eq!(published.await, Ok(true));
     let created = service.create(TaskDraft { config, metadata, preview }, &ann).await.expect("created");
     assert_eq!(created.preview.status, PreviewStatus::Pending);
     let woken = async |queue: &str| {
@@ -151,15 +160,7 @@ async fn wakes_remote_workers_for_previews_and_approved_tasks(base: Fixture) {
     assert_eq!(woken("preview").await, created.task_id);
     let rob = caller("rob", &[REVIEWER]);
     let tasks = [submitted(&service, "one").await, submitted(&service, "two").await];
-    let requests = tasks.iter().map(|task| approval_of(task, "rob").to_owned()).collect();
-    let (skip_validation, apply_immediately) = (false, false);
-    let batch = ade_app::tasks::DecisionBatch {
-        approval_ids: requests,
-        decision: approve(),
-        skip_validation,
-        apply_immediately,
-    };
-    service.decide_batch(&batch, &rob).await.expect("decided");
+    service.decide_batch(&approve_all(&tasks, "rob"), &rob).await.expect("decided");
     let mut task_ids = [woken("apply").await, woken("apply").await];
     task_ids.sort();
     assert_eq!(task_ids, tasks.map(|task| task.task.task_id), "also for tasks of a batch");

@@ -2,6 +2,7 @@
 
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "test helpers fail like tests")]
 
+mod accounts;
 mod archive;
 mod backlog;
 mod checkpoints;

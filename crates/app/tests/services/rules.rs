@@ -5,7 +5,6 @@ use std::time::Duration;
 use ade_app::ObjectKind::Document;
 use ade_app::rules::{DelegationChange, PolicyChange, ResourceChange};
 use ade_app::shared_settings::{self as settings, Settings};
-use ade_app::tasks::DecisionBatch;
 use ade_app::{Caller, Error};
 use ade_domain::approval::delegation::{Delegation, DelegationKind};
 use ade_domain::approval::policy::PolicyVersions;
@@ -19,7 +18,8 @@ use ade_store::database::{Commit, DocumentKind, FeatureFlag, Setting, StoredUser
 use serde_json::json;
 
 use crate::fixture::{
-    Fixture, approval_of, approve, caller, on_both_databases, submitted, user, with_if_match, with_key,
+    Fixture, approval_of, approve, approve_all, caller, on_both_databases, submitted, user, with_if_match,
+    with_key,
 };
 
 on_both_databases!(
@@ -171,7 +171,8 @@ async fn only_owners_and_administrators_change_delegations(fixture: Fixture) {
     for name in ["rob", "sue", "eve"] {
         fixture.add_user(name, &[REVIEWER]).await;
     }
-    let gone = StoredUser { user: User { active: false, ..user("old", &[]) }, revision: 1, password: None };
+    let left = User { active: false, ..user("old", &[]) };
+    let gone = StoredUser { user: left, revision: 1, password: None, invitation: None };
     let writes = vec![Write::User { user: Box::new(gone), expected: None }];
     fixture.database.commit(Commit { writes, ..Commit::default() }).await.expect("stored");
     let (rules, rob, sue) = (fixture.rules(), caller("rob", &[REVIEWER]), caller("sue", &[REVIEWER]));
@@ -284,8 +285,8 @@ async fn settings_apply_to_the_next_decision(fixture: Fixture) {
     let names: Vec<&str> = all.iter().map(|document| document.id.as_str()).collect();
     assert_eq!(names, settings::setting_names().collect::<Vec<_>>());
     assert!(
-        all.iter()
-            .all(|setting| setting.revision == 0 && settings::check(&setting.id, &setting.value.0).is_ok())
+        all.iter().all(|setting| setting.revision == 0
+            && Settings::default().check(&setting.id, &setting.value.0).is_ok())
     );
     let wait = |task: &ade_store::database::StoredTask| {
         let approval = &task.approvals[0];
@@ -299,8 +300,13 @@ async fn settings_apply_to_the_next_decision(fixture: Fixture) {
     assert_eq!((set.revision, &set.value.0), (1, &json!(600)));
     assert_eq!(rules.get::<Setting>("approval:default_timeout", &max).await, Ok(set));
     assert_eq!(wait(&submitted(&other, "two").await), 600);
-    rules.set_setting("approval:max_timeout", json!(60), &max).await.expect("set");
-    assert_eq!(wait(&submitted(&other, "three").await), 60, "the maximum limits the default");
+    let below = rules.set_setting("approval:max_timeout", json!(60), &max).await;
+    assert!(matches!(below, Err(Error::Invalid(_))), "below the default: {below:?}");
+    rules.set_setting("approval:max_timeout", json!(600), &max).await.expect("set");
+    let above = rules.set_setting("approval:default_timeout", json!(601), &max).await;
+    assert!(matches!(above, Err(Error::Invalid(_))), "above the maximum: {above:?}");
+    rules.set_setting("approval:default_timeout", json!(60), &max).await.expect("set");
+    assert_eq!(wait(&submitted(&other, "three").await), 60);
     let low = json!({ "medium": 98, "high": 99, "critical": 100 });
     rules.set_setting("risk:thresholds", low, &max).await.expect("set");
     let task = submitted(&other, "four").await;
@@ -329,7 +335,7 @@ async fn settings_apply_to_the_next_decision(fixture: Fixture) {
     let entry = entries.iter().find(|entry| entry.action == "config.set").expect("audited");
     assert_eq!(json!(entry.details), json!({ "before": 172_800, "after": 600 }));
     let loaded = Settings::load(&fixture.database).await.expect("loaded");
-    assert_eq!((loaded.approval_default_timeout, loaded.due_after_ms()), (600, 60_000));
+    assert_eq!((loaded.approval_default_timeout, loaded.due_after_ms()), (60, 60_000));
 }
 
 async fn approval_keeps_the_validity_it_was_given_with(fixture: Fixture) {
@@ -362,11 +368,12 @@ async fn feature_flag_disables_batches(fixture: Fixture) {
     let (rules, service, other) = (fixture.rules(), fixture.service(), fixture.other_process().await);
     let features = rules.list::<FeatureFlag>(&admin()).await.expect("listed");
     let features: Vec<(&str, bool)> = features.iter().map(|flag| (flag.id.as_str(), flag.value.0)).collect();
-    assert_eq!(features, [("auto_approve_low_risk", false), ("batch_approvals", true)]);
+    assert_eq!(
+        features,
+        [("auto_approve_low_risk", false), ("batch_approvals", true), ("deadlock_detection", true)]
+    );
     let task = submitted(&service, "one").await;
-    let approval_ids = vec![approval_of(&task, "rob").to_owned()];
-    let batch =
-        DecisionBatch { approval_ids, decision: approve(), skip_validation: false, apply_immediately: false };
+    let batch = approve_all([&task], "rob");
     let rob = caller("rob", &[REVIEWER]);
     rules.set_feature("batch_approvals", false, &admin()).await.expect("disabled");
     assert_eq!(other.decide_batch(&batch, &rob).await, Err(Error::Disabled("batch_approvals")));

@@ -69,6 +69,7 @@ async fn rule_changes_apply_to_the_next_decision_in_every_process(fixture: Fixtu
         conditions: DelegationConditions::default(),
         cascade: false,
         active: true,
+        created_at: now,
         valid_from: None,
         valid_until: None,
     };
@@ -87,6 +88,7 @@ async fn rule_changes_apply_to_the_next_decision_in_every_process(fixture: Fixtu
         user: ade_domain::people::User { active: false, ..user("sue", &[REVIEWER]) },
         revision: 2,
         password: None,
+        invitation: None,
     };
     update_policy(&fixture, &policy(&["rob", "sue"]), 2).await;
     assert_eq!(reviewers_of(&submitted(&elsewhere, "two").await), people(["rob", "sue"]));

@@ -3,18 +3,23 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ade_app::Error;
-use ade_app::tasks::{DecisionBatch, DecisionInput, SimulationInput, TaskAction, TaskDraft};
+use ade_app::audit::CheckpointFile;
+use ade_app::tasks::{BatchItem, DecisionBatch, DecisionInput, SimulationInput, TaskAction, TaskDraft};
+use ade_app::{AuditService, Caller, Error, ObjectKind};
 use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::policy::{Policy, default_policy};
+use ade_domain::audit::AuditActor;
+use ade_domain::glob::Pattern;
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
-use ade_domain::task::TaskState;
-use ade_store::database::StoredTask;
+use ade_domain::task::{Preview, TaskState};
+use ade_store::database::{AuditFilter, AuditRow, StoredTask};
 use ade_testkit::{SeededRng, effort};
 
-use crate::fixture::{Fixture, approval_of, approve, caller, draft, on_both_databases, reject, submitted};
+use crate::fixture::{
+    Fixture, approval_of, approve, approve_all, caller, draft, on_both_databases, reject, submitted,
+};
 
 on_both_databases!(
     only_one_of_sixteen_concurrent_decisions_wins,
@@ -26,7 +31,37 @@ on_both_databases!(
     override_needs_a_second_administrator_and_no_author,
     simulation_matches_submission,
     replay_lists_exactly_the_differing_tasks,
+    service_cancels_and_views_the_audit_log_only,
 );
+
+async fn service_cancels_and_views_the_audit_log_only(fixture: Fixture) {
+    fixture.add_user("ann", &[AUTHOR]).await;
+    fixture.add_user("rob", &[REVIEWER]).await;
+    let (service, ann) = (fixture.service(), caller("ann", &[AUTHOR]));
+    let actor = AuditActor { service: Some("a job".to_owned()), ..AuditActor::default() };
+    let itself = Caller::service(actor);
+    let draft = service.create(draft("two"), &ann).await.expect("created");
+    let task = submitted(&service, "one").await;
+    for refused in [
+        service.submit(&draft.task_id, &itself).await,
+        service.modify(&draft.task_id, |task| Ok(TaskDraft::of(task)), &itself).await,
+        service.resubmit(&task.task_id, &itself).await,
+    ] {
+        assert_eq!(refused, Err(Error::Refused(Refusal::Forbidden)));
+    }
+    let decided = service.decide(approval_of(&task, "rob"), &approve(), &itself).await;
+    assert!(matches!(decided, Err(Error::Scope(_))), "{decided:?}");
+    let cancel = TaskAction::Cancel { reason: Some("expired".to_owned()) };
+    let cancelled = service.perform(&task.task_id, &cancel, &itself).await.expect("permitted");
+    assert_eq!(cancelled.state, TaskState::Cancelled);
+    fixture.entries().await;
+    let audits =
+        AuditService::new(fixture.context(), service, CheckpointFile::in_folder(fixture.folder.path()));
+    let filter = AuditFilter { task: Some(task.task_id.clone()), ..AuditFilter::default() };
+    let seen = audits.entries(filter, 0, 100, &itself).await.expect("permitted");
+    let is_cancel = |row: &AuditRow| row.entry().is_ok_and(|entry| entry.body.action == "task.cancel");
+    assert!(seen.iter().any(is_cancel), "{seen:?}");
+}
 
 async fn only_one_of_sixteen_concurrent_decisions_wins(fixture: Fixture) {
     fixture.add_user("ann", &[AUTHOR]).await;
@@ -107,9 +142,7 @@ async fn batch_is_atomic(fixture: Fixture) {
     for number in 0..size {
         tasks.push(submitted(&service, &number.to_string()).await);
     }
-    let approval_ids: Vec<String> = tasks.iter().map(|task| approval_of(task, "rob").to_owned()).collect();
-    let batch =
-        DecisionBatch { approval_ids, decision: approve(), skip_validation: false, apply_immediately: false };
+    let batch = approve_all(&tasks, "rob");
     let (rob, sue) = (caller("rob", &[REVIEWER]), caller("sue", &[REVIEWER]));
     let against = reject();
     let (batched, rejected) = tokio::join!(
@@ -127,13 +160,16 @@ async fn batch_is_atomic(fixture: Fixture) {
         }
         (Err(Error::Batch(refused)), Ok(_)) => {
             assert_eq!((refused.len(), approved), (1, 0));
-            assert_eq!(refused[0].0, batch.approval_ids[size / 2]);
+            assert_eq!(refused[0].0, batch.items[size / 2].approval_id);
         }
         other => unreachable!("{other:?}"),
     }
-    let unknown = DecisionBatch { approval_ids: vec!["x".to_owned()], ..batch.clone() };
+    let unknown = DecisionBatch {
+        items: vec![BatchItem { approval_id: "x".to_owned(), digest: None, scope_digest: None }],
+        ..batch.clone()
+    };
     assert!(matches!(service.decide_batch(&unknown, &rob).await, Err(Error::Batch(_))));
-    let empty = DecisionBatch { approval_ids: Vec::new(), ..batch };
+    let empty = DecisionBatch { items: Vec::new(), ..batch };
     assert!(matches!(service.decide_batch(&empty, &rob).await, Err(Error::Invalid(_))));
 }
 
@@ -211,7 +247,11 @@ async fn hides_tasks_from_others(fixture: Fixture) {
     let mut agent = caller("rob", &[REVIEWER, ADMIN]);
     agent.agent_id = Some("robot".to_owned());
     let refused = service.decide(approval_of(&task, "rob"), &approve(), &agent).await;
-    assert_eq!(refused, Err(Error::Refused(Refusal::Forbidden)));
+    assert_eq!(
+        refused,
+        Err(Error::NotFound(ObjectKind::Approval)),
+        "agents do not see what their sponsors review"
+    );
 }
 
 async fn simulation_matches_submission(fixture: Fixture) {
@@ -238,6 +278,7 @@ async fn simulation_matches_submission(fixture: Fixture) {
     policies[1].min_approvers = 2;
     policies[2].auto_approve_if =
         Some(ade_domain::approval::policy::AutoApprove { risk_below: Some(45), ..Default::default() });
+    policies[2].resource_patterns = vec![Pattern::new("database:*")];
     for policy in &policies {
         fixture.add_policy(policy.clone()).await;
     }
@@ -248,6 +289,7 @@ async fn simulation_matches_submission(fixture: Fixture) {
         let author = caller(["ann", "max"][pick(2)], &[AUTHOR]);
         let mut draft = draft("something");
         draft.config.task_type = ["schema", "config", "other"][pick(3)].to_owned();
+        draft.preview = Preview::ready();
         draft.config.resources = (0..pick(4))
             .map(|number| ade_domain::task::Resource {
                 resource_type: "database".to_owned(),
@@ -315,6 +357,8 @@ async fn replay_lists_exactly_the_differing_tasks(fixture: Fixture) {
 async fn override_needs_a_second_administrator_and_no_author(fixture: Fixture) {
     fixture.add_user("ann", &[AUTHOR]).await;
     fixture.add_user("rob", &[REVIEWER]).await;
+    fixture.add_user("max", &[ADMIN]).await;
+    fixture.add_user("pam", &[ADMIN]).await;
     let service = fixture.service();
     let task = submitted(&service, "now").await;
     let id = &task.task_id;
@@ -327,10 +371,11 @@ async fn override_needs_a_second_administrator_and_no_author(fixture: Fixture) {
     };
     own(service.perform(id, &ask, &author).await);
     service.perform(id, &ask, &max).await.expect("by an administrator");
-    own(service.perform(id, &TaskAction::ConfirmOverride, &author).await);
-    let same = service.perform(id, &TaskAction::ConfirmOverride, &max).await;
+    own(service.perform(id, &TaskAction::ConfirmOverride { reason: None }, &author).await);
+    let same = service.perform(id, &TaskAction::ConfirmOverride { reason: None }, &max).await;
     assert!(matches!(same, Err(Error::Refused(Refusal::SameAdmin { .. }))));
-    let task = service.perform(id, &TaskAction::ConfirmOverride, &pam).await.expect("confirmed");
+    let task =
+        service.perform(id, &TaskAction::ConfirmOverride { reason: None }, &pam).await.expect("confirmed");
     assert_eq!(task.state, TaskState::Approved);
     own(service.perform(id, &TaskAction::ForceApply { reason: reason() }, &author).await);
     assert!(

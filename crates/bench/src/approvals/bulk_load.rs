@@ -9,9 +9,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use ade_domain::Moment;
 use ade_domain::audit::{AuditBody, ChainHead, append};
 use ade_domain::event::Event;
+use ade_domain::{Keys, Moment};
 use ade_store::database::{Arg, StoredTask, TableRow, rows};
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::{
@@ -35,10 +35,11 @@ const LAST_ENTRY: &str =
 const LAST_EVENT: &str = "SELECT coalesce(max(number), 0) FROM events";
 
 /// Where the audit chain and the event numbers continue.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct BulkChain {
     head: ChainHead,
     last_event: u64,
+    keys: Keys,
 }
 
 /// Rows in the order in which they are to be written, grouped by table.
@@ -68,7 +69,7 @@ impl BulkChain {
             }
         }
         for body in entries {
-            let mut row = rows::audit_entry(&body)?;
+            let mut row = rows::audit_entry(&body, &self.keys)?;
             let entry = append(self.head, body).map_err(|error| corrupt(&error))?;
             self.head = ChainHead { number: entry.number, entry_hash: entry.entry_hash };
             row.columns.extend([
@@ -114,8 +115,8 @@ impl BulkLoader {
         Ok(Self::Postgres(parse_url(url)?.connect().await?))
     }
 
-    /// Where the numbers continue. Everything that is committed must be numbered.
-    pub(super) async fn chain(&mut self) -> Result<BulkChain, BenchError> {
+    /// Where the numbers continue. Everything that is committed must be numbered. `keys` are those of the server.
+    pub(super) async fn chain(&mut self, keys: Keys) -> Result<BulkChain, BenchError> {
         let (last, last_event): (Option<(i64, String)>, i64) = match self {
             Self::Sqlite(connection) => (
                 sqlx::query_as(LAST_ENTRY).fetch_optional(&mut *connection).await?,
@@ -135,7 +136,7 @@ impl BulkLoader {
             },
             None => ChainHead::origin(),
         };
-        Ok(BulkChain { head, last_event: last_event.unsigned_abs() })
+        Ok(BulkChain { head, last_event: last_event.unsigned_abs(), keys })
     }
 
     /// Creates the partition of the audit log for the month of `at`. Does nothing on SQLite.

@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ade_domain::{Clock, Moment};
+use ade_domain::keys::InvalidSecret;
+use ade_domain::{Clock, Keys, Moment};
 use ade_store::SystemClock;
 use indicatif::ProgressBar;
 use tempfile::TempDir;
@@ -16,7 +17,7 @@ use super::history::{HistoryGenerator, before};
 use super::organisation;
 use crate::database::{BaselineTable, BenchDatabase};
 use crate::error::{BenchError, ErrorKind};
-use crate::server::{BenchRedis, FOLDER_PREFIX, ServerUnderTest};
+use crate::server::{BenchRedis, FOLDER_PREFIX, SECRET, ServerUnderTest};
 
 const BATCH_SIZE: usize = 2_000;
 /// Batches that may be generated ahead of writing.
@@ -197,7 +198,8 @@ async fn load(
         loader.create_audit_partition(before(now, days * DAY_MS)).await?;
     }
     loader.create_audit_partition(history.start()).await?;
-    let mut chain = loader.chain().await?;
+    let invalid = |error: InvalidSecret| BenchError::new(ErrorKind::Unavailable, error.to_string());
+    let mut chain = loader.chain(Keys::derive(SECRET, "").map_err(invalid)?).await?;
     let (sender, mut batches) = mpsc::channel::<(BulkRows, u64)>(MAX_QUEUED_BATCHES);
     let generator = tokio::task::spawn_blocking(move || {
         while let Some(batch) = history.next_batch(BATCH_SIZE)? {

@@ -9,13 +9,14 @@ use ade_domain::Moment;
 use ade_domain::approval::DecisionKind;
 use ade_domain::approval::assignment::{Assignment, AssignmentInput, assign};
 use ade_domain::approval::policy::{AutoApprove, Policy, default_policy};
-use ade_domain::audit::{AuditActor, AuditBody};
+use ade_domain::audit::{AuditActor, AuditBody, Principal, ServiceActor, Trigger};
 use ade_domain::event::Event;
+use ade_domain::independence::AccountHistory;
 use ade_domain::lock::LockMode;
 use ade_domain::people::{AUTHOR, AuthorSet, People, REVIEWER, User, UserId};
 use ade_domain::permission::ActorRole;
 use ade_domain::risk::{FailureHistory, RegisteredResource, RiskInputs, RiskThresholds, assess};
-use ade_domain::task::{Actor, Decision, ReviewPlan, Task, Transition};
+use ade_domain::task::{Actor, Decision, ReviewPlan, ReviewSubject, Task, TaskScope, Transition};
 use ade_domain::task::{
     ChangeKind, Config, Digest, LockPreview, Metadata, Preview, PreviewChange, Resource, RollbackStrategy,
     TaskState,
@@ -100,6 +101,7 @@ pub(super) struct HistoryGenerator {
     total: usize,
     generated: usize,
     rng: SplitMix64,
+    people: People,
     /// One per task type.
     assignments: Vec<Assignment>,
     authors: Zipf,
@@ -123,7 +125,8 @@ fn failed(error: &dyn std::fmt::Display) -> BenchError {
     BenchError::new(ErrorKind::Unavailable, format!("cannot generate tasks: {error}"))
 }
 
-fn assignments(now: Moment) -> Result<Vec<Assignment>, BenchError> {
+/// The reviewers of all task types, and an author.
+fn people() -> People {
     let user = |id: String, role: &str| User {
         name: id.clone(),
         user_id: UserId::new(id),
@@ -131,9 +134,13 @@ fn assignments(now: Moment) -> Result<Vec<Assignment>, BenchError> {
         manager_id: None,
         team: None,
         active: true,
+        history: AccountHistory::default(),
     };
     let reviewers = (0..TASK_TYPES.len()).flat_map(organisation::reviewers_of).map(|id| user(id, REVIEWER));
-    let people: People = reviewers.chain([user(organisation::author(0), AUTHOR)]).collect();
+    reviewers.chain([user(organisation::author(0), AUTHOR)]).collect()
+}
+
+fn assignments(people: &People, now: Moment) -> Result<Vec<Assignment>, BenchError> {
     let default = default_policy();
     let policies: Vec<Policy> = TASK_TYPES
         .iter()
@@ -151,16 +158,19 @@ fn assignments(now: Moment) -> Result<Vec<Assignment>, BenchError> {
         .collect();
     let mut assignments = Vec::new();
     for task_type in TASK_TYPES {
+        let (config, scope) = (config(task_type, String::new(), Vec::new(), 0), TaskScope::default());
         let question = AssignmentInput {
-            config: &config(task_type, String::new(), Vec::new(), 0),
+            subject: &ReviewSubject::new(&config, &scope),
+            preview: &Preview::none(),
             risk: organisation::AUTO_APPROVE_BELOW,
             author: None,
             author_set: &AuthorSet::default(),
-            people: &people,
+            people,
             policies: &policies,
             default_policy: &default,
             delegations: &[],
-            auto_approve_low_risk: false,
+            by_agent: false,
+            rule_changes: &[],
             requires_human: false,
             now,
         };
@@ -187,12 +197,14 @@ fn config(task_type: &str, description: String, resources: Vec<Resource>, versio
 
 impl HistoryGenerator {
     pub(super) fn new(total: usize, now: Moment) -> Result<Self, BenchError> {
+        let people = people();
         Ok(Self {
             now,
             total,
             generated: 0,
             rng: SplitMix64(SEED),
-            assignments: assignments(now)?,
+            assignments: assignments(&people, now)?,
+            people,
             authors: Zipf::new(organisation::AUTHORS),
             task_types: Zipf::new(TASK_TYPES.len()),
             resources: Zipf::new(RESOURCES),
@@ -271,6 +283,7 @@ impl HistoryGenerator {
         let preview = preview(&config, self.rng.below(4));
         let risk = assess(
             &RiskInputs {
+                scope: config.resources.iter().map(registered).collect(),
                 resources: config.resources.iter().map(registered).collect(),
                 changes: preview.change_counts(),
                 history: FailureHistory { finished: 50, failed: 2 },
@@ -310,6 +323,7 @@ impl HistoryGenerator {
         let fingerprint = task.preview.fingerprint.map(|fingerprint| fingerprint.to_string());
         let mut ids: Vec<String> = (0..assignment.assignees.len()).map(|_| self.id(submitted)).collect();
         let plan = ReviewPlan {
+            scope: TaskScope::default(),
             risk,
             fingerprint,
             assignment: Ok(assignment),
@@ -354,9 +368,16 @@ impl HistoryGenerator {
             } else {
                 (DecisionKind::Approve, None)
             };
-            let decision = Decision { approval_id: &approval_id, kind: action, reason, digest: None };
+            let decision = Decision {
+                approval_id: &approval_id,
+                kind: action,
+                reason,
+                digest: None,
+                scope_digest: None,
+                is_batch: false,
+            };
             let actor = actor(&reviewer, ActorRole::Reviewer);
-            task.decide(&decision, &actor, now).map_err(|error| failed(&error))?;
+            task.decide(&decision, &actor, &self.people, now).map_err(|error| failed(&error))?;
             self.record_transitions(task, now);
         }
         if is_open && task.state == TaskState::Approved {
@@ -385,7 +406,8 @@ impl HistoryGenerator {
         task.transitions.push(Transition {
             action: action.to_owned(),
             actor: None,
-            from,
+            trigger: None,
+            from: Some(from),
             to,
             approval_id: None,
             reason: None,
@@ -399,17 +421,22 @@ impl HistoryGenerator {
     fn record_transitions(&mut self, task: &mut Task, now: Moment) {
         for transition in std::mem::take(&mut task.transitions) {
             let who = match &transition.actor {
-                None => AuditActor::default(),
-                Some(user) => AuditActor {
+                None => Principal::Service(ServiceActor {
+                    service: "worker".to_owned(),
+                    instance: "worker-0199f0c4000070008000000000000001".to_owned(),
+                    trigger: transition.trigger.clone().unwrap_or(Trigger::Attempt(1)),
+                }),
+                Some(user) => Principal::Caller(AuditActor {
                     user_id: Some(user.clone()),
                     token_id: Some("0199f0c4-0000-7000-8000-000000000001".to_owned()),
                     ip: Some("10.0.0.17".to_owned()),
                     user_agent: Some("ade/0.1.0".to_owned()),
                     service: Some("ade 0.1.0 at 127.0.0.1:8300".to_owned()),
                     ..AuditActor::default()
-                },
+                }),
             };
             let approval = transition.approval_id.clone();
+            let is_about_approval = approval.is_some() || transition.to == TaskState::Approved;
             let body = AuditBody {
                 entry_id: self.id(now),
                 at: now,
@@ -418,10 +445,11 @@ impl HistoryGenerator {
                 object_type: if approval.is_some() { "approval" } else { "task" }.to_owned(),
                 object_id: approval.unwrap_or_else(|| task.task_id.clone()),
                 task_id: Some(task.task_id.clone()),
-                from: Some(transition.from),
+                from: transition.from,
                 to: Some(transition.to),
                 revision: Some(task.revision),
                 digest: Some(task.digest),
+                reviewed: is_about_approval.then(|| task.reviewed_content()),
                 reason: transition.reason.clone(),
                 ticket: transition.ticket.clone(),
                 details: serde_json::Map::new(),
@@ -442,7 +470,7 @@ fn actor(user: &UserId, role: ActorRole) -> Actor {
         user: Some(user.clone()),
         roles: vec![role],
         token_issuer: None,
-        is_agent: false,
+        agent_id: None,
         has_admin_scope: true,
     }
 }
@@ -458,6 +486,7 @@ fn preview(config: &Config, extra_changes: u64) -> Preview {
         before: None,
         after: None,
         diff: None,
+        reviewers_only: false,
     };
     let changes: Vec<PreviewChange> = (0..=extra_changes).map(change).collect();
     let fingerprint = Digest::of(&changes);

@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::environment::{Environment, author, reviewer, task_type};
+use super::environment::{Environment, FILES_ROOT, author, reviewer, task_type};
 use crate::approvals::with_token_of;
 use crate::error::{BenchError, ErrorKind};
 use crate::http_client::{self, Connection};
@@ -63,7 +63,6 @@ pub(super) struct Client {
     /// Ids of all tasks of all rounds, in order.
     pub(super) created: Vec<String>,
     workload: Workload,
-    root: String,
     window: usize,
     author: Connection,
     reviewer: Connection,
@@ -151,7 +150,6 @@ impl Client {
             number,
             created: Vec::new(),
             workload,
-            root: environment.root.to_string_lossy().into_owned(),
             window,
             author: as_author.connect().await?,
             reviewer: as_reviewer.connect().await?,
@@ -172,7 +170,7 @@ impl Client {
             has_stopped_proposing: Mutex::new(false),
         };
         let completed_list = format!("/api/v1/tasks?author={}&state=COMPLETED", author(self.number));
-        let template = TaskTemplate { client: self.number, workload: self.workload, root: &self.root };
+        let template = TaskTemplate { client: self.number, workload: self.workload };
         let proposing = propose(&mut self.author, &mut self.created, &template, &shared, deadline);
         let approving = approve(&mut self.reviewer, &shared);
         let observing = observe(&mut self.observer, &completed_list, self.window, &shared);
@@ -181,19 +179,18 @@ impl Client {
     }
 }
 
-struct TaskTemplate<'a> {
+struct TaskTemplate {
     client: usize,
     workload: Workload,
-    root: &'a str,
 }
 
-impl TaskTemplate<'_> {
+impl TaskTemplate {
     fn body(&self, number: usize) -> Result<bytes::Bytes, BenchError> {
         let parameters = match self.workload {
             Workload::Noop => json!({ "version": format!("2.{number}"), "replicas": 3 }),
             Workload::Files => {
                 let (path, content) = file(self.client, number);
-                json!({ "root": self.root, "files": [{ "path": path, "content": content }] })
+                json!({ "root": FILES_ROOT, "files": [{ "path": path, "content": content }] })
             }
         };
         let resource = Resource {
@@ -216,7 +213,7 @@ impl TaskTemplate<'_> {
 async fn propose(
     connection: &mut Connection,
     created_ids: &mut Vec<String>,
-    template: &TaskTemplate<'_>,
+    template: &TaskTemplate,
     shared: &Shared,
     deadline: Instant,
 ) -> Result<(), BenchError> {

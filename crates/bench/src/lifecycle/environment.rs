@@ -18,6 +18,8 @@ use crate::server::{FOLDER_PREFIX, ServerUnderTest};
 /// Sees everything and decides nothing.
 pub(super) const AUDITOR: &str = "auditor";
 /// A worker is one agent and acquires the locks of all its tasks.
+/// The name of the root in the configuration.
+pub(super) const FILES_ROOT: &str = "measured";
 const ACQUISITIONS_PER_MINUTE: &str = "10000000";
 
 pub(super) fn author(number: usize) -> String {
@@ -54,13 +56,14 @@ impl Environment {
         sizes: &Sizes,
     ) -> Result<Self, BenchError> {
         let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir_in(parent)?;
-        // Tasks name the root exactly as the configuration does, and neither may be a symbolic connection.
+        // A root must not be a symbolic link.
         let root = folder.path().canonicalize()?.join("files");
         std::fs::create_dir(&root)?;
         if workload == Workload::Files {
             // What workers may do is configured only in the file, which the server finds in its working directory.
-            let roots = serde_json::to_string(&[&root]).map_err(std::io::Error::from)?;
-            std::fs::write(folder.path().join("ade.toml"), format!("[executors.files]\nroots = {roots}\n"))?;
+            let path = serde_json::to_string(&root).map_err(std::io::Error::from)?;
+            let file = format!("[executors.files.roots.{FILES_ROOT}]\npath = {path}\n");
+            std::fs::write(folder.path().join("ade.toml"), file)?;
         }
         let url = match distributed {
             Some(distributed) => Some(distributed.postgres.create_schema(number).await?),
@@ -69,6 +72,7 @@ impl Environment {
         let slots = sizes.slots.to_string();
         let mut settings = vec![
             ("ADE_LIMIT_REQUESTS_PER_MINUTE", REQUESTS_PER_MINUTE),
+            ("ADE_LIMIT_PREVIEWS_PER_MINUTE", REQUESTS_PER_MINUTE),
             ("ADE_LOCK_ACQUISITIONS_PER_MINUTE", ACQUISITIONS_PER_MINUTE),
             ("ADE_AUDIT_CHECKPOINT_SECONDS", CHECKPOINT_SECONDS),
             ("ADE_WORKER_SLOTS", slots.as_str()),
@@ -87,11 +91,11 @@ impl Environment {
         };
         let distributed = distributed.map(|distributed| (distributed.clone(), number));
         let environment = Self { server, baseline_table: baseline_table?, root, folder, distributed };
-        environment.create_users(sizes.clients).await?;
+        environment.create_users(sizes.clients, workload).await?;
         Ok(environment)
     }
 
-    async fn create_users(&self, clients: usize) -> Result<(), BenchError> {
+    async fn create_users(&self, clients: usize, workload: Workload) -> Result<(), BenchError> {
         let mut connection = self.server.target.connect().await?;
         let users =
             (0..clients).flat_map(|number| [(author(number), "author"), (reviewer(number), "reviewer")]);
@@ -104,6 +108,8 @@ impl Environment {
             let policy = PolicyRequest {
                 name: Some(format!("review of {}", task_type(number))),
                 task_types: Some(vec![task_type(number)]),
+                // A policy that does not name the files of a task leaves them to the default policy.
+                targets: (workload == Workload::Files).then(|| vec![format!("files:{FILES_ROOT}/*")]),
                 reviewers: Some(vec![reviewer(number)]),
                 active: Some(true),
                 ..PolicyRequest::default()

@@ -4,13 +4,14 @@
 
 use ade_client::Client;
 use ade_client::wire::{
-    Approval, ApprovalStatus, BatchOptions, BatchRequest, DecisionKind, DecisionRequest, Priority,
+    Approval, ApprovalStatus, BatchItem, BatchOptions, BatchRequest, DecisionKind, DecisionRequest, Priority,
 };
 use clap::{Args as ClapArgs, Subcommand};
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 use serde_json::json;
 
+use super::login::deciding::PasswordSource;
 use super::task::page;
 use super::task::sections::state_label;
 use crate::failure::{Failure, Result};
@@ -88,7 +89,7 @@ pub(crate) struct ApproveArgs {
     /// Digest of the task that you reviewed: refused if the task has changed since [default: the task as it is now]
     #[arg(long)]
     digest: Option<String>,
-    /// Move the approved tasks to the head of the apply queue
+    /// Move the approved tasks to the head of the apply queue (admin; needs --reason)
     #[arg(long)]
     apply_immediately: bool,
     /// Ignore warnings about outdated previews (admin)
@@ -98,7 +99,14 @@ pub(crate) struct ApproveArgs {
     format: OutputFormat,
 }
 
-pub(crate) async fn run(client: &Client, command: Command) -> Result {
+pub(crate) async fn run(client: &Client, (command, password): (Command, PasswordSource)) -> Result {
+    match command {
+        Command::Ls(_) | Command::Show(_) => execute(client, command).await,
+        _ => password.decide(client, async |client| execute(client, command).await).await,
+    }
+}
+
+async fn execute(client: &Client, command: Command) -> Result {
     match command {
         Command::Ls(args) => list(client, &args).await,
         Command::Show(args) => show(client, &args).await,
@@ -106,14 +114,16 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result {
         Command::Reject { approval_ids, reason, format } => {
             let reason = Some(reason);
             if let [id] = approval_ids.as_slice() {
-                let request = client.reject(id, &DecisionRequest { reason, digest: None }).await?;
+                let request =
+                    client.reject(id, &DecisionRequest { reason, ..DecisionRequest::default() }).await?;
                 return format.print(&request, summary);
             }
             let (action, options) = (DecisionKind::Reject, BatchOptions::default());
-            decide_all(client, &BatchRequest { approval_ids, action, reason, options }, format).await
+            let batch = BatchRequest { items: Vec::new(), approval_ids, action, reason, options };
+            decide_all(client, &batch, format).await
         }
         Command::RequestChanges { args: ApprovalArgs { approval, format }, reason } => {
-            let response = DecisionRequest { reason: Some(reason), digest: None };
+            let response = DecisionRequest { reason: Some(reason), ..DecisionRequest::default() };
             format.print(&client.request_changes(&approval, &response).await?, summary)
         }
         Command::Delegate { args: ApprovalArgs { approval, format }, to } => {
@@ -136,22 +146,29 @@ async fn approve(client: &Client, args: ApproveArgs) -> Result {
             return Err(Failure::invalid(message).hint("approve the requests one by one"));
         }
         (_, None) => {
-            let action = DecisionKind::Approve;
-            let batch = BatchRequest { approval_ids, action, reason, options };
+            let (action, mut items) = (DecisionKind::Approve, Vec::new());
+            for approval_id in approval_ids {
+                let (digest, scope_digest) = digests_of(client, &approval_id).await?;
+                items.push(BatchItem { approval_id, digest, scope_digest });
+            }
+            let batch = BatchRequest { items, approval_ids: Vec::new(), action, reason, options };
             return decide_all(client, &batch, format).await;
         }
     };
-    let digest = match digest {
-        Some(digest) => digest,
-        None => {
-            let task = client.task(&client.approval(id).await?.task_id).await?;
-            let description = first_line(&task.config.description);
-            output::note(&format!("approving {}: {description} (digest {})", task.task_id, task.digest));
-            task.digest
-        }
+    let (digest, scope_digest) = match digest {
+        Some(digest) => (digest, None),
+        None => digests_of(client, id).await?,
     };
-    let response = DecisionRequest { reason, digest: Some(digest) };
+    let response = DecisionRequest { reason, digest: Some(digest), scope_digest };
     format.print(&client.approve(id, &response).await?, summary)
+}
+
+/// The digests of config and scope of the task of a request as it is now, which is shown.
+async fn digests_of(client: &Client, approval_id: &str) -> Result<(String, Option<String>)> {
+    let task = client.task(&client.approval(approval_id).await?.task_id).await?;
+    let description = first_line(&task.config.description);
+    output::note(&format!("approving {}: {description} (digest {})", task.task_id, task.digest));
+    Ok((task.digest, task.scope_digest))
 }
 
 async fn decide_all(client: &Client, batch: &BatchRequest, format: OutputFormat) -> Result {
@@ -201,6 +218,7 @@ async fn list(client: &Client, args: &FilterArgs) -> Result {
 /// One row per request; on a terminal with two lines, because two ids and a description do not fit into one.
 fn table(requests: &[Approval], width: Option<usize>, now: Timestamp) -> Table<'_, Approval> {
     let due = |request: &Approval| match request.status {
+        ApprovalStatus::Pending if request.due_at.0 < now => "overdue".to_owned(),
         ApprovalStatus::Pending => time::until(request.due_at, now),
         _ => String::new(),
     };

@@ -4,18 +4,19 @@
 //! elsewhere reveals it. Its signature is checked here, so that the server is not trusted with that.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use ade_app::audit::Checkpoint;
-use ade_client::wire::{AuditEntry, AuditVerification, InvalidAuditEntry};
+use ade_client::wire::{AuditEntry, AuditStatus, AuditVerification, InvalidAuditEntry};
 use ade_client::{AuditExport, Client};
+use ade_domain::text::counted;
 use clap::{Args as ClapArgs, Subcommand};
 use tempfile::NamedTempFile;
 
 use crate::failure::{Failure, Result};
 use crate::output::list::{ListArgs, present};
-use crate::output::{self, OutputFormat, Table, safe, time};
+use crate::output::{self, OutputFormat, Table, VisibleText, safe, time};
 
 /// The latest checkpoints of a file that are compared one by one.
 const MAX_CHECKPOINTS: usize = 2_000;
@@ -99,7 +100,7 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result {
 
 pub(super) fn table(entries: &[AuditEntry]) -> Table<'_, AuditEntry> {
     output::list(entries, "no audit entries found")
-        .column("#", |entry| entry.number)
+        .column("#", |entry| entry.number.map_or_else(|| "-".to_owned(), |number| number.to_string()))
         .column("TIME", |entry| time::timestamp(entry.at))
         .column("ACTOR", actor)
         .column("ACTION", |entry| safe(&entry.action))
@@ -120,7 +121,11 @@ fn actor(entry: &AuditEntry) -> String {
         (Some(user), Some(agent)) => format!("{} for {}", safe(agent), safe(user.as_str())),
         (Some(user), None) => safe(user.as_str()),
         (None, Some(agent)) => safe(agent),
-        (None, None) => "ade".to_owned(),
+        (None, None) => match (&entry.who.trigger, &entry.who.token_id) {
+            (Some(trigger), _) => format!("ade ({})", safe(trigger)),
+            (None, Some(token)) => format!("token {}", safe(token)),
+            (None, None) => "anonymous".to_owned(),
+        },
     }
 }
 
@@ -128,7 +133,11 @@ fn actor(entry: &AuditEntry) -> String {
 async fn export(client: &Client, args: &ExportArgs) -> Result {
     let mut export = client.export_audit(&args.format, &args.filters.query()).await?;
     let Some(file) = &args.output else {
-        copy(&mut export, &mut io::stdout().lock()).await?;
+        if io::stdout().is_terminal() {
+            copy(&mut export, &mut VisibleText::new(io::stdout().lock())).await?;
+        } else {
+            copy(&mut export, &mut io::stdout().lock()).await?;
+        }
         return Ok(());
     };
     let unwritable = |error: io::Error| Failure::cannot(format_args!("write {}", file.display()), error);
@@ -166,7 +175,7 @@ async fn verify(client: &Client, args: &VerifyArgs) -> Result {
     };
     if args.format.json {
         output::json(&verdict)?;
-    } else if verdict.valid {
+    } else if verdict.status != AuditStatus::Invalid {
         output::line(intact(&verdict))?;
         if let Some(Checkpoint { head, at, public_key, .. }) = latest {
             let entry = format!("it contains the checkpoint at entry {}", head.number);
@@ -212,12 +221,21 @@ async fn find_contradiction(
         let number = checkpoint.head.number;
         let cursor = number.saturating_sub(1).to_string();
         let page = client.audit(&[("cursor", cursor.as_str()), ("limit", "1")]).await?;
-        match page.items.first().filter(|entry| entry.number == number) {
-            Some(entry) if entry.entry_hash != checkpoint.head.entry_hash.to_string() => {
+        let hash = Some(checkpoint.head.entry_hash.to_string());
+        match page.items.first().filter(|entry| entry.number == Some(number)) {
+            Some(entry) if entry.entry_hash != hash => {
                 let at = checkpoint.at;
                 let reason = format!("differs from the entry that was signed at {at}: the log was rewritten");
                 let (entries, first_bad) = (valid_up_to, Some(InvalidAuditEntry { number, reason }));
-                return Ok(Some(AuditVerification { valid: false, entries, head: None, first_bad }));
+                return Ok(Some(AuditVerification {
+                    valid: false,
+                    status: AuditStatus::Invalid,
+                    entries,
+                    head: None,
+                    checkpoint: None,
+                    quarantined: 0,
+                    first_bad,
+                }));
             }
             Some(_) => valid_up_to = number,
             None => {}
@@ -228,12 +246,24 @@ async fn find_contradiction(
 
 fn intact(verdict: &AuditVerification) -> String {
     let head = verdict.head.as_deref().map(|head| format!("; the last one has the hash {}", safe(head)));
-    format!("the audit log is intact: {} entries{}", verdict.entries, head.unwrap_or_default())
+    let quarantined = match verdict.quarantined {
+        0 => String::new(),
+        rows => format!("\nrows that ade did not write, and that are not part of it: {rows}"),
+    };
+    let entries = counted(verdict.entries, "entry", "entries");
+    format!("the audit log is intact: {entries}{}{quarantined}", head.unwrap_or_default())
 }
 
 fn judge(verdict: &AuditVerification) -> Result {
-    if verdict.valid {
-        return Ok(());
+    match verdict.status {
+        AuditStatus::Valid => return Ok(()),
+        AuditStatus::Unverified => {
+            let message =
+                "the audit log is unverified: without a checkpoint, entries may be missing at its end";
+            let hint = "wait for the first checkpoint of the server, or give a saved one with --checkpoint";
+            return Err(Failure::negative(message.to_owned()).hint(hint));
+        }
+        AuditStatus::Invalid => {}
     }
     let message = match &verdict.first_bad {
         Some(bad) => format!("the audit log was tampered with: entry {}: {}", bad.number, bad.reason),
@@ -252,13 +282,24 @@ mod tests {
 
     #[test]
     fn broken_log_is_a_negative_result_that_names_the_entry() {
-        let valid =
-            AuditVerification { valid: true, entries: 7, head: Some("abc".to_owned()), first_bad: None };
+        let valid = AuditVerification {
+            valid: true,
+            status: AuditStatus::Valid,
+            entries: 7,
+            head: Some("abc".to_owned()),
+            checkpoint: Some(5),
+            quarantined: 0,
+            first_bad: None,
+        };
         assert!(judge(&valid).is_ok());
         assert_eq!(intact(&valid), "the audit log is intact: 7 entries; the last one has the hash abc");
         let bad = Some(InvalidAuditEntry { number: 8, reason: "its hash does not match".to_owned() });
-        let failure =
-            judge(&AuditVerification { valid: false, first_bad: bad, ..valid }).expect_err("broken");
+        let unverified = AuditVerification { valid: false, status: AuditStatus::Unverified, ..valid.clone() };
+        let failure = judge(&unverified).expect_err("unverified");
+        assert!(failure.message().contains("unverified"), "{}", failure.message());
+        let invalid =
+            AuditVerification { valid: false, status: AuditStatus::Invalid, first_bad: bad, ..valid };
+        let failure = judge(&invalid).expect_err("broken");
         assert_eq!(failure.kind, crate::failure::FailureKind::Negative);
         assert_eq!(failure.message(), "the audit log was tampered with: entry 8: its hash does not match");
     }

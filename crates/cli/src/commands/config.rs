@@ -121,7 +121,9 @@ fn show(args: &Args) -> Result {
     }
     let config = load(&args.file, [])?;
     let faults = config.executors.files.unusable_roots();
-    let faults: Vec<String> = faults.iter().map(|(root, why)| format!("{} {why}", root.display())).collect();
+    let faults =
+        faults.iter().map(|fault| format!("{}: {} {}", fault.name, fault.path.display(), fault.problem));
+    let faults: Vec<String> = faults.collect();
     for fault in &faults {
         output::warning(&format!("{fault}: tasks that change files there fail until this is fixed"));
     }

@@ -5,6 +5,7 @@ use ade_client::wire::{Delegation, DelegationConditions, DelegationKind, Delegat
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Subcommand};
 
+use super::login::deciding::PasswordSource;
 use super::policy::any_of;
 use crate::failure::Result;
 use crate::output::list::ListArgs;
@@ -96,7 +97,15 @@ impl AddArgs {
     }
 }
 
-pub(crate) async fn run(client: &Client, command: Command) -> Result {
+pub(crate) async fn run(client: &Client, (command, password): (Command, PasswordSource)) -> Result {
+    match command {
+        Command::Ls(_) | Command::Show(_) => execute(client, command).await,
+        // Who changes a delegation must have the right to decide.
+        _ => password.decide(client, async |client| execute(client, command).await).await,
+    }
+}
+
+async fn execute(client: &Client, command: Command) -> Result {
     let (format, delegation) = match command {
         Command::Ls(args) => {
             return args.show(&[], async |query| client.delegations(query).await, table).await;

@@ -2,6 +2,7 @@
 
 use ade_client::Client;
 use ade_client::wire::{Archive, Job, Page, RestoreResult};
+use ade_domain::text::counted;
 use clap::Subcommand;
 
 use crate::failure::Result;
@@ -38,7 +39,8 @@ fn job_list(page: &Page<Job>) -> String {
     let mut lines = vec![table.to_string()];
     for job in page.items.iter().filter(|job| job.error.is_some()) {
         let error = safe_or_empty(&job.error);
-        lines.push(format!("{} failed {} times in a row: {error}", job.name, job.failures));
+        let times = counted(job.failures, "time", "times");
+        lines.push(format!("{} failed {times} in a row: {error}", job.name));
     }
     lines.join("\n")
 }

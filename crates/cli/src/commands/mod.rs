@@ -1,12 +1,15 @@
 //! The subcommands, one module per noun. A command translates arguments into calls and prints their results.
 
+pub(crate) mod admin;
 pub(crate) mod approval;
 pub(crate) mod audit;
 pub(crate) mod bench;
 pub(crate) mod config;
 pub(crate) mod delegation;
+pub(crate) mod executors;
 pub(crate) mod jobs;
 pub(crate) mod keys;
+pub(crate) mod limited;
 pub(crate) mod lock;
 pub(crate) mod login;
 pub(crate) mod policy;

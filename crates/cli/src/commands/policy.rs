@@ -146,6 +146,8 @@ fn add_rules(page: &mut Page, rules: &PolicyRules) {
 fn scope(rules: &PolicyRules) -> String {
     let parts = [
         any_of("type ", rules.task_types.iter()),
+        any_of("executor ", rules.executors.iter()),
+        any_of("target ", rules.targets.iter()),
         any_of("", rules.resource_patterns.iter()),
         (rules.risk_threshold > 0).then(|| format!("risk of {} or more", rules.risk_threshold)),
     ];
@@ -200,7 +202,7 @@ mod tests {
     #[test]
     fn page_describes_rules() {
         let policy: Policy = serde_json::from_value(json!({
-            "policy_id": "p-1", "name": "databases", "active": true, "task_types": [], "resource_patterns": ["database:*"],
+            "policy_id": "p-1", "name": "databases", "active": true, "executors": [], "targets": [], "task_types": [], "resource_patterns": ["database:*"],
             "min_approvers": 2, "required_roles": ["dba"], "reviewers": [], "risk_threshold": 25,
             "auto_approve_if": { "risk_below": 10, "author_has_role": [], "resources_in_scope": [] },
             "escalation_role": null, "reject_threshold": 1, "priority": "HIGH",

@@ -70,7 +70,7 @@ async fn serve(config: &Config) -> Result {
         } else if config.data == Path::new(DEFAULT_DATA) {
             "commands that you run in this folder use it"
         } else {
-            "pass it to commands in ADE_TOKEN"
+            "commands use it with --data and this folder"
         };
         output::note(&format!("the admin token is in {}; {usage}", path.display()));
     }
@@ -96,7 +96,7 @@ fn print_demo_notes(config: &Config, address: SocketAddr) {
         ade_server::DEMO_PASSWORD
     ));
     output::note(&format!(
-        "to review a task: ade login carol --decide{server}, then ade approval ls{server}"
+        "to review a task: ade login carol{server}, then ade approval ls{server}; deciding asks for the password"
     ));
     output::note(&format!("to start over: stop the server and remove {}", config.data.display()));
 }
@@ -128,6 +128,13 @@ pub(super) fn start_failure(error: &StartError) -> Failure {
         }
         StartError::WorkerNeedsSharedStores => "set them with --redis and --postgres, or in ade.toml",
         StartError::Executors(_) => "correct the section executors of the configuration file",
+        StartError::SecretRequired => {
+            "create one with: openssl rand -hex 32, and set it as ADE_SECRET for every server and worker"
+        }
+        StartError::SecretMismatch { .. } => {
+            "start it with the ADE_SECRET (or the file secret in the data folder) of the others; to replace the secret, also give the \
+             old one as ADE_SECRET_PREVIOUS (or in the file secret.previous)"
+        }
         StartError::Blobs(_) => "choose another folder with server.blobs in ade.toml",
         StartError::BlobFolderMismatch { first, .. } => &format!(
             "set server.blobs of every server and worker, as ADE_SERVER_BLOBS={first} or to the path where that folder is mounted \
@@ -136,9 +143,13 @@ pub(super) fn start_failure(error: &StartError) -> Failure {
         StartError::EmbeddedStore(_)
         | StartError::Folder(_)
         | StartError::BootstrapToken(_)
+        | StartError::AddressFile(_)
         | StartError::FirstAdmin(_)
+        | StartError::Recovery(_)
         | StartError::Demo(_)
         | StartError::DemoNotAllowed(_)
+        | StartError::Bindings(_)
+        | StartError::Secret(_)
         | StartError::Ledger(_) => return Failure::unavailable(error.to_string()),
     };
     Failure::unavailable(error.to_string()).hint(hint)

@@ -68,6 +68,7 @@ fn page(simulation: &Simulation) -> Page {
         .column("WHY CHOSEN", |reviewer| safe(&reviewer.why.join("; ")));
     page.table_section("Reviewers", &reviewers);
     sections::why_these_reviewers(&mut page, &simulation.policies, &simulation.skipped_reviewers);
+    sections::not_automatic(&mut page, &simulation.not_automatic);
     sections::locks(&mut page, "Locks", &simulation.lock_preview);
     page
 }
@@ -107,7 +108,8 @@ mod tests {
                 "reviewer_id": "eve", "policies": ["databases"], "on_behalf_of": ["cleo"], "why": ["delegate of cleo"],
                 "delegation_chain": [{ "from": "cleo", "to": "dan", "delegation_id": "1" }, { "from": "dan", "to": "eve", "delegation_id": "2" }],
             }],
-            "skipped_reviewers": [], "lock_preview": [],
+            "skipped_reviewers": [], "lock_preview": [], "scope": [],
+            "not_automatic": ["policy night: it has no conditions for automatic approval"],
         }))
         .expect("a simulation");
         let page = anstream::adapter::strip_str(&page(&simulation).to_string()).to_string();
@@ -116,6 +118,7 @@ mod tests {
             "databases: 1 of eve, including each of the roles dba",
             "cleo → dan → eve",
             "– policy night: outside its hours",
+            "– policy night: it has no conditions",
         ] {
             assert!(page.contains(part), "{part:?} is missing in\n{page}");
         }

@@ -1,6 +1,6 @@
 //! `ade worker`: a process that applies approved tasks, next to servers on the same Redis and PostgreSQL.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ade_config::Config;
 use ade_server::{WorkerProcess, start_logging};
@@ -56,9 +56,10 @@ async fn work(config: &Config) -> Result {
     output::line(format_args!("working as {}", worker.name()))?;
     let faults = config.executors.files.unusable_roots();
     let describe = |work_queue: &String| {
-        let root = work_queue.split_once("files:").map(|(_, root)| Path::new(root));
-        let fault = root.and_then(|root| faults.iter().find(|(faulty, _)| *faulty == root));
-        fault.map_or_else(|| work_queue.clone(), |(_, why)| format!("{work_queue} (which {why})"))
+        let root = work_queue.split_once("files:").map(|(_, root)| root);
+        let fault = root.and_then(|root| faults.iter().find(|fault| fault.name == root));
+        let path = fault.map(|fault| format!("{} {}", fault.path.display(), fault.problem));
+        path.map_or_else(|| work_queue.clone(), |problem| format!("{work_queue} ({problem})"))
     };
     let work_queues: Vec<String> = worker.work_queues().iter().map(describe).collect();
     output::note(&format!("applies tasks for: {}", work_queues.join(", ")));

@@ -3,16 +3,19 @@
 pub(crate) mod list;
 pub(crate) mod page;
 pub(crate) mod time;
+mod visible;
 
 use std::fmt::{self, Display};
 use std::io::{self, Write};
 
+use ade_domain::text::{escape_hidden, escape_hidden_in_json};
 use clap::Args;
 use comfy_table::{Attribute, Cell, Color, ColumnConstraint, ContentArrangement, LineStyle, presets};
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use crate::failure::{Failure, Result};
+pub(crate) use visible::{VisibleText, visible};
 
 /// Titles of id columns that users copy from; a first column with one of them is never wrapped.
 const ID_COLUMNS: [&str; 6] = ["APPROVAL", "ARCHIVE", "DELEGATION", "POLICY", "TASK", "TOKEN"];
@@ -107,11 +110,12 @@ pub(crate) fn terminal_width() -> Option<usize> {
 }
 
 pub(crate) fn json(value: &impl Serialize) -> Result {
-    line(serde_json::to_string_pretty(value).map_err(|error| Failure::cannot("write JSON", error))?)
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::cannot("write JSON", error))?;
+    line(escape_hidden_in_json(&text))
 }
 
 pub(crate) fn line(text: impl Display) -> Result {
-    Ok(writeln!(anstream::stdout().lock(), "{text}")?)
+    Ok(writeln!(anstream::stdout().lock(), "{}", visible(&text.to_string()))?)
 }
 
 /// Writes text unchanged: no colour stripping, no added line end.
@@ -131,19 +135,14 @@ pub(crate) fn warning(text: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{} {}", "warning:".yellow().bold(), safe(text));
 }
 
-/// Escapes text from outside, so that it can neither control the terminal nor look like something else: control
-/// characters, characters that change the direction of text and invisible characters are shown as escapes.
+/// Writes a line to standard error that begins with a word in colour. A closed standard error is ignored.
+pub(crate) fn notice(word: impl Display, text: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "{word} {}", visible(text));
+}
+
+/// Escapes text from outside, so that it can neither control the terminal nor look like something else.
 pub(crate) fn safe(text: &str) -> String {
-    let is_visible = |c: char| match c {
-        '\u{200b}'
-        | '\u{200e}'
-        | '\u{200f}'
-        | '\u{202a}'..='\u{202e}'
-        | '\u{2060}'..='\u{2069}'
-        | '\u{feff}' => false,
-        c => !c.is_control(),
-    };
-    text.chars().flat_map(|c| if is_visible(c) { vec![c] } else { c.escape_default().collect() }).collect()
+    escape_hidden(text).into_owned()
 }
 
 /// Escapes an optional text; nothing becomes an empty string.

@@ -7,7 +7,8 @@ pub(crate) fn task() -> Task {
     let time = "2026-07-01T10:00:00.000000Z";
     let digest = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
     let task = json!({
-        "task_id": "t-1", "state": "REVIEWING", "revision": 3, "digest": digest,
+        "task_id": "t-1", "state": "REVIEWING", "revision": 3, "digest": digest, "scope_digest": null, "not_automatic": [],
+        "scope": [{ "binding": "agent:ci-bot", "targets": ["agent:ci-bot"], "resources": [], "criticality": null, "lock": null }],
         "config": {
             "type": "migration", "version": "2", "description": "Add an index on orders\nso that the report ends",
             "executor": "agent", "parameters": { "table": "orders" },
@@ -17,6 +18,7 @@ pub(crate) fn task() -> Task {
         "metadata": {
             "author_id": "ann", "author_name": "Ann", "team": "shop", "ticket_ref": "OPS-7", "tags": ["index"],
             "lineage": { "agent_id": "ci-bot", "parent_agent_id": null, "sponsor_id": "bob" },
+            "by_agent": ["ci-bot"], "updated_at": time,
             "since": { "DRAFT": time, "SUBMITTED": time, "REVIEWING": time },
         },
         "risk": {

@@ -2,8 +2,9 @@
 
 use super::routes;
 use crate::wire::{
-    Delegation, DelegationRequest, Feature, FeatureRequest, Policy, PolicyReplay, PolicyRequest,
-    RegisteredResource, ResourceRequest, Setting, SettingRequest, Simulation, SimulationRequest,
+    Delegation, DelegationRequest, ExecutorBinding, Feature, FeatureRequest, Policy, PolicyReplay,
+    PolicyRequest, RegisteredResource, ResourceRequest, Setting, SettingRequest, Simulation,
+    SimulationRequest,
 };
 
 routes! {
@@ -41,6 +42,8 @@ routes! {
     patch update_resource(pattern) "/resources/{}": ResourceRequest => RegisteredResource;
     /// Deletes the registration of a pattern (admin).
     delete delete_resource(pattern) "/resources/{}" => ();
+    /// Lists what operators allow tasks to work on. Filters: `limit`, `cursor`.
+    list executors() "/executors" => ExecutorBinding;
     /// Simulates the submission of a task. Nothing is changed.
     send simulate() "/simulations": SimulationRequest => Simulation;
     /// Lists settings.

@@ -24,6 +24,8 @@ routes! {
     post submit_task(task_id) "/tasks/{}/submit" => Task;
     /// Cancels a task before it is applied.
     post cancel_task(task_id) "/tasks/{}/cancel": ReasonRequest => Task;
+    /// Archives a cancelled task at once.
+    post archive_task(task_id) "/tasks/{}/archive" => ();
     /// Revokes the caller's approval before the task is applied.
     post revoke_approval(task_id) "/tasks/{}/revoke": ReasonRequest => Task;
     /// Stops a task that is being applied (admin).
@@ -39,7 +41,7 @@ routes! {
     /// Requests an override of the policies (admin).
     post override_task(task_id) "/tasks/{}/override": OverrideRequest => Task;
     /// Confirms an override as the second administrator.
-    post confirm_override(task_id) "/tasks/{}/override/confirm" => Task;
+    post confirm_override(task_id) "/tasks/{}/override/confirm": ReasonRequest => Task;
     /// Creates a new draft from a task that was rejected or failed.
     post resubmit_task(task_id) "/tasks/{}/resubmit" => Task;
     /// Lists the comments on a task. Filters: `limit`, `cursor`.

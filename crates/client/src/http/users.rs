@@ -1,19 +1,30 @@
 //! Client methods of users, sessions and tokens.
 
 use reqwest::Method;
-use reqwest::header::SET_COOKIE;
+use reqwest::header::{COOKIE, SET_COOKIE};
 
 use super::{Client, Credentials, Result, routes};
 use crate::Error;
-use crate::wire::{Session, SignInRequest, Token, TokenRequest, User, UserPatch, UserRequest, UserStats};
+use crate::wire::{
+    Invitation, InvitationRequest, JoinRequest, ReauthenticateRequest, Session, SignInRequest, Token,
+    TokenRequest, User, UserPatch, UserRequest, UserStats,
+};
 
 const SESSION_COOKIE: &str = "ade_session";
+const DEVICE_COOKIE: &str = "ade_device";
 
 /// The session of a user who signed in with a password.
-#[derive(Debug)]
 pub struct UserSession {
     client: Client,
     session: Session,
+    device: Option<String>,
+}
+
+/// Hides the secrets.
+impl std::fmt::Debug for UserSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UserSession").field("client", &self.client).finish_non_exhaustive()
+    }
 }
 
 routes! {
@@ -27,6 +38,12 @@ routes! {
     post create_user() "/users": UserRequest => User;
     /// Updates a user if it has this revision.
     patch update_user(user_id) "/users/{}": UserPatch => User;
+    /// Invites a user (admin). The code is returned only once.
+    post invite_user() "/users/invitations": InvitationRequest => Invitation;
+    /// Confirms that another person uses an account, so that it counts as independent (admin).
+    post confirm_user(user_id) "/users/{}/confirm" => User;
+    /// Gives the password again in a session.
+    send reauthenticate() "/sessions/reauthenticate": ReauthenticateRequest => Session;
     /// Lists the tokens of a user, without their secrets.
     list tokens(user_id) "/users/{}/tokens" => Token;
     /// Creates a token for a user. Its secret is returned only once.
@@ -38,13 +55,38 @@ routes! {
 }
 
 impl Client {
+    /// Uses an invitation: sets the password of the invited user.
+    pub async fn join(url: &str, code: &str, password: &str) -> Result<User> {
+        let client = Self::with_credentials(url, Credentials::None)?;
+        let body = JoinRequest { code: code.to_owned(), password: password.to_owned() };
+        client.post("/users/invitations/accept", &body).await
+    }
+
     /// Signs in with a password.
     pub async fn sign_in(url: &str, user: &str, password: &str) -> Result<UserSession> {
+        Self::sign_in_on_device(url, user, password, None).await
+    }
+
+    /// Signs in with a password on a device where the user signed in before: failed attempts of others do not delay it. The secret of
+    /// the device is [`UserSession::device`] of an earlier session.
+    pub async fn sign_in_on_device(
+        url: &str,
+        user: &str,
+        password: &str,
+        device: Option<&str>,
+    ) -> Result<UserSession> {
         let mut client = Self::with_credentials(url, Credentials::None)?;
         let body = SignInRequest { user_id: user.to_owned(), password: password.to_owned() };
-        let response = client.open(client.request(Method::POST, "/sessions").json(&body)).await?;
+        let mut request = client.request(Method::POST, "/sessions").json(&body);
+        if let Some(device) = device {
+            request = request.header(COOKIE, format!("{DEVICE_COOKIE}={device}"));
+        }
+        let response = client.open(request).await?;
         let cookies = response.headers().get_all(SET_COOKIE).iter().filter_map(|value| value.to_str().ok());
-        let cookie = cookies.filter_map(session_cookie).next_back().map(str::to_owned);
+        let cookies: Vec<&str> = cookies.collect();
+        let cookie = cookies.iter().copied().filter_map(session_cookie).next_back().map(str::to_owned);
+        let device = cookies.iter().filter_map(|line| cookie_value(line, DEVICE_COOKIE)).next_back();
+        let device = device.map(str::to_owned);
         let body = response.bytes().await.map_err(|error| client.unreachable(&error))?;
         let session: Session = client.parse(&body)?;
         let (Some(cookie), Some(csrf)) = (cookie, session.csrf_token.clone()) else {
@@ -52,7 +94,7 @@ impl Client {
             return Err(Error::UnexpectedResponse { url: client.base, status: None, cause });
         };
         client.credentials = Credentials::Session { cookie, csrf };
-        Ok(UserSession { client, session })
+        Ok(UserSession { client, session, device })
     }
 }
 
@@ -61,6 +103,12 @@ impl UserSession {
     #[must_use]
     pub const fn session(&self) -> &Session {
         &self.session
+    }
+
+    /// The secret of this device, if the server did not know it before.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_deref()
     }
 
     /// A client that acts in this session. It stops working after [`sign_out`](Self::sign_out).
@@ -87,8 +135,12 @@ impl UserSession {
 /// Name and value of the session cookie, without its attributes.
 fn session_cookie(set_cookie: &str) -> Option<&str> {
     let pair = set_cookie.split(';').next()?.trim();
-    let (name, value) = pair.split_once('=')?;
-    (name == SESSION_COOKIE && !value.is_empty()).then_some(pair)
+    cookie_value(set_cookie, SESSION_COOKIE).map(|_| pair)
+}
+
+fn cookie_value<'a>(set_cookie: &'a str, name: &str) -> Option<&'a str> {
+    let (found, value) = set_cookie.split(';').next()?.trim().split_once('=')?;
+    (found == name && !value.is_empty()).then_some(value)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::Time;
+use super::{Time, nullable};
 
 /// A registered agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -21,8 +21,18 @@ pub struct Agent {
     pub model: Option<String>,
     /// Version of the agent.
     pub version: Option<String>,
+    /// Agent that instructs this one; the only parent that lineages may name.
+    #[serde(default)]
+    pub parent_agent_id: Option<String>,
     /// Capabilities by which tasks select agents.
     pub capabilities: Vec<String>,
+    /// Who granted each capability, and for whose tasks it counts.
+    #[serde(default)]
+    pub grants: Vec<CapabilityGrant>,
+    /// Whose tasks the agent accepts besides those of its sponsor and the sponsor's team: `user:ID`, `role:NAME` or
+    /// `team:NAME`.
+    #[serde(default)]
+    pub accepts: Vec<String>,
     /// Maximum number of tasks at the same time.
     pub max_tasks: u32,
     /// Number of tasks that the agent is applying.
@@ -35,6 +45,41 @@ pub struct Agent {
     pub last_heartbeat: Time,
     /// The agent's own settings; the server does not interpret them.
     pub config: BTreeMap<String, Value>,
+}
+
+/// A capability that somebody granted to an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CapabilityGrant {
+    /// The capability.
+    pub capability: String,
+    /// User who granted it; null for the bootstrap token.
+    pub granted_by: Option<String>,
+    /// For whose tasks it counts.
+    pub scope: GrantScope,
+    /// Time of the grant.
+    pub granted_at: Time,
+}
+
+/// For whose tasks a capability counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GrantScope {
+    /// Tasks of the sponsor and of the sponsor's team.
+    Sponsor,
+    /// These, and tasks of everybody whom the agent accepts (granted by administrators).
+    Accepted,
+}
+
+/// Grants a capability to an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrantRequest {
+    /// The capability.
+    #[schema(min_length = 1, max_length = 256)]
+    pub capability: String,
+    /// For whose tasks it counts; by default the widest scope that you can grant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<GrantScope>,
 }
 
 /// Registers an agent, or updates one. In an update, absent fields stay unchanged.
@@ -59,10 +104,23 @@ pub struct AgentRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 256)]
     pub version: Option<String>,
-    /// Capabilities by which tasks select agents; at most 100.
+    /// Agent that instructs this one: one that you sponsor, or any if you are an administrator; null for none.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
+    #[schema(value_type = Option<String>)]
+    pub parent_agent_id: Option<Option<String>>,
+    /// Capabilities by which tasks select agents; at most 100. The agent keeps the grants of those that it has; you grant the
+    /// others: as sponsor for your tasks and those of your team, as administrator for everybody whom the agent accepts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 100)]
     pub capabilities: Option<Vec<String>>,
+    /// The same with scopes, instead of `capabilities`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 100)]
+    pub grants: Option<Vec<GrantRequest>>,
+    /// Whose tasks the agent accepts: `user:ID`, `role:NAME` or `team:NAME`; at most 100. Only administrators add entries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 100)]
+    pub accepts: Option<Vec<String>>,
     /// Maximum number of tasks at the same time, from 1 to 1,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000)]

@@ -47,6 +47,8 @@ pub struct Approval {
     pub reviewed_by: Option<String>,
     /// Digest of the task configuration that is to be approved.
     pub digest: String,
+    /// Digest of the scope that is to be approved.
+    pub scope_digest: Option<String>,
     /// Policies that require this approval.
     pub policies: Vec<String>,
     /// Why this reviewer was chosen.
@@ -113,6 +115,10 @@ pub struct DecisionRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[0-9a-fA-F]{64}$")]
     pub digest: Option<String>,
+    /// Digest of the scope that you reviewed. The decision is refused if what the task can touch has changed since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^[0-9a-fA-F]{64}$")]
+    pub scope_digest: Option<String>,
 }
 
 /// Delegates an approval request.
@@ -127,17 +133,37 @@ pub struct DelegateRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchRequest {
-    /// Approval requests; at most 500.
-    #[schema(min_items = 1, max_items = 500)]
+    /// Approval requests with the digest of each task that you reviewed; at most 500.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 500)]
+    pub items: Vec<BatchItem>,
+    /// Approval requests without digests, instead of `items`; approves only tasks of the risk level LOW.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 500)]
     pub approval_ids: Vec<String>,
     /// The decision on each of them.
     pub action: DecisionKind,
-    /// Reason; required to reject and to request changes.
+    /// Reason; required to reject, to request changes, and for `apply_immediately`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Options of the batch.
     #[serde(default)]
     pub options: BatchOptions,
+}
+
+/// One approval request of a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BatchItem {
+    /// Approval request.
+    pub approval_id: String,
+    /// Digest of the task that you reviewed. The batch is refused if the task has changed since.
+    #[schema(pattern = "^[0-9a-fA-F]{64}$")]
+    pub digest: String,
+    /// Digest of the scope that you reviewed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^[0-9a-fA-F]{64}$")]
+    pub scope_digest: Option<String>,
 }
 
 /// Options of a batch.
@@ -146,7 +172,7 @@ pub struct BatchRequest {
 pub struct BatchOptions {
     /// Ignore freshness warnings (admin). Digest, state and own tasks are always checked.
     pub skip_validation: bool,
-    /// Move approved tasks to the head of the apply queue.
+    /// Move approved tasks to the head of the apply queue (admin). Needs a reason.
     pub apply_immediately: bool,
 }
 

@@ -11,8 +11,8 @@ use super::{TaskState, Time};
 /// An entry of the audit log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {
-    /// Position in the log; the first entry has 1, and there are no gaps.
-    pub number: u64,
+    /// Position in the log; the first entry has 1, and there are no gaps. Null for an entry of the last moments that has none yet.
+    pub number: Option<u64>,
     /// Unique id.
     pub entry_id: String,
     /// Time of the action.
@@ -35,6 +35,9 @@ pub struct AuditEntry {
     pub revision: Option<u64>,
     /// Digest of the task configuration that the action refers to.
     pub digest: Option<String>,
+    /// What was reviewed besides the configuration, where reviewers are asked or decide, or the task is approved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reviewed: Option<ReviewedContent>,
     /// Reason that was given.
     pub reason: Option<String>,
     /// Ticket that was given.
@@ -42,16 +45,27 @@ pub struct AuditEntry {
     /// Further details, depending on the action.
     #[schema(value_type = Object)]
     pub details: Map<String, Value>,
-    /// Hash of the previous entry.
-    pub previous_hash: String,
-    /// Hash of this entry.
-    pub entry_hash: String,
+    /// Hash of the previous entry; null without a number.
+    pub previous_hash: Option<String>,
+    /// Hash of this entry; null without a number.
+    pub entry_hash: Option<String>,
+}
+
+/// What reviewers decide on, besides the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReviewedContent {
+    /// Fingerprint of the preview.
+    pub fingerprint: Option<String>,
+    /// Digest of what the task can touch.
+    pub scope: Option<String>,
+    /// Digest of the approvals that are required.
+    pub requirements: String,
 }
 
 /// Who did something, and from where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditActor {
-    /// The person; none for the service itself.
+    /// The person; null for the bootstrap token and for the service itself.
     pub user_id: Option<String>,
     /// The agent that acted for the person.
     pub agent_id: Option<String>,
@@ -63,22 +77,48 @@ pub struct AuditActor {
     pub ip: Option<String>,
     /// The client's program.
     pub user_agent: Option<String>,
-    /// The server that received the request.
+    /// The server that received the request, or the part of the service that acted by itself.
     pub service: Option<String>,
+    /// The process or worker that acted by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// Why it acted by itself: an attempt, a job, a policy or a decision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<String>,
 }
 
 /// The result of verifying the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditVerification {
-    /// Whether the log is intact.
+    /// Whether the log is intact and contains a checkpoint: the same as `status` `valid`.
     pub valid: bool,
+    /// The result.
+    pub status: AuditStatus,
     /// Number of verified entries.
     pub entries: u64,
     /// Hash of the last verified entry.
     pub head: Option<String>,
+    /// Number of the latest checkpoint that the log contains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<u64>,
+    /// Number of rows that ade did not write. They are kept, but are not part of the log.
+    #[serde(default)]
+    pub quarantined: u64,
     /// The first invalid entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_bad: Option<InvalidAuditEntry>,
+}
+
+/// Whether an audit log is intact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AuditStatus {
+    /// Every entry is intact, and the log contains a checkpoint.
+    Valid,
+    /// Every entry is intact, but there is no checkpoint: entries may be missing at the end.
+    Unverified,
+    /// An entry was edited, removed, reordered or truncated.
+    Invalid,
 }
 
 /// An invalid entry of the audit log.
@@ -139,6 +179,14 @@ pub struct UserStats {
     pub tasks: BTreeMap<String, u64>,
     /// Approval requests to the user by status, including archived ones.
     pub approvals: BTreeMap<String, u64>,
+    /// Approval requests that wait for a decision of the user.
+    pub pending_count: u64,
+    /// Approvals that the user gave since midnight UTC.
+    pub approved_today: u64,
+    /// Rejections that the user gave since midnight UTC.
+    pub rejected_today: u64,
+    /// Time of the user's last decision that is not archived.
+    pub last_action_at: Option<Time>,
     /// Mean response time of the last 200 decisions that are not archived.
     pub mean_response_seconds: Option<f64>,
     /// Median response time of the same decisions.

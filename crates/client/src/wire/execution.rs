@@ -1,6 +1,7 @@
 //! Wire types of executions, and of agents that claim tasks.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::{LockMode, Task, Time};
@@ -28,6 +29,11 @@ pub struct Execution {
     pub output_key: Option<String>,
     /// Error message.
     pub error: Option<String>,
+    /// The error as data: `code`, `effects`, `phase`, `retryable`, `attempt`, `worker`, `rolled_back`, and what the agent
+    /// `reported`.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub error_details: Option<Map<String, Value>>,
     /// Error code.
     pub code: Option<FailureCode>,
     /// Whether the changes were rolled back; null if no rollback was attempted.
@@ -88,6 +94,8 @@ pub enum FailureCode {
     OutcomeUnknown,
     /// The stored config is not the approved one; nothing was changed.
     DigestMismatch,
+    /// The audit log does not prove the approval; nothing was changed.
+    UnprovenApproval,
 }
 
 /// A lock that an attempt holds.
@@ -197,4 +205,8 @@ pub struct CompleteRequest {
     /// Error message, at most 16,384 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The error as data, at most 16,384 bytes as JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub error_details: Option<Map<String, Value>>,
 }

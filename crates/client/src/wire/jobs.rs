@@ -49,6 +49,8 @@ pub struct Archive {
     pub items: u64,
     /// Size of the blob in bytes.
     pub bytes: u64,
+    /// SHA-256 of the blob; the audit entry of the archive names it too.
+    pub digest: String,
     /// Time of creation.
     pub created_at: Time,
     /// Time at which the oldest task in it ended.

@@ -41,7 +41,7 @@ pub struct AcquireRequest {
     /// Activity of the agent. Locks of one activity exclude all other activities; by default, the agent as a whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder_id: Option<String>,
-    /// Lease in seconds; 30 by default and at most 300, unless configured otherwise.
+    /// Lease in seconds; `lock:default_ttl` (30) by default, and at most `lock:max_ttl` (300).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<f64>,
     /// Time to wait for the locks. Without `queue` the response is held open for so long, and by default not at all;
@@ -64,7 +64,7 @@ pub struct AcquireRequest {
 }
 
 /// A granted lock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Grant {
     /// Name of the lock.
     pub lock: String,
@@ -76,10 +76,13 @@ pub struct Grant {
     pub acquired_at: Time,
     /// End of the lease, unless a heartbeat extends it.
     pub expires_at: Time,
+    /// Send a heartbeat every so many seconds: the setting `lock:heartbeat_interval`, or earlier for a short lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat_seconds: Option<f64>,
 }
 
 /// All locks of a request are granted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Grants {
     /// The grants, in the order of acquisition.
     pub grants: Vec<Grant>,
@@ -98,7 +101,7 @@ pub enum TicketStatus {
 }
 
 /// A lock request that waits without an open connection.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Ticket {
     /// Id to poll and to claim the ticket with.
     pub ticket: String,
@@ -148,9 +151,19 @@ pub struct HeartbeatRequest {
     /// New lease in seconds from now, the default lease by default. A lease is never shortened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_extension: Option<f64>,
-    /// The caller's time; informational only.
+    /// The caller's time, as RFC 3339 or as a number of milliseconds since 1970; informational only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timestamp: Option<Time>,
+    pub timestamp: Option<ClientTime>,
+}
+
+/// The time of a client, in the form that it prefers.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum ClientTime {
+    /// RFC 3339.
+    Text(Time),
+    /// Milliseconds since 1970-01-01T00:00:00Z.
+    Number(f64),
 }
 
 /// Held locks to release or to downgrade.

@@ -65,6 +65,9 @@ pub struct Preview {
     /// The author declared the changes; the service could not verify them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unverifiable: bool,
+    /// The changes were estimated without being executed. They count as the highest magnitude of risk.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
 }
 
 /// Whether there is a preview.

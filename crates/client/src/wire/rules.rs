@@ -4,13 +4,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{ConsideredPolicy, DelegationStep, LockPreview, Risk, TaskRequest, Time, nullable};
+use super::{ConsideredPolicy, DelegationStep, LockPreview, Risk, ScopePart, TaskRequest, Time, nullable};
 
 /// The rules of a policy: which tasks it applies to, and which approvals it requires.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PolicyRules {
     /// Task types that it applies to; empty for all.
     pub task_types: Vec<String>,
+    /// Executors that it applies to; empty for all.
+    pub executors: Vec<String>,
+    /// Target patterns that it applies to; empty for all.
+    pub targets: Vec<String>,
     /// Resource patterns that it applies to; empty for all.
     pub resource_patterns: Vec<String>,
     /// Number of different users who must approve.
@@ -43,6 +47,8 @@ pub struct AutoApprove {
     pub author_has_role: Vec<String>,
     /// Every resource matches one of these patterns.
     pub resources_in_scope: Vec<String>,
+    /// Also tasks that an agent wrote or changed.
+    pub agents: bool,
 }
 
 /// The priority of an approval request.
@@ -124,6 +130,14 @@ pub struct PolicyRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 200)]
     pub task_types: Option<Vec<String>>,
+    /// Patterns of executors; empty for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 200)]
+    pub executors: Option<Vec<String>>,
+    /// Patterns of targets such as `files:handbook/*`; empty for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 200)]
+    pub targets: Option<Vec<String>>,
     /// Resource patterns such as `database:*`, or `prod-*` for ids of any type; empty for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 200)]
@@ -209,6 +223,8 @@ pub struct Delegation {
     pub cascade: bool,
     /// Whether it is in force.
     pub active: bool,
+    /// Time of creation.
+    pub created_at: Time,
     /// Start of validity; null for no start.
     pub valid_from: Option<Time>,
     /// End of validity (exclusive); null for no end.
@@ -364,6 +380,27 @@ pub struct Simulation {
     pub skipped_reviewers: Vec<String>,
     /// Locks that applying the task needs, with their current state.
     pub lock_preview: Vec<LockPreview>,
+    /// What the task could touch.
+    pub scope: Vec<ScopePart>,
+    /// Why it would not be approved automatically.
+    pub not_automatic: Vec<String>,
+}
+
+/// A root, connection, template or host that operators allow tasks to work on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExecutorBinding {
+    /// Name, such as `files:handbook`, or `files:handbook@eu` for workers with the label `eu`.
+    pub name: String,
+    /// Resources that every task has that uses it.
+    pub resources: Vec<String>,
+    /// Criticality of its targets.
+    pub criticality: Option<u8>,
+    /// Task types that may use it; empty for all.
+    pub task_types: Vec<String>,
+    /// Who may propose tasks that use it; empty for all.
+    pub authors: Vec<String>,
+    /// Workers that serve it now.
+    pub workers: Vec<String>,
 }
 
 /// Approvals that a policy would require.

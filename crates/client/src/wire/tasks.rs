@@ -22,8 +22,12 @@ pub struct Task {
     pub revision: u64,
     /// SHA-256 of the canonical form of `config`. Approvals are given for this digest.
     pub digest: String,
+    /// SHA-256 of the scope. Approvals are given for this digest, too.
+    pub scope_digest: Option<String>,
     /// What the task does.
     pub config: Config,
+    /// What the task can touch, derived from its parameters.
+    pub scope: Vec<ScopePart>,
     /// Author, team, ticket, tags and history.
     pub metadata: TaskMetadata,
     /// Risk, once it is assessed.
@@ -45,6 +49,8 @@ pub struct Task {
     pub skipped_reviewers: Vec<String>,
     /// Why the task was approved automatically.
     pub auto_approved: Option<String>,
+    /// Why the task was not approved automatically.
+    pub not_automatic: Vec<String>,
     /// Override that waits for confirmation by a second administrator.
     pub override_request: Option<PendingOverride>,
     /// Why the review was restarted the last time.
@@ -113,6 +119,21 @@ pub struct Config {
     pub priority: u8,
 }
 
+/// What a task reaches through one root, connection, template or host of the operator, or through an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScopePart {
+    /// Its name, such as `files:handbook`.
+    pub binding: String,
+    /// Targets, such as `files:handbook/guide.md`.
+    pub targets: Vec<String>,
+    /// Resources that the operator has bound to it.
+    pub resources: Vec<Resource>,
+    /// Criticality that the operator has given to it.
+    pub criticality: Option<u8>,
+    /// How the task locks it as a whole.
+    pub lock: Option<LockMode>,
+}
+
 /// A resource that a task changes or reads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -166,6 +187,11 @@ pub struct TaskMetadata {
     pub tags: Vec<String>,
     /// Agents and users through whom the task was created.
     pub lineage: Lineage,
+    /// Agents that created, changed or submitted the task, or created a task that it was resubmitted from.
+    #[serde(default)]
+    pub by_agent: Vec<String>,
+    /// Time of the last change.
+    pub updated_at: Time,
     /// Time at which the task entered each state for the last time.
     pub since: BTreeMap<String, Time>,
 }
@@ -221,7 +247,8 @@ pub struct TaskRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 50)]
     pub tags: Option<Vec<String>>,
-    /// Agents and users through whom the task was created. Every user in it counts as an author.
+    /// Agents through which the task was created: the calling agent or one that you sponsor, with the parent that it is
+    /// registered with. Their sponsors count as authors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineage: Option<Lineage>,
     /// Preview, for the executor `agent` only.
@@ -266,8 +293,11 @@ pub struct Comment {
     pub comment_id: String,
     /// The task.
     pub task_id: String,
-    /// User who wrote it.
+    /// User who wrote it, or whose agent did.
     pub author_id: String,
+    /// Agent that wrote it; null if the user did.
+    #[serde(default)]
+    pub agent_id: Option<String>,
     /// The text.
     pub text: String,
     /// Time of creation.
@@ -281,6 +311,16 @@ pub struct TaskStats {
     pub task_id: String,
     /// Seconds from submission to decision; null if undecided.
     pub decided_after_seconds: Option<f64>,
+    /// Minimum number of approvals that would satisfy all requirements from the beginning.
+    pub required_count: u32,
+    /// Number of approvals of the task as it is now.
+    pub approved_count: usize,
+    /// Number of rejections of the task as it is now.
+    pub rejected_count: usize,
+    /// Number of approval requests without a decision.
+    pub pending_count: usize,
+    /// Whether the approvals suffice, or none is required.
+    pub quorum_reached: bool,
     /// Number of approval requests.
     pub requested: usize,
     /// Number of reviewers who decided.

@@ -20,10 +20,85 @@ pub struct User {
     pub manager_id: Option<String>,
     /// Team.
     pub team: Option<String>,
-    /// Whether the user may act. Users who leave are deactivated, not deleted.
+    /// Whether the user may act. Users who leave are deactivated, not deleted; invited users are inactive until they join.
     pub active: bool,
+    /// Who created, invited or reset the account, or granted it the right to decide.
+    #[serde(default)]
+    pub acts: Vec<AccountAct>,
     /// Incremented with every change.
     pub revision: u64,
+}
+
+/// What an administrator did to an account. The two people are not independent for seven days, nor ever in an override.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AccountAct {
+    /// `created`, `invited`, `reset`, `granted_admin` or `granted_reviewer`.
+    pub kind: String,
+    /// The administrator.
+    pub by: String,
+    /// Time of the act.
+    pub at: Time,
+    /// Does not count: an invitation by the only administrator there had ever been.
+    pub exempt: bool,
+    /// When an independent administrator, or the operator, confirmed that another person uses the account.
+    pub lifted_at: Option<Time>,
+    /// Who confirmed it; null for the operator.
+    pub lifted_by: Option<String>,
+}
+
+/// Invites a user.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InvitationRequest {
+    /// Unique id: 1 to 128 letters, digits, `.`, `_`, `-` or `@`.
+    #[schema(pattern = "^[A-Za-z0-9._@-]{1,128}$")]
+    pub user_id: String,
+    /// Display name; the id by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 256)]
+    pub name: Option<String>,
+    /// Roles, at most 50; `author` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<String>>, max_items = 50)]
+    pub roles: Option<BTreeSet<String>>,
+    /// Manager, to whom approval requests escalate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manager_id: Option<String>,
+    /// Team.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 256)]
+    pub team: Option<String>,
+}
+
+/// An invitation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Invitation {
+    /// The invited user, who is active once the invitation is used.
+    pub user: User,
+    /// The code, which can be used once; returned only when the invitation is created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// End of validity.
+    pub expires_at: Time,
+}
+
+/// Uses an invitation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JoinRequest {
+    /// The code of the invitation.
+    pub code: String,
+    /// Your own password, 8 to 1,024 bytes.
+    #[schema(min_length = 8, max_length = 1_024)]
+    pub password: String,
+}
+
+/// Gives the password again in a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReauthenticateRequest {
+    /// Your password.
+    pub password: String,
 }
 
 /// Creates a user.
@@ -51,7 +126,7 @@ pub struct UserRequest {
     /// Whether the user may act; true by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
-    /// Password, 8 to 1,024 bytes. Without one the user cannot sign in.
+    /// Temporary password, 8 to 1,024 bytes: it only leads to setting an own one. Without one the user cannot sign in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 8, max_length = 1_024)]
     pub password: Option<String>,
@@ -80,10 +155,17 @@ pub struct UserPatch {
     /// Whether the user may act. A deactivated user is signed out, and other reviewers are asked instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
-    /// New password. The user is signed out everywhere.
+    /// New password. Other sessions end, and tokens that decide or administer are revoked. One that an administrator sets is
+    /// temporary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 8, max_length = 1_024)]
     pub password: Option<String>,
+    /// Present password; required for a new password of your own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_password: Option<String>,
+    /// With a new password: also revoke the tokens that neither decide nor administer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoke_tokens: Option<bool>,
 }
 
 /// Signs a user in.
@@ -107,6 +189,12 @@ pub struct Session {
     pub scopes: BTreeSet<Scope>,
     /// End of the session.
     pub expires_at: Option<Time>,
+    /// Until when the session decides. After that, give the password again: `POST /sessions/reauthenticate`.
+    #[serde(default)]
+    pub decides_until: Option<Time>,
+    /// Whether somebody else set the password: the session can only be used to set your own.
+    #[serde(default)]
+    pub password_change_required: bool,
     /// Token to send as `X-CSRF-Token` with the session cookie in requests that change something. Returned only at
     /// sign-in.
     #[serde(default, skip_serializing_if = "Option::is_none")]

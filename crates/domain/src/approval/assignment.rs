@@ -7,15 +7,20 @@ use serde::{Deserialize, Serialize};
 
 use super::delegation::{self, Delegation, DelegationContext, DelegationStep, ResolvedReviewer};
 use super::policy::{Policy, Priority};
-use super::quorum::Requirement;
+use super::quorum::{NoApprovers, Requirement, min_approvals};
 use crate::Moment;
+use crate::independence::{Dependence, Period};
 use crate::people::{AuthorSet, People, REVIEWER, User, UserId};
-use crate::task::Config;
+use crate::task::{AGENT_EXECUTOR, GATE_EXECUTOR, HTTP_EXECUTOR, Preview, ReviewSubject};
+
+/// Executors whose effects no preview of the service shows.
+const NEVER_AUTOMATIC: [&str; 3] = [HTTP_EXECUTOR, AGENT_EXECUTOR, GATE_EXECUTOR];
 
 /// Everything that an assignment depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct AssignmentInput<'a> {
-    pub config: &'a Config,
+    pub subject: &'a ReviewSubject<'a>,
+    pub preview: &'a Preview,
     /// The risk score.
     pub risk: u8,
     /// None if the author's roles must not count, as for tasks of agents.
@@ -28,19 +33,33 @@ pub struct AssignmentInput<'a> {
     pub default_policy: &'a Policy,
     /// In order of precedence.
     pub delegations: &'a [Delegation],
-    /// There is a backlog and the task has level LOW: automatic approval ignores the risk limits of the policies.
-    pub auto_approve_low_risk: bool,
-    /// Never approve automatically: the preview has errors, or differs from what was approved.
+    /// An agent wrote or changed the task.
+    pub by_agent: bool,
+    /// Recent changes of what decides about automatic approval.
+    pub rule_changes: &'a [RuleChange],
+    /// Never approve automatically: the preview or the scope differs from what was approved.
     pub requires_human: bool,
     pub now: Moment,
 }
 
 impl<'a> AssignmentInput<'a> {
     const fn delegation_context(&self) -> DelegationContext<'a> {
-        let Self { people, delegations, config, risk, now, .. } = *self;
-        DelegationContext { people, delegations, config, risk, now }
+        let Self { people, delegations, subject, risk, now, .. } = *self;
+        DelegationContext { people, delegations, subject, risk, now }
     }
 }
+
+/// A change of a policy, a registered resource, a threshold or a flag.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleChange {
+    /// For people, such as `policy.activate documentation`.
+    pub what: String,
+    pub by: UserId,
+    pub at: Moment,
+}
+
+/// How long a change of the rules keeps its author from automatic approval.
+pub const RULE_CHANGE_WINDOW_MS: u64 = 7 * 86_400_000;
 
 /// A policy that was considered for a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,11 +94,15 @@ pub struct Assignment {
     pub considered_policies: Vec<ConsideredPolicy>,
     /// Why no approval is required, if none is.
     pub auto_approved: Option<String>,
+    /// Why approvals are required although some policy approves automatically.
+    pub not_automatic: Vec<String>,
     /// One for each applicable policy; empty if no approval is required.
     pub requirements: Vec<Requirement>,
     pub assignees: Vec<Assignee>,
     /// People and delegations that were skipped, each with the reason.
     pub skipped: Vec<String>,
+    /// The smallest number of approvals that satisfies all requirements; the number of reviewers if no approvals can.
+    pub required_count: u32,
 }
 
 /// Too few people can decide.
@@ -116,18 +139,35 @@ pub fn assign_best_effort(input: &AssignmentInput<'_>) -> Assignment {
 /// The assignment, and the name of the first policy that cannot be satisfied with the reason.
 fn assign_available(input: &AssignmentInput<'_>) -> (Assignment, Option<(String, String)>) {
     let (applicable, considered) = applicable_policies(input);
-    let auto_approved = auto_approval(input, &applicable);
+    let (auto_approved, not_automatic) = match auto_approval(input, &applicable) {
+        Ok(reason) => (Some(reason), Vec::new()),
+        Err(reasons) => (None, reasons),
+    };
     let mut assignment =
-        Assignment { considered_policies: considered, auto_approved, ..Assignment::default() };
+        Assignment { considered_policies: considered, auto_approved, not_automatic, ..Assignment::default() };
     let mut unreachable = None;
     if assignment.auto_approved.is_some() {
         return (assignment, unreachable);
     }
     let mut assignees: BTreeMap<UserId, Assignee> = BTreeMap::new();
     for policy in applicable {
-        let requirement = assign_policy(input, policy, &mut assignees, &mut assignment.skipped);
-        unreachable = unreachable.or_else(|| Some((policy.name.clone(), requirement.unreachable_reason()?)));
+        let (requirement, dependent) = assign_policy(input, policy, &mut assignees, &mut assignment.skipped);
+        unreachable = unreachable.or_else(|| {
+            let reason = requirement.unreachable_reason()?;
+            let why = dependent.map(|why| format!(". {why}")).unwrap_or_default();
+            let reason = format!("{reason}{}", why.trim_end_matches('.'));
+            Some((policy.name.clone(), reason))
+        });
         assignment.requirements.push(requirement);
+    }
+    let controllers = input.people.controllers(assignees.keys(), Period::Window, input.now);
+    match min_approvals(&assignment.requirements, &controllers) {
+        Ok(count) => assignment.required_count = count,
+        Err(failure) => {
+            assignment.required_count = u32::try_from(assignees.len()).unwrap_or(u32::MAX);
+            unreachable =
+                unreachable.or_else(|| Some(too_dependent(input, &assignment.requirements, failure)));
+        }
     }
     let reviewers: BTreeSet<UserId> = assignees.keys().cloned().collect();
     assignment.assignees = assignees.into_values().collect();
@@ -140,47 +180,125 @@ fn assign_available(input: &AssignmentInput<'_>) -> (Assignment, Option<(String,
     (assignment, unreachable)
 }
 
+/// The policy that lacks independent reviewers although each one alone has enough, and the reason.
+fn too_dependent(
+    input: &AssignmentInput<'_>,
+    requirements: &[Requirement],
+    failure: NoApprovers,
+) -> (String, String) {
+    let fails_alone = |one: &&Requirement| {
+        let controllers = input.people.controllers(one.reviewers.keys(), Period::Window, input.now);
+        min_approvals(std::slice::from_ref(*one), &controllers).is_err()
+    };
+    let failing = requirements.iter().find(fails_alone);
+    let policies: Vec<&str> = match failing {
+        Some(one) => vec![&one.policy],
+        None => requirements.iter().map(|one| one.policy.as_str()).collect(),
+    };
+    let reason = match failure {
+        NoApprovers::Impossible => {
+            let reviewers: BTreeSet<&UserId> =
+                requirements.iter().filter(|one| failing.is_none_or(|failing| failing == *one)).flat_map(|one| one.reviewers.keys()).collect();
+            let reviewers: Vec<&UserId> = reviewers.into_iter().collect();
+            let pairs = reviewers.iter().enumerate().flat_map(|(index, one)| {
+                reviewers.iter().skip(index + 1).map(move |other| (*one, *other))
+            });
+            let example = pairs
+                .filter_map(|(one, other)| input.people.dependence(one, other, Period::Window, input.now))
+                .next();
+            let example = example.map(|why| format!(". {why}")).unwrap_or_default();
+            let example = example.trim_end_matches('.');
+            format!("too few of its reviewers are independent of each other{example}")
+        }
+        NoApprovers::LimitReached => "too many reviewers depend on each other to find independent approvers; \
+             let an independent administrator confirm new accounts with ade user confirm, or name fewer reviewers"
+            .to_owned(),
+    };
+    (policies.join(", "), reason)
+}
+
 fn applicable_policies<'a>(input: &AssignmentInput<'a>) -> (Vec<&'a Policy>, Vec<ConsideredPolicy>) {
     let (mut applicable, mut considered) = (Vec::new(), Vec::new());
     for policy in input.policies {
-        let mismatch = policy.mismatch(input.config, input.risk, input.now);
+        let mismatch = policy.mismatch(input.subject, input.risk, input.now);
         let applies = mismatch.is_none();
         if applies {
             applicable.push(policy);
         }
-        let why = mismatch.unwrap_or_else(|| "task type, resources, risk and time match".to_owned());
+        let why =
+            mismatch.unwrap_or_else(|| "type, executor, targets, resources, risk and time match".to_owned());
         considered.push(ConsideredPolicy { policy: policy.name.clone(), applies, why });
     }
-    if applicable.is_empty() {
+    let default_applies = if applicable.is_empty() {
+        Some("no other policy applies".to_owned())
+    } else {
+        let target = uncovered_target(input.subject, &applicable);
+        target.map(|target| format!("no other policy names the target {target}"))
+    };
+    if let Some(why) = default_applies {
         let policy = input.default_policy;
         applicable.push(policy);
-        let why = "no other policy applies".to_owned();
         considered.push(ConsideredPolicy { policy: policy.name.clone(), applies: true, why });
     }
     (applicable, considered)
 }
 
-/// Why no approval is required: every applicable policy must approve automatically.
-///
-/// In a backlog, tasks of level LOW are approved automatically as well, if every applicable policy has conditions for automatic
-/// approval and all of them hold, except for the risk limit. A policy without such conditions still requires approvals.
-fn auto_approval(input: &AssignmentInput<'_>, applicable: &[&Policy]) -> Option<String> {
-    if input.requires_human {
+/// The first target that none of these policies names. A type that the author declares must not choose who is asked. Agents decide
+/// themselves what they touch: for their tasks, the declared type and resources count.
+fn uncovered_target<'a>(subject: &ReviewSubject<'a>, policies: &[&Policy]) -> Option<&'a str> {
+    if subject.config.executor == AGENT_EXECUTOR {
         return None;
     }
-    let all_approve = |approves: &dyn Fn(&Policy) -> Result<String, String>| {
-        let mut reasons = Vec::new();
-        for policy in applicable {
-            reasons.push(format!("{}: {}", policy.name, approves(policy).ok()?));
+    let parts = subject.scope.0.iter();
+    let mut targets = parts.flat_map(|part| part.targets.iter().map(move |target| (part, target)));
+    let uncovered = targets.find(|(part, target)| !policies.iter().any(|policy| policy.covers(part, target)));
+    uncovered.map(|(_, target)| target.as_str())
+}
+
+/// Why no approval is required: every applicable policy must approve automatically. Otherwise every reason against it.
+fn auto_approval(input: &AssignmentInput<'_>, applicable: &[&Policy]) -> Result<String, Vec<String>> {
+    let AssignmentInput { subject, risk, author, by_agent, .. } = *input;
+    let (mut reasons, mut refusals) = (Vec::new(), Vec::new());
+    refusals.extend(never_automatic(input));
+    for policy in applicable {
+        let name = &policy.name;
+        match policy.auto_approves(subject, risk, author, by_agent) {
+            Ok(reason) => reasons.push(format!("{name}: {reason}")),
+            Err(reason) => refusals.push(format!("policy {name}: {reason}")),
         }
-        Some(reasons.join("; "))
-    };
-    let AssignmentInput { config, risk, author, auto_approve_low_risk, .. } = *input;
-    all_approve(&|policy| policy.auto_approves(config, Some(risk), author)).or_else(|| {
-        let reasons = auto_approve_low_risk
-            .then(|| all_approve(&|policy| policy.auto_approves(config, None, author)))??;
-        Some(format!("approved automatically at level LOW because of a backlog of requests: {reasons}"))
-    })
+    }
+    if refusals.is_empty() { Ok(reasons.join("; ")) } else { Err(refusals) }
+}
+
+/// Why this task is never approved automatically, whatever the policies say.
+fn never_automatic(input: &AssignmentInput<'_>) -> Option<String> {
+    let AssignmentInput { subject, preview, author_set, now, .. } = *input;
+    let executor = subject.config.executor.as_str();
+    if NEVER_AUTOMATIC.contains(&executor) {
+        return Some(format!("tasks of the executor {executor} are never approved automatically"));
+    }
+    if input.requires_human {
+        return Some("the task differs from what was approved before".to_owned());
+    }
+    if preview.has_errors() {
+        return Some("the preview has errors".to_owned());
+    }
+    if !preview.is_verified() {
+        return Some("the service has made no preview of its own, or only an estimate".to_owned());
+    }
+    let is_recent = |change: &&RuleChange| change.at.plus_ms(RULE_CHANGE_WINDOW_MS) > now;
+    for change in input.rule_changes.iter().filter(is_recent) {
+        let (by, what) = (&change.by, &change.what);
+        let is_dependent = |author: &&UserId| {
+            *author == by || input.people.dependence(author, by, Period::Window, now).is_some()
+        };
+        if let Some(author) = author_set.iter().find(is_dependent) {
+            return Some(format!(
+                "{by} changed the rules within the last 7 days ({what}) and is not independent of the author {author}"
+            ));
+        }
+    }
+    None
 }
 
 /// The people whom a policy asks, before delegation, each with the reason.
@@ -205,15 +323,16 @@ fn named_reviewers<'a>(input: &AssignmentInput<'a>, policy: &'a Policy) -> BTree
     named
 }
 
-/// Adds the reviewers of a policy, and returns its requirement.
+/// Adds the reviewers of a policy, and returns its requirement, and why somebody was skipped as not independent of an author.
 fn assign_policy(
     input: &AssignmentInput<'_>,
     policy: &Policy,
     assignees: &mut BTreeMap<UserId, Assignee>,
     skipped: &mut Vec<String>,
-) -> Requirement {
+) -> (Requirement, Option<Dependence>) {
     let context = input.delegation_context();
     let mut requirement = Requirement::of(policy);
+    let mut dependent = None;
     for (named, reason) in named_reviewers(input, policy) {
         let ResolvedReviewer { reviewer, chain, skipped: skipped_delegations } =
             delegation::resolve(named, &context);
@@ -226,6 +345,11 @@ fn assign_policy(
             skipped.push(format!("{reviewer} is not active"));
             continue;
         };
+        if let Some(why) = input.author_set.dependence(&reviewer, input.people, Period::Window, input.now) {
+            skipped.push(why.to_string());
+            dependent.get_or_insert(why);
+            continue;
+        }
         // An author must not pass on its own roles by delegating.
         let by_author = input.author_set.contains(named)
             || chain.iter().any(|step| input.author_set.contains(&step.from));
@@ -235,6 +359,7 @@ fn assign_policy(
             .filter_map(|id| input.people.get(id))
             .flat_map(|user| user.roles.iter().cloned());
         requirement.add_reviewer(reviewer.clone(), roles);
+        requirement.admit(&reviewer, input.people);
         let assignee = assignees.entry(reviewer.clone()).or_insert_with(|| Assignee {
             reviewer_id: reviewer,
             name: user.name.clone(),
@@ -259,5 +384,5 @@ fn assign_policy(
             assignee.reasons.push(reason);
         }
     }
-    requirement
+    (requirement, dependent)
 }

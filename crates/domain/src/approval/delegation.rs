@@ -6,8 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::glob::{self, Pattern};
-use crate::people::{People, UserId};
-use crate::task::Config;
+use crate::people::{People, User, UserId};
+use crate::task::ReviewSubject;
 use crate::{InvalidField, Moment, Validator};
 
 /// The longest delegation chain that is followed, in steps.
@@ -24,6 +24,8 @@ pub struct Delegation {
     /// Whether the delegate's own delegations apply as well.
     pub cascade: bool,
     pub active: bool,
+    #[serde(default)]
+    pub created_at: Moment,
     /// Inclusive; unbounded if none.
     pub valid_from: Option<Moment>,
     /// Exclusive; unbounded if none.
@@ -75,7 +77,7 @@ pub struct DelegationContext<'a> {
     pub people: &'a People,
     /// In order: the first applicable delegation of a person counts.
     pub delegations: &'a [Delegation],
-    pub config: &'a Config,
+    pub subject: &'a ReviewSubject<'a>,
     /// The risk score of the task.
     pub risk: u8,
     pub now: Moment,
@@ -92,10 +94,15 @@ impl ResolvedReviewer {
             let to = &delegation.delegate_to;
             let is_circular = *to == from || self.chain.iter().any(|step| step.from == *to);
             let is_inactive = context.people.active(to).is_none();
+            let is_reviewer = context.people.get(to).is_some_and(User::is_reviewer);
             let mismatch = delegation
                 .mismatch(context)
                 .or_else(|| is_circular.then(|| "is circular".to_owned()))
-                .or_else(|| is_inactive.then(|| format!("is skipped: {to} is not active")));
+                .or_else(|| is_inactive.then(|| format!("is skipped: {to} is not active")))
+                .or_else(|| {
+                    (!is_reviewer)
+                        .then(|| format!("is skipped: {to} has neither the role reviewer nor admin"))
+                });
             let Some(reason) = mismatch else {
                 let delegation_id = delegation.delegation_id.clone();
                 return Some((DelegationStep { from, to: to.clone(), delegation_id }, delegation.cascade));
@@ -109,7 +116,8 @@ impl ResolvedReviewer {
 impl Delegation {
     /// Why it does not apply to a task; none if it does. The text follows the name of the delegation.
     fn mismatch(&self, context: &DelegationContext<'_>) -> Option<String> {
-        let DelegationContext { config, risk, now, .. } = *context;
+        let DelegationContext { subject, risk, now, .. } = *context;
+        let task_type = &subject.config.task_type;
         let conditions = &self.conditions;
         if !self.active {
             return Some("is not active".to_owned());
@@ -120,16 +128,14 @@ impl Delegation {
         if self.valid_until.is_some_and(|until| now >= until) {
             return Some("has expired".to_owned());
         }
-        if !conditions.task_types.is_empty() && !glob::matches_any(&conditions.task_types, &config.task_type)
-        {
-            return Some(format!("does not apply to tasks of type {}", config.task_type));
+        if !conditions.task_types.is_empty() && !glob::matches_any(&conditions.task_types, task_type) {
+            return Some(format!("does not apply to tasks of type {task_type}"));
         }
         if let Some(above) = conditions.risk_above.filter(|above| risk <= *above) {
             return Some(format!("applies only above a risk of {above}; the risk is {risk}"));
         }
         let patterns = &conditions.resource_patterns;
-        let in_scope =
-            patterns.is_empty() || config.resources.iter().any(|resource| resource.matches_any(patterns));
+        let in_scope = patterns.is_empty() || subject.matches_any_resource(patterns);
         (!in_scope).then(|| "does not apply to these resources".to_owned())
     }
 

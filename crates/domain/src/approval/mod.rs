@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Moment;
 use crate::people::UserId;
-use crate::task::Digest;
+use crate::task::{Digest, MAX_ESCALATIONS};
 use delegation::DelegationStep;
 use policy::Priority;
 
@@ -76,6 +76,14 @@ impl DecisionKind {
     }
 }
 
+/// What a reviewer decides on: config, scope and preview.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ReviewedVersion {
+    pub(super) digest: Digest,
+    pub(super) scope_digest: Option<Digest>,
+    pub(super) fingerprint: Option<String>,
+}
+
 /// An approval request and its decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approval {
@@ -99,7 +107,7 @@ pub struct Approval {
     /// The reviewer it was reassigned to.
     pub delegated_to: Option<UserId>,
     pub created_at: Moment,
-    /// When it escalates.
+    /// When it escalates, or when it was last due once it no longer does: see [`Self::escalates_at`].
     pub due_at: Moment,
     /// How often it has escalated.
     pub escalation_level: u8,
@@ -108,6 +116,9 @@ pub struct Approval {
     pub raised: u8,
     /// The digest of the config that the reviewer decides on.
     pub digest: Digest,
+    /// The digest of the scope that the reviewer decides on.
+    #[serde(default)]
+    pub scope_digest: Option<Digest>,
     /// The fingerprint of the preview that the reviewer decides on.
     pub fingerprint: Option<String>,
     pub responded_at: Option<Moment>,
@@ -125,6 +136,11 @@ impl Approval {
         matches!(self.status, ApprovalStatus::Pending | ApprovalStatus::ChangesRequested)
     }
 
+    /// When it escalates next; `None` after the last escalation. It then stays overdue.
+    pub fn escalates_at(&self) -> Option<Moment> {
+        (self.escalation_level <= MAX_ESCALATIONS).then_some(self.due_at)
+    }
+
     /// Whether it can be decided, possibly for the second time.
     pub const fn is_decidable(&self) -> bool {
         !matches!(
@@ -133,9 +149,10 @@ impl Approval {
         )
     }
 
-    /// Whether it asks about this config and this preview.
-    pub(super) fn is_about(&self, digest: Digest, fingerprint: Option<&str>) -> bool {
-        self.digest == digest && self.fingerprint.as_deref() == fingerprint
+    /// Whether it asks about this version of the task.
+    pub(super) fn is_about(&self, version: &ReviewedVersion) -> bool {
+        let ReviewedVersion { digest, scope_digest, fingerprint } = version;
+        self.digest == *digest && self.scope_digest == *scope_digest && self.fingerprint == *fingerprint
     }
 
     /// Whether this person can still decide it.
@@ -150,6 +167,15 @@ impl Approval {
         self.response_reason = reason.map(str::to_owned);
         self.reviewed_by = Some(by.clone());
         self.revision += 1;
+    }
+
+    /// Withdraws the decision: the reviewer is asked again.
+    pub(super) fn reopen(&mut self) {
+        self.responded_at = None;
+        self.response_action = None;
+        self.response_reason = None;
+        self.reviewed_by = None;
+        self.set_status(ApprovalStatus::Pending);
     }
 
     pub(super) const fn set_status(&mut self, status: ApprovalStatus) {

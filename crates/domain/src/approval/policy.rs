@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::window::TimeWindow;
 use crate::glob::{self, Pattern};
 use crate::people::{User, UserId};
-use crate::task::{Config, Resource};
+use crate::task::{Resource, ReviewSubject, ScopePart};
 use crate::{InvalidField, Moment, Validator};
 
 const MAX_APPROVERS: u32 = 50;
@@ -24,7 +24,13 @@ pub struct Policy {
     /// Patterns of task types; empty for all.
     #[serde(default)]
     pub task_types: Vec<String>,
-    /// Patterns of resources, of which one must match; empty for all.
+    /// Patterns of executors; empty for all.
+    #[serde(default)]
+    pub executors: Vec<String>,
+    /// Patterns of targets, of which one must match; empty for all.
+    #[serde(default)]
+    pub targets: Vec<String>,
+    /// Patterns of declared and bound resources, of which one must match; empty for all.
     #[serde(default)]
     pub resource_patterns: Vec<Pattern>,
     /// How many different people must approve.
@@ -108,6 +114,14 @@ pub struct AutoApprove {
     pub author_has_role: Vec<String>,
     /// Every resource matches one of these patterns.
     pub resources_in_scope: Vec<Pattern>,
+    /// Also tasks that an agent wrote or changed.
+    pub agents: bool,
+}
+
+impl AutoApprove {
+    fn is_empty(&self) -> bool {
+        Self { agents: false, ..self.clone() } == Self::default()
+    }
 }
 
 /// The priority of an approval request.
@@ -152,6 +166,8 @@ pub fn default_policy() -> Policy {
     Policy {
         name: DEFAULT_POLICY_NAME.to_owned(),
         task_types: Vec::new(),
+        executors: Vec::new(),
+        targets: Vec::new(),
         resource_patterns: Vec::new(),
         min_approvers: 1,
         required_roles: Vec::new(),
@@ -167,12 +183,20 @@ pub fn default_policy() -> Policy {
 
 impl Policy {
     /// Why it does not apply to a task; none if it does.
-    pub fn mismatch(&self, config: &Config, risk: u8, now: Moment) -> Option<String> {
+    pub fn mismatch(&self, subject: &ReviewSubject<'_>, risk: u8, now: Moment) -> Option<String> {
+        let config = subject.config;
         if !self.task_types.is_empty() && !glob::matches_any(&self.task_types, &config.task_type) {
             return Some(format!("it applies to tasks of type {}", self.task_types.join(", ")));
         }
+        if !self.executors.is_empty() && !glob::matches_any(&self.executors, &config.executor) {
+            return Some(format!("it applies to the executors {}", self.executors.join(", ")));
+        }
+        let has_target = || subject.scope.targets().any(|target| glob::matches_any(&self.targets, target));
+        if !self.targets.is_empty() && !has_target() {
+            return Some(format!("no target matches {}", self.targets.join(", ")));
+        }
         let patterns = &self.resource_patterns;
-        if !patterns.is_empty() && !config.resources.iter().any(|resource| resource.matches_any(patterns)) {
+        if !patterns.is_empty() && !subject.matches_any_resource(patterns) {
             let patterns: Vec<&str> = patterns.iter().map(Pattern::as_str).collect();
             return Some(format!("no resource matches {}", patterns.join(", ")));
         }
@@ -183,26 +207,54 @@ impl Policy {
         outside.map(|window| format!("it applies {window}, not at this time"))
     }
 
-    /// Why this policy approves a task automatically, or why not. Without a risk, the limit of the risk counts as met.
+    /// The first target that this policy says nothing about: neither its targets match it, nor its resource patterns all
+    /// resources that are bound to it.
+    pub fn uncovered_target<'a>(&self, subject: &ReviewSubject<'a>) -> Option<&'a str> {
+        let parts = subject.scope.0.iter();
+        let mut targets = parts.flat_map(|part| part.targets.iter().map(move |target| (part, target)));
+        let is_covered = |(part, target): &(&'a ScopePart, &'a String)| self.covers(part, target);
+        targets.find(|found| !is_covered(found)).map(|(_, target)| target.as_str())
+    }
+
+    pub(super) fn covers(&self, part: &ScopePart, target: &str) -> bool {
+        part.is_covered(target, &self.targets, &self.resource_patterns)
+    }
+
+    /// Why this policy approves a task automatically, or why not. Automatic approval is a statement about effects: the policy must
+    /// name everything that the task can touch.
     pub fn auto_approves(
         &self,
-        config: &Config,
-        risk: Option<u8>,
+        subject: &ReviewSubject<'_>,
+        risk: u8,
         author: Option<&User>,
+        by_agent: bool,
     ) -> Result<String, String> {
-        let Some(conditions) =
-            self.auto_approve_if.as_ref().filter(|conditions| **conditions != AutoApprove::default())
+        let Some(conditions) = self.auto_approve_if.as_ref().filter(|conditions| !conditions.is_empty())
         else {
             return Err("it has no conditions for automatic approval".to_owned());
         };
-        let mut holds = Vec::new();
-        match (conditions.risk_below, risk) {
-            (Some(below), Some(risk)) if risk >= below => {
-                return Err(format!("the risk of {risk} is not below {below}"));
-            }
-            (Some(below), Some(risk)) => holds.push(format!("the risk of {risk} is below {below}")),
-            (Some(_), None) => holds.push("the risk is low".to_owned()),
-            (None, _) => {}
+        if by_agent && !conditions.agents {
+            return Err(
+                "an agent wrote or changed the task, and auto_approve_if.agents is not set".to_owned()
+            );
+        }
+        if !self.can_auto_approve() {
+            return Err(
+                "it names neither targets nor resource_patterns, so it says nothing about effects".to_owned()
+            );
+        }
+        if let Some(target) = self.uncovered_target(subject) {
+            return Err(format!("it does not name the target {target}"));
+        }
+        let is_named = |resource: &&Resource| resource.matches_any(&self.resource_patterns);
+        if let Some(resource) = subject.resources.iter().find(|resource| !is_named(resource)) {
+            return Err(format!("its resource_patterns do not match {}", resource.name()));
+        }
+        let mut holds = vec!["it names every target and resource".to_owned()];
+        match conditions.risk_below {
+            Some(below) if risk >= below => return Err(format!("the risk of {risk} is not below {below}")),
+            Some(below) => holds.push(format!("the risk of {risk} is below {below}")),
+            None => {}
         }
         if !conditions.author_has_role.is_empty() {
             let roles = conditions.author_has_role.join(", ");
@@ -215,17 +267,22 @@ impl Policy {
             holds.push(format!("the author has one of the roles {roles}"));
         }
         if !conditions.resources_in_scope.is_empty() {
-            if config.resources.is_empty() {
+            if subject.resources.is_empty() {
                 return Err("the task has no resources, so none is in scope".to_owned());
             }
             let in_scope = |resource: &&Resource| resource.matches_any(&conditions.resources_in_scope);
-            let outside = config.resources.iter().find(|resource| !in_scope(resource));
+            let outside = subject.resources.iter().find(|resource| !in_scope(resource));
             if let Some(resource) = outside {
                 return Err(format!("{} is out of scope", resource.name()));
             }
             holds.push("every resource is in scope".to_owned());
         }
         Ok(holds.join(" and "))
+    }
+
+    /// Whether it can approve anything automatically.
+    pub fn can_auto_approve(&self) -> bool {
+        !self.targets.is_empty() || !self.resource_patterns.is_empty()
     }
 
     pub fn validate(&self) -> Vec<InvalidField> {
@@ -241,6 +298,8 @@ impl Policy {
         input.check(self.risk_threshold <= 100, "risk_threshold", "must be between 0 and 100");
         let lists = [
             ("task_types", self.task_types.len()),
+            ("executors", self.executors.len()),
+            ("targets", self.targets.len()),
             ("resource_patterns", self.resource_patterns.len()),
             ("required_roles", self.required_roles.len()),
             ("reviewers", self.reviewers.len()),
@@ -253,11 +312,12 @@ impl Policy {
         input.check(enough, "min_approvers", "must not exceed the number of reviewers");
         // The default policy covers whatever no other policy covers, so it cannot be conditional.
         let is_conditional = !self.task_types.is_empty()
+            || !self.executors.is_empty()
+            || !self.targets.is_empty()
             || !self.resource_patterns.is_empty()
             || self.risk_threshold > 0
             || self.window.is_some();
-        let detail =
-            "must not be default for a policy with task_types, resource_patterns, risk_threshold or window";
+        let detail = "must not be default for a policy with task_types, executors, targets, resource_patterns, risk_threshold or window";
         input.check(self.name != DEFAULT_POLICY_NAME || !is_conditional, "name", detail);
         input.errors.extend(self.window.as_ref().and_then(TimeWindow::validate));
         input.errors

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::policy::Policy;
-use crate::people::UserId;
+use crate::independence::Controllers;
+use crate::people::{People, User, UserId};
+use crate::text::counted;
 
 /// What one policy requires before a task is approved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,8 +26,20 @@ pub struct Requirement {
     pub escalation_role: Option<String>,
     /// The reviewers whose decisions count, with the required roles that each represents, also on behalf of others.
     pub reviewers: BTreeMap<UserId, BTreeSet<String>>,
+    /// Reviewers who count without the role that the policy asks for: named by it, delegates, or asked as a manager.
+    #[serde(default)]
+    pub admitted: BTreeMap<UserId, Admission>,
     /// Who overrode it and why, if somebody did.
     pub overridden: Option<String>,
+}
+
+/// Why a reviewer counts without a role for which the policy asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Admission {
+    /// For as long as the person has the role reviewer or admin.
+    AsReviewer,
+    WithoutRole,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -70,6 +84,7 @@ impl Requirement {
             reject_threshold: policy.reject_threshold,
             escalation_role: policy.escalation_role.clone(),
             reviewers: BTreeMap::new(),
+            admitted: BTreeMap::new(),
             overridden: None,
         }
     }
@@ -80,11 +95,39 @@ impl Requirement {
         represented.extend(roles.into_iter().filter(|role| self.required_roles.contains(role)));
     }
 
+    /// Whether an active person has a role for which this policy asks.
+    fn has_asked_role(&self, user: &UserId, people: &People) -> bool {
+        people.active(user).is_some_and(|user| match self.required_roles.is_empty() {
+            true => user.is_reviewer(),
+            false => self.required_roles.iter().any(|role| user.has_role(role)),
+        })
+    }
+
+    /// Remembers on which ground a reviewer counts who does not have a role for which the policy asks.
+    pub(crate) fn admit(&mut self, user: &UserId, people: &People) {
+        if self.reviewers.contains_key(user) && !self.has_asked_role(user, people) {
+            let is_reviewer = people.get(user).is_some_and(User::is_reviewer);
+            let admission = if is_reviewer { Admission::AsReviewer } else { Admission::WithoutRole };
+            self.admitted.insert(user.clone(), admission);
+        }
+    }
+
+    /// Whether the decision of a reviewer counts with the roles that people have now.
+    pub(crate) fn is_qualified(&self, user: &UserId, people: &People) -> bool {
+        let is_admitted = || match (self.admitted.get(user), people.active(user)) {
+            (Some(Admission::WithoutRole), Some(_)) => true,
+            (Some(Admission::AsReviewer), Some(user)) => user.is_reviewer(),
+            _ => false,
+        };
+        self.reviewers.contains_key(user) && (self.has_asked_role(user, people) || is_admitted())
+    }
+
     /// What is missing even if every reviewer approves; none if the requirement can be satisfied.
     pub(super) fn unreachable_reason(&self) -> Option<String> {
         let (available, needed) = (self.reviewers.len(), self.min_approvers);
         if available < needed as usize {
-            return Some(format!("{needed} approvers required, {available} available"));
+            let needed = counted(needed, "approver", "approvers");
+            return Some(format!("{needed} required, {available} available"));
         }
         let represents = |role: &String| self.reviewers.values().any(|roles| roles.contains(role));
         let role = self.required_roles.iter().find(|role| !represents(role))?;
@@ -130,6 +173,24 @@ impl Requirement {
     }
 }
 
+impl RequirementProgress {
+    /// The progress while some reviewers request changes, whatever the others approve: the task is not approved before those
+    /// decide otherwise or its author changes it.
+    #[must_use]
+    pub(crate) fn blocked_by(mut self, requirement: &Requirement, reviewers: &[&UserId]) -> Self {
+        let reviewers = reviewers.iter().filter(|reviewer| requirement.reviewers.contains_key(**reviewer));
+        let names: BTreeSet<&str> = reviewers.map(|reviewer| reviewer.as_str()).collect();
+        if !names.is_empty() && self.status != RequirementStatus::Overridden {
+            let names = names.into_iter().collect::<Vec<_>>().join(", ");
+            self.status = RequirementStatus::Unsatisfied;
+            self.needed = self.needed.max(1);
+            self.why =
+                format!("changes requested by {names}: the author must change the task ({})", self.why);
+        }
+        self
+    }
+}
+
 /// Whether every requirement is satisfied or overridden.
 pub fn is_quorum_reached(requirements: &[Requirement], votes: &[Vote<'_>]) -> bool {
     requirements.iter().all(|requirement| requirement.progress(votes).needed == 0)
@@ -138,8 +199,20 @@ pub fn is_quorum_reached(requirements: &[Requirement], votes: &[Vote<'_>]) -> bo
 /// After this many steps the search returns the best number found so far, which may not be the smallest.
 const MAX_SEARCH_STEPS: u32 = 2_000;
 
-/// The smallest number of approvers that satisfies all requirements.
-pub fn min_approvals(requirements: &[Requirement]) -> u32 {
+/// Why no approvers were found who satisfy all requirements together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoApprovers {
+    /// There are none.
+    Impossible,
+    /// The search was given up.
+    LimitReached,
+}
+
+/// The smallest number of independent approvers that satisfies all requirements.
+pub fn min_approvals(
+    requirements: &[Requirement],
+    controllers: &Controllers<'_>,
+) -> Result<u32, NoApprovers> {
     let people: BTreeSet<&UserId> = requirements.iter().flat_map(|one| one.reviewers.keys()).collect();
     let mut people: Vec<&UserId> = people.into_iter().collect();
     // People who serve more requirements and roles come first, so that good solutions are found early.
@@ -147,17 +220,18 @@ pub fn min_approvals(requirements: &[Requirement]) -> u32 {
         requirements.iter().filter_map(|one| one.reviewers.get(*user)).map(|roles| 1 + roles.len()).sum()
     };
     people.sort_by_key(|user| std::cmp::Reverse(coverage(user)));
-    let best = u32::try_from(people.len()).unwrap_or(u32::MAX);
-    let mut search = Search { requirements, people: &people, best, steps: 0 };
+    let mut search = Search { requirements, controllers, people: &people, best: None, steps: 0 };
     search.run(0, &mut Vec::new());
-    search.best
+    let is_complete = search.steps <= MAX_SEARCH_STEPS;
+    search.best.ok_or(if is_complete { NoApprovers::Impossible } else { NoApprovers::LimitReached })
 }
 
-/// Branch and bound over the sets of approvers.
+/// Branch and bound over the sets of approvers who are pairwise independent.
 struct Search<'a> {
     requirements: &'a [Requirement],
+    controllers: &'a Controllers<'a>,
     people: &'a [&'a UserId],
-    best: u32,
+    best: Option<u32>,
     steps: u32,
 }
 
@@ -169,17 +243,20 @@ impl<'a> Search<'a> {
         let needed = self.requirements.iter().map(|one| one.progress(&votes).needed).max().unwrap_or(0);
         let count = u32::try_from(chosen.len()).unwrap_or(u32::MAX);
         if needed == 0 {
-            self.best = self.best.min(count);
+            self.best = Some(self.best.map_or(count, |best| best.min(count)));
             return;
         }
         // No continuation can be better than the best solution.
-        if count.saturating_add(needed) >= self.best || self.steps > MAX_SEARCH_STEPS {
+        let is_worse = self.best.is_some_and(|best| count.saturating_add(needed) >= best);
+        if is_worse || self.steps > MAX_SEARCH_STEPS {
             return;
         }
         for (index, user) in self.people.iter().enumerate().skip(from) {
-            chosen.push(user);
-            self.run(index + 1, chosen);
-            chosen.pop();
+            if chosen.iter().all(|other| self.controllers.are_independent(other, user)) {
+                chosen.push(user);
+                self.run(index + 1, chosen);
+                chosen.pop();
+            }
         }
     }
 }

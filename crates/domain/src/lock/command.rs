@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::machine::{CircuitBreaker, Hold};
 use super::queue::{QueueScore, Waiter};
-use super::{Cycle, FencingToken, Holder, LockMode, RequestKey, SharedStr};
+use super::{Cycle, FencingToken, Holder, LockMode, LockName, RequestKey, SharedStr};
 use crate::Moment;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -198,6 +198,12 @@ impl EndReason {
     /// Whether a retry of the request gets this end as its status, instead of a new attempt.
     pub const fn leaves_tombstone(&self) -> bool {
         !matches!(self, Self::TimedOut | Self::Refused | Self::ServerLost | Self::Disconnected)
+    }
+
+    /// The lock that a victim of a deadlock waited for.
+    pub fn awaited_lock(&self, victim: &Holder) -> Option<&LockName> {
+        let Self::Deadlock(cycle) = self else { return None };
+        cycle.iter().find(|edge| edge.holder == *victim).map(|edge| &edge.waits_for)
     }
 
     /// The reverse of [`Self::as_str`]. A deadlock is not found, because its cycle is missing.

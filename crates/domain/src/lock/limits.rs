@@ -1,16 +1,23 @@
-//! Limits and time windows of locks. Configuration sets the first group; the second group is part of the contract.
+//! Limits and time windows of locks. Settings that all processes share set the first group, the configuration of each process the
+//! second; the third is part of the contract.
+
+/// The longest lease that the settings can allow.
+pub const MAX_TTL_MS: u64 = 3_600_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockLimits {
     pub default_ttl_ms: u64,
     pub max_ttl_ms: u64,
+    /// How often holders are asked to send a heartbeat.
+    pub heartbeat_interval_ms: u64,
+    pub deadlock_detection: bool,
+
     /// Waiters per lock.
     pub max_queue: usize,
     /// Holders that share one lock.
     pub max_holders: usize,
     pub default_wait_ms: u64,
     pub max_wait_ms: u64,
-    pub deadlock_detection: bool,
 
     /// Claim window of a granted ticket.
     pub ticket_claim_ms: u64,
@@ -33,16 +40,26 @@ pub struct LockLimits {
     pub acquisitions_per_minute: u32,
 }
 
+impl LockLimits {
+    /// When the holder of a lease should send its next heartbeat: a short lease needs it earlier than the interval says.
+    #[must_use]
+    pub const fn heartbeat_after_ms(&self, lease_ms: u64) -> u64 {
+        let third = lease_ms / 3;
+        if third < self.heartbeat_interval_ms { third } else { self.heartbeat_interval_ms }
+    }
+}
+
 impl Default for LockLimits {
     fn default() -> Self {
         Self {
             default_ttl_ms: 30_000,
             max_ttl_ms: 300_000,
+            heartbeat_interval_ms: 10_000,
+            deadlock_detection: true,
             max_queue: 1_000,
             max_holders: 10_000,
             default_wait_ms: 60_000,
             max_wait_ms: 3_600_000,
-            deadlock_detection: true,
             ticket_claim_ms: 10_000,
             long_poll_claim_ms: 3_000,
             server_timeout_ms: 3_000,

@@ -31,7 +31,7 @@ pub use command::{
 pub use execute::{MAX_REFUSAL_HOLDERS, MIN_WAIT_EXTENSION_MS};
 pub use fencing::FencingToken;
 pub use graph::{Cycle, Deadlock, WaitEdge};
-pub use limits::LockLimits;
+pub use limits::{LockLimits, MAX_TTL_MS};
 pub use machine::{CircuitBreaker, Hold, Lock, MAX_REQUESTS_PER_HOLD};
 pub use name::{Holder, InvalidName, LockKind, LockMode, LockName, SharedStr};
 pub use queue::{QueueKey, QueueScore, Waiter};

@@ -1,4 +1,5 @@
-//! Names of locks and identities of holders. Any characters are allowed, and a name is returned exactly as it was given.
+//! Names of locks and identities of holders. Any characters are allowed. The lock of a resource has the resource's name in normal
+//! form: two spellings of one resource are one lock.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::request_key::digest;
+use crate::normal_form::fold;
 
 const MAX_NAME_BYTES: usize = 512;
 /// For agent ids and holder ids.
@@ -207,7 +209,12 @@ impl FromStr for LockName {
             Some(("agent", _)) => return Err(InvalidName::AgentCapacity),
             _ => return Err(InvalidName::UnknownKind),
         };
-        Ok(Self(Hashed::new((kind, text.into()), &[text])))
+        let text = if kind == LockKind::Resource { fold(text) } else { text.into() };
+        // Folding can lengthen a name.
+        if text.len() > MAX_NAME_BYTES {
+            return Err(InvalidName::TooLong("the lock name", MAX_NAME_BYTES));
+        }
+        Ok(Self(Hashed::new((kind, (&*text).into()), &[&*text])))
     }
 }
 
@@ -298,6 +305,8 @@ mod tests {
             let text = serde_json::to_string(&parsed).expect("JSON");
             assert_eq!(serde_json::from_str::<LockName>(&text).expect("valid"), parsed);
         }
+        let spelled: LockName = "resource:Database:PROD".parse().expect("valid");
+        assert_eq!(spelled.as_str(), "resource:database:prod");
         let lock: LockName = "resource:database:a:b".parse().expect("valid");
         assert_eq!(lock.resource_type(), Some("database"));
     }
@@ -327,12 +336,12 @@ mod tests {
 
     #[test]
     fn task_locks_sort_before_resource_locks() {
-        let mut names: Vec<LockName> = ["resource:a:1", "task:z", "resource:Z:1", "task:b"]
+        let mut names: Vec<LockName> = ["resource:a:1", "task:z", "resource:_:1", "task:b"]
             .iter()
             .map(|name| name.parse().expect("valid"))
             .collect();
         names.sort();
         let names: Vec<&str> = names.iter().map(LockName::as_str).collect();
-        assert_eq!(names, ["task:b", "task:z", "resource:Z:1", "resource:a:1"]);
+        assert_eq!(names, ["task:b", "task:z", "resource:_:1", "resource:a:1"]);
     }
 }

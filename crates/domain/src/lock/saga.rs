@@ -185,7 +185,11 @@ impl AcquireSaga {
             }
             AcquireStatus::Waiting { position, .. } => self.phase = Phase::Waiting { position },
             AcquireStatus::Refused(refusal) => self.fail(AcquireFailure::Refused(lock, refusal)),
-            AcquireStatus::Ended(reason) => self.fail(AcquireFailure::Ended(lock, reason)),
+            AcquireStatus::Ended(reason) => {
+                // A victim loses all its locks, and the first that it looks at may not be the one that it waited for.
+                let lock = reason.awaited_lock(&self.request.holder).cloned().unwrap_or(lock);
+                self.fail(AcquireFailure::Ended(lock, reason));
+            }
         }
     }
 

@@ -64,6 +64,10 @@ impl LockTable {
         Self { limits, ..Self::default() }
     }
 
+    pub const fn set_deadlock_detection(&mut self, is_enabled: bool) {
+        self.limits.deadlock_detection = is_enabled;
+    }
+
     pub const fn limits(&self) -> &LockLimits {
         &self.limits
     }

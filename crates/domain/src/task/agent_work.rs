@@ -3,11 +3,22 @@
 //! Heartbeats cannot extend a task beyond its timeout or a stop request. A success counts only if the agent held its locks to
 //! the end.
 
+use serde_json::{Map, Value};
+
 use super::{
     AttemptFailure, Execution, ExecutionOutput, ExecutionResult, FailureCode, Phase, Refusal,
     RemainingEffects, Result, Task, TaskState,
 };
 use crate::Moment;
+
+/// How an agent reports that its attempt ended.
+#[derive(Debug, Clone)]
+pub struct AttemptReport {
+    pub result: ExecutionResult,
+    pub error: Option<String>,
+    /// The error as data.
+    pub error_details: Option<Map<String, Value>>,
+}
 
 impl Task {
     /// The execution, if this is its current attempt.
@@ -47,7 +58,7 @@ impl Task {
     pub fn report(
         &mut self,
         attempt: u64,
-        (result, error): (ExecutionResult, Option<String>),
+        AttemptReport { result, error, error_details }: AttemptReport,
         held_locks: bool,
         output: ExecutionOutput,
         now: Moment,
@@ -70,8 +81,13 @@ impl Task {
         } else {
             error.unwrap_or_else(|| format!("{worker} reported no error message"))
         };
-        let failure =
-            AttemptFailure { code, error, effects: RemainingEffects::Irreversible, is_retryable: false };
+        let failure = AttemptFailure {
+            code,
+            error,
+            effects: RemainingEffects::Irreversible,
+            is_retryable: false,
+            reported: error_details,
+        };
         self.fail(attempt, failure, output, now).map(drop)
     }
 }

@@ -10,6 +10,9 @@ use crate::permission::Permission;
 
 impl Task {
     pub fn allowed_commands(&self, actor: &Actor, now: Moment) -> Vec<TaskCommand> {
+        if self.restored {
+            return Vec::new();
+        }
         commands_for(self.state).into_iter().filter(|command| self.is_allowed(*command, actor, now)).collect()
     }
 
@@ -28,7 +31,7 @@ impl Task {
             TaskCommand::ForceApply => self.authorize_admin_non_author(actor, Permission::ForceApply).is_ok(),
             TaskCommand::Stop => Self::authorize_admin(actor).is_ok(),
             TaskCommand::RollBack => Self::authorize_admin(actor).is_ok() && self.can_be_rolled_back(),
-            TaskCommand::Cancel => self.authorize_cancel(actor).is_ok(),
+            TaskCommand::Cancel | TaskCommand::Archive => self.authorize_cancel(actor).is_ok(),
             TaskCommand::Comment => self.authorize_comment(actor).is_ok(),
             TaskCommand::Assign
             | TaskCommand::GoStale

@@ -7,7 +7,7 @@ use super::decision::required_reason;
 use super::{
     Actor, AdminRequest, AttemptFailure, Execution, ExecutionOutput, ExecutionResult, FailureCode, HeldLock,
     MAX_RETRIES, Phase, Refusal, RemainingEffects, Result, RollbackStrategy, Task, TaskCommand, TaskState,
-    next_state, retry_backoff_ms,
+    UnprovenApproval, next_state, retry_backoff_ms,
 };
 use crate::Moment;
 use crate::people::UserId;
@@ -61,18 +61,21 @@ impl Task {
         Ok(attempt)
     }
 
-    /// Fails the task because its stored config does not match the approved digest. It must not be applied, and it must not go
-    /// back to review either: reviewers would approve what an unknown person wrote.
-    pub fn fail_digest_mismatch(&mut self, worker: &str, now: Moment) -> Result {
+    /// Fails the task because the audit log does not prove that it was approved. It must not be applied, and it must not go back to
+    /// review either: reviewers would approve what an unknown person wrote.
+    pub fn fail_unproven(&mut self, worker: &str, reason: &UnprovenApproval, now: Moment) -> Result {
         let start = AttemptStart { worker: worker.to_owned(), grants: Vec::new(), lease_until: now };
         let attempt = self.begin_apply(start, now)?;
-        let error = "the stored config does not match the approved digest. Find out who changed the database, and create the \
-                     task again.";
+        let code = match reason {
+            UnprovenApproval::DigestMismatch => FailureCode::DigestMismatch,
+            _ => FailureCode::UnprovenApproval,
+        };
         let failure = AttemptFailure {
-            code: FailureCode::DigestMismatch,
-            error: error.to_owned(),
+            code,
+            error: format!("{reason}. Find out who changed the database, and create the task again."),
             effects: RemainingEffects::None,
             is_retryable: false,
+            reported: None,
         };
         self.fail(attempt, failure, ExecutionOutput::default(), now).map(drop)
     }
@@ -119,6 +122,7 @@ impl Task {
         let execution = self.current_attempt_mut(attempt, TaskState::Applying)?;
         let (has_retries, is_stopped) = (execution.retry_count < MAX_RETRIES, execution.stop.is_some());
         (execution.output, execution.output_key) = (output.text, output.blob_key);
+        execution.describe_failure(&failure);
         if failure.effects == RemainingEffects::None && failure.is_retryable && has_retries && !is_stopped {
             execution.retry_count += 1;
             let retry_at = now.plus_ms(retry_backoff_ms(execution.retry_count - 1));
@@ -338,6 +342,7 @@ impl Task {
             execution.phase = Phase::Ended;
             execution.completed_at = Some(now);
             execution.result = execution.code.map(FailureCode::result);
+            execution.finish_description();
             execution.error.clone()
         });
         self.forced = false;

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::Task;
+use crate::approval::ApprovalStatus;
 use crate::approval::quorum::RequirementProgress;
 use crate::people::UserId;
 
@@ -21,6 +22,22 @@ pub struct ArchivedApprovals {
     pub decided: usize,
     /// Requests that were created by an escalation.
     pub escalated: usize,
+    /// Current approvals and rejections.
+    #[serde(default)]
+    pub approved: usize,
+    #[serde(default)]
+    pub rejected: usize,
+}
+
+/// How far the review of a task is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReviewCounts {
+    pub approved: usize,
+    pub rejected: usize,
+    /// Requests without a decision.
+    pub pending: usize,
+    /// Whether the approvals suffice, or none is required.
+    pub quorum_reached: bool,
 }
 
 impl Task {
@@ -34,7 +51,25 @@ impl Task {
             requested: self.approvals_requested(),
             decided: self.approvals_decided(),
             escalated: self.approvals_escalated(),
+            approved: self.review_counts().approved,
+            rejected: self.review_counts().rejected,
         })
+    }
+
+    /// Only decisions on the current config and preview count.
+    pub fn review_counts(&self) -> ReviewCounts {
+        let count = |status: ApprovalStatus| {
+            let current = self.approvals.iter().filter(|approval| self.is_current(approval));
+            current.filter(|approval| approval.status == status).count()
+        };
+        let archived = self.archived_approvals.as_ref();
+        let is_decided = !self.requirements.is_empty() && self.progress().iter().all(|one| one.needed == 0);
+        ReviewCounts {
+            approved: archived.map_or_else(|| count(ApprovalStatus::Approved), |archived| archived.approved),
+            rejected: archived.map_or_else(|| count(ApprovalStatus::Rejected), |archived| archived.rejected),
+            pending: count(ApprovalStatus::Pending),
+            quorum_reached: is_decided || self.auto_approved.is_some(),
+        }
     }
 
     /// Whether somebody was ever asked to review the task.

@@ -7,10 +7,20 @@ use crate::people::UserId;
 use crate::permission::ActorRole;
 
 impl Task {
-    /// Whether somebody takes part in this task: its authors, everybody who was asked to review it, and administrators.
+    /// Whether somebody takes part in this task: its authors and their agents, everybody who was asked to review it, the agent
+    /// that applies it, and administrators. Agents of reviewers do not.
     pub fn is_participant(&self, actor: &Actor) -> bool {
-        let takes_part = |user| self.author_set.contains(user) || self.was_reviewer(user);
-        actor.roles.contains(&ActorRole::Admin) || actor.user.as_ref().is_some_and(takes_part)
+        let takes_part =
+            |user| self.author_set.contains(user) || (!actor.is_agent() && self.was_reviewer(user));
+        actor.roles.contains(&ActorRole::Admin)
+            || actor.user.as_ref().is_some_and(takes_part)
+            || actor.agent_id.as_deref().is_some_and(|agent| self.is_applied_by(agent))
+    }
+
+    /// Whether an agent applies the task or was the last to do so.
+    pub fn is_applied_by(&self, agent_id: &str) -> bool {
+        let is_for_agents = self.config.agent_work().is_some();
+        is_for_agents && self.execution.as_ref().is_some_and(|execution| execution.worker == agent_id)
     }
 
     pub(super) fn authorize_comment(&self, actor: &Actor) -> Result<UserId> {

@@ -6,8 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Digest;
+use super::scope::is_reserved_type;
 use crate::glob::Pattern;
 use crate::lock::LockMode;
+use crate::normal_form::fold;
 use crate::{InvalidField, Validator};
 
 const MAX_RESOURCES: usize = 100;
@@ -72,10 +74,39 @@ pub enum RollbackStrategy {
     None,
 }
 
+/// Checks the type of a declared resource. Another spelling is refused with the right one, never rewritten.
+pub(super) fn check_resource_type(resource_type: &str) -> Result<(), String> {
+    let is_name_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '-';
+    if is_reserved_type(resource_type) {
+        return Err(format!("must not be {resource_type}, which is derived from the parameters of the task"));
+    }
+    if resource_type.chars().all(is_name_char) {
+        return Ok(());
+    }
+    let spelling = fold(resource_type);
+    let hint = if spelling.chars().all(is_name_char) { format!(": write {spelling}") } else { String::new() };
+    Err(format!("must have only lowercase letters, digits, - and _{hint}"))
+}
+
 impl Resource {
+    /// A resource from `type:id`, to be locked exclusively.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        let (resource_type, id) = name
+            .split_once(':')
+            .filter(|(kind, id)| !kind.is_empty() && !id.is_empty() && name.len() <= MAX_RESOURCE_LEN)
+            .ok_or_else(|| format!("must be type:id of at most {MAX_RESOURCE_LEN} bytes"))?;
+        check_resource_type(resource_type).map_err(|detail| format!("has a type that {detail}"))?;
+        Ok(Self { resource_type: resource_type.to_owned(), id: id.to_owned(), mode: LockMode::Exclusive })
+    }
+
     /// As `type:id`.
     pub fn name(&self) -> String {
         format!("{}:{}", self.resource_type, self.id)
+    }
+
+    /// Whether both name the same resource, in whatever spelling.
+    pub fn is_same(&self, other: &Self) -> bool {
+        fold(&self.resource_type) == fold(&other.resource_type) && fold(&self.id) == fold(&other.id)
     }
 
     pub(crate) fn matches_any(&self, patterns: &[Pattern]) -> bool {
@@ -85,22 +116,42 @@ impl Resource {
 
 /// The executor of tasks that agents pull and apply themselves.
 pub const AGENT_EXECUTOR: &str = "agent";
+/// The executor of HTTP calls.
+pub const HTTP_EXECUTOR: &str = "http";
+/// The executor of tool calls of agents. Only a gate creates its tasks, and nothing claims them.
+pub const GATE_EXECUTOR: &str = "gate";
 /// The executor that changes nothing, for tests and demonstrations.
 pub const NOOP_EXECUTOR: &str = "noop";
 /// For each executor, the parameter that selects where a task can be applied.
 const WORK_QUEUE_PARAMETERS: [(&str, &str); 3] =
     [("files", "root"), ("sql", "connection"), ("command", "template")];
 
+/// The agents that a task of the executor `agent` is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AgentWork<'a> {
+    /// The agent with this name.
+    Named(&'a str),
+    /// Any agent with this capability.
+    Capability(&'a str),
+}
+
 impl Config {
+    /// The agents that the task is for; `None` if a worker of the service applies it.
+    pub fn agent_work(&self) -> Option<AgentWork<'_>> {
+        let parameter = |name: &str| self.parameters.get(name).and_then(Value::as_str);
+        let by_capability = || AgentWork::Capability(parameter("capability").unwrap_or(&self.task_type));
+        let is_for_agents = self.executor == AGENT_EXECUTOR;
+        is_for_agents.then(|| parameter("agent").map_or_else(by_capability, AgentWork::Named))
+    }
+
     /// Where the task can be applied: by a named agent, by any agent with a capability, or by workers that serve a root, a
     /// connection or a template, optionally with a label. Workers claim only tasks of the work queues that they serve.
     pub fn work_queue(&self) -> String {
         let parameter = |name: &str| self.parameters.get(name).and_then(Value::as_str);
-        if self.executor == AGENT_EXECUTOR {
-            return parameter("agent").map_or_else(
-                || Self::work_queue_of_capability(parameter("capability").unwrap_or(&self.task_type)),
-                Self::work_queue_of_agent,
-            );
+        match self.agent_work() {
+            Some(AgentWork::Named(agent)) => return Self::work_queue_of_agent(agent),
+            Some(AgentWork::Capability(capability)) => return Self::work_queue_of_capability(capability),
+            None => {}
         }
         let selector = WORK_QUEUE_PARAMETERS.iter().find(|(executor, _)| *executor == self.executor);
         let target = selector.and_then(|(_, name)| parameter(name));
@@ -115,14 +166,6 @@ impl Config {
 
     pub fn work_queue_of_capability(capability: &str) -> String {
         format!("can:{capability}")
-    }
-
-    /// The names of the locks that applying the task needs: the lock of the task, if it has an id, and those of its resources.
-    pub fn locks(&self, task_id: Option<&str>) -> Vec<(String, LockMode)> {
-        let own = task_id.map(|id| (format!("task:{id}"), LockMode::Exclusive));
-        let resources =
-            self.resources.iter().map(|resource| (format!("resource:{}", resource.name()), resource.mode));
-        own.into_iter().chain(resources).collect()
     }
 
     pub fn digest(&self) -> Result<Digest, InvalidField> {
@@ -157,9 +200,10 @@ impl Config {
             for (field, name) in [("type", &resource.resource_type), ("id", &resource.id)] {
                 input.check(is_name(name), format_args!("resources.{index}.{field}"), name_rule);
             }
-            let has_colon = resource.resource_type.contains(':');
-            input.check(!has_colon, format_args!("resources.{index}.type"), "must not contain a colon");
-            let name = resource.name();
+            if let Err(detail) = check_resource_type(&resource.resource_type) {
+                input.check(false, format_args!("resources.{index}.type"), detail);
+            }
+            let name = fold(&resource.name()).into_owned();
             let path = format_args!("resources.{index}");
             let rule =
                 format_args!("must have a type and an id of at most {MAX_RESOURCE_LEN} bytes together");

@@ -2,12 +2,14 @@
 
 use super::{
     Actor, Digest, OVERRIDE_CONFIRMATION_TIMEOUT_MS, OverrideRequest, Refusal, Result, Task, TaskCommand,
-    TaskState, next_state,
+    TaskState, Transition, next_state,
 };
 use crate::Moment;
 use crate::approval::quorum::{RequirementStatus, is_quorum_reached};
 use crate::approval::{Approval, ApprovalStatus, DecisionKind};
-use crate::people::UserId;
+use crate::audit::Trigger;
+use crate::independence::Period;
+use crate::people::{ADMIN, People, UserId};
 use crate::permission::Permission;
 
 /// A decision on an approval request.
@@ -18,6 +20,10 @@ pub struct Decision<'a> {
     pub reason: Option<&'a str>,
     /// The digest that the reviewer saw. If given, it must be the current one.
     pub digest: Option<Digest>,
+    /// The digest of the scope that the reviewer saw. If given, it must be the current one.
+    pub scope_digest: Option<Digest>,
+    /// Whether it is one of many. An approval among many needs a digest unless the risk is low: nobody reviews a list of ids.
+    pub is_batch: bool,
 }
 
 fn non_empty(text: Option<&str>) -> Option<&str> {
@@ -31,20 +37,33 @@ pub(super) fn required_reason(reason: Option<&str>) -> Result<String> {
 impl Task {
     /// Records the decision of a reviewer, or of an administrator on the reviewer's behalf. A reviewer can change a decision
     /// until the task is decided.
-    pub fn decide(&mut self, decision: &Decision<'_>, actor: &Actor, now: Moment) -> Result {
+    ///
+    /// Roles and independence are those of `people`: earlier decisions that cannot be counted any more lapse.
+    pub fn decide(&mut self, decision: &Decision<'_>, actor: &Actor, people: &People, now: Moment) -> Result {
         self.authorize_decision(actor, decision.approval_id)?;
         let by = self.authorize_non_author(actor)?;
         if self.state != TaskState::Reviewing {
             return Err(self.not_in_review(decision.kind));
         }
-        if decision.digest.is_some_and(|digest| digest != self.digest) {
-            return Err(Refusal::DigestMismatch { current: self.digest });
+        match decision.digest {
+            Some(digest) if digest != self.digest => {
+                return Err(Refusal::DigestMismatch { current: self.digest });
+            }
+            None if decision.is_batch && decision.kind == DecisionKind::Approve && !self.is_low_risk() => {
+                return Err(Refusal::DigestRequired { current: self.digest });
+            }
+            _ => {}
+        }
+        if let (Some(seen), Some(current)) = (decision.scope_digest, self.scope_digest)
+            && seen != current
+        {
+            return Err(Refusal::ScopeMismatch { current });
         }
         let reason = non_empty(decision.reason);
         if decision.kind != DecisionKind::Approve && reason.is_none() {
             return Err(Refusal::ReasonRequired);
         }
-        let (digest, fingerprint) = (self.digest, self.fingerprint.clone());
+        let version = self.reviewed_version();
         let approval = self.approval_mut(decision.approval_id)?;
         let reviewer = approval.reviewer_id.clone();
         if reviewer != by && !actor.is_admin() {
@@ -53,15 +72,32 @@ impl Task {
         if !approval.is_decidable() {
             return Err(Refusal::ApprovalClosed { status: approval.status });
         }
-        if !approval.is_about(digest, fingerprint.as_deref()) {
-            return Err(Refusal::DigestMismatch { current: digest });
+        if !approval.is_about(&version) {
+            return Err(Refusal::DigestMismatch { current: version.digest });
         }
+        let approval = approval.clone();
+        if !self.is_qualified(&approval, people) {
+            return Err(Refusal::RoleLost { user: reviewer });
+        }
+        self.require_independent_of_authors(&by, people, Period::Window, now)?;
+        let lapsing = self.lapsing_decisions(people, now);
+        if decision.kind == DecisionKind::Approve {
+            self.require_independent_of_approvers(&by, people, &lapsing, now)?;
+        }
+        self.lapse(lapsing)?;
+        self.forget_lost_roles(people);
+        let approval = self.approval_mut(decision.approval_id)?;
         approval.decide(decision.kind, &by, reason, now);
-        self.update_followers(&reviewer, decision.kind, now);
+        let followers = self.update_followers(&reviewer, decision.kind, now);
         let action = format!("approval.{}", decision.kind.as_str());
         let transition = self.record_approval(&action, decision.approval_id, Some(by));
         transition.reason = reason.map(str::to_owned);
-        self.update_outcome(now)
+        for (approval_id, reason) in followers {
+            let transition = self.record_approval("approval.follow", &approval_id, None);
+            transition.reason = Some(reason);
+            transition.trigger = Some(Trigger::Followed(reviewer.clone()));
+        }
+        self.update_outcome(decision.approval_id, now)
     }
 
     fn not_in_review(&self, action: DecisionKind) -> Refusal {
@@ -75,32 +111,39 @@ impl Task {
     }
 
     /// Approves the requests of those who follow a reviewer, or withdraws these approvals when the reviewer decides otherwise. An
-    /// administrator's decision on behalf of the reviewer is not followed.
-    fn update_followers(&mut self, leader: &UserId, action: DecisionKind, now: Moment) {
-        let Self { approvals, digest, fingerprint, .. } = self;
+    /// administrator's decision on behalf of the reviewer is not followed. Returns the requests that were approved, with the reason.
+    fn update_followers(
+        &mut self,
+        leader: &UserId,
+        action: DecisionKind,
+        now: Moment,
+    ) -> Vec<(String, String)> {
+        let mut approved = Vec::new();
+        let version = self.reviewed_version();
+        let approvals = &mut self.approvals;
         let is_own = |approval: &&Approval| approval.reviewer_id == *leader && approval.is_decidable();
         let own = approvals.iter().find(is_own);
-        let Some(decided_by) = own.and_then(|approval| approval.reviewed_by.as_ref()) else { return };
+        let Some(decided_by) = own.and_then(|approval| approval.reviewed_by.as_ref()) else {
+            return approved;
+        };
         let approves = action == DecisionKind::Approve && decided_by == leader;
         let followers = approvals.iter_mut().filter(|approval| approval.follows.as_ref() == Some(leader));
-        for approval in followers.filter(|approval| approval.is_about(*digest, fingerprint.as_deref())) {
+        for approval in followers.filter(|approval| approval.is_about(&version)) {
             let by_following =
                 approval.status == ApprovalStatus::Approved && approval.reviewed_by.as_ref() == Some(leader);
             if approves && approval.status == ApprovalStatus::Pending {
                 let reason = format!("follows {leader}");
                 approval.decide(DecisionKind::Approve, leader, Some(&reason), now);
+                approved.push((approval.approval_id.clone(), reason));
             } else if !approves && by_following {
-                approval.set_status(ApprovalStatus::Pending);
-                approval.responded_at = None;
-                approval.response_action = None;
-                approval.response_reason = None;
-                approval.reviewed_by = None;
+                approval.reopen();
             }
         }
+        approved
     }
 
-    /// Approves or rejects the task if the decisions suffice.
-    pub(super) fn update_outcome(&mut self, now: Moment) -> Result {
+    /// Approves or rejects the task if the decisions suffice, of which that on `approval_id` is the last.
+    fn update_outcome(&mut self, approval_id: &str, now: Moment) -> Result {
         let votes = self.votes();
         let is_rejected = self.requirements.iter().any(|requirement| requirement.is_rejected(&votes));
         let is_blocked = self.approvals.iter().any(|approval| self.requests_changes(approval));
@@ -113,13 +156,15 @@ impl Task {
         };
         self.override_request = None;
         let reviewers = self.close_open_approvals();
-        self.execute(command, None, now)?.notify = reviewers;
+        let transition = self.execute(command, None, now)?;
+        transition.notify = reviewers;
+        transition.trigger = Some(Trigger::Decision(approval_id.to_owned()));
         Ok(())
     }
 
     /// Whether a request for changes still blocks the task. Delegating such a request does not lift it: only the decision of its
     /// present reviewer does.
-    fn requests_changes(&self, approval: &Approval) -> bool {
+    pub(super) fn requests_changes(&self, approval: &Approval) -> bool {
         if !self.is_current(approval) || approval.response_action != Some(DecisionKind::RequestChanges) {
             return false;
         }
@@ -140,7 +185,7 @@ impl Task {
 
     pub(super) fn authorize_revoke(&self, actor: &Actor) -> Result<UserId> {
         let by = self.authorize_non_author(actor)?;
-        let approved = !actor.is_agent
+        let approved = !actor.is_agent()
             && self.approvals.iter().any(|approval| {
                 approval.status == ApprovalStatus::Approved && approval.reviewed_by.as_ref() == Some(&by)
             });
@@ -176,6 +221,13 @@ impl Task {
         Ok(())
     }
 
+    /// Decides that a cancelled task may be archived at once, by those who may cancel it. The caller moves it.
+    pub fn archive(&self, actor: &Actor) -> Result<Transition> {
+        self.authorize_cancel(actor)?;
+        let to = next_state(self.state, TaskCommand::Archive)?;
+        Ok(Transition::new("task.archive", actor.user.clone(), self.state, to))
+    }
+
     /// Permits administrators who are not authors of the task.
     pub(super) fn authorize_admin_non_author(&self, actor: &Actor, permission: Permission) -> Result<UserId> {
         actor.require_admin(permission)?;
@@ -188,21 +240,17 @@ impl Task {
         reason: Option<&str>,
         ticket: Option<&str>,
         actor: &Actor,
+        people: &People,
         now: Moment,
     ) -> Result {
         let by = self.authorize_admin_non_author(actor, Permission::Override)?;
+        self.require_independent_of_authors(&by, people, Period::Ever, now)?;
         let reason = required_reason(reason)?;
         let ticket = non_empty(ticket).ok_or(Refusal::TicketRequired)?.to_owned();
         let transition = self.execute(TaskCommand::Override, Some(by.clone()), now)?;
         transition.reason = Some(reason.clone());
         transition.ticket = Some(ticket.clone());
-        self.override_request = Some(OverrideRequest {
-            by,
-            reason,
-            incident_ticket: ticket,
-            at: now,
-            token_issuer: actor.token_issuer.clone(),
-        });
+        self.override_request = Some(OverrideRequest { by, reason, incident_ticket: ticket, at: now });
         Ok(())
     }
 
@@ -212,20 +260,34 @@ impl Task {
         next_state(self.state, TaskCommand::ConfirmOverride)?;
         let in_time = |request: &OverrideRequest| request.at.plus_ms(OVERRIDE_CONFIRMATION_TIMEOUT_MS) > now;
         let request = self.override_request.clone().filter(in_time).ok_or(Refusal::NoOverrideRequest)?;
-        // Two administrators are not independent if one issued the credentials of the other.
-        let is_dependent = request.by == by
-            || actor.token_issuer.as_ref() == Some(&request.by)
-            || request.token_issuer.as_ref() == Some(&by);
-        if is_dependent { Err(Refusal::SameAdmin { user: request.by }) } else { Ok((by, request)) }
+        if request.by == by { Err(Refusal::SameAdmin { user: request.by }) } else { Ok((by, request)) }
     }
 
-    /// Confirms an override: unsatisfied requirements are overridden, and the task is approved.
-    pub fn confirm_override(&mut self, actor: &Actor, now: Moment) -> Result {
+    /// Confirms an override: unsatisfied requirements are overridden, and the task is approved. A reason is stored beside that
+    /// of the request.
+    pub fn confirm_override(
+        &mut self,
+        reason: Option<&str>,
+        actor: &Actor,
+        people: &People,
+        now: Moment,
+    ) -> Result {
         let (by, request) = self.authorize_confirm(actor, now)?;
-        let text = format!(
-            "{} and {by} overrode the policy for {}: {}",
-            request.by, request.incident_ticket, request.reason
-        );
+        self.require_independent_of_authors(&by, people, Period::Ever, now)?;
+        if let Some(why) = people.dependence(&by, &request.by, Period::Ever, now) {
+            return Err(Refusal::NotIndependent(Box::new(why)));
+        }
+        // The first administrator may have become dependent, or have lost the role, since the request.
+        self.require_independent_of_authors(&request.by, people, Period::Ever, now)?;
+        if !people.active(&request.by).is_some_and(|user| user.has_role(ADMIN)) {
+            return Err(Refusal::NoOverrideRequest);
+        }
+        let reason = match non_empty(reason) {
+            Some(confirmed) => format!("{}; {by} confirmed: {confirmed}", request.reason),
+            None => request.reason,
+        };
+        let text =
+            format!("{} and {by} overrode the policy for {}: {reason}", request.by, request.incident_ticket);
         let progress = self.progress();
         for (requirement, progress) in self.requirements.iter_mut().zip(progress) {
             if progress.status == RequirementStatus::Unsatisfied {
@@ -235,25 +297,22 @@ impl Task {
         self.override_request = None;
         let reviewers = self.close_open_approvals();
         let transition = self.execute(TaskCommand::ConfirmOverride, Some(by), now)?;
-        transition.reason = Some(request.reason);
+        transition.reason = Some(reason);
         transition.ticket = Some(request.incident_ticket);
         transition.notify = reviewers;
         Ok(())
     }
 
-    /// Applies the task before all others because an approver asked for that. Does nothing unless the task is approved. The
-    /// approver is on record with the approval.
-    pub fn apply_immediately(&mut self) {
-        if self.state == TaskState::Approved && !self.forced {
-            self.forced = true;
-            self.record("task.apply_first", TaskState::Approved, None).reason =
-                Some("an approver requested immediate application".to_owned());
-        }
-    }
-
     /// Lets an administrator apply an approved task before all others.
-    pub fn force_apply(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result {
+    pub fn force_apply(
+        &mut self,
+        reason: Option<&str>,
+        actor: &Actor,
+        people: &People,
+        now: Moment,
+    ) -> Result {
         let by = self.authorize_admin_non_author(actor, Permission::ForceApply)?;
+        self.require_independent_of_authors(&by, people, Period::Window, now)?;
         let reason = required_reason(reason)?;
         self.execute(TaskCommand::ForceApply, Some(by), now)?.reason = Some(reason);
         self.forced = true;

@@ -2,6 +2,7 @@
 //! current one.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use crate::Moment;
 use crate::lock::LockMode;
@@ -32,6 +33,8 @@ pub struct Execution {
     /// The blob with the full output, if `output` is truncated.
     pub output_key: Option<String>,
     pub error: Option<String>,
+    /// The failure as data: what the service knows, and under `reported` what the agent said.
+    pub error_details: Option<Map<String, Value>>,
     pub code: Option<FailureCode>,
     /// The attempt whose effects exist. A recovery increases `attempt`, but not this.
     pub effects_attempt: Option<u64>,
@@ -108,6 +111,8 @@ pub enum FailureCode {
     OutcomeUnknown,
     /// The stored config is not the approved one; nothing was changed.
     DigestMismatch,
+    /// The audit log does not prove the approval; nothing was changed.
+    UnprovenApproval,
 }
 
 /// The effects that remain after a failed attempt.
@@ -131,6 +136,8 @@ pub struct AttemptFailure {
     pub effects: RemainingEffects,
     /// Whether a retry may succeed.
     pub is_retryable: bool,
+    /// What the agent reported about it, as data.
+    pub reported: Option<Map<String, Value>>,
 }
 
 /// The output of an attempt.
@@ -143,6 +150,26 @@ pub struct ExecutionOutput {
 }
 
 impl Execution {
+    /// Describes a failure as data.
+    pub(super) fn describe_failure(&mut self, failure: &AttemptFailure) {
+        let details = self.error_details.insert(Map::new());
+        details.insert("effects".to_owned(), json!(failure.effects));
+        details.insert("retryable".to_owned(), json!(failure.is_retryable));
+        details.insert("phase".to_owned(), json!(self.phase));
+        if let Some(reported) = &failure.reported {
+            details.insert("reported".to_owned(), json!(reported));
+        }
+    }
+
+    /// Completes the description of a failure when it is final.
+    pub(super) fn finish_description(&mut self) {
+        let details = self.error_details.get_or_insert_default();
+        details.insert("code".to_owned(), json!(self.code));
+        details.insert("worker".to_owned(), json!(self.worker));
+        details.insert("attempt".to_owned(), json!(self.attempt));
+        details.insert("rolled_back".to_owned(), json!(self.rolled_back));
+    }
+
     /// Whether this is its attempt, and it has not ended.
     pub(super) fn is_running(&self, attempt: u64) -> bool {
         self.attempt == attempt && self.phase != Phase::Ended
@@ -158,7 +185,8 @@ impl FailureCode {
             | Self::LocksLost
             | Self::WorkerLost
             | Self::OutcomeUnknown
-            | Self::DigestMismatch => ExecutionResult::Failure,
+            | Self::DigestMismatch
+            | Self::UnprovenApproval => ExecutionResult::Failure,
         }
     }
 }

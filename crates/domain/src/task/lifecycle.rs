@@ -90,6 +90,8 @@ pub enum TaskCommand {
     Cancel,
     /// Creates a new draft from it.
     Resubmit,
+    /// Moves it to an archive before its time.
+    Archive,
     Comment,
 }
 
@@ -121,6 +123,7 @@ pub const TRANSITIONS: &[(TaskState, TaskCommand, TaskState)] = &[
     (TaskState::Submitted, TaskCommand::Cancel, TaskState::Cancelled),
     (TaskState::Reviewing, TaskCommand::Cancel, TaskState::Cancelled),
     (TaskState::Approved, TaskCommand::Cancel, TaskState::Cancelled),
+    (TaskState::Cancelled, TaskCommand::Archive, TaskState::Cancelled),
     (TaskState::Rejected, TaskCommand::Resubmit, TaskState::Rejected),
     (TaskState::Failed, TaskCommand::Resubmit, TaskState::Failed),
     (TaskState::Draft, TaskCommand::Comment, TaskState::Draft),

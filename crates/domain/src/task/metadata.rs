@@ -49,6 +49,9 @@ pub struct Preview {
     /// The author declared the changes; the service could not verify them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unverifiable: bool,
+    /// The changes were estimated without being executed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -81,7 +84,13 @@ pub struct PreviewChange {
     /// For people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diff: Option<String>,
+    /// Whether the diff shows content that authors and agents may not read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reviewers_only: bool,
 }
+
+/// What authors and agents get in place of a diff that is for reviewers only.
+const HIDDEN_DIFF: &str = "(hidden: the operator shows the content of this file to reviewers only)\n";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -134,8 +143,9 @@ impl Preview {
 
     /// The digest of the changes without their diffs, which are for people only.
     pub fn fingerprint_of(changes: &[PreviewChange]) -> Option<Digest> {
-        let without_diffs: Vec<PreviewChange> =
-            changes.iter().map(|change| PreviewChange { diff: None, ..change.clone() }).collect();
+        let without_diff =
+            |change: &PreviewChange| PreviewChange { diff: None, reviewers_only: false, ..change.clone() };
+        let without_diffs: Vec<PreviewChange> = changes.iter().map(without_diff).collect();
         Digest::of(&without_diffs)
     }
 
@@ -144,12 +154,63 @@ impl Preview {
         self.status == PreviewStatus::Failed || !self.errors.is_empty()
     }
 
-    /// The number of changes; none without a usable preview.
+    /// The preview as authors and agents see it.
+    #[must_use]
+    pub fn restricted(mut self) -> Self {
+        for change in self.changes.iter_mut().filter(|change| change.reviewers_only) {
+            change.diff = Some(HIDDEN_DIFF.to_owned());
+        }
+        self
+    }
+
+    /// Whether the service itself has found out what would change, by trying it.
+    pub fn is_verified(&self) -> bool {
+        self.status == PreviewStatus::Ready && self.errors.is_empty() && !self.unverifiable && !self.estimated
+    }
+
+    /// The number of changes; none without a verified preview: estimates say too little, and an author must not lower the risk
+    /// of its own task.
     pub fn change_counts(&self) -> Option<ChangeCounts> {
-        if self.status != PreviewStatus::Ready || !self.errors.is_empty() {
+        if !self.is_verified() {
             return None;
         }
         let deleted = self.changes.iter().filter(|change| change.kind == ChangeKind::Delete).count() as u64;
         Some(ChangeCounts { created_or_changed: self.changes.len() as u64 - deleted, deleted })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(reviewers_only: bool) -> PreviewChange {
+        PreviewChange {
+            kind: ChangeKind::Update,
+            what: "app.conf".to_owned(),
+            before: Some("hash".to_owned()),
+            after: None,
+            diff: Some("-password = hunter2".to_owned()),
+            reviewers_only,
+        }
+    }
+
+    #[test]
+    fn restricted_preview_hides_diffs_for_reviewers_and_keeps_its_fingerprint() {
+        let changes = vec![change(false), change(true)];
+        let fingerprint = Preview::fingerprint_of(&changes);
+        assert_eq!(fingerprint, Preview::fingerprint_of(&[change(false), change(false)]));
+        let preview = Preview { changes, fingerprint, ..Preview::ready() };
+        let restricted = preview.clone().restricted();
+        assert_eq!(restricted.changes[0], preview.changes[0]);
+        assert_eq!(restricted.changes[1].diff.as_deref(), Some(HIDDEN_DIFF));
+        assert_eq!(restricted.clone().restricted(), restricted);
+        assert_eq!((restricted.fingerprint, restricted.changes[1].what.as_str()), (fingerprint, "app.conf"));
+    }
+
+    #[test]
+    fn estimated_preview_counts_no_changes() {
+        let preview = Preview { changes: vec![change(false)], ..Preview::ready() };
+        assert_eq!(preview.change_counts(), Some(ChangeCounts { created_or_changed: 1, deleted: 0 }));
+        assert_eq!(Preview { estimated: true, ..preview }.change_counts(), None);
     }
 }

@@ -13,21 +13,30 @@ mod comment;
 mod config;
 mod decision;
 mod digest;
+mod eligibility;
+mod evidence;
 mod execution;
 mod lifecycle;
 mod metadata;
 mod reassign;
+mod scope;
 mod submit;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+pub use agent_work::AttemptReport;
 pub use apply::{AttemptStart, NextStep};
-pub use archived::ArchivedApprovals;
-pub use config::{AGENT_EXECUTOR, Config, NOOP_EXECUTOR, Resource, RollbackStrategy};
+pub use archived::{ArchivedApprovals, ReviewCounts};
+pub use authors::{RegisteredAgent, RegisteredAgents};
+pub use config::{
+    AGENT_EXECUTOR, AgentWork, Config, GATE_EXECUTOR, HTTP_EXECUTOR, NOOP_EXECUTOR, Resource,
+    RollbackStrategy,
+};
 pub use decision::Decision;
 pub use digest::Digest;
+pub use evidence::UnprovenApproval;
 pub use execution::{
     AdminRequest, AttemptFailure, Execution, ExecutionOutput, ExecutionResult, FailureCode, HeldLock,
     MAX_RETRIES, Phase, RemainingEffects, retry_backoff_ms,
@@ -35,15 +44,21 @@ pub use execution::{
 pub use lifecycle::{InvalidTransition, TRANSITIONS, TaskCommand, TaskState, commands_for, next_state};
 pub use metadata::{ChangeKind, Lineage, LockPreview, Metadata, Preview, PreviewChange, PreviewStatus};
 pub use reassign::MAX_ESCALATIONS;
+pub use scope::{
+    AllowedAuthor, Binding, BindingLock, InvalidAllowedAuthor, PublishedBinding, PublishedBindings,
+    RESERVED_TYPES, ReviewSubject, ScopePart, TaskScope, is_reserved_type,
+};
 pub use submit::ReviewPlan;
 
 use crate::Moment;
 use crate::approval::assignment::{ConsideredPolicy, QuorumUnreachable};
 use crate::approval::quorum::{Requirement, RequirementProgress, Vote};
-use crate::approval::{Approval, ApprovalStatus};
+use crate::approval::{Approval, ApprovalStatus, ReviewedVersion};
+use crate::audit::Trigger;
+use crate::independence::Dependence;
 use crate::people::{AuthorReason, AuthorSet, UserId};
 use crate::permission::{ActorRole, Permission, is_permitted};
-use crate::risk::Risk;
+use crate::risk::{Risk, RiskLevel};
 
 /// Limits the approval requests of one task, including closed and invalidated ones.
 pub const MAX_APPROVAL_REQUESTS: usize = 1_000;
@@ -62,6 +77,12 @@ pub struct Task {
     pub metadata: Metadata,
     /// The digest of `config`: an approval counts for exactly this.
     pub digest: Digest,
+    /// What the task can touch, derived from its config.
+    #[serde(default)]
+    pub scope: TaskScope,
+    /// The digest of the scope: an approval counts for exactly this, too.
+    #[serde(default)]
+    pub scope_digest: Option<Digest>,
     pub preview: Preview,
     /// The locks that applying the task will take, as they were when it was last created, modified or submitted.
     #[serde(default)]
@@ -86,6 +107,12 @@ pub struct Task {
     pub skipped: Vec<String>,
     /// Why no approval was required, if none was.
     pub auto_approved: Option<String>,
+    /// Why approvals are required although some policy approves automatically.
+    #[serde(default)]
+    pub not_automatic: Vec<String>,
+    /// Whether it was restored from an archive: it is history, and refuses every command. Stored separately.
+    #[serde(skip)]
+    pub restored: bool,
     /// Stored separately.
     #[serde(skip)]
     pub approvals: Vec<Approval>,
@@ -108,12 +135,15 @@ pub struct Task {
     /// The current or last attempt to apply the task.
     #[serde(default)]
     pub execution: Option<Execution>,
-    /// Whether an agent proposed it. The roles of its sponsor then do not count for automatic approval.
+    /// The agents that created, changed or submitted it. The roles of their sponsors do not count for automatic approval.
     #[serde(default)]
-    pub proposed_by_agent: bool,
+    pub by_agent: BTreeSet<String>,
     /// The smallest number of approvals that satisfies all requirements.
     #[serde(default)]
     pub required_count: u32,
+    /// When the task last changed.
+    #[serde(default)]
+    pub updated_at: Moment,
     /// When the task last entered each state.
     pub entered_at: BTreeMap<TaskState, Moment>,
     /// Transitions since the task was loaded; not stored with it.
@@ -135,9 +165,6 @@ pub struct OverrideRequest {
     pub reason: String,
     pub incident_ticket: String,
     pub at: Moment,
-    /// Who issued the token that the administrator used.
-    #[serde(default)]
-    pub token_issuer: Option<UserId>,
 }
 
 /// The caller of a command.
@@ -146,10 +173,10 @@ pub struct Actor {
     /// None for the service itself and for the bootstrap token.
     pub user: Option<UserId>,
     pub roles: Vec<ActorRole>,
-    /// Who issued the token or set the password that the caller uses, if that matters for independence.
+    /// Who issued the token that the caller uses, if somebody else did: an author of what is proposed with it.
     pub token_issuer: Option<UserId>,
-    /// Whether an agent acts for the user. Agents never decide.
-    pub is_agent: bool,
+    /// The agent that acts for the user, if one does. Agents never decide.
+    pub agent_id: Option<String>,
     /// Whether the token or session has the admin scope, which administrative commands require besides the role.
     pub has_admin_scope: bool,
 }
@@ -161,9 +188,13 @@ impl Actor {
             user: None,
             roles: vec![ActorRole::System],
             token_issuer: None,
-            is_agent: false,
+            agent_id: None,
             has_admin_scope: false,
         }
+    }
+
+    pub const fn is_agent(&self) -> bool {
+        self.agent_id.is_some()
     }
 
     pub fn is_admin(&self) -> bool {
@@ -180,6 +211,11 @@ impl Actor {
         if self.has_admin_scope { Ok(()) } else { Err(Refusal::Forbidden) }
     }
 
+    /// Whether this actor may preview a task of its own without creating it.
+    pub fn authorize_simulated_preview(&self) -> Result {
+        self.require(Permission::CreateTask)
+    }
+
     /// The author of a task that this actor creates.
     pub fn authorize_create(&self) -> Result<UserId> {
         self.require(Permission::CreateTask)?;
@@ -192,9 +228,13 @@ impl Actor {
 pub struct Transition {
     /// For example `task.submit`.
     pub action: String,
-    /// None for the service itself.
+    /// The person who gave the command; none for the service, an agent's report and the bootstrap token.
     pub actor: Option<UserId>,
-    pub from: TaskState,
+    /// Set if the service does this by itself, as a consequence: why.
+    #[serde(default)]
+    pub trigger: Option<Trigger>,
+    /// None for a new task.
+    pub from: Option<TaskState>,
     pub to: TaskState,
     pub approval_id: Option<String>,
     pub reason: Option<String>,
@@ -208,7 +248,8 @@ impl Transition {
         Self {
             action: action.to_owned(),
             actor,
-            from,
+            trigger: None,
+            from: Some(from),
             to,
             approval_id: None,
             reason: None,
@@ -233,12 +274,27 @@ pub enum Refusal {
     Forbidden,
     #[error("{user} cannot decide on this task: {reason}")]
     OwnTask { user: UserId, reason: String },
+    #[error("{0}")]
+    NotIndependent(Box<Dependence>),
+    #[error(
+        "{user} no longer has a role for which the policies of this request ask. Ask an administrator for the role, or to \
+         delegate the request."
+    )]
+    RoleLost { user: UserId },
     #[error("a reason is required")]
     ReasonRequired,
     #[error("an incident ticket is required")]
     TicketRequired,
     #[error("the task has changed: its digest is now {current}. Review it again before you decide.")]
     DigestMismatch { current: Digest },
+    #[error(
+        "what the task can touch has changed: its scope digest is now {current}. Review it again before you decide."
+    )]
+    ScopeMismatch { current: Digest },
+    #[error(
+        "the risk of the task is not low: give its digest, {current}, to approve it together with others"
+    )]
+    DigestRequired { current: Digest },
     #[error("the task has already been decided: it is {state}")]
     AlreadyDecided { state: TaskState },
     #[error("there is no such approval request")]
@@ -274,6 +330,10 @@ pub enum Refusal {
     NothingToRollBack,
     #[error("{user} cannot review this task: {reason}")]
     InvalidReviewer { user: UserId, reason: String },
+    #[error(
+        "the task was restored from an archive, to be read: nothing about it changes any more. Create a new task instead."
+    )]
+    RestoredTask,
 }
 
 fn describe_current(attempt: u64) -> String {
@@ -298,6 +358,8 @@ impl Task {
             state: TaskState::Draft,
             // The transition below makes it 1.
             revision: 0,
+            scope_digest: TaskScope::default().digest(&config),
+            scope: TaskScope::default(),
             config,
             metadata: Metadata::default(),
             digest,
@@ -314,6 +376,8 @@ impl Task {
             considered_policies: Vec::new(),
             skipped: Vec::new(),
             auto_approved: None,
+            not_automatic: Vec::new(),
+            restored: false,
             approvals: Vec::new(),
             archived_approvals: None,
             override_request: None,
@@ -322,14 +386,21 @@ impl Task {
             approval_ends_at: None,
             apply_after: None,
             execution: None,
-            proposed_by_agent: false,
+            by_agent: BTreeSet::new(),
             required_count: 0,
+            updated_at: now,
             entered_at: BTreeMap::from([(TaskState::Draft, now)]),
             transitions: Vec::new(),
         };
         task.author_set.add(author_id.clone(), AuthorReason::Author);
-        task.record("task.create", TaskState::Draft, Some(author_id));
+        task.record("task.create", TaskState::Draft, Some(author_id)).from = None;
         task
+    }
+
+    /// Sets what the task can touch, as derived from its present config.
+    pub fn set_scope(&mut self, scope: TaskScope) {
+        self.scope_digest = scope.digest(&self.config);
+        self.scope = scope;
     }
 
     pub fn progress(&self) -> Vec<RequirementProgress> {
@@ -337,7 +408,11 @@ impl Task {
             return remembered.progress.clone();
         }
         let votes = self.votes();
-        self.requirements.iter().map(|requirement| requirement.progress(&votes)).collect()
+        let blocking = self.approvals.iter().filter(|approval| self.requests_changes(approval));
+        let blocking: Vec<&UserId> = blocking.map(|approval| &approval.reviewer_id).collect();
+        let progress =
+            |requirement: &Requirement| requirement.progress(&votes).blocked_by(requirement, &blocking);
+        self.requirements.iter().map(progress).collect()
     }
 
     /// Whether the task was approved and the end of its approval is not set yet.
@@ -358,6 +433,10 @@ impl Task {
     /// 0 if the risk has not been assessed.
     pub fn risk_score(&self) -> u8 {
         self.risk.as_ref().map_or(0, |risk| risk.score)
+    }
+
+    fn is_low_risk(&self) -> bool {
+        self.risk.as_ref().is_some_and(|risk| risk.level == RiskLevel::Low)
     }
 
     /// The decisions that count: those on the current config and preview.
@@ -384,7 +463,21 @@ impl Task {
 
     /// Whether a request is about the current config and preview.
     fn is_current(&self, approval: &Approval) -> bool {
-        approval.is_about(self.digest, self.fingerprint.as_deref())
+        approval.is_about(&self.reviewed_version())
+    }
+
+    /// What reviewers decide on now.
+    fn reviewed_version(&self) -> ReviewedVersion {
+        let Self { digest, scope_digest, fingerprint, .. } = self;
+        ReviewedVersion { digest: *digest, scope_digest: *scope_digest, fingerprint: fingerprint.clone() }
+    }
+
+    /// Whether somebody sees the diffs that are for reviewers only: people who review the task or see all tasks, unless they
+    /// are authors. Agents never do.
+    pub fn shows_full_preview(&self, actor: &Actor, sees_all_tasks: bool) -> bool {
+        let is_author = actor.user.as_ref().is_some_and(|user| self.author_set.contains(user));
+        let is_reviewer = || actor.user.as_ref().is_some_and(|user| self.was_reviewer(user));
+        !actor.is_agent() && !is_author && (sees_all_tasks || is_reviewer())
     }
 
     /// Whether somebody has a request that can still be decided.
@@ -398,21 +491,14 @@ impl Task {
         let is_asked = self.approvals.iter().any(|approval| {
             approval.approval_id == approval_id && actor.user.as_ref() == Some(&approval.reviewer_id)
         });
-        if is_asked && !actor.is_agent { Ok(()) } else { actor.require(Permission::Decide) }
+        if is_asked && !actor.is_agent() { Ok(()) } else { actor.require(Permission::Decide) }
     }
 
-    /// Refuses authors, and everybody who uses a token or password issued by an author.
+    /// Refuses authors.
     fn authorize_non_author(&self, actor: &Actor) -> Result<UserId> {
         let Some(user) = &actor.user else { return Err(Refusal::Forbidden) };
         if let Some(reason) = self.author_set.reason(user) {
             return Err(Refusal::OwnTask { user: user.clone(), reason: format!("{user} {reason}") });
-        }
-        if let Some(issuer) = actor.token_issuer.as_ref().filter(|issuer| self.author_set.contains(issuer)) {
-            let reason = format!(
-                "{issuer} issued the token or set the password that {user} uses, and {issuer} is an author of the task. Use a \
-                 password that was set with the bootstrap token, or ask another reviewer."
-            );
-            return Err(Refusal::OwnTask { user: user.clone(), reason });
         }
         Ok(user.clone())
     }

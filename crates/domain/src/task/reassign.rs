@@ -5,13 +5,11 @@ use crate::Moment;
 use crate::approval::policy::Priority;
 use crate::approval::quorum::Requirement;
 use crate::approval::{Approval, ApprovalStatus};
-use crate::people::{ADMIN, ON_CALL, People, UserId};
+use crate::independence::Period;
+use crate::people::{ADMIN, ON_CALL, People, User, UserId};
 
 /// How often a request escalates. After that, the on-call people are notified once more and the request stays as it is.
 pub const MAX_ESCALATIONS: u8 = 3;
-
-/// The deadline of a request that has no further escalation: a century.
-const NO_DEADLINE_MS: u64 = 100 * 365 * 86_400_000;
 
 /// The reviewer who takes over a request, and why.
 struct Replacement {
@@ -42,7 +40,11 @@ impl Task {
         if !approval.is_open() {
             return Err(Refusal::ApprovalClosed { status: approval.status });
         }
-        self.check_reviewer(to, people)?;
+        self.check_reviewer(to, people, now)?;
+        if !people.get(to).is_some_and(User::is_reviewer) {
+            let reason = format!("{to} has neither the role reviewer nor admin");
+            return Err(Refusal::InvalidReviewer { user: to.clone(), reason });
+        }
         let replacement = Replacement { user: to.clone(), reason: format!("{by} delegated it") };
         let old = self.close_as_delegated(approval_id, to)?;
         self.request_from(&old, &replacement, people, id, now);
@@ -50,7 +52,7 @@ impl Task {
         Ok(())
     }
 
-    fn check_reviewer(&self, user: &UserId, people: &People) -> Result {
+    fn check_reviewer(&self, user: &UserId, people: &People, now: Moment) -> Result {
         let refuse = |reason: &str| {
             Err(Refusal::InvalidReviewer { user: user.clone(), reason: format!("{user} {reason}") })
         };
@@ -63,7 +65,8 @@ impl Task {
         if self.has_decidable_request(user) {
             return refuse("already has a request for it");
         }
-        Ok(())
+        self.require_independent_of_authors(user, people, Period::Window, now)?;
+        self.require_independent_of_approvers(user, people, &[], now)
     }
 
     fn close_as_delegated(&mut self, approval_id: &str, to: &UserId) -> Result<Approval> {
@@ -79,6 +82,7 @@ impl Task {
             if let Some(represented) = requirement.reviewers.get(&old.reviewer_id).cloned() {
                 let own_roles = people.get(user).map(|user| user.roles.clone()).unwrap_or_default();
                 requirement.add_reviewer(user.clone(), represented.into_iter().chain(own_roles));
+                requirement.admit(user, people);
             }
         }
     }
@@ -122,7 +126,7 @@ impl Task {
         let approval = self.approval_mut(approval_id)?.clone();
         let is_due = self.state == TaskState::Reviewing
             && approval.status == ApprovalStatus::Pending
-            && approval.due_at <= now;
+            && approval.escalates_at().is_some_and(|at| at <= now);
         if !is_due {
             return Ok(false);
         }
@@ -131,32 +135,46 @@ impl Task {
         let replacements = if is_exhausted {
             Vec::new()
         } else {
-            self.escalation_targets(&approval, people, level == MAX_ESCALATIONS)
+            self.escalation_targets(&approval, people, level == MAX_ESCALATIONS, now)
         };
-        let wait_ms =
-            if is_exhausted { NO_DEADLINE_MS } else { approval.due_at.ms_since(approval.created_at) };
         let own = self.approval_mut(approval_id)?;
-        own.due_at = now.plus_ms(wait_ms);
+        // After the last escalation the request stays overdue.
+        if !is_exhausted {
+            own.due_at = now.plus_ms(approval.due_at.ms_since(approval.created_at));
+        }
         own.escalation_level = level;
         own.revision += 1;
         let mut recipients = Vec::new();
+        let mut reason = format!("{} did not decide in time", approval.reviewer_id);
         for replacement in replacements {
+            reason.clone_from(&replacement.reason);
             let mut old = approval.clone();
             old.escalation_level = level;
             self.request_from(&old, &replacement, people, ids(), now);
             recipients.push(replacement.user);
         }
         let action = if recipients.is_empty() { "approval.unanswered" } else { "approval.escalate" };
+        if recipients.is_empty() {
+            reason.push_str("; nobody else is left to ask");
+        }
         recipients.extend(people.with_role(ON_CALL).map(|user| user.user_id.clone()));
-        self.record_approval(action, approval_id, None).notify = recipients;
+        let transition = self.record_approval(action, approval_id, None);
+        transition.notify = recipients;
+        transition.reason = Some(reason);
         Ok(true)
     }
 
     /// Who is asked after a timeout: the manager, else the escalation role, else administrators. At the last level only
     /// administrators.
-    fn escalation_targets(&self, approval: &Approval, people: &People, is_last: bool) -> Vec<Replacement> {
+    fn escalation_targets(
+        &self,
+        approval: &Approval,
+        people: &People,
+        is_last: bool,
+        now: Moment,
+    ) -> Vec<Replacement> {
         let reviewer = &approval.reviewer_id;
-        let can = |user: &UserId| self.check_reviewer(user, people).is_ok();
+        let can = |user: &UserId| self.check_reviewer(user, people, now).is_ok();
         let with_role = |role: &str, why: &str| -> Vec<Replacement> {
             let users = people.with_role(role).map(|user| &user.user_id).filter(|user| can(user)).cloned();
             let reason = format!("{reviewer} did not decide in time; {why}");
@@ -180,11 +198,12 @@ impl Task {
         with_role(ADMIN, "administrators are asked last")
     }
 
-    /// Reassigns the open requests of somebody who leaves: to the delegate, else to the manager, else to administrators. If all
-    /// of them have requests already, the first one that is pending counts for both.
-    pub fn reassign_leaver(
+    /// Reassigns the open requests of somebody who left or lost a role for which a policy asks: to the delegate, else to the
+    /// manager, else to administrators. If all of them have requests already, the first one that is pending counts for both.
+    /// Decisions of that person that are not counted yet lapse.
+    pub fn reassign_unqualified(
         &mut self,
-        leaver: &UserId,
+        user: &UserId,
         delegate: Option<&UserId>,
         people: &People,
         ids: &mut dyn FnMut() -> String,
@@ -193,31 +212,39 @@ impl Task {
         if self.state != TaskState::Reviewing {
             return Ok(());
         }
+        let lapsing = self.lapsing_decisions(people, now);
+        self.lapse(lapsing)?;
         let open: Vec<String> = self
             .approvals
             .iter()
-            .filter(|approval| approval.reviewer_id == *leaver && approval.is_open())
+            .filter(|approval| approval.reviewer_id == *user && approval.is_open())
+            .filter(|approval| !self.is_qualified(approval, people))
             .map(|approval| approval.approval_id.clone())
             .collect();
-        let manager = people.get(leaver).and_then(|user| user.manager_id.as_ref());
+        let why = if people.active(user).is_some() { "lost the role" } else { "left" };
+        let manager = people.get(user).and_then(|user| user.manager_id.as_ref());
         let admins = people.with_role(ADMIN).map(|user| &user.user_id);
-        // The leaver may still be active in `people`.
-        let candidates = delegate.into_iter().chain(manager).chain(admins).filter(|user| *user != leaver);
+        let candidates = delegate.into_iter().chain(manager).chain(admins).filter(|other| *other != user);
         let candidates: Vec<UserId> = candidates.cloned().collect();
         for approval_id in open {
-            let free = candidates.iter().find(|user| self.check_reviewer(user, people).is_ok());
-            let pending = || candidates.iter().find(|user| self.is_pending(user, people));
-            let Some(user) = free.or_else(pending) else { continue };
+            let free = candidates.iter().find(|other| self.check_reviewer(other, people, now).is_ok());
+            let pending = || candidates.iter().find(|other| self.is_pending(other, people));
+            let Some(replacement) = free.or_else(pending) else { continue };
             let is_free = free.is_some();
-            let old = self.close_as_delegated(&approval_id, user)?;
+            let old = self.close_as_delegated(&approval_id, replacement)?;
+            let reason = format!("{user} {why}");
+            let notified = replacement.clone();
             if is_free {
-                let replacement = Replacement { user: user.clone(), reason: format!("{leaver} left") };
+                let replacement = Replacement { user: replacement.clone(), reason: reason.clone() };
                 self.request_from(&old, &replacement, people, ids(), now);
             } else {
-                self.merge_request(old, user, people);
+                self.merge_request(old, replacement, people, why);
             }
-            self.record_approval("approval.reassign", &approval_id, None).notify = vec![user.clone()];
+            let transition = self.record_approval("approval.reassign", &approval_id, None);
+            transition.notify = vec![notified];
+            transition.reason = Some(reason);
         }
+        self.forget_lost_roles(people);
         Ok(())
     }
 
@@ -227,14 +254,14 @@ impl Task {
     }
 
     /// Merges a closed request into the pending request of another reviewer.
-    fn merge_request(&mut self, old: Approval, user: &UserId, people: &People) {
+    fn merge_request(&mut self, old: Approval, user: &UserId, people: &People, why: &str) {
         self.count_instead(&old, user, people);
         if let Some(own) = self.approvals.iter_mut().find(|approval| approval.awaits(user)) {
             own.on_behalf_of.extend(old.on_behalf_of);
             let more: Vec<_> = old.policies.into_iter().filter(|name| !own.policies.contains(name)).collect();
             own.policies.extend(more);
             own.on_behalf_of.insert(old.reviewer_id.clone());
-            own.reasons.push(format!("on behalf of {}, who left", old.reviewer_id));
+            own.reasons.push(format!("on behalf of {}, who {why}", old.reviewer_id));
             own.revision += 1;
         }
     }
@@ -259,7 +286,9 @@ impl Task {
         approval.score = approval.priority.score(risk);
         approval.revision += 1;
         let reviewer = approval.reviewer_id.clone();
-        self.record_approval("approval.raise", approval_id, None).notify = vec![reviewer];
+        let transition = self.record_approval("approval.raise", approval_id, None);
+        transition.reason = Some(format!("{reviewer} has not decided yet, and there is a backlog"));
+        transition.notify = vec![reviewer];
         Ok(true)
     }
 }

@@ -1,17 +1,21 @@
 //! Submission and modification: a draft enters review, and a task whose config or preview changed returns to it.
 
 use super::{
-    Actor, Config, Digest, Refusal, Reopened, Result, Task, TaskCommand, TaskState, Transition, next_state,
+    Actor, Config, Digest, Refusal, Reopened, Result, Task, TaskCommand, TaskScope, TaskState, Transition,
+    next_state,
 };
 use crate::Moment;
 use crate::approval::assignment::{Assignee, Assignment, QuorumUnreachable};
 use crate::approval::{Approval, ApprovalStatus};
+use crate::audit::Trigger;
 use crate::people::UserId;
 use crate::permission::Permission;
 use crate::risk::Risk;
 
 /// The risk and the reviewers of a task, determined before the review starts.
 pub struct ReviewPlan<'a> {
+    /// What the task can touch.
+    pub scope: TaskScope,
     pub risk: Risk,
     /// The fingerprint of the preview.
     pub fingerprint: Option<String>,
@@ -37,21 +41,34 @@ impl Task {
         if self.author_set.contains(&author) { Ok(author) } else { Err(Refusal::Forbidden) }
     }
 
+    /// Whether the actor may submit or change this task now. Checked before its preview is computed, which already reads data
+    /// and runs programs.
+    pub fn authorize_preview(&self, command: TaskCommand, actor: &Actor) -> Result {
+        match command {
+            TaskCommand::Submit => drop(self.authorize_submit(actor)?),
+            _ => drop(self.authorize_author(actor)?),
+        }
+        next_state(self.state, command)?;
+        Ok(())
+    }
+
     /// Submits a draft for review, or approves it at once if no approval is required.
     pub fn submit(&mut self, plan: ReviewPlan<'_>, actor: &Actor, now: Moment) -> Result {
         let by = self.authorize_submit(actor)?;
         next_state(self.state, TaskCommand::Submit)?;
-        let ReviewPlan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
+        let ReviewPlan { scope, risk, fingerprint, assignment, due_after_ms, ids } = plan;
         let assignment = assignment?;
+        self.prepare_submission(actor)?;
         self.execute(TaskCommand::Submit, by, now)?;
+        self.set_scope(scope);
         self.assess(risk, assignment.auto_approved.is_some(), now);
         self.fingerprint = fingerprint;
         if let Some(reason) = assignment.auto_approved.clone() {
             self.set_assignment(assignment);
-            self.execute(TaskCommand::Approve, None, now)?.reason = Some(reason);
-            return Ok(());
+            return self.approve_automatically(reason, now);
         }
-        self.execute(TaskCommand::Assign, None, now)?;
+        self.execute(TaskCommand::Assign, None, now)?.trigger =
+            Some(Trigger::Command("task.submit".to_owned()));
         self.request_approvals(assignment, due_after_ms, ids, now)
     }
 
@@ -70,11 +87,13 @@ impl Task {
             return Err(Refusal::TooManyApprovalRequests { count: self.approvals.len() });
         }
         let was_draft = self.state == TaskState::Draft;
-        let ReviewPlan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
+        let ReviewPlan { scope, risk, fingerprint, assignment, due_after_ms, ids } = plan;
         let auto_approvable = assignment.as_ref().is_ok_and(|found| found.auto_approved.is_some());
         let assignment = if was_draft { None } else { Some(assignment?) };
         self.config = config;
         self.digest = digest;
+        self.set_scope(scope);
+        self.record_agent(actor);
         self.assess(risk, auto_approvable, now);
         self.fingerprint = fingerprint;
         self.forced = false;
@@ -115,31 +134,74 @@ impl Task {
 
     /// Returns to review because the preview no longer matches the one that reviewers saw.
     pub fn go_stale(&mut self, plan: ReviewPlan<'_>, now: Moment) -> Result {
-        self.return_to_review(TaskCommand::GoStale, plan, now)
+        let why = match self.state {
+            TaskState::Approved => "STALE_PREVIEW: the preview no longer matches what was approved",
+            _ => "STALE_PREVIEW: the preview became available only after reviewers were asked",
+        };
+        self.return_to_review(TaskCommand::GoStale, why, plan, now)
+    }
+
+    /// Returns to review because the operator changed what the task would touch.
+    pub fn go_stale_in_scope(&mut self, plan: ReviewPlan<'_>, now: Moment) -> Result {
+        let why = "STALE_SCOPE: what the task can touch no longer matches what was approved";
+        self.return_to_review(TaskCommand::GoStale, why, plan, now)
     }
 
     /// Returns to review because the approval expired.
     pub fn expire(&mut self, plan: ReviewPlan<'_>, now: Moment) -> Result {
-        self.return_to_review(TaskCommand::Expire, plan, now)
+        let why = "EXPIRED: the approval expired before the task was applied";
+        self.return_to_review(TaskCommand::Expire, why, plan, now)
     }
 
-    fn return_to_review(&mut self, command: TaskCommand, plan: ReviewPlan<'_>, now: Moment) -> Result {
+    fn return_to_review(
+        &mut self,
+        command: TaskCommand,
+        why: &str,
+        plan: ReviewPlan<'_>,
+        now: Moment,
+    ) -> Result {
         next_state(self.state, command)?;
-        let ReviewPlan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
+        let ReviewPlan { scope, risk, fingerprint, assignment, due_after_ms, ids } = plan;
         let assignment = assignment?;
+        self.set_scope(scope);
         self.assess(risk, assignment.auto_approved.is_some(), now);
         self.fingerprint = fingerprint;
         self.forced = false;
         self.override_request = None;
-        let why = match (command, self.state) {
-            (TaskCommand::Expire, _) => "EXPIRED: the approval expired before the task was applied",
-            (_, TaskState::Approved) => "STALE_PREVIEW: the preview no longer matches what was approved",
-            _ => "STALE_PREVIEW: the preview became available only after reviewers were asked",
-        };
         self.execute(command, None, now)?.reason = Some(why.to_owned());
         self.reopened = Some(Reopened { reason: why.to_owned(), at: now });
         self.invalidate_approvals();
         self.request_approvals(assignment, due_after_ms, ids, now)
+    }
+
+    /// Approves a task that waits for reviewers because its policies would approve it automatically now. Returns false, and changes
+    /// nothing, if they would not, or if somebody has objected.
+    pub fn approve_waiting(&mut self, plan: ReviewPlan<'_>, now: Moment) -> Result<bool> {
+        let Ok(Assignment { auto_approved: Some(reason), .. }) = &plan.assignment else { return Ok(false) };
+        let objects = |approval: &&Approval| {
+            matches!(approval.status, ApprovalStatus::Rejected | ApprovalStatus::ChangesRequested)
+        };
+        let has_objection =
+            self.approvals.iter().any(|approval| objects(&approval) && self.is_current(approval));
+        let is_same = plan.scope == self.scope && plan.fingerprint == self.fingerprint;
+        if self.state != TaskState::Reviewing || has_objection || !is_same {
+            return Ok(false);
+        }
+        let reason = format!("approved automatically because of a backlog of requests: {reason}");
+        let reviewers = self.close_open_approvals();
+        self.override_request = None;
+        self.auto_approved = Some(reason.clone());
+        self.not_automatic.clear();
+        self.requirements.clear();
+        self.required_count = 0;
+        let applicable = plan.assignment.map(|assignment| assignment.considered_policies).unwrap_or_default();
+        let policies = applicable.into_iter().filter(|policy| policy.applies).map(|policy| policy.policy);
+        let trigger = Trigger::AutomaticApproval(policies.collect());
+        let transition = self.execute(TaskCommand::Approve, None, now)?;
+        transition.reason = Some(reason);
+        transition.trigger = Some(trigger);
+        transition.notify = reviewers;
+        Ok(true)
     }
 
     /// Invalidates earlier decisions and open requests.
@@ -165,22 +227,31 @@ impl Task {
         for assignee in self.set_assignment(assignment) {
             let approval = self.new_approval(assignee, ids(), now, now.plus_ms(due_after_ms));
             let (id, reviewer) = (approval.approval_id.clone(), approval.reviewer_id.clone());
+            let policies = approval.policies.clone();
             self.approvals.push(approval);
-            self.record_approval("approval.request", &id, None).notify = vec![reviewer];
+            let request = self.record_approval("approval.request", &id, None);
+            request.notify = vec![reviewer];
+            request.trigger = Some(Trigger::Policies(policies));
         }
-        if let Some(reason) = auto_approved {
-            self.execute(TaskCommand::Approve, None, now)?.reason = Some(reason);
-        }
+        auto_approved.map_or(Ok(()), |reason| self.approve_automatically(reason, now))
+    }
+
+    fn approve_automatically(&mut self, reason: String, now: Moment) -> Result {
+        let policies = self.requirements.iter().map(|requirement| requirement.policy.clone()).collect();
+        let transition = self.execute(TaskCommand::Approve, None, now)?;
+        transition.reason = Some(reason);
+        transition.trigger = Some(Trigger::AutomaticApproval(policies));
         Ok(())
     }
 
     /// Stores the assignment with the task, and returns the reviewers to ask.
     fn set_assignment(&mut self, assignment: Assignment) -> Vec<Assignee> {
-        self.required_count = crate::approval::quorum::min_approvals(&assignment.requirements);
+        self.required_count = assignment.required_count;
         self.requirements = assignment.requirements;
         self.considered_policies = assignment.considered_policies;
         self.skipped = assignment.skipped;
         self.auto_approved = assignment.auto_approved;
+        self.not_automatic = assignment.not_automatic;
         assignment.assignees
     }
 
@@ -204,6 +275,7 @@ impl Task {
             escalation_level: 0,
             raised: 0,
             digest: self.digest,
+            scope_digest: self.scope_digest,
             fingerprint: self.fingerprint.clone(),
             responded_at: None,
             response_action: None,

@@ -19,11 +19,13 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::limited_process::{LimitedProgram, MIB, ProcessLimits};
 use crate::parameters::Violations;
 use crate::watchdog::WatchdogProgram;
 use crate::{Executor, Failure, Parameters, Result, Run, SideEffects, StopReason, Validated};
 use preview_output::PreviewOutput;
 use process::{Environment, ProcessSpec, RunError, Stream};
+pub(crate) use template::fill_text;
 use template::{Arguments, Argv, parse_arguments};
 pub use template::{CommandTemplate, InvalidTemplate};
 
@@ -41,11 +43,19 @@ pub struct CommandLimits {
     pub grace: Duration,
     /// The timeout of a preview.
     pub preview_timeout: Duration,
+    /// The limits of a preview, which nobody has approved yet.
+    pub preview_limits: ProcessLimits,
 }
 
 impl Default for CommandLimits {
     fn default() -> Self {
-        Self { grace: Duration::from_secs(5), preview_timeout: Duration::from_secs(15) }
+        let preview_limits = ProcessLimits {
+            memory_bytes: 2_048 * MIB,
+            cpu_seconds: 15,
+            file_bytes: 64 * MIB,
+            open_files: 256,
+        };
+        Self { grace: Duration::from_secs(5), preview_timeout: Duration::from_secs(15), preview_limits }
     }
 }
 
@@ -58,6 +68,7 @@ pub struct CommandExecutor {
     roll_back: Option<Argv>,
     limits: CommandLimits,
     watchdog: WatchdogProgram,
+    limited_program: LimitedProgram,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -84,7 +95,14 @@ impl CommandExecutor {
         let apply = parse("argv", &template.argv)?;
         let preview = parse_optional("preview_argv", &template.preview_argv)?;
         let roll_back = parse_optional("rollback_argv", &template.rollback_argv)?;
-        Ok(Self { name, apply, preview, roll_back, limits, watchdog })
+        let limited_program = LimitedProgram::current_exe();
+        Ok(Self { name, apply, preview, roll_back, limits, watchdog, limited_program })
+    }
+
+    /// Sets the program that limits previews; by default the current one.
+    #[must_use]
+    pub fn with_limited_program(self, limited_program: LimitedProgram) -> Self {
+        Self { limited_program, ..self }
     }
 
     #[must_use]
@@ -171,10 +189,11 @@ impl CommandExecutor {
 
     async fn run_preview(&self, argv: &[String]) -> Result<Preview> {
         let (mut stdout, mut stderr) = (PreviewOutput::default(), OutputTail::default());
-        let CommandLimits { grace, preview_timeout: timeout } = self.limits;
+        let CommandLimits { grace, preview_timeout: timeout, preview_limits } = self.limits;
+        let limited_argv = self.limited_program.limit_command(preview_limits, argv);
         // The watchdog kills the preview if this process is suspended.
         let (_, valid_until) = watch::channel(Instant::now() + timeout + grace * 2 + PREVIEW_WATCHDOG_SLACK);
-        let spec = self.process_spec(argv, Vec::new(), Some(valid_until));
+        let spec = self.process_spec(&limited_argv, Vec::new(), Some(valid_until));
         let timed_out = async {
             tokio::time::sleep(timeout).await;
             StopReason::TimedOut
@@ -190,6 +209,13 @@ impl CommandExecutor {
             }
             Some(status) if status.success() => {
                 return stdout.into_preview(&self.work_queue()).map_err(Failure::permanent);
+            }
+            Some(status) if status.code().is_none() => {
+                let ProcessLimits { memory_bytes, cpu_seconds, .. } = preview_limits;
+                let memory = memory_bytes / MIB;
+                format!(
+                    "the preview command was killed ({status}); it may use {memory} MiB of memory and {cpu_seconds} s of CPU time"
+                )
             }
             Some(status) => format!("the preview command failed ({status})"),
             None => "the preview command did not exit after SIGKILL".to_owned(),

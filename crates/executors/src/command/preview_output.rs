@@ -64,7 +64,14 @@ impl PreviewOutput {
         let hash: [u8; 32] = self.hash.finalize().into();
         let after = hash.iter().map(|byte| format!("{byte:02x}")).collect();
         let (kind, what) = (ChangeKind::Update, what.to_owned());
-        let change = PreviewChange { kind, what, before: None, after: Some(after), diff: Some(diff) };
+        let change = PreviewChange {
+            kind,
+            what,
+            before: None,
+            after: Some(after),
+            diff: Some(diff),
+            reviewers_only: false,
+        };
         Ok(ready_preview(vec![change], Vec::new(), Vec::new()))
     }
 }

@@ -88,6 +88,22 @@ fn fill_word(word: &[Segment], arguments: &Arguments) -> Result<String, String> 
     Ok(filled)
 }
 
+/// Fills the arguments of a task into a text of the operator, such as the name of a resource.
+pub(crate) fn fill_text(text: &str, arguments: Option<&Value>) -> Result<String, String> {
+    let mut filled = String::new();
+    for segment in parse_word(text)? {
+        match segment {
+            Segment::Literal(text) => filled.push_str(&text),
+            Segment::Placeholder(name) => match arguments.and_then(|arguments| arguments.get(&name)) {
+                Some(Value::String(value)) if !value.is_empty() => filled.push_str(value),
+                Some(value @ (Value::Number(_) | Value::Bool(_))) => filled.push_str(&value.to_string()),
+                _ => return Err(format!("the argument {name} is missing or empty")),
+            },
+        }
+    }
+    Ok(filled)
+}
+
 fn parse_word(word: &str) -> Result<Vec<Segment>, String> {
     if word.contains('\0') {
         return Err("must not contain NUL".to_owned());

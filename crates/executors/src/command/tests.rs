@@ -17,15 +17,20 @@ use super::*;
 use crate::{Fencing, MAX_PREVIEW_CHANGES, RunOutput, Secrets, StopReason, StopSender, StopSignal};
 
 pub(super) fn short_limits() -> CommandLimits {
-    CommandLimits { grace: Duration::from_millis(100), preview_timeout: Duration::from_secs(10) }
+    let (grace, preview_timeout) = (Duration::from_millis(100), Duration::from_secs(10));
+    CommandLimits { grace, preview_timeout, ..CommandLimits::default() }
 }
 
 /// The example program `watchdog`, which cargo builds with the tests.
 pub(crate) fn watchdog() -> WatchdogProgram {
+    WatchdogProgram::at(example("watchdog"))
+}
+
+fn example(name: &str) -> PathBuf {
     let test_exe = std::env::current_exe().expect("a program");
-    let path = test_exe.parent().and_then(Path::parent).expect("a directory").join("examples/watchdog");
-    assert!(path.exists(), "{} is missing: cargo build -p ade-executors --example watchdog", path.display());
-    WatchdogProgram::at(path)
+    let path = test_exe.parent().and_then(Path::parent).expect("a directory").join("examples").join(name);
+    assert!(path.exists(), "{} is missing: cargo build -p ade-executors --example {name}", path.display());
+    path
 }
 
 pub(super) fn owned(words: &[&str]) -> Vec<String> {
@@ -46,7 +51,8 @@ fn with_preview(preview: &[&str]) -> CommandExecutor {
 
 #[expect(clippy::needless_pass_by_value, reason = "shorter for the callers")]
 fn build(template: CommandTemplate) -> CommandExecutor {
-    CommandExecutor::new("t", &template, short_limits(), watchdog()).expect("a template")
+    let command = CommandExecutor::new("t", &template, short_limits(), watchdog()).expect("a template");
+    command.with_limited_program(LimitedProgram::at(example("limited")))
 }
 
 /// Applies a command, and stops it once it has written a pid.
@@ -454,4 +460,27 @@ fn rejects_template_without_program() {
         "preview_argv of the command template \"t\" must begin with a program name without placeholders";
     assert_eq!(error, expected);
     assert_eq!(command(&["true"]).work_queue(), "command:t");
+}
+
+#[tokio::test]
+async fn preview_is_limited_by_the_operating_system() {
+    let (_stop, run) = run_without_arguments();
+    let preview_limits =
+        ProcessLimits { memory_bytes: 64 * MIB, cpu_seconds: 1, file_bytes: MIB, open_files: 32 };
+    let limits = CommandLimits { preview_limits, ..short_limits() };
+    let preview = async |script: &str| {
+        CommandExecutor { limits, ..with_preview(&["sh", "-c", script]) }.preview(&run.parameters).await
+    };
+    let shown = preview("ulimit -v; ulimit -t; ulimit -f; ulimit -n; ulimit -c").await.expect("previewed");
+    // In KiB and in blocks of 512 bytes.
+    assert_eq!(shown.changes[0].diff.as_deref(), Some("65536\n1\n2048\n32\n0\n"));
+    let failed = preview("while :; do :; done").await.expect_err("too much CPU time");
+    assert!(failed.message.contains("it may use 64 MiB of memory and 1 s of CPU time"), "{failed}");
+    let failed = preview("head -c 500000000 /dev/zero | tail -n 1").await.expect_err("too much memory");
+    assert!(failed.message.contains("memory exhausted"), "{failed}");
+    // Applying has no such limits.
+    let apply = command(&["sh", "-c", "test $(ulimit -n) -gt 32"]);
+    apply.apply(&run, b"").await.expect("applied");
+    let missing = with_preview(&["/nowhere/program"]).preview(&run.parameters).await.expect_err("missing");
+    assert!(missing.message.contains("/nowhere/program"), "{missing}");
 }

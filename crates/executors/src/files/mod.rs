@@ -18,6 +18,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod visibility;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,8 +37,11 @@ use crate::{
 };
 use change_set::ChangeSet;
 use parameters::{ATTEMPTS_DIR, FileSpec};
+pub(crate) use parameters::{changed_paths, verify_spec};
+use preview::Presentation;
 use snapshot::Snapshot;
 use tree::Tree;
+pub use visibility::{KeyedHash, Visibility};
 
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Shorter, because the whole preview has little time.
@@ -66,8 +70,12 @@ struct Verifier<'a> {
 /// Changes files below one root.
 #[derive(Clone)]
 pub struct FilesExecutor {
+    /// The name that tasks use.
+    name: String,
     root: String,
     verifiers: BTreeMap<String, Arc<CommandExecutor>>,
+    visibility: Visibility,
+    keyed_hash: KeyedHash,
     recovery_lock_timeout: Duration,
     step_hook: Option<StepHook>,
 }
@@ -79,9 +87,9 @@ impl fmt::Debug for FilesExecutor {
 }
 
 impl FilesExecutor {
-    /// Tasks must name the root exactly like this. It may be created later. It must not be a symbolic link.
-    /// `verifiers` are the command templates that tasks may name to verify their changes.
+    /// `root` is the path behind the name. It may be created later. It must not be a symbolic link. `verifiers` are the command templates that tasks may name to verify their changes.
     pub fn new(
+        name: impl Into<String>,
         root: impl Into<String>,
         verifiers: BTreeMap<String, Arc<CommandExecutor>>,
     ) -> Result<Self, InvalidRoot> {
@@ -93,12 +101,37 @@ impl FilesExecutor {
         if !is_valid {
             return Err(InvalidRoot(root));
         }
-        Ok(Self { root, verifiers, recovery_lock_timeout: RECOVERY_LOCK_TIMEOUT, step_hook: None })
+        Ok(Self {
+            name: name.into(),
+            root,
+            verifiers,
+            visibility: Visibility::default(),
+            keyed_hash: KeyedHash::with_random_key(),
+            recovery_lock_timeout: RECOVERY_LOCK_TIMEOUT,
+            step_hook: None,
+        })
+    }
+
+    /// Sets which existing files previews show.
+    #[must_use]
+    pub fn with_visibility(self, visibility: Visibility) -> Self {
+        Self { visibility, ..self }
+    }
+
+    /// Sets the hash of hidden files; by default it has a key of its own.
+    #[must_use]
+    pub fn with_keyed_hash(self, keyed_hash: KeyedHash) -> Self {
+        Self { keyed_hash, ..self }
+    }
+
+    fn presentation(&self) -> Presentation {
+        let Self { root, visibility, keyed_hash, .. } = self.clone();
+        Presentation { root, visibility, keyed_hash }
     }
 
     #[must_use]
     pub fn work_queue(&self) -> String {
-        format!("files:{}", self.root)
+        format!("files:{}", self.name)
     }
 
     /// Locks the root. With a task id, also waits until no attempt of another task is in progress; the empty id owns no attempt.
@@ -145,14 +178,14 @@ impl FilesExecutor {
     }
 
     fn parse(&self, parameters: &Parameters) -> Validated<(Vec<FileSpec>, Option<Verifier<'_>>)> {
-        match (parameters::parse(&self.root, parameters), self.verifier(parameters)) {
+        match (parameters::parse(&self.name, parameters), self.verifier(parameters)) {
             (Ok(specs), Ok(verifier)) => Ok((specs, verifier)),
             (specs, verifier) => Err(specs.err().into_iter().chain(verifier.err()).flatten().collect()),
         }
     }
 
     fn verifier(&self, parameters: &Parameters) -> Validated<Option<Verifier<'_>>> {
-        let Some((template, arguments)) = parameters::verify_spec(parameters)? else { return Ok(None) };
+        let Some((template, arguments)) = verify_spec(parameters)? else { return Ok(None) };
         let Some(command) = self.verifiers.get(template) else {
             let known: Vec<&str> = self.verifiers.keys().map(String::as_str).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
@@ -182,7 +215,8 @@ impl Executor for FilesExecutor {
         let notes = verifier.map(|verifier| format!("verified by the template {}", verifier.template));
         let notes = notes.into_iter().collect();
         let tree = self.lock(FlockOperation::NonBlockingLockShared, PREVIEW_LOCK_TIMEOUT, Some("")).await?;
-        blocking(SideEffects::None, move || Ok(preview::preview(&tree, &specs, notes))).await
+        let presentation = self.presentation();
+        blocking(SideEffects::None, move || Ok(preview::preview(&tree, &specs, &presentation, notes))).await
     }
 
     async fn prepare_rollback(&self, run: &Run) -> Result<Vec<u8>> {
@@ -190,11 +224,12 @@ impl Executor for FilesExecutor {
         let (task, attempt, approved) =
             (task_key(&run.task_id), run.attempt, run.approved_fingerprint.clone());
         let tree = self.lock_for(run, LOCK_TIMEOUT, Some(&run.task_id)).await?;
+        let presentation = self.presentation();
         blocking(SideEffects::None, move || {
             let snapshot =
                 Snapshot::take(&tree, &specs).map_err(|failure| Failure::retryable(failure.message))?;
             // The files may have changed between the worker's last preview and this lock.
-            let current = preview::fingerprint(&snapshot.entries).map(|current| current.to_string());
+            let current = presentation.fingerprint(&snapshot.entries).map(|current| current.to_string());
             if approved.is_some() && approved != current {
                 let message = "the files have changed since the approval of this task; nothing was changed";
                 return Err(Failure::retryable(message));

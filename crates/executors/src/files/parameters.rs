@@ -30,7 +30,7 @@ pub(super) struct FileSpec {
 
 /// The name of the command template that verifies the changes, and its arguments, if `verify` is given. Whether the template exists
 /// and accepts the arguments is checked by the caller.
-pub(super) fn verify_spec(parameters: &Parameters) -> Validated<Option<(&str, Option<&Value>)>> {
+pub(crate) fn verify_spec(parameters: &Parameters) -> Validated<Option<(&str, Option<&Value>)>> {
     let Some(verify) = parameters.get("verify") else { return Ok(None) };
     let Some(verify) = verify.as_object() else {
         return Err(vec![InvalidField::at("verify", "must be an object with template and arguments")]);
@@ -44,10 +44,16 @@ pub(super) fn verify_spec(parameters: &Parameters) -> Validated<Option<(&str, Op
     violations.finish(Some((template, verify.get("arguments"))))
 }
 
+/// The paths that a task changes, as far as its parameters are well-formed.
+pub(crate) fn changed_paths(parameters: &Parameters) -> impl Iterator<Item = &str> {
+    let files = parameters.get("files").and_then(Value::as_array).into_iter().flatten();
+    files.filter_map(|file| file.get("path").and_then(Value::as_str))
+}
+
 pub(super) fn parse(root: &str, parameters: &Parameters) -> Validated<Vec<FileSpec>> {
     let mut violations = Violations::of_fields(parameters, &["root", "files", "verify", "worker"]);
     if parameters.get("root").and_then(Value::as_str) != Some(root) {
-        violations.report("root", format!("must be {root:?}, exactly as configured"));
+        violations.report("root", format!("must be {root:?}"));
     }
     let mut specs = Vec::new();
     match parameters.get("files").and_then(Value::as_array) {

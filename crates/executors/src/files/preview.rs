@@ -1,4 +1,7 @@
 //! Previews changes of files: a diff for people, hashes and permissions for the fingerprint. Bounded in size and time.
+//!
+//! Of a hidden file no text and no plain hash of its present content leaves this module, and it is listed even if its content would
+//! stay the same: otherwise an author could check guesses of its content.
 
 use std::time::Duration;
 
@@ -8,6 +11,7 @@ use similar::TextDiff;
 use super::parameters::FileSpec;
 use super::snapshot::{Entry, MAX_TOTAL_BYTES};
 use super::tree::{ExistingFile, Tree};
+use super::visibility::{Audience, KeyedHash, Visibility};
 use crate::{MAX_DIFF_BYTES, ready_preview};
 
 /// How long to search for the shortest diff of one file. After that the diff is longer, but still correct.
@@ -15,29 +19,89 @@ const DIFF_TIMEOUT: Duration = Duration::from_millis(100);
 /// Larger files get no diff.
 const MAX_COMPARED_BYTES: usize = 1_048_576;
 
+/// What of the existing files is shown.
+#[derive(Debug, Clone)]
+pub(super) struct Presentation {
+    pub(super) root: String,
+    pub(super) visibility: Visibility,
+    pub(super) keyed_hash: KeyedHash,
+}
+
+impl Presentation {
+    /// Who sees the present content of a file. A file that does not exist yet has none.
+    fn audience(&self, entry: &Entry) -> Audience {
+        let before = entry.before.as_ref();
+        before.map_or(Audience::Everybody, |before| self.visibility.audience(&entry.path, before))
+    }
+
+    fn is_listed(&self, entry: &Entry) -> bool {
+        entry.is_change() || self.audience(entry) != Audience::Everybody
+    }
+
+    fn describe_before(&self, entry: &Entry, before: &ExistingFile) -> String {
+        let ExistingFile { hash, mode, bytes, content, .. } = before;
+        if self.audience(entry) == Audience::Everybody {
+            return describe(hash, *mode);
+        }
+        let keyed = self.keyed_hash.of_file(&self.root, &entry.path, content);
+        format!("{}, {bytes} bytes", describe(&keyed, *mode))
+    }
+
+    fn change(&self, entry: &Entry, new_content: &str, diff_budget: &mut usize) -> PreviewChange {
+        let audience = self.audience(entry);
+        let change = self.change_without_diff(entry);
+        if audience == Audience::Nobody {
+            return change;
+        }
+        let old_content = entry.before.as_ref().map_or(&[][..], |before| &before.content);
+        let diff = diff(entry, old_content, new_content).map(|diff| truncate(diff, diff_budget));
+        PreviewChange { reviewers_only: audience == Audience::Reviewers && diff.is_some(), diff, ..change }
+    }
+
+    fn change_without_diff(&self, entry: &Entry) -> PreviewChange {
+        let kind = match (&entry.before, entry.after) {
+            (None, _) => ChangeKind::Create,
+            (Some(_), Some(_)) => ChangeKind::Update,
+            (Some(_), None) => ChangeKind::Delete,
+        };
+        let before = entry.before.as_ref().map(|before| self.describe_before(entry, before));
+        let after = entry.after.map(|after| describe(&after.hash, after.mode));
+        PreviewChange { kind, what: entry.path.clone(), before, after, diff: None, reviewers_only: false }
+    }
+
+    /// The fingerprint that a preview of these entries has.
+    pub(super) fn fingerprint<'a>(&self, entries: impl IntoIterator<Item = &'a Entry>) -> Option<Digest> {
+        let listed = entries.into_iter().filter(|entry| self.is_listed(entry));
+        let changes: Vec<PreviewChange> = listed.map(|entry| self.change_without_diff(entry)).collect();
+        Preview::fingerprint_of(&changes)
+    }
+}
+
+fn describe(hash: &impl std::fmt::Display, mode: u32) -> String {
+    format!("{hash} {mode:04o}")
+}
+
 /// `notes` become warnings. Like all warnings they are only for people and not covered by the fingerprint.
-pub(super) fn preview(tree: &Tree, specs: &[FileSpec], notes: Vec<String>) -> Preview {
+pub(super) fn preview(
+    tree: &Tree,
+    specs: &[FileSpec],
+    presentation: &Presentation,
+    notes: Vec<String>,
+) -> Preview {
     let (mut changes, mut warnings, mut errors) = (Vec::new(), notes, Vec::new());
     let (mut budget, mut diff_budget) = (MAX_TOTAL_BYTES, MAX_DIFF_BYTES);
     for spec in specs {
         match Entry::plan(tree, spec, &mut budget) {
             Err(failure) => errors.push(failure.message),
-            Ok(entry) if entry.is_change() => {
+            Ok(entry) if presentation.is_listed(&entry) => {
                 warnings.extend(entry.before.iter().flat_map(|before| file_warnings(spec, before)));
                 let new_content = spec.content.as_deref().unwrap_or_default();
-                changes.push(change(&entry, new_content, &mut diff_budget));
+                changes.push(presentation.change(&entry, new_content, &mut diff_budget));
             }
             Ok(_) => {}
         }
     }
     ready_preview(changes, warnings, errors)
-}
-
-/// The fingerprint that a preview of these entries has.
-pub(super) fn fingerprint<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Option<Digest> {
-    let changes: Vec<PreviewChange> =
-        entries.into_iter().filter(|entry| entry.is_change()).map(change_without_diff).collect();
-    Preview::fingerprint_of(&changes)
 }
 
 fn file_warnings(spec: &FileSpec, existing: &ExistingFile) -> Vec<String> {
@@ -53,24 +117,6 @@ fn file_warnings(spec: &FileSpec, existing: &ExistingFile) -> Vec<String> {
         ));
     }
     warnings
-}
-
-fn change(entry: &Entry, new_content: &str, diff_budget: &mut usize) -> PreviewChange {
-    let old_content = entry.before.as_ref().map_or(&[][..], |before| &before.content);
-    let diff = diff(entry, old_content, new_content).map(|diff| truncate(diff, diff_budget));
-    PreviewChange { diff, ..change_without_diff(entry) }
-}
-
-fn change_without_diff(entry: &Entry) -> PreviewChange {
-    let kind = match (&entry.before, entry.after) {
-        (None, _) => ChangeKind::Create,
-        (Some(_), Some(_)) => ChangeKind::Update,
-        (Some(_), None) => ChangeKind::Delete,
-    };
-    let describe = |hash: Digest, mode: u32| format!("{hash} {mode:04o}");
-    let before = entry.before.as_ref().map(|before| describe(before.hash, before.mode));
-    let after = entry.after.map(|after| describe(after.hash, after.mode));
-    PreviewChange { kind, what: entry.path.clone(), before, after, diff: None }
 }
 
 /// None if the old content is not text.

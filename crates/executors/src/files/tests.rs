@@ -1,6 +1,7 @@
 //! Files are changed all or none, wherever an attempt is interrupted. Nothing outside the root and no change of others is touched.
 
 mod expired_lease;
+mod hidden_content;
 mod verification;
 
 use std::collections::BTreeMap;
@@ -34,7 +35,8 @@ impl TestRoot {
         fs::create_dir(outer.path().join("root")).expect("created");
         fs::write(outer.path().join("outside"), "outside").expect("written");
         let root = outer.path().join("root");
-        let files = FilesExecutor::new(root.to_str().expect("text"), BTreeMap::new()).expect("a root");
+        let files =
+            FilesExecutor::new("site", root.to_str().expect("text"), BTreeMap::new()).expect("a root");
         Self { outer, files }
     }
 
@@ -60,7 +62,7 @@ impl TestRoot {
     }
 
     fn run(&self, files: impl Into<Value>) -> (StopSender, Run) {
-        let parameters = json!({ "root": self.files.root, "files": files.into() });
+        let parameters = json!({ "root": "site", "files": files.into() });
         let parameters = parameters.as_object().expect("an object").clone();
         let (stop_sender, stop) = StopSignal::new();
         let output = RunOutput::new(Secrets::default(), None);
@@ -321,8 +323,8 @@ async fn rejects_symbolic_links() {
     }
     let linked = root.outer.path().join("linked-root");
     symlink(root.path(""), &linked).expect("linked");
-    let files = FilesExecutor::new(linked.to_str().expect("text"), BTreeMap::new()).expect("a path");
-    let parameters = json!({ "root": files.root, "files": [{ "path": "a", "content": "" }] });
+    let files = FilesExecutor::new("site", linked.to_str().expect("text"), BTreeMap::new()).expect("a path");
+    let parameters = json!({ "root": "site", "files": [{ "path": "a", "content": "" }] });
     let failure = files.preview(parameters.as_object().expect("an object")).await.expect_err("refused");
     assert!(failure.message.contains("symbolic link") && !failure.is_retryable, "{failure}");
 }
@@ -558,11 +560,14 @@ async fn reports_failed_immediate_rollback() {
 #[test]
 fn rejects_invalid_roots_and_corrupt_rollback_data() {
     for root in ["", "srv", "/", "/srv/", "/srv//a", "/srv/../a", "/srv/.", "/a\nb"] {
-        assert_eq!(FilesExecutor::new(root, BTreeMap::new()).err(), Some(InvalidRoot(root.to_owned())));
+        assert_eq!(
+            FilesExecutor::new("site", root, BTreeMap::new()).err(),
+            Some(InvalidRoot(root.to_owned()))
+        );
     }
     assert_eq!(
-        FilesExecutor::new("/srv/www", BTreeMap::new()).expect("valid").work_queue(),
-        "files:/srv/www"
+        FilesExecutor::new("site", "/srv/www", BTreeMap::new()).expect("valid").work_queue(),
+        "files:site"
     );
     let root = TestRoot::new();
     root.write("a", "some\ncontent", 0o644);

@@ -37,7 +37,8 @@ impl SqlExecutor {
 
     /// Does everything up to COMMIT. None if the marker shows that the attempt was committed before.
     async fn prepare(&self, run: &Run, statements: &[String]) -> Result<Option<SqlConnection>> {
-        let mut transaction = AttemptTransaction::begin(&self.target, &run.task_id, run.attempt).await?;
+        let mut transaction =
+            AttemptTransaction::begin(&self.target, &self.keys, &run.task_id, run.attempt).await?;
         if !transaction.insert_marker(MarkerState::Applied).await? {
             return match transaction.marker(MarkerKind::Apply).await? {
                 Some(MarkerState::Applied) => Ok(None),
@@ -88,7 +89,7 @@ impl SqlExecutor {
     }
 
     async fn insert_abandoned_marker(&self, task_id: &str, attempt: u64) -> Result<AttemptOutcome> {
-        let mut transaction = AttemptTransaction::begin(&self.target, task_id, attempt).await?;
+        let mut transaction = AttemptTransaction::begin(&self.target, &self.keys, task_id, attempt).await?;
         transaction.connection.set_timeouts(None, LOCK_TIMEOUT).await?;
         transaction.insert_marker(MarkerState::Abandoned).await?;
         let outcome = match transaction.marker(MarkerKind::Apply).await? {
@@ -144,7 +145,8 @@ impl SqlExecutor {
     /// Tries to roll back once. The inner error means that the response to COMMIT was lost.
     async fn try_rollback(&self, run: &Run, statements: &[String]) -> Result<Result<&'static str>> {
         let work = async {
-            let mut transaction = AttemptTransaction::begin(&self.target, &run.task_id, run.attempt).await?;
+            let mut transaction =
+                AttemptTransaction::begin(&self.target, &self.keys, &run.task_id, run.attempt).await?;
             // Only an applied attempt is rolled back, and one that was not applied must not be applied afterwards.
             transaction.insert_marker(MarkerState::Abandoned).await?;
             if transaction.marker(MarkerKind::Apply).await? != Some(MarkerState::Applied) {

@@ -1,6 +1,9 @@
 //! Attempt markers: rows that are written in the same transaction as the changes, so that a marker exists exactly if the changes do.
-//! An attempt has one for applying and one for rolling back. The first one that is inserted counts.
+//! An attempt has one for applying and one for rolling back. The first one that is inserted counts. Each has a MAC: a marker that
+//! somebody else wrote into the target database says nothing about the outcome.
 
+use ade_domain::Keys;
+use ade_domain::keys::{KeyPurpose, MacCheck};
 use sqlx::AssertSqlSafe;
 
 use super::connection::{SqlConnection, Target, on_connection};
@@ -40,38 +43,59 @@ pub(super) struct AttemptTransaction {
     table: String,
     task_id: String,
     attempt: i64,
+    keys: Keys,
 }
 
 impl AttemptTransaction {
-    pub(super) async fn begin(target: &Target, task_id: &str, attempt: u64) -> Result<Self> {
+    pub(super) async fn begin(target: &Target, keys: &Keys, task_id: &str, attempt: u64) -> Result<Self> {
         let mut connection = target.connect().await?;
         let table = connection.marker_table().await?;
         connection.begin(true).await?;
         let attempt = i64::try_from(attempt).unwrap_or(i64::MAX);
-        Ok(Self { connection, table, task_id: task_id.to_owned(), attempt })
+        Ok(Self { connection, table, task_id: task_id.to_owned(), attempt, keys: keys.clone() })
+    }
+
+    /// What the MAC of a marker covers.
+    fn content(&self, kind: MarkerKind, state: &str) -> String {
+        format!("{} {} {} {state}", self.task_id, self.attempt, kind.as_ref())
     }
 
     /// Returns false if there is already a marker of this kind, which is kept.
     pub(super) async fn insert_marker(&mut self, state: MarkerState) -> Result<bool> {
-        let Self { connection, table, task_id, attempt } = self;
-        let sql = AssertSqlSafe(format!(
-            "INSERT INTO {table} (task_id, attempt, kind, state) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING"
-        ));
         let (kind, state) = (state.kind(), state.as_ref());
+        let mac = self.keys.mac(KeyPurpose::SqlMarker, self.content(kind, state).as_bytes());
+        let Self { connection, table, task_id, attempt, .. } = self;
+        let sql = AssertSqlSafe(format!(
+            "INSERT INTO {table} (task_id, attempt, kind, state, mac) VALUES ($1, $2, $3, $4, $5) \
+             ON CONFLICT DO NOTHING"
+        ));
         Ok(on_connection!(connection, connection => {
             let query = sqlx::query(sql).bind(&*task_id).bind(*attempt).bind(kind.as_ref()).bind(state);
-            query.execute(connection).await?.rows_affected() > 0
+            query.bind(mac).execute(connection).await?.rows_affected() > 0
         }))
     }
 
+    /// The marker of this attempt. Fails if somebody else wrote it.
     pub(super) async fn marker(&mut self, kind: MarkerKind) -> Result<Option<MarkerState>> {
-        let Self { connection, table, task_id, attempt } = self;
-        let sql = format!("SELECT state FROM {table} WHERE task_id = $1 AND attempt = $2 AND kind = $3");
-        let state: Option<String> = on_connection!(connection, connection => {
-            let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(&*task_id).bind(*attempt);
+        let Self { connection, table, task_id, attempt, .. } = self;
+        let sql = format!("SELECT state, mac FROM {table} WHERE task_id = $1 AND attempt = $2 AND kind = $3");
+        let marker: Option<(String, Option<String>)> = on_connection!(connection, connection => {
+            let query = sqlx::query_as(AssertSqlSafe(sql)).bind(&*task_id).bind(*attempt);
             query.bind(kind.as_ref()).fetch_optional(connection).await?
         });
-        Ok(state.and_then(|state| state.parse().ok()))
+        let Some((state, mac)) = marker else { return Ok(None) };
+        let content = self.content(kind, &state);
+        let check =
+            self.keys.verify(KeyPurpose::SqlMarker, content.as_bytes(), mac.as_deref().unwrap_or_default());
+        if check != MacCheck::Valid {
+            let message = format!(
+                "the marker of attempt {} of task {} in {MARKER_TABLE} was not written by ade, or with another secret: its \
+                 outcome is unknown. Find out who changed the database",
+                self.attempt, self.task_id
+            );
+            return Err(Failure::permanent(message));
+        }
+        Ok(state.parse().ok())
     }
 
     /// Checks that the statements have not changed the marker of their own attempt.
@@ -90,7 +114,7 @@ impl SqlConnection {
         if let Some(table) = self.find_marker_table().await? {
             return Ok(table);
         }
-        let columns = "task_id TEXT NOT NULL, attempt BIGINT NOT NULL, kind TEXT NOT NULL, state TEXT NOT NULL, \
+        let columns = "task_id TEXT NOT NULL, attempt BIGINT NOT NULL, kind TEXT NOT NULL, state TEXT NOT NULL, mac TEXT, \
                        made_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, PRIMARY KEY (task_id, attempt, kind)";
         let create = format!("CREATE TABLE IF NOT EXISTS {MARKER_TABLE} ({columns})");
         let created = on_connection!(self, connection => {

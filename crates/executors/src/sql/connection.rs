@@ -1,6 +1,7 @@
 //! One connection for one operation. It is never pooled: when it is dropped at any point, it is closed, and an open transaction is
 //! rolled back. Error messages never contain a password.
 
+use std::ffi::OsStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,15 +9,22 @@ use std::time::Duration;
 use ade_domain::InvalidField;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row as _};
 
+use super::error_code::statement_failure;
+use super::statements::is_query;
+use crate::limited_process::MIB;
 use crate::{Failure, Result};
 
+/// The setting of SQLite for [`MAX_SQLITE_HEAP_BYTES`]. It can only be lowered.
+const HEAP_LIMIT: &str = "hard_heap_limit";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to wait for locks of others, where that is limited.
 pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 /// After this the response to COMMIT counts as lost.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// What SQLite may allocate in this process, for all its connections together.
+const MAX_SQLITE_HEAP_BYTES: u64 = 512 * MIB;
 /// SQLite instructions between two checks whether the connection was dropped.
 const PROGRESS_INTERVAL: i32 = 10_000;
 /// The primary result code of SQLite for errors without a code of their own.
@@ -61,7 +69,30 @@ impl Target {
         }
         let options: SqliteConnectOptions = url.parse().map_err(|_| invalid(expected))?;
         let options = options.create_if_missing(false).busy_timeout(LOCK_TIMEOUT);
+        let options = options.pragma(HEAP_LIMIT, MAX_SQLITE_HEAP_BYTES.to_string());
         Ok(Self::Sqlite(Box::new(options.disable_statement_logging())))
+    }
+
+    /// The same target with a lower heap limit, and unable to change anything if the statements only read.
+    pub(super) fn for_limited_preview(self, heap_bytes: u64, statements: &[String]) -> Self {
+        match self {
+            Self::Sqlite(options) => {
+                let is_read_only = statements.iter().all(|sql| is_query(sql, Dialect::Sqlite));
+                let options = options.pragma(HEAP_LIMIT, heap_bytes.to_string());
+                // A file that is opened read-only could not be read after a crash of its last writer.
+                Self::Sqlite(Box::new(options.pragma("query_only", if is_read_only { "ON" } else { "OFF" })))
+            }
+            postgres @ Self::Postgres(_) => postgres,
+        }
+    }
+
+    /// The size of the database file and of its write-ahead log; 0 if they do not exist, and for servers.
+    pub(super) fn database_bytes(&self) -> u64 {
+        let Self::Sqlite(options) = self else { return 0 };
+        let mut log = options.get_filename().as_os_str().to_owned();
+        log.push("-wal");
+        let bytes = |path: &OsStr| std::fs::metadata(path).map_or(0, |file| file.len());
+        bytes(options.get_filename().as_os_str()).saturating_add(bytes(&log))
     }
 
     pub(super) const fn dialect(&self) -> Dialect {
@@ -179,6 +210,28 @@ impl SqlConnection {
         Ok(())
     }
 
+    /// Begins a transaction of PostgreSQL in which nothing can be changed.
+    pub(super) async fn begin_read_only(&mut self) -> Result<()> {
+        Ok(self.execute("BEGIN TRANSACTION READ ONLY").await?)
+    }
+
+    /// Plans a statement without executing it, and returns the plan as JSON. An error leaves the transaction as it was. The
+    /// statement is prepared, so that PostgreSQL rejects several in one, and follows a list of options, so that it cannot begin
+    /// with options of its own, such as ANALYZE, which would execute it.
+    pub(super) async fn explain(&mut self, sql: &str) -> Result<String> {
+        const PREFIX: &str = "EXPLAIN (ANALYZE false, FORMAT json) ";
+        let Self::Postgres(connection, _) = self else {
+            return Err(Failure::permanent("only PostgreSQL explains statements"));
+        };
+        sqlx::raw_sql("SAVEPOINT ade_explain").execute(&mut **connection).await?;
+        let query = sqlx::query(AssertSqlSafe(format!("{PREFIX}{sql}"))).persistent(false);
+        let plan = query.fetch_one(&mut **connection).await.and_then(|row| row.try_get_unchecked(0));
+        let plan = plan.map_err(|error| statement_failure(error, PREFIX.len()));
+        // After a lost connection this fails as well.
+        sqlx::raw_sql("ROLLBACK TO SAVEPOINT ade_explain").execute(&mut **connection).await?;
+        plan
+    }
+
     /// Whether the transaction that was begun is still the current one.
     pub(super) async fn is_in_transaction(&mut self) -> Result<bool> {
         match self {
@@ -195,6 +248,13 @@ impl SqlConnection {
                 }
                 Err(error) => Err(error.into()),
             },
+        }
+    }
+
+    /// Interrupts the running statement of SQLite.
+    pub(super) fn interrupt(&self) {
+        if let Self::Sqlite(_, interrupt) = self {
+            interrupt.0.store(true, Ordering::Relaxed);
         }
     }
 
@@ -259,24 +319,6 @@ impl SqlConnection {
         if let Ok(Err(error)) = tokio::time::timeout(LOCK_TIMEOUT, close).await {
             tracing::debug!(%error, "cannot close database connection");
         }
-    }
-}
-
-impl From<sqlx::Error> for Failure {
-    fn from(error: sqlx::Error) -> Self {
-        let sqlx::Error::Database(error) = error else {
-            return Self::retryable(error.to_string());
-        };
-        let code = error.code().unwrap_or_default();
-        // SQLITE_BUSY and SQLITE_LOCKED.
-        let is_sqlite_busy = |code: &str| code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 5 | 6));
-        // Connection failures, idle timeout, serialization conflicts, insufficient resources, lock timeout, shutdown.
-        let is_transient =
-            ["08", "25P03", "40", "53", "55P03", "57P"].iter().any(|class| code.starts_with(class));
-        let is_postgres =
-            code.len() == 5 && error.try_downcast_ref::<sqlx::postgres::PgDatabaseError>().is_some();
-        let is_retryable = if is_postgres { is_transient } else { is_sqlite_busy(&code) };
-        Self { is_retryable, ..Self::permanent(error.message()) }
     }
 }
 

@@ -2,31 +2,50 @@
 //!
 //! The same transaction inserts a marker for the attempt into a table of the same database, so that the marker exists exactly if
 //! the changes do. It tells how a COMMIT ended whose response was lost. An attempt whose marker was first inserted as abandoned
-//! can never be applied. A preview runs under its own role in a transaction that is never committed.
+//! can never be applied. A preview uses its own role, in a transaction that is never committed.
 
 mod apply;
 mod attempt_marker;
 mod connection;
+mod error_code;
 mod preview;
+mod sqlite_process;
 mod statements;
 
-use ade_domain::InvalidField;
 use ade_domain::task::Preview;
+use ade_domain::{InvalidField, Keys};
 use async_trait::async_trait;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use self::connection::Target;
+use self::connection::{Dialect, Target};
+pub(crate) use self::sqlite_process::serve_sqlite_preview;
 use self::statements::Statements;
+use crate::limited_process::LimitedProgram;
 use crate::{AttemptOutcome, Executor, Failure, Fencing, Parameters, Result, Run, Validated};
+
+/// How statements on PostgreSQL are previewed. On SQLite they are always executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PreviewMode {
+    /// They are planned in a read-only transaction.
+    #[default]
+    Explain,
+    /// They are executed and rolled back. Sequences stay advanced, and functions may have effects that cannot be rolled back.
+    Execute,
+}
 
 /// Runs statements on one named connection.
 #[derive(Clone)]
 pub struct SqlExecutor {
     name: String,
     target: Target,
-    preview_target: Option<Target>,
+    /// With its URL.
+    preview_target: Option<(String, Target)>,
+    preview_mode: PreviewMode,
+    limited_program: LimitedProgram,
     secrets: Vec<String>,
+    /// Authenticate the markers of attempts.
+    keys: Keys,
 }
 
 impl std::fmt::Debug for SqlExecutor {
@@ -37,22 +56,44 @@ impl std::fmt::Debug for SqlExecutor {
 
 impl SqlExecutor {
     /// A connection to PostgreSQL (`postgres://…`) or SQLite (`sqlite:///path/to/file`). Without `preview_url` there are no
-    /// previews. On PostgreSQL it must name another role, because a preview runs statements that nobody has approved yet.
-    pub fn new(name: impl Into<String>, url: &str, preview_url: Option<&str>) -> Result<Self, InvalidField> {
+    /// previews. On PostgreSQL it must name another role, because a preview uses statements that nobody has approved yet.
+    pub fn new(
+        name: impl Into<String>,
+        url: &str,
+        preview_url: Option<&str>,
+        keys: Keys,
+    ) -> Result<Self, InvalidField> {
         let target = Target::parse(url, "url")?;
-        let preview_target = preview_url.map(|url| Target::parse(url, "preview_url")).transpose()?;
-        if let Some(preview_target) = &preview_target {
+        let parse = |url: &str| Ok((url.to_owned(), Target::parse(url, "preview_url")?));
+        let preview_target = preview_url.map(parse).transpose()?;
+        if let Some((_, preview_target)) = &preview_target {
             if preview_target.dialect() != target.dialect() {
                 return Err(InvalidField::at("preview_url", "must be the same kind of database as url"));
             }
             if target.role().is_some() && target.role() == preview_target.role() {
                 let detail = "must name another role than url, with only the rights that a preview needs: \
-                              it runs statements that nobody has approved yet";
+                              it uses statements that nobody has approved yet";
                 return Err(InvalidField::at("preview_url", detail));
             }
         }
         let secrets = [Some(url), preview_url].into_iter().flatten().flat_map(secrets_of).collect();
-        Ok(Self { name: name.into(), target, preview_target, secrets })
+        let (preview_mode, limited_program) = (PreviewMode::default(), LimitedProgram::current_exe());
+        Ok(Self { name: name.into(), target, preview_target, preview_mode, limited_program, secrets, keys })
+    }
+
+    /// Sets how statements are previewed. SQLite cannot plan changes without executing them.
+    pub fn with_preview_mode(self, preview_mode: PreviewMode) -> Result<Self, InvalidField> {
+        if preview_mode == PreviewMode::Explain && self.target.dialect() == Dialect::Sqlite {
+            let detail = "must be \"execute\" for SQLite, whose previews run in a process with limits and are rolled back";
+            return Err(InvalidField::at("preview", detail));
+        }
+        Ok(Self { preview_mode, ..self })
+    }
+
+    /// Sets the program that runs previews on SQLite; by default the current one.
+    #[must_use]
+    pub fn with_limited_program(self, limited_program: LimitedProgram) -> Self {
+        Self { limited_program, ..self }
     }
 
     #[must_use]

@@ -178,6 +178,17 @@ fn after_quote(text: &str, quote: char) -> &str {
     text.split_once(quote).map_or("", |(_, rest)| rest)
 }
 
+/// Whether a statement certainly changes nothing, unless it calls a function that does.
+pub(super) fn is_query(sql: &str, dialect: Dialect) -> bool {
+    matches!(next_word(sql, dialect).0.as_str(), "SELECT" | "VALUES")
+}
+
+/// Whether PostgreSQL can plan a statement without executing it.
+pub(super) fn is_explainable(sql: &str) -> bool {
+    let (first, _) = next_word(sql, Dialect::Postgres);
+    ["SELECT", "VALUES", "TABLE", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE"].contains(&first.as_str())
+}
+
 pub(super) fn change_kind(sql: &str, dialect: Dialect) -> ChangeKind {
     match next_word(sql, dialect).0.as_str() {
         "DELETE" | "DROP" | "TRUNCATE" => ChangeKind::Delete,
@@ -277,6 +288,20 @@ mod tests {
         assert_eq!(summary(&"ä".repeat(500)).chars().count(), MAX_SUMMARY_CHARS + 1);
         assert_eq!(change_kind("/* x */ delete FROM t", Dialect::Postgres), ChangeKind::Delete);
         assert_eq!(change_kind("create table t(a)", Dialect::Sqlite), ChangeKind::Create);
+        assert!(is_explainable("-- x\nwith a as (select 1) delete from t") && is_explainable("MERGE INTO t"));
+        for sql in [
+            "CREATE TABLE t (a INT)",
+            "ANALYZE DELETE FROM t",
+            "(ANALYZE) DELETE FROM t",
+            "DO $$ $$",
+            "CALL p()",
+        ] {
+            assert!(!is_explainable(sql), "{sql}");
+        }
+        assert!(
+            is_query("/* x */ select 1", Dialect::Sqlite)
+                && !is_query("WITH a AS (SELECT 1) DELETE FROM t", Dialect::Sqlite)
+        );
         assert_eq!(change_kind("WITH a AS (SELECT 1) DELETE FROM t", Dialect::Sqlite), ChangeKind::Update);
     }
 }

@@ -1,13 +1,14 @@
 //! Agent routes: register, update and remove agents, heartbeats, tokens, inbox.
 
+use ade_app::agents::AgentChange;
 use ade_domain::agent::AgentProfile;
+use ade_domain::capability::{Accepts, ClaimRightsChange};
 use ade_domain::lock::Holder;
-use ade_store::coordination::{AgentUpdate, LockFilter};
+use ade_store::coordination::LockFilter;
 
 use super::prelude::*;
 
 const MAX_TEXT_BYTES: usize = 256;
-const MAX_CAPABILITIES: usize = 100;
 const MAX_CONFIG_BYTES: usize = 65_536;
 const MAX_TASKS: u32 = 1_000;
 /// Of one agent, in its own list.
@@ -43,9 +44,13 @@ async fn register(app: App, caller: Caller, JsonBody(body): JsonBody<wire::Agent
         return Err(Problem::invalid_at("/agent_id", "is required"));
     };
     Holder::new(&id, None).map_err(|error| Problem::invalid_at("/agent_id", error))?;
-    let profile = merge_profile(&body, AgentProfile { name: id.clone(), ..AgentProfile::default() })?;
+    let profile = AgentProfile { name: id.clone(), ..AgentProfile::default() };
+    let change = AgentChange {
+        profile: Some(merge_profile(&body, profile.clone())?),
+        ..agent_change(&body, profile)?
+    };
     let sponsor = body.sponsor_id.as_deref();
-    let agent = app.agents.register(&id, profile, body.max_tasks, sponsor, &caller).await?;
+    let agent = app.agents.register(&id, change, sponsor, &caller).await?;
     Ok((StatusCode::CREATED, Json(convert::agent(&agent))).into_response())
 }
 
@@ -75,13 +80,9 @@ async fn update(
         return Err(Problem::invalid_at("/agent_id", "cannot be changed"));
     }
     let known = app.agents.get(&id, &caller).await?;
-    merge_profile(&body, known.view.profile)?;
-    let change = |before: AgentProfile| AgentUpdate {
-        // Validated above.
-        profile: merge_profile(&body, before).ok(),
-        max_tasks: body.max_tasks,
-        draining: body.draining,
-    };
+    let validated = agent_change(&body, known.view.profile)?;
+    // Made again from the profile that the agent has by now; it is as valid as the one above.
+    let change = |before: AgentProfile| agent_change(&body, before).unwrap_or(validated);
     Ok(Json(convert::agent(&app.agents.update(&id, change, &caller).await?)))
 }
 
@@ -108,7 +109,7 @@ async fn heartbeat(app: App, caller: Caller, Param(id): Param) -> JsonResult<wir
     (status = 200, description = "The updated agent", body = wire::Agent), ReadErrors, AgentNotFound,
 ))]
 async fn drain(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Agent> {
-    let drain = |_| AgentUpdate { draining: Some(true), ..AgentUpdate::default() };
+    let drain = |_| AgentChange { draining: Some(true), ..AgentChange::default() };
     Ok(Json(convert::agent(&app.agents.update(&id, drain, &caller).await?)))
 }
 
@@ -155,9 +156,32 @@ async fn inbox(
     page.page(messages, |message| message.message_id.clone(), |message| message.clone().convert())
 }
 
+/// What a request changes about an agent that has this profile.
+fn agent_change(body: &wire::AgentRequest, before: AgentProfile) -> ApiResult<AgentChange> {
+    let has_profile =
+        body.name.is_some() || body.model.is_some() || body.version.is_some() || body.config.is_some();
+    let profile = merge_profile(body, before)?;
+    let mut accepts = body.accepts.as_ref().map(|_| Vec::new());
+    for (index, entry) in body.accepts.iter().flatten().enumerate() {
+        let parsed = entry.parse::<Accepts>();
+        let parsed = parsed.map_err(|error| Problem::invalid_at(&format!("/accepts/{index}"), error))?;
+        accepts.get_or_insert_default().push(parsed);
+    }
+    let grants = body
+        .grants
+        .as_ref()
+        .map(|grants| grants.iter().map(|grant| (grant.capability.clone(), grant.scope.convert())).collect());
+    Ok(AgentChange {
+        profile: has_profile.then_some(profile),
+        max_tasks: body.max_tasks,
+        draining: body.draining,
+        parent_agent_id: body.parent_agent_id.clone(),
+        rights: ClaimRightsChange { capabilities: body.capabilities.clone(), grants, accepts },
+    })
+}
+
 /// Validates a request and applies it to the profile that the agent has.
 fn merge_profile(body: &wire::AgentRequest, before: AgentProfile) -> ApiResult<AgentProfile> {
-    let capabilities = body.capabilities.as_deref().unwrap_or_default();
     let texts = [("/name", &body.name), ("/model", &body.model), ("/version", &body.version)];
     for (pointer, text) in texts {
         if text.as_ref().is_some_and(|text| text.len() > MAX_TEXT_BYTES) {
@@ -166,13 +190,6 @@ fn merge_profile(body: &wire::AgentRequest, before: AgentProfile) -> ApiResult<A
     }
     if body.name.as_deref() == Some("") {
         return Err(Problem::invalid_at("/name", "must not be empty"));
-    }
-    if capabilities.len() > MAX_CAPABILITIES
-        || capabilities.iter().any(|name| name.is_empty() || name.len() > MAX_TEXT_BYTES)
-    {
-        let detail =
-            format!("may have at most {MAX_CAPABILITIES} items, each of 1 to {MAX_TEXT_BYTES} bytes");
-        return Err(Problem::invalid_at("/capabilities", detail));
     }
     if body.max_tasks.is_some_and(|max| !(1..=MAX_TASKS).contains(&max)) {
         return Err(Problem::invalid_at("/max_tasks", format!("must be between 1 and {MAX_TASKS}")));
@@ -190,7 +207,7 @@ fn merge_profile(body: &wire::AgentRequest, before: AgentProfile) -> ApiResult<A
         name: body.name.clone().unwrap_or(before.name),
         model: body.model.clone().or(before.model),
         version: body.version.clone().or(before.version),
-        capabilities: body.capabilities.clone().unwrap_or(before.capabilities),
+        capabilities: before.capabilities,
         config,
     })
 }

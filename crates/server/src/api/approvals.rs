@@ -1,7 +1,7 @@
 //! Approval routes: list, approve, reject, request changes, delegate; one request or a batch.
 
 use ade_app::ApprovalView;
-use ade_app::tasks::{ApprovalOwner, DecisionBatch, DecisionInput as ReviewDecision};
+use ade_app::tasks::{ApprovalOwner, BatchItem, DecisionBatch, DecisionInput as ReviewDecision};
 use ade_domain::approval::{Approval, DecisionKind};
 use ade_domain::people::UserId;
 use ade_domain::task::Digest;
@@ -25,7 +25,8 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListParams {
-    /// Reviewer: a user id, `me` (default), or `*` for all. Only administrators and auditors see requests of others.
+    /// Reviewer: a user id, `me`, or `*` for all. Only administrators and auditors can name others. Without it, the requests of
+    /// all tasks that the caller may see are listed.
     reviewer: Option<String>,
     /// Status, such as `PENDING`.
     #[param(value_type = Option<wire::ApprovalStatus>)]
@@ -48,7 +49,8 @@ async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> P
     let status: Option<wire::ApprovalStatus> =
         parse_word("?status", status, "an approval status such as PENDING")?;
     let owner = match reviewer.as_deref() {
-        None | Some("me") => ApprovalOwner::Caller,
+        None => ApprovalOwner::Visible,
+        Some("me") => ApprovalOwner::Caller,
         Some("*") => ApprovalOwner::Anyone,
         Some(other) => ApprovalOwner::User(UserId::new(other)),
     };
@@ -86,10 +88,13 @@ async fn decide(
     action: DecisionKind,
     request: &IdempotentPost<wire::DecisionRequest>,
 ) -> ApiResult {
-    let wire::DecisionRequest { reason, digest } = request.body.clone();
-    let invalid = |_| Problem::invalid_at("/digest", "must be 64 hexadecimal digits");
-    let digest: Option<Digest> = digest.map(|digest| digest.parse()).transpose().map_err(invalid)?;
-    let decision = ReviewDecision { action, reason, digest };
+    let wire::DecisionRequest { reason, digest, scope_digest } = request.body.clone();
+    let parse = |path: &str, digest: Option<String>| {
+        let invalid = |_| Problem::invalid_at(path, "must be 64 hexadecimal digits");
+        digest.map(|digest| digest.parse::<Digest>()).transpose().map_err(invalid)
+    };
+    let (digest, scope_digest) = (parse("/digest", digest)?, parse("/scope_digest", scope_digest)?);
+    let decision = ReviewDecision { action, reason, digest, scope_digest };
     let task = app.tasks.decide(id, &decision, &request.caller).await?;
     Ok(request.respond(Outcome::Approval(ApprovalView::find(&task, id))))
 }
@@ -135,17 +140,37 @@ async fn delegate(app: App, Param(id): Param, request: IdempotentPost<wire::Dele
 /// Make the same decision on many approval requests: all succeed, or none is changed.
 #[utoipa::path(post, path = "/approvals/batch", operation_id = "answer_batch", tag = "approvals", request_body = wire::BatchRequest, responses(
     (status = 200, description = "The updated approval requests", body = wire::BatchResponse), PostErrors,
-    (status = 403, description = "FEATURE_DISABLED, FORBIDDEN, SCOPE_MISSING or CSRF", body = wire::Problem),
+    (status = 403, description = "FEATURE_DISABLED, FORBIDDEN, SCOPE_MISSING, CSRF, REAUTHENTICATE or PASSWORD_CHANGE_REQUIRED", body = wire::Problem),
     (status = 409, description = "BATCH_REFUSED with the problem of each refused item, or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn batch(app: App, request: IdempotentPost<wire::BatchRequest>) -> ApiResult {
-    let wire::BatchRequest { approval_ids, action, reason, options } = request.body.clone();
+    let wire::BatchRequest { items: with_digests, approval_ids, action, reason, options } =
+        request.body.clone();
+    if !with_digests.is_empty() && !approval_ids.is_empty() {
+        return Err(Problem::invalid_at("/approval_ids", "cannot be given together with items"));
+    }
+    let mut items: Vec<BatchItem> = approval_ids
+        .into_iter()
+        .map(|approval_id| BatchItem { approval_id, digest: None, scope_digest: None })
+        .collect();
+    for (index, wire::BatchItem { approval_id, digest, scope_digest }) in with_digests.into_iter().enumerate()
+    {
+        let parse = |field: &str, digest: &str| {
+            let path = format!("/items/{index}/{field}");
+            let invalid = |_| Problem::invalid_at(&path, "must be 64 hexadecimal digits");
+            digest.parse::<Digest>().map_err(invalid)
+        };
+        let digest = Some(parse("digest", &digest)?);
+        let scope_digest = scope_digest.map(|digest| parse("scope_digest", &digest)).transpose()?;
+        items.push(BatchItem { approval_id, digest, scope_digest });
+    }
     let batch = DecisionBatch {
-        approval_ids,
-        decision: ReviewDecision { action: action.convert(), reason, digest: None },
+        items,
+        action: action.convert(),
+        reason,
         skip_validation: options.skip_validation,
         apply_immediately: options.apply_immediately,
     };
     let tasks = app.tasks.decide_batch(&batch, &request.caller).await?;
-    Ok(request.respond(Outcome::Batch(ApprovalView::find_all(&tasks, &batch.approval_ids))))
+    Ok(request.respond(Outcome::Batch(ApprovalView::find_all(&tasks, batch.approval_ids()))))
 }

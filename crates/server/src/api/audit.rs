@@ -1,6 +1,9 @@
 //! Audit routes: search, verify and export the audit log.
 
-use ade_app::audit::AuditLogError;
+use std::collections::BTreeSet;
+
+use ade_app::audit::{AuditLogError, VerifiedLog};
+use ade_client::wire::AuditStatus;
 use ade_domain::audit::ChainHead;
 use ade_store::database::{AuditFilter, AuditRow};
 use axum::body::Body;
@@ -9,6 +12,8 @@ use futures_util::stream;
 
 use super::prelude::*;
 
+/// Entries without a number that follow the numbered ones.
+const MAX_UNNUMBERED: u32 = 200;
 /// Entries that an export reads at once.
 const EXPORT_BATCH: u32 = 500;
 
@@ -78,6 +83,8 @@ async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> P
 }
 
 /// List the audit entries of a task.
+///
+/// The last page ends with the entries of the last moments, which have no number and no hash yet.
 #[utoipa::path(get, path = "/tasks/{id}/audit", operation_id = "task_audit", tag = "audit", params(("id" = String, Path), PageParams), responses(
     (status = 200, description = "A page of entries", body = wire::Page<wire::AuditEntry>), ReadErrors, TaskNotFound,
 ))]
@@ -88,8 +95,16 @@ async fn list_of_task(
     Params(page): Params<PageParams>,
 ) -> PageResult<wire::AuditEntry> {
     app.tasks.task(&id, &caller).await?;
+    // Before the numbered ones: an entry that is numbered meanwhile is in both, and none is missing.
+    let unnumbered = app.audits.unnumbered_entries(&id, MAX_UNNUMBERED, &caller).await?;
     let filter = AuditFilter { task: Some(id), ..AuditFilter::default() };
-    entries(&app, filter, &page, &caller).await
+    let Json(mut listed) = entries(&app, filter, &page, &caller).await?;
+    if listed.next_cursor.is_none() {
+        let numbered: BTreeSet<String> = listed.items.iter().map(|entry| entry.entry_id.clone()).collect();
+        let new = unnumbered.into_iter().filter(|body| !numbered.contains(&body.entry_id));
+        listed.items.extend(new.map(convert::unnumbered_audit_entry));
+    }
+    Ok(Json(listed))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -104,6 +119,9 @@ struct VerifyParams {
 }
 
 /// Verify the hash chain of the audit log (admin or auditor).
+///
+/// The log must contain the checkpoints that servers have signed. Without any, the result is `unverified`: the log is consistent in
+/// itself, but may have been truncated.
 #[utoipa::path(get, path = "/audit/verify", operation_id = "verify_audit", tag = "audit", params(VerifyParams), responses(
     (status = 200, description = "The result; `first_bad` is the first entry that was edited, removed, reordered or truncated", body = wire::AuditVerification),
     ReadErrors,
@@ -123,21 +141,41 @@ async fn verify(
     };
     let verified = app.unless_stopping(async { Ok(app.audits.verify(trusted, &caller).await) }).await?;
     match verified {
-        Ok(head) => Ok(Json(wire::AuditVerification {
-            valid: true,
+        Ok((VerifiedLog { head, checkpoint }, quarantined)) => Ok(Json(wire::AuditVerification {
+            valid: checkpoint.is_some(),
+            status: if checkpoint.is_some() { AuditStatus::Valid } else { AuditStatus::Unverified },
             entries: head.number,
             head: Some(head.entry_hash.to_string()),
+            checkpoint: checkpoint.map(|checkpoint| checkpoint.number),
+            quarantined,
             first_bad: None,
         })),
-        Err(AuditLogError::Broken(broken)) => Ok(Json(wire::AuditVerification {
-            valid: false,
-            entries: broken.number.saturating_sub(1),
-            head: None,
-            first_bad: Some(wire::InvalidAuditEntry { number: broken.number, reason: broken.reason }),
-        })),
+        Err(AuditLogError::Broken(broken)) => Ok(Json(invalid(
+            broken.number.saturating_sub(1),
+            wire::InvalidAuditEntry { number: broken.number, reason: broken.reason },
+        ))),
+        Err(error @ AuditLogError::InvalidSignature) => {
+            Ok(Json(invalid(0, wire::InvalidAuditEntry { number: 0, reason: error.to_string() })))
+        }
         Err(AuditLogError::Refused(error)) => Err((*error).into()),
         Err(AuditLogError::Database(error)) => Err(error.into()),
-        Err(other) => Err(Problem::invalid_at("?number", other)),
+        Err(error @ (AuditLogError::InvalidKey | AuditLogError::Io(_))) => {
+            tracing::error!(%error, "cannot verify the audit log");
+            let detail = "the checkpoints of this server cannot be read; see its log";
+            Err(Problem::unavailable("UNAVAILABLE", detail))
+        }
+    }
+}
+
+fn invalid(entries: u64, first_bad: wire::InvalidAuditEntry) -> wire::AuditVerification {
+    wire::AuditVerification {
+        valid: false,
+        status: AuditStatus::Invalid,
+        entries,
+        head: None,
+        checkpoint: None,
+        quarantined: 0,
+        first_bad: Some(first_bad),
     }
 }
 
@@ -210,7 +248,7 @@ async fn export(app: App, caller: Caller, Params(params): Params<ExportParams>) 
     Ok(([(header::CONTENT_TYPE, content_type)], Body::from_stream(chunks)).into_response())
 }
 
-const CSV_HEADER: &str = "number,at,user_id,agent_id,session_id,token_id,ip,user_agent,service,action,object_type,object_id,\
+const CSV_HEADER: &str = "number,at,user_id,agent_id,session_id,token_id,ip,user_agent,service,instance,trigger,action,object_type,object_id,\
                           task_id,from,to,revision,digest,reason,ticket,details,entry_hash\r\n";
 
 /// Appends an entry as one line. An unreadable entry aborts the export, which must not look complete.
@@ -224,7 +262,7 @@ fn write_entry(row: &AuditRow, format: ExportFormat, text: &mut String) -> std::
     let state = |state: Option<wire::TaskState>| state.map(|state| state.to_string()).unwrap_or_default();
     let actor = entry.who;
     let fields = [
-        entry.number.to_string(),
+        entry.number.map(|number| number.to_string()).unwrap_or_default(),
         entry.at.to_string(),
         actor.user_id.unwrap_or_default(),
         actor.agent_id.unwrap_or_default(),
@@ -233,6 +271,8 @@ fn write_entry(row: &AuditRow, format: ExportFormat, text: &mut String) -> std::
         actor.ip.unwrap_or_default(),
         actor.user_agent.unwrap_or_default(),
         actor.service.unwrap_or_default(),
+        actor.instance.unwrap_or_default(),
+        actor.trigger.unwrap_or_default(),
         entry.action,
         entry.object_type,
         entry.object_id,
@@ -244,7 +284,7 @@ fn write_entry(row: &AuditRow, format: ExportFormat, text: &mut String) -> std::
         entry.reason.unwrap_or_default(),
         entry.ticket.unwrap_or_default(),
         serde_json::to_string(&entry.details)?,
-        entry.entry_hash,
+        entry.entry_hash.unwrap_or_default(),
     ];
     let quoted: Vec<String> = fields.iter().map(|field| quote_csv(field)).collect();
     text.push_str(&quoted.join(","));

@@ -173,7 +173,7 @@ async fn stop(app: App, Param(id): Param, request: IdempotentPost<wire::ReasonRe
 /// Roll back the changes of a failed task whose rollback strategy is `manual` (admin).
 #[utoipa::path(post, path = "/tasks/{id}/rollback", operation_id = "roll_back_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
     (status = 202, description = "A worker will roll it back", body = wire::Task), DecisionErrors,
-    (status = 409, description = "INVALID_TRANSITION, NOTHING_TO_ROLL_BACK or IN_FLIGHT", body = wire::Problem),
+    (status = 409, description = "INVALID_TRANSITION, RESTORED_TASK, NOTHING_TO_ROLL_BACK or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn roll_back(
     app: App,

@@ -32,8 +32,11 @@ async fn archives(app: App, caller: Caller, Params(page): Params<PageParams>) ->
 }
 
 /// Restore an archive (admin). Restoring it again has no effect.
+///
+/// Restored tasks are history: they can be read, and refuse every command.
 #[utoipa::path(post, path = "/archives/{id}/restore", operation_id = "restore_archive", tag = "operations", params(("id" = String, Path)), responses(
     (status = 200, description = "The number of restored tasks", body = wire::RestoreResult), PostErrors, ArchiveNotFound,
+    (status = 409, description = "FORGED_ARCHIVE: its content, description or audit entry was changed; or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn restore(app: App, Param(id): Param, request: IdempotentPost<EmptyBody>) -> ApiResult {
     let restored = app.archives.restore(&id, &request.caller).await?;

@@ -1,5 +1,6 @@
 //! Lock routes: acquire, renew, release, downgrade, verify, inspect and break locks.
 
+use ade_app::Error;
 use ade_app::locks::{Acquisition, HeldLockResult, HeldToken, LockError};
 use ade_client::wire::FieldError;
 use ade_domain::Validator;
@@ -7,7 +8,10 @@ use ade_domain::lock::{
     FencingToken, Holder, InvalidName, LockKind, LockMode, LockName, LockRequest, LockRequestDraft,
     parse_ttl_ms,
 };
+use ade_domain::normal_form::fold;
 use ade_domain::permission::Scope;
+use ade_domain::task::is_reserved_type;
+use ade_domain::text::counted;
 use ade_store::coordination::LockFilter;
 use uuid::Uuid;
 
@@ -38,7 +42,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// locks are granted; closing the connection cancels the request. With `queue`, the response is a ticket.
 #[utoipa::path(post, path = "/locks/acquire", operation_id = "acquire_locks", tag = "locks", request_body = wire::AcquireRequest, responses(
     (status = 200, description = "All locks are granted", body = wire::Grants),
-    (status = 202, description = "The request is queued with a ticket", body = wire::Ticket), BodyErrors,
+    (status = 202, description = "The request is queued with a ticket", body = wire::Ticket), BodyErrors, TaskNotFound,
     (status = 409, description = "LOCK_LOST, SUPERSEDED or CANCELLED: the repeated request has ended", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST or REQUEST_ID_REUSED", body = wire::Problem),
     (status = 423, description = "LOCK_HELD with the holders, or DEADLOCK_DETECTED with the cycle", body = wire::Problem),
@@ -56,13 +60,24 @@ async fn acquire(app: App, caller: Caller, JsonBody(body): JsonBody<wire::Acquir
         purpose: body.purpose.as_deref(),
         request_id: body.request_id.as_deref(),
     };
-    let limits = app.locks.coordination().limits();
-    let request = LockRequest::new(holder, &draft, limits, Uuid::new_v4().as_u128())?;
+    let limits = app.locks.limits();
+    let request = LockRequest::new(holder, &draft, &limits, Uuid::new_v4().as_u128())?;
+    let is_reserved = |lock: &LockName| lock.resource_type().is_some_and(is_reserved_type);
+    if request.locks.iter().any(|requested| is_reserved(&requested.lock)) && !caller.is_admin() {
+        let detail = "locks of targets are taken by workers; only an administrator can take them directly";
+        return Err(Error::Forbidden(detail.to_owned()).into());
+    }
+    for requested in &request.locks {
+        app.check_task_visible(&requested.lock, &caller).await?;
+    }
+    let given: Vec<&str> = body.locks.iter().map(|spec| spec.lock.as_str()).collect();
     let acquire = async { app.locks.acquire(request).await.map_err(|error| app.lock_problem(error)) };
     match app.unless_stopping(acquire).await {
         Ok(Acquisition::Granted(granted)) => {
             metrics::record_lock_request("granted");
-            Ok(Json(convert::grants(&granted)).into_response())
+            let mut granted = convert::grants(&granted, &limits);
+            granted.grants.iter_mut().for_each(|grant| restore_spelling(&mut grant.lock, &given));
+            Ok(Json(granted).into_response())
         }
         Ok(Acquisition::Waiting(waiting)) => {
             metrics::record_lock_request("queued");
@@ -85,13 +100,12 @@ async fn heartbeat(app: App, caller: Caller, JsonBody(body): JsonBody<wire::Hear
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let held = held_locks(&body.locks)?;
     let mut input = Validator::default();
-    let limits = app.locks.coordination().limits();
-    let ms = parse_ttl_ms("ttl_extension", body.ttl_extension, limits, &mut input);
+    let ms = parse_ttl_ms("ttl_extension", body.ttl_extension, &app.locks.limits(), &mut input);
     if !input.errors.is_empty() {
         return Err(input.errors.into());
     }
     let results = app.locks.heartbeat(&holder, &held, ms).await;
-    held_lock_response(&app, results)
+    held_lock_response(&app, results, &body.locks)
 }
 
 /// Release held locks.
@@ -103,7 +117,7 @@ async fn heartbeat(app: App, caller: Caller, JsonBody(body): JsonBody<wire::Hear
 async fn release(app: App, caller: Caller, JsonBody(body): JsonBody<wire::HeldLocksRequest>) -> ApiResult {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let results = app.locks.release(&holder, &held_locks(&body.locks)?).await;
-    held_lock_response(&app, results)
+    held_lock_response(&app, results, &body.locks)
 }
 
 /// Downgrade held locks from exclusive to shared, keeping their tokens.
@@ -120,12 +134,12 @@ async fn downgrade(app: App, caller: Caller, JsonBody(body): JsonBody<wire::Held
         return Err(Problem::invalid_at(&format!("/locks/{index}/lock"), detail));
     }
     let results = app.locks.downgrade(&holder, &held).await;
-    held_lock_response(&app, results)
+    held_lock_response(&app, results, &body.locks)
 }
 
 /// Verify that a fencing token belongs to a current holder.
 #[utoipa::path(post, path = "/locks/verify", operation_id = "verify_token", tag = "locks", request_body = wire::VerifyTokenRequest, responses(
-    (status = 200, description = "The token is valid", body = wire::VerifiedToken), BodyErrors,
+    (status = 200, description = "The token is valid", body = wire::VerifiedToken), BodyErrors, TaskNotFound,
     (status = 409, description = "LOCK_LOST: the token is not valid", body = wire::Problem),
 ))]
 async fn verify(
@@ -136,6 +150,7 @@ async fn verify(
     caller.require_scope(Scope::Read)?;
     let lock: LockName =
         body.lock.parse().map_err(|error: InvalidName| Problem::invalid_at("/lock", error))?;
+    app.check_task_visible(&lock, &caller).await?;
     let holder = app.locks.verify(lock, FencingToken::from_number(body.fencing_token)).await?;
     let invalid = || {
         let detail =
@@ -200,11 +215,12 @@ async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> P
 
 /// Get a lock with its holders and all waiters.
 #[utoipa::path(get, path = "/locks/{lock}", operation_id = "show_lock", tag = "locks", params(("lock" = String, Path, description = "Lock name, percent-encoded")), responses(
-    (status = 200, description = "The lock; a free lock has no holders and no queue", body = wire::Lock), CommonErrors,
+    (status = 200, description = "The lock; a free lock has no holders and no queue", body = wire::Lock), CommonErrors, TaskNotFound,
     (status = 422, description = "INVALID_REQUEST: the path is not a lock name", body = wire::Problem),
 ))]
 async fn show(app: App, caller: Caller, LockPath(lock): LockPath) -> JsonResult<wire::Lock> {
     caller.require_scope(Scope::Read)?;
+    app.check_task_visible(&lock, &caller).await?;
     Ok(Json(convert::lock(&app.locks.coordination().lock_view(lock).await?)))
 }
 
@@ -235,7 +251,8 @@ async fn break_lock(
         return Err(Problem::invalid_at("?reason", format!("may have at most {MAX_REASON_BYTES} bytes")));
     }
     let now = app.locks.coordination().now();
-    app.audits.audit_lock_break(lock.as_str(), reason, now, &caller).await?;
+    let lost_by = app.locks.coordination().lock_view(lock.clone()).await?.holders;
+    app.audits.audit_lock_break(lock.as_str(), &lost_by, reason, now, &caller).await?;
     let actor = caller.user.as_ref().map_or("admin", |user| user.user_id.as_str());
     let holders = app.locks.break_lock(actor, lock.clone(), reason).await?;
     let holders = holders.iter().map(convert::lock_holder).collect();
@@ -243,6 +260,14 @@ async fn break_lock(
 }
 
 impl AppState {
+    /// The lock of a task is for those who see the task: others could keep it from being applied.
+    async fn check_task_visible(&self, lock: &LockName, caller: &Caller) -> ApiResult<()> {
+        if lock.kind() == LockKind::Task {
+            self.tasks.require_visible_if_exists(lock.id(), caller).await?;
+        }
+        Ok(())
+    }
+
     /// The holder of locks: the caller itself, or the named agent if the caller may act for it.
     async fn holder(
         &self,
@@ -280,17 +305,32 @@ fn held_locks(locks: &[wire::LockToken]) -> ApiResult<Vec<HeldToken>> {
     if errors.is_empty() { Ok(held) } else { Err(Problem::invalid(errors)) }
 }
 
+/// Replaces the normal form of a name by the spelling of the request.
+fn restore_spelling(lock: &mut String, given: &[&str]) {
+    if !given.contains(&lock.as_str())
+        && let Some(spelling) = given.iter().find(|given| fold(given) == *lock)
+    {
+        (*spelling).clone_into(lock);
+    }
+}
+
 /// The results of all locks; a problem if any lock is lost.
-fn held_lock_response(app: &AppState, results: Result<Vec<HeldLockResult>, LockError>) -> ApiResult {
+fn held_lock_response(
+    app: &AppState,
+    results: Result<Vec<HeldLockResult>, LockError>,
+    given: &[wire::LockToken],
+) -> ApiResult {
     let results = results.map_err(|error| app.lock_problem(error))?;
     let lost = results.iter().filter(|result| result.result.is_err()).count();
-    let results: Vec<wire::HeldLockResult> = results.iter().map(convert::held_lock_result).collect();
+    let mut results: Vec<wire::HeldLockResult> = results.iter().map(convert::held_lock_result).collect();
+    let given: Vec<&str> = given.iter().map(|held| held.lock.as_str()).collect();
+    results.iter_mut().for_each(|result| restore_spelling(&mut result.lock, &given));
     if lost == 0 {
         return Ok(Json(wire::HeldLockResults { results }).into_response());
     }
     let detail = format!(
-        "{lost} of {} locks are not held with these tokens; stop all work that relies on them",
-        results.len()
+        "{lost} of {} not held with these tokens; stop all work that relies on them",
+        counted(results.len(), "lock is", "locks are")
     );
     Err(Problem::lock_lost(detail).with("results", results))
 }

@@ -10,13 +10,14 @@ mod audit;
 pub(crate) mod convert;
 mod delegations;
 mod execution;
+mod executors;
 mod jobs;
 mod locks;
 mod operations;
 mod policies;
 mod prelude;
 mod resources;
-mod sessions;
+pub(crate) mod sessions;
 pub(crate) mod settings;
 mod simulations;
 mod stats;
@@ -26,16 +27,17 @@ mod users;
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ade_app::agents::AgentService;
 use ade_app::jobs::ArchiveService;
 use ade_app::locks::LockError;
 use ade_app::rules::RuleService;
 use ade_app::worker::AgentWorkService;
-use ade_app::{AccountService, AuditService, Jobs, LockService, TaskService};
+use ade_app::{AccountService, Alerts, AuditService, Jobs, LockService, TaskService, TokenRateLimit};
 use ade_store::Database;
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, FromRequestParts};
+use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::middleware::from_fn_with_state;
@@ -44,9 +46,11 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::auth::BootstrapToken;
+use crate::http::client_address::TrustedProxies;
+use crate::http::connections::Connections;
 use crate::http::idempotency::InFlightKeys;
 use crate::http::problem::{ApiResult, Problem};
-use crate::http::{MAX_BODY_BYTES, middleware, openapi};
+use crate::http::{middleware, openapi};
 use settings::ServerSetting;
 
 #[derive(Debug, Clone)]
@@ -61,12 +65,20 @@ pub(crate) struct AppState {
     pub(crate) rules: RuleService,
     pub(crate) audits: AuditService,
     pub(crate) database: Database,
+    pub(crate) alerts: Alerts,
     pub(crate) server_settings: Arc<[ServerSetting]>,
     pub(crate) in_flight: InFlightKeys,
     pub(crate) bootstrap_token: BootstrapToken,
     /// Version and address of this server, for the audit log.
     pub(crate) service: Arc<str>,
+    /// What clients use before they are authenticated.
+    pub(crate) connections: Connections,
+    pub(crate) trusted_proxies: TrustedProxies,
+    pub(crate) allow_plain_http: bool,
+    pub(crate) read_timeout: Duration,
+    /// Of the sessions of one user.
     pub(crate) requests_per_minute: u32,
+    pub(crate) token_rate_limit: TokenRateLimit,
     pub(crate) sign_ins_per_minute: u32,
     /// Allowed host names.
     pub(crate) hosts: Arc<[String]>,
@@ -95,6 +107,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(policies::routes())
         .merge(delegations::routes())
         .merge(resources::routes())
+        .merge(executors::routes())
         .merge(simulations::routes())
         .merge(audit::routes())
         .merge(stats::routes())
@@ -113,7 +126,6 @@ pub(crate) fn router(app: AppState) -> Router {
         .merge(openapi::routes())
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(from_fn_with_state(app.clone(), middleware::handle))
         .with_state(app)
 }

@@ -23,7 +23,7 @@ async fn healthz() -> Json<Value> {
 
 /// Check that the server can serve requests.
 #[utoipa::path(get, path = "/readyz", tag = "operations", security(()), responses(
-    (status = 200, description = "The server is ready", body = Value),
+    (status = 200, description = "The server is ready; `status` is `ready`, or `degraded` with `reasons` if the audit log was tampered with", body = Value),
     (status = 503, description = "STOPPING or UNAVAILABLE", body = wire::Problem),
 ))]
 async fn readyz(app: App) -> JsonResult<Value> {
@@ -32,7 +32,11 @@ async fn readyz(app: App) -> JsonResult<Value> {
     }
     app.locks.coordination().counts().await?;
     app.database.has_unnumbered().await?;
-    Ok(Json(json!({ "status": "ready" })))
+    // Requests are served: an operator must look, a load balancer must not act.
+    Ok(Json(match app.alerts.mismatch() {
+        Some(reason) => json!({ "status": "degraded", "reasons": [format!("audit log: {reason}")] }),
+        None => json!({ "status": "ready" }),
+    }))
 }
 
 /// Get metrics in the Prometheus text format.
@@ -47,6 +51,10 @@ async fn metrics_text(app: App) -> ApiResult {
         (app.jobs.statuses().await, app.database.queued_work(MAX_WORK_QUEUES).await)
     {
         metrics::record_jobs(&jobs, &waiting);
+    }
+    metrics::record_alerts(app.alerts.counts(), app.alerts.mismatch().is_some());
+    if let Ok(quarantined) = app.database.quarantined_entries().await {
+        metrics::record_quarantined(quarantined);
     }
     let unavailable = || Problem::unavailable("UNAVAILABLE", "this process records no metrics");
     let text = metrics::render(counts).ok_or_else(unavailable)?;

@@ -1,57 +1,135 @@
-//! Session routes: sign in, show the current caller, sign out.
+//! Session routes: sign in, give the password again, show the current caller, sign out.
 
-use ade_app::accounts::SESSION_TTL_MS;
+use ade_app::Error;
+use ade_app::accounts::DEVICE_TTL_MS;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::{HeaderValue, header};
 
 use super::prelude::*;
-use crate::auth::{SESSION_COOKIE, peer_ip, request_origin, session_secret};
+use crate::auth::{DEVICE_COOKIE, SESSION_COOKIE, client_address, cookie, request_origin, session_secret};
+use crate::http::client_address::ClientAddress;
 use crate::http::rate_limit;
 
 /// Characters of the user id by which sign-in attempts are counted. No user has a longer id.
-const MAX_COUNTED_ID_LEN: usize = 128;
+pub(super) const MAX_COUNTED_ID_LEN: usize = 128;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(sign_in)).routes(routes!(current, sign_out))
+    OpenApiRouter::new()
+        .routes(routes!(sign_in))
+        .routes(routes!(current, sign_out))
+        .routes(routes!(reauthenticate))
 }
 
 /// Sign in with a password.
 ///
 /// The response sets the session cookie and contains `csrf_token`. Requests that change something must send it as
-/// `X-CSRF-Token` with the cookie.
+/// `X-CSRF-Token` with the cookie. A second cookie identifies the device at later sign-ins.
 #[utoipa::path(post, path = "/sessions", operation_id = "sign_in", tag = "people", security(()), request_body = wire::SignInRequest, responses(
     (status = 201, description = "The session", body = wire::Session), ParseErrors,
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    (status = 403, description = "PLAIN_HTTP: passwords are accepted over TLS and from this machine only", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 429, description = "RATE_LIMITED", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn sign_in(app: App, request: Request) -> ApiResult {
     let (parts, body) = request.into_parts();
-    let (origin, address) = (request_origin(&parts, &app), peer_ip(&parts));
+    let (origin, client) = (request_origin(&parts, &app), client_address(&parts));
+    refuse_plain_http(&app, client)?;
+    let device_secret = cookie(&parts, DEVICE_COOKIE).map(str::to_owned);
     let JsonBody(wire::SignInRequest { user_id, password }) =
         JsonBody::from_request(Request::from_parts(parts, body), &app).await?;
     let counted_id: String = user_id.chars().take(MAX_COUNTED_ID_LEN).collect();
-    rate_limit::check_sign_in(&app, &counted_id, address).await?;
-    let signed_in = app.accounts.sign_in(&user_id, password, origin).await?;
+    let ip = client.map(|client| client.ip);
+    let attempt = rate_limit::check_sign_in(&app, &counted_id, ip, device_secret.as_deref()).await?;
+    let signed_in = app.accounts.sign_in(&user_id, password, origin).await.inspect_err(|error| {
+        if matches!(error, Error::Unauthenticated(_)) {
+            app.accounts.fail_sign_in(&attempt);
+        }
+    })?;
+    let new_device = app.accounts.remember_device(&attempt, &signed_in.user.user.user_id).await?;
     let session = wire::Session {
         user: Some(convert::user(&signed_in.user)),
-        agent_id: None,
-        scopes: wire::Scope::ALL.into(),
         expires_at: Some(signed_in.expires_at.convert()),
         csrf_token: Some(signed_in.csrf_token),
+        ..session_of(&signed_in.caller)
     };
-    let response = (StatusCode::CREATED, Json(session)).into_response();
-    Ok(with_cookie(response, &signed_in.secret, SESSION_TTL_MS / 1_000))
+    let mut response = (StatusCode::CREATED, Json(session)).into_response();
+    let max_age_ms = signed_in.expires_at.ms_since(app.tasks.now());
+    set_cookie(&mut response, client, SESSION_COOKIE, &signed_in.secret, max_age_ms);
+    if let Some(secret) = new_device {
+        set_cookie(&mut response, client, DEVICE_COOKIE, &secret, DEVICE_TTL_MS);
+    }
+    Ok(response)
 }
 
-fn with_cookie(mut response: Response, secret: &str, max_age_seconds: u64) -> Response {
-    let cookie =
-        format!("{SESSION_COOKIE}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={max_age_seconds}");
-    if let Ok(value) = HeaderValue::from_str(&cookie) {
-        response.headers_mut().insert(header::SET_COOKIE, value);
+/// What a caller may do, without the user.
+fn session_of(caller: &ade_app::Caller) -> wire::Session {
+    wire::Session {
+        user: None,
+        agent_id: caller.agent_id.clone(),
+        scopes: caller.scopes.clone().convert(),
+        expires_at: None,
+        decides_until: caller.decides_until.convert(),
+        password_change_required: caller.password_change_required,
+        csrf_token: None,
     }
-    response
+}
+
+/// Give the password again: the session decides for another 8 hours.
+#[utoipa::path(post, path = "/sessions/reauthenticate", operation_id = "reauthenticate", tag = "people", request_body = wire::ReauthenticateRequest, responses(
+    (status = 200, description = "The session", body = wire::Session), BodyErrors,
+    (status = 403, description = "WRONG_PASSWORD, FORBIDDEN, CSRF, PLAIN_HTTP or PASSWORD_CHANGE_REQUIRED", body = wire::Problem),
+))]
+async fn reauthenticate(app: App, request: Request) -> JsonResult<wire::Session> {
+    let (mut parts, body) = request.into_parts();
+    let caller = Caller::from_request_parts(&mut parts, &app).await?;
+    let (secret, client) = (session_secret(&parts).unwrap_or_default().to_owned(), client_address(&parts));
+    refuse_plain_http(&app, client)?;
+    let device_secret = cookie(&parts, DEVICE_COOKIE).map(str::to_owned);
+    let JsonBody(wire::ReauthenticateRequest { password }) =
+        JsonBody::from_request(Request::from_parts(parts, body), &app).await?;
+    if let Some(user) = &caller.user {
+        let ip = client.map(|client| client.ip);
+        rate_limit::check_sign_in(&app, user.user_id.as_str(), ip, device_secret.as_deref()).await?;
+    }
+    let renewed = app.accounts.reauthenticate(&secret, password, &caller).await?;
+    let user = match &caller.user {
+        None => None,
+        Some(user) => Some(convert::user(&app.accounts.own_user(user.user_id.as_str()).await?)),
+    };
+    let expires_at = Some(renewed.session.expires_at.convert());
+    Ok(Json(wire::Session { user, expires_at, ..session_of(&renewed.caller) }))
+}
+
+/// Others could read the password on its way, unless the client runs on this machine or the operator allows it.
+pub(super) fn refuse_plain_http(app: &AppState, client: Option<ClientAddress>) -> ApiResult<()> {
+    let Some(client) = client.filter(|client| !client.is_local && !client.is_tls && !app.allow_plain_http)
+    else {
+        return Ok(());
+    };
+    let detail = format!(
+        "passwords are not accepted over plain HTTP from {}: use HTTPS, with the proxy that ends TLS listed in \
+         server.trusted_proxies; or set server.allow_plain_http in the configuration file",
+        client.ip
+    );
+    Err(Problem::forbidden("PLAIN_HTTP", detail))
+}
+
+/// Sets a cookie that is only sent over TLS, unless the client runs on this machine.
+pub(crate) fn set_cookie(
+    response: &mut Response,
+    client: Option<ClientAddress>,
+    name: &str,
+    secret: &str,
+    ttl_ms: u64,
+) {
+    let secure = if client.is_some_and(|client| client.is_local) { "" } else { "; Secure" };
+    let max_age = ttl_ms / 1_000;
+    let cookie = format!("{name}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={max_age}{secure}");
+    if let Ok(value) = HeaderValue::from_str(&cookie) {
+        response.headers_mut().append(header::SET_COOKIE, value);
+    }
 }
 
 /// Get the user or agent that the token or session belongs to, and its scopes.
@@ -61,10 +139,9 @@ fn with_cookie(mut response: Response, secret: &str, max_age_seconds: u64) -> Re
 async fn current(app: App, caller: Caller) -> JsonResult<wire::Session> {
     let user = match &caller.user {
         None => None,
-        Some(user) => Some(convert::user(&app.accounts.user(user.user_id.as_str(), &caller).await?)),
+        Some(user) => Some(convert::user(&app.accounts.own_user(user.user_id.as_str()).await?)),
     };
-    let (agent_id, scopes) = (caller.agent_id.clone(), caller.scopes.clone().convert());
-    Ok(Json(wire::Session { user, agent_id, scopes, expires_at: None, csrf_token: None }))
+    Ok(Json(wire::Session { user, ..session_of(&caller) }))
 }
 
 /// Sign out: end the session and delete its cookie.
@@ -76,5 +153,7 @@ async fn sign_out(app: App, request: Request) -> ApiResult {
     let (mut parts, _) = request.into_parts();
     let caller = Caller::from_request_parts(&mut parts, &app).await?;
     app.accounts.sign_out(session_secret(&parts).unwrap_or_default(), &caller).await?;
-    Ok(with_cookie(StatusCode::NO_CONTENT.into_response(), "", 0))
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    set_cookie(&mut response, client_address(&parts), SESSION_COOKIE, "", 0);
+    Ok(response)
 }

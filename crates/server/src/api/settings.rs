@@ -25,26 +25,12 @@ pub(crate) struct ServerSetting {
 
 impl ServerSetting {
     pub(crate) fn from_lock_limits(limits: &LockLimits) -> Vec<Self> {
-        vec![
-            Self {
-                name: "lock:default_ttl",
-                config_name: "lock.default_ttl_seconds",
-                value: limits.default_ttl_ms / 1_000,
-                about: "default lease of a lock in seconds",
-            },
-            Self {
-                name: "lock:max_ttl",
-                config_name: "lock.max_ttl_seconds",
-                value: limits.max_ttl_ms / 1_000,
-                about: "maximum lease of a lock in seconds",
-            },
-            Self {
-                name: "lock:max_queue",
-                config_name: "lock.max_queue",
-                value: limits.max_queue as u64,
-                about: "maximum number of waiters of a lock",
-            },
-        ]
+        vec![Self {
+            name: "lock:max_queue",
+            config_name: "lock.max_queue",
+            value: limits.max_queue as u64,
+            about: "maximum number of waiters of a lock",
+        }]
     }
 
     fn to_wire(&self) -> wire::Setting {
@@ -62,6 +48,13 @@ impl ServerSetting {
 }
 
 impl AppState {
+    /// Settings of locks apply on this server at once, and on the others within a second.
+    async fn apply_lock_settings(&self) {
+        if let Err(error) = self.locks.reload_limits(&self.database).await {
+            tracing::debug!(%error, "cannot read the settings of locks; retrying");
+        }
+    }
+
     fn server_setting(&self, name: &str) -> Option<&ServerSetting> {
         self.server_settings.iter().find(|setting| setting.name == name)
     }
@@ -91,7 +84,7 @@ async fn setting(app: App, caller: Caller, Param(name): Param) -> JsonResult<wir
     Ok(Json(convert::setting(&app.rules.get(&name, &caller).await?)))
 }
 
-/// Change a setting (admin). It takes effect on all servers with the next request.
+/// Change a setting (admin). It takes effect on all servers with the next request; settings of locks within a second.
 #[utoipa::path(put, path = "/config/{name}", operation_id = "put_setting", tag = "settings", params(("name" = String, Path)), request_body = wire::SettingRequest, responses(
     (status = 200, description = "The updated setting", body = wire::Setting), UpdateErrors, SettingNotFound,
 ))]
@@ -105,7 +98,9 @@ async fn set_setting(
         let detail = format!("is read-only; set {} in the configuration of each server", setting.config_name);
         return Err(Problem::invalid_at("/value", detail));
     }
-    Ok(Json(convert::setting(&app.rules.set_setting(&name, body.value, &caller).await?)))
+    let setting = app.rules.set_setting(&name, body.value, &caller).await?;
+    app.apply_lock_settings().await;
+    Ok(Json(convert::setting(&setting)))
 }
 
 /// List the feature flags.
@@ -135,5 +130,7 @@ async fn set_feature(
     Param(flag): Param,
     JsonBody(body): JsonBody<wire::FeatureRequest>,
 ) -> JsonResult<wire::Feature> {
-    Ok(Json(convert::feature(&app.rules.set_feature(&flag, body.enabled, &caller).await?)))
+    let feature = app.rules.set_feature(&flag, body.enabled, &caller).await?;
+    app.apply_lock_settings().await;
+    Ok(Json(convert::feature(&feature)))
 }

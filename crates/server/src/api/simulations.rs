@@ -12,7 +12,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 
 /// Simulate the submission of a task: its risk, its reviewers and why, and the locks that it needs.
 #[utoipa::path(post, path = "/simulations", operation_id = "simulate", tag = "rules", request_body = wire::SimulationRequest, responses(
-    (status = 200, description = "The simulated outcome; nothing is changed", body = wire::Simulation), BodyErrors, TaskNotFound,
+    (status = 200, description = "The simulated outcome; nothing is changed", body = wire::Simulation), BodyErrors, PreviewErrors, TaskNotFound,
 ))]
 async fn simulate(
     app: App,

@@ -41,6 +41,10 @@ async fn user_stats(app: App, caller: Caller, Param(id): Param) -> JsonResult<wi
             .iter()
             .map(|(status, count)| (status.as_str().to_owned(), *count))
             .collect(),
+        pending_count: stats.pending,
+        approved_today: stats.approved_today,
+        rejected_today: stats.rejected_today,
+        last_action_at: stats.last_action_at.convert(),
         mean_response_seconds: stats.mean_seconds,
         median_response_seconds: stats.median_seconds,
     }))

@@ -15,6 +15,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(submit))
         .routes(routes!(resubmit))
         .routes(routes!(cancel))
+        .routes(routes!(archive))
         .routes(routes!(revoke))
         .routes(routes!(force_apply))
         .routes(routes!(request_override))
@@ -58,7 +59,8 @@ async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> P
     let state: Option<wire::TaskState> = parse_word("?state", state, "a task state such as REVIEWING")?;
     let page = PageParams::new(limit, cursor);
     let fetch_limit = page.fetch_limit_u32()?;
-    let filter = TaskFilter { state: state.convert(), author, resource, tag, task_type, visible_to: None };
+    let filter =
+        TaskFilter { state: state.convert(), author, resource, tag, task_type, ..TaskFilter::default() };
     let tasks = app.tasks.tasks(filter, page.uuid_cursor()?, fetch_limit, &caller).await?;
     let now = app.tasks.now();
     let convert = |task: &StoredTask| convert::task(*TaskView::new(task, &caller, now));
@@ -67,7 +69,7 @@ async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> P
 
 /// Create a task in state DRAFT, with its risk and preview.
 #[utoipa::path(post, path = "/tasks", operation_id = "create_task", tag = "tasks", request_body = wire::TaskRequest, responses(
-    (status = 201, description = "The draft", body = wire::Task), PostErrors,
+    (status = 201, description = "The draft", body = wire::Task), PostErrors, PreviewErrors,
 ))]
 async fn create(app: App, request: IdempotentPost<wire::TaskRequest, 201>) -> ApiResult {
     let task = app.tasks.propose(request.body.clone().convert(), &request.caller).await?;
@@ -88,8 +90,8 @@ async fn show(app: App, caller: Caller, Param(id): Param) -> ApiResult<(HeaderMa
 
 /// Update a task. Earlier decisions become invalid, and a submitted task is reviewed again.
 #[utoipa::path(patch, path = "/tasks/{id}", operation_id = "update_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::TaskRequest, responses(
-    (status = 200, description = "The updated task", body = wire::Task), UpdateErrors, TaskNotFound,
-    (status = 409, description = "INVALID_TRANSITION or TOO_MANY_REQUESTS", body = wire::Problem),
+    (status = 200, description = "The updated task", body = wire::Task), UpdateErrors, PreviewErrors, TaskNotFound,
+    (status = 409, description = "INVALID_TRANSITION, RESTORED_TASK or TOO_MANY_REQUESTS", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST or NO_QUORUM", body = wire::Problem),
 ))]
 async fn update(
@@ -99,14 +101,14 @@ async fn update(
     JsonBody(body): JsonBody<wire::TaskRequest>,
 ) -> JsonResult<wire::Task> {
     let proposal: Proposal = body.convert();
-    let task = app.tasks.modify(&id, |before| proposal.change(before, &caller), &caller).await?;
+    let task = app.tasks.modify(&id, |before| proposal.change(before), &caller).await?;
     Ok(Json(convert::task(*TaskView::new(&task, &caller, app.tasks.now()))))
 }
 
 /// Delete a draft.
 #[utoipa::path(delete, path = "/tasks/{id}", operation_id = "delete_task", tag = "tasks", params(("id" = String, Path)), responses(
     (status = 204, description = "The draft is deleted"), DeleteErrors, TaskNotFound,
-    (status = 409, description = "INVALID_TRANSITION: the task is no longer a draft", body = wire::Problem),
+    (status = 409, description = "INVALID_TRANSITION: the task is no longer a draft; or RESTORED_TASK", body = wire::Problem),
 ))]
 async fn delete(app: App, caller: Caller, Param(id): Param) -> ApiResult<StatusCode> {
     app.tasks.delete(&id, &caller).await?;
@@ -115,8 +117,8 @@ async fn delete(app: App, caller: Caller, Param(id): Param) -> ApiResult<StatusC
 
 /// Submit a draft for review.
 #[utoipa::path(post, path = "/tasks/{id}/submit", operation_id = "submit_task", tag = "tasks", params(("id" = String, Path)), responses(
-    (status = 202, description = "The task, in review or approved automatically", body = wire::Task), UpdateErrors, TaskNotFound,
-    (status = 409, description = "INVALID_TRANSITION or IN_FLIGHT", body = wire::Problem),
+    (status = 202, description = "The task, in review or approved automatically", body = wire::Task), UpdateErrors, PreviewErrors, TaskNotFound,
+    (status = 409, description = "INVALID_TRANSITION, RESTORED_TASK or IN_FLIGHT", body = wire::Problem),
     (status = 422, description = "NO_QUORUM, INVALID_REQUEST or IDEMPOTENCY_KEY_REUSED", body = wire::Problem),
 ))]
 async fn submit(app: App, Param(id): Param, request: IdempotentPost<EmptyBody, 202>) -> ApiResult {
@@ -127,7 +129,7 @@ async fn submit(app: App, Param(id): Param, request: IdempotentPost<EmptyBody, 2
 /// Create a new draft from a task that was rejected or failed.
 #[utoipa::path(post, path = "/tasks/{id}/resubmit", operation_id = "resubmit_task", tag = "tasks", params(("id" = String, Path)), responses(
     (status = 201, description = "The new draft, with the old task as `predecessor`", body = wire::Task), ActionErrors, TaskNotFound,
-    (status = 409, description = "INVALID_TRANSITION or IN_FLIGHT", body = wire::Problem),
+    (status = 409, description = "INVALID_TRANSITION, RESTORED_TASK or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn resubmit(app: App, Param(id): Param, request: IdempotentPost<EmptyBody, 201>) -> ApiResult {
     let task = app.tasks.resubmit(&id, &request.caller).await?;
@@ -185,11 +187,27 @@ async fn request_override(
 }
 
 /// Confirm the override that another administrator requested (admin).
-#[utoipa::path(post, path = "/tasks/{id}/override/confirm", operation_id = "confirm_override", tag = "tasks", params(("id" = String, Path)), responses(
+#[utoipa::path(post, path = "/tasks/{id}/override/confirm", operation_id = "confirm_override", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
     (status = 200, description = "The updated task", body = wire::Task), DecisionErrors,
 ))]
-async fn confirm_override(app: App, Param(id): Param, request: IdempotentPost<EmptyBody>) -> ApiResult {
-    run_action(&app, &id, &TaskAction::ConfirmOverride, &request).await
+async fn confirm_override(
+    app: App,
+    Param(id): Param,
+    request: IdempotentPost<wire::ReasonRequest>,
+) -> ApiResult {
+    let action = TaskAction::ConfirmOverride { reason: request.body.reason.clone() };
+    run_action(&app, &id, &action, &request).await
+}
+
+/// Archive a cancelled task at once. An administrator can restore it.
+#[utoipa::path(post, path = "/tasks/{id}/archive", operation_id = "archive_task", tag = "tasks", params(("id" = String, Path)), responses(
+    (status = 204, description = "The task is archived"), DeleteErrors, TaskNotFound,
+    (status = 409, description = "INVALID_TRANSITION: the task is not cancelled", body = wire::Problem),
+))]
+async fn archive(app: App, caller: Caller, Param(id): Param) -> ApiResult<StatusCode> {
+    let task = app.tasks.begin_archive(&id, &caller).await?;
+    app.archives.archive_task(&task).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// List the comments on a task.
@@ -204,7 +222,7 @@ async fn comments(app: App, caller: Caller, Param(id): Param) -> PageResult<wire
 /// Comment on a task.
 #[utoipa::path(post, path = "/tasks/{id}/comments", operation_id = "create_comment", tag = "tasks", params(("id" = String, Path)), request_body = wire::CommentRequest, responses(
     (status = 201, description = "The comment", body = wire::Comment), ActionErrors, TaskNotFound,
-    (status = 409, description = "INVALID_TRANSITION: the task accepts no more comments; or IN_FLIGHT", body = wire::Problem),
+    (status = 409, description = "INVALID_TRANSITION: the task accepts no more comments; RESTORED_TASK or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn create_comment(
     app: App,
@@ -220,7 +238,8 @@ async fn create_comment(
     (status = 200, description = "The preview", body = wire::Preview), ReadErrors, TaskNotFound,
 ))]
 async fn preview(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Preview> {
-    Ok(Json(app.tasks.task(&id, &caller).await?.task.preview.convert()))
+    let task = app.tasks.task(&id, &caller).await?;
+    Ok(Json(caller.visible_part_of(&task).preview.convert()))
 }
 
 /// Get the risk of a task with its factors.

@@ -21,7 +21,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 async fn show(app: App, caller: Caller, TicketPath(ticket): TicketPath) -> JsonResult<wire::Ticket> {
     check_access(&app, &caller, ticket).await?;
     let state = app.locks.ticket(ticket).await.map_err(|error| app.lock_problem(error))?;
-    Ok(Json(convert::ticket(ticket, &state)))
+    Ok(Json(convert::ticket(ticket, &state, &app.locks.limits())))
 }
 
 /// Claim a ready ticket: its leases start now.
@@ -35,7 +35,7 @@ async fn claim(app: App, caller: Caller, TicketPath(ticket): TicketPath) -> ApiR
     check_access(&app, &caller, ticket).await?;
     let state = app.locks.claim(ticket).await.map_err(|error| app.lock_problem(error))?;
     let status = if matches!(state, TicketState::Granted(_)) { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok((status, Json(convert::ticket(ticket, &state))).into_response())
+    Ok((status, Json(convert::ticket(ticket, &state, &app.locks.limits()))).into_response())
 }
 
 /// Cancel a ticket and release the locks that it holds.

@@ -1,28 +1,34 @@
 //! The caller of a request: identified by token or session before any handler runs, checked against CSRF, and counted for
 //! its rate limit.
 
-use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 use ade_app::AccountService;
-use ade_app::accounts::matches_hash;
+use ade_app::accounts::{SessionUse, matches_csrf_token};
 use ade_domain::audit::AuditActor;
 use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, Method, header};
 
 use crate::api::AppState;
+use crate::http::client_address::ClientAddress;
+use crate::http::connections::Connection;
 use crate::http::problem::{ApiResult, Problem};
 use crate::http::rate_limit;
 
 pub(crate) const SESSION_COOKIE: &str = "ade_session";
+/// Keeps the secret of a device on which its user signed in before.
+pub(crate) const DEVICE_COOKIE: &str = "ade_device";
 const CSRF_TOKEN: HeaderName = HeaderName::from_static("x-csrf-token");
+/// The routes that a session with a temporary password can use: who am I, sign out, and set a password.
+const PASSWORD_CHANGE_ROUTES: [&str; 2] = ["/api/v1/sessions/current", "/api/v1/users/{id}"];
 /// Characters of the User-Agent header that the audit log keeps.
 const MAX_USER_AGENT_LEN: usize = 256;
 
-/// Address of the client, set for each connection.
+/// Added to a request when its caller is authenticated: until then, little of its body is read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PeerAddress(pub(crate) SocketAddr);
+pub(crate) struct Authenticated;
 
 /// An authenticated caller. A handler with this parameter is never reached by anonymous requests.
 #[derive(Debug, Clone)]
@@ -51,6 +57,10 @@ impl FromRequestParts<AppState> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> ApiResult<Self> {
         let mut caller = authenticate(parts, app).await?;
+        parts.extensions.insert(Authenticated);
+        if let Some(connection) = parts.extensions.get::<Connection>() {
+            connection.mark_authenticated();
+        }
         if is_mutation(parts) {
             caller.if_match = if_match(parts)?;
         }
@@ -64,21 +74,25 @@ impl FromRequestParts<AppState> for Caller {
 pub(crate) fn request_origin(parts: &Parts, app: &AppState) -> AuditActor {
     let user_agent = parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
     AuditActor {
-        ip: peer_ip(parts).map(|address| address.to_string()),
+        ip: client_address(parts).map(|client| client.ip.to_string()),
         user_agent: user_agent.map(|text| text.chars().take(MAX_USER_AGENT_LEN).collect()),
         service: Some(app.service.to_string()),
         ..AuditActor::default()
     }
 }
 
-pub(crate) fn peer_ip(parts: &Parts) -> Option<IpAddr> {
-    parts.extensions.get::<PeerAddress>().map(|PeerAddress(peer)| peer.ip())
+pub(crate) fn client_address(parts: &Parts) -> Option<ClientAddress> {
+    parts.extensions.get::<ClientAddress>().copied()
 }
 
 pub(crate) fn session_secret(parts: &Parts) -> Option<&str> {
+    cookie(parts, SESSION_COOKIE)
+}
+
+pub(crate) fn cookie<'a>(parts: &'a Parts, name: &str) -> Option<&'a str> {
     let cookies = parts.headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(name, _)| *name == SESSION_COOKIE).map(|(_, secret)| secret)
+    pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
 }
 
 async fn authenticate(parts: &Parts, app: &AppState) -> ApiResult<ade_app::Caller> {
@@ -98,14 +112,28 @@ async fn authenticate(parts: &Parts, app: &AppState) -> ApiResult<ade_app::Calle
         let detail = "authentication required: send Authorization: Bearer TOKEN, or sign in";
         return Err(Problem::unauthenticated(detail));
     };
-    let (caller, session) = app.accounts.authenticate_session(secret, origin).await?;
+    let SessionUse { caller, session, is_renewed } =
+        app.accounts.authenticate_session(secret, origin).await?;
     let csrf_token = parts.headers.get(CSRF_TOKEN).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if is_mutation(parts) && !matches_hash(csrf_token, &session.csrf_hash) {
+    if is_mutation(parts) && !matches_csrf_token(secret, csrf_token) {
         let detail = "missing or wrong X-CSRF-Token: send the csrf_token of the sign-in response with the session cookie";
         return Err(Problem::forbidden("CSRF", detail));
     }
+    let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    if caller.password_change_required && !PASSWORD_CHANGE_ROUTES.contains(&route) {
+        return Err(ade_app::Error::PasswordChangeRequired.into());
+    }
+    if let (true, Some(renewal)) = (is_renewed, parts.extensions.get::<CookieRenewal>()) {
+        let max_age = session.expires_at.ms_since(app.tasks.now()) / 1_000;
+        // Set once: a request has one session.
+        let _ = renewal.0.set((secret.to_owned(), max_age));
+    }
     Ok(caller)
 }
+
+/// The session whose cookie the response renews, with its remaining seconds. The middleware adds an empty one to each request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CookieRenewal(pub(crate) Arc<OnceLock<(String, u64)>>);
 
 fn is_mutation(parts: &Parts) -> bool {
     !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS)

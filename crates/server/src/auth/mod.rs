@@ -4,4 +4,8 @@ mod bootstrap_token;
 mod caller;
 
 pub(crate) use bootstrap_token::{BootstrapToken, TOKEN_FILE};
-pub(crate) use caller::{Caller, PeerAddress, SESSION_COOKIE, peer_ip, request_origin, session_secret};
+pub use bootstrap_token::{disable_bootstrap_token, rotate_bootstrap_token};
+pub(crate) use caller::{
+    Authenticated, Caller, CookieRenewal, DEVICE_COOKIE, SESSION_COOKIE, client_address, cookie,
+    request_origin, session_secret,
+};

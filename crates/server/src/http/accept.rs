@@ -1,8 +1,7 @@
-//! Accepts connections: limits their number, times out slow clients, and shuts down gracefully.
+//! Accepts connections: limits their number, times out clients that do not send or do not read, and shuts down gracefully.
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,24 +12,43 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
 use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tower::util::MapRequest;
 
-use crate::auth::PeerAddress;
+use super::client_address::TrustedProxies;
+use super::connections::{Connection, Connections, MAX_CONNECTIONS};
+use super::pending_writes::PendingWrites;
 
-/// Further connections wait in the accept queue of the operating system.
-const MAX_CONNECTIONS: usize = 16_384;
+/// Bytes of the head of a request.
+const MAX_HEAD_BYTES: usize = 32 << 10;
 /// For the head of a request, and for the idle time between two requests.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(75);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause after an error such as "too many open files".
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
+/// How connections are served.
+#[derive(Debug, Clone)]
+pub(crate) struct ServeOptions {
+    pub(crate) connections: Connections,
+    pub(crate) trusted_proxies: TrustedProxies,
+    /// How long a connection with a request waits for its turn, and may be idle before it is authenticated.
+    pub(crate) read_timeout: Duration,
+    pub(crate) write_timeout: Duration,
+}
+
 /// Serves connections until `shutdown` completes. Then accepts no more and finishes the open requests.
-pub(crate) async fn serve(listener: &TcpListener, router: Router, shutdown: impl Future<Output = ()>) {
+pub(crate) async fn serve(
+    listener: &TcpListener,
+    router: Router,
+    options: ServeOptions,
+    shutdown: impl Future<Output = ()>,
+) {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let graceful = GracefulShutdown::new();
+    let (closing, is_closing) = watch::channel(false);
     tokio::pin!(shutdown);
     loop {
         let next = async {
@@ -44,10 +62,21 @@ pub(crate) async fn serve(listener: &TcpListener, router: Router, shutdown: impl
         };
         match accepted {
             Ok((stream, peer)) => {
-                let connection = graceful.watch(connection(stream, peer, router.clone()));
+                let is_proxy = options.trusted_proxies.contains(peer.ip().to_canonical());
+                let Some(connection) = options.connections.admit(peer, is_proxy) else {
+                    tracing::debug!(%peer, "too many connections without authentication; closed one");
+                    continue;
+                };
+                let (options, router, watcher) = (options.clone(), router.clone(), graceful.watcher());
+                let mut is_closing = is_closing.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = connection.await {
-                        tracing::debug!(%error, "connection ended early");
+                    let ready = tokio::select! {
+                        ready = wait_until_ready(&stream, &connection, &options) => ready,
+                        _ = is_closing.wait_for(|is_closing| *is_closing) => false,
+                    };
+                    if ready {
+                        let served = serve_connection(stream, connection.clone(), router, &options);
+                        run(watcher.watch(served), &connection, options.read_timeout).await;
                     }
                     drop(permit);
                 });
@@ -61,29 +90,70 @@ pub(crate) async fn serve(listener: &TcpListener, router: Router, shutdown: impl
             }
         }
     }
+    closing.send_replace(true);
     if tokio::time::timeout(SHUTDOWN_TIMEOUT, graceful.shutdown()).await.is_err() {
         tracing::warn!("shutdown timeout: some requests did not finish");
     }
 }
 
-/// Serves one connection. The address of the peer is added to each request.
-fn connection(
+/// Waits for the first bytes, and for the turn of the connection. Until then nothing is buffered for it.
+async fn wait_until_ready(stream: &TcpStream, connection: &Connection, options: &ServeOptions) -> bool {
+    let has_bytes = tokio::time::timeout(HEADER_READ_TIMEOUT, stream.readable()).await;
+    if !matches!(has_bytes, Ok(Ok(()))) {
+        return false;
+    }
+    let turn = tokio::time::timeout(options.read_timeout, connection.wait_for_turn()).await;
+    if turn.is_err() {
+        tracing::debug!(peer = %connection.peer, "too many requests without authentication; closed a connection");
+    }
+    turn.is_ok()
+}
+
+/// Runs a connection until it ends. One that is not authenticated takes a turn, so it is closed when it is idle.
+async fn run(
+    served: impl Future<Output = Result<(), hyper::Error>>,
+    connection: &Connection,
+    idle_timeout: Duration,
+) {
+    tokio::pin!(served);
+    loop {
+        match tokio::time::timeout(idle_timeout, &mut served).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => return tracing::debug!(%error, "connection ended early"),
+            Err(_) if connection.is_idle_and_anonymous() => {
+                return tracing::debug!(peer = %connection.peer, "closed an idle connection without authentication");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Serves one connection, which is added to each request.
+fn serve_connection(
     stream: TcpStream,
-    peer: SocketAddr,
+    connection: Connection,
     router: Router,
+    options: &ServeOptions,
 ) -> impl GracefulConnection<Error = hyper::Error> {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
-    let add_peer = move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(PeerAddress(peer));
+    // For what the operating system has taken over but the client does not accept.
+    let user_timeout = u32::try_from(options.write_timeout.as_millis()).unwrap_or(u32::MAX);
+    if let Err(error) = set_tcp_user_timeout(&stream, user_timeout) {
+        tracing::debug!(%error, "cannot set TCP_USER_TIMEOUT");
+    }
+    let add_connection = move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(connection.clone());
         request
     };
-    let service = TowerToHyperService::new(MapRequest::new(router, add_peer));
+    let service = TowerToHyperService::new(MapRequest::new(router, add_connection));
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_READ_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .max_header_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(PendingWrites::new(stream, options.write_timeout)), service)
 }
 
 fn is_client_error(error: &io::Error) -> bool {

@@ -1,13 +1,11 @@
 //! Request bodies: read within a time and size limit, then parsed as JSON. An error names the JSON pointer of the
 //! invalid field.
 
-use std::time::Duration;
-
 use ade_client::wire::FieldError;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{FromRequest, Request};
+use axum::body::{Bytes, HttpBody};
+use axum::extract::Request;
 use axum::http::StatusCode;
+use futures_util::StreamExt;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
 
@@ -15,26 +13,66 @@ use super::extract::NUL_NOT_ALLOWED;
 use super::problem::{ApiResult, Problem, json_pointer};
 use super::strict_json::StrictStructs;
 use crate::api::AppState;
+use crate::auth::{Authenticated, client_address};
 
-/// Bytes of a request body.
+/// Bytes of the body of an authenticated request.
 pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;
-const BODY_READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of the body of any other request.
+const MAX_ANONYMOUS_BODY_BYTES: usize = 64 << 10;
 /// serde_json stops at a depth of 128. Bodies are stored inside other documents and must stay readable there.
 const MAX_DEPTH: usize = 64;
 
 pub(super) async fn read_body(request: Request, app: &AppState) -> ApiResult<Bytes> {
-    let too_slow = || {
-        let detail = format!("the body did not arrive within {} s", BODY_READ_TIMEOUT.as_secs());
+    let too_slow = |_| {
+        let detail = format!("the body did not arrive within {} s", app.read_timeout.as_secs());
         Problem::new(StatusCode::REQUEST_TIMEOUT, "BODY_TOO_SLOW", detail)
     };
-    let body = tokio::time::timeout(BODY_READ_TIMEOUT, Bytes::from_request(request, app)).await;
-    body.map_err(|_| too_slow())?.map_err(|rejection| match rejection {
-        BytesRejection::FailedToBufferBody(failed) if failed.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-            let detail = "the body is too large: at most 1 MiB is accepted";
-            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", detail)
+    tokio::time::timeout(app.read_timeout, read(request, app)).await.map_err(too_slow)?
+}
+
+/// Reads a body that is not too large. Before authentication, all bodies together take a bounded amount of memory.
+async fn read(request: Request, app: &AppState) -> ApiResult<Bytes> {
+    let (parts, body) = request.into_parts();
+    let is_authenticated = parts.extensions.get::<Authenticated>().is_some();
+    let max_bytes = if is_authenticated { MAX_BODY_BYTES } else { MAX_ANONYMOUS_BODY_BYTES };
+    if body.size_hint().lower() > max_bytes as u64 {
+        return Err(too_large(max_bytes));
+    }
+    let client = client_address(&parts).filter(|_| !is_authenticated);
+    let mut reserved = match client {
+        None => None,
+        Some(client) => Some(app.connections.reserve(client.ip, 0).ok_or_else(too_many_bodies)?),
+    };
+    let (mut chunks, mut bytes) = (body.into_data_stream(), Vec::new());
+    while let Some(chunk) = chunks.next().await {
+        let failed =
+            |error: axum::Error| Problem::new(StatusCode::BAD_REQUEST, "BAD_BODY", error.to_string());
+        let chunk = chunk.map_err(failed)?;
+        if bytes.len() + chunk.len() > max_bytes {
+            return Err(too_large(max_bytes));
         }
-        other => Problem::new(StatusCode::BAD_REQUEST, "BAD_BODY", other.body_text()),
-    })
+        if let Some(reserved) = &mut reserved
+            && !reserved.grow(chunk.len())
+        {
+            return Err(too_many_bodies());
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes.into())
+}
+
+fn too_large(max_bytes: usize) -> Problem {
+    let detail = if max_bytes == MAX_BODY_BYTES {
+        "the body is too large: at most 1 MiB is accepted"
+    } else {
+        "the body is too large: at most 64 KiB is accepted without authentication"
+    };
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", detail)
+}
+
+fn too_many_bodies() -> Problem {
+    let detail = "too many requests without authentication at the same time; retry shortly";
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", detail).retry_after(1)
 }
 
 /// Parses a body whose texts are stored in the database, which cannot store NUL.

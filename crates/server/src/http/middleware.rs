@@ -10,22 +10,44 @@ use tokio::time::Instant;
 use tracing::Instrument;
 use uuid::Uuid;
 
+use super::client_address::ClientAddress;
+use super::connections::Connection;
 use super::problem::{ApiResult, Problem};
 use crate::api::AppState;
+use crate::api::sessions::set_cookie;
+use crate::auth::{CookieRenewal, SESSION_COOKIE};
 use crate::process::metrics;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
+const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+const PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-policy");
 const MAX_REQUEST_ID_LEN: usize = 128;
 
-pub(crate) async fn handle(State(app): State<AppState>, request: Request, next: Next) -> Response {
+pub(crate) async fn handle(State(app): State<AppState>, mut request: Request, next: Next) -> Response {
+    let renewal = CookieRenewal::default();
+    request.extensions_mut().insert(renewal.clone());
     let started_at = Instant::now();
     let id = request_id(&request);
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
     let method = request.method().clone();
-    let span = tracing::info_span!("request", id, %method, route);
+    let connection = request.extensions().get::<Connection>().cloned();
+    let _running = connection.as_ref().map(Connection::start_request);
+    let client = identify_client(&app, connection.as_ref(), &request);
+    let client_ip =
+        client.as_ref().ok().and_then(Option::as_ref).map(|client| tracing::field::display(client.ip));
+    let address = client.as_ref().ok().copied().flatten();
+    let client_is_tls = matches!(&client, Ok(Some(client)) if client.is_tls);
+    let span = tracing::info_span!("request", id, %method, route, client = client_ip);
     let mut response = async {
-        let response = match check_host(&app, &request) {
-            Ok(()) => next.run(request).await,
+        let checked = check_host(&app, &request).and(client);
+        let response = match checked {
+            Ok(client) => {
+                if let Some(client) = client {
+                    request.extensions_mut().insert(client);
+                }
+                next.run(request).await
+            }
             Err(problem) => problem.into_response(),
         };
         let status = response.status().as_u16();
@@ -39,17 +61,39 @@ pub(crate) async fn handle(State(app): State<AppState>, request: Request, next: 
     }
     .instrument(span)
     .await;
+    // A response that sets the cookie itself, as at sign-out, takes precedence.
+    if let Some((secret, max_age)) = renewal.0.get()
+        && !response.headers().contains_key(header::SET_COOKIE)
+    {
+        set_cookie(&mut response, address, SESSION_COOKIE, secret, *max_age * 1_000);
+    }
     metrics::record_request(method.as_str(), &route, response.status().as_u16(), started_at.elapsed());
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(&id) {
         headers.insert(REQUEST_ID, id);
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
     headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    headers.insert(OPENER_POLICY, HeaderValue::from_static("same-origin"));
+    headers.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
+    headers.insert(PERMISSIONS_POLICY, HeaderValue::from_static("camera=(), geolocation=(), microphone=()"));
+    if client_is_tls {
+        headers.insert(header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
+    }
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static("default-src 'none'"));
+    headers
+        .entry(header::CONTENT_SECURITY_POLICY)
+        .or_insert(HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"));
     response
+}
+
+fn identify_client(
+    app: &AppState,
+    connection: Option<&Connection>,
+    request: &Request,
+) -> ApiResult<Option<ClientAddress>> {
+    connection.map(|connection| app.trusted_proxies.client(connection.peer, request.headers())).transpose()
 }
 
 /// The caller's `X-Request-Id` if it is usable, otherwise a new one.

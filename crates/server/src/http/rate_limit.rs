@@ -1,7 +1,11 @@
-//! Rate limits per user or agent and endpoint group, and for sign-ins. Counters live in the coordination store. Lock
-//! requests have their own limit per agent; the bootstrap token has none.
+//! Rate limits per user or agent and endpoint group, and for sign-ins. They are counted by the coordination store, or by this
+//! process while that is unavailable. Lock requests have their own limit per agent; the bootstrap token has none.
+
+use std::net::IpAddr;
 
 use ade_app::Caller;
+use ade_app::accounts::SignInAttempt;
+use ade_domain::Moment;
 use ade_store::coordination::RateCount;
 use axum::http::{Method, StatusCode};
 
@@ -42,35 +46,58 @@ pub(crate) async fn check_request(
 ) -> ApiResult<()> {
     let Some(group) = endpoint_group(method, route) else { return Ok(()) };
     let Some(user) = &caller.user else { return Ok(()) };
-    let subject = caller.agent_id.as_deref().unwrap_or(user.user_id.as_str());
-    check(app, group, subject, app.requests_per_minute).await
+    // Sessions and tokens are counted apart: a program must not lock its user out.
+    if caller.audit_actor.session_id.is_some() {
+        return check(app, group, user.user_id.to_string(), app.requests_per_minute).await;
+    }
+    let subject = match &caller.agent_id {
+        Some(agent) => format!("agent:{agent}"),
+        None => format!("token:{}", user.user_id),
+    };
+    match app.token_rate_limit.per_minute().await {
+        None => Ok(()),
+        Some(limit) => check(app, group, subject, limit).await,
+    }
 }
 
-/// Limits sign-in attempts both by user id and by address, against guessing from one machine and on one account.
+/// Limits sign-in attempts both by user id and by address, against guessing from one machine and on one account; then by the
+/// delays after failed ones. A known device is limited by itself.
 pub(crate) async fn check_sign_in(
     app: &AppState,
     user_id: &str,
-    address: Option<std::net::IpAddr>,
-) -> ApiResult<()> {
-    let limit = app.sign_ins_per_minute;
-    if let Some(address) = address {
-        let limit = limit.saturating_mul(SIGN_INS_PER_ADDRESS_FACTOR);
-        check(app, "sessions:create", &address.to_string(), limit).await?;
+    address: Option<IpAddr>,
+    device_secret: Option<&str>,
+) -> ApiResult<SignInAttempt> {
+    let (group, limit) = ("sessions:create", app.sign_ins_per_minute);
+    let address = address.map(|address| address.to_string());
+    let attempt = app.accounts.begin_sign_in(user_id, address.clone(), device_secret).await?;
+    if let Some(device) = attempt.as_ref().ok().and_then(SignInAttempt::device_hash) {
+        check(app, group, format!("device:{device}"), limit).await?;
+    } else {
+        if let Some(address) = address {
+            let limit = limit.saturating_mul(SIGN_INS_PER_ADDRESS_FACTOR);
+            check(app, group, format!("address:{address}"), limit).await?;
+        }
+        // Nobody has an empty id; such attempts are limited by address only.
+        if !user_id.is_empty() {
+            check(app, group, user_id.to_owned(), limit).await?;
+        }
     }
-    check(app, "sessions:create", user_id, limit).await
+    attempt.map_err(|next_at| {
+        let seconds = seconds_until(next_at, app.tasks.now());
+        let detail = format!("too many failed sign-ins; the next attempt is allowed in {seconds} s");
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", detail).retry_after(seconds)
+    })
 }
 
-async fn check(app: &AppState, group: &'static str, subject: &str, limit: u32) -> ApiResult<()> {
+async fn check(app: &AppState, group: &'static str, subject: String, limit: u32) -> ApiResult<()> {
     let coordination = app.locks.coordination();
-    // Without counters requests are served: approvals must work while the coordination store is unavailable.
-    let Ok(count) = coordination.count_request(group.to_owned(), subject.to_owned(), limit).await else {
-        return Ok(());
-    };
+    let count = coordination.count_request(group.to_owned(), subject, limit).await?;
     let RateCount { allowed, limit, remaining, reset_at } = count;
     if allowed {
         return Ok(());
     }
-    let seconds = reset_at.ms_since(coordination.now()).div_ceil(1_000).max(1);
+    let seconds = seconds_until(reset_at, coordination.now());
     let detail =
         format!("rate limit of {limit} requests per minute for {group} exceeded; retry in {seconds} s");
     Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", detail)
@@ -79,4 +106,8 @@ async fn check(app: &AppState, group: &'static str, subject: &str, limit: u32) -
         .header("ratelimit-remaining", remaining.to_string())
         .header("ratelimit-reset", seconds.to_string())
         .header("ratelimit-policy", format!("{limit};w={WINDOW_SECONDS}")))
+}
+
+fn seconds_until(moment: Moment, now: Moment) -> u64 {
+    moment.ms_since(now).div_ceil(1_000).max(1)
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use ade_app::audit::AuditLogError;
 use ade_store::embedded::EmbeddedOpenError;
-use ade_store::{BlobError, CoordinationError, DatabaseError, FolderError};
+use ade_store::{BlobError, CoordinationError, DatabaseError, FolderError, SecretError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -19,6 +19,8 @@ pub enum StartError {
     Database(#[from] DatabaseError),
     #[error("cannot create the first administrator: {0}")]
     FirstAdmin(ade_app::Error),
+    #[error("cannot recover: {0}")]
+    Recovery(ade_app::Error),
     #[error("cannot create the demo organisation: {0}")]
     Demo(ade_app::Error),
     /// The configuration does not allow a demo.
@@ -35,11 +37,23 @@ pub enum StartError {
     BlobFolderMismatch { folder: String, first: String },
     #[error("executors: {0}")]
     Executors(String),
+    #[error("cannot publish the executors of this process: {0}")]
+    Bindings(ade_app::Error),
     #[error(
         "a separate worker needs the Redis and the PostgreSQL of its servers; without them, ade serve applies tasks \
          itself"
     )]
     WorkerNeedsSharedStores,
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    #[error("ADE_SECRET is not set: all servers and workers on one PostgreSQL need the same secret")]
+    SecretRequired,
+    #[error(
+        "this process has another secret (key id {own}) than the other processes of its database (key id {registered})"
+    )]
+    SecretMismatch { own: String, registered: String },
+    #[error("cannot write the address of the server to the data folder: {0}")]
+    AddressFile(io::Error),
     #[error("bootstrap token: {0}")]
     BootstrapToken(io::Error),
     #[error("cannot listen on {address}: {source}")]

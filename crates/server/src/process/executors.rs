@@ -4,61 +4,73 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ade_config::{Config, ExecutorSettings};
+use ade_config::{Config, ExecutorSettings, SqlPreview, UnusableRoot};
+use ade_domain::Keys;
+use ade_domain::task::PublishedBindings;
 use ade_executors::egress::EgressPolicy;
 use ade_executors::watchdog::WatchdogProgram;
 use ade_executors::{
     CommandExecutor, CommandLimits, CommandTemplate, Executor, Executors, FilesExecutor, HttpExecutor,
-    NoopExecutor, Secrets, SqlExecutor,
+    KeyedHash, NoopExecutor, PreviewMode, Secrets, SqlExecutor, Visibility,
 };
 
+use super::bindings;
 use super::error::StartError;
+
+/// Less is not enough to start a program.
+const MIN_PREVIEW_MEMORY_MB: u32 = 64;
 
 #[derive(Debug, Clone)]
 pub(super) struct AllowedExecutors {
     pub(super) executors: Executors,
+    /// What they work on, and what follows for tasks that use it.
+    pub(super) bindings: PublishedBindings,
     /// Redacted in all output of tasks.
     pub(super) secrets: Secrets,
 }
 
 impl AllowedExecutors {
-    /// With a worker label, each executor is registered twice: for its own work queue, and for the labelled one.
-    pub(super) fn from_config(config: &Config) -> Result<Self, StartError> {
+    /// With a worker label, the executors serve the work queues of that label only: under a label, a name may stand for something
+    /// else.
+    pub(super) fn from_config(config: &Config, keys: &Keys) -> Result<Self, StartError> {
         let settings = &config.executors;
         let mut executors = Executors::default();
         let mut secrets = settings.command_secrets.0.clone();
-        executors.insert("noop", Arc::new(NoopExecutor));
         let commands = add_commands(settings, &mut executors)?;
-        add_files(settings, &commands, &mut executors)?;
+        add_files(settings, &commands, keys, &mut executors)?;
         for (name, connection) in &settings.sql.connections {
-            let sql = SqlExecutor::new(name.as_str(), &connection.url, connection.preview_url.as_deref());
+            let (url, preview_url) = (&connection.url, connection.preview_url.as_deref());
+            let sql = SqlExecutor::new(name.as_str(), url, preview_url, keys.clone());
+            let sql = sql.and_then(|sql| match connection.preview {
+                Some(SqlPreview::Explain) => sql.with_preview_mode(PreviewMode::Explain),
+                Some(SqlPreview::Execute) => sql.with_preview_mode(PreviewMode::Execute),
+                None => Ok(sql),
+            });
             let sql = sql.map_err(|fault| invalid(format!("sql.connections.{name}.{fault}")))?;
             secrets.extend(sql.secrets());
             executors.insert(sql.work_queue(), Arc::new(sql));
         }
         if !settings.http.hosts.is_empty() {
+            let hosts: Vec<String> = settings.http.hosts.values().map(|entry| entry.host.clone()).collect();
             let http_secrets = settings.http.secrets.iter();
             let http_secrets = http_secrets
                 .map(|(name, secret)| (name.as_str(), secret.host.as_str(), secret.value.as_str()));
-            let http = EgressPolicy::new(&settings.http.hosts)
-                .and_then(|guard| HttpExecutor::new(guard, http_secrets));
+            let http = EgressPolicy::new(&hosts).and_then(|guard| HttpExecutor::new(guard, http_secrets));
             let http = http.map_err(|fault| invalid(format!("http.{fault}")))?;
             secrets.extend(http.secrets());
             executors.insert(HttpExecutor::WORK_QUEUE, Arc::new(http));
         }
         if let Some(label) = &config.worker_label {
-            let work_queues: Vec<String> = executors.work_queues().map(str::to_owned).collect();
-            for work_queue in work_queues {
-                if let Some(executor) = executors.get(&work_queue).cloned() {
-                    executors.insert(format!("{label}/{work_queue}"), executor);
-                }
-            }
+            executors = executors.with_label(label);
         }
-        Ok(Self { executors, secrets: Secrets::new(secrets) })
+        executors.insert("noop", Arc::new(NoopExecutor));
+        let secrets = Secrets::new(secrets);
+        let bindings = bindings::published(settings, config.worker_label.as_deref(), &secrets)?;
+        Ok(Self { executors, bindings, secrets })
     }
 }
 
-fn invalid(message: String) -> StartError {
+pub(super) fn invalid(message: String) -> StartError {
     StartError::Executors(message)
 }
 
@@ -68,17 +80,20 @@ fn add_commands(
 ) -> Result<BTreeMap<String, Arc<CommandExecutor>>, StartError> {
     let mut commands = BTreeMap::new();
     for (name, template) in &settings.command.templates {
+        let mut limits = CommandLimits::default();
+        if let Some(mebibytes) = template.preview_memory_mb {
+            if mebibytes < MIN_PREVIEW_MEMORY_MB {
+                let field = format!("command.templates.{name}.preview_memory_mb");
+                return Err(invalid(format!("{field}: must be at least {MIN_PREVIEW_MEMORY_MB}")));
+            }
+            limits.preview_limits.memory_bytes = u64::from(mebibytes) * 1_048_576;
+        }
         let template = CommandTemplate {
             argv: template.argv.clone(),
             preview_argv: template.preview_argv.clone(),
             rollback_argv: template.rollback_argv.clone(),
         };
-        let command = CommandExecutor::new(
-            name.as_str(),
-            &template,
-            CommandLimits::default(),
-            WatchdogProgram::current_exe(),
-        );
+        let command = CommandExecutor::new(name.as_str(), &template, limits, WatchdogProgram::current_exe());
         let command = Arc::new(command.map_err(|error| invalid(error.to_string()))?);
         executors.insert(command.work_queue(), Arc::clone(&command) as Arc<dyn Executor>);
         commands.insert(name.clone(), command);
@@ -89,18 +104,30 @@ fn add_commands(
 fn add_files(
     settings: &ExecutorSettings,
     commands: &BTreeMap<String, Arc<CommandExecutor>>,
+    keys: &Keys,
     executors: &mut Executors,
 ) -> Result<(), StartError> {
-    reject_nested_roots(&settings.files.roots)?;
-    for (root, problem) in settings.files.unusable_roots() {
+    let mut roots = Vec::new();
+    for (name, root) in &settings.files.roots {
+        let path = std::path::absolute(&root.path);
+        let path = path.map_err(|error| invalid(format!("files.roots.{name}.path: {error}")))?;
+        let visibility = Visibility { show: root.show.clone(), show_reviewers: root.show_reviewers.clone() };
+        roots.push((name, path, visibility));
+    }
+    let paths: Vec<PathBuf> = roots.iter().map(|(_, path, _)| path.clone()).collect();
+    reject_nested_roots(&paths)?;
+    for UnusableRoot { name, path, problem } in settings.files.unusable_roots() {
         tracing::warn!(
-            "file root {} {problem}; its tasks fail until this is fixed: create the folder, or change executors.files.roots",
-            root.display()
+            "file root {name}: {} {problem}; its tasks fail until this is fixed: create the folder, or change its path in executors.files.roots",
+            path.display()
         );
     }
-    for root in &settings.files.roots {
-        let files = FilesExecutor::new(root.to_string_lossy(), commands.clone());
+    for (name, path, visibility) in roots {
+        let files = FilesExecutor::new(name.as_str(), path.to_string_lossy(), commands.clone());
         let files = files.map_err(|error| invalid(error.to_string()))?;
+        let keys = keys.clone();
+        let keyed_hash = KeyedHash::new(move |content| keys.hidden_content(content));
+        let files = files.with_visibility(visibility).with_keyed_hash(keyed_hash);
         executors.insert(files.work_queue(), Arc::new(files));
     }
     Ok(())
@@ -108,11 +135,12 @@ fn add_files(
 
 /// Each root has its own fencing. With nested roots, two tasks could change the same file at the same time.
 fn reject_nested_roots(roots: &[PathBuf]) -> Result<(), StartError> {
-    let is_nested = |inner: &PathBuf, outer: &PathBuf| inner != outer && inner.starts_with(outer);
+    let roots: Vec<(usize, &PathBuf)> = roots.iter().enumerate().collect();
     let mut pairs = roots.iter().flat_map(|inner| roots.iter().map(move |outer| (inner, outer)));
-    match pairs.find(|(inner, outer)| is_nested(inner, outer)) {
+    let nested = pairs.find(|((at, inner), (other, outer))| at != other && inner.starts_with(outer));
+    match nested {
         None => Ok(()),
-        Some((inner, outer)) => Err(invalid(format!(
+        Some(((_, inner), (_, outer))) => Err(invalid(format!(
             "files.roots: {} is within {}; list only one of them",
             inner.display(),
             outer.display()
@@ -127,10 +155,10 @@ mod tests {
     #[test]
     fn rejects_nested_file_roots() {
         let roots = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
-        for names in [&["/srv/app", "/srv/apple"][..], &["/srv/app", "/srv/app"], &[]] {
+        for names in [&["/srv/app", "/srv/apple"][..], &[]] {
             assert!(reject_nested_roots(&roots(names)).is_ok(), "{names:?}");
         }
-        for names in [["/srv/app", "/srv"], ["/srv", "/srv/app/deep"]] {
+        for names in [["/srv/app", "/srv"], ["/srv", "/srv/app/deep"], ["/srv", "/srv"]] {
             let error = reject_nested_roots(&roots(&names)).expect_err("nested").to_string();
             assert!(error.contains("within /srv; list only one"), "{error}");
         }

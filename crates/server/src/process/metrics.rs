@@ -7,6 +7,7 @@ use std::time::Duration;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
+use ade_app::AlertCounts;
 use ade_app::jobs::JobStatus;
 use ade_app::tasks::EXECUTORS;
 use ade_store::coordination::LockCounts;
@@ -44,7 +45,30 @@ fn install() -> Option<PrometheusHandle> {
     describe_gauge!("ade_job_done", "Items processed by the last run of a job");
     describe_gauge!("ade_job_took_seconds", "Duration of the last run of a job");
     describe_gauge!("ade_tasks_ready", "Tasks that wait for a worker or agent, by executor");
+    describe_gauge!("ade_audit_quarantined", "Rows of the audit log that ade did not write");
+    describe_counter!("ade_audit_quarantined_total", "Rows that this process quarantined");
+    describe_gauge!("ade_audit_mismatch", "1 while the audit log contradicts its hash chain or a checkpoint");
+    describe_counter!(
+        "ade_audit_mismatches_total",
+        "Contradictions of the audit log that this process found"
+    );
+    describe_counter!(
+        "ade_unproven_approvals_total",
+        "Tasks not executed because the audit log does not prove their approval"
+    );
     Some(handle)
+}
+
+pub(crate) fn record_alerts(counts: AlertCounts, is_mismatch: bool) {
+    counter!("ade_audit_quarantined_total").absolute(counts.quarantined_entries);
+    counter!("ade_audit_mismatches_total").absolute(counts.audit_mismatches);
+    counter!("ade_unproven_approvals_total").absolute(counts.unproven_approvals);
+    gauge!("ade_audit_mismatch").set(if is_mismatch { 1.0 } else { 0.0 });
+}
+
+pub(crate) fn record_quarantined(rows: u64) {
+    #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
+    gauge!("ade_audit_quarantined").set(rows as f64);
 }
 
 pub(crate) fn record_jobs(jobs: &[JobStatus], waiting_tasks: &[(String, u64)]) {

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_app::agents::AgentService;
+use ade_app::audit::CheckpointFile;
 use ade_app::background::{BackgroundHandle, BackgroundServices};
+use ade_app::bindings::BindingPublisher;
 use ade_app::demo::Demo;
 use ade_app::rules::RuleService;
 use ade_app::worker::AgentWorkService;
 use ade_app::{
-    AccountService, AuditService, Context, DatabaseEventSink, Jobs, LockMaintenance, LockService,
-    TaskService, WorkerHandle,
+    AccountService, Alerts, AuditService, Context, DatabaseEventSink, Jobs, LockMaintenance, LockService,
+    TaskService, TokenRateLimit, WorkerHandle,
 };
 use ade_config::Config;
 use ade_store::{DataFolder, SystemClock};
@@ -22,15 +24,18 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
+use super::address_file::AddressFile;
 use super::error::StartError;
 use super::executors::AllowedExecutors;
-use super::storage::{open_blobs, open_coordination, open_database};
-use super::worker::{new_worker, previews};
+use super::storage::{open_blobs, open_coordination, open_database, open_keys};
+use super::worker::{new_worker, new_worker_name, previews, publish};
 use super::{demo, metrics};
 use crate::api::settings::ServerSetting;
 use crate::api::{self, AppState};
 use crate::auth::{BootstrapToken, TOKEN_FILE};
-use crate::http::accept;
+use crate::http::accept::{self, ServeOptions};
+use crate::http::client_address::TrustedProxies;
+use crate::http::connections::Connections;
 use crate::http::idempotency::InFlightKeys;
 
 /// For lock events that are not yet written to the database at shutdown.
@@ -47,9 +52,13 @@ pub struct Server {
     background: BackgroundHandle,
     lock_events: JoinHandle<()>,
     worker: WorkerHandle,
+    bindings: BindingPublisher,
+    publishing: JoinHandle<()>,
+    write_timeout: Duration,
     address: SocketAddr,
     new_token_path: Option<PathBuf>,
     initial_admin_password: Option<String>,
+    address_file: AddressFile,
     _folder: Option<DataFolder>,
 }
 
@@ -58,7 +67,7 @@ impl Server {
     pub async fn start(config: &Config, admin_token: Option<&str>) -> Result<Self, StartError> {
         demo::check_folder(config)?;
         let mut config = config.clone();
-        let playground = demo::set_up_playground(&mut config)?;
+        demo::set_up_folders(&mut config)?;
         let config = &config;
         let (coordination, folder) = open_coordination(config).await?;
         let (bootstrap_token, is_new_token) =
@@ -66,21 +75,40 @@ impl Server {
         let listen_error = |source| StartError::Listen { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
-        let database = open_database(config).await?;
+        let keys = open_keys(config)?;
+        let database = open_database(config, &keys).await?;
+        demo::check_database(config, &database).await?;
         let blobs = open_blobs(config, &database).await?;
-        let context = Context { database, coordination, blobs, clock: Arc::new(SystemClock::start()) };
+        let name = format!("server-{}", Uuid::new_v4().simple());
+        let context = Context {
+            database,
+            coordination,
+            blobs,
+            clock: Arc::new(SystemClock::start()),
+            instance: name.as_str().into(),
+            alerts: Alerts::default(),
+        };
         let (event_sink, lock_events) = DatabaseEventSink::start(&context);
         let locks = LockService::new(context.coordination.clone(), Arc::new(event_sink));
-        let lock_maintenance = LockMaintenance::start(&locks);
-        let allowed = AllowedExecutors::from_config(config)?;
+        locks.reload_limits(&context.database).await?;
+        let mut lock_maintenance = LockMaintenance::start(&locks);
+        lock_maintenance.follow_settings(&locks, &context.database);
+        let allowed = AllowedExecutors::from_config(config, &keys)?;
+        let worker_name = new_worker_name();
+        let bindings = publish(config, &context, &worker_name, &allowed).await?;
         let tasks = TaskService::new(context.clone(), previews(config, &allowed));
         let agents = AgentService::new(context.clone());
-        let accounts = AccountService::new(context.clone(), tasks.clone());
+        let accounts = AccountService::new(context.clone(), tasks.clone())
+            .with_bootstrap_decides(config.bootstrap_decides);
+        if config.bootstrap_decides {
+            tracing::warn!(
+                "security.bootstrap_decides is on: anybody with the bootstrap token can decide for every user; use it for tests only"
+            );
+        }
         let initial_admin_password = accounts.create_first_admin().await.map_err(StartError::FirstAdmin)?;
         let rules = RuleService::new(context.clone());
         if config.demo && initial_admin_password.is_some() {
-            let demo =
-                Demo { accounts: &accounts, agents: &agents, rules: &rules, tasks: &tasks, playground };
+            let demo = Demo { accounts: &accounts, agents: &agents, rules: &rules, tasks: &tasks };
             demo.create().await.map_err(StartError::Demo)?;
         }
         let jobs = Jobs {
@@ -88,16 +116,16 @@ impl Server {
             tasks: tasks.clone(),
             agents: agents.clone(),
             locks: locks.clone(),
-            name: format!("server-{}", Uuid::new_v4().simple()),
+            name,
         };
         let background = BackgroundServices {
             jobs: jobs.clone(),
-            data_dir: config.data.clone(),
+            checkpoint_file: CheckpointFile::in_folder(&config.data),
             checkpoint_interval: Duration::from_secs(config.checkpoint_seconds.into()),
         };
         let background = background.start()?;
         let secrets = allowed.secrets.clone();
-        let worker = new_worker(config, allowed, context.clone(), tasks.clone(), locks.clone());
+        let worker = new_worker(config, allowed, context.clone(), tasks.clone(), locks.clone(), worker_name);
         // Without slots it only recovers the tasks of lost agents.
         let worker = if config.worker_slots > 0 { worker.start() } else { worker.start_recovery_only() };
         let agent_work = AgentWorkService {
@@ -108,23 +136,34 @@ impl Server {
             secrets,
             lease_ms: config.worker_lease_ms,
         };
+        let publishing = tokio::spawn(bindings.clone().keep_published());
         let (stop, stopping) = watch::channel(false);
         let app = AppState {
             locks,
             agents,
             accounts,
             rules,
-            audits: AuditService::new(context.clone(), tasks.clone()),
+            audits: AuditService::new(
+                context.clone(),
+                tasks.clone(),
+                CheckpointFile::in_folder(&config.data),
+            ),
             tasks,
             agent_work,
             archives: jobs.archives(),
             jobs,
-            database: context.database,
+            database: context.database.clone(),
+            alerts: context.alerts.clone(),
             server_settings: ServerSetting::from_lock_limits(&config.lock_limits).into(),
             in_flight: InFlightKeys::default(),
             bootstrap_token,
             service: format!("ade {} at {address}", env!("CARGO_PKG_VERSION")).into(),
+            connections: Connections::default(),
+            trusted_proxies: TrustedProxies::new(&config.trusted_proxies),
+            allow_plain_http: config.allow_plain_http,
+            read_timeout: config.read_timeout,
             requests_per_minute: config.requests_per_minute,
+            token_rate_limit: TokenRateLimit::new(context.clone()),
             sign_ins_per_minute: config.sign_ins_per_minute,
             hosts: config.hosts.clone().into(),
             stopping,
@@ -137,9 +176,13 @@ impl Server {
             background,
             lock_events,
             worker,
+            bindings,
+            publishing,
+            write_timeout: config.write_timeout,
             address,
             new_token_path: is_new_token.then(|| config.data.join(TOKEN_FILE)),
             initial_admin_password,
+            address_file: AddressFile::write(&config.data, address).map_err(StartError::AddressFile)?,
             _folder: folder,
         })
     }
@@ -164,7 +207,20 @@ impl Server {
     /// Serves until `shutdown` completes. Then accepts no more connections, ends waiting requests with STOPPING, and
     /// finishes the others.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let Self { listener, app, stop, lock_maintenance, background, lock_events, worker, .. } = self;
+        let Self {
+            listener,
+            app,
+            stop,
+            lock_maintenance,
+            background,
+            lock_events,
+            worker,
+            bindings,
+            publishing,
+            write_timeout,
+            address_file,
+            ..
+        } = self;
         let metrics_upkeep = tokio::spawn(async {
             let mut interval = tokio::time::interval(METRICS_UPKEEP_INTERVAL);
             while let Some(recorder) = metrics::recorder() {
@@ -179,9 +235,18 @@ impl Server {
             locks.begin_shutdown();
             stop.send_replace(true);
         };
-        accept::serve(&listener, api::router(app), shutdown).await;
+        let options = ServeOptions {
+            connections: app.connections.clone(),
+            trusted_proxies: app.trusted_proxies.clone(),
+            read_timeout: app.read_timeout,
+            write_timeout,
+        };
+        accept::serve(&listener, api::router(app), options, shutdown).await;
+        drop(address_file);
         metrics_upkeep.abort();
         worker.stop().await;
+        publishing.abort();
+        bindings.withdraw().await;
         lock_maintenance.stop().await;
         background.stop().await;
         // All senders of lock events are dropped by now, so the writer ends after the last event.

@@ -3,11 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_config::Config;
-use ade_store::database::BlobStoreLocation;
+use ade_config::{Config, SECRET_VARIABLE};
+use ade_domain::Keys;
+use ade_store::database::{BlobStoreLocation, SecretRegistration};
 use ade_store::embedded;
 use ade_store::redis::{self, RedisCoordination};
-use ade_store::{Blobs, Coordination, DataFolder, Database, EmbeddedCoordination, SystemClock};
+use ade_store::{
+    Blobs, Coordination, DataFolder, Database, EmbeddedCoordination, SecretError, SystemClock,
+    open_secret_file,
+};
 
 use super::error::StartError;
 
@@ -34,11 +38,32 @@ pub(super) async fn open_coordination(
     Ok((Arc::new(coordination), Some(folder)))
 }
 
-pub(super) async fn open_database(config: &Config) -> Result<Database, StartError> {
-    Ok(match &config.postgres {
-        Some(url) => Database::open_postgres(url).await?,
-        None => Database::open_sqlite(&config.data).await?,
-    })
+/// The keys of the secret that the operator provides, or of the secret file in the data folder. All processes on one PostgreSQL need
+/// the same secret, so there it must be provided.
+pub(super) fn open_keys(config: &Config) -> Result<Keys, StartError> {
+    let invalid = |source| SecretError::Invalid { from: SECRET_VARIABLE.to_owned(), source };
+    match &config.secret {
+        Some(secret) => {
+            let previous = config.previous_secrets.as_ref().map(|secrets| secrets.0.as_str());
+            Ok(Keys::derive(&secret.0, previous.unwrap_or_default()).map_err(invalid)?)
+        }
+        None if config.postgres.is_some() => Err(StartError::SecretRequired),
+        None => Ok(open_secret_file(&config.data)?),
+    }
+}
+
+/// Opens the database, unless its other processes have another secret.
+pub(super) async fn open_database(config: &Config, keys: &Keys) -> Result<Database, StartError> {
+    let database = match &config.postgres {
+        Some(url) => Database::open_postgres(url, keys.clone()).await?,
+        None => Database::open_sqlite(&config.data, keys.clone()).await?,
+    };
+    match database.register_secret().await? {
+        SecretRegistration::Registered => Ok(database),
+        SecretRegistration::Mismatch { registered } => {
+            Err(StartError::SecretMismatch { own: keys.id().to_owned(), registered })
+        }
+    }
 }
 
 /// All processes on one PostgreSQL must share the blob folder: one worker may roll back what another has applied.

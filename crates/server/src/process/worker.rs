@@ -3,9 +3,11 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use ade_app::bindings::BindingPublisher;
 use ade_app::tasks::PreviewConfig;
 use ade_app::{
-    Context, LockMaintenance, LockService, LogEventSink, TaskService, Worker, WorkerHandle, run_sequencer,
+    Alerts, Context, LockMaintenance, LockService, LogEventSink, TaskService, Worker, WorkerHandle,
+    run_sequencer,
 };
 use ade_config::Config;
 use ade_store::{DataFolder, SystemClock};
@@ -14,7 +16,7 @@ use uuid::Uuid;
 
 use super::error::StartError;
 use super::executors::AllowedExecutors;
-use super::storage::{open_blobs, open_coordination, open_database};
+use super::storage::{open_blobs, open_coordination, open_database, open_keys};
 
 /// Previews are computed in this process, and by other workers if there can be any.
 pub(super) fn previews(config: &Config, allowed: &AllowedExecutors) -> PreviewConfig {
@@ -22,7 +24,27 @@ pub(super) fn previews(config: &Config, allowed: &AllowedExecutors) -> PreviewCo
         executors: allowed.executors.clone(),
         secrets: allowed.secrets.clone(),
         has_remote_workers: config.postgres.is_some(),
+        per_minute: Some(config.previews_per_minute),
     }
+}
+
+pub(super) fn new_worker_name() -> String {
+    format!("worker-{}", Uuid::new_v4().simple())
+}
+
+/// Publishes what this process can work on.
+pub(super) async fn publish(
+    config: &Config,
+    context: &Context,
+    process: &str,
+    allowed: &AllowedExecutors,
+) -> Result<BindingPublisher, StartError> {
+    let publisher = BindingPublisher {
+        context: context.clone(),
+        process: process.to_owned(),
+        bindings: allowed.bindings.clone(),
+    };
+    publisher.start(config.postgres.is_none()).await.map_err(StartError::Bindings)
 }
 
 pub(super) fn new_worker(
@@ -31,14 +53,16 @@ pub(super) fn new_worker(
     context: Context,
     tasks: TaskService,
     locks: LockService,
+    name: String,
 ) -> Worker {
     Worker {
         context,
         tasks,
         locks,
         executors: allowed.executors,
+        bindings: Arc::new(allowed.bindings),
         secrets: allowed.secrets,
-        name: format!("worker-{}", Uuid::new_v4().simple()),
+        name,
         slots: config.worker_slots,
         lease_ms: config.worker_lease_ms,
     }
@@ -51,7 +75,8 @@ pub struct WorkerProcess {
     lock_maintenance: LockMaintenance,
     name: String,
     work_queues: Vec<String>,
-    _sequencer: JoinSet<()>,
+    bindings: BindingPublisher,
+    _loops: JoinSet<()>,
     _folder: Option<DataFolder>,
 }
 
@@ -61,20 +86,32 @@ impl WorkerProcess {
         if config.postgres.is_none() || config.redis.is_none() {
             return Err(StartError::WorkerNeedsSharedStores);
         }
-        let allowed = AllowedExecutors::from_config(config)?;
+        let keys = open_keys(config)?;
+        let allowed = AllowedExecutors::from_config(config, &keys)?;
         let (coordination, folder) = open_coordination(config).await?;
-        let database = open_database(config).await?;
+        let database = open_database(config, &keys).await?;
         let blobs = open_blobs(config, &database).await?;
-        let context = Context { database, coordination, blobs, clock: Arc::new(SystemClock::start()) };
+        let name = new_worker_name();
+        let context = Context {
+            database,
+            coordination,
+            blobs,
+            clock: Arc::new(SystemClock::start()),
+            instance: name.as_str().into(),
+            alerts: Alerts::default(),
+        };
         let locks = LockService::new(context.coordination.clone(), Arc::new(LogEventSink));
-        let lock_maintenance = LockMaintenance::start(&locks);
+        locks.reload_limits(&context.database).await?;
+        let mut lock_maintenance = LockMaintenance::start(&locks);
+        lock_maintenance.follow_settings(&locks, &context.database);
         let tasks = TaskService::new(context.clone(), previews(config, &allowed));
         let work_queues = allowed.executors.work_queues().map(str::to_owned).collect();
-        let worker = new_worker(config, allowed, context.clone(), tasks, locks);
-        let name = worker.name.clone();
-        let sequencer = JoinSet::from_iter([run_sequencer(context, name.clone())]);
+        let bindings = publish(config, &context, &name, &allowed).await?;
+        let worker = new_worker(config, allowed, context.clone(), tasks, locks, name.clone());
+        let mut loops = JoinSet::from_iter([run_sequencer(context, name.clone())]);
+        loops.spawn(bindings.clone().keep_published());
         let worker = worker.start();
-        Ok(Self { worker, lock_maintenance, name, work_queues, _sequencer: sequencer, _folder: folder })
+        Ok(Self { worker, lock_maintenance, name, work_queues, bindings, _loops: loops, _folder: folder })
     }
 
     #[must_use]
@@ -82,7 +119,7 @@ impl WorkerProcess {
         &self.name
     }
 
-    /// The work queues for which it has an executor, such as `files:/srv/app`.
+    /// The work queues for which it has an executor, such as `files:app`.
     #[must_use]
     pub fn work_queues(&self) -> &[String] {
         &self.work_queues
@@ -93,6 +130,7 @@ impl WorkerProcess {
         shutdown.await;
         tracing::info!("shutting down");
         self.worker.stop().await;
+        self.bindings.withdraw().await;
         self.lock_maintenance.stop().await;
     }
 }

@@ -80,7 +80,11 @@ pub trait Locks: std::fmt::Debug + Send + Sync {
     /// Subscribes to lock events, best effort: a slow subscriber misses some.
     fn subscribe_events(&self) -> broadcast::Receiver<Arc<LockEvent>>;
 
+    /// The limits that it was opened with.
     fn limits(&self) -> &LockLimits;
+
+    /// Turns the detection of deadlocks on or off in this process. Deadlocks that arise while it is off are found once it is on.
+    fn set_deadlock_detection(&self, is_enabled: bool);
 
     /// The time by the clock of the store.
     fn now(&self) -> Moment;
@@ -178,16 +182,17 @@ pub struct RateCount {
     pub allowed: bool,
     /// Requests per minute.
     pub limit: u32,
-    /// How many more requests are allowed before `reset_at`.
+    /// How many more requests are allowed now.
     pub remaining: u32,
+    /// When a request that was not allowed will be; otherwise, when the current minute ends.
     pub reset_at: Moment,
 }
 
 /// Rate limits per user and endpoint.
 pub trait RateLimits: Send + Sync {
-    /// Counts a request to an endpoint, in a window of one minute that begins with the first request. The endpoints are those of the
-    /// key catalog, as `tasks:create`; any other one, and an empty user, is rejected as unavailable. A backend may lose counts, but
-    /// never counts too many.
+    /// Counts a request to an endpoint, in a sliding window of one minute ([`ade_domain::rate`]). The endpoints are those of the key
+    /// catalog, as `tasks:create`; any other one, and an empty user, is rejected as unavailable. A backend may lose counts, but never
+    /// counts too many. A backend that is shared by several processes and unavailable counts the requests of this process.
     fn count_request(&self, endpoint: String, user: String, limit: u32) -> AsyncResult<'_, RateCount>;
 }
 

@@ -4,6 +4,7 @@
 //! limited number of messages and drops the oldest.
 
 use ade_domain::Moment;
+use ade_domain::capability::ClaimRights;
 use ade_domain::people::UserId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -24,7 +25,12 @@ pub struct StoredAgent {
     pub name: String,
     pub model: Option<String>,
     pub version: Option<String>,
-    pub capabilities: Vec<String>,
+    /// The agent that instructs it, as lineages may name it.
+    #[serde(default)]
+    pub parent_agent_id: Option<String>,
+    /// The capabilities that were granted to it, and whose tasks it accepts.
+    #[serde(flatten)]
+    pub rights: ClaimRights,
     /// How many tasks it may work on at once.
     pub max_tasks: Option<u32>,
     /// Whether it takes no new tasks.

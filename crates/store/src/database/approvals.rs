@@ -12,6 +12,8 @@ use super::{Database, Result};
 #[derive(Debug, Clone, Default)]
 pub struct ApprovalFilter {
     pub reviewer: Option<UserId>,
+    /// Only requests of tasks that this person takes part in.
+    pub visible_to: Option<UserId>,
     pub status: Option<ApprovalStatus>,
     /// Score and id of the last request of the page before.
     pub after: Option<(u32, String)>,
@@ -22,6 +24,8 @@ impl Database {
     pub async fn approvals(&self, filter: &ApprovalFilter, limit: u32) -> Result<Vec<Approval>> {
         let mut select = Select::new("SELECT body::text FROM approvals");
         select.and_if("reviewer_id = ?", filter.reviewer.as_ref().map(UserId::as_str));
+        let visible = "task_id IN (SELECT task_id FROM task_labels WHERE kind = 'person' AND label = ?)";
+        select.and_if(visible, filter.visible_to.as_ref().map(UserId::as_str));
         select.and_if("status = ?", filter.status.map(|status| status.as_str()));
         if let Some((score, id)) = &filter.after {
             let score = Arg::from(u64::from(*score));
@@ -71,7 +75,7 @@ impl Database {
                    WHERE status = 'PENDING' AND body->>'priority' <> 'URGENT' \
                    AND coalesce((body->>'raised')::bigint, 0) < 3 \
                    AND 4 * ($1 - (body->>'created_at')::bigint) >= \
-                   (coalesce((body->>'raised')::bigint, 0) + 1) * (micros(due_at) - (body->>'created_at')::bigint) \
+                   (coalesce((body->>'raised')::bigint, 0) + 1) * ((body->>'due_at')::bigint - (body->>'created_at')::bigint) \
                    ORDER BY score DESC, approval_id";
         self.fetch_page(sql, &[now.micros().into()], limit, Row::pair).await
     }

@@ -1,27 +1,95 @@
 //! The audit log and the events: committed without numbers, together with what they report, and numbered and chained later by a
 //! sequencer.
 //!
-//! The holder of the lease assigns the numbers. The row of the lease is locked meanwhile, so that processes take turns even if
-//! several of them act as the holder. Numbers have no gaps, and a numbered entry never changes.
+//! An entry is authentic if a process with the secret wrote it: its body has a valid MAC, and its columns are copies of its body. Rows
+//! that somebody else inserted or changed prove nothing.
 
-use ade_domain::Moment;
-use ade_domain::audit::{AuditBody, AuditEntry, ChainError, ChainHead, append};
+use ade_domain::audit::{AuditBody, AuditEntry, ChainError, ChainHead};
 use ade_domain::event::Event;
+use ade_domain::keys::{KeyPurpose, MacCheck};
+use ade_domain::{Keys, Moment};
 
-use super::batch::{Statement, values};
-use super::sql::{Arg, Row, Select, SqlConnection, uuid};
-use super::{Backend, Database, DatabaseError, Operation, Result};
+use super::numbering::{AssignNumbers, Numbering, head};
+use super::sql::{Row, Select, uuid};
+use super::{Backend, Database, DatabaseError, Result};
 
-const SEQUENCER_LEASE: &str = "sequencer";
 /// The columns besides the body are copies of its fields, for searches.
-const SELECT_ENTRIES: &str =
-    "SELECT number, previous_hash, entry_hash, body, micros(at), actor, action, task_id::text FROM audit";
+const SELECT_ENTRIES: &str = "SELECT number, previous_hash, entry_hash, body, micros(at), actor, action, task_id::text, \
+                              entry_id::text, mac FROM audit";
+/// The columns that tell whether an entry is authentic.
+pub(super) const EVIDENCE_COLUMNS: &str =
+    "entry_id::text, micros(at), body, mac, actor, action, task_id::text, insert_seq";
+/// More entries than a task can have, besides comments.
+const MAX_TASK_ENTRIES: u32 = 20_000;
+
+/// Whether a row was written by a process with the secret.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Authenticity {
+    Authentic(Box<AuditBody>),
+    /// Its MAC names a key that this process does not have.
+    UnknownKey,
+    /// Why it is not authentic.
+    Forged(&'static str),
+}
+
+impl Authenticity {
+    /// Reads the columns of [`EVIDENCE_COLUMNS`].
+    pub(super) fn of(row: &Row, keys: &Keys) -> Self {
+        let text = |at: usize| row.get::<Option<String>>(at).ok().flatten();
+        let (Some(body), Some(mac)) = (text(2), text(3)) else { return Self::Forged("it has no MAC") };
+        match keys.verify(KeyPurpose::AuditEntry, body.as_bytes(), &mac) {
+            MacCheck::Valid => {}
+            MacCheck::Invalid => return Self::Forged("its MAC is not valid"),
+            MacCheck::UnknownKey => return Self::UnknownKey,
+        }
+        let Ok(body) = serde_json::from_str::<AuditBody>(&body) else {
+            return Self::Forged("its body is not an audit entry");
+        };
+        let columns = Columns { entry_id: text(0), actor: text(4), action: text(5), task_id: text(6) };
+        // A copy of an authentic body in another row is not authentic.
+        if row.get(1).ok() != Some(body.at) || columns != Columns::of(&body) {
+            return Self::Forged("its columns differ from its body");
+        }
+        Self::Authentic(Box::new(body))
+    }
+}
+
+/// The columns that are copies of fields of the body.
+#[derive(PartialEq)]
+struct Columns {
+    entry_id: Option<String>,
+    actor: Option<String>,
+    action: Option<String>,
+    task_id: Option<String>,
+}
+
+impl Columns {
+    fn of(body: &AuditBody) -> Self {
+        Self {
+            entry_id: Some(body.entry_id.clone()),
+            actor: body.who.user_id().map(ToString::to_string),
+            action: Some(body.action.clone()),
+            task_id: body.task_id.clone(),
+        }
+    }
+}
+
+/// The audit entries about a task.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TaskEntries {
+    /// The authentic ones, in the order in which they were written.
+    pub authentic: Vec<AuditBody>,
+    /// Whether some name a key that this process does not have.
+    pub has_unknown_keys: bool,
+}
 
 /// A numbered row of the audit log, which may have been tampered with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditRow {
     pub number: u64,
     entry: Result<AuditEntry, ChainError>,
+    text: String,
+    mac: String,
 }
 
 impl AuditRow {
@@ -31,11 +99,10 @@ impl AuditRow {
         let hash =
             |at| Ok::<_, DatabaseError>(row.get::<Option<String>>(at)?.and_then(|hash| hash.parse().ok()));
         let (previous_hash, entry_hash) = (hash(1)?, hash(2)?);
-        let (at, actor, action, task_id) = (row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?);
-        let matches = |body: &AuditBody| {
-            let body_actor = body.who.user_id.as_ref().map(ToString::to_string);
-            (body.at, body_actor, &body.action, &body.task_id) == (at, actor, &action, &task_id)
-        };
+        let at: Moment = row.get(4)?;
+        let columns =
+            Columns { actor: row.get(5)?, action: row.get(6)?, task_id: row.get(7)?, entry_id: row.get(8)? };
+        let matches = |body: &AuditBody| body.at == at && Columns::of(body) == columns;
         let entry = match (row.json(3), previous_hash, entry_hash) {
             (Err(_), ..) => Err("its body is not a valid audit entry"),
             (Ok(body), ..) if !matches(&body) => Err("its indexed columns differ from its body"),
@@ -45,11 +112,27 @@ impl AuditRow {
             _ => Err("its hash is not a valid hash"),
         };
         let broken = |why| ChainError { number, reason: format!("was changed: {why}") };
-        Ok(Self { number, entry: entry.map_err(broken) })
+        let (text, mac) = (row.get(3)?, row.get::<Option<String>>(9)?.unwrap_or_default());
+        Ok(Self { number, entry: entry.map_err(broken), text, mac })
     }
 
     pub fn entry(&self) -> Result<AuditEntry, ChainError> {
         self.entry.clone()
+    }
+
+    /// The entry, if a process with the secret wrote it.
+    pub fn authentic_entry(&self, keys: &Keys) -> Result<AuditEntry, ChainError> {
+        let broken = |reason: &str| Err(ChainError { number: self.number, reason: reason.to_owned() });
+        match keys.verify(KeyPurpose::AuditEntry, self.text.as_bytes(), &self.mac) {
+            MacCheck::Valid => self.entry(),
+            // An edited body is reported as such.
+            MacCheck::Invalid => {
+                self.entry().and_then(|_| broken("was not written by ade: its MAC is not valid"))
+            }
+            MacCheck::UnknownKey => broken(
+                "was written with a secret that this server does not have, or forged: add that secret to the previous ones",
+            ),
+        }
     }
 }
 
@@ -64,117 +147,97 @@ pub struct AuditFilter {
     pub to: Option<Moment>,
 }
 
-/// Assigns numbers to audit entries and events, if the lease is free or already held.
-struct AssignNumbers {
-    holder: String,
-    now: Moment,
-    lease_ms: u64,
-    /// Of entries, and of events.
-    limit: u32,
-}
-
-impl Operation for AssignNumbers {
-    /// How many entries and events got a number.
-    type Output = u64;
-
-    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<u64> {
-        let until = self.now.plus_ms(self.lease_ms);
-        let lease = [SEQUENCER_LEASE.into(), self.holder.as_str().into(), until.into(), self.now.into()];
-        let sql = "INSERT INTO leases (name, holder, expires_at) VALUES ($1, $2, $3) \
-                   ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at \
-                   WHERE leases.holder = excluded.holder OR leases.expires_at <= $4";
-        if connection.execute(sql, &lease).await? == 0 {
-            return Ok(0);
-        }
-        let audit = ("audit entries", self.number_audit(connection).await?);
-        let events = ("events", self.number_events(connection).await?);
-        let mut numbered = 0;
-        for (what, (expected, statements)) in [audit, events] {
-            let updated = connection.execute_each(&statements).await?;
-            if updated != expected as u64 {
-                let reason = format!("only {updated} of {expected} {what} could be numbered");
-                return Err(DatabaseError::Corrupt(reason));
-            }
-            numbered += updated;
-        }
-        Ok(numbered)
-    }
-}
-
-impl AssignNumbers {
-    /// The first rows without a number; `select` lists their columns and the table.
-    async fn unnumbered(&self, connection: &mut SqlConnection<'_>, select: &str) -> Result<Vec<Row>> {
-        let limit = self.limit;
-        let sql = format!("SELECT {select} WHERE number IS NULL ORDER BY insert_seq LIMIT {limit}");
-        connection.query(&sql, &[]).await
-    }
-
-    /// How many entries are to be numbered, and the statements that do it.
-    async fn number_audit(&self, connection: &mut SqlConnection<'_>) -> Result<(usize, Vec<Statement>)> {
-        let rows = self.unnumbered(connection, "entry_id::text, body, micros(at) FROM audit").await?;
-        if rows.is_empty() {
-            return Ok((0, Vec::new()));
-        }
-        let (mut head, mut numbered) = (head(connection).await?, Vec::with_capacity(rows.len()));
-        for row in &rows {
-            let entry =
-                append(head, row.json(1)?).map_err(|error| DatabaseError::Corrupt(error.to_string()))?;
-            head = ChainHead { number: entry.number, entry_hash: entry.entry_hash };
-            numbered.push(vec![
-                Arg::Uuid(row.get(0)?),
-                Arg::Time(row.get(2)?),
-                entry.number.into(),
-                entry.previous_hash.to_string().into(),
-                entry.entry_hash.to_string().into(),
-            ]);
-        }
-        // The time selects the partition.
-        let statements = values(
-            "WITH given (entry_id, at, number, previous_hash, entry_hash) AS (",
-            &numbered,
-            ") UPDATE audit SET number = given.number, previous_hash = given.previous_hash, entry_hash = given.entry_hash \
-             FROM given WHERE audit.entry_id = given.entry_id AND audit.at = given.at",
-        );
-        Ok((rows.len(), statements))
-    }
-
-    /// The same for events.
-    async fn number_events(&self, connection: &mut SqlConnection<'_>) -> Result<(usize, Vec<Statement>)> {
-        let rows = self.unnumbered(connection, "event_id::text FROM events").await?;
-        if rows.is_empty() {
-            return Ok((0, Vec::new()));
-        }
-        let last =
-            connection.query_number("SELECT coalesce(max(number), 0)::bigint FROM events", &[]).await?;
-        let numbered =
-            (last + 1..).zip(&rows).map(|(number, row)| Ok(vec![Arg::Uuid(row.get(0)?), number.into()]));
-        let statements = values(
-            "WITH given (event_id, number) AS (",
-            &numbered.collect::<Result<Vec<_>>>()?,
-            ") UPDATE events SET number = given.number FROM given WHERE events.event_id = given.event_id",
-        );
-        Ok((rows.len(), statements))
-    }
-}
-
-async fn head(connection: &mut SqlConnection<'_>) -> Result<ChainHead> {
-    let sql = "SELECT number, entry_hash FROM audit WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1";
-    let Some(row) = connection.query_first(sql, &[]).await? else { return Ok(ChainHead::origin()) };
-    let (number, hash) = row.pair::<u64, String>()?;
-    let invalid = |_| DatabaseError::Corrupt(format!("audit entry {number} has an invalid hash: {hash}"));
-    Ok(ChainHead { number, entry_hash: hash.parse().map_err(invalid)? })
-}
-
 impl Database {
-    /// Assigns numbers to at most `limit` audit entries and `limit` events, unless another process holds the lease. Returns how many
-    /// were numbered.
+    /// Assigns numbers to at most `limit` audit entries and `limit` events, unless another process holds the lease. Entries that are
+    /// not authentic are quarantined instead.
+    pub async fn number_entries(
+        &self,
+        holder: &str,
+        now: Moment,
+        lease_ms: u64,
+        limit: u32,
+    ) -> Result<Numbering> {
+        let keys = self.keys.clone();
+        let numbering =
+            self.execute(AssignNumbers { holder: holder.to_owned(), now, lease_ms, limit, keys }).await?;
+        if numbering == Numbering::default()
+            && let Some(registered) = self.superseded_by().await?
+        {
+            let own = self.keys.id();
+            let reason = format!(
+                "the other processes have replaced the secret (key id {registered}; that of this process is {own}): \
+                 restart this process with the new secret"
+            );
+            return Err(DatabaseError::Corrupt(reason));
+        }
+        Ok(numbering)
+    }
+
+    /// The same; returns how many entries and events got a number.
     pub async fn assign_numbers(&self, holder: &str, now: Moment, lease_ms: u64, limit: u32) -> Result<u64> {
-        self.execute(AssignNumbers { holder: holder.to_owned(), now, lease_ms, limit }).await
+        Ok(self.number_entries(holder, now, lease_ms, limit).await?.numbered)
+    }
+
+    /// How many rows of the audit log are quarantined.
+    pub async fn quarantined_entries(&self) -> Result<u64> {
+        self.fetch_number("SELECT count(*)::bigint FROM audit WHERE quarantined_at IS NOT NULL", &[]).await
+    }
+
+    /// The audit entries about a task that prove something, numbered or not, without comments.
+    pub async fn task_entries(&self, task_id: &str) -> Result<TaskEntries> {
+        let sql = format!(
+            "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE task_id = $1 AND quarantined_at IS NULL \
+             AND action <> 'task.comment' ORDER BY insert_seq DESC LIMIT {MAX_TASK_ENTRIES}"
+        );
+        let rows = self.read(async |connection| connection.query(&sql, &[uuid(task_id)]).await).await?;
+        let mut entries = TaskEntries::default();
+        for row in rows.iter().rev() {
+            match Authenticity::of(row, &self.keys) {
+                Authenticity::Authentic(body) => entries.authentic.push(*body),
+                Authenticity::UnknownKey => entries.has_unknown_keys = true,
+                Authenticity::Forged(_) => {}
+            }
+        }
+        Ok(entries)
+    }
+
+    /// The authentic audit entries about a task that have no number yet, in order.
+    pub async fn unnumbered_task_entries(&self, task_id: &str, limit: u32) -> Result<Vec<AuditBody>> {
+        let sql = format!(
+            "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE task_id = $1 AND number IS NULL AND quarantined_at IS NULL \
+             ORDER BY insert_seq LIMIT {limit}"
+        );
+        let rows = self.read(async |connection| connection.query(&sql, &[uuid(task_id)]).await).await?;
+        let authentic = rows.iter().filter_map(|row| match Authenticity::of(row, &self.keys) {
+            Authenticity::Authentic(body) => Some(*body),
+            Authenticity::UnknownKey | Authenticity::Forged(_) => None,
+        });
+        Ok(authentic.collect())
+    }
+
+    /// The authentic entry with this action, object and time.
+    pub async fn authentic_entry(
+        &self,
+        action: &str,
+        object_id: &str,
+        at: Moment,
+    ) -> Result<Option<AuditBody>> {
+        let sql = format!(
+            "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE action = $1 AND at = $2 AND quarantined_at IS NULL"
+        );
+        let args = [action.into(), at.into()];
+        let rows = self.read(async |connection| connection.query(&sql, &args).await).await?;
+        let found = rows.iter().find_map(|row| match Authenticity::of(row, &self.keys) {
+            Authenticity::Authentic(body) if body.object_id == object_id => Some(*body),
+            _ => None,
+        });
+        Ok(found)
     }
 
     /// Whether an audit entry or event has no number yet.
     pub async fn has_unnumbered(&self) -> Result<bool> {
-        let sql = "SELECT 1::bigint WHERE EXISTS (SELECT 1 FROM audit WHERE number IS NULL) \
+        let sql = "SELECT 1::bigint WHERE EXISTS \
+                   (SELECT 1 FROM audit WHERE number IS NULL AND quarantined_at IS NULL) \
                    OR EXISTS (SELECT 1 FROM events WHERE number IS NULL)";
         Ok(self.fetch_number(sql, &[]).await? > 0)
     }
@@ -188,7 +251,10 @@ impl Database {
 
     /// Number and hash of the last entry.
     pub async fn audit_head(&self) -> Result<ChainHead> {
-        self.read(async |connection| head(connection).await).await
+        self.read(async |connection| {
+            Ok(head(connection).await?.map_or_else(ChainHead::origin, |row| row.head))
+        })
+        .await
     }
 
     /// Audit entries after the number `after`: in the order of their numbers, or in the order of time if the filter has an actor, an

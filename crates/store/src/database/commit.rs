@@ -1,16 +1,16 @@
 //! What one commit contains, and the statements that write it.
 
-use ade_domain::Moment;
 use ade_domain::approval::Approval;
 use ade_domain::audit::AuditBody;
 use ade_domain::event::Event;
 use ade_domain::people::UserId;
+use ade_domain::{Keys, Moment};
 use serde_json::{Value, json};
 
 use super::agents::{InboxMessage, StoredAgent};
 use super::batch::{MAX_ROWS_OF_ONE_STATEMENT, Statement, TableRow, insert_all};
 use super::documents::{Document, DocumentKind, Versioned};
-use super::people::{Session, StoredToken, StoredUser};
+use super::people::{KnownDevice, Session, StoredToken, StoredUser};
 use super::sql::{SqlConnection, json, uuid};
 use super::tasks::{Comment, Loaded, StoredTask};
 use super::{DatabaseError, Operation, Result, StoredResponse, agents, documents, people, rows};
@@ -61,11 +61,23 @@ pub enum Write {
         last_active: Moment,
         expires_at: Moment,
     },
+    /// Notes that the password was given again in a session.
+    ReauthenticateSession {
+        session_hash: String,
+        password_at: Moment,
+    },
+    /// Deletes all sessions of a user but one.
+    DeleteOtherSessions {
+        user_id: String,
+        kept_hash: String,
+    },
     DeleteSessions {
         /// All sessions of the user if `None`.
         session_hash: Option<String>,
         user_id: String,
     },
+    /// Remembers that a user signed in on a device, and forgets the user's oldest devices above the limit.
+    KnownDevice(KnownDevice),
     /// Creates or revokes a token. A revoked token stays revoked.
     Token(StoredToken),
     /// Revokes all tokens of a user that are not revoked yet.
@@ -100,28 +112,34 @@ pub enum Write {
 /// A larger commit is not sent as one batch: the gain is small.
 const MAX_BATCHED_WRITES: usize = 4;
 
-impl Operation for Commit {
+/// A commit whose audit entries carry the MAC of this process.
+pub(super) struct AuthenticatedCommit {
+    pub(super) commit: Commit,
+    pub(super) keys: Keys,
+}
+
+impl Operation for AuthenticatedCommit {
     type Output = ();
 
     async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<()> {
-        connection.execute_each(&self.statements()?).await.map(drop)
+        connection.execute_each(&self.commit.statements(&self.keys)?).await.map(drop)
     }
 
     fn is_batchable(&self) -> bool {
         // Audit entries and events are numbered in insertion order, which only a single statement preserves within a batch.
-        self.audit.len() <= MAX_ROWS_OF_ONE_STATEMENT
-            && self.events.len() <= MAX_ROWS_OF_ONE_STATEMENT
-            && self.writes.len() <= MAX_BATCHED_WRITES
-            && self.writes.iter().all(Write::is_independent)
+        self.commit.audit.len() <= MAX_ROWS_OF_ONE_STATEMENT
+            && self.commit.events.len() <= MAX_ROWS_OF_ONE_STATEMENT
+            && self.commit.writes.len() <= MAX_BATCHED_WRITES
+            && self.commit.writes.iter().all(Write::is_independent)
     }
 
     async fn apply_batch(&self, connection: &mut SqlConnection<'_>) -> Result<Option<()>> {
-        Ok(connection.execute_batch(&self.statements()?).await?.then_some(()))
+        Ok(connection.execute_batch(&self.commit.statements(&self.keys)?).await?.then_some(()))
     }
 }
 
 impl Commit {
-    fn statements(&self) -> Result<Vec<Statement>> {
+    pub(super) fn statements(&self, keys: &Keys) -> Result<Vec<Statement>> {
         let mut statements = Vec::new();
         // First: of two requests with the same key, the later one waits here and fails as a duplicate, whatever else would
         // conflict.
@@ -129,7 +147,7 @@ impl Commit {
         for write in &self.writes {
             write.push_statements(&mut statements)?;
         }
-        let entries = self.audit.iter().map(rows::audit_entry).collect::<Result<_>>()?;
+        let entries = self.audit.iter().map(|body| rows::audit_entry(body, keys)).collect::<Result<_>>()?;
         statements.extend(insert_all(entries, ""));
         let events = self.events.iter().map(rows::event).collect::<Result<_>>()?;
         statements.extend(insert_all(events, ""));
@@ -197,8 +215,18 @@ impl Write {
             Self::TouchSession { session_hash, last_active, expires_at } => {
                 people::touch_session(session_hash, *last_active, *expires_at)
             }
+            Self::ReauthenticateSession { session_hash, password_at } => {
+                people::reauthenticate_session(session_hash, *password_at)
+            }
+            Self::DeleteOtherSessions { user_id, kept_hash } => {
+                people::delete_other_sessions(user_id, kept_hash)
+            }
             Self::DeleteSessions { session_hash, user_id } => {
                 people::delete_sessions(session_hash.clone(), user_id)
+            }
+            Self::KnownDevice(device) => {
+                statements.extend(people::put_device(device));
+                return Ok(());
             }
             Self::Token(token) => people::put_token(token)?,
             Self::RevokeTokens { user_id, at } => people::revoke_tokens(user_id, *at),

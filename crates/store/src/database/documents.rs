@@ -1,9 +1,11 @@
 //! The rules that reviews are decided by: policies, delegations, registered resources, settings and feature flags. There are few, and
 //! they are read as a whole. Caches compare the rules version.
 
+use ade_domain::approval::assignment::RuleChange;
 use ade_domain::approval::delegation::Delegation;
 use ade_domain::approval::policy::PolicyVersions;
 use ade_domain::risk::RegisteredPattern;
+use ade_domain::task::PublishedBinding;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,6 +23,10 @@ pub enum DocumentKind {
     Resource,
     Setting,
     Feature,
+    /// What operators allow tasks to work on, as their processes published it.
+    Binding,
+    /// Recent changes of the rules.
+    RuleChange,
 }
 
 impl DocumentKind {
@@ -54,6 +60,8 @@ document!(Delegation, Delegation);
 document!(RegisteredPattern, Resource);
 document!(Setting, Setting);
 document!(FeatureFlag, Feature);
+document!(PublishedBinding, Binding);
+document!(RuleChange, RuleChange);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versioned<T> {

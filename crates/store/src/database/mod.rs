@@ -9,15 +9,20 @@ mod approvals;
 mod archive;
 mod audit_log;
 mod batch;
+mod bindings;
 mod blob_references;
+mod checkpoints;
 mod commit;
 mod documents;
 mod jobs;
+mod markers;
+mod numbering;
 mod people;
 mod pool;
 mod postgres;
 mod retention;
 pub mod rows;
+mod secret_key;
 mod sql;
 mod sqlite;
 mod stats;
@@ -28,7 +33,7 @@ use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 
-use ade_domain::Moment;
+use ade_domain::{Keys, Moment};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
@@ -38,19 +43,22 @@ use tokio::sync::Notify;
 pub use agents::{InboxMessage, MAX_INBOX_MESSAGES, StoredAgent};
 pub use approvals::ApprovalFilter;
 pub use archive::{Archive, ArchiveKind, ArchivedTask, SkippedTasks, TaskRemoval};
-pub use audit_log::{AuditFilter, AuditRow};
+pub use audit_log::{AuditFilter, AuditRow, TaskEntries};
 pub use batch::TableRow;
 pub use blob_references::BlobStoreLocation;
 pub use commit::{Commit, KeyedResponse, Write};
 pub use documents::{Document, DocumentKind, FeatureFlag, RulesVersion, Setting, Versioned};
 pub use jobs::{JobOutcome, StoredJob};
-pub use people::{Password, Session, StoredToken, StoredUser};
+pub use numbering::{Numbering, QuarantinedEntry};
+pub use people::{Invitation, KnownDevice, Password, Session, StoredToken, StoredUser};
+pub use secret_key::SecretRegistration;
 pub use sql::Arg;
 pub use stats::{DailyStats, DatabaseCounts, UserStats};
 pub use tasks::{Comment, LoadedVersion, StoredTask, TaskFilter};
-pub use work::{LeaseRenewal, LogLine, WorkKind};
+pub use work::{LeaseRenewal, LogLine, ReadyTask, WorkKind};
 
 use batch::Statement;
+use commit::AuthenticatedCommit;
 use pool::ConnectionPool;
 use sql::{Row, SqlConnection, uuid};
 use sqlite::SqliteDatabase;
@@ -61,6 +69,7 @@ pub type Result<T, E = DatabaseError> = std::result::Result<T, E>;
 #[derive(Debug, Clone)]
 pub struct Database {
     backend: Backend,
+    keys: Keys,
     log_appended: Arc<Notify>,
 }
 
@@ -144,22 +153,23 @@ trait Operation: Send + Sync + 'static {
 }
 
 impl Database {
-    /// Opens the SQLite database of a data folder, and migrates its schema.
-    pub async fn open_sqlite(folder: &Path) -> Result<Self> {
+    /// Opens the SQLite database of a data folder, and migrates its schema. Audit entries are written and verified with `keys`.
+    pub async fn open_sqlite(folder: &Path, keys: Keys) -> Result<Self> {
         let sqlite = SqliteDatabase::open(folder, &migrator(SQLITE_MIGRATIONS)).await?;
-        Ok(Self { backend: Backend::Sqlite(sqlite), log_appended: Arc::default() })
+        Ok(Self { backend: Backend::Sqlite(sqlite), keys, log_appended: Arc::default() })
     }
 
-    /// Connects to PostgreSQL, and migrates the schema. Any number of processes may do so at once.
-    pub async fn open_postgres(url: &str) -> Result<Self> {
+    /// Connects to PostgreSQL, and migrates the schema. Any number of processes may do so at once. Audit entries are written and
+    /// verified with `keys`.
+    pub async fn open_postgres(url: &str, keys: Keys) -> Result<Self> {
         let pool = postgres::open(url, &migrator(POSTGRES_MIGRATIONS)).await?;
-        Ok(Self { backend: Backend::Postgres(pool), log_appended: Arc::default() })
+        Ok(Self { backend: Backend::Postgres(pool), keys, log_appended: Arc::default() })
     }
 
     /// Commits everything or nothing.
     pub async fn commit(&self, commit: Commit) -> Result<()> {
         let appends = !commit.audit.is_empty() || !commit.events.is_empty();
-        let outcome = self.execute(commit).await;
+        let outcome = self.execute(AuthenticatedCommit { commit, keys: self.keys.clone() }).await;
         // Also after an error: it may have been committed.
         if appends {
             self.log_appended.notify_one();
@@ -174,6 +184,11 @@ impl Database {
     }
 
     async fn execute<O: Operation>(&self, operation: O) -> Result<O::Output> {
+        // On the heap: the futures of the drivers are large, and callers nest them.
+        Box::pin(self.execute_inline(operation)).await
+    }
+
+    async fn execute_inline<O: Operation>(&self, operation: O) -> Result<O::Output> {
         match &self.backend {
             Backend::Sqlite(sqlite) => sqlite.execute(operation).await,
             Backend::Postgres(pool) => {
@@ -192,6 +207,11 @@ impl Database {
 
     /// Reads on one connection. Statements are not in a transaction.
     async fn read<T>(&self, read: impl AsyncFnOnce(&mut SqlConnection<'_>) -> Result<T>) -> Result<T> {
+        // On the heap, as above.
+        Box::pin(self.read_inline(read)).await
+    }
+
+    async fn read_inline<T>(&self, read: impl AsyncFnOnce(&mut SqlConnection<'_>) -> Result<T>) -> Result<T> {
         match &self.backend {
             Backend::Sqlite(sqlite) => {
                 let mut connection = sqlite.readers.acquire().await?;

@@ -18,21 +18,34 @@ pub struct StoredUser {
     pub revision: u64,
     /// `None` for a user who cannot sign in with a password.
     pub password: Option<Password>,
+    /// A code with which the user can set the first password.
+    pub invitation: Option<Invitation>,
 }
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Password {
     pub hash: String,
-    /// Who set it, if somebody else did: a session with this password may be that person's.
-    pub set_by: Option<UserId>,
-    /// Until when `set_by` counts; `None` if it counts until the password is changed.
-    pub set_by_until: Option<Moment>,
+    /// Somebody else set it: it only leads to setting an own one.
+    pub is_temporary: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invitation {
+    pub code_hash: String,
+    pub expires_at: Moment,
+}
+
+/// Leaves the hash out.
+impl std::fmt::Debug for Invitation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Invitation").field("expires_at", &self.expires_at).finish_non_exhaustive()
+    }
 }
 
 /// Leaves the hash out.
 impl std::fmt::Debug for Password {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Password").field("set_by", &self.set_by).finish_non_exhaustive()
+        f.debug_struct("Password").field("is_temporary", &self.is_temporary).finish_non_exhaustive()
     }
 }
 
@@ -42,14 +55,26 @@ pub struct Session {
     pub session_hash: String,
     /// Identifies the session in the audit log.
     pub session_id: String,
-    pub csrf_hash: String,
     pub user_id: UserId,
     pub created_at: Moment,
     pub last_active: Moment,
     pub expires_at: Moment,
+    /// When the password was last given.
+    pub password_at: Moment,
     pub ip: Option<String>,
     pub user_agent: Option<String>,
 }
+
+/// A device on which a user signed in before. It keeps a secret, of which only the hash is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownDevice {
+    pub device_hash: String,
+    pub user_id: UserId,
+    pub last_used_at: Moment,
+}
+
+/// Devices of one user that are remembered.
+const MAX_DEVICES: u32 = 20;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredToken {
@@ -68,12 +93,13 @@ pub struct StoredToken {
     pub revoked_at: Option<Moment>,
 }
 
-const SELECT_USER: &str = "SELECT body::text, revision, password FROM users";
+const SELECT_USER: &str = "SELECT body::text, revision, password, invitation FROM users";
 const SELECT_TOKEN: &str = "SELECT body::text, micros(revoked_at) FROM tokens";
 
-/// A user from the three columns that begin at `at`.
+/// A user from the four columns that begin at `at`.
 fn user_at(row: &Row, at: usize) -> Result<StoredUser> {
-    Ok(StoredUser { user: row.json(at)?, revision: row.get(at + 1)?, password: row.json(at + 2)? })
+    let (password, invitation) = (row.json(at + 2)?, row.json(at + 3)?);
+    Ok(StoredUser { user: row.json(at)?, revision: row.get(at + 1)?, password, invitation })
 }
 
 fn user(row: &Row) -> Result<StoredUser> {
@@ -85,16 +111,22 @@ fn token(row: &Row) -> Result<StoredToken> {
 }
 
 fn session(row: &Row) -> Result<Session> {
-    Ok(Session { last_active: row.get(1)?, expires_at: row.get(2)?, ..row.json(0)? })
+    Ok(Session {
+        last_active: row.get(1)?,
+        expires_at: row.get(2)?,
+        password_at: row.get(3)?,
+        ..row.json(0)?
+    })
 }
 
 pub(super) fn put_user(user: &StoredUser, expected: Option<u64>) -> Result<Statement> {
-    let StoredUser { user, revision, password } = user;
+    let StoredUser { user, revision, password, invitation } = user;
     let columns = [
         ("user_id", user.user_id.as_str().into()),
         ("active", user.active.into()),
         ("revision", (*revision).into()),
         ("password", Arg::Text(password.as_ref().map(json_text).transpose()?)),
+        ("invitation", Arg::Text(invitation.as_ref().map(json_text).transpose()?)),
         ("body", json(user)?),
     ];
     Ok(TableRow::new("users", columns).put(1, expected, format!("user {}", user.user_id)))
@@ -106,6 +138,7 @@ pub(super) fn insert_session(session: &Session) -> Result<Statement> {
         ("user_id", session.user_id.as_str().into()),
         ("last_active", session.last_active.into()),
         ("expires_at", session.expires_at.into()),
+        ("password_at", session.password_at.into()),
         ("body", json(session)?),
     ];
     Ok(TableRow::new("sessions", columns).insert(""))
@@ -119,9 +152,34 @@ pub(super) fn touch_session(hash: &str, last_active: Moment, expires_at: Moment)
     Statement::new(sql, args)
 }
 
+pub(super) fn reauthenticate_session(hash: &str, password_at: Moment) -> Statement {
+    let sql = "UPDATE sessions SET password_at = $2 WHERE session_hash = $1 AND password_at <= $2";
+    Statement::new(sql, [hash.into(), password_at.into()])
+}
+
+pub(super) fn delete_other_sessions(user_id: &str, kept_hash: &str) -> Statement {
+    let sql = "DELETE FROM sessions WHERE user_id = $1 AND session_hash <> $2";
+    Statement::new(sql, [user_id.into(), kept_hash.into()])
+}
+
 pub(super) fn delete_sessions(session_hash: Option<String>, user_id: &str) -> Statement {
     let sql = "DELETE FROM sessions WHERE user_id = $1 AND ($2 IS NULL OR session_hash = $2)";
     Statement::new(sql, [user_id.into(), Arg::Text(session_hash)])
+}
+
+pub(super) fn put_device(device: &KnownDevice) -> [Statement; 2] {
+    let columns = [
+        ("user_id", device.user_id.as_str().into()),
+        ("device_hash", device.device_hash.as_str().into()),
+        ("last_used_at", device.last_used_at.into()),
+    ];
+    let update = " ON CONFLICT (user_id, device_hash) DO UPDATE SET last_used_at = excluded.last_used_at";
+    let excess = format!(
+        "DELETE FROM known_devices WHERE user_id = $1 AND device_hash IN (SELECT device_hash FROM known_devices \
+         WHERE user_id = $1 ORDER BY last_used_at DESC, device_hash LIMIT 1000 OFFSET {MAX_DEVICES})"
+    );
+    let put = TableRow::new("known_devices", columns).insert(update);
+    [put, Statement::new(excess, [device.user_id.as_str().into()])]
 }
 
 /// A revoked token stays revoked.
@@ -164,16 +222,27 @@ impl Database {
 
     /// A session and its user, from the same snapshot. It may have expired: compare `expires_at`.
     pub async fn session_with_user(&self, hash: &str) -> Result<Option<(Session, StoredUser)>> {
-        let sql = "SELECT s.body::text, micros(s.last_active), micros(s.expires_at), \
-                   u.body::text, u.revision, u.password \
+        let sql = "SELECT s.body::text, micros(s.last_active), micros(s.expires_at), micros(s.password_at), \
+                   u.body::text, u.revision, u.password, u.invitation \
                    FROM sessions s JOIN users u ON u.user_id = s.user_id WHERE s.session_hash = $1";
-        self.fetch_first(sql, &[hash.into()], |row| Ok((session(row)?, user_at(row, 3)?))).await
+        self.fetch_first(sql, &[hash.into()], |row| Ok((session(row)?, user_at(row, 4)?))).await
+    }
+
+    /// A device on which this user signed in before.
+    pub async fn known_device(&self, device_hash: &str, user_id: &str) -> Result<Option<KnownDevice>> {
+        let sql = "SELECT device_hash, user_id, micros(last_used_at) FROM known_devices \
+                   WHERE user_id = $1 AND device_hash = $2";
+        let device = |row: &Row| {
+            let user_id = UserId::new(row.get::<String>(1)?);
+            Ok(KnownDevice { device_hash: row.get(0)?, user_id, last_used_at: row.get(2)? })
+        };
+        self.fetch_first(sql, &[user_id.into(), device_hash.into()], device).await
     }
 
     /// A token and its user, from the same snapshot. It may have expired or been revoked.
     pub async fn token_with_user(&self, hash: &str) -> Result<Option<(StoredToken, Option<StoredUser>)>> {
-        let sql = "SELECT t.body::text, micros(t.revoked_at), u.body::text, u.revision, u.password \
-                   FROM tokens t LEFT JOIN users u ON u.user_id = t.user_id WHERE t.token_hash = $1";
+        let sql = "SELECT t.body::text, micros(t.revoked_at), u.body::text, u.revision, u.password, \
+                   u.invitation FROM tokens t LEFT JOIN users u ON u.user_id = t.user_id WHERE t.token_hash = $1";
         let with_user = |row: &Row| {
             let user = row.get::<Option<String>>(2)?.map(|_| user_at(row, 2)).transpose()?;
             Ok((token(row)?, user))

@@ -1,8 +1,10 @@
 //! The rows of tasks, approval requests, audit entries and events.
 
+use ade_domain::Keys;
 use ade_domain::approval::Approval;
 use ade_domain::audit::AuditBody;
 use ade_domain::event::Event;
+use ade_domain::keys::KeyPurpose;
 use ade_domain::task::{Phase, TaskState};
 
 use super::batch::TableRow;
@@ -53,7 +55,7 @@ pub fn approval(approval: &Approval) -> Result<TableRow> {
         ("status", approval.status.as_str().into()),
         ("score", u64::from(approval.score).into()),
         ("created_at", approval.created_at.into()),
-        ("due_at", approval.due_at.into()),
+        ("due_at", Arg::Time(approval.escalates_at())),
         ("responded_at", Arg::Time(approval.responded_at)),
         ("revision", approval.revision.into()),
         ("body", json(approval)?),
@@ -78,16 +80,19 @@ pub(super) fn log_line(task_id: &str, line: &LogLine) -> TableRow {
     TableRow::new("task_logs", columns)
 }
 
-/// An audit entry without its number and hashes.
-pub fn audit_entry(body: &AuditBody) -> Result<TableRow> {
+/// An audit entry with the MAC of its writer, without its number and hashes.
+pub fn audit_entry(body: &AuditBody, keys: &Keys) -> Result<TableRow> {
+    // The exact text that is authenticated and hashed.
+    let text = json_text(body)?;
+    let mac = keys.mac(KeyPurpose::AuditEntry, text.as_bytes());
     let columns = [
         ("entry_id", uuid(&body.entry_id)),
         ("at", body.at.into()),
-        ("actor", Arg::Text(body.who.user_id.as_ref().map(ToString::to_string))),
+        ("actor", Arg::Text(body.who.user_id().map(ToString::to_string))),
         ("action", body.action.as_str().into()),
         ("task_id", Arg::Uuid(body.task_id.clone())),
-        // The exact text that is hashed.
-        ("body", json_text(body)?.into()),
+        ("body", text.into()),
+        ("mac", mac.into()),
     ];
     Ok(TableRow::new("audit", columns))
 }

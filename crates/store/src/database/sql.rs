@@ -134,6 +134,12 @@ impl FromCell for u64 {
     }
 }
 
+impl FromCell for i64 {
+    fn from_cell(cell: &Cell) -> Option<Self> {
+        if let Cell::Int(number) = cell { Some(*number) } else { None }
+    }
+}
+
 impl FromCell for bool {
     fn from_cell(cell: &Cell) -> Option<Self> {
         u64::from_cell(cell).map(|flag| flag > 0)

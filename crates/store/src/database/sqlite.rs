@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::pool::ConnectionPool;
 use super::sql::SqlConnection;
 use super::{DatabaseError, Operation, Result};
+use crate::data_folder::private_file;
 
 /// The database file in the data folder.
 const FILE: &str = "ade.sqlite3";
@@ -46,6 +47,9 @@ impl SqliteDatabase {
             .pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
             .statement_cache_capacity(STATEMENT_CACHE)
             .busy_timeout(BUSY_TIMEOUT);
+        // SQLite gives its other files the permissions of this one.
+        let created = private_file().truncate(false).open(folder.join(FILE));
+        created.map_err(|error| DatabaseError::Unavailable(format!("cannot create {FILE}: {error}")))?;
         let mut connection = options.connect().await?;
         migrator.run(&mut connection).await.map_err(|error| DatabaseError::Unavailable(error.to_string()))?;
         let readers = SqlitePoolOptions::new()

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use ade_domain::Moment;
-use ade_domain::approval::ApprovalStatus;
+use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use ade_domain::people::UserId;
 use ade_domain::task::TaskState;
 use serde::de::DeserializeOwned;
@@ -36,6 +36,13 @@ pub struct UserStats {
     pub mean_seconds: Option<f64>,
     /// The same.
     pub median_seconds: Option<f64>,
+    /// Requests that wait for a decision of the user.
+    pub pending: u64,
+    /// Approvals and rejections that the user gave since midnight UTC.
+    pub approved_today: u64,
+    pub rejected_today: u64,
+    /// The last decision of the user that is not archived.
+    pub last_action_at: Option<Moment>,
 }
 
 /// How many tasks were closed on a day.
@@ -125,7 +132,8 @@ impl Database {
         self.fetch_first(sql, &[], |row| row.get(0)).await
     }
 
-    pub async fn user_stats(&self, user: &UserId) -> Result<UserStats> {
+    /// `today` is the last midnight in UTC.
+    pub async fn user_stats(&self, user: &UserId, today: Moment) -> Result<UserStats> {
         let args = [user.as_str().into()];
         let times = format!(
             "SELECT micros(created_at), micros(responded_at) FROM approvals \
@@ -142,7 +150,36 @@ impl Database {
             let elapsed = |row: &Row| Ok(row.get::<u64>(1)?.saturating_sub(row.get(0)?));
             let mut elapsed = rows.iter().map(elapsed).collect::<Result<Vec<u64>>>()?;
             let (mean_seconds, median_seconds) = mean_and_median(&mut elapsed).unzip();
-            Ok(UserStats { tasks, approvals, mean_seconds, median_seconds })
+            // Not what an administrator decided for the user, nor what followed somebody else.
+            let own = "reviewer_id = $1 AND responded_at IS NOT NULL AND body->>'reviewed_by' = $1";
+            let sql = format!(
+                "SELECT body->>'response_action', count(*)::bigint FROM approvals WHERE {own} AND responded_at >= $2 \
+                 AND (body->>'response_action') IS NOT NULL GROUP BY body->>'response_action'"
+            );
+            let (mut approved_today, mut rejected_today) = (0, 0);
+            for row in connection.query(&sql, &[user.as_str().into(), today.into()]).await? {
+                match row.pair::<String, u64>()? {
+                    (action, count) if action == DecisionKind::Approve.as_str() => approved_today = count,
+                    (action, count) if action == DecisionKind::Reject.as_str() => rejected_today = count,
+                    _ => {}
+                }
+            }
+            let sql = format!(
+                "SELECT micros(responded_at) FROM approvals WHERE {own} ORDER BY responded_at DESC LIMIT 1"
+            );
+            let last = connection.query_first(&sql, &args).await?;
+            let last_action_at = last.map(|row| row.get(0)).transpose()?;
+            let pending = approvals.get(&ApprovalStatus::Pending).copied().unwrap_or_default();
+            Ok(UserStats {
+                tasks,
+                approvals,
+                mean_seconds,
+                median_seconds,
+                pending,
+                approved_today,
+                rejected_today,
+                last_action_at,
+            })
         })
         .await
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::approval::Approval;
+use ade_domain::normal_form::fold;
 use ade_domain::people::UserId;
 use ade_domain::risk::FailureHistory;
 use ade_domain::task::{Task, TaskState};
@@ -96,6 +97,9 @@ pub struct Comment {
     pub comment_id: String,
     pub task_id: String,
     pub author_id: UserId,
+    /// The agent that wrote it for the author, if one did.
+    #[serde(default)]
+    pub agent_id: Option<String>,
     pub text: String,
     pub created_at: Moment,
 }
@@ -122,7 +126,8 @@ impl StoredTask {
     /// Kind and value of everything that the task is found by besides its own columns.
     #[must_use]
     pub fn labels(&self) -> BTreeSet<(&'static str, String)> {
-        let resources = self.config.resources.iter().map(|resource| ("resource", resource.name()));
+        let resources = self.scope.locked_resources(&self.config).into_iter();
+        let resources = resources.map(|resource| ("resource", fold(&resource.name()).into_owned()));
         let tags = self.metadata.tags.iter().map(|tag| ("tag", tag.clone()));
         let authors = self.author_set.iter().map(|user_id| ("person", user_id.to_string()));
         let reviewers = self.reviewers().into_iter().map(|user_id| ("person", user_id.to_string()));
@@ -139,6 +144,8 @@ pub struct TaskFilter {
     pub tag: Option<String>,
     pub task_type: Option<String>,
     pub visible_to: Option<UserId>,
+    /// Of what is visible to this user, only what the user is an author of.
+    pub authored_only: bool,
 }
 
 impl Database {
@@ -155,9 +162,10 @@ impl Database {
     async fn whole_task(&self, task_id: &str, arg: &str) -> Result<Option<StoredTask>> {
         let sql = format!(
             "SELECT 'approval' AS kind, approval_id::text AS id, body::text AS body, NULL::bigint AS lease, \
-             NULL::text AS archived_approvals, NULL::text AS claimed_by FROM approvals WHERE task_id = {task_id} \
+             NULL::text AS archived_approvals, NULL::text AS claimed_by, 0::bigint AS restored FROM approvals \
+             WHERE task_id = {task_id} \
              UNION ALL SELECT 'task' AS kind, version AS id, body::text AS body, micros(lease_until) AS lease, \
-             archived_approvals::text AS archived_approvals, claimed_by \
+             archived_approvals::text AS archived_approvals, claimed_by, restored \
              FROM tasks CROSS JOIN rules_version WHERE task_id = {task_id} ORDER BY kind, id"
         );
         let rows = self.read(async |connection| connection.query(&sql, &[uuid(arg)]).await).await?;
@@ -171,6 +179,7 @@ impl Database {
         task.approvals = approvals.iter().map(|row| row.json(2)).collect::<Result<_>>()?;
         task.loaded_version = LoadedVersion::new(&task, RulesVersion(last.get(1)?));
         task.set_claim(last.get(5)?);
+        task.restored = last.get(6)?;
         Ok(Some(task))
     }
 
@@ -187,7 +196,8 @@ impl Database {
         before: Option<&str>,
         limit: u32,
     ) -> Result<Vec<StoredTask>> {
-        const COLUMNS: &str = "SELECT t.body::text, t.archived_approvals::text, t.claimed_by FROM";
+        const COLUMNS: &str =
+            "SELECT t.body::text, t.archived_approvals::text, t.claimed_by, t.restored FROM";
         let person = filter.visible_to.as_ref().map(ToString::to_string);
         let mut labels: Vec<(&str, &str)> =
             [("resource", &filter.resource), ("tag", &filter.tag), ("person", &person)]
@@ -211,6 +221,9 @@ impl Database {
         select.and_if("t.state = ?", filter.state.map(|state| state.as_str()));
         select.and_if("t.author_id = ?", filter.author.as_deref());
         select.and_if("t.type = ?", filter.task_type.as_deref());
+        if filter.authored_only {
+            select.and_if("t.body->'author_set'->>? IS NOT NULL", person.as_deref());
+        }
         for (kind, label) in labels {
             let exists = format!(
                 "EXISTS (SELECT 1 FROM task_labels o WHERE o.kind = ? AND o.label = ? AND o.task_id = {key})"
@@ -229,6 +242,7 @@ impl Database {
             let mut task: StoredTask = row.json(0)?;
             task.archived_approvals = row.json(1)?;
             task.set_claim(row.get(2)?);
+            task.restored = row.get(3)?;
             Ok(task)
         };
         self.fetch_page(&select.sql, &select.args, limit, task).await

@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 
 use ade_domain::Moment;
+use ade_domain::people::UserId;
 use ade_domain::task::{Phase, PreviewStatus, Task, TaskState};
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +41,7 @@ impl WorkKind {
             execution.is_some_and(|execution| execution.rollback.is_some() && execution.phase == Phase::Ended)
         };
         match task.state {
+            _ if task.restored => None,
             TaskState::Approved => Some(Self::Apply),
             TaskState::Failed if is_rollback_requested() => Some(Self::RollBack),
             TaskState::Draft | TaskState::Reviewing if task.preview.status == PreviewStatus::Pending => {
@@ -89,34 +91,40 @@ pub enum LeaseRenewal {
     Lost,
 }
 
-/// Ids of unclaimed tasks that are ready, in the order in which they are to be claimed. `lock` ends the statement.
+/// An unclaimed task with work that is ready. The smallest is claimed first.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ReadyTask {
+    priority: Reverse<u64>,
+    ready_at: Moment,
+    pub task_id: String,
+    pub author_id: UserId,
+}
+
+/// The first ready tasks of a queue, in order, except those of some authors. `lock` ends the statement.
 async fn ready(
     connection: &mut SqlConnection<'_>,
-    (queues, types): (&[String], &[String]),
+    (queue, types, excluded): (&str, &[String], &[UserId]),
     now: Moment,
     limit: u32,
     lock: &str,
-) -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    // One queue at a time: each is in order in the index, several together are not.
-    for queue in queues {
-        let mut select = Select::new("SELECT task_id::text, work_priority, micros(ready_at) FROM tasks");
-        select.and(
-            "work_kind IS NOT NULL AND work_queue = ? AND ready_at <= ?",
-            [queue.as_str().into(), now.into()],
-        );
-        select.and("(claimed_until IS NULL OR claimed_until <= ?)", [now.into()]);
-        if !types.is_empty() {
-            select.and_in("type", types.iter().map(|task_type| task_type.as_str().into()));
-        }
-        let order = format!(" ORDER BY work_priority DESC, ready_at, task_id LIMIT {limit}{lock}");
-        for row in connection.query(&(select.sql + &order), &select.args).await? {
-            found.push((Reverse(row.get::<u64>(1)?), row.get::<Moment>(2)?, row.get::<String>(0)?));
-        }
+) -> Result<Vec<ReadyTask>> {
+    let mut select =
+        Select::new("SELECT task_id::text, work_priority, micros(ready_at), author_id FROM tasks");
+    select.and("work_kind IS NOT NULL AND work_queue = ? AND ready_at <= ?", [queue.into(), now.into()]);
+    select.and("(claimed_until IS NULL OR claimed_until <= ?)", [now.into()]);
+    if !types.is_empty() {
+        select.and_in("type", types.iter().map(|task_type| task_type.as_str().into()));
     }
-    found.sort();
-    found.dedup();
-    Ok(found.into_iter().take(limit as usize).map(|(.., task_id)| task_id).collect())
+    for author in excluded {
+        select.and("author_id <> ?", [author.as_str().into()]);
+    }
+    let order = format!(" ORDER BY work_priority DESC, ready_at, task_id LIMIT {limit}{lock}");
+    let rows = connection.query(&(select.sql + &order), &select.args).await?;
+    let task = |row: &Row| {
+        let (priority, author_id) = (Reverse(row.get(1)?), UserId::new(row.get::<String>(3)?));
+        Ok(ReadyTask { priority, ready_at: row.get(2)?, task_id: row.get(0)?, author_id })
+    };
+    rows.iter().map(task).collect()
 }
 
 struct ClaimTasks {
@@ -132,8 +140,16 @@ impl Operation for ClaimTasks {
     type Output = Vec<String>;
 
     async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<Vec<String>> {
-        let of = (self.queues.as_slice(), self.types.as_slice());
-        let task_ids = ready(connection, of, self.now, self.limit, SKIP_LOCKED).await?;
+        let mut found = Vec::new();
+        // One queue at a time: each is in order in the index, several together are not.
+        for queue in &self.queues {
+            let of = (queue.as_str(), self.types.as_slice(), [].as_slice());
+            found.extend(ready(connection, of, self.now, self.limit, SKIP_LOCKED).await?);
+        }
+        found.sort();
+        found.dedup();
+        let task_ids = found.into_iter().take(self.limit as usize).map(|task| task.task_id);
+        let task_ids: Vec<String> = task_ids.collect();
         for task_id in &task_ids {
             let args = [uuid(task_id), self.by.as_str().into(), self.until.into()];
             let sql = "UPDATE tasks SET claimed_by = $2, claimed_until = $3 WHERE task_id = $1";
@@ -198,15 +214,26 @@ impl Database {
         self.execute(ClaimTasks { queues, types, by, now, until, limit }).await
     }
 
-    /// The id of the task that a claim would return first. Does not claim it.
-    pub async fn next_ready_task(
+    /// The first unclaimed tasks with work in a queue, in order, without those of some authors; only of some types unless `types`
+    /// is empty.
+    pub async fn ready_tasks(
         &self,
-        queues: &[String],
+        queue: &str,
         types: &[String],
+        excluded_authors: &[UserId],
         now: Moment,
-    ) -> Result<Option<String>> {
-        let of = (queues, types);
-        self.read(async |connection| Ok(ready(connection, of, now, 1, "").await?.into_iter().next())).await
+        limit: u32,
+    ) -> Result<Vec<ReadyTask>> {
+        let of = (queue, types, excluded_authors);
+        self.read(async |connection| ready(connection, of, now, limit, "").await).await
+    }
+
+    /// Claims a task until `until`; `false` if it is no longer ready or somebody else has claimed it.
+    pub async fn claim_task(&self, task_id: &str, by: &str, now: Moment, until: Moment) -> Result<bool> {
+        let sql = "UPDATE tasks SET claimed_by = $2, claimed_until = $3 WHERE task_id = $1 AND work_kind IS NOT NULL \
+                   AND ready_at <= $4 AND (claimed_until IS NULL OR claimed_until <= $4)";
+        let args = [uuid(task_id), by.into(), until.into(), now.into()];
+        Ok(self.execute_statement(sql, &args).await? > 0)
     }
 
     /// Keeps a claimed task from being claimed by anybody before `until`; `false` if the claim is lost.

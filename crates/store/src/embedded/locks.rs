@@ -193,6 +193,13 @@ impl Locks for EmbeddedCoordination {
         &self.inner.options.limits
     }
 
+    fn set_deadlock_detection(&self, is_enabled: bool) {
+        // A poisoned mutex fails every command, so there is nothing to detect.
+        if let Ok(mut state) = self.inner.state.lock() {
+            state.table.set_deadlock_detection(is_enabled);
+        }
+    }
+
     fn now(&self) -> Moment {
         self.inner.now()
     }

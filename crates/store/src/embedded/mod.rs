@@ -25,6 +25,7 @@ use tokio::sync::broadcast;
 
 use crate::coordination::{CoordinationError, LockEvent, Result, Subscriptions};
 use crate::data_folder::{DataFolder, FolderError};
+use crate::rate_windows::RateWindows;
 use journal::Journal;
 pub use journal::JournalError;
 use journal_threads::Syncer;
@@ -74,7 +75,7 @@ struct Inner {
     /// By how much the journal was ahead of the clock when it was opened. It is added to the clock, so that time never runs backwards.
     clock_offset_us: u64,
     state: Mutex<State>,
-    rate_windows: Mutex<rate_limits::RateWindows>,
+    rate_windows: Mutex<RateWindows>,
     wake_ups: wake_ups::WakeUpQueues,
     subscriptions: Subscriptions,
     events: broadcast::Sender<Arc<LockEvent>>,

@@ -6,8 +6,9 @@ use std::io;
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_domain::agent::{Agent, RateWindow};
+use ade_domain::agent::Agent;
 use ade_domain::lock::{Deadlock, LockChange, LockLimits, LockRequest, LockTable, RequestKey, TableChange};
+use ade_domain::rate::RateWindow;
 use serde::{Deserialize, Serialize};
 
 use super::journal::{Journal, JournalError, Snapshot};

@@ -145,6 +145,7 @@ impl Inner {
             update.draining.map_or("", flag),
             &default_profile(agent_id)?,
             &DEFAULT_MAX_TASKS.to_string(),
+            &self.clock.now().to_string(),
         ];
         let (UnixMicros(now), profile, capacity) =
             self.call_agent(&self.scripts.put_agent, agent_id, &args).await?;

@@ -37,7 +37,7 @@ impl Inner {
         is_last: bool,
     ) -> Result<Vec<Deadlock>> {
         let mut resolved = Vec::new();
-        if !self.limits().deadlock_detection {
+        if !self.detects_deadlocks() {
             return Ok(resolved);
         }
         for _ in 0..MAX_SEARCHES {

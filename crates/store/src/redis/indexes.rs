@@ -23,7 +23,7 @@ impl Inner {
         changes: &[ReportedChange],
     ) -> Result<Vec<(RedisKey, Cmd)>> {
         let mut updates = Vec::new();
-        let (lock, ttl) = (keys.lock(), scripts::index_ttl_ms(self.limits()));
+        let (lock, ttl) = (keys.lock(), scripts::INDEX_TTL_MS);
         for (index, ReportedChange { holder, kind }) in changes.iter().enumerate() {
             let agent_id = holder.agent_id();
             if !self.is_cluster() && agent == Some(agent_id) {
@@ -62,7 +62,7 @@ impl Inner {
     /// Adds locks to the indexes of their holders and types, or renews the entries. A concurrent release may already
     /// have removed them, so entries of locks that are no longer held are removed again.
     pub(super) async fn index_held_locks(&self, held: &[(LockName, Holder)]) -> Result<()> {
-        let ttl = scripts::index_ttl_ms(self.limits());
+        let ttl = scripts::INDEX_TTL_MS;
         let (mut entries, mut checks) = (Vec::new(), Vec::with_capacity(held.len()));
         for (name, holder) in held {
             let keys = self.lock_keys(name)?;

@@ -326,6 +326,10 @@ impl Locks for RedisCoordination {
         self.inner.limits()
     }
 
+    fn set_deadlock_detection(&self, is_enabled: bool) {
+        self.inner.deadlock_detection.store(is_enabled, Ordering::Relaxed);
+    }
+
     fn now(&self) -> Moment {
         self.inner.clock.now()
     }

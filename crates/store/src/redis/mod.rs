@@ -28,7 +28,7 @@ mod waiter_notifications;
 mod wake_ups;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +48,7 @@ pub use connection::{ConnectionOptions, RedisClient, Script};
 pub use url::{InvalidRedisUrl, RedisUrl};
 
 use crate::coordination::{LockEvent, Result, Subscriptions};
+use crate::rate_windows::RateWindows;
 use clock::StoreClock;
 use command::{ChangeKind, CommandReply};
 use keys::{AgentKeys, GlobalKeys, KeyCache, LockKeys};
@@ -107,10 +108,13 @@ struct Inner {
     events: broadcast::Sender<Arc<LockEvent>>,
     /// When the heartbeat of an agent was last written, and its time.
     heartbeats: Mutex<HashMap<String, (Instant, Moment)>>,
+    /// The requests that this process counted.
+    rate_windows: Mutex<RateWindows>,
     /// Digests of deadlock victims, which keep the age of their aborted grants so that they are not chosen again.
     victims: Mutex<HashSet<String>>,
     maintenance: Mutex<MaintenanceState>,
     is_deferred_work_running: AtomicBool,
+    deadlock_detection: AtomicBool,
     /// Limits the connections that block on queues.
     blocking_slots: Semaphore,
 }
@@ -133,9 +137,11 @@ impl RedisCoordination {
             subscriptions,
             events,
             heartbeats: Mutex::default(),
+            rate_windows: Mutex::default(),
             victims: Mutex::default(),
             maintenance: Mutex::default(),
             is_deferred_work_running: AtomicBool::new(false),
+            deadlock_detection: AtomicBool::new(options.limits.deadlock_detection),
             blocking_slots: Semaphore::new(wake_ups::MAX_BLOCKING_WAITS),
             options,
             client,
@@ -163,6 +169,10 @@ impl Inner {
 
     fn limits(&self) -> &LockLimits {
         &self.options.limits
+    }
+
+    fn detects_deadlocks(&self) -> bool {
+        self.deadlock_detection.load(Ordering::Relaxed)
     }
 
     fn lock_keys(&self, name: &LockName) -> Result<Arc<LockKeys>> {

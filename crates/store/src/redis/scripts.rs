@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use ade_domain::agent::MAX_QUEUED_TASKS;
 use ade_domain::lock::{
-    LockCommand, LockLimits, MAX_REFUSAL_HOLDERS, MAX_REQUESTS_PER_HOLD, MIN_WAIT_EXTENSION_MS,
+    LockCommand, LockLimits, MAX_REFUSAL_HOLDERS, MAX_REQUESTS_PER_HOLD, MAX_TTL_MS, MIN_WAIT_EXTENSION_MS,
 };
 
 use super::connection::Script;
@@ -36,10 +36,8 @@ const MAX_SCANNED_SHARERS: usize = 64;
 /// Entries of the field `holders`.
 const MAX_LISTED_SHARERS: usize = 100;
 
-/// TTL of index entries without a heartbeat: the longest lease plus its grace period.
-pub(super) const fn index_ttl_ms(limits: &LockLimits) -> u64 {
-    limits.max_ttl_ms + EXPIRY_GRACE_MS
-}
+/// TTL of index entries without a heartbeat: the longest lease that the settings can allow, plus its grace period.
+pub(super) const INDEX_TTL_MS: u64 = MAX_TTL_MS + EXPIRY_GRACE_MS;
 
 /// TTL of the index entry of a wait.
 pub(super) fn queue_ttl_ms(wait_ms: u64) -> u64 {
@@ -54,7 +52,7 @@ fn library_source(limits: &LockLimits) -> String {
         ("FENCE_TTL_MS", FENCE_TTL_MS),
         ("FENCE_RENEW_INTERVAL_MS", FENCE_RENEW_INTERVAL_MS),
         ("VISIT_INTERVAL_MS", VISIT_INTERVAL_MS.min(limits.server_timeout_ms)),
-        ("INDEX_TTL_MS", index_ttl_ms(limits)),
+        ("INDEX_TTL_MS", INDEX_TTL_MS),
         ("MAX_SCANNED_SHARERS", MAX_SCANNED_SHARERS as u64),
         ("MAX_LISTED_SHARERS", MAX_LISTED_SHARERS as u64),
         ("MAX_REQUESTS_PER_HOLD", MAX_REQUESTS_PER_HOLD as u64),

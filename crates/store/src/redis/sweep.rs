@@ -236,7 +236,7 @@ impl Inner {
             }
         }
         self.run_all(repairs).await?;
-        if !self.limits().deadlock_detection {
+        if !self.detects_deadlocks() {
             return Ok(());
         }
         let mut searched = 0;

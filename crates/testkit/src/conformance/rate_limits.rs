@@ -1,4 +1,4 @@
-//! Rate limits per caller and endpoint, in windows of one minute.
+//! Rate limits per caller and endpoint, in a sliding window of one minute.
 
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
@@ -9,6 +9,7 @@ use super::fixture::{Fixture, end_range};
 
 scenarios!(
     limits_requests_per_minute,
+    slides_over_the_end_of_a_minute,
     counts_callers_and_endpoints_separately,
     limit_can_change_within_a_window,
     limits_concurrent_requests,
@@ -35,18 +36,44 @@ async fn limits_requests_per_minute(factory: BackendFactory) {
         let counted = count(&fixture, "tasks:create", "ann", 3).await;
         assert_eq!(counted, RateCount { remaining, ..first }, "the first request starts the window");
     }
+    let last_at = fixture.now();
     for _ in 0..2 {
         let refused = count(&fixture, "tasks:create", "ann", 3).await;
-        assert_eq!(refused, RateCount { allowed: false, remaining: 0, ..first });
+        assert_eq!((refused.allowed, refused.limit, refused.remaining), (false, 3, 0));
+        // Without further requests, a minute after the last one that was counted.
+        let range = first.reset_at..=last_at.plus_ms(MINUTE_MS + 2);
+        assert!(range.contains(&refused.reset_at), "{refused:?} not in {range:?}");
     }
     if fixture.has_manual_clock() {
-        fixture.advance(MINUTE_MS - 3).await;
+        fixture.advance(MINUTE_MS - 1).await;
         assert!(!count(&fixture, "tasks:create", "ann", 3).await.allowed, "last moment of the window");
         fixture.advance(1).await;
         let next = count(&fixture, "tasks:create", "ann", 3).await;
         assert_eq!((next.allowed, next.remaining), (true, 2));
-        assert_eq!(next.reset_at, first.reset_at.plus_ms(MINUTE_MS));
     }
+}
+
+async fn slides_over_the_end_of_a_minute(factory: BackendFactory) {
+    let fixture = Fixture::new(&factory).await;
+    if !fixture.has_manual_clock() {
+        return;
+    }
+    let allowed = async || {
+        let mut passed = 0;
+        while count(&fixture, "tasks:create", "ann", 60).await.allowed {
+            passed += 1;
+        }
+        passed
+    };
+    assert!(count(&fixture, "tasks:create", "ann", 60).await.allowed);
+    fixture.advance(MINUTE_MS - 1_000).await;
+    assert_eq!(allowed().await, 59);
+    fixture.advance(1_000).await;
+    assert_eq!(allowed().await, 0, "a new minute forgets nothing of the previous one at its start");
+    fixture.advance(15_000).await;
+    let refused = count(&fixture, "tasks:create", "ann", 15).await;
+    assert_eq!((refused.allowed, refused.reset_at.ms_since(fixture.now())), (false, 31_000), "{refused:?}");
+    assert_eq!(allowed().await, 15);
 }
 
 async fn counts_callers_and_endpoints_separately(factory: BackendFactory) {

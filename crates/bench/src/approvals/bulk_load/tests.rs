@@ -10,7 +10,7 @@ use ade_domain::task::Task;
 use ade_domain::task::{Config, Metadata, Resource, RollbackStrategy, TaskState};
 use ade_store::Database;
 use ade_store::database::{AuditFilter, Commit, Write};
-use ade_testkit::Postgres;
+use ade_testkit::{Postgres, test_keys};
 use serde_json::json;
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -72,6 +72,7 @@ fn task(state: TaskState) -> StoredTask {
         escalation_level: 0,
         raised: 0,
         digest,
+        scope_digest: None,
         fingerprint: None,
         responded_at,
         response_action: None,
@@ -89,7 +90,7 @@ fn entry(task: &StoredTask, actor: Option<&str>) -> AuditBody {
     AuditBody {
         entry_id: id(),
         at: at(9),
-        who: AuditActor { user_id: actor.map(person), ..AuditActor::default() },
+        who: AuditActor { user_id: actor.map(person), ..AuditActor::default() }.into(),
         action: "task.complete".to_owned(),
         object_type: "task".to_owned(),
         object_id: task.task_id.clone(),
@@ -98,6 +99,7 @@ fn entry(task: &StoredTask, actor: Option<&str>) -> AuditBody {
         to: Some(task.state),
         revision: Some(2),
         digest: Some(task.digest),
+        reviewed: None,
         reason: Some("ünï\n\\".to_owned()),
         ticket: None,
         details: serde_json::Map::new(),
@@ -129,7 +131,7 @@ async fn commit(database: &Database, tasks: &[StoredTask], audit: &[AuditBody], 
 
 async fn load(mut loader: BulkLoader, tasks: &[StoredTask], audit: &[AuditBody], events: &[Event]) {
     loader.create_audit_partition(at(0)).await.expect("created");
-    let mut chain = loader.chain().await.expect("read");
+    let mut chain = loader.chain(test_keys()).await.expect("read");
     // In two parts, to continue the chain.
     for (tasks, audit, events) in
         [(&tasks[..1], &audit[..2], &events[..1]), (&tasks[1..], &audit[2..], &events[1..])]
@@ -171,7 +173,7 @@ async fn sqlite_rows(folder: &Path, table: &str) -> Vec<String> {
 /// A copy of a new database that no process uses.
 async fn empty_sqlite() -> TempDir {
     let (open, copy) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-    let _database = Database::open_sqlite(open.path()).await.expect("opens");
+    let _database = Database::open_sqlite(open.path(), test_keys()).await.expect("opens");
     for file in [SQLITE_FILE.to_owned(), format!("{SQLITE_FILE}-wal")] {
         std::fs::copy(open.path().join(&file), copy.path().join(&file)).expect("copied");
     }
@@ -182,7 +184,7 @@ async fn empty_sqlite() -> TempDir {
 async fn sqlite_rows_equal_those_of_commits() {
     let (committed, loaded) = (tempfile::tempdir().expect("a folder"), empty_sqlite().await);
     let (tasks, audit, events) = history();
-    let database = Database::open_sqlite(committed.path()).await.expect("opens");
+    let database = Database::open_sqlite(committed.path(), test_keys()).await.expect("opens");
     commit(&database, &tasks, &audit, &events).await;
     load(BulkLoader::open_sqlite(loaded.path()).await.expect("opens"), &tasks, &audit, &events).await;
     for table in TABLES {
@@ -190,7 +192,7 @@ async fn sqlite_rows_equal_those_of_commits() {
         assert!(!rows.is_empty());
         assert_eq!(rows, sqlite_rows(loaded.path(), table).await, "{table}");
     }
-    check_in_use(&Database::open_sqlite(loaded.path()).await.expect("opens"), &tasks[0]).await;
+    check_in_use(&Database::open_sqlite(loaded.path(), test_keys()).await.expect("opens"), &tasks[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -198,8 +200,8 @@ async fn postgres_rows_equal_those_of_commits() {
     let server = Postgres::start().expect("starts");
     let url = |name: &str| server.create_database(name).expect("created");
     let (committed_url, loaded_url) = (url("committed"), url("loaded"));
-    let committed = Database::open_postgres(&committed_url).await.expect("opens");
-    let loaded = Database::open_postgres(&loaded_url).await.expect("opens");
+    let committed = Database::open_postgres(&committed_url, test_keys()).await.expect("opens");
+    let loaded = Database::open_postgres(&loaded_url, test_keys()).await.expect("opens");
     let (tasks, audit, events) = history();
     commit(&committed, &tasks, &audit, &events).await;
     load(BulkLoader::open_postgres(&loaded_url).await.expect("opens"), &tasks, &audit, &events).await;
@@ -222,7 +224,7 @@ async fn benchmarks_require_an_empty_database() {
     let table = BaselineTable::open_postgres(&schema_url, 2).await.expect("created");
     table.insert(&id(), "{}").await.expect("inserted");
     table.close().await;
-    drop(Database::open_postgres(&schema_url).await.expect("opens"));
+    drop(Database::open_postgres(&schema_url, test_keys()).await.expect("opens"));
     let loader = BulkLoader::open_postgres(&schema_url).await.expect("opens");
     loader.finish().await.expect("finished");
     assert!(BenchDatabase::open_if_empty(&url).await.expect("reached").is_none(), "not empty");

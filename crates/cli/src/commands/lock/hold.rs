@@ -2,7 +2,7 @@
 //! when they are lost, or when `ade` itself is killed ([`ade_executors::watchdog`]).
 
 use std::ffi::OsStr;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
@@ -256,9 +256,8 @@ impl WaitNotices {
     }
 }
 
-/// A closed standard error is ignored.
 fn print_notice(text: &str) {
-    let _ = writeln!(anstream::stderr().lock(), "{} {text}", "waiting:".yellow().bold());
+    output::notice("waiting:".yellow().bold(), text);
 }
 
 fn notice(lock: &Lock, holder_id: &str) -> Option<(NoticeKey, String)> {

@@ -255,7 +255,8 @@ async fn watch(client: &Client, filters: &Filters, every: Duration) -> Result {
         };
         let (now, locks) = (now(), last.as_ref().map_or(&[] as &[Lock], |(page, _)| &page.items));
         let noun = if locks.len() == 1 { "lock" } else { "locks" };
-        let mut text = format!("{}  {} {noun}\n{}{trouble}\n", Time(now), locks.len(), table(locks, now));
+        let text = format!("{}  {} {noun}\n{}{trouble}\n", Time(now), locks.len(), table(locks, now));
+        let mut text = output::visible(&text).into_owned();
         if is_terminal {
             // Move to the top left, and clear what the new text does not cover.
             text = format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"));

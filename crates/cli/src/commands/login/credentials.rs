@@ -35,10 +35,13 @@ impl std::fmt::Debug for Credential {
     }
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct Contents {
     #[serde(default)]
     servers: BTreeMap<String, Credential>,
+    /// The secrets of this device by server and user: where a user signed in before, failed attempts of others delay nothing.
+    #[serde(default)]
+    devices: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 #[derive(Debug, Clone)]
@@ -64,12 +67,23 @@ impl Credentials {
 
     /// Stores the token of a server and returns the one it replaces.
     pub(crate) fn put(&self, url: &str, credential: Credential) -> Result<Option<Credential>> {
-        self.change(|servers| servers.insert(normalized(url), credential))
+        self.change(|contents| contents.servers.insert(normalized(url), credential))
     }
 
     /// Removes the token of a server and returns it.
     pub(crate) fn remove(&self, url: &str) -> Result<Option<Credential>> {
-        self.change(|servers| servers.remove(&normalized(url)))
+        self.change(|contents| contents.servers.remove(&normalized(url)))
+    }
+
+    /// The secret of this device for a user of a server.
+    pub(crate) fn device(&self, url: &str, user: &str) -> Result<Option<String>> {
+        Ok(self.read()?.devices.remove(&normalized(url)).and_then(|mut users| users.remove(user)))
+    }
+
+    pub(crate) fn put_device(&self, url: &str, user: &str, secret: &str) -> Result<()> {
+        self.change(|contents| {
+            contents.devices.entry(normalized(url)).or_default().insert(user.to_owned(), secret.to_owned());
+        })
     }
 
     fn read(&self) -> Result<Contents> {
@@ -92,7 +106,7 @@ impl Credentials {
         })
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut BTreeMap<String, Credential>) -> T) -> Result<T> {
+    fn change<T>(&self, change: impl FnOnce(&mut Contents) -> T) -> Result<T> {
         let failed = |error: io::Error| cannot("write", &self.file(), &error);
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).map_err(failed)?;
         fs::set_permissions(&self.folder, Permissions::from_mode(0o700)).map_err(failed)?;
@@ -100,7 +114,7 @@ impl Credentials {
         let lock = File::options().create(true).append(true).mode(0o600).open(lock_file).map_err(failed)?;
         lock.lock().map_err(failed)?;
         let mut contents = self.read()?;
-        let result = change(&mut contents.servers);
+        let result = change(&mut contents);
         let text = toml::to_string(&contents).map_err(|error| Failure::cannot("write TOML", error))?;
         self.write(&text).map_err(failed)?;
         Ok(result)
@@ -126,7 +140,7 @@ fn absolute_path(variable: &str) -> Option<PathBuf> {
 }
 
 /// Normalizes a URL: scheme and host in lower case, without the default port and a trailing slash.
-fn normalized(url: &str) -> String {
+pub(crate) fn normalized(url: &str) -> String {
     let url = Url::parse(url).map_or_else(|_| url.to_owned(), String::from);
     url.trim_end_matches('/').to_owned()
 }
@@ -175,6 +189,10 @@ mod tests {
         assert_eq!(stored.remove(SERVER).expect("removed"), Some(credential("c")));
         assert_eq!(stored.get(SERVER).expect("none"), None);
         assert!(stored.get("https://ade.example.com").expect("read").is_some());
+        stored.put_device("http://127.0.0.1:8300/", "ann", "aded_1").expect("stored");
+        assert_eq!(stored.device(SERVER, "ann").expect("read").as_deref(), Some("aded_1"));
+        assert_eq!(stored.device(SERVER, "ben").expect("read"), None);
+        assert_eq!(stored.device("https://ade.example.com", "ann").expect("read"), None);
     }
 
     #[test]

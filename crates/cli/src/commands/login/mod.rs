@@ -3,11 +3,13 @@
 //! The password is sent to the server once and never stored. The session ends as soon as the token is created.
 
 pub(crate) mod credentials;
+pub(crate) mod deciding;
+mod join;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ade_client::wire::{Scope, Session, Token, TokenRequest};
+use ade_client::wire::{Scope, Session, Token, TokenRequest, UserPatch};
 use ade_client::{Client, Error, UserSession};
 use clap::Args as ClapArgs;
 use owo_colors::OwoColorize;
@@ -21,24 +23,19 @@ use crate::output::page::Page;
 use crate::output::{self, OutputFormat, safe, time};
 use crate::prompt;
 use credentials::{Credential, Credentials};
-
-/// Longest lifetime of a token with the scope `decide`.
-const MAX_DECIDE_TTL: Duration = Duration::from_hours(8);
+pub(crate) use join::{JoinArgs, join};
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct LoginArgs {
     /// Your user id [default: prompt for it]
     user: Option<String>,
-    /// Add the scope decide, to approve and reject; the token is valid for at most 8 hours
-    #[arg(long)]
-    decide: bool,
     /// Add the scope admin
     #[arg(long)]
     admin: bool,
-    /// Read the password from the first line of standard input
+    /// Read the password from the first line of standard input; if somebody else set it, your own from the second
     #[arg(long)]
     password_stdin: bool,
-    /// Lifetime of the token, such as 8h or 7d [default: 30 days, with --decide 8 hours]
+    /// Lifetime of the token, such as 8h or 7d [default: 30 days]
     #[arg(long, value_name = "DURATION", value_parser = time::parse_duration)]
     ttl: Option<Duration>,
     #[command(flatten)]
@@ -49,7 +46,7 @@ pub(crate) struct LoginArgs {
 
 pub(crate) fn login(args: &LoginArgs) -> Result {
     let url = args.connection.url()?;
-    let request = token_request(args)?;
+    let request = token_request(args);
     let credentials = default_credentials()?;
     // An unreadable file must fail before a token is created.
     let previous = credentials.get(&url)?;
@@ -62,7 +59,16 @@ pub(crate) fn login(args: &LoginArgs) -> Result {
             None => prompt::line("User: ")?,
         };
         let password = prompt::password_from(args.password_stdin, "Password: ").await?;
-        let session = Client::sign_in(&url, &user, &password).await.map_err(sign_in_failure)?;
+        let device = credentials.device(&url, &user)?;
+        let session = Client::sign_in_on_device(&url, &user, &password, device.as_deref()).await;
+        let session = session.map_err(sign_in_failure)?;
+        if let Some(device) = session.device() {
+            credentials.put_device(&url, &user, device)?;
+        }
+        if session.session().password_change_required {
+            output::note("somebody else set your password: choose your own");
+            set_own_password(&session, &user, password, args.password_stdin).await?;
+        }
         let created = create_token(&session, &request, &credentials, &url).await;
         if let (Ok((credential, _)), Some(previous)) = (&created, &previous)
             && credential.user_id == previous.user_id
@@ -85,6 +91,15 @@ pub(crate) fn login(args: &LoginArgs) -> Result {
         let file = credentials.file();
         output::note(&format!("the token is stored in {}; sign out with ade logout", file.display()));
     }
+    Ok(())
+}
+
+/// Replaces the password that somebody else set.
+async fn set_own_password(session: &UserSession, user: &str, present: String, stdin: bool) -> Result {
+    let password = prompt::new_password(stdin, user).await?;
+    let patch =
+        UserPatch { password: Some(password), current_password: Some(present), ..UserPatch::default() };
+    session.client().update_user(user, None, &patch).await?;
     Ok(())
 }
 
@@ -120,20 +135,16 @@ async fn create_token(
     Ok((credential, token))
 }
 
-fn token_request(args: &LoginArgs) -> Result<TokenRequest> {
-    if args.decide && args.ttl.is_some_and(|ttl| ttl > MAX_DECIDE_TTL) {
-        return Err(Failure::invalid("a token with the scope decide is valid for at most 8 hours")
-            .hint("leave out --ttl, or sign in without --decide"));
-    }
+/// The token never decides: it is stored on this machine.
+fn token_request(args: &LoginArgs) -> TokenRequest {
     let mut scopes = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Lock]);
-    scopes.extend(args.decide.then_some(Scope::Decide));
     scopes.extend(args.admin.then_some(Scope::Admin));
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    Ok(TokenRequest {
+    TokenRequest {
         name: format!("ade login on {machine}"),
         scopes: Some(scopes),
         ttl_seconds: args.ttl.map(|ttl| ttl.as_secs()),
-    })
+    }
 }
 
 pub(crate) fn logout(connection: &Connection) -> Result {

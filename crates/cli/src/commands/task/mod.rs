@@ -11,6 +11,7 @@ use ade_client::wire::{Comment, OverrideRequest, PreviewStatus, ReasonRequest, T
 use clap::{Args as ClapArgs, Subcommand};
 use owo_colors::OwoColorize;
 
+use super::login::deciding::PasswordSource;
 use crate::failure::{Failure, Result};
 use crate::input;
 use crate::output::list::{ListArgs, fetch_up_to, present};
@@ -79,6 +80,11 @@ pub(crate) enum Command {
         /// Id of the task
         task: String,
     },
+    /// Archive a cancelled task at once, instead of after 90 days; an admin can restore it
+    Archive {
+        /// Id of the task
+        task: String,
+    },
     /// Comment on a task
     Comment {
         #[command(flatten)]
@@ -103,7 +109,13 @@ pub(crate) enum Command {
         ticket: String,
     },
     /// Confirm the override that another admin requested (admin)
-    Confirm(TaskArgs),
+    Confirm {
+        #[command(flatten)]
+        args: TaskArgs,
+        /// Reason, recorded in the audit log
+        #[arg(long)]
+        reason: Option<String>,
+    },
     /// Move an approved task to the head of the queue (admin)
     Force(ReasonArgs),
     /// Show the output of a task
@@ -174,7 +186,16 @@ impl ReasonArgs {
     }
 }
 
-pub(crate) async fn run(client: &Client, command: Command) -> Result {
+pub(crate) async fn run(client: &Client, (command, password): (Command, PasswordSource)) -> Result {
+    match command {
+        Command::Override { .. } | Command::Confirm { .. } | Command::Revoke(_) | Command::Force(_) => {
+            password.decide(client, async |client| execute(client, command).await).await
+        }
+        _ => execute(client, command).await,
+    }
+}
+
+async fn execute(client: &Client, command: Command) -> Result {
     let (format, task) = match command {
         Command::Ls(args) => return list(client, &args).await,
         Command::Show(args) => return page::show(client, &args).await,
@@ -184,6 +205,10 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result {
             return args.list.show(&[], fetch, super::audit::table).await;
         }
         Command::Logs { task, follow } => return wait::logs(client, &task, follow).await,
+        Command::Archive { task } => {
+            client.archive_task(&task).await?;
+            return output::line(format_args!("{} is archived", safe(&task)));
+        }
         Command::Rm { task } => {
             client.delete_task(&task).await?;
             return output::line(format_args!("{} is deleted", safe(&task)));
@@ -213,7 +238,9 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result {
             (format, client.override_task(&task, &request).await?)
         }
         Command::Resubmit(args) => (args.format, client.resubmit_task(&args.task).await?),
-        Command::Confirm(args) => (args.format, client.confirm_override(&args.task).await?),
+        Command::Confirm { args: TaskArgs { task, format }, reason } => {
+            (format, client.confirm_override(&task, &ReasonRequest { reason }).await?)
+        }
         Command::Revoke(args) => (args.format, client.revoke_approval(&args.task, &args.body()).await?),
         Command::Force(args) => (args.format, client.force_apply_task(&args.task, &args.body()).await?),
         Command::Stop(args) => (args.format, client.stop_task(&args.task, &args.body()).await?),
@@ -322,7 +349,7 @@ async fn list_comments(client: &Client, args: &TaskListArgs) -> Result {
     let now = time::now();
     for comment in &listing.items {
         let when = time::ago(comment.created_at, now);
-        output::line(format_args!("{} {}", safe(&comment.author_id).bold(), when.dimmed()))?;
+        output::line(format_args!("{} {}", comment_author(comment).bold(), when.dimmed()))?;
         for line in safe_lines(&comment.text) {
             output::line(format_args!("  {line}"))?;
         }
@@ -330,10 +357,19 @@ async fn list_comments(client: &Client, args: &TaskListArgs) -> Result {
     Ok(())
 }
 
+/// Who wrote a comment: a user, or an agent for its sponsor.
+fn comment_author(comment: &Comment) -> String {
+    let author = safe(&comment.author_id);
+    match &comment.agent_id {
+        Some(agent) => format!("agent {} for {author}", safe(agent)),
+        None => author,
+    }
+}
+
 fn comment_table(comments: &[Comment]) -> Table<'_, Comment> {
     output::list(comments, "no comments found")
         .column("TIME", |comment| time::timestamp(comment.created_at))
-        .column("AUTHOR", |comment| safe(&comment.author_id))
+        .column("AUTHOR", comment_author)
         .column("COMMENT", |comment| safe_lines(&comment.text).collect::<Vec<_>>().join("\n"))
 }
 

@@ -9,6 +9,7 @@ use ade_client::wire::{
     Approval, ApprovalStatus, ChangeKind, Execution, ExecutionResult, LockMode, Phase, Preview,
     PreviewStatus, Requirement, RequirementStatus, RollbackStrategy, Task, TaskState,
 };
+use ade_domain::text::counted;
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 use serde_json::json;
@@ -48,6 +49,7 @@ pub(crate) fn page(task: &Task, approvals: &[Approval], now: Timestamp) -> Page 
     }
     reviewers(&mut page, approvals, now);
     sections::why_these_reviewers(&mut page, &task.policies, &task.skipped_reviewers);
+    sections::not_automatic(&mut page, &task.not_automatic);
     sections::locks(&mut page, "Locks (when the task was submitted)", &task.lock_preview);
     if let Some(attempt) = &task.execution {
         execution(&mut page, attempt, now);
@@ -85,6 +87,8 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
         lineage.sponsor_id.as_ref().map(|sponsor| format!("on behalf of {}", safe(sponsor))),
     ];
     page.field("proposed by", origin.into_iter().flatten().collect::<Vec<_>>().join(", "));
+    let by_agent: Vec<String> = metadata.by_agent.iter().map(|agent| safe(agent)).collect();
+    page.field("written by agent", by_agent.join(", "));
     page.field("team", safe_or_empty(&metadata.team));
     page.field("ticket", safe_or_empty(&metadata.ticket_ref));
     page.field("tags", safe(&metadata.tags.join(", ")));
@@ -140,6 +144,7 @@ fn details(page: &mut Page, task: &Task) {
             format!("{} {}", safe(&format!("{}:{}", resource.resource_type, resource.id)), mode.dimmed()),
         );
     }
+    sections::scope(page, &task.scope);
     if !config.parameters.is_empty() {
         let text = serde_json::to_string_pretty(&config.parameters).unwrap_or_default();
         page.block("parameters", safe_lines(&text));
@@ -170,6 +175,9 @@ fn preview(page: &mut Page, preview: &Preview) {
     }
     if preview.unverifiable {
         page.line(format_args!("  {} declared by the author, not checked by ADE", "unverified:".yellow()));
+    }
+    if preview.estimated {
+        page.line(format_args!("  {} planned by the database, not executed", "estimated:".yellow()));
     }
     for warning in &preview.warnings {
         page.line(format_args!("  {} {}", "warning:".yellow(), safe(warning)));
@@ -204,7 +212,7 @@ fn execution(page: &mut Page, execution: &Execution, now: Timestamp) {
     page.field("result", tone.paint(result));
     let retries = match execution.retry_count {
         0 => String::new(),
-        retries => format!(", {retries} retries"),
+        retries => format!(", {}", counted(retries, "retry", "retries")),
     };
     page.field("attempt", format!("{} by {}{retries}", execution.attempt, safe(&execution.agent_id)));
     page.field("started", time::ago(execution.started_at, now));
@@ -261,7 +269,11 @@ fn reviewers(page: &mut Page, approvals: &[Approval], now: Timestamp) {
     let when = |request: &Approval| match request.responded_at {
         Some(at) => time::ago(at, now),
         None if request.status == ApprovalStatus::Pending => {
-            format!("due in {}", time::until(request.due_at, now))
+            if request.due_at.0 < now {
+                format!("overdue for {}", time::since(request.due_at, now))
+            } else {
+                format!("due in {}", time::until(request.due_at, now))
+            }
         }
         None => String::new(),
     };

@@ -1,6 +1,8 @@
 //! Labels of task states and risk levels, and the page sections that tasks and simulations share.
 
-use ade_client::wire::{ConsideredPolicy, DelegationStep, LockPreview, Risk, RiskLevel, TaskState};
+use ade_client::wire::{
+    ConsideredPolicy, DelegationStep, LockPreview, Risk, RiskLevel, ScopePart, TaskState,
+};
 use owo_colors::OwoColorize;
 
 use crate::commands::lock::mode_name;
@@ -91,6 +93,38 @@ pub(crate) fn why_these_reviewers(page: &mut Page, policies: &[ConsideredPolicy]
         page.line(format_args!("  {mark} policy {}: {}", safe(&policy.policy), safe(&policy.why)));
     }
     for reason in skipped {
+        page.line(format_args!("  {} {}", "–".dimmed(), safe(reason)));
+    }
+}
+
+/// Targets that are shown; a task can have hundreds.
+const MAX_SHOWN_TARGETS: usize = 10;
+
+/// What a task can touch, as derived from its parameters: nobody declared it.
+pub(crate) fn scope(page: &mut Page, scope: &[ScopePart]) {
+    let targets: Vec<&String> = scope.iter().flat_map(|part| &part.targets).collect();
+    for target in targets.iter().take(MAX_SHOWN_TARGETS) {
+        page.field("target", safe(target));
+    }
+    if let Some(more) = targets.len().checked_sub(MAX_SHOWN_TARGETS).filter(|more| *more > 0) {
+        page.field("target", format_args!("and {more} more"));
+    }
+    for part in scope {
+        for resource in &part.resources {
+            let name = safe(&format!("{}:{}", resource.resource_type, resource.id));
+            let origin = format!("bound to {}", safe(&part.binding));
+            page.field("resource", format_args!("{name} {}", origin.dimmed()));
+        }
+    }
+}
+
+/// Why reviewers are asked at all.
+pub(crate) fn not_automatic(page: &mut Page, reasons: &[String]) {
+    if reasons.is_empty() {
+        return;
+    }
+    page.heading("Why not automatic");
+    for reason in reasons {
         page.line(format_args!("  {} {}", "–".dimmed(), safe(reason)));
     }
 }

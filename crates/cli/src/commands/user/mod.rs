@@ -5,10 +5,11 @@ pub(super) mod token;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ade_client::Client;
-use ade_client::wire::{User, UserPatch, UserRequest};
+use ade_client::wire::{AccountAct, InvitationRequest, User, UserPatch, UserRequest};
 use clap::{Args as ClapArgs, Subcommand};
 use owo_colors::OwoColorize;
 
+use super::login::deciding::PasswordSource;
 use crate::failure::{Failure, Result};
 use crate::output::list::ListArgs;
 use crate::output::page::Page;
@@ -23,11 +24,20 @@ pub(crate) enum Command {
     Ls(ListArgs),
     /// Show a user, with statistics
     Show(UserArgs),
-    /// Create a user (admin)
+    /// Invite a user (admin); prints a code with which the user sets a password: ade join CODE
+    Invite(InviteArgs),
+    /// Confirm that another person uses an account, so that it counts as independent of who created it (admin)
+    Confirm {
+        #[command(flatten)]
+        args: UserArgs,
+        #[command(flatten)]
+        password: PasswordSource,
+    },
+    /// Create a user (admin); a password given here is temporary
     Add(AddArgs),
     /// Change name, roles, manager or team of a user (admin)
     Set(SetArgs),
-    /// Change a password; this ends all sessions of the user, but does not revoke tokens
+    /// Change a password; this ends the other sessions of the user, and revokes tokens that decide or administer
     Passwd {
         /// Id of the user [default: you]
         user: Option<String>,
@@ -35,6 +45,9 @@ pub(crate) enum Command {
         /// and the new one from the second
         #[arg(long)]
         password_stdin: bool,
+        /// Revoke all other tokens of the user as well
+        #[arg(long)]
+        revoke_tokens: bool,
     },
     /// Deactivate a user: ends all sessions and reassigns open approval requests (admin)
     Deactivate(UserArgs),
@@ -49,6 +62,26 @@ pub(crate) enum Command {
 pub(crate) struct UserArgs {
     /// Id of the user
     user: String,
+    #[command(flatten)]
+    format: OutputFormat,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct InviteArgs {
+    /// Id of the new user
+    user: String,
+    /// Display name [default: the id]
+    #[arg(long)]
+    name: Option<String>,
+    /// Roles: author, reviewer, admin, or any other that policies require [default: author]
+    #[arg(long = "role", value_name = "ROLE", value_delimiter = ',')]
+    roles: Vec<String>,
+    /// Manager, who gets the approval requests that nobody else can decide
+    #[arg(long, value_name = "USER")]
+    manager: Option<String>,
+    /// Team
+    #[arg(long)]
+    team: Option<String>,
     #[command(flatten)]
     format: OutputFormat,
 }
@@ -114,8 +147,26 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result {
     let (format, user) = match command {
         Command::Ls(args) => return args.show(&[], async |query| client.users(query).await, table).await,
         Command::Show(args) => return show(client, &args).await,
-        Command::Passwd { user, password_stdin } => {
-            return change_password(client, user, password_stdin).await;
+        Command::Passwd { user, password_stdin, revoke_tokens } => {
+            return change_password(client, user, password_stdin, revoke_tokens).await;
+        }
+        Command::Invite(args) => return invite(client, args).await,
+        Command::Confirm { args, password } => {
+            let caller = client.session().await?;
+            let confirmed = match caller.user {
+                // The operator.
+                None => client.confirm_user(&args.user).await?,
+                Some(_) => {
+                    let confirm = async |client: &Client| Ok(client.confirm_user(&args.user).await?);
+                    password.decide(client, confirm).await?
+                }
+            };
+            return args.format.print(&confirmed, |user| {
+                format!(
+                    "{} counts as independent of those who created or changed the account",
+                    safe(&user.user_id)
+                )
+            });
         }
         Command::Token(command) => return token::run(client, command).await,
         Command::Add(args) => (args.format, add(client, args).await?),
@@ -137,6 +188,7 @@ async fn show(client: &Client, args: &UserArgs) -> Result {
     page.field("manager", safe_or_empty(&user.manager_id));
     page.field("team", safe_or_empty(&user.team));
     page.field("active", yes_or_no(user.active));
+    page.field("account changes", user.acts.iter().map(account_act).collect::<Vec<_>>().join("; "));
     // Statistics are left out if the caller may not see them.
     if let Ok(stats) = client.user_stats(&args.user).await {
         let counts = |counts: &BTreeMap<String, u64>| {
@@ -148,6 +200,17 @@ async fn show(client: &Client, args: &UserArgs) -> Result {
         page.optional("median response", stats.median_response_seconds.map(time::duration));
     }
     output::line(page)
+}
+
+/// One line about what an administrator did to the account, and whether it still counts.
+fn account_act(act: &AccountAct) -> String {
+    let (kind, by, at) = (safe(&act.kind).replace('_', " "), safe(&act.by), time::timestamp(act.at));
+    let state = match (act.exempt, &act.lifted_at) {
+        (true, _) => ", does not count",
+        (false, Some(_)) => ", confirmed as another person",
+        (false, None) => "",
+    };
+    format!("{kind} by {by} at {at}{state}")
 }
 
 async fn add(client: &Client, args: AddArgs) -> Result<User> {
@@ -200,7 +263,12 @@ async fn set_active(client: &Client, args: &UserArgs, active: bool) -> Result<Us
     Ok(client.update_user(&args.user, None, &patch).await?)
 }
 
-async fn change_password(client: &Client, user_id: Option<String>, stdin: bool) -> Result {
+async fn change_password(
+    client: &Client,
+    user_id: Option<String>,
+    stdin: bool,
+    revoke_tokens: bool,
+) -> Result {
     let caller = client.session().await?.user.map(|user| user.user_id);
     let user_id = user_id.or_else(|| caller.clone()).ok_or_else(|| {
         Failure::invalid("this token belongs to no user").hint("name the user: ade user passwd USER")
@@ -214,18 +282,54 @@ async fn change_password(client: &Client, user_id: Option<String>, stdin: bool) 
         }
     };
     let password = prompt::new_password(stdin, &user_id).await?;
-    let patch = UserPatch { password: Some(password), ..UserPatch::default() };
+    let patch = UserPatch {
+        password: Some(password),
+        current_password: present.clone(),
+        revoke_tokens: revoke_tokens.then_some(true),
+        ..UserPatch::default()
+    };
     let user = match present {
         None => client.update_user(&user_id, None, &patch).await?,
         Some(present) => {
             let session = Client::sign_in(client.url(), &user_id, &present).await?;
-            session.client().update_user(&user_id, None, &patch).await?
+            let user = session.client().update_user(&user_id, None, &patch).await?;
+            if let Err(error) = session.sign_out().await {
+                output::note(&format!("cannot end the session, it expires by itself: {error}"));
+            }
+            user
         }
     };
     let id = safe(&user.user_id);
+    let tokens = match revoke_tokens {
+        true => "all tokens are revoked".to_owned(),
+        false => format!("other tokens stay valid: see ade user token ls {id}"),
+    };
     output::line(format_args!(
-        "the password of {id} is changed and all sessions are ended; tokens stay valid: see ade user token ls {id}"
+        "the password of {id} is changed; sessions are ended, and tokens that decide or administer are revoked; {tokens}"
     ))
+}
+
+async fn invite(client: &Client, args: InviteArgs) -> Result {
+    let request = InvitationRequest {
+        user_id: args.user,
+        name: args.name,
+        roles: (!args.roles.is_empty()).then(|| args.roles.into_iter().collect()),
+        manager_id: args.manager,
+        team: args.team,
+    };
+    let invitation = client.invite_user(&request).await?;
+    if args.format.json {
+        return output::json(&invitation);
+    }
+    // Only the code goes to standard output, so that it can be piped.
+    let missing = || Failure::unavailable("the server created an invitation but did not return its code");
+    output::line(safe(invitation.code.as_deref().ok_or_else(missing)?))?;
+    let lifetime = time::until(invitation.expires_at, time::now());
+    output::note(&format!(
+        "pass the code on to {} for ade join CODE; it is shown only once, works once and expires in {lifetime}",
+        safe(&invitation.user.user_id)
+    ));
+    Ok(())
 }
 
 fn table(users: &[User]) -> Table<'_, User> {

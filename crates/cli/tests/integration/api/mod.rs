@@ -1,13 +1,16 @@
 //! The HTTP API of locks and agents, and what all routes have in common: accepted requests, responses and refusals.
 
 mod agents;
+mod connections;
 mod idempotency;
 mod lock_names;
+mod lock_settings;
 mod locks;
 mod problems;
 mod routes;
 mod schemathesis;
 mod shutdown;
+mod sign_in;
 mod tickets;
 
 use ade_testkit::{AdeServer, ApiClient};

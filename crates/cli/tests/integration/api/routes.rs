@@ -36,6 +36,9 @@ fn bearer(token: &str) -> String {
     format!("Bearer {token}")
 }
 
+/// The end of the path that uses an invitation.
+const INVITATION_ROUTE: &str = "/users/invitations/accept";
+
 #[tokio::test]
 async fn every_route_rejects_malformed_authorization() {
     let (_ade, api) = start_server().await;
@@ -51,8 +54,10 @@ async fn every_route_rejects_malformed_authorization() {
         BOOTSTRAP_TOKEN,
         "Bearer ü",
     ];
-    // Signing in needs no token.
-    let needs_token = |path: &str| path.starts_with("/api/v1/") && path != "/api/v1/sessions";
+    // Signing in and using an invitation need no token.
+    let needs_token = |path: &str| {
+        path.starts_with("/api/v1/") && path != "/api/v1/sessions" && !path.ends_with(INVITATION_ROUTE)
+    };
     for (method, path) in operations(&api).iter().filter(|(_, path)| needs_token(path)) {
         let mut tries: Vec<Vec<(&str, &str)>> = vec![vec![]];
         tries.extend(invalid_headers.iter().map(|value| vec![("authorization", *value)]));
@@ -132,7 +137,8 @@ async fn description_is_complete() {
             let id = operation["operationId"].as_str().expect("an id");
             assert!(ids.insert(id.to_owned()), "the operation id {id} is used twice");
             let statuses = operation["responses"].as_object().expect("responses");
-            assert_eq!(statuses.contains_key("401"), path.starts_with("/api/v1/"), "{method} {path}");
+            let authenticates = path.starts_with("/api/v1/") && !path.ends_with(INVITATION_ROUTE);
+            assert_eq!(statuses.contains_key("401"), authenticates, "{method} {path}");
             if operation.get("requestBody").is_some() {
                 for status in ["400", "413", "422"] {
                     assert!(
@@ -225,8 +231,12 @@ async fn every_response_has_security_headers() {
         let response = api.send_raw(method, path, headers, body).await;
         for (name, value) in [
             ("x-content-type-options", "nosniff"),
-            ("referrer-policy", "no-referrer"),
+            ("referrer-policy", "same-origin"),
             ("x-frame-options", "DENY"),
+            ("cross-origin-opener-policy", "same-origin"),
+            ("cross-origin-resource-policy", "same-origin"),
+            ("permissions-policy", "camera=(), geolocation=(), microphone=()"),
+            ("strict-transport-security", ""),
             ("cache-control", "no-store"),
         ] {
             assert_eq!(response.header(name), value, "{name} of {method} {path}");

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ade_domain::people::{ADMIN, AUTHOR};
+use ade_domain::people::ADMIN;
 use ade_testkit::deployment::text_field;
 use ade_testkit::folder_snapshot::snapshot;
 use ade_testkit::wait::until;
@@ -24,7 +24,7 @@ const LONG_OUTPUT: usize = 100_000;
 
 fn config() -> String {
     format!(
-        "[executors.http]\nhosts = [\"example.com\"]\n\
+        "[executors.http.hosts.example]\nhost = \"example.com\"\n\
          [executors.http.secrets.deploy]\nhost = \"example.com\"\nvalue = \"Bearer {SECRET}\"\n"
     )
 }
@@ -39,9 +39,7 @@ struct Fixture {
 impl Fixture {
     async fn new(house: &Deployment) -> Self {
         let office = house.admin().await;
-        // Everything that is submitted is approved automatically.
-        office.create_policy(json!({ "name": "auto", "auto_approve_if": { "risk_below": 101 } })).await;
-        let pat = office.create_user("pat", &[AUTHOR]).await;
+        let pat = office.create_approved_author("pat").await;
         let bot = office.create_agent("bot", &pat).await;
         Self { ada: office.create_user("ada", &[ADMIN]).await, bot, pat, office }
     }

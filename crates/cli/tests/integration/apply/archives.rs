@@ -224,6 +224,55 @@ async fn check_permissions(fixture: &Fixture) {
     assert_eq!(fixture.eve.post(&restore, &json!({})).await.expect_status(200)["restored"], 1);
 }
 
+/// An archive is restored only as it was written, and what is restored is history.
+async fn check_forged_archives(fixture: &Fixture) {
+    let id = fixture.rejected_task().await;
+    fixture.age_tasks(100).await;
+    let all = fixture.run_archive_job(1).await;
+    let (archive, key) = (text_field(&all[0], "archive_id"), text_field(&all[0], "key"));
+    let (restore, file) = (format!("/archives/{archive}/restore"), fixture.house.server().blobs().join(key));
+    let packed = std::fs::read(&file).expect("written");
+    let assert_refused = async |why: &str| {
+        let refused = fixture.eve.post(&restore, &json!({})).await.expect_problem(409, "FORGED_ARCHIVE");
+        assert!(text_field(&refused, "detail").contains(why), "{refused}");
+        let _ = fixture.ann.get(&format!("/tasks/{id}")).await.expect_problem(404, "TASK_NOT_FOUND");
+    };
+    // Another content, also if the description names its hash.
+    std::fs::write(&file, b"forged").expect("written");
+    assert_refused("its content was changed").await;
+    let digest = ade_domain::task::Digest::of_bytes(b"forged");
+    let set = |digest: &str| format!("UPDATE archives SET body = json_set(body, '$.digest', '{digest}')");
+    fixture.execute_sql(set(&digest.to_string()), String::new()).await;
+    assert_refused("its description was changed").await;
+    std::fs::write(&file, packed).expect("written");
+    fixture.execute_sql(set(&text_field(&all[0], "digest")), String::new()).await;
+    // Without its audit entry.
+    let hide = |action: &str| {
+        let drop = "DROP TRIGGER IF EXISTS audit_no_update;";
+        format!("{drop} UPDATE audit SET action = '{action}' WHERE body LIKE '%archive.create%'")
+    };
+    fixture.execute_sql(hide("other"), String::new()).await;
+    assert_refused("its audit entry is missing").await;
+    fixture.execute_sql(hide("archive.create"), String::new()).await;
+    assert_eq!(fixture.eve.post(&restore, &json!({})).await.expect_status(200)["restored"], 1);
+    // No command, whatever the state says.
+    let task = fixture.ann.get(&format!("/tasks/{id}")).await.expect_status(200);
+    assert_eq!(task["allowed"], json!([]), "{task}");
+    let resubmit = format!("/tasks/{id}/resubmit");
+    let _ = fixture.ann.post(&resubmit, &json!({})).await.expect_problem(409, "RESTORED_TASK");
+    let sql = format!(
+        "UPDATE tasks SET body = json_set(body, '$.state', 'DRAFT'), state = 'DRAFT' WHERE task_id = '{id}'"
+    );
+    fixture.execute_sql(sql, String::new()).await;
+    let commands = [("POST", "/submit"), ("POST", "/cancel"), ("POST", "/comments"), ("DELETE", "")];
+    for (method, command) in commands {
+        let (path, body) = (format!("/tasks/{id}{command}"), json!({ "text": "hello" }));
+        let body = if command == "/comments" { body } else { json!({}) };
+        let refused = fixture.ann.request(method, &path, &body.to_string()).await;
+        let _ = refused.expect_problem(409, "RESTORED_TASK");
+    }
+}
+
 #[tokio::test]
 async fn archives_and_restores_with_two_servers() {
     check_archive_and_restore(&Fixture::new(Deployment::distributed(ADE, 2)).await).await;
@@ -232,6 +281,11 @@ async fn archives_and_restores_with_two_servers() {
 #[tokio::test]
 async fn only_administrators_restore_archives() {
     check_permissions(&Fixture::new(Deployment::embedded(ADE)).await).await;
+}
+
+#[tokio::test]
+async fn forged_archives_are_refused_and_restored_tasks_are_history() {
+    check_forged_archives(&Fixture::new(Deployment::embedded(ADE)).await).await;
 }
 
 /// The kill comes as soon as a copy is on disk: before or after the rows are removed from the database.

@@ -134,6 +134,10 @@ async fn check_each_escalated_once(office: &AdminClient, count: usize) {
     let entries = until("all audit entries are numbered", TIMEOUT, observe).await.expect("in time");
     let requests: BTreeSet<String> = entries.iter().map(|entry| text_field(entry, "object_id")).collect();
     assert_eq!((entries.len(), requests.len()), (count, count), "each request once");
+    for entry in &entries {
+        assert!(text_field(entry, "reason").contains("did not decide in time"), "{entry}");
+        assert_eq!(entry["who"]["trigger"], "job approval_timeout", "{entry}");
+    }
 }
 
 async fn wait_until_all_escalated(api: &ApiClient) {
@@ -290,7 +294,8 @@ async fn failing_job_backs_off_and_is_reported() {
         assert!((moment("due_at") - moment("ended_at") - backoff_seconds).abs() <= 1, "{failed}");
         let listed = shell.run_ok(&["jobs"]).await;
         assert!(listed.contains("failing"), "{listed}");
-        assert!(listed.contains(&format!("{DAILY} failed {failures} times in a row: ")), "{listed}");
+        let times = if failures == 1 { "1 time".to_owned() } else { format!("{failures} times") };
+        assert!(listed.contains(&format!("{DAILY} failed {times} in a row: ")), "{listed}");
         let metrics = api.send_raw("GET", "/metrics", &[], "").await.text();
         let line = format!("ade_job_failures{{job=\"{DAILY}\"}} {failures}");
         assert!(metrics.lines().any(|found| found == line), "{line} is missing in {metrics}");

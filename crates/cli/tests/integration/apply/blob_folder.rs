@@ -7,6 +7,7 @@ use std::time::Duration;
 use ade_testkit::Deployment;
 use ade_testkit::deployment::text_field;
 use ade_testkit::folder_snapshot::{snapshot, write_file};
+use ade_testkit::server::SECRET;
 use ade_testkit::wait::until;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use serde_json::json;
@@ -24,7 +25,7 @@ async fn process_with_other_blob_folder_refuses_to_start() {
     let run = |arguments: &[&str], blobs: Option<&str>| -> Output {
         let mut command = Command::new(ADE);
         command.args(arguments).args(["--redis", &redis.url(), "--postgres", &postgres.url("ade")]);
-        command.env_clear().env("NO_COLOR", "1").current_dir(folder.path());
+        command.env_clear().env("NO_COLOR", "1").env("ADE_SECRET", SECRET).current_dir(folder.path());
         command.envs(blobs.map(|path| ("ADE_SERVER_BLOBS", path))).output().expect("runs")
     };
     let first = house.server().blobs().canonicalize().expect("there");
@@ -42,9 +43,9 @@ async fn process_with_other_blob_folder_refuses_to_start() {
         }
     }
     // With the shared folder a worker starts.
-    let worker = house.start_worker(ADE, "[executors.files]\nroots = [\"/nowhere/to/be/found\"]\n");
+    let worker = house.start_worker(ADE, "[executors.files.roots.lost]\npath = \"/nowhere/to/be/found\"\n");
     let logged =
-        worker.process().wait_for_log_lines("files:/nowhere/to/be/found (which does not exist)", 1, TIMEOUT);
+        worker.process().wait_for_log_lines("files:lost (/nowhere/to/be/found does not exist)", 1, TIMEOUT);
     logged.expect("a missing root is logged and does not prevent the start");
     drop(worker);
     // The first server restarts with its own folder.
@@ -62,16 +63,15 @@ async fn recovery_waits_for_rollback_data() {
     let pipe = folder.path().join("pipe");
     mknodat(CWD, &pipe, FileType::Fifo, 0o600.into(), 0).expect("created");
     let config = format!(
-        "[worker]\nlease_seconds = 2\n[executors.files]\nroots = [{root:?}]\n\
+        "[worker]\nlease_seconds = 2\n[executors.files.roots.site]\npath = {root:?}\n\
          [executors.command.templates.hang]\nargv = [\"cat\", \"--\", \"{{pipe}}\"]\n"
     );
     let house = Deployment::with_worker(ADE, &config);
     let office = house.admin().await;
-    office.create_policy(json!({ "name": "auto", "auto_approve_if": { "risk_below": 101 } })).await;
-    let author = office.create_user("ann", &["author"]).await;
+    let author = office.create_approved_author("ann").await;
     let files = json!([{ "path": "one", "content": "one after\n" }, { "path": "two", "delete": true }]);
     let verify = json!({ "template": "hang", "arguments": { "pipe": pipe } });
-    let parameters = json!({ "root": root, "files": files, "verify": verify });
+    let parameters = json!({ "root": "site", "files": files, "verify": verify });
     let id = author.create_submitted(json!({ "executor": "files", "parameters": parameters })).await;
     // The verify command reads from the pipe until it is closed.
     let observe = || async {

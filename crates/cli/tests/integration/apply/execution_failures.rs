@@ -52,8 +52,8 @@ impl Workspace {
 [worker]
 lease_seconds = 15
 
-[executors.files]
-roots = ["{}"]
+[executors.files.roots.site]
+path = "{}"
 
 [executors.command.templates.half]
 argv = ["sh", "-c", 'cp -p -- "$1" "$1.before" && echo half > "$1"; echo "no more" >&2; exit 7', "sh", "{{file}}"]
@@ -77,8 +77,7 @@ argv = ["printf", 'a\000b\377c\n']
 
     /// A task that changes the file.
     fn change_task(&self, content: &str) -> Value {
-        let parameters =
-            json!({ "root": self.root(), "files": [{ "path": "web.conf", "content": content }] });
+        let parameters = json!({ "root": "site", "files": [{ "path": "web.conf", "content": content }] });
         let resources = json!([{ "type": "service", "id": "web" }]);
         json!({ "executor": "files", "parameters": parameters, "resources": resources })
     }
@@ -216,7 +215,10 @@ async fn stale_preview_of_auto_approved_task_needs_review() {
     let (workspace, _house, fixture) = set_up().await;
     fixture
         .office
-        .create_policy(json!({ "name": "auto", "auto_approve_if": { "author_has_role": [AUTHOR] } }))
+        .create_policy(json!({
+            "name": "auto", "targets": ["files:site/*"], "resource_patterns": ["service:*"],
+            "auto_approve_if": { "author_has_role": [AUTHOR] },
+        }))
         .await;
     let token = fixture.acquire_lock().await;
     let id = fixture.pat.create_submitted(workspace.change_task("listen 8080\n")).await;
@@ -339,7 +341,7 @@ async fn paths_cannot_escape_root() {
     let file = |path: &str| json!({ "path": path, "content": "x" });
     let files_task = |parameters: Value| json!({ "type": "t", "description": "d", "executor": "files", "parameters": parameters });
     for path in ["../outside/secret", "/etc/passwd", "a/../../outside/secret", ".ade/x", "a//b", ""] {
-        let task = files_task(json!({ "root": workspace.root(), "files": [file("fine"), file(path)] }));
+        let task = files_task(json!({ "root": "site", "files": [file("fine"), file(path)] }));
         let rejected = fixture.pat.post("/tasks", &task).await;
         assert_eq!(
             (rejected.status, rejected.error_pointers()),
@@ -347,14 +349,14 @@ async fn paths_cannot_escape_root() {
         );
     }
     for (parameters, pointer) in [
-        (json!({ "root": outside, "files": [file("x")] }), "/parameters"),
-        (json!({ "root": workspace.root().join("."), "files": [file("x")] }), "/parameters"),
+        (json!({ "root": outside, "files": [file("x")] }), "/parameters/root"),
+        (json!({ "root": "Site", "files": [file("x")] }), "/parameters/root"),
         (
-            json!({ "root": workspace.root(), "files": [file("x")], "verify": { "template": "sh" } }),
+            json!({ "root": "site", "files": [file("x")], "verify": { "template": "sh" } }),
             "/parameters/verify/template",
         ),
         (
-            json!({ "root": workspace.root(), "files": [file("x")], "verify": { "template": "hang", "arguments": { "fifo": [] } } }),
+            json!({ "root": "site", "files": [file("x")], "verify": { "template": "hang", "arguments": { "fifo": [] } } }),
             "/parameters/verify/arguments/fifo",
         ),
     ] {
@@ -367,8 +369,7 @@ async fn paths_cannot_escape_root() {
         );
     }
     let files = [file("link/secret"), file("file-link"), file("link/new")];
-    let id =
-        fixture.pat.create_submitted(files_task(json!({ "root": workspace.root(), "files": files }))).await;
+    let id = fixture.pat.create_submitted(files_task(json!({ "root": "site", "files": files }))).await;
     let task = fixture.office.task_request(&id).await;
     assert_eq!(
         (&task["preview"]["changes"], task["preview"]["errors"].as_array().map(Vec::len)),

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use ade_domain::people::AUTHOR;
 use ade_testkit::deployment::text_field;
 use ade_testkit::postgres_proxy::CommitFault;
 use ade_testkit::wait::until;
@@ -18,11 +17,9 @@ const ADE: &str = env!("CARGO_BIN_EXE_ade");
 const TIMEOUT: Duration = Duration::from_secs(60);
 const INCREMENT: &str = "UPDATE things SET worth = worth + 1";
 
-async fn set_up_auto_approval(house: &Deployment) -> (AdminClient, TestUser) {
+async fn set_up_approval(house: &Deployment) -> (AdminClient, TestUser) {
     let office = house.admin().await;
-    // Everything that is submitted is approved automatically.
-    office.create_policy(json!({ "name": "auto", "auto_approve_if": { "risk_below": 101 } })).await;
-    let pat = office.create_user("pat", &[AUTHOR]).await;
+    let pat = office.create_approved_author("pat").await;
     (office, pat)
 }
 
@@ -63,7 +60,7 @@ fn increment_task() -> Value {
 async fn lost_commit_response_is_resolved_by_marker() {
     let target = TargetDatabase::start().await;
     let house = Deployment::with_worker(ADE, &target.config());
-    let (office, pat) = set_up_auto_approval(&house).await;
+    let (office, pat) = set_up_approval(&house).await;
     target.proxy.inject_fault(CommitFault::LoseResponse, false);
     let id = pat.create_submitted(increment_task()).await;
     let done = office.wait_for_task("the task finishes", &id, is_finished).await;
@@ -156,11 +153,11 @@ async fn http_call_is_sent_once_and_rolled_back_on_failure() {
     let mut service = RecordingService::start().await;
     let host = format!("127.0.0.1:{}", service.port);
     let config = format!(
-        "[executors.http]\nhosts = [\"{host}\"]\n\
+        "[executors.http.hosts.api]\nhost = \"{host}\"\n\
          [executors.http.secrets.deploy]\nhost = \"{host}\"\nvalue = \"Bearer hunter2-hunter2\"\n"
     );
     let house = Deployment::with_worker(ADE, &config);
-    let (office, pat) = set_up_auto_approval(&house).await;
+    let (office, pat) = set_up_approval(&house).await;
     let call = |path: &str| {
         json!({
             "executor": "http",

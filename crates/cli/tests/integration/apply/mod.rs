@@ -2,6 +2,7 @@
 //! way, crashes and recovery.
 
 mod agent_executor;
+mod agent_rights;
 mod archives;
 mod background_jobs;
 mod blob_folder;
@@ -10,4 +11,5 @@ mod execution_failures;
 mod external_effects;
 mod outages;
 mod readme_walkthrough;
+mod secret;
 mod worker_crashes;

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ade_domain::people::{ADMIN, AUTHOR};
+use ade_domain::people::ADMIN;
 use ade_testkit::deployment::{task, text_field};
 use ade_testkit::folder_snapshot::{snapshot, write_file};
 use ade_testkit::server::ServerBuilder;
@@ -63,7 +63,7 @@ impl Fixture {
         let (pipe, run_log) = (self.pipe(), self.run_log());
         format!(
             "[server]\nblobs = {blobs:?}\n[worker]\nlease_seconds = {lease_seconds}\n\
-             [executors.files]\nroots = [{root:?}]\n\
+             [executors.files.roots.site]\npath = {root:?}\n\
              [executors.command.templates.hang]\n\
              argv = [\"sh\", \"-c\", '{HANG}', {pipe:?}, {run_log:?}]\n\
              [executors.command.templates.undoable]\n\
@@ -78,7 +78,7 @@ impl Fixture {
     /// A change of the file, optionally verified by the blocking command.
     fn change_task(&self, strategy: &str, is_verified: bool) -> Value {
         let files = json!([{ "path": "web.conf", "content": "listen 8080\n" }]);
-        let mut parameters = json!({ "root": self.root(), "files": files });
+        let mut parameters = json!({ "root": "site", "files": files });
         if is_verified {
             parameters["verify"] = json!({ "template": "hang" });
         }
@@ -121,12 +121,6 @@ impl Fixture {
     }
 }
 
-async fn set_up_auto_approval(office: &AdminClient) -> TestUser {
-    // Everything that is submitted is approved automatically.
-    office.create_policy(json!({ "name": "auto", "auto_approve_if": { "risk_below": 101 } })).await;
-    office.create_user("pat", &[AUTHOR]).await
-}
-
 fn is_finished(task: &Value) -> bool {
     matches!(text_field(task, "state").as_str(), "COMPLETED" | "FAILED")
 }
@@ -164,7 +158,7 @@ async fn rollback_survives_killed_worker() {
     let before = snapshot(&fixture.root());
     let house = Deployment::with_worker(ADE, &fixture.config(2));
     let office = house.admin().await;
-    let (pat, ada) = (set_up_auto_approval(&office).await, office.create_user("ada", &[ADMIN]).await);
+    let (pat, ada) = (office.create_approved_author("pat").await, office.create_user("ada", &[ADMIN]).await);
     let has_ended = |task: &Value| task["execution"]["phase"] == "ENDED";
     let id = kill_during_rollback(&fixture, house.server(), &office, &pat, &ada).await;
     house.server().start_again().expect("starts");
@@ -222,7 +216,7 @@ async fn another_worker_recovers_tasks_of_killed_server() {
     // The first server applies tasks, the second one serves the API.
     let deployment = ServersBehindProxy::start(&config, &["4", "0"]).await;
     let office = AdminClient { api: ApiClient::connect(&deployment.servers[1]).await };
-    let pat = set_up_auto_approval(&office).await;
+    let pat = office.create_approved_author("pat").await;
     let root_guard = fixture.lock_root();
     let id = pat.create_submitted(fixture.change_task("automatic", false)).await;
     let is_prepared = |task: &Value| task["execution"]["phase"] == "PREPARED";
@@ -295,7 +289,7 @@ async fn command_is_stopped_with_suspended_or_killed_worker() {
     // The first server and a separate worker apply tasks, one at a time; the second server serves the API.
     let deployment = ServersBehindProxy::start(&config, &["1", "0"]).await;
     let office = AdminClient { api: ApiClient::connect(&deployment.servers[1]).await };
-    let pat = set_up_auto_approval(&office).await;
+    let pat = office.create_approved_author("pat").await;
     let signal = |signal: Signal| deployment.servers[0].process().signal(signal).expect("sent");
     for (runs, kind) in [(1, Signal::STOP), (2, Signal::KILL)] {
         let task = json!({ "executor": "command", "parameters": { "template": "stubborn" } });
@@ -334,7 +328,7 @@ async fn task_completes_after_database_outage() {
     let fixture = Fixture::new();
     let deployment = ServersBehindProxy::start(&fixture.config(30), &["4"]).await;
     let office = AdminClient { api: ApiClient::connect(&deployment.servers[0]).await };
-    let pat = set_up_auto_approval(&office).await;
+    let pat = office.create_approved_author("pat").await;
     let id =
         pat.create_submitted(json!({ "executor": "command", "parameters": { "template": "hang" } })).await;
     fixture.wait_for_runs(1).await;
@@ -356,7 +350,7 @@ async fn task_completes_after_database_outage() {
     fixture.finish_command("done\n");
     deployment.servers[0]
         .process()
-        .wait_for_log_lines("cannot record the end of a task", 1, TIMEOUT)
+        .wait_for_log_lines("cannot store the end of a task", 1, TIMEOUT)
         .expect("retries");
     deployment.database_proxy.reconnect();
     let done = office.wait_for_task("the outcome is stored", &id, is_finished).await;

@@ -52,8 +52,8 @@ impl Workspace {
     fn config(&self) -> String {
         format!(
             r#"
-[executors.files]
-roots = ["{}"]
+[executors.files.roots.site]
+path = "{}"
 
 [executors.command.templates.check]
 argv = ["sh", "-c", 'echo checking; if grep -q broken "$1"; then echo "a line is broken" >&2; exit 4; fi', "sh", "{{file}}"]
@@ -64,8 +64,8 @@ argv = ["sh", "-c", 'echo checking; if grep -q broken "$1"; then echo "a line is
 
     /// Writes a task into a file.
     fn task_file(&self, name: &str, files: &str) -> String {
-        let (root, path) = (self.root(), self.folder.path().join(name));
-        let (root, file) = (root.display(), self.path("web.conf"));
+        let path = self.folder.path().join(name);
+        let file = self.path("web.conf");
         let file = file.display();
         let yaml = format!(
             "type: configuration
@@ -73,7 +73,7 @@ description: Listen somewhere else
 executor: files
 resources: [{{ type: service, id: web }}]
 parameters:
-  root: {root}
+  root: site
   files:
 {files}
   verify: {{ template: check, arguments: {{ file: {file} }} }}
@@ -122,8 +122,9 @@ impl Fixture {
             if actions.iter().any(|action| action == last) { Ok(actions) } else { Err(actions.join(", ")) }
         };
         let actions = until("all audit entries are numbered", TIMEOUT, observe).await.expect("in time");
-        // A separate worker makes the preview and adds an entry for it.
-        actions.into_iter().filter(|action| action != "task.previewed").collect()
+        assert!(actions.iter().any(|action| action == "task.preview"), "previews are audited: {actions:?}");
+        // How many there are depends on who makes them: a separate worker adds an entry of its own.
+        actions.into_iter().filter(|action| !action.starts_with("task.preview")).collect()
     }
 }
 
@@ -204,7 +205,9 @@ async fn walkthrough_with_separate_worker() {
     let workspace = Workspace::new();
     let house = Deployment::distributed(ADE, 1);
     let fixture = Fixture::new(&house).await;
-    let parameters = json!({ "root": workspace.root(), "files": [{ "path": "motd", "content": "hi\n" }] });
+    // What a worker has published stays known after it has stopped.
+    house.start_worker(ADE, &workspace.config()).stop().expect("shuts down gracefully");
+    let parameters = json!({ "root": "site", "files": [{ "path": "motd", "content": "hi\n" }] });
     let draft = fixture.author.create_draft(json!({ "executor": "files", "parameters": parameters })).await;
     assert_eq!(fixture.office.task_request(&draft).await["preview"]["status"], "pending");
     let worker = house.start_worker(ADE, &workspace.config());
@@ -232,7 +235,7 @@ async fn rolls_back_when_worker_is_killed_during_verification() {
     let files =
         json!([{ "path": "web.conf", "content": "listen 8080\n" }, { "path": "motd", "delete": true }]);
     let verify = json!({ "template": "hang", "arguments": { "pipe": pipe } });
-    let parameters = json!({ "root": workspace.root(), "files": files, "verify": verify });
+    let parameters = json!({ "root": "site", "files": files, "verify": verify });
     let id = fixture.author.create_submitted(json!({ "executor": "files", "parameters": parameters })).await;
     let (request, _) = fixture.pending_approval().await;
     fixture.rex.run_ok(&["approval", "approve", &request]).await;

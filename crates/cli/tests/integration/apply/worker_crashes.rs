@@ -212,7 +212,7 @@ impl CrashCampaign {
             self.run_round(&format!("round-{round}"), point, fault, &mut rng).await;
             eprintln!("{} round {round}: {fault:?} at {point:?}, {:.1?}", self.name, round_started.elapsed());
         }
-        let verified = self.fixture.office.api.get("/audit/verify").await.expect_status(200);
+        let verified = self.fixture.office.api.verify_audit().await;
         assert_eq!(verified["valid"], true, "{verified}");
         self.run_audit_verify();
         let (took, when) = &self.slowest_recovery;

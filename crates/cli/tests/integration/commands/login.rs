@@ -55,7 +55,7 @@ fn login_stores_token_for_one_server_until_logout() {
     let user: Value = serde_json::from_str(USER).expect("JSON");
     let session = json!({ "user": user, "agent_id": null, "scopes": ["read"], "expires_at": null, "csrf_token": "word" });
     let token = json!({
-        "token_id": "tok-1", "token": "ade_secret", "name": "n", "scopes": ["read", "propose", "lock", "decide"],
+        "token_id": "tok-1", "token": "ade_secret", "name": "n", "scopes": ["read", "propose", "lock", "admin"],
         "expires_at": "2199-01-01T00:00:00Z", "revoked_at": null, "created_by": "ann", "created_at": "2026-01-01T00:00:00Z",
     });
     let cookie = "set-cookie: ade_session=abc; HttpOnly\r\n";
@@ -70,12 +70,12 @@ fn login_stores_token_for_one_server_until_logout() {
     let url = format!("http://127.0.0.1:{port}");
 
     let login =
-        ade(&home, &["login", "ann", "--decide", "--password-stdin", "--server", &url], "open sesame\n");
+        ade(&home, &["login", "ann", "--admin", "--password-stdin", "--server", &url], "open sesame\n");
     let (told, warnings) = (String::from_utf8_lossy(&login.stdout), String::from_utf8_lossy(&login.stderr));
     assert!(login.status.success(), "{warnings}");
     assert!(
         told.starts_with(&format!(
-            "signed in at {url} as ann with the scopes read, propose, lock, decide, for "
+            "signed in at {url} as ann with the scopes read, propose, lock, admin, for "
         )),
         "{told}"
     );
@@ -94,7 +94,7 @@ fn login_stores_token_for_one_server_until_logout() {
 
     let requests = requests.join().expect("served");
     assert!(requests[0].contains(r#"{"user_id":"ann","password":"open sesame"}"#));
-    assert!(requests[1].contains(r#""scopes":["read","propose","lock","decide"]"#), "{}", requests[1]);
+    assert!(requests[1].contains(r#""scopes":["read","propose","lock","admin"]"#), "{}", requests[1]);
     assert!(requests[2].starts_with("DELETE /api/v1/sessions/current "), "{}", requests[2]);
     assert!(requests[3].contains("authorization: Bearer ade_secret"), "{}", requests[3]);
     assert!(requests[4].starts_with("DELETE /api/v1/users/ann/tokens/tok-1 "), "{}", requests[4]);

@@ -1,7 +1,10 @@
 //! Commands of `ade`, run as a user or a script runs them, and the lock guard of the client against a real server.
 
 mod bench;
+mod bootstrap_token;
+mod first_installation;
 mod keys;
 mod lock_guard;
 mod login;
 mod serve;
+mod terminal_text;

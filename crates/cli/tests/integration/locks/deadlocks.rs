@@ -7,7 +7,7 @@ use ade_client::wire::{AcquireRequest, CycleEdge, Grant, LockMode, LockSpec, Pro
 use ade_client::{AcquireOutcome, Client, Error, LockGuard, LockRequest};
 use ade_testkit::AdeServer;
 use ade_testkit::wait::until;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::Barrier;
 use tokio::task::JoinHandle;
 
@@ -142,9 +142,10 @@ async fn aborts_youngest_and_reports_the_cycle() {
 
 #[tokio::test]
 async fn aborts_nobody_when_detection_is_disabled() {
-    let config = "[feature]\ndeadlock_detection = false\n";
-    let ade = AdeServer::start_with(env!("CARGO_BIN_EXE_ade"), config).expect("starts");
-    let client = ade.client().expect("a client");
+    let (ade, client) = server();
+    let api = ade_testkit::ApiClient::connect(&ade).await;
+    let off = json!({ "enabled": false });
+    let _ = api.put("/features/deadlock_detection", &off).await.expect_status(200);
     take(&client, "a", &lock(0), LockMode::Exclusive).await;
     take(&client, "b", &lock(1), LockMode::Exclusive).await;
     let waiting = wait_for(&client, "a", &lock(1), LockMode::Exclusive);

@@ -9,7 +9,9 @@ use crate::redis::servers::{
     RedisBackend, ServerGroup, TIMEOUT, acquire, heartbeat, held_locks, release, request, setup, take,
     wait_for, wait_until_queued,
 };
-use ade_client::wire::{AcquireRequest, CycleEdge, Grant, HeldLocksRequest, LockMode, Ticket, TicketStatus};
+use ade_client::wire::{
+    AcquireRequest, CycleEdge, FeatureRequest, Grant, HeldLocksRequest, LockMode, Ticket, TicketStatus,
+};
 use ade_client::{AcquireOutcome, Client, Error};
 use ade_testkit::wait::{eventually, until};
 use ade_testkit::{SeededRng, effort};
@@ -242,10 +244,12 @@ fn search_markers(redis: &RedisBackend) -> Vec<(String, i64)> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn periodic_search_resolves_cycle_of_killed_server() {
     let redis = RedisBackend::cluster();
-    let without_detection = setup(&redis, "").env("ADE_FEATURE_DEADLOCK_DETECTION", "false");
+    let without_detection = setup(&redis, "");
     let with_detection = setup(&redis, "[log]\nformat = \"json\"\n");
     let group = ServerGroup::start_each(redis, vec![without_detection, with_detection]);
     let (killed_server, searching_server) = (group.client(0), group.client(1));
+    let off = FeatureRequest { enabled: false };
+    killed_server.set_feature("deadlock_detection", None, &off).await.expect("disabled");
     let n = 3;
     let mut grants = Vec::new();
     for i in 0..n {

@@ -234,13 +234,9 @@ impl Round<'_> {
     async fn use_agent_capacity(&mut self, api: &ApiClient) {
         let office = AdminClient { api: api.clone() };
         let (sponsor, agent, task_type) = (self.name("pat"), self.name("bot"), self.name("type"));
-        let pat = office.create_user(&sponsor, &["author"]).await;
+        let pat = office.create_approved_author(&sponsor).await;
         let bot = office.create_agent(&agent, &pat).await;
         let _ = api.patch(&format!("/agents/{agent}"), &json!({ "max_tasks": 1 })).await.expect_status(200);
-        let auto = json!({ "risk_below": 101 });
-        office
-            .create_policy(json!({ "name": task_type, "task_types": [task_type], "auto_approve_if": auto }))
-            .await;
         for _ in 0..2 {
             pat.create_submitted(
                 json!({ "type": task_type, "executor": "agent", "parameters": { "agent": agent } }),

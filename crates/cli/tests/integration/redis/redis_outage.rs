@@ -112,7 +112,19 @@ async fn fails_fast_while_redis_hangs_and_then_resumes() {
         ApiClient::connect(group.servers.get(1).expect("a second server")).await,
     ];
 
+    let (admin, limit) = (&apis[0], 4);
+    let setting = json!({ "value": limit });
+    let _ = admin.put("/config/ratelimit:token", &setting).await.expect_status(200);
+    let _ = admin.post("/users", &json!({ "user_id": "pat" })).await.expect_status(201);
+    let token = admin.post("/users/pat/tokens", &json!({ "name": "t" })).await.expect_status(201);
+    let pat = admin.with_token(token["token"].as_str().expect("a token"));
+
     redis.process().signal(Signal::STOP).expect("stopped");
+    // Without Redis, rate limits hold for each server.
+    for number in 0..limit + 2 {
+        let response = pat.get("/tasks").await;
+        assert_eq!(response.status, if number < limit { 200 } else { 429 }, "{}", response.text());
+    }
     tokio::join!(check_all_unavailable(&apis[0]), check_all_unavailable(&apis[1]));
     let error = waiter.await.expect("runs").expect_err("unavailable");
     assert!(is_retryable(&error), "{error}");

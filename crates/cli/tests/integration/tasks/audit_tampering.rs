@@ -95,9 +95,12 @@ async fn verify_reports_tampering() {
     log.tamper(&rewrite("user.delete", "user.create")).await;
     assert_eq!(log.verify(kept).0, 0, "valid again after the change is undone");
 
+    // The server notices a truncation by its own checkpoints, and adds an entry about it: the third or the fourth is missing.
     log.tamper("DELETE FROM audit WHERE number > 2").await;
-    assert_eq!(log.verify(None).0, 0, "a truncated log is valid without a checkpoint");
-    log.assert_tampered(3, kept);
+    for checkpoint in [None, kept] {
+        let (code, said) = log.verify(checkpoint);
+        assert!(code == 1 && said.contains("the audit log was tampered with: entry"), "{said}");
+    }
 
     // A checkpoint with a wrong signature is rejected.
     let forged = fs::read_to_string(&log.checkpoint).expect("read").replace("\"number\":4", "\"number\":2");

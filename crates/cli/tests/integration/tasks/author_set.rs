@@ -47,9 +47,11 @@ impl Fixture {
         for action in ["approve", "reject", "request_changes"] {
             for skip in [false, true] {
                 let options = json!({ "skip_validation": skip, "apply_immediately": true });
-                let body = json!({ "approval_ids": [request], "action": action, "reason": "because", "options": options });
+                let item = json!({ "approval_id": request, "digest": digest });
+                let body =
+                    json!({ "items": [item], "action": action, "reason": "because", "options": options });
                 let refused = caller.post("/approvals/batch", &body).await;
-                // Only administrators can skip the validation.
+                // Only administrators can use these options.
                 if refused.status == 403 {
                     continue;
                 }
@@ -100,15 +102,16 @@ async fn authors_cannot_decide() {
     let fixture = Fixture::new().await;
     let org = &fixture.org;
     let author = org.create_user("author", &ALL_ROLES).await;
-    let sponsor = org.create_user("sponsor", &ALL_ROLES).await;
+    let submitter = org.create_user("submitter", &ALL_ROLES).await;
     let token_creator = org.create_user("maker", &ALL_ROLES).await;
     let parent = org.create_user("parent", &ALL_ROLES).await;
     let boss = org.create_user("boss", &ALL_ROLES).await;
-    // The author, and the named sponsor.
-    let task = author.create_submitted(json!({ "lineage": { "sponsor_id": "sponsor" } })).await;
+    // The author, and an administrator who submits the author's draft.
+    let task = author.create_submitted(json!({ "lineage": { "sponsor_id": "author" } })).await;
     fixture.assert_cannot_decide(&author, &task).await;
-    let task = author.create_submitted(json!({ "lineage": { "sponsor_id": "sponsor" } })).await;
-    fixture.assert_cannot_decide(&sponsor, &task).await;
+    let task = author.create_draft(json!({})).await;
+    let _ = submitter.post(&format!("/tasks/{task}/submit"), &json!({})).await.expect_status(202);
+    fixture.assert_cannot_decide(&submitter, &task).await;
     // The creator of the token that was used.
     let body = json!({ "name": "for another", "scopes": ["read", "propose"] });
     let with_issued_token = org.user_with_token(
@@ -120,6 +123,8 @@ async fn authors_cannot_decide() {
     // The sponsor of an agent, the creator of the agent's token, and the sponsors of its parent agents.
     let bot = org.create_agent("bot", &boss).await;
     let _ = org.create_agent("elder", &parent).await;
+    let with_parent = org.create_agent("child", &boss).await;
+    let _ = org.api.patch("/agents/child", &json!({ "parent_agent_id": "elder" })).await.expect_status(200);
     let task = bot.create_submitted(json!({})).await;
     fixture.assert_cannot_decide(&boss, &task).await;
     let with_issued_token = org.user_with_token(
@@ -128,10 +133,37 @@ async fn authors_cannot_decide() {
     );
     let task = with_issued_token.create_submitted(json!({})).await;
     fixture.assert_cannot_decide(&token_creator, &task).await;
-    let task = bot.create_submitted(json!({ "lineage": { "parent_agent_id": "elder" } })).await;
-    fixture.assert_cannot_decide(&parent, &task).await;
-    let task = author.create_submitted(json!({ "lineage": { "agent_id": "bot" } })).await;
+    for lineage in [json!({}), json!({ "parent_agent_id": "elder" })] {
+        let task = with_parent.create_submitted(json!({ "lineage": lineage })).await;
+        fixture.assert_cannot_decide(&parent, &task).await;
+    }
+    let task = boss.create_submitted(json!({ "lineage": { "agent_id": "bot" } })).await;
     fixture.assert_cannot_decide(&boss, &task).await;
+    // Nobody can be made an author by naming: neither as sponsor, nor as the sponsor of an agent or of a parent.
+    for (caller, lineage, field) in [
+        (&author, json!({ "sponsor_id": "rex" }), "/lineage/sponsor_id"),
+        (&author, json!({ "agent_id": "bot" }), "/lineage/agent_id"),
+        (&author, json!({ "agent_id": "unknown" }), "/lineage/agent_id"),
+        (&boss, json!({ "agent_id": "bot", "parent_agent_id": "elder" }), "/lineage/parent_agent_id"),
+        (&boss, json!({ "parent_agent_id": "elder" }), "/lineage/parent_agent_id"),
+        (&bot, json!({ "agent_id": "child" }), "/lineage/agent_id"),
+        (&bot, json!({ "sponsor_id": "rex" }), "/lineage/sponsor_id"),
+        (&bot, json!({ "parent_agent_id": "elder" }), "/lineage/parent_agent_id"),
+    ] {
+        let body = ade_testkit::deployment::task(json!({ "lineage": lineage }));
+        let refused = caller.post("/tasks", &body).await;
+        assert_eq!(
+            (refused.status, refused.error_pointers()),
+            (422, vec![field.to_owned()]),
+            "{}",
+            refused.text()
+        );
+        let simulated = caller.post("/simulations", &json!({ "task": body })).await;
+        let _ = simulated.expect_problem(422, "INVALID_REQUEST");
+        let draft = caller.create_draft(json!({})).await;
+        let refused = caller.patch(&format!("/tasks/{draft}"), &json!({ "lineage": lineage })).await;
+        let _ = refused.expect_problem(422, "INVALID_REQUEST");
+    }
     // The agent itself: its tokens never have the decide scope.
     let task = author.create_submitted(json!({})).await;
     let request = org.approval_id(&task, "rex").await;
@@ -218,21 +250,21 @@ async fn changing_task_adds_author_and_copies_inherit_authors() {
     let fixture = Fixture::new().await;
     let org = &fixture.org;
     let author = org.create_user("author", &ALL_ROLES).await;
-    let sponsor = org.create_user("sponsor", &ALL_ROLES).await;
     let token_creator = org.create_user("maker", &ALL_ROLES).await;
-    let second_sponsor = org.create_user("late", &ALL_ROLES).await;
-    let task = author.create_draft(json!({ "lineage": { "sponsor_id": "sponsor" } })).await;
-    // The sponsor of the draft is replaced. The old sponsor has changed the task and stays an author.
+    let submitter = org.create_user("submitter", &ALL_ROLES).await;
+    let second_creator = org.create_user("late", &ALL_ROLES).await;
+    let issue = async |creator: &TestUser| {
+        let body = json!({ "name": "t", "scopes": ["read", "propose"] });
+        let issued = creator.post("/users/author/tokens", &body).await.expect_status(201);
+        org.user_with_token("author", &issued)
+    };
+    let task = author.create_draft(json!({})).await;
+    // The author changes the draft with a token that another user created; an administrator submits it.
     let path = format!("/tasks/{task}");
-    let _ = sponsor.patch(&path, &json!({ "description": "the sponsor's" })).await.expect_status(200);
-    let _ = author.patch(&path, &json!({ "lineage": { "sponsor_id": "late" } })).await.expect_status(200);
-    let _ = author.post(&format!("{path}/submit"), &json!({})).await.expect_status(202);
-    // An author changes it with a token that another user created.
-    let body = json!({ "name": "t", "scopes": ["read", "propose"] });
-    let with_issued_token = org.user_with_token(
-        "sponsor",
-        &token_creator.post("/users/sponsor/tokens", &body).await.expect_status(201),
-    );
+    let with_issued_token = issue(&token_creator).await;
+    let _ = with_issued_token.patch(&path, &json!({ "description": "changed" })).await.expect_status(200);
+    let _ = submitter.post(&format!("{path}/submit"), &json!({})).await.expect_status(202);
+    let with_issued_token = issue(&second_creator).await;
     let _ = with_issued_token.patch(&path, &json!({ "description": "other" })).await.expect_status(200);
     let copy = |task: String| {
         let (org, author, rex) = (org.clone(), author.clone(), fixture.rex.clone());
@@ -241,9 +273,6 @@ async fn changing_task_adds_author_and_copies_inherit_authors() {
             let _ = rex.decide(&request, "reject").await.expect_status(200);
             let copy = author.post(&format!("/tasks/{task}/resubmit"), &json!({})).await.expect_status(201);
             let copy = text_field(&copy, "task_id");
-            // Named sponsors stay authors of the copy, even when it names another sponsor.
-            let new_sponsor = json!({ "lineage": { "sponsor_id": "author" } });
-            let _ = author.patch(&format!("/tasks/{copy}"), &new_sponsor).await.expect_status(200);
             let _ = author.post(&format!("/tasks/{copy}/submit"), &json!({})).await.expect_status(202);
             copy
         }
@@ -258,7 +287,7 @@ async fn changing_task_adds_author_and_copies_inherit_authors() {
     let first = copy(task).await;
     let second = copy(first).await;
     let mut task = second;
-    for caller in [&author, &sponsor, &token_creator, &second_sponsor] {
+    for caller in [&author, &submitter, &token_creator, &second_creator] {
         fixture.assert_cannot_decide(caller, &task).await;
         let _ = fixture
             .rex

@@ -25,8 +25,10 @@ impl Fixture {
         let pat = org.create_user("pat", &[AUTHOR]).await;
         let alice =
             org.create_user_from(json!({ "user_id": "alice", "name": "Alice", "roles": [REVIEWER] })).await;
-        let bob = org.create_user("bob", &[]).await;
-        let carol = org.create_user("carol", &[]).await;
+        let bob = org.create_user("bob", &[REVIEWER]).await;
+        let carol = org.create_user("carol", &[REVIEWER]).await;
+        // Only alice is asked by herself; the others are delegates.
+        org.create_policy(json!({ "name": "default", "reviewers": ["alice"] })).await;
         Self { _deployment: deployment, org, pat, alice, bob, carol }
     }
 

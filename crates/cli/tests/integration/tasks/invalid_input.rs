@@ -175,7 +175,7 @@ async fn check_lists(api: &ApiClient) {
     }
     let export = api.get("/audit/export?format=csv").await;
     assert_eq!(export.status, 200);
-    assert_eq!(api.get("/audit/verify").await.expect_status(200)["valid"], true);
+    assert_eq!(api.verify_audit().await["valid"], true);
 }
 
 #[tokio::test]

@@ -1,17 +1,26 @@
 //! Tasks and approvals over HTTP: permissions, lifecycle, rules, concurrency and the audit log.
 
+mod account_security;
+mod agent_identity;
 mod audit_tampering;
 mod author_set;
 mod delegation;
+mod evidence;
+mod independence;
 mod invalid_input;
 mod lifecycle;
 mod lists;
 mod model;
 mod permission_matrix;
+mod previews;
 mod races;
 mod random_commands;
+mod record_fields;
 mod request_checks;
+mod role_changes;
+mod route_access;
 mod rules;
+mod scope;
 
 use ade_testkit::ApiClient;
 use ade_testkit::api::encode_segment;

@@ -63,21 +63,42 @@ impl Fixture {
         Self { _deployment: deployment, org, pat, rex }
     }
 
-    /// A task in a state in which the permission applies, with an optional sponsor.
-    async fn task_for(&self, permission: Permission, sponsor: Option<&str>) -> String {
-        let fields = json!({ "lineage": { "sponsor_id": sponsor } });
+    /// A task of pat in a state in which the permission applies.
+    async fn task_for(&self, permission: Permission) -> String {
+        self.task_of(&self.pat, permission).await
+    }
+
+    /// The same of another author.
+    async fn task_of(&self, author: &TestUser, permission: Permission) -> String {
         match permission {
-            Permission::CreateTask | Permission::Submit => self.pat.create_draft(fields).await,
+            Permission::CreateTask | Permission::Submit => author.create_draft(json!({})).await,
             Permission::Decide | Permission::Cancel | Permission::Override | Permission::ViewAudit => {
-                self.pat.create_submitted(fields).await
+                author.create_submitted(json!({})).await
             }
             Permission::ForceApply => {
-                let id = self.pat.create_submitted(fields).await;
+                let id = author.create_submitted(json!({})).await;
                 let request = self.org.approval_id(&id, "rex").await;
                 let _ = self.rex.decide(&request, "approve").await.expect_status(200);
                 id
             }
         }
+    }
+
+    /// A task of a user who has these roles afterwards.
+    async fn task_of_former_author(
+        &self,
+        author: &TestUser,
+        permission: Permission,
+        roles: &[&str],
+    ) -> String {
+        let path = format!("/users/{}", author.id);
+        let change = async |roles: &[&str]| {
+            let _ = self.org.api.patch(&path, &json!({ "roles": roles })).await.expect_status(200);
+        };
+        change(&[AUTHOR]).await;
+        let task = self.task_of(author, permission).await;
+        change(roles).await;
+        task
     }
 
     /// Sends the request that uses the permission.
@@ -112,11 +133,16 @@ async fn enforces_every_cell_of_permission_matrix() {
         // Authors submit and cancel; deciders must not be authors and see the task as auditors. Neither adds other
         // permissions.
         let is_author = matches!(permission, Permission::Submit | Permission::Cancel | Permission::ViewAudit);
-        for role in ACTOR_ROLES {
+        // Nobody can be granted the role of the service itself.
+        for role in ACTOR_ROLES.into_iter().filter(|role| *role != ActorRole::System) {
             let id = format!("{permission:?}-{role:?}");
             let roles = [role_name(role), "auditor"];
             let caller = fixture.org.create_user(&id, if is_author { &roles[..1] } else { &roles }).await;
-            let task = fixture.task_for(permission, is_author.then_some(id.as_str())).await;
+            let task = if is_author {
+                fixture.task_of_former_author(&caller, permission, &roles[..1]).await
+            } else {
+                fixture.task_for(permission).await
+            };
             let before = fixture.org.task_request(&task).await;
             if let Some(action) = allowed_action(permission) {
                 let seen = caller.get(&format!("/tasks/{task}")).await.expect_status(200);
@@ -157,11 +183,11 @@ async fn roles_add_up_and_users_without_role_can_do_nothing() {
         fixture.org.approvals(&own).await.iter().map(|item| text_field(item, "reviewer_id")).collect();
     assert_eq!(reviewers, ["rex"]);
     let _ = fixture.attempt(Permission::Decide, &own, &both).await.expect_problem(403, "OWN_TASK");
-    let other = fixture.task_for(Permission::Decide, None).await;
+    let other = fixture.task_for(Permission::Decide).await;
     let _ = fixture.attempt(Permission::Decide, &other, &both).await.expect_status(200);
     // A user without a role.
     for (permission, _) in PERMISSION_MATRIX {
-        let task = fixture.task_for(permission, None).await;
+        let task = fixture.task_for(permission).await;
         let response = fixture.attempt(permission, &task, &none).await;
         match permission {
             Permission::CreateTask => drop(response.expect_problem(403, "FORBIDDEN")),
@@ -172,15 +198,17 @@ async fn roles_add_up_and_users_without_role_can_do_nothing() {
         }
     }
     for permission in [Permission::Submit, Permission::Cancel] {
-        let task = fixture.task_for(permission, Some("none")).await;
+        let task = fixture.task_of_former_author(&none, permission, &[]).await;
         let _ = fixture.attempt(permission, &task, &none).await.expect_problem(403, "FORBIDDEN");
     }
     let seen = none.get("/audit").await.expect_status(200);
-    assert_eq!(seen["items"], json!([]), "no actions of this user");
+    let actors: Vec<&Value> =
+        seen["items"].as_array().expect("a list").iter().map(|entry| &entry["who"]["user_id"]).collect();
+    assert!(actors.iter().all(|actor| **actor == "none"), "only actions of this user: {actors:?}");
     assert_eq!(
         none.get("/tasks").await.expect_status(200)["items"].as_array().map(Vec::len),
         Some(2),
-        "it is the sponsor of two tasks"
+        "it is the author of two tasks"
     );
 }
 
@@ -189,7 +217,7 @@ async fn token_is_limited_to_its_scopes() {
     let fixture = Fixture::new().await;
     let _ = fixture.org.create_user("ada", &[ADMIN]).await;
     for (permission, _) in PERMISSION_MATRIX {
-        let task = fixture.task_for(permission, None).await;
+        let task = fixture.task_for(permission).await;
         let before = fixture.org.task_request(&task).await;
         let needed = scope(permission);
         let others: Vec<Scope> = Scope::ALL.into_iter().filter(|item| *item != needed).collect();
@@ -257,7 +285,7 @@ async fn token_cannot_create_token_with_more_scopes() {
     let refused = admin.post("/users/rex/tokens", &token_request(&[Scope::Decide], hours + 1)).await;
     let _ = refused.expect_problem(422, "INVALID_REQUEST");
     // The bootstrap token itself cannot decide.
-    let task = fixture.task_for(Permission::Decide, None).await;
+    let task = fixture.task_for(Permission::Decide).await;
     let request = fixture.org.approval_id(&task, "rex").await;
     let response = admin.post(&format!("/approvals/{request}/approve"), &json!({})).await;
     let _ = response.expect_problem(403, "SCOPE_MISSING");
@@ -275,28 +303,36 @@ async fn agent_proposes_for_sponsor_and_cannot_decide() {
     let _ = bot.post("/agents/bot/tokens", &json!({ "name": "more" })).await.expect_problem(403, "FORBIDDEN");
     let _ =
         bot.post("/users/boss/tokens", &json!({ "name": "more" })).await.expect_problem(403, "SCOPE_MISSING");
-    let own = bot.create_submitted(json!({ "lineage": { "sponsor_id": "rex", "agent_id": "other" } })).await;
+    for lineage in
+        [json!({ "sponsor_id": "rex" }), json!({ "agent_id": "other" }), json!({ "parent_agent_id": "x" })]
+    {
+        let refused = bot.post("/tasks", &ade_testkit::deployment::task(json!({ "lineage": lineage }))).await;
+        let _ = refused.expect_problem(422, "INVALID_REQUEST");
+    }
+    let own = bot.create_submitted(json!({})).await;
     let task = fixture.org.task_request(&own).await;
     let lineage = &task["metadata"]["lineage"];
     assert_eq!(
         (&lineage["agent_id"], &lineage["sponsor_id"]),
         (&json!("bot"), &json!("boss")),
-        "an agent cannot claim another identity"
+        "an agent has no other identity"
     );
     assert_eq!(task["metadata"]["author_id"], "boss");
     let _ = fixture.attempt(Permission::Decide, &own, &boss).await.expect_problem(403, "OWN_TASK");
     let _ = fixture.attempt(Permission::Cancel, &own, &bot).await.expect_status(200);
     // An agent has only the author role of its sponsor.
-    let foreign = fixture.task_for(Permission::ForceApply, None).await;
-    let _ = fixture.attempt(Permission::Cancel, &foreign, &bot).await.expect_problem(403, "FORBIDDEN");
+    let foreign = fixture.task_for(Permission::ForceApply).await;
+    let _ = fixture.attempt(Permission::Cancel, &foreign, &bot).await.expect_problem(404, "TASK_NOT_FOUND");
     for permission in [Permission::Decide, Permission::ForceApply, Permission::Override] {
-        let task = fixture.task_for(permission, None).await;
+        let task = fixture.task_for(permission).await;
         let before = fixture.org.task_request(&task).await;
         let _ = fixture.attempt(permission, &task, &bot).await.expect_problem(403, "SCOPE_MISSING");
         assert_eq!(fixture.org.task_request(&task).await, before);
     }
     let _ = bot.post("/users", &json!({ "user_id": "new" })).await.expect_problem(403, "SCOPE_MISSING");
-    let _ = bot.get("/audit?actor=pat").await.expect_problem(403, "FORBIDDEN");
+    for query in ["?actor=pat", "?actor=boss", ""] {
+        let _ = bot.get(&format!("/audit{query}")).await.expect_problem(403, "FORBIDDEN");
+    }
 }
 
 #[tokio::test]
@@ -304,7 +340,7 @@ async fn auditor_reads_everything_and_changes_nothing() {
     let fixture = Fixture::new().await;
     let (org, admin) = (&fixture.org, &fixture.org.api);
     let auditor = org.create_user("ann", &["auditor"]).await;
-    let task = fixture.task_for(Permission::Decide, None).await;
+    let task = fixture.task_for(Permission::Decide).await;
     let _ = fixture
         .pat
         .post(&format!("/tasks/{task}/comments"), &json!({ "text": "look" }))
@@ -337,8 +373,8 @@ async fn auditor_reads_everything_and_changes_nothing() {
     let mut read = 0;
     for (method, path, _) in admin.operations() {
         let resource = path.split('/').nth(1).unwrap_or_default();
-        // Locks and agents are tested elsewhere; a session belongs to its user.
-        if matches!(resource, "locks" | "agents" | "sessions") {
+        // Locks and agents are tested elsewhere; a session belongs to its user, an invitation to who has the code.
+        if matches!(resource, "locks" | "agents" | "sessions") || path == "/users/invitations/accept" {
             continue;
         }
         let target = fill_path(&path.replace("{token_id}", &token), &id(&path));
@@ -360,7 +396,7 @@ async fn auditor_reads_everything_and_changes_nothing() {
             "/tasks/{id}/comments" => json!({ "text": "me too" }),
             "/approvals/batch" => json!({ "approval_ids": [request], "action": "approve" }),
             "/approvals/{id}/delegate" => json!({ "to": "pat" }),
-            "/users" => json!({ "user_id": "new" }),
+            "/users" | "/users/invitations" => json!({ "user_id": "new" }),
             "/users/{id}/tokens" => json!({ "name": "new" }),
             "/delegations" => json!({ "owner_id": "rex", "delegate_to": "pat" }),
             "/resources" => json!({ "pattern": "x", "criticality": 1 }),
@@ -401,16 +437,15 @@ async fn task_is_visible_to_authors_reviewers_admins_and_auditors() {
     let org = &fixture.org;
     org.create_policy(json!({ "name": "rex alone", "reviewers": ["rex"] })).await;
     let visible_to = [
-        org.create_user("sponsor", &[]).await,
         org.create_user("ada", &[ADMIN]).await,
         org.create_user("ann", &["auditor"]).await,
         fixture.pat.clone(),
         fixture.rex.clone(),
         org.create_agent("bot", &fixture.pat).await,
     ];
-    let other = org.create_user("other", &[AUTHOR, REVIEWER, SYSTEM, "dba"]).await;
+    let other = org.create_user("other", &[AUTHOR, REVIEWER, "dba"]).await;
     let hidden_from = [org.create_agent("spy", &other).await, org.create_user("nobody", &[]).await, other];
-    let task = fixture.task_for(Permission::Decide, Some("sponsor")).await;
+    let task = fixture.task_for(Permission::Decide).await;
     let _ = fixture
         .pat
         .post(&format!("/tasks/{task}/comments"), &json!({ "text": "look" }))

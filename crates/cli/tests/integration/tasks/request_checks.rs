@@ -6,8 +6,9 @@ use std::path::Path;
 
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::permission::Scope;
-use ade_testkit::api::{ApiClient, ApiResponse, fill_path};
+use ade_testkit::api::{ApiResponse, fill_path};
 use ade_testkit::deployment::text_field;
+use ade_testkit::session::{SessionClient, sign_in};
 use ade_testkit::{AdminClient, Deployment, TestUser};
 use serde_json::{Value, json};
 
@@ -17,41 +18,6 @@ const PASSWORD: &str = "correct horse battery staple";
 
 fn deployment() -> Deployment {
     Deployment::embedded(env!("CARGO_BIN_EXE_ade"))
-}
-
-/// A signed-in user.
-struct Session {
-    api: ApiClient,
-    cookie: String,
-    csrf_token: String,
-}
-
-impl Session {
-    async fn new(api: &ApiClient, user: &str, password: &str) -> Self {
-        let response = sign_in(api, user, password).await;
-        let csrf_token = text_field(&response.expect_status(201), "csrf_token");
-        let cookie = response.header("set-cookie").to_owned();
-        for part in ["HttpOnly", "SameSite=Strict", "Path=/"] {
-            assert!(cookie.contains(part), "{cookie}");
-        }
-        let cookie = cookie.split(';').next().expect("a pair").to_owned();
-        Self { api: api.clone(), cookie, csrf_token }
-    }
-
-    async fn call(&self, method: &str, path: &str, csrf_token: Option<&str>, body: &Value) -> ApiResponse {
-        let mut headers = vec![("cookie", self.cookie.as_str())];
-        headers.extend(csrf_token.map(|csrf_token| ("x-csrf-token", csrf_token)));
-        self.api.send_raw(method, &format!("/api/v1{path}"), &headers, body.to_string()).await
-    }
-
-    async fn status(&self) -> u16 {
-        self.call("GET", "/sessions/current", None, &json!({})).await.status
-    }
-}
-
-async fn sign_in(api: &ApiClient, user: &str, password: &str) -> ApiResponse {
-    let body = json!({ "user_id": user, "password": password });
-    api.send_raw("POST", "/api/v1/sessions", &[], body.to_string()).await
 }
 
 /// Users with one role each, and factories for the objects that a route needs.
@@ -104,6 +70,11 @@ impl Fixture {
                 (&self.pat, self.pat.create_draft(json!({})).await, json!({ "text": "b" }))
             }
             (_, "/tasks/{id}/cancel") => (&self.pat, self.pat.create_draft(json!({})).await, json!({})),
+            (_, "/tasks/{id}/archive") => {
+                let id = self.pat.create_draft(json!({})).await;
+                let _ = self.pat.post(&format!("/tasks/{id}/cancel"), &json!({})).await.expect_status(200);
+                (&self.pat, id, json!({}))
+            }
             (_, "/tasks/{id}/resubmit") => {
                 let id = self.pat.create_submitted(json!({})).await;
                 let _ = self
@@ -394,13 +365,13 @@ async fn session_writes_require_csrf_token_and_end_with_session() {
     let org = deployment.admin().await;
     let admin = &org.api;
     let roles = [ADMIN, AUTHOR, REVIEWER];
-    let _ = org.create_user_from(json!({ "user_id": "sam", "roles": roles, "password": PASSWORD })).await;
-    let sam = Session::new(admin, "sam", PASSWORD).await;
-    let other = Session::new(admin, "sam", PASSWORD).await;
+    org.join("sam", &roles, PASSWORD).await;
+    let sam = SessionClient::sign_in(admin, "sam", PASSWORD).await;
+    let other = SessionClient::sign_in(admin, "sam", PASSWORD).await;
     assert_eq!(sam.status().await, 200);
     let before = admin.get("/stats/overview").await.expect_status(200);
     for (method, path, _) in admin.operations() {
-        if method == "GET" || path == "/sessions" {
+        if method == "GET" || path == "/sessions" || path == "/users/invitations/accept" {
             continue;
         }
         // A missing, empty, wrong or foreign CSRF token.
@@ -429,26 +400,26 @@ async fn session_writes_require_csrf_token_and_end_with_session() {
         .delete("/sessions/current")
         .await
         .expect_problem(404, "SESSION_NOT_FOUND");
-    // A new password ends all sessions of the user. A user without the admin role can change only their own password.
-    let _ = org.create_user_from(json!({ "user_id": "tom", "roles": [AUTHOR], "password": PASSWORD })).await;
-    let tom = Session::new(admin, "tom", PASSWORD).await;
-    let second = Session::new(admin, "tom", PASSWORD).await;
+    // A new password ends the other sessions of the user. A user without the admin role can change only their own password.
+    org.join("tom", &[AUTHOR], PASSWORD).await;
+    let tom = SessionClient::sign_in(admin, "tom", PASSWORD).await;
+    let second = SessionClient::sign_in(admin, "tom", PASSWORD).await;
     for change in [json!({ "roles": [ADMIN] }), json!({ "password": "another one", "roles": [ADMIN] })] {
         let _ = tom
             .call("PATCH", "/users/me", Some(&tom.csrf_token), &change)
             .await
             .expect_problem(403, "FORBIDDEN");
     }
-    let change = json!({ "password": "another one" });
+    let change = json!({ "password": "another one", "current_password": PASSWORD });
     let _ = tom
         .call("PATCH", "/users/sam", Some(&tom.csrf_token), &change)
         .await
         .expect_problem(403, "FORBIDDEN");
     let _ = tom.call("PATCH", "/users/me", Some(&tom.csrf_token), &change).await.expect_status(200);
-    assert_eq!((tom.status().await, second.status().await), (401, 401));
+    assert_eq!((tom.status().await, second.status().await), (200, 401));
     let _ = sign_in(admin, "tom", PASSWORD).await.expect_problem(401, "UNAUTHENTICATED");
     // Deactivating a user ends their sessions.
-    let tom = Session::new(admin, "tom", "another one").await;
+    let tom = SessionClient::sign_in(admin, "tom", "another one").await;
     let _ = admin.patch("/users/tom", &json!({ "active": false })).await.expect_status(200);
     assert_eq!(tom.status().await, 401);
     let _ = sign_in(admin, "tom", "another one").await.expect_problem(401, "UNAUTHENTICATED");
@@ -458,9 +429,10 @@ async fn session_writes_require_csrf_token_and_end_with_session() {
 
 #[tokio::test]
 async fn rate_limits_requests_and_sign_ins() {
-    let config = "[limit]\nrequests_per_minute = 5\nsign_ins_per_minute = 3\n";
+    let config = "[limit]\nrequests_per_minute = 4\nsign_ins_per_minute = 3\n";
     let deployment = Deployment::embedded_with_config(env!("CARGO_BIN_EXE_ade"), config);
     let org = deployment.admin().await;
+    org.set_config("ratelimit:token", json!(5)).await;
     let pat = org.create_user("pat", &[AUTHOR]).await;
     let rex = org.create_user("rex", &[REVIEWER]).await;
     let assert_rate_limited = |response: &ApiResponse, limit: &str| {
@@ -487,6 +459,12 @@ async fn rate_limits_requests_and_sign_ins() {
     // All tokens of a user share one limit.
     let second_token = org.issue_token("pat", &[Scope::Read]).await;
     assert_rate_limited(&second_token.get("/tasks").await, "5");
+    // Sessions are counted apart from tokens, with a limit of their own.
+    let session = org.join_and_sign_in("sue", &[AUTHOR], PASSWORD).await;
+    for n in 0..5 {
+        let response = session.call("GET", "/tasks", None, &json!({})).await;
+        if n < 4 { drop(response.expect_status(200)) } else { assert_rate_limited(&response, "4") }
+    }
     // Sign-in attempts are limited per user name, whether the user exists or not.
     for name in ["pat", "nobody"] {
         for n in 0..4 {
@@ -498,8 +476,8 @@ async fn rate_limits_requests_and_sign_ins() {
             }
         }
     }
-    // They are also limited per address: 15, of which 8 are used up above.
-    for n in 8..17 {
+    // They are also limited per address: 15, of which 10 are used up above.
+    for n in 10..17 {
         let response = sign_in(&org.api, &format!("name-{n}"), "wrong password").await;
         if n < 15 {
             drop(response.expect_problem(401, "UNAUTHENTICATED"));
@@ -532,7 +510,9 @@ async fn secrets_never_appear_in_responses_logs_or_data() {
     for _ in 0..2 {
         responses.push_str(&admin.request_with_headers("POST", "/users", &key, &user).await.text());
     }
-    let sam = Session::new(admin, "sam", PASSWORD).await;
+    let sam = SessionClient::sign_in(admin, "sam", PASSWORD).await;
+    let own = json!({ "password": format!("own {PASSWORD}"), "current_password": PASSWORD });
+    responses.push_str(&sam.patch("/users/me", &own).await.text());
     let created = sam
         .call("POST", "/users/me/tokens", Some(&sam.csrf_token), &json!({ "name": "t" }))
         .await
@@ -550,6 +530,8 @@ async fn secrets_never_appear_in_responses_logs_or_data() {
     }
     let change = json!({ "password": format!("{PASSWORD} again") });
     responses.push_str(&admin.patch("/users/sam", &change).await.text());
+    let invited = admin.post("/users/invitations", &json!({ "user_id": "ivy" })).await.expect_status(201);
+    let code = text_field(&invited, "code");
     responses
         .push_str(&admin.patch("/users/sam", &json!({ "password": "short", "name": "Sam" })).await.text());
     for (method, path, _) in admin.operations() {
@@ -565,9 +547,13 @@ async fn secrets_never_appear_in_responses_logs_or_data() {
     let data = String::from_utf8_lossy(&data);
     assert!(data.contains("sam") && data.contains("$argon2id$"), "the data folder contains the database");
     let session = sam.cookie.split_once('=').expect("a pair").1;
-    for (name, secret) in
-        [("password", PASSWORD), ("token", &token), ("session", session), ("CSRF token", &sam.csrf_token)]
-    {
+    for (name, secret) in [
+        ("password", PASSWORD),
+        ("token", &token),
+        ("session", session),
+        ("CSRF token", &sam.csrf_token),
+        ("invitation", &code),
+    ] {
         assert!(secret.len() > 20);
         assert!(!responses.contains(secret), "the {name} is in a response");
         assert!(!log.contains(secret), "the {name} is in the log");

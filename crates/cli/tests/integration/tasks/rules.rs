@@ -243,9 +243,9 @@ async fn settings_and_feature_flags_apply_to_next_request() {
     let settings = all["items"].as_array().expect("items");
     assert!(settings.len() >= 6, "{all}");
     assert!(settings.iter().all(|item| item["revision"] == 0), "{all}");
-    // Lock settings belong to the configuration of each server and are read-only here.
+    // The length of queues belongs to the configuration of each server and is read-only here.
     let (lock_settings, settings): (Vec<&Value>, Vec<&Value>) =
-        settings.iter().partition(|item| text_field(item, "name").starts_with("lock:"));
+        settings.iter().partition(|item| text_field(item, "name") == "lock:max_queue");
     for setting in lock_settings {
         let path = format!("/config/{}", text_field(setting, "name"));
         let response = ada.put(&path, &json!({ "value": setting["value"] })).await;
@@ -290,15 +290,19 @@ async fn settings_and_feature_flags_apply_to_next_request() {
     fixture.org.set_config("risk:thresholds", json!({ "medium": 1, "high": 2, "critical": 3 })).await;
     let id = fixture.pat.create_draft(risky).await;
     assert_eq!(text_field(&fixture.org.task_request(&id).await["risk"], "level"), "CRITICAL");
-    // The default timeout is limited by the maximum timeout.
-    fixture.org.set_config("approval:default_timeout", json!(1_000)).await;
+    // The default timeout is never above the maximum timeout.
+    fixture.org.set_config("approval:default_timeout", json!(60)).await;
     fixture.org.set_config("approval:max_timeout", json!(60)).await;
+    let above = ada.put("/config/approval:default_timeout", &json!({ "value": 61 })).await;
+    let _ = above.expect_problem(422, "INVALID_REQUEST");
     let request = fixture.org.approvals(&fixture.pat.create_submitted(json!({})).await).await.remove(0);
     let time = |field: &str| text_field(&request, field).parse::<jiff::Timestamp>().expect("a time");
     assert_eq!(time("due_at").duration_since(time("created_at")).as_secs(), 60);
     // Batch approvals can be disabled.
     let id = fixture.pat.create_submitted(json!({})).await;
-    let batch = json!({ "approval_ids": [fixture.org.approval_id(&id, "rex").await], "action": "approve" });
+    let digest = fixture.org.task_request(&id).await["digest"].clone();
+    let item = json!({ "approval_id": fixture.org.approval_id(&id, "rex").await, "digest": digest });
+    let batch = json!({ "items": [item], "action": "approve" });
     let flag = ada.put("/features/batch_approvals", &json!({ "enabled": false })).await.expect_status(200);
     assert_eq!((&flag["enabled"], &flag["revision"]), (&json!(false), &json!(1)));
     let refused = fixture.rex.post("/approvals/batch", &batch).await.expect_problem(403, "FEATURE_DISABLED");
@@ -331,7 +335,7 @@ async fn simulation_predicts_submission() {
     )
     .await;
     org.create_policy(json!({ "name": "prod", "resource_patterns": ["prod-*"], "required_roles": [REVIEWER], "priority": "URGENT" })).await;
-    org.create_policy(json!({ "name": "trusted", "task_types": ["trusted"], "auto_approve_if": { "author_has_role": [AUTHOR] } })).await;
+    org.create_policy(json!({ "name": "trusted", "resource_patterns": ["docs:*"], "auto_approve_if": { "author_has_role": [AUTHOR] } })).await;
     org.create_policy(json!({ "name": "nobody", "task_types": ["none"], "required_roles": ["astronaut"] }))
         .await;
     let _ = org
@@ -340,16 +344,17 @@ async fn simulation_predicts_submission() {
         .await
         .expect_status(201);
     let prod = json!([{ "type": "db", "id": "prod-1", "mode": "exclusive" }]);
+    let docs = json!([{ "type": "docs", "id": "wiki", "mode": "exclusive" }]);
     let mut outcomes = BTreeSet::new();
     for task_fields in [
         json!({}),
         json!({ "type": "db" }),
         json!({ "type": "db", "resources": prod }),
         json!({ "type": "note", "executor": "agent", "resources": prod }),
-        json!({ "type": "trusted" }),
-        json!({ "type": "trusted", "resources": prod }),
+        json!({ "resources": docs }),
+        json!({ "resources": [docs[0], prod[0]] }),
         json!({ "type": "none" }),
-        json!({ "lineage": { "sponsor_id": "rex" } }),
+        json!({ "lineage": { "sponsor_id": "pat" } }),
     ] {
         let overview = org.api.get("/stats/overview").await.expect_status(200)["tasks"].clone();
         let simulated = fixture
@@ -376,6 +381,7 @@ async fn simulation_predicts_submission() {
             "reviewers",
             "skipped_reviewers",
             "lock_preview",
+            "not_automatic",
         ];
         assert_eq!(select(&simulated, &fields), select(&simulated_draft, &fields));
         let submitted = fixture.pat.post(&format!("/tasks/{id}/submit"), &json!({})).await;
@@ -395,7 +401,7 @@ async fn simulation_predicts_submission() {
             if outcome == "reviewing" { "REVIEWING" } else { "APPROVED" },
             "{task_fields}"
         );
-        let fields = ["policies", "skipped_reviewers", "required_count"];
+        let fields = ["policies", "skipped_reviewers", "required_count", "not_automatic"];
         assert_eq!(select(&simulated, &fields), select(&now, &fields), "{task_fields}");
         // A simulated task has no lock of its own.
         let mut locks = now["lock_preview"].as_array().expect("a list").clone();
@@ -454,9 +460,8 @@ async fn simulation_predicts_submission() {
 }
 
 #[tokio::test]
-async fn author_preview_is_unverifiable_and_errors_require_review() {
+async fn author_preview_is_unverifiable_and_does_not_lower_the_risk() {
     let Fixture { org, pat, .. } = &Fixture::new().await;
-    org.create_policy(json!({ "name": "auto", "auto_approve_if": { "author_has_role": [AUTHOR] } })).await;
     let with_preview = |errors: &[&str]| {
         let change = json!({ "kind": "update", "what": "the table users" });
         let preview = json!({ "changes": [change], "warnings": [], "errors": errors });
@@ -468,7 +473,7 @@ async fn author_preview_is_unverifiable_and_errors_require_review() {
             .clone()
     };
     let task = org.task_request(&pat.create_submitted(with_preview(&[])).await).await;
-    assert_eq!((&task["state"], magnitude(&task)), (&json!("APPROVED"), json!(5.0)));
+    assert_eq!((&task["state"], magnitude(&task)), (&json!("REVIEWING"), json!(100.0)));
     assert_eq!(task["preview"]["unverifiable"], true);
     let task = org.task_request(&pat.create_submitted(with_preview(&["permission denied"])).await).await;
     assert_eq!((&task["state"], magnitude(&task)), (&json!("REVIEWING"), json!(100.0)));

@@ -7,10 +7,10 @@ use crate::tasks::fixture::{Fixture, config, user};
 use ade_domain::Moment;
 use ade_domain::approval::DecisionKind;
 use ade_domain::task::{
-    AttemptFailure, ExecutionOutput, ExecutionResult, FailureCode, Phase, RemainingEffects, RollbackStrategy,
-    TaskState,
+    AttemptFailure, AttemptReport, ExecutionOutput, ExecutionResult, FailureCode, Phase, RemainingEffects,
+    RollbackStrategy, TaskState,
 };
-use ade_domain::task::{AttemptStart, NextStep, Refusal, Task};
+use ade_domain::task::{AttemptStart, NextStep, Refusal, Task, UnprovenApproval};
 
 const LEASE_MS: u64 = 1_000;
 
@@ -122,7 +122,7 @@ impl Scenario {
             Action::Fail(attempt, effects, is_retryable) => {
                 let code = FailureCode::ExecutionFailed;
                 let error = "failed".to_owned();
-                let failure = AttemptFailure { code, error, effects, is_retryable };
+                let failure = AttemptFailure { code, error, effects, is_retryable, reported: None };
                 self.task.fail(attempt, failure, ExecutionOutput::default(), now).map(Some)
             }
             Action::FinishRollback(attempt, succeeded) => {
@@ -131,7 +131,13 @@ impl Scenario {
             }
             Action::Report(attempt, result, held_locks) => self
                 .task
-                .report(attempt, (result, None), held_locks, ExecutionOutput::default(), now)
+                .report(
+                    attempt,
+                    AttemptReport { result, error: None, error_details: None },
+                    held_locks,
+                    ExecutionOutput::default(),
+                    now,
+                )
                 .map(|()| None),
             Action::Recover(can_determine_effects) => {
                 self.task.recover(start, can_determine_effects, now).map(Some)
@@ -403,6 +409,7 @@ fn unknown_outcome_keeps_its_cause() {
             error: "terminated".to_owned(),
             effects: RemainingEffects::Unknown,
             is_retryable: false,
+            reported: None,
         };
         scenario
             .task
@@ -528,11 +535,11 @@ fn lost_rollback_of_a_failed_task_ends_as_failed() {
 fn digest_mismatch_fails_without_retry() {
     let mut scenario = Scenario::approved(RollbackStrategy::Automatic);
     scenario.task.transitions.clear();
-    scenario.task.fail_digest_mismatch("w", scenario.now).expect("approved");
+    scenario.task.fail_unproven("w", &UnprovenApproval::DigestMismatch, scenario.now).expect("approved");
     let execution = scenario.task.execution.as_ref().expect("an attempt");
     assert_eq!((scenario.task.state, execution.code), (TaskState::Failed, Some(FailureCode::DigestMismatch)));
     let actions: Vec<&str> =
         scenario.task.transitions.iter().map(|transition| transition.action.as_str()).collect();
     assert_eq!(actions, ["task.begin_apply", "task.fail"]);
-    assert!(scenario.task.fail_digest_mismatch("w", scenario.now).is_err());
+    assert!(scenario.task.fail_unproven("w", &UnprovenApproval::NotApproved, scenario.now).is_err());
 }

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::tasks::fixture::{Fixture, config, id, user};
+use ade_domain::approval::DecisionKind;
+use ade_domain::approval::quorum::RequirementStatus;
 use ade_domain::people::{ADMIN, AUTHOR, AuthorReason, REVIEWER, UserId};
-use ade_domain::task::{Actor, Lineage, Refusal, TaskState};
+use ade_domain::task::{Actor, Lineage, Refusal, RegisteredAgent, RegisteredAgents, TaskState};
 
 fn fixture() -> Fixture {
     Fixture::new(vec![
@@ -25,10 +27,100 @@ fn sponsors() -> BTreeMap<String, UserId> {
 
 #[test]
 fn agent_proposes_for_its_sponsor_and_the_token_issuer() {
-    let actor = Actor { is_agent: true, token_issuer: Some(id("eve")), ..fixture().actor("ann") };
+    let actor =
+        Actor { agent_id: Some("bot".to_owned()), token_issuer: Some(id("eve")), ..fixture().actor("ann") };
     let authors = actor.author_set();
     assert_eq!(authors.reason(&id("ann")), Some(&AuthorReason::SponsorsAgent));
     assert_eq!(authors.reason(&id("eve")), Some(&AuthorReason::TokenIssuer));
+}
+
+/// Every combination of caller, agent, parent and sponsor: only the caller and agents of the caller are named.
+#[test]
+fn lineage_names_only_agents_of_the_caller() {
+    let registered = |sponsor: &str, parent: Option<&str>| RegisteredAgent {
+        sponsor: Some(id(sponsor)),
+        parent: parent.map(str::to_owned),
+    };
+    let agents = RegisteredAgents::from([
+        ("bot".to_owned(), registered("ann", Some("boss"))),
+        ("own".to_owned(), registered("ann", None)),
+        ("boss".to_owned(), registered("ben", None)),
+    ]);
+    let fixture = fixture();
+    let callers = [
+        (fixture.actor("ann"), vec!["bot", "own"]),
+        (Actor { agent_id: Some("bot".to_owned()), ..fixture.actor("ann") }, vec!["bot"]),
+        (fixture.actor("eve"), vec![]),
+    ];
+    let names = [None, Some("bot"), Some("own"), Some("boss"), Some("ghost")];
+    let sponsors = [None, Some("ann"), Some("ben"), Some("rob"), Some("eve")];
+    let mut resolved = 0;
+    for (caller, allowed) in &callers {
+        for (agent, parent) in names.iter().flat_map(|agent| names.map(|parent| (*agent, parent))) {
+            for sponsor in sponsors {
+                let asked = Lineage { parent_agent_id: parent.map(str::to_owned), ..lineage(sponsor, agent) };
+                let Ok(lineage) = asked.resolve(caller, &agents) else { continue };
+                let agent = agent.or(caller.agent_id.as_deref());
+                assert!(agent.is_none_or(|agent| allowed.contains(&agent)), "{asked:?}");
+                assert!(lineage.sponsor_id.is_none() || lineage.sponsor_id == caller.user, "{asked:?}");
+                assert_eq!(
+                    lineage.parent_agent_id.as_deref(),
+                    agent.filter(|agent| *agent == "bot").map(|_| "boss")
+                );
+                assert!(parent.is_none() || parent == lineage.parent_agent_id.as_deref(), "{asked:?}");
+                resolved += 1;
+            }
+        }
+    }
+    assert_eq!(
+        resolved, 18,
+        "nothing, an own agent, with and without its parent; each with and without the caller as sponsor"
+    );
+}
+
+#[test]
+fn agent_and_administrator_who_submit_a_draft_are_on_record() {
+    let mut fixture = fixture();
+    let mut task = fixture.draft("ann", config("schema", &[]));
+    let bot = Actor { agent_id: Some("bot".to_owned()), ..fixture.actor("ann") };
+    let mut by_agent = task.clone();
+    assert!(!by_agent.is_by_agent());
+    by_agent.prepare_submission(&bot).expect("its sponsor's draft");
+    assert_eq!(by_agent.by_agent.iter().collect::<Vec<_>>(), ["bot"]);
+    assert_eq!(task.clone().prepare_submission(&fixture.actor("ben")), Err(Refusal::Forbidden));
+    fixture.submit(&mut task, "eve").expect("an administrator");
+    assert_eq!(task.author_set.reason(&id("eve")), Some(&AuthorReason::Submitter));
+    let own = fixture.decide(&mut task, "rob", DecisionKind::Approve, "eve");
+    assert!(matches!(own, Err(Refusal::OwnTask { .. })), "{own:?}");
+}
+
+#[test]
+fn agents_of_reviewers_take_no_part() {
+    let mut fixture = fixture();
+    let mut task = fixture.draft("ann", config("schema", &[]));
+    fixture.submit(&mut task, "ann").expect("enough reviewers");
+    let agent_of =
+        |user: &str| Actor { agent_id: Some("bot".to_owned()), roles: Vec::new(), ..fixture.actor(user) };
+    assert!(task.is_participant(&agent_of("ann")) && task.is_participant(&fixture.actor("rob")));
+    assert!(!task.is_participant(&agent_of("rob")));
+}
+
+#[test]
+fn requirement_is_not_satisfied_while_changes_are_requested() {
+    let mut fixture = Fixture::new(vec![
+        user("ann", &[AUTHOR], None),
+        user("rob", &[REVIEWER], None),
+        user("sue", &[REVIEWER], None),
+    ]);
+    let mut task = fixture.draft("ann", config("schema", &[]));
+    fixture.submit(&mut task, "ann").expect("enough reviewers");
+    fixture.decide(&mut task, "rob", DecisionKind::RequestChanges, "rob").expect("asked");
+    fixture.decide(&mut task, "sue", DecisionKind::Approve, "sue").expect("asked");
+    let progress = task.progress().remove(0);
+    assert_eq!((task.state, progress.status), (TaskState::Reviewing, RequirementStatus::Unsatisfied));
+    assert!(progress.needed == 1 && progress.why.starts_with("changes requested by rob"), "{progress:?}");
+    fixture.decide(&mut task, "rob", DecisionKind::Approve, "rob").expect("decides otherwise");
+    assert_eq!((task.state, task.progress()[0].status), (TaskState::Approved, RequirementStatus::Satisfied));
 }
 
 #[test]

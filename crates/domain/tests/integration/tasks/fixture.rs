@@ -2,15 +2,16 @@
 
 use ade_domain::Moment;
 use ade_domain::approval::DecisionKind;
-use ade_domain::approval::assignment::{Assignment, AssignmentInput, QuorumUnreachable, assign};
+use ade_domain::approval::assignment::{Assignment, AssignmentInput, QuorumUnreachable, RuleChange, assign};
 use ade_domain::approval::delegation::{Delegation, DelegationConditions, DelegationKind};
 use ade_domain::approval::policy::{Policy, default_policy};
+use ade_domain::independence::AccountHistory;
 use ade_domain::lock::LockMode;
 use ade_domain::people::{AuthorSet, People, User, UserId};
 use ade_domain::permission::actor_roles;
 use ade_domain::risk::{RegisteredResource, RiskInputs, RiskThresholds, assess};
-use ade_domain::task::{Actor, Decision, Refusal, ReviewPlan, Task};
-use ade_domain::task::{Config, Resource, RollbackStrategy};
+use ade_domain::task::{Actor, Decision, Refusal, ReviewPlan, ReviewSubject, Task};
+use ade_domain::task::{Config, Preview, Resource, RollbackStrategy};
 
 pub(crate) fn id(text: &str) -> UserId {
     UserId::new(text)
@@ -24,6 +25,7 @@ pub(crate) fn user(name: &str, roles: &[&str], manager: Option<&str>) -> User {
         manager_id: manager.map(id),
         team: None,
         active: true,
+        history: AccountHistory::default(),
     }
 }
 
@@ -36,6 +38,7 @@ pub(crate) fn delegation(owner: &str, to: &str, conditions: DelegationConditions
         conditions,
         cascade: true,
         active: true,
+        created_at: Moment::default(),
         valid_from: None,
         valid_until: None,
     }
@@ -72,9 +75,10 @@ pub(crate) struct Fixture {
     pub(crate) delegations: Vec<Delegation>,
     /// The criticality of every resource in the registry.
     pub(crate) criticality: u8,
-    /// There is a backlog, and tasks have level LOW.
-    pub(crate) auto_approve_low_risk: bool,
-    pub(crate) must_be_seen: bool,
+    pub(crate) preview: Preview,
+    pub(crate) by_agent: bool,
+    pub(crate) rule_changes: Vec<RuleChange>,
+    pub(crate) requires_human: bool,
     pub(crate) now: Moment,
     pub(crate) ids: u64,
 }
@@ -87,8 +91,10 @@ impl Fixture {
             policies: Vec::new(),
             delegations: Vec::new(),
             criticality: 50,
-            auto_approve_low_risk: false,
-            must_be_seen: false,
+            preview: Preview::ready(),
+            by_agent: false,
+            rule_changes: Vec::new(),
+            requires_human: false,
             now,
             ids: 0,
         }
@@ -105,7 +111,7 @@ impl Fixture {
             user: Some(id(name)),
             roles: actor_roles(user),
             token_issuer: None,
-            is_agent: false,
+            agent_id: None,
             has_admin_scope: true,
         }
     }
@@ -118,7 +124,8 @@ impl Fixture {
     pub(crate) fn assignment(&self, task: &Task, config: &Config) -> Result<Assignment, QuorumUnreachable> {
         let (people, default_policy) = (self.people(), default_policy());
         assign(&AssignmentInput {
-            config,
+            subject: &ReviewSubject::new(config, &task.scope),
+            preview: &self.preview,
             risk: self.risk(config).score,
             author: people.get(&task.author_id),
             author_set: &task.author_set,
@@ -126,8 +133,9 @@ impl Fixture {
             policies: &self.policies,
             default_policy: &default_policy,
             delegations: &self.delegations,
-            auto_approve_low_risk: self.auto_approve_low_risk,
-            requires_human: self.must_be_seen,
+            by_agent: self.by_agent,
+            rule_changes: &self.rule_changes,
+            requires_human: self.requires_human,
             now: self.now,
         })
     }
@@ -139,6 +147,7 @@ impl Fixture {
             dependents: Vec::new(),
         };
         let facts = RiskInputs {
+            scope: config.resources.iter().map(registered).collect(),
             resources: config.resources.iter().map(registered).collect(),
             ..RiskInputs::default()
         };
@@ -158,14 +167,17 @@ impl Fixture {
             *ids += 1;
             format!("a{ids}")
         };
-        let plan = ReviewPlan { risk, fingerprint: None, assignment, due_after_ms: 1_000, ids: &mut next };
+        let (scope, due_after_ms) = (task.scope.clone(), 1_000);
+        let plan = ReviewPlan { scope, risk, fingerprint: None, assignment, due_after_ms, ids: &mut next };
         command(plan, now)
     }
 
     pub(crate) fn submit(&mut self, task: &mut Task, by: &str) -> Result<(), Refusal> {
         let (actor, config) = (self.actor(by), task.config.clone());
         let mut changed = task.clone();
-        let outcome = self.with_plan(task, &config, |plan, now| changed.submit(plan, &actor, now));
+        changed.prepare_submission(&actor)?;
+        let prepared = changed.clone();
+        let outcome = self.with_plan(&prepared, &config, |plan, now| changed.submit(plan, &actor, now));
         outcome.map(|()| *task = changed)
     }
 
@@ -192,9 +204,11 @@ impl Fixture {
             kind: action,
             reason: Some("because"),
             digest: Some(task.digest),
+            scope_digest: task.scope_digest,
+            is_batch: false,
         };
         let mut changed = task.clone();
-        changed.decide(&decision, &self.actor(by), self.now).map(|()| *task = changed)
+        changed.decide(&decision, &self.actor(by), &self.people(), self.now).map(|()| *task = changed)
     }
 }
 

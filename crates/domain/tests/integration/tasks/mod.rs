@@ -1,7 +1,11 @@
-//! Tasks: author sets, review, reassignment of approval requests, and application.
+//! Tasks: author sets, review, evidence of approvals, reassignment of approval requests, and application.
 
 mod apply;
 mod authors;
+mod evidence;
 mod fixture;
+mod independence;
+mod previews;
 mod reassignment;
 mod review;
+mod scope;

@@ -3,7 +3,7 @@
 use crate::tasks::fixture::{Fixture, config, delegation, id, open_reviewers, policy, user};
 use ade_domain::Moment;
 use ade_domain::approval::delegation::{DelegationConditions, DelegationKind};
-use ade_domain::approval::policy::{AutoApprove, Priority};
+use ade_domain::approval::policy::Priority;
 use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::TaskState;
@@ -64,10 +64,10 @@ fn existing_request_covers_a_leaver_if_nobody_else_can() {
     let mut task = fixture.draft("ann", config("schema", &[]));
     fixture.submit(&mut task, "ann").expect("enough reviewers");
     assert_eq!(open_reviewers(&task), ["eve", "rob"]);
-    // Rob is still active.
+    fixture.users[1].active = false;
     let people = fixture.people();
     let mut ids = || "moved".to_owned();
-    task.reassign_leaver(&id("rob"), None, &people, &mut ids, fixture.now).expect("never refused");
+    task.reassign_unqualified(&id("rob"), None, &people, &mut ids, fixture.now).expect("never refused");
     assert_eq!(open_reviewers(&task), ["eve"]);
     let eve = task.approvals.iter().find(|approval| approval.reviewer_id == id("eve")).expect("asked");
     assert!(eve.on_behalf_of.contains(&id("rob")));
@@ -84,43 +84,11 @@ fn request_stays_if_nobody_can_take_over() {
     let mut task = fixture.draft("ann", config("schema", &[]));
     fixture.submit(&mut task, "ann").expect("enough reviewers");
     let before = task.clone();
+    fixture.users[1].active = false;
     let people = fixture.people();
     let mut ids = || "moved".to_owned();
-    task.reassign_leaver(&id("rob"), None, &people, &mut ids, fixture.now).expect("never refused");
+    task.reassign_unqualified(&id("rob"), None, &people, &mut ids, fixture.now).expect("never refused");
     assert_eq!(task, before);
-}
-
-#[test]
-fn backlog_replaces_the_risk_limit_of_automatic_approval_only() {
-    let mut fixture = small_fixture();
-    let with = |conditions: AutoApprove| {
-        let mut policy = policy("some", 1, &[]);
-        policy.auto_approve_if = Some(conditions);
-        policy
-    };
-    let below = AutoApprove { risk_below: Some(1), ..AutoApprove::default() };
-    let role = AutoApprove { author_has_role: vec!["dba".to_owned()], ..below.clone() };
-    let never = policy("never", 1, &[]);
-    for (policies, passes) in [
-        (vec![with(below.clone())], true),
-        (vec![with(role)], false),
-        (vec![with(AutoApprove::default())], false),
-        (vec![with(below), never], false),
-        (Vec::new(), false),
-    ] {
-        fixture.policies = policies;
-        let config = config("schema", &[]);
-        let task = fixture.draft("ann", config.clone());
-        for backlog in [false, true] {
-            fixture.auto_approve_low_risk = backlog;
-            let assignment = fixture.assignment(&task, &config).expect("enough reviewers");
-            assert_eq!(assignment.auto_approved.is_some(), passes && backlog, "{:?}", fixture.policies);
-            fixture.must_be_seen = true;
-            let assignment = fixture.assignment(&task, &config).expect("enough reviewers");
-            assert_eq!(assignment.auto_approved, None, "{:?}", fixture.policies);
-            fixture.must_be_seen = false;
-        }
-    }
 }
 
 #[test]
@@ -145,13 +113,20 @@ fn only_authors_resubmit_a_rejected_task() {
 fn delegated_change_request_blocks_until_the_delegate_decides() {
     let mut fixture = small_fixture();
     fixture.users.push(user("zoe", &[REVIEWER], None));
-    fixture.users.push(user("kim", &[], None));
+    fixture.users.push(user("kim", &[ADMIN], None));
+    fixture.users.push(user("lou", &["dba"], None));
     fixture.policies = vec![policy("one", 1, &[])];
     let mut task = fixture.draft("ann", config("schema", &[]));
     fixture.submit(&mut task, "ann").expect("enough reviewers");
     fixture.decide(&mut task, "rob", DecisionKind::RequestChanges, "rob").expect("asked");
     let robs = task.approvals.iter().find(|approval| approval.reviewer_id == id("rob")).expect("asked");
     let (robs, people) = (robs.approval_id.clone(), fixture.people());
+    let to_author =
+        task.clone().delegate(&robs, &id("lou"), &people, "l".to_owned(), &fixture.actor("rob"), fixture.now);
+    assert!(
+        matches!(to_author, Err(Refusal::InvalidReviewer { .. })),
+        "a delegate is a reviewer: {to_author:?}"
+    );
     task.delegate(&robs, &id("kim"), &people, "k".to_owned(), &fixture.actor("rob"), fixture.now)
         .expect("kim can take over");
     fixture.decide(&mut task, "zoe", DecisionKind::Approve, "zoe").expect("asked");
@@ -185,4 +160,40 @@ fn follower_approves_only_while_its_leader_personally_approves() {
     fixture.decide(&mut task, "rob", DecisionKind::RequestChanges, "max").expect("an administrator");
     fixture.decide(&mut task, "eve", DecisionKind::RequestChanges, "eve").expect("asked");
     assert_eq!(status(&task, "rob"), Some(ApprovalStatus::ChangesRequested));
+}
+
+#[test]
+fn lost_role_moves_requests_and_lapses_decisions() {
+    let mut fixture = small_fixture();
+    fixture.users.push(user("zoe", &[REVIEWER, "dba"], None));
+    fixture.users.push(user("max", &[ADMIN], None));
+    fixture.policies = vec![policy("three", 3, &[])];
+    let mut task = fixture.draft("ann", config("schema", &[]));
+    fixture.submit(&mut task, "ann").expect("enough reviewers");
+    fixture.decide(&mut task, "rob", DecisionKind::Approve, "rob").expect("asked");
+    fixture.decide(&mut task, "eve", DecisionKind::Approve, "max").expect("an administrator");
+    // Rob is no reviewer and max no administrator any more. Without a reassignment, their decisions are not counted either.
+    fixture.users[1].roles = [AUTHOR.to_owned()].into();
+    fixture.users[4].roles.clear();
+    let mut counted = task.clone();
+    fixture.decide(&mut counted, "zoe", DecisionKind::Approve, "zoe").expect("asked");
+    assert_eq!(counted.state, TaskState::Reviewing);
+    assert_eq!(counted.progress()[0].approved_by, [id("zoe")]);
+    assert_eq!(
+        fixture.decide(&mut counted, "rob", DecisionKind::Approve, "rob"),
+        Err(Refusal::RoleLost { user: id("rob") })
+    );
+    let mut ids = || "moved".to_owned();
+    fixture.users[2].roles.insert(REVIEWER.to_owned());
+    fixture.users.push(user("pam", &[ADMIN], None));
+    task.reassign_unqualified(&id("rob"), None, &fixture.people(), &mut ids, fixture.now)
+        .expect("never refused");
+    let status = |user: &str| {
+        let found = task.approvals.iter().find(|approval| approval.reviewer_id == id(user)).expect("asked");
+        (found.status, found.delegated_to.clone())
+    };
+    assert_eq!(status("rob"), (ApprovalStatus::Delegated, Some(id("pam"))));
+    assert_eq!(status("eve"), (ApprovalStatus::Pending, None), "max decided for her");
+    assert_eq!(status("pam"), (ApprovalStatus::Pending, None));
+    assert_eq!(task.progress()[0].needed, 3);
 }

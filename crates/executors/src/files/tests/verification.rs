@@ -6,8 +6,7 @@ use crate::{CommandLimits, CommandTemplate};
 
 /// Templates: `check` searches a word in a file, `fail` prints and fails, `wait` never exits, `missing` is no program.
 fn verifiers() -> BTreeMap<String, Arc<CommandExecutor>> {
-    let limits =
-        CommandLimits { grace: Duration::from_millis(100), preview_timeout: Duration::from_secs(10) };
+    let limits = CommandLimits { grace: Duration::from_millis(100), ..CommandLimits::default() };
     let templates: [(&str, &[&str]); 4] = [
         ("check", &["grep", "-q", "--", "{word}", "{file}"]),
         ("fail", &["sh", "-c", "echo stdout; echo line one >&2; echo line two >&2; exit 3"]),

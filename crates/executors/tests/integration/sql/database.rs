@@ -1,9 +1,11 @@
 //! Test databases of either kind with a table of three rows. All tests share one PostgreSQL server.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use ade_executors::{Parameters, Run, RunOutput, Secrets, SqlExecutor, StopReason, StopSignal};
-use ade_testkit::Postgres;
+use ade_executors::limited_process::LimitedProgram;
+use ade_executors::{Parameters, PreviewMode, Run, RunOutput, Secrets, SqlExecutor, StopReason, StopSignal};
+use ade_testkit::{Postgres, test_keys};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
 use tempfile::TempDir;
@@ -26,7 +28,15 @@ pub(crate) async fn server() -> Arc<Postgres> {
     SERVER.get_or_init(start).await.clone()
 }
 
-/// A database of one test, with an executor for it.
+/// The example program `limited`, which cargo builds with the tests.
+fn limited_program() -> LimitedProgram {
+    let test_exe = std::env::current_exe().expect("a program");
+    let path = test_exe.parent().and_then(Path::parent).expect("a directory").join("examples/limited");
+    assert!(path.exists(), "{} is missing: cargo build -p ade-executors --example limited", path.display());
+    LimitedProgram::at(path)
+}
+
+/// A database of one test, with an executor for it that executes previews.
 pub(crate) struct TestDatabase {
     pub(crate) sql: SqlExecutor,
     pub(crate) url: String,
@@ -43,7 +53,8 @@ pub(crate) async fn on_sqlite() -> TestDatabase {
     let path = dir.path().join("things.sqlite3");
     std::fs::write(&path, b"").expect("written");
     let url = format!("sqlite://{}", path.display());
-    let sql = SqlExecutor::new("shop", &url, Some(&url)).expect("valid");
+    let sql = SqlExecutor::new("shop", &url, Some(&url), test_keys()).expect("valid");
+    let sql = sql.with_limited_program(limited_program());
     let database = TestDatabase { sql, url, kind: Kind::Sqlite { _dir: dir } };
     for statement in TABLE {
         database.query(statement).await;
@@ -55,7 +66,8 @@ pub(crate) async fn on_postgres() -> TestDatabase {
     let name = format!("t{}", Uuid::now_v7().simple());
     let url = server().await.create_database(&name).expect("created");
     let preview_url = url.replace("postgres@", "previewer@");
-    let sql = SqlExecutor::new("shop", &url, Some(&preview_url)).expect("valid");
+    let sql = SqlExecutor::new("shop", &url, Some(&preview_url), test_keys()).expect("valid");
+    let sql = sql.with_preview_mode(PreviewMode::Execute).expect("valid");
     let database = TestDatabase { sql, url, kind: Kind::Postgres { database: name } };
     for statement in TABLE {
         database.query(statement).await;

@@ -3,5 +3,7 @@
 #[macro_use]
 mod database;
 
+mod explain;
 mod postgres;
 mod scenarios;
+mod sqlite;

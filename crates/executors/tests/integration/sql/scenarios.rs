@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ade_domain::task::{ChangeKind, PreviewStatus};
 use ade_executors::{AttemptOutcome, Executor, Failure, Fencing, Run, SideEffects, SqlExecutor, StopReason};
+use ade_testkit::test_keys;
 use ade_testkit::wait::until;
 use sqlx::{Connection, SqliteConnection};
 
@@ -21,6 +22,7 @@ on_both!(
     failed_rollback_changes_nothing,
     stopped_attempt_changes_nothing,
     statements_cannot_remove_markers,
+    forged_marker_says_nothing,
     reports_every_violation,
 );
 
@@ -50,6 +52,8 @@ async fn failed_statement_changes_nothing(database: TestDatabase) {
     let (_stop, run) = run(&[INCREMENT, "INSERT INTO things VALUES (1, 1)"], &[]);
     let failure = database.sql.apply(&run, &[]).await.expect_err("the id exists");
     assert_eq!((failure.side_effects, failure.is_retryable), (SideEffects::None, false));
+    let code = if database.is_postgres() { "SQLSTATE 23505" } else { "SQLite error 1555" };
+    assert!(failure.message.starts_with(&format!("statement 2: {code}")), "{failure}");
     assert_eq!(database.worth().await, ["10", "20", "30"]);
     assert_eq!(database.query("SELECT count(*) FROM ade_applied").await, ["0"]);
     assert_eq!(database.sql.resolve_outcome(&run, &[]).await, Ok(AttemptOutcome::NotApplied));
@@ -82,7 +86,7 @@ async fn preview_counts_rows_and_changes_nothing(database: TestDatabase) {
     database.query("DELETE FROM things WHERE id = 1").await;
     let other = database.sql.preview(&parameters(&statements, &[])).await.expect("previewed");
     assert_ne!(other.fingerprint, preview.fingerprint, "the data has changed");
-    let without_preview = SqlExecutor::new("shop", &database.url, None).expect("valid");
+    let without_preview = SqlExecutor::new("shop", &database.url, None, test_keys()).expect("valid");
     let none = without_preview.preview(&parameters(&statements, &[])).await.expect("no preview");
     assert_eq!(none.status, PreviewStatus::None);
 }
@@ -92,7 +96,9 @@ async fn preview_ends_at_first_failed_statement(database: TestDatabase) {
     let preview = database.sql.preview(&parameters(&statements, &[])).await.expect("previewed");
     assert_eq!((preview.changes.len(), preview.errors.len()), (1, 1));
     assert!(preview.errors[0].starts_with("statement 2: "), "{:?}", preview.errors);
-    assert!(preview.errors[0].contains("nowhere"), "{:?}", preview.errors);
+    let code =
+        if database.is_postgres() { "SQLSTATE 42P01 (the table does not exist)" } else { "SQLite error 1 " };
+    assert!(preview.errors[0].contains(code), "{:?}", preview.errors);
 }
 
 async fn abandoned_attempt_cannot_be_applied(database: TestDatabase) {
@@ -205,6 +211,35 @@ async fn statements_cannot_remove_markers(database: TestDatabase) {
     assert!(failure.message.contains("marker"), "{failure}");
     assert_eq!(failure.side_effects, SideEffects::None);
     assert_eq!(database.worth().await, ["10", "20", "30"]);
+}
+
+/// Somebody with write access to the target database inserts or edits the row of an attempt.
+async fn forged_marker_says_nothing(database: TestDatabase) {
+    let (_stop, genuine) = run(&[INCREMENT], &[DECREMENT]);
+    database.sql.apply(&genuine, &[]).await.expect("applied");
+    let worth = database.worth().await;
+    // Without a MAC, and with that of another attempt or another outcome.
+    for (attempt, state, mac) in [(7, "applied", "NULL"), (8, "applied", "mac"), (9, "abandoned", "mac")] {
+        let values =
+            format!("task_id, {attempt}, 'apply', '{state}', {mac} FROM ade_applied WHERE attempt = 1");
+        database
+            .query(&format!("INSERT INTO ade_applied (task_id, attempt, kind, state, mac) SELECT {values}"))
+            .await;
+        let forged = Run { attempt, ..genuine.clone() };
+        for failure in [
+            database.sql.resolve_outcome(&forged, &[]).await.expect_err("unknown"),
+            database.sql.apply(&forged, &[]).await.expect_err("not applied"),
+            database.sql.roll_back(&forged, &[]).await.expect_err("not rolled back"),
+        ] {
+            assert!(failure.message.contains("was not written by ade"), "{failure}");
+            assert!(!failure.is_retryable, "{failure}");
+        }
+    }
+    assert_eq!(database.worth().await, worth);
+    database.query("UPDATE ade_applied SET state = 'abandoned' WHERE attempt = 1").await;
+    assert!(database.sql.resolve_outcome(&genuine, &[]).await.is_err(), "an edited marker");
+    database.query("UPDATE ade_applied SET state = 'applied' WHERE attempt = 1").await;
+    assert_eq!(database.sql.resolve_outcome(&genuine, &[]).await, Ok(AttemptOutcome::Applied));
 }
 
 async fn reports_every_violation(database: TestDatabase) {

@@ -51,6 +51,7 @@ pub(crate) fn listed_approval(
         response_reason: approval.response_reason.clone(),
         reviewed_by: approval.reviewed_by.clone().convert(),
         digest: approval.digest.to_string(),
+        scope_digest: approval.scope_digest.convert(),
         policies: approval.policies.clone(),
         why: approval.reasons.clone(),
         task_state: task_state.convert(),

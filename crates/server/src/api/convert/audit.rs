@@ -1,26 +1,67 @@
 //! Conversions of audit entries and daily statistics.
 
 use ade_client::wire;
-use ade_domain::audit::AuditActor;
+use ade_domain::audit::{AuditBody, Principal, ReviewedContent, ServiceActor};
 use ade_store::DatabaseError;
 use ade_store::database::{AuditRow, DailyStats};
 
 use super::{Convert, convert_structs};
 
 convert_structs! {
-    AuditActor => wire::AuditActor { user_id, agent_id, session_id, token_id, ip, user_agent, service };
+    ReviewedContent => wire::ReviewedContent { fingerprint, scope, requirements };
     DailyStats => wire::DailyOutcomes { day, completed, failed, rejected, cancelled };
+}
+
+fn actor(who: Principal) -> wire::AuditActor {
+    let nobody = wire::AuditActor {
+        user_id: None,
+        agent_id: None,
+        session_id: None,
+        token_id: None,
+        ip: None,
+        user_agent: None,
+        service: None,
+        instance: None,
+        trigger: None,
+    };
+    match who {
+        Principal::Caller(caller) => wire::AuditActor {
+            user_id: caller.user_id.convert(),
+            agent_id: caller.agent_id,
+            session_id: caller.session_id,
+            token_id: caller.token_id,
+            ip: caller.ip,
+            user_agent: caller.user_agent,
+            service: caller.service,
+            ..nobody
+        },
+        Principal::Service(ServiceActor { service, instance, trigger }) => wire::AuditActor {
+            service: Some(service),
+            instance: Some(instance),
+            trigger: Some(trigger.to_string()),
+            ..nobody
+        },
+    }
 }
 
 /// Fails for an unreadable entry: it must not be shown as if it were intact. Verification reports it.
 pub(crate) fn audit_entry(row: &AuditRow) -> Result<wire::AuditEntry, DatabaseError> {
     let entry = row.entry().map_err(|broken| DatabaseError::Corrupt(broken.to_string()))?;
-    let body = entry.body;
     Ok(wire::AuditEntry {
-        number: entry.number,
+        number: Some(entry.number),
+        previous_hash: Some(entry.previous_hash.to_string()),
+        entry_hash: Some(entry.entry_hash.to_string()),
+        ..unnumbered_audit_entry(entry.body)
+    })
+}
+
+/// An entry that has no number and no hash yet.
+pub(crate) fn unnumbered_audit_entry(body: AuditBody) -> wire::AuditEntry {
+    wire::AuditEntry {
+        number: None,
         entry_id: body.entry_id,
         at: body.at.convert(),
-        who: body.who.convert(),
+        who: actor(body.who),
         action: body.action,
         object_type: body.object_type,
         object_id: body.object_id,
@@ -29,10 +70,11 @@ pub(crate) fn audit_entry(row: &AuditRow) -> Result<wire::AuditEntry, DatabaseEr
         to: body.to.convert(),
         revision: body.revision,
         digest: body.digest.convert(),
+        reviewed: body.reviewed.convert(),
         reason: body.reason,
         ticket: body.ticket,
         details: body.details,
-        previous_hash: entry.previous_hash.to_string(),
-        entry_hash: entry.entry_hash.to_string(),
-    })
+        previous_hash: None,
+        entry_hash: None,
+    }
 }

@@ -12,7 +12,7 @@ convert_enums! {
     Phase = wire::Phase { Prepared, Started, RollingBack, Ended }
     ExecutionResult = wire::ExecutionResult { Success, Failure, Timeout, Cancelled }
     FailureCode = wire::FailureCode {
-        ExecutionFailed, TimedOut, Stopped, LocksLost, WorkerLost, OutcomeUnknown, DigestMismatch
+        ExecutionFailed, TimedOut, Stopped, LocksLost, WorkerLost, OutcomeUnknown, DigestMismatch, UnprovenApproval
     }
 }
 
@@ -20,7 +20,7 @@ convert_structs! {
     HeldLock => wire::HeldLock { lock, mode, fencing_token };
     AdminRequest => wire::AdminRequest { by, reason, at };
     LogLine => wire::LogLine { number, attempt, at, text };
-    wire::CompleteRequest => AgentReport { attempt, result, output, error };
+    wire::CompleteRequest => AgentReport { attempt, result, output, error, error_details };
 }
 
 pub(crate) fn execution(execution: &Execution) -> wire::Execution {
@@ -36,6 +36,7 @@ pub(crate) fn execution(execution: &Execution) -> wire::Execution {
         output: execution.output.clone(),
         output_key: execution.output_key.clone(),
         error: execution.error.clone(),
+        error_details: execution.error_details.clone(),
         code: execution.code.convert(),
         rolled_back: execution.rolled_back,
         retry_count: execution.retry_count,

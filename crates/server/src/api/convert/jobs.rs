@@ -12,7 +12,7 @@ convert_values! {
 }
 
 convert_structs! {
-    Archive => wire::Archive { archive_id, kind, key, items, bytes, created_at, from, to, restored_at };
+    Archive => wire::Archive { archive_id, kind, key, items, bytes, digest, created_at, from, to, restored_at } without { mac };
 }
 
 pub(crate) fn job(status: &JobStatus) -> wire::Job {

@@ -2,7 +2,7 @@
 
 use ade_app::locks::{GrantedLock, HeldLockResult, TicketState, WaitingTicket};
 use ade_client::wire;
-use ade_domain::lock::{HoldView, Holder, LockMode, RequestKey, WaitEdge, Waiter};
+use ade_domain::lock::{HoldView, Holder, LockLimits, LockMode, RequestKey, WaitEdge, Waiter};
 use ade_store::coordination::{LockView, WaitView};
 
 use super::{Convert, convert_enums};
@@ -11,19 +11,22 @@ convert_enums! {
     LockMode = wire::LockMode { Shared, Exclusive }
 }
 
-fn grant(granted: &GrantedLock) -> wire::Grant {
+#[expect(clippy::cast_precision_loss, reason = "the milliseconds of a lease are far below 2^52")]
+fn grant(granted: &GrantedLock, limits: &LockLimits) -> wire::Grant {
     let GrantedLock { requested, grant } = granted;
+    let lease_ms = grant.expires_at.ms_since(grant.acquired_at);
     wire::Grant {
         lock: requested.lock.to_string(),
         mode: grant.mode.convert(),
         fencing_token: grant.token.number(),
         acquired_at: grant.acquired_at.convert(),
         expires_at: grant.expires_at.convert(),
+        heartbeat_seconds: Some(limits.heartbeat_after_ms(lease_ms) as f64 / 1_000.0),
     }
 }
 
-pub(crate) fn grants(granted: &[GrantedLock]) -> wire::Grants {
-    wire::Grants { grants: granted.iter().map(grant).collect() }
+pub(crate) fn grants(granted: &[GrantedLock], limits: &LockLimits) -> wire::Grants {
+    wire::Grants { grants: granted.iter().map(|granted| grant(granted, limits)).collect() }
 }
 
 fn empty_ticket(ticket: RequestKey, status: wire::TicketStatus) -> wire::Ticket {
@@ -47,7 +50,7 @@ pub(crate) fn waiting_ticket(waiting: &WaitingTicket) -> wire::Ticket {
     }
 }
 
-pub(crate) fn ticket(key: RequestKey, state: &TicketState) -> wire::Ticket {
+pub(crate) fn ticket(key: RequestKey, state: &TicketState, limits: &LockLimits) -> wire::Ticket {
     match state {
         TicketState::Waiting(waiting) => waiting_ticket(waiting),
         TicketState::Ready { claim_by, .. } => wire::Ticket {
@@ -55,7 +58,8 @@ pub(crate) fn ticket(key: RequestKey, state: &TicketState) -> wire::Ticket {
             ..empty_ticket(key, wire::TicketStatus::Ready)
         },
         TicketState::Granted(granted) => {
-            wire::Ticket { grants: grants(granted).grants, ..empty_ticket(key, wire::TicketStatus::Granted) }
+            let grants = grants(granted, limits).grants;
+            wire::Ticket { grants, ..empty_ticket(key, wire::TicketStatus::Granted) }
         }
     }
 }

@@ -25,14 +25,14 @@ use serde_json::{Map, Value};
 
 pub(crate) use agents::agent;
 pub(crate) use approvals::{approval, approval_view, listed_approval};
-pub(crate) use audit::audit_entry;
+pub(crate) use audit::{audit_entry, unnumbered_audit_entry};
 pub(crate) use execution::{execution, task_claim};
 pub(crate) use jobs::{job, restore_result};
 pub(crate) use locks::{
     cycle_edge, grants, held_lock_result, lock, lock_holder, ticket, wait_graph_edge, waiting_ticket,
 };
 pub(crate) use outcome::outcome;
-pub(crate) use rules::{delegation, policy, resource};
+pub(crate) use rules::{delegation, executor_binding, policy, resource};
 pub(crate) use settings::{feature, setting};
 pub(crate) use simulations::simulation;
 pub(crate) use tasks::{comment, lock_preview, risk, task, task_stats};

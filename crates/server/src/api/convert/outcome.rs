@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    approval_view, comment, delegation, feature, policy, resource, restore_result, setting, task, task_claim,
-    token, user,
+    Convert, approval_view, comment, delegation, feature, policy, resource, restore_result, setting, task,
+    task_claim, token, user,
 };
 
 pub(crate) fn outcome(outcome: Outcome) -> Value {
@@ -24,7 +24,11 @@ pub(crate) fn outcome(outcome: Outcome) -> Value {
         Outcome::LogAppended => Value::Null,
         Outcome::Comment(stored) => json_value(&comment(&stored)),
         Outcome::User { user: stored, revision } => {
-            json_value(&user(&StoredUser { user: stored, revision, password: None }))
+            json_value(&user(&StoredUser { user: stored, revision, password: None, invitation: None }))
+        }
+        Outcome::Invitation { user: stored, revision, expires_at } => {
+            let invited = user(&StoredUser { user: stored, revision, password: None, invitation: None });
+            json_value(&wire::Invitation { user: invited, code: None, expires_at: expires_at.convert() })
         }
         Outcome::Token(stored) => json_value(&token(&stored, None)),
         Outcome::Policy(stored) => json_value(&policy(&stored)),

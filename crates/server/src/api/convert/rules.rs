@@ -1,5 +1,6 @@
 //! Conversions of policies, delegations and registered resources.
 
+use ade_app::bindings::ServedBinding;
 use ade_app::rules::{DelegationChange, PolicyChange, ResourceChange};
 use ade_client::wire;
 use ade_domain::approval::delegation::{Delegation, DelegationConditions, DelegationKind};
@@ -18,15 +19,15 @@ convert_enums! {
 
 convert_structs! {
     Policy => wire::PolicyRules {
-        task_types, resource_patterns, min_approvers, required_roles, reviewers, risk_threshold, auto_approve_if,
-        escalation_role, reject_threshold, priority, window
+        task_types, executors, targets, resource_patterns, min_approvers, required_roles, reviewers, risk_threshold,
+        auto_approve_if, escalation_role, reject_threshold, priority, window
     } without { name };
     wire::PolicyRequest => PolicyChange {
-        name, task_types, resource_patterns, min_approvers, required_roles, reviewers, risk_threshold, auto_approve_if,
-        escalation_role, reject_threshold, priority, window, active
+        name, task_types, executors, targets, resource_patterns, min_approvers, required_roles, reviewers,
+        risk_threshold, auto_approve_if, escalation_role, reject_threshold, priority, window, active
     };
-    AutoApprove => wire::AutoApprove { risk_below, author_has_role, resources_in_scope };
-    wire::AutoApprove => AutoApprove { risk_below, author_has_role, resources_in_scope };
+    AutoApprove => wire::AutoApprove { risk_below, author_has_role, resources_in_scope, agents };
+    wire::AutoApprove => AutoApprove { risk_below, author_has_role, resources_in_scope, agents };
     TimeWindow => wire::TimeWindow { weekdays, hours, time_zone };
     wire::TimeWindow => TimeWindow { weekdays, hours, time_zone };
     wire::DelegationRequest => DelegationChange {
@@ -60,9 +61,22 @@ pub(crate) fn delegation(stored: &Versioned<Delegation>) -> wire::Delegation {
         conditions: delegation.conditions.clone().convert(),
         cascade: delegation.cascade,
         active: delegation.active,
+        created_at: delegation.created_at.convert(),
         valid_from: delegation.valid_from.convert(),
         valid_until: delegation.valid_until.convert(),
         revision: stored.revision,
+    }
+}
+
+pub(crate) fn executor_binding(served: &ServedBinding) -> wire::ExecutorBinding {
+    let binding = &served.published.binding;
+    wire::ExecutorBinding {
+        name: served.name.clone(),
+        resources: binding.resources.clone(),
+        criticality: binding.criticality,
+        task_types: binding.task_types.clone(),
+        authors: binding.authors.iter().map(ToString::to_string).collect(),
+        workers: served.processes.clone(),
     }
 }
 

@@ -13,7 +13,7 @@ convert_structs! {
 }
 
 pub(crate) fn simulation(simulated: Simulation, assessed_at: Moment) -> wire::Simulation {
-    let Simulation { risk, assignment, required_count, locks } = simulated;
+    let Simulation { risk, assignment, required_count, locks, scope } = simulated;
     let auto_approved = assignment.as_ref().ok().and_then(|assignment| assignment.auto_approved.clone());
     let mut simulation = wire::Simulation {
         risk: wire::Risk {
@@ -32,6 +32,8 @@ pub(crate) fn simulation(simulated: Simulation, assessed_at: Moment) -> wire::Si
         reviewers: Vec::new(),
         skipped_reviewers: Vec::new(),
         lock_preview: locks.iter().map(lock_preview).collect(),
+        scope: scope.0.convert(),
+        not_automatic: Vec::new(),
     };
     match assignment {
         Err(unreachable) => {
@@ -44,6 +46,7 @@ pub(crate) fn simulation(simulated: Simulation, assessed_at: Moment) -> wire::Si
                 simulation.outcome = "auto_approved".to_owned();
                 simulation.why = Some(why);
             }
+            simulation.not_automatic = assignment.not_automatic;
             simulation.policies = assignment.considered_policies.convert();
             simulation.skipped_reviewers = assignment.skipped;
             simulation.requirements = assignment.requirements.iter().map(requirement).collect();

@@ -8,7 +8,7 @@ use ade_domain::approval::quorum::{RequirementProgress, RequirementStatus};
 use ade_domain::risk::{RiskFactor, RiskLevel};
 use ade_domain::task::{
     ChangeKind, Config, Lineage, LockPreview, OverrideRequest, Preview, PreviewChange, PreviewStatus,
-    Reopened, Resource, RollbackStrategy, Task, TaskState,
+    Reopened, Resource, ReviewCounts, RollbackStrategy, ScopePart, Task, TaskState,
 };
 use ade_store::database::{Comment, StoredTask};
 
@@ -38,15 +38,23 @@ convert_structs! {
     wire::Resource => Resource { resource_type, id, mode };
     Lineage => wire::Lineage { agent_id, parent_agent_id, sponsor_id };
     wire::Lineage => Lineage { agent_id, parent_agent_id, sponsor_id };
+    ScopePart => wire::ScopePart { binding, targets, resources, criticality, lock } without { fingerprint };
     RiskFactor => wire::RiskFactor { name, value, weight, contribution, why };
-    Preview => wire::Preview { status, changes, warnings, errors, fingerprint, unverifiable };
-    PreviewChange => wire::PreviewChange { kind, what, before, after, diff };
-    wire::PreviewChange => PreviewChange { kind, what, before, after, diff };
+    Preview => wire::Preview { status, changes, warnings, errors, fingerprint, unverifiable, estimated };
+    PreviewChange => wire::PreviewChange { kind, what, before, after, diff } without { reviewers_only };
     ConsideredPolicy => wire::ConsideredPolicy { policy, applies, why };
     RequirementProgress => wire::Requirement { policy, status, needed, approved_by, why };
-    OverrideRequest => wire::PendingOverride { by, reason, incident_ticket, at } without { token_issuer };
+    OverrideRequest => wire::PendingOverride { by, reason, incident_ticket, at };
     Reopened => wire::Reopened { reason, at };
-    Comment => wire::Comment { comment_id, task_id, author_id, text, created_at };
+    Comment => wire::Comment { comment_id, task_id, author_id, agent_id, text, created_at };
+}
+
+/// What an author declares is for everybody.
+impl Convert<PreviewChange> for wire::PreviewChange {
+    fn convert(self) -> PreviewChange {
+        let Self { kind, what, before, after, diff } = self;
+        PreviewChange { kind: kind.convert(), what, before, after, diff, reviewers_only: false }
+    }
 }
 
 pub(crate) fn risk(task: &Task) -> Option<wire::Risk> {
@@ -69,7 +77,9 @@ pub(crate) fn task(view: TaskView) -> wire::Task {
         state: task.state.convert(),
         revision: task.revision,
         digest: task.digest.to_string(),
+        scope_digest: task.scope_digest.convert(),
         config: task.config.convert(),
+        scope: task.scope.0.convert(),
         metadata: wire::TaskMetadata {
             author_id: task.author_id.to_string(),
             author_name: task.metadata.author_name,
@@ -77,6 +87,8 @@ pub(crate) fn task(view: TaskView) -> wire::Task {
             ticket_ref: task.metadata.ticket_ref,
             tags: task.metadata.tags,
             lineage: task.metadata.lineage.convert(),
+            by_agent: task.by_agent.into_iter().collect(),
+            updated_at: task.updated_at.convert(),
             since: task.entered_at.iter().map(|(state, at)| (state.to_string(), at.convert())).collect(),
         },
         risk,
@@ -88,6 +100,7 @@ pub(crate) fn task(view: TaskView) -> wire::Task {
         policies: task.considered_policies.convert(),
         skipped_reviewers: task.skipped,
         auto_approved: task.auto_approved,
+        not_automatic: task.not_automatic,
         override_request: task.override_request.convert(),
         reopened: task.reopened.convert(),
         forced: task.forced,
@@ -114,11 +127,17 @@ pub(crate) fn task_stats(stored: &StoredTask, comments: usize) -> wire::TaskStat
     let task = &stored.task;
     let since = |state: TaskState| task.entered_at.get(&state).copied();
     let decided = [TaskState::Approved, TaskState::Rejected].into_iter().filter_map(since).min();
+    let ReviewCounts { approved, rejected, pending, quorum_reached } = task.review_counts();
     let took_ms = since(TaskState::Submitted).zip(decided).map(|(from, to)| to.ms_since(from));
     wire::TaskStats {
         task_id: task.task_id.clone(),
         #[expect(clippy::cast_precision_loss, reason = "the milliseconds of a review fit")]
         decided_after_seconds: took_ms.map(|ms| ms as f64 / 1_000.0),
+        required_count: task.required_count,
+        approved_count: approved,
+        rejected_count: rejected,
+        pending_count: pending,
+        quorum_reached,
         requested: task.approvals_requested(),
         decided: task.approvals_decided(),
         escalations: task.approvals_escalated() as u64,

@@ -2,6 +2,7 @@
 
 use ade_app::accounts::{TokenDraft, UserChange};
 use ade_client::wire;
+use ade_domain::independence::AccountAct;
 use ade_domain::permission::Scope;
 use ade_store::database::{StoredToken, StoredUser};
 
@@ -12,7 +13,7 @@ convert_enums! {
 }
 
 convert_structs! {
-    wire::UserPatch => UserChange { name, roles, manager_id, team, active, password };
+    wire::UserPatch => UserChange { name, roles, manager_id, team, active, password, current_password, revoke_tokens };
     wire::TokenRequest => TokenDraft { name, scopes, ttl_seconds };
 }
 
@@ -25,7 +26,19 @@ pub(crate) fn user(stored: &StoredUser) -> wire::User {
         manager_id: user.manager_id.clone().convert(),
         team: user.team.clone(),
         active: user.active,
+        acts: user.history.acts.iter().map(account_act).collect(),
         revision: stored.revision,
+    }
+}
+
+fn account_act(act: &AccountAct) -> wire::AccountAct {
+    wire::AccountAct {
+        kind: act.kind.as_str().to_owned(),
+        by: act.by.to_string(),
+        at: act.at.convert(),
+        exempt: act.exempt,
+        lifted_at: act.lifted.as_ref().map(|lift| lift.at.convert()),
+        lifted_by: act.lifted.as_ref().and_then(|lift| lift.by.as_ref()).map(ToString::to_string),
     }
 }
 

@@ -2,8 +2,10 @@
 
 pub(crate) mod responses;
 
-use axum::Json;
+use std::sync::OnceLock;
+
 use axum::Router;
+use axum::body::Bytes;
 use axum::http::header;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
@@ -77,10 +79,19 @@ fn set_problem_content_type(operation: &mut Operation) {
 pub(crate) fn routes() -> Router<AppState> {
     Router::new()
         .route("/", get(|| async { Redirect::temporary("/docs") }))
-        .route("/openapi.json", get(|| async { Json(openapi()) }))
+        .route(
+            "/openapi.json",
+            get(|| async { ([(header::CONTENT_TYPE, "application/json")], document_bytes()) }),
+        )
         .route("/docs", get(|| async { asset("text/html; charset=utf-8", PAGE) }))
         .route("/docs/page.js", get(|| async { asset("text/javascript; charset=utf-8", SCRIPT) }))
         .route("/docs/page.css", get(|| async { asset("text/css; charset=utf-8", STYLE) }))
+}
+
+/// Made once: anybody may ask for it.
+fn document_bytes() -> Bytes {
+    static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
+    DOCUMENT.get_or_init(|| serde_json::to_vec(&openapi()).unwrap_or_default().into()).clone()
 }
 
 fn asset(content_type: &'static str, text: &'static str) -> Response {

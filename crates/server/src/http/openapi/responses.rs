@@ -33,7 +33,7 @@ responses! {
     /// Of every authenticated route.
     CommonErrors: [] {
         401: "UNAUTHENTICATED",
-        403: "FORBIDDEN, SCOPE_MISSING or CSRF",
+        403: "FORBIDDEN, SCOPE_MISSING, CSRF, REAUTHENTICATE or PASSWORD_CHANGE_REQUIRED",
         429: "RATE_LIMITED",
         503: "UNAVAILABLE"
     }
@@ -46,6 +46,8 @@ responses! {
     DeleteErrors: [ReadErrors] { 412: "STALE: the object has a newer revision", 503: "UNAVAILABLE or CONTENTION" }
     /// Of routes that update an object and accept If-Match.
     UpdateErrors: [BodyErrors, DeleteErrors] {}
+    /// Of routes that compute a preview.
+    PreviewErrors: [] { 503: "UNAVAILABLE, CONTENTION, PREVIEW_PENDING or PREVIEW_BUSY" }
     /// Of routes that accept an Idempotency-Key.
     PostErrors: [BodyErrors] {
         409: "IN_FLIGHT",
@@ -56,9 +58,9 @@ responses! {
     ActionErrors: [PostErrors] { 412: "STALE: the object has a newer revision" }
     /// Of routes that decide about a task.
     DecisionErrors: [ActionErrors] {
-        403: "OWN_TASK, NOT_A_REVIEWER, SAME_ADMIN, FORBIDDEN, SCOPE_MISSING or CSRF",
+        403: "OWN_TASK, NOT_INDEPENDENT, NOT_A_REVIEWER, SAME_ADMIN, FORBIDDEN, SCOPE_MISSING, CSRF, REAUTHENTICATE or PASSWORD_CHANGE_REQUIRED",
         404: "TASK_NOT_FOUND or APPROVAL_NOT_FOUND",
-        409: "INVALID_TRANSITION, ALREADY_DECIDED, DIGEST_MISMATCH, APPROVAL_CLOSED, NO_OVERRIDE or IN_FLIGHT",
+        409: "INVALID_TRANSITION, RESTORED_TASK, ALREADY_DECIDED, DIGEST_MISMATCH, STALE_SCOPE, APPROVAL_CLOSED, NO_OVERRIDE or IN_FLIGHT",
         422: "INVALID_REQUEST, REASON_REQUIRED, TICKET_REQUIRED, INVALID_REVIEWER or IDEMPOTENCY_KEY_REUSED"
     }
     AgentNotFound: [] { 404: "AGENT_NOT_FOUND" }

@@ -20,6 +20,10 @@ impl From<Error> for Problem {
             Error::AgentBusy(_) => Self::conflict("AGENT_BUSY", detail),
             Error::Unauthenticated(_) => Self::unauthenticated(detail),
             Error::Scope(scope) => Self::forbidden("SCOPE_MISSING", detail).with("scope", scope.as_str()),
+            Error::Reauthenticate => Self::forbidden("REAUTHENTICATE", detail),
+            Error::PasswordChangeRequired => Self::forbidden("PASSWORD_CHANGE_REQUIRED", detail),
+            Error::WrongPassword => Self::forbidden("WRONG_PASSWORD", detail),
+            Error::InvalidInvitation => Self::forbidden("INVALID_INVITATION", detail),
             Error::Forbidden(_) => Self::forbidden("FORBIDDEN", detail),
             Error::Invalid(faults) => faults.into(),
             Error::Refused(refusal) => refusal.into(),
@@ -28,6 +32,11 @@ impl From<Error> for Problem {
             }
             Error::Disabled(feature) => Self::forbidden("FEATURE_DISABLED", detail).with("feature", feature),
             Error::PreviewPending => Self::unavailable("PREVIEW_PENDING", detail).retry_after(5),
+            Error::PreviewBusy => Self::unavailable("PREVIEW_BUSY", detail).retry_after(5),
+            Error::RateLimited { retry_after_seconds, .. } => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", detail)
+                    .retry_after(retry_after_seconds)
+            }
             Error::LocksLost => Self::lock_lost(detail),
             Error::Conflict => Self::unavailable("CONTENTION", detail).retry_after(1),
             Error::Batch(refused) => {
@@ -46,6 +55,7 @@ impl From<Error> for Problem {
                     "the blob folder is unavailable; the request may have been applied: check, or retry it";
                 Self::unavailable("UNAVAILABLE", detail).retry_after(1)
             }
+            Error::ForgedArchive { .. } => Self::conflict("FORGED_ARCHIVE", detail),
             Error::System(_) => {
                 tracing::error!(error = detail, "the operating system failed");
                 let detail = "the server lacks a resource of its operating system; retry the request";
@@ -68,6 +78,7 @@ const fn not_found_code(object: ObjectKind) -> &'static str {
         ObjectKind::Document(DocumentKind::Resource) => "RESOURCE_NOT_FOUND",
         ObjectKind::Document(DocumentKind::Setting) => "SETTING_NOT_FOUND",
         ObjectKind::Document(DocumentKind::Feature) => "FEATURE_NOT_FOUND",
+        ObjectKind::Document(DocumentKind::Binding | DocumentKind::RuleChange) => "NOT_FOUND",
     }
 }
 
@@ -86,9 +97,23 @@ impl From<Refusal> for Problem {
             }
             Refusal::Forbidden => forbidden("FORBIDDEN"),
             Refusal::OwnTask { .. } => forbidden("OWN_TASK"),
+            Refusal::RoleLost { .. } => forbidden("FORBIDDEN"),
+            Refusal::NotIndependent(why) => {
+                let until = why.until.map(|until| until.to_string());
+                let acts: Vec<_> = why
+                    .links
+                    .iter()
+                    .map(|link| {
+                        json!({ "by": link.by, "kind": link.kind, "of": link.of, "at": link.at.to_string() })
+                    })
+                    .collect();
+                forbidden("NOT_INDEPENDENT").with("with", &why.with).with("until", until).with("acts", acts)
+            }
             Refusal::ReasonRequired => invalid("REASON_REQUIRED"),
             Refusal::TicketRequired => invalid("TICKET_REQUIRED"),
+            Refusal::ScopeMismatch { current } => conflict("STALE_SCOPE").with("scope_digest", current),
             Refusal::DigestMismatch { current } => conflict("DIGEST_MISMATCH").with("digest", current),
+            Refusal::DigestRequired { current } => invalid("DIGEST_REQUIRED").with("digest", current),
             Refusal::AlreadyDecided { state } => conflict("ALREADY_DECIDED").with("state", state),
             Refusal::UnknownApproval => Self::not_found("APPROVAL_NOT_FOUND", detail),
             Refusal::NotReviewer { reviewer } => forbidden("NOT_A_REVIEWER").with("reviewer", reviewer),
@@ -102,6 +127,7 @@ impl From<Refusal> for Problem {
             Refusal::TimedOut => conflict("TIMED_OUT"),
             Refusal::WorkerNotLost => conflict("NOT_LOST"),
             Refusal::NothingToRollBack => conflict("NOTHING_TO_ROLL_BACK"),
+            Refusal::RestoredTask => conflict("RESTORED_TASK"),
         }
     }
 }

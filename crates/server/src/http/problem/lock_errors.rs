@@ -129,7 +129,7 @@ impl Problem {
 
     fn deadlock(lock: &LockName, cycle: &Cycle) -> Self {
         let detail = format!(
-            "deadlock of {} holders on {lock}: this request was aborted, and all locks of its holder were released; \
+            "deadlock of {} holders: this request, which waited for {lock}, was aborted, and all locks of its holder were released; \
              acquire them again after a random pause",
             cycle.len()
         );

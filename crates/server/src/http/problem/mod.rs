@@ -96,6 +96,12 @@ impl Problem {
         Self::new(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", detail)
     }
 
+    /// A trusted proxy sent headers that name different clients.
+    pub(crate) fn proxy_headers() -> Self {
+        let detail = "Forwarded and X-Forwarded-For name different clients; let the proxy set one and remove the other";
+        Self::new(StatusCode::BAD_REQUEST, "PROXY_HEADERS", detail)
+    }
+
     pub(crate) fn stopping() -> Self {
         let detail = "the server is shutting down; retry on another server or after the restart";
         Self::unavailable("STOPPING", detail).retry_after(1)

@@ -8,13 +8,14 @@ mod restore;
 
 use ade_domain::Moment;
 use ade_domain::approval::Approval;
-use ade_domain::task::ArchivedApprovals;
+use ade_domain::task::{ArchivedApprovals, Digest};
 use serde::{Deserialize, Serialize};
 
 use super::batch::{Statement, TableRow};
+use super::commit::AuthenticatedCommit;
 use super::sql::{Row, Select, json, uuid};
 use super::work::LogLine;
-use super::{Comment, Database, Result, StoredTask, TaskPosition, position_args};
+use super::{Comment, Commit, Database, Result, StoredTask, TaskPosition, position_args};
 
 use remove::RemoveArchived;
 pub use remove::TaskRemoval;
@@ -51,6 +52,10 @@ pub struct Archive {
     pub items: u64,
     /// The size of the blob.
     pub bytes: u64,
+    /// The hash of the blob. The audit entry of the archive names it too.
+    pub digest: Digest,
+    /// The MAC of [`content`](Self::content).
+    pub mac: String,
     pub created_at: Moment,
     /// When the oldest task in it was closed.
     pub from: Moment,
@@ -58,6 +63,15 @@ pub struct Archive {
     pub to: Moment,
     #[serde(default)]
     pub restored_at: Option<Moment>,
+}
+
+impl Archive {
+    /// What its MAC covers.
+    #[must_use]
+    pub fn content(&self) -> String {
+        let Self { archive_id, kind, key, digest, created_at, .. } = self;
+        format!("{archive_id} {} {key} {digest} {}", kind.as_str(), created_at.micros())
+    }
 }
 
 /// One line of an archive: a task with its rows in other tables.
@@ -151,9 +165,17 @@ impl Database {
     }
 
     /// Removes tasks that were copied to an [announced](Self::announce_blob) blob, as far as they have not changed since. Returns how
-    /// many. The archive is stored unless that is 0.
-    pub async fn remove_archived(&self, archive: Archive, items: Vec<TaskRemoval>) -> Result<u64> {
-        self.execute(RemoveArchived { archive, items }).await
+    /// many. Unless that is 0, the archive is stored, and `audited` is committed with it.
+    pub async fn remove_archived(
+        &self,
+        archive: Archive,
+        items: Vec<TaskRemoval>,
+        audited: Commit,
+    ) -> Result<u64> {
+        let audited = AuthenticatedCommit { commit: audited, keys: self.keys.clone() };
+        let removed = self.execute(RemoveArchived { archive, items, audited }).await;
+        self.log_appended.notify_one();
+        removed
     }
 
     /// Restores what is not in the database, and keeps it from being archived again before `keep_until`. Returns how many tasks were

@@ -8,6 +8,7 @@ use ade_domain::task::{ArchivedApprovals, Task};
 
 use super::{Archive, ArchiveKind, ArchivedTask, put_archive};
 use crate::database::blob_references::{mark_in_use, mark_orphaned};
+use crate::database::commit::AuthenticatedCommit;
 use crate::database::sql::{Arg, SqlConnection, optional_json, uuid};
 use crate::database::{Operation, Result};
 
@@ -67,6 +68,7 @@ impl TaskRemoval {
 pub(super) struct RemoveArchived {
     pub(super) archive: Archive,
     pub(super) items: Vec<TaskRemoval>,
+    pub(super) audited: AuthenticatedCommit,
 }
 
 impl Operation for RemoveArchived {
@@ -92,6 +94,7 @@ impl Operation for RemoveArchived {
             change_counts(connection, &changes).await?;
             let archive = put_archive(&Archive { items: removed, ..self.archive.clone() })?;
             connection.execute_each(&[archive]).await?;
+            self.audited.apply(connection).await?;
         }
         Ok(removed)
     }

@@ -62,8 +62,12 @@ impl RestoreArchive {
         if newest.is_some_and(|newest| newest != self.archive.archive_id) {
             return Ok(false);
         }
-        let mut row = rows::task(&item.task)?;
+        // It is history: no worker, job or lease acts on it.
+        let mut history = item.task.clone();
+        history.restored = true;
+        let mut row = rows::task(&history)?;
         row.columns.extend([
+            ("restored", true.into()),
             ("approvals_archived", item.approvals_archived.into()),
             ("archived_approvals", optional_json(item.archived_approvals.as_ref())?),
             ("keep_until", self.keep_until.into()),

@@ -5,21 +5,33 @@ CREATE TABLE users (
     user_id text COLLATE "C" PRIMARY KEY,
     active bigint NOT NULL,
     revision bigint NOT NULL,
-    -- JSON: the hash, and who set it.
+    -- JSON: the hash, and whether somebody else set it.
     password text,
+    -- JSON: the hash of the code and its end. Removed when it is used.
+    invitation text,
     body jsonb NOT NULL
 );
 
--- `last_active` and `expires_at` change while the session is in use; the columns take precedence over the body.
+-- The times change while the session is in use; the columns take precedence over the body.
 CREATE TABLE sessions (
     session_hash text PRIMARY KEY,
     user_id text COLLATE "C" NOT NULL REFERENCES users,
     last_active timestamptz NOT NULL,
     expires_at timestamptz NOT NULL,
+    -- When the password was last given.
+    password_at timestamptz NOT NULL,
     body jsonb NOT NULL
 );
 CREATE INDEX sessions_by_user ON sessions (user_id);
 CREATE INDEX sessions_by_expiry ON sessions (expires_at);
+
+-- Where users signed in before: failed attempts elsewhere do not delay them there.
+CREATE TABLE known_devices (
+    user_id text COLLATE "C" NOT NULL REFERENCES users,
+    device_hash text NOT NULL,
+    last_used_at timestamptz NOT NULL,
+    PRIMARY KEY (user_id, device_hash)
+);
 
 -- `revoked_at` takes precedence over the body.
 CREATE TABLE tokens (
@@ -85,6 +97,8 @@ CREATE TABLE tasks (
     archived_approvals jsonb,
     -- A restored task is not archived again before this time.
     keep_until timestamptz,
+    -- 1 if it was restored from an archive: it is history, and nothing about it changes.
+    restored bigint NOT NULL DEFAULT 0,
     body jsonb NOT NULL
 );
 CREATE INDEX tasks_by_state ON tasks (state, task_id);
@@ -125,7 +139,8 @@ CREATE TABLE approvals (
     status text NOT NULL,
     score bigint NOT NULL,
     created_at timestamptz NOT NULL,
-    due_at timestamptz NOT NULL,
+    -- When it escalates next; null after the last escalation.
+    due_at timestamptz,
     responded_at timestamptz,
     revision bigint NOT NULL,
     body jsonb NOT NULL
@@ -197,16 +212,21 @@ CREATE TABLE audit (
     entry_id uuid NOT NULL,
     insert_seq bigint NOT NULL DEFAULT nextval('audit_insert_seq'),
     number bigint,
-    at timestamptz NOT NULL,
+    at timestamptz NOT NULL CHECK (isfinite(at)),
     actor text,
     action text NOT NULL,
     task_id uuid,
     previous_hash text,
     entry_hash text,
+    -- The MAC of the process that wrote the body. A row without a valid one was written by somebody else: the sequencer marks it
+    -- instead of numbering it, and keeps it.
+    mac text,
+    quarantined_at timestamptz,
     body text NOT NULL,
     PRIMARY KEY (at, entry_id)
 ) PARTITION BY RANGE (at);
-CREATE INDEX audit_unnumbered ON audit (insert_seq) WHERE number IS NULL;
+CREATE INDEX audit_unnumbered ON audit (insert_seq) WHERE number IS NULL AND quarantined_at IS NULL;
+CREATE INDEX audit_quarantined ON audit (insert_seq) WHERE quarantined_at IS NOT NULL;
 CREATE INDEX audit_by_task ON audit (task_id, number);
 CREATE INDEX audit_by_actor ON audit (actor, at, number);
 CREATE INDEX audit_by_action ON audit (action, at, number);
@@ -214,7 +234,8 @@ CREATE INDEX audit_by_time ON audit (at, number);
 
 CREATE FUNCTION audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF TG_OP = 'UPDATE' AND OLD.number IS NULL AND NEW.body = OLD.body AND NEW.at = OLD.at AND NEW.entry_id = OLD.entry_id
+    IF TG_OP = 'UPDATE' AND (OLD.number IS NULL OR NEW.quarantined_at IS NOT NULL) AND OLD.quarantined_at IS NULL AND NEW.body = OLD.body
+        AND NEW.mac IS NOT DISTINCT FROM OLD.mac AND NEW.at = OLD.at AND NEW.entry_id = OLD.entry_id
         AND NEW.insert_seq = OLD.insert_seq THEN
         RETURN NEW;
     END IF;
@@ -278,10 +299,23 @@ CREATE TABLE events (
 );
 CREATE INDEX events_unnumbered ON events (insert_seq) WHERE number IS NULL;
 
+-- Facts about the whole database, such as `demo` for one whose passwords are public.
+CREATE TABLE markers (
+    name text PRIMARY KEY
+);
+
 CREATE TABLE leases (
     name text PRIMARY KEY,
     holder text NOT NULL,
     expires_at timestamptz NOT NULL
+);
+
+-- Which process serves which binding, until when.
+CREATE TABLE binding_processes (
+    binding text NOT NULL,
+    process text NOT NULL,
+    expires_at timestamptz NOT NULL,
+    PRIMARY KEY (binding, process)
 );
 
 -- Background jobs: when each is due, which process runs it, and how the last run went.
@@ -336,4 +370,16 @@ CREATE TABLE blob_store (
     id bigint PRIMARY KEY CHECK (id = 1),
     store_id text NOT NULL,
     folder text NOT NULL
+);
+
+-- The id of the key of the secret that all processes use; see register_secret.
+CREATE TABLE secret_key (
+    id bigint PRIMARY KEY CHECK (id = 1),
+    key_id text NOT NULL
+);
+
+-- Signed heads of the audit log, shared by all servers. Each server also writes them to a file outside of the database.
+CREATE TABLE audit_checkpoints (
+    number bigint PRIMARY KEY,
+    body text NOT NULL
 );

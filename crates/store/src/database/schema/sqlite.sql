@@ -5,21 +5,33 @@ CREATE TABLE users (
     user_id text PRIMARY KEY,
     active integer NOT NULL,
     revision integer NOT NULL,
-    -- JSON: the hash, and who set it.
+    -- JSON: the hash, and whether somebody else set it.
     password text,
+    -- JSON: the hash of the code and its end. Removed when it is used.
+    invitation text,
     body text NOT NULL
 ) STRICT;
 
--- `last_active` and `expires_at` change while the session is in use; the columns take precedence over the body.
+-- The times change while the session is in use; the columns take precedence over the body.
 CREATE TABLE sessions (
     session_hash text PRIMARY KEY,
     user_id text NOT NULL REFERENCES users,
     last_active integer NOT NULL,
     expires_at integer NOT NULL,
+    -- When the password was last given.
+    password_at integer NOT NULL,
     body text NOT NULL
 ) STRICT;
 CREATE INDEX sessions_by_user ON sessions (user_id);
 CREATE INDEX sessions_by_expiry ON sessions (expires_at);
+
+-- Where users signed in before: failed attempts elsewhere do not delay them there.
+CREATE TABLE known_devices (
+    user_id text NOT NULL REFERENCES users,
+    device_hash text NOT NULL,
+    last_used_at integer NOT NULL,
+    PRIMARY KEY (user_id, device_hash)
+) STRICT;
 
 -- `revoked_at` takes precedence over the body.
 CREATE TABLE tokens (
@@ -85,6 +97,8 @@ CREATE TABLE tasks (
     archived_approvals text,
     -- A restored task is not archived again before this time.
     keep_until integer,
+    -- 1 if it was restored from an archive: it is history, and nothing about it changes.
+    restored integer NOT NULL DEFAULT 0,
     body text NOT NULL
 ) STRICT;
 CREATE INDEX tasks_by_state ON tasks (state, task_id);
@@ -125,7 +139,8 @@ CREATE TABLE approvals (
     status text NOT NULL,
     score integer NOT NULL,
     created_at integer NOT NULL,
-    due_at integer NOT NULL,
+    -- When it escalates next; null after the last escalation.
+    due_at integer,
     responded_at integer,
     revision integer NOT NULL,
     body text NOT NULL
@@ -191,17 +206,22 @@ CREATE TABLE audit (
     task_id text,
     previous_hash text,
     entry_hash text,
+    -- The MAC of the process that wrote the body. A row without a valid one was written by somebody else: the sequencer marks it
+    -- instead of numbering it, and keeps it.
+    mac text,
+    quarantined_at integer,
     body text NOT NULL
 ) STRICT;
-CREATE INDEX audit_unnumbered ON audit (insert_seq) WHERE number IS NULL;
+CREATE INDEX audit_unnumbered ON audit (insert_seq) WHERE number IS NULL AND quarantined_at IS NULL;
+CREATE INDEX audit_quarantined ON audit (insert_seq) WHERE quarantined_at IS NOT NULL;
 CREATE INDEX audit_by_task ON audit (task_id, number);
 CREATE INDEX audit_by_actor ON audit (actor, at, number);
 CREATE INDEX audit_by_action ON audit (action, at, number);
 CREATE INDEX audit_by_time ON audit (at, number);
 
 CREATE TRIGGER audit_no_update BEFORE UPDATE ON audit
-WHEN OLD.number IS NOT NULL OR NEW.body <> OLD.body OR NEW.at <> OLD.at OR NEW.entry_id <> OLD.entry_id
-    OR NEW.insert_seq <> OLD.insert_seq
+WHEN (OLD.number IS NOT NULL AND NEW.quarantined_at IS NULL) OR OLD.quarantined_at IS NOT NULL OR NEW.body <> OLD.body OR NEW.mac IS NOT OLD.mac
+    OR NEW.at <> OLD.at OR NEW.entry_id <> OLD.entry_id OR NEW.insert_seq <> OLD.insert_seq
 BEGIN
     SELECT RAISE(ABORT, 'the audit log is append-only');
 END;
@@ -218,10 +238,23 @@ CREATE TABLE events (
 ) STRICT;
 CREATE INDEX events_unnumbered ON events (insert_seq) WHERE number IS NULL;
 
+-- Facts about the whole database, such as `demo` for one whose passwords are public.
+CREATE TABLE markers (
+    name text PRIMARY KEY
+) STRICT;
+
 CREATE TABLE leases (
     name text PRIMARY KEY,
     holder text NOT NULL,
     expires_at integer NOT NULL
+) STRICT;
+
+-- Which process serves which binding, until when.
+CREATE TABLE binding_processes (
+    binding text NOT NULL,
+    process text NOT NULL,
+    expires_at integer NOT NULL,
+    PRIMARY KEY (binding, process)
 ) STRICT;
 
 -- Background jobs: when each is due, which process runs it, and how the last run went.
@@ -276,4 +309,16 @@ CREATE TABLE blob_store (
     id integer PRIMARY KEY CHECK (id = 1),
     store_id text NOT NULL,
     folder text NOT NULL
+) STRICT;
+
+-- The id of the key of the secret that all processes use; see register_secret.
+CREATE TABLE secret_key (
+    id integer PRIMARY KEY CHECK (id = 1),
+    key_id text NOT NULL
+) STRICT;
+
+-- Signed heads of the audit log, shared by all servers. Each server also writes them to a file outside of the database.
+CREATE TABLE audit_checkpoints (
+    number integer PRIMARY KEY,
+    body text NOT NULL
 ) STRICT;

@@ -101,14 +101,15 @@ end
 
 -- Registers or updates an agent. Returns its fields, or none if the id is taken (create) or unknown (update).
 -- Keys: profile, capacity. Arguments: node id, 1 to create, then profile, max_tasks and draining (each empty to keep
--- it), default profile, default max_tasks.
+-- it), default profile, default max_tasks, current time as RFC 3339.
 local function put_agent(keys, args)
   local now = time_text()
   local named = redis.call('HGET', keys[1], 'named')
   if args[2] == '1' and named == '0' or args[2] == '0' and not named then return { now, {}, {} } end
   if not named then
     redis.call('HSET', keys[1], 'profile', args[6], 'registered_at', now, 'last_heartbeat', now, 'draining', 0)
-    redis.call('HSET', keys[2], 'max_tasks', args[7], 'active_tasks', 0, 'queued_tasks', 0, 'status', 'active')
+    redis.call('HSET', keys[2], 'max_tasks', args[7], 'active_tasks', 0, 'queued_tasks', 0, 'status', 'active',
+      'last_heartbeat', args[8])
   end
   redis.call('HSET', keys[1], 'named', 0)
   if args[3] ~= '' then redis.call('HSET', keys[1], 'profile', args[3]) end
@@ -148,36 +149,64 @@ local function mark_agent_offline(keys)
   refresh_task_counts_if_any(keys[2], time_text())
 end
 
--- Counts the locks of an acquire within a one-minute window that starts with the first one. Returns 0, or when to retry
--- in Unix milliseconds if the limit is reached.
--- Keys: rate. Arguments: node id, number of locks, limit per minute.
-local function admit_acquisition(keys, args)
-  local now = time_text()
-  local counted = tonumber(redis.call('GET', keys[1]) or 0)
-  if counted == 0 then
-    redis.call('SET', keys[1], args[2], 'PX', 60000)
-    return { now, 0 }
+local MINUTE_MS = 60000
+
+-- Counts a request in a sliding window: this minute's count plus the previous minute's, weighted by the part of it that
+-- still lies within the last 60 seconds. The value is both counts and the start of this minute in Unix milliseconds; it
+-- expires a minute after the last counted request. A refused request is not counted.
+-- Returns whether it is allowed, how many more are, and when this minute ends or a refused request will be allowed.
+local function count_sliding(key, now_ms, weight, limit)
+  local count, previous, started_at = 0, 0, now_ms
+  local stored = redis.call('GET', key)
+  if stored then
+    local current, before, start = string.match(stored, '^(%d+) (%d+) (%d+)$')
+    if start then
+      count, previous, started_at = tonumber(current), tonumber(before), tonumber(start)
+      -- The key has not expired, so at most one minute has passed since the end.
+      if started_at + MINUTE_MS <= now_ms then
+        count, previous, started_at = 0, count, started_at + MINUTE_MS
+      end
+    end
   end
-  if counted + args[2] > tonumber(args[3]) then return { now, redis.call('PEXPIRETIME', keys[1]) } end
-  redis.call('INCRBY', keys[1], args[2])
-  return { now, 0 }
+  local ends_at = started_at + MINUTE_MS
+  -- After a failover the clock may run behind the start.
+  local left = math.min(math.max(ends_at - now_ms, 0), MINUTE_MS)
+  local free = (limit - count - weight) * MINUTE_MS - previous * left
+  if free >= 0 then
+    redis.call('SET', key, string.format('%.0f %.0f %.0f', count + weight, previous, started_at), 'PX', MINUTE_MS)
+    return 1, math.floor(free / MINUTE_MS), ends_at
+  end
+  local unused, retry_at = limit - count - weight, nil
+  if unused >= 0 then
+    retry_at = ends_at - math.floor(unused * MINUTE_MS / math.max(previous, 1))
+  else
+    retry_at = ends_at + math.ceil(-unused * MINUTE_MS / math.max(count, 1))
+  end
+  local ttl = redis.call('PTTL', key)
+  if ttl < 0 then ttl = MINUTE_MS end
+  return 0, 0, math.max(math.min(retry_at, now_ms + ttl), now_ms + 1)
 end
 
--- Counts a request within a one-minute window that starts with the first one; rejected requests are not counted.
--- Returns whether it is allowed, how many more are, and when the window ends in Unix milliseconds.
+local function to_ms(now)
+  return math.floor(tonumber(now) / 1000)
+end
+
+-- Counts the locks of an acquire. More locks than the limit count as many as it allows. Returns 0, or when to retry in
+-- Unix milliseconds if the limit is reached.
+-- Keys: rate. Arguments: node id, number of locks, limit per minute.
+local function admit_acquisition(keys, args)
+  local now, limit = time_text(), tonumber(args[3])
+  local allowed, _, retry_at = count_sliding(keys[1], to_ms(now), math.min(tonumber(args[2]), limit), limit)
+  return { now, allowed == 1 and 0 or retry_at }
+end
+
+-- Counts a request of a caller at an endpoint. Returns whether it is allowed, how many more are, and when more will be in
+-- Unix milliseconds.
 -- Keys: rate. Arguments: node id, limit per minute.
 local function count_request(keys, args)
-  local now, limit = time_text(), tonumber(args[2])
-  local counted = tonumber(redis.call('GET', keys[1]) or 0)
-  local allowed = counted < limit
-  if allowed then
-    counted = counted + 1
-    if counted == 1 then redis.call('SET', keys[1], 1, 'PX', 60000) else redis.call('INCR', keys[1]) end
-  end
-  local expires = redis.call('PEXPIRETIME', keys[1])
-  -- The key does not exist if the limit is zero: the window starts now.
-  if expires < 0 then expires = math.floor(now / 1000) + 60000 end
-  return { now, allowed and 1 or 0, math.max(limit - counted, 0), expires }
+  local now = time_text()
+  local allowed, remaining, reset_at = count_sliding(keys[1], to_ms(now), 1, tonumber(args[2]))
+  return { now, allowed, remaining, reset_at }
 end
 
 -- On a cluster a call names the primary it is meant for. A node that took over must not run it before its clock is

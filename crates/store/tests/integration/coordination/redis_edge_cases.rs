@@ -140,20 +140,53 @@ async fn rate_limit_counters_expire_after_a_minute() {
     let count =
         async || store.count_request("tasks:create".to_owned(), "ann".to_owned(), 2).await.expect("reply");
     let mut connection = server.connect().expect("connected");
-    let mut send = |name: &str, key: &str, args: &[&str]| -> i64 {
-        ::redis::cmd(name).arg(key).arg(args).query(&mut connection).expect("reply")
+    let mut send = |name: &str, args: &[&str]| -> String {
+        let key = "ade:ratelimit:tasks:create:ann";
+        let value = ::redis::cmd(name).arg(key).arg(args).query(&mut connection).expect("reply");
+        ::redis::from_redis_value::<String>(value).expect("text")
     };
-    let key = "ade:ratelimit:tasks:create:ann";
     assert_eq!(count().await.remaining, 1);
-    let (counted, ttl) = (send("GET", key, &[]), send("PTTL", key, &[]));
-    assert_eq!(counted, 1);
-    assert!((1..=60_000).contains(&ttl), "{ttl}");
-    // Near the end of the window: a later request neither extends it nor exceeds the limit.
-    send("PEXPIRE", key, &["30000"]);
-    assert!(count().await.allowed);
-    assert!(!count().await.allowed);
-    assert!((1..=30_000).contains(&send("PTTL", key, &[])));
-    // A minute is too long for a test; deleting the key is what its expiry does.
-    send("UNLINK", key, &[]);
-    assert_eq!(count().await.remaining, 1);
+    let stored = send("GET", &[]);
+    let [current, previous, started_at] = stored.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{stored}")
+    };
+    assert_eq!((current, previous), ("1", "0"));
+    let started_at: u64 = started_at.parse().expect("milliseconds");
+    let ttl = |text: String| text.parse::<u64>().expect("milliseconds");
+    assert!((1..=60_000).contains(&ttl(send("PTTL", &[]))));
+    // A minute is too long for a test: the window is moved back instead. Half of the previous minute still counts.
+    let moved = |current: u32, by_ms: u64| format!("{current} 0 {}", started_at - by_ms);
+    send("SET", &[&moved(2, 90_000), "PX", "30000"]);
+    let other = open(&server, 0).await;
+    let count_elsewhere =
+        async || other.count_request("tasks:create".to_owned(), "ann".to_owned(), 2).await.expect("reply");
+    assert!(count_elsewhere().await.allowed);
+    assert!(ttl(send("PTTL", &[])) > 30_000, "a counted request renews the counter");
+    let refused = count_elsewhere().await;
+    assert!(!refused.allowed);
+    let ms = refused.reset_at.ms_since(other.now());
+    assert!((25_000..=30_001).contains(&ms), "{ms}: when the previous minute is over");
+    // Refused on Redis, so not counted by this process either.
+    assert!(send("GET", &[]).starts_with("1 2 "));
+    send("UNLINK", &[]);
+    assert!(count_elsewhere().await.allowed && !count_elsewhere().await.allowed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rate_limits_hold_per_process_without_redis() {
+    let server = Redis::start().expect("server starts");
+    let (one, two) = (open(&server, 0).await, open(&server, 0).await);
+    let count = async |store: &RedisCoordination, limit| {
+        store
+            .count_request("tasks:create".to_owned(), "ann".to_owned(), limit)
+            .await
+            .expect("counted")
+            .allowed
+    };
+    assert!(count(&one, 3).await && count(&one, 3).await && count(&two, 3).await);
+    assert!(!count(&one, 3).await && !count(&two, 3).await, "both share the limit");
+    drop(server);
+    // What a process counted before stays counted.
+    assert!(count(&one, 3).await && !count(&one, 3).await);
+    assert!(count(&two, 3).await && count(&two, 3).await && !count(&two, 3).await);
 }

@@ -7,11 +7,11 @@ use ade_domain::Moment;
 use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::quorum::{Requirement, RequirementStatus};
 use ade_domain::people::AuthorReason;
-use ade_domain::task::{AdminRequest, Execution, ExecutionResult, Phase, TaskState};
+use ade_domain::task::{AdminRequest, Digest, Execution, ExecutionResult, Phase, TaskState};
 use ade_store::Database;
 use ade_store::database::{
-    Archive, ArchiveKind, ArchivedTask, BlobStoreLocation, Comment, DatabaseError, SkippedTasks, StoredTask,
-    TaskFilter, TaskRemoval, Write,
+    Archive, ArchiveKind, ArchivedTask, BlobStoreLocation, Comment, Commit, DatabaseError, SkippedTasks,
+    StoredTask, TaskFilter, TaskRemoval, Write,
 };
 
 use crate::database::fixture::{TestDatabase, at, id, on_both_databases, person, write};
@@ -49,6 +49,7 @@ fn completed(second: u64) -> StoredTask {
         reject_threshold: 1,
         escalation_role: None,
         reviewers: reviewers.into(),
+        admitted: BTreeMap::new(),
         overridden: None,
     }];
     let (mut rob, mut sue) = (approval(inner, "rob", 500), approval(inner, "sue", 900));
@@ -72,6 +73,7 @@ fn add_failed_execution(task: &mut StoredTask) {
         grants: Vec::new(),
         output: None,
         output_key: None,
+        error_details: None,
         error: None,
         code: None,
         effects_attempt: None,
@@ -91,6 +93,8 @@ fn archive(kind: ArchiveKind, second: u64) -> Archive {
         kind,
         items: 0,
         bytes: 1,
+        digest: Digest::of_bytes(b"blob"),
+        mac: String::new(),
         created_at: at(second),
         from: at(0),
         to: at(0),
@@ -118,7 +122,8 @@ async fn archive_all(database: &Database, kind: ArchiveKind, second: u64) -> (Ar
         let line = serde_json::to_string(&item).expect("serialised");
         items.push(serde_json::from_str(&line).expect("valid JSON"));
     }
-    let removed = database.remove_archived(archive.clone(), removals).await.expect("removed");
+    let removed =
+        database.remove_archived(archive.clone(), removals, Commit::default()).await.expect("removed");
     assert_eq!(removed, items.len() as u64);
     (archive, items)
 }
@@ -137,8 +142,8 @@ async fn counts(
     database: &Database,
 ) -> (BTreeMap<TaskState, u64>, BTreeMap<TaskState, u64>, BTreeMap<ApprovalStatus, u64>) {
     let total = database.counts().await.expect("counted");
-    let ann = database.user_stats(&person("ann")).await.expect("counted");
-    let rob = database.user_stats(&person("rob")).await.expect("counted");
+    let ann = database.user_stats(&person("ann"), at(0)).await.expect("counted");
+    let rob = database.user_stats(&person("rob"), at(0)).await.expect("counted");
     (total.tasks, ann.tasks, rob.approvals)
 }
 
@@ -187,6 +192,7 @@ async fn restores_tasks_and_approvals_completely(fixture: TestDatabase) {
         comment_id: id(),
         task_id: task_id.clone(),
         author_id: person("rob"),
+        agent_id: Some("bot".to_owned()),
         text: "why?".to_owned(),
         created_at: at(1),
     };
@@ -225,7 +231,9 @@ async fn restores_tasks_and_approvals_completely(fixture: TestDatabase) {
     assert_eq!(counts(database).await, before);
     assert_eq!(database.restore_archive(approvals.clone(), approval_lines, at(0)).await, Ok(1));
     assert_eq!(database.skipped_on_restore(&approvals, &ids).await, Ok(SkippedTasks::default()));
-    assert_eq!(load(database, &task).await, task);
+    let mut history = task.clone();
+    history.restored = true;
+    assert_eq!(load(database, &task).await, history);
     assert_eq!(
         (counts(database).await, database.counts().await.expect("counted").archived),
         (before.clone(), 0)
@@ -234,7 +242,7 @@ async fn restores_tasks_and_approvals_completely(fixture: TestDatabase) {
     let (tasks, lines) = archive_all(database, Tasks, 90 * DAY).await;
     assert_eq!(counts(database).await, before);
     assert_eq!(database.restore_archive(tasks, lines, at(0)).await, Ok(1));
-    assert_eq!((load(database, &task).await, counts(database).await), (task, before));
+    assert_eq!((load(database, &task).await, counts(database).await), (history, before));
 }
 
 async fn restored_tasks_are_kept_for_a_while(fixture: TestDatabase) {
@@ -275,7 +283,9 @@ async fn older_archive_does_not_restore_a_newer_task(fixture: TestDatabase) {
     );
     assert_eq!(database.task(&task.task_id).await, Ok(None));
     assert_eq!(database.restore_archive(second, new, at(0)).await, Ok(2));
-    assert_eq!(load(database, &task).await, task);
+    let mut restored = task.clone();
+    restored.restored = true;
+    assert_eq!(load(database, &task).await, restored);
     assert_eq!(database.restore_archive(first, old, at(0)).await, Ok(0), "also while the task exists");
     assert_eq!(load(database, &task).await.revision, 5);
 }
@@ -291,11 +301,11 @@ async fn keeps_tasks_that_changed_after_the_copy(fixture: TestDatabase) {
     let removal = || vec![TaskRemoval::new(Tasks, &tasks.archive_id, &item)];
     // Its approvals are archived meanwhile: removing the task would archive them twice.
     let (approvals, lines) = archive_all(database, Approvals, DAY).await;
-    assert_eq!(database.remove_archived(tasks.clone(), removal()).await, Ok(0));
+    assert_eq!(database.remove_archived(tasks.clone(), removal(), Commit::default()).await, Ok(0));
     assert_eq!(database.restore_archive(approvals, lines, at(0)).await, Ok(1));
     task.revision = 2;
     write(database, vec![put(&task, Some(1))]).await.expect("changed");
-    assert_eq!(database.remove_archived(tasks.clone(), removal()).await, Ok(0));
+    assert_eq!(database.remove_archived(tasks.clone(), removal(), Commit::default()).await, Ok(0));
     assert_eq!(load(database, &task).await, task);
     let kinds: Vec<ArchiveKind> =
         database.archives(None, 9).await.expect("listed").iter().map(|archive| archive.kind).collect();
@@ -324,7 +334,10 @@ async fn keeps_tasks_with_work_or_a_running_attempt(fixture: TestDatabase) {
         );
         // Also if that happened after the copy.
         let item = copy(database, Tasks, &task.task_id).await;
-        assert_eq!(database.remove_archived(archive(Tasks, 0), removal(&item)).await, Ok(0));
+        assert_eq!(
+            database.remove_archived(archive(Tasks, 0), removal(&item), Commit::default()).await,
+            Ok(0)
+        );
     }
 }
 
@@ -366,7 +379,7 @@ async fn concurrent_archivers_remove_each_task_once(fixture: TestDatabase) {
                 };
                 removals.push(TaskRemoval::new(Tasks, &archive.archive_id, &item));
             }
-            database.remove_archived(archive, removals).await.expect("removed")
+            database.remove_archived(archive, removals, Commit::default()).await.expect("removed")
         });
     }
     let removed: u64 = archivers.join_all().await.iter().sum();
@@ -386,8 +399,13 @@ async fn orphaned_blob_is_removed_and_not_used_again(fixture: TestDatabase) {
     assert_eq!(database.take_orphaned_blobs(at(0), 9).await, Ok(vec![late.key.clone()]));
     // A process that was suspended for so long must not remove the task: the blob is about to be removed.
     let item = copy(database, Tasks, &task.task_id).await;
-    let refused =
-        database.remove_archived(late.clone(), vec![TaskRemoval::new(Tasks, &late.archive_id, &item)]).await;
+    let refused = database
+        .remove_archived(
+            late.clone(),
+            vec![TaskRemoval::new(Tasks, &late.archive_id, &item)],
+            Commit::default(),
+        )
+        .await;
     assert!(matches!(refused, Err(DatabaseError::Conflict { .. })), "{refused:?}");
     assert_eq!(load(database, &task).await, task);
     database.confirm_blobs_removed(vec![late.key.clone()]).await.expect("removed");

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use ade_domain::capability::{CapabilityGrant, ClaimRights, GrantScope};
+use ade_domain::independence::AccountHistory;
 use ade_domain::people::User;
 use ade_domain::permission::Scope;
 use ade_store::database::{
-    Database, DatabaseError, InboxMessage, MAX_INBOX_MESSAGES, Password, Session, StoredAgent, StoredToken,
-    StoredUser, Write,
+    Database, DatabaseError, InboxMessage, Invitation, MAX_INBOX_MESSAGES, Password, Session, StoredAgent,
+    StoredToken, StoredUser, Write,
 };
 use serde_json::json;
 
@@ -29,9 +31,11 @@ fn user(name: &str, revision: u64) -> StoredUser {
             manager_id: Some(person("eve")),
             team: None,
             active: true,
+            history: AccountHistory::default(),
         },
         revision,
-        password: Some(Password { hash: "$argon2id$".to_owned(), set_by: None, set_by_until: None }),
+        password: Some(Password { hash: "$argon2id$".to_owned(), is_temporary: true }),
+        invitation: Some(Invitation { code_hash: "c0de".to_owned(), expires_at: at(9) }),
     }
 }
 
@@ -54,11 +58,11 @@ fn session(hash: &str, user: &str) -> Session {
     Session {
         session_hash: hash.to_owned(),
         session_id: id(),
-        csrf_hash: format!("csrf of {hash}"),
         user_id: person(user),
         created_at: at(1),
         last_active: at(1),
         expires_at: at(100),
+        password_at: at(1),
         ip: Some("::1".to_owned()),
         user_agent: None,
     }
@@ -101,7 +105,13 @@ async fn sessions_are_extended_and_expire(fixture: TestDatabase) {
     assert!(found("2").await.is_some(), "only sessions of the same user");
     write(database, vec![end(Some("2"), "ann")]).await.expect("written");
     assert_eq!(found("2").await, None);
-    assert_eq!(found("1").await, Some(used));
+    let again =
+        |second| Write::ReauthenticateSession { session_hash: "1".to_owned(), password_at: at(second) };
+    write(database, vec![again(60), again(55)]).await.expect("the later time counts");
+    assert_eq!(found("1").await, Some(Session { password_at: at(60), ..used }));
+    let keep = Write::DeleteOtherSessions { user_id: "ann".to_owned(), kept_hash: "1".to_owned() };
+    write(database, vec![Write::Session(session("5", "ann")), keep]).await.expect("written");
+    assert!(found("5").await.is_none() && found("1").await.is_some());
     write(database, vec![end(None, "ann")]).await.expect("written");
     assert_eq!(found("1").await, None);
     let many = (0..1_001).map(|number| Write::Session(session(&format!("many {number}"), "ann"))).collect();
@@ -165,7 +175,16 @@ fn agent(name: &str, sponsor: Option<&str>, by_name: bool, seen: u64) -> StoredA
         name: "ünï".to_owned(),
         model: Some("large".to_owned()),
         version: None,
-        capabilities: vec!["build".to_owned()],
+        parent_agent_id: Some("parent".to_owned()),
+        rights: ClaimRights {
+            grants: vec![CapabilityGrant {
+                capability: "build".to_owned(),
+                granted_by: None,
+                scope: GrantScope::Accepted,
+                granted_at: at(1),
+            }],
+            accepts: vec!["role:author".parse().expect("valid")],
+        },
         max_tasks: Some(3),
         draining: false,
         config: json!({ "depth": [1, 2.5] }).as_object().cloned().expect("an object"),

@@ -4,7 +4,7 @@ use ade_domain::Moment;
 use ade_domain::audit::{AuditActor, AuditBody, ChainVerifier};
 use ade_store::Database;
 use ade_store::database::{AuditFilter, Commit, FeatureFlag, Versioned, Write};
-use ade_testkit::Postgres;
+use ade_testkit::{Postgres, test_keys};
 
 use crate::database::fixture::{TestDatabase, at, id, on_both_databases, on_postgres, person, server, write};
 
@@ -16,7 +16,7 @@ fn entry(moment: Moment) -> AuditBody {
     AuditBody {
         entry_id: id(),
         at: moment,
-        who: AuditActor { user_id: Some(person("ann")), ..AuditActor::default() },
+        who: AuditActor { user_id: Some(person("ann")), ..AuditActor::default() }.into(),
         action: "task.submit".to_owned(),
         object_type: "task".to_owned(),
         object_id: "t".to_owned(),
@@ -25,6 +25,7 @@ fn entry(moment: Moment) -> AuditBody {
         to: None,
         revision: None,
         digest: None,
+        reviewed: None,
         reason: None,
         ticket: None,
         details: serde_json::Map::new(),
@@ -180,7 +181,7 @@ async fn every_query_uses_an_index() {
     let fixture = on_postgres().await;
     fixture.database.create_audit_partitions(at(0)).await.expect("created");
     let queries = [
-        "SELECT body FROM audit WHERE number IS NULL ORDER BY insert_seq LIMIT 9",
+        "SELECT body FROM audit WHERE number IS NULL AND quarantined_at IS NULL ORDER BY insert_seq LIMIT 9",
         "SELECT body FROM audit WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1",
         "SELECT body FROM audit WHERE number > 7 ORDER BY number LIMIT 9",
         "SELECT body FROM audit WHERE number IS NOT NULL AND actor = 'ann' ORDER BY at, number LIMIT 9",
@@ -235,7 +236,7 @@ async fn connection_errors_never_contain_the_password() {
         ),
     ];
     for (url, expected) in cases {
-        let error = Database::open_postgres(&url).await.expect_err("refused").to_string();
+        let error = Database::open_postgres(&url, test_keys()).await.expect_err("refused").to_string();
         assert!(error.contains(expected), "{error}");
         assert!(!error.contains("s3cret"), "{error}");
     }
@@ -246,7 +247,7 @@ async fn sorts_by_bytes_in_any_locale() {
     let server = server().await;
     let create = "CREATE DATABASE english TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'";
     server.psql("postgres", create).expect("created");
-    let database = Database::open_postgres(&server.url("english")).await.expect("opens");
+    let database = Database::open_postgres(&server.url("english"), test_keys()).await.expect("opens");
     let document = |id: &str| Versioned { id: id.to_owned(), revision: 1, value: FeatureFlag(true) };
     let documents = ["a", "B", "ü", "z"].map(|id| Write::document(&document(id), None));
     write(&database, documents.to_vec()).await.expect("inserted");
@@ -284,13 +285,13 @@ async fn connects_with_tls_and_checks_the_certificate() {
     let url = server.create_database("encrypted").expect("created");
     let trusted = format!("{url}?sslmode=verify-full&sslrootcert={}", file("certificate"));
     for url in [format!("{url}?sslmode=require"), trusted] {
-        let database = Database::open_postgres(&url).await.expect("connects");
+        let database = Database::open_postgres(&url, test_keys()).await.expect("connects");
         assert_eq!(database.create_audit_partitions(at(0)).await, Ok(0));
         let sql = "SELECT count(*) > 0 FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
                    WHERE ssl AND query LIKE '%audit_create_partitions%' AND pid <> pg_backend_pid()";
         assert_eq!(server.psql("encrypted", sql).expect("read"), "t");
     }
-    let error = Database::open_postgres(&format!("{url}?sslmode=verify-full"))
+    let error = Database::open_postgres(&format!("{url}?sslmode=verify-full"), test_keys())
         .await
         .expect_err("the certificate is not trusted");
     assert!(error.to_string().contains("certificate"), "{error}");

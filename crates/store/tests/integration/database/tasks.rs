@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ade_domain::Moment;
-use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::delegation::Delegation;
+use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use ade_domain::audit::{AuditActor, AuditBody, ChainHead, ChainVerifier};
 use ade_domain::event::Event;
+use ade_domain::independence::AccountHistory;
 use ade_domain::lock::LockMode;
 use ade_domain::people::{AuthorSet, User};
 use ade_domain::risk::FailureHistory;
@@ -66,7 +67,7 @@ fn entry(action: &str, actor: Option<&str>, task_id: Option<&str>, second: u64) 
     AuditBody {
         entry_id: id(),
         at: at(second),
-        who: AuditActor { user_id: actor.map(person), ..AuditActor::default() },
+        who: AuditActor { user_id: actor.map(person), ..AuditActor::default() }.into(),
         action: action.to_owned(),
         object_type: "task".to_owned(),
         object_id: "t".to_owned(),
@@ -75,6 +76,7 @@ fn entry(action: &str, actor: Option<&str>, task_id: Option<&str>, second: u64) 
         to: Some(TaskState::Submitted),
         revision: Some(2),
         digest: None,
+        reviewed: None,
         reason: Some("ünï".to_owned()),
         ticket: None,
         details: serde_json::Map::new(),
@@ -105,6 +107,7 @@ async fn tasks_round_trip_with_their_approvals(fixture: TestDatabase) {
         comment_id: id(),
         task_id: written.task_id.clone(),
         author_id: person("rob"),
+        agent_id: Some("bot".to_owned()),
         text: "why?".to_owned(),
         created_at: at(3),
     };
@@ -136,6 +139,7 @@ pub(crate) fn approval(task: &Task, reviewer: &str, score: u32) -> ade_domain::a
         escalation_level: 0,
         raised: 0,
         digest: task.digest,
+        scope_digest: task.scope_digest,
         fingerprint: None,
         responded_at: None,
         response_action: None,
@@ -242,8 +246,12 @@ async fn lists_by_every_filter_and_page(fixture: TestDatabase) {
 
     let (mut scores, mut after) = (Vec::new(), None);
     loop {
-        let filter =
-            ApprovalFilter { reviewer: Some(person("rob")), status: Some(ApprovalStatus::Pending), after };
+        let filter = ApprovalFilter {
+            reviewer: Some(person("rob")),
+            visible_to: None,
+            status: Some(ApprovalStatus::Pending),
+            after,
+        };
         let page = database.approvals(&filter, 5).await.expect("listed");
         after = page.last().map(|approval| (approval.score, approval.approval_id.clone()));
         scores.extend(page.iter().map(|approval| approval.score));
@@ -466,7 +474,7 @@ async fn concurrent_duplicates_are_applied_once(fixture: TestDatabase) {
 async fn counts_tasks_and_approvals(fixture: TestDatabase) {
     let database = &fixture.database;
     assert_eq!(database.counts().await, Ok(DatabaseCounts::default()));
-    assert_eq!(database.user_stats(&person("rob")).await, Ok(UserStats::default()));
+    assert_eq!(database.user_stats(&person("rob"), at(0)).await, Ok(UserStats::default()));
     let states = [TaskState::Draft, TaskState::Draft, TaskState::Reviewing, TaskState::Failed];
     for (number, state) in (0_u64..).zip(states) {
         let author = if number == 1 { "ben" } else { "ann" };
@@ -483,6 +491,8 @@ async fn counts_tasks_and_approvals(fixture: TestDatabase) {
             to_rob.responded_at =
                 Some(at(10 + number + [0, 10, 20, 60][usize::try_from(number).expect("small")]));
             to_rob.status = ApprovalStatus::Approved;
+            to_rob.response_action = Some(DecisionKind::Approve);
+            to_rob.reviewed_by = Some(person("rob"));
             to_rob.revision = 2;
             counted.revision = 2;
             write(database, vec![put(&counted, Some(1))]).await.expect("updated");
@@ -500,9 +510,14 @@ async fn counts_tasks_and_approvals(fixture: TestDatabase) {
         approvals: BTreeMap::from([(ApprovalStatus::Pending, 1), (ApprovalStatus::Approved, 3)]),
         mean_seconds: Some(30.0),
         median_seconds: Some(20.0),
+        pending: 1,
+        // Of the responses at 21, 32 and 73 seconds.
+        approved_today: 2,
+        rejected_today: 0,
+        last_action_at: Some(at(73)),
     };
-    assert_eq!(database.user_stats(&person("rob")).await, Ok(rob));
-    let ann = database.user_stats(&person("ann")).await.expect("counted");
+    assert_eq!(database.user_stats(&person("rob"), at(30)).await, Ok(rob));
+    let ann = database.user_stats(&person("ann"), at(0)).await.expect("counted");
     let tasks = BTreeMap::from([(TaskState::Draft, 1), (TaskState::Reviewing, 1), (TaskState::Failed, 1)]);
     assert_eq!(ann, UserStats { tasks, ..UserStats::default() });
 }
@@ -570,8 +585,9 @@ async fn rules_version_changes_with_users_and_documents_only(fixture: TestDataba
             manager_id: None,
             team: None,
             active: true,
+            history: AccountHistory::default(),
         };
-        Box::new(StoredUser { user, revision, password: None })
+        Box::new(StoredUser { user, revision, password: None, invitation: None })
     };
     let document = |revision| Versioned { id: "x".to_owned(), revision, value: json!(1) };
     let mut changes =

@@ -56,8 +56,10 @@ async fn claims_by_priority_then_age_within_a_queue(fixture: TestDatabase) {
     let places = ["noop".to_owned()];
     let ids =
         |tasks: &[&StoredTask]| -> Vec<String> { tasks.iter().map(|task| task.task_id.clone()).collect() };
-    let first = database.next_ready_task(&places, &[], at(100)).await.expect("read");
-    assert_eq!(first.as_ref(), Some(&forced.task_id), "does not claim");
+    let first = database.ready_tasks("noop", &[], &[], at(100), 1).await.expect("read");
+    assert_eq!(first[0].task_id, forced.task_id, "does not claim");
+    let others = database.ready_tasks("noop", &[], &[person("ann")], at(100), 1).await.expect("read");
+    assert_eq!(others, [], "all are of one author");
     let claimed = database.claim_tasks(&places, &[], "w", at(100), at(110), 3).await.expect("claimed");
     assert_eq!(claimed, ids(&[&forced, &old, &young]));
     let claimed = database.claim_tasks(&places, &[], "v", at(100), at(111), 3).await.expect("claimed");

@@ -82,10 +82,7 @@ impl Fixture {
         postgres: Option<Postgres>,
     ) -> Self {
         let office = AdminClient { api: ApiClient::connect(servers.first().expect("a server")).await };
-        // Everything that is submitted is approved automatically.
-        let conditions = json!({ "risk_below": 101 });
-        office.create_policy(json!({ "name": "auto", "auto_approve_if": conditions })).await;
-        let author = office.create_user("pat", &["author"]).await;
+        let author = office.create_approved_author("pat").await;
         let agent = office.create_agent(AGENT, &author).await;
         let (root, run_log) = (folder.path().join("root"), folder.path().join("runs.log"));
         Self {
@@ -160,6 +157,7 @@ impl Fixture {
         until("the task is submitted", TIMEOUT, observe)
             .await
             .unwrap_or_else(|error| self.fail(&error.to_string()));
+        self.author.approve_submitted(&id).await;
         id
     }
 
@@ -250,9 +248,10 @@ fn create_folder() -> (tempfile::TempDir, String) {
     std::fs::create_dir(folder.path().join("root")).expect("created");
     std::fs::write(folder.path().join("runs.log"), "").expect("created");
     let (root, run_log) = (folder.path().join("root"), folder.path().join("runs.log"));
-    // The line is written first: a command killed during the sleep leaves it.
+    // No lock of the root: the executor must fence it by itself. The line is written first: a command killed during the sleep
+    // leaves it.
     let executors = format!(
-        "[executors.files]\nroots = [{root:?}]\n\
+        "[executors.files.roots.site]\npath = {root:?}\nlock = \"none\"\n\
          [executors.command.templates.append]\n\
          argv = [\"sh\", \"-c\", 'echo \"$1\" >> \"$0\"; sleep 0.4', {run_log:?}, \"{{line}}\"]\n"
     );

@@ -103,7 +103,7 @@ impl FileSet {
             }
         };
         let files: Vec<Value> = self.files.iter().map(file).collect();
-        json!({ "root": fixture.root, "files": files })
+        json!({ "root": "site", "files": files })
     }
 
     /// Writes the files with their old content.

@@ -82,14 +82,11 @@ fn proposal(rng: &mut SeededRng) -> Value {
     body
 }
 
-/// The authors of a change made with this token. An agent cannot name sponsors.
+/// The authors of a change made with this token. Only its user can be named as sponsor.
 fn change_authors(token: &Token, body: &Value) -> ChangeAuthors {
     let actors = [Some(token.user.clone()), token.creator.clone()].into_iter().flatten().collect();
-    let sponsors = if token.agent.is_some() {
-        Some(BTreeSet::new())
-    } else {
-        body["lineage"]["sponsor_id"].as_str().map(|sponsor| BTreeSet::from([sponsor.to_owned()]))
-    };
+    let sponsor = body["lineage"]["sponsor_id"].as_str();
+    let sponsors = sponsor.map(|_| BTreeSet::from([token.user.clone()]));
     ChangeAuthors { actors, sponsors }
 }
 
@@ -207,6 +204,10 @@ async fn post_to_task(
         state.count_event("task.resubmit");
     } else {
         update_task(&mut state, action, &by, &task);
+        if route == "submit" {
+            let revision = task["revision"].as_u64().expect("a revision");
+            state.authors.insert((id.to_owned(), revision), change_authors(&token, &Value::Null));
+        }
     }
 }
 
@@ -313,14 +314,14 @@ async fn approve_batch(model: &Model, rng: &mut SeededRng) {
         token.user == reviewer && token.agent.is_none() && token.creator.is_none()
     });
     let own = |request: &&Value| request["reviewer_id"] == token.user.as_str();
-    let mut ids: Vec<String> =
-        open.iter().filter(own).take(3).map(|item| text(&item["approval_id"])).collect();
+    let mut chosen: Vec<&Value> = open.iter().filter(own).take(3).collect();
     if one_in(rng, 4) {
-        ids.push(text(&first["approval_id"]));
+        chosen.push(first);
     }
-    let body = json!({
-        "approval_ids": ids, "action": "approve", "options": { "apply_immediately": one_in(rng, 2) },
-    });
+    let ids: Vec<String> = chosen.iter().map(|item| text(&item["approval_id"])).collect();
+    let item = |item: &&Value| json!({ "approval_id": item["approval_id"], "digest": item["digest"] });
+    let items_with_digests: Vec<Value> = chosen.iter().map(item).collect();
+    let body = json!({ "items": items_with_digests, "action": "approve" });
     let by = token.user.clone();
     let path = "/approvals/batch".to_owned();
     let call = ApiCall { token: Some(token), method: "POST", path, body, if_match: None };
@@ -424,6 +425,7 @@ pub(crate) async fn change_policy(model: &Model, rng: &mut SeededRng, is_initial
                 body["reviewers"] = json!(["u3", "u5", "u6", "u7"]);
             }
             if auto {
+                body["resource_patterns"] = json!(["db:*"]);
                 body["auto_approve_if"] = json!({ "risk_below": 40 });
             }
             body["active"] = json!(!one_in(rng, 3));

@@ -14,13 +14,14 @@ use super::{Model, items, text};
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Transitions that the server makes as a consequence. They have no actor.
-const AUTOMATIC: [&str; 6] = [
+const AUTOMATIC: [&str; 7] = [
     "task.assign",
     "task.approve",
     "task.reject",
-    "task.apply_first",
+    "approval.follow",
     "approval.request",
     "approval.reassign",
+    "approval.lapse",
 ];
 
 /// An audit entry in the form in which the model expects it.
@@ -38,6 +39,8 @@ fn classify(entry: &Value) -> EntryKind {
         return EntryKind::Automatic;
     }
     match action.split_once('.').expect("a dot") {
+        // An option of a decision that is counted itself.
+        ("task", "apply_first") => EntryKind::Automatic,
         ("task", "comment") => {
             EntryKind::Counted(format!("{action} {id} {}", text(&entry["details"]["comment_id"])))
         }
@@ -125,12 +128,26 @@ pub(crate) async fn check_all(model: &Model) {
         .expect("in time");
     for (number, entry) in (1_u64..).zip(&snapshot.entries) {
         assert_eq!(entry["number"].as_u64(), Some(number), "a gap in the audit log: {entry}");
+        check_actor(entry);
     }
-    let verdict = model.get("/audit/verify").await.expect_status(200);
+    let verdict = model.verify_audit().await;
     assert_eq!(verdict["valid"], json!(true), "{verdict}");
     assert!(verdict["entries"].as_u64() >= Some(snapshot.entries.len() as u64), "{verdict}");
     check_histories(model, &snapshot);
     until("lists to agree with single objects", TIMEOUT, || compare_lists(model)).await.expect("in time");
+}
+
+/// Every entry says who: a user, an agent or a token, or the part of the service that acted by itself, where and why.
+pub(crate) fn check_actor(entry: &Value) {
+    let who = &entry["who"];
+    let has = |field: &str| who[field].as_str().is_some_and(|text| !text.is_empty());
+    let is_caller = ["user_id", "agent_id", "token_id"].into_iter().any(has);
+    let is_service = ["service", "instance", "trigger"].into_iter().all(has);
+    // A sign-in that was refused has only an address.
+    let is_anonymous = entry["action"] == "session.refuse" && has("ip");
+    assert!(is_caller != is_service || is_anonymous, "who did this? {entry}");
+    let is_new = entry["action"] == "task.create";
+    assert!(entry["task_id"].is_null() || entry["from"].is_null() == is_new, "from which state? {entry}");
 }
 
 /// Every task reached its state by permitted transitions.

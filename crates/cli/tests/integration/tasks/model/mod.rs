@@ -190,6 +190,11 @@ impl Model {
         self.call_as_bootstrap("GET", path, Value::Null).await
     }
 
+    /// The verdict about the audit log, with a checkpoint.
+    pub(crate) async fn verify_audit(&self) -> Value {
+        self.apis[0].verify_audit().await
+    }
+
     pub(crate) async fn all_pages(&self, path: &str) -> Vec<Value> {
         crate::tasks::all_pages(&self.apis[0], path, 97).await
     }

@@ -1,0 +1,66 @@
+//! Alerts: what happens only if somebody changed the database by hand. They are counted for the metrics of this process, and a log that
+//! contradicts its checkpoints keeps the process degraded until it is repaired.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Clones share the counts.
+#[derive(Debug, Clone, Default)]
+pub struct Alerts(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    quarantined_entries: AtomicU64,
+    unproven_approvals: AtomicU64,
+    audit_mismatches: AtomicU64,
+    mismatch: Mutex<Option<String>>,
+}
+
+/// How often something was found since the process started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AlertCounts {
+    /// Rows of the audit log that no process with the secret wrote.
+    pub quarantined_entries: u64,
+    /// Tasks that were not applied or rolled back because the audit log does not prove their approval.
+    pub unproven_approvals: u64,
+    /// Audit logs that contradict their hash chain or a checkpoint.
+    pub audit_mismatches: u64,
+}
+
+impl Alerts {
+    pub(crate) fn add_quarantined(&self, count: usize) {
+        self.0.quarantined_entries.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_unproven(&self) {
+        self.0.unproven_approvals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Sets or clears why the audit log is not intact. Returns whether this is a new mismatch.
+    pub(crate) fn set_mismatch(&self, reason: Option<String>) -> bool {
+        let mut mismatch = self.0.mismatch.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = reason.is_some() && *mismatch != reason;
+        *mismatch = reason;
+        if is_new {
+            self.0.audit_mismatches.fetch_add(1, Ordering::Relaxed);
+        }
+        is_new
+    }
+
+    /// Why the audit log is not intact, if it is not.
+    #[must_use]
+    pub fn mismatch(&self) -> Option<String> {
+        self.0.mismatch.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    #[must_use]
+    pub fn counts(&self) -> AlertCounts {
+        let State { quarantined_entries, unproven_approvals, audit_mismatches, .. } = &*self.0;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        AlertCounts {
+            quarantined_entries: count(quarantined_entries),
+            unproven_approvals: count(unproven_approvals),
+            audit_mismatches: count(audit_mismatches),
+        }
+    }
+}

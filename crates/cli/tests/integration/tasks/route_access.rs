@@ -1,0 +1,369 @@
+//! Who may use each route: every route of the OpenAPI description, as every kind of caller and with every scope missing. A route
+//! without a row in the table fails, so that nobody adds one without deciding who may use it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ade_domain::people::{ADMIN, AUDITOR, AUTHOR, REVIEWER};
+use ade_domain::permission::Scope;
+use ade_testkit::api::{ApiClient, ApiResponse, fill_path};
+use ade_testkit::deployment::{task, text_field};
+use ade_testkit::{AdminClient, Deployment, TestUser};
+use serde_json::{Value, json};
+
+use crate::tasks::UNKNOWN_ID;
+
+/// The callers, in the order of the columns of [`ROUTES`].
+const CALLERS: [&str; 9] = [
+    "nobody",
+    "role-less",
+    "other author",
+    "author",
+    "author's agent",
+    "reviewer",
+    "auditor",
+    "admin",
+    "bootstrap",
+];
+
+/// Method and path; one letter per caller; the scopes without which the route refuses. `y` may use it, `n` is refused (403), `h` gets
+/// the response for an object that does not exist (404), `u` is not authenticated (401).
+const ROUTES: &[(&str, &str, &str)] = &[
+    ("GET /agents", "uyyyyyyyy", "read"),
+    ("POST /agents", "unyynnnyy", "lock"),
+    ("DELETE /agents/{id}", "unnynnnyy", "lock"),
+    ("GET /agents/{id}", "uyyyyyyyy", "read"),
+    ("PATCH /agents/{id}", "unnynnnyy", "read lock"),
+    ("POST /agents/{id}/drain", "unnyynnyy", "lock"),
+    ("POST /agents/{id}/heartbeat", "unnyynnyy", "lock"),
+    ("GET /agents/{id}/inbox", "unnyynnyy", "read"),
+    ("GET /agents/{id}/locks", "uyyyyyyyy", "read"),
+    ("POST /agents/{id}/tokens", "unnynnnyy", "read propose lock"),
+    ("GET /approvals", "uyyyyyyyy", "read"),
+    ("POST /approvals/batch", "uhhnnynyn", "decide"),
+    ("GET /approvals/{id}", "uhhyyyyyy", "read"),
+    ("POST /approvals/{id}/approve", "uhhnnynyn", "decide"),
+    ("POST /approvals/{id}/delegate", "uhhnnynyn", "decide"),
+    ("POST /approvals/{id}/reject", "uhhnnynyn", "decide"),
+    ("POST /approvals/{id}/request-changes", "uhhnnynyn", "decide"),
+    ("GET /archives", "unnnnnyyy", "read"),
+    ("POST /archives/{id}/restore", "unnnnnnhh", "admin"),
+    ("GET /audit", "uyyynyyyy", "read"),
+    ("GET /audit/export", "uyyynyyyy", "read"),
+    ("GET /audit/verify", "unnnnnyyy", "read"),
+    ("GET /config", "uyyyyyyyy", "read"),
+    ("GET /config/{name}", "uyyyyyyyy", "read"),
+    ("PUT /config/{name}", "unnnnnnyy", "admin"),
+    ("GET /delegations", "uyyyyyyyy", "read"),
+    ("GET /executors", "uyyyyyyyy", "read"),
+    ("POST /delegations", "unnnnynyy", "admin"),
+    ("DELETE /delegations/{id}", "uhhhhynyy", "read"),
+    ("GET /delegations/{id}", "uhhhhyyyy", "read"),
+    ("PATCH /delegations/{id}", "uhhhhynyy", "read"),
+    ("GET /features", "uyyyyyyyy", "read"),
+    ("GET /features/{flag}", "uyyyyyyyy", "read"),
+    ("PUT /features/{flag}", "unnnnnnyy", "admin"),
+    ("GET /jobs", "unnnnnyyy", "read"),
+    ("GET /locks", "uyyyyyyyy", "read"),
+    ("POST /locks/acquire", "unnyynnyy", "lock"),
+    ("POST /locks/downgrade", "unnyynnyy", "lock"),
+    ("GET /locks/graph", "uyyyyyyyy", "read"),
+    ("POST /locks/heartbeat", "unnyynnyy", "lock"),
+    ("POST /locks/release", "unnyynnyy", "lock"),
+    ("DELETE /locks/tickets/{ticket}", "uhhyyhhyy", "lock"),
+    ("GET /locks/tickets/{ticket}", "uhhyyhhyy", "lock"),
+    ("POST /locks/tickets/{ticket}/claim", "uhhyyhhyy", "lock"),
+    ("POST /locks/verify", "uyyyyyyyy", "read"),
+    ("DELETE /locks/{lock}", "unnnnnnyy", "admin"),
+    ("GET /locks/{lock}", "uyyyyyyyy", "read"),
+    ("GET /policies", "uyyyyyyyy", "read"),
+    ("POST /policies", "unnnnnnyy", "admin"),
+    ("DELETE /policies/{id}", "unnnnnnyy", "read admin"),
+    ("GET /policies/{id}", "uyyyyyyyy", "read"),
+    ("PATCH /policies/{id}", "unnnnnnyy", "read admin"),
+    ("POST /policies/{id}/activate", "unnnnnnyy", "read admin"),
+    ("POST /policies/{id}/replay", "unnnnnyyy", "read"),
+    ("GET /resources", "uyyyyyyyy", "read"),
+    ("POST /resources", "unnnnnnyy", "admin"),
+    ("DELETE /resources/{pattern}", "unnnnnnyy", "admin"),
+    ("GET /resources/{pattern}", "uyyyyyyyy", "read"),
+    ("PATCH /resources/{pattern}", "unnnnnnyy", "admin"),
+    ("POST /sessions", "uuuuuuuuu", ""),
+    ("DELETE /sessions/current", "uhhhhhhhh", ""),
+    ("GET /sessions/current", "uyyyyyyyy", ""),
+    ("POST /sessions/reauthenticate", "uyyyyyyyy", ""),
+    ("POST /simulations", "uyyyyyyyy", "read"),
+    ("GET /stats/overview", "uyyyyyyyy", "read"),
+    ("GET /stats/users/{id}", "unnyynyyy", "read"),
+    ("GET /tasks", "uyyyyyyyy", "read"),
+    ("POST /tasks", "unyyynnyn", "propose"),
+    ("POST /tasks/claim", "unnyynnyy", "lock"),
+    ("DELETE /tasks/{id}", "uhhyyhnnn", "propose"),
+    ("GET /tasks/{id}", "uhhyyyyyy", "read"),
+    ("PATCH /tasks/{id}", "uhhyyhnnn", "propose"),
+    ("GET /tasks/{id}/approvals", "uhhyyyyyy", "read"),
+    ("GET /tasks/{id}/audit", "uhhyyyyyy", "read"),
+    ("POST /tasks/{id}/archive", "uhhyynnyy", "propose"),
+    ("POST /tasks/{id}/cancel", "uhhyynnyy", "propose"),
+    ("GET /tasks/{id}/comments", "uhhyyyyyy", "read"),
+    ("POST /tasks/{id}/comments", "uhhyyynyn", ""),
+    ("POST /tasks/{id}/complete", "uhhyyyyyy", ""),
+    ("GET /tasks/{id}/execution", "uhhhhhhhh", "read"),
+    ("POST /tasks/{id}/force-apply", "uhhnnnnyn", "decide admin"),
+    ("POST /tasks/{id}/heartbeat", "uhhyyyyyy", ""),
+    ("GET /tasks/{id}/logs", "uhhyyyyyy", "read"),
+    ("POST /tasks/{id}/logs", "uhhyyyyyy", ""),
+    ("POST /tasks/{id}/override", "uhhnnnnyn", "decide admin"),
+    ("POST /tasks/{id}/override/confirm", "uhhnnnnyn", "decide admin"),
+    ("GET /tasks/{id}/preview", "uhhyyyyyy", "read"),
+    ("POST /tasks/{id}/resubmit", "uhhyynnnn", "propose"),
+    ("POST /tasks/{id}/revoke", "uhhnnynyn", "decide"),
+    ("GET /tasks/{id}/risk", "uhhyyyyyy", "read"),
+    ("POST /tasks/{id}/rollback", "uhhnnnnyn", "admin"),
+    ("GET /tasks/{id}/stats", "uhhyyyyyy", "read"),
+    ("POST /tasks/{id}/stop", "uhhnnnnyn", "admin"),
+    ("POST /tasks/{id}/submit", "uhhyyhnyy", "propose"),
+    ("GET /users", "uyyyyyyyy", "read"),
+    ("POST /users", "unnnnnnyy", "admin"),
+    ("POST /users/invitations", "unnnnnnyy", "admin"),
+    ("POST /users/invitations/accept", "yyyyyyyyy", ""),
+    ("GET /users/{id}", "uyyyyyyyy", "read"),
+    ("PATCH /users/{id}", "unnnnnnyy", "admin"),
+    ("POST /users/{id}/confirm", "unnnnnnyy", "decide admin"),
+    ("GET /users/{id}/tokens", "unnynnnyy", "read admin"),
+    ("POST /users/{id}/tokens", "unnynnnyy", "admin"),
+    ("DELETE /users/{id}/tokens/{token_id}", "unnynnnyy", "admin"),
+];
+
+/// The users of a deployment, and objects for the routes.
+struct Fixture {
+    org: AdminClient,
+    callers: Vec<ApiClient>,
+    pat: TestUser,
+    rex: TestUser,
+}
+
+impl Fixture {
+    async fn new(deployment: &Deployment) -> Self {
+        let org = deployment.admin().await;
+        let pat = org.create_user("pat", &[AUTHOR]).await;
+        let rex = org.create_user("rex", &[REVIEWER]).await;
+        // Not asked to review: the policy names the reviewer.
+        let ada = org.create_user("ada", &[ADMIN]).await;
+        org.create_policy(json!({ "name": "rex alone", "reviewers": ["rex"] })).await;
+        let users = [
+            org.create_user("nil", &[]).await,
+            org.create_user("sue", &[AUTHOR]).await,
+            pat.clone(),
+            org.create_agent("bot", &pat).await,
+            rex.clone(),
+            org.create_user("aud", &[AUDITOR]).await,
+            ada,
+        ];
+        let mut callers = vec![org.api.with_token("nothing")];
+        callers.extend(users.iter().map(|user| (**user).clone()));
+        callers.push(org.api.clone());
+        assert_eq!(callers.len(), CALLERS.len());
+        Self { org, callers, pat, rex }
+    }
+
+    /// The id of a new object that the route applies to.
+    async fn new_object(&self, method: &str, path: &str) -> String {
+        let mut segments = path.split('/').skip(1);
+        let (noun, last) = (segments.next().unwrap_or_default(), path.rsplit('/').next().unwrap_or_default());
+        let created = |response: ApiResponse, field: &str| text_field(&response.expect_status(201), field);
+        match noun {
+            "tasks" if last == "submit" || method == "DELETE" || method == "PATCH" => {
+                self.pat.create_draft(json!({})).await
+            }
+            "tasks" => {
+                let id = self.pat.create_submitted(json!({})).await;
+                let decision = match last {
+                    "revoke" | "force-apply" => Some("approve"),
+                    "resubmit" => Some("reject"),
+                    _ => None,
+                };
+                if let Some(decision) = decision {
+                    let request = self.org.approval_id(&id, "rex").await;
+                    let _ = self.rex.decide(&request, decision).await.expect_status(200);
+                }
+                id
+            }
+            "approvals" => {
+                let id = self.pat.create_submitted(json!({})).await;
+                self.org.approval_id(&id, "rex").await
+            }
+            "policies" => {
+                let name = format!("policy {}", uuid::Uuid::new_v4());
+                created(self.org.api.post("/policies", &json!({ "name": name })).await, "policy_id")
+            }
+            "delegations" => {
+                let body = json!({ "delegate_to": "ada", "active": false });
+                created(self.rex.post("/delegations", &body).await, "delegation_id")
+            }
+            "resources" => {
+                let body = json!({ "pattern": format!("db:{}", uuid::Uuid::new_v4()), "criticality": 9 });
+                created(self.org.api.post("/resources", &body).await, "pattern")
+            }
+            "agents" if method == "DELETE" => {
+                let body = json!({ "agent_id": format!("bot-{}", uuid::Uuid::new_v4()) });
+                created(self.pat.post("/agents", &body).await, "agent_id")
+            }
+            "agents" => "bot".to_owned(),
+            "users" if path.contains("{token_id}") => {
+                created(self.org.api.post("/users/pat/tokens", &json!({ "name": "t" })).await, "token_id")
+            }
+            "users" | "stats" => "pat".to_owned(),
+            "config" => "approval:validity".to_owned(),
+            "features" => "batch_approvals".to_owned(),
+            "locks" if path.contains("{ticket}") => {
+                let lock = json!([{ "lock": format!("resource:a:{}", uuid::Uuid::new_v4()) }]);
+                let held = json!({ "agent_id": "holder", "locks": lock });
+                let _ = self.org.api.post("/locks/acquire", &held).await.expect_status(200);
+                let queued = json!({ "agent_id": "bot", "locks": lock, "queue": true });
+                text_field(&self.pat.post("/locks/acquire", &queued).await.expect_status(202), "ticket")
+            }
+            "locks" => "resource:a:b".to_owned(),
+            _ => UNKNOWN_ID.to_owned(),
+        }
+    }
+}
+
+/// A valid body, so that nothing but the permission decides.
+fn body(method: &str, path: &str, id: &str) -> Value {
+    let held = json!({ "agent_id": "bot", "locks": [{ "lock": "resource:a:b", "fencing_token": 1 }] });
+    match (method, path) {
+        ("POST", "/tasks") => task(json!({})),
+        ("PATCH", "/tasks/{id}") => json!({ "description": "changed" }),
+        (_, "/tasks/claim") => json!({ "agent_id": "bot" }),
+        (_, "/tasks/{id}/comments") => json!({ "text": "look" }),
+        ("POST", "/tasks/{id}/logs") => json!({ "attempt": 1, "text": "line" }),
+        (_, "/tasks/{id}/heartbeat") => json!({ "attempt": 1 }),
+        (_, "/tasks/{id}/complete") => json!({ "attempt": 1, "result": "success" }),
+        (_, "/tasks/{id}/override") => json!({ "reason": "because", "incident_ticket": "INC-1" }),
+        ("POST", "/tasks/{id}/resubmit" | "/tasks/{id}/submit" | "/tasks/{id}/override/confirm") => json!({}),
+        (_, "/approvals/batch") => json!({ "approval_ids": [id], "action": "approve" }),
+        (_, "/approvals/{id}/approve") => json!({}),
+        (_, "/approvals/{id}/delegate") => json!({ "to": "ada" }),
+        ("POST", "/users" | "/users/invitations") => {
+            json!({ "user_id": format!("user-{}", uuid::Uuid::new_v4()) })
+        }
+        ("PATCH", "/users/{id}") => json!({ "team": "blue" }),
+        ("POST", "/users/{id}/tokens" | "/agents/{id}/tokens") => json!({ "name": "t" }),
+        ("POST", "/agents") => json!({ "agent_id": format!("bot-{}", uuid::Uuid::new_v4()) }),
+        ("PATCH", "/agents/{id}") => json!({ "version": "2" }),
+        ("POST", "/agents/{id}/drain" | "/agents/{id}/heartbeat") => json!({}),
+        ("POST", "/policies") => json!({ "name": format!("policy {}", uuid::Uuid::new_v4()) }),
+        ("PATCH", "/policies/{id}") => json!({ "min_approvers": 2 }),
+        ("POST", "/policies/{id}/activate" | "/policies/{id}/replay") => json!({}),
+        ("POST", "/delegations") => json!({ "owner_id": "rex", "delegate_to": "ada", "active": false }),
+        ("PATCH", "/delegations/{id}") => json!({ "active": false }),
+        ("POST", "/resources") => {
+            json!({ "pattern": format!("db:{}", uuid::Uuid::new_v4()), "criticality": 9 })
+        }
+        ("PATCH", "/resources/{pattern}") => json!({ "criticality": 8 }),
+        ("PUT", "/config/{name}") => json!({ "value": 604_800 }),
+        ("PUT", "/features/{flag}") => json!({ "enabled": true }),
+        (_, "/simulations") => json!({ "task": task(json!({})) }),
+        (_, "/sessions") => json!({ "user_id": uuid::Uuid::new_v4(), "password": "wrong password" }),
+        (_, "/locks/acquire") => {
+            json!({ "agent_id": "bot", "locks": [{ "lock": format!("resource:a:{}", uuid::Uuid::new_v4()) }] })
+        }
+        (_, "/locks/heartbeat" | "/locks/release" | "/locks/downgrade") => held,
+        (_, "/locks/verify") => json!({ "lock": "resource:a:b", "fencing_token": 1 }),
+        ("POST", path) if path.starts_with("/tasks/") || path.starts_with("/approvals/") => {
+            json!({ "reason": "because" })
+        }
+        _ => Value::Null,
+    }
+}
+
+async fn send(api: &ApiClient, method: &str, path: &str, id: &str) -> ApiResponse {
+    let target = match path {
+        "/users/{id}/tokens/{token_id}" => format!("/users/pat/tokens/{id}"),
+        "/locks/{lock}" if method == "DELETE" => format!("{}?reason=because", fill_path(path, id)),
+        _ => fill_path(path, id),
+    };
+    let body = body(method, path, id);
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    api.request(method, &target, &body).await
+}
+
+/// Routes that find their object before they check the scope.
+fn checks_object_first(path: &str) -> bool {
+    path.contains("{ticket}")
+        || path.contains("{lock}")
+        || path.starts_with("/agents/")
+        || ["/complete", "/heartbeat", "/logs", "/comments"].iter().any(|end| path.ends_with(end))
+}
+
+fn letter(response: &ApiResponse) -> char {
+    // A batch refuses each of its items.
+    let code = response.code();
+    let refused_item = response.json()["items"][0]["code"].as_str().unwrap_or_default().to_owned();
+    match (response.status, code.as_str(), refused_item.as_str()) {
+        (401, ..) => 'u',
+        (403, ..) | (_, "BATCH_REFUSED", "FORBIDDEN" | "NOT_A_REVIEWER") => 'n',
+        (404, ..) | (_, "BATCH_REFUSED", "APPROVAL_NOT_FOUND") => 'h',
+        (status, ..) => {
+            assert!(status < 500, "{}", response.text());
+            'y'
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_route_is_open_to_exactly_its_callers_and_scopes() {
+    let deployment = Deployment::embedded(env!("CARGO_BIN_EXE_ade"));
+    let fixture = Fixture::new(&deployment).await;
+    let operations = fixture.org.api.operations();
+    let expected: BTreeMap<&str, (&str, &str)> =
+        ROUTES.iter().map(|(route, callers, scopes)| (*route, (*callers, *scopes))).collect();
+    let served: BTreeSet<String> =
+        operations.iter().map(|(method, path, _)| format!("{method} {path}")).collect();
+    let gone: Vec<&&str> = expected.keys().filter(|route| !served.contains(**route)).collect();
+    assert!(gone.is_empty(), "routes that are not served any more: {gone:?}");
+    // All roles, so that only the missing scope can be the reason.
+    let _ = fixture.org.create_user("eve", &[ADMIN, AUTHOR, REVIEWER, AUDITOR]).await;
+    let mut without = Vec::new();
+    for scope in Scope::ALL {
+        let others: Vec<Scope> = Scope::ALL.into_iter().filter(|other| *other != scope).collect();
+        without.push((scope, fixture.org.issue_token("eve", &others).await));
+    }
+    let mut wrong = Vec::new();
+    for (method, path, _) in &operations {
+        let shared = if method == "GET" { Some(fixture.new_object(method, path).await) } else { None };
+        let mut callers = String::new();
+        for caller in &fixture.callers {
+            let id = match &shared {
+                Some(id) => id.clone(),
+                None => fixture.new_object(method, path).await,
+            };
+            callers.push(letter(&send(caller, method, path, &id).await));
+        }
+        let mut scopes = Vec::new();
+        for (scope, caller) in &without {
+            let id = match &shared {
+                Some(id) => id.clone(),
+                // Nothing is changed without the scope; the other requests need no object of their own.
+                None if checks_object_first(path) => fixture.new_object(method, path).await,
+                None => UNKNOWN_ID.to_owned(),
+            };
+            let response = send(caller, method, path, &id).await;
+            if response.code() == "SCOPE_MISSING" {
+                assert_eq!(response.json()["scope"], scope.as_str(), "{method} {path}");
+                scopes.push(scope.as_str());
+            }
+        }
+        let (route, scopes) = (format!("{method} {path}"), scopes.join(" "));
+        if expected.get(route.as_str()) != Some(&(callers.as_str(), scopes.as_str())) {
+            wrong.push(format!("    ({route:?}, {callers:?}, {scopes:?}),"));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "these routes are open to others than the table says, or have no row. Decide who may use them ({}), then correct the \
+         route or the table:\n{}",
+        CALLERS.join(", "),
+        wrong.join("\n")
+    );
+}

@@ -1,0 +1,199 @@
+//! Evidence of an approval: a stored task is applied only if the audit log proves that exactly this was approved.
+//!
+//! Rows of tasks and approval requests can be edited by somebody who can write to the database. Audit entries cannot be forged without
+//! the secret of the installation, so they decide: what the rows say must agree with them. The entries must be authentic, about this
+//! task, and in the order in which they were written.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use super::{Digest, Task, TaskState};
+use crate::approval::Approval;
+use crate::approval::ApprovalStatus;
+use crate::approval::quorum::is_quorum_reached;
+use crate::audit::{AuditBody, Principal, ReviewedContent, ServiceActor, Trigger};
+use crate::people::UserId;
+
+const COMMENT: &str = "task.comment";
+const APPROVE_TASK: &str = "task.approve";
+const REQUEST_OVERRIDE: &str = "task.override";
+const CONFIRM_OVERRIDE: &str = "task.confirm_override";
+const ROLL_BACK: &str = "task.roll_back";
+const APPROVE: &str = "approval.approve";
+const FOLLOW: &str = "approval.follow";
+const DECISIONS: [&str; 4] = [APPROVE, FOLLOW, "approval.reject", "approval.request_changes"];
+const REQUEST: &str = "approval.request";
+/// Commands that ask further people; their entries name them as notified.
+const ASKS: [&str; 4] = [REQUEST, "approval.delegate", "approval.escalate", "approval.reassign"];
+
+/// Why a stored task must not be applied or rolled back.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnprovenApproval {
+    #[error("the stored config does not match the approved digest")]
+    DigestMismatch,
+    #[error("the stored task has revision {stored} and state {state}, but its last audit entry is {last}")]
+    NotCurrent { stored: u64, state: TaskState, last: String },
+    #[error("the audit log has no approval of it that is still in force")]
+    NotApproved,
+    #[error("the audit log says that something else was approved: {0}")]
+    OtherContent(&'static str),
+    #[error("the approval by {user} is not in the audit log, or {user} was not asked")]
+    UnprovenDecision { user: UserId },
+    #[error("the decisions in the audit log do not satisfy what is required")]
+    QuorumNotReached,
+    #[error("the override was not requested by another administrator")]
+    UnprovenOverride,
+    #[error("nobody requested its rollback")]
+    RollbackNotRequested,
+}
+
+impl Task {
+    /// What reviewers decide on, besides the config.
+    pub fn reviewed_content(&self) -> ReviewedContent {
+        #[derive(Serialize)]
+        struct Required<'a> {
+            policy: &'a str,
+            min_approvers: u32,
+            required_roles: &'a BTreeSet<String>,
+            reject_threshold: u32,
+        }
+        // Without the reviewers, who may change by delegation.
+        let required: Vec<Required<'_>> = self
+            .requirements
+            .iter()
+            .map(|requirement| Required {
+                policy: &requirement.policy,
+                min_approvers: requirement.min_approvers,
+                required_roles: &requirement.required_roles,
+                reject_threshold: requirement.reject_threshold,
+            })
+            .collect();
+        // Texts and small numbers always have a canonical form.
+        let requirements = Digest::of(&required).unwrap_or_else(|| Digest::of_bytes(b""));
+        ReviewedContent { fingerprint: self.fingerprint.clone(), scope: self.scope_digest, requirements }
+    }
+
+    /// Verifies that the audit log proves the approval of this task: by decisions, automatically, or by an override.
+    pub fn verify_approval(&self, entries: &[AuditBody]) -> Result<(), UnprovenApproval> {
+        self.verify_current(entries)?;
+        let is_approval =
+            |entry: &&AuditBody| matches!(entry.action.as_str(), APPROVE_TASK | CONFIRM_OVERRIDE);
+        let last =
+            entries.iter().rposition(|entry| is_approval(&entry)).ok_or(UnprovenApproval::NotApproved)?;
+        let (before, since) = entries.split_at(last);
+        let Some((approval, later)) = since.split_first() else { return Err(UnprovenApproval::NotApproved) };
+        let in_force =
+            |entry: &AuditBody| matches!(entry.to, Some(TaskState::Approved | TaskState::Applying));
+        if !in_force(approval) || !later.iter().all(in_force) {
+            return Err(UnprovenApproval::NotApproved);
+        }
+        let content = self.reviewed_content();
+        if approval.digest != Some(self.digest) {
+            return Err(UnprovenApproval::OtherContent("the digest differs"));
+        }
+        if approval.reviewed.as_ref() != Some(&content) {
+            return Err(UnprovenApproval::OtherContent(
+                "the preview, the scope or the required approvals differ",
+            ));
+        }
+        match &approval.who {
+            Principal::Caller(confirmed) if approval.action == CONFIRM_OVERRIDE => {
+                let request = before.iter().rfind(|entry| entry.action == REQUEST_OVERRIDE);
+                let is_proven = request.is_some_and(|request| {
+                    let (by, digest) = (request.who.user_id(), request.digest);
+                    by.is_some() && by != confirmed.user_id.as_ref() && digest == Some(self.digest)
+                });
+                if is_proven { Ok(()) } else { Err(UnprovenApproval::UnprovenOverride) }
+            }
+            Principal::Service(ServiceActor { trigger: Trigger::Decision(_), .. }) => {
+                self.verify_decisions(before, &content)
+            }
+            Principal::Service(_)
+                if self.auto_approved.is_some() && self.auto_approved == approval.reason =>
+            {
+                Ok(())
+            }
+            _ => Err(UnprovenApproval::NotApproved),
+        }
+    }
+
+    /// Verifies that somebody requested the rollback of this task, and that it is still what was executed.
+    pub fn verify_rollback(&self, entries: &[AuditBody]) -> Result<(), UnprovenApproval> {
+        self.verify_current(entries)?;
+        let last = entries.iter().rfind(|entry| entry.action != COMMENT);
+        let is_requested =
+            last.is_some_and(|entry| entry.action == ROLL_BACK && entry.who.user_id().is_some());
+        if is_requested { Ok(()) } else { Err(UnprovenApproval::RollbackNotRequested) }
+    }
+
+    /// Verifies that the stored task is the one of the last audit entry: not an older version, and not one that was edited.
+    pub fn verify_current(&self, entries: &[AuditBody]) -> Result<(), UnprovenApproval> {
+        if self.config.digest().ok() != Some(self.digest) {
+            return Err(UnprovenApproval::DigestMismatch);
+        }
+        let not_current =
+            |last: String| UnprovenApproval::NotCurrent { stored: self.revision, state: self.state, last };
+        let is_about_it = |entry: &AuditBody| entry.task_id.as_ref() == Some(&self.task_id);
+        let Some(last) = entries.iter().rfind(|entry| entry.action != COMMENT) else {
+            return Err(not_current("missing".to_owned()));
+        };
+        let newest = entries.iter().filter_map(|entry| entry.revision).max();
+        let is_current = last.to == Some(self.state) && newest == Some(self.revision);
+        if !is_current || !entries.iter().all(is_about_it) {
+            let (action, state) = (&last.action, last.to.map_or("-", TaskState::as_str));
+            let revision = newest.unwrap_or_default();
+            return Err(not_current(format!("{action} with revision {revision} and state {state}")));
+        }
+        if last.digest != Some(self.digest) {
+            return Err(UnprovenApproval::DigestMismatch);
+        }
+        Ok(())
+    }
+
+    /// Verifies that the decisions that count are those of people who were asked, and that they suffice.
+    fn verify_decisions(
+        &self,
+        entries: &[AuditBody],
+        content: &ReviewedContent,
+    ) -> Result<(), UnprovenApproval> {
+        let concerns = |entry: &&AuditBody| entry.digest == Some(self.digest);
+        // Lowering what is required after reviewers were asked changes this.
+        let request = entries.iter().rfind(|entry| entry.action == REQUEST);
+        if request.filter(concerns).and_then(|request| request.reviewed.as_ref()) != Some(content) {
+            return Err(UnprovenApproval::OtherContent("reviewers were asked about something else"));
+        }
+        let is_overridden = self.requirements.iter().any(|requirement| requirement.overridden.is_some());
+        if is_overridden || !is_quorum_reached(&self.requirements, &self.votes()) {
+            return Err(UnprovenApproval::QuorumNotReached);
+        }
+        let asks = entries.iter().filter(concerns).filter(|entry| ASKS.contains(&entry.action.as_str()));
+        let notified = asks.filter_map(|entry| entry.details.get("notified")?.as_array()).flatten();
+        let asked: BTreeSet<&str> = notified.filter_map(|user| user.as_str()).collect();
+        let counted =
+            |approval: &&Approval| approval.status == ApprovalStatus::Approved && self.is_current(approval);
+        for approval in self.approvals.iter().filter(counted) {
+            let is_decision = |entry: &&AuditBody| {
+                entry.object_id == approval.approval_id && DECISIONS.contains(&entry.action.as_str())
+            };
+            let is_proven = entries.iter().rfind(is_decision).is_some_and(|decision| {
+                let by = match (&decision.who, decision.action.as_str()) {
+                    (Principal::Caller(caller), APPROVE) => caller.user_id.as_ref(),
+                    (Principal::Service(ServiceActor { trigger: Trigger::Followed(leader), .. }), FOLLOW) => {
+                        Some(leader)
+                    }
+                    _ => None,
+                };
+                decision.digest == Some(self.digest)
+                    && decision.reviewed.as_ref() == Some(content)
+                    && by.is_some()
+                    && by == approval.reviewed_by.as_ref()
+            });
+            if !is_proven || !asked.contains(approval.reviewer_id.as_str()) {
+                let user = approval.reviewed_by.as_ref().unwrap_or(&approval.reviewer_id).clone();
+                return Err(UnprovenApproval::UnprovenDecision { user });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,228 @@
+//! The scope of a task: everything that it can touch. Policies, risk and automatic approval judge the scope, because it follows
+//! from what will be executed, while type and resources are the author's own words.
+//!
+//! An executor derives the targets from the parameters; the operator's configuration binds resources to them. Nobody declares
+//! either.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Config, Digest, Resource};
+use crate::glob::{self, Pattern};
+use crate::lock::LockMode;
+use crate::normal_form::fold;
+use crate::people::{AUTHOR, User};
+
+/// Resource types that only targets have. Tasks cannot declare them, and only administrators lock them directly.
+pub const RESERVED_TYPES: [&str; 7] = ["files", "sql", "command", "http", "agent", "capability", "tool"];
+
+pub fn is_reserved_type(resource_type: &str) -> bool {
+    RESERVED_TYPES.contains(&&*fold(resource_type))
+}
+
+/// What an operator allows tasks to work on: a root, a connection, a template or a host, with everything that follows from using
+/// it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Binding {
+    /// As `type:id`. Always among the resources of a task that uses it.
+    pub resources: Vec<String>,
+    /// Registers the targets, from 0 to 100.
+    pub criticality: Option<u8>,
+    /// The task types that may use it; empty for all.
+    pub task_types: Vec<String>,
+    /// Who may propose and preview tasks that use it; empty for all.
+    pub authors: Vec<AllowedAuthor>,
+    /// How a task locks it as a whole.
+    pub lock: BindingLock,
+}
+
+/// How a task locks what it works on, besides its resources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BindingLock {
+    /// As the executor needs: files are locked exclusively, everything else is not locked.
+    #[default]
+    Default,
+    Exclusive,
+    Shared,
+    None,
+}
+
+/// Somebody, as `user:ID`, `role:NAME`, `team:NAME` or `agent:ID`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum AllowedAuthor {
+    User(String),
+    Role(String),
+    Team(String),
+    Agent(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("must be user:ID, role:NAME, team:NAME or agent:ID")]
+pub struct InvalidAllowedAuthor;
+
+impl TryFrom<String> for AllowedAuthor {
+    type Error = InvalidAllowedAuthor;
+
+    fn try_from(text: String) -> Result<Self, InvalidAllowedAuthor> {
+        let (kind, name) =
+            text.split_once(':').filter(|(_, name)| !name.is_empty()).ok_or(InvalidAllowedAuthor)?;
+        let name = name.to_owned();
+        match kind {
+            "user" => Ok(Self::User(name)),
+            "role" => Ok(Self::Role(name)),
+            "team" => Ok(Self::Team(name)),
+            "agent" => Ok(Self::Agent(name)),
+            _ => Err(InvalidAllowedAuthor),
+        }
+    }
+}
+
+impl From<AllowedAuthor> for String {
+    fn from(principal: AllowedAuthor) -> Self {
+        principal.to_string()
+    }
+}
+
+impl std::fmt::Display for AllowedAuthor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (kind, name) = match self {
+            Self::User(name) => ("user", name),
+            Self::Role(name) => ("role", name),
+            Self::Team(name) => ("team", name),
+            Self::Agent(name) => ("agent", name),
+        };
+        write!(f, "{kind}:{name}")
+    }
+}
+
+impl AllowedAuthor {
+    /// Whether this names the person or, if one acts for the person, the agent. An agent acts as an author for its sponsor and in
+    /// its team; no other role of the sponsor extends to it.
+    pub fn includes(&self, user: &User, agent: Option<&str>) -> bool {
+        match self {
+            Self::User(id) => agent.is_none() && user.user_id.as_str() == id,
+            Self::Role(role) => user.has_role(role) && (agent.is_none() || role == AUTHOR),
+            Self::Team(team) => user.team.as_ref() == Some(team),
+            Self::Agent(id) => agent == Some(id),
+        }
+    }
+}
+
+/// The bindings that the processes of this installation have published, by name: `files:handbook`, or `files:handbook@eu` for the
+/// workers with label `eu`.
+pub type PublishedBindings = BTreeMap<String, PublishedBinding>;
+
+/// A binding as a process publishes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedBinding {
+    pub binding: Binding,
+    /// Identifies what the name stands for: a path, an argv, a URL without password. Two processes must agree on it.
+    pub fingerprint: Digest,
+    /// For hosts of the executor http: the host as the operator wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
+/// One binding that a task uses, and the targets that it reaches through it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScopePart {
+    /// As `files:handbook@eu`.
+    pub binding: String,
+    /// As `files:handbook@eu/guide.md`.
+    pub targets: Vec<String>,
+    /// The resources that the binding adds.
+    pub resources: Vec<Resource>,
+    pub criticality: Option<u8>,
+    /// How the task locks the binding as a whole.
+    pub lock: Option<LockMode>,
+    /// None for agents, which have no configuration here.
+    pub fingerprint: Option<Digest>,
+}
+
+/// Everything that a task can touch besides the resources that its author declared.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TaskScope(pub Vec<ScopePart>);
+
+/// What policies, delegations and risk judge.
+#[derive(Debug, Clone)]
+pub struct ReviewSubject<'a> {
+    pub config: &'a Config,
+    pub scope: &'a TaskScope,
+    /// Declared and bound.
+    pub resources: Vec<Resource>,
+}
+
+impl<'a> ReviewSubject<'a> {
+    pub fn new(config: &'a Config, scope: &'a TaskScope) -> Self {
+        Self { config, scope, resources: scope.effective_resources(config) }
+    }
+
+    pub fn matches_any_resource(&self, patterns: &[Pattern]) -> bool {
+        self.resources.iter().any(|resource| resource.matches_any(patterns))
+    }
+}
+
+impl TaskScope {
+    pub fn targets(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flat_map(|part| &part.targets).map(String::as_str)
+    }
+
+    /// Declared and bound resources. A resource that is both has the stronger of its modes.
+    pub fn effective_resources(&self, config: &Config) -> Vec<Resource> {
+        let bound = self.0.iter().flat_map(|part| &part.resources);
+        let mut resources: Vec<Resource> = Vec::new();
+        for resource in config.resources.iter().chain(bound) {
+            match resources.iter_mut().find(|known| known.is_same(resource)) {
+                Some(known) => known.mode = known.mode.max(resource.mode),
+                None => resources.push(resource.clone()),
+            }
+        }
+        resources
+    }
+
+    /// The resources that a task locks and that count for its blast radius: the effective ones, and each binding that is locked as
+    /// a whole.
+    pub fn locked_resources(&self, config: &Config) -> Vec<Resource> {
+        let bindings = self.0.iter().filter_map(|part| {
+            let (resource_type, id) = part.binding.split_once(':')?;
+            Some(Resource { resource_type: resource_type.to_owned(), id: id.to_owned(), mode: part.lock? })
+        });
+        let mut resources = self.effective_resources(config);
+        resources.extend(bindings);
+        resources
+    }
+
+    /// The locks that applying the task needs: the lock of the task, if it has an id, and those of what it works on.
+    pub fn locks(&self, config: &Config, task_id: Option<&str>) -> Vec<(String, LockMode)> {
+        let own = task_id.map(|id| (format!("task:{id}"), LockMode::Exclusive));
+        let resources = self.locked_resources(config).into_iter();
+        let resources =
+            resources.map(|resource| (format!("resource:{}", fold(&resource.name())), resource.mode));
+        own.into_iter().chain(resources).collect()
+    }
+
+    /// The criticality that the operator's file gives to a resource; the highest of several bindings.
+    pub fn bound_criticality(&self, resource: &Resource) -> Option<u8> {
+        let binds = |part: &&ScopePart| part.resources.iter().any(|bound| bound.is_same(resource));
+        self.0.iter().filter(binds).filter_map(|part| part.criticality).max()
+    }
+
+    /// What approvals are bound to, besides the config: the scope with the fingerprints of the bindings.
+    pub fn digest(&self, config: &Config) -> Option<Digest> {
+        Digest::of(&(self.effective_resources(config), &self.0))
+    }
+}
+
+impl ScopePart {
+    /// Whether a target of this part, or all resources that its binding adds, are covered by these patterns.
+    pub fn is_covered(&self, target: &str, targets: &[String], resources: &[Pattern]) -> bool {
+        glob::matches_any(targets, target)
+            || (!self.resources.is_empty()
+                && self.resources.iter().all(|resource| resource.matches_any(resources)))
+    }
+}
