@@ -1,4 +1,7 @@
-"""Uses ids of existing objects in half of all requests: random ids almost never match anything."""
+"""Uses ids of existing objects in half of all requests: random ids almost never match anything.
+
+Not in sequences of requests: there the ids come from earlier responses, and the fuzzer expects to find what it created.
+"""
 
 import itertools
 import json
@@ -57,7 +60,8 @@ def before_call(context, case, kwargs):
         return
     collection, name = found.groups()
     number = next(counter)
-    if number % 2 == 0 and (ids := existing_ids(collection)):
+    in_sequence = case.meta and case.meta.phase.name == "stateful"
+    if not in_sequence and number % 2 == 0 and (ids := existing_ids(collection)):
         case.path_parameters[name] = ids[number // 2 % len(ids)]
     elif collection == "users" and case.path_parameters.get(name) in PROTECTED_USERS:
         case.path_parameters[name] = "nobody"
