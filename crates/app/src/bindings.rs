@@ -51,12 +51,14 @@ impl BindingPublisher {
     async fn publish(&self) -> Result<Option<&str>> {
         let now = self.context.now();
         let until = now.plus_ms(PUBLICATION_TTL_MS);
+        self.context.database.forget_ended_processes(now).await?;
+        let mut conflict = None;
         for (name, published) in &self.bindings {
             if !self.context.database.publish_binding(name, published, &self.process, now, until).await? {
-                return Ok(Some(name));
+                conflict = conflict.or(Some(name.as_str()));
             }
         }
-        Ok(None)
+        Ok(conflict)
     }
 
     /// Keeps the names reserved. Never ends.

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 
 use ade_domain::Moment;
 use ade_domain::audit::{AuditActor, Principal};
+use ade_domain::dual_control::ProposedChange;
 use ade_domain::people::{ADMIN, AUDITOR, User, UserId};
 use ade_domain::permission::{ActorRole, Scope, actor_roles};
 use ade_domain::task::{Actor, Task, TaskCommand};
-use ade_store::database::StoredTask;
+use ade_store::database::{StoredTask, Versioned};
 
 use crate::{Error, Result};
 
@@ -38,6 +39,8 @@ pub struct Caller {
     pub is_service: bool,
     /// Set if the request has an idempotency key: its outcome is stored in the transaction of its changes.
     pub idempotent_request: Option<IdempotentRequest>,
+    /// The change of another administrator that the caller confirms and thereby makes.
+    pub confirms: Option<Box<Versioned<ProposedChange>>>,
 }
 
 /// A request with an idempotency key.
@@ -75,6 +78,7 @@ impl Caller {
             token_expires_at: None,
             is_service: false,
             idempotent_request: None,
+            confirms: None,
         }
     }
 
@@ -89,6 +93,12 @@ impl Caller {
     #[must_use]
     pub fn user_id(&self) -> Option<&UserId> {
         self.user.as_ref().map(|user| &user.user_id)
+    }
+
+    /// The people who make what the caller changes: the caller, and who proposed it. The operator is none of them.
+    pub(crate) fn makers(&self) -> impl Iterator<Item = &UserId> {
+        let proposed_by = self.confirms.as_ref().and_then(|change| change.value.proposed_by.as_ref());
+        self.user_id().into_iter().chain(proposed_by)
     }
 
     /// Whether the caller is this user, and not one of the user's agents.

@@ -20,6 +20,8 @@ pub struct Context {
     /// The name of this process, for audit entries of what it does by itself.
     pub instance: Arc<str>,
     pub alerts: Alerts,
+    /// Whether changes of who decides, and by which rules, wait for a second administrator.
+    pub dual_control: bool,
 }
 
 /// Any error of file operations.

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use ade_domain::InvalidField;
 use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
 use ade_domain::text::counted;
+use ade_domain::{InvalidField, Moment};
 use ade_store::database::DocumentKind;
 use ade_store::{CoordinationError, DatabaseError};
 
@@ -18,6 +18,15 @@ pub enum Error {
     NotFound(ObjectKind),
     #[error("agent {0} not found")]
     AgentNotFound(String),
+    /// Dual control: the change was stored and waits for a second administrator.
+    #[error(
+        "this waits for a second administrator until {expires_at}: ask one to run ade change confirm {change_id}"
+    )]
+    AwaitsConfirmation { change_id: String, expires_at: Moment },
+    #[error("what this would change has changed meanwhile; reject it and propose it again")]
+    ChangeOutdated,
+    #[error("too many changes wait for a second administrator; confirm or reject some: ade change ls")]
+    TooManyChanges,
     #[error("{0} already exists")]
     Exists(String),
     #[error("agent {0} already exists; change it with PATCH /api/v1/agents/{0}")]

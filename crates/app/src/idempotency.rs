@@ -6,6 +6,7 @@ use ade_domain::approval::Approval;
 use ade_domain::approval::delegation::Delegation;
 use ade_domain::approval::policy::PolicyVersions;
 use ade_domain::approval::quorum::RequirementProgress;
+use ade_domain::dual_control::ProposedChange;
 use ade_domain::people::User;
 use ade_domain::risk::RegisteredPattern;
 use ade_domain::task::{Task, TaskCommand, TaskState};
@@ -14,6 +15,7 @@ use ade_store::database::{
     StoredToken, Versioned,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{Caller, Error, IdempotentRequest, Result};
 
@@ -26,8 +28,8 @@ pub enum Outcome {
     Approval(Option<ApprovalView>),
     Batch(Vec<ApprovalView>),
     Restored(RestoreResult),
-    /// Log output of an agent was stored.
-    LogAppended,
+    /// There is nothing to show.
+    Done,
     Comment(Comment),
     User {
         user: User,
@@ -46,6 +48,23 @@ pub enum Outcome {
     Resource(Versioned<RegisteredPattern>),
     Setting(Versioned<Setting>),
     Feature(Versioned<FeatureFlag>),
+    /// A change that was confirmed or rejected, without its request.
+    Change(Versioned<ProposedChange>),
+    /// It waits for a second administrator.
+    AwaitsConfirmation {
+        change_id: String,
+        expires_at: Moment,
+    },
+}
+
+impl Outcome {
+    /// The response to the confirmation or rejection of a change shows the change, whatever it changed.
+    #[must_use]
+    pub fn confirmed(change: &Versioned<ProposedChange>) -> Self {
+        let mut change = change.clone();
+        change.value.request = Value::Null;
+        Self::Change(change)
+    }
 }
 
 /// A task as a caller sees it at some time.
@@ -114,7 +133,11 @@ pub(crate) fn stored_response(
 ) -> Result<Option<KeyedResponse>> {
     let Some(request) = &caller.idempotent_request else { return Ok(None) };
     let IdempotentRequest { owner, key, request_digest, received_at } = request.clone();
-    let outcome = serde_json::to_value(outcome(received_at)).map_err(Error::system)?;
+    let outcome = match &caller.confirms {
+        Some(change) => Outcome::confirmed(change),
+        None => outcome(received_at),
+    };
+    let outcome = serde_json::to_value(outcome).map_err(Error::system)?;
     let response = StoredResponse { request_digest, outcome };
     Ok(Some(KeyedResponse { owner, key, at: received_at, response }))
 }

@@ -169,6 +169,7 @@ impl From<Error> for Failure {
             }
             Error::Problem(problem) => {
                 let kind = match problem.status {
+                    202 => FailureKind::Waits,
                     401 | 400 | 413 | 422 => FailureKind::InvalidInput,
                     500..=599 => FailureKind::Unavailable,
                     _ => FailureKind::Negative,

@@ -9,7 +9,7 @@ use owo_colors::OwoColorize;
 use crate::output::safe;
 
 /// Shown below the help.
-pub(crate) const EXIT_CODES: &str = "Exit codes: 0 success, 1 refused, not found or negative result, 2 invalid arguments or input, 3 the task was rejected, 4 the task failed, 5 a file or server is unavailable, 6 a lock was lost";
+pub(crate) const EXIT_CODES: &str = "Exit codes: 0 success, 1 refused, not found or negative result, 2 invalid arguments or input, 3 the task was rejected, 4 the task failed, 5 a file or server is unavailable, 6 a lock was lost, 7 the change waits for a second administrator";
 
 pub(crate) type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
@@ -30,6 +30,8 @@ pub(crate) enum FailureKind {
     Unavailable = 5,
     /// A lock was lost while it was needed.
     LockLost = 6,
+    /// The change was stored, and waits for a second administrator.
+    Waits = 7,
 }
 
 #[derive(Debug)]
@@ -79,7 +81,10 @@ impl Failure {
         if self.kind != FailureKind::OutputClosed {
             let mut err = anstream::stderr().lock();
             // A closed standard error is ignored.
-            let _ = writeln!(err, "{} {}", "error:".red().bold(), safe(&self.message));
+            let _ = match self.kind {
+                FailureKind::Waits => writeln!(err, "{} {}", "waits:".yellow().bold(), safe(&self.message)),
+                _ => writeln!(err, "{} {}", "error:".red().bold(), safe(&self.message)),
+            };
             if !self.hints.is_empty() {
                 let _ = writeln!(err, "{} {}", "hint:".cyan().bold(), safe(&self.hints.join("; ")));
             }

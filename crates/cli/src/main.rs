@@ -47,6 +47,8 @@ enum Command {
     Task(DecidingCommand<task::Command>),
     /// List the approval requests that wait for your decision, and decide
     Approval(DecidingCommand<approval::Command>),
+    /// Show, confirm and reject changes of who decides, and by which rules, that wait for a second administrator
+    Change(DecidingCommand<change::Command>),
     /// Manage policies: which tasks need whose approval
     Policy(RemoteCommand<policy::Command>),
     /// Manage delegations: who decides in place of whom
@@ -65,6 +67,8 @@ enum Command {
     Archive(RemoteCommand<jobs::ArchiveCommand>),
     /// Acquire locks, hold them while a command runs, see holders and waiters
     Lock(RemoteCommand<lock::Command>),
+    /// Check a server and its rules, and say what to improve
+    Doctor(Remote<OutputFormat>),
     /// Rotate or disable the admin token of a server, or recover when no administrator is left
     #[command(subcommand)]
     Admin(admin::Command),
@@ -99,6 +103,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::User(args) => args.run(user::run),
         Command::Task(args) => args.run(task::run),
         Command::Approval(args) => args.run(approval::run),
+        Command::Change(args) => args.run(change::run),
         Command::Policy(args) => args.run(policy::run),
         Command::Delegation(args) => args.run(delegation::run),
         Command::Resource(args) => args.run(resource::run),
@@ -107,6 +112,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Audit(args) => args.run(audit::run),
         Command::Jobs(args) => args.run(jobs::jobs),
         Command::Archive(args) => args.run(jobs::archive),
+        Command::Doctor(args) => args.run(doctor::run),
         Command::Admin(command) => admin::run(command),
         Command::Config(args) => config::run(args),
         Command::Bench(args) => bench::run(args),

@@ -107,6 +107,8 @@ pub struct Config {
     pub checkpoint_seconds: u32,
     /// Whether the bootstrap token may create tokens that decide for any user.
     pub bootstrap_decides: bool,
+    /// Whether changes of who decides, and by which rules, wait for a second administrator.
+    pub dual_control: bool,
     /// Whether to create and serve a demo organisation.
     pub demo: bool,
     pub min_replica_acks: u32,
@@ -179,6 +181,7 @@ impl Config {
             write_timeout: seconds("limit.write_timeout_seconds")?,
             checkpoint_seconds: number("audit.checkpoint_seconds")?,
             bootstrap_decides: get(&values, "security.bootstrap_decides")?,
+            dual_control: get(&values, "security.dual_control")?,
             demo: false,
             min_replica_acks: number("lock.min_replica_acks")?,
             max_clock_skew_ms: get(&values, "lock.max_clock_skew_ms")?,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::Moment;
+use crate::people::UserId;
 
 /// An agent is offline once its last heartbeat is this old.
 pub const OFFLINE_AFTER_MS: u64 = 30_000;
@@ -22,6 +23,12 @@ pub struct AgentProfile {
     pub capabilities: Vec<String>,
     /// The agent's own settings, as JSON text.
     pub config: String,
+}
+
+/// An agent that was removed. Its name stays with its sponsor: tasks and logs know agents by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedAgent {
+    pub sponsor: UserId,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -116,6 +116,9 @@ pub struct AuditActor {
 pub struct ReviewedContent {
     /// The fingerprint of the preview.
     pub fingerprint: Option<String>,
+    /// The digest of the whole preview, as reviewers see it.
+    #[serde(default)]
+    pub preview: Option<Digest>,
     /// The digest of what the task can touch.
     pub scope: Option<Digest>,
     /// The digest of the approvals that are required.

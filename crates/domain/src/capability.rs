@@ -179,6 +179,17 @@ impl ClaimRights {
         self.grants.iter().map(|grant| grant.capability.clone()).collect()
     }
 
+    /// Whether they let the agent claim tasks of more people than before: what only administrators grant.
+    pub fn widens(&self, before: &Self) -> bool {
+        let is_new = |grant: &&CapabilityGrant| {
+            let is_same =
+                |old: &CapabilityGrant| (&old.capability, old.scope) == (&grant.capability, grant.scope);
+            grant.scope == GrantScope::Accepted && !before.grants.iter().any(is_same)
+        };
+        self.grants.iter().any(|grant| is_new(&grant))
+            || self.accepts.iter().any(|entry| !before.accepts.contains(entry))
+    }
+
     /// The rights after a change.
     pub fn changed(
         &self,

@@ -90,6 +90,7 @@ const FACTS: &[(&str, &str)] = &[
     ("override", "override_requested"),
     ("preview", "preview_requested"),
     ("previewed", "previewed"),
+    ("propose", "proposed"),
     ("quarantine", "quarantined"),
     ("queue_full", "queue_full"),
     ("raise", "priority_raised"),

@@ -7,6 +7,7 @@ pub mod agent;
 pub mod approval;
 pub mod audit;
 pub mod capability;
+pub mod dual_control;
 pub mod event;
 pub mod glob;
 pub mod independence;

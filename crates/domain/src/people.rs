@@ -98,6 +98,11 @@ impl People {
     }
 
     /// Active users with a role, ordered by id.
+    /// The active administrators.
+    pub fn administrators(&self) -> Vec<UserId> {
+        self.with_role(ADMIN).map(|user| user.user_id.clone()).collect()
+    }
+
     pub fn with_role<'a>(&'a self, role: &'a str) -> impl Iterator<Item = &'a User> {
         self.0.values().filter(move |user| user.active && user.has_role(role))
     }
@@ -188,6 +193,12 @@ impl AuthorSet {
 
     pub fn reason(&self, user: &UserId) -> Option<&AuthorReason> {
         self.0.get(user)
+    }
+
+    /// Whether somebody wrote some of the task, rather than only submitted it or issued a token.
+    pub fn may_edit(&self, user: &UserId) -> bool {
+        self.reason(user)
+            .is_some_and(|reason| !matches!(reason, AuthorReason::Submitter | AuthorReason::TokenIssuer))
     }
 
     pub fn contains(&self, user: &UserId) -> bool {

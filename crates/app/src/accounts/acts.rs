@@ -3,7 +3,7 @@
 
 use ade_domain::Moment;
 use ade_domain::independence::{AccountAct, AccountActKind, Lift};
-use ade_domain::people::{ADMIN, People, User, UserId};
+use ade_domain::people::{People, User};
 use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
 use ade_store::database::{StoredUser, Write};
@@ -21,17 +21,11 @@ pub(super) fn record_acts(
     caller: &Caller,
     now: Moment,
 ) {
-    let Some(by) = caller.user_id() else { return };
-    for kind in kinds {
+    for (kind, by) in kinds.into_iter().flat_map(|kind| caller.makers().map(move |by| (kind, by))) {
         // The only administrator cannot be independent of anybody otherwise.
         let exempt = kind == AccountActKind::Invited && people.is_only_admin_ever(by);
         user.history.record(AccountAct { kind, by: by.clone(), at: now, exempt, lifted: None });
     }
-}
-
-/// The people who are notified of such acts: all administrators.
-pub(super) fn administrators(people: &People) -> Vec<UserId> {
-    people.with_role(ADMIN).map(|user| user.user_id.clone()).collect()
 }
 
 impl AccountService {
@@ -58,7 +52,7 @@ impl AccountService {
             after.revision += 1;
             let action = AuditedAction {
                 revision: Some(after.revision),
-                notify: administrators(&people),
+                notify: people.administrators(),
                 ..AuditedAction::new("user.confirm", id)
             };
             let write = Write::User { user: Box::new(after.clone()), expected: Some(before.revision) };

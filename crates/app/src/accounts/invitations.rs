@@ -12,7 +12,7 @@ use ade_store::{Database, DatabaseError};
 use serde_json::json;
 use subtle::ConstantTimeEq;
 
-use super::acts::{administrators, record_acts};
+use super::acts::record_acts;
 use super::users::{UserChange, faults};
 use super::{AccountService, hash_secret, random_secrets};
 use crate::error::require_valid;
@@ -88,8 +88,13 @@ impl AccountService {
             }
             let expected = before.as_ref().map(|found| found.revision);
             let mut user = before.map_or_else(|| invited_user(&draft.user_id), |found| found.user);
+            if expected.is_none() {
+                self.refuse_agent_name(&draft.user_id).await?;
+            }
+            let uninvited = user.clone();
             change.apply(&mut user);
             self.validate(&user).await?;
+            self.refuse_new_decision_maker(&uninvited, &user, caller).await?;
             let (people, now) = (self.context.database.people().await?, self.context.now());
             record_acts(&mut user, [AccountActKind::Invited], &people, caller, now);
             let (code, invitation) = new_code(&user.user_id, now)?;
@@ -99,7 +104,7 @@ impl AccountService {
             let action = AuditedAction {
                 revision: Some(revision),
                 details: change.details(),
-                notify: administrators(&people),
+                notify: people.administrators(),
                 ..AuditedAction::new("user.invite", &draft.user_id)
             };
             let write = Write::User { user: Box::new(stored.clone()), expected };
@@ -135,7 +140,7 @@ impl AccountService {
             let people = self.context.database.people().await?;
             let action = AuditedAction {
                 revision: Some(after.revision),
-                notify: administrators(&people),
+                notify: people.administrators(),
                 ..AuditedAction::new("user.join", user_id)
             };
             let actor = AuditActor { user_id: Some(after.user.user_id.clone()), ..actor.clone() };
@@ -182,6 +187,9 @@ pub async fn recover_admin(database: &Database, user_id: &str, now: Moment) -> R
     action.details.insert("roles".to_owned(), json!(stored.user.roles));
     let actor = AuditActor { service: Some("ade admin recover".to_owned()), ..AuditActor::default() };
     let write = Write::User { user: Box::new(stored.clone()), expected };
-    database.commit(action.commit_as(actor, vec![write], now)).await?;
+    // What the account had before must not administer.
+    let sessions = Write::DeleteSessions { session_hash: None, user_id: user_id.to_owned() };
+    let tokens = Write::RevokeTokens { user_id: UserId::new(user_id), at: now };
+    database.commit(action.commit_as(actor, vec![write, sessions, tokens], now)).await?;
     Ok(NewInvitation { user: stored, code, expires_at })
 }

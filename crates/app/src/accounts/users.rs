@@ -3,23 +3,26 @@
 
 use std::collections::BTreeSet;
 
+use ade_domain::approval::assignment::RuleChange;
+use ade_domain::approval::policy::PolicyVersions;
 use ade_domain::audit::Trigger;
+use ade_domain::dual_control::changes_who_decides;
 use ade_domain::independence::{AccountActKind, AccountHistory, granted_roles};
-use ade_domain::people::{ADMIN, AUTHOR, SYSTEM, User, UserId};
+use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, SYSTEM, User, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::{InvalidField, Moment};
 use ade_store::DatabaseError;
-use ade_store::database::{Commit, Password, StoredUser, Write};
-use serde::Deserialize;
+use ade_store::database::{Commit, Password, StoredUser, Versioned, Write};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::acts::{administrators, record_acts};
+use super::acts::record_acts;
 use super::{AccountService, random_secrets};
 use crate::error::require_valid;
 use crate::events::AuditedAction;
 use crate::idempotency::stored_response;
 use crate::retry::{MAX_ATTEMPTS, retry_on_conflict};
-use crate::{Caller, Error, Outcome, Result, set};
+use crate::{Caller, Context, Error, Outcome, Result, new_id, set};
 
 pub(super) const MAX_ID_LEN: usize = 128;
 const MAX_TEXT_LEN: usize = 256;
@@ -37,20 +40,29 @@ pub struct UserDraft {
 }
 
 /// A change of a user; `None` leaves a field as it is.
-#[derive(Clone, Default, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UserChange {
     pub name: Option<String>,
     /// Replaces all roles.
     pub roles: Option<BTreeSet<String>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub manager_id: Option<Option<String>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub team: Option<Option<String>>,
     pub active: Option<bool>,
+    #[serde(skip_serializing)]
     pub password: Option<String>,
     /// The present password, which a user's own new one needs.
+    #[serde(skip_serializing)]
     pub current_password: Option<String>,
     /// With a new password: also revokes the tokens that neither decide nor administer.
     pub revoke_tokens: Option<bool>,
+}
+
+/// A present null clears a field; an absent one leaves it as it is.
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(value: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(value).map(Some)
 }
 
 /// Hides the password.
@@ -87,6 +99,21 @@ impl UserChange {
             ("revoke_tokens", self.revoke_tokens.map(|revoke| json!(revoke))),
         ];
         fields.into_iter().filter_map(|(name, value)| value.map(|value| (name.to_owned(), value))).collect()
+    }
+}
+
+/// A change of a user with its new password, which may wait for a second administrator.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct UserProposal {
+    change: UserChange,
+    password_hash: Option<String>,
+}
+
+impl UserProposal {
+    fn details(&self) -> Map<String, Value> {
+        let mut details = self.change.details();
+        details.extend(self.password_hash.as_ref().map(|_| ("password".to_owned(), json!("changed"))));
+        details
     }
 }
 
@@ -143,8 +170,11 @@ impl AccountService {
             active: true,
             history: AccountHistory::default(),
         };
+        let nobody = user.clone();
         change.apply(&mut user);
         self.validate(&user).await?;
+        self.refuse_agent_name(user.user_id.as_str()).await?;
+        self.refuse_new_decision_maker(&nobody, &user, caller).await?;
         let (people, now) = (self.context.database.people().await?, self.context.now());
         record_acts(&mut user, [AccountActKind::Created], &people, caller, now);
         let password = self.hash_new(&change).await?.map(|hash| Password { hash, is_temporary });
@@ -152,7 +182,7 @@ impl AccountService {
         let action = AuditedAction {
             revision: Some(1),
             details: change.details(),
-            notify: administrators(&people),
+            notify: people.administrators(),
             ..AuditedAction::new("user.create", stored.user.user_id.as_str())
         };
         let writes = vec![Write::User { user: Box::new(stored.clone()), expected: None }];
@@ -209,6 +239,37 @@ impl AccountService {
         require_valid(faults)
     }
 
+    /// Locks and work belong to names: a user must not get those of an agent.
+    pub(super) async fn refuse_agent_name(&self, user_id: &str) -> Result<()> {
+        let Context { database, coordination, .. } = &self.context;
+        let is_agent = database.agent(user_id).await?.is_some()
+            || coordination.agent(user_id.to_owned()).await?.is_some();
+        if is_agent {
+            return Err(Error::invalid(
+                "user_id",
+                format!("{user_id} is an agent; choose another id for the user"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// With dual control, a new account cannot decide from the start: the grant of a role waits, the account need not.
+    pub(super) async fn refuse_new_decision_maker(
+        &self,
+        before: &User,
+        after: &User,
+        caller: &Caller,
+    ) -> Result<()> {
+        if changes_who_decides(before, after, &[]) && self.context.needs_second_admin(caller).await? {
+            let detail = format!(
+                "{ADMIN} and {REVIEWER} need a second administrator: leave them out now, and grant them afterwards with ade                  user set {} --role ROLE",
+                after.user_id
+            );
+            return Err(Error::invalid("roles", detail));
+        }
+        Ok(())
+    }
+
     /// The hash of a new password.
     async fn hash_new(&self, change: &UserChange) -> Result<Option<String>> {
         match change.password.clone() {
@@ -228,46 +289,70 @@ impl AccountService {
                 None
             }
         };
-        let hash = self.hash_new(change).await?;
+        let password_hash = self.hash_new(change).await?;
+        let proposal = UserProposal { change: change.clone(), password_hash };
+        self.make_user_change(id, &proposal, verified.as_ref(), caller).await
+    }
+
+    /// Makes a change of a user, if the caller needs nobody else for it. `verified` is the present password that the caller gave.
+    pub(crate) async fn make_user_change(
+        &self,
+        id: &str,
+        proposal: &UserProposal,
+        verified: Option<&Password>,
+        caller: &Caller,
+    ) -> Result<StoredUser> {
+        let UserProposal { change, password_hash } = proposal;
         let attempt = async |reassign: bool| {
             let before = self.load_user(id).await?;
             caller.check_revision(before.revision)?;
             // Somebody else may have set another password meanwhile.
-            if verified.is_some() && verified.as_ref() != before.password.as_ref() {
+            if verified.is_some() && verified != before.password.as_ref() {
                 return Err(Error::WrongPassword);
             }
             let mut after = before.clone();
             change.apply(&mut after.user);
             self.validate(&after.user).await?;
             after.revision += 1;
+            if change.active == Some(false) {
+                after.invitation = None;
+            }
             let (people, now) = (self.context.database.people().await?, self.context.now());
             let mut acts = granted_roles(&before.user, &after.user);
-            if let Some(hash) = hash.clone() {
-                after.password = Some(Password { hash, is_temporary: !is_own_password });
+            if let Some(hash) = password_hash.clone() {
+                after.password = Some(Password { hash, is_temporary: verified.is_none() });
                 after.invitation = None;
-                acts.extend((!is_own_password).then_some(AccountActKind::Reset));
+                acts.extend(verified.is_none().then_some(AccountActKind::Reset));
             }
             let is_act = !acts.is_empty();
+            let action = AuditedAction {
+                revision: Some(after.revision),
+                details: proposal.details(),
+                notify: if is_act { people.administrators() } else { Vec::new() },
+                ..AuditedAction::new("user.update", id)
+            };
+            if changes_who_decides(&before.user, &after.user, &acts)
+                && self.context.needs_second_admin(caller).await?
+            {
+                let revision = Some(before.revision);
+                return Err(self.context.propose(&action, revision, json!(proposal), caller).await?);
+            }
             record_acts(&mut after.user, acts, &people, caller, now);
             let (user, expected) = (Box::new(after.clone()), Some(before.revision));
             let mut commit = Commit { writes: vec![Write::User { user, expected }], ..Commit::default() };
+            commit.writes.extend(self.rule_changes(&before.user, &after.user, caller, now).await?);
             let leaves = before.user.active && !after.user.active;
             let user_id = after.user.user_id.clone();
-            self.end_credentials(&mut commit, id, change, caller, leaves, now).await?;
+            self.end_credentials(&mut commit, id, proposal, caller, leaves, now).await?;
             // The requests of somebody who lost a role move as those of a leaver.
             let loses_role = before.user.active && !before.user.roles.is_subset(&after.user.roles);
             if (leaves || loses_role) && reassign {
                 self.tasks.reassign_approvals_of(&mut commit, &after.user).await?;
             }
-            let action = AuditedAction {
-                revision: Some(after.revision),
-                details: change.details(),
-                notify: if is_act { administrators(&people) } else { Vec::new() },
-                ..AuditedAction::new("user.update", id)
-            };
-            action.add_to(&mut commit, caller.audit_actor.clone(), now);
+            action.add_for(&mut commit, caller, now);
+            commit.response = stored_response(caller, |_| Outcome::Done)?;
             let is_committed = self.tasks.commit(commit).await?;
-            if is_committed && leaves {
+            if is_committed && (leaves || loses_role) {
                 self.tasks.subscriptions().schedule_reassignment(&user_id);
             }
             Ok(is_committed.then_some(after))
@@ -279,6 +364,30 @@ impl AccountService {
             attempt(attempts <= MAX_ATTEMPTS / 2)
         })
         .await
+    }
+
+    /// Granting a role for which a policy approves automatically is a change of the rules by who grants it.
+    async fn rule_changes(
+        &self,
+        before: &User,
+        after: &User,
+        caller: &Caller,
+        now: Moment,
+    ) -> Result<Vec<Write>> {
+        let granted: Vec<&String> = after.roles.difference(&before.roles).collect();
+        if granted.is_empty() {
+            return Ok(Vec::new());
+        }
+        let policies = self.context.database.documents::<PolicyVersions>().await?;
+        let conditions = policies.iter().filter_map(|policy| policy.value.active()?.auto_approve_if.as_ref());
+        let mut named = conditions.flat_map(|conditions| &conditions.author_has_role);
+        let Some(role) = named.find(|role| granted.contains(role)) else { return Ok(Vec::new()) };
+        let what = format!("granted {} the role {role}", after.user_id);
+        let change = |by: &UserId| {
+            let value = RuleChange { what: what.clone(), by: by.clone(), at: now };
+            Write::document(&Versioned { id: new_id(), revision: 1, value }, None)
+        };
+        Ok(caller.makers().map(change).collect())
     }
 
     /// The present password of a user, if the user may replace it: alone, in a session, and by giving it.
@@ -309,12 +418,12 @@ impl AccountService {
         &self,
         commit: &mut Commit,
         id: &str,
-        change: &UserChange,
+        proposal: &UserProposal,
         caller: &Caller,
         leaves: bool,
         now: Moment,
     ) -> Result<()> {
-        if !leaves && change.password.is_none() {
+        if !leaves && proposal.password_hash.is_none() {
             return Ok(());
         }
         let user_id = UserId::new(id);
@@ -324,7 +433,7 @@ impl AccountService {
             }
             _ => Write::DeleteSessions { session_hash: None, user_id: id.to_owned() },
         });
-        if leaves || change.revoke_tokens == Some(true) {
+        if leaves || proposal.change.revoke_tokens == Some(true) {
             commit.writes.push(Write::RevokeTokens { user_id, at: now });
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! Who may act for which agent. No other module decides this.
 
-use ade_domain::agent::AgentProfile;
+use ade_domain::agent::{AgentProfile, RemovedAgent};
 use ade_domain::people::UserId;
 use ade_domain::permission::{ActorRole, Scope};
 
@@ -95,6 +95,14 @@ impl AgentService {
         }
         if self.context.database.user(&UserId::new(name)).await?.is_some() {
             return Err(Error::forbidden(format!("{name} is a user; choose another name for the agent")));
+        }
+        let removed = self.context.database.document::<RemovedAgent>(name).await?;
+        if removed.is_some_and(|removed| Some(&removed.value.sponsor) != caller.user_id())
+            && !caller.is_admin()
+        {
+            return Err(Error::forbidden(format!(
+                "{name} was an agent of somebody else; choose another name, or ask an administrator to register it"
+            )));
         }
         Ok(())
     }

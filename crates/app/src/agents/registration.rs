@@ -1,25 +1,34 @@
 //! Registering, changing and removing agents.
 
-use ade_domain::agent::AgentProfile;
+use ade_domain::agent::{AgentProfile, RemovedAgent};
 use ade_domain::audit::{Principal, Trigger};
 use ade_domain::capability::{ClaimRights, GrantRefusal, Granter};
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::DatabaseError;
 use ade_store::coordination::{AgentUpdate, AgentView, LockFilter};
-use ade_store::database::{Commit, StoredAgent, StoredToken, Write};
+use ade_store::database::{Commit, StoredAgent, StoredToken, Versioned, Write};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::acting::may_act_for;
 use super::{AgentChange, AgentDetails, AgentService};
 use crate::error::require_valid;
 use crate::events::AuditedAction;
-use crate::{Caller, Error, Result};
+use crate::idempotency::stored_response;
+use crate::{Caller, Error, Outcome, Result};
 
 /// How long an implicitly registered agent is kept without a heartbeat.
 const IDLE_TTL_MS: u64 = 86_400_000;
 /// Idle agents that are removed in one run.
 const IDLE_BATCH_SIZE: u32 = 100;
+
+/// A change of what an agent may claim, which waits for a second administrator.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct RightsProposal {
+    before: ClaimRights,
+    after: ClaimRights,
+}
 
 fn granter(caller: &Caller) -> Granter {
     Granter { user: caller.user_id().cloned(), is_admin: caller.is_admin() }
@@ -107,6 +116,12 @@ impl AgentService {
         self.check_parent(id, parent_agent_id.as_deref(), caller).await?;
         let rights = ClaimRights::default().changed(&rights, &granter(caller), self.context.now());
         let rights = rights.map_err(refused)?;
+        if rights.widens(&ClaimRights::default()) && self.context.needs_second_admin(caller).await? {
+            let detail = format!(
+                "need a second administrator: register the agent without them, and grant them afterwards with ade agent grant {id}"
+            );
+            return Err(Error::invalid("capabilities", detail));
+        }
         profile.capabilities = rights.capabilities();
         let agent = self.new_agent(id, sponsor_id.clone(), &profile, max_tasks, false);
         let agent = StoredAgent { parent_agent_id: parent_agent_id.clone(), rights: rights.clone(), ..agent };
@@ -166,7 +181,44 @@ impl AgentService {
         let action =
             AuditedAction { details, ..AuditedAction::new(action, &agent_id).with_revision(agent.revision) };
         let writes = vec![Write::Agent { agent: Box::new(agent), expected: Some(before.revision) }];
-        self.commit(action.commit(writes, caller, self.context.now())).await
+        let mut commit = action.commit(writes, caller, self.context.now());
+        commit.response = stored_response(caller, |_| Outcome::Done)?;
+        self.commit(commit).await
+    }
+
+    async fn propose_rights(
+        &self,
+        agent: &StoredAgent,
+        after: ClaimRights,
+        caller: &Caller,
+    ) -> Result<Error> {
+        let details = audit_details(&agent.rights, &after);
+        let action = AuditedAction { details, ..AuditedAction::new("agent.update", &agent.agent_id) };
+        let request = RightsProposal { before: agent.rights.clone(), after };
+        self.context.propose(&action, None, json!(request), caller).await
+    }
+
+    /// Makes a confirmed change of what an agent may claim.
+    pub(crate) async fn replace_rights(
+        &self,
+        id: &str,
+        proposal: &RightsProposal,
+        caller: &Caller,
+    ) -> Result<()> {
+        let not_found = || Error::AgentNotFound(id.to_owned());
+        let before = self.context.database.agent(id).await?.ok_or_else(not_found)?;
+        if before.rights != proposal.before {
+            return Err(Error::ChangeOutdated);
+        }
+        let (rights, revision) = (proposal.after.clone(), before.revision + 1);
+        let after = StoredAgent { rights, revision, ..before.clone() };
+        let capabilities = after.rights.capabilities();
+        self.replace(after, &before, "agent.update", caller).await?;
+        // Coordination only shows them; the database decides about claims.
+        let Some(live) = self.live(id).await? else { return Ok(()) };
+        let profile = AgentProfile { capabilities, ..live.profile };
+        let update = AgentUpdate { profile: Some(profile), max_tasks: None, draining: None };
+        self.put(id, update, false).await.map(drop)
     }
 
     async fn commit(&self, commit: Commit) -> Result<()> {
@@ -234,6 +286,16 @@ impl AgentService {
                 revision: before.revision + 1,
                 ..named.unwrap_or_else(|| before.clone())
             };
+            if after.rights.widens(&before.rights) && self.context.needs_second_admin(caller).await? {
+                let other =
+                    StoredAgent { rights: before.rights.clone(), revision: before.revision, ..after.clone() };
+                if other != before {
+                    let detail =
+                        "need a second administrator, so they must be changed alone, without other fields";
+                    return Err(Error::invalid("capabilities", detail));
+                }
+                return Err(self.propose_rights(&before, after.rights, caller).await?);
+            }
             details.parent_agent_id.clone_from(&after.parent_agent_id);
             details.rights = after.rights.clone();
             self.replace(after, &before, "agent.update", caller).await?;
@@ -272,6 +334,12 @@ impl AgentService {
         let mut writes: Vec<Write> =
             tokens.map(|token| Write::Token(StoredToken { revoked_at: Some(now), ..token })).collect();
         writes.push(Write::DeleteAgent { agent_id: agent_id.clone(), expected: agent.revision });
+        if let Some(sponsor) = agent.sponsor_id.clone() {
+            let before = self.context.database.document::<RemovedAgent>(&agent_id).await?;
+            let expected = before.map(|before| before.revision);
+            let (revision, value) = (expected.unwrap_or(0) + 1, RemovedAgent { sponsor });
+            writes.push(Write::document(&Versioned { id: agent_id.clone(), revision, value }, expected));
+        }
         self.commit(AuditedAction::new("agent.delete", &agent_id).commit_as(by, writes, now)).await
     }
 

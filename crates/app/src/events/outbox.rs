@@ -2,9 +2,10 @@
 
 use ade_domain::Moment;
 use ade_domain::audit::{AuditBody, Principal};
+use ade_domain::dual_control::ProposedChange;
 use ade_domain::event::Event;
 use ade_domain::people::UserId;
-use ade_store::database::{Commit, Write};
+use ade_store::database::{Commit, Document, Write};
 use serde_json::{Map, Value, json};
 
 use crate::{Caller, new_id};
@@ -64,7 +65,20 @@ impl<'a> AuditedAction<'a> {
 
     /// The commit of an action of a caller.
     pub(crate) fn commit(self, writes: Vec<Write>, caller: &Caller, now: Moment) -> Commit {
-        self.commit_as(caller, writes, now)
+        let mut commit = Commit { writes, ..Commit::default() };
+        self.add_for(&mut commit, caller, now);
+        commit
+    }
+
+    /// Adds audit entry and event of an action of a caller to a commit. A change that the caller confirms no longer waits.
+    pub(crate) fn add_for(mut self, commit: &mut Commit, caller: &Caller, now: Moment) {
+        if let Some(change) = &caller.confirms {
+            let (id, expected) = (change.id.clone(), change.revision);
+            self.details.insert("change_id".to_owned(), json!(id));
+            self.details.insert("proposed_by".to_owned(), json!(change.value.proposed_by));
+            commit.writes.push(Write::DeleteDocument { kind: ProposedChange::KIND, id, expected });
+        }
+        self.add_to(commit, caller, now);
     }
 
     /// The same for an actor who is not an authenticated caller yet, and for the service itself.

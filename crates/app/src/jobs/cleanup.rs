@@ -6,6 +6,7 @@ use ade_store::database::Versioned;
 
 use super::{Jobs, days_before};
 use crate::Result;
+use crate::changes::delete_expired;
 
 impl Jobs {
     pub(super) async fn clean_up(&self) -> Result<u64> {
@@ -21,6 +22,7 @@ impl Jobs {
             }
         }
         total += self.delete_rule_changes(now).await?;
+        total += delete_expired(&self.context, now).await?;
         let missing = self.context.database.create_audit_partitions(now).await?;
         if missing > 0 {
             tracing::warn!(missing, "cannot create audit log partitions of the next months; retrying");

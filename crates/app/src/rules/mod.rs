@@ -41,9 +41,14 @@ pub trait Rule: Document + Clone + PartialEq {
         true
     }
 
-    /// Whether a change can decide about automatic approval. Its author is then kept from it for a while.
+    /// Whether a change can decide about automatic approval.
     fn affects_approval(_before: Option<&Self>, _after: Option<&Self>) -> bool {
         true
+    }
+
+    /// Whether the people who make a change are kept from automatic approval for a while.
+    fn keeps_makers_from_approval(before: Option<&Self>, after: Option<&Self>) -> bool {
+        Self::affects_approval(before, after)
     }
 
     /// Further writes of a change: created if there is no `before`, deleted if there is no `after`.
@@ -130,6 +135,17 @@ impl RuleService {
         .await
     }
 
+    /// Makes a confirmed change: the value after it, or none if the document is deleted.
+    async fn make<T: Rule>(&self, action: &str, id: &str, after: Option<T>, caller: &Caller) -> Result<()> {
+        match (after, caller.if_match) {
+            (Some(value), None) => self.create(action, id.to_owned(), value, caller).await.map(drop),
+            (after, _) => {
+                let decide = async || Ok((self.expected(id, caller).await?, after.clone()));
+                self.change(action, caller, decide).await.map(drop)
+            }
+        }
+    }
+
     /// Commits a change of one document: created if there is no `before`, deleted if there is no `after`. Returns the document
     /// after it, or before it if it is deleted. `None` after a conflict. `action` is as `policy.create`.
     async fn commit<T: Rule>(
@@ -154,9 +170,11 @@ impl RuleService {
                 }
                 (None, None) => None,
             });
-            if let Some(user) = caller.user_id().filter(|_| T::affects_approval(old, new)) {
+            let affects_approval = T::affects_approval(old, new);
+            let is_kept = T::keeps_makers_from_approval(old, new);
+            for by in caller.makers().filter(|_| is_kept).cloned() {
                 let (what, at) = (format!("{action} {}", document.id), self.context.now());
-                let value = RuleChange { what, by: user.clone(), at };
+                let value = RuleChange { what, by, at };
                 writes.push(Write::document(&Versioned { id: new_id(), revision: 1, value }, None));
             }
             let mut details = Map::new();
@@ -169,6 +187,10 @@ impl RuleService {
                 details,
                 ..AuditedAction::new(action, &document.id)
             };
+            if affects_approval && self.context.needs_second_admin(caller).await? {
+                let revision = before.map(|document| document.revision);
+                return Err(self.context.propose(&action, revision, json!(new), caller).await?);
+            }
             commit = action.commit(writes, caller, self.context.now());
         }
         commit.response = stored_response(caller, |_| T::outcome(document.clone()))?;

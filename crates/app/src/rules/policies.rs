@@ -98,6 +98,11 @@ impl Rule for PolicyVersions {
         before.and_then(Self::active) != after.and_then(Self::active)
     }
 
+    /// Somebody else may activate the draft.
+    fn keeps_makers_from_approval(_: Option<&Self>, _: Option<&Self>) -> bool {
+        true
+    }
+
     /// Reserves new names and releases unused ones.
     fn extra_writes(id: &str, before: Option<&Self>, after: Option<&Self>) -> Vec<Write> {
         let [before, after] = [before, after].map(|policy| policy.map(names).unwrap_or_default());
@@ -171,6 +176,18 @@ impl RuleService {
         caller.require_scope(Scope::Read)?;
         let delete = async || Ok((self.expected::<PolicyVersions>(id, caller).await?, None));
         self.change("policy.delete", caller, delete).await.map(drop)
+    }
+
+    /// Makes a confirmed change.
+    pub(crate) async fn make_policy_change(
+        &self,
+        action: &str,
+        id: &str,
+        after: Option<PolicyVersions>,
+        caller: &Caller,
+    ) -> Result<()> {
+        require_valid(after.iter().flat_map(versions).flat_map(Policy::validate).collect())?;
+        self.make(action, id, after, caller).await
     }
 
     async fn change_policy(

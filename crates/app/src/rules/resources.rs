@@ -68,6 +68,18 @@ impl RuleService {
         .await
     }
 
+    /// Makes a confirmed change.
+    pub(crate) async fn make_resource_change(
+        &self,
+        action: &str,
+        pattern: &str,
+        after: Option<RegisteredPattern>,
+        caller: &Caller,
+    ) -> Result<()> {
+        require_valid(after.iter().flat_map(RegisteredPattern::validate).collect())?;
+        self.make(action, pattern, after, caller).await
+    }
+
     pub async fn delete_resource(&self, pattern: &str, caller: &Caller) -> Result<()> {
         caller.require_admin()?;
         let delete = async || Ok((self.expected::<RegisteredPattern>(pattern, caller).await?, None));

@@ -18,7 +18,7 @@ mod simulate;
 mod timeouts;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use ade_domain::Moment;
 use ade_domain::audit::{AuditBody, Principal};
@@ -58,6 +58,8 @@ pub struct TaskService {
     preview_limits: Arc<PreviewLimits>,
     subscriptions: Subscriptions,
     rules: Arc<RulesCache>,
+    /// The task in a backlog that was reconsidered last.
+    reconsidered: Arc<Mutex<Option<String>>>,
 }
 
 /// The task to change, and the caller who changes it.
@@ -133,7 +135,14 @@ impl TaskService {
     #[must_use]
     pub fn new(context: Context, previews: PreviewConfig) -> Self {
         let subscriptions = Subscriptions::new(&context.coordination, previews.has_remote_workers);
-        Self { context, previews, preview_limits: Arc::default(), subscriptions, rules: Arc::default() }
+        Self {
+            context,
+            previews,
+            preview_limits: Arc::default(),
+            subscriptions,
+            rules: Arc::default(),
+            reconsidered: Arc::default(),
+        }
     }
 
     #[must_use]

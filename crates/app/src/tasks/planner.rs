@@ -127,8 +127,6 @@ impl ApprovalPlanner {
             subject,
             preview: &task.preview,
             risk,
-            // The roles of a sponsor do not extend to its agents.
-            author: self.rules.people.get(&task.author_id).filter(|_| !task.is_by_agent()),
             author_set: &task.author_set,
             people: &self.rules.people,
             policies: &self.rules.policies,

@@ -1,8 +1,12 @@
 //! Work that becomes due by time: overdue approval requests, expired approvals, requests of users who left, and a backlog.
 //! Any number of processes may do it: each step happens once, because its commit checks the revision.
 
+use std::collections::BTreeSet;
+use std::sync::PoisonError;
+
 use ade_domain::Moment;
 use ade_domain::audit::{Principal, Trigger};
+use ade_domain::people::{ADMIN, REVIEWER, User};
 use ade_domain::risk::RiskLevel;
 use ade_domain::task::{Task, TaskState};
 use ade_store::database::{StoredTask, TaskFilter};
@@ -65,14 +69,20 @@ impl TaskService {
         Ok(changes)
     }
 
-    /// Reassigns open requests of users who left.
+    /// Reassigns open requests of users who left, or who lost the last role for which anybody is asked.
     async fn reassign_deactivated(&self) -> Result<usize> {
-        let left_behind = self.context.database.approvals_of_inactive_users(BATCH_SIZE).await?;
-        if left_behind.is_empty() {
+        let (rules, by, mut changes) = (self.rules().await?, self.timeout_job(), 0);
+        let required =
+            rules.policies.iter().chain([&rules.default_policy]).flat_map(|policy| &policy.required_roles);
+        let asked: BTreeSet<&str> = required.map(String::as_str).chain([REVIEWER, ADMIN]).collect();
+        let may_review =
+            |user: &User| user.active && user.roles.iter().any(|role| asked.contains(role.as_str()));
+        let mut leavers = self.context.database.reviewers_with_open_requests().await?;
+        leavers.retain(|reviewer| !rules.people.get(reviewer).is_some_and(may_review));
+        if leavers.is_empty() {
             return Ok(0);
         }
-        let (rules, by, mut changes) = (self.rules().await?, self.timeout_job(), 0);
-        for (task_id, leaver) in left_behind {
+        for (task_id, leaver) in self.context.database.open_requests_of(&leavers, BATCH_SIZE).await? {
             let open = |task: &StoredTask| {
                 let approvals = task.approvals.iter();
                 approvals.filter(|approval| approval.reviewer_id == leaver && approval.is_open()).count()
@@ -132,7 +142,13 @@ impl TaskService {
     async fn reconsider_waiting(&self) -> Result<usize> {
         let filter = TaskFilter { state: Some(TaskState::Reviewing), ..TaskFilter::default() };
         let (by, mut changes) = (self.timeout_job(), 0);
-        for waiting in self.context.database.tasks(&filter, None, BATCH_SIZE).await? {
+        // The next batch of each round, so that those in front do not keep others from being reconsidered.
+        let cursor = self.reconsidered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let batch = self.context.database.tasks(&filter, cursor.as_deref(), BATCH_SIZE).await?;
+        let is_last = batch.len() < BATCH_SIZE as usize;
+        let next = batch.last().filter(|_| !is_last).map(|task| task.task_id.clone());
+        *self.reconsidered.lock().unwrap_or_else(PoisonError::into_inner) = next;
+        for waiting in batch {
             let target = Target::Internal(&waiting.task_id, &by);
             let approved = retry_on_conflict(async || {
                 let mut task = self.load(target).await?;

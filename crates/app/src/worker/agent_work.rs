@@ -267,7 +267,7 @@ impl AgentWorkService {
     pub async fn log(&self, task_id: &str, attempt: u64, text: &str, caller: &Caller) -> Result<()> {
         let (task, _) = self.executed_task(task_id, attempt, caller).await?;
         let (now, text) = (self.context.now(), self.secrets.redact(text));
-        let response = stored_response(caller, |_| Outcome::LogAppended)?;
+        let response = stored_response(caller, |_| Outcome::Done)?;
         if self.context.database.append_task_log(task_id, attempt, now, &text, response).await? {
             return Ok(());
         }

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use ade_app::accounts::{InvitationDraft, TokenDraft, csrf_token, matches_csrf_token, recover_admin};
-use ade_app::{AccountService, Error};
+use ade_app::accounts::{
+    InvitationDraft, TokenDraft, UserChange, csrf_token, matches_csrf_token, recover_admin,
+};
+use ade_app::agents::AgentService;
+use ade_app::{AccountService, ChangeService, Context, Error, RuleService};
 use ade_domain::audit::AuditActor;
-use ade_domain::people::{ADMIN, AUTHOR, UserId};
+use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
 use ade_domain::permission::Scope;
 
 use crate::fixture::{Fixture, caller, on_both_databases};
@@ -14,6 +17,7 @@ on_both_databases!(
     invitations_expire_and_are_replaced,
     sessions_slide_and_end_and_decide_for_eight_hours,
     recovery_needs_that_no_administrator_is_left,
+    changes_wait_for_three_days_at_most,
 );
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -41,6 +45,11 @@ async fn invitations_expire_and_are_replaced(fixture: Fixture) {
     fixture.clock.advance(72 * HOUR);
     assert_eq!(accept(&late.code).await, Err(Error::InvalidInvitation));
     let first = accounts.invite(&draft("ann"), &max).await.expect("invited again");
+    // Deactivating the account withdraws the invitation.
+    let leave = UserChange { active: Some(false), ..UserChange::default() };
+    accounts.update_user("ann", &leave, &max).await.expect("deactivated");
+    assert_eq!(accept(&first.code).await, Err(Error::InvalidInvitation), "withdrawn");
+    let first = accounts.invite(&draft("ann"), &max).await.expect("and again");
     let second = accounts.invite(&draft("ann"), &max).await.expect("and again");
     fixture.clock.advance(72 * HOUR - Duration::from_secs(1));
     assert_eq!(accept(&first.code).await, Err(Error::InvalidInvitation), "replaced");
@@ -103,6 +112,9 @@ async fn sessions_slide_and_end_and_decide_for_eight_hours(fixture: Fixture) {
 
 async fn recovery_needs_that_no_administrator_is_left(fixture: Fixture) {
     fixture.add_user("ann", &[AUTHOR]).await;
+    let read = TokenDraft { name: "t".to_owned(), scopes: Some([Scope::Read].into()), ttl_seconds: None };
+    let old =
+        accounts(&fixture).create_token("ann", &read, &caller("ann", &[AUTHOR])).await.expect("created");
     let now = || fixture.context().clock.now();
     let invited = recover_admin(&fixture.database, "ann", now()).await.expect("nobody is an administrator");
     let joined = accounts(&fixture)
@@ -110,8 +122,41 @@ async fn recovery_needs_that_no_administrator_is_left(fixture: Fixture) {
         .await
         .expect("joined");
     assert!(joined.user.has_role(ADMIN) && joined.user.has_role(AUTHOR) && joined.user.active);
+    let old = accounts(&fixture).authenticate_token(&old.secret, nobody()).await;
+    assert!(
+        matches!(old, Err(Error::Unauthenticated(_))),
+        "a token from before does not administer: {old:?}"
+    );
     let refused = recover_admin(&fixture.database, "eve", now()).await;
     assert!(matches!(refused, Err(Error::Forbidden(_))), "{refused:?}");
     let actions = fixture.audit_actions(None).await;
     assert!(actions.contains(&"user.recover".to_owned()), "{actions:?}");
+}
+
+async fn changes_wait_for_three_days_at_most(fixture: Fixture) {
+    for (name, roles) in [("max", &[ADMIN][..]), ("mia", &[ADMIN]), ("ann", &[AUTHOR])] {
+        fixture.add_user(name, roles).await;
+    }
+    let context = Context { dual_control: true, ..fixture.context() };
+    let changes = ChangeService {
+        accounts: AccountService::new(context.clone(), fixture.service()),
+        agents: AgentService::new(context.clone()),
+        rules: RuleService::new(context.clone()),
+        context,
+    };
+    let [max, mia] = ["max", "mia"].map(|name| caller(name, &[ADMIN]));
+    let grant = UserChange { roles: Some([REVIEWER.to_owned()].into()), ..UserChange::default() };
+    let propose = async || match changes.accounts.update_user("ann", &grant, &max).await {
+        Err(Error::AwaitsConfirmation { change_id, .. }) => change_id,
+        other => panic!("it waits: {other:?}"),
+    };
+    let late = propose().await;
+    fixture.clock.advance(72 * HOUR);
+    assert!(matches!(changes.confirm(&late, &mia).await, Err(Error::NotFound(_))));
+    assert!(changes.list(&mia).await.expect("read").is_empty());
+    let in_time = propose().await;
+    fixture.clock.advance(72 * HOUR - Duration::from_secs(1));
+    changes.confirm(&in_time, &mia).await.expect("confirmed");
+    let ann = fixture.database.user(&UserId::new("ann")).await.expect("read").expect("exists");
+    assert_eq!(ann.user.roles, [REVIEWER.to_owned()].into());
 }

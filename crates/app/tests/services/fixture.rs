@@ -62,6 +62,7 @@ impl Fixture {
             clock: Arc::new(self.clock.clone()),
             instance: "test".into(),
             alerts: Alerts::default(),
+            dual_control: false,
         }
     }
 

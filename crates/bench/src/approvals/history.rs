@@ -163,7 +163,6 @@ fn assignments(people: &People, now: Moment) -> Result<Vec<Assignment>, BenchErr
             subject: &ReviewSubject::new(&config, &scope),
             preview: &Preview::none(),
             risk: organisation::AUTO_APPROVE_BELOW,
-            author: None,
             author_set: &AuthorSet::default(),
             people,
             policies: &policies,

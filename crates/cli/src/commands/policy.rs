@@ -125,6 +125,7 @@ fn page(policy: &Policy) -> Page {
     page.field("policy", format!("{}, revision {}", safe(&policy.policy_id), policy.revision));
     page.field("active", yes_or_no(policy.active));
     add_rules(&mut page, &policy.rules);
+    page.optional("never automatic", policy.never_automatic.as_deref().map(safe));
     if let Some(draft) = &policy.draft {
         page.heading("Draft");
         add_rules(&mut page, draft);

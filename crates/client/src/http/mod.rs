@@ -28,7 +28,7 @@ pub use locks::AcquireOutcome;
 pub use users::UserSession;
 
 use crate::Error;
-use crate::wire::Problem;
+use crate::wire::{Problem, Readiness};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -156,6 +156,13 @@ impl Client {
         &self.base
     }
 
+    /// Whether the server is ready, and why it is degraded if it is.
+    pub async fn readiness(&self) -> Result<Readiness> {
+        let request = self.http.get(format!("{}/readyz", self.base)).timeout(RESPONSE_TIMEOUT);
+        let (_, body) = self.send(request).await?;
+        self.parse(&body)
+    }
+
     async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<T> {
         let (_, body) = self.send(self.with_query(self.request(Method::GET, path), query)).await?;
         self.parse(&body)
@@ -266,6 +273,10 @@ impl Client {
 
     fn check(&self, fetched: Result<(u16, Vec<u8>), reqwest::Error>) -> Result<(u16, Vec<u8>)> {
         match fetched {
+            // Accepted, but not done: it waits for a second administrator.
+            Ok((202, body)) if self.is_problem(&body, "AWAITS_CONFIRMATION") => {
+                Err(self.error_response(202, &body))
+            }
             Ok((status, body)) if (200..300).contains(&status) => Ok((status, body)),
             Ok((status, body)) => Err(self.error_response(status, &body)),
             Err(error) => Err(self.unreachable(&error)),
@@ -274,6 +285,10 @@ impl Client {
 
     fn unreachable(&self, error: &reqwest::Error) -> Error {
         Error::Unreachable { url: self.base.clone(), cause: root_cause(error) }
+    }
+
+    fn is_problem(&self, body: &[u8], code: &str) -> bool {
+        serde_json::from_slice::<Problem>(body).is_ok_and(|problem| problem.code == code)
     }
 
     fn error_response(&self, status: u16, body: &[u8]) -> Error {

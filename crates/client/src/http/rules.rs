@@ -2,8 +2,8 @@
 
 use super::routes;
 use crate::wire::{
-    Delegation, DelegationRequest, ExecutorBinding, Feature, FeatureRequest, Policy, PolicyReplay,
-    PolicyRequest, RegisteredResource, ResourceRequest, Setting, SettingRequest, Simulation,
+    Change, Delegation, DelegationRequest, ExecutorBinding, Feature, FeatureRequest, Policy, PolicyReplay,
+    PolicyRequest, ReasonRequest, RegisteredResource, ResourceRequest, Setting, SettingRequest, Simulation,
     SimulationRequest,
 };
 
@@ -22,6 +22,14 @@ routes! {
     post activate_policy(policy_id) "/policies/{}/activate" => Policy;
     /// Replays past tasks with the draft of a policy, and lists those with a different outcome (admin or auditor).
     post replay_policy(policy_id) "/policies/{}/replay" => PolicyReplay;
+    /// Lists the changes that wait for a second administrator. Filters: `limit`, `cursor`.
+    list changes() "/changes" => Change;
+    /// Gets a change that waits for a second administrator.
+    get change(change_id) "/changes/{}" => Change;
+    /// Confirms a change of another administrator, which makes it (admin).
+    post confirm_change(change_id) "/changes/{}/confirm" => Change;
+    /// Rejects a change, or withdraws an own one (admin).
+    post reject_change(change_id) "/changes/{}/reject": ReasonRequest => Change;
     /// Lists delegations. Filters: `limit`, `cursor`.
     list delegations() "/delegations" => Delegation;
     /// Gets a delegation.

@@ -54,6 +54,8 @@ pub struct AuditEntry {
 /// What reviewers decide on, besides the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReviewedContent {
+    /// Digest of the whole preview, as reviewers see it.
+    pub preview: Option<String>,
     /// Fingerprint of the preview.
     pub fingerprint: Option<String>,
     /// Digest of what the task can touch.

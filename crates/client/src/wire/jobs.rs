@@ -76,3 +76,13 @@ pub struct RestoreResult {
     #[serde(default)]
     pub still_archived: u64,
 }
+
+/// Whether a server is ready.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Readiness {
+    /// `ready` or `degraded`.
+    pub status: String,
+    /// Why it is degraded.
+    #[serde(default)]
+    pub reasons: Vec<String>,
+}

@@ -1,7 +1,7 @@
 //! Wire types of policies, delegations, registered resources, settings, feature flags and simulations.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::{ConsideredPolicy, DelegationStep, LockPreview, Risk, ScopePart, TaskRequest, Time, nullable};
@@ -114,6 +114,8 @@ pub struct Policy {
     pub rules: PolicyRules,
     /// The draft, if it differs from the rules in force.
     pub draft: Option<PolicyRules>,
+    /// Why it approves nothing automatically although it has conditions for that; null if it can, or has none.
+    pub never_automatic: Option<String>,
     /// Incremented with every change.
     pub revision: u64,
 }
@@ -449,4 +451,25 @@ pub struct ReplayedTask {
     pub before: String,
     /// Approvals required with the draft.
     pub after: String,
+}
+
+/// A change of who decides, or by which rules, that waits for a second administrator.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Change {
+    /// Id of the change.
+    pub change_id: String,
+    /// What it does, such as `policy.update`.
+    pub action: String,
+    /// Kind of the object that it changes.
+    pub object_type: String,
+    /// Id of the object that it changes.
+    pub object_id: String,
+    /// Who proposed it; null for the bootstrap token.
+    pub proposed_by: Option<String>,
+    /// When it was proposed.
+    pub proposed_at: Time,
+    /// Until when it can be confirmed.
+    pub expires_at: Time,
+    /// What changes, as the audit log shows it.
+    pub details: Map<String, Value>,
 }

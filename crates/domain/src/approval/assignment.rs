@@ -6,15 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::delegation::{self, Delegation, DelegationContext, DelegationStep, ResolvedReviewer};
-use super::policy::{Policy, Priority};
+use super::policy::{NEVER_AUTOMATIC, Policy, Priority};
 use super::quorum::{NoApprovers, Requirement, min_approvals};
 use crate::Moment;
 use crate::independence::{Dependence, Period};
-use crate::people::{AuthorSet, People, REVIEWER, User, UserId};
-use crate::task::{AGENT_EXECUTOR, GATE_EXECUTOR, HTTP_EXECUTOR, Preview, ReviewSubject};
-
-/// Executors whose effects no preview of the service shows.
-const NEVER_AUTOMATIC: [&str; 3] = [HTTP_EXECUTOR, AGENT_EXECUTOR, GATE_EXECUTOR];
+use crate::people::{AuthorSet, People, REVIEWER, UserId};
+use crate::task::{AGENT_EXECUTOR, Preview, ReviewSubject};
 
 /// Everything that an assignment depends on.
 #[derive(Debug, Clone, Copy)]
@@ -23,8 +20,6 @@ pub struct AssignmentInput<'a> {
     pub preview: &'a Preview,
     /// The risk score.
     pub risk: u8,
-    /// None if the author's roles must not count, as for tasks of agents.
-    pub author: Option<&'a User>,
     pub author_set: &'a AuthorSet,
     pub people: &'a People,
     /// The active policies, without the default policy.
@@ -257,12 +252,12 @@ fn uncovered_target<'a>(subject: &ReviewSubject<'a>, policies: &[&Policy]) -> Op
 
 /// Why no approval is required: every applicable policy must approve automatically. Otherwise every reason against it.
 fn auto_approval(input: &AssignmentInput<'_>, applicable: &[&Policy]) -> Result<String, Vec<String>> {
-    let AssignmentInput { subject, risk, author, by_agent, .. } = *input;
+    let AssignmentInput { subject, risk, author_set, people, by_agent, .. } = *input;
     let (mut reasons, mut refusals) = (Vec::new(), Vec::new());
     refusals.extend(never_automatic(input));
     for policy in applicable {
         let name = &policy.name;
-        match policy.auto_approves(subject, risk, author, by_agent) {
+        match policy.auto_approves(subject, risk, author_set, people, by_agent) {
             Ok(reason) => reasons.push(format!("{name}: {reason}")),
             Err(reason) => refusals.push(format!("policy {name}: {reason}")),
         }

@@ -6,10 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::window::TimeWindow;
 use crate::glob::{self, Pattern};
-use crate::people::{User, UserId};
-use crate::task::{Resource, ReviewSubject, ScopePart};
+use crate::people::{AuthorSet, People, User, UserId};
+use crate::task::{AGENT_EXECUTOR, GATE_EXECUTOR, HTTP_EXECUTOR, Resource, ReviewSubject, ScopePart};
 use crate::{InvalidField, Moment, Validator};
 
+/// Executors whose tasks are never approved automatically: what they do is not known before it is done.
+pub(super) const NEVER_AUTOMATIC: [&str; 3] = [HTTP_EXECUTOR, AGENT_EXECUTOR, GATE_EXECUTOR];
 const MAX_APPROVERS: u32 = 50;
 /// Limits each list of a policy.
 const MAX_ENTRIES: usize = 200;
@@ -226,7 +228,8 @@ impl Policy {
         &self,
         subject: &ReviewSubject<'_>,
         risk: u8,
-        author: Option<&User>,
+        authors: &AuthorSet,
+        people: &People,
         by_agent: bool,
     ) -> Result<String, String> {
         let Some(conditions) = self.auto_approve_if.as_ref().filter(|conditions| !conditions.is_empty())
@@ -238,10 +241,8 @@ impl Policy {
                 "an agent wrote or changed the task, and auto_approve_if.agents is not set".to_owned()
             );
         }
-        if !self.can_auto_approve() {
-            return Err(
-                "it names neither targets nor resource_patterns, so it says nothing about effects".to_owned()
-            );
+        if let Some(why) = self.why_never_automatic() {
+            return Err(why.to_owned());
         }
         if let Some(target) = self.uncovered_target(subject) {
             return Err(format!("it does not name the target {target}"));
@@ -258,13 +259,20 @@ impl Policy {
         }
         if !conditions.author_has_role.is_empty() {
             let roles = conditions.author_has_role.join(", ");
-            let has_one = |author: &&User| {
+            // The roles of a sponsor do not extend to its agents.
+            if by_agent {
+                return Err(format!(
+                    "an agent wrote or changed the task, and agents have none of the roles {roles}"
+                ));
+            }
+            let has_one = |author: &User| {
                 author.active && conditions.author_has_role.iter().any(|role| author.has_role(role))
             };
-            if author.filter(has_one).is_none() {
-                return Err(format!("the author has none of the roles {roles}"));
+            // Somebody without the role must not use the name of somebody who has it.
+            if let Some(author) = authors.iter().find(|author| !people.get(author).is_some_and(has_one)) {
+                return Err(format!("the author {author} has none of the roles {roles}"));
             }
-            holds.push(format!("the author has one of the roles {roles}"));
+            holds.push(format!("each author has one of the roles {roles}"));
         }
         if !conditions.resources_in_scope.is_empty() {
             if subject.resources.is_empty() {
@@ -280,9 +288,17 @@ impl Policy {
         Ok(holds.join(" and "))
     }
 
-    /// Whether it can approve anything automatically.
-    pub fn can_auto_approve(&self) -> bool {
-        !self.targets.is_empty() || !self.resource_patterns.is_empty()
+    /// Why it approves nothing automatically although it has conditions for that; none if it can, or does not try.
+    pub fn why_never_automatic(&self) -> Option<&'static str> {
+        self.auto_approve_if.as_ref().filter(|conditions| !conditions.is_empty())?;
+        let is_never = |executor: &String| NEVER_AUTOMATIC.contains(&executor.as_str());
+        if self.targets.is_empty() && self.resource_patterns.is_empty() {
+            Some("it names neither targets nor resource_patterns, so it says nothing about effects")
+        } else if !self.executors.is_empty() && self.executors.iter().all(is_never) {
+            Some("tasks of its executors are never approved automatically")
+        } else {
+            None
+        }
     }
 
     pub fn validate(&self) -> Vec<InvalidField> {

@@ -45,6 +45,7 @@ impl Task {
         if self.state != TaskState::Reviewing {
             return Err(self.not_in_review(decision.kind));
         }
+        self.require_unedited()?;
         match decision.digest {
             Some(digest) if digest != self.digest => {
                 return Err(Refusal::DigestMismatch { current: self.digest });
@@ -98,6 +99,13 @@ impl Task {
             transition.trigger = Some(Trigger::Followed(reviewer.clone()));
         }
         self.update_outcome(decision.approval_id, now)
+    }
+
+    /// Refuses a decision about a stored task that somebody edited: people would decide on something else than they see.
+    fn require_unedited(&self) -> Result {
+        let is_same = self.config.digest().ok() == Some(self.digest)
+            && (self.scope_digest.is_none() || self.scope.digest(&self.config) == self.scope_digest);
+        if is_same { Ok(()) } else { Err(Refusal::EditedTask) }
     }
 
     fn not_in_review(&self, action: DecisionKind) -> Refusal {
@@ -244,6 +252,7 @@ impl Task {
         now: Moment,
     ) -> Result {
         let by = self.authorize_admin_non_author(actor, Permission::Override)?;
+        self.require_unedited()?;
         self.require_independent_of_authors(&by, people, Period::Ever, now)?;
         let reason = required_reason(reason)?;
         let ticket = non_empty(ticket).ok_or(Refusal::TicketRequired)?.to_owned();
@@ -273,6 +282,7 @@ impl Task {
         now: Moment,
     ) -> Result {
         let (by, request) = self.authorize_confirm(actor, now)?;
+        self.require_unedited()?;
         self.require_independent_of_authors(&by, people, Period::Ever, now)?;
         if let Some(why) = people.dependence(&by, &request.by, Period::Ever, now) {
             return Err(Refusal::NotIndependent(Box::new(why)));

@@ -4,14 +4,14 @@
 //! the secret of the installation, so they decide: what the rows say must agree with them. The entries must be authentic, about this
 //! task, and in the order in which they were written.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use super::{Digest, Task, TaskState};
 use crate::approval::Approval;
 use crate::approval::ApprovalStatus;
-use crate::approval::quorum::is_quorum_reached;
+use crate::approval::quorum::{Requirement, is_quorum_reached};
 use crate::audit::{AuditBody, Principal, ReviewedContent, ServiceActor, Trigger};
 use crate::people::UserId;
 
@@ -26,6 +26,41 @@ const DECISIONS: [&str; 4] = [APPROVE, FOLLOW, "approval.reject", "approval.requ
 const REQUEST: &str = "approval.request";
 /// Commands that ask further people; their entries name them as notified.
 const ASKS: [&str; 4] = [REQUEST, "approval.delegate", "approval.escalate", "approval.reassign"];
+
+/// Commands of authors. A row can deny that somebody is one.
+const WRITES: [&str; 4] = ["task.create", "task.modify", "task.submit", "task.resubmit"];
+
+/// The people who wrote a task, or agents of theirs.
+fn writers(entries: &[AuditBody]) -> BTreeSet<&UserId> {
+    let wrote = |entry: &&AuditBody| WRITES.contains(&entry.action.as_str());
+    entries.iter().filter(wrote).filter_map(|entry| entry.who.user_id()).collect()
+}
+
+/// The people who were asked, and the policies for which. What was passed on counts for the same policies.
+fn asked_policies<'a>(entries: impl Iterator<Item = &'a AuditBody>) -> BTreeMap<&'a str, BTreeSet<String>> {
+    let mut asked = BTreeMap::<&str, BTreeSet<String>>::new();
+    let mut of_requests = BTreeMap::<&str, BTreeSet<String>>::new();
+    for entry in entries.filter(|entry| ASKS.contains(&entry.action.as_str())) {
+        let policies: BTreeSet<String> = match &entry.who {
+            Principal::Service(ServiceActor { trigger: Trigger::Policies(policies), .. }) => {
+                policies.iter().cloned().collect()
+            }
+            who => {
+                let of_request = of_requests.get(entry.object_id.as_str());
+                let of_person = || asked.get(who.user_id()?.as_str());
+                // The request of somebody who got it from somebody else.
+                let of_all = || asked.values().flatten().cloned().collect();
+                of_request.or_else(of_person).cloned().unwrap_or_else(of_all)
+            }
+        };
+        let notified = entry.details.get("notified").and_then(|notified| notified.as_array());
+        for user in notified.into_iter().flatten().filter_map(|user| user.as_str()) {
+            asked.entry(user).or_default().extend(policies.iter().cloned());
+        }
+        of_requests.insert(&entry.object_id, policies);
+    }
+    asked
+}
 
 /// Why a stored task must not be applied or rolled back.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,7 +106,13 @@ impl Task {
             .collect();
         // Texts and small numbers always have a canonical form.
         let requirements = Digest::of(&required).unwrap_or_else(|| Digest::of_bytes(b""));
-        ReviewedContent { fingerprint: self.fingerprint.clone(), scope: self.scope_digest, requirements }
+        let preview = serde_json::to_vec(&self.preview).ok().map(|bytes| Digest::of_bytes(&bytes));
+        ReviewedContent {
+            fingerprint: self.fingerprint.clone(),
+            preview,
+            scope: self.scope_digest,
+            requirements,
+        }
     }
 
     /// Verifies that the audit log proves the approval of this task: by decisions, automatically, or by an override.
@@ -102,7 +143,12 @@ impl Task {
                 let request = before.iter().rfind(|entry| entry.action == REQUEST_OVERRIDE);
                 let is_proven = request.is_some_and(|request| {
                     let (by, digest) = (request.who.user_id(), request.digest);
-                    by.is_some() && by != confirmed.user_id.as_ref() && digest == Some(self.digest)
+                    let writers = writers(before);
+                    let is_other = |by: &UserId| !writers.contains(by);
+                    by.is_some_and(is_other)
+                        && confirmed.user_id.as_ref().is_some_and(is_other)
+                        && by != confirmed.user_id.as_ref()
+                        && digest == Some(self.digest)
                 });
                 if is_proven { Ok(()) } else { Err(UnprovenApproval::UnprovenOverride) }
             }
@@ -164,12 +210,19 @@ impl Task {
             return Err(UnprovenApproval::OtherContent("reviewers were asked about something else"));
         }
         let is_overridden = self.requirements.iter().any(|requirement| requirement.overridden.is_some());
-        if is_overridden || !is_quorum_reached(&self.requirements, &self.votes()) {
+        // A row can name other reviewers; decisions count for the policies for which their reviewers were asked.
+        let asked = asked_policies(entries.iter().filter(concerns));
+        let mut requirements = self.requirements.clone();
+        for Requirement { policy, reviewers, .. } in &mut requirements {
+            let is_asked = |reviewer: &UserId| {
+                asked.get(reviewer.as_str()).is_some_and(|policies| policies.contains(policy))
+            };
+            reviewers.retain(|reviewer, _| is_asked(reviewer));
+        }
+        if is_overridden || !is_quorum_reached(&requirements, &self.votes()) {
             return Err(UnprovenApproval::QuorumNotReached);
         }
-        let asks = entries.iter().filter(concerns).filter(|entry| ASKS.contains(&entry.action.as_str()));
-        let notified = asks.filter_map(|entry| entry.details.get("notified")?.as_array()).flatten();
-        let asked: BTreeSet<&str> = notified.filter_map(|user| user.as_str()).collect();
+        let writers = writers(entries);
         let counted =
             |approval: &&Approval| approval.status == ApprovalStatus::Approved && self.is_current(approval);
         for approval in self.approvals.iter().filter(counted) {
@@ -188,8 +241,9 @@ impl Task {
                     && decision.reviewed.as_ref() == Some(content)
                     && by.is_some()
                     && by == approval.reviewed_by.as_ref()
+                    && by.is_some_and(|by| !writers.contains(by))
             });
-            if !is_proven || !asked.contains(approval.reviewer_id.as_str()) {
+            if !is_proven || !asked.contains_key(approval.reviewer_id.as_str()) {
                 let user = approval.reviewed_by.as_ref().unwrap_or(&approval.reviewer_id).clone();
                 return Err(UnprovenApproval::UnprovenDecision { user });
             }

@@ -309,6 +309,10 @@ pub enum Refusal {
         "an override needs two independent administrators; {user} requested it. Another administrator must confirm it."
     )]
     SameAdmin { user: UserId },
+    #[error(
+        "the stored task does not match its digest; find out who changed the database, and cancel the task"
+    )]
+    EditedTask,
     #[error("the task has reached the limit of approval requests ({count}). Cancel it and create a new one.")]
     TooManyApprovalRequests { count: usize },
     #[error("attempt {attempt} is not the current attempt: {}", describe_current(*.current))]

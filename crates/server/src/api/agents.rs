@@ -64,6 +64,7 @@ async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Ag
 
 /// Update an agent.
 #[utoipa::path(patch, path = "/agents/{id}", operation_id = "update_agent", tag = "agents", params(("id" = String, Path)), request_body = wire::AgentRequest, responses(
+    SecondAdmin,
     (status = 200, description = "The updated agent", body = wire::Agent), BodyErrors, AgentNotFound,
 ))]
 async fn update(

@@ -127,7 +127,7 @@ async fn log(app: App, Param(id): Param, request: IdempotentPost<wire::LogReques
         return Err(Problem::invalid_at("/text", format!("must have 1 to {MAX_LOG_TEXT_BYTES} bytes")));
     }
     app.agent_work.log(&id, *attempt, text, &request.caller).await?;
-    Ok(request.respond(Outcome::LogAppended))
+    Ok(request.respond(Outcome::Done))
 }
 
 /// Report the result of a claimed task. Repeating the same report returns the same response.

@@ -7,6 +7,7 @@
 mod agents;
 mod approvals;
 mod audit;
+mod changes;
 pub(crate) mod convert;
 mod delegations;
 mod execution;
@@ -34,7 +35,9 @@ use ade_app::jobs::ArchiveService;
 use ade_app::locks::LockError;
 use ade_app::rules::RuleService;
 use ade_app::worker::AgentWorkService;
-use ade_app::{AccountService, Alerts, AuditService, Jobs, LockService, TaskService, TokenRateLimit};
+use ade_app::{
+    AccountService, Alerts, AuditService, ChangeService, Jobs, LockService, TaskService, TokenRateLimit,
+};
 use ade_store::Database;
 use axum::Router;
 use axum::extract::FromRequestParts;
@@ -63,6 +66,7 @@ pub(crate) struct AppState {
     pub(crate) jobs: Jobs,
     pub(crate) archives: ArchiveService,
     pub(crate) rules: RuleService,
+    pub(crate) changes: ChangeService,
     pub(crate) audits: AuditService,
     pub(crate) database: Database,
     pub(crate) alerts: Alerts,
@@ -104,6 +108,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(tasks::routes())
         .merge(execution::routes())
         .merge(approvals::routes())
+        .merge(changes::routes())
         .merge(policies::routes())
         .merge(delegations::routes())
         .merge(resources::routes())

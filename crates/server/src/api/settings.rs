@@ -3,6 +3,8 @@
 use ade_domain::lock::LockLimits;
 use ade_domain::permission::Scope;
 
+use serde_json::Value;
+
 use super::prelude::*;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -19,24 +21,32 @@ pub(crate) struct ServerSetting {
     name: &'static str,
     /// Its name in the configuration file.
     config_name: &'static str,
-    value: u64,
+    value: Value,
     about: &'static str,
 }
 
 impl ServerSetting {
-    pub(crate) fn from_lock_limits(limits: &LockLimits) -> Vec<Self> {
-        vec![Self {
-            name: "lock:max_queue",
-            config_name: "lock.max_queue",
-            value: limits.max_queue as u64,
-            about: "maximum number of waiters of a lock",
-        }]
+    pub(crate) fn all(limits: &LockLimits, dual_control: bool) -> Vec<Self> {
+        vec![
+            Self {
+                name: "lock:max_queue",
+                config_name: "lock.max_queue",
+                value: limits.max_queue.into(),
+                about: "maximum number of waiters of a lock",
+            },
+            Self {
+                name: "security:dual_control",
+                config_name: "security.dual_control",
+                value: dual_control.into(),
+                about: "whether changes of who decides, and by which rules, wait for a second administrator",
+            },
+        ]
     }
 
     fn to_wire(&self) -> wire::Setting {
         wire::Setting {
             name: self.name.to_owned(),
-            value: self.value.into(),
+            value: self.value.clone(),
             description: format!(
                 "{}; read-only, configured on each server as {}",
                 self.about, self.config_name
@@ -86,6 +96,7 @@ async fn setting(app: App, caller: Caller, Param(name): Param) -> JsonResult<wir
 
 /// Change a setting (admin). It takes effect on all servers with the next request; settings of locks within a second.
 #[utoipa::path(put, path = "/config/{name}", operation_id = "put_setting", tag = "settings", params(("name" = String, Path)), request_body = wire::SettingRequest, responses(
+    SecondAdmin,
     (status = 200, description = "The updated setting", body = wire::Setting), UpdateErrors, SettingNotFound,
 ))]
 async fn set_setting(
@@ -122,6 +133,7 @@ async fn feature(app: App, caller: Caller, Param(flag): Param) -> JsonResult<wir
 
 /// Enable or disable a feature (admin).
 #[utoipa::path(put, path = "/features/{flag}", operation_id = "put_feature", tag = "settings", params(("flag" = String, Path)), request_body = wire::FeatureRequest, responses(
+    SecondAdmin,
     (status = 200, description = "The updated feature flag", body = wire::Feature), UpdateErrors, FeatureNotFound,
 ))]
 async fn set_feature(

@@ -81,6 +81,9 @@ impl<T, const STATUS: u16> IdempotentPost<T, STATUS> {
 
 /// A response with the revision of its object as ETag.
 fn response(status: u16, outcome: Outcome) -> Response {
+    if let Outcome::AwaitsConfirmation { change_id, expires_at } = outcome {
+        return Problem::from(ade_app::Error::AwaitsConfirmation { change_id, expires_at }).into_response();
+    }
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
     if status == StatusCode::NO_CONTENT {
         return status.into_response();

@@ -14,8 +14,8 @@ use ade_app::demo::Demo;
 use ade_app::rules::RuleService;
 use ade_app::worker::AgentWorkService;
 use ade_app::{
-    AccountService, Alerts, AuditService, Context, DatabaseEventSink, Jobs, LockMaintenance, LockService,
-    TaskService, TokenRateLimit, WorkerHandle,
+    AccountService, Alerts, AuditService, ChangeService, Context, DatabaseEventSink, Jobs, LockMaintenance,
+    LockService, TaskService, TokenRateLimit, WorkerHandle,
 };
 use ade_config::Config;
 use ade_store::{DataFolder, SystemClock};
@@ -87,6 +87,8 @@ impl Server {
             clock: Arc::new(SystemClock::start()),
             instance: name.as_str().into(),
             alerts: Alerts::default(),
+            // The users of a demo share one password.
+            dual_control: config.dual_control && !config.demo,
         };
         let (event_sink, lock_events) = DatabaseEventSink::start(&context);
         let locks = LockService::new(context.coordination.clone(), Arc::new(event_sink));
@@ -138,11 +140,18 @@ impl Server {
         };
         let publishing = tokio::spawn(bindings.clone().keep_published());
         let (stop, stopping) = watch::channel(false);
+        let changes = ChangeService {
+            context: context.clone(),
+            accounts: accounts.clone(),
+            agents: agents.clone(),
+            rules: rules.clone(),
+        };
         let app = AppState {
             locks,
             agents,
             accounts,
             rules,
+            changes,
             audits: AuditService::new(
                 context.clone(),
                 tasks.clone(),
@@ -154,7 +163,7 @@ impl Server {
             jobs,
             database: context.database.clone(),
             alerts: context.alerts.clone(),
-            server_settings: ServerSetting::from_lock_limits(&config.lock_limits).into(),
+            server_settings: ServerSetting::all(&config.lock_limits, context.dual_control).into(),
             in_flight: InFlightKeys::default(),
             bootstrap_token,
             service: format!("ade {} at {address}", env!("CARGO_PKG_VERSION")).into(),

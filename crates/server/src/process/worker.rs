@@ -99,6 +99,8 @@ impl WorkerProcess {
             clock: Arc::new(SystemClock::start()),
             instance: name.as_str().into(),
             alerts: Alerts::default(),
+            // A worker makes no such changes.
+            dual_control: false,
         };
         let locks = LockService::new(context.coordination.clone(), Arc::new(LogEventSink));
         locks.reload_limits(&context.database).await?;

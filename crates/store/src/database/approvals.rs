@@ -80,15 +80,25 @@ impl Database {
         self.fetch_page(sql, &[now.micros().into()], limit, Row::pair).await
     }
 
-    /// Tasks that wait for a decision of an inactive user, and that user.
-    pub async fn approvals_of_inactive_users(&self, limit: u32) -> Result<Vec<(String, UserId)>> {
-        let sql = "SELECT DISTINCT a.task_id::text, a.reviewer_id FROM users u \
-                   JOIN approvals a ON a.reviewer_id = u.user_id \
-                   WHERE u.active = 0 AND a.status IN ('PENDING', 'CHANGES_REQUESTED')";
+    /// Everybody whom somebody waits for.
+    pub async fn reviewers_with_open_requests(&self) -> Result<Vec<UserId>> {
+        let sql = "SELECT DISTINCT reviewer_id FROM approvals WHERE status IN ('PENDING', 'CHANGES_REQUESTED') ORDER BY 1";
+        self.fetch_all(sql, &[], |row: &Row| Ok(UserId::new(row.get::<String>(0)?))).await
+    }
+
+    /// Tasks that wait for a decision of one of these reviewers, and that reviewer.
+    pub async fn open_requests_of(&self, reviewers: &[UserId], limit: u32) -> Result<Vec<(String, UserId)>> {
+        let places: Vec<String> = (1..=reviewers.len()).map(|number| format!("${number}")).collect();
+        let sql = format!(
+            "SELECT DISTINCT task_id::text, reviewer_id FROM approvals \
+             WHERE status IN ('PENDING', 'CHANGES_REQUESTED') AND reviewer_id IN ({})",
+            places.join(", ")
+        );
+        let args: Vec<_> = reviewers.iter().map(|reviewer| reviewer.as_str().into()).collect();
         let task_and_user = |row: &Row| {
             let (task_id, user_id) = row.pair::<_, String>()?;
             Ok((task_id, UserId::new(user_id)))
         };
-        self.fetch_page(sql, &[], limit, task_and_user).await
+        self.fetch_page(&sql, &args, limit, task_and_user).await
     }
 }

@@ -2,10 +2,11 @@
 //! can publish something else under it.
 
 use ade_domain::Moment;
-use ade_domain::task::PublishedBinding;
+use ade_domain::task::{Digest, PublishedBinding};
+use serde_json::json;
 
 use super::documents::{Document, DocumentKind};
-use super::sql::{Row, json};
+use super::sql::{self, Row};
 use super::{Database, Result};
 
 impl Database {
@@ -22,8 +23,9 @@ impl Database {
         let sql = "INSERT INTO leases (name, holder, expires_at) VALUES ($1, $2, $3) \
                    ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at \
                    WHERE leases.holder = excluded.holder OR leases.expires_at <= $4";
-        let fingerprint = published.fingerprint.to_string();
-        let args = [lease_name(name).into(), fingerprint.into(), until.into(), now.into()];
+        // Everything counts: of two processes with different rules for one name, the laxer must not win now and then.
+        let holder = Digest::of_bytes(json!(published).to_string().as_bytes()).to_string();
+        let args = [lease_name(name).into(), holder.into(), until.into(), now.into()];
         if self.execute_statement(sql, &args).await? == 0 {
             return Ok(false);
         }
@@ -31,7 +33,7 @@ impl Database {
         let sql = "INSERT INTO documents (kind, document_id, revision, body) VALUES ($1, $2, 1, $3) \
                    ON CONFLICT (kind, document_id) DO UPDATE SET body = excluded.body, revision = documents.revision + 1 \
                    WHERE documents.body <> excluded.body";
-        let args = [PublishedBinding::KIND.as_str().into(), name.into(), json(published)?];
+        let args = [PublishedBinding::KIND.as_str().into(), name.into(), sql::json(published)?];
         self.execute_statement(sql, &args).await?;
         let sql = "INSERT INTO binding_processes (binding, process, expires_at) VALUES ($1, $2, $3) \
                    ON CONFLICT (binding, process) DO UPDATE SET expires_at = excluded.expires_at";
@@ -52,6 +54,12 @@ impl Database {
     pub async fn withdraw_all_bindings(&self) -> Result<()> {
         self.execute_statement("DELETE FROM binding_processes", &[]).await?;
         self.execute_statement("DELETE FROM leases WHERE name LIKE 'binding:%'", &[]).await.map(drop)
+    }
+
+    /// Forgets processes that ended without withdrawing what they published.
+    pub async fn forget_ended_processes(&self, now: Moment) -> Result<()> {
+        let sql = "DELETE FROM binding_processes WHERE expires_at <= $1";
+        self.execute_statement(sql, &[now.into()]).await.map(drop)
     }
 
     /// Binding and process, for all that are served at a time.

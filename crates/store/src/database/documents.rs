@@ -1,9 +1,11 @@
 //! The rules that reviews are decided by: policies, delegations, registered resources, settings and feature flags. There are few, and
 //! they are read as a whole. Caches compare the rules version.
 
+use ade_domain::agent::RemovedAgent;
 use ade_domain::approval::assignment::RuleChange;
 use ade_domain::approval::delegation::Delegation;
 use ade_domain::approval::policy::PolicyVersions;
+use ade_domain::dual_control::ProposedChange;
 use ade_domain::risk::RegisteredPattern;
 use ade_domain::task::PublishedBinding;
 use serde::de::DeserializeOwned;
@@ -27,6 +29,9 @@ pub enum DocumentKind {
     Binding,
     /// Recent changes of the rules.
     RuleChange,
+    /// Changes that wait for a second administrator.
+    Change,
+    RemovedAgent,
 }
 
 impl DocumentKind {
@@ -62,6 +67,8 @@ document!(Setting, Setting);
 document!(FeatureFlag, Feature);
 document!(PublishedBinding, Binding);
 document!(RuleChange, RuleChange);
+document!(ProposedChange, Change);
+document!(RemovedAgent, RemovedAgent);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versioned<T> {

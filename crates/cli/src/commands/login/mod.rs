@@ -58,7 +58,8 @@ pub(crate) fn login(args: &LoginArgs) -> Result {
             Some(user) => user.clone(),
             None => prompt::line("User: ")?,
         };
-        let password = prompt::password_from(args.password_stdin, "Password: ").await?;
+        let prompt = format!("Password of {} at {}: ", safe(&user), safe(&url));
+        let password = prompt::password_from(args.password_stdin, &prompt).await?;
         let device = credentials.device(&url, &user)?;
         let session = Client::sign_in_on_device(&url, &user, &password, device.as_deref()).await;
         let session = session.map_err(sign_in_failure)?;

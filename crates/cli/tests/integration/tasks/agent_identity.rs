@@ -173,3 +173,24 @@ async fn task_lock_is_for_those_who_see_the_task() {
     }
     assert_eq!(text_field(&org.task_request(&task).await, "state"), "REVIEWING");
 }
+
+/// Locks and work belong to names, so a user never gets the name of an agent.
+#[tokio::test]
+async fn user_cannot_have_the_name_of_an_agent() {
+    let deployment = Deployment::embedded(env!("CARGO_BIN_EXE_ade"));
+    let org = deployment.admin().await;
+    let abe = org.create_user("abe", &[AUTHOR]).await;
+    let _ = org.create_agent("newhire", &abe).await;
+    // Nor does an agent of somebody else get the name of one that was removed.
+    let ben = org.create_user("ben", &[AUTHOR]).await;
+    let _ = org.create_agent("bot1", &abe).await;
+    let _ = abe.delete("/agents/bot1").await.expect_status(204);
+    let register = json!({ "agent_id": "bot1" });
+    let _ = ben.post("/agents", &register).await.expect_problem(403, "FORBIDDEN");
+    let _ = abe.post("/agents", &register).await.expect_status(201);
+    let body = json!({ "user_id": "newhire" });
+    for path in ["/users", "/users/invitations"] {
+        let refused = org.api.post(path, &body).await.expect_problem(422, "INVALID_REQUEST");
+        assert_eq!(refused["errors"][0]["pointer"], "/user_id", "{refused}");
+    }
+}

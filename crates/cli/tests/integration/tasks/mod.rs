@@ -5,6 +5,7 @@ mod agent_identity;
 mod audit_tampering;
 mod author_set;
 mod delegation;
+mod dual_control;
 mod evidence;
 mod independence;
 mod invalid_input;

@@ -243,10 +243,11 @@ async fn settings_and_feature_flags_apply_to_next_request() {
     let settings = all["items"].as_array().expect("items");
     assert!(settings.len() >= 6, "{all}");
     assert!(settings.iter().all(|item| item["revision"] == 0), "{all}");
-    // The length of queues belongs to the configuration of each server and is read-only here.
-    let (lock_settings, settings): (Vec<&Value>, Vec<&Value>) =
-        settings.iter().partition(|item| text_field(item, "name") == "lock:max_queue");
-    for setting in lock_settings {
+    // Some belong to the configuration of each server and are read-only here.
+    let of_servers = ["lock:max_queue", "security:dual_control"];
+    let (read_only, settings): (Vec<&Value>, Vec<&Value>) =
+        settings.iter().partition(|item| of_servers.contains(&text_field(item, "name").as_str()));
+    for setting in read_only {
         let path = format!("/config/{}", text_field(setting, "name"));
         let response = ada.put(&path, &json!({ "value": setting["value"] })).await;
         assert!((400..500).contains(&response.status), "{}", response.text());

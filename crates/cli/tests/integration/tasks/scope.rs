@@ -222,6 +222,59 @@ async fn author_of_a_rule_is_not_approved_by_it() {
     assert_eq!(by_agent["state"], "REVIEWING");
 }
 
+/// Somebody without the role of a policy neither uses the name of somebody who has it, nor takes the role for the occasion.
+#[tokio::test]
+async fn role_of_another_approves_nothing() {
+    let fixture = Fixture::new().await;
+    let Fixture { org, .. } = &fixture;
+    let wim = org.create_user("wim", &[AUTHOR, "writer"]).await;
+    let eve = org.create_user("eve", &[ADMIN, AUTHOR]).await;
+    let conditions = json!({ "risk_below": 30, "author_has_role": ["writer"] });
+    let policy = json!({ "name": "notes", "resource_patterns": ["note:*"], "auto_approve_if": conditions });
+    org.create_policy(policy).await;
+    let note = |about: &str| json!({ "description": about, "resources": [{ "type": "note", "id": "1" }] });
+    let outcome = async |id: &str| {
+        let task = org.task_request(id).await;
+        (task["auto_approved"].is_string(), task["not_automatic"].to_string())
+    };
+    assert!(outcome(&wim.create_submitted(note("own")).await).await.0);
+    // With a token that an administrator made for the writer.
+    let token = eve.post("/users/wim/tokens", &json!({ "name": "x" })).await.expect_status(201);
+    let as_wim = org.user_with_token("wim", &token);
+    let (approved, why) = outcome(&as_wim.create_submitted(note("by token")).await).await;
+    assert!(!approved && why.contains("the author eve has none of the roles writer"), "{why}");
+    // By submitting the writer's draft, which does not make it one's own.
+    let draft = wim.create_draft(note("harmless")).await;
+    let change = json!({ "description": "harmful" });
+    let _ = eve.patch(&format!("/tasks/{draft}"), &change).await.expect_problem(403, "FORBIDDEN");
+    let _ = eve.post(&format!("/tasks/{draft}/submit"), &json!({})).await.expect_status(202);
+    let _ = eve.patch(&format!("/tasks/{draft}"), &change).await.expect_problem(403, "FORBIDDEN");
+    assert!(!outcome(&draft).await.0);
+    // By taking the role.
+    let roles = json!({ "roles": [ADMIN, AUTHOR, "writer"] });
+    let _ = eve.patch("/users/eve", &roles).await.expect_status(200);
+    let (approved, why) = outcome(&eve.create_submitted(note("role")).await).await;
+    assert!(!approved && why.contains("granted eve the role writer"), "{why}");
+    assert!(outcome(&wim.create_submitted(note("still")).await).await.0);
+}
+
+/// Who writes a draft of a policy is kept from automatic approval, also if somebody else activates it.
+#[tokio::test]
+async fn author_of_a_policy_draft_is_not_approved_by_it() {
+    let fixture = Fixture::new().await;
+    let Fixture { org, .. } = &fixture;
+    let ada = org.create_user("ada", &[ADMIN, AUTHOR]).await;
+    let draft =
+        json!({ "name": "notes", "resource_patterns": ["note:*"], "auto_approve_if": { "risk_below": 101 } });
+    let policy = text_field(&ada.post("/policies", &draft).await.expect_status(201), "policy_id");
+    let _ = org.api.post(&format!("/policies/{policy}/activate"), &json!({})).await.expect_status(200);
+    let note = json!({ "resources": [{ "type": "note", "id": "1" }] });
+    let own = org.task_request(&ada.create_submitted(note.clone()).await).await;
+    assert_eq!(own["state"], "REVIEWING", "{own}");
+    let others = org.task_request(&fixture.ann.create_submitted(note).await).await;
+    assert!(others["auto_approved"].is_string(), "{others}");
+}
+
 #[tokio::test]
 async fn spellings_of_a_resource_are_one_lock() {
     let fixture = Fixture::new().await;

@@ -6,7 +6,8 @@ use ade_domain::approval::delegation::{Delegation, DelegationConditions, Delegat
 use ade_domain::approval::policy::{AutoApprove, Policy};
 use ade_domain::audit::{AuditActor, AuditBody, Principal, ServiceActor, Trigger};
 use ade_domain::glob::Pattern;
-use ade_domain::task::{AttemptStart, Task, TaskState, UnprovenApproval};
+use ade_domain::people::AuthorSet;
+use ade_domain::task::{AttemptStart, Refusal, Task, TaskState, UnprovenApproval};
 use serde_json::{Map, Value, json};
 
 /// A task with the audit entries that a server would have written.
@@ -157,6 +158,51 @@ fn every_way_to_approve_is_proven() {
     let request = same.entries.iter().position(|entry| entry.action == "task.override").expect("requested");
     same.entries[request].who = same.entries.last().expect("confirmed").who.clone();
     assert_eq!(same.verify(), Err(UnprovenApproval::UnprovenOverride));
+}
+
+/// Rows that were edited while the task was in review, so that real decisions were made on them.
+#[test]
+fn decisions_on_edited_rows_prove_nothing() {
+    // An author who is made none, and decides in place of a reviewer.
+    let mut fixture = fixture();
+    fixture.users.push(user("zoe", &["admin", "author"], None));
+    fixture.policies.push(policy("two", 2, &[]));
+    let task = fixture.draft("zoe", config("schema", &["database:users"]));
+    let mut audited = Audited { fixture, task, entries: Vec::new() };
+    audited.commit("zoe");
+    audited.fixture.submit(&mut audited.task, "zoe").expect("enough reviewers");
+    audited.commit("zoe");
+    audited.task.author_set = AuthorSet::default();
+    audited.decide("rob", DecisionKind::Approve, "zoe");
+    audited.approve("sue");
+    assert_eq!(audited.task.state, TaskState::Approved);
+    assert_eq!(audited.verify(), Err(UnprovenApproval::UnprovenDecision { user: id("zoe") }));
+    // A reviewer who was asked for one policy, and is made to count for another.
+    let mut fixture = self::fixture();
+    for (name, reviewer) in [("one", "rob"), ("other", "sue")] {
+        fixture.policies.push(Policy { reviewers: vec![id(reviewer)], ..policy(name, 1, &[]) });
+    }
+    let mut audited = Audited::draft(fixture);
+    audited.fixture.submit(&mut audited.task, "ann").expect("enough reviewers");
+    audited.commit("ann");
+    for requirement in &mut audited.task.requirements {
+        requirement.reviewers.insert(id("rob"), requirement.required_roles.clone());
+    }
+    audited.approve("rob");
+    assert_eq!(audited.task.state, TaskState::Approved);
+    assert_eq!(audited.verify(), Err(UnprovenApproval::QuorumNotReached));
+    // Another preview than the one that will be found.
+    let mut audited = Audited::submitted(self::fixture());
+    audited.task.preview.warnings.push("only a typo".to_owned());
+    audited.approve("rob");
+    audited.approve("sue");
+    audited.task.preview.warnings.clear();
+    assert!(matches!(audited.verify(), Err(UnprovenApproval::OtherContent(_))));
+    // Another config than the one that the digest is of.
+    let mut audited = Audited::submitted(self::fixture());
+    audited.task.config.description = "harmless".to_owned();
+    let refused = audited.fixture.decide(&mut audited.task, "rob", DecisionKind::Approve, "rob");
+    assert_eq!(refused, Err(Refusal::EditedTask));
 }
 
 #[test]
@@ -326,7 +372,7 @@ fn forged_votes_and_weakened_requirements_are_not_proven() {
     audited.task.requirements[0].add_reviewer(id("ada"), []);
     audited.approve("ada");
     audited.approve("rob");
-    assert_eq!(audited.verify(), Err(UnprovenApproval::UnprovenDecision { user: id("ada") }));
+    assert_eq!(audited.verify(), Err(UnprovenApproval::QuorumNotReached));
 }
 
 #[test]

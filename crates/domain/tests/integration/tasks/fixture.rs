@@ -127,7 +127,6 @@ impl Fixture {
             subject: &ReviewSubject::new(config, &task.scope),
             preview: &self.preview,
             risk: self.risk(config).score,
-            author: people.get(&task.author_id),
             author_set: &task.author_set,
             people: &people,
             policies: &self.policies,

@@ -8,7 +8,7 @@ use ade_store::database::{AuditRow, DailyStats};
 use super::{Convert, convert_structs};
 
 convert_structs! {
-    ReviewedContent => wire::ReviewedContent { fingerprint, scope, requirements };
+    ReviewedContent => wire::ReviewedContent { fingerprint, preview, scope, requirements };
     DailyStats => wire::DailyOutcomes { day, completed, failed, rejected, cancelled };
 }
 

@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    Convert, approval_view, comment, delegation, feature, policy, resource, restore_result, setting, task,
-    task_claim, token, user,
+    Convert, approval_view, change, comment, delegation, feature, policy, resource, restore_result, setting,
+    task, task_claim, token, user,
 };
 
 pub(crate) fn outcome(outcome: Outcome) -> Value {
@@ -21,7 +21,7 @@ pub(crate) fn outcome(outcome: Outcome) -> Value {
             json_value(&wire::BatchResponse { items: views.iter().map(approval_view).collect() })
         }
         Outcome::Restored(restored) => json_value(&restore_result(&restored)),
-        Outcome::LogAppended => Value::Null,
+        Outcome::Done | Outcome::AwaitsConfirmation { .. } => Value::Null,
         Outcome::Comment(stored) => json_value(&comment(&stored)),
         Outcome::User { user: stored, revision } => {
             json_value(&user(&StoredUser { user: stored, revision, password: None, invitation: None }))
@@ -36,6 +36,7 @@ pub(crate) fn outcome(outcome: Outcome) -> Value {
         Outcome::Resource(stored) => json_value(&resource(&stored)),
         Outcome::Setting(stored) => json_value(&setting(&stored)),
         Outcome::Feature(stored) => json_value(&feature(&stored)),
+        Outcome::Change(stored) => json_value(&change(&stored)),
     }
 }
 

@@ -6,6 +6,7 @@ use ade_client::wire;
 use ade_domain::approval::delegation::{Delegation, DelegationConditions, DelegationKind};
 use ade_domain::approval::policy::{AutoApprove, Policy, PolicyVersions, Priority};
 use ade_domain::approval::window::{TimeWindow, Weekday};
+use ade_domain::dual_control::ProposedChange;
 use ade_domain::risk::RegisteredPattern;
 use ade_store::database::Versioned;
 
@@ -47,6 +48,7 @@ pub(crate) fn policy(stored: &Versioned<PolicyVersions>) -> wire::Policy {
         active: active.is_some(),
         rules: shown.clone().convert(),
         draft: active.and(stored.value.draft()).cloned().convert(),
+        never_automatic: shown.why_never_automatic().map(str::to_owned),
         revision: stored.revision,
     }
 }
@@ -86,5 +88,19 @@ pub(crate) fn resource(stored: &Versioned<RegisteredPattern>) -> wire::Registere
         criticality: stored.value.criticality,
         dependents: stored.value.dependents.clone(),
         revision: stored.revision,
+    }
+}
+
+pub(crate) fn change(stored: &Versioned<ProposedChange>) -> wire::Change {
+    let change = &stored.value;
+    wire::Change {
+        change_id: stored.id.clone(),
+        action: change.action.clone(),
+        object_type: change.object_type.clone(),
+        object_id: change.object_id.clone(),
+        proposed_by: change.proposed_by.as_ref().map(ToString::to_string),
+        proposed_at: change.proposed_at.convert(),
+        expires_at: change.expires_at().convert(),
+        details: change.details.clone(),
     }
 }

@@ -60,8 +60,16 @@ responses! {
     DecisionErrors: [ActionErrors] {
         403: "OWN_TASK, NOT_INDEPENDENT, NOT_A_REVIEWER, SAME_ADMIN, FORBIDDEN, SCOPE_MISSING, CSRF, REAUTHENTICATE or PASSWORD_CHANGE_REQUIRED",
         404: "TASK_NOT_FOUND or APPROVAL_NOT_FOUND",
-        409: "INVALID_TRANSITION, RESTORED_TASK, ALREADY_DECIDED, DIGEST_MISMATCH, STALE_SCOPE, APPROVAL_CLOSED, NO_OVERRIDE or IN_FLIGHT",
+        409: "INVALID_TRANSITION, EDITED_TASK, RESTORED_TASK, ALREADY_DECIDED, DIGEST_MISMATCH, STALE_SCOPE, APPROVAL_CLOSED, NO_OVERRIDE or IN_FLIGHT",
         422: "INVALID_REQUEST, REASON_REQUIRED, TICKET_REQUIRED, INVALID_REVIEWER or IDEMPOTENCY_KEY_REUSED"
+    }
+    /// Of routes that change who decides, or by which rules.
+    SecondAdmin: [] { 202: "AWAITS_CONFIRMATION: with dual control, the change waits for a second administrator" }
+    /// Of routes that decide about such a change.
+    ConfirmationErrors: [PostErrors] {
+        403: "NOT_INDEPENDENT, FORBIDDEN, SCOPE_MISSING, CSRF, REAUTHENTICATE or PASSWORD_CHANGE_REQUIRED",
+        404: "CHANGE_NOT_FOUND, or what it changes was not found",
+        409: "CHANGE_OUTDATED, ALREADY_EXISTS or IN_FLIGHT"
     }
     AgentNotFound: [] { 404: "AGENT_NOT_FOUND" }
     ArchiveNotFound: [] { 404: "ARCHIVE_NOT_FOUND" }

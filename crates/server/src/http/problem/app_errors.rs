@@ -15,6 +15,13 @@ impl From<Error> for Problem {
         match error {
             Error::NotFound(object) => Self::not_found(not_found_code(object), detail),
             Error::AgentNotFound(_) => Self::not_found("AGENT_NOT_FOUND", detail),
+            Error::AwaitsConfirmation { change_id, expires_at } => {
+                Self::new(StatusCode::ACCEPTED, "AWAITS_CONFIRMATION", detail)
+                    .with("change_id", change_id)
+                    .with("expires_at", expires_at.to_string())
+            }
+            Error::ChangeOutdated => Self::conflict("CHANGE_OUTDATED", detail),
+            Error::TooManyChanges => Self::conflict("TOO_MANY_CHANGES", detail),
             Error::Exists(_) => Self::conflict("ALREADY_EXISTS", detail),
             Error::AgentExists(_) => Self::conflict("AGENT_EXISTS", detail),
             Error::AgentBusy(_) => Self::conflict("AGENT_BUSY", detail),
@@ -78,7 +85,10 @@ const fn not_found_code(object: ObjectKind) -> &'static str {
         ObjectKind::Document(DocumentKind::Resource) => "RESOURCE_NOT_FOUND",
         ObjectKind::Document(DocumentKind::Setting) => "SETTING_NOT_FOUND",
         ObjectKind::Document(DocumentKind::Feature) => "FEATURE_NOT_FOUND",
-        ObjectKind::Document(DocumentKind::Binding | DocumentKind::RuleChange) => "NOT_FOUND",
+        ObjectKind::Document(DocumentKind::Change) => "CHANGE_NOT_FOUND",
+        ObjectKind::Document(
+            DocumentKind::Binding | DocumentKind::RuleChange | DocumentKind::RemovedAgent,
+        ) => "NOT_FOUND",
     }
 }
 
@@ -120,6 +130,7 @@ impl From<Refusal> for Problem {
             Refusal::ApprovalClosed { status } => conflict("APPROVAL_CLOSED").with("approval_status", status),
             Refusal::NoOverrideRequest => conflict("NO_OVERRIDE"),
             Refusal::SameAdmin { .. } => forbidden("SAME_ADMIN"),
+            Refusal::EditedTask => conflict("EDITED_TASK"),
             Refusal::InvalidReviewer { .. } => invalid("INVALID_REVIEWER"),
             Refusal::TooManyApprovalRequests { .. } => conflict("TOO_MANY_REQUESTS"),
             Refusal::NotCurrentAttempt { current, .. } => conflict("NOT_PRESENT").with("attempt", current),

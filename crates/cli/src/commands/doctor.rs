@@ -1,0 +1,118 @@
+//! `ade doctor`: checks a server and the rules that it follows, and says what to improve. It changes nothing.
+
+use ade_client::Client;
+use ade_client::wire::{ExecutorBinding, Policy, Setting, User};
+use ade_domain::people::ADMIN;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::failure::{Failure, Result};
+use crate::output::list::fetch_all;
+use crate::output::{self, OutputFormat, Tone, safe};
+
+/// From this many administrators on, two of them can decide together without waiting for the third.
+const ADMINS_FOR_DUAL_CONTROL: usize = 3;
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    result: Verdict,
+    detail: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Good,
+    /// Works, and could be better.
+    Advice,
+    Problem,
+}
+
+pub(crate) async fn run(client: &Client, format: OutputFormat) -> Result {
+    let mut findings = vec![check_server(client).await?];
+    let users: Vec<User> = fetch_all(async |query| client.users(query).await).await?;
+    findings.push(check_dual_control(&users, &client.settings(&[]).await?.items));
+    let policies: Vec<Policy> = fetch_all(async |query| client.policies(query).await).await?;
+    findings.extend(check_policies(&policies));
+    let bindings: Vec<ExecutorBinding> = fetch_all(async |query| client.executors(query).await).await?;
+    findings.extend(check_executors(&bindings));
+    format.print(&findings, |findings| {
+        let table = output::table(findings)
+            .column("CHECK", |finding| finding.check)
+            .column("RESULT", |finding| match finding.result {
+                Verdict::Good => Tone::Good.cell("good"),
+                Verdict::Advice => Tone::Pending.cell("advice"),
+                Verdict::Problem => Tone::Bad.cell("problem"),
+            })
+            .column("DETAIL", |finding| safe(&finding.detail));
+        table.to_string()
+    })?;
+    let problems = findings.iter().filter(|finding| finding.result == Verdict::Problem).count();
+    match problems {
+        0 => Ok(()),
+        1 => Err(Failure::negative("one check found a problem")),
+        count => Err(Failure::negative(format!("{count} checks found problems"))),
+    }
+}
+
+async fn check_server(client: &Client) -> Result<Finding> {
+    let readiness = client.readiness().await?;
+    let (result, detail) = match readiness.reasons.as_slice() {
+        [] => (Verdict::Good, format!("{} is {}", client.url(), readiness.status)),
+        reasons => {
+            (Verdict::Problem, format!("{} is {}: {}", client.url(), readiness.status, reasons.join("; ")))
+        }
+    };
+    Ok(Finding { check: "server", result, detail })
+}
+
+fn check_dual_control(users: &[User], settings: &[Setting]) -> Finding {
+    let admins = users.iter().filter(|user| user.active && user.roles.contains(ADMIN)).count();
+    let is_on = settings
+        .iter()
+        .any(|setting| setting.name == "security:dual_control" && setting.value == Value::Bool(true));
+    let (result, detail) = if is_on {
+        (
+            Verdict::Good,
+            "changes of who decides, and by which rules, wait for a second administrator".to_owned(),
+        )
+    } else if admins >= ADMINS_FOR_DUAL_CONTROL {
+        let detail = format!(
+            "{admins} administrators can each change the rules alone: set security.dual_control = true in the configuration \
+             file of each server"
+        );
+        (Verdict::Advice, detail)
+    } else {
+        let detail =
+            format!("off; recommended from {ADMINS_FOR_DUAL_CONTROL} administrators on, there are {admins}");
+        (Verdict::Good, detail)
+    };
+    Finding { check: "dual control", result, detail }
+}
+
+fn check_policies(policies: &[Policy]) -> Vec<Finding> {
+    let finding = |result, detail| Finding { check: "policies", result, detail };
+    let never = policies.iter().filter_map(|policy| {
+        let why = policy.never_automatic.as_ref()?;
+        let detail = format!("{} approves nothing automatically any more: {why}", policy.name);
+        Some(finding(Verdict::Advice, detail))
+    });
+    let mut findings: Vec<Finding> = never.collect();
+    if findings.is_empty() {
+        findings.push(finding(Verdict::Good, "every policy with auto_approve_if can approve".to_owned()));
+    }
+    findings
+}
+
+fn check_executors(bindings: &[ExecutorBinding]) -> Vec<Finding> {
+    let finding = |result, detail| Finding { check: "executors", result, detail };
+    let unserved = bindings.iter().filter(|binding| binding.workers.is_empty());
+    let detail = |name: &str| format!("no worker serves {name}: its tasks wait until one starts");
+    let mut findings: Vec<Finding> =
+        unserved.map(|binding| finding(Verdict::Advice, detail(&binding.name))).collect();
+    if findings.is_empty() {
+        findings.push(finding(Verdict::Good, format!("workers serve all {} names", bindings.len())));
+    }
+    findings
+}
