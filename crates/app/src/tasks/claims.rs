@@ -175,7 +175,8 @@ impl TaskService {
         let task = self.get(task_id).await?;
         let (may_claim, is_approved) =
             (self.may_claim(agent, &task).await?, task.state == TaskState::Approved);
-        if !caller.can_see(&task) && !(may_claim && is_approved) {
+        let is_visible = caller.can_see(&task) || (may_claim && is_approved);
+        if !is_visible {
             return Err(Error::NotFound(ObjectKind::Task));
         }
         if !may_claim {

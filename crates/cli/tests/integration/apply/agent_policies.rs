@@ -1,8 +1,6 @@
 //! Policies that name agents: they are asked about every task that such an agent may claim, and an agent that matches one later
 //! does not get what was approved without it.
 
-use std::time::{Duration, Instant};
-
 use ade_domain::people::{AUTHOR, REVIEWER};
 use ade_testkit::deployment::text_field;
 use ade_testkit::{AdminClient, Deployment, TestUser};
@@ -128,9 +126,7 @@ async fn policies_follow_claimants(fixture: &Fixture) {
     assert_eq!(fixture.state(&early).await, "APPROVED");
     let (status, claimed) = claim(&prod, json!({})).await;
     assert_eq!((status, &claimed["task"]["task_id"]), (200, &json!(late)), "the later one");
-    let started = Instant::now();
     assert_eq!(claim(&prod, json!({ "wait_seconds": 1 })).await.0, 204);
-    assert!(started.elapsed() >= Duration::from_secs(1), "waits for work that it may claim");
     for unknown in ["ea000000-0000-7000-8000-000000000000", "nonsense"] {
         assert_eq!(claim(&prod, json!({ "task_id": unknown })).await.0, 404, "{unknown}");
     }
