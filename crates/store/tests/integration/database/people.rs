@@ -255,7 +255,7 @@ async fn finds_agents_by_capability(database: &Database, all: &[StoredAgent]) {
         (found.agents.iter().map(|agent| agent.agent_id.clone()).collect::<Vec<_>>(), found.is_complete)
     };
     assert_eq!(with("build", 10).await, (["A", "Z", "b", "ü"].map(str::to_owned).to_vec(), true));
-    assert_eq!(with("build", 4).await.1, true);
+    assert!(with("build", 4).await.1);
     assert_eq!(with("build", 3).await, (["A", "Z", "b"].map(str::to_owned).to_vec(), false));
     for other in ["buil", "BUILD", "b_ild", "%", "capability", "", "\\", "\"", "!", "a\0b"] {
         assert_eq!(with(other, 10).await.0, [""; 0], "{other:?}");
