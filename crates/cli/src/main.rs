@@ -43,6 +43,8 @@ enum Command {
     Whoami(Remote<OutputFormat>),
     /// Manage users, their roles, passwords and tokens
     User(RemoteCommand<user::Command>),
+    /// Register agents, grant them capabilities, and create the tokens that they work with
+    Agent(RemoteCommand<agent::Command>),
     /// Create, submit, inspect and control tasks
     Task(DecidingCommand<task::Command>),
     /// List the approval requests that wait for your decision, and decide
@@ -101,6 +103,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Logout(connection) => login::logout(&connection),
         Command::Whoami(args) => args.run(login::whoami),
         Command::User(args) => args.run(user::run),
+        Command::Agent(args) => args.run(agent::run),
         Command::Task(args) => args.run(task::run),
         Command::Approval(args) => args.run(approval::run),
         Command::Change(args) => args.run(change::run),

@@ -44,6 +44,20 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     matches_exactly(&fold(pattern), &fold(text))
 }
 
+/// Whether a pattern may match a text that begins with `prefix`. It is never false if there is such a text.
+pub(crate) fn may_begin_with(pattern: &str, prefix: &str) -> bool {
+    let (pattern, prefix) = (fold(pattern), fold(prefix));
+    let mut expected = pattern.chars();
+    for found in prefix.chars() {
+        match expected.next() {
+            Some('*') => return true,
+            Some(one) if one == '?' || one == found => {}
+            _ => return false,
+        }
+    }
+    true
+}
+
 /// Whether a pattern matches the whole text in exactly this spelling, as in names of files.
 pub fn matches_exactly(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
@@ -97,6 +111,16 @@ mod tests {
         fn matches_like_the_reference(pattern in "[ab*?]{0,7}", text in "[ab]{0,8}") {
             let chars = |text: &str| text.chars().collect::<Vec<_>>();
             prop_assert_eq!(matches(&pattern, &text), reference(&chars(&pattern), &chars(&text)));
+        }
+    }
+
+    #[test]
+    fn prefixes_are_matched_by_what_matches_a_longer_text() {
+        for pattern in ["*", "agent:*", "Agent:prod-?", "a*", "?gent:x", "agent*", "*:x", "agent:"] {
+            assert!(may_begin_with(pattern, "agent:"), "{pattern}");
+        }
+        for pattern in ["", "agent", "files:*", "agen?", "?", "capability:*", "b*"] {
+            assert!(!may_begin_with(pattern, "agent:"), "{pattern}");
         }
     }
 

@@ -1,21 +1,27 @@
-//! Which tasks an agent may claim. `domain` decides by the agent's rights and the author; this module loads both.
+//! Which tasks an agent may claim. `domain` decides by the agent's rights, the author, and the policies under which the task was
+//! reviewed; this module loads them.
 //!
 //! A queue may hold any number of tasks that one agent may not claim. They never keep it from those that it may.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use ade_domain::capability::Claimant;
 use ade_domain::people::UserId;
-use ade_domain::task::{AgentWork, Config, Task, TaskState};
-use ade_store::database::{ReadyTask, StoredAgent};
+use ade_domain::task::{AgentWork, Config, Refusal, Task, TaskState, names_agent};
+use ade_store::database::{ReadyFilter, ReadyTask, StoredAgent};
 
 use super::{RulesSnapshot, TaskService};
-use crate::{Caller, Result};
+use crate::{Caller, Error, ObjectKind, Result};
 
 /// Ready tasks that are read at once.
 const PAGE_SIZE: u32 = 64;
 /// Authors of ready tasks whom the agent does not serve, before a search ends without a result.
 const MAX_EXCLUDED_AUTHORS: usize = 1_000;
+/// Ready tasks that were not reviewed for the agent, before a search ends without a result.
+const MAX_UNREVIEWED_TASKS: usize = 1_000;
+/// Tasks of one queue that are loaded to be offered. Others may be faster with the first.
+const MAX_OFFERED_TASKS: usize = 8;
 
 /// An agent that looks for work.
 #[derive(Debug, Clone)]
@@ -46,6 +52,25 @@ impl AgentIdentity {
     }
 }
 
+/// What one claim has found out while it waits for work: it does not load the same tasks again and again.
+#[derive(Debug, Default)]
+pub(crate) struct ClaimSearch {
+    /// The rules of the last search.
+    rules: Option<Arc<RulesSnapshot>>,
+    /// Tasks that were not reviewed for the agent.
+    unreviewed: BTreeSet<ReadyTask>,
+}
+
+impl ClaimSearch {
+    /// Other rules may give other results.
+    fn use_rules(&mut self, rules: &Arc<RulesSnapshot>) {
+        if !self.rules.as_ref().is_some_and(|known| Arc::ptr_eq(known, rules)) {
+            self.rules = Some(rules.clone());
+            self.unreviewed.clear();
+        }
+    }
+}
+
 impl TaskService {
     pub(crate) async fn agent_identity(&self, agent_id: &str) -> Result<AgentIdentity> {
         let registered = self.context.database.agent(agent_id).await?;
@@ -57,47 +82,123 @@ impl TaskService {
         &self,
         agent: &AgentIdentity,
         types: &[String],
+        search: &mut ClaimSearch,
     ) -> Result<Vec<String>> {
         let rules = self.rules().await?;
+        search.use_rules(&rules);
         let mut found = Vec::new();
         for (queue, work) in agent.work() {
-            let serves = |author: &UserId| {
-                let author = rules.people.get(author);
-                author.is_some_and(|author| agent.claimant(&rules).may_claim(work, author))
-            };
-            found.extend(self.ready_tasks_of(&queue, types, serves).await?);
+            let filter = ReadyFilter { queue: &queue, types, ..ReadyFilter::default() };
+            found.extend(self.ready_tasks_for(agent, work, filter, &rules, search).await?);
         }
         found.sort();
         Ok(found.into_iter().map(|task| task.task_id).collect())
     }
 
-    /// The first ready tasks of a queue whose authors are served.
-    async fn ready_tasks_of(
+    /// The first ready tasks of a queue whose authors are served, and that were reviewed for the agent.
+    async fn ready_tasks_for(
         &self,
-        queue: &str,
-        types: &[String],
-        serves: impl Fn(&UserId) -> bool,
+        agent: &AgentIdentity,
+        work: AgentWork<'_>,
+        filter: ReadyFilter<'_>,
+        rules: &RulesSnapshot,
+        search: &mut ClaimSearch,
     ) -> Result<Vec<ReadyTask>> {
-        let (now, mut others) = (self.context.now(), BTreeSet::new());
+        let serves = |task: &ReadyTask| {
+            let author = rules.people.get(&task.author_id);
+            author.is_some_and(|author| agent.claimant(rules).may_claim(work, author))
+        };
+        let (now, mut others, mut last) = (self.context.now(), BTreeSet::new(), None);
         loop {
             let excluded: Vec<UserId> = others.iter().cloned().collect();
-            let page = self.context.database.ready_tasks(queue, types, &excluded, now, PAGE_SIZE).await?;
+            let next = ReadyFilter { excluded_authors: &excluded, after: last.as_ref(), ..filter };
+            let page = self.context.database.ready_tasks(next, now, PAGE_SIZE).await?;
             let is_last = page.len() < PAGE_SIZE as usize;
-            let (found, unserved): (Vec<_>, Vec<_>) =
-                page.into_iter().partition(|task| serves(&task.author_id));
+            last = page.last().cloned();
+            let (served, unserved): (Vec<_>, Vec<_>) = page.into_iter().partition(serves);
+            let found = self.reviewed_tasks(agent, work, served, rules, search).await?;
             if !found.is_empty() || is_last {
                 return Ok(found);
             }
-            // All of a full page: the next one is without their authors.
+            // None of a full page: the next one is without these authors.
             others.extend(unserved.into_iter().map(|task| task.author_id));
-            if others.len() > MAX_EXCLUDED_AUTHORS {
+            if others.len() > MAX_EXCLUDED_AUTHORS || search.unreviewed.len() > MAX_UNREVIEWED_TASKS {
                 tracing::warn!(
-                    queue,
-                    "too many authors of waiting tasks whom an agent does not serve; it gets none"
+                    queue = filter.queue,
+                    agent_id = agent.agent_id,
+                    "too many waiting tasks that an agent may not claim; it gets none"
                 );
                 return Ok(Vec::new());
             }
         }
+    }
+
+    /// Those of some ready tasks that were reviewed under the policies that name the agent.
+    async fn reviewed_tasks(
+        &self,
+        agent: &AgentIdentity,
+        work: AgentWork<'_>,
+        ready: Vec<ReadyTask>,
+        rules: &RulesSnapshot,
+        search: &mut ClaimSearch,
+    ) -> Result<Vec<ReadyTask>> {
+        let is_named = rules.policies.iter().any(|policy| names_agent(policy, &agent.agent_id));
+        if !is_named || matches!(work, AgentWork::Named(_)) {
+            return Ok(ready);
+        }
+        let mut reviewed = Vec::new();
+        for task in ready {
+            if search.unreviewed.contains(&task) {
+                continue;
+            }
+            let Some(stored) = self.context.database.task(&task.task_id).await? else { continue };
+            if stored.require_review_for(&agent.agent_id, &rules.policies, self.context.now()).is_err() {
+                search.unreviewed.insert(task);
+                continue;
+            }
+            reviewed.push(task);
+            if reviewed.len() >= MAX_OFFERED_TASKS {
+                break;
+            }
+        }
+        Ok(reviewed)
+    }
+
+    /// A task that an agent asks for, if it is approved and of these types. Fails if the agent may not claim it.
+    pub(crate) async fn claimable_task(
+        &self,
+        agent: &AgentIdentity,
+        task_id: &str,
+        types: &[String],
+        caller: &Caller,
+    ) -> Result<Option<String>> {
+        let task = self.get(task_id).await?;
+        let (may_claim, is_approved) =
+            (self.may_claim(agent, &task).await?, task.state == TaskState::Approved);
+        let is_visible = caller.can_see(&task) || (may_claim && is_approved);
+        if !is_visible {
+            return Err(Error::NotFound(ObjectKind::Task));
+        }
+        if !may_claim {
+            let name = &agent.agent_id;
+            return Err(Error::forbidden(format!(
+                "{name} may not claim this task: it is not for {name}, or no capability of {name} counts for tasks of its author. \
+                 Ask its sponsor or an administrator for a grant."
+            )));
+        }
+        if !is_approved || !(types.is_empty() || types.contains(&task.config.task_type)) {
+            return Ok(None);
+        }
+        match self.review_refusal(agent, &task).await? {
+            Some(refusal) => Err(refusal.into()),
+            None => Ok(Some(task.task_id.clone())),
+        }
+    }
+
+    /// Why a task must be reviewed again before this agent claims it; none if it need not.
+    pub(crate) async fn review_refusal(&self, agent: &AgentIdentity, task: &Task) -> Result<Option<Refusal>> {
+        let rules = self.rules().await?;
+        Ok(task.require_review_for(&agent.agent_id, &rules.policies, self.context.now()).err())
     }
 
     /// Whether an agent may claim a task, whatever its state is.

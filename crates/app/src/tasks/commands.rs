@@ -134,7 +134,7 @@ impl TaskService {
         retry_on_conflict(async || {
             let mut task = self.load_with_preview(target, caller).await?;
             let (revision, mut ids) = (task.revision, new_id);
-            let planner = self.planner(&task.config.task_type).await?;
+            let planner = self.review_planner(&task.config).await?;
             let scope = planner.scope_for(&task.config, caller)?;
             task.set_scope(scope);
             let lock_preview = self.lock_preview(&task.config, &task.scope, Some(task_id)).await;
@@ -168,7 +168,7 @@ impl TaskService {
             if metadata.lineage != task.metadata.lineage {
                 metadata.lineage = self.resolve_lineage(&metadata.lineage, caller).await?;
             }
-            let planner = self.planner(&config.task_type).await?;
+            let planner = self.review_planner(&config).await?;
             let scope = planner.scope_for(&config, caller)?;
             let request = PreviewRequest { caller, task_id: Some(task_id) };
             let preview = self.compute_preview(&config, preview, request).await?;

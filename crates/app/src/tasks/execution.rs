@@ -100,7 +100,7 @@ impl TaskService {
         if task.revision != revision {
             return Ok(());
         }
-        let planner = self.planner(&task.config.task_type).await?;
+        let planner = self.review_planner(&task.config).await?;
         let (now, mut ids) = (self.context.now(), new_id);
         task.preview = preview.clone();
         let plan = planner.plan_best_effort(&task, true, &mut ids, now);
@@ -121,7 +121,7 @@ impl TaskService {
         if task.revision != revision {
             return Ok(true);
         }
-        let planner = self.planner(&task.config.task_type).await?;
+        let planner = self.review_planner(&task.config).await?;
         let approved = task.scope_digest;
         let scope = planner.scope(&task.config)?;
         task.set_scope(scope);
@@ -144,7 +144,7 @@ impl TaskService {
                 return Ok(Some(()));
             }
             let revision = task.revision;
-            let planner = self.planner(&task.config.task_type).await?;
+            let planner = self.review_planner(&task.config).await?;
             let (now, mut ids) = (self.context.now(), new_id);
             task.preview = preview.clone();
             if task.state == TaskState::Draft {

@@ -31,7 +31,7 @@ use ade_store::database::{Commit, StoredTask, Write};
 use serde_json::{Map, Value, json};
 
 pub use batch::{BatchItem, DecisionBatch, MAX_BATCH_SIZE};
-pub(crate) use claims::AgentIdentity;
+pub(crate) use claims::{AgentIdentity, ClaimSearch};
 pub use commands::{DecisionInput, TaskAction, TaskDraft};
 pub use execution::ExecutionCommand;
 pub(crate) use execution::is_superseded;
@@ -191,10 +191,6 @@ impl TaskService {
             sponsors.extend(agent.and_then(|agent| Some((agent_id.to_owned(), agent.sponsor_id?))));
         }
         Ok(sponsors)
-    }
-
-    async fn planner(&self, task_type: &str) -> Result<ApprovalPlanner> {
-        Ok(ApprovalPlanner::load(&self.context.database, &self.rules, task_type).await?)
     }
 
     /// Changes a task without a check of permissions, and retries after conflicts. `by` is on record as the actor.

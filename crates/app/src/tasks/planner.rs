@@ -8,21 +8,44 @@ use ade_domain::approval::assignment::{
     Assignment, AssignmentInput, QuorumUnreachable, assign, assign_best_effort,
 };
 use ade_domain::approval::policy::{DEFAULT_POLICY_NAME, Policy};
+use ade_domain::capability::Claimant;
 use ade_domain::risk::{
     self, FailureHistory, MAX_HISTORY, RegisteredPattern, RegisteredResource, Risk, assess,
 };
-use ade_domain::task::{Config, Resource, ReviewPlan, ReviewSubject, Task, TaskScope};
+use ade_domain::task::{
+    AgentWork, Config, PossibleClaimants, Resource, ReviewPlan, ReviewSubject, Task, TaskScope,
+};
 use ade_executors::derive_scope;
+use ade_store::database::{CapableAgent, CapableAgents};
 use ade_store::{Database, DatabaseError};
 
+use super::TaskService;
 use super::rules_cache::{RulesCache, RulesSnapshot};
 use crate::shared_settings::Settings;
 use crate::{Caller, Error, Result};
+
+/// Agents with one capability that are read for a review. With more of them, every policy that may name an agent applies.
+const MAX_CAPABLE_AGENTS: u32 = 1_000;
 
 #[derive(Debug, Clone)]
 pub(super) struct ApprovalPlanner {
     rules: Arc<RulesSnapshot>,
     history: FailureHistory,
+    /// The agents with the capability that a task asks for; `None` if they were not read.
+    agents: Option<Arc<CapableAgents>>,
+}
+
+impl TaskService {
+    /// A planner that does not know which agents may claim a task: enough for drafts, which no policy is stored with.
+    pub(super) async fn planner(&self, task_type: &str) -> Result<ApprovalPlanner> {
+        Ok(ApprovalPlanner::load(&self.context.database, &self.rules, task_type).await?)
+    }
+
+    /// A planner for the review of a config.
+    pub(super) async fn review_planner(&self, config: &Config) -> Result<ApprovalPlanner> {
+        let planner = self.planner(&config.task_type).await?;
+        Ok(planner.with_agents_for(&self.context.database, config).await?)
+    }
 }
 
 impl ApprovalPlanner {
@@ -33,7 +56,43 @@ impl ApprovalPlanner {
     ) -> Result<Self, DatabaseError> {
         let (version, history) = database.task_history(task_type, MAX_HISTORY).await?;
         let rules = cache.at(database, &version).await?;
-        Ok(Self { rules, history })
+        Ok(Self { rules, history, agents: None })
+    }
+
+    /// The same planner, with the agents that may claim tasks of this config: policies that name them apply.
+    pub(super) async fn with_agents_for(
+        self,
+        database: &Database,
+        config: &Config,
+    ) -> Result<Self, DatabaseError> {
+        let Some(AgentWork::Capability(capability)) = config.agent_work() else { return Ok(self) };
+        let agents = database.agents_with_capability(capability, MAX_CAPABLE_AGENTS).await?;
+        Ok(Self { agents: Some(Arc::new(agents)), ..self })
+    }
+
+    /// The agents that may claim a task, by the rule of claims. Unless all are known, any agent may be among them, so that a task
+    /// is rather reviewed too strictly.
+    fn claimants(&self, task: &Task) -> PossibleClaimants {
+        let Some(work @ AgentWork::Capability(capability)) = task.config.agent_work() else {
+            return PossibleClaimants::default();
+        };
+        let known = self.agents.as_ref().filter(|found| found.is_complete && found.capability == capability);
+        let Some(known) = known else { return PossibleClaimants::Unknown };
+        // Nobody claims tasks of an author who does not exist.
+        let Some(author) = self.rules.people.get(&task.author_id) else {
+            return PossibleClaimants::default();
+        };
+        let may_claim = |agent: &&CapableAgent| {
+            let sponsor = agent.sponsor_id.as_ref().and_then(|sponsor| self.rules.people.get(sponsor));
+            let claimant = Claimant::Agent { agent_id: &agent.agent_id, sponsor, rights: &agent.rights };
+            claimant.may_claim(work, author)
+        };
+        let agents = known.agents.iter().filter(may_claim);
+        PossibleClaimants::of(agents.map(|agent| agent.agent_id.as_str()))
+    }
+
+    fn subject<'a>(&self, task: &'a Task) -> ReviewSubject<'a> {
+        ReviewSubject::new(&task.config, &task.scope).with_claimants(self.claimants(task))
     }
 
     /// What a config can touch.
@@ -112,7 +171,7 @@ impl ApprovalPlanner {
     }
 
     pub(super) fn assign(&self, task: &Task, risk: u8, now: Moment) -> Result<Assignment, QuorumUnreachable> {
-        let subject = ReviewSubject::new(&task.config, &task.scope);
+        let subject = self.subject(task);
         assign(&self.assignment_input(task, &subject, risk, now))
     }
 
@@ -158,7 +217,7 @@ impl ApprovalPlanner {
         now: Moment,
     ) -> ReviewPlan<'a> {
         let plan = self.plan(task, ids, now);
-        let subject = ReviewSubject::new(&task.config, &task.scope);
+        let subject = self.subject(task);
         let mut input = self.assignment_input(task, &subject, plan.risk.score, now);
         input.requires_human = needs_reviewer;
         ReviewPlan { assignment: Ok(assign_best_effort(&input)), ..plan }

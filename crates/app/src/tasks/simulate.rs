@@ -77,7 +77,7 @@ impl TaskService {
         let TaskDraft { config, mut metadata, preview } = input.draft.clone();
         let digest = validated_digest(&config)?;
         let now = input.at.unwrap_or_else(|| self.context.now());
-        let planner = self.planner(&config.task_type).await?.with_policies(&input.policies);
+        let planner = self.review_planner(&config).await?.with_policies(&input.policies);
         let (author, authors, by_agent) = match input.authors.clone() {
             Some(of_task) => of_task,
             // The bootstrap token is not a person.
@@ -110,13 +110,14 @@ impl TaskService {
                 self.context.database.tasks(&TaskFilter::default(), before.as_deref(), PAGE_SIZE).await?;
             for task in &page {
                 let Some(at) = task.entered_at.get(&TaskState::Submitted).copied() else { continue };
-                let task_type = &task.config.task_type;
-                if !planners.contains_key(task_type) {
-                    let without = self.planner(task_type).await?;
+                // What a planner is loaded for.
+                let key = (task.config.task_type.clone(), task.config.work_queue());
+                if !planners.contains_key(&key) {
+                    let without = self.review_planner(&task.config).await?;
                     let with = without.with_policies(std::slice::from_ref(policy));
-                    planners.insert(task_type.clone(), (without, with));
+                    planners.insert(key.clone(), (without, with));
                 }
-                let Some((without, with)) = planners.get(task_type) else { continue };
+                let Some((without, with)) = planners.get(&key) else { continue };
                 let [was, would_be] =
                     [without, with].map(|planner| describe(&planner.assign(task, task.risk_score(), at)));
                 if was != would_be {

@@ -108,7 +108,7 @@ impl TaskService {
                 return Ok(Some(task));
             }
             let (revision, mut ids) = (task.revision, new_id);
-            let planner = self.planner(&task.config.task_type).await?;
+            let planner = self.review_planner(&task.config).await?;
             let plan = planner.plan_best_effort(&task, false, &mut ids, now);
             task.expire(plan, now)?;
             self.commit_task(target, revision, task, now).await
@@ -152,7 +152,7 @@ impl TaskService {
             let target = Target::Internal(&waiting.task_id, &by);
             let approved = retry_on_conflict(async || {
                 let mut task = self.load(target).await?;
-                let planner = self.planner(&task.config.task_type).await?;
+                let planner = self.review_planner(&task.config).await?;
                 let (revision, now) = (task.revision, self.context.now());
                 if !approve_waiting(&planner, &mut task, now)? {
                     return Ok(Some(false));

@@ -3,6 +3,7 @@
 //! A worker changes nothing before the database allows it: first its attempt is committed, then the rollback data is stored, and
 //! then it begins. A worker that has lost its lease or its locks stops.
 
+mod agent_claims;
 mod agent_work;
 mod apply;
 mod claim;
@@ -11,6 +12,7 @@ mod lease;
 mod recovery;
 mod rollback;
 
+pub use agent_claims::ClaimFilter;
 pub use agent_work::{AgentReport, AgentWorkService, HeartbeatReply};
 
 use std::sync::Arc;

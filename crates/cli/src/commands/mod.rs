@@ -1,6 +1,7 @@
 //! The subcommands, one module per noun. A command translates arguments into calls and prints their results.
 
 pub(crate) mod admin;
+pub(crate) mod agent;
 pub(crate) mod approval;
 pub(crate) mod audit;
 pub(crate) mod bench;

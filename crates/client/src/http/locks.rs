@@ -43,6 +43,10 @@ routes! {
     send register_agent() "/agents": AgentRequest => Agent;
     /// Lists agents. Filters: `limit`, `cursor`.
     list agents() "/agents" => Agent;
+    /// Gets an agent.
+    get agent(agent_id) "/agents/{}" => Agent;
+    /// Removes an agent that holds no locks, and revokes its tokens.
+    delete remove_agent(agent_id) "/agents/{}" => ();
     /// Creates a token that acts as an agent.
     post create_agent_token(agent_id) "/agents/{}/tokens": TokenRequest => Token;
     /// Lists the inbox of an agent. Filters: `limit`, `cursor`.
@@ -50,6 +54,11 @@ routes! {
 }
 
 impl Client {
+    /// Changes an agent; absent fields stay unchanged.
+    pub async fn update_agent(&self, agent_id: &str, change: &AgentRequest) -> Result<Agent> {
+        self.update(Method::PATCH, &path("/agents/{}", &[agent_id]), None, change).await
+    }
+
     /// Acquires locks, or queues for them.
     pub async fn acquire_locks(&self, request: &AcquireRequest) -> Result<AcquireOutcome> {
         let wait = if request.queue { 0.0 } else { request.wait_seconds.unwrap_or(0.0) };

@@ -214,18 +214,24 @@ fn too_dependent(
 
 fn applicable_policies<'a>(input: &AssignmentInput<'a>) -> (Vec<&'a Policy>, Vec<ConsideredPolicy>) {
     let (mut applicable, mut considered) = (Vec::new(), Vec::new());
+    // A policy that applies only because of who may claim the task does not replace the default policy.
+    let mut is_covered = false;
     for policy in input.policies {
         let mismatch = policy.mismatch(input.subject, input.risk, input.now);
         let applies = mismatch.is_none();
+        let of_claimant = input.subject.claimant_match(&policy.targets).filter(|_| applies);
+        is_covered |= applies && of_claimant.is_none();
         if applies {
             applicable.push(policy);
         }
-        let why =
-            mismatch.unwrap_or_else(|| "type, executor, targets, resources, risk and time match".to_owned());
+        let why = mismatch.or(of_claimant);
+        let why = why.unwrap_or_else(|| "type, executor, targets, resources, risk and time match".to_owned());
         considered.push(ConsideredPolicy { policy: policy.name.clone(), applies, why });
     }
     let default_applies = if applicable.is_empty() {
         Some("no other policy applies".to_owned())
+    } else if !is_covered {
+        Some("the other policies apply only because of agents that may claim the task".to_owned())
     } else {
         let target = uncovered_target(input.subject, &applicable);
         target.map(|target| format!("no other policy names the target {target}"))

@@ -193,7 +193,9 @@ impl Policy {
         if !self.executors.is_empty() && !glob::matches_any(&self.executors, &config.executor) {
             return Some(format!("it applies to the executors {}", self.executors.join(", ")));
         }
-        let has_target = || subject.scope.targets().any(|target| glob::matches_any(&self.targets, target));
+        let has_target = || {
+            subject.matches_any_target(&self.targets) || subject.claimants.matched_by(&self.targets).is_some()
+        };
         if !self.targets.is_empty() && !has_target() {
             return Some(format!("no target matches {}", self.targets.join(", ")));
         }

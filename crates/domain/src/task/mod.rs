@@ -9,6 +9,7 @@ mod allowed_commands;
 mod apply;
 mod archived;
 mod authors;
+mod claimants;
 mod comment;
 mod config;
 mod decision;
@@ -30,6 +31,7 @@ pub use agent_work::AttemptReport;
 pub use apply::{AttemptStart, NextStep};
 pub use archived::{ArchivedApprovals, ReviewCounts};
 pub use authors::{RegisteredAgent, RegisteredAgents};
+pub use claimants::{PossibleClaimants, names_agent};
 pub use config::{
     AGENT_EXECUTOR, AgentWork, Config, GATE_EXECUTOR, HTTP_EXECUTOR, NOOP_EXECUTOR, Resource,
     RollbackStrategy,
@@ -334,6 +336,11 @@ pub enum Refusal {
     NothingToRollBack,
     #[error("{user} cannot review this task: {reason}")]
     InvalidReviewer { user: UserId, reason: String },
+    #[error(
+        "agent {agent} cannot claim this task: the policy {policy} names the agent, and the task was approved without it. \
+         Modify the task, or have its approval revoked and resubmit it: then {policy} is asked too."
+    )]
+    ReviewRequired { agent: String, policy: String },
     #[error(
         "the task was restored from an archive, to be read: nothing about it changes any more. Create a new task instead."
     )]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Config, Digest, Resource};
+use super::{Config, Digest, PossibleClaimants, Resource};
 use crate::glob::{self, Pattern};
 use crate::lock::LockMode;
 use crate::normal_form::fold;
@@ -155,11 +155,30 @@ pub struct ReviewSubject<'a> {
     pub scope: &'a TaskScope,
     /// Declared and bound.
     pub resources: Vec<Resource>,
+    /// The agents that may claim the task. Policies that name them apply, but cover nothing by it.
+    pub claimants: PossibleClaimants,
 }
 
 impl<'a> ReviewSubject<'a> {
     pub fn new(config: &'a Config, scope: &'a TaskScope) -> Self {
-        Self { config, scope, resources: scope.effective_resources(config) }
+        let (resources, claimants) = (scope.effective_resources(config), PossibleClaimants::default());
+        Self { config, scope, resources, claimants }
+    }
+
+    #[must_use]
+    pub fn with_claimants(self, claimants: PossibleClaimants) -> Self {
+        Self { claimants, ..self }
+    }
+
+    /// Whether one of these patterns matches a target of the task itself.
+    pub fn matches_any_target(&self, patterns: &[String]) -> bool {
+        self.scope.targets().any(|target| glob::matches_any(patterns, target))
+    }
+
+    /// Why these patterns match only because of an agent that may claim the task; none if they match a target of the task, or
+    /// nothing at all.
+    pub fn claimant_match(&self, patterns: &[String]) -> Option<String> {
+        if self.matches_any_target(patterns) { None } else { self.claimants.matched_by(patterns) }
     }
 
     pub fn matches_any_resource(&self, patterns: &[Pattern]) -> bool {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ade_app::tasks::ExecutionCommand;
+use ade_app::worker::ClaimFilter;
 use ade_domain::lock::Holder;
 
 use super::prelude::*;
@@ -30,14 +31,15 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 ///
 /// Returns an approved task that names the agent or one of its capabilities, with its locks held for the agent. The agent
 /// must then send heartbeats until it reports the result. With an `Idempotency-Key`, a repeated request returns the same
-/// task.
+/// task. A task that was approved without a policy that names this agent is skipped; asking for it by `task_id` fails.
 #[utoipa::path(post, path = "/tasks/claim", operation_id = "claim_task", tag = "tasks", request_body = wire::ClaimRequest, responses(
     (status = 200, description = "The claimed task", body = wire::TaskClaim),
-    (status = 204, description = "There is no task for this agent"), PostErrors,
+    (status = 204, description = "There is no task for this agent"), PostErrors, TaskNotFound,
+    (status = 409, description = "REVIEW_REQUIRED or IN_FLIGHT", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE, CONTENTION or STOPPING", body = wire::Problem),
 ))]
 async fn claim(app: App, request: IdempotentPost<wire::ClaimRequest>) -> ApiResult {
-    let wire::ClaimRequest { agent_id, types, wait_seconds } = request.body.clone();
+    let wire::ClaimRequest { agent_id, task_id, types, wait_seconds } = request.body.clone();
     // An unknown agent is registered by its claim, so its id must be valid.
     if let Some(id) = &agent_id {
         Holder::new(id, None).map_err(|error| Problem::invalid_at("/agent_id", error))?;
@@ -55,7 +57,8 @@ async fn claim(app: App, request: IdempotentPost<wire::ClaimRequest>) -> ApiResu
     }
     let claim = async {
         let wait = Duration::from_secs_f64(wait_seconds);
-        Ok(app.agent_work.claim(agent_id.as_deref(), &types, wait, &request.caller).await?)
+        let filter = ClaimFilter { task_id, types };
+        Ok(app.agent_work.claim(agent_id.as_deref(), &filter, wait, &request.caller).await?)
     };
     Ok(match app.unless_stopping(claim).await? {
         Some(task) => request.respond(Outcome::Claim(request.view(&task))),

@@ -6,12 +6,13 @@
 use ade_domain::Moment;
 use ade_domain::capability::ClaimRights;
 use ade_domain::people::UserId;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::batch::{Statement, TableRow};
-use super::sql::{Arg, Row, Select, json, uuid};
-use super::{Database, Result};
+use super::sql::{Arg, Row, Select, json, json_text, uuid};
+use super::{Database, DatabaseError, Result};
 
 /// Messages per inbox.
 pub const MAX_INBOX_MESSAGES: u32 = 1_000;
@@ -42,6 +43,23 @@ pub struct StoredAgent {
     pub last_seen_at: Moment,
     /// Grows with every change.
     pub revision: u64,
+}
+
+/// The agents that were granted a capability.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CapableAgents {
+    pub capability: String,
+    pub agents: Vec<CapableAgent>,
+    /// Whether these are all.
+    pub is_complete: bool,
+}
+
+/// An agent that was granted a capability, with what decides about its claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CapableAgent {
+    pub agent_id: String,
+    pub sponsor_id: Option<UserId>,
+    pub rights: ClaimRights,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -91,6 +109,18 @@ pub(super) fn insert_message(message: &InboxMessage) -> Result<[Statement; 2]> {
     Ok([TableRow::new("inbox", columns).insert(""), trim])
 }
 
+fn capable_agent(row: &Row) -> Result<CapableAgent> {
+    fn list<T: DeserializeOwned>(row: &Row, column: usize) -> Result<Vec<T>> {
+        let Some(text) = row.get::<Option<String>>(column)? else { return Ok(Vec::new()) };
+        serde_json::from_str(&text).map_err(|error| DatabaseError::Corrupt(error.to_string()))
+    }
+    Ok(CapableAgent {
+        agent_id: row.get(0)?,
+        sponsor_id: row.get::<Option<String>>(1)?.map(UserId::new),
+        rights: ClaimRights { grants: list(row, 2)?, accepts: list(row, 3)? },
+    })
+}
+
 impl Database {
     pub async fn agent(&self, agent_id: &str) -> Result<Option<StoredAgent>> {
         // PostgreSQL cannot store a name with NUL, although such an agent may hold locks: it is never in the database.
@@ -105,6 +135,28 @@ impl Database {
     pub async fn agents(&self, after: Option<&str>, limit: u32) -> Result<Vec<StoredAgent>> {
         let sql = "SELECT body::text FROM agents WHERE agent_id > $1 ORDER BY agent_id";
         self.fetch_page(sql, &[after.unwrap_or_default().into()], limit, Row::body).await
+    }
+
+    /// The agents that were granted a capability, by id; at most `limit` of them.
+    pub async fn agents_with_capability(&self, capability: &str, limit: u32) -> Result<CapableAgents> {
+        // Finds the name as JSON text. Other grants may contain it as well, and SQLite ignores case: filtered below.
+        let name = json_text(&capability)?;
+        let mut pattern = String::from("%");
+        for char in name.chars() {
+            if matches!(char, '!' | '%' | '_') {
+                pattern.push('!');
+            }
+            pattern.push(char);
+        }
+        pattern.push('%');
+        let sql = "SELECT agent_id, sponsor_id, body->>'grants', body->>'accepts' FROM agents \
+                   WHERE body->>'grants' LIKE $1 ESCAPE '!' ORDER BY agent_id";
+        let mut agents =
+            self.fetch_page(sql, &[pattern.into()], limit.saturating_add(1), capable_agent).await?;
+        let is_complete = agents.len() <= limit as usize;
+        agents.truncate(limit as usize);
+        agents.retain(|agent| agent.rights.grants.iter().any(|grant| grant.capability == capability));
+        Ok(CapableAgents { capability: capability.to_owned(), agents, is_complete })
     }
 
     /// How many agents a user sponsors.

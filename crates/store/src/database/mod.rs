@@ -40,7 +40,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{Postgres, SqlSafeStr};
 use tokio::sync::Notify;
 
-pub use agents::{InboxMessage, MAX_INBOX_MESSAGES, StoredAgent};
+pub use agents::{CapableAgent, CapableAgents, InboxMessage, MAX_INBOX_MESSAGES, StoredAgent};
 pub use approvals::ApprovalFilter;
 pub use archive::{Archive, ArchiveKind, ArchivedTask, SkippedTasks, TaskRemoval};
 pub use audit_log::{AuditFilter, AuditRow, TaskEntries};
@@ -55,7 +55,7 @@ pub use secret_key::SecretRegistration;
 pub use sql::Arg;
 pub use stats::{DailyStats, DatabaseCounts, UserStats};
 pub use tasks::{Comment, LoadedVersion, StoredTask, TaskFilter};
-pub use work::{LeaseRenewal, LogLine, ReadyTask, WorkKind};
+pub use work::{LeaseRenewal, LogLine, ReadyFilter, ReadyTask, WorkKind};
 
 use batch::Statement;
 use commit::AuthenticatedCommit;

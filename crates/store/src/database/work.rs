@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::batch::{Returning, Statement};
 use super::commit::{KeyedResponse, insert_response};
-use super::sql::{LOCK_ROWS, Row, SKIP_LOCKED, Select, SqlConnection, uuid};
+use super::sql::{Arg, LOCK_ROWS, Row, SKIP_LOCKED, Select, SqlConnection, uuid};
 use super::{Database, Operation, Result, StoredTask, TaskPosition, position_args, rows};
 
 /// Bytes of the log of one task in the database, for those who follow it; the whole output is a blob.
@@ -100,10 +100,21 @@ pub struct ReadyTask {
     pub author_id: UserId,
 }
 
-/// The first ready tasks of a queue, in order, except those of some authors. `lock` ends the statement.
+/// Which ready tasks to list.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ReadyFilter<'a> {
+    pub queue: &'a str,
+    /// Only tasks of these types; empty for all.
+    pub types: &'a [String],
+    pub excluded_authors: &'a [UserId],
+    /// Only what comes after this one.
+    pub after: Option<&'a ReadyTask>,
+}
+
+/// The first ready tasks of a queue, in order. `lock` ends the statement.
 async fn ready(
     connection: &mut SqlConnection<'_>,
-    (queue, types, excluded): (&str, &[String], &[UserId]),
+    ReadyFilter { queue, types, excluded_authors, after }: ReadyFilter<'_>,
     now: Moment,
     limit: u32,
     lock: &str,
@@ -115,8 +126,14 @@ async fn ready(
     if !types.is_empty() {
         select.and_in("type", types.iter().map(|task_type| task_type.as_str().into()));
     }
-    for author in excluded {
+    for author in excluded_authors {
         select.and("author_id <> ?", [author.as_str().into()]);
+    }
+    if let Some(ReadyTask { priority: Reverse(priority), ready_at, task_id, .. }) = after {
+        let later =
+            "(work_priority < ? OR (work_priority = ? AND (ready_at > ? OR (ready_at = ? AND task_id > ?))))";
+        let (priority, ready_at) = (Arg::from(*priority), Arg::from(*ready_at));
+        select.and(later, [priority.clone(), priority, ready_at.clone(), ready_at, uuid(task_id)]);
     }
     let order = format!(" ORDER BY work_priority DESC, ready_at, task_id LIMIT {limit}{lock}");
     let rows = connection.query(&(select.sql + &order), &select.args).await?;
@@ -143,8 +160,8 @@ impl Operation for ClaimTasks {
         let mut found = Vec::new();
         // One queue at a time: each is in order in the index, several together are not.
         for queue in &self.queues {
-            let of = (queue.as_str(), self.types.as_slice(), [].as_slice());
-            found.extend(ready(connection, of, self.now, self.limit, SKIP_LOCKED).await?);
+            let filter = ReadyFilter { queue, types: &self.types, ..ReadyFilter::default() };
+            found.extend(ready(connection, filter, self.now, self.limit, SKIP_LOCKED).await?);
         }
         found.sort();
         found.dedup();
@@ -214,18 +231,14 @@ impl Database {
         self.execute(ClaimTasks { queues, types, by, now, until, limit }).await
     }
 
-    /// The first unclaimed tasks with work in a queue, in order, without those of some authors; only of some types unless `types`
-    /// is empty.
+    /// The first unclaimed tasks with work in a queue, in order.
     pub async fn ready_tasks(
         &self,
-        queue: &str,
-        types: &[String],
-        excluded_authors: &[UserId],
+        filter: ReadyFilter<'_>,
         now: Moment,
         limit: u32,
     ) -> Result<Vec<ReadyTask>> {
-        let of = (queue, types, excluded_authors);
-        self.read(async |connection| ready(connection, of, now, limit, "").await).await
+        self.read(async |connection| ready(connection, filter, now, limit, "").await).await
     }
 
     /// Claims a task until `until`; `false` if it is no longer ready or somebody else has claimed it.

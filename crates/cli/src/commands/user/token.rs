@@ -75,11 +75,15 @@ async fn add(client: &Client, args: AddArgs) -> Result {
         ttl_seconds: args.ttl.map(|ttl| ttl.as_secs()),
     };
     let token = client.create_token(&args.user, &request).await?;
-    if args.format.json {
-        return output::json(&token);
+    print_created(&token, args.format)
+}
+
+/// Prints a token that was just created. Only its secret goes to standard output, so that it can be piped.
+pub(crate) fn print_created(token: &Token, format: OutputFormat) -> Result {
+    if format.json {
+        return output::json(token);
     }
-    // Only the token goes to standard output, so that it can be piped.
-    output::line(safe(secret(&token)?))?;
+    output::line(safe(secret(token)?))?;
     let lifetime = time::until(token.expires_at, time::now());
     let (id, scopes) = (&token.token_id, scope_names(&token.scopes));
     output::note(&format!(

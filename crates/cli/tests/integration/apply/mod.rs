@@ -2,6 +2,7 @@
 //! way, crashes and recovery.
 
 mod agent_executor;
+mod agent_policies;
 mod agent_rights;
 mod archives;
 mod background_jobs;

@@ -10,8 +10,10 @@ use ade_domain::lock::LockMode;
 use ade_domain::people::{AuthorSet, People, User, UserId};
 use ade_domain::permission::actor_roles;
 use ade_domain::risk::{RegisteredResource, RiskInputs, RiskThresholds, assess};
-use ade_domain::task::{Actor, Decision, Refusal, ReviewPlan, ReviewSubject, Task};
-use ade_domain::task::{Config, Preview, Resource, RollbackStrategy};
+use ade_domain::task::{
+    Actor, Config, Decision, PossibleClaimants, Preview, Refusal, Resource, ReviewPlan, ReviewSubject,
+    RollbackStrategy, Task,
+};
 
 pub(crate) fn id(text: &str) -> UserId {
     UserId::new(text)
@@ -79,6 +81,8 @@ pub(crate) struct Fixture {
     pub(crate) by_agent: bool,
     pub(crate) rule_changes: Vec<RuleChange>,
     pub(crate) requires_human: bool,
+    /// The agents that may claim every task.
+    pub(crate) claimants: PossibleClaimants,
     pub(crate) now: Moment,
     pub(crate) ids: u64,
 }
@@ -95,6 +99,7 @@ impl Fixture {
             by_agent: false,
             rule_changes: Vec::new(),
             requires_human: false,
+            claimants: PossibleClaimants::default(),
             now,
             ids: 0,
         }
@@ -124,7 +129,7 @@ impl Fixture {
     pub(crate) fn assignment(&self, task: &Task, config: &Config) -> Result<Assignment, QuorumUnreachable> {
         let (people, default_policy) = (self.people(), default_policy());
         assign(&AssignmentInput {
-            subject: &ReviewSubject::new(config, &task.scope),
+            subject: &ReviewSubject::new(config, &task.scope).with_claimants(self.claimants.clone()),
             preview: &self.preview,
             risk: self.risk(config).score,
             author_set: &task.author_set,

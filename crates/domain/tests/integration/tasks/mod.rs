@@ -2,6 +2,7 @@
 
 mod apply;
 mod authors;
+mod claimants;
 mod evidence;
 mod fixture;
 mod independence;

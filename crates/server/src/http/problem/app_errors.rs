@@ -138,6 +138,9 @@ impl From<Refusal> for Problem {
             Refusal::TimedOut => conflict("TIMED_OUT"),
             Refusal::WorkerNotLost => conflict("NOT_LOST"),
             Refusal::NothingToRollBack => conflict("NOTHING_TO_ROLL_BACK"),
+            Refusal::ReviewRequired { agent, policy } => {
+                conflict("REVIEW_REQUIRED").with("agent_id", agent).with("policy", policy)
+            }
             Refusal::RestoredTask => conflict("RESTORED_TASK"),
         }
     }

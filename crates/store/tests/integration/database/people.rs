@@ -7,8 +7,8 @@ use ade_domain::independence::AccountHistory;
 use ade_domain::people::User;
 use ade_domain::permission::Scope;
 use ade_store::database::{
-    Database, DatabaseError, InboxMessage, Invitation, MAX_INBOX_MESSAGES, Password, Session, StoredAgent,
-    StoredToken, StoredUser, Write,
+    CapableAgent, Database, DatabaseError, InboxMessage, Invitation, MAX_INBOX_MESSAGES, Password, Session,
+    StoredAgent, StoredToken, StoredUser, Write,
 };
 use serde_json::json;
 
@@ -216,6 +216,7 @@ async fn agents_round_trip_and_detect_conflicts(fixture: TestDatabase) {
     assert_eq!(database.agent("c").await.expect("read"), None);
     assert_eq!(database.agents(None, 10).await.expect("listed"), all);
     assert_eq!(database.agents(Some("A"), 2).await.expect("listed"), all[1..3]);
+    finds_agents_by_capability(database, &all).await;
     assert_eq!(database.count_sponsored_agents(&person("ann")).await, Ok(2));
     assert_eq!(database.count_sponsored_agents(&person("eve")).await, Ok(0));
     let idle = async |second, limit| database.idle_agents(at(second), limit).await.expect("listed");
@@ -239,6 +240,26 @@ async fn agents_round_trip_and_detect_conflicts(fixture: TestDatabase) {
     assert_eq!(database.agent("Z").await.expect("read"), None);
     assert!(database.inbox("Z", None, 10).await.expect("read").is_empty());
     assert_eq!(database.inbox("b", None, 10).await.expect("read").len(), 1, "the inbox of another agent");
+}
+
+async fn finds_agents_by_capability(database: &Database, all: &[StoredAgent]) {
+    let with = async |capability: &str, limit| {
+        let found = database.agents_with_capability(capability, limit).await.expect("read");
+        let of_stored = |agent: &CapableAgent| {
+            all.iter().any(|one| {
+                (&one.agent_id, &one.sponsor_id, &one.rights)
+                    == (&agent.agent_id, &agent.sponsor_id, &agent.rights)
+            })
+        };
+        assert!(found.agents.iter().all(of_stored), "{found:?}");
+        (found.agents.iter().map(|agent| agent.agent_id.clone()).collect::<Vec<_>>(), found.is_complete)
+    };
+    assert_eq!(with("build", 10).await, (["A", "Z", "b", "ü"].map(str::to_owned).to_vec(), true));
+    assert!(with("build", 4).await.1);
+    assert_eq!(with("build", 3).await, (["A", "Z", "b"].map(str::to_owned).to_vec(), false));
+    for other in ["buil", "BUILD", "b_ild", "%", "capability", "", "\\", "\"", "!", "a\0b"] {
+        assert_eq!(with(other, 10).await.0, [""; 0], "{other:?}");
+    }
 }
 
 fn message(agent: &str, second: u64) -> InboxMessage {

@@ -6,7 +6,9 @@ use crate::database::fixture::{TestDatabase, at, id, keyed, on_both_databases, p
 use ade_domain::people::AuthorSet;
 use ade_domain::task::{AdminRequest, Config, Phase, RollbackStrategy, TaskState};
 use ade_domain::task::{AttemptStart, Task};
-use ade_store::database::{DatabaseError, LeaseRenewal, StoredResponse, StoredTask, TaskFilter, Write};
+use ade_store::database::{
+    DatabaseError, LeaseRenewal, ReadyFilter, StoredResponse, StoredTask, TaskFilter, Write,
+};
 
 on_both_databases!(
     claims_by_priority_then_age_within_a_queue,
@@ -56,10 +58,23 @@ async fn claims_by_priority_then_age_within_a_queue(fixture: TestDatabase) {
     let places = ["noop".to_owned()];
     let ids =
         |tasks: &[&StoredTask]| -> Vec<String> { tasks.iter().map(|task| task.task_id.clone()).collect() };
-    let first = database.ready_tasks("noop", &[], &[], at(100), 1).await.expect("read");
+    let in_queue = ReadyFilter { queue: "noop", ..ReadyFilter::default() };
+    let first = database.ready_tasks(in_queue, at(100), 1).await.expect("read");
     assert_eq!(first[0].task_id, forced.task_id, "does not claim");
-    let others = database.ready_tasks("noop", &[], &[person("ann")], at(100), 1).await.expect("read");
+    let others = ReadyFilter { excluded_authors: &[person("ann")], ..in_queue };
+    let others = database.ready_tasks(others, at(100), 1).await.expect("read");
     assert_eq!(others, [], "all are of one author");
+    let mut listed = first;
+    while let Some(last) = listed.last().cloned() {
+        let next = ReadyFilter { after: Some(&last), ..in_queue };
+        let page = database.ready_tasks(next, at(100), 1).await.expect("read");
+        if page.is_empty() {
+            break;
+        }
+        listed.extend(page);
+    }
+    let listed: Vec<String> = listed.into_iter().map(|task| task.task_id).collect();
+    assert_eq!(listed, ids(&[&forced, &old, &young, &low]), "page by page");
     let claimed = database.claim_tasks(&places, &[], "w", at(100), at(110), 3).await.expect("claimed");
     assert_eq!(claimed, ids(&[&forced, &old, &young]));
     let claimed = database.claim_tasks(&places, &[], "v", at(100), at(111), 3).await.expect("claimed");
