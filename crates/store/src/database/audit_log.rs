@@ -7,6 +7,7 @@
 use ade_domain::audit::{AuditBody, AuditEntry, ChainError, ChainHead};
 use ade_domain::event::Event;
 use ade_domain::keys::{KeyPurpose, MacCheck};
+use ade_domain::task::ACTIONS_WITHOUT_TRANSITION;
 use ade_domain::{Keys, Moment};
 
 use super::numbering::{AssignNumbers, Numbering, head};
@@ -19,7 +20,7 @@ const SELECT_ENTRIES: &str = "SELECT number, previous_hash, entry_hash, body, mi
 /// The columns that tell whether an entry is authentic.
 pub(super) const EVIDENCE_COLUMNS: &str =
     "entry_id::text, micros(at), body, mac, actor, action, task_id::text, insert_seq";
-/// More entries than a task can have, besides comments.
+/// More entries than a task can have, besides those of [`ACTIONS_WITHOUT_TRANSITION`].
 const MAX_TASK_ENTRIES: u32 = 20_000;
 
 /// Whether a row was written by a process with the secret.
@@ -183,11 +184,12 @@ impl Database {
         self.fetch_number("SELECT count(*)::bigint FROM audit WHERE quarantined_at IS NOT NULL", &[]).await
     }
 
-    /// The audit entries about a task that prove something, numbered or not, without comments.
+    /// The audit entries of the transitions of a task, numbered or not.
     pub async fn task_entries(&self, task_id: &str) -> Result<TaskEntries> {
+        let ignored = ACTIONS_WITHOUT_TRANSITION.join("', '");
         let sql = format!(
             "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE task_id = $1 AND quarantined_at IS NULL \
-             AND action <> 'task.comment' ORDER BY insert_seq DESC LIMIT {MAX_TASK_ENTRIES}"
+             AND action NOT IN ('{ignored}') ORDER BY insert_seq DESC LIMIT {MAX_TASK_ENTRIES}"
         );
         let rows = self.read(async |connection| connection.query(&sql, &[uuid(task_id)]).await).await?;
         let mut entries = TaskEntries::default();

@@ -6,7 +6,7 @@ use ade_domain::approval::delegation::{Delegation, DelegationConditions, Delegat
 use ade_domain::approval::policy::{AutoApprove, Policy};
 use ade_domain::audit::{AuditActor, AuditBody, Principal, ServiceActor, Trigger};
 use ade_domain::glob::Pattern;
-use ade_domain::task::{AttemptStart, Task, TaskState, UnprovenApproval};
+use ade_domain::task::{AttemptStart, Execution, Task, TaskState, UnprovenApproval, rollback_data_key};
 use serde_json::{Map, Value, json};
 
 /// A task with the audit entries that a server would have written.
@@ -173,6 +173,42 @@ fn approval_stays_proven_through_force_apply_and_retries() {
     audited.task.recover(start, false, now).expect("lost");
     audited.commit("ada");
     audited.assert_proven();
+}
+
+#[test]
+fn approval_stays_proven_through_comments_and_previews() {
+    let mut audited = approved();
+    let approval = audited.entries.last().expect("approved").clone();
+    let who: Principal = AuditActor { user_id: Some(id("ann")), ..AuditActor::default() }.into();
+    // A comment names the state and the revision that it found; a preview names neither.
+    let comment = AuditBody {
+        who: who.clone(),
+        action: "task.comment".to_owned(),
+        from: Some(TaskState::Reviewing),
+        to: Some(TaskState::Reviewing),
+        revision: Some(1),
+        reviewed: None,
+        ..approval.clone()
+    };
+    let preview = AuditBody {
+        who,
+        action: "task.preview".to_owned(),
+        from: None,
+        to: None,
+        revision: None,
+        digest: None,
+        reviewed: None,
+        ..approval
+    };
+    for entry in [comment, preview] {
+        audited.entries.push(entry);
+        audited.assert_proven();
+        assert_eq!(audited.task.verify_current(&audited.entries), Ok(()));
+    }
+    // They prove nothing either.
+    let mut only = audited.clone();
+    only.entries.drain(..only.entries.len() - 2);
+    assert!(only.verify().is_err());
 }
 
 #[test]
@@ -374,4 +410,36 @@ fn rollback_needs_a_request() {
     assert_eq!(requested.task.verify_rollback(&requested.entries), Ok(()));
     requested.task.config.parameters = Map::from_iter([("x".to_owned(), json!(1))]);
     assert_eq!(requested.task.verify_rollback(&requested.entries), Err(UnprovenApproval::DigestMismatch));
+}
+
+#[test]
+fn rollback_data_is_that_of_the_attempt_that_started() {
+    let mut audited = approved();
+    let now = audited.fixture.now;
+    let lease_until = now.plus_ms(1_000);
+    let start = AttemptStart { worker: "w".to_owned(), grants: Vec::new(), lease_until };
+    let attempt = audited.task.begin_apply(start, now).expect("approved");
+    let key = rollback_data_key(&audited.task.task_id, attempt);
+    audited.task.mark_started(attempt, Some(key), now).expect("current");
+    audited.commit("ada");
+    audited.entries.last_mut().expect("started").who = Principal::Service(ServiceActor {
+        service: "worker".to_owned(),
+        instance: "w".to_owned(),
+        trigger: Trigger::Attempt(attempt),
+    });
+    assert_eq!(audited.task.verify_current(&audited.entries), Ok(()));
+    let edited = |edit: &dyn Fn(&mut Execution)| {
+        let mut task = audited.task.clone();
+        edit(task.execution.as_mut().expect("started"));
+        assert!(matches!(
+            task.verify_current(&audited.entries),
+            Err(UnprovenApproval::OtherRollbackData { .. })
+        ));
+    };
+    let other_task = rollback_data_key("other", attempt);
+    let other_attempt = rollback_data_key(&audited.task.task_id, attempt + 1);
+    for key in [other_task, other_attempt, "archive/1".to_owned()] {
+        edited(&|execution| execution.rollback_data_key = Some(key.clone()));
+    }
+    edited(&|execution| execution.effects_attempt = Some(attempt + 1));
 }
