@@ -6,15 +6,15 @@ use ade_domain::approval::delegation::{Delegation, DelegationConditions, Delegat
 use ade_domain::approval::policy::{AutoApprove, Policy};
 use ade_domain::audit::{AuditActor, AuditBody, Principal, ServiceActor, Trigger};
 use ade_domain::glob::Pattern;
-use ade_domain::task::{AttemptStart, Execution, Task, TaskState, UnprovenApproval, rollback_data_key};
-use serde_json::{Map, Value, json};
+use ade_domain::task::{AttemptStart, Task, TaskState, UnprovenApproval};
+use serde_json::{Value, json};
 
 /// A task with the audit entries that a server would have written.
 #[derive(Clone)]
-struct Audited {
-    fixture: Fixture,
-    task: Task,
-    entries: Vec<AuditBody>,
+pub(super) struct Audited {
+    pub(super) fixture: Fixture,
+    pub(super) task: Task,
+    pub(super) entries: Vec<AuditBody>,
 }
 
 impl Audited {
@@ -35,7 +35,7 @@ impl Audited {
     }
 
     /// Adds the entries of the transitions since the last commit.
-    fn commit(&mut self, by: &str) {
+    pub(super) fn commit(&mut self, by: &str) {
         let caller = AuditActor { user_id: Some(id(by)), ..AuditActor::default() };
         for transition in std::mem::take(&mut self.task.transitions) {
             let service = |trigger| ServiceActor {
@@ -94,7 +94,7 @@ fn fixture() -> Fixture {
     Fixture::new(admins.into_iter().chain(reviewers).chain(others).collect())
 }
 
-fn approved() -> Audited {
+pub(super) fn approved() -> Audited {
     let mut audited = Audited::submitted(fixture());
     audited.approve("rob");
     audited.approve("sue");
@@ -396,50 +396,4 @@ fn every_entry_that_proves_something_is_needed() {
     });
     assert_eq!(claimed.verify(), Err(UnprovenApproval::NotApproved));
     assert!(audited.task.verify_approval(&[]).is_err());
-}
-
-#[test]
-fn rollback_needs_a_request() {
-    let audited = approved();
-    assert_eq!(audited.task.verify_rollback(&audited.entries), Err(UnprovenApproval::RollbackNotRequested));
-    let mut requested = audited;
-    let mut request = requested.entries.last().expect("approved").clone();
-    request.action = "task.roll_back".to_owned();
-    request.who = AuditActor { user_id: Some(id("ada")), ..AuditActor::default() }.into();
-    requested.entries.push(request);
-    assert_eq!(requested.task.verify_rollback(&requested.entries), Ok(()));
-    requested.task.config.parameters = Map::from_iter([("x".to_owned(), json!(1))]);
-    assert_eq!(requested.task.verify_rollback(&requested.entries), Err(UnprovenApproval::DigestMismatch));
-}
-
-#[test]
-fn rollback_data_is_that_of_the_attempt_that_started() {
-    let mut audited = approved();
-    let now = audited.fixture.now;
-    let lease_until = now.plus_ms(1_000);
-    let start = AttemptStart { worker: "w".to_owned(), grants: Vec::new(), lease_until };
-    let attempt = audited.task.begin_apply(start, now).expect("approved");
-    let key = rollback_data_key(&audited.task.task_id, attempt);
-    audited.task.mark_started(attempt, Some(key), now).expect("current");
-    audited.commit("ada");
-    audited.entries.last_mut().expect("started").who = Principal::Service(ServiceActor {
-        service: "worker".to_owned(),
-        instance: "w".to_owned(),
-        trigger: Trigger::Attempt(attempt),
-    });
-    assert_eq!(audited.task.verify_current(&audited.entries), Ok(()));
-    let edited = |edit: &dyn Fn(&mut Execution)| {
-        let mut task = audited.task.clone();
-        edit(task.execution.as_mut().expect("started"));
-        assert!(matches!(
-            task.verify_current(&audited.entries),
-            Err(UnprovenApproval::OtherRollbackData { .. })
-        ));
-    };
-    let other_task = rollback_data_key("other", attempt);
-    let other_attempt = rollback_data_key(&audited.task.task_id, attempt + 1);
-    for key in [other_task, other_attempt, "archive/1".to_owned()] {
-        edited(&|execution| execution.rollback_data_key = Some(key.clone()));
-    }
-    edited(&|execution| execution.effects_attempt = Some(attempt + 1));
 }

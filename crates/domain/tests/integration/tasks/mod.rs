@@ -8,4 +8,5 @@ mod independence;
 mod previews;
 mod reassignment;
 mod review;
+mod rollback_evidence;
 mod scope;
