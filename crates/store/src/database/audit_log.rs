@@ -56,7 +56,7 @@ impl Authenticity {
     }
 }
 
-/// The id of the key that a MAC names. Whoever writes a row chooses this text.
+/// The id of the key that a MAC names. In a forged row, it may be any text.
 fn key_id(mac: &str) -> String {
     mac.chars().take_while(char::is_ascii_alphanumeric).take(MAX_KEY_ID_LEN).collect()
 }
