@@ -13,7 +13,16 @@ struct State {
     quarantined_entries: AtomicU64,
     unproven_approvals: AtomicU64,
     audit_mismatches: AtomicU64,
-    mismatch: Mutex<Option<String>>,
+    mismatch: Mutex<Option<(LogCheck, String)>>,
+}
+
+/// A check of the audit log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogCheck {
+    /// Of the whole log, on request.
+    Full,
+    /// Of what follows the last checkpoint, periodically.
+    SinceCheckpoint,
 }
 
 /// How often something was found since the process started.
@@ -36,21 +45,29 @@ impl Alerts {
         self.0.unproven_approvals.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sets or clears why the audit log is not intact. Returns whether this is a new mismatch.
-    pub(crate) fn set_mismatch(&self, reason: Option<String>) -> bool {
+    /// Sets why the audit log is not intact. Returns whether it was intact so far.
+    pub(crate) fn set_mismatch(&self, check: LogCheck, reason: String) -> bool {
         let mut mismatch = self.0.mismatch.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = reason.is_some() && *mismatch != reason;
-        *mismatch = reason;
-        if is_new {
+        let found_by = mismatch.as_ref().map(|(found_by, _)| *found_by);
+        let is_full = [Some(check), found_by].contains(&Some(LogCheck::Full));
+        *mismatch = Some((if is_full { LogCheck::Full } else { check }, reason));
+        if found_by.is_none() {
             self.0.audit_mismatches.fetch_add(1, Ordering::Relaxed);
         }
-        is_new
+        found_by.is_none()
+    }
+
+    /// The check found nothing. What a full check found only a full check clears.
+    pub(crate) fn clear_mismatch(&self, check: LogCheck) {
+        let mut mismatch = self.0.mismatch.lock().unwrap_or_else(PoisonError::into_inner);
+        mismatch.take_if(|(found_by, _)| check == LogCheck::Full || *found_by == LogCheck::SinceCheckpoint);
     }
 
     /// Why the audit log is not intact, if it is not.
     #[must_use]
     pub fn mismatch(&self) -> Option<String> {
-        self.0.mismatch.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mismatch = self.0.mismatch.lock().unwrap_or_else(PoisonError::into_inner);
+        mismatch.as_ref().map(|(_, reason)| reason.clone())
     }
 
     #[must_use]

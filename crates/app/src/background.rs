@@ -7,11 +7,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use ade_domain::audit::Trigger;
-
 use crate::Jobs;
-use crate::audit::{AuditLogError, Checkpoint, CheckpointFile, Signer};
-use crate::events::{AuditedAction, run_sequencer};
+use crate::alerts::LogCheck;
+use crate::audit::{AuditLogError, Checkpoint, CheckpointFile, Signer, report_check};
+use crate::events::run_sequencer;
 
 /// How long jobs may take to release their leases when the server stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -65,7 +64,13 @@ impl BackgroundServices {
         loop {
             let written = self.write_checkpoint(&signer).await;
             let is_first = matches!(written, Ok(None));
-            self.report(written.map(drop)).await;
+            match &written {
+                Ok(_) | Err(AuditLogError::Broken(_) | AuditLogError::InvalidSignature) => {
+                    let result = written.as_ref().map(|_| ());
+                    report_check(&self.jobs.context, LogCheck::SinceCheckpoint, result).await;
+                }
+                Err(error) => tracing::error!(%error, "cannot write an audit checkpoint"),
+            }
             sleep(if is_first { FIRST_CHECKPOINT_INTERVAL } else { self.checkpoint_interval }).await;
         }
     }
@@ -95,29 +100,5 @@ impl BackgroundServices {
             self.checkpoint_file.append(&checkpoint)?;
         }
         Ok(Some(checkpoint))
-    }
-
-    /// A log that contradicts a checkpoint is an alert, until it is intact again. Other failures are retried.
-    async fn report(&self, written: Result<(), AuditLogError>) {
-        let context = &self.jobs.context;
-        let reason = match written {
-            Ok(()) => {
-                context.alerts.set_mismatch(None);
-                return;
-            }
-            Err(error @ (AuditLogError::Broken(_) | AuditLogError::InvalidSignature)) => error.to_string(),
-            Err(error) => return tracing::error!(%error, "cannot write an audit checkpoint"),
-        };
-        if !context.alerts.set_mismatch(Some(reason.clone())) {
-            return;
-        }
-        tracing::error!(reason, "the audit log contradicts its checkpoints: it was tampered with");
-        let action =
-            AuditedAction { reason: Some(&reason), ..AuditedAction::new("audit.mismatch", &self.jobs.name) };
-        let by = context.service("checkpoints", Trigger::Job("checkpoint".to_owned()));
-        let commit = action.commit_as(by, Vec::new(), context.now());
-        if let Err(error) = context.database.commit(commit).await {
-            tracing::error!(%error, "cannot audit that the audit log was tampered with");
-        }
     }
 }

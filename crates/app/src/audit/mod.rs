@@ -4,6 +4,7 @@
 
 mod checkpoint_file;
 mod checkpoints;
+mod mismatch;
 
 use ade_domain::Moment;
 use ade_domain::audit::{AuditBody, ChainHead};
@@ -13,10 +14,13 @@ use ade_domain::permission::Scope;
 use ade_store::database::{AuditFilter, AuditRow, DailyStats, DatabaseCounts, UserStats};
 use serde_json::{Map, Value, json};
 
+use crate::alerts::LogCheck;
 use crate::events::AuditedAction;
 use crate::{Caller, Context, Error, ObjectKind, Result, TaskService};
 
 pub use checkpoint_file::CheckpointFile;
+pub(crate) use mismatch::report_check;
+
 pub use checkpoints::{AuditLogError, Checkpoint, Signer, VerifiedLog, verify, verify_against};
 
 const OVERVIEW_DAYS: u32 = 30;
@@ -88,7 +92,7 @@ impl AuditService {
     }
 
     /// Verifies the whole log, and that it contains the checkpoints of all servers, and the trusted head if one is given. Also returns
-    /// how many rows are quarantined.
+    /// how many rows are quarantined. A log that is not intact is an alert, until it is verified again.
     pub async fn verify(
         &self,
         trusted: Option<ChainHead>,
@@ -100,11 +104,28 @@ impl AuditService {
             let detail = "only administrators and auditors can verify the audit log";
             return Err(refused(Error::forbidden(detail)));
         }
+        let quarantined = self.context.database.quarantined_entries().await?;
+        let verified = self.verify_log(trusted).await;
+        // A wrong head of the caller says nothing about the log.
+        let is_ambiguous = verified.is_err() && trusted.is_some();
+        let own = if is_ambiguous { Some(self.verify_log(None).await) } else { None };
+        let is_intact = match own.as_ref().unwrap_or(&verified) {
+            // Without a checkpoint nobody can tell.
+            Ok(VerifiedLog { checkpoint: None, .. }) => None,
+            Ok(_) => Some(Ok(())),
+            Err(error) => Some(Err(error)),
+        };
+        if let Some(result) = is_intact {
+            report_check(&self.context, LogCheck::Full, result).await;
+        }
+        Ok((verified?, quarantined))
+    }
+
+    async fn verify_log(&self, trusted: Option<ChainHead>) -> Result<VerifiedLog, AuditLogError> {
         let database = &self.context.database;
         let signer = Signer::new(database.keys())?;
         let local = self.checkpoint_file.last(&signer)?;
-        let quarantined = database.quarantined_entries().await?;
-        Ok((verify(database, &signer, local.as_slice(), trusted).await?, quarantined))
+        verify(database, &signer, local.as_slice(), trusted).await
     }
 
     /// Audits that an administrator breaks a lock, and who holds it and loses it. Call it before the lock is broken: the attempt must

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ade_domain::audit::Principal;
 use ade_domain::task::{
     AttemptFailure, ExecutionOutput as StoredOutput, FailureCode, NextStep, Preview, Refusal,
-    RemainingEffects,
+    RemainingEffects, rollback_data_key,
 };
 use ade_executors::{Executor, Failure, Run, RunOutput, SideEffects, StopReason, derive_scope};
 use ade_store::Blobs;
@@ -287,7 +287,7 @@ impl Attempt<'_> {
                 "the rollback data is too large: {size} bytes, at most {MAX_ROLLBACK_DATA_BYTES}"
             )));
         }
-        let key = format!("rollback_data/{}/{}", self.task_id(), self.number);
+        let key = rollback_data_key(self.task_id(), self.number);
         let bytes = rollback_data.to_vec();
         let stored = self.worker.context.put_blob("cannot store the rollback data", key, bytes).await;
         stored.map(Some).map_err(|error| Failure::retryable(error.to_string()))

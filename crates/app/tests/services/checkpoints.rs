@@ -1,12 +1,14 @@
 //! Tampering with the audit log is detected and located, in either database.
 
+use std::fs;
 use std::path::Path;
 
 use ade_app::audit::{AuditLogError, Checkpoint, CheckpointFile, Signer, VerifiedLog, verify};
 use ade_domain::audit::{AuditActor, AuditBody, ChainHead};
 use ade_domain::{Keys, Moment};
 use ade_store::Database;
-use ade_store::database::Commit;
+use ade_store::database::{Commit, SecretRegistration};
+use ade_testkit::server::SECRET;
 use ade_testkit::{Postgres, test_keys};
 use sqlx::Connection;
 use tempfile::TempDir;
@@ -48,7 +50,21 @@ impl Log {
         log
     }
 
+    /// The same database in a process with other keys.
+    async fn reopen(&self, keys: Keys) -> Database {
+        match (&self.database_name, SERVER.get()) {
+            (Some(name), Some(server)) => Database::open_postgres(&server.url(name), keys).await,
+            _ => Database::open_sqlite(self.folder.path(), keys).await,
+        }
+        .expect("opens")
+    }
+
     async fn write(&self, many: usize) {
+        self.append(&self.database, many).await;
+        self.database.number_entries("test", now(), 1_000, 1_000).await.expect("numbered");
+    }
+
+    async fn append(&self, database: &Database, many: usize) {
         for _ in 0..many {
             let body = AuditBody {
                 entry_id: uuid::Uuid::now_v7().to_string(),
@@ -67,9 +83,8 @@ impl Log {
                 ticket: None,
                 details: serde_json::Map::new(),
             };
-            self.database.commit(Commit { audit: vec![body], ..Commit::default() }).await.expect("written");
+            database.commit(Commit { audit: vec![body], ..Commit::default() }).await.expect("written");
         }
-        self.database.assign_numbers("test", now(), 1_000, 1_000).await.expect("numbered");
     }
 
     /// Changes the log as the owner of the database could, who disables the triggers first.
@@ -142,6 +157,8 @@ on_both_databases!(
     detects_log_that_was_rewritten_as_a_whole,
     uses_shared_checkpoints_of_this_installation_only,
     quarantines_rows_that_ade_did_not_write,
+    keeps_numbered_rows_of_an_unknown_secret,
+    ignores_incomplete_last_line_of_checkpoint_file,
 );
 
 async fn detects_edited_entry(log: Log) {
@@ -246,7 +263,7 @@ async fn quarantines_rows_that_ade_did_not_write(log: Log) {
         let values = format!("'{id}', at, actor, action, task_id, {changes}");
         format!("INSERT INTO audit ({columns}) SELECT {values} FROM audit WHERE number = 10;")
     };
-    let forged = [
+    let mut forged = vec![
         // Without a MAC, with a made-up one, and an authentic body under another id.
         copy("body, NULL, NULL, NULL, NULL"),
         copy("replace(body, 'a reason', 'another'), mac, NULL, NULL, NULL"),
@@ -257,6 +274,22 @@ async fn quarantines_rows_that_ade_did_not_write(log: Log) {
         copy("body, NULL, 11, entry_hash, entry_hash"),
         copy("body, mac, 9000000000000000000, NULL, NULL"),
     ];
+    if log.database_name.is_none() {
+        // An id that cannot be an argument of a statement.
+        let odd = |id: &str, number: &str| {
+            format!(
+                "INSERT INTO audit (entry_id, at, action, body, number) VALUES ('{id}' || char(0), 1, 'x', '{{}}', {number});"
+            )
+        };
+        forged.extend([odd("x", "NULL"), odd("y", "9000000000000000001")]);
+    } else {
+        // The place of an authentic row.
+        forged.push(
+            copy("body, NULL, NULL, NULL, NULL")
+                .replace("(entry_id", "(insert_seq, entry_id")
+                .replace("SELECT", "SELECT insert_seq,"),
+        );
+    }
     for sql in &forged {
         log.tamper(sql).await;
     }
@@ -266,4 +299,57 @@ async fn quarantines_rows_that_ade_did_not_write(log: Log) {
     assert_eq!(head.number, 13);
     assert_eq!(log.database.quarantined_entries().await, Ok(forged.len() as u64));
     assert_eq!(log.database.has_unnumbered().await, Ok(false));
+}
+
+async fn keeps_numbered_rows_of_an_unknown_secret(log: Log) {
+    // The secret was replaced, and the previous one was dropped before anything was written.
+    let secret = "x".repeat(40);
+    let replaced = log.reopen(Keys::derive(&secret, "").expect("long enough")).await;
+    log.append(&replaced, 1).await;
+    let error = replaced.number_entries("test", now(), 1_000, 1_000).await.expect_err("an unknown key");
+    let said = error.to_string();
+    assert!(said.contains(log.database.keys().id()) && said.contains("ADE_SECRET_PREVIOUS"), "{said}");
+    let missing = SecretRegistration::MissingPrevious { key_id: log.database.keys().id().to_owned() };
+    assert_eq!(replaced.register_secret().await, Ok(missing));
+    assert_eq!(log.database.quarantined_entries().await, Ok(0));
+    assert_eq!(log.intact(None).await.head.number, 10);
+    // Numbering goes on with the previous secret, and then also without it.
+    let rotated = log.reopen(Keys::derive(&secret, SECRET).expect("long enough")).await;
+    assert_eq!(rotated.number_entries("test", now(), 1_000, 1_000).await.expect("numbered").numbered, 1);
+    assert_eq!(replaced.register_secret().await, Ok(SecretRegistration::Registered));
+    log.append(&replaced, 1).await;
+    assert_eq!(replaced.number_entries("test", now(), 1_000, 1_000).await.expect("numbered").numbered, 1);
+}
+
+async fn ignores_incomplete_last_line_of_checkpoint_file(log: Log) {
+    let file = CheckpointFile::in_folder(log.folder.path());
+    let path = log.folder.path().join("audit-checkpoints.ndjson");
+    let first = log.signer.checkpoint(&log.database, None, now()).await.expect("signed");
+    log.write(1).await;
+    let second = log.signer.checkpoint(&log.database, Some(&first), now()).await.expect("signed");
+    // A crash may leave any part of a line.
+    for kept in [None, Some(&first)] {
+        for torn in [1, 20, 0] {
+            let _ = fs::remove_file(&path);
+            kept.iter().for_each(|kept| file.append(kept).expect("written"));
+            let before = fs::read_to_string(&path).unwrap_or_default();
+            file.append(&second).expect("written");
+            let whole = fs::read_to_string(&path).expect("read");
+            let end = if torn == 0 { before.len() + 1 } else { whole.len() - torn };
+            fs::write(&path, &whole[..end]).expect("torn");
+            assert_eq!(file.last(&log.signer).expect("ignored").as_ref(), kept);
+            file.append(&second).expect("written");
+            assert_eq!(fs::read_to_string(&path).expect("read"), whole);
+            assert_eq!(file.last(&log.signer).expect("read").as_ref(), Some(&second));
+        }
+    }
+    // The end of a long file suffices.
+    let line = fs::read_to_string(&path).expect("read").lines().next_back().expect("a line").to_owned();
+    fs::write(&path, format!("{line}\n").repeat(1_000)).expect("written");
+    assert_eq!(file.last(&log.signer).expect("read"), Some(second));
+    // Whatever else is no checkpoint is an error.
+    for malformed in ["{}\n".to_owned(), format!("{line}\nx\n"), format!("x{}", "x".repeat(100_000))] {
+        fs::write(&path, malformed).expect("written");
+        assert!(matches!(file.last(&log.signer), Err(AuditLogError::Io(_))));
+    }
 }

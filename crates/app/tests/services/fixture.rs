@@ -133,7 +133,12 @@ impl Fixture {
 
     /// The entries of the audit log. Fails if the log is broken.
     pub(crate) async fn entries(&self) -> Vec<AuditBody> {
-        while self.database.assign_numbers("test", self.clock.now().into(), 0, 100).await.expect("numbered")
+        while self
+            .database
+            .number_entries("test", self.clock.now().into(), 0, 100)
+            .await
+            .expect("numbered")
+            .numbered
             > 0
         {}
         let (mut walk, mut entries, mut after) = (ChainVerifier::new(None), Vec::new(), 0);

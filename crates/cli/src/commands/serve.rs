@@ -135,6 +135,10 @@ pub(super) fn start_failure(error: &StartError) -> Failure {
             "start it with the ADE_SECRET (or the file secret in the data folder) of the others; to replace the secret, also give the \
              old one as ADE_SECRET_PREVIOUS (or in the file secret.previous)"
         }
+        StartError::PreviousSecretMissing { .. } => {
+            "give that secret as ADE_SECRET_PREVIOUS (or in the file secret.previous); if the secret was never replaced, somebody wrote \
+             that entry into the database"
+        }
         StartError::Blobs(_) => "choose another folder with server.blobs in ade.toml",
         StartError::BlobFolderMismatch { first, .. } => &format!(
             "set server.blobs of every server and worker, as ADE_SERVER_BLOBS={first} or to the path where that folder is mounted \

@@ -85,12 +85,12 @@ impl Task {
         if decision.kind == DecisionKind::Approve {
             self.require_independent_of_approvers(&by, people, &lapsing, now)?;
         }
-        self.lapse(lapsing)?;
+        let action = format!("approval.{}", decision.kind.as_str());
+        self.lapse(lapsing, Some(&Trigger::Command(action.clone())))?;
         self.forget_lost_roles(people);
         let approval = self.approval_mut(decision.approval_id)?;
         approval.decide(decision.kind, &by, reason, now);
         let followers = self.update_followers(&reviewer, decision.kind, now);
-        let action = format!("approval.{}", decision.kind.as_str());
         let transition = self.record_approval(&action, decision.approval_id, Some(by));
         transition.reason = reason.map(str::to_owned);
         for (approval_id, reason) in followers {

@@ -4,6 +4,7 @@
 use super::{Refusal, Result, Task};
 use crate::Moment;
 use crate::approval::{Approval, ApprovalStatus, DecisionKind};
+use crate::audit::Trigger;
 use crate::independence::Period;
 use crate::people::{People, UserId};
 
@@ -96,8 +97,9 @@ impl Task {
         of_authors.or_else(of_approvers).map(|why| why.to_string())
     }
 
-    /// Withdraws decisions that cannot be counted; their reviewers are asked again.
-    pub(super) fn lapse(&mut self, lapsing: Vec<Lapse>) -> Result {
+    /// Withdraws decisions that cannot be counted; their reviewers are asked again. The service does so, not the person whose command
+    /// is the trigger.
+    pub(super) fn lapse(&mut self, lapsing: Vec<Lapse>, trigger: Option<&Trigger>) -> Result {
         for Lapse { approval_id, reason } in lapsing {
             let approval = self.approval_mut(&approval_id)?;
             approval.reopen();
@@ -105,6 +107,7 @@ impl Task {
             let transition = self.record_approval("approval.lapse", &approval_id, None);
             transition.reason = Some(reason);
             transition.notify = vec![reviewer];
+            transition.trigger = trigger.cloned();
         }
         Ok(())
     }

@@ -8,18 +8,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::{Digest, Task, TaskState};
+use super::{Digest, Task, TaskState, rollback_data_key};
 use crate::approval::Approval;
 use crate::approval::ApprovalStatus;
 use crate::approval::quorum::{Requirement, is_quorum_reached};
 use crate::audit::{AuditBody, Principal, ReviewedContent, ServiceActor, Trigger};
 use crate::people::UserId;
 
-const COMMENT: &str = "task.comment";
+/// What the audit log keeps with a task although it changes neither its state nor its revision. It proves nothing.
+pub const ACTIONS_WITHOUT_TRANSITION: [&str; 2] = ["task.comment", "task.preview"];
+
 const APPROVE_TASK: &str = "task.approve";
 const REQUEST_OVERRIDE: &str = "task.override";
 const CONFIRM_OVERRIDE: &str = "task.confirm_override";
 const ROLL_BACK: &str = "task.roll_back";
+const STARTED: &str = "task.started";
 const APPROVE: &str = "approval.approve";
 const FOLLOW: &str = "approval.follow";
 const DECISIONS: [&str; 4] = [APPROVE, FOLLOW, "approval.reject", "approval.request_changes"];
@@ -31,8 +34,8 @@ const ASKS: [&str; 4] = [REQUEST, "approval.delegate", "approval.escalate", "app
 const WRITES: [&str; 4] = ["task.create", "task.modify", "task.submit", "task.resubmit"];
 
 /// The people who wrote a task, or agents of theirs.
-fn writers(entries: &[AuditBody]) -> BTreeSet<&UserId> {
-    let wrote = |entry: &&AuditBody| WRITES.contains(&entry.action.as_str());
+fn writers<'a>(entries: &[&'a AuditBody]) -> BTreeSet<&'a UserId> {
+    let wrote = |entry: &&&AuditBody| WRITES.contains(&entry.action.as_str());
     entries.iter().filter(wrote).filter_map(|entry| entry.who.user_id()).collect()
 }
 
@@ -62,6 +65,15 @@ fn asked_policies<'a>(entries: impl Iterator<Item = &'a AuditBody>) -> BTreeMap<
     asked
 }
 
+/// The entries of transitions: all others say nothing about the state of a task.
+fn transitions(entries: &[AuditBody]) -> Vec<&AuditBody> {
+    let is_transition = |entry: &&AuditBody| {
+        let action = entry.action.as_str();
+        entry.to.is_some() && entry.revision.is_some() && !ACTIONS_WITHOUT_TRANSITION.contains(&action)
+    };
+    entries.iter().filter(is_transition).collect()
+}
+
 /// Why a stored task must not be applied or rolled back.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnprovenApproval {
@@ -81,6 +93,8 @@ pub enum UnprovenApproval {
     UnprovenOverride,
     #[error("nobody requested its rollback")]
     RollbackNotRequested,
+    #[error("its rollback data {key} is not that of the attempt that started last")]
+    OtherRollbackData { key: String },
 }
 
 impl Task {
@@ -117,15 +131,15 @@ impl Task {
 
     /// Verifies that the audit log proves the approval of this task: by decisions, automatically, or by an override.
     pub fn verify_approval(&self, entries: &[AuditBody]) -> Result<(), UnprovenApproval> {
-        self.verify_current(entries)?;
+        let entries = transitions(entries);
+        self.verify_last(&entries)?;
         let is_approval =
             |entry: &&AuditBody| matches!(entry.action.as_str(), APPROVE_TASK | CONFIRM_OVERRIDE);
-        let last =
-            entries.iter().rposition(|entry| is_approval(&entry)).ok_or(UnprovenApproval::NotApproved)?;
+        let last = entries.iter().rposition(is_approval).ok_or(UnprovenApproval::NotApproved)?;
         let (before, since) = entries.split_at(last);
         let Some((approval, later)) = since.split_first() else { return Err(UnprovenApproval::NotApproved) };
         let in_force =
-            |entry: &AuditBody| matches!(entry.to, Some(TaskState::Approved | TaskState::Applying));
+            |entry: &&AuditBody| matches!(entry.to, Some(TaskState::Approved | TaskState::Applying));
         if !in_force(approval) || !later.iter().all(in_force) {
             return Err(UnprovenApproval::NotApproved);
         }
@@ -166,24 +180,26 @@ impl Task {
 
     /// Verifies that somebody requested the rollback of this task, and that it is still what was executed.
     pub fn verify_rollback(&self, entries: &[AuditBody]) -> Result<(), UnprovenApproval> {
-        self.verify_current(entries)?;
-        let last = entries.iter().rfind(|entry| entry.action != COMMENT);
+        let entries = transitions(entries);
+        self.verify_last(&entries)?;
         let is_requested =
-            last.is_some_and(|entry| entry.action == ROLL_BACK && entry.who.user_id().is_some());
+            entries.last().is_some_and(|entry| entry.action == ROLL_BACK && entry.who.user_id().is_some());
         if is_requested { Ok(()) } else { Err(UnprovenApproval::RollbackNotRequested) }
     }
 
     /// Verifies that the stored task is the one of the last audit entry: not an older version, and not one that was edited.
     pub fn verify_current(&self, entries: &[AuditBody]) -> Result<(), UnprovenApproval> {
+        self.verify_last(&transitions(entries))
+    }
+
+    fn verify_last(&self, entries: &[&AuditBody]) -> Result<(), UnprovenApproval> {
         if self.config.digest().ok() != Some(self.digest) {
             return Err(UnprovenApproval::DigestMismatch);
         }
         let not_current =
             |last: String| UnprovenApproval::NotCurrent { stored: self.revision, state: self.state, last };
-        let is_about_it = |entry: &AuditBody| entry.task_id.as_ref() == Some(&self.task_id);
-        let Some(last) = entries.iter().rfind(|entry| entry.action != COMMENT) else {
-            return Err(not_current("missing".to_owned()));
-        };
+        let is_about_it = |entry: &&AuditBody| entry.task_id.as_ref() == Some(&self.task_id);
+        let Some(last) = entries.last() else { return Err(not_current("missing".to_owned())) };
         let newest = entries.iter().filter_map(|entry| entry.revision).max();
         let is_current = last.to == Some(self.state) && newest == Some(self.revision);
         if !is_current || !entries.iter().all(is_about_it) {
@@ -194,16 +210,33 @@ impl Task {
         if last.digest != Some(self.digest) {
             return Err(UnprovenApproval::DigestMismatch);
         }
-        Ok(())
+        self.verify_rollback_data(entries)
+    }
+
+    /// Verifies that the rollback data, if there is any, is that of the attempt that changed something.
+    fn verify_rollback_data(&self, entries: &[&AuditBody]) -> Result<(), UnprovenApproval> {
+        let Some(execution) = &self.execution else { return Ok(()) };
+        let Some(key) = &execution.rollback_data_key else { return Ok(()) };
+        let started = entries.iter().rfind(|entry| entry.action == STARTED);
+        let attempt = started.and_then(|entry| match &entry.who {
+            Principal::Service(ServiceActor { trigger: Trigger::Attempt(attempt), .. }) => Some(*attempt),
+            _ => None,
+        });
+        let is_own = |attempt| *key == rollback_data_key(&self.task_id, attempt);
+        if attempt.is_some_and(is_own) && execution.effects_attempt == attempt {
+            Ok(())
+        } else {
+            Err(UnprovenApproval::OtherRollbackData { key: key.clone() })
+        }
     }
 
     /// Verifies that the decisions that count are those of people who were asked, and that they suffice.
     fn verify_decisions(
         &self,
-        entries: &[AuditBody],
+        entries: &[&AuditBody],
         content: &ReviewedContent,
     ) -> Result<(), UnprovenApproval> {
-        let concerns = |entry: &&AuditBody| entry.digest == Some(self.digest);
+        let concerns = |entry: &&&AuditBody| entry.digest == Some(self.digest);
         // Lowering what is required after reviewers were asked changes this.
         let request = entries.iter().rfind(|entry| entry.action == REQUEST);
         if request.filter(concerns).and_then(|request| request.reviewed.as_ref()) != Some(content) {
@@ -211,7 +244,7 @@ impl Task {
         }
         let is_overridden = self.requirements.iter().any(|requirement| requirement.overridden.is_some());
         // A row can name other reviewers; decisions count for the policies for which their reviewers were asked.
-        let asked = asked_policies(entries.iter().filter(concerns));
+        let asked = asked_policies(entries.iter().filter(concerns).copied());
         let mut requirements = self.requirements.clone();
         for Requirement { policy, reviewers, .. } in &mut requirements {
             let is_asked = |reviewer: &UserId| {
@@ -226,7 +259,7 @@ impl Task {
         let counted =
             |approval: &&Approval| approval.status == ApprovalStatus::Approved && self.is_current(approval);
         for approval in self.approvals.iter().filter(counted) {
-            let is_decision = |entry: &&AuditBody| {
+            let is_decision = |entry: &&&AuditBody| {
                 entry.object_id == approval.approval_id && DECISIONS.contains(&entry.action.as_str())
             };
             let is_proven = entries.iter().rfind(is_decision).is_some_and(|decision| {

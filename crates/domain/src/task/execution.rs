@@ -49,6 +49,11 @@ pub struct Execution {
     pub rollback: Option<AdminRequest>,
 }
 
+/// The key of the blob with the rollback data of an attempt.
+pub fn rollback_data_key(task_id: &str, attempt: u64) -> String {
+    format!("rollback_data/{task_id}/{attempt}")
+}
+
 /// A request of an administrator to stop or roll back a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdminRequest {

@@ -38,10 +38,10 @@ pub use config::{
 };
 pub use decision::Decision;
 pub use digest::Digest;
-pub use evidence::UnprovenApproval;
+pub use evidence::{ACTIONS_WITHOUT_TRANSITION, UnprovenApproval};
 pub use execution::{
     AdminRequest, AttemptFailure, Execution, ExecutionOutput, ExecutionResult, FailureCode, HeldLock,
-    MAX_RETRIES, Phase, RemainingEffects, retry_backoff_ms,
+    MAX_RETRIES, Phase, RemainingEffects, retry_backoff_ms, rollback_data_key,
 };
 pub use lifecycle::{InvalidTransition, TRANSITIONS, TaskCommand, TaskState, commands_for, next_state};
 pub use metadata::{ChangeKind, Lineage, LockPreview, Metadata, Preview, PreviewChange, PreviewStatus};

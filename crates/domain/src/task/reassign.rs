@@ -213,7 +213,8 @@ impl Task {
             return Ok(());
         }
         let lapsing = self.lapsing_decisions(people, now);
-        self.lapse(lapsing)?;
+        // The service records all of this, and names what made it act.
+        self.lapse(lapsing, None)?;
         let open: Vec<String> = self
             .approvals
             .iter()

@@ -52,6 +52,10 @@ pub enum StartError {
         "this process has another secret (key id {own}) than the other processes of its database (key id {registered})"
     )]
     SecretMismatch { own: String, registered: String },
+    #[error(
+        "the audit log ends with an entry of a previous secret (key id {key_id}) that this process does not have"
+    )]
+    PreviousSecretMissing { key_id: String },
     #[error("cannot write the address of the server to the data folder: {0}")]
     AddressFile(io::Error),
     #[error("bootstrap token: {0}")]

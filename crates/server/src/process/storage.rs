@@ -63,6 +63,7 @@ pub(super) async fn open_database(config: &Config, keys: &Keys) -> Result<Databa
         SecretRegistration::Mismatch { registered } => {
             Err(StartError::SecretMismatch { own: keys.id().to_owned(), registered })
         }
+        SecretRegistration::MissingPrevious { key_id } => Err(StartError::PreviousSecretMissing { key_id }),
     }
 }
 

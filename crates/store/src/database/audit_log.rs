@@ -7,6 +7,7 @@
 use ade_domain::audit::{AuditBody, AuditEntry, ChainError, ChainHead};
 use ade_domain::event::Event;
 use ade_domain::keys::{KeyPurpose, MacCheck};
+use ade_domain::task::ACTIONS_WITHOUT_TRANSITION;
 use ade_domain::{Keys, Moment};
 
 use super::numbering::{AssignNumbers, Numbering, head};
@@ -19,15 +20,16 @@ const SELECT_ENTRIES: &str = "SELECT number, previous_hash, entry_hash, body, mi
 /// The columns that tell whether an entry is authentic.
 pub(super) const EVIDENCE_COLUMNS: &str =
     "entry_id::text, micros(at), body, mac, actor, action, task_id::text, insert_seq";
-/// More entries than a task can have, besides comments.
+/// More entries than a task can have, besides those of [`ACTIONS_WITHOUT_TRANSITION`].
 const MAX_TASK_ENTRIES: u32 = 20_000;
+const MAX_KEY_ID_LEN: usize = 32;
 
 /// Whether a row was written by a process with the secret.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Authenticity {
     Authentic(Box<AuditBody>),
-    /// Its MAC names a key that this process does not have.
-    UnknownKey,
+    /// Its MAC names a key that this process does not have, with this id.
+    UnknownKey(String),
     /// Why it is not authentic.
     Forged(&'static str),
 }
@@ -40,7 +42,7 @@ impl Authenticity {
         match keys.verify(KeyPurpose::AuditEntry, body.as_bytes(), &mac) {
             MacCheck::Valid => {}
             MacCheck::Invalid => return Self::Forged("its MAC is not valid"),
-            MacCheck::UnknownKey => return Self::UnknownKey,
+            MacCheck::UnknownKey => return Self::UnknownKey(key_id(&mac)),
         }
         let Ok(body) = serde_json::from_str::<AuditBody>(&body) else {
             return Self::Forged("its body is not an audit entry");
@@ -52,6 +54,11 @@ impl Authenticity {
         }
         Self::Authentic(Box::new(body))
     }
+}
+
+/// The id of the key that a MAC names. In a forged row, it may be any text.
+fn key_id(mac: &str) -> String {
+    mac.chars().take_while(char::is_ascii_alphanumeric).take(MAX_KEY_ID_LEN).collect()
 }
 
 /// The columns that are copies of fields of the body.
@@ -173,28 +180,24 @@ impl Database {
         Ok(numbering)
     }
 
-    /// The same; returns how many entries and events got a number.
-    pub async fn assign_numbers(&self, holder: &str, now: Moment, lease_ms: u64, limit: u32) -> Result<u64> {
-        Ok(self.number_entries(holder, now, lease_ms, limit).await?.numbered)
-    }
-
     /// How many rows of the audit log are quarantined.
     pub async fn quarantined_entries(&self) -> Result<u64> {
         self.fetch_number("SELECT count(*)::bigint FROM audit WHERE quarantined_at IS NOT NULL", &[]).await
     }
 
-    /// The audit entries about a task that prove something, numbered or not, without comments.
+    /// The audit entries of the transitions of a task, numbered or not.
     pub async fn task_entries(&self, task_id: &str) -> Result<TaskEntries> {
+        let ignored = ACTIONS_WITHOUT_TRANSITION.join("', '");
         let sql = format!(
             "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE task_id = $1 AND quarantined_at IS NULL \
-             AND action <> 'task.comment' ORDER BY insert_seq DESC LIMIT {MAX_TASK_ENTRIES}"
+             AND action NOT IN ('{ignored}') ORDER BY insert_seq DESC LIMIT {MAX_TASK_ENTRIES}"
         );
         let rows = self.read(async |connection| connection.query(&sql, &[uuid(task_id)]).await).await?;
         let mut entries = TaskEntries::default();
         for row in rows.iter().rev() {
             match Authenticity::of(row, &self.keys) {
                 Authenticity::Authentic(body) => entries.authentic.push(*body),
-                Authenticity::UnknownKey => entries.has_unknown_keys = true,
+                Authenticity::UnknownKey(_) => entries.has_unknown_keys = true,
                 Authenticity::Forged(_) => {}
             }
         }
@@ -210,7 +213,7 @@ impl Database {
         let rows = self.read(async |connection| connection.query(&sql, &[uuid(task_id)]).await).await?;
         let authentic = rows.iter().filter_map(|row| match Authenticity::of(row, &self.keys) {
             Authenticity::Authentic(body) => Some(*body),
-            Authenticity::UnknownKey | Authenticity::Forged(_) => None,
+            Authenticity::UnknownKey(_) | Authenticity::Forged(_) => None,
         });
         Ok(authentic.collect())
     }

@@ -2,7 +2,8 @@
 //!
 //! The holder of the lease assigns the numbers. The row of the lease is locked meanwhile, so that processes take turns even if
 //! several of them act as the holder. Numbers have no gaps, and a numbered entry never changes. A row that no process with the secret
-//! wrote is quarantined: it is kept and marked, never chained, and never holds up the others.
+//! wrote is quarantined: it is kept and marked, never chained, and never holds up the others. But a process that lacks the secret of
+//! the last numbered row does nothing: the row may be genuine.
 
 use ade_domain::audit::{ChainHead, append};
 use ade_domain::task::Digest;
@@ -93,11 +94,14 @@ impl AssignNumbers {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let (mut head, mut numbered) = (self.authentic_head(connection, quarantined).await?, Vec::new());
+        let Some(mut head) = self.authentic_head(connection, quarantined).await? else {
+            return Ok(Vec::new());
+        };
+        let mut numbered = Vec::new();
         for row in &rows {
             let body = match Authenticity::of(row, &self.keys) {
                 Authenticity::Authentic(body) => *body,
-                Authenticity::UnknownKey => {
+                Authenticity::UnknownKey(_) => {
                     let reason = "its MAC names a key that does not exist";
                     quarantined.push(self.quarantine(connection, row, reason).await?);
                     continue;
@@ -128,21 +132,25 @@ impl AssignNumbers {
         ))
     }
 
-    /// The end of the chain. Rows behind it that somebody inserted with a number, or edited, are quarantined.
+    /// The end of the chain. Rows behind it that somebody inserted with a number, or edited, are quarantined; none if there are more
+    /// of them than one round may quarantine.
     async fn authentic_head(
         &self,
         connection: &mut SqlConnection<'_>,
         quarantined: &mut Vec<QuarantinedEntry>,
-    ) -> Result<ChainHead> {
-        while let Some(HeadRow { head, evidence }) = head(connection).await? {
+    ) -> Result<Option<ChainHead>> {
+        for _ in 0..self.limit {
+            let Some(HeadRow { head, evidence }) = head(connection).await? else {
+                return Ok(Some(ChainHead::origin()));
+            };
             let reason = match Authenticity::of(&evidence, &self.keys) {
-                Authenticity::Authentic(_) => return Ok(head),
-                Authenticity::UnknownKey => "its MAC names a key that does not exist",
+                Authenticity::Authentic(_) => return Ok(Some(head)),
+                Authenticity::UnknownKey(key_id) => return Err(unknown_secret(head.number, &key_id)),
                 Authenticity::Forged(reason) => reason,
             };
             quarantined.push(self.quarantine(connection, &evidence, reason).await?);
         }
-        Ok(ChainHead::origin())
+        Ok(None)
     }
 
     /// Marks a row that is not authentic, so that it is kept and never numbered.
@@ -154,10 +162,19 @@ impl AssignNumbers {
     ) -> Result<QuarantinedEntry> {
         let entry_id: String = row.get(0)?;
         let (at, insert_seq) = (Arg::Int(row.get(1)?), Arg::Int(row.get(7)?));
-        let sql = "UPDATE audit SET quarantined_at = $1, number = NULL WHERE entry_id = $2 AND insert_seq = $3 \
-                   AND micros(at) = $4";
-        let args = [self.now.into(), Arg::Uuid(Some(entry_id.clone())), insert_seq, at];
-        connection.execute(sql, &args).await?;
+        let mut args = vec![self.now.into(), insert_seq];
+        let mut sql = "UPDATE audit SET quarantined_at = $1, number = NULL WHERE insert_seq = $2".to_owned();
+        // The primary key of each database: ids of SQLite may contain what no argument can, and PostgreSQL accepts any insert_seq.
+        if let SqlConnection::Postgres(_) = connection {
+            sql.push_str(" AND micros(at) = $3 AND entry_id = $4");
+            args.extend([at, Arg::Uuid(Some(entry_id.clone()))]);
+        }
+        let updated = connection.execute(&sql, &args).await?;
+        if updated != 1 {
+            let reason =
+                format!("{updated} rows instead of one were quarantined as audit entry {entry_id:?}");
+            return Err(DatabaseError::Corrupt(reason));
+        }
         let action = row.get::<Option<String>>(5)?.unwrap_or_default();
         Ok(QuarantinedEntry { entry_id, action, reason })
     }
@@ -189,10 +206,19 @@ impl AssignNumbers {
     }
 }
 
+/// A numbered row with an unknown key is never quarantined: if a previous secret was dropped too early, that would undo the whole log.
+fn unknown_secret(number: u64, key_id: &str) -> DatabaseError {
+    DatabaseError::Corrupt(format!(
+        "audit entry {number} was written with a secret that this process does not have (key id {key_id}): add that secret to \
+         ADE_SECRET_PREVIOUS, or to the file secret.previous, and restart. If the secret was never replaced, somebody wrote this row \
+         into the database: remove it"
+    ))
+}
+
 /// The row with the highest number.
 pub(super) struct HeadRow {
     pub(super) head: ChainHead,
-    evidence: Row,
+    pub(super) evidence: Row,
 }
 
 pub(super) async fn head(connection: &mut SqlConnection<'_>) -> Result<Option<HeadRow>> {

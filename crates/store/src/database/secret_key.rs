@@ -2,6 +2,8 @@
 
 use ade_domain::Keys;
 
+use super::audit_log::Authenticity;
+use super::numbering::head;
 use super::{Database, DatabaseError, Result};
 
 const SELECT: &str = "SELECT key_id FROM secret_key";
@@ -14,6 +16,10 @@ pub enum SecretRegistration {
     Mismatch {
         registered: String,
     },
+    /// The audit log ends with an entry of a previous secret, with this key id, that the process does not have.
+    MissingPrevious {
+        key_id: String,
+    },
 }
 
 impl Database {
@@ -24,7 +30,7 @@ impl Database {
     }
 
     /// Registers the secret of this process, unless the database has another one already. The current secret replaces one that this
-    /// process knows as a previous one.
+    /// process knows as a previous one. Previous ones are needed while the audit log ends with what they wrote.
     pub async fn register_secret(&self) -> Result<SecretRegistration> {
         let own = self.keys.id();
         let sql = "INSERT INTO secret_key (id, key_id) VALUES (1, $1) ON CONFLICT DO NOTHING";
@@ -35,7 +41,13 @@ impl Database {
         }
         let registered: Option<String> = self.fetch_first(SELECT, &[], |row| row.get(0)).await?;
         match registered {
-            Some(registered) if registered == own => Ok(SecretRegistration::Registered),
+            Some(registered) if registered == own => {
+                let head = self.read(async |connection| head(connection).await).await?;
+                Ok(match head.map(|row| Authenticity::of(&row.evidence, &self.keys)) {
+                    Some(Authenticity::UnknownKey(key_id)) => SecretRegistration::MissingPrevious { key_id },
+                    _ => SecretRegistration::Registered,
+                })
+            }
             Some(registered) => Ok(SecretRegistration::Mismatch { registered }),
             None => Err(DatabaseError::Corrupt("the table secret_key is empty".to_owned())),
         }

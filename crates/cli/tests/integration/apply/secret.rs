@@ -91,7 +91,15 @@ async fn embedded_server_keeps_its_secret_in_a_private_file() {
     let said = refused(ade.folder(), &["serve", "--listen", "127.0.0.1:0", "--data", "data"], &[]);
     assert!(said.contains("another secret") && said.contains("secret.previous"), "{said}");
     // The refused start has created a new secret: with the old one as the previous one, it counts.
-    fs::rename(ade.data().join("kept"), ade.data().join("secret.previous")).expect("renamed");
+    let previous = ade.data().join("secret.previous");
+    fs::rename(ade.data().join("kept"), &previous).expect("renamed");
+    ade.start_again().expect("starts");
+    // The previous one is still needed while the log ends with what it wrote.
+    ade.stop().expect("stopped");
+    fs::rename(&previous, ade.data().join("kept")).expect("renamed");
+    let said = refused(ade.folder(), &["serve", "--listen", "127.0.0.1:0", "--data", "data"], &[]);
+    assert!(said.contains("previous secret") && said.contains("ADE_SECRET_PREVIOUS"), "{said}");
+    fs::rename(ade.data().join("kept"), &previous).expect("renamed");
     ade.start_again().expect("starts");
     assert_ne!(fs::read_to_string(&file).expect("read"), first);
     let api = ApiClient::connect(&ade).await;

@@ -28,22 +28,46 @@ impl AuditLogFixture {
         for name in ["ann", "bob", "carol"] {
             let _ = api.post("/users", &json!({ "user_id": name })).await.expect_status(201);
         }
-        let checkpoint_file = ade.data().join("audit-checkpoints.ndjson");
-        let last_number = || {
-            let text = fs::read_to_string(&checkpoint_file).unwrap_or_default();
+        let checkpoint = ade.folder().join("saved-checkpoints.ndjson");
+        let log = Self { ade, checkpoint };
+        // One entry for the first administrator, and three for the users above.
+        log.wait_for_checkpoint(4);
+        fs::copy(log.checkpoint_file(), &log.checkpoint).expect("copied");
+        log
+    }
+
+    fn checkpoint_file(&self) -> PathBuf {
+        self.ade.data().join("audit-checkpoints.ndjson")
+    }
+
+    /// Waits until the server has written a checkpoint of this many entries.
+    fn wait_for_checkpoint(&self, entries: u64) {
+        let has_all_entries = || {
+            let text = fs::read_to_string(self.checkpoint_file()).unwrap_or_default();
             let last = text.lines().last().map(serde_json::from_str::<serde_json::Value>);
             let last = last.and_then(Result::ok).unwrap_or_default();
-            last.pointer("/head/number").and_then(serde_json::Value::as_u64).unwrap_or_default()
-        };
-        // One entry for the first administrator, and three for the users above.
-        let has_all_entries = || match last_number() {
-            4 => Ok(()),
-            other => Err(format!("{other} entries")),
+            match last.pointer("/head/number").and_then(serde_json::Value::as_u64).unwrap_or_default() {
+                number if number == entries => Ok(()),
+                other => Err(format!("{other} entries")),
+            }
         };
         eventually("a checkpoint of all entries", Duration::from_secs(30), has_all_entries).expect("written");
-        let checkpoint = ade.folder().join("saved-checkpoints.ndjson");
-        fs::copy(&checkpoint_file, &checkpoint).expect("copied");
-        Self { ade, checkpoint }
+    }
+
+    /// Whether the server says that the log is not intact, and how often it found that.
+    async fn is_degraded(&self) -> (bool, u64) {
+        let read = |path: &str| {
+            let url = format!("{}/{path}", self.ade.url());
+            async { reqwest::get(url).await.expect("answered").text().await.expect("text") }
+        };
+        let metrics = read("metrics").await;
+        let metric = |name: &str| {
+            let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+            line.and_then(|number| number.parse::<u64>().ok()).unwrap_or_default()
+        };
+        let is_degraded = read("readyz").await.contains("\"degraded\"");
+        assert_eq!(metric("ade_audit_mismatch"), u64::from(is_degraded), "{metrics}");
+        (is_degraded, metric("ade_audit_mismatches_total"))
     }
 
     fn verify(&self, checkpoint: Option<&Path>) -> (i32, String) {
@@ -90,10 +114,25 @@ async fn verify_reports_tampering() {
     let rewrite = |from: &str, to: &str| {
         format!("UPDATE audit SET body = replace(body, '{from}', '{to}') WHERE number = 2")
     };
+    // A wrong entry of the caller says nothing about the log.
+    let api = ApiClient::connect(&log.ade).await;
+    let unknown = format!("/audit/verify?number=2&entry_hash={}", "0".repeat(64));
+    assert_eq!(api.get(&unknown).await.expect_status(200)["status"], "invalid");
+    assert_eq!(log.is_degraded().await, (false, 0));
+
     log.tamper(&rewrite("user.create", "user.delete")).await;
     log.assert_tampered(2, None);
+    assert_eq!(log.is_degraded().await, (true, 1));
+    log.assert_tampered(2, None);
+    // The alert is on record, once. A checkpoint of what follows the change does not end it.
+    log.wait_for_checkpoint(5);
+    assert_eq!(log.is_degraded().await, (true, 1));
+    let reported = api.get("/audit/export?action=audit.mismatch").await.text();
+    assert_eq!(reported.lines().count(), 1, "{reported}");
+    assert!(reported.contains("audit.verify"), "{reported}");
     log.tamper(&rewrite("user.delete", "user.create")).await;
     assert_eq!(log.verify(kept).0, 0, "valid again after the change is undone");
+    assert_eq!(log.is_degraded().await, (false, 1));
 
     // The server notices a truncation by its own checkpoints, and adds an entry about it: the third or the fourth is missing.
     log.tamper("DELETE FROM audit WHERE number > 2").await;

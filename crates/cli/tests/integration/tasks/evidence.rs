@@ -9,6 +9,7 @@ use ade_testkit::wait::until;
 use ade_testkit::{AdminClient, Deployment, TestUser, WorkerProcess};
 use serde_json::{Value, json};
 use sqlx::Connection;
+use tempfile::TempDir;
 
 use crate::tasks::model::invariants::check_actor;
 
@@ -16,11 +17,14 @@ const ADE: &str = env!("CARGO_BIN_EXE_ade");
 /// Generous: only a hang reaches it, even on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const CHECKPOINT_EVERY_SECOND: &str = "[audit]\ncheckpoint_seconds = 1\n";
+const LOCK: &str = "resource:service:web";
 
 struct Fixture {
     // Dropped first: stops before its database and Redis.
     _worker: Option<WorkerProcess>,
     house: Deployment,
+    /// The root of tasks that change files.
+    root: TempDir,
     office: AdminClient,
     ann: TestUser,
     rob: TestUser,
@@ -29,15 +33,24 @@ struct Fixture {
 }
 
 impl Fixture {
-    async fn new(house: Deployment) -> Self {
-        let worker = house.postgres.is_some().then(|| house.start_worker(ADE, ""));
+    /// `start` gets the configuration of the executors.
+    async fn new(start: impl FnOnce(&str) -> Deployment) -> Self {
+        let root = tempfile::tempdir().expect("a folder");
+        let executors = format!("[executors.files.roots.site]\npath = {:?}\n", root.path());
+        let house = start(&executors);
+        let worker = house.postgres.is_some().then(|| house.start_worker(ADE, &executors));
         let office = house.admin().await;
-        office.create_policy(json!({ "name": "two", "reviewers": ["rob", "sue"], "min_approvers": 2 })).await;
+        let two = json!({ "name": "two", "reviewers": ["rob", "sue"], "min_approvers": 2 });
+        let mut site = two.clone();
+        (site["name"], site["targets"]) = (json!("site"), json!(["files:site/*"]));
+        for policy in [two, site] {
+            office.create_policy(policy).await;
+        }
         let ann = office.create_user("ann", &[AUTHOR]).await;
         let rob = office.create_user("rob", &[REVIEWER]).await;
         let sue = office.create_user("sue", &[REVIEWER]).await;
         let eve = office.create_user("eve", &[ADMIN]).await;
-        Self { house, _worker: worker, office, ann, rob, sue, eve }
+        Self { house, root, _worker: worker, office, ann, rob, sue, eve }
     }
 
     /// Executes SQL in the database as its owner, bypassing the servers and the triggers.
@@ -75,13 +88,22 @@ impl Fixture {
     async fn force_approved(&self, id: &str) {
         let zero = if self.house.postgres.is_some() { "'epoch'" } else { "0" };
         let columns = format!(
-            ", state = 'APPROVED', work_kind = 'apply', work_queue = 'noop', work_priority = 50, ready_at = {zero}"
+            ", state = 'APPROVED', work_kind = 'apply', work_queue = 'files:site', work_priority = 50, ready_at = {zero}"
         );
         self.edit("tasks", &format!("task_id = '{id}'"), &["state"], &json!("APPROVED"), &columns).await;
     }
 
     async fn submit(&self) -> String {
         self.ann.create_submitted(json!({ "ticket_ref": "OPS-7" })).await
+    }
+
+    async fn submit_change(&self) -> String {
+        self.ann.create_submitted(change()).await
+    }
+
+    /// The file that tasks write.
+    fn written(&self) -> Option<String> {
+        std::fs::read_to_string(self.root.path().join("web.conf")).ok()
     }
 
     async fn approve(&self, id: &str, reviewer: &TestUser) {
@@ -110,22 +132,36 @@ impl Fixture {
     }
 }
 
+/// A task that writes a file.
+fn change() -> Value {
+    json!({
+        "ticket_ref": "OPS-7",
+        "executor": "files",
+        "parameters": { "root": "site", "files": [{ "path": "web.conf", "content": "listen 80\n" }] },
+        "resources": [{ "type": "service", "id": "web" }],
+    })
+}
+
+fn requirements(task: &Value) -> &[Value] {
+    task["requirements"].as_array().expect("a list")
+}
+
 async fn reqwest_text(url: &str) -> String {
     reqwest::get(url).await.expect("answered").text().await.expect("text")
 }
 
 async fn check_edited_rows(fixture: &Fixture) {
-    let genuine = fixture.submit().await;
+    let genuine = fixture.submit_change().await;
     // Approved by nobody: a draft, and a task in review.
-    let draft = fixture.ann.create_draft(json!({})).await;
+    let draft = fixture.ann.create_draft(change()).await;
     fixture.force_approved(&draft).await;
     fixture.assert_refused(&draft, "UNPROVEN_APPROVAL").await;
-    let reviewing = fixture.submit().await;
+    let reviewing = fixture.submit_change().await;
     fixture.force_approved(&reviewing).await;
     fixture.assert_refused(&reviewing, "UNPROVEN_APPROVAL").await;
 
     // A vote that was never given, next to a genuine one.
-    let forged_vote = fixture.submit().await;
+    let forged_vote = fixture.submit_change().await;
     let request = fixture.office.approval_id(&forged_vote, "sue").await;
     let condition = format!("approval_id = '{request}'");
     for (path, value) in [("status", "APPROVED"), ("reviewed_by", "sue"), ("response_action", "approve")] {
@@ -135,7 +171,7 @@ async fn check_edited_rows(fixture: &Fixture) {
     fixture.assert_refused(&forged_vote, "UNPROVEN_APPROVAL").await;
 
     // Fewer approvals than were required when reviewers were asked.
-    let weakened = fixture.submit().await;
+    let weakened = fixture.submit_change().await;
     let condition = format!("task_id = '{weakened}'");
     let requirements = fixture.requirements(&weakened).await;
     fixture.edit("tasks", &condition, &["requirements"], &requirements, "").await;
@@ -144,12 +180,14 @@ async fn check_edited_rows(fixture: &Fixture) {
 
     // Another config, before the last vote: with the approved digest, and with a consistent one.
     for is_consistent in [false, true] {
-        let id = fixture.submit().await;
+        let id = fixture.submit_change().await;
         fixture.approve(&id, &fixture.rob).await;
         let condition = format!("task_id = '{id}'");
         fixture.edit("tasks", &condition, &["config", "priority"], &json!(99), "").await;
         if is_consistent {
-            let other = fixture.ann.create_draft(json!({ "ticket_ref": "OPS-7", "priority": 99 })).await;
+            let mut other = change();
+            other["priority"] = json!(99);
+            let other = fixture.ann.create_draft(other).await;
             let digest = json!(text_field(&fixture.office.task_request(&other).await, "digest"));
             fixture.edit("tasks", &condition, &["digest"], &digest, "").await;
             fixture.edit("approvals", &condition, &["digest"], &digest, "").await;
@@ -163,10 +201,13 @@ async fn check_edited_rows(fixture: &Fixture) {
         }
     }
 
+    assert_eq!(fixture.written(), None);
+
     // Another task goes on.
     fixture.approve(&genuine, &fixture.rob).await;
     fixture.approve(&genuine, &fixture.sue).await;
     fixture.wait_for(&genuine, "COMPLETED").await;
+    assert_eq!(fixture.written(), Some("listen 80\n".to_owned()));
     if fixture.house.postgres.is_none() {
         assert_eq!(fixture.metric("ade_unproven_approvals_total").await, 5);
     }
@@ -178,13 +219,39 @@ impl Fixture {
     /// The requirements of a task as stored, with one approver less.
     async fn requirements(&self, id: &str) -> Value {
         let task = self.office.task_request(id).await;
-        let reviewers = json!({ "rob": [], "sue": [] });
-        assert!(task.to_string().contains("two"), "{task}");
-        json!([{
-            "policy": "two", "min_approvers": 1, "required_roles": [], "reject_threshold": 1, "escalation_role": null,
-            "reviewers": reviewers, "overridden": null,
-        }])
+        let names: Vec<String> = requirements(&task).iter().map(|one| text_field(one, "policy")).collect();
+        let weakened = names.iter().map(|policy| {
+            json!({
+                "policy": policy, "min_approvers": 1, "required_roles": [], "reject_threshold": 1, "escalation_role": null,
+                "reviewers": { "rob": [], "sue": [] }, "overridden": null,
+            })
+        });
+        assert_eq!(names.len(), 2, "{task}");
+        weakened.collect()
     }
+}
+
+/// The author changes an approved task, and the change is refused after its preview: the task is applied as approved.
+async fn check_refused_change(fixture: &Fixture) {
+    let api = &fixture.office.api;
+    fixture
+        .office
+        .create_policy(json!({ "name": "strict", "task_types": ["strict"], "required_roles": ["dba"] }))
+        .await;
+    let lock = json!({ "agent_id": "other", "locks": [{ "lock": LOCK }], "ttl_seconds": 300 });
+    let held = api.post("/locks/acquire", &lock).await.expect_status(200);
+    let id = fixture.submit_change().await;
+    fixture.approve(&id, &fixture.rob).await;
+    fixture.approve(&id, &fixture.sue).await;
+    let change = json!({ "type": "strict" });
+    let _ = fixture.ann.patch(&format!("/tasks/{id}"), &change).await.expect_problem(422, "NO_QUORUM");
+    let page = fixture.ann.get(&format!("/tasks/{id}/audit?limit=200")).await.expect_status(200);
+    let last = page["items"].as_array().and_then(|entries| entries.last()).expect("entries");
+    assert_eq!(last["action"], "task.preview", "{page}");
+    let lock = json!({ "lock": LOCK, "fencing_token": held["grants"][0]["fencing_token"] });
+    let release = json!({ "agent_id": "other", "locks": [lock] });
+    let _ = api.post("/locks/release", &release).await.expect_status(200);
+    fixture.wait_for(&id, "COMPLETED").await;
 }
 
 async fn check_inserted_rows(fixture: &Fixture) {
@@ -307,21 +374,25 @@ async fn check_who(fixture: &Fixture) {
     );
 }
 
-async fn check_everything(house: Deployment) {
-    let fixture = Fixture::new(house).await;
+async fn check_everything(start: impl FnOnce(&str) -> Deployment) {
+    let fixture = Fixture::new(start).await;
     check_own_actions(&fixture).await;
     check_who(&fixture).await;
     check_edited_rows(&fixture).await;
+    check_refused_change(&fixture).await;
     check_inserted_rows(&fixture).await;
     check_truncated_log(&fixture).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_unproven_is_applied_embedded() {
-    check_everything(Deployment::with_worker(ADE, CHECKPOINT_EVERY_SECOND)).await;
+    check_everything(|executors| {
+        Deployment::with_worker(ADE, &format!("{CHECKPOINT_EVERY_SECOND}{executors}"))
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_unproven_is_applied_distributed() {
-    check_everything(Deployment::distributed_with_config(ADE, 1, CHECKPOINT_EVERY_SECOND)).await;
+    check_everything(|_| Deployment::distributed_with_config(ADE, 1, CHECKPOINT_EVERY_SECOND)).await;
 }

@@ -8,14 +8,14 @@ use ade_domain::audit::{AuditActor, AuditBody, Principal, ServiceActor, Trigger}
 use ade_domain::glob::Pattern;
 use ade_domain::people::AuthorSet;
 use ade_domain::task::{AttemptStart, Refusal, Task, TaskState, UnprovenApproval};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// A task with the audit entries that a server would have written.
 #[derive(Clone)]
-struct Audited {
-    fixture: Fixture,
-    task: Task,
-    entries: Vec<AuditBody>,
+pub(super) struct Audited {
+    pub(super) fixture: Fixture,
+    pub(super) task: Task,
+    pub(super) entries: Vec<AuditBody>,
 }
 
 impl Audited {
@@ -36,7 +36,7 @@ impl Audited {
     }
 
     /// Adds the entries of the transitions since the last commit.
-    fn commit(&mut self, by: &str) {
+    pub(super) fn commit(&mut self, by: &str) {
         let caller = AuditActor { user_id: Some(id(by)), ..AuditActor::default() };
         for transition in std::mem::take(&mut self.task.transitions) {
             let service = |trigger| ServiceActor {
@@ -95,7 +95,7 @@ fn fixture() -> Fixture {
     Fixture::new(admins.into_iter().chain(reviewers).chain(others).collect())
 }
 
-fn approved() -> Audited {
+pub(super) fn approved() -> Audited {
     let mut audited = Audited::submitted(fixture());
     audited.approve("rob");
     audited.approve("sue");
@@ -219,6 +219,42 @@ fn approval_stays_proven_through_force_apply_and_retries() {
     audited.task.recover(start, false, now).expect("lost");
     audited.commit("ada");
     audited.assert_proven();
+}
+
+#[test]
+fn approval_stays_proven_through_comments_and_previews() {
+    let mut audited = approved();
+    let approval = audited.entries.last().expect("approved").clone();
+    let who: Principal = AuditActor { user_id: Some(id("ann")), ..AuditActor::default() }.into();
+    // A comment names the state and the revision that it found; a preview names neither.
+    let comment = AuditBody {
+        who: who.clone(),
+        action: "task.comment".to_owned(),
+        from: Some(TaskState::Reviewing),
+        to: Some(TaskState::Reviewing),
+        revision: Some(1),
+        reviewed: None,
+        ..approval.clone()
+    };
+    let preview = AuditBody {
+        who,
+        action: "task.preview".to_owned(),
+        from: None,
+        to: None,
+        revision: None,
+        digest: None,
+        reviewed: None,
+        ..approval
+    };
+    for entry in [comment, preview] {
+        audited.entries.push(entry);
+        audited.assert_proven();
+        assert_eq!(audited.task.verify_current(&audited.entries), Ok(()));
+    }
+    // They prove nothing either.
+    let mut only = audited.clone();
+    only.entries.drain(..only.entries.len() - 2);
+    assert!(only.verify().is_err());
 }
 
 #[test]
@@ -406,18 +442,4 @@ fn every_entry_that_proves_something_is_needed() {
     });
     assert_eq!(claimed.verify(), Err(UnprovenApproval::NotApproved));
     assert!(audited.task.verify_approval(&[]).is_err());
-}
-
-#[test]
-fn rollback_needs_a_request() {
-    let audited = approved();
-    assert_eq!(audited.task.verify_rollback(&audited.entries), Err(UnprovenApproval::RollbackNotRequested));
-    let mut requested = audited;
-    let mut request = requested.entries.last().expect("approved").clone();
-    request.action = "task.roll_back".to_owned();
-    request.who = AuditActor { user_id: Some(id("ada")), ..AuditActor::default() }.into();
-    requested.entries.push(request);
-    assert_eq!(requested.task.verify_rollback(&requested.entries), Ok(()));
-    requested.task.config.parameters = Map::from_iter([("x".to_owned(), json!(1))]);
-    assert_eq!(requested.task.verify_rollback(&requested.entries), Err(UnprovenApproval::DigestMismatch));
 }

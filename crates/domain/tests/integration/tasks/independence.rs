@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use crate::tasks::fixture::{Fixture, config, id, policy, user};
 use ade_domain::Moment;
 use ade_domain::approval::{ApprovalStatus, DecisionKind};
+use ade_domain::audit::Trigger;
 use ade_domain::independence::{AccountAct, AccountActKind, INDEPENDENCE_WINDOW_MS, Lift, Period};
 use ade_domain::people::{ADMIN, AUTHOR, People, REVIEWER, User};
 use ade_domain::task::{Refusal, Task, TaskState};
@@ -261,7 +262,9 @@ fn dependence_after_a_vote_makes_it_lapse() {
     assert_eq!(task.state, TaskState::Reviewing, "rob and sue count once");
     let of_sue = task.approvals.iter().find(|approval| approval.reviewer_id == id("sue")).expect("asked");
     assert_eq!(of_sue.status, ApprovalStatus::Pending);
-    assert!(task.transitions.iter().any(|transition| transition.action == "approval.lapse"));
+    let lapse = task.transitions.iter().find(|transition| transition.action == "approval.lapse");
+    let trigger = lapse.and_then(|lapse| lapse.trigger.clone());
+    assert_eq!(trigger, Some(Trigger::Command("approval.approve".to_owned())), "not an act of max");
     fixture.decide(&mut task, "pam", DecisionKind::Approve, "pam").expect("asked");
     assert_eq!(task.state, TaskState::Approved);
 }

@@ -9,4 +9,5 @@ mod independence;
 mod previews;
 mod reassignment;
 mod review;
+mod rollback_evidence;
 mod scope;

@@ -51,8 +51,8 @@ async fn numbers_entries_of_any_month(fixture: TestDatabase) {
         assert_eq!(database.create_audit_partitions(at(0)).await, Ok(0));
     }
     write_entries(database, &moments()).await;
-    assert_eq!(database.assign_numbers("sequencer", at(1), 1_000, 4).await, Ok(4));
-    assert_eq!(database.assign_numbers("sequencer", at(1), 1_000, 4).await, Ok(2));
+    assert_eq!(database.number_entries("sequencer", at(1), 1_000, 4).await.map(|done| done.numbered), Ok(4));
+    assert_eq!(database.number_entries("sequencer", at(1), 1_000, 4).await.map(|done| done.numbered), Ok(2));
     let mut walk = ChainVerifier::new(None);
     for row in fixture.reopen().await.audit_rows(&AuditFilter::default(), 0, 100).await.expect("read") {
         walk.verify(&row.entry().expect("as it was written")).expect("in order");
@@ -105,7 +105,7 @@ async fn partitions_by_month_and_rejects_changes() {
         "audit_default",
     ];
     assert_eq!(partitions, expected);
-    fixture.database.assign_numbers("sequencer", at(1), 1_000, 100).await.expect("numbered");
+    fixture.database.number_entries("sequencer", at(1), 1_000, 100).await.expect("numbered");
     for partition in ["audit", "audit_2026_11", "audit_2026_12", "audit_2027_01", "audit_default"] {
         for sql in ["DELETE FROM", "TRUNCATE", "UPDATE"] {
             let sql = format!("{sql} {partition} {}", if sql == "UPDATE" { "SET actor = 'eve'" } else { "" });
@@ -137,7 +137,7 @@ async fn creates_partitions_concurrently() {
     for racer in racers {
         racer.await.expect("no panic").expect("created and written");
     }
-    assert_eq!(first.assign_numbers("sequencer", at(1), 1_000, 100).await, Ok(12));
+    assert_eq!(first.number_entries("sequencer", at(1), 1_000, 100).await.map(|done| done.numbered), Ok(12));
 }
 
 async fn try_write_entry(database: &Database, at: Moment) -> Result<(), ade_store::DatabaseError> {

@@ -189,7 +189,7 @@ async fn concurrent_commits_have_one_winner(fixture: TestDatabase) {
         }
     }
     assert_eq!(won, 1);
-    database.assign_numbers("here", at(100), 1_000, 100).await.expect("numbered");
+    database.number_entries("here", at(100), 1_000, 100).await.expect("numbered");
     let entries = database.audit_rows(&AuditFilter::default(), 0, 100).await.expect("read");
     assert_eq!(entries.len(), 1, "a lost race writes nothing");
 }
@@ -310,10 +310,11 @@ async fn one_sequencer_numbers_without_gaps(fixture: TestDatabase) {
             }
         }
         let (first, second) = tokio::join!(
-            database.assign_numbers("first", at(round), 10_000, 7),
-            other.assign_numbers("second", at(round), 10_000, 7)
+            database.number_entries("first", at(round), 10_000, 7),
+            other.number_entries("second", at(round), 10_000, 7)
         );
-        numbered = (numbered.0 + first.expect("numbered"), numbered.1 + second.expect("numbered"));
+        let numbered_now = (first.expect("numbered").numbered, second.expect("numbered").numbered);
+        numbered = (numbered.0 + numbered_now.0, numbered.1 + numbered_now.1);
     }
     assert_eq!(numbered.0 + numbered.1, 120);
     assert!(numbered.0 == 0 || numbered.1 == 0, "only one holds the lease: {numbered:?}");
@@ -332,8 +333,12 @@ async fn one_sequencer_numbers_without_gaps(fixture: TestDatabase) {
         .expect("written");
     let late = if numbered.0 == 0 { &database } else { &other };
     let name = if numbered.0 == 0 { "first" } else { "second" };
-    assert_eq!(late.assign_numbers(name, at(59), 10_000, 7).await, Ok(0), "not before the lease has expired");
-    assert_eq!(late.assign_numbers(name, at(70), 10_000, 7).await, Ok(1));
+    assert_eq!(
+        late.number_entries(name, at(59), 10_000, 7).await.map(|done| done.numbered),
+        Ok(0),
+        "not before the lease has expired"
+    );
+    assert_eq!(late.number_entries(name, at(70), 10_000, 7).await.map(|done| done.numbered), Ok(1));
     assert_eq!(late.audit_head().await.expect("read").number, 81);
 
     let found = async |filter: AuditFilter| database.audit_rows(&filter, 0, 1_000).await.expect("read").len();
@@ -367,7 +372,7 @@ async fn numbers_follow_insertion_order(fixture: TestDatabase) {
     }
     let notified = tokio::time::timeout(std::time::Duration::ZERO, database.log_appended()).await;
     assert_eq!(notified, Ok(()), "the sequencer is notified of commits");
-    while database.assign_numbers("first", at(1), 10_000, 7).await.expect("numbered") > 0 {}
+    while database.number_entries("first", at(1), 10_000, 7).await.expect("numbered").numbered > 0 {}
     let rows = database.audit_rows(&AuditFilter::default(), 0, 100).await.expect("read");
     let numbered: Vec<String> = rows.iter().map(|row| row.entry().expect("readable").body.entry_id).collect();
     assert_eq!(numbered, ids);
@@ -382,7 +387,7 @@ async fn numbered_entries_are_immutable(fixture: TestDatabase) {
     let database = &fixture.database;
     let audit = vec![entry("task.submit", Some("ann"), None, 1), entry("task.assign", None, None, 2)];
     database.commit(Commit { audit, ..Commit::default() }).await.expect("written");
-    database.assign_numbers("first", at(1), 10_000, 7).await.expect("numbered");
+    database.number_entries("first", at(1), 10_000, 7).await.expect("numbered");
     for sql in
         ["DELETE FROM audit", "UPDATE audit SET body = '{}'", "UPDATE audit SET number = 7 WHERE number = 1"]
     {
@@ -465,7 +470,7 @@ async fn concurrent_duplicates_are_applied_once(fixture: TestDatabase) {
         outcomes.iter().filter(|outcome| **outcome == Err(DatabaseError::DuplicateIdempotencyKey)).count();
     assert_eq!((applied, duplicates), (1, 15), "{outcomes:?}");
     assert_eq!(
-        database.assign_numbers("first", at(1), 1_000, 100).await,
+        database.number_entries("first", at(1), 1_000, 100).await.map(|done| done.numbered),
         Ok(1),
         "the duplicates wrote nothing"
     );
@@ -534,7 +539,7 @@ async fn commits_are_atomic(fixture: TestDatabase) {
     };
     assert!(matches!(database.commit(commit).await, Err(DatabaseError::Conflict { .. })));
     assert_eq!(database.task(&new.task_id).await.expect("read"), None);
-    assert_eq!(database.assign_numbers("first", at(1), 1_000, 100).await, Ok(0));
+    assert_eq!(database.number_entries("first", at(1), 1_000, 100).await.map(|done| done.numbered), Ok(0));
 }
 
 async fn writes_only_changed_rows(fixture: TestDatabase) {

@@ -146,8 +146,11 @@ pub(crate) fn check_actor(entry: &Value) {
     // A sign-in that was refused has only an address.
     let is_anonymous = entry["action"] == "session.refuse" && has("ip");
     assert!(is_caller != is_service || is_anonymous, "who did this? {entry}");
-    let is_new = entry["action"] == "task.create";
-    assert!(entry["task_id"].is_null() || entry["from"].is_null() == is_new, "from which state? {entry}");
+    let has_no_state = ["task.create", "task.preview"].contains(&text(&entry["action"]).as_str());
+    assert!(
+        entry["task_id"].is_null() || entry["from"].is_null() == has_no_state,
+        "from which state? {entry}"
+    );
 }
 
 /// Every task reached its state by permitted transitions.
