@@ -5,6 +5,7 @@ mod authors;
 mod evidence;
 mod fixture;
 mod independence;
+mod independence_search;
 mod previews;
 mod reassignment;
 mod review;
