@@ -145,11 +145,11 @@ async fn failed_sign_ins_delay_others_but_not_known_devices() {
 async fn wrong_passwords_in_a_session_delay_like_failed_sign_ins() {
     let (_deployment, org) = deployment("[limit]\nsign_ins_per_minute = 1000\n").await;
     let api = &org.api;
-    let reauthenticate = |password: &str| json!({ "password": password });
-    let change = |password: &str| json!({ "password": PASSWORD, "current_password": password });
-    let routes: [(_, _, _, &dyn Fn(&str) -> Value); 2] = [
-        ("eve", "POST", "/api/v1/sessions/reauthenticate", &reauthenticate),
-        ("kim", "PATCH", "/api/v1/users/me", &change),
+    let reauthenticate: fn(&str) -> Value = |password| json!({ "password": password });
+    let change: fn(&str) -> Value = |password| json!({ "password": PASSWORD, "current_password": password });
+    let routes = [
+        ("eve", "POST", "/api/v1/sessions/reauthenticate", reauthenticate),
+        ("kim", "PATCH", "/api/v1/users/me", change),
     ];
     for (user, method, path, body) in routes {
         org.join(user, &[AUTHOR], PASSWORD).await;
