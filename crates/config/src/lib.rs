@@ -20,14 +20,14 @@ use ipnet::IpNet;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
+/// For commands that look for a local server.
+pub use ade_store::{ADDRESS_FILE, DataFolder};
 pub use executors::{
     CommandSettings, CommandTemplate, ExecutorSettings, FilesRoot, FilesSettings, HttpHost, HttpSecret,
     HttpSettings, RedactedStrings, SqlConnection, SqlPreview, SqlSettings, UnusableRoot,
 };
 use settings::{DEFAULT_FILE, SETTINGS, Setting, parse_toml_value};
 
-/// The file in the data folder with the address of the server that uses it: clients send its bootstrap token there only.
-pub const ADDRESS_FILE: &str = "address";
 /// Edit distance up to which an unknown ADE_* variable counts as a typo. Others are ignored: they may belong to other
 /// commands, or to an orchestrator that names variables after services.
 const MAX_TYPO_DISTANCE: usize = 2;

@@ -8,12 +8,10 @@ use ipnet::IpNet;
 use toml::Value;
 
 use super::settings::SETTINGS;
-use super::{Result, SettingOrigin, Values, get, invalid_setting};
+use super::{Result, Values, get, invalid_setting};
 
 const LOG_FORMATS: [&str; 2] = ["text", "json"];
 const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
-/// Settings that weaken security: an environment must not change them unseen.
-const FILE_ONLY: [&str; 1] = ["server.allow_plain_http"];
 const POSTGRES_SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 
 /// The allowed values of a number.
@@ -49,11 +47,6 @@ pub(super) fn validate(values: &Values) -> Result<()> {
     if !postgres.is_empty() && redis.is_empty() {
         let message = "requires server.redis: servers on one PostgreSQL share their locks";
         return invalid("server.postgres", message);
-    }
-    for name in FILE_ONLY {
-        if let Some((_, SettingOrigin::Variable(_) | SettingOrigin::Flag(_))) = values.get(name) {
-            return invalid(name, "can only be set in the configuration file");
-        }
     }
     if !LOG_FORMATS.contains(&text("log.format")?.as_str()) {
         return invalid("log.format", "must be text or json");

@@ -7,7 +7,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
+/// The file in a data folder that names the address of its server.
+pub const ADDRESS_FILE: &str = "address";
+/// Locked while a process uses the folder.
+const LOCK_FILE: &str = "in-use";
 const OTHERS: u32 = 0o077;
 const ALL: u32 = 0o777;
 /// The folders in the data folder that ADE writes itself. Others, such as those of the demo, keep their permissions.
@@ -28,15 +33,34 @@ pub struct DataFolder {
 }
 
 impl DataFolder {
-    /// Creates the folder if it is missing, closes it to others, and locks it.
+    /// Creates the folder if it is missing, closes it to others, and locks it. The address of a server that was killed is removed.
     pub fn lock(data: &Path) -> Result<Self, FolderError> {
         let unusable = |source| FolderError::Unusable { path: data.to_owned(), source };
         close_content(data).map_err(unusable)?;
-        let file = private_file().truncate(false).open(data.join("in-use")).map_err(unusable)?;
+        let file = private_file().truncate(false).open(data.join(LOCK_FILE)).map_err(unusable)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { _lock_file: file }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(FolderError::InUse(data.to_owned())),
-            Err(errno) => Err(unusable(errno.into())),
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(FolderError::InUse(data.to_owned())),
+            Err(errno) => return Err(unusable(errno.into())),
+        }
+        match fs::remove_file(data.join(ADDRESS_FILE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unusable(error)),
+            _ => Ok(Self { _lock_file: file }),
+        }
+    }
+
+    /// Whether a process uses the folder now.
+    pub fn is_in_use(data: &Path) -> io::Result<bool> {
+        let file = match File::open(data.join(LOCK_FILE)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        // Unlocked when the file is closed.
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(false),
+            Err(Errno::WOULDBLOCK) => Ok(true),
+            Err(errno) => Err(errno.into()),
         }
     }
 }
@@ -121,7 +145,11 @@ mod tests {
             fs::set_permissions(parent.path().join(file), Permissions::from_mode(0o644)).expect("changed");
         }
         fs::set_permissions(&data, Permissions::from_mode(0o755)).expect("changed");
+        fs::write(data.join(ADDRESS_FILE), "http://127.0.0.1:8300").expect("written");
+        assert!(!DataFolder::is_in_use(&data).expect("readable"));
         let locked = DataFolder::lock(&data).expect("locked");
+        assert!(!data.join(ADDRESS_FILE).exists(), "that of a server that was killed");
+        assert!(DataFolder::is_in_use(&data).expect("readable"));
         assert_eq!(
             (mode(&data), mode(&data.join("admin-token")), mode(&data.join("in-use"))),
             (0o700, 0o600, 0o600)
@@ -130,6 +158,7 @@ mod tests {
         assert_eq!(mode(&data.join("playground/app.conf")), 0o644, "what tasks change keeps its permissions");
         assert!(matches!(DataFolder::lock(&data), Err(FolderError::InUse(_))));
         drop(locked);
+        assert!(!DataFolder::is_in_use(&data).expect("readable"));
         fs::set_permissions(data.join("admin-token"), Permissions::from_mode(0o640)).expect("changed");
         DataFolder::lock(&data).expect("locked");
         assert_eq!(mode(&data.join("admin-token")), 0o600, "also in a folder that is closed");

@@ -19,7 +19,7 @@ pub use clock::SystemClock;
 pub use coordination::{
     Agents, Capacity, Coordination, CoordinationError, LockRequests, Locks, RateLimits, WakeUpQueue,
 };
-pub use data_folder::{DataFolder, FolderError, create_private_folder, private_file};
+pub use data_folder::{ADDRESS_FILE, DataFolder, FolderError, create_private_folder, private_file};
 pub use database::{Database, DatabaseError};
 pub use embedded::EmbeddedCoordination;
 pub use redis::{RedisCoordination, RedisUrl};

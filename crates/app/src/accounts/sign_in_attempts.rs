@@ -13,7 +13,7 @@ use ade_domain::sign_in::{FREE_FAILURES, FREE_FAILURES_PER_ADDRESS, FailedSignIn
 use ade_store::database::{Commit, KnownDevice, Write};
 
 use super::{AccountService, hash_secret, random_secrets};
-use crate::Result;
+use crate::{Error, Result};
 
 /// Names, addresses and devices with failed attempts. Above that, those with the oldest ones are forgotten.
 const MAX_SUBJECTS: usize = 100_000;
@@ -137,14 +137,21 @@ impl AccountService {
         Ok(if next_at > now { Err(next_at) } else { Ok(SignInAttempt { subjects, device }) })
     }
 
-    /// The password was wrong.
-    pub fn fail_sign_in(&self, attempt: &SignInAttempt) {
-        self.failed_attempts.record(&attempt.subjects, self.context.now());
+    /// Counts a wrong password; other errors say nothing about it.
+    pub fn record_failure(&self, attempt: &SignInAttempt, error: &Error) {
+        if matches!(error, Error::Unauthenticated(_) | Error::WrongPassword) {
+            self.failed_attempts.record(&attempt.subjects, self.context.now());
+        }
+    }
+
+    /// The password was right.
+    pub fn forgive_failures(&self, attempt: &SignInAttempt) {
+        self.failed_attempts.forgive(&attempt.subjects);
     }
 
     /// The password was right: the device is known from now on. Returns the secret of a device that was unknown.
     pub async fn remember_device(&self, attempt: &SignInAttempt, user_id: &UserId) -> Result<Option<String>> {
-        self.failed_attempts.forgive(&attempt.subjects);
+        self.forgive_failures(attempt);
         let now = self.context.now();
         let (secret, device) = match &attempt.device {
             Some(known) if known.last_used_at.plus_ms(DEVICE_RENEWAL_MS) > now => return Ok(None),

@@ -16,7 +16,7 @@ use ade_store::database::StoredTask;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Target, TaskService};
+use super::{PreviewLimits, Target, TaskService};
 use crate::events::AuditedAction;
 use crate::{Caller, Error, Result, new_id};
 
@@ -92,7 +92,7 @@ impl TaskService {
     ) -> Result<()> {
         let PreviewRequest { caller, task_id } = request;
         let coordination = &self.context.coordination;
-        self.preview_limits.count(coordination, self.previews.per_minute, caller).await?;
+        PreviewLimits::count(coordination, self.previews.per_minute, caller).await?;
         let simulation_id = new_id();
         let text = |text: &str| Value::String(text.to_owned());
         let details = Map::from_iter([

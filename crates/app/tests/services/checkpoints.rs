@@ -319,6 +319,12 @@ async fn keeps_numbered_rows_of_an_unknown_secret(log: Log) {
     assert_eq!(replaced.register_secret().await, Ok(SecretRegistration::Registered));
     log.append(&replaced, 1).await;
     assert_eq!(replaced.number_entries("test", now(), 1_000, 1_000).await.expect("numbered").numbered, 1);
+    // An invented key in a row behind them stops nothing.
+    log.tamper("UPDATE audit SET mac = 'ff' || mac WHERE number = (SELECT max(number) FROM audit)").await;
+    assert_eq!(replaced.register_secret().await, Ok(SecretRegistration::Registered));
+    log.append(&replaced, 1).await;
+    assert_eq!(replaced.number_entries("test", now(), 1_000, 1_000).await.expect("numbered").numbered, 1);
+    assert_eq!(log.database.quarantined_entries().await, Ok(1));
 }
 
 async fn ignores_incomplete_last_line_of_checkpoint_file(log: Log) {

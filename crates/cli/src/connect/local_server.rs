@@ -1,12 +1,13 @@
 //! A server on this machine: its data folder contains its address and its bootstrap token. Both count only if they belong to the
-//! caller, or if the caller named the folder: anybody can put such a folder where somebody else works.
+//! caller, or if the caller named the folder: anybody can put such a folder where somebody else works. And only while the server
+//! runs: a server that was killed leaves its address, and somebody else may listen there now.
 
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use ade_config::ADDRESS_FILE;
+use ade_config::{ADDRESS_FILE, DataFolder};
 use rustix::process::geteuid;
 
 use crate::commands::login::credentials::normalized;
@@ -33,21 +34,28 @@ impl LocalServer {
         Self { folder, is_named: false }
     }
 
-    /// The address that the server wrote; `None` if no server runs, or if the folder belongs to somebody else.
+    /// The address that the running server wrote; `None` if no server runs, or if the folder belongs to somebody else.
     pub(super) fn address(&self) -> Result<Option<String>> {
         let file = self.folder.join(ADDRESS_FILE);
         if !self.is_named && foreign(&[&self.folder, &file]).is_some() {
             return Ok(None);
         }
+        let is_in_use = DataFolder::is_in_use(&self.folder);
+        let is_in_use = is_in_use
+            .map_err(|error| Failure::cannot(format_args!("read {}", self.folder.display()), error))?;
         match read(&file) {
-            Ok(url) => Ok(Some(url)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !self.is_named => Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Err(Failure::unavailable(format!("no server is running on {}", self.folder.display()))
-                    .hint("start it with ade serve, or name its data folder with --data"))
+            Ok(url) if is_in_use => Ok(Some(url)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Failure::cannot(format_args!("read {}", file.display()), error))
             }
-            Err(error) => Err(Failure::cannot(format_args!("read {}", file.display()), error)),
+            _ if self.is_named => Err(self.not_running()),
+            _ => Ok(None),
         }
+    }
+
+    fn not_running(&self) -> Failure {
+        Failure::unavailable(format!("no server is running on {}", self.folder.display()))
+            .hint("start it with ade serve, or name its data folder with --data")
     }
 
     /// The bootstrap token, for this address only.
@@ -61,8 +69,10 @@ impl LocalServer {
             let hint = format!("if you trust it, use --data {}; otherwise {HINT}", self.folder.display());
             return Err(Failure::invalid(message).hint(hint));
         }
-        if self.address()?.is_none_or(|written| normalized(&written) != normalized(url)) {
-            return Err(Failure::invalid(format!("no token for {url}")).hint(HINT));
+        match self.address()? {
+            Some(written) if normalized(&written) == normalized(url) => {}
+            None if address.exists() => return Err(self.not_running()),
+            _ => return Err(Failure::invalid(format!("no token for {url}")).hint(HINT)),
         }
         read(&token).map_err(|_| {
             let hint = format!("{HINT}, or use --data with the folder that contains {TOKEN_FILE}");
@@ -97,6 +107,7 @@ mod tests {
         assert_eq!(found.address().expect("readable"), None);
         assert!(found.token("http://127.0.0.1:8300").is_err(), "no server has written its address");
         assert!(LocalServer::named(folder.path().to_owned()).address().is_err());
+        let running = DataFolder::lock(folder.path()).expect("locked");
         write(ADDRESS_FILE, "http://127.0.0.1:8301\n");
         assert_eq!(found.address().expect("readable").as_deref(), Some("http://127.0.0.1:8301"));
         assert_eq!(found.token("http://127.0.0.1:8301/").expect("read"), "secret");
@@ -105,6 +116,10 @@ mod tests {
         {
             assert!(found.token(other).is_err(), "{other}");
         }
+        drop(running);
+        assert_eq!(found.address().expect("readable"), None, "the server was killed");
+        let failure = found.token("http://127.0.0.1:8301").expect_err("somebody else may listen there");
+        assert!(format!("{failure:?}").contains("no server is running on"), "{failure:?}");
     }
 
     #[test]

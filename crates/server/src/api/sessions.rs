@@ -1,12 +1,13 @@
 //! Session routes: sign in, give the password again, show the current caller, sign out.
 
-use ade_app::Error;
 use ade_app::accounts::DEVICE_TTL_MS;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::{HeaderValue, header};
 
 use super::prelude::*;
-use crate::auth::{DEVICE_COOKIE, SESSION_COOKIE, client_address, cookie, request_origin, session_secret};
+use crate::auth::{
+    DEVICE_COOKIE, PasswordOrigin, SESSION_COOKIE, client_address, request_origin, session_secret,
+};
 use crate::http::client_address::ClientAddress;
 use crate::http::rate_limit;
 
@@ -34,19 +35,15 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 ))]
 async fn sign_in(app: App, request: Request) -> ApiResult {
     let (parts, body) = request.into_parts();
-    let (origin, client) = (request_origin(&parts, &app), client_address(&parts));
+    let (origin, password_origin) = (request_origin(&parts, &app), PasswordOrigin::of(&parts));
+    let client = password_origin.client;
     refuse_plain_http(&app, client)?;
-    let device_secret = cookie(&parts, DEVICE_COOKIE).map(str::to_owned);
     let JsonBody(wire::SignInRequest { user_id, password }) =
         JsonBody::from_request(Request::from_parts(parts, body), &app).await?;
     let counted_id: String = user_id.chars().take(MAX_COUNTED_ID_LEN).collect();
-    let ip = client.map(|client| client.ip);
-    let attempt = rate_limit::check_sign_in(&app, &counted_id, ip, device_secret.as_deref()).await?;
-    let signed_in = app.accounts.sign_in(&user_id, password, origin).await.inspect_err(|error| {
-        if matches!(error, Error::Unauthenticated(_)) {
-            app.accounts.fail_sign_in(&attempt);
-        }
-    })?;
+    let attempt = rate_limit::check_sign_in(&app, &counted_id, &password_origin).await?;
+    let signed_in = app.accounts.sign_in(&user_id, password, origin).await;
+    let signed_in = signed_in.inspect_err(|error| app.accounts.record_failure(&attempt, error))?;
     let new_device = app.accounts.remember_device(&attempt, &signed_in.user.user.user_id).await?;
     let session = wire::Session {
         user: Some(convert::user(&signed_in.user)),
@@ -84,20 +81,17 @@ fn session_of(caller: &ade_app::Caller) -> wire::Session {
 async fn reauthenticate(app: App, request: Request) -> JsonResult<wire::Session> {
     let (mut parts, body) = request.into_parts();
     let caller = Caller::from_request_parts(&mut parts, &app).await?;
-    let (secret, client) = (session_secret(&parts).unwrap_or_default().to_owned(), client_address(&parts));
-    refuse_plain_http(&app, client)?;
-    let device_secret = cookie(&parts, DEVICE_COOKIE).map(str::to_owned);
+    let secret = session_secret(&parts).unwrap_or_default().to_owned();
+    let origin = PasswordOrigin::of(&parts);
+    refuse_plain_http(&app, origin.client)?;
     let JsonBody(wire::ReauthenticateRequest { password }) =
         JsonBody::from_request(Request::from_parts(parts, body), &app).await?;
-    if let Some(user) = &caller.user {
-        let ip = client.map(|client| client.ip);
-        rate_limit::check_sign_in(&app, user.user_id.as_str(), ip, device_secret.as_deref()).await?;
-    }
-    let renewed = app.accounts.reauthenticate(&secret, password, &caller).await?;
-    let user = match &caller.user {
-        None => None,
-        Some(user) => Some(convert::user(&app.accounts.own_user(user.user_id.as_str()).await?)),
-    };
+    let user_id = caller.user.as_ref().map_or("", |user| user.user_id.as_str());
+    let attempt = rate_limit::check_sign_in(&app, user_id, &origin).await?;
+    let renewed = app.accounts.reauthenticate(&secret, password, &caller).await;
+    let renewed = renewed.inspect_err(|error| app.accounts.record_failure(&attempt, error))?;
+    app.accounts.forgive_failures(&attempt);
+    let user = Some(convert::user(&app.accounts.own_user(user_id).await?));
     let expires_at = Some(renewed.session.expires_at.convert());
     Ok(Json(wire::Session { user, expires_at, ..session_of(&renewed.caller) }))
 }

@@ -6,7 +6,7 @@ use axum::extract::{FromRequest, Request};
 use super::prelude::*;
 use super::sessions::MAX_COUNTED_ID_LEN;
 use super::sessions::refuse_plain_http;
-use crate::auth::{client_address, request_origin};
+use crate::auth::{PasswordOrigin, request_origin};
 use crate::http::extract::PathParams;
 use crate::http::rate_limit;
 
@@ -73,13 +73,13 @@ async fn invite(app: App, request: IdempotentPost<wire::InvitationRequest, 201>)
 ))]
 async fn join(app: App, request: Request) -> JsonResult<wire::User> {
     let (parts, body) = request.into_parts();
-    let (origin, client) = (request_origin(&parts, &app), client_address(&parts));
-    refuse_plain_http(&app, client)?;
+    let (origin, password_origin) = (request_origin(&parts, &app), PasswordOrigin::of(&parts));
+    refuse_plain_http(&app, password_origin.client)?;
     let JsonBody(wire::JoinRequest { code, password }) =
         JsonBody::from_request(Request::from_parts(parts, body), &app).await?;
     let counted_id: String =
         code.split(':').next().unwrap_or_default().chars().take(MAX_COUNTED_ID_LEN).collect();
-    rate_limit::check_sign_in(&app, &counted_id, client.map(|client| client.ip), None).await?;
+    rate_limit::check_sign_in(&app, &counted_id, &password_origin).await?;
     Ok(Json(convert::user(&app.accounts.accept_invitation(&code, password, origin).await?)))
 }
 
@@ -114,16 +114,20 @@ async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Us
 async fn update(
     app: App,
     caller: Caller,
+    origin: PasswordOrigin,
     Param(id): Param,
     JsonBody(body): JsonBody<wire::UserPatch>,
 ) -> JsonResult<wire::User> {
-    if let (Some(user), Some(_)) = (&caller.user, &body.current_password) {
-        // A session must not be a way to guess the password.
-        rate_limit::check_sign_in(&app, user.user_id.as_str(), None, None).await?;
+    // A session must not be a way to guess the password.
+    let attempt = match (&caller.user, &body.current_password) {
+        (Some(user), Some(_)) => Some(rate_limit::check_sign_in(&app, user.user_id.as_str(), &origin).await?),
+        _ => None,
+    };
+    let updated = app.accounts.update_user(&caller.resolve_me(id), &body.convert(), &caller).await;
+    if let (Err(error), Some(attempt)) = (&updated, &attempt) {
+        app.accounts.record_failure(attempt, error);
     }
-    Ok(Json(convert::user(
-        &app.accounts.update_user(&caller.resolve_me(id), &body.convert(), &caller).await?,
-    )))
+    Ok(Json(convert::user(&updated?)))
 }
 
 /// List the valid tokens of a user.

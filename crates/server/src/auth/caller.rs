@@ -1,6 +1,7 @@
 //! The caller of a request: identified by token or session before any handler runs, checked against CSRF, and counted for
 //! its rate limit.
 
+use std::convert::Infallible;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
@@ -70,6 +71,27 @@ impl FromRequestParts<AppState> for Caller {
     }
 }
 
+/// Where a password is given: the client, and the secret of its device.
+#[derive(Debug)]
+pub(crate) struct PasswordOrigin {
+    pub(crate) client: Option<ClientAddress>,
+    pub(crate) device_secret: Option<String>,
+}
+
+impl PasswordOrigin {
+    pub(crate) fn of(parts: &Parts) -> Self {
+        Self { client: client_address(parts), device_secret: cookie(parts, DEVICE_COOKIE).map(str::to_owned) }
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for PasswordOrigin {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self::of(parts))
+    }
+}
+
 /// Address, program and server of a request, for the audit log.
 pub(crate) fn request_origin(parts: &Parts, app: &AppState) -> AuditActor {
     let user_agent = parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
@@ -89,7 +111,7 @@ pub(crate) fn session_secret(parts: &Parts) -> Option<&str> {
     cookie(parts, SESSION_COOKIE)
 }
 
-pub(crate) fn cookie<'a>(parts: &'a Parts, name: &str) -> Option<&'a str> {
+fn cookie<'a>(parts: &'a Parts, name: &str) -> Option<&'a str> {
     let cookies = parts.headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(found, _)| *found == name).map(|(_, value)| value)

@@ -15,6 +15,7 @@ use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 use tower::util::MapRequest;
 
 use super::client_address::TrustedProxies;
@@ -34,7 +35,7 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 pub(crate) struct ServeOptions {
     pub(crate) connections: Connections,
     pub(crate) trusted_proxies: TrustedProxies,
-    /// How long a connection with a request waits for its turn, and may be idle before it is authenticated.
+    /// How long a connection with a request waits for its turn.
     pub(crate) read_timeout: Duration,
     pub(crate) write_timeout: Duration,
 }
@@ -63,20 +64,30 @@ pub(crate) async fn serve(
         match accepted {
             Ok((stream, peer)) => {
                 let is_proxy = options.trusted_proxies.contains(peer.ip().to_canonical());
-                let Some(connection) = options.connections.admit(peer, is_proxy) else {
+                let Some(connection) = options.connections.admit(peer, is_proxy, Instant::now()) else {
                     tracing::debug!(%peer, "too many connections without authentication; closed one");
                     continue;
                 };
                 let (options, router, watcher) = (options.clone(), router.clone(), graceful.watcher());
                 let mut is_closing = is_closing.clone();
                 tokio::spawn(async move {
-                    let ready = tokio::select! {
-                        ready = wait_until_ready(&stream, &connection, &options) => ready,
-                        _ = is_closing.wait_for(|is_closing| *is_closing) => false,
+                    let served = async {
+                        let ready = tokio::select! {
+                            ready = wait_until_ready(&stream, &connection, &options) => ready,
+                            _ = is_closing.wait_for(|is_closing| *is_closing) => false,
+                        };
+                        if ready {
+                            let served = serve_connection(stream, connection.clone(), router, &options);
+                            if let Err(error) = watcher.watch(served).await {
+                                tracing::debug!(%error, "connection ended early");
+                            }
+                        }
                     };
-                    if ready {
-                        let served = serve_connection(stream, connection.clone(), router, &options);
-                        run(watcher.watch(served), &connection, options.read_timeout).await;
+                    tokio::select! {
+                        () = served => {}
+                        () = connection.closed_to_make_room() => {
+                            tracing::debug!(%peer, "closed a connection without authentication to make room");
+                        }
                     }
                     drop(permit);
                 });
@@ -107,25 +118,6 @@ async fn wait_until_ready(stream: &TcpStream, connection: &Connection, options: 
         tracing::debug!(peer = %connection.peer, "too many requests without authentication; closed a connection");
     }
     turn.is_ok()
-}
-
-/// Runs a connection until it ends. One that is not authenticated takes a turn, so it is closed when it is idle.
-async fn run(
-    served: impl Future<Output = Result<(), hyper::Error>>,
-    connection: &Connection,
-    idle_timeout: Duration,
-) {
-    tokio::pin!(served);
-    loop {
-        match tokio::time::timeout(idle_timeout, &mut served).await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => return tracing::debug!(%error, "connection ended early"),
-            Err(_) if connection.is_idle_and_anonymous() => {
-                return tracing::debug!(peer = %connection.peer, "closed an idle connection without authentication");
-            }
-            Err(_) => {}
-        }
-    }
 }
 
 /// Serves one connection, which is added to each request.

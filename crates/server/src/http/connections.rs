@@ -2,23 +2,33 @@
 //! total. An authenticated connection only counts against the total number of connections.
 //!
 //! A connection that sent nothing yet needs no turn, because it has no buffers. Turns are waited for: a burst of clients from one
-//! address is served one after the other, and nobody else waits for it.
+//! address is served one after the other, and nobody else waits for it. Nobody keeps a turn or a connection that others need: after
+//! [`MIN_TURN`], a connection that waits for its client is closed to make room, the oldest one of the address that has the most.
 
-use std::collections::HashMap;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep};
 
 /// Open connections. Further ones wait in the accept queue of the operating system.
 pub(super) const MAX_CONNECTIONS: usize = 16_384;
-/// Connections that are not authenticated; further ones are closed. The rest is kept free for authenticated ones.
+/// Connections that are not authenticated. The rest is kept free for authenticated ones.
 const MAX_ANONYMOUS: usize = MAX_CONNECTIONS / 2;
 const MAX_ANONYMOUS_PER_ADDRESS: usize = MAX_CONNECTIONS / 4;
 /// Connections that are served at the same time before they are authenticated.
 const MAX_TURNS: usize = 1_024;
 const MAX_TURNS_PER_ADDRESS: usize = 256;
+/// How long a connection keeps its place or its turn while others need it, unless the server works on a request of it.
+const MIN_TURN: Duration = Duration::from_secs(1);
+/// A connection that waits for a turn looks this often for another one to close.
+const MAKE_ROOM_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes of bodies that are buffered at the same time for callers that are not authenticated.
 const MAX_BUFFERED: usize = 16 << 20;
 const MAX_BUFFERED_PER_ADDRESS: usize = 2 << 20;
@@ -37,6 +47,7 @@ struct Shared {
 struct Usage {
     anonymous: usize,
     buffered: usize,
+    next_id: u64,
     /// Only addresses that use something.
     by_address: HashMap<IpAddr, AddressUsage>,
 }
@@ -46,11 +57,32 @@ struct AddressUsage {
     anonymous: usize,
     buffered: usize,
     turns: Arc<Semaphore>,
+    without_turn: Closable,
+    with_turn: Closable,
 }
+
+/// Connections that wait for their client, by the time from which they may be closed, and their ids.
+type Closable = BTreeMap<(Instant, u64), Arc<Notify>>;
 
 impl Default for AddressUsage {
     fn default() -> Self {
-        Self { anonymous: 0, buffered: 0, turns: Arc::new(Semaphore::new(MAX_TURNS_PER_ADDRESS)) }
+        Self {
+            anonymous: 0,
+            buffered: 0,
+            turns: Arc::new(Semaphore::new(MAX_TURNS_PER_ADDRESS)),
+            without_turn: Closable::new(),
+            with_turn: Closable::new(),
+        }
+    }
+}
+
+impl AddressUsage {
+    const fn closable(&self, has_turn: bool) -> &Closable {
+        if has_turn { &self.with_turn } else { &self.without_turn }
+    }
+
+    const fn closable_mut(&mut self, has_turn: bool) -> &mut Closable {
+        if has_turn { &mut self.with_turn } else { &mut self.without_turn }
     }
 }
 
@@ -74,29 +106,38 @@ impl Connections {
         self.0.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits a connection; `None` if there are too many that are not authenticated. With `is_proxy` its address has no limit of
-    /// its own: many clients share it.
-    pub(super) fn admit(&self, peer: SocketAddr, is_proxy: bool) -> Option<Connection> {
+    /// Admits a connection; `None` if there are too many that are not authenticated, and all of them are new. With `is_proxy` its
+    /// address has no limit of its own: many clients share it.
+    pub(super) fn admit(&self, peer: SocketAddr, is_proxy: bool, now: Instant) -> Option<Connection> {
         let address = counted_address(peer.ip());
         let mut usage = self.usage();
-        if usage.anonymous >= MAX_ANONYMOUS {
+        let of_address = usage.by_address.get(&address).map_or(0, |usage| usage.anonymous);
+        if !is_proxy && of_address >= MAX_ANONYMOUS_PER_ADDRESS && !usage.close_one(Some(address), false, now)
+        {
             return None;
         }
-        let turns = if is_proxy {
-            None
-        } else {
-            let of_address = usage.by_address.entry(address).or_default();
-            if of_address.anonymous >= MAX_ANONYMOUS_PER_ADDRESS {
-                return None;
-            }
-            of_address.anonymous += 1;
-            Some(of_address.turns.clone())
-        };
+        if usage.anonymous >= MAX_ANONYMOUS && !usage.close_one(None, false, now) {
+            return None;
+        }
         usage.anonymous += 1;
+        usage.next_id += 1;
+        let closable_from = (now + MIN_TURN, usage.next_id);
+        let of_address = usage.by_address.entry(address).or_default();
+        of_address.anonymous += 1;
+        let turns = (!is_proxy).then(|| of_address.turns.clone());
+        let close = Arc::new(Notify::new());
+        of_address.without_turn.insert(closable_from, close.clone());
         drop(usage);
-        let address = (!is_proxy).then_some(address);
-        let anonymous = Anonymous { connections: self.clone(), address, turns, _permits: Vec::new() };
-        Some(Connection { peer, anonymous: Arc::new(Mutex::new(Some(anonymous))), requests: Arc::default() })
+        let anonymous = Anonymous {
+            connections: self.clone(),
+            address,
+            turns,
+            permits: Vec::new(),
+            closable_from,
+            is_busy: false,
+            close: close.clone(),
+        };
+        Some(Connection { peer, anonymous: Arc::new(Mutex::new(Some(anonymous))), close })
     }
 
     /// Reserves memory for bytes of a caller that is not authenticated; `None` if there is too little.
@@ -116,6 +157,19 @@ impl Usage {
             }
         }
     }
+
+    /// Closes the oldest connection of the address, or of the one that has the most. `false` if none may be closed yet.
+    fn close_one(&mut self, address: Option<IpAddr>, has_turn: bool, now: Instant) -> bool {
+        let can_close = |usage: &&mut AddressUsage| {
+            usage.closable(has_turn).first_key_value().is_some_and(|((from, _), _)| *from <= now)
+        };
+        let found = match address {
+            Some(address) => self.by_address.get_mut(&address).filter(can_close),
+            None => self.by_address.values_mut().filter(can_close).max_by_key(|usage| usage.anonymous),
+        };
+        let oldest = found.and_then(|usage| usage.closable_mut(has_turn).pop_first());
+        oldest.inspect(|(_, close)| close.notify_one()).is_some()
+    }
 }
 
 /// A connection, added to each of its requests.
@@ -124,35 +178,70 @@ pub(crate) struct Connection {
     pub(super) peer: SocketAddr,
     /// `None` once it is authenticated.
     anonymous: Arc<Mutex<Option<Anonymous>>>,
-    requests: Arc<AtomicUsize>,
-}
-
-/// A request of a connection, until it is dropped.
-#[derive(Debug)]
-pub(super) struct RunningRequest(Arc<AtomicUsize>);
-
-impl Drop for RunningRequest {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+    close: Arc<Notify>,
 }
 
 /// The share of a connection that is not authenticated. Given back when dropped.
 #[derive(Debug)]
 struct Anonymous {
     connections: Connections,
-    address: Option<IpAddr>,
+    address: IpAddr,
     turns: Option<Arc<Semaphore>>,
-    _permits: Vec<OwnedSemaphorePermit>,
+    /// Its turn.
+    permits: Vec<OwnedSemaphorePermit>,
+    closable_from: (Instant, u64),
+    /// Whether the server works on a request of it. Otherwise it waits for its client.
+    is_busy: bool,
+    close: Arc<Notify>,
+}
+
+impl Anonymous {
+    const fn has_turn(&self) -> bool {
+        !self.permits.is_empty()
+    }
+
+    /// Adds it to the connections that may be closed, or removes it.
+    fn set_closable(&self, is_closable: bool) {
+        self.connections.usage().change(self.address, |usage| {
+            let closable = usage.closable_mut(self.has_turn());
+            if is_closable {
+                closable.insert(self.closable_from, self.close.clone());
+            } else {
+                closable.remove(&self.closable_from);
+            }
+        });
+    }
+
+    /// Whether it was chosen to make room, and still waits for its client.
+    fn is_chosen(&self) -> bool {
+        let usage = self.connections.usage();
+        let is_listed = usage
+            .by_address
+            .get(&self.address)
+            .is_some_and(|usage| usage.closable(self.has_turn()).contains_key(&self.closable_from));
+        !self.is_busy && !is_listed
+    }
 }
 
 impl Drop for Anonymous {
     fn drop(&mut self) {
+        self.set_closable(false);
         let mut usage = self.connections.usage();
         usage.anonymous = usage.anonymous.saturating_sub(1);
-        if let Some(address) = self.address {
-            usage.change(address, |usage| usage.anonymous = usage.anonymous.saturating_sub(1));
-        }
+        usage.change(self.address, |usage| usage.anonymous = usage.anonymous.saturating_sub(1));
+    }
+}
+
+/// A phase of a request: the server works on it, or waits for its body. When dropped, the other one follows.
+#[derive(Debug)]
+pub(super) struct RequestPhase {
+    connection: Connection,
+    is_busy: bool,
+}
+
+impl Drop for RequestPhase {
+    fn drop(&mut self) {
+        self.connection.set_busy(!self.is_busy);
     }
 }
 
@@ -161,29 +250,68 @@ impl Connection {
         self.anonymous.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn set_busy(&self, is_busy: bool) {
+        if let Some(held) = &mut *self.anonymous() {
+            held.is_busy = is_busy;
+            held.set_closable(!is_busy);
+        }
+    }
+
     /// Waits until the connection may be served.
     pub(super) async fn wait_for_turn(&self) {
-        let semaphores =
-            self.anonymous().as_ref().map(|held| (held.turns.clone(), held.connections.0.turns.clone()));
-        let Some((of_address, of_all)) = semaphores else { return };
+        let waits = self.anonymous().as_ref().map(|held| {
+            (held.connections.clone(), held.turns.clone().map(|turns| (turns, Some(held.address))))
+        });
+        let Some((connections, of_address)) = waits else { return };
+        let of_all = (connections.0.turns.clone(), None);
         let mut permits = Vec::new();
         // The turn of the address first: a connection that waits for it takes nothing from others. Semaphores are never closed.
-        for turns in of_address.into_iter().chain([of_all]) {
-            permits.extend(turns.acquire_owned().await);
+        for (turns, address) in of_address.into_iter().chain([of_all]) {
+            let mut turn = pin!(turns.acquire_owned());
+            loop {
+                let make_room = async {
+                    connections.usage().close_one(address, true, Instant::now());
+                    sleep(MAKE_ROOM_INTERVAL).await;
+                };
+                tokio::select! {
+                    biased;
+                    permit = &mut turn => break permits.extend(permit),
+                    () = make_room => {}
+                }
+            }
         }
+        self.start_turn(permits, Instant::now());
+    }
+
+    fn start_turn(&self, permits: Vec<OwnedSemaphorePermit>, now: Instant) {
         if let Some(held) = &mut *self.anonymous() {
-            held._permits = permits;
+            held.set_closable(false);
+            held.permits = permits;
+            held.closable_from.0 = now + MIN_TURN;
+            held.set_closable(true);
         }
     }
 
-    pub(super) fn start_request(&self) -> RunningRequest {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        RunningRequest(self.requests.clone())
+    /// Completes when the connection must be closed to make room for others.
+    pub(super) async fn closed_to_make_room(&self) {
+        loop {
+            self.close.notified().await;
+            if self.anonymous().as_ref().is_some_and(Anonymous::is_chosen) {
+                return;
+            }
+        }
     }
 
-    /// Whether it runs no request, and never ran one of an authenticated caller.
-    pub(super) fn is_idle_and_anonymous(&self) -> bool {
-        self.anonymous().is_some() && self.requests.load(Ordering::Relaxed) == 0
+    /// The head of a request has arrived.
+    pub(super) fn start_request(&self) -> RequestPhase {
+        self.set_busy(true);
+        RequestPhase { connection: self.clone(), is_busy: true }
+    }
+
+    /// The body of the request is needed.
+    pub(super) fn start_body(&self) -> RequestPhase {
+        self.set_busy(false);
+        RequestPhase { connection: self.clone(), is_busy: false }
     }
 
     /// Gives back what the connection used before a caller was authenticated on it.
@@ -224,74 +352,5 @@ impl Drop for BufferedBytes {
         let mut usage = self.connections.usage();
         usage.buffered = usage.buffered.saturating_sub(self.bytes);
         usage.change(self.address, |usage| usage.buffered = usage.buffered.saturating_sub(self.bytes));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    fn peer(last: u8) -> SocketAddr {
-        SocketAddr::from(([192, 0, 2, last], 9))
-    }
-
-    #[tokio::test]
-    async fn one_address_waits_for_itself_only() {
-        let connections = Connections::default();
-        let admit = |last| connections.admit(peer(last), false).expect("admitted");
-        let served: Vec<Connection> = (0..MAX_TURNS_PER_ADDRESS).map(|_| admit(1)).collect();
-        for connection in &served {
-            connection.wait_for_turn().await;
-        }
-        let next = admit(1);
-        let waiting = tokio::time::timeout(Duration::ZERO, next.wait_for_turn()).await;
-        assert!(waiting.is_err(), "all turns of the address are taken");
-        admit(2).wait_for_turn().await;
-        served.first().expect("some").mark_authenticated();
-        next.wait_for_turn().await;
-        drop((served, next));
-        let usage = connections.usage();
-        assert!(usage.by_address.is_empty() && usage.anonymous == 0);
-    }
-
-    #[test]
-    fn bounds_connections_per_address_and_in_total() {
-        let connections = Connections::default();
-        let mut admitted = Vec::new();
-        for last in 1..=2 {
-            admitted.extend(
-                (0..MAX_ANONYMOUS_PER_ADDRESS).map(|_| connections.admit(peer(last), false).expect("room")),
-            );
-            assert!(connections.admit(peer(last), false).is_none());
-        }
-        assert!(
-            connections.admit(peer(3), false).is_none() && connections.admit(peer(3), true).is_none(),
-            "in total"
-        );
-        admitted.pop().expect("some").mark_authenticated();
-        let through_proxy = connections.admit(peer(2), true).expect("room");
-        assert!(through_proxy.anonymous().as_ref().is_some_and(|held| held.turns.is_none()));
-        admitted.clear();
-        drop(through_proxy);
-        let usage = connections.usage();
-        assert_eq!((usage.anonymous, usage.by_address.len()), (0, 0));
-    }
-
-    #[test]
-    fn bounds_buffered_bytes_per_address_and_in_total() {
-        let connections = Connections::default();
-        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
-        let mut first = connections.reserve(ip("2001:db8::1"), MAX_BUFFERED_PER_ADDRESS - 10).expect("room");
-        assert!(first.grow(10) && !first.grow(1));
-        assert!(connections.reserve(ip("2001:db8::ffff:1"), 1).is_none(), "the same network");
-        let others: Vec<_> =
-            (1..8).map(|n| connections.reserve(ip(&format!("192.0.2.{n}")), 2 << 20)).collect();
-        assert!(others.iter().all(Option::is_some));
-        assert!(connections.reserve(ip("198.51.100.1"), 1).is_none(), "in total");
-        drop((first, others));
-        let usage = connections.usage();
-        assert!(usage.by_address.is_empty() && usage.buffered == 0);
     }
 }

@@ -9,6 +9,7 @@ use futures_util::StreamExt;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
 
+use super::connections::Connection;
 use super::extract::NUL_NOT_ALLOWED;
 use super::problem::{ApiResult, Problem, json_pointer};
 use super::strict_json::StrictStructs;
@@ -43,6 +44,7 @@ async fn read(request: Request, app: &AppState) -> ApiResult<Bytes> {
         None => None,
         Some(client) => Some(app.connections.reserve(client.ip, 0).ok_or_else(too_many_bodies)?),
     };
+    let _phase = parts.extensions.get::<Connection>().map(Connection::start_body);
     let (mut chunks, mut bytes) = (body.into_data_stream(), Vec::new());
     while let Some(chunk) = chunks.next().await {
         let failed =

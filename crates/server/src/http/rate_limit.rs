@@ -1,7 +1,5 @@
-//! Rate limits per user or agent and endpoint group, and for sign-ins. They are counted by the coordination store, or by this
-//! process while that is unavailable. Lock requests have their own limit per agent; the bootstrap token has none.
-
-use std::net::IpAddr;
+//! Rate limits per user or agent and endpoint group, and for sign-ins. Each process counts its own requests, and Redis those of all
+//! processes. Lock requests have their own limit per agent; the bootstrap token has none.
 
 use ade_app::Caller;
 use ade_app::accounts::SignInAttempt;
@@ -11,12 +9,16 @@ use axum::http::{Method, StatusCode};
 
 use super::problem::{ApiResult, Problem};
 use crate::api::AppState;
+use crate::auth::PasswordOrigin;
 
 const WINDOW_SECONDS: u64 = 60;
 /// Several users may share an address.
 const SIGN_INS_PER_ADDRESS_FACTOR: u32 = 5;
 
-/// The group that a route counts for; `None` for lock routes and routes outside of `/api/v1`.
+/// Acquiring a lock is limited per agent; the others only keep or give back what was acquired.
+const LOCK_STEPS: [&str; 5] = ["acquire", "heartbeat", "release", "downgrade", "verify"];
+
+/// The group that a route counts for; `None` for the steps of holding a lock and routes outside of `/api/v1`.
 fn endpoint_group(method: &Method, route: &str) -> Option<&'static str> {
     let path = route.strip_prefix("/api/v1/")?;
     let (noun, rest) = path.split_once('/').unwrap_or((path, ""));
@@ -30,10 +32,11 @@ fn endpoint_group(method: &Method, route: &str) -> Option<&'static str> {
         ("policies" | "delegations" | "resources", true) => "rules:read",
         ("policies" | "delegations" | "resources", false) => "rules:change",
         ("simulations", _) => "simulations",
-        ("audit" | "stats", _) => "audit",
+        ("audit" | "stats" | "archives", _) => "audit",
         ("agents", _) => "agents",
-        ("config" | "features", _) => "settings",
+        ("config" | "features" | "executors" | "jobs", _) => "settings",
         ("users" | "sessions", _) => "people",
+        ("locks", _) if !LOCK_STEPS.contains(&rest) && !rest.starts_with("tickets/") => "locks",
         _ => return None,
     })
 }
@@ -48,7 +51,7 @@ pub(crate) async fn check_request(
     let Some(user) = &caller.user else { return Ok(()) };
     // Sessions and tokens are counted apart: a program must not lock its user out.
     if caller.audit_actor.session_id.is_some() {
-        return check(app, group, user.user_id.to_string(), app.requests_per_minute).await;
+        return check(app, group, format!("session:{}", user.user_id), app.requests_per_minute).await;
     }
     let subject = match &caller.agent_id {
         Some(agent) => format!("agent:{agent}"),
@@ -60,16 +63,16 @@ pub(crate) async fn check_request(
     }
 }
 
-/// Limits sign-in attempts both by user id and by address, against guessing from one machine and on one account; then by the
+/// Limits attempts to give a password both by user id and by address, against guessing from one machine and on one account; then by the
 /// delays after failed ones. A known device is limited by itself.
 pub(crate) async fn check_sign_in(
     app: &AppState,
     user_id: &str,
-    address: Option<IpAddr>,
-    device_secret: Option<&str>,
+    origin: &PasswordOrigin,
 ) -> ApiResult<SignInAttempt> {
     let (group, limit) = ("sessions:create", app.sign_ins_per_minute);
-    let address = address.map(|address| address.to_string());
+    let address = origin.client.map(|client| client.ip.to_string());
+    let device_secret = origin.device_secret.as_deref();
     let attempt = app.accounts.begin_sign_in(user_id, address.clone(), device_secret).await?;
     if let Some(device) = attempt.as_ref().ok().and_then(SignInAttempt::device_hash) {
         check(app, group, format!("device:{device}"), limit).await?;
@@ -80,7 +83,7 @@ pub(crate) async fn check_sign_in(
         }
         // Nobody has an empty id; such attempts are limited by address only.
         if !user_id.is_empty() {
-            check(app, group, user_id.to_owned(), limit).await?;
+            check(app, group, format!("name:{user_id}"), limit).await?;
         }
     }
     attempt.map_err(|next_at| {
@@ -110,4 +113,31 @@ async fn check(app: &AppState, group: &'static str, subject: String, limit: u32)
 
 fn seconds_until(moment: Moment, now: Moment) -> u64 {
     moment.ms_since(now).div_ceil(1_000).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_authenticated_route_counts_for_a_group() {
+        let document = serde_json::to_value(crate::openapi()).expect("JSON");
+        let mut ungrouped = Vec::new();
+        for (path, operations) in document["paths"].as_object().expect("paths") {
+            for (method, operation) in operations.as_object().expect("operations") {
+                let is_public = operation["security"].as_array().is_some_and(|all| all.contains(&json!({})));
+                let method = method.to_uppercase().parse().expect("a method");
+                if !is_public && endpoint_group(&method, path).is_none() {
+                    ungrouped.push(path.trim_start_matches("/api/v1/locks/").to_owned());
+                }
+            }
+        }
+        ungrouped.retain(|step| !step.starts_with("tickets/"));
+        ungrouped.sort_unstable();
+        let mut steps = LOCK_STEPS;
+        steps.sort_unstable();
+        assert_eq!(ungrouped, steps, "only the steps of holding a lock have a limit of their own");
+    }
 }

@@ -15,6 +15,9 @@ use super::sql::{Arg, Row, SqlConnection};
 use super::{DatabaseError, Operation, Result};
 
 const SEQUENCER_LEASE: &str = "sequencer";
+const UNKNOWN_KEY: &str = "its MAC names a key that does not exist";
+/// Rows before one with an unknown key that may show that it does not belong to this installation.
+const MAX_ROWS_BEFORE: u32 = 100;
 
 /// What one round of numbering did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -102,8 +105,7 @@ impl AssignNumbers {
             let body = match Authenticity::of(row, &self.keys) {
                 Authenticity::Authentic(body) => *body,
                 Authenticity::UnknownKey(_) => {
-                    let reason = "its MAC names a key that does not exist";
-                    quarantined.push(self.quarantine(connection, row, reason).await?);
+                    quarantined.push(self.quarantine(connection, row, UNKNOWN_KEY).await?);
                     continue;
                 }
                 Authenticity::Forged(reason) => {
@@ -145,6 +147,11 @@ impl AssignNumbers {
             };
             let reason = match Authenticity::of(&evidence, &self.keys) {
                 Authenticity::Authentic(_) => return Ok(Some(head)),
+                Authenticity::UnknownKey(_)
+                    if follows_authentic_rows(connection, head.number, &self.keys).await? =>
+                {
+                    UNKNOWN_KEY
+                }
                 Authenticity::UnknownKey(key_id) => return Err(unknown_secret(head.number, &key_id)),
                 Authenticity::Forged(reason) => reason,
             };
@@ -213,6 +220,20 @@ fn unknown_secret(number: u64, key_id: &str) -> DatabaseError {
          ADE_SECRET_PREVIOUS, or to the file secret.previous, and restart. If the secret was never replaced, somebody wrote this row \
          into the database: remove it"
     ))
+}
+
+/// Whether a row with an unknown key follows rows of this installation: then somebody wrote it. Otherwise the log was written with a
+/// secret that is missing.
+pub(super) async fn follows_authentic_rows(
+    connection: &mut SqlConnection<'_>,
+    number: u64,
+    keys: &Keys,
+) -> Result<bool> {
+    let sql = format!(
+        "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE number < $1 ORDER BY number DESC LIMIT {MAX_ROWS_BEFORE}"
+    );
+    let rows = connection.query(&sql, &[number.into()]).await?;
+    Ok(rows.iter().any(|row| matches!(Authenticity::of(row, keys), Authenticity::Authentic(_))))
 }
 
 /// The row with the highest number.

@@ -3,7 +3,7 @@
 use ade_domain::Keys;
 
 use super::audit_log::Authenticity;
-use super::numbering::head;
+use super::numbering::{follows_authentic_rows, head};
 use super::{Database, DatabaseError, Result};
 
 const SELECT: &str = "SELECT key_id FROM secret_key";
@@ -42,10 +42,17 @@ impl Database {
         let registered: Option<String> = self.fetch_first(SELECT, &[], |row| row.get(0)).await?;
         match registered {
             Some(registered) if registered == own => {
-                let head = self.read(async |connection| head(connection).await).await?;
-                Ok(match head.map(|row| Authenticity::of(&row.evidence, &self.keys)) {
-                    Some(Authenticity::UnknownKey(key_id)) => SecretRegistration::MissingPrevious { key_id },
-                    _ => SecretRegistration::Registered,
+                let missing = self.read(async |connection| {
+                    let Some(row) = head(connection).await? else { return Ok(None) };
+                    let Authenticity::UnknownKey(key_id) = Authenticity::of(&row.evidence, &self.keys) else {
+                        return Ok(None);
+                    };
+                    let is_forged = follows_authentic_rows(connection, row.head.number, &self.keys).await?;
+                    Ok(Some(key_id).filter(|_| !is_forged))
+                });
+                Ok(match missing.await? {
+                    Some(key_id) => SecretRegistration::MissingPrevious { key_id },
+                    None => SecretRegistration::Registered,
                 })
             }
             Some(registered) => Ok(SecretRegistration::Mismatch { registered }),

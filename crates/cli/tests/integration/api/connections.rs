@@ -48,9 +48,10 @@ fn post(path: &str, token: Option<&str>, body_len: usize) -> Vec<u8> {
     head.into_bytes()
 }
 
-fn resident_kb(ade: &AdeServer) -> u64 {
+/// The most memory that the server has used so far.
+fn peak_resident_kb(ade: &AdeServer) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", ade.process().pid())).expect("running");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
@@ -117,11 +118,44 @@ async fn anonymous_bodies_take_little_memory_and_others_are_served() {
             let _ = api.get("/tasks").await.expect_status(200);
         }
     }
-    let resident = resident_kb(&ade);
-    assert!(resident < MAX_RESIDENT_KB, "{resident} kB with {clients} connections");
     // A client at another address signs in meanwhile.
     let body = json!({ "user_id": "nobody", "password": "wrong" }).to_string();
     let _ = api.send_raw("POST", "/api/v1/sessions", &[], body).await.expect_problem(401, "UNAUTHENTICATED");
+    let peak = peak_resident_kb(&ade);
+    println!("{peak} kB at most with {clients} connections");
+    assert!(peak < MAX_RESIDENT_KB, "{peak} kB with {clients} connections");
+}
+
+/// Clients that use all turns and then send nothing more: after a response, within a head or within a body.
+#[tokio::test]
+async fn idle_and_slow_anonymous_connections_keep_nobody_out() {
+    // Time ends none of them.
+    let (ade, api) = start_server_with("[limit]\nread_timeout_seconds = 3600\n").await;
+    let ping = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let mut open = Vec::new();
+    for number in 0..4 * 256 {
+        let mut stream = connect_from(&format!("127.0.0.{}", 2 + number / 256), &ade).await;
+        let sent = match number % 3 {
+            0 => ping.to_vec(),
+            1 => ping[..20].to_vec(),
+            _ => post("/sessions", None, 1_000),
+        };
+        stream.write_all(&sent).expect("open");
+        if number % 3 == 0 {
+            let mut response = [0; 4_096];
+            assert!(stream.read(&mut response).expect("a response") > 0);
+        }
+        open.push(stream);
+    }
+    // From an address of its own, and from one that has no turn left.
+    for source in ["127.0.0.1", "127.0.0.2"] {
+        let mut stream = connect_from(source, &ade).await;
+        stream.write_all(ping).expect("open");
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).expect("a response");
+        assert_eq!(&status, b"HTTP/1.1 200");
+    }
+    let _ = api.get("/tasks").await.expect_status(200);
 }
 
 #[tokio::test]

@@ -98,6 +98,13 @@ async fn headers_of_others_do_not_count() {
     );
 }
 
+#[track_caller]
+fn assert_delayed(response: &ApiResponse) {
+    let problem = response.expect_problem(429, "RATE_LIMITED");
+    let seconds: u64 = response.header("retry-after").parse().expect("seconds");
+    assert!(seconds >= 1 && problem["retry_after"] == seconds, "{problem}");
+}
+
 #[tokio::test]
 async fn failed_sign_ins_delay_others_but_not_known_devices() {
     let (_deployment, org) = deployment("[limit]\nsign_ins_per_minute = 1000\n").await;
@@ -110,11 +117,6 @@ async fn failed_sign_ins_delay_others_but_not_known_devices() {
     let again = sign_in(api, "ann", PASSWORD, &known).await;
     let _ = again.expect_status(201);
     assert_eq!(cookie(&again, "ade_device"), None, "the device keeps its secret");
-    let assert_delayed = |response: &ApiResponse| {
-        let problem = response.expect_problem(429, "RATE_LIMITED");
-        let seconds: u64 = response.header("retry-after").parse().expect("seconds");
-        assert!(seconds >= 1 && problem["retry_after"] == seconds, "{problem}");
-    };
     // Whether the name exists makes no difference, nor does the right password.
     for name in ["ann", "nobody"] {
         for _ in 0..5 {
@@ -136,4 +138,37 @@ async fn failed_sign_ins_delay_others_but_not_known_devices() {
         let _ = sign_in(api, "ann", "wrong password", &known).await.expect_problem(401, "UNAUTHENTICATED");
     }
     assert_delayed(&sign_in(api, "ann", PASSWORD, &known).await);
+}
+
+/// A session is no way to guess the password, and somebody who guesses does not keep the owner from changing it.
+#[tokio::test]
+async fn wrong_passwords_in_a_session_delay_like_failed_sign_ins() {
+    let (_deployment, org) = deployment("[limit]\nsign_ins_per_minute = 1000\n").await;
+    let api = &org.api;
+    let reauthenticate: fn(&str) -> Value = |password| json!({ "password": password });
+    let change: fn(&str) -> Value = |password| json!({ "password": PASSWORD, "current_password": password });
+    let routes = [
+        ("eve", "POST", "/api/v1/sessions/reauthenticate", reauthenticate),
+        ("kim", "PATCH", "/api/v1/users/me", change),
+    ];
+    for (user, method, path, body) in routes {
+        org.join(user, &[AUTHOR], PASSWORD).await;
+        let signed_in = sign_in(api, user, PASSWORD, &[]).await;
+        let csrf = signed_in.expect_status(201)["csrf_token"].as_str().expect("a token").to_owned();
+        let [session, device] =
+            ["ade_session", "ade_device"].map(|name| cookie(&signed_in, name).expect("a cookie"));
+        let send = async |cookies: &str, password: &str| {
+            let headers = [("cookie", cookies), ("x-csrf-token", csrf.as_str())];
+            api.send_raw(method, path, &headers, body(password).to_string()).await
+        };
+        let known = format!("{session}; {device}");
+        for cookies in [&session, &known] {
+            let _ = send(&known, PASSWORD).await.expect_status(200);
+            for _ in 0..5 {
+                let _ = send(cookies, "wrong password").await.expect_problem(403, "WRONG_PASSWORD");
+            }
+            assert_delayed(&send(cookies, PASSWORD).await);
+            assert_delayed(&sign_in(api, user, PASSWORD, &[("cookie", cookies)]).await);
+        }
+    }
 }

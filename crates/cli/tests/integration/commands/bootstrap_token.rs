@@ -65,3 +65,23 @@ fn token_goes_to_the_server_of_the_data_folder_only() {
     let (found, errors) = is_admin(&whoami(home.path(), &["--data", &data]));
     assert!(!found && errors.contains("no server is running on"), "{errors}");
 }
+
+#[test]
+fn token_of_a_killed_server_is_not_sent_to_its_successor_on_the_port() {
+    let ade = ServerBuilder::new(ADE).env("ADE_ADMIN_TOKEN", TOKEN).start().expect("starts");
+    fs::write(ade.data().join("admin-token"), TOKEN).expect("written");
+    let (data, url) = (ade.data().to_string_lossy().into_owned(), ade.url());
+    ade.kill().expect("killed");
+    assert!(ade.data().join("address").exists(), "nobody removed it");
+    let thief = TcpListener::bind(url.trim_start_matches("http://")).expect("the port is free");
+    thief.set_nonblocking(true).expect("set");
+    let home = tempfile::tempdir().expect("a folder");
+    fs::write(home.path().join("ade.toml"), format!("[server]\ndata = {data:?}\n")).expect("written");
+    for arguments in [&["--data", &data][..], &["--data", &data, "--server", &url], &["--server", &url], &[]]
+    {
+        let (found, errors) = is_admin(&whoami(home.path(), arguments));
+        assert!(!found && errors.contains("no server is running on"), "{arguments:?}: {errors}");
+    }
+    let nobody_came = thief.accept().expect_err("no connection");
+    assert_eq!(nobody_came.kind(), ErrorKind::WouldBlock, "the token was sent to another server");
+}

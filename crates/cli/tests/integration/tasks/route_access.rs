@@ -1,6 +1,8 @@
 //! Who may use each route: every route of the OpenAPI description, as every kind of caller and with every scope missing. A route
 //! without a row in the table fails, so that nobody adds one without deciding who may use it.
 
+mod table;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use ade_domain::people::{ADMIN, AUDITOR, AUTHOR, REVIEWER};
@@ -11,132 +13,11 @@ use ade_testkit::{AdminClient, Deployment, TestUser};
 use serde_json::{Value, json};
 
 use crate::tasks::UNKNOWN_ID;
+use table::{CALLERS, ROUTES};
 
-/// The callers, in the order of the columns of [`ROUTES`].
-const CALLERS: [&str; 9] = [
-    "nobody",
-    "role-less",
-    "other author",
-    "author",
-    "author's agent",
-    "reviewer",
-    "auditor",
-    "admin",
-    "bootstrap",
-];
-
-/// Method and path; one letter per caller; the scopes without which the route refuses. `y` may use it, `n` is refused (403), `h` gets
-/// the response for an object that does not exist (404), `u` is not authenticated (401).
-const ROUTES: &[(&str, &str, &str)] = &[
-    ("GET /agents", "uyyyyyyyy", "read"),
-    ("POST /agents", "unyynnnyy", "lock"),
-    ("DELETE /agents/{id}", "unnynnnyy", "lock"),
-    ("GET /agents/{id}", "uyyyyyyyy", "read"),
-    ("PATCH /agents/{id}", "unnynnnyy", "read lock"),
-    ("POST /agents/{id}/drain", "unnyynnyy", "lock"),
-    ("POST /agents/{id}/heartbeat", "unnyynnyy", "lock"),
-    ("GET /agents/{id}/inbox", "unnyynnyy", "read"),
-    ("GET /agents/{id}/locks", "uyyyyyyyy", "read"),
-    ("POST /agents/{id}/tokens", "unnynnnyy", "read propose lock"),
-    ("GET /approvals", "uyyyyyyyy", "read"),
-    ("POST /approvals/batch", "uhhnnynyn", "decide"),
-    ("GET /approvals/{id}", "uhhyyyyyy", "read"),
-    ("POST /approvals/{id}/approve", "uhhnnynyn", "decide"),
-    ("POST /approvals/{id}/delegate", "uhhnnynyn", "decide"),
-    ("POST /approvals/{id}/reject", "uhhnnynyn", "decide"),
-    ("POST /approvals/{id}/request-changes", "uhhnnynyn", "decide"),
-    ("GET /archives", "unnnnnyyy", "read"),
-    ("POST /archives/{id}/restore", "unnnnnnhh", "admin"),
-    ("GET /audit", "uyyynyyyy", "read"),
-    ("GET /audit/export", "uyyynyyyy", "read"),
-    ("GET /audit/verify", "unnnnnyyy", "read"),
-    ("GET /changes", "unnnnnyyy", "read"),
-    ("GET /changes/{id}", "unnnnnhhh", "read"),
-    ("POST /changes/{id}/confirm", "unnnnnnhh", "decide admin"),
-    ("POST /changes/{id}/reject", "unnnnnnhh", "decide admin"),
-    ("GET /config", "uyyyyyyyy", "read"),
-    ("GET /config/{name}", "uyyyyyyyy", "read"),
-    ("PUT /config/{name}", "unnnnnnyy", "admin"),
-    ("GET /delegations", "uyyyyyyyy", "read"),
-    ("GET /executors", "uyyyyyyyy", "read"),
-    ("POST /delegations", "unnnnynyy", "admin"),
-    ("DELETE /delegations/{id}", "uhhhhynyy", "read"),
-    ("GET /delegations/{id}", "uhhhhyyyy", "read"),
-    ("PATCH /delegations/{id}", "uhhhhynyy", "read"),
-    ("GET /features", "uyyyyyyyy", "read"),
-    ("GET /features/{flag}", "uyyyyyyyy", "read"),
-    ("PUT /features/{flag}", "unnnnnnyy", "admin"),
-    ("GET /jobs", "unnnnnyyy", "read"),
-    ("GET /locks", "uyyyyyyyy", "read"),
-    ("POST /locks/acquire", "unnyynnyy", "lock"),
-    ("POST /locks/downgrade", "unnyynnyy", "lock"),
-    ("GET /locks/graph", "uyyyyyyyy", "read"),
-    ("POST /locks/heartbeat", "unnyynnyy", "lock"),
-    ("POST /locks/release", "unnyynnyy", "lock"),
-    ("DELETE /locks/tickets/{ticket}", "uhhyyhhyy", "lock"),
-    ("GET /locks/tickets/{ticket}", "uhhyyhhyy", "lock"),
-    ("POST /locks/tickets/{ticket}/claim", "uhhyyhhyy", "lock"),
-    ("POST /locks/verify", "uyyyyyyyy", "read"),
-    ("DELETE /locks/{lock}", "unnnnnnyy", "admin"),
-    ("GET /locks/{lock}", "uyyyyyyyy", "read"),
-    ("GET /policies", "uyyyyyyyy", "read"),
-    ("POST /policies", "unnnnnnyy", "admin"),
-    ("DELETE /policies/{id}", "unnnnnnyy", "read admin"),
-    ("GET /policies/{id}", "uyyyyyyyy", "read"),
-    ("PATCH /policies/{id}", "unnnnnnyy", "read admin"),
-    ("POST /policies/{id}/activate", "unnnnnnyy", "read admin"),
-    ("POST /policies/{id}/replay", "unnnnnyyy", "read"),
-    ("GET /resources", "uyyyyyyyy", "read"),
-    ("POST /resources", "unnnnnnyy", "admin"),
-    ("DELETE /resources/{pattern}", "unnnnnnyy", "admin"),
-    ("GET /resources/{pattern}", "uyyyyyyyy", "read"),
-    ("PATCH /resources/{pattern}", "unnnnnnyy", "admin"),
-    ("POST /sessions", "uuuuuuuuu", ""),
-    ("DELETE /sessions/current", "uhhhhhhhh", ""),
-    ("GET /sessions/current", "uyyyyyyyy", ""),
-    ("POST /sessions/reauthenticate", "uyyyyyyyy", ""),
-    ("POST /simulations", "uyyyyyyyy", "read"),
-    ("GET /stats/overview", "uyyyyyyyy", "read"),
-    ("GET /stats/users/{id}", "unnyynyyy", "read"),
-    ("GET /tasks", "uyyyyyyyy", "read"),
-    ("POST /tasks", "unyyynnyn", "propose"),
-    ("POST /tasks/claim", "unnyynnyy", "lock"),
-    ("DELETE /tasks/{id}", "uhhyyhnnn", "propose"),
-    ("GET /tasks/{id}", "uhhyyyyyy", "read"),
-    ("PATCH /tasks/{id}", "uhhyyhnnn", "propose"),
-    ("GET /tasks/{id}/approvals", "uhhyyyyyy", "read"),
-    ("GET /tasks/{id}/audit", "uhhyyyyyy", "read"),
-    ("POST /tasks/{id}/archive", "uhhyynnyy", "propose"),
-    ("POST /tasks/{id}/cancel", "uhhyynnyy", "propose"),
-    ("GET /tasks/{id}/comments", "uhhyyyyyy", "read"),
-    ("POST /tasks/{id}/comments", "uhhyyynyn", ""),
-    ("POST /tasks/{id}/complete", "uhhyyyyyy", ""),
-    ("GET /tasks/{id}/execution", "uhhhhhhhh", "read"),
-    ("POST /tasks/{id}/force-apply", "uhhnnnnyn", "decide admin"),
-    ("POST /tasks/{id}/heartbeat", "uhhyyyyyy", ""),
-    ("GET /tasks/{id}/logs", "uhhyyyyyy", "read"),
-    ("POST /tasks/{id}/logs", "uhhyyyyyy", ""),
-    ("POST /tasks/{id}/override", "uhhnnnnyn", "decide admin"),
-    ("POST /tasks/{id}/override/confirm", "uhhnnnnyn", "decide admin"),
-    ("GET /tasks/{id}/preview", "uhhyyyyyy", "read"),
-    ("POST /tasks/{id}/resubmit", "uhhyynnnn", "propose"),
-    ("POST /tasks/{id}/revoke", "uhhnnynyn", "decide"),
-    ("GET /tasks/{id}/risk", "uhhyyyyyy", "read"),
-    ("POST /tasks/{id}/rollback", "uhhnnnnyn", "admin"),
-    ("GET /tasks/{id}/stats", "uhhyyyyyy", "read"),
-    ("POST /tasks/{id}/stop", "uhhnnnnyn", "admin"),
-    ("POST /tasks/{id}/submit", "uhhyyhnyy", "propose"),
-    ("GET /users", "uyyyyyyyy", "read"),
-    ("POST /users", "unnnnnnyy", "admin"),
-    ("POST /users/invitations", "unnnnnnyy", "admin"),
-    ("POST /users/invitations/accept", "yyyyyyyyy", ""),
-    ("GET /users/{id}", "uyyyyyyyy", "read"),
-    ("PATCH /users/{id}", "unnnnnnyy", "admin"),
-    ("POST /users/{id}/confirm", "unnnnnnyy", "decide admin"),
-    ("GET /users/{id}/tokens", "unnynnnyy", "read admin"),
-    ("POST /users/{id}/tokens", "unnynnnyy", "admin"),
-    ("DELETE /users/{id}/tokens/{token_id}", "unnynnnyy", "admin"),
-];
+/// What an agent reports about the task that it has claimed.
+const REPORTS: [(&str, &str); 3] =
+    [("POST", "/tasks/{id}/complete"), ("POST", "/tasks/{id}/heartbeat"), ("POST", "/tasks/{id}/logs")];
 
 /// The users of a deployment, and objects for the routes.
 struct Fixture {
@@ -144,6 +25,7 @@ struct Fixture {
     callers: Vec<ApiClient>,
     pat: TestUser,
     rex: TestUser,
+    bot: TestUser,
 }
 
 impl Fixture {
@@ -154,11 +36,15 @@ impl Fixture {
         // Not asked to review: the policy names the reviewer.
         let ada = org.create_user("ada", &[ADMIN]).await;
         org.create_policy(json!({ "name": "rex alone", "reviewers": ["rex"] })).await;
+        let agent = json!({ "agent_id": "bot", "max_tasks": 100 });
+        let _ = pat.post("/agents", &agent).await.expect_status(201);
+        let token = pat.post("/agents/bot/tokens", &json!({ "name": "test" })).await.expect_status(201);
+        let bot = org.user_with_token("bot", &token);
         let users = [
             org.create_user("nil", &[]).await,
             org.create_user("sue", &[AUTHOR]).await,
             pat.clone(),
-            org.create_agent("bot", &pat).await,
+            bot.clone(),
             rex.clone(),
             org.create_user("aud", &[AUDITOR]).await,
             ada,
@@ -167,7 +53,20 @@ impl Fixture {
         callers.extend(users.iter().map(|user| (**user).clone()));
         callers.push(org.api.clone());
         assert_eq!(callers.len(), CALLERS.len());
-        Self { org, callers, pat, rex }
+        Self { org, callers, pat, rex, bot }
+    }
+
+    /// A task that the agent has claimed.
+    async fn claimed_task(&self) -> String {
+        let task = json!({ "executor": "agent", "parameters": { "agent": "bot" }, "resources": [] });
+        let id = self.pat.create_submitted(task).await;
+        let request = self.org.approval_id(&id, "rex").await;
+        let _ = self.rex.decide(&request, "approve").await.expect_status(200);
+        // Another route may have drained it.
+        let _ = self.pat.patch("/agents/bot", &json!({ "draining": false })).await.expect_status(200);
+        let claim = self.bot.post("/tasks/claim", &json!({ "wait_seconds": 10.0 })).await.expect_status(200);
+        assert_eq!(text_field(&claim["task"], "task_id"), id);
+        id
     }
 
     /// The id of a new object that the route applies to.
@@ -178,6 +77,9 @@ impl Fixture {
         match noun {
             "tasks" if last == "submit" || method == "DELETE" || method == "PATCH" => {
                 self.pat.create_draft(json!({})).await
+            }
+            "tasks" if path == "/tasks/{id}/execution" || REPORTS.contains(&(method, path)) => {
+                self.claimed_task().await
             }
             "tasks" => {
                 let id = self.pat.create_submitted(json!({})).await;
@@ -215,6 +117,10 @@ impl Fixture {
             "agents" => "bot".to_owned(),
             "users" if path.contains("{token_id}") => {
                 created(self.org.api.post("/users/pat/tokens", &json!({ "name": "t" })).await, "token_id")
+            }
+            "users" if last == "accept" => {
+                let body = json!({ "user_id": format!("user-{}", uuid::Uuid::new_v4()) });
+                created(self.org.api.post("/users/invitations", &body).await, "code")
             }
             "users" | "stats" => "pat".to_owned(),
             "config" => "approval:validity".to_owned(),
@@ -268,6 +174,8 @@ fn body(method: &str, path: &str, id: &str) -> Value {
         ("PUT", "/config/{name}") => json!({ "value": 604_800 }),
         ("PUT", "/features/{flag}") => json!({ "enabled": true }),
         (_, "/simulations") => json!({ "task": task(json!({})) }),
+        (_, "/sessions/reauthenticate") => json!({ "password": "wrong password" }),
+        (_, "/users/invitations/accept") => json!({ "code": id, "password": "a password of my own" }),
         (_, "/sessions") => json!({ "user_id": uuid::Uuid::new_v4(), "password": "wrong password" }),
         (_, "/locks/acquire") => {
             json!({ "agent_id": "bot", "locks": [{ "lock": format!("resource:a:{}", uuid::Uuid::new_v4()) }] })
@@ -308,16 +216,19 @@ fn letter(response: &ApiResponse) -> char {
         (401, ..) => 'u',
         (403, ..) | (_, "BATCH_REFUSED", "FORBIDDEN" | "NOT_A_REVIEWER") => 'n',
         (404, ..) | (_, "BATCH_REFUSED", "APPROVAL_NOT_FOUND") => 'h',
+        (200..=299 | 409 | 423, ..) => 'y',
+        // The request is wrong, which says nothing about the caller.
         (status, ..) => {
-            assert!(status < 500, "{}", response.text());
-            'y'
+            println!("{status}: {}", response.text());
+            '?'
         }
     }
 }
 
 #[tokio::test]
 async fn every_route_is_open_to_exactly_its_callers_and_scopes() {
-    let deployment = Deployment::embedded(env!("CARGO_BIN_EXE_ade"));
+    let deployment =
+        Deployment::embedded_with_config(env!("CARGO_BIN_EXE_ade"), "[worker]\nlease_seconds = 300\n");
     let fixture = Fixture::new(&deployment).await;
     let operations = fixture.org.api.operations();
     let expected: BTreeMap<&str, (&str, &str)> =

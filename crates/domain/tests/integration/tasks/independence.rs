@@ -1,18 +1,15 @@
-//! Independence: examples, and all short sequences of account changes. However somebody gets hold of two accounts, they never
-//! supply two parties of a decision.
-
-use std::collections::HashSet;
+//! Independence: which acts make two accounts dependent, until when, and what that means for the votes on a task.
 
 use crate::tasks::fixture::{Fixture, config, id, policy, user};
 use ade_domain::Moment;
 use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use ade_domain::audit::Trigger;
-use ade_domain::independence::{AccountAct, AccountActKind, INDEPENDENCE_WINDOW_MS, Lift, Period};
+use ade_domain::independence::{AccountAct, AccountActKind, Lift, Period};
 use ade_domain::people::{ADMIN, AUTHOR, People, REVIEWER, User};
-use ade_domain::task::{Refusal, Task, TaskState};
+use ade_domain::task::{Refusal, TaskState};
 
-const ALL_ROLES: [&str; 3] = [AUTHOR, REVIEWER, ADMIN];
-const START: Moment = Moment::from_micros(1_794_744_000_000_000);
+pub(super) const ALL_ROLES: [&str; 3] = [AUTHOR, REVIEWER, ADMIN];
+pub(super) const START: Moment = Moment::from_micros(1_794_744_000_000_000);
 
 fn record(user: &mut User, kind: AccountActKind, by: &str, at: Moment) {
     user.history.record(AccountAct { kind, by: id(by), at, exempt: false, lifted: None });
@@ -28,7 +25,7 @@ fn people(acts: &[(&str, AccountActKind, &str, Moment)]) -> People {
     users.into_iter().collect()
 }
 
-fn is_dependent(people: &People, one: &str, other: &str, period: Period, now: Moment) -> bool {
+pub(super) fn is_dependent(people: &People, one: &str, other: &str, period: Period, now: Moment) -> bool {
     let found = people.dependence(&id(one), &id(other), period, now).is_some();
     assert_eq!(found, people.dependence(&id(other), &id(one), period, now).is_some(), "symmetric");
     let (one, other) = (id(one), id(other));
@@ -92,157 +89,6 @@ fn lifted_and_exempt_acts_do_not_count_and_repeated_ones_do_again() {
     assert_eq!(eve.history.acts.len(), 2, "bounded");
     assert_eq!(with(&eve).authorize_confirmation(&id("rob"), &id("eve"), START), Ok(()));
     assert!(with(&eve).authorize_confirmation(&id("max"), &id("eve"), START).is_err());
-}
-
-/// Accounts, and the person who uses each.
-#[derive(Clone)]
-struct World {
-    users: Vec<User>,
-    used_by: Vec<usize>,
-    next_person: usize,
-}
-
-const NAMES: [&str; 5] = ["p", "q", "x", "y", "z"];
-
-impl World {
-    fn people(&self) -> People {
-        self.users.iter().cloned().collect()
-    }
-
-    fn key(&self) -> String {
-        format!("{:?} {:?}", self.used_by, self.users.iter().map(|user| &user.history).collect::<Vec<_>>())
-    }
-
-    fn create(&self, by: usize, user_of: usize) -> Self {
-        let mut next = self.clone();
-        let mut account = user(NAMES[self.users.len()], &ALL_ROLES, None);
-        record(&mut account, AccountActKind::Created, NAMES[by], START);
-        next.users.push(account);
-        next.used_by.push(user_of);
-        next.next_person = next.next_person.max(user_of + 1);
-        next
-    }
-
-    /// Everything that users of the accounts can do next. Administrators other than the attacker confirm only what is true.
-    fn successors(&self, max_accounts: usize) -> Vec<Self> {
-        let mut successors = Vec::new();
-        let people = self.people();
-        for (by, person) in self.used_by.iter().copied().enumerate() {
-            if self.users.len() < max_accounts {
-                successors.extend([self.create(by, person), self.create(by, self.next_person)]);
-            }
-            for of in (0..self.users.len()).filter(|of| *of != by) {
-                let mut reset = self.clone();
-                record(&mut reset.users[of], AccountActKind::Reset, NAMES[by], START);
-                reset.used_by[of] = person;
-                successors.push(reset);
-                let is_allowed = people.authorize_confirmation(&id(NAMES[by]), &id(NAMES[of]), START).is_ok();
-                let owner = self.used_by[of];
-                assert!(!is_allowed || owner != person, "confirms itself: {}", self.key());
-                let is_true = self.used_by.iter().filter(|user| **user == owner).count() == 1;
-                if is_allowed && is_true {
-                    let mut confirmed = self.clone();
-                    confirmed.users[of].history.lift(&Lift { by: Some(id(NAMES[by])), at: START });
-                    successors.push(confirmed);
-                }
-            }
-        }
-        successors
-    }
-
-    /// The pairs of accounts that one person uses.
-    fn same_person(&self) -> Vec<(&'static str, &'static str)> {
-        let all = (0..self.users.len()).flat_map(|one| (0..self.users.len()).map(move |other| (one, other)));
-        let same = all.filter(|(one, other)| one != other && self.used_by[*one] == self.used_by[*other]);
-        same.map(|(one, other)| (NAMES[one], NAMES[other])).collect()
-    }
-}
-
-/// Every pair of accounts that one person uses is refused as two parties of a decision.
-fn assert_no_two_parties(world: &World) {
-    for (one, other) in world.same_person() {
-        let mut users = world.users.clone();
-        users.extend([user("ann", &[AUTHOR], None), user("rob", &[REVIEWER], None)]);
-        let fixture = Fixture { now: START, ..Fixture::new(users) };
-        let submitted = |author: &str, count: u32, reviewers: &[&str]| -> Result<Task, Refusal> {
-            let mut fixture = fixture.clone();
-            let mut required = policy("some", count, &[]);
-            required.reviewers = reviewers.iter().map(|name| id(name)).collect();
-            fixture.policies = vec![required];
-            let mut task = fixture.draft(author, config("schema", &[]));
-            fixture.submit(&mut task, author).map(|()| task)
-        };
-        let is_unreachable =
-            |outcome: Result<Task, Refusal>| matches!(outcome, Err(Refusal::QuorumUnreachable(_)));
-        let is_dependent = |outcome: Result<(), Refusal>| matches!(outcome, Err(Refusal::NotIndependent(_)));
-        // Author and approver.
-        assert!(is_unreachable(submitted(one, 1, &[other])), "{}", world.key());
-        let mut task = submitted(one, 1, &["rob"]).expect("rob can decide");
-        assert!(is_dependent(fixture.decide(&mut task, "rob", DecisionKind::Approve, other)));
-        assert!(
-            task.delegate("a1", &id(other), &fixture.people(), "d".to_owned(), &fixture.actor("rob"), START)
-                .is_err()
-        );
-        // Two approvers.
-        assert!(is_unreachable(submitted("ann", 2, &[one, other])), "{}", world.key());
-        let mut task = submitted("ann", 2, &[one, other, "rob"]).expect("rob and one of them can decide");
-        fixture.decide(&mut task, one, DecisionKind::Approve, one).expect("asked");
-        assert!(is_dependent(fixture.decide(&mut task, other, DecisionKind::Approve, other)));
-        assert!(is_dependent(fixture.decide(&mut task, "rob", DecisionKind::Approve, other)));
-        fixture.decide(&mut task, "rob", DecisionKind::Approve, "rob").expect("independent");
-        assert_eq!(task.state, TaskState::Approved);
-        // Both sides of an override, also long after the acts.
-        let later = START.plus_ms(10 * INDEPENDENCE_WINDOW_MS);
-        for now in [START, later] {
-            let people = fixture.people();
-            let mut task = submitted("ann", 1, &["rob"]).expect("rob can decide");
-            task.request_override(Some("r"), Some("t"), &fixture.actor(one), &people, now)
-                .expect("an administrator");
-            assert!(is_dependent(task.confirm_override(None, &fixture.actor(other), &people, now)));
-        }
-        let mut own = submitted(one, 1, &["rob"]).expect("rob can decide");
-        let people = fixture.people();
-        assert!(is_dependent(own.request_override(
-            Some("r"),
-            Some("t"),
-            &fixture.actor(other),
-            &people,
-            later
-        )));
-    }
-}
-
-/// Searches all sequences of account changes from two administrators whom two people use.
-fn search(depth: usize, max_accounts: usize, mut check: impl FnMut(&World)) -> usize {
-    let users = NAMES.iter().take(2).map(|name| user(name, &ALL_ROLES, None)).collect();
-    let mut level = vec![World { users, used_by: vec![0, 1], next_person: 2 }];
-    let mut seen: HashSet<String> = level.iter().map(World::key).collect();
-    for _ in 0..depth {
-        let mut next = Vec::new();
-        for world in level.iter().flat_map(|world| world.successors(max_accounts)) {
-            if seen.insert(world.key()) {
-                check(&world);
-                next.push(world);
-            }
-        }
-        level = next;
-    }
-    seen.len()
-}
-
-#[test]
-fn no_sequence_of_account_changes_lets_one_person_be_two_parties() {
-    let states = search(4, 5, |world| {
-        let people = world.people();
-        for (one, other) in world.same_person() {
-            for period in [Period::Window, Period::Ever] {
-                assert!(is_dependent(&people, one, other, period, START), "{one} {other}: {}", world.key());
-            }
-        }
-    });
-    let tasks = search(3, 4, assert_no_two_parties);
-    println!("{states} states searched, {tasks} with tasks");
-    assert!(states > 5_000 && tasks > 300, "{states} {tasks}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod claimants;
 mod evidence;
 mod fixture;
 mod independence;
+mod independence_search;
 mod previews;
 mod reassignment;
 mod review;
