@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Config, Digest, Resource};
-use crate::glob::{self, Pattern};
+use crate::glob::{Pattern, PatternSet};
 use crate::lock::LockMode;
 use crate::normal_form::fold;
 use crate::people::{AUTHOR, User};
@@ -163,7 +163,8 @@ impl<'a> ReviewSubject<'a> {
     }
 
     pub fn matches_any_resource(&self, patterns: &[Pattern]) -> bool {
-        self.resources.iter().any(|resource| resource.matches_any(patterns))
+        let patterns = PatternSet::of_resources(patterns);
+        self.resources.iter().any(|resource| resource.matches_any(&patterns))
     }
 }
 
@@ -215,14 +216,5 @@ impl TaskScope {
     /// What approvals are bound to, besides the config: the scope with the fingerprints of the bindings.
     pub fn digest(&self, config: &Config) -> Option<Digest> {
         Digest::of(&(self.effective_resources(config), &self.0))
-    }
-}
-
-impl ScopePart {
-    /// Whether a target of this part, or all resources that its binding adds, are covered by these patterns.
-    pub fn is_covered(&self, target: &str, targets: &[String], resources: &[Pattern]) -> bool {
-        glob::matches_any(targets, target)
-            || (!self.resources.is_empty()
-                && self.resources.iter().all(|resource| resource.matches_any(resources)))
     }
 }
