@@ -82,6 +82,7 @@ mod tests {
             before: None,
             after: None,
             diff,
+            items: Some(1),
             reviewers_only: false,
         }
     }

@@ -72,6 +72,7 @@ impl Presentation {
             before,
             after,
             diff: None,
+            items: Some(1),
             reviewers_only: false,
         }
     }
