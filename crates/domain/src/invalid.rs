@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::glob::check_pattern;
+
 /// The way from the root of an input to one of its fields: names, and positions in lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldPath(Vec<String>);
@@ -64,6 +66,15 @@ impl Validator {
     pub fn check(&mut self, is_valid: bool, path: impl fmt::Display, detail: impl fmt::Display) {
         if !is_valid {
             self.errors.push(InvalidField::at(path.to_string(), detail.to_string()));
+        }
+    }
+
+    /// Checks the size of each pattern of a list.
+    pub fn check_patterns<'a>(&mut self, path: &str, patterns: impl IntoIterator<Item = &'a str>) {
+        for (index, pattern) in patterns.into_iter().enumerate() {
+            if let Err(detail) = check_pattern(pattern) {
+                self.check(false, format_args!("{path}.{index}"), detail);
+            }
         }
     }
 }

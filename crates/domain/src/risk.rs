@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::glob::Pattern;
+use crate::glob::{Pattern, check_pattern};
 use crate::text::counted;
 use crate::{InvalidField, Validator};
 
@@ -66,6 +66,9 @@ impl RegisteredPattern {
         };
         let detail = format_args!("must be 1 to {MAX_NAME_LEN} bytes without control characters");
         input.check(is_text(self.pattern.as_str()), "pattern", detail);
+        if let Err(detail) = check_pattern(self.pattern.as_str()) {
+            input.check(false, "pattern", detail);
+        }
         input.check(self.criticality <= 100, "criticality", "must be between 0 and 100");
         let detail = format_args!("must have at most {MAX_DEPENDENTS} entries");
         input.check(self.dependents.len() <= MAX_DEPENDENTS, "dependents", detail);
@@ -207,7 +210,10 @@ fn criticality(inputs: &RiskInputs) -> ExactFactor {
 
 fn magnitude(inputs: &RiskInputs) -> ExactFactor {
     let (value, why) = match inputs.changes {
-        None => (MAX_FACTOR, "without a preview of the service the highest value counts".to_owned()),
+        None => (
+            MAX_FACTOR,
+            "without a preview that counts what would change, the highest value counts".to_owned(),
+        ),
         Some(ChangeCounts { created_or_changed, deleted }) => {
             let points = created_or_changed.saturating_mul(5).saturating_add(deleted.saturating_mul(15));
             let why = format!("5 × {created_or_changed} created or changed + 15 × {deleted} deleted");

@@ -9,6 +9,7 @@ mod files;
 mod http;
 pub mod limited_process;
 mod noop;
+mod normal_form;
 mod output;
 mod parameters;
 mod preview_bounds;

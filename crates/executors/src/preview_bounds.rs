@@ -9,7 +9,8 @@ const MAX_NOTES: usize = 100;
 const MAX_NOTE_BYTES: usize = 4_096;
 /// Bytes of a path, a statement or a hash.
 const MAX_TEXT_BYTES: usize = 2_048;
-/// Lines of all diffs together.
+/// Lines of all diffs together, as [`MAX_DIFF_BYTES`]. Diffs for reviewers only have a limit of their own: the length of what is
+/// hidden must not change what is shown.
 const MAX_DIFF_LINES: usize = 10_000;
 
 /// The preview without what is too much of it. Its fingerprint still covers everything. If changes are missing it says so as an
@@ -18,13 +19,13 @@ const MAX_DIFF_LINES: usize = 10_000;
 pub fn bounded(mut preview: Preview) -> Preview {
     let omitted = preview.changes.len().saturating_sub(MAX_PREVIEW_CHANGES);
     preview.changes.truncate(MAX_PREVIEW_CHANGES);
-    let (mut bytes_left, mut lines_left) = (MAX_DIFF_BYTES, MAX_DIFF_LINES);
-    for PreviewChange { what, before, after, diff, .. } in &mut preview.changes {
+    let [mut shown, mut hidden] = [(MAX_DIFF_BYTES, MAX_DIFF_LINES); 2];
+    for PreviewChange { what, before, after, diff, reviewers_only, .. } in &mut preview.changes {
         for text in [Some(what), before.as_mut(), after.as_mut()].into_iter().flatten() {
             truncate_text(text, MAX_TEXT_BYTES);
         }
         if let Some(diff) = diff {
-            truncate_diff(diff, &mut bytes_left, &mut lines_left);
+            truncate_diff(diff, if *reviewers_only { &mut hidden } else { &mut shown });
         }
     }
     for notes in [&mut preview.warnings, &mut preview.errors] {
@@ -51,7 +52,7 @@ fn truncate_text(text: &mut String, max_bytes: usize) {
 }
 
 /// Keeps whole lines, as far as the rest of both budgets allows.
-fn truncate_diff(diff: &mut String, bytes_left: &mut usize, lines_left: &mut usize) {
+fn truncate_diff(diff: &mut String, (bytes_left, lines_left): &mut (usize, usize)) {
     let mut end = 0;
     for line in diff.split_inclusive('\n') {
         if line.len() > *bytes_left || *lines_left == 0 {
@@ -81,6 +82,7 @@ mod tests {
             before: None,
             after: None,
             diff,
+            items: Some(1),
             reviewers_only: false,
         }
     }
@@ -118,5 +120,19 @@ mod tests {
         assert!(
             diffs[0].ends_with("10 bytes of this diff omitted)\n") && diffs[1].starts_with("(the preview is")
         );
+    }
+
+    /// Otherwise an author could tell from the end of a visible diff how long a hidden one is, and by that what it contains.
+    #[test]
+    fn hidden_diffs_do_not_shorten_visible_ones() {
+        let visible = "+\n".repeat(MAX_DIFF_LINES + 5);
+        let cut = |hidden: String| {
+            let hidden = PreviewChange { reviewers_only: true, ..change("a".to_owned(), Some(hidden)) };
+            let changes = vec![hidden, change("b".to_owned(), Some(visible.clone()))];
+            bounded(ready_preview(changes, Vec::new(), Vec::new())).restricted().changes
+        };
+        let shown = cut("-\n".to_owned());
+        assert!(cut("-\n".repeat(MAX_DIFF_LINES + 1)) == shown, "lines");
+        assert!(cut("x".repeat(MAX_DIFF_BYTES + 1)) == shown, "bytes");
     }
 }

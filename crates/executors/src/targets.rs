@@ -3,20 +3,18 @@
 //!
 //! Parameters that are not in normal form are refused, never rewritten: a second spelling of a target must not escape a pattern.
 
-use ade_domain::InvalidField;
 use ade_domain::glob;
 use ade_domain::lock::LockMode;
-use ade_domain::normal_form::is_composed;
 use ade_domain::task::{
     BindingLock, Config, PublishedBinding, PublishedBindings, Resource, ScopePart, TaskScope,
 };
-use percent_encoding::percent_decode_str;
+use ade_domain::{FieldPath, InvalidField};
 use serde_json::Value;
-use url::Url;
 
 use crate::command::fill_text;
 use crate::egress::AllowedHost;
 use crate::files::{changed_paths, verify_spec};
+use crate::normal_form::{check_arguments, check_text, normal_url};
 use crate::{Parameters, Validated};
 
 /// Derives the scope of a task. The paths of violations are relative to its config.
@@ -27,7 +25,7 @@ pub fn derive_scope(config: &Config, bindings: &PublishedBindings) -> Validated<
         "sql" => derivation.named("connection").map(|part| vec![part]),
         "command" => derivation.named("template").map(|part| vec![part]),
         "http" => derivation.http(),
-        "agent" => Ok(vec![derivation.agent()]),
+        "agent" => derivation.check_agent_names().map(|()| vec![derivation.agent()]),
         _ => Ok(Vec::new()),
     };
     parts.map(TaskScope).map_err(|invalid| vec![invalid])
@@ -46,6 +44,8 @@ struct Derivation<'a> {
 }
 
 type Derived<T> = Result<T, InvalidField>;
+
+const NO_ARGUMENTS: (&str, Option<&Value>) = ("arguments", None);
 
 fn invalid(field: &str, detail: impl Into<String>) -> InvalidField {
     InvalidField::at(field, detail).within("parameters")
@@ -88,16 +88,18 @@ impl<'a> Derivation<'a> {
         &self,
         (name, found): (String, &PublishedBinding),
         targets: Vec<String>,
-        arguments: Option<&Value>,
+        (at, arguments): (&str, Option<&Value>),
         default_lock: Option<LockMode>,
     ) -> Derived<ScopePart> {
+        check_arguments(arguments, &found.binding.resources).map_err(|(argument, detail)| {
+            InvalidField::at(FieldPath::from(at).field(argument), detail).within("parameters")
+        })?;
         let bound = found.binding.resources.iter().map(|text| {
             let filled = fill_text(text, arguments);
             let parsed =
                 filled.and_then(|name| Resource::parse(&name).map_err(|detail| format!("{name} {detail}")));
-            parsed.map_err(|detail| {
-                invalid("arguments", format!("do not fit the resource {text} of {name}: {detail}"))
-            })
+            parsed
+                .map_err(|detail| invalid(at, format!("do not fit the resource {text} of {name}: {detail}")))
         });
         Ok(ScopePart {
             resources: bound.collect::<Derived<_>>()?,
@@ -118,18 +120,15 @@ impl<'a> Derivation<'a> {
         let binding = self.binding("files", self.text("root"), "root")?;
         let mut targets = Vec::new();
         for (index, path) in changed_paths(&self.config.parameters).enumerate() {
-            if !is_composed(path) {
-                let detail = "must be composed Unicode (NFC): two spellings of one name would be two files";
-                return Err(invalid(&format!("files.{index}.path"), detail));
-            }
+            check_text(path).map_err(|detail| invalid(&format!("files.{index}.path"), detail))?;
             targets.push(format!("{}/{path}", binding.0));
         }
-        let mut parts = vec![self.part(binding, targets, None, Some(LockMode::Exclusive))?];
+        let mut parts = vec![self.part(binding, targets, NO_ARGUMENTS, Some(LockMode::Exclusive))?];
         // Invalid ones are reported with the other parameters.
         if let Ok(Some((template, arguments))) = verify_spec(&self.config.parameters) {
             let command = self.binding("command", template, "verify.template")?;
             let target = command.0.clone();
-            parts.push(self.part(command, vec![target], arguments, None)?);
+            parts.push(self.part(command, vec![target], ("verify.arguments", arguments), None)?);
         }
         Ok(parts)
     }
@@ -137,7 +136,8 @@ impl<'a> Derivation<'a> {
     fn named(&self, field: &str) -> Derived<ScopePart> {
         let binding = self.binding(&self.config.executor, self.text(field), field)?;
         let target = binding.0.clone();
-        self.part(binding, vec![target], self.config.parameters.get("arguments"), None)
+        let arguments = self.config.parameters.get("arguments");
+        self.part(binding, vec![target], ("arguments", arguments), None)
     }
 
     fn http(&self) -> Derived<Vec<ScopePart>> {
@@ -167,10 +167,19 @@ impl<'a> Derivation<'a> {
             match parts.iter_mut().find(|part| part.binding == binding.0) {
                 Some(part) if part.targets.contains(&target) => {}
                 Some(part) => part.targets.push(target),
-                None => parts.push(self.part(binding, vec![target], None, None)?),
+                None => parts.push(self.part(binding, vec![target], NO_ARGUMENTS, None)?),
             }
         }
         Ok(parts)
+    }
+
+    /// An empty name would be a target in one place and no name in another.
+    fn check_agent_names(&self) -> Derived<()> {
+        let is_empty = |field: &&str| self.config.parameters.get(*field).is_some_and(|name| name == "");
+        match ["agent", "capability"].into_iter().find(is_empty) {
+            Some(field) => Err(invalid(field, "must not be empty: leave it out, or name one")),
+            None => Ok(()),
+        }
     }
 
     fn agent(&self) -> ScopePart {
@@ -191,26 +200,6 @@ impl<'a> Derivation<'a> {
             fingerprint: None,
         }
     }
-}
-
-/// A URL that is written in normal form.
-fn normal_url(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|error| format!("must be a URL: {error}"))?;
-    if url.as_str() != text {
-        return Err(format!("must be written in normal form: {url}"));
-    }
-    let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    for (at, _) in url.path().match_indices('%') {
-        let escape = url.path().get(at..at + 3).unwrap_or_default();
-        let decoded: Vec<u8> = percent_decode_str(escape).collect();
-        if decoded.len() != 1 || decoded.iter().any(|byte| is_unreserved(*byte)) {
-            return Err(format!("must not contain {escape:?}: write the character itself"));
-        }
-        if escape.bytes().any(|byte| byte.is_ascii_lowercase()) {
-            return Err(format!("must not contain {escape:?}: write the digits in upper case"));
-        }
-    }
-    Ok(url)
 }
 
 #[cfg(test)]
@@ -237,6 +226,7 @@ mod tests {
             ("files:handbook", published(handbook.clone(), None)),
             ("files:handbook@eu", published(handbook, None)),
             ("command:restart", published(restart, None)),
+            ("command:notify", published(Binding::default(), None)),
             ("sql:main", published(Binding { lock: BindingLock::Exclusive, ..Binding::default() }, None)),
             ("http:billing", published(Binding::default(), Some("api.test"))),
             ("http:billing@eu", published(Binding::default(), Some("eu.test"))),
@@ -320,7 +310,7 @@ mod tests {
             (
                 "command",
                 json!({ "template": "restart", "arguments": { "service": "" } }),
-                "parameters.arguments",
+                "parameters.arguments.service",
             ),
             ("http", json!({ "method": "GET", "url": "https://other.test/" }), "parameters.url"),
             ("http", json!({ "method": "GET", "url": "https://API.test/" }), "parameters.url"),
@@ -328,6 +318,16 @@ mod tests {
             ("http", json!({ "method": "GET", "url": "https://api.test/a/%2e%2e/b" }), "parameters.url"),
             ("http", json!({ "method": "GET", "url": "https://api.test/%61" }), "parameters.url"),
             ("http", json!({ "method": "GET", "url": "https://api.test/%2f" }), "parameters.url"),
+            ("http", json!({ "method": "GET", "url": "https://api.test/v1/..%2Fadmin" }), "parameters.url"),
+            ("http", json!({ "method": "GET", "url": "https://api.test/v1/..%5Cadmin" }), "parameters.url"),
+            ("http", json!({ "method": "GET", "url": "https://api.test/v1/..;/admin" }), "parameters.url"),
+            ("http", json!({ "method": "GET", "url": "https://api.test//admin" }), "parameters.url"),
+            ("http", json!({ "method": "GET", "url": "https://api.test/cafe%CC%81" }), "parameters.url"),
+            ("http", json!({ "method": "GET", "url": "https://api.test/a%E2%80%8B" }), "parameters.url"),
+            ("http", json!({ "method": "GET", "url": "https://api.test/a%0A" }), "parameters.url"),
+            ("http", json!({ "method": "GET", "url": "https://api.test/%FF" }), "parameters.url"),
+            ("agent", json!({ "agent": "" }), "parameters.agent"),
+            ("agent", json!({ "capability": "" }), "parameters.capability"),
         ] {
             let errors = derive_scope(&config(executor, &parameters), &bindings()).expect_err("refused");
             let paths: Vec<String> = errors.iter().map(|error| error.path.to_string()).collect();
@@ -337,5 +337,50 @@ mod tests {
         wrong_type.task_type = "config".to_owned();
         let errors = derive_scope(&wrong_type, &bindings()).expect_err("refused");
         assert_eq!(errors[0].path.to_string(), "type");
+    }
+
+    #[test]
+    fn refuses_arguments_that_are_not_in_normal_form() {
+        let refusal = |value: &str, template: &str| {
+            let parameters = json!({ "template": template, "arguments": { "service": value } });
+            let errors = derive_scope(&config("command", &parameters), &bindings()).err()?;
+            Some(errors.first().map(|error| error.path.to_string()).unwrap_or_default())
+        };
+        for value in [
+            "docs/../prod",
+            "..",
+            "./web",
+            "docs/.",
+            "docs\\..\\prod",
+            "docs/%2E%2e/prod",
+            "docs%2f..%2fprod",
+            "cafe\u{301}",
+            "web\u{200b}",
+            "\u{202e}web",
+            "we\nb",
+            " web",
+            "web ",
+            "web\u{a0}",
+        ] {
+            for template in ["restart", "notify"] {
+                let path = refusal(value, template);
+                assert_eq!(path.as_deref(), Some("parameters.arguments.service"), "{template} {value:?}");
+            }
+        }
+        // A name of a resource has one spelling; other arguments may be anything that is shown.
+        for value in ["/web", "web/", "a//b", "a\\\\b"] {
+            assert!(refusal(value, "restart").is_some(), "{value:?}");
+        }
+        for value in ["", "/srv/x", "https://docs.test/a//b/", "50% of a..b", "two words"] {
+            assert_eq!(refusal(value, "notify"), None, "{value:?}");
+        }
+        for value in ["web", "docs/caf\u{e9} 2.md", "a..b", "...", "50%"] {
+            assert_eq!(refusal(value, "restart"), None, "{value:?}");
+        }
+        let verify = json!({ "template": "restart", "arguments": { "service": "docs/../prod" } });
+        let file = json!([{ "path": "a.md", "content": "" }]);
+        let parameters = json!({ "root": "handbook", "files": file, "verify": verify });
+        let errors = derive_scope(&config("files", &parameters), &bindings()).expect_err("refused");
+        assert_eq!(errors[0].path.to_string(), "parameters.verify.arguments.service");
     }
 }

@@ -112,6 +112,9 @@ impl Rule for PolicyVersions {
     }
 }
 
+/// Anybody may simulate, and each pattern is compared with everything that a task can touch.
+const MAX_HYPOTHETICAL_PATTERNS: usize = 500;
+
 /// Hypothetical policies of a simulation.
 pub fn hypothetical_policies(changes: &[PolicyChange]) -> Result<Vec<Policy>> {
     let mut policies = Vec::with_capacity(changes.len());
@@ -122,6 +125,11 @@ pub fn hypothetical_policies(changes: &[PolicyChange]) -> Result<Vec<Policy>> {
         let faults = policy.validate().into_iter();
         require_valid(faults.map(|fault| fault.within(format!("policies.{number}"))).collect())?;
         policies.push(policy);
+    }
+    let count: usize = policies.iter().flat_map(Policy::patterns).map(|(_, patterns)| patterns.len()).sum();
+    if count > MAX_HYPOTHETICAL_PATTERNS {
+        let detail = format!("must have at most {MAX_HYPOTHETICAL_PATTERNS} patterns together, not {count}");
+        return Err(Error::invalid("policies", detail));
     }
     Ok(policies)
 }

@@ -43,6 +43,10 @@ impl AgentIdentity {
         }
     }
 
+    pub(crate) const fn is_registered(&self) -> bool {
+        self.registered.is_some()
+    }
+
     /// What the agent may be asked for, with the work queue of each.
     fn work(&self) -> Vec<(String, AgentWork<'_>)> {
         let named = (Config::work_queue_of_agent(&self.agent_id), AgentWork::Named(&self.agent_id));

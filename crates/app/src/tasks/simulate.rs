@@ -93,10 +93,16 @@ impl TaskService {
         let mut task = Task { preview, metadata, by_agent, ..draft };
         task.set_scope(scope);
         task.record_agent(&caller.actor());
-        let risk = planner.risk(&task);
-        let assignment = planner.assign(&task, risk.score, now);
+        // The caller chooses the policies, and many patterns take a while to match.
+        let plan = move || {
+            let risk = planner.risk(&task);
+            let assignment = planner.assign(&task, risk.score, now);
+            (risk, assignment, task.scope)
+        };
+        let (risk, assignment, scope) =
+            tokio::task::spawn_blocking(plan).await.map_err(crate::Error::system)?;
         let required_count = assignment.as_ref().map_or(0, |assignment| assignment.required_count);
-        Ok(Simulation { risk, assignment, required_count, locks, scope: task.scope })
+        Ok(Simulation { risk, assignment, required_count, locks, scope })
     }
 
     /// The past tasks for which a policy would have required other approvals. Each is assigned as it was submitted and at that

@@ -79,6 +79,10 @@ impl AgentWorkService {
     ) -> Result<Option<StoredTask>> {
         // Read again for each attempt: capabilities may be granted and revoked while a claim waits.
         let identity = self.tasks.agent_identity(agent).await?;
+        // Removed while it waits: its name must not count as that of a person.
+        if caller.agent_id.is_some() && !identity.is_registered() {
+            return Err(Error::AgentNotFound(agent.to_owned()));
+        }
         let mut candidates = async || match &filter.task_id {
             Some(task_id) => {
                 let task = self.tasks.claimable_task(&identity, task_id, &filter.types, caller).await?;

@@ -485,6 +485,7 @@ fn preview(config: &Config, extra_changes: u64) -> Preview {
         before: None,
         after: None,
         diff: None,
+        items: Some(1),
         reviewers_only: false,
     };
     let changes: Vec<PreviewChange> = (0..=extra_changes).map(change).collect();

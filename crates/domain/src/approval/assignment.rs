@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::delegation::{self, Delegation, DelegationContext, DelegationStep, ResolvedReviewer};
-use super::policy::{NEVER_AUTOMATIC, Policy, Priority};
+use super::policy::{self, NEVER_AUTOMATIC, Policy, Priority};
 use super::quorum::{NoApprovers, Requirement, min_approvals};
 use crate::Moment;
 use crate::independence::{Dependence, Period};
@@ -250,10 +250,7 @@ fn uncovered_target<'a>(subject: &ReviewSubject<'a>, policies: &[&Policy]) -> Op
     if subject.config.executor == AGENT_EXECUTOR {
         return None;
     }
-    let parts = subject.scope.0.iter();
-    let mut targets = parts.flat_map(|part| part.targets.iter().map(move |target| (part, target)));
-    let uncovered = targets.find(|(part, target)| !policies.iter().any(|policy| policy.covers(part, target)));
-    uncovered.map(|(_, target)| target.as_str())
+    policy::uncovered_target(subject, policies)
 }
 
 /// Why no approval is required: every applicable policy must approve automatically. Otherwise every reason against it.

@@ -147,6 +147,9 @@ impl Delegation {
         input.check(in_range, "conditions.risk_above", "must be between 0 and 100");
         let is_later = self.valid_until.is_none_or(|until| self.valid_from.is_none_or(|from| from < until));
         input.check(is_later, "valid_until", "must be later than valid_from");
+        let DelegationConditions { task_types, resource_patterns, .. } = &self.conditions;
+        input.check_patterns("conditions.task_types", task_types.iter().map(String::as_str));
+        input.check_patterns("conditions.resource_patterns", resource_patterns.iter().map(Pattern::as_str));
         input.errors
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::window::TimeWindow;
-use crate::glob::{self, Pattern};
+use crate::glob::{self, Pattern, PatternSet};
 use crate::people::{AuthorSet, People, User, UserId};
 use crate::task::{AGENT_EXECUTOR, GATE_EXECUTOR, HTTP_EXECUTOR, Resource, ReviewSubject, ScopePart};
 use crate::{InvalidField, Moment, Validator};
@@ -183,6 +183,30 @@ pub fn default_policy() -> Policy {
     }
 }
 
+/// The patterns of a policy for what a task can touch.
+struct Coverage<'a> {
+    targets: PatternSet<'a>,
+    resources: PatternSet<'a>,
+}
+
+impl Coverage<'_> {
+    /// Whether they match a target, or all resources that its binding adds.
+    fn includes(&self, part: &ScopePart, target: &str) -> bool {
+        self.targets.matches(target)
+            || (!part.resources.is_empty()
+                && part.resources.iter().all(|resource| resource.matches_any(&self.resources)))
+    }
+}
+
+/// The first target that none of these policies says anything about.
+pub(super) fn uncovered_target<'a>(subject: &ReviewSubject<'a>, policies: &[&Policy]) -> Option<&'a str> {
+    let coverages: Vec<Coverage<'_>> = policies.iter().map(|policy| policy.coverage()).collect();
+    let parts = subject.scope.0.iter();
+    let mut targets = parts.flat_map(|part| part.targets.iter().map(move |target| (part, target)));
+    let is_covered = |part, target: &str| coverages.iter().any(|coverage| coverage.includes(part, target));
+    targets.find(|(part, target)| !is_covered(part, target)).map(|(_, target)| target.as_str())
+}
+
 impl Policy {
     /// Why it does not apply to a task; none if it does.
     pub fn mismatch(&self, subject: &ReviewSubject<'_>, risk: u8, now: Moment) -> Option<String> {
@@ -214,14 +238,7 @@ impl Policy {
     /// The first target that this policy says nothing about: neither its targets match it, nor its resource patterns all
     /// resources that are bound to it.
     pub fn uncovered_target<'a>(&self, subject: &ReviewSubject<'a>) -> Option<&'a str> {
-        let parts = subject.scope.0.iter();
-        let mut targets = parts.flat_map(|part| part.targets.iter().map(move |target| (part, target)));
-        let is_covered = |(part, target): &(&'a ScopePart, &'a String)| self.covers(part, target);
-        targets.find(|found| !is_covered(found)).map(|(_, target)| target.as_str())
-    }
-
-    pub(super) fn covers(&self, part: &ScopePart, target: &str) -> bool {
-        part.is_covered(target, &self.targets, &self.resource_patterns)
+        uncovered_target(subject, &[self])
     }
 
     /// Why this policy approves a task automatically, or why not. Automatic approval is a statement about effects: the policy must
@@ -249,7 +266,8 @@ impl Policy {
         if let Some(target) = self.uncovered_target(subject) {
             return Err(format!("it does not name the target {target}"));
         }
-        let is_named = |resource: &&Resource| resource.matches_any(&self.resource_patterns);
+        let patterns = PatternSet::of_resources(&self.resource_patterns);
+        let is_named = |resource: &&Resource| resource.matches_any(&patterns);
         if let Some(resource) = subject.resources.iter().find(|resource| !is_named(resource)) {
             return Err(format!("its resource_patterns do not match {}", resource.name()));
         }
@@ -280,7 +298,8 @@ impl Policy {
             if subject.resources.is_empty() {
                 return Err("the task has no resources, so none is in scope".to_owned());
             }
-            let in_scope = |resource: &&Resource| resource.matches_any(&conditions.resources_in_scope);
+            let patterns = PatternSet::of_resources(&conditions.resources_in_scope);
+            let in_scope = |resource: &&Resource| resource.matches_any(&patterns);
             let outside = subject.resources.iter().find(|resource| !in_scope(resource));
             if let Some(resource) = outside {
                 return Err(format!("{} is out of scope", resource.name()));
@@ -303,6 +322,31 @@ impl Policy {
         }
     }
 
+    fn coverage(&self) -> Coverage<'_> {
+        Coverage {
+            targets: PatternSet::new(&self.targets),
+            resources: PatternSet::of_resources(&self.resource_patterns),
+        }
+    }
+
+    /// All its patterns, by field.
+    pub fn patterns(&self) -> Vec<(&'static str, Vec<&str>)> {
+        fn of_names(patterns: &[String]) -> Vec<&str> {
+            patterns.iter().map(String::as_str).collect()
+        }
+        fn of_resources(patterns: &[Pattern]) -> Vec<&str> {
+            patterns.iter().map(Pattern::as_str).collect()
+        }
+        let in_scope = self.auto_approve_if.as_ref().map(|conditions| &*conditions.resources_in_scope);
+        vec![
+            ("task_types", of_names(&self.task_types)),
+            ("executors", of_names(&self.executors)),
+            ("targets", of_names(&self.targets)),
+            ("resource_patterns", of_resources(&self.resource_patterns)),
+            ("auto_approve_if.resources_in_scope", of_resources(in_scope.unwrap_or_default())),
+        ]
+    }
+
     pub fn validate(&self) -> Vec<InvalidField> {
         let mut input = Validator::default();
         let fits = !self.name.trim().is_empty() && self.name.len() <= 128;
@@ -314,16 +358,20 @@ impl Policy {
             input.check(fits, path, format_args!("must be between 1 and {MAX_APPROVERS}"));
         }
         input.check(self.risk_threshold <= 100, "risk_threshold", "must be between 0 and 100");
-        let lists = [
-            ("task_types", self.task_types.len()),
-            ("executors", self.executors.len()),
-            ("targets", self.targets.len()),
-            ("resource_patterns", self.resource_patterns.len()),
-            ("required_roles", self.required_roles.len()),
-            ("reviewers", self.reviewers.len()),
-        ];
+        let patterns = self.patterns();
+        let mut lists =
+            vec![("required_roles", self.required_roles.len()), ("reviewers", self.reviewers.len())];
+        lists.extend(
+            self.auto_approve_if
+                .iter()
+                .map(|conditions| ("auto_approve_if.author_has_role", conditions.author_has_role.len())),
+        );
+        lists.extend(patterns.iter().map(|(path, patterns)| (*path, patterns.len())));
         for (path, count) in lists {
             input.check(count <= MAX_ENTRIES, path, format_args!("must have at most {MAX_ENTRIES} entries"));
+        }
+        for (path, patterns) in patterns {
+            input.check_patterns(path, patterns);
         }
         let distinct: BTreeSet<&UserId> = self.reviewers.iter().collect();
         let enough = self.reviewers.is_empty() || distinct.len() >= self.min_approvers as usize;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::Digest;
 use super::scope::is_reserved_type;
-use crate::glob::Pattern;
+use crate::glob::PatternSet;
 use crate::lock::LockMode;
 use crate::normal_form::fold;
 use crate::{InvalidField, Validator};
@@ -109,8 +109,8 @@ impl Resource {
         fold(&self.resource_type) == fold(&other.resource_type) && fold(&self.id) == fold(&other.id)
     }
 
-    pub(crate) fn matches_any(&self, patterns: &[Pattern]) -> bool {
-        patterns.iter().any(|pattern| pattern.matches(&self.resource_type, &self.id))
+    pub(crate) fn matches_any(&self, patterns: &PatternSet<'_>) -> bool {
+        patterns.matches_resource(&self.resource_type, &self.id)
     }
 }
 

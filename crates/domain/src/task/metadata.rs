@@ -84,9 +84,22 @@ pub struct PreviewChange {
     /// For people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diff: Option<String>,
+    /// How many items change, such as rows; none if that is not known.
+    #[serde(default = "one_item", skip_serializing_if = "is_one_item")]
+    pub items: Option<u64>,
     /// Whether the diff shows content that authors and agents may not read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reviewers_only: bool,
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "it is the default of an optional field")]
+const fn one_item() -> Option<u64> {
+    Some(1)
+}
+
+#[expect(clippy::ref_option, reason = "serde passes a reference")]
+fn is_one_item(items: &Option<u64>) -> bool {
+    *items == one_item()
 }
 
 /// What authors and agents get in place of a diff that is for reviewers only.
@@ -168,14 +181,21 @@ impl Preview {
         self.status == PreviewStatus::Ready && self.errors.is_empty() && !self.unverifiable && !self.estimated
     }
 
-    /// The number of changes; none without a verified preview: estimates say too little, and an author must not lower the risk
-    /// of its own task.
+    /// The number of changed items; none if it is not known of every change, and none without a verified preview: estimates say
+    /// too little, and an author must not lower the risk of its own task.
     pub fn change_counts(&self) -> Option<ChangeCounts> {
         if !self.is_verified() {
             return None;
         }
-        let deleted = self.changes.iter().filter(|change| change.kind == ChangeKind::Delete).count() as u64;
-        Some(ChangeCounts { created_or_changed: self.changes.len() as u64 - deleted, deleted })
+        let mut counts = ChangeCounts::default();
+        for change in &self.changes {
+            let count = match change.kind {
+                ChangeKind::Create | ChangeKind::Update => &mut counts.created_or_changed,
+                ChangeKind::Delete => &mut counts.deleted,
+            };
+            *count = count.saturating_add(change.items?);
+        }
+        Some(counts)
     }
 }
 
@@ -190,6 +210,7 @@ mod tests {
             before: Some("hash".to_owned()),
             after: None,
             diff: Some("-password = hunter2".to_owned()),
+            items: Some(1),
             reviewers_only,
         }
     }
@@ -212,5 +233,21 @@ mod tests {
         let preview = Preview { changes: vec![change(false)], ..Preview::ready() };
         assert_eq!(preview.change_counts(), Some(ChangeCounts { created_or_changed: 1, deleted: 0 }));
         assert_eq!(Preview { estimated: true, ..preview }.change_counts(), None);
+    }
+
+    #[test]
+    fn counts_items_of_changes_unless_one_is_unknown() {
+        let items = |kind, items| PreviewChange { kind, items, ..change(false) };
+        let mut changes = vec![items(ChangeKind::Delete, Some(u64::MAX)), items(ChangeKind::Delete, Some(3))];
+        changes.push(items(ChangeKind::Create, Some(0)));
+        let mut preview = Preview { changes, ..Preview::ready() };
+        let counts = ChangeCounts { created_or_changed: 0, deleted: u64::MAX };
+        assert_eq!(preview.change_counts(), Some(counts));
+        preview.changes.push(items(ChangeKind::Update, None));
+        assert_eq!(preview.change_counts(), None);
+        let json = serde_json::to_value(&preview).expect("plain");
+        assert_eq!(serde_json::from_value::<Preview>(json).expect("read"), preview);
+        let old = serde_json::json!({ "kind": "update", "what": "app.conf" });
+        assert_eq!(serde_json::from_value::<PreviewChange>(old).expect("read").items, Some(1));
     }
 }

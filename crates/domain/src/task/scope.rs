@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Config, Digest, PossibleClaimants, Resource};
-use crate::glob::{self, Pattern};
+use crate::glob::{Pattern, PatternSet};
 use crate::lock::LockMode;
 use crate::normal_form::fold;
 use crate::people::{AUTHOR, User};
@@ -172,7 +172,10 @@ impl<'a> ReviewSubject<'a> {
 
     /// Whether one of these patterns matches a target of the task itself.
     pub fn matches_any_target(&self, patterns: &[String]) -> bool {
-        self.scope.targets().any(|target| glob::matches_any(patterns, target))
+        {
+            let patterns = PatternSet::new(patterns);
+            self.scope.targets().any(|target| patterns.matches(target))
+        }
     }
 
     /// Why these patterns match only because of an agent that may claim the task; none if they match a target of the task, or
@@ -182,7 +185,8 @@ impl<'a> ReviewSubject<'a> {
     }
 
     pub fn matches_any_resource(&self, patterns: &[Pattern]) -> bool {
-        self.resources.iter().any(|resource| resource.matches_any(patterns))
+        let patterns = PatternSet::of_resources(patterns);
+        self.resources.iter().any(|resource| resource.matches_any(&patterns))
     }
 }
 
@@ -234,14 +238,5 @@ impl TaskScope {
     /// What approvals are bound to, besides the config: the scope with the fingerprints of the bindings.
     pub fn digest(&self, config: &Config) -> Option<Digest> {
         Digest::of(&(self.effective_resources(config), &self.0))
-    }
-}
-
-impl ScopePart {
-    /// Whether a target of this part, or all resources that its binding adds, are covered by these patterns.
-    pub fn is_covered(&self, target: &str, targets: &[String], resources: &[Pattern]) -> bool {
-        glob::matches_any(targets, target)
-            || (!self.resources.is_empty()
-                && self.resources.iter().all(|resource| resource.matches_any(resources)))
     }
 }

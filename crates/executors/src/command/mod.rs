@@ -25,9 +25,9 @@ use crate::watchdog::WatchdogProgram;
 use crate::{Executor, Failure, Parameters, Result, Run, SideEffects, StopReason, Validated};
 use preview_output::PreviewOutput;
 use process::{Environment, ProcessSpec, RunError, Stream};
-pub(crate) use template::fill_text;
 use template::{Arguments, Argv, parse_arguments};
 pub use template::{CommandTemplate, InvalidTemplate};
+pub(crate) use template::{fill_text, placeholder_names};
 
 /// Bytes of stderr that are quoted when a command fails.
 const MAX_QUOTED_BYTES: usize = 2_048;

@@ -70,6 +70,7 @@ impl PreviewOutput {
             before: None,
             after: Some(after),
             diff: Some(diff),
+            items: Some(1),
             reviewers_only: false,
         };
         Ok(ready_preview(vec![change], Vec::new(), Vec::new()))

@@ -104,6 +104,15 @@ pub(crate) fn fill_text(text: &str, arguments: Option<&Value>) -> Result<String,
     Ok(filled)
 }
 
+/// The arguments that a text of the operator uses.
+pub(crate) fn placeholder_names(text: &str) -> Vec<String> {
+    let placeholder = |segment| match segment {
+        Segment::Placeholder(name) => Some(name),
+        Segment::Literal(_) => None,
+    };
+    parse_word(text).unwrap_or_default().into_iter().filter_map(placeholder).collect()
+}
+
 fn parse_word(word: &str) -> Result<Vec<Segment>, String> {
     if word.contains('\0') {
         return Err("must not contain NUL".to_owned());

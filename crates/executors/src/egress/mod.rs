@@ -84,6 +84,17 @@ impl AllowedHost {
         port_matches && url.host().is_some_and(|host| host.to_owned() == self.host)
     }
 
+    /// Whether a URL can match both.
+    fn overlaps(&self, other: &Self) -> bool {
+        const DEFAULT_PORTS: [u16; 2] = [80, 443];
+        let ports_overlap = match (self.port, other.port) {
+            (Some(port), Some(other)) => port == other,
+            (Some(port), None) | (None, Some(port)) => DEFAULT_PORTS.contains(&port),
+            (None, None) => true,
+        };
+        ports_overlap && self.host == other.host
+    }
+
     /// Whether the host is in a private network or this machine. Calls to it need not be encrypted.
     #[must_use]
     pub fn is_internal(&self) -> bool {
@@ -113,10 +124,16 @@ pub struct PinnedUrl {
 impl EgressPolicy {
     /// Allows only these hosts.
     pub fn new(hosts: &[String]) -> Result<Self, InvalidField> {
-        let parsed = hosts.iter().enumerate().map(|(index, entry)| {
-            AllowedHost::parse(entry).map_err(|reason| InvalidField::at(format!("/hosts/{index}"), reason))
-        });
-        let allowed_hosts = parsed.collect::<Result<_, _>>()?;
+        let mut allowed_hosts: Vec<AllowedHost> = Vec::with_capacity(hosts.len());
+        for (index, entry) in hosts.iter().enumerate() {
+            let invalid = |reason| InvalidField::at(format!("/hosts/{index}"), reason);
+            let host = AllowedHost::parse(entry).map_err(invalid)?;
+            if allowed_hosts.iter().any(|other| other.overlaps(&host)) {
+                let reason = format!("{entry:?} is listed twice: each host and port must have one name");
+                return Err(invalid(reason));
+            }
+            allowed_hosts.push(host);
+        }
         Ok(Self { allowed_hosts, allows_all_public: false, resolver: Arc::new(SystemResolver) })
     }
 

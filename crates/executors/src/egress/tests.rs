@@ -78,6 +78,12 @@ fn allows_only_listed_hosts_and_ports() {
     for host in ["https://a.test", "a.test/path", "ann@a.test", "a.test:70000", "*.a.test", "", "+private"] {
         assert!(EgressPolicy::new(&[host.to_owned()]).is_err(), "{host}");
     }
+    // Otherwise the order of the names would decide which binding applies.
+    for other in ["api.test", "api.test:443", "API.test:80", "api.test+private"] {
+        assert!(EgressPolicy::new(&["api.test".to_owned(), other.to_owned()]).is_err(), "{other}");
+    }
+    let ports = ["api.test".to_owned(), "api.test:8443".to_owned(), "other.test:443".to_owned()];
+    assert!(EgressPolicy::new(&ports).is_ok());
 }
 
 #[tokio::test]

@@ -87,11 +87,13 @@ impl fmt::Debug for FilesExecutor {
 }
 
 impl FilesExecutor {
-    /// `root` is the path behind the name. It may be created later. It must not be a symbolic link. `verifiers` are the command templates that tasks may name to verify their changes.
+    /// `root` is the path behind the name. It may be created later. It must not be a symbolic link. `verifiers` are the command
+    /// templates that tasks may name to verify their changes. `keyed_hash` is for hidden files.
     pub fn new(
         name: impl Into<String>,
         root: impl Into<String>,
         verifiers: BTreeMap<String, Arc<CommandExecutor>>,
+        keyed_hash: KeyedHash,
     ) -> Result<Self, InvalidRoot> {
         let root = root.into();
         let is_valid = root.strip_prefix('/').is_some_and(|rest| {
@@ -106,7 +108,7 @@ impl FilesExecutor {
             root,
             verifiers,
             visibility: Visibility::default(),
-            keyed_hash: KeyedHash::with_random_key(),
+            keyed_hash,
             recovery_lock_timeout: RECOVERY_LOCK_TIMEOUT,
             step_hook: None,
         })
@@ -116,12 +118,6 @@ impl FilesExecutor {
     #[must_use]
     pub fn with_visibility(self, visibility: Visibility) -> Self {
         Self { visibility, ..self }
-    }
-
-    /// Sets the hash of hidden files; by default it has a key of its own.
-    #[must_use]
-    pub fn with_keyed_hash(self, keyed_hash: KeyedHash) -> Self {
-        Self { keyed_hash, ..self }
     }
 
     fn presentation(&self) -> Presentation {

@@ -1,4 +1,4 @@
-//! Previews changes of files: a diff for people, hashes and permissions for the fingerprint. Bounded in size and time.
+//! Previews changes of files: a diff for people, hashes and permissions for the fingerprint. Bounded in time; [`crate::bounded`] limits the size.
 //!
 //! Of a hidden file no text and no plain hash of its present content leaves this module, and it is listed even if its content would
 //! stay the same: otherwise an author could check guesses of its content.
@@ -12,7 +12,7 @@ use super::parameters::FileSpec;
 use super::snapshot::{Entry, MAX_TOTAL_BYTES};
 use super::tree::{ExistingFile, Tree};
 use super::visibility::{Audience, KeyedHash, Visibility};
-use crate::{MAX_DIFF_BYTES, ready_preview};
+use crate::ready_preview;
 
 /// How long to search for the shortest diff of one file. After that the diff is longer, but still correct.
 const DIFF_TIMEOUT: Duration = Duration::from_millis(100);
@@ -47,14 +47,14 @@ impl Presentation {
         format!("{}, {bytes} bytes", describe(&keyed, *mode))
     }
 
-    fn change(&self, entry: &Entry, new_content: &str, diff_budget: &mut usize) -> PreviewChange {
+    fn change(&self, entry: &Entry, new_content: &str) -> PreviewChange {
         let audience = self.audience(entry);
         let change = self.change_without_diff(entry);
         if audience == Audience::Nobody {
             return change;
         }
         let old_content = entry.before.as_ref().map_or(&[][..], |before| &before.content);
-        let diff = diff(entry, old_content, new_content).map(|diff| truncate(diff, diff_budget));
+        let diff = diff(entry, old_content, new_content);
         PreviewChange { reviewers_only: audience == Audience::Reviewers && diff.is_some(), diff, ..change }
     }
 
@@ -66,7 +66,15 @@ impl Presentation {
         };
         let before = entry.before.as_ref().map(|before| self.describe_before(entry, before));
         let after = entry.after.map(|after| describe(&after.hash, after.mode));
-        PreviewChange { kind, what: entry.path.clone(), before, after, diff: None, reviewers_only: false }
+        PreviewChange {
+            kind,
+            what: entry.path.clone(),
+            before,
+            after,
+            diff: None,
+            items: Some(1),
+            reviewers_only: false,
+        }
     }
 
     /// The fingerprint that a preview of these entries has.
@@ -89,14 +97,14 @@ pub(super) fn preview(
     notes: Vec<String>,
 ) -> Preview {
     let (mut changes, mut warnings, mut errors) = (Vec::new(), notes, Vec::new());
-    let (mut budget, mut diff_budget) = (MAX_TOTAL_BYTES, MAX_DIFF_BYTES);
+    let mut budget = MAX_TOTAL_BYTES;
     for spec in specs {
         match Entry::plan(tree, spec, &mut budget) {
             Err(failure) => errors.push(failure.message),
             Ok(entry) if presentation.is_listed(&entry) => {
                 warnings.extend(entry.before.iter().flat_map(|before| file_warnings(spec, before)));
                 let new_content = spec.content.as_deref().unwrap_or_default();
-                changes.push(presentation.change(&entry, new_content, &mut diff_budget));
+                changes.push(presentation.change(&entry, new_content));
             }
             Ok(_) => {}
         }
@@ -137,19 +145,4 @@ fn diff(entry: &Entry, old_content: &[u8], new_content: &str) -> Option<String> 
     let compared = TextDiff::configure().timeout(DIFF_TIMEOUT).diff_lines(old_content, new_content);
     let text = compared.unified_diff().context_radius(3).header(&from, &to).to_string();
     Some(modes + &text)
-}
-
-/// Keeps as many lines of a diff as `budget` allows, and takes them from it.
-fn truncate(diff: String, budget: &mut usize) -> String {
-    if diff.len() <= *budget {
-        *budget -= diff.len();
-        return diff;
-    }
-    let end = diff.floor_char_boundary(*budget);
-    let kept = diff.get(..end).unwrap_or_default();
-    let kept = kept.rsplit_once('\n').map_or("", |(lines, _)| lines);
-    *budget = 0;
-    let omitted = diff.len() - kept.len();
-    let line = format!("(the preview is too long: {omitted} bytes of this diff omitted)\n");
-    if kept.is_empty() { line } else { format!("{kept}\n{line}") }
 }

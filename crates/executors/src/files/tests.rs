@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 
 use super::*;
-use crate::{MAX_DIFF_BYTES, RunOutput, Secrets, StopReason, StopSender, StopSignal};
+use crate::{RunOutput, Secrets, StopReason, StopSender, StopSignal};
 
 /// A root in a temporary directory that also contains files outside the root.
 struct TestRoot {
@@ -35,8 +35,13 @@ impl TestRoot {
         fs::create_dir(outer.path().join("root")).expect("created");
         fs::write(outer.path().join("outside"), "outside").expect("written");
         let root = outer.path().join("root");
-        let files =
-            FilesExecutor::new("site", root.to_str().expect("text"), BTreeMap::new()).expect("a root");
+        let files = FilesExecutor::new(
+            "site",
+            root.to_str().expect("text"),
+            BTreeMap::new(),
+            KeyedHash::for_tests("key"),
+        )
+        .expect("a root");
         Self { outer, files }
     }
 
@@ -323,7 +328,13 @@ async fn rejects_symbolic_links() {
     }
     let linked = root.outer.path().join("linked-root");
     symlink(root.path(""), &linked).expect("linked");
-    let files = FilesExecutor::new("site", linked.to_str().expect("text"), BTreeMap::new()).expect("a path");
+    let files = FilesExecutor::new(
+        "site",
+        linked.to_str().expect("text"),
+        BTreeMap::new(),
+        KeyedHash::for_tests("key"),
+    )
+    .expect("a path");
     let parameters = json!({ "root": "site", "files": [{ "path": "a", "content": "" }] });
     let failure = files.preview(parameters.as_object().expect("an object")).await.expect_err("refused");
     assert!(failure.message.contains("symbolic link") && !failure.is_retryable, "{failure}");
@@ -397,19 +408,6 @@ async fn rejects_special_and_large_files() {
     let (_stop, run) = root.run(many);
     let failure = root.files.prepare_rollback(&run).await.expect_err("refused");
     assert!(failure.message.contains("together; split the task"), "{failure}");
-}
-
-#[tokio::test]
-async fn truncates_long_diffs() {
-    let root = TestRoot::new();
-    root.write("long", "a line of text\n".repeat(50_000), 0o644);
-    root.write("next", "text\n", 0o644);
-    let (_stop, run) =
-        root.run(json!([{ "path": "long", "delete": true }, { "path": "next", "content": "" }]));
-    let preview = root.files.preview(&run.parameters).await.expect("previewed");
-    let diffs: Vec<&str> = preview.changes.iter().filter_map(|change| change.diff.as_deref()).collect();
-    assert!(diffs[0].len() < MAX_DIFF_BYTES + 200 && diffs[0].ends_with("of this diff omitted)\n"));
-    assert!(diffs[1].starts_with("(the preview is too long"));
 }
 
 #[tokio::test]
@@ -561,12 +559,14 @@ async fn reports_failed_immediate_rollback() {
 fn rejects_invalid_roots_and_corrupt_rollback_data() {
     for root in ["", "srv", "/", "/srv/", "/srv//a", "/srv/../a", "/srv/.", "/a\nb"] {
         assert_eq!(
-            FilesExecutor::new("site", root, BTreeMap::new()).err(),
+            FilesExecutor::new("site", root, BTreeMap::new(), KeyedHash::for_tests("key")).err(),
             Some(InvalidRoot(root.to_owned()))
         );
     }
     assert_eq!(
-        FilesExecutor::new("site", "/srv/www", BTreeMap::new()).expect("valid").work_queue(),
+        FilesExecutor::new("site", "/srv/www", BTreeMap::new(), KeyedHash::for_tests("key"))
+            .expect("valid")
+            .work_queue(),
         "files:site"
     );
     let root = TestRoot::new();

@@ -165,6 +165,7 @@ impl HttpExecutor {
             before: Some(Digest::of_bytes(&response.body).to_string()),
             after: None,
             diff: Some(self.redacted.redact(&String::from_utf8_lossy(&response.body))),
+            items: Some(1),
             reviewers_only: false,
         };
         Ok(ready_preview(vec![change], response.truncation.into_iter().collect(), Vec::new()))

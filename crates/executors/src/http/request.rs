@@ -18,8 +18,8 @@ const MAX_HEADER_BYTES: usize = 8_192;
 const MAX_BODY_BYTES: usize = 131_072;
 const METHODS: [&str; 5] = ["POST", "PUT", "PATCH", "DELETE", "GET"];
 const FIELDS: [&str; 7] = ["method", "url", "headers", "body", "preview_url", "rollback_url", "worker"];
-/// Headers of the connection, and those that we set.
-const RESERVED_HEADERS: [&str; 15] = [
+/// Headers of the connection, those that we set, and those that make servers call something else than the target says.
+const RESERVED_HEADERS: [&str; 20] = [
     "host",
     "content-length",
     "connection",
@@ -35,6 +35,11 @@ const RESERVED_HEADERS: [&str; 15] = [
     "ade-fencing-token",
     "ade-task-id",
     "ade-attempt",
+    "x-http-method-override",
+    "x-http-method",
+    "x-method-override",
+    "x-original-url",
+    "x-rewrite-url",
 ];
 /// Authentication headers must be secrets, because many people can read a task.
 const SECRET_HEADERS: [&str; 3] = ["authorization", "proxy-authorization", "cookie"];

@@ -176,6 +176,14 @@ pub(super) enum SqlConnection {
     Sqlite(Box<SqliteConnection>, InterruptOnDrop),
 }
 
+/// Numbers of rows, including those that triggers, cascades and functions change.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ChangedRows {
+    pub(super) total: u64,
+    /// As far as the database tells: SQLite does not.
+    pub(super) deleted: u64,
+}
+
 /// Runs the same code on either database.
 macro_rules! on_connection {
     ($sql_connection:expr, $connection:ident => $body:expr) => {
@@ -282,10 +290,32 @@ impl SqlConnection {
         Ok(if is_unchanged { 0 } else { affected })
     }
 
-    /// How many rows this connection has changed so far. PostgreSQL does not count them.
+    /// How many rows this connection of SQLite has changed so far.
     async fn total_changes(&mut self) -> Result<Option<i64>> {
         let Self::Sqlite(connection, _) = self else { return Ok(None) };
         Ok(Some(sqlx::query_scalar("SELECT total_changes()").fetch_one(&mut **connection).await?))
+    }
+
+    /// What has been changed so far, on PostgreSQL by this transaction; none if the database does not count it. Statements may
+    /// change the search path, so nothing here depends on it.
+    pub(super) async fn changed_rows(&mut self) -> Result<Option<ChangedRows>> {
+        let Self::Postgres(connection, _) = self else {
+            let total = self.total_changes().await?;
+            return Ok(total.map(|total| ChangedRows { total: total.unsigned_abs(), deleted: 0 }));
+        };
+        let query = sqlx::query(
+            "SELECT pg_catalog.current_setting('track_counts'), pg_catalog.int8(pg_catalog.sum(n_tup_ins)), \
+             pg_catalog.int8(pg_catalog.sum(n_tup_upd)), pg_catalog.int8(pg_catalog.sum(n_tup_del)) \
+             FROM pg_catalog.pg_stat_xact_user_tables",
+        );
+        let row = query.persistent(false).fetch_one(&mut **connection).await?;
+        let count = |column: usize| {
+            row.try_get::<Option<i64>, _>(column).map(|count| count.unwrap_or_default().unsigned_abs())
+        };
+        let (inserted, updated, deleted) = (count(1)?, count(2)?, count(3)?);
+        let is_counted = row.try_get::<String, _>(0)? == "on";
+        let total = inserted.saturating_add(updated).saturating_add(deleted);
+        Ok(is_counted.then_some(ChangedRows { total, deleted }))
     }
 
     /// Commits and closes the connection. After an error the transaction may be committed nevertheless.

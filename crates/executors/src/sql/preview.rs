@@ -4,14 +4,14 @@
 
 use std::time::Duration;
 
-use ade_domain::task::{Digest, Preview, PreviewChange};
+use ade_domain::task::{ChangeKind, Digest, Preview, PreviewChange};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::apply::row_count;
-use super::connection::{Dialect, SqlConnection, Target};
+use super::connection::{ChangedRows, Dialect, SqlConnection, Target};
 use super::sqlite_process::preview_in_process;
-use super::statements::{change_kind, is_explainable, summary};
+use super::statements::{change_kind, is_explainable, is_query, row_change_kind, summary};
 use super::{PreviewMode, SqlExecutor};
 use crate::{Failure, Parameters, Result, preview_within, ready_preview};
 
@@ -64,6 +64,7 @@ pub(super) async fn try_statements(
         // Set before each statement, because a statement may change the limits for the following ones.
         let left = deadline.saturating_duration_since(Instant::now());
         connection.set_timeouts(Some(left), LOCK_TIMEOUT).await?;
+        let before = connection.changed_rows().await?;
         let rows = match connection.run_statement(sql).await {
             Ok(rows) => rows,
             Err(error) => return Ok((changes, vec![statement_error(number, &error)?])),
@@ -73,7 +74,16 @@ pub(super) async fn try_statements(
             tracing::error!(message, "a preview may have changed something");
             return Ok((changes, vec![message]));
         }
-        changes.push(change(number, sql, target.dialect(), row_count(rows)));
+        let changed = before.zip(connection.changed_rows().await?).map(|(before, after)| ChangedRows {
+            total: after.total.saturating_sub(before.total),
+            deleted: after.deleted.saturating_sub(before.deleted),
+        });
+        let with_triggers = changed.filter(|changed| changed.total > rows).map(|changed| changed.total);
+        let with_triggers =
+            with_triggers.map(|total| format!(", with triggers and cascades {}", row_count(total)));
+        let after = row_count(rows) + &with_triggers.unwrap_or_default();
+        let items = changed_items(sql, target.dialect(), rows, changed);
+        changes.push(PreviewChange { items, ..change(number, sql, target.dialect(), after) });
     }
     Ok((changes, Vec::new()))
 }
@@ -122,6 +132,16 @@ async fn explain_statements(connection: &mut SqlConnection, statements: &[String
     Ok(ready_preview(changes, warnings, Vec::new()))
 }
 
+/// How many rows a statement changes in the way that its kind says; none if it may also change others, or in another way.
+fn changed_items(sql: &str, dialect: Dialect, rows: u64, changed: Option<ChangedRows>) -> Option<u64> {
+    let (kind, changed) = (row_change_kind(sql, dialect)?, changed?);
+    if is_query(sql, dialect) {
+        return (changed.total == 0).then_some(0);
+    }
+    let deletes_others = kind != ChangeKind::Delete && changed.deleted > 0;
+    (changed.total <= rows && !deletes_others).then_some(rows)
+}
+
 fn change(number: usize, sql: &str, dialect: Dialect, after: String) -> PreviewChange {
     PreviewChange {
         kind: change_kind(sql, dialect),
@@ -129,6 +149,7 @@ fn change(number: usize, sql: &str, dialect: Dialect, after: String) -> PreviewC
         before: None,
         after: Some(after),
         diff: None,
+        items: None,
         reviewers_only: false,
     }
 }

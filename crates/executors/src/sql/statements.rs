@@ -197,6 +197,24 @@ pub(super) fn change_kind(sql: &str, dialect: Dialect) -> ChangeKind {
     }
 }
 
+/// What a statement does to each row that the database counts for it; none if that is not certain.
+pub(super) fn row_change_kind(sql: &str, dialect: Dialect) -> Option<ChangeKind> {
+    let (first, rest) = next_word(sql, dialect);
+    let (second, rest) = next_word(rest, dialect);
+    // It also deletes rows, which SQLite does not count.
+    if second == "OR" && next_word(rest, dialect).0 == "REPLACE" {
+        return None;
+    }
+    match first.as_str() {
+        "INSERT" => Some(ChangeKind::Create),
+        "UPDATE" => Some(ChangeKind::Update),
+        "DELETE" => Some(ChangeKind::Delete),
+        // A query of SQLite has no effects. On PostgreSQL it can call functions with effects that are not counted.
+        "SELECT" | "VALUES" if dialect == Dialect::Sqlite => Some(ChangeKind::Update),
+        _ => None,
+    }
+}
+
 /// Shortens a statement to one line.
 pub(super) fn summary(sql: &str) -> String {
     let line = sql.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use ade_config::ExecutorSettings;
+use ade_domain::glob::check_pattern;
 use ade_domain::task::{Binding, Digest, PublishedBinding, PublishedBindings, Resource};
 use ade_executors::Secrets;
 use url::Url;
@@ -28,6 +29,12 @@ pub(super) fn published(
             Ok::<(), StartError>(())
         };
     for (name, root) in &settings.files.roots {
+        for (setting, patterns) in [("show", &root.show), ("show_reviewers", &root.show_reviewers)] {
+            check_patterns(
+                &format!("files.roots.{name}.{setting}"),
+                patterns.as_deref().unwrap_or_default(),
+            )?;
+        }
         add("files.roots", "files", name, &root.binding, vec![absolute(&root.path)], None)?;
     }
     for (name, template) in &settings.command.templates {
@@ -65,10 +72,16 @@ fn without_password(url: &str) -> String {
     format!("{parsed} {query:?}")
 }
 
+fn check_patterns(setting: &str, patterns: &[String]) -> Result<(), StartError> {
+    let checked = patterns.iter().try_for_each(|pattern| check_pattern(pattern));
+    checked.map_err(|detail| invalid(format!("{setting}: each pattern {detail}")))
+}
+
 fn check(section: &str, name: &str, binding: &Binding) -> Result<(), StartError> {
     if binding.criticality.is_some_and(|criticality| criticality > 100) {
         return Err(invalid(format!("{section}.{name}.criticality: must be between 0 and 100")));
     }
+    check_patterns(&format!("{section}.{name}.task_types"), &binding.task_types)?;
     for resource in &binding.resources {
         // Arguments are checked when a task fills them in.
         if resource.contains('{') && section == "command.templates" {

@@ -123,11 +123,10 @@ fn add_files(
         );
     }
     for (name, path, visibility) in roots {
-        let files = FilesExecutor::new(name.as_str(), path.to_string_lossy(), commands.clone());
-        let files = files.map_err(|error| invalid(error.to_string()))?;
         let keys = keys.clone();
         let keyed_hash = KeyedHash::new(move |content| keys.hidden_content(content));
-        let files = files.with_visibility(visibility).with_keyed_hash(keyed_hash);
+        let files = FilesExecutor::new(name.as_str(), path.to_string_lossy(), commands.clone(), keyed_hash);
+        let files = files.map_err(|error| invalid(error.to_string()))?.with_visibility(visibility);
         executors.insert(files.work_queue(), Arc::new(files));
     }
     Ok(())

@@ -137,6 +137,22 @@ async fn words_of_the_author_choose_neither_risk_nor_reviewers() {
     let parameters = json!({ "template": "restart", "arguments": { "service": "Shop" } });
     let restart = fixture.submitted(json!({ "executor": "command", "parameters": parameters })).await;
     assert_eq!(restart["scope"][0]["resources"][0]["id"], "Shop");
+    for service in ["docs/../prod", "shop\u{200b}", "shop "] {
+        let parameters = json!({ "template": "restart", "arguments": { "service": service } });
+        let body = json!({ "executor": "command", "parameters": parameters });
+        let refused = fixture.ann.post("/tasks", &ade_testkit::deployment::task(body)).await;
+        let expected = (422, vec!["/parameters/arguments/service".to_owned()]);
+        assert_eq!((refused.status, refused.error_pointers()), expected, "{service:?}");
+    }
+    // Anybody may simulate policies, so their patterns are bounded.
+    let task = ade_testkit::deployment::task(json!({}));
+    let long = json!({ "name": "long", "resource_patterns": ["a".repeat(257)] });
+    let many: Vec<Value> =
+        (0..3).map(|number| json!({ "name": format!("many-{number}"), "targets": vec!["a"; 200] })).collect();
+    for (policies, pointer) in [(vec![long], "/policies/0/resource_patterns/0"), (many, "/policies")] {
+        let refused = fixture.ann.post("/simulations", &json!({ "task": task, "policies": policies })).await;
+        assert_eq!((refused.status, refused.error_pointers()), (422, vec![pointer.to_owned()]));
+    }
 }
 
 #[tokio::test]

@@ -1,10 +1,12 @@
 //! Policies and automatic approval judge what a task can touch, not what its author says about it.
 
+use ade_domain::InvalidField;
 use ade_domain::approval::assignment::{Assignment, RuleChange};
 use ade_domain::approval::policy::{AutoApprove, Policy};
 use ade_domain::glob::Pattern;
 use ade_domain::lock::LockMode;
 use ade_domain::people::{AUTHOR, REVIEWER};
+use ade_domain::risk::RegisteredPattern;
 use ade_domain::task::{Digest, Preview, Refusal, Resource, ScopePart, Task, TaskScope, TaskState};
 
 use super::fixture::{Fixture, config, id, policy, user};
@@ -212,4 +214,28 @@ fn changed_scope_restarts_the_review() {
     assert!(stale.reopened.as_ref().is_some_and(|reopened| reopened.reason.starts_with("STALE_SCOPE")));
     assert_ne!(stale.scope_digest, approved);
     assert!(stale.progress().iter().all(|progress| progress.approved_by.is_empty()));
+}
+
+/// Matching takes time that grows with the patterns, and anybody may simulate policies.
+#[test]
+fn rejects_long_patterns() {
+    let long = "*a".repeat(129);
+    let patterns = vec![Pattern::new("docs:*"), Pattern::new(long.clone())];
+    let conditions = AutoApprove { resources_in_scope: patterns.clone(), ..AutoApprove::default() };
+    let policy = Policy {
+        executors: vec![long.clone()],
+        targets: vec![long.clone()],
+        resource_patterns: patterns,
+        auto_approve_if: Some(conditions),
+        ..policy("long", 1, &[])
+    };
+    let paths =
+        |errors: Vec<InvalidField>| errors.iter().map(|error| error.path.to_string()).collect::<Vec<_>>();
+    assert_eq!(
+        paths(policy.validate()),
+        ["executors.0", "targets.0", "resource_patterns.1", "auto_approve_if.resources_in_scope.1"]
+    );
+    let registered =
+        RegisteredPattern { pattern: Pattern::new(long), criticality: 1, dependents: Vec::new() };
+    assert_eq!(paths(registered.validate()), ["pattern"]);
 }

@@ -1,7 +1,7 @@
 //! A preview shows authors nothing of files that they may not read, not even whether a guess of the content is right.
 
 use super::*;
-use crate::{KeyedHash, Visibility};
+use crate::{Visibility, bounded};
 
 const SECRET: &str = "password = hunter2\n";
 
@@ -58,6 +58,24 @@ async fn guesses_of_hidden_content_look_like_other_changes() {
     assert_eq!(after(&wrong_preview), plain("password = hunter3\n"));
 }
 
+/// The size of the diff of a hidden file depends on how much of it was guessed.
+#[tokio::test]
+async fn size_of_a_hidden_diff_does_not_change_what_is_shown() {
+    let root = TestRoot::new();
+    let secret = "password = hunter2\n".repeat(10_000);
+    root.write("private", &secret, 0o600);
+    let mut shown = Vec::new();
+    for guess in [secret.as_str(), "other\n"] {
+        let (_stop, run) = root.run(json!([
+            { "path": "private", "content": guess },
+            { "path": "public", "content": "line of text\n".repeat(30_000) },
+        ]));
+        let preview = bounded(root.files.preview(&run.parameters).await.expect("previewed")).restricted();
+        shown.push(preview.changes.into_iter().map(|change| change.diff).collect::<Vec<_>>());
+    }
+    assert!(shown[0] == shown[1], "the length of the hidden diff shows");
+}
+
 #[tokio::test]
 async fn operator_chooses_what_is_shown() {
     let root = TestRoot::new();
@@ -83,10 +101,8 @@ async fn operator_chooses_what_is_shown() {
 async fn fingerprint_covers_hidden_content() {
     let root = TestRoot::new();
     root.write("private", SECRET, 0o600);
-    let keyed = |key: &'static str| {
-        let hash = move |bytes: &[u8]| Digest::of_bytes(&[key.as_bytes(), bytes].concat()).to_string();
-        root.files.clone().with_keyed_hash(KeyedHash::new(hash))
-    };
+    let keyed =
+        |key: &'static str| FilesExecutor { keyed_hash: KeyedHash::for_tests(key), ..root.files.clone() };
     let files = keyed("key");
     let (_stop, run) = root.run(json!([{ "path": "private", "content": "new" }]));
     let approved = files.preview(&run.parameters).await.expect("previewed").fingerprint;

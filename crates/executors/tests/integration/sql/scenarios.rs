@@ -14,6 +14,7 @@ on_both!(
     applies_once_and_reports_row_counts,
     failed_statement_changes_nothing,
     preview_counts_rows_and_changes_nothing,
+    preview_counts_changed_rows_for_the_risk,
     preview_ends_at_first_failed_statement,
     abandoned_attempt_cannot_be_applied,
     resolves_applied_attempt,
@@ -89,6 +90,68 @@ async fn preview_counts_rows_and_changes_nothing(database: TestDatabase) {
     let without_preview = SqlExecutor::new("shop", &database.url, None, test_keys()).expect("valid");
     let none = without_preview.preview(&parameters(&statements, &[])).await.expect("no preview");
     assert_eq!(none.status, PreviewStatus::None);
+}
+
+async fn preview_counts_changed_rows_for_the_risk(database: TestDatabase) {
+    let counts = async |statements: &[&str]| {
+        let preview = database.sql.preview(&parameters(statements, &[])).await.expect("previewed");
+        assert!(!preview.has_errors(), "{statements:?}: {:?}", preview.errors);
+        preview.change_counts().map(|counts| (counts.created_or_changed, counts.deleted))
+    };
+    assert_eq!(counts(&[INCREMENT, "DELETE FROM things"]).await, Some((2, 3)));
+    assert_eq!(counts(&["INSERT INTO things SELECT id + 10, 1 FROM things"]).await, Some((3, 0)));
+    assert_eq!(counts(&["DELETE FROM things WHERE id = 9"]).await, Some((0, 0)));
+    // On PostgreSQL a query can call functions with effects that no statistics show.
+    let query = counts(&["SELECT worth FROM things"]).await;
+    assert_eq!(query, if database.is_postgres() { None } else { Some((0, 0)) });
+    // What deletes as well, or may, counts as the highest magnitude.
+    for statement in [
+        "WITH old AS (SELECT 1) DELETE FROM things",
+        "WITH old AS (SELECT 1) SELECT * FROM old",
+        "CREATE TEMPORARY TABLE more (id INTEGER)",
+    ] {
+        assert_eq!(counts(&[statement]).await, None, "{statement}");
+    }
+    if !database.is_postgres() {
+        for statement in [
+            "REPLACE INTO things VALUES (1, 5)",
+            "INSERT /* x */ OR REPLACE INTO things VALUES (1, 5)",
+            "UPDATE OR REPLACE things SET id = 2 WHERE id = 1",
+            "PRAGMA user_version = 3",
+        ] {
+            assert_eq!(counts(&[statement]).await, None, "{statement}");
+        }
+    }
+    database.query("CREATE TABLE log (id INTEGER)").await;
+    if database.is_postgres() {
+        database.query("GRANT INSERT ON log TO previewer").await;
+        database
+            .query(
+                "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS \
+                 $$ BEGIN DELETE FROM things; RETURN NEW; END $$",
+            )
+            .await;
+        database
+            .query("CREATE TRIGGER forget AFTER INSERT ON log FOR EACH ROW EXECUTE FUNCTION forget()")
+            .await;
+        database
+            .query(
+                "CREATE FUNCTION purge() RETURNS INTEGER LANGUAGE sql AS \
+                 $$ DELETE FROM things WHERE id = 1; SELECT 1 $$",
+            )
+            .await;
+        assert_eq!(
+            counts(&["UPDATE things SET worth = purge() WHERE id = 2"]).await,
+            None,
+            "a function deletes"
+        );
+    } else {
+        database.query("CREATE TRIGGER forget AFTER INSERT ON log BEGIN DELETE FROM things; END").await;
+    }
+    let preview =
+        database.sql.preview(&parameters(&["INSERT INTO log VALUES (1)"], &[])).await.expect("previewed");
+    assert_eq!(preview.change_counts(), None, "a trigger deletes");
+    assert_eq!(preview.changes[0].after.as_deref(), Some("1 row, with triggers and cascades 4 rows"));
 }
 
 async fn preview_ends_at_first_failed_statement(database: TestDatabase) {

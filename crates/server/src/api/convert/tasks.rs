@@ -41,7 +41,7 @@ convert_structs! {
     ScopePart => wire::ScopePart { binding, targets, resources, criticality, lock } without { fingerprint };
     RiskFactor => wire::RiskFactor { name, value, weight, contribution, why };
     Preview => wire::Preview { status, changes, warnings, errors, fingerprint, unverifiable, estimated };
-    PreviewChange => wire::PreviewChange { kind, what, before, after, diff } without { reviewers_only };
+    PreviewChange => wire::PreviewChange { kind, what, before, after, diff } without { items, reviewers_only };
     ConsideredPolicy => wire::ConsideredPolicy { policy, applies, why };
     RequirementProgress => wire::Requirement { policy, status, needed, approved_by, why };
     OverrideRequest => wire::PendingOverride { by, reason, incident_ticket, at };
@@ -53,7 +53,15 @@ convert_structs! {
 impl Convert<PreviewChange> for wire::PreviewChange {
     fn convert(self) -> PreviewChange {
         let Self { kind, what, before, after, diff } = self;
-        PreviewChange { kind: kind.convert(), what, before, after, diff, reviewers_only: false }
+        PreviewChange {
+            kind: kind.convert(),
+            what,
+            before,
+            after,
+            diff,
+            items: Some(1),
+            reviewers_only: false,
+        }
     }
 }
 
