@@ -146,9 +146,9 @@ async fn changes_wait_for_three_days_at_most(fixture: Fixture) {
     };
     let [max, mia] = ["max", "mia"].map(|name| caller(name, &[ADMIN]));
     let grant = UserChange { roles: Some([REVIEWER.to_owned()].into()), ..UserChange::default() };
-    let propose = async || match changes.accounts.update_user("ann", &grant, &max).await {
-        Err(Error::AwaitsConfirmation { change_id, .. }) => change_id,
-        other => panic!("it waits: {other:?}"),
+    let propose = async || {
+        let waits = changes.accounts.update_user("ann", &grant, &max).await.expect_err("it waits");
+        if let Error::AwaitsConfirmation { change_id, .. } = waits { change_id } else { waits.to_string() }
     };
     let late = propose().await;
     fixture.clock.advance(72 * HOUR);

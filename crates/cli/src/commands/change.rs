@@ -74,10 +74,7 @@ fn summary(change: &Change) -> String {
 }
 
 fn proposer(change: &Change) -> String {
-    change
-        .proposed_by
-        .as_ref()
-        .map_or_else(|| "the bootstrap token".to_owned(), |user| safe(user).to_string())
+    change.proposed_by.as_ref().map_or_else(|| "the bootstrap token".to_owned(), |user| safe(user))
 }
 
 fn table(changes: &[Change]) -> Table<'_, Change> {
