@@ -334,7 +334,8 @@ impl AgentService {
         let mut writes: Vec<Write> =
             tokens.map(|token| Write::Token(StoredToken { revoked_at: Some(now), ..token })).collect();
         writes.push(Write::DeleteAgent { agent_id: agent_id.clone(), expected: agent.revision });
-        if let Some(sponsor) = agent.sponsor_id.clone() {
+        // A name that anybody may use without registering it stays free.
+        if let Some(sponsor) = agent.sponsor_id.clone().filter(|_| !agent.is_auto_registered) {
             let before = self.context.database.document::<RemovedAgent>(&agent_id).await?;
             let expected = before.map(|before| before.revision);
             let (revision, value) = (expected.unwrap_or(0) + 1, RemovedAgent { sponsor });

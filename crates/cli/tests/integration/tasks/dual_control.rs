@@ -1,4 +1,4 @@
-//! Dual control: a change of who decides, or by which rules, waits for a second administrator, whoever makes it.
+//! Dual control: a change of who decides, or by which rules, waits for a second administrator.
 
 use std::time::Duration;
 
@@ -224,7 +224,7 @@ async fn check_rules(deployment: Deployment) {
     // Taking a right away needs nobody else.
     let _ = ann.patch("/agents/bot", &json!({ "capabilities": [] })).await.expect_status(200);
     assert!(fixture.waiting().await.is_empty());
-    assert_eq!(org.api.verify_audit().await["intact"], true);
+    assert_eq!(org.api.verify_audit().await["valid"], true);
 }
 
 #[tokio::test]

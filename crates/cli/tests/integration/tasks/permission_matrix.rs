@@ -383,8 +383,8 @@ async fn auditor_reads_everything_and_changes_nothing() {
             let only_admin = path == "/users/{id}/tokens";
             let status = match path.as_str() {
                 _ if only_admin => 403,
-                // The task was not applied.
-                "/tasks/{id}/execution" => 404,
+                // The task was not applied, and no change waits.
+                "/tasks/{id}/execution" | "/changes/{id}" => 404,
                 _ => 200,
             };
             assert_eq!(response.status, status, "{path}: {}", response.text());

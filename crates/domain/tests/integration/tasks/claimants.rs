@@ -122,7 +122,7 @@ fn claim_needs_the_review_of_policies_that_name_the_agent() {
         let fixture = Fixture { policies: vec![other], ..fixture.clone() };
         assert_eq!(claim(&fixture, &task, "prod-1", fixture.now), Ok(()));
     }
-    // A policy that names the task itself, whoever claims it, was judged at review.
+    // A policy that names the task itself, whichever agent claims it, was judged at review.
     let everything = Fixture { policies: vec![naming("all", "*", "pia")], ..fixture.clone() };
     assert_eq!(claim(&everything, &task, "prod-1", fixture.now), Ok(()));
     // Reviewed again, now that the agent may claim it.
