@@ -152,7 +152,7 @@ impl fmt::Display for Dependence {
         }
         let accounts: BTreeSet<&str> = links.iter().map(|link| link.of.as_str()).collect();
         let commands: Vec<String> = accounts.iter().map(|of| format!("ade user confirm {of}")).collect();
-        write!(f, "an independent administrator runs {}.", commands.join(" and "))
+        write!(f, "an independent administrator, or the operator, runs {}.", commands.join(" and "))
     }
 }
 

@@ -173,13 +173,14 @@ impl AccountService {
     /// Revokes a token immediately. Revoking it again changes nothing.
     pub async fn revoke_token(&self, user_id: &str, token_id: &str, caller: &Caller) -> Result<()> {
         require_owner(caller, user_id)?;
-        // A token revokes itself; a weak one must not end the others.
-        if caller.session_hash.is_none() && caller.audit_actor.token_id.as_deref() != Some(token_id) {
-            caller.require_scope(Scope::Admin)?;
-        }
         let tokens = self.context.database.user_tokens(&UserId::new(user_id)).await?;
         let found = tokens.into_iter().find(|token| token.token_id == token_id);
         let mut token = found.ok_or(Error::NotFound(ObjectKind::Token))?;
+        // A token revokes itself and those of agents; a weak one must not end the others.
+        let is_own = caller.audit_actor.token_id.as_deref() == Some(token_id);
+        if caller.session_hash.is_none() && !is_own {
+            caller.require_scope(if token.agent_id.is_some() { Scope::Lock } else { Scope::Admin })?;
+        }
         if token.revoked_at.is_some() {
             return Ok(());
         }

@@ -262,7 +262,8 @@ impl AccountService {
     ) -> Result<()> {
         if changes_who_decides(before, after, &[]) && self.context.needs_second_admin(caller).await? {
             let detail = format!(
-                "{ADMIN} and {REVIEWER} need a second administrator: leave them out now, and grant them afterwards with ade                  user set {} --role ROLE",
+                "{ADMIN} and {REVIEWER} need a second administrator: leave them out now, and grant them afterwards with \
+                 ade user set {} --add-role ROLE. While there is only one administrator, the bootstrap token grants them alone",
                 after.user_id
             );
             return Err(Error::invalid("roles", detail));

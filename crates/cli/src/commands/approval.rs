@@ -211,6 +211,11 @@ async fn list(client: &Client, args: &FilterArgs) -> Result {
     let status = args.status.as_deref().unwrap_or("PENDING").to_uppercase().replace('-', "_");
     let mut filters = vec![("reviewer", if args.all { "*" } else { "me" })];
     filters.extend((status != "ANY").then_some(("status", status.as_str())));
+    if !args.all && client.session().await?.user.is_none() {
+        output::note(
+            "the bootstrap token belongs to no user, so nobody waits for it: sign in with ade login, or use --all",
+        );
+    }
     let fetch = async |query: &[(&str, &str)]| client.approvals(query).await;
     args.list.show(&filters, fetch, |it| table(it, output::terminal_width(), time::now())).await
 }

@@ -45,27 +45,15 @@ pub(crate) async fn run(client: &Client, (command, password): (Command, Password
         Command::Show(args) => args.format.print(&client.change(&args.change).await?, page),
         Command::Confirm(args) => {
             let confirm = async |client: &Client| Ok(client.confirm_change(&args.change).await?);
-            let change = decide(client, password, confirm).await?;
+            let change = password.decide_or_operate(client, confirm).await?;
             args.format.print(&change, |change| format!("{} is made", summary(change)))
         }
         Command::Reject { args, reason } => {
             let body = ReasonRequest { reason };
             let reject = async |client: &Client| Ok(client.reject_change(&args.change, &body).await?);
-            let change = decide(client, password, reject).await?;
+            let change = password.decide_or_operate(client, reject).await?;
             args.format.print(&change, |change| format!("{} is rejected", summary(change)))
         }
-    }
-}
-
-/// Runs a decision: of a person, with the password, or of the operator.
-async fn decide(
-    client: &Client,
-    password: PasswordSource,
-    decision: impl AsyncFnOnce(&Client) -> Result<Change>,
-) -> Result<Change> {
-    match client.session().await?.user {
-        None => decision(client).await,
-        Some(_) => password.decide(client, decision).await,
     }
 }
 

@@ -3,6 +3,7 @@
 use ade_client::Client;
 use ade_client::wire::{ExecutorBinding, Policy, Setting, User};
 use ade_domain::people::ADMIN;
+use ade_domain::text::counted;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -72,7 +73,13 @@ fn check_dual_control(users: &[User], settings: &[Setting]) -> Finding {
     let is_on = settings
         .iter()
         .any(|setting| setting.name == "security:dual_control" && setting.value == Value::Bool(true));
-    let (result, detail) = if is_on {
+    let (result, detail) = if is_on && admins < 2 {
+        let detail = format!(
+            "on, with {}: nobody can confirm what waits but the operator. Invite another administrator with the bootstrap token",
+            counted(admins, "administrator", "administrators")
+        );
+        (Verdict::Advice, detail)
+    } else if is_on {
         (
             Verdict::Good,
             "changes of who decides, and by which rules, wait for a second administrator".to_owned(),

@@ -18,6 +18,19 @@ pub(crate) struct PasswordSource {
 }
 
 impl PasswordSource {
+    /// The same for what the operator may do as well, with the bootstrap token.
+    pub(crate) async fn decide_or_operate<T>(
+        self,
+        client: &Client,
+        command: impl AsyncFnOnce(&Client) -> Result<T>,
+    ) -> Result<T> {
+        if client.session().await?.user.is_some() {
+            return self.decide(client, command).await;
+        }
+        output::note("you act as the operator, with the bootstrap token of this server");
+        command(client).await
+    }
+
     /// Runs a command with a client that may decide: the present one if its token does, else a session for this command.
     pub(crate) async fn decide<T>(
         self,

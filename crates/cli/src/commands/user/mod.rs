@@ -152,15 +152,8 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result {
         }
         Command::Invite(args) => return invite(client, args).await,
         Command::Confirm { args, password } => {
-            let caller = client.session().await?;
-            let confirmed = match caller.user {
-                // The operator.
-                None => client.confirm_user(&args.user).await?,
-                Some(_) => {
-                    let confirm = async |client: &Client| Ok(client.confirm_user(&args.user).await?);
-                    password.decide(client, confirm).await?
-                }
-            };
+            let confirm = async |client: &Client| Ok(client.confirm_user(&args.user).await?);
+            let confirmed = password.decide_or_operate(client, confirm).await?;
             return args.format.print(&confirmed, |user| {
                 format!(
                     "{} counts as independent of those who created or changed the account",

@@ -66,8 +66,8 @@ fn acts_make_dependent_directly_in_common_and_through_others_until_they_end() {
     assert_eq!(
         found.to_string(),
         "eve is not independent of rob: max invited eve, max reset the password of rob. This ends at \
-         2026-11-22T12:00:00.000000Z, or earlier when an independent administrator runs ade user confirm eve and ade user \
-         confirm rob."
+         2026-11-22T12:00:00.000000Z, or earlier when an independent administrator, or the operator, runs ade user confirm eve \
+         and ade user confirm rob."
     );
 }
 
