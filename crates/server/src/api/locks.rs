@@ -81,7 +81,9 @@ async fn acquire(app: App, caller: Caller, JsonBody(body): JsonBody<wire::Acquir
         }
         Ok(Acquisition::Waiting(waiting)) => {
             metrics::record_lock_request("queued");
-            Ok((StatusCode::ACCEPTED, Json(convert::waiting_ticket(&waiting))).into_response())
+            let mut ticket = convert::waiting_ticket(&waiting);
+            ticket.waiting_for.iter_mut().for_each(|lock| restore_spelling(lock, &given));
+            Ok((StatusCode::ACCEPTED, Json(ticket)).into_response())
         }
         Err(problem) => {
             metrics::record_lock_request(problem.code());
@@ -218,10 +220,12 @@ async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> P
     (status = 200, description = "The lock; a free lock has no holders and no queue", body = wire::Lock), CommonErrors, TaskNotFound,
     (status = 422, description = "INVALID_REQUEST: the path is not a lock name", body = wire::Problem),
 ))]
-async fn show(app: App, caller: Caller, LockPath(lock): LockPath) -> JsonResult<wire::Lock> {
+async fn show(app: App, caller: Caller, LockPath(lock, given): LockPath) -> JsonResult<wire::Lock> {
     caller.require_scope(Scope::Read)?;
     app.check_task_visible(&lock, &caller).await?;
-    Ok(Json(convert::lock(&app.locks.coordination().lock_view(lock).await?)))
+    let mut shown = convert::lock(&app.locks.coordination().lock_view(lock).await?);
+    restore_spelling(&mut shown.lock, &[&given]);
+    Ok(Json(shown))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -240,7 +244,7 @@ struct BreakParams {
 async fn break_lock(
     app: App,
     caller: Caller,
-    LockPath(lock): LockPath,
+    LockPath(lock, given): LockPath,
     Params(params): Params<BreakParams>,
 ) -> JsonResult<wire::BrokenLock> {
     let reason = params.reason.as_deref().map(str::trim).filter(|reason| !reason.is_empty());
@@ -254,9 +258,9 @@ async fn break_lock(
     let lost_by = app.locks.coordination().lock_view(lock.clone()).await?.holders;
     app.audits.audit_lock_break(lock.as_str(), &lost_by, reason, now, &caller).await?;
     let actor = caller.user.as_ref().map_or("admin", |user| user.user_id.as_str());
-    let holders = app.locks.break_lock(actor, lock.clone(), reason).await?;
+    let holders = app.locks.break_lock(actor, lock, reason).await?;
     let holders = holders.iter().map(convert::lock_holder).collect();
-    Ok(Json(wire::BrokenLock { lock: lock.to_string(), holders }))
+    Ok(Json(wire::BrokenLock { lock: given, holders }))
 }
 
 impl AppState {

@@ -106,15 +106,17 @@ impl<const N: usize> FromRequestParts<AppState> for PathParams<N> {
     }
 }
 
+/// A lock, and the spelling of its name in the request.
 #[derive(Debug)]
-pub(crate) struct LockPath(pub(crate) LockName);
+pub(crate) struct LockPath(pub(crate) LockName, pub(crate) String);
 
 impl FromRequestParts<AppState> for LockPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> ApiResult<Self> {
         let Param(name) = Param::from_request_parts(parts, app).await?;
-        name.parse().map(Self).map_err(|error| Problem::invalid_at("path", error))
+        let lock = name.parse().map_err(|error| Problem::invalid_at("path", error))?;
+        Ok(Self(lock, name))
     }
 }
 

@@ -76,7 +76,7 @@ pub struct WorkerProcess {
     name: String,
     work_queues: Vec<String>,
     bindings: BindingPublisher,
-    _loops: JoinSet<()>,
+    loops: JoinSet<()>,
     _folder: Option<DataFolder>,
 }
 
@@ -113,7 +113,7 @@ impl WorkerProcess {
         let mut loops = JoinSet::from_iter([run_sequencer(context, name.clone())]);
         loops.spawn(bindings.clone().keep_published());
         let worker = worker.start();
-        Ok(Self { worker, lock_maintenance, name, work_queues, bindings, _loops: loops, _folder: folder })
+        Ok(Self { worker, lock_maintenance, name, work_queues, bindings, loops, _folder: folder })
     }
 
     #[must_use]
@@ -128,10 +128,12 @@ impl WorkerProcess {
     }
 
     /// Works until `shutdown` completes. Then claims no more tasks, and ends those that are running.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
         shutdown.await;
         tracing::info!("shutting down");
         self.worker.stop().await;
+        // They would publish again what is withdrawn.
+        self.loops.shutdown().await;
         self.bindings.withdraw().await;
         self.lock_maintenance.stop().await;
     }

@@ -303,6 +303,11 @@ async fn spellings_of_a_resource_are_one_lock() {
         .post("/locks/acquire", &lock("resource:Database:prod-X"))
         .await
         .expect_problem(423, "LOCK_HELD");
+    let shown = other.get("/locks/resource:database:Prod-X").await.expect_status(200);
+    assert_eq!(
+        (&shown["lock"], shown["holders"].as_array().map(Vec::len)),
+        (&json!("resource:database:Prod-X"), Some(1))
+    );
     let token = &granted["grants"][0]["fencing_token"];
     let held = json!({ "locks": [{ "lock": "resource:database:PROD-x", "fencing_token": token }] });
     let released = fixture.ann.post("/locks/release", &held).await.expect_status(200);
