@@ -25,7 +25,7 @@ pub enum Error {
     AwaitsConfirmation { change_id: String, expires_at: Moment },
     #[error("what this would change has changed meanwhile; reject it and propose it again")]
     ChangeOutdated,
-    #[error("too many changes wait for a second administrator; confirm or reject some: ade change ls")]
+    #[error("too many of your changes wait for a second administrator; withdraw some: ade change ls")]
     TooManyChanges,
     #[error("{0} already exists")]
     Exists(String),

@@ -2,6 +2,8 @@
 //!
 //! Nobody confirms a change of their own, or one that an account of theirs may have proposed.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -34,6 +36,8 @@ pub struct ProposedChange {
 pub enum ConfirmationRefusal {
     #[error("you proposed this change; another administrator has to confirm it")]
     Proposer,
+    #[error("who proposed this change is no administrator any more; reject it")]
+    ProposerLeft,
     #[error("this change is about your own account; another administrator has to decide about it")]
     Subject,
     #[error("two administrators are active: one of them has to confirm this change, not the bootstrap token")]
@@ -58,6 +62,10 @@ impl ProposedChange {
         people: &People,
         now: Moment,
     ) -> Result<(), ConfirmationRefusal> {
+        let is_admin = |user: &UserId| people.active(user).is_some_and(|user| user.has_role(ADMIN));
+        if self.proposed_by.as_ref().is_some_and(|user| !is_admin(user)) {
+            return Err(ConfirmationRefusal::ProposerLeft);
+        }
         let Some(by) = by else {
             let is_bound = people.needs_second_admin(None);
             return if is_bound { Err(ConfirmationRefusal::Operator) } else { Ok(()) };
@@ -92,15 +100,21 @@ impl People {
 }
 
 /// Whether a change of an account grants or takes the right to decide, or hands an administrator's account over.
-pub fn changes_who_decides(before: &User, after: &User, acts: &[AccountActKind]) -> bool {
+pub fn changes_who_decides(
+    before: &User,
+    after: &User,
+    acts: &[AccountActKind],
+    policy_roles: &BTreeSet<String>,
+) -> bool {
     // An inactive account has no roles that count.
     let active = |user: &User| User {
         roles: if user.active { user.roles.clone() } else { Default::default() },
         ..user.clone()
     };
     let (active_before, active_after) = (active(before), active(after));
-    let grants =
-        !granted_roles(before, after).is_empty() || !granted_roles(&active_before, &active_after).is_empty();
+    let grants = [(before, after), (&active_before, &active_after)]
+        .into_iter()
+        .any(|(before, after)| !granted_roles(before, after, policy_roles).is_empty());
     let demotes = active_before.has_role(ADMIN) && !active_after.has_role(ADMIN);
     let takes_over = before.has_role(ADMIN) && acts.contains(&AccountActKind::Reset);
     grants || demotes || takes_over
@@ -155,7 +169,7 @@ mod tests {
                     let leaves =
                         was_admin && *active_before && !(roles_after.contains(&ADMIN) && *active_after);
                     let expected = new_role || returns || leaves || (was_admin && !acts.is_empty());
-                    let waits = changes_who_decides(&before, &after, acts);
+                    let waits = changes_who_decides(&before, &after, acts, &BTreeSet::new());
                     assert_eq!(waits, expected, "{before:?} -> {after:?} {acts:?}");
                 }
             }
@@ -178,6 +192,11 @@ mod tests {
         assert_eq!(confirm(Some("ann"), "rita", Some("ann")), Err(ConfirmationRefusal::Proposer));
         assert_eq!(confirm(Some("ann"), "bob", Some("bob")), Err(ConfirmationRefusal::Subject));
         assert_eq!(confirm(Some("ann"), "rita", None), Err(ConfirmationRefusal::Operator));
+        assert_eq!(confirm(Some("gone"), "rita", Some("bob")), Err(ConfirmationRefusal::ProposerLeft));
+        let trusted = BTreeSet::from(["dba".to_owned()]);
+        let (before, after) = (user("dan", &[AUTHOR], true), user("dan", &[AUTHOR, "dba"], true));
+        assert!(changes_who_decides(&before, &after, &[], &trusted));
+        assert!(!changes_who_decides(&before, &after, &[], &BTreeSet::new()));
         let dependent = confirm(Some("ann"), "rita", Some("made"));
         assert!(matches!(dependent, Err(ConfirmationRefusal::NotIndependent(_))), "{dependent:?}");
 

@@ -28,6 +28,8 @@ pub enum AccountActKind {
     Reset,
     GrantedAdmin,
     GrantedReviewer,
+    /// Any other role for which a policy asks, or which it trusts.
+    GrantedPolicyRole,
 }
 
 impl AccountActKind {
@@ -124,6 +126,7 @@ impl fmt::Display for AccountLink {
             AccountActKind::Reset => write!(f, "{by} reset the password of {of}"),
             AccountActKind::GrantedAdmin => write!(f, "{by} granted {of} the role {ADMIN}"),
             AccountActKind::GrantedReviewer => write!(f, "{by} granted {of} the role {REVIEWER}"),
+            AccountActKind::GrantedPolicyRole => write!(f, "{by} granted {of} a role of a policy"),
         }
     }
 }
@@ -256,11 +259,13 @@ impl People {
     }
 }
 
-/// The grants of the right to decide that a change of roles contains.
-pub fn granted_roles(before: &User, after: &User) -> Vec<AccountActKind> {
-    [(ADMIN, AccountActKind::GrantedAdmin), (REVIEWER, AccountActKind::GrantedReviewer)]
-        .into_iter()
-        .filter(|(role, _)| after.has_role(role) && !before.has_role(role))
-        .map(|(_, kind)| kind)
-        .collect()
+/// The grants of the right to decide that a change of roles contains. `policy_roles` are those that active policies name.
+pub fn granted_roles(before: &User, after: &User, policy_roles: &BTreeSet<String>) -> Vec<AccountActKind> {
+    let granted = after.roles.difference(&before.roles);
+    let kinds = granted.filter_map(|role| match role.as_str() {
+        ADMIN => Some(AccountActKind::GrantedAdmin),
+        REVIEWER => Some(AccountActKind::GrantedReviewer),
+        role => policy_roles.contains(role).then_some(AccountActKind::GrantedPolicyRole),
+    });
+    kinds.collect::<BTreeSet<_>>().into_iter().collect()
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use ade_domain::Moment;
 use ade_domain::audit::AuditActor;
 use ade_domain::independence::{AccountActKind, AccountHistory};
-use ade_domain::people::{ADMIN, AUTHOR, User, UserId};
+use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, User, UserId};
 use ade_store::database::{Invitation, Password, StoredUser, Write};
 use ade_store::{Database, DatabaseError};
 use serde_json::json;
@@ -91,6 +91,7 @@ impl AccountService {
             if expected.is_none() {
                 self.refuse_agent_name(&draft.user_id).await?;
             }
+            self.refuse_takeover(&user, caller).await?;
             let uninvited = user.clone();
             change.apply(&mut user);
             self.validate(&user).await?;
@@ -118,6 +119,21 @@ impl AccountService {
             }
         })
         .await
+    }
+
+    /// With dual control, a new code for an account that will decide is a reset: only who invited it renews the invitation alone.
+    async fn refuse_takeover(&self, user: &User, caller: &Caller) -> Result<()> {
+        let decides = user.has_role(ADMIN) || user.has_role(REVIEWER);
+        let mut invited_by = user.history.acts.iter().rev().filter(|act| act.kind == AccountActKind::Invited);
+        let is_own = invited_by.next().is_some_and(|act| Some(&act.by) == caller.user_id());
+        if decides && !is_own && self.context.needs_second_admin(caller).await? {
+            let detail = format!(
+                "{} has a role that decides: only who invited it can renew the invitation",
+                user.user_id
+            );
+            return Err(Error::Forbidden(detail));
+        }
+        Ok(())
     }
 
     /// Uses an invitation: sets the password of the user, who is active from now on.

@@ -239,6 +239,17 @@ impl AccountService {
         require_valid(faults)
     }
 
+    /// Roles for which an active policy asks, or which it trusts.
+    async fn policy_roles(&self) -> Result<BTreeSet<String>> {
+        let policies = self.context.database.documents::<PolicyVersions>().await?;
+        let active = policies.iter().filter_map(|policy| policy.value.active());
+        let roles = active.flat_map(|policy| {
+            let trusted = policy.auto_approve_if.iter().flat_map(|conditions| &conditions.author_has_role);
+            policy.required_roles.iter().chain(&policy.escalation_role).chain(trusted)
+        });
+        Ok(roles.cloned().collect())
+    }
+
     /// Locks and work belong to names: a user must not get those of an agent.
     pub(super) async fn refuse_agent_name(&self, user_id: &str) -> Result<()> {
         let Context { database, coordination, .. } = &self.context;
@@ -260,9 +271,12 @@ impl AccountService {
         after: &User,
         caller: &Caller,
     ) -> Result<()> {
-        if changes_who_decides(before, after, &[]) && self.context.needs_second_admin(caller).await? {
+        let policy_roles = self.policy_roles().await?;
+        if changes_who_decides(before, after, &[], &policy_roles)
+            && self.context.needs_second_admin(caller).await?
+        {
             let detail = format!(
-                "{ADMIN} and {REVIEWER} need a second administrator: leave them out now, and grant them afterwards with \
+                "{ADMIN}, {REVIEWER} and roles of policies need a second administrator: leave them out now, and grant them afterwards with \
                  ade user set {} --add-role ROLE. While there is only one administrator, the bootstrap token grants them alone",
                 after.user_id
             );
@@ -319,7 +333,8 @@ impl AccountService {
                 after.invitation = None;
             }
             let (people, now) = (self.context.database.people().await?, self.context.now());
-            let mut acts = granted_roles(&before.user, &after.user);
+            let policy_roles = self.policy_roles().await?;
+            let mut acts = granted_roles(&before.user, &after.user, &policy_roles);
             if let Some(hash) = password_hash.clone() {
                 after.password = Some(Password { hash, is_temporary: verified.is_none() });
                 after.invitation = None;
@@ -332,7 +347,7 @@ impl AccountService {
                 notify: if is_act { people.administrators() } else { Vec::new() },
                 ..AuditedAction::new("user.update", id)
             };
-            if changes_who_decides(&before.user, &after.user, &acts)
+            if changes_who_decides(&before.user, &after.user, &acts, &policy_roles)
                 && self.context.needs_second_admin(caller).await?
             {
                 let revision = Some(before.revision);

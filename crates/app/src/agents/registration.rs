@@ -28,6 +28,7 @@ const IDLE_BATCH_SIZE: u32 = 100;
 pub(crate) struct RightsProposal {
     before: ClaimRights,
     after: ClaimRights,
+    sponsor: Option<UserId>,
 }
 
 fn granter(caller: &Caller) -> Granter {
@@ -192,9 +193,11 @@ impl AgentService {
         after: ClaimRights,
         caller: &Caller,
     ) -> Result<Error> {
-        let details = audit_details(&agent.rights, &after);
+        let mut details = audit_details(&agent.rights, &after);
+        details.insert("sponsor_id".to_owned(), json!(agent.sponsor_id));
         let action = AuditedAction { details, ..AuditedAction::new("agent.update", &agent.agent_id) };
-        let request = RightsProposal { before: agent.rights.clone(), after };
+        let request =
+            RightsProposal { before: agent.rights.clone(), after, sponsor: agent.sponsor_id.clone() };
         self.context.propose(&action, None, json!(request), caller).await
     }
 
@@ -207,7 +210,7 @@ impl AgentService {
     ) -> Result<()> {
         let not_found = || Error::AgentNotFound(id.to_owned());
         let before = self.context.database.agent(id).await?.ok_or_else(not_found)?;
-        if before.rights != proposal.before {
+        if before.rights != proposal.before || before.sponsor_id != proposal.sponsor {
             return Err(Error::ChangeOutdated);
         }
         let (rights, revision) = (proposal.after.clone(), before.revision + 1);

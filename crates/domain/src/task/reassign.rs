@@ -182,7 +182,9 @@ impl Task {
         };
         if !is_last {
             let manager = people.get(reviewer).and_then(|user| user.manager_id.clone());
-            if let Some(manager) = manager.filter(|manager| can(manager)) {
+            // As a delegate, a manager needs a role of a reviewer: who is a manager is easily changed.
+            let may_review = |user: &UserId| people.get(user).is_some_and(User::is_reviewer);
+            if let Some(manager) = manager.filter(|manager| may_review(manager) && can(manager)) {
                 let reason = format!("{reviewer} did not decide in time; {manager} is the manager");
                 return vec![Replacement { user: manager, reason }];
             }
@@ -226,6 +228,7 @@ impl Task {
         let manager = people.get(user).and_then(|user| user.manager_id.as_ref());
         let admins = people.with_role(ADMIN).map(|user| &user.user_id);
         let candidates = delegate.into_iter().chain(manager).chain(admins).filter(|other| *other != user);
+        let candidates = candidates.filter(|other| people.get(other).is_some_and(User::is_reviewer));
         let candidates: Vec<UserId> = candidates.cloned().collect();
         for approval_id in open {
             let free = candidates.iter().find(|other| self.check_reviewer(other, people, now).is_ok());

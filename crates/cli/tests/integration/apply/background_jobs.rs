@@ -78,7 +78,7 @@ fn other_running_servers<'a>(house: &'a Deployment, except: &AdeServer) -> Vec<&
 async fn create_people(house: &Deployment) -> (AdminClient, TestUser, TestUser) {
     let office = house.admin().await;
     let author = office.create_user("pat", &[AUTHOR]).await;
-    office.create_user("mia", &[]).await;
+    office.create_user("mia", &[ADMIN]).await;
     let rex =
         office.create_user_from(json!({ "user_id": "rex", "roles": [REVIEWER], "manager_id": "mia" })).await;
     (office, author, rex)
