@@ -156,30 +156,40 @@ pub(super) struct CommandReply {
     pub(super) changes: Vec<ReportedChange>,
     /// For a sweep: when to visit the lock again, in Unix seconds; `None` if it is idle.
     pub(super) next_due: Option<String>,
+    /// For a sweep.
     pub(super) queue_length: usize,
 }
 
 impl CommandReply {
-    /// `caller` is the holder of the command.
+    /// A reply is an outcome followed by changes: of the `caller` as text, of others with their names.
     pub(super) fn parse((now, value): StepReply, caller: Option<&Holder>) -> Result<Self> {
         let corrupt = |value: &Value| CorruptValue::new("the reply to a lock command", format!("{value:?}"));
         let Value::Array(parts) = &value else { return Err(corrupt(&value).into()) };
-        let [Value::Array(outcome), Value::Array(changes), next_due, Value::Int(queue_length)] =
-            parts.as_slice()
-        else {
-            return Err(corrupt(&value).into());
-        };
-        let parse_change = |change: &Value| match change {
-            Value::Array(change) => parse_change(&words(change)?, caller),
-            other => Err(corrupt(other)),
-        };
-        Ok(Self {
-            now,
-            outcome: parse_outcome(&words(outcome)?)?,
-            changes: changes.iter().map(parse_change).collect::<Result<_, _>>()?,
-            next_due: Some(word(next_due)?.into_owned()).filter(|due| !due.is_empty()),
-            queue_length: usize::try_from(*queue_length).map_err(|_| corrupt(&value))?,
-        })
+        let (mut words, mut changes) = (Vec::with_capacity(parts.len()), Vec::new());
+        for part in parts {
+            if let Value::Array(of_other) = part {
+                let [text, agent, holder_id] = of_other.as_slice() else { return Err(corrupt(part).into()) };
+                let holder = encoding::parse_holder(&word(agent)?, &word(holder_id)?)?;
+                changes.push(ReportedChange { holder, kind: parse_change(&word(text)?)? });
+                continue;
+            }
+            let text = word(part)?;
+            if let Some(own) = text.strip_prefix('+') {
+                let holder = caller.ok_or_else(|| corrupt(part))?.clone();
+                changes.push(ReportedChange { holder, kind: parse_change(own)? });
+            } else {
+                words.push(text);
+            }
+        }
+        let words: Vec<&str> = words.iter().map(|word| &**word).collect();
+        let mut reply = Self { now, outcome: LockOutcome::Done, changes, next_due: None, queue_length: 0 };
+        if let ["swept", next_due, queue_length] = words.as_slice() {
+            reply.next_due = Some((*next_due).to_owned()).filter(|due| !due.is_empty());
+            reply.queue_length = queue_length.parse().map_err(|_| corrupt(&value))?;
+        } else {
+            reply.outcome = parse_outcome(&words)?;
+        }
+        Ok(reply)
     }
 
     pub(super) fn is_waiting(&self) -> bool {
@@ -202,13 +212,7 @@ fn word(part: &Value) -> Result<Cow<'_, str>, CorruptValue> {
     }
 }
 
-fn words(parts: &[Value]) -> Result<Vec<Cow<'_, str>>, CorruptValue> {
-    parts.iter().map(word).collect()
-}
-
-fn parse_outcome(words: &[Cow<'_, str>]) -> Result<LockOutcome, CorruptValue> {
-    let words: Vec<&str> = words.iter().map(|word| &**word).collect();
-    let words = words.as_slice();
+fn parse_outcome(words: &[&str]) -> Result<LockOutcome, CorruptValue> {
     let corrupt = || CorruptValue::new("the outcome of a lock command", format!("{words:?}"));
     let count = |text: &str| text.parse::<usize>().map_err(|_| corrupt());
     let moment = |text: &str| encoding::parse_moment(text).ok_or_else(corrupt);
@@ -244,43 +248,33 @@ fn parse_outcome(words: &[Cow<'_, str>]) -> Result<LockOutcome, CorruptValue> {
     Ok(LockOutcome::Status(status))
 }
 
-fn parse_change(words: &[Cow<'_, str>], caller: Option<&Holder>) -> Result<ReportedChange, CorruptValue> {
-    let words: Vec<&str> = words.iter().map(|word| &**word).collect();
-    let words = words.as_slice();
-    let corrupt = || CorruptValue::new("a change of a lock", format!("{words:?}"));
-    let [kind, agent, holder_id, rest @ ..] = words else { return Err(corrupt()) };
+fn parse_change(text: &str) -> Result<ChangeKind, CorruptValue> {
+    let corrupt = || CorruptValue::new("a change of a lock", text);
     let token = |text: &str| text.parse().map(FencingToken::from_number).map_err(|_| corrupt());
     let request = |text: &str| text.parse::<RequestKey>().map_err(|_| corrupt());
     let reason = |text: &str| match text {
         "deadlock" => Ok("deadlock"),
         end => encoding::parse_end(end).map(|end| end.as_str()),
     };
-    let kind = match (*kind, rest) {
-        ("granted", [last_wait, fencing_token, requests]) => ChangeKind::Granted {
-            last_wait: *last_wait == "1",
-            token: token(fencing_token)?,
-            requests: requests.split(',').map(request).collect::<Result<_, _>>()?,
+    let mut words = text.split(' ');
+    let mut next = || words.next().ok_or_else(corrupt);
+    let (kind, is_last) = (next()?, next()? == "1");
+    Ok(match kind {
+        "granted" => ChangeKind::Granted {
+            last_wait: is_last,
+            token: token(next()?)?,
+            requests: next()?.split(',').map(request).collect::<Result<_, _>>()?,
         },
-        ("hold_ended", [last_hold, fencing_token, end]) => ChangeKind::HoldEnded {
-            last_hold: *last_hold == "1",
-            token: token(fencing_token)?,
-            reason: reason(end)?,
-        },
-        ("wait_ended", [last_wait, key, end]) => ChangeKind::WaitEnded {
-            last_wait: *last_wait == "1",
-            request: request(key)?,
-            reason: reason(end)?,
-        },
-        ("queued", []) => ChangeKind::Queued,
-        ("claimed", []) => ChangeKind::Claimed,
-        ("upgrade_lost", []) => ChangeKind::UpgradeLost,
-        ("queue_full", []) => ChangeKind::QueueFull,
+        "hold_ended" => {
+            ChangeKind::HoldEnded { last_hold: is_last, token: token(next()?)?, reason: reason(next()?)? }
+        }
+        "wait_ended" => {
+            ChangeKind::WaitEnded { last_wait: is_last, request: request(next()?)?, reason: reason(next()?)? }
+        }
+        "queued" => ChangeKind::Queued,
+        "claimed" => ChangeKind::Claimed,
+        "upgrade_lost" => ChangeKind::UpgradeLost,
+        "queue_full" => ChangeKind::QueueFull,
         _ => return Err(corrupt()),
-    };
-    // An empty agent stands for the caller.
-    let holder = match caller.filter(|_| agent.is_empty()) {
-        Some(caller) => caller.clone(),
-        None => encoding::parse_holder(agent, holder_id)?,
-    };
-    Ok(ReportedChange { holder, kind })
+    })
 }

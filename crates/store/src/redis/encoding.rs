@@ -97,7 +97,7 @@ pub(super) fn parse_hold(text: &str) -> Result<Hold, CorruptValue> {
     try_parse_hold(text).ok_or_else(|| CorruptValue::new("a hold", text))
 }
 
-/// Parses the field `h:` of a hold as far as its holder is told.
+/// Parses the part of the field `h:` that the holder gets.
 pub(super) fn parse_grant(text: &str) -> Result<Grant, CorruptValue> {
     try_parse_grant(&mut text.splitn(6, ' ')).ok_or_else(|| CorruptValue::new("a grant", text))
 }

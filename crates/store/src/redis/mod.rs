@@ -247,7 +247,8 @@ impl Inner {
             CommandReply::parse(self.steps.execute(step).await?, command.holder())?
         };
         self.propagate(name, &keys, agent, &reply).await;
-        if let Some(holder) = command.holder().filter(|_| holds_while_waiting(command, &reply)) {
+        let is_unindexed = self.is_cluster() && holds_while_waiting(command, &reply);
+        if let Some(holder) = command.holder().filter(|_| is_unindexed) {
             let held = [(name.clone(), holder.clone())];
             if let Err(error) = self.index_held_locks(&held).await {
                 tracing::debug!(%error, "cannot update lock indexes; the next heartbeat retries");
@@ -457,7 +458,8 @@ impl Inner {
 }
 
 /// Whether the command belongs to a request that holds this lock while it waits for another. A deadlock search must
-/// find such a hold in the index, and the server that granted it may have failed to write it.
+/// find such a hold in the index, and the server that granted it may have failed to write it. Outside a cluster the script
+/// does that.
 fn holds_while_waiting(command: &LockCommand, reply: &CommandReply) -> bool {
     match (command, &reply.outcome) {
         (LockCommand::Acquire(acquire), LockOutcome::Status(AcquireStatus::Held(grant))) => {

@@ -14,10 +14,11 @@ use crate::coordination::{MAX_MOVED_WAKE_UPS, MAX_QUEUED_WAKE_UPS, MAX_SCHEDULED
 
 /// The files that implement locks, in the order in which they depend on each other. Lua allows 200 local names in one block,
 /// so only `apply_commands` leaves theirs.
-const LOCK_SOURCES: [&str; 3] = [
+const LOCK_SOURCES: [&str; 4] = [
     include_str!("scripts/state.lua"),
     include_str!("scripts/grants.lua"),
     include_str!("scripts/commands.lua"),
+    include_str!("scripts/calls.lua"),
 ];
 const OTHER_SOURCES: [&str; 2] = [include_str!("scripts/functions.lua"), include_str!("scripts/jobs.lua")];
 

@@ -1,5 +1,5 @@
--- The commands, each equivalent to its counterpart in the `domain` crate, and `apply_commands`, which runs the steps of a
--- call: each writes its lock and builds its reply, then the call writes what the steps share.
+-- The commands, each equivalent to its counterpart in the `domain` crate, and `apply_step`, which runs one: it writes the
+-- state at the end, and builds the reply.
 
 local function first_request(hold) return match(hold.requests, '^%x+') end
 local function has_request(hold, wanted) return hold and hold.requests:find(wanted, 1, true) ~= nil end
@@ -16,6 +16,17 @@ local function start_lease(hold, expires)
   lower_next_expiry(expires)
   mark_dirty(hold)
 end
+
+-- A holder that another call promoted adds its own index entry, before it asks for anything else.
+local function record_claim()
+  record_change('claimed', caller, agent)
+  is_in_agent_index = true
+  if REGISTRY and call('HEXISTS', WAITING, 'a:' .. agent) == 0 then is_awaited = false end
+end
+
+-- A request that holds a lock while it waits for another: a deadlock search must find it, and the call that promoted it may
+-- have failed to add it.
+local function index_unclaimed() is_in_agent_index = true end
 
 local function waiting_reply(waiter)
   return { 'waiting', call('ZRANK', QUEUE, waiter.member) + 1, digits(waiter.deadline) }
@@ -78,7 +89,7 @@ local function enqueue_caller(score)
   }
   if has_tombstones() then call('HDEL', ENDED, request) end
   enqueue(waiter)
-  record_change('queued', caller)
+  record_change('queued', caller, agent)
   publish('queued:' .. agent)
   if score or waiter.upgrade then return waiting_reply(waiter) end
   return { 'waiting', queue_length, digits(waiter.deadline) }
@@ -100,7 +111,7 @@ local function refuse_queue_full(window_start, refusals, open_until)
   end
   if refusals >= BREAKER_THRESHOLD then refusals, open_until = 0, now + BREAKER_OPEN_MS * 1000 end
   write_fence('crowd', digits(window_start) .. ' ' .. refusals .. ' ' .. digits(open_until))
-  record_change('queue_full', caller)
+  record_change('queue_full', caller, agent)
   return { 'queue_full', queue_length }
 end
 
@@ -123,13 +134,14 @@ local function acquire()
   if ended then return { 'ended', ended } end
   local hold = hold_of(caller)
   if hold then
+    if claimed == '0' and hold.claimed == '0' then index_unclaimed() end
     local won = hold_of_request(request)
     if won then
       -- For a request that a server holds open, the lease starts with this reply, unless the request still waits for
       -- other locks.
       if claimed == '1' and served_by and won == hold and hold.claimed == '0' then
         start_lease(hold, now + ttl * 1000)
-        record_change('claimed', caller)
+        record_claim()
       end
       return { 'held', encode_numbers(won) }
     end
@@ -177,7 +189,7 @@ local function claim()
   local is_running = hold.claimed == '1' and (first_request(hold) == wanted or expires <= hold.expires)
   if not is_running then
     start_lease(hold, expires)
-    record_change('claimed', caller)
+    record_claim()
   end
   return { 'updated', encode_numbers(hold) }
 end
@@ -185,6 +197,7 @@ end
 local function extend_unclaimed()
   local hold = hold_won_by(ARGV[at + 6])
   if not hold then return { 'not_found' } end
+  index_unclaimed()
   local expires = now + ARGV[at + 7] * 1000
   if expires > hold.expires then
     hold.expires = expires
@@ -291,20 +304,6 @@ end
 
 local function no_op() return { 'done' } end
 
--- A lock without previous holders is written with one HSET.
-local function write_new_lock(hold)
-  local digest, is_exclusive, previous, expires = hold.digest, hold.mode == 'x', hold.previous, digits(hold.expires)
-  next_expiry = hold.expires
-  call('HSET', LOCK, 'n', 1, 'mode', is_exclusive and 'exclusive' or 'shared', 'next', expires, 'queue_length', queue_length,
-    'acquired_at', iso(tonumber(hold.acquired)), 'expires_at', iso(hold.expires), 'purpose', hold.purpose,
-    'h:' .. digest, encode_numbers(hold), 'r:' .. digest, hold.requests, 'a:' .. digest, encode_names(hold),
-    is_task and 'holder_agent_id' or is_exclusive and 'exclusive_holder' or 'holders',
-    (is_task or is_exclusive) and hold.agent or '[' .. added_sharers[#added_sharers] .. ']')
-  if is_task then call('HSET', LOCK, 'heartbeat_count', hold.heartbeats) end
-  if previous then call('HSET', LOCK, 'b:' .. digest, encode_hold(previous)) end
-  call('PEXPIRE', LOCK, floor((max(hold.expires, previous and previous.expires or 0) - now) / 1000) + EXPIRY_GRACE_MS)
-end
-
 -- Updates the `holders` field, which is informational and lists at most MAX_LISTED_SHARERS; the holds themselves are
 -- complete.
 local function update_sharers(list)
@@ -335,7 +334,6 @@ local function write_lock()
   for digest in pairs(dirty) do
     local hold = holds[digest]
     if hold then
-      if not was_held and holder_count == 1 then return write_new_lock(hold) end
       set('h:' .. digest, encode_numbers(hold))
       if hold.is_new or hold.has_new_requests then set('r:' .. digest, hold.requests) end
       if hold.is_new then set('a:' .. digest, encode_names(hold)) end
@@ -383,16 +381,11 @@ local function next_due()
   if queue_length > 0 then
     due = min(due, earliest_deadline(), now + VISIT_INTERVAL_MS * 1000, next_server_timeout or due)
   end
-  return format('%.3f', due / 1000000)
-end
-
-local function add_to_agent_index()
-  call('SADD', BY_AGENT, LOCK)
-  call('PEXPIRE', BY_AGENT, INDEX_TTL_MS)
+  local text = digits(due)
+  return sub(text, 1, -7) .. '.' .. sub(text, -6, -4)
 end
 
 local function note_type(is_held)
-  type_changes = type_changes or {}
   local locks = type_changes[BY_TYPE]
   if not locks then
     locks = {}
@@ -401,38 +394,26 @@ local function note_type(is_held)
   locks[LOCK] = is_held
 end
 
--- Updates the indexes of the caller's own agent. The sender of the command updates those of other agents.
+-- Updates the indexes of the caller's own agent, and notes the type. The sender of the command updates those of other
+-- agents.
 local function write_indexes()
-  for _, change in ipairs(changes) do
-    local kind, changed_agent, is_last = change[1], change[2], change[4] == 1
-    if changed_agent == '' or changed_agent == agent then
-      if kind == 'granted' then
-        add_to_agent_index()
-        if is_last then call('SREM', WAITFOR, LOCK) end
-      elseif kind == 'hold_ended' then
-        if is_last then call('SREM', BY_AGENT, LOCK) end
-      elseif kind == 'wait_ended' then
-        if is_last then call('SREM', WAITFOR, LOCK) end
-      elseif kind == 'claimed' then
-        -- A holder that another call promoted adds its own index entry, before it asks for anything else.
-        add_to_agent_index()
-        if call('HEXISTS', WAITING, 'a:' .. agent) == 0 then call('SREM', WAITFOR, LOCK) end
-      elseif kind == 'queued' then
-        local ms = max(MIN_QUEUE_TTL_MS, wait + 5000)
-        call('SADD', WAITFOR, LOCK)
-        if call('PTTL', WAITFOR) < ms then call('PEXPIRE', WAITFOR, ms) end
-      end
-    end
+  if command == 'extend' and hold_of(caller) then is_in_agent_index = true end
+  if is_in_agent_index then
+    call('SADD', BY_AGENT, LOCK)
+    call('PEXPIRE', BY_AGENT, INDEX_TTL_MS)
+  elseif is_in_agent_index == false then
+    call('SREM', BY_AGENT, LOCK)
   end
-  if command == 'extend' and hold_of(caller) then add_to_agent_index() end
-  if not is_task and is_dirty then
-    if holder_count == 0 then
-      if was_held then note_type(false) end
-    elseif command ~= 'release' then
-      -- A lock that changes hands stays listed; the next claim renews the entry.
-      note_type(true)
-    end
+  if is_awaited then
+    local ms = max(MIN_QUEUE_TTL_MS, wait + 5000)
+    call('SADD', WAITFOR, LOCK)
+    if call('PTTL', WAITFOR) < ms then call('PEXPIRE', WAITFOR, ms) end
+  elseif is_awaited == false then
+    call('SREM', WAITFOR, LOCK)
   end
+  if is_task or not is_dirty or holder_count > 0 and command == 'release' or holder_count == 0 and not was_held then return end
+  -- A lock that changes hands stays listed; the next claim renews the entry.
+  note_type(holder_count > 0)
 end
 
 local COMMANDS = {
@@ -455,65 +436,21 @@ local function apply_step()
   if is_dirty then write_lock() elseif was_held and queue_length ~= stored_queue_length then call('HSET', LOCK, 'queue_length', queue_length) end
   if fence and fence.is_token_new then write_fence('token', digits(fence.token)) end
   if fence and fence.is_score_new then write_fence('score', format('%.17g', fence.score)) end
-  local due_at = ''
-  if command == 'sweep' or REGISTRY and (#changes > 0 or is_dirty and command ~= 'extend') then
-    due_at = next_due() or ''
-  end
-  if REGISTRY then
+  if command == 'sweep' then
     -- Only the sweep postpones the next visit. Otherwise a busy lock would never be visited.
-    if command == 'sweep' then
+    local due_at = next_due() or ''
+    outcome = { 'swept', due_at, queue_length }
+    if REGISTRY then
       due_times[LOCK] = nil
       if due_at == '' then call('ZREM', REGISTRY, LOCK) else call('ZADD', REGISTRY, due_at, LOCK) end
-    elseif due_at ~= '' then
-      -- All have the same number of digits.
-      local noted = due_times[LOCK]
-      if not noted or due_at < noted then due_times[LOCK] = due_at end
-    elseif #changes > 0 and holder_count == 0 and queue_length == 0 then
-      due_times[LOCK] = false
     end
-    if #changes > 0 or is_dirty and command == 'extend' then write_indexes() end
+  elseif REGISTRY and (changes or is_dirty and command ~= 'extend') then
+    local due_at = next_due()
+    -- All times have the same number of digits.
+    if not due_at then due_times[LOCK] = false
+    elseif not due_times[LOCK] or due_at < due_times[LOCK] then due_times[LOCK] = due_at end
   end
-  return { outcome, changes, due_at, queue_length }
-end
-
--- Writes what the steps of a call share.
-local function end_call()
-  if is_token_new then call('SET', TOKEN, digits(last_token)) end
-  local due, idle = { REGISTRY, 'LT' }, { REGISTRY }
-  for lock, time in pairs(due_times) do
-    if time then due[#due + 1], due[#due + 2] = time, lock else idle[#idle + 1] = lock end
-  end
-  if #due > 2 then call('ZADD', unpack(due)) end
-  if #idle > 1 then call('ZREM', unpack(idle)) end
-  for index, locks in pairs(type_changes or {}) do
-    local held, free = { index }, { index }
-    for lock, is_held in pairs(locks) do
-      if is_held then held[#held + 1] = lock else free[#free + 1] = lock end
-    end
-    if #free > 1 then call('SREM', unpack(free)) end
-    if #held > 1 then
-      call('SADD', unpack(held))
-      call('PEXPIRE', index, INDEX_TTL_MS)
-    end
-  end
-end
-
--- Returns the time, then for each step its outcome, its changes, when the lock is due and the length of its queue. A step
--- that fails returns its error and does not affect the others.
-function apply_commands(keys, args)
-  begin_call(args[1], keys)
-  local replies = { now_text }
-  local first, stride = 1, 6
-  if REGISTRY then first, stride = 3, 9 end
-  local before = 2
-  while before <= #args do
-    local last = before + args[before]
-    begin_step(keys, first, args, before, last)
-    local is_done, reply = pcall(apply_step)
-    if not is_done and type(reply) ~= 'table' then reply = redis.error_reply(tostring(reply)) end
-    replies[#replies + 1] = reply
-    first, before = first + stride, last + 1
-  end
-  if REGISTRY then end_call() end
-  return replies
+  if REGISTRY and (changes or is_in_agent_index or is_dirty and command == 'extend') then write_indexes() end
+  for i = 1, change_count do outcome[#outcome + 1] = changes[i] end
+  return outcome
 end

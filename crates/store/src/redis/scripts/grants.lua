@@ -62,7 +62,7 @@ local function remove_waiter(waiter, reason)
   if waiter.remember or code == 'cancelled' or code == 'deadlock' or code == 'superseded' then
     add_tombstone(waiter.request, reason)
   end
-  record_change('wait_ended', waiter.who, waiter.agent_id, waiter.holder_id, dequeue(waiter) and 1 or 0, waiter.request, code)
+  record_change('wait_ended', waiter.who, waiter.agent_id, waiter.holder_id, dequeue(waiter), ' ' .. waiter.request .. ' ' .. code)
   publish('left:' .. waiter.agent_id)
 end
 
@@ -70,10 +70,10 @@ end
 local function grant(hold, promoted)
   local digest = hold.digest
   if not hold.token then hold.token = next_token() end
-  local last_wait = 0
+  local is_last_wait = false
   if queue_length > 0 then
     local waiter = promoted or waiter_of(digest)
-    if waiter and dequeue(waiter) then last_wait = 1 end
+    is_last_wait = waiter and dequeue(waiter)
   end
   local held = hold_of(digest)
   if not held then holder_count = holder_count + 1 elseif held.mode == 's' then removed_sharers = note_sharer(removed_sharers, held) end
@@ -82,7 +82,7 @@ local function grant(hold, promoted)
   lower_next_expiry(hold.expires)
   remove_tombstones(hold.requests)
   mark_dirty(hold)
-  record_change('granted', digest, hold.agent, hold.holder, last_wait, hold.token, hold.requests)
+  record_change('granted', digest, hold.agent, hold.holder, is_last_wait, ' ' .. hold.token .. ' ' .. hold.requests)
   publish((promoted and 'promoted:' or 'acquired:') .. hold.agent)
 end
 
@@ -108,7 +108,7 @@ local function end_hold(hold, reason)
   holder_count = holder_count - 1
   if holder_count == 0 then next_expiry, mode = nil, nil end
   if hold.mode == 's' then removed_sharers = note_sharer(removed_sharers, hold) end
-  record_change('hold_ended', digest, hold.agent, hold.holder, is_last_hold_of(hold.agent) and 1 or 0, hold.token, code)
+  record_change('hold_ended', digest, hold.agent, hold.holder, is_last_hold_of(hold.agent), ' ' .. hold.token .. ' ' .. code)
   publish((code == 'expired' or code == 'unclaimed') and 'expired' or 'released:' .. hold.agent)
   if queue_length > 0 then
     local waiter = waiter_of(digest)

@@ -21,14 +21,22 @@ local ARGV, at, last_argument
 local LOCK, QUEUE, WAITING, DEADLINES, FENCE, ENDED, BY_AGENT, WAITFOR, BY_TYPE
 local command, caller, agent, holder_id, CHANNEL, is_task
 
+-- Texts of numbers and times by what they show: the steps of a call have many in common.
+local digits_of, iso_of
 local function digits(number)
-  if number == now then return now_text end
-  return format('%.0f', number)
+  local text = digits_of[number]
+  if not text then
+    text = format('%.0f', number)
+    digits_of[number] = text
+  end
+  return text
 end
 
 -- Formats RFC 3339 with microseconds.
 local formatted_seconds, formatted_count = {}, 0
 local function iso(micros)
+  local known = iso_of[micros]
+  if known then return known end
   local seconds = floor(micros / 1000000)
   local text = formatted_seconds[seconds]
   if not text then
@@ -48,7 +56,9 @@ local function iso(micros)
     if formatted_count == 100 then formatted_seconds, formatted_count = {}, 0 end
     formatted_seconds[seconds], formatted_count = text, formatted_count + 1
   end
-  return text .. format('%06dZ', micros - seconds * 1000000)
+  text = text .. format('%06dZ', micros - seconds * 1000000)
+  iso_of[micros] = text
+  return text
 end
 
 -- A hold is encoded as numbers, then its request keys, then agent id, holder id (empty if equal to the agent id) and
@@ -57,7 +67,7 @@ end
 local function encode_numbers(hold)
   local text = hold.numbers
   if not text then
-    text = hold.mode .. ' ' .. hold.token .. ' ' .. hold.acquired .. ' ' .. format('%.0f', hold.expires) .. ' ' .. hold.claimed .. ' '
+    text = hold.mode .. ' ' .. hold.token .. ' ' .. hold.acquired .. ' ' .. digits(hold.expires) .. ' ' .. hold.claimed .. ' '
       .. hold.leave_tombstone .. ' ' .. hold.priority .. ' ' .. hold.heartbeats
     hold.numbers = text
   end
@@ -97,7 +107,9 @@ end
 local holds, stored_previous, dirty, is_dirty
 local holder_count, mode, next_expiry, queue_length
 local was_held, stored_queue_length, stored_mode, has_read_all
-local changes, added_sharers, removed_sharers
+local changes, change_count, added_sharers, removed_sharers
+-- Whether the indexes of the caller's agent get or lose the lock; nil if nothing changes.
+local is_in_agent_index, is_awaited
 -- Last token and queue score of the lock; whether there are tombstones; the earliest time at which a server times out
 -- unless it sends a heartbeat; the earliest deadline of a waiter, nil if unknown.
 local fence, is_fence_kept, tombstones_exist, next_server_timeout, first_deadline
@@ -114,8 +126,9 @@ local function begin_call(node_id, keys)
   call = redis.call
   local clock = call('TIME')
   now = clock[1] * 1000000 + clock[2]
-  now_text = format('%.0f', now)
-  last_token, is_token_new, due_times, type_changes = nil, false, {}, nil
+  digits_of, iso_of = {}, {}
+  now_text = digits(now)
+  last_token, is_token_new, due_times, type_changes = nil, false, {}, {}
   if node_id == '' then
     REGISTRY, TOKEN, PUBLISH = keys[1], keys[2], 'PUBLISH'
   else
@@ -133,7 +146,8 @@ local function begin_step(keys, first, args, before, last)
   holds, stored_previous, dirty, is_dirty = {}, nil, {}, false
   holder_count, mode, next_expiry, queue_length = 0, nil, nil, 0
   was_held, stored_queue_length, stored_mode, has_read_all = false, 0, nil, false
-  changes, added_sharers, removed_sharers = {}, nil, nil
+  changes, change_count, added_sharers, removed_sharers = nil, 0, nil, nil
+  is_in_agent_index, is_awaited = nil, nil
   fence, is_fence_kept, tombstones_exist, next_server_timeout, first_deadline = nil, false, nil, nil, nil
 end
 
@@ -306,10 +320,24 @@ end
 
 local function reason_code(reason) return match(reason, '^%S+') end
 
--- An empty agent stands for the caller.
-local function record_change(kind, digest, agent_id, holder, ...)
-  if digest == caller then agent_id, holder = '', '' end
-  changes[#changes + 1] = { kind, agent_id, holder, ... }
+-- Notes a change for the reply: of the caller as text, of others with their names. `is_last` says whether it was the last
+-- wait or hold of its agent.
+local function record_change(kind, digest, agent_id, holder, is_last, details)
+  local text = kind .. (is_last and ' 1' or ' 0') .. (details or '')
+  change_count = change_count + 1
+  changes = changes or {}
+  changes[change_count] = digest == caller and '+' .. text or { text, agent_id, holder }
+  if agent_id ~= agent then return end
+  if kind == 'granted' then
+    is_in_agent_index = true
+    if is_last then is_awaited = false end
+  elseif kind == 'hold_ended' then
+    if is_last then is_in_agent_index = false end
+  elseif kind == 'wait_ended' then
+    if is_last then is_awaited = false end
+  elseif kind == 'queued' then
+    is_awaited = true
+  end
 end
 
 local function publish(message) call(PUBLISH, CHANNEL, message) end
