@@ -1,4 +1,5 @@
-//! The sequencer numbers and chains audit entries and events, in the order of their commits.
+//! The sequencer numbers and chains audit entries and events, in the order of their commits. On SQLite they are numbered when they are
+//! committed, and it only finds what others inserted.
 //!
 //! Each process numbers what it has committed itself, as soon as it is committed; a slow poll finds what others have left. Any number
 //! of processes may do so: the row of the sequencer lease is locked while one of them assigns numbers. Rows that no process with the
@@ -49,16 +50,15 @@ pub async fn run_sequencer(context: Context, holder: String) {
 
 async fn number_all(context: &Context, holder: &str) -> Result<(), DatabaseError> {
     let Context { database, clock, .. } = context;
-    while database.has_unnumbered().await? {
+    loop {
         let numbering = database.number_entries(holder, clock.now(), LEASE_MS, BATCH_SIZE).await?;
         if !numbering.quarantined.is_empty() {
             report(context, &numbering.quarantined).await;
         } else if numbering.numbered == 0 {
-            // Another process was faster.
+            // Nothing is left, or another process was faster.
             return Ok(());
         }
     }
-    Ok(())
 }
 
 /// Raises the alarm about rows that somebody wrote into the audit log: in the log, the metrics, the audit log itself and an event.
