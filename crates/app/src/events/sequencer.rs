@@ -28,9 +28,9 @@ const MAX_REPORTED: usize = 20;
 
 /// Runs until it is dropped. Logs the first of several failures, and the recovery.
 pub async fn run_sequencer(context: Context, holder: String) {
-    let mut is_failing = false;
+    let (mut is_failing, mut has_committed) = (false, false);
     loop {
-        match number_all(&context, &holder).await {
+        match number_all(&context, &holder, has_committed).await {
             Ok(()) => {
                 if std::mem::take(&mut is_failing) {
                     tracing::info!("audit entries and events are numbered again");
@@ -44,17 +44,20 @@ pub async fn run_sequencer(context: Context, holder: String) {
         }
         sleep(BATCH_INTERVAL).await;
         // Returns at once if something was committed meanwhile.
-        let _ = timeout(POLL_INTERVAL, context.database.log_appended()).await;
+        has_committed = timeout(POLL_INTERVAL, context.database.log_appended()).await.is_ok();
     }
 }
 
-async fn number_all(context: &Context, holder: &str) -> Result<(), DatabaseError> {
+async fn number_all(context: &Context, holder: &str, has_committed: bool) -> Result<(), DatabaseError> {
     let Context { database, clock, .. } = context;
+    if !has_committed && !database.needs_numbering().await? {
+        return Ok(());
+    }
     loop {
         let numbering = database.number_entries(holder, clock.now(), LEASE_MS, BATCH_SIZE).await?;
         if !numbering.quarantined.is_empty() {
             report(context, &numbering.quarantined).await;
-        } else if numbering.numbered == 0 {
+        } else if numbering.numbered < u64::from(BATCH_SIZE) {
             // Nothing is left, or another process was faster.
             return Ok(());
         }

@@ -163,11 +163,6 @@ impl Database {
         lease_ms: u64,
         limit: u32,
     ) -> Result<Numbering> {
-        if let Backend::Postgres(_) = self.backend
-            && !self.has_unnumbered().await?
-        {
-            return Ok(Numbering::default());
-        }
         let keys = self.keys.clone();
         let numbering =
             self.execute(AssignNumbers { holder: holder.to_owned(), now, lease_ms, limit, keys }).await?;
@@ -242,6 +237,15 @@ impl Database {
                    (SELECT 1 FROM audit WHERE number IS NULL AND quarantined_at IS NULL) \
                    OR EXISTS (SELECT 1 FROM events WHERE number IS NULL)";
         Ok(self.fetch_number(sql, &[]).await? > 0)
+    }
+
+    /// Whether [`number_entries`](Self::number_entries) may find something: asked before a poll, and not after a commit.
+    pub async fn needs_numbering(&self) -> Result<bool> {
+        match self.backend {
+            // Rows of others have numbers too; whether there are any is known to the writer alone.
+            Backend::Sqlite(_) => Ok(true),
+            Backend::Postgres(_) => self.has_unnumbered().await,
+        }
     }
 
     /// Creates the partitions of the audit log for the month of `now` and the next two. Returns how many of them are still missing.

@@ -63,11 +63,11 @@ impl Operation for AssignNumbers {
     type Output = Numbering;
 
     async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<Numbering> {
-        if let SqlConnection::Sqlite(_) = connection {
-            log_end(connection, self.now, &self.keys).await?;
+        if connection.log_end().is_some() {
+            log_head(connection, self.now, &self.keys).await?;
         }
-        if let SqlConnection::Sqlite(sqlite) = connection {
-            let quarantined = std::mem::take(&mut sqlite.log_end.quarantined);
+        if let Some(end) = connection.log_end() {
+            let quarantined = std::mem::take(&mut end.quarantined);
             return Ok(Numbering { quarantined, ..Numbering::default() });
         }
         let until = self.now.plus_ms(self.lease_ms);
@@ -193,25 +193,23 @@ pub(super) async fn chain(
     keys: &Keys,
 ) -> Result<Vec<TableRow>> {
     let Some((first, _)) = entries.first() else { return Ok(Vec::new()) };
-    let mut head = log_end(connection, first.at, keys).await?;
+    let mut head = log_head(connection, first.at, keys).await?;
     let mut rows = Vec::with_capacity(entries.len());
     for (body, row) in entries {
         let mut row = row.clone();
         row.columns.extend(append(&mut head, body)?);
         rows.push(row);
     }
-    if let SqlConnection::Sqlite(sqlite) = connection
-        && let Some((_, known)) = &mut sqlite.log_end.known
-    {
+    if let Some((_, known)) = connection.log_end().and_then(|end| end.known.as_mut()) {
         *known = head;
     }
     Ok(rows)
 }
 
 /// The end of the chain on SQLite. Whatever somebody else has inserted since it was last read is quarantined, unless it is authentic.
-async fn log_end(connection: &mut SqlConnection<'_>, now: Moment, keys: &Keys) -> Result<ChainHead> {
+async fn log_head(connection: &mut SqlConnection<'_>, now: Moment, keys: &Keys) -> Result<ChainHead> {
     let version = connection.query_number("PRAGMA data_version", &[]).await?;
-    let known = if let SqlConnection::Sqlite(sqlite) = connection { sqlite.log_end.known } else { None };
+    let known = connection.log_end().and_then(|end| end.known);
     if let Some((_, head)) = known.filter(|(known, _)| *known == version) {
         return Ok(head);
     }
@@ -229,9 +227,9 @@ async fn log_end(connection: &mut SqlConnection<'_>, now: Moment, keys: &Keys) -
     let authentic = known.map_or(0, |(_, head)| head.number);
     let head = authentic_head(connection, authentic, u32::MAX, now, keys, &mut quarantined).await?;
     let head = head.unwrap_or_else(ChainHead::origin);
-    if let SqlConnection::Sqlite(sqlite) = connection {
-        sqlite.log_end.known = Some((version, head));
-        sqlite.log_end.quarantined.append(&mut quarantined);
+    if let Some(end) = connection.log_end() {
+        end.known = Some((version, head));
+        end.quarantined.append(&mut quarantined);
     }
     Ok(head)
 }

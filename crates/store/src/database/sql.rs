@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
+use super::numbering::LogEnd;
 use super::sqlite::SqliteConnection;
 use super::{DatabaseError, Result, postgres};
 
@@ -240,6 +241,14 @@ pub(super) enum SqlConnection<'c> {
 }
 
 impl SqlConnection<'_> {
+    /// What the writer of SQLite knows about the end of the log; none on PostgreSQL, where processes share it.
+    pub(super) fn log_end(&mut self) -> Option<&mut LogEnd> {
+        match self {
+            Self::Sqlite(connection) => Some(&mut connection.log_end),
+            Self::Postgres(_) => None,
+        }
+    }
+
     /// Executes a statement, and returns how many rows it affected.
     pub(super) async fn execute(&mut self, sql: &str, args: &[Arg]) -> Result<u64> {
         match self {
