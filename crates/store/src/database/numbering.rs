@@ -213,10 +213,6 @@ async fn log_head(connection: &mut SqlConnection<'_>, now: Moment, keys: &Keys) 
     if let Some((_, head)) = known.filter(|(known, _)| *known == version) {
         return Ok(head);
     }
-    let sql = "SELECT key_id FROM secret_key WHERE key_id <> $1";
-    if let Some(row) = connection.query_first(sql, &[keys.id().into()]).await? {
-        return Err(superseded(&row.get::<String>(0)?, keys));
-    }
     let mut quarantined = Vec::new();
     // Numbers of the chain are positive, and those of quarantined rows are not.
     let sql = format!("SELECT {EVIDENCE_COLUMNS} FROM audit WHERE number <= 0 AND quarantined_at IS NULL");
@@ -251,6 +247,10 @@ async fn authentic_head(
         let reason = match Authenticity::of(&evidence, keys) {
             Authenticity::Authentic(_) => return Ok(Some(head)),
             Authenticity::UnknownKey(key_id) => {
+                let sql = "SELECT key_id FROM secret_key WHERE key_id <> $1";
+                if let Some(row) = connection.query_first(sql, &[keys.id().into()]).await? {
+                    return Err(superseded(&row.get::<String>(0)?, keys));
+                }
                 let follows = authentic > 0 && head.number > authentic;
                 if !follows && !follows_authentic_rows(connection, head.number, keys).await? {
                     return Err(unknown_secret(head.number, &key_id));

@@ -212,11 +212,12 @@ CREATE TABLE audit (
     quarantined_at integer,
     body text NOT NULL
 ) STRICT;
-CREATE INDEX audit_quarantined ON audit (number) WHERE quarantined_at IS NOT NULL;
-CREATE INDEX audit_by_task ON audit (task_id, number);
-CREATE INDEX audit_by_actor ON audit (actor, at, number);
-CREATE INDEX audit_by_action ON audit (action, at, number);
-CREATE INDEX audit_by_time ON audit (at, number);
+-- The number is the last column of every index by itself.
+CREATE INDEX audit_quarantined ON audit (quarantined_at) WHERE quarantined_at IS NOT NULL;
+CREATE INDEX audit_by_task ON audit (task_id);
+CREATE INDEX audit_by_actor ON audit (actor, at);
+CREATE INDEX audit_by_action ON audit (action, at);
+CREATE INDEX audit_by_time ON audit (at);
 
 CREATE TRIGGER audit_no_update BEFORE UPDATE ON audit
 WHEN OLD.quarantined_at IS NOT NULL OR NEW.quarantined_at IS NULL OR NEW.number >= 0 OR NEW.body <> OLD.body
