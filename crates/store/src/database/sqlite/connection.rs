@@ -136,6 +136,11 @@ fn migrate(connection: &mut Connection) -> Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let applied: u32 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let known = (1..).zip(MIGRATIONS);
+    let tables: u32 = transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    if applied == 0 && tables > 0 {
+        let reason = "an unreleased version of ade made this database; start with a new data folder";
+        return Err(DatabaseError::Unavailable(reason.to_owned()));
+    }
     if known.clone().all(|(version, _)| version < applied) {
         return Err(DatabaseError::Unavailable("a newer version of ade has changed its schema".to_owned()));
     }

@@ -111,3 +111,11 @@ async fn refuses_the_schema_of_a_newer_version() {
     let refused = Database::open_sqlite(folder.path(), test_keys()).await.expect_err("newer");
     assert!(matches!(&refused, DatabaseError::Unavailable(why) if why.contains("newer")), "{refused}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_databases_of_unreleased_versions() {
+    let folder = tempfile::tempdir().expect("a folder");
+    execute_on_sqlite(folder.path(), "CREATE TABLE users (user_id TEXT)").expect("executed");
+    let refused = Database::open_sqlite(folder.path(), test_keys()).await.expect_err("unknown tables");
+    assert!(refused.to_string().contains("start with a new data folder"), "{refused}");
+}
