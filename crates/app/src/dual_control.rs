@@ -21,8 +21,8 @@ impl Context {
         Ok(self.database.people().await?.needs_second_admin(caller.user_id()))
     }
 
-    /// Stores a change that waits, and returns the error that says so. `request` is what `changes` reads to make it, `revision`
-    /// the one that it changes.
+    /// Stores a change that waits, unless the same one waits already, and returns the error that says so. `request` is what `changes`
+    /// reads to make it, `revision` the one that it changes.
     pub(crate) async fn propose(
         &self,
         action: &AuditedAction<'_>,
@@ -31,12 +31,23 @@ impl Context {
         caller: &Caller,
     ) -> Result<Error> {
         let waiting = self.database.documents::<ProposedChange>().await?;
+        let now = self.now();
         let is_own =
-            |change: &&Versioned<ProposedChange>| change.value.proposed_by.as_ref() == caller.user_id();
-        if waiting.iter().filter(is_own).count() >= MAX_WAITING_CHANGES {
+            |change: &&Versioned<ProposedChange>| change.value.proposed_by.as_ref() == caller.proposer();
+        let own: Vec<_> = waiting.iter().filter(is_own).collect();
+        let is_same = |waiting: &ProposedChange| {
+            (waiting.action.as_str(), waiting.object_id.as_str()) == (action.action, action.object_id)
+                && (waiting.revision, &waiting.request) == (revision, &request)
+                && now < waiting.expires_at()
+        };
+        if let Some(same) = own.iter().find(|change| is_same(&change.value)) {
+            let (change_id, expires_at) = (same.id.clone(), same.value.expires_at());
+            return Ok(Error::AwaitsConfirmation { change_id, expires_at });
+        }
+        if own.len() >= MAX_WAITING_CHANGES {
             return Err(Error::TooManyChanges);
         }
-        let (change_id, now) = (new_id(), self.now());
+        let change_id = new_id();
         let value = ProposedChange {
             action: action.action.to_owned(),
             object_type: action.object_type.to_owned(),
@@ -44,7 +55,7 @@ impl Context {
             revision,
             details: action.details.clone(),
             request,
-            proposed_by: caller.user_id().cloned(),
+            proposed_by: caller.proposer().cloned(),
             proposed_at: now,
         };
         let expires_at = value.expires_at();

@@ -136,6 +136,11 @@ pub fn setting_names() -> impl Iterator<Item = &'static str> {
     NUMBERS.iter().map(|(name, ..)| *name).chain([THRESHOLDS])
 }
 
+/// Whether a setting decides how tasks are reviewed, unlike those of locks, of rate limits, and of running tasks.
+pub(crate) fn is_about_approvals(name: &str) -> bool {
+    name == THRESHOLDS || name.starts_with("approval:")
+}
+
 pub fn feature_names() -> impl Iterator<Item = &'static str> {
     FLAGS.iter().map(|(name, _)| *name)
 }

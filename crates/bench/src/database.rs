@@ -2,11 +2,9 @@
 //! schemas for measurements in a PostgreSQL database that is otherwise empty.
 
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
-use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
-};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::error::{BenchError, ErrorKind};
@@ -28,22 +26,19 @@ pub(crate) struct BaselineTable(Pool);
 
 #[derive(Debug, Clone)]
 enum Pool {
-    Sqlite(SqlitePool),
+    Sqlite(Arc<Mutex<rusqlite::Connection>>),
     Postgres(PgPool),
 }
 
 impl BaselineTable {
     /// Creates the table in a SQLite file of its own, which is synced at each commit. Writers take turns on one connection.
-    pub(crate) async fn open_sqlite(folder: &Path) -> Result<Self, BenchError> {
-        let options = SqliteConnectOptions::new()
-            .filename(folder.join("baseline.sqlite3"))
-            .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full);
-        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await?;
-        let table = "CREATE TABLE IF NOT EXISTS baseline (id text PRIMARY KEY, body text NOT NULL) STRICT";
-        sqlx::query(table).execute(&pool).await?;
-        Ok(Self(Pool::Sqlite(pool)))
+    pub(crate) fn open_sqlite(folder: &Path) -> Result<Self, BenchError> {
+        let connection = rusqlite::Connection::open(folder.join("baseline.sqlite3"))?;
+        connection.execute_batch(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
+             CREATE TABLE IF NOT EXISTS baseline (id text PRIMARY KEY, body text NOT NULL) STRICT",
+        )?;
+        Ok(Self(Pool::Sqlite(Arc::new(Mutex::new(connection)))))
     }
 
     pub(crate) async fn open_postgres(url: &str, connections: u32) -> Result<Self, BenchError> {
@@ -56,12 +51,13 @@ impl BaselineTable {
     /// Inserts one row in a transaction of its own.
     pub(crate) async fn insert(&self, id: &str, body: &str) -> Result<(), BenchError> {
         match &self.0 {
-            Pool::Sqlite(pool) => {
-                let mut connection = pool.acquire().await?;
-                let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-                let query = sqlx::query("INSERT INTO baseline (id, body) VALUES ($1, $2)");
-                query.bind(id).bind(body).execute(&mut *transaction).await?;
-                transaction.commit().await?;
+            // On the thread of its caller: nothing is faster.
+            Pool::Sqlite(connection) => {
+                let connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+                connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+                let insert = "INSERT INTO baseline (id, body) VALUES (?1, ?2)";
+                connection.prepare_cached(insert)?.execute([id, body])?;
+                connection.prepare_cached("COMMIT")?.execute([])?;
             }
             Pool::Postgres(pool) => {
                 let mut transaction = pool.begin().await?;
@@ -75,7 +71,7 @@ impl BaselineTable {
 
     pub(crate) async fn close(self) {
         match self.0 {
-            Pool::Sqlite(pool) => pool.close().await,
+            Pool::Sqlite(_) => {}
             Pool::Postgres(pool) => pool.close().await,
         }
     }

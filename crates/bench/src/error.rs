@@ -47,4 +47,11 @@ macro_rules! from_unavailable {
         }
     )+};
 }
-from_unavailable!(io::Error, tokio::task::JoinError, sqlx::Error, CoordinationError, DatabaseError);
+from_unavailable!(
+    io::Error,
+    tokio::task::JoinError,
+    sqlx::Error,
+    rusqlite::Error,
+    CoordinationError,
+    DatabaseError
+);

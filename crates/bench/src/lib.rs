@@ -3,6 +3,7 @@
 //! A report shows a missed aim as missed. Servers and data of a benchmark are removed however it ends.
 
 mod approvals;
+mod compare;
 mod database;
 mod error;
 mod http_client;
@@ -20,6 +21,7 @@ use std::future::Future;
 use clap::{Args as ClapArgs, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
+pub use compare::{ComparedFigure, Difference, Spread};
 pub use error::{BenchError, ErrorKind};
 pub use machine::Machine;
 pub use report::{Figure, Ratio, Report, Row, Verdict};
@@ -38,6 +40,8 @@ enum Command {
     Approvals(approvals::Args),
     /// Measure whole lifecycles, embedded or on Redis and PostgreSQL: create, submit, approve, apply, complete
     Lifecycle(lifecycle::Args),
+    /// Compare the reports of two builds: which figures differ by more than noise
+    Compare(compare::Args),
 }
 
 impl Args {
@@ -47,18 +51,27 @@ impl Args {
             Command::Locks(args) => args.json,
             Command::Approvals(args) => args.json,
             Command::Lifecycle(args) => args.json,
+            Command::Compare(args) => args.json,
         }
     }
 }
 
-/// Runs a benchmark. A quick run is too small to judge, so its report has no verdicts.
-pub async fn run(args: Args) -> Result<Report, BenchError> {
+/// What a command of `ade bench` shows.
+#[derive(Debug)]
+pub enum Outcome {
+    Measured(Report),
+    Compared(Vec<ComparedFigure>),
+}
+
+/// Runs a benchmark, or compares earlier ones. A quick run is too small to judge, so its report has no verdicts.
+pub async fn run(args: Args) -> Result<Outcome, BenchError> {
     let report = match &args.command {
         Command::Locks(args) => locks::run(args).await?,
         Command::Approvals(args) => approvals::run(args).await?,
         Command::Lifecycle(args) => lifecycle::run(args).await?,
+        Command::Compare(args) => return compare::run(args).map(Outcome::Compared),
     };
-    Ok(if report.quick { report.without_verdicts() } else { report })
+    Ok(Outcome::Measured(if report.quick { report.without_verdicts() } else { report }))
 }
 
 /// Runs a benchmark until it ends or a signal interrupts it. Dropping the future removes its servers and folders.

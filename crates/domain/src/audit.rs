@@ -174,6 +174,12 @@ impl ChainHead {
     pub fn origin() -> Self {
         Self { number: 0, entry_hash: origin_hash() }
     }
+
+    /// The head after one more entry.
+    pub fn after(self, body: &AuditBody) -> Result<Self, NotCanonical> {
+        let number = self.number + 1;
+        Ok(Self { number, entry_hash: hash(number, self.entry_hash, body)? })
+    }
 }
 
 /// The first entry of a chain that is not valid.
@@ -200,8 +206,7 @@ fn hash(number: u64, previous: Digest, body: &AuditBody) -> Result<Digest, NotCa
 }
 
 pub fn append(head: ChainHead, body: AuditBody) -> Result<AuditEntry, NotCanonical> {
-    let number = head.number + 1;
-    let entry_hash = hash(number, head.entry_hash, &body)?;
+    let ChainHead { number, entry_hash } = head.after(&body)?;
     Ok(AuditEntry { number, previous_hash: head.entry_hash, entry_hash, body })
 }
 

@@ -4,19 +4,16 @@
 //! also for everybody whom the agent accepts. Agents grant nothing: neither to themselves nor to others.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::people::{User, UserId};
+use crate::people_selector::{MAX_NAME_LEN, PeopleSelector, is_name};
 use crate::task::AgentWork;
 use crate::{InvalidField, Moment, Validator};
 
 /// Capabilities of one agent, and entries of what it accepts.
 pub const MAX_GRANTS: usize = 100;
-/// Of one name, in bytes.
-const MAX_NAME_LEN: usize = 256;
 
 /// For whose tasks a capability counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -37,81 +34,13 @@ pub struct CapabilityGrant {
     pub granted_at: Moment,
 }
 
-/// People whose tasks an agent accepts: `user:ID`, `role:NAME` or `team:NAME`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum Accepts {
-    User(UserId),
-    Role(String),
-    Team(String),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("must be user:ID, role:NAME or team:NAME, with a name of 1 to 256 bytes")]
-pub struct InvalidAccepts;
-
-impl fmt::Display for Accepts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::User(id) => write!(f, "user:{id}"),
-            Self::Role(name) => write!(f, "role:{name}"),
-            Self::Team(name) => write!(f, "team:{name}"),
-        }
-    }
-}
-
-impl FromStr for Accepts {
-    type Err = InvalidAccepts;
-
-    fn from_str(text: &str) -> Result<Self, InvalidAccepts> {
-        let (kind, name) = text.split_once(':').ok_or(InvalidAccepts)?;
-        if !is_name(name) {
-            return Err(InvalidAccepts);
-        }
-        match kind {
-            "user" => Ok(Self::User(UserId::new(name))),
-            "role" => Ok(Self::Role(name.to_owned())),
-            "team" => Ok(Self::Team(name.to_owned())),
-            _ => Err(InvalidAccepts),
-        }
-    }
-}
-
-impl TryFrom<String> for Accepts {
-    type Error = InvalidAccepts;
-
-    fn try_from(text: String) -> Result<Self, InvalidAccepts> {
-        text.parse()
-    }
-}
-
-impl From<Accepts> for String {
-    fn from(accepts: Accepts) -> Self {
-        accepts.to_string()
-    }
-}
-
-impl Accepts {
-    fn covers(&self, user: &User) -> bool {
-        match self {
-            Self::User(id) => *id == user.user_id,
-            Self::Role(role) => user.has_role(role),
-            Self::Team(team) => user.team.as_ref() == Some(team),
-        }
-    }
-}
-
-fn is_name(name: &str) -> bool {
-    (1..=MAX_NAME_LEN).contains(&name.len()) && !name.chars().any(char::is_control)
-}
-
 /// What an agent may claim. An agent without it, such as one that was registered implicitly, claims what names it only.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClaimRights {
     /// One for each capability, in the order in which they were listed.
     pub grants: Vec<CapabilityGrant>,
-    pub accepts: Vec<Accepts>,
+    pub accepts: Vec<PeopleSelector>,
 }
 
 /// A requested change of [`ClaimRights`]; what is absent stays as it is.
@@ -121,7 +50,7 @@ pub struct ClaimRightsChange {
     pub capabilities: Option<Vec<String>>,
     /// The same with scopes; an absent scope is the widest that the caller can grant.
     pub grants: Option<Vec<(String, Option<GrantScope>)>>,
-    pub accepts: Option<Vec<Accepts>>,
+    pub accepts: Option<Vec<PeopleSelector>>,
 }
 
 /// Who changes the rights of an agent: its sponsor or an administrator, which the caller must have checked.
@@ -142,7 +71,7 @@ pub enum GrantRefusal {
     #[error(
         "only an administrator can add {accepts} to what the agent accepts; its sponsor can remove entries"
     )]
-    AcceptsNeedsAdmin { accepts: Accepts },
+    AcceptsNeedsAdmin { accepts: PeopleSelector },
 }
 
 impl ClaimRightsChange {
@@ -377,7 +306,7 @@ mod tests {
         assert!(may(Some(&sponsor), &rights));
         sponsor.active = false;
         assert!(!may(Some(&sponsor), &rights) && !may(None, &rights));
-        rights.accepts = vec![Accepts::User(UserId::new("ann"))];
+        rights.accepts = vec![PeopleSelector::User(UserId::new("ann"))];
         assert!(may(None, &rights));
         let person = Claimant::Person { name: "bob" };
         assert!(person.may_claim(AgentWork::Named("bob"), &author));
@@ -423,15 +352,5 @@ mod tests {
         assert_eq!(open.changed(&accepting("role:author"), &sponsor, later).as_ref(), Ok(&open));
         let none = ClaimRightsChange { accepts: Some(Vec::new()), ..ClaimRightsChange::default() };
         assert_eq!(open.changed(&none, &sponsor, later).expect("removed").accepts, []);
-    }
-
-    #[test]
-    fn accepts_has_one_spelling() {
-        for text in ["user:ann", "role:author", "team:a:b"] {
-            assert_eq!(text.parse::<Accepts>().map(|accepts| accepts.to_string()), Ok(text.to_owned()));
-        }
-        for text in ["ann", "group:x", "user:", ":x", "", "role:a\nb"] {
-            assert_eq!(text.parse::<Accepts>(), Err(InvalidAccepts), "{text}");
-        }
     }
 }

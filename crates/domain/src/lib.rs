@@ -16,6 +16,7 @@ pub mod keys;
 pub mod lock;
 pub mod normal_form;
 pub mod people;
+pub mod people_selector;
 pub mod permission;
 pub mod rate;
 pub mod risk;

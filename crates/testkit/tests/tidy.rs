@@ -253,7 +253,7 @@ fn peers_stay_outside_the_workspace() {
 
 #[test]
 fn pure_crates_do_no_io() {
-    let drivers = ["tokio", "redis", "sqlx", "axum", "reqwest", "rustix"];
+    let drivers = ["tokio", "redis", "rusqlite", "sqlx", "axum", "reqwest", "rustix"];
     let io_modules = ["std::fs", "std::net", "std::process", "std::env", "std::thread", "std::io", "std::{"];
     for (name, manifest) in manifests().iter().filter(|(name, _)| PURE_CRATES.contains(&name.as_str())) {
         for dependency in dependencies(manifest) {

@@ -87,6 +87,19 @@ impl UserChange {
         user.history.was_admin |= user.has_role(ADMIN);
     }
 
+    /// What the user has in place of the new values.
+    fn replaced_details(&self, user: &User) -> Map<String, Value> {
+        let replaced = Self {
+            name: self.name.as_ref().map(|_| user.name.clone()),
+            roles: self.roles.as_ref().map(|_| user.roles.clone()),
+            manager_id: self.manager_id.as_ref().map(|_| user.manager_id.as_ref().map(ToString::to_string)),
+            team: self.team.as_ref().map(|_| user.team.clone()),
+            active: self.active.map(|_| user.active),
+            ..Self::default()
+        };
+        replaced.details()
+    }
+
     /// The new values, for the audit log: never the password.
     pub(super) fn details(&self) -> Map<String, Value> {
         let fields = [
@@ -107,6 +120,17 @@ impl UserChange {
 pub(crate) struct UserProposal {
     change: UserChange,
     password_hash: Option<String>,
+    /// Set while it waits, in place of the roles of the change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    roles: Option<RoleDifference>,
+}
+
+/// Roles that a waiting change gives and takes. It leaves other roles as they are by then: whom it concerns must not be able to
+/// outdate it by changing something else.
+#[derive(Serialize, Deserialize)]
+struct RoleDifference {
+    added: BTreeSet<String>,
+    removed: BTreeSet<String>,
 }
 
 impl UserProposal {
@@ -114,6 +138,23 @@ impl UserProposal {
         let mut details = self.change.details();
         details.extend(self.password_hash.as_ref().map(|_| ("password".to_owned(), json!("changed"))));
         details
+    }
+
+    fn apply(&self, user: &mut User) {
+        if let Some(RoleDifference { added, removed }) = &self.roles {
+            user.roles = user.roles.difference(removed).chain(added).cloned().collect();
+        }
+        self.change.apply(user);
+    }
+
+    /// The same change as one that can wait.
+    fn waiting(&self, before: &User) -> Self {
+        let roles = self.change.roles.as_ref().map(|after| RoleDifference {
+            added: after.difference(&before.roles).cloned().collect(),
+            removed: before.roles.difference(after).cloned().collect(),
+        });
+        let change = UserChange { roles: None, ..self.change.clone() };
+        Self { change, password_hash: self.password_hash.clone(), roles }
     }
 }
 
@@ -305,7 +346,7 @@ impl AccountService {
             }
         };
         let password_hash = self.hash_new(change).await?;
-        let proposal = UserProposal { change: change.clone(), password_hash };
+        let proposal = UserProposal { change: change.clone(), password_hash, roles: None };
         self.make_user_change(id, &proposal, verified.as_ref(), caller).await
     }
 
@@ -317,7 +358,7 @@ impl AccountService {
         verified: Option<&Password>,
         caller: &Caller,
     ) -> Result<StoredUser> {
-        let UserProposal { change, password_hash } = proposal;
+        let UserProposal { change, password_hash, .. } = proposal;
         let attempt = async |reassign: bool| {
             let before = self.load_user(id).await?;
             caller.check_revision(before.revision)?;
@@ -326,7 +367,7 @@ impl AccountService {
                 return Err(Error::WrongPassword);
             }
             let mut after = before.clone();
-            change.apply(&mut after.user);
+            proposal.apply(&mut after.user);
             self.validate(&after.user).await?;
             after.revision += 1;
             if change.active == Some(false) {
@@ -350,8 +391,11 @@ impl AccountService {
             if changes_who_decides(&before.user, &after.user, &acts, &policy_roles)
                 && self.context.needs_second_admin(caller).await?
             {
-                let revision = Some(before.revision);
-                return Err(self.context.propose(&action, revision, json!(proposal), caller).await?);
+                let mut action = action;
+                let replaced = change.replaced_details(&before.user);
+                action.details.insert("before".to_owned(), replaced.into());
+                let waiting = json!(proposal.waiting(&before.user));
+                return Err(self.context.propose(&action, None, waiting, caller).await?);
             }
             record_acts(&mut after.user, acts, &people, caller, now);
             let (user, expected) = (Box::new(after.clone()), Some(before.revision));

@@ -118,15 +118,16 @@ enum QueuedNotice {
 }
 
 impl QueuedNotice {
-    async fn store(&self, database: &Database) -> Result<(), DatabaseError> {
-        match self {
-            Self::Commit(commit) => database.commit(commit.clone()).await,
+    /// Stores it, or fails and can be stored again.
+    async fn store(&mut self, database: &Database) -> Result<(), DatabaseError> {
+        let commit = match self {
+            Self::Commit(commit) => commit.clone(),
             Self::QueueFull { lock, at, by } => {
+                let people = database.people().await?;
                 let (turn, until) = (format!("queue_full:{lock}"), at.plus_ms(QUEUE_FULL_INTERVAL_MS));
                 if !database.take_turn(&turn, *at, until).await? {
                     return Ok(());
                 }
-                let people = database.people().await?;
                 let with_role = |role| people.with_role(role).map(|user| user.user_id.clone()).collect();
                 let on_call: Vec<UserId> = with_role(ON_CALL);
                 let operators = if on_call.is_empty() { with_role(ADMIN) } else { on_call };
@@ -134,9 +135,12 @@ impl QueuedNotice {
                 let action = AuditedAction { details, ..AuditedAction::new("lock.queue_full", lock) };
                 let mut commit = action.commit_as(by.clone(), Vec::new(), *at);
                 commit.events.iter_mut().for_each(|event| event.notify.clone_from(&operators));
-                database.commit(commit).await
+                // It is reported by this process from now on, even if the first attempt to commit it fails.
+                *self = Self::Commit(commit.clone());
+                commit
             }
-        }
+        };
+        database.commit(commit).await
     }
 }
 
@@ -148,7 +152,7 @@ impl DatabaseEventSink {
         let detection = context.service("locks", Trigger::Job("deadlock_detect".to_owned()));
         let (queue, mut queued) = mpsc::channel::<QueuedNotice>(MAX_QUEUED);
         let writer = tokio::spawn(async move {
-            while let Some(notice) = queued.recv().await {
+            while let Some(mut notice) = queued.recv().await {
                 let mut attempts = 0;
                 while let Err(error) = notice.store(&database).await {
                     attempts += 1;

@@ -1,4 +1,5 @@
-//! The sequencer numbers and chains audit entries and events, in the order of their commits.
+//! The sequencer numbers and chains audit entries and events, in the order of their commits. On SQLite they are numbered when they are
+//! committed, and it only finds what others inserted.
 //!
 //! Each process numbers what it has committed itself, as soon as it is committed; a slow poll finds what others have left. Any number
 //! of processes may do so: the row of the sequencer lease is locked while one of them assigns numbers. Rows that no process with the
@@ -27,9 +28,9 @@ const MAX_REPORTED: usize = 20;
 
 /// Runs until it is dropped. Logs the first of several failures, and the recovery.
 pub async fn run_sequencer(context: Context, holder: String) {
-    let mut is_failing = false;
+    let (mut is_failing, mut has_committed) = (false, false);
     loop {
-        match number_all(&context, &holder).await {
+        match number_all(&context, &holder, has_committed).await {
             Ok(()) => {
                 if std::mem::take(&mut is_failing) {
                     tracing::info!("audit entries and events are numbered again");
@@ -43,22 +44,24 @@ pub async fn run_sequencer(context: Context, holder: String) {
         }
         sleep(BATCH_INTERVAL).await;
         // Returns at once if something was committed meanwhile.
-        let _ = timeout(POLL_INTERVAL, context.database.log_appended()).await;
+        has_committed = timeout(POLL_INTERVAL, context.database.log_appended()).await.is_ok();
     }
 }
 
-async fn number_all(context: &Context, holder: &str) -> Result<(), DatabaseError> {
+async fn number_all(context: &Context, holder: &str, has_committed: bool) -> Result<(), DatabaseError> {
     let Context { database, clock, .. } = context;
-    while database.has_unnumbered().await? {
+    if !has_committed && !database.needs_numbering().await? {
+        return Ok(());
+    }
+    loop {
         let numbering = database.number_entries(holder, clock.now(), LEASE_MS, BATCH_SIZE).await?;
         if !numbering.quarantined.is_empty() {
             report(context, &numbering.quarantined).await;
-        } else if numbering.numbered == 0 {
-            // Another process was faster.
+        } else if numbering.numbered < u64::from(BATCH_SIZE) {
+            // Nothing is left, or another process was faster.
             return Ok(());
         }
     }
-    Ok(())
 }
 
 /// Raises the alarm about rows that somebody wrote into the audit log: in the log, the metrics, the audit log itself and an event.

@@ -55,7 +55,7 @@ impl Rule for Delegation {
     }
 
     /// It changes who decides, not whether somebody does.
-    fn affects_approval(_: Option<&Self>, _: Option<&Self>) -> bool {
+    fn affects_approval(_: &str, _: Option<&Self>, _: Option<&Self>) -> bool {
         false
     }
 

@@ -42,13 +42,13 @@ pub trait Rule: Document + Clone + PartialEq {
     }
 
     /// Whether a change can decide about automatic approval.
-    fn affects_approval(_before: Option<&Self>, _after: Option<&Self>) -> bool {
+    fn affects_approval(_id: &str, _before: Option<&Self>, _after: Option<&Self>) -> bool {
         true
     }
 
     /// Whether the people who make a change are kept from automatic approval for a while.
-    fn keeps_makers_from_approval(before: Option<&Self>, after: Option<&Self>) -> bool {
-        Self::affects_approval(before, after)
+    fn keeps_makers_from_approval(id: &str, before: Option<&Self>, after: Option<&Self>) -> bool {
+        Self::affects_approval(id, before, after)
     }
 
     /// Further writes of a change: created if there is no `before`, deleted if there is no `after`.
@@ -170,8 +170,8 @@ impl RuleService {
                 }
                 (None, None) => None,
             });
-            let affects_approval = T::affects_approval(old, new);
-            let is_kept = T::keeps_makers_from_approval(old, new);
+            let affects_approval = T::affects_approval(&document.id, old, new);
+            let is_kept = T::keeps_makers_from_approval(&document.id, old, new);
             for by in caller.makers().filter(|_| is_kept).cloned() {
                 let (what, at) = (format!("{action} {}", document.id), self.context.now());
                 let value = RuleChange { what, by, at };

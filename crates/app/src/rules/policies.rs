@@ -94,12 +94,12 @@ impl Rule for PolicyVersions {
     }
 
     /// A draft decides about nothing.
-    fn affects_approval(before: Option<&Self>, after: Option<&Self>) -> bool {
+    fn affects_approval(_: &str, before: Option<&Self>, after: Option<&Self>) -> bool {
         before.and_then(Self::active) != after.and_then(Self::active)
     }
 
     /// Somebody else may activate the draft.
-    fn keeps_makers_from_approval(_: Option<&Self>, _: Option<&Self>) -> bool {
+    fn keeps_makers_from_approval(_: &str, _: Option<&Self>, _: Option<&Self>) -> bool {
         true
     }
 

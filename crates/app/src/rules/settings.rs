@@ -4,7 +4,7 @@ use ade_store::database::{FeatureFlag, Setting, Versioned};
 use serde_json::Value;
 
 use super::{Rule, RuleService};
-use crate::shared_settings::{Settings, feature_names, setting_names};
+use crate::shared_settings::{Settings, feature_names, is_about_approvals, setting_names};
 use crate::{Caller, Error, Outcome, Result};
 
 impl Rule for Setting {
@@ -15,6 +15,10 @@ impl Rule for Setting {
     fn defaults() -> Vec<Versioned<Self>> {
         let default = |name| default(name, Self(Settings::default_value(name)?));
         setting_names().filter_map(default).collect()
+    }
+
+    fn affects_approval(name: &str, _: Option<&Self>, _: Option<&Self>) -> bool {
+        is_about_approvals(name)
     }
 }
 

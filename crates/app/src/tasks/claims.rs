@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ade_domain::capability::Claimant;
 use ade_domain::people::UserId;
-use ade_domain::task::{AgentWork, Config, Refusal, Task, TaskState, names_agent};
+use ade_domain::task::{AgentWork, Config, PossibleClaimants, Refusal, Task, TaskState, names_agent};
 use ade_store::database::{ReadyFilter, ReadyTask, StoredAgent};
 
 use super::{RulesSnapshot, TaskService};
@@ -75,6 +75,12 @@ impl ClaimSearch {
     }
 }
 
+/// Whether a policy or the registry names an agent, so that what it claims may need another review.
+fn has_rules_for(rules: &RulesSnapshot, agent_id: &str) -> bool {
+    rules.policies.iter().any(|policy| names_agent(policy, agent_id))
+        || !PossibleClaimants::of([agent_id]).registered(&rules.registry).is_empty()
+}
+
 impl TaskService {
     pub(crate) async fn agent_identity(&self, agent_id: &str) -> Result<AgentIdentity> {
         let registered = self.context.database.agent(agent_id).await?;
@@ -137,7 +143,7 @@ impl TaskService {
         }
     }
 
-    /// Those of some ready tasks that were reviewed under the policies that name the agent.
+    /// Those of some ready tasks that were reviewed under the policies that apply because of the agent.
     async fn reviewed_tasks(
         &self,
         agent: &AgentIdentity,
@@ -146,8 +152,7 @@ impl TaskService {
         rules: &RulesSnapshot,
         search: &mut ClaimSearch,
     ) -> Result<Vec<ReadyTask>> {
-        let is_named = rules.policies.iter().any(|policy| names_agent(policy, &agent.agent_id));
-        if !is_named || matches!(work, AgentWork::Named(_)) {
+        if !has_rules_for(rules, &agent.agent_id) || matches!(work, AgentWork::Named(_)) {
             return Ok(ready);
         }
         let mut reviewed = Vec::new();
@@ -156,7 +161,7 @@ impl TaskService {
                 continue;
             }
             let Some(stored) = self.context.database.task(&task.task_id).await? else { continue };
-            if stored.require_review_for(&agent.agent_id, &rules.policies, self.context.now()).is_err() {
+            if self.review_refusal(agent, &stored).await?.is_some() {
                 search.unreviewed.insert(task);
                 continue;
             }
@@ -201,8 +206,12 @@ impl TaskService {
 
     /// Why a task must be reviewed again before this agent claims it; none if it need not.
     pub(crate) async fn review_refusal(&self, agent: &AgentIdentity, task: &Task) -> Result<Option<Refusal>> {
-        let rules = self.rules().await?;
-        Ok(task.require_review_for(&agent.agent_id, &rules.policies, self.context.now()).err())
+        let (agent_id, rules) = (&agent.agent_id, self.rules().await?);
+        if !has_rules_for(&rules, agent_id) {
+            return Ok(None);
+        }
+        let risk = self.planner(&task.config.task_type).await?.risk_for_claim(task, agent_id);
+        Ok(task.require_review_for(agent_id, risk, &rules.policies, self.context.now()).err())
     }
 
     /// Whether an agent may claim a task, whatever its state is.

@@ -90,13 +90,13 @@ impl TaskService {
     /// Creates a draft, and assesses its risk.
     pub async fn create(&self, draft: TaskDraft, caller: &Caller) -> Result<StoredTask> {
         let planner = self.planner(&draft.config.task_type).await?;
-        self.create_with(&planner, draft, caller).await
+        self.create_with(planner, draft, caller).await
     }
 
     /// The same with a planner that is loaded already.
     pub(super) async fn create_with(
         &self,
-        planner: &ApprovalPlanner,
+        planner: ApprovalPlanner,
         draft: TaskDraft,
         caller: &Caller,
     ) -> Result<StoredTask> {
@@ -105,6 +105,7 @@ impl TaskService {
         let author = actor.authorize_create()?;
         let TaskDraft { config, mut metadata, preview } = draft;
         let (digest, task_id) = (validated_digest(&config)?, new_id());
+        let planner = planner.with_agents_for(&self.context.database, &config).await?;
         metadata.lineage = self.resolve_lineage(&metadata.lineage, caller).await?;
         let scope = planner.scope_for(&config, caller)?;
         let request = PreviewRequest { caller, task_id: Some(&task_id) };
@@ -115,7 +116,7 @@ impl TaskService {
         let draft = Task::draft(task_id.as_str(), config, digest, author, authors, now);
         let mut draft = Task { metadata, preview, lock_preview, ..draft };
         draft.set_scope(scope);
-        let mut task = Self::new_draft(planner, draft, caller, now);
+        let mut task = Self::new_draft(&planner, draft, caller, now);
         let mut commit = Commit::default();
         self.add_task(&mut commit, None, &mut task, caller, now).await?;
         Target::Task(&task_id, caller).add_response(&mut commit, &task)?;

@@ -64,7 +64,7 @@ impl TaskService {
             let mut old = self.load(target).await?;
             target.authorize_preview(&old, TaskCommand::Resubmit, self.context.now())?;
             let (revision, config) = (old.revision, old.config.clone());
-            let planner = self.planner(&config.task_type).await?;
+            let planner = self.review_planner(&config).await?;
             let scope = planner.scope_for(&config, caller)?;
             let lock_preview = self.lock_preview(&config, &scope, Some(&copy_id)).await;
             let sponsors = self.sponsors(&old.metadata.lineage).await?;

@@ -36,12 +36,12 @@ pub(super) struct ApprovalPlanner {
 }
 
 impl TaskService {
-    /// A planner that does not know which agents may claim a task: enough for drafts, which no policy is stored with.
+    /// A planner that does not know which agents may claim a task.
     pub(super) async fn planner(&self, task_type: &str) -> Result<ApprovalPlanner> {
         Ok(ApprovalPlanner::load(&self.context.database, &self.rules, task_type).await?)
     }
 
-    /// A planner for the review of a config.
+    /// A planner for the risk and the review of a config.
     pub(super) async fn review_planner(&self, config: &Config) -> Result<ApprovalPlanner> {
         let planner = self.planner(&config.task_type).await?;
         Ok(planner.with_agents_for(&self.context.database, config).await?)
@@ -152,6 +152,17 @@ impl ApprovalPlanner {
     }
 
     pub(super) fn risk(&self, task: &Task) -> Risk {
+        self.risk_with(task, &self.claimants(task))
+    }
+
+    /// The risk of a task that was assessed before, if this agent claims it: higher if the registry says so about the agent.
+    pub(super) fn risk_for_claim(&self, task: &Task, agent_id: &str) -> u8 {
+        let score = |claimants: PossibleClaimants| self.risk_with(task, &claimants).score;
+        let (with, without) = (score(PossibleClaimants::of([agent_id])), score(PossibleClaimants::default()));
+        if with > without { with.max(task.risk_score()) } else { task.risk_score() }
+    }
+
+    fn risk_with(&self, task: &Task, claimants: &PossibleClaimants) -> Risk {
         let Task { config, scope, .. } = task;
         let of_resource = |resource: &Resource| {
             self.registered(&resource.resource_type, &resource.id, scope.bound_criticality(resource))
@@ -162,7 +173,12 @@ impl ApprovalPlanner {
         });
         let effective = scope.effective_resources(config);
         let facts = risk::RiskInputs {
-            scope: effective.iter().map(of_resource).chain(targets).collect(),
+            scope: effective
+                .iter()
+                .map(of_resource)
+                .chain(targets)
+                .chain(claimants.registered(&self.rules.registry))
+                .collect(),
             resources: scope.locked_resources(config).iter().map(of_resource).collect(),
             changes: task.preview.change_counts(),
             history: self.history,

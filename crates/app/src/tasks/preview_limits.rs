@@ -30,7 +30,7 @@ pub(super) struct PreviewPermit {
 #[derive(Debug)]
 pub(super) struct PreviewLimits {
     concurrent: Arc<Semaphore>,
-    /// By agent or user.
+    /// By user, and by sponsor.
     callers: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
@@ -40,10 +40,10 @@ impl Default for PreviewLimits {
     }
 }
 
-/// The agent, or the user; none for the bootstrap token.
+/// The user, or all agents of a sponsor together, so that more agents do not mean more previews; none for the bootstrap token.
 fn subject(caller: &Caller) -> Option<String> {
-    let user = caller.user_id().map(|user| format!("user:{user}"));
-    caller.agent_id.as_ref().map(|agent| format!("agent:{agent}")).or(user)
+    let kind = if caller.agent_id.is_some() { "agents" } else { "user" };
+    caller.user_id().map(|user| format!("{kind}:{user}"))
 }
 
 impl PreviewLimits {
@@ -94,12 +94,22 @@ mod tests {
     use std::collections::BTreeSet;
 
     use ade_domain::audit::AuditActor;
+    use ade_domain::independence::AccountHistory;
+    use ade_domain::people::{User, UserId};
 
     use super::*;
 
-    fn caller(agent: &str) -> Caller {
-        let caller = Caller::new(None, BTreeSet::new(), AuditActor::default());
-        Caller { agent_id: Some(agent.to_owned()), ..caller }
+    fn caller(user: &str) -> Caller {
+        let user = User {
+            user_id: UserId::new(user),
+            name: user.to_owned(),
+            roles: BTreeSet::new(),
+            manager_id: None,
+            team: None,
+            active: true,
+            history: AccountHistory::default(),
+        };
+        Caller::new(Some(user), BTreeSet::new(), AuditActor::default())
     }
 
     #[test]
@@ -112,6 +122,13 @@ mod tests {
         drop(limits.permits_of(&caller("late")));
         assert_eq!(limits.callers.lock().expect("not poisoned").len(), 2);
         assert!(Arc::ptr_eq(&running, &limits.permits_of(&caller("busy"))));
+    }
+
+    #[test]
+    fn agents_of_one_sponsor_share_their_limit() {
+        let agent = |id: &str| Caller { agent_id: Some(id.to_owned()), ..caller("pat") };
+        assert_eq!(subject(&agent("one")), subject(&agent("other")));
+        assert_ne!(subject(&agent("one")), subject(&caller("pat")), "the sponsor goes on");
     }
 
     #[tokio::test]

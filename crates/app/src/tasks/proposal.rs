@@ -185,7 +185,7 @@ impl TaskService {
     pub async fn propose(&self, proposal: Proposal, caller: &Caller) -> Result<StoredTask> {
         let planner = self.planner(proposal.task_type.as_deref().unwrap_or_default()).await?;
         let draft = proposal.to_draft(planner.settings(), caller)?;
-        self.create_with(&planner, draft, caller).await
+        self.create_with(planner, draft, caller).await
     }
 
     /// The draft that a proposal would create, with its preview; nothing is stored. A preview that has to be computed is only for

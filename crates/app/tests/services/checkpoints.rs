@@ -7,7 +7,7 @@ use ade_app::audit::{AuditLogError, Checkpoint, CheckpointFile, Signer, Verified
 use ade_domain::audit::{AuditActor, AuditBody, ChainHead};
 use ade_domain::{Keys, Moment};
 use ade_store::Database;
-use ade_store::database::{Commit, SecretRegistration};
+use ade_store::database::{Commit, DatabaseError, SecretRegistration};
 use ade_testkit::server::SECRET;
 use ade_testkit::{Postgres, test_keys};
 use sqlx::Connection;
@@ -61,30 +61,35 @@ impl Log {
 
     async fn write(&self, many: usize) {
         self.append(&self.database, many).await;
-        self.database.number_entries("test", now(), 1_000, 1_000).await.expect("numbered");
     }
 
     async fn append(&self, database: &Database, many: usize) {
         for _ in 0..many {
-            let body = AuditBody {
-                entry_id: uuid::Uuid::now_v7().to_string(),
-                at: now(),
-                who: AuditActor::default().into(),
-                action: "task.submit".to_owned(),
-                object_type: "task".to_owned(),
-                object_id: "t".to_owned(),
-                task_id: None,
-                from: None,
-                to: None,
-                revision: None,
-                digest: None,
-                reviewed: None,
-                reason: Some("a reason".to_owned()),
-                ticket: None,
-                details: serde_json::Map::new(),
-            };
-            database.commit(Commit { audit: vec![body], ..Commit::default() }).await.expect("written");
+            self.try_append(database).await.expect("written");
         }
+    }
+
+    /// Appends an entry, and numbers what has no number yet.
+    async fn try_append(&self, database: &Database) -> Result<(), DatabaseError> {
+        let body = AuditBody {
+            entry_id: uuid::Uuid::now_v7().to_string(),
+            at: now(),
+            who: AuditActor::default().into(),
+            action: "task.submit".to_owned(),
+            object_type: "task".to_owned(),
+            object_id: "t".to_owned(),
+            task_id: None,
+            from: None,
+            to: None,
+            revision: None,
+            digest: None,
+            reviewed: None,
+            reason: Some("a reason".to_owned()),
+            ticket: None,
+            details: serde_json::Map::new(),
+        };
+        database.commit(Commit { audit: vec![body], ..Commit::default() }).await?;
+        database.number_entries("test", now(), 0, 1_000).await.map(drop)
     }
 
     /// Changes the log as the owner of the database could, who disables the triggers first.
@@ -264,14 +269,14 @@ async fn quarantines_rows_that_ade_did_not_write(log: Log) {
         format!("INSERT INTO audit ({columns}) SELECT {values} FROM audit WHERE number = 10;")
     };
     let mut forged = vec![
+        // Numbered by hand, behind the end of the chain.
+        copy("body, NULL, 11, entry_hash, entry_hash"),
         // Without a MAC, with a made-up one, and an authentic body under another id.
         copy("body, NULL, NULL, NULL, NULL"),
         copy("replace(body, 'a reason', 'another'), mac, NULL, NULL, NULL"),
         copy("body, mac, NULL, NULL, NULL"),
         copy("'not JSON', 'x', NULL, NULL, NULL"),
         copy("body, '0011223344556677:00', NULL, NULL, NULL"),
-        // Numbered by hand, behind the end of the chain.
-        copy("body, NULL, 11, entry_hash, entry_hash"),
         copy("body, mac, 9000000000000000000, NULL, NULL"),
     ];
     if log.database_name.is_none() {
@@ -281,7 +286,7 @@ async fn quarantines_rows_that_ade_did_not_write(log: Log) {
                 "INSERT INTO audit (entry_id, at, action, body, number) VALUES ('{id}' || char(0), 1, 'x', '{{}}', {number});"
             )
         };
-        forged.extend([odd("x", "NULL"), odd("y", "9000000000000000001")]);
+        forged.extend([odd("x", "NULL"), odd("y", "9000000000000000002")]);
     } else {
         // The place of an authentic row.
         forged.push(
@@ -305,26 +310,31 @@ async fn keeps_numbered_rows_of_an_unknown_secret(log: Log) {
     // The secret was replaced, and the previous one was dropped before anything was written.
     let secret = "x".repeat(40);
     let replaced = log.reopen(Keys::derive(&secret, "").expect("long enough")).await;
-    log.append(&replaced, 1).await;
-    let error = replaced.number_entries("test", now(), 1_000, 1_000).await.expect_err("an unknown key");
-    let said = error.to_string();
+    let said = log.try_append(&replaced).await.expect_err("an unknown key").to_string();
     assert!(said.contains(log.database.keys().id()) && said.contains("ADE_SECRET_PREVIOUS"), "{said}");
     let missing = SecretRegistration::MissingPrevious { key_id: log.database.keys().id().to_owned() };
     assert_eq!(replaced.register_secret().await, Ok(missing));
     assert_eq!(log.database.quarantined_entries().await, Ok(0));
     assert_eq!(log.intact(None).await.head.number, 10);
-    // Numbering goes on with the previous secret, and then also without it.
+    // The chain goes on with the previous secret, and then also without it. On PostgreSQL the first entry was left without a number,
+    // and on SQLite it was refused.
     let rotated = log.reopen(Keys::derive(&secret, SECRET).expect("long enough")).await;
-    assert_eq!(rotated.number_entries("test", now(), 1_000, 1_000).await.expect("numbered").numbered, 1);
+    let last = async || rotated.audit_head().await.expect("read").number;
+    log.append(&rotated, 1).await;
+    let next = if log.database_name.is_some() { 12 } else { 11 };
+    assert_eq!(last().await, next);
     assert_eq!(replaced.register_secret().await, Ok(SecretRegistration::Registered));
     log.append(&replaced, 1).await;
-    assert_eq!(replaced.number_entries("test", now(), 1_000, 1_000).await.expect("numbered").numbered, 1);
+    assert_eq!(last().await, next + 1);
     // An invented key in a row behind them stops nothing.
     log.tamper("UPDATE audit SET mac = 'ff' || mac WHERE number = (SELECT max(number) FROM audit)").await;
     assert_eq!(replaced.register_secret().await, Ok(SecretRegistration::Registered));
     log.append(&replaced, 1).await;
-    assert_eq!(replaced.number_entries("test", now(), 1_000, 1_000).await.expect("numbered").numbered, 1);
+    assert_eq!(last().await, next + 1, "in the place of the edited one");
     assert_eq!(log.database.quarantined_entries().await, Ok(1));
+    // A process with an outdated secret says so.
+    let said = log.try_append(&log.database).await.expect_err("outdated").to_string();
+    assert!(said.contains("restart this process with the new secret"), "{said}");
 }
 
 async fn ignores_incomplete_last_line_of_checkpoint_file(log: Log) {

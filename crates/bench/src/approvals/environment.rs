@@ -91,7 +91,7 @@ impl Environment {
         let load_seconds = began.elapsed().as_secs_f64();
         let baseline_table = match &schema {
             Some(schema) => BaselineTable::open_postgres(&schema.url, connections).await,
-            None => BaselineTable::open_sqlite(folder.path()).await,
+            None => BaselineTable::open_sqlite(folder.path()),
         };
         let baseline_table = baseline_table?;
         let before = checkpoint_bytes(folder.path());

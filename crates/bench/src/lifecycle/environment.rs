@@ -87,7 +87,7 @@ impl Environment {
             Some(url) => {
                 BaselineTable::open_postgres(url, u32::try_from(sizes.clients).unwrap_or(u32::MAX)).await
             }
-            None => BaselineTable::open_sqlite(folder.path()).await,
+            None => BaselineTable::open_sqlite(folder.path()),
         };
         let distributed = distributed.map(|distributed| (distributed.clone(), number));
         let environment = Self { server, baseline_table: baseline_table?, root, folder, distributed };

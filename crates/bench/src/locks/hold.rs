@@ -15,7 +15,7 @@ use crate::report::{Figure, Row};
 use crate::server::ServerUnderTest;
 
 /// All renewed by one request.
-const LOCKS_PER_AGENT: usize = 1_000;
+pub(super) const LOCKS_PER_AGENT: usize = 1_000;
 const LOCKS_PER_ACQUIRE: usize = 100;
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -44,7 +44,7 @@ pub(super) async fn measure(
     let idle = before.cpu_percent_since(&idle_began);
     let mut heartbeats = Vec::with_capacity(agents);
     for agent in 0..agents {
-        heartbeats.push(acquire_all(&mut connection, agent).await?);
+        heartbeats.push(acquire_all(&mut connection, agent, None).await?);
         bar.inc(1);
     }
     let mut pace = interval(HEARTBEAT_INTERVAL / u32::try_from(agents).unwrap_or(u32::MAX));
@@ -108,13 +108,18 @@ pub(super) async fn measure(
 }
 
 /// Acquires all locks of one agent. Returns the body of its heartbeat.
-async fn acquire_all(connection: &mut Connection, agent: usize) -> Result<Bytes, BenchError> {
+pub(super) async fn acquire_all(
+    connection: &mut Connection,
+    agent: usize,
+    ttl_seconds: Option<f64>,
+) -> Result<Bytes, BenchError> {
     let agent_id = Some(format!("bench-{agent}"));
     let mut held = Vec::with_capacity(LOCKS_PER_AGENT);
     for from in (0..LOCKS_PER_AGENT).step_by(LOCKS_PER_ACQUIRE) {
         let lock = |number| LockSpec { lock: format!("resource:bench-held:{agent}-{number}"), mode: None };
         let locks = (from..from + LOCKS_PER_ACQUIRE).map(lock).collect();
-        let request = AcquireRequest { locks, agent_id: agent_id.clone(), ..AcquireRequest::default() };
+        let request =
+            AcquireRequest { locks, agent_id: agent_id.clone(), ttl_seconds, ..AcquireRequest::default() };
         let response =
             connection.post("/api/v1/locks/acquire", http_client::to_json(&request)?).await?.expect(200)?;
         let granted: Grants = response.json()?;
@@ -129,7 +134,7 @@ async fn acquire_all(connection: &mut Connection, agent: usize) -> Result<Bytes,
         agent_id,
         holder_id: None,
         locks: held,
-        ttl_extension: None,
+        ttl_extension: ttl_seconds,
         timestamp: None,
     })
 }

@@ -5,6 +5,7 @@ mod deadlock;
 mod handover;
 mod hold;
 mod pair;
+mod stall;
 
 use std::path::PathBuf;
 
@@ -31,6 +32,8 @@ What is measured, and how:
             the release of the holder until the next waiter has its response. The previous holder queues again.
   hold      50 agents hold 50,000 locks and renew them every 10 seconds, 1,000 locks per request. CPU time of the server
             process above idle; resident memory above an empty server.
+  stall     1,000,000 locks (50,000 on Redis) are acquired and renewed, while one more is taken and given back every 5 ms: the longest
+            of these, and the longest GET /healthz meanwhile, which is the noise of the machine. Then pages of the full server.
   deadlock  10,100 holders wait in a graph that the search has to visit completely. Measured from sending the request that
             closes a cycle until the victim has its response.
 Each row has a new server process with a new data folder; both are removed afterwards. A missed aim is not an error: the
@@ -71,6 +74,7 @@ enum RowName {
     Acquire,
     Handover,
     Hold,
+    Stall,
     Deadlock,
 }
 
@@ -85,6 +89,8 @@ pub(super) struct Sizes {
     pub(super) short_queue: usize,
     pub(super) long_queue: usize,
     pub(super) locks: usize,
+    /// Of the row stall, embedded.
+    pub(super) stall_locks: usize,
     /// Branches of the graph, and leaves of each.
     pub(super) fan_out: usize,
     pub(super) deadlocks: usize,
@@ -102,6 +108,7 @@ impl Sizes {
                 short_queue: 10,
                 long_queue: 50,
                 locks: 2_000,
+                stall_locks: 2_000,
                 fan_out: 10,
                 deadlocks: 3,
             };
@@ -117,6 +124,7 @@ impl Sizes {
             short_queue: 10,
             long_queue: 1_000,
             locks: 50_000,
+            stall_locks: 1_000_000,
             fan_out: 100,
             deadlocks: scaled(20.0),
         }
@@ -184,6 +192,7 @@ async fn measure_row(
         RowName::Acquire => acquire::measure(&server, sizes, bar).await,
         RowName::Handover => handover::measure(&server, sizes, bar).await,
         RowName::Hold => hold::measure(&server, sizes, bar).await,
+        RowName::Stall => stall::measure(&server, sizes, bar).await,
         RowName::Deadlock => deadlock::measure(&server, sizes, bar).await,
     }
 }

@@ -1,6 +1,8 @@
 //! `ade bench`: runs a measurement of `ade_bench` and shows its report.
 
-use ade_bench::{BenchError, ErrorKind, Figure, Ratio, Report, Verdict};
+use ade_bench::{
+    BenchError, ComparedFigure, Difference, ErrorKind, Figure, Outcome, Ratio, Report, Spread, Verdict,
+};
 use owo_colors::OwoColorize;
 
 use crate::connect::block_on;
@@ -9,8 +11,12 @@ use crate::output::{self, Tone};
 
 pub(crate) fn run(args: ade_bench::Args) -> Result {
     let is_json = args.is_json();
-    let report = block_on(async { Ok(ade_bench::run(args).await?) })?;
-    if is_json { output::json(&report) } else { print(&report) }
+    match block_on(async { Ok(ade_bench::run(args).await?) })? {
+        Outcome::Measured(report) if is_json => output::json(&report),
+        Outcome::Measured(report) => print(&report),
+        Outcome::Compared(figures) if is_json => output::json(&figures),
+        Outcome::Compared(figures) => print_comparison(&figures),
+    }
 }
 
 impl From<BenchError> for Failure {
@@ -54,6 +60,28 @@ fn print(report: &Report) -> Result {
         output::note("this is a debug build; a release build is several times faster");
     }
     Ok(())
+}
+
+fn print_comparison(figures: &[ComparedFigure]) -> Result {
+    let spread = |spread: &Spread, unit: &str| {
+        let Spread { least, median, most, .. } = spread;
+        let text = format!("{} {unit}", number(*median));
+        format!("{} ({} to {})", text.trim_end(), number(*least), number(*most))
+    };
+    let table = output::table(figures)
+        .column("ROW", |figure| figure.row.clone())
+        .column("FIGURE", |figure| figure.name.clone())
+        .column("OLD", |figure| spread(&figure.old, &figure.unit))
+        .column("NEW", |figure| spread(&figure.new, &figure.unit))
+        .column("RATIO", |figure| format!("{:.2} ×", figure.ratio))
+        .column("VERDICT", |figure| match figure.difference {
+            Difference::Better => Tone::Good.cell("better"),
+            Difference::Worse => Tone::Bad.cell("worse"),
+            Difference::Different => Tone::Plain.cell("different"),
+            Difference::WithinNoise => Tone::Plain.cell("within noise"),
+            Difference::TooFewRuns => Tone::Plain.cell("too few runs"),
+        });
+    output::line(table)
 }
 
 fn aim(figure: &Figure) -> String {

@@ -81,17 +81,16 @@ fn page(change: &Change) -> Page {
     page.field("proposed by", format!("{} at {}", proposer(change), time::timestamp(change.proposed_at)));
     page.field("waits until", time::timestamp(change.expires_at));
     page.heading("Changes");
-    let [before, after] = ["before", "after"].map(|name| fields(change.details.get(name)));
+    let before = fields(change.details.get("before"));
+    let mut new = change.details.clone();
+    new.remove("before");
+    let after = fields(new.remove("after").or(Some(new.into())).as_ref());
     let names: Vec<&String> =
         before.keys().chain(after.keys().filter(|name| !before.contains_key(*name))).collect();
     for name in names.into_iter().filter(|name| before.get(*name) != after.get(*name)) {
         let [old, new] = [&before, &after].map(|fields| fields.get(name).map_or("none", String::as_str));
-        page.field(&safe(name), format!("{} → {}", safe(old), safe(new)));
-    }
-    for (name, value) in
-        change.details.iter().filter(|(name, _)| !["before", "after"].contains(&name.as_str()))
-    {
-        page.field(&safe(name), safe(&value.to_string()));
+        let text = if before.is_empty() { safe(new) } else { format!("{} → {}", safe(old), safe(new)) };
+        page.field(&safe(name), text);
     }
     page
 }

@@ -149,22 +149,20 @@ impl Lock {
 
     /// Whether only tombstones would be lost by dropping the lock: it is idle, its circuit is closed, and the clock alone
     /// makes every later token larger.
-    fn has_only_tombstones(&self, now: Moment) -> bool {
+    pub(super) fn has_only_tombstones(&self, now: Moment) -> bool {
         self.is_idle() && self.circuit.open_until <= now && self.last_token.number() < now.micros()
     }
 
-    /// When the last tombstone expires, if nothing else is worth keeping.
-    pub(super) fn tombstones_expire_at(&self, now: Moment) -> Option<Moment> {
-        if self.has_only_tombstones(now) { self.tombstones.last_expiry() } else { None }
+    /// When nothing is worth keeping any more; none while somebody uses the lock.
+    pub(super) fn idle_until(&self) -> Option<Moment> {
+        let above_token = Moment::from_micros(self.last_token.number() + 1);
+        let last_tombstone = self.tombstones.last_expiry().unwrap_or_default();
+        self.is_idle().then(|| last_tombstone.max(self.circuit.open_until).max(above_token))
     }
 
     /// Whether nothing is lost by dropping the lock.
     pub fn can_be_dropped(&self, now: Moment) -> bool {
         self.has_only_tombstones(now) && self.tombstones.is_empty()
-    }
-
-    pub(super) fn evict_expired_tombstones(&mut self, now: Moment) {
-        self.tombstones.evict_expired(now, usize::MAX);
     }
 
     /// Whether the holder can hold the lock in this mode together with the present holders.

@@ -22,6 +22,7 @@ mod queue;
 mod request;
 mod request_key;
 pub mod saga;
+mod sliced_snapshot;
 mod table;
 
 pub use command::{

@@ -164,6 +164,11 @@ impl LockName {
         Self(Hashed { hash: 0, value: (LockKind::Task, "".into()) })
     }
 
+    /// Sorts before every valid name with this kind and prefix.
+    pub(super) fn prefix_bound(kind: LockKind, prefix: &str) -> Self {
+        Self(Hashed { hash: 0, value: (kind, prefix.into()) })
+    }
+
     pub const fn kind(&self) -> LockKind {
         self.0.value.0
     }

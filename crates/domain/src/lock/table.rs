@@ -11,8 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::graph::{self, Deadlock, PendingWait, VictimCandidate, WaitForGraph};
 use super::holder_index::HolderIndex;
 use super::name::NameHashBuilder;
+use super::sliced_snapshot::SlicedSnapshot;
 use super::{
-    Cycle, EndReason, Hold, Holder, Lock, LockChange, LockCommand, LockLimits, LockName, LockOutcome, Waiter,
+    Cycle, EndReason, Hold, Holder, Lock, LockChange, LockCommand, LockKind, LockLimits, LockName,
+    LockOutcome, Waiter,
 };
 use crate::Moment;
 
@@ -48,9 +50,26 @@ pub struct LockTable {
     /// are sorted: which of several cycles is found must not depend on the order of arrival.
     awaited_locks: HashMap<Holder, Vec<LockName>, NameHashBuilder>,
     due: BTreeSet<(Moment, LockName)>,
+    /// Locks that nobody uses, by the time at which nothing about them is worth keeping.
+    idle: BTreeSet<(Moment, LockName)>,
     victim_ages: BTreeMap<Holder, VictimAge>,
+    /// A snapshot that is being taken.
+    pub(super) snapshot: Option<SlicedSnapshot>,
     /// What commands have changed and nobody has taken yet.
     pub changes: Vec<TableChange>,
+}
+
+/// When something about a lock is to be done next.
+#[derive(Debug, Clone, Copy, Default)]
+struct Schedule {
+    due: Option<Moment>,
+    idle: Option<Moment>,
+}
+
+impl Schedule {
+    fn of(lock: &Lock, limits: &LockLimits) -> Self {
+        Self { due: lock.next_due(limits), idle: lock.idle_until() }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +101,21 @@ impl LockTable {
         use std::ops::Bound::{Excluded, Unbounded};
         let names = self.names.range((after.map_or(Unbounded, Excluded), Unbounded));
         names.filter_map(|name| Some((name, self.lock(name)?)))
+    }
+
+    /// The same, of one kind and with a prefix of their names.
+    pub fn locks_with_prefix<'a>(
+        &'a self,
+        kind: LockKind,
+        prefix: &'a str,
+        after: Option<&LockName>,
+    ) -> impl Iterator<Item = (&'a LockName, &'a Lock)> {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        let first = LockName::prefix_bound(kind, prefix);
+        let start = after.filter(|after| **after >= first).map_or(Included(&first), Excluded);
+        let names = self.names.range((start, Unbounded));
+        let has_prefix = move |name: &&LockName| name.kind() == kind && name.as_str().starts_with(prefix);
+        names.take_while(has_prefix).filter_map(|name| Some((name, self.lock(name)?)))
     }
 
     pub fn hold_count(&self) -> usize {
@@ -168,13 +202,14 @@ impl LockTable {
 
     /// Executes a command on one lock without looking for deadlocks.
     pub fn execute_one(&mut self, name: &LockName, command: &LockCommand, now: Moment) -> LockOutcome {
+        self.preserve(name);
         let name = self.intern(name);
         let lock = self.locks.entry(name.clone()).or_default();
-        let previous_due = lock.next_due(&self.limits);
+        let before = Schedule::of(lock, &self.limits);
         let result = lock.execute(command, now, &self.limits);
-        let due = lock.next_due(&self.limits);
         let can_be_dropped = lock.can_be_dropped(now);
-        self.reschedule(&name, previous_due, due.filter(|_| !can_be_dropped));
+        let after = if can_be_dropped { Schedule::default() } else { Schedule::of(lock, &self.limits) };
+        self.reschedule(&name, before, after);
         if can_be_dropped {
             self.locks.remove(&name);
             self.names.remove(&name);
@@ -199,12 +234,13 @@ impl LockTable {
     pub fn apply(&mut self, change: &TableChange) {
         match change {
             TableChange::Lock(name, change) => {
+                self.preserve(name);
                 let name = self.intern(name);
                 let lock = self.locks.entry(name.clone()).or_default();
-                let previous_due = lock.next_due(&self.limits);
+                let before = Schedule::of(lock, &self.limits);
                 lock.apply(change, &self.limits);
-                let due = lock.next_due(&self.limits);
-                self.reschedule(&name, previous_due, due);
+                let after = Schedule::of(lock, &self.limits);
+                self.reschedule(&name, before, after);
                 self.update_indexes(&name, change);
             }
             TableChange::VictimAge { holder, oldest_grant, expires_at } => {
@@ -217,7 +253,8 @@ impl LockTable {
     /// After a restart: counts every server that serves waiters as alive now, so that its waiters can come back.
     pub fn reset_server_heartbeats(&mut self, now: Moment) {
         let mut heartbeats = Vec::new();
-        for (name, lock) in self.locks_after(None) {
+        let awaited: BTreeSet<&LockName> = self.waiting.iter().map(|(_, name)| name).collect();
+        for (name, lock) in awaited.into_iter().filter_map(|name| Some((name, self.lock(name)?))) {
             let alive =
                 |server| TableChange::Lock(name.clone(), LockChange::ServerHeartbeat { server, at: now });
             heartbeats.extend(lock.servers().map(alive));
@@ -230,52 +267,51 @@ impl LockTable {
         self.changes.push(change);
     }
 
-    /// The changes that reproduce this table when applied to an empty one.
-    pub fn snapshot(&self) -> impl Iterator<Item = TableChange> {
-        let lock_changes = |(name, lock): (&LockName, &Lock)| {
-            lock.snapshot().map(|change| TableChange::Lock(name.clone(), change)).collect::<Vec<_>>()
-        };
-        let victim_ages = self.victim_ages.iter().map(|(holder, age)| TableChange::VictimAge {
+    /// The ages of victims as changes.
+    pub(super) fn victim_ages(&self) -> impl Iterator<Item = TableChange> {
+        self.victim_ages.iter().map(|(holder, age)| TableChange::VictimAge {
             holder: holder.clone(),
             oldest_grant: age.oldest_grant,
             expires_at: age.expires_at,
-        });
-        self.locks_after(None).flat_map(lock_changes).chain(victim_ages)
+        })
     }
 
-    /// Drops what has expired: tombstones, locks without state, and the ages of victims.
-    pub fn evict_expired(&mut self, now: Moment) {
-        for lock in self.locks.values_mut() {
-            lock.evict_expired_tombstones(now);
-        }
-        self.locks.retain(|_, lock| !lock.can_be_dropped(now));
-        let mut idle: Vec<(Moment, LockName)> = Vec::new();
-        for (name, lock) in &self.locks {
-            idle.extend(lock.tombstones_expire_at(now).map(|expires_at| (expires_at, name.clone())));
-        }
-        // The number of idle locks is bounded: those whose tombstones expire first are dropped early.
-        if idle.len() > MAX_IDLE_LOCKS {
-            idle.sort_unstable();
-            for (_, name) in idle.iter().take(idle.len() - MAX_IDLE_LOCKS) {
-                self.locks.remove(name);
-            }
-        }
-        self.names.retain(|name| self.locks.contains_key(name));
+    pub fn evict_victim_ages(&mut self, now: Moment) {
         self.victim_ages.retain(|_, age| age.expires_at > now);
+    }
+
+    /// Drops at most `limit` idle locks; returns how many. Their number is bounded: beyond it, those that expire first are dropped
+    /// early.
+    pub fn drop_idle_locks(&mut self, now: Moment, limit: usize) -> usize {
+        let excess = self.idle.len().saturating_sub(MAX_IDLE_LOCKS);
+        let is_due = |(index, (until, _)): &(usize, &(Moment, LockName))| *until <= now || *index < excess;
+        let due = self.idle.iter().enumerate().take_while(is_due).map(|(_, (_, name))| name);
+        // A lock whose circuit is open stays even if there are too many.
+        let is_dispensable =
+            |name: &&LockName| self.lock(name).is_none_or(|lock| lock.has_only_tombstones(now));
+        let dropped: Vec<LockName> = due.filter(is_dispensable).take(limit).cloned().collect();
+        for name in &dropped {
+            self.preserve(name);
+            if let Some(lock) = self.locks.remove(name) {
+                self.reschedule(name, Schedule::of(&lock, &self.limits), Schedule::default());
+            }
+            self.names.remove(name);
+        }
+        dropped.len()
     }
 
     /// The first lock that is due by `now`. A scheduled time is a lower bound that depends on history, so it is made exact
     /// first: the order in which locks are due must not depend on history.
     pub fn next_due_lock(&mut self, now: Moment) -> Option<LockName> {
         while let Some((scheduled, name)) = self.due.first().filter(|(due, _)| *due <= now).cloned() {
-            let due = self.locks.get_mut(&name).and_then(|lock| {
+            let exact = self.locks.get_mut(&name).map_or_else(Schedule::default, |lock| {
                 lock.refresh_next_expiry();
-                lock.next_due(&self.limits)
+                Schedule::of(lock, &self.limits)
             });
-            if due == Some(scheduled) {
+            if exact.due == Some(scheduled) {
                 return Some(name);
             }
-            self.reschedule(&name, Some(scheduled), due);
+            self.reschedule(&name, Schedule { due: Some(scheduled), ..exact }, exact);
         }
         None
     }
@@ -346,13 +382,14 @@ impl LockTable {
         Deadlock { cycle, victim: holder, freed_locks }
     }
 
-    fn reschedule(&mut self, name: &LockName, previous: Option<Moment>, due: Option<Moment>) {
-        if previous != due {
-            if let Some(previous) = previous {
-                self.due.remove(&(previous, name.clone()));
+    fn reschedule(&mut self, name: &LockName, before: Schedule, after: Schedule) {
+        let moves = [(&mut self.due, before.due, after.due), (&mut self.idle, before.idle, after.idle)];
+        for (index, before, after) in moves.into_iter().filter(|(_, before, after)| before != after) {
+            if let Some(before) = before {
+                index.remove(&(before, name.clone()));
             }
-            if let Some(due) = due {
-                self.due.insert((due, name.clone()));
+            if let Some(after) = after {
+                index.insert((after, name.clone()));
             }
         }
     }

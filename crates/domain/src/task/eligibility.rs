@@ -49,13 +49,16 @@ impl Task {
         asking.all(|requirement| requirement.is_qualified(&approval.reviewer_id, people))
     }
 
-    /// The decisions that cannot be counted any more.
+    /// The decisions that cannot be counted any more. A request for changes is not counted but blocks: it stays until the present
+    /// reviewer decides, so that nobody lifts it by taking a role away.
     pub(super) fn lapsing_decisions(&self, people: &People, now: Moment) -> Vec<Lapse> {
         let mut decided: Vec<&Approval> = self
             .approvals
             .iter()
             .filter(|approval| approval.is_decidable() && self.is_current(approval))
-            .filter(|approval| approval.response_action.is_some())
+            .filter(|approval| {
+                matches!(approval.response_action, Some(DecisionKind::Approve | DecisionKind::Reject))
+            })
             .collect();
         decided.sort_by_key(|approval| approval.responded_at);
         let (mut lapsing, mut approvers) = (Vec::new(), Vec::<&UserId>::new());

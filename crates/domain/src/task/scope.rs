@@ -13,6 +13,10 @@ use crate::glob::{Pattern, PatternSet};
 use crate::lock::LockMode;
 use crate::normal_form::fold;
 use crate::people::{AUTHOR, User};
+use crate::people_selector::PeopleSelector;
+
+/// How names of agents begin, as targets and as authors.
+pub(super) const AGENT_PREFIX: &str = "agent:";
 
 /// Resource types that only targets have. Tasks cannot declare them, and only administrators lock them directly.
 pub const RESERVED_TYPES: [&str; 7] = ["files", "sql", "command", "http", "agent", "capability", "tool"];
@@ -50,13 +54,11 @@ pub enum BindingLock {
     None,
 }
 
-/// Somebody, as `user:ID`, `role:NAME`, `team:NAME` or `agent:ID`.
+/// People, or an agent as `agent:ID`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum AllowedAuthor {
-    User(String),
-    Role(String),
-    Team(String),
+    People(PeopleSelector),
     Agent(String),
 }
 
@@ -68,34 +70,26 @@ impl TryFrom<String> for AllowedAuthor {
     type Error = InvalidAllowedAuthor;
 
     fn try_from(text: String) -> Result<Self, InvalidAllowedAuthor> {
-        let (kind, name) =
-            text.split_once(':').filter(|(_, name)| !name.is_empty()).ok_or(InvalidAllowedAuthor)?;
-        let name = name.to_owned();
-        match kind {
-            "user" => Ok(Self::User(name)),
-            "role" => Ok(Self::Role(name)),
-            "team" => Ok(Self::Team(name)),
-            "agent" => Ok(Self::Agent(name)),
-            _ => Err(InvalidAllowedAuthor),
+        match text.strip_prefix(AGENT_PREFIX) {
+            Some(id) if !id.is_empty() => Ok(Self::Agent(id.to_owned())),
+            Some(_) => Err(InvalidAllowedAuthor),
+            None => text.parse().map(Self::People).map_err(|_| InvalidAllowedAuthor),
         }
     }
 }
 
 impl From<AllowedAuthor> for String {
-    fn from(principal: AllowedAuthor) -> Self {
-        principal.to_string()
+    fn from(author: AllowedAuthor) -> Self {
+        author.to_string()
     }
 }
 
 impl std::fmt::Display for AllowedAuthor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (kind, name) = match self {
-            Self::User(name) => ("user", name),
-            Self::Role(name) => ("role", name),
-            Self::Team(name) => ("team", name),
-            Self::Agent(name) => ("agent", name),
-        };
-        write!(f, "{kind}:{name}")
+        match self {
+            Self::People(people) => people.fmt(f),
+            Self::Agent(id) => write!(f, "{AGENT_PREFIX}{id}"),
+        }
     }
 }
 
@@ -103,11 +97,12 @@ impl AllowedAuthor {
     /// Whether this names the person or, if one acts for the person, the agent. An agent acts as an author for its sponsor and in
     /// its team; no other role of the sponsor extends to it.
     pub fn includes(&self, user: &User, agent: Option<&str>) -> bool {
+        let Some(agent) = agent else { return matches!(self, Self::People(people) if people.covers(user)) };
         match self {
-            Self::User(id) => agent.is_none() && user.user_id.as_str() == id,
-            Self::Role(role) => user.has_role(role) && (agent.is_none() || role == AUTHOR),
-            Self::Team(team) => user.team.as_ref() == Some(team),
-            Self::Agent(id) => agent == Some(id),
+            Self::People(PeopleSelector::User(_)) => false,
+            Self::People(PeopleSelector::Role(role)) => role == AUTHOR && user.has_role(role),
+            Self::People(team @ PeopleSelector::Team(_)) => team.covers(user),
+            Self::Agent(id) => agent == id,
         }
     }
 }

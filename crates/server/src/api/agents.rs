@@ -2,8 +2,9 @@
 
 use ade_app::agents::AgentChange;
 use ade_domain::agent::AgentProfile;
-use ade_domain::capability::{Accepts, ClaimRightsChange};
+use ade_domain::capability::ClaimRightsChange;
 use ade_domain::lock::Holder;
+use ade_domain::people_selector::PeopleSelector;
 use ade_store::coordination::LockFilter;
 
 use super::prelude::*;
@@ -64,8 +65,7 @@ async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Ag
 
 /// Update an agent.
 #[utoipa::path(patch, path = "/agents/{id}", operation_id = "update_agent", tag = "agents", params(("id" = String, Path)), request_body = wire::AgentRequest, responses(
-    SecondAdmin,
-    (status = 200, description = "The updated agent", body = wire::Agent), BodyErrors, AgentNotFound,
+    (status = 200, description = "The updated agent", body = wire::Agent), BodyErrors, SecondAdmin, AgentNotFound,
 ))]
 async fn update(
     app: App,
@@ -164,7 +164,7 @@ fn agent_change(body: &wire::AgentRequest, before: AgentProfile) -> ApiResult<Ag
     let profile = merge_profile(body, before)?;
     let mut accepts = body.accepts.as_ref().map(|_| Vec::new());
     for (index, entry) in body.accepts.iter().flatten().enumerate() {
-        let parsed = entry.parse::<Accepts>();
+        let parsed = entry.parse::<PeopleSelector>();
         let parsed = parsed.map_err(|error| Problem::invalid_at(&format!("/accepts/{index}"), error))?;
         accepts.get_or_insert_default().push(parsed);
     }

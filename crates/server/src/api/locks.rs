@@ -1,5 +1,7 @@
 //! Lock routes: acquire, renew, release, downgrade, verify, inspect and break locks.
 
+use std::collections::BTreeSet;
+
 use ade_app::Error;
 use ade_app::locks::{Acquisition, HeldLockResult, HeldToken, LockError};
 use ade_client::wire::FieldError;
@@ -169,7 +171,9 @@ async fn verify(
 ))]
 async fn graph(app: App, caller: Caller) -> JsonResult<wire::WaitGraph> {
     caller.require_scope(Scope::Read)?;
-    let waits = app.locks.coordination().waits(MAX_GRAPH_WAITS).await?;
+    let mut waits = app.locks.coordination().waits(MAX_GRAPH_WAITS).await?;
+    let hidden = app.hidden_tasks(waits.iter().map(|wait| &wait.lock), &caller).await?;
+    waits.retain(|wait| !hidden.contains(wait.lock.as_str()));
     Ok(Json(wire::WaitGraph { waits: waits.iter().map(convert::wait_graph_edge).collect() }))
 }
 
@@ -193,7 +197,7 @@ struct ListParams {
 
 /// List the locks that are held or waited for.
 #[utoipa::path(get, path = "/locks", operation_id = "list_locks", tag = "locks", params(ListParams), responses(
-    (status = 200, description = "A page of locks: task locks first, then resource locks, each ordered by name", body = wire::Page<wire::Lock>),
+    (status = 200, description = "A page of locks: task locks first, then resource locks, each ordered by name. Locks of tasks that the caller cannot see are left out, so a page may have fewer items", body = wire::Page<wire::Lock>),
     ReadErrors,
 ))]
 async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> PageResult<wire::Lock> {
@@ -212,7 +216,10 @@ async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> P
     let after: Option<LockName> = page.parse_cursor(|cursor| cursor.parse().ok())?;
     let filter = LockFilter { agent, resource_type, kind };
     let locks = app.locks.coordination().list_locks(filter, after, fetch_limit).await?;
-    page.page(locks, |view| view.lock.to_string(), convert::lock)
+    let hidden = app.hidden_tasks(locks.iter().map(|view| &view.lock), &caller).await?;
+    let mut shown = page.page(locks, |view| view.lock.to_string(), convert::lock)?;
+    shown.items.retain(|lock| !hidden.contains(&lock.lock));
+    Ok(shown)
 }
 
 /// Get a lock with its holders and all waiters.
@@ -264,6 +271,22 @@ async fn break_lock(
 }
 
 impl AppState {
+    /// Those of these locks that belong to tasks that the caller may not see.
+    async fn hidden_tasks<'a>(
+        &self,
+        locks: impl Iterator<Item = &'a LockName>,
+        caller: &Caller,
+    ) -> ApiResult<BTreeSet<String>> {
+        let mut hidden = BTreeSet::new();
+        for lock in locks.filter(|lock| lock.kind() == LockKind::Task && !caller.can_see_all()) {
+            match self.tasks.require_visible_if_exists(lock.id(), caller).await {
+                Err(Error::NotFound(_)) => drop(hidden.insert(lock.to_string())),
+                checked => checked?,
+            }
+        }
+        Ok(hidden)
+    }
+
     /// The lock of a task is for those who see the task: others could keep it from being applied.
     async fn check_task_visible(&self, lock: &LockName, caller: &Caller) -> ApiResult<()> {
         if lock.kind() == LockKind::Task {

@@ -27,6 +27,7 @@ mod tickets;
 mod users;
 
 use std::convert::Infallible;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,8 +57,26 @@ use crate::http::problem::{ApiResult, Problem};
 use crate::http::{middleware, openapi};
 use settings::ServerSetting;
 
+/// What handlers work with. It is cloned several times for each request.
 #[derive(Debug, Clone)]
-pub(crate) struct AppState {
+pub(crate) struct AppState(Arc<Services>);
+
+impl From<Services> for AppState {
+    fn from(services: Services) -> Self {
+        Self(Arc::new(services))
+    }
+}
+
+impl Deref for AppState {
+    type Target = Services;
+
+    fn deref(&self) -> &Services {
+        &self.0
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Services {
     pub(crate) locks: LockService,
     pub(crate) agents: AgentService,
     pub(crate) accounts: AccountService,

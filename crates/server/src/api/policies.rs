@@ -20,8 +20,7 @@ async fn list(app: App, caller: Caller, Params(page): Params<PageParams>) -> Pag
 
 /// Create a policy (admin). It is a draft unless `active` is true.
 #[utoipa::path(post, path = "/policies", operation_id = "create_policy", tag = "rules", request_body = wire::PolicyRequest, responses(
-    SecondAdmin,
-    (status = 201, description = "The policy", body = wire::Policy), PostErrors,
+    (status = 201, description = "The policy", body = wire::Policy), PostErrors, SecondAdmin,
     (status = 409, description = "ALREADY_EXISTS or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn create(app: App, request: IdempotentPost<wire::PolicyRequest, 201>) -> ApiResult {
@@ -39,8 +38,7 @@ async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Po
 
 /// Update a policy (admin). The active version stays in force until the draft is activated.
 #[utoipa::path(patch, path = "/policies/{id}", operation_id = "update_policy", tag = "rules", params(("id" = String, Path)), request_body = wire::PolicyRequest, responses(
-    SecondAdmin,
-    (status = 200, description = "The updated policy", body = wire::Policy), UpdateErrors, PolicyNotFound,
+    (status = 200, description = "The updated policy", body = wire::Policy), UpdateErrors, SecondAdmin, PolicyNotFound,
     (status = 409, description = "ALREADY_EXISTS: another policy has this name", body = wire::Problem),
 ))]
 async fn update(
@@ -54,8 +52,7 @@ async fn update(
 
 /// Delete a policy (admin).
 #[utoipa::path(delete, path = "/policies/{id}", operation_id = "delete_policy", tag = "rules", params(("id" = String, Path)), responses(
-    SecondAdmin,
-    (status = 204, description = "The policy is deleted"), DeleteErrors, PolicyNotFound,
+    (status = 204, description = "The policy is deleted"), DeleteErrors, SecondAdmin, PolicyNotFound,
 ))]
 async fn delete(app: App, caller: Caller, Param(id): Param) -> ApiResult<StatusCode> {
     app.rules.delete_policy(&id, &caller).await?;
@@ -64,8 +61,7 @@ async fn delete(app: App, caller: Caller, Param(id): Param) -> ApiResult<StatusC
 
 /// Activate the draft of a policy (admin).
 #[utoipa::path(post, path = "/policies/{id}/activate", operation_id = "activate_policy", tag = "rules", params(("id" = String, Path)), responses(
-    SecondAdmin,
-    (status = 200, description = "The updated policy", body = wire::Policy), ActionErrors, PolicyNotFound,
+    (status = 200, description = "The updated policy", body = wire::Policy), ActionErrors, SecondAdmin, PolicyNotFound,
 ))]
 async fn activate(app: App, Param(id): Param, request: IdempotentPost<EmptyBody>) -> ApiResult {
     let policy = app.rules.activate_policy(&id, &request.caller).await?;

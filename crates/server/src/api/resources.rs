@@ -21,8 +21,7 @@ async fn list(
 
 /// Register resources by pattern (admin).
 #[utoipa::path(post, path = "/resources", operation_id = "create_resource", tag = "rules", request_body = wire::ResourceRequest, responses(
-    SecondAdmin,
-    (status = 201, description = "The registered resources", body = wire::RegisteredResource), PostErrors,
+    (status = 201, description = "The registered resources", body = wire::RegisteredResource), PostErrors, SecondAdmin,
     (status = 409, description = "ALREADY_EXISTS or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn create(app: App, request: IdempotentPost<wire::ResourceRequest, 201>) -> ApiResult {
@@ -40,8 +39,7 @@ async fn show(app: App, caller: Caller, Param(pattern): Param) -> JsonResult<wir
 
 /// Update the registration of a pattern (admin).
 #[utoipa::path(patch, path = "/resources/{pattern}", operation_id = "update_resource", tag = "rules", params(("pattern" = String, Path, description = "Percent-encoded")), request_body = wire::ResourceRequest, responses(
-    SecondAdmin,
-    (status = 200, description = "The updated registration", body = wire::RegisteredResource), UpdateErrors, ResourceNotFound,
+    (status = 200, description = "The updated registration", body = wire::RegisteredResource), UpdateErrors, SecondAdmin, ResourceNotFound,
 ))]
 async fn update(
     app: App,
@@ -55,8 +53,7 @@ async fn update(
 
 /// Delete the registration of a pattern (admin).
 #[utoipa::path(delete, path = "/resources/{pattern}", operation_id = "delete_resource", tag = "rules", params(("pattern" = String, Path, description = "Percent-encoded")), responses(
-    SecondAdmin,
-    (status = 204, description = "The registration is deleted"), DeleteErrors, ResourceNotFound,
+    (status = 204, description = "The registration is deleted"), DeleteErrors, SecondAdmin, ResourceNotFound,
 ))]
 async fn delete(app: App, caller: Caller, Param(pattern): Param) -> ApiResult<StatusCode> {
     app.rules.delete_resource(&pattern, &caller).await?;

@@ -96,8 +96,7 @@ async fn setting(app: App, caller: Caller, Param(name): Param) -> JsonResult<wir
 
 /// Change a setting (admin). It takes effect on all servers with the next request; settings of locks within a second.
 #[utoipa::path(put, path = "/config/{name}", operation_id = "put_setting", tag = "settings", params(("name" = String, Path)), request_body = wire::SettingRequest, responses(
-    SecondAdmin,
-    (status = 200, description = "The updated setting", body = wire::Setting), UpdateErrors, SettingNotFound,
+    (status = 200, description = "The updated setting", body = wire::Setting), UpdateErrors, SecondAdmin, SettingNotFound,
 ))]
 async fn set_setting(
     app: App,
@@ -133,8 +132,7 @@ async fn feature(app: App, caller: Caller, Param(flag): Param) -> JsonResult<wir
 
 /// Enable or disable a feature (admin).
 #[utoipa::path(put, path = "/features/{flag}", operation_id = "put_feature", tag = "settings", params(("flag" = String, Path)), request_body = wire::FeatureRequest, responses(
-    SecondAdmin,
-    (status = 200, description = "The updated feature flag", body = wire::Feature), UpdateErrors, FeatureNotFound,
+    (status = 200, description = "The updated feature flag", body = wire::Feature), UpdateErrors, SecondAdmin, FeatureNotFound,
 ))]
 async fn set_feature(
     app: App,

@@ -107,8 +107,7 @@ async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Us
 
 /// Update a user (admin), or change your own password with `current_password`.
 #[utoipa::path(patch, path = "/users/{id}", operation_id = "update_user", tag = "people", params(("id" = String, Path)), request_body = wire::UserPatch, responses(
-    SecondAdmin,
-    (status = 200, description = "The updated user", body = wire::User), UpdateErrors, UserNotFound,
+    (status = 200, description = "The updated user", body = wire::User), UpdateErrors, SecondAdmin, UserNotFound,
     (status = 403, description = "WRONG_PASSWORD, FORBIDDEN, SCOPE_MISSING, CSRF, REAUTHENTICATE or PASSWORD_CHANGE_REQUIRED", body = wire::Problem),
 ))]
 async fn update(

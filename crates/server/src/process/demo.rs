@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use ade_app::demo::CHECK_TEMPLATE;
 use ade_config::{CommandTemplate, Config, FilesRoot};
 use ade_domain::people::AUTHOR;
+use ade_domain::people_selector::PeopleSelector;
 use ade_domain::task::{AllowedAuthor, Binding};
 use ade_store::{Database, FolderError, create_private_folder, private_file};
 
@@ -106,7 +107,7 @@ pub(super) fn set_up_folders(config: &mut Config) -> Result<(), StartError> {
         resources: vec!["docs:handbook".to_owned()],
         criticality: Some(5),
         task_types: vec!["docs".to_owned()],
-        authors: vec![AllowedAuthor::Role(AUTHOR.to_owned())],
+        authors: vec![AllowedAuthor::People(PeopleSelector::Role(AUTHOR.to_owned()))],
         ..Binding::default()
     };
     roots.insert(

@@ -31,7 +31,7 @@ use super::storage::{open_blobs, open_coordination, open_database, open_keys};
 use super::worker::{new_worker, new_worker_name, previews, publish};
 use super::{demo, metrics};
 use crate::api::settings::ServerSetting;
-use crate::api::{self, AppState};
+use crate::api::{self, AppState, Services};
 use crate::auth::{BootstrapToken, TOKEN_FILE};
 use crate::http::accept::{self, ServeOptions};
 use crate::http::client_address::TrustedProxies;
@@ -146,7 +146,7 @@ impl Server {
             agents: agents.clone(),
             rules: rules.clone(),
         };
-        let app = AppState {
+        let app = Services {
             locks,
             agents,
             accounts,
@@ -179,7 +179,7 @@ impl Server {
         };
         Ok(Self {
             listener,
-            app,
+            app: app.into(),
             stop,
             lock_maintenance,
             background,

@@ -151,8 +151,9 @@ impl Database {
         pattern.push('%');
         let sql = "SELECT agent_id, sponsor_id, body->>'grants', body->>'accepts' FROM agents \
                    WHERE body->>'grants' LIKE $1 ESCAPE '!' ORDER BY agent_id";
-        let mut agents =
-            self.fetch_page(sql, &[pattern.into()], limit.saturating_add(1), capable_agent).await?;
+        let sql = format!("{sql} LIMIT {}", limit.saturating_add(1));
+        let rows = self.scan(&sql, &[pattern.into()]).await?;
+        let mut agents = rows.iter().map(capable_agent).collect::<Result<Vec<_>>>()?;
         let is_complete = agents.len() <= limit as usize;
         agents.truncate(limit as usize);
         agents.retain(|agent| agent.rights.grants.iter().any(|grant| grant.capability == capability));

@@ -1,5 +1,4 @@
-//! The audit log and the events: committed without numbers, together with what they report, and numbered and chained later by a
-//! sequencer.
+//! The audit log and the events: committed together with what they report, and numbered and chained (`numbering.rs`).
 //!
 //! An entry is authentic if a process with the secret wrote it: its body has a valid MAC, and its columns are copies of its body. Rows
 //! that somebody else inserted or changed prove nothing.
@@ -10,7 +9,7 @@ use ade_domain::keys::{KeyPurpose, MacCheck};
 use ade_domain::task::ACTIONS_WITHOUT_TRANSITION;
 use ade_domain::{Keys, Moment};
 
-use super::numbering::{AssignNumbers, Numbering, head};
+use super::numbering::{AssignNumbers, Numbering, head, superseded};
 use super::sql::{Row, Select, uuid};
 use super::{Backend, Database, DatabaseError, Result};
 
@@ -156,7 +155,7 @@ pub struct AuditFilter {
 
 impl Database {
     /// Assigns numbers to at most `limit` audit entries and `limit` events, unless another process holds the lease. Entries that are
-    /// not authentic are quarantined instead.
+    /// not authentic are quarantined instead. On SQLite nothing is left to number, but rows of others are found.
     pub async fn number_entries(
         &self,
         holder: &str,
@@ -170,12 +169,7 @@ impl Database {
         if numbering == Numbering::default()
             && let Some(registered) = self.superseded_by().await?
         {
-            let own = self.keys.id();
-            let reason = format!(
-                "the other processes have replaced the secret (key id {registered}; that of this process is {own}): \
-                 restart this process with the new secret"
-            );
-            return Err(DatabaseError::Corrupt(reason));
+            return Err(superseded(&registered, &self.keys));
         }
         Ok(numbering)
     }
@@ -245,6 +239,15 @@ impl Database {
         Ok(self.fetch_number(sql, &[]).await? > 0)
     }
 
+    /// Whether [`number_entries`](Self::number_entries) may find something: asked before a poll, and not after a commit.
+    pub async fn needs_numbering(&self) -> Result<bool> {
+        match self.backend {
+            // Rows of others have numbers too; whether there are any is known to the writer alone.
+            Backend::Sqlite(_) => Ok(true),
+            Backend::Postgres(_) => self.has_unnumbered().await,
+        }
+    }
+
     /// Creates the partitions of the audit log for the month of `now` and the next two. Returns how many of them are still missing.
     /// Entries of a month without a partition are kept in a common one: call it daily. Does nothing on SQLite.
     pub async fn create_audit_partitions(&self, now: Moment) -> Result<u64> {
@@ -279,8 +282,10 @@ impl Database {
                 from = from.max(Some(at));
                 select.and("(at > ? OR number > ?)", [at.into(), after.into()]);
             }
-            select.and("number IS NOT NULL", []);
+            select.and("number > 0", []);
         }
+        // A row that somebody inserted into SQLite has a number until it is quarantined.
+        select.and("entry_hash IS NOT NULL", []);
         select.and_if("task_id = ?", task.as_deref().map(uuid));
         select.and_if("actor = ?", actor.as_deref());
         select.and_if("action = ?", action.as_deref());

@@ -1,23 +1,17 @@
-//! Several statements of one commit: sent as one batch while nothing conflicts, and one by one to find out what does.
-//!
-//! A batch is one round trip to the database for a whole commit. A batch that fails has changed nothing.
+//! Statements with what they must affect, and the rows they insert.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
-use futures_util::TryStreamExt;
-use sqlx::{AssertSqlSafe, Either, Executor};
-
-use super::sql::{Arg, Row, SqlConnection, bind, integer, placeholders, replace_nul};
+use super::sql::{Arg, Row, SqlConnection, placeholders};
 use super::{DatabaseError, Operation, Result};
 
 /// A statement, and what is wrong unless it affects exactly one row; then nothing of its commit happens.
 #[derive(Debug, Clone)]
 pub(super) struct Statement {
-    sql: Cow<'static, str>,
-    args: Vec<Arg>,
+    pub(super) sql: Cow<'static, str>,
+    pub(super) args: Vec<Arg>,
     /// `None` if it may affect any number of rows.
-    unless_one_row: Option<DatabaseError>,
+    pub(super) unless_one_row: Option<DatabaseError>,
 }
 
 impl Statement {
@@ -148,84 +142,11 @@ impl SqlConnection<'_> {
         }
         Ok(affected)
     }
-
-    /// Executes all statements in one round trip; `false` if one of them failed or missed its expectation. Then nothing has
-    /// happened on PostgreSQL, and on SQLite the caller must roll the transaction back. No statement may depend on the effects
-    /// or the order of the others: PostgreSQL runs all of them on the same snapshot, in an order of its own.
-    pub(super) async fn execute_batch(&mut self, statements: &[Statement]) -> Result<bool> {
-        let args = statements.iter().flat_map(|statement| &statement.args);
-        let translated = self.translate_batch(statements);
-        let outcome = match self {
-            Self::Sqlite(connection) => {
-                let query = bind!(sqlx::query(AssertSqlSafe(translated.join("; "))), args);
-                let (mut results, mut pending) = (connection.fetch_many(query), statements.iter());
-                loop {
-                    match results.try_next().await {
-                        Ok(Some(Either::Left(result))) => {
-                            let statement = pending.next();
-                            if statement.is_none_or(|next| next.check(result.rows_affected()).is_err()) {
-                                break Ok(false);
-                            }
-                        }
-                        Ok(Some(Either::Right(_))) => {}
-                        Ok(None) => break Ok(pending.len() == 0),
-                        Err(error) => break Err(error),
-                    }
-                }
-            }
-            Self::Postgres(connection) => {
-                let query = bind!(sqlx::query(AssertSqlSafe(combine(statements, &translated))), args);
-                query.execute(&mut **connection).await.map(|_| true)
-            }
-        };
-        match outcome {
-            Err(sqlx::Error::Database(_)) => Ok(false),
-            outcome => Ok(outcome?),
-        }
-    }
-
-    /// Each statement in the dialect of this database, with placeholders numbered across all of them.
-    fn translate_batch(&self, statements: &[Statement]) -> Vec<String> {
-        let mut offset = 0;
-        let translate = |statement: &Statement| {
-            let translated = self.translate(&statement.sql, &statement.args, offset);
-            offset += statement.args.len();
-            translated
-        };
-        statements.iter().map(translate).collect()
-    }
-}
-
-/// One PostgreSQL statement that executes several, and fails with a division by zero if one misses its expectation.
-fn combine(statements: &[Statement], translated: &[String]) -> String {
-    let (mut combined, mut conditions) = (String::from("WITH "), String::new());
-    for (number, (statement, sql)) in statements.iter().zip(translated).enumerate() {
-        let comma = if number == 0 { "" } else { ", " };
-        let _ = write!(combined, "{comma}s{number} AS ({sql} RETURNING 1)");
-        if statement.unless_one_row.is_some() {
-            let _ = write!(conditions, " AND (SELECT count(*) FROM s{number}) = 1");
-        }
-    }
-    let _ = write!(combined, " SELECT 1 / CASE WHEN TRUE{conditions} THEN 1 ELSE 0 END");
-    combined
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn combines_statements() {
-        let first = Statement::new("UPDATE a SET b = $2 WHERE c = $1", []).or_conflict("a");
-        let second = Statement::new("INSERT INTO d VALUES ($1)", []);
-        let translated = [first.sql.to_string(), "INSERT INTO d VALUES ($3)".to_owned()];
-        assert_eq!(
-            combine(&[first, second], &translated),
-            "WITH s0 AS (UPDATE a SET b = $2 WHERE c = $1 RETURNING 1), \
-             s1 AS (INSERT INTO d VALUES ($3) RETURNING 1) \
-             SELECT 1 / CASE WHEN TRUE AND (SELECT count(*) FROM s0) = 1 THEN 1 ELSE 0 END"
-        );
-    }
 
     fn row(number: u64) -> TableRow {
         TableRow::new("t", [("a", number.into()), ("revision", number.into())])

@@ -13,7 +13,10 @@ use super::documents::{Document, DocumentKind, Versioned};
 use super::people::{KnownDevice, Session, StoredToken, StoredUser};
 use super::sql::{SqlConnection, json, uuid};
 use super::tasks::{Comment, Loaded, StoredTask};
-use super::{DatabaseError, Operation, Result, StoredResponse, agents, documents, people, rows};
+use super::{
+    Backend, Database, DatabaseError, Operation, Result, StoredResponse, agents, documents, numbering,
+    people, rows,
+};
 
 /// Everything that one decision changes.
 #[derive(Debug, Clone, Default)]
@@ -112,46 +115,62 @@ pub enum Write {
 /// A larger commit is not sent as one batch: the gain is small.
 const MAX_BATCHED_WRITES: usize = 4;
 
-/// A commit whose audit entries carry the MAC of this process.
-pub(super) struct AuthenticatedCommit {
-    pub(super) commit: Commit,
-    pub(super) keys: Keys,
+/// The statements of a commit, made before it waits for its turn.
+pub(super) struct PreparedCommit {
+    statements: Vec<Statement>,
+    /// Entries with the MAC of this process that get their numbers when they are inserted.
+    unnumbered: Vec<(AuditBody, TableRow)>,
+    is_batchable: bool,
+    keys: Keys,
 }
 
-impl Operation for AuthenticatedCommit {
+impl Operation for PreparedCommit {
     type Output = ();
 
     async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<()> {
-        connection.execute_each(&self.commit.statements(&self.keys)?).await.map(drop)
+        connection.execute_each(&self.statements).await?;
+        if !self.unnumbered.is_empty() {
+            let rows = numbering::chain(connection, &self.unnumbered, &self.keys).await?;
+            connection.execute_each(&insert_all(rows, "")).await?;
+        }
+        Ok(())
     }
 
-    fn is_batchable(&self) -> bool {
-        // Audit entries and events are numbered in insertion order, which only a single statement preserves within a batch.
-        self.commit.audit.len() <= MAX_ROWS_OF_ONE_STATEMENT
-            && self.commit.events.len() <= MAX_ROWS_OF_ONE_STATEMENT
-            && self.commit.writes.len() <= MAX_BATCHED_WRITES
-            && self.commit.writes.iter().all(Write::is_independent)
-    }
-
-    async fn apply_batch(&self, connection: &mut SqlConnection<'_>) -> Result<Option<()>> {
-        Ok(connection.execute_batch(&self.commit.statements(&self.keys)?).await?.then_some(()))
+    fn batch(&self) -> Option<(&[Statement], ())> {
+        self.is_batchable.then_some((&self.statements, ()))
     }
 }
 
 impl Commit {
-    pub(super) fn statements(&self, keys: &Keys) -> Result<Vec<Statement>> {
+    fn is_batchable(&self) -> bool {
+        // Audit entries and events are numbered in insertion order, which only a single statement preserves within a batch.
+        self.audit.len() <= MAX_ROWS_OF_ONE_STATEMENT
+            && self.events.len() <= MAX_ROWS_OF_ONE_STATEMENT
+            && self.writes.len() <= MAX_BATCHED_WRITES
+            && self.writes.iter().all(Write::is_independent)
+    }
+}
+
+impl Database {
+    /// Prepares a commit for this database.
+    pub(super) fn prepare(&self, commit: Commit) -> Result<PreparedCommit> {
+        let (is_batchable, keys) = (commit.is_batchable(), self.keys.clone());
         let mut statements = Vec::new();
         // First: of two requests with the same key, the later one waits here and fails as a duplicate, whatever else would
         // conflict.
-        statements.extend(self.response.as_ref().map(insert_response).transpose()?);
-        for write in &self.writes {
+        statements.extend(commit.response.as_ref().map(insert_response).transpose()?);
+        for write in &commit.writes {
             write.push_statements(&mut statements)?;
         }
-        let entries = self.audit.iter().map(|body| rows::audit_entry(body, keys)).collect::<Result<_>>()?;
-        statements.extend(insert_all(entries, ""));
-        let events = self.events.iter().map(rows::event).collect::<Result<_>>()?;
+        let entries = commit.audit.into_iter().map(|body| rows::stored_audit_entry(body, &keys));
+        let mut unnumbered = entries.collect::<Result<Vec<_>>>()?;
+        if let Backend::Postgres(_) = self.backend {
+            let entries = std::mem::take(&mut unnumbered).into_iter().map(|(_, row)| row);
+            statements.extend(insert_all(entries.collect(), ""));
+        }
+        let events = commit.events.iter().map(rows::event).collect::<Result<_>>()?;
         statements.extend(insert_all(events, ""));
-        Ok(statements)
+        Ok(PreparedCommit { statements, unnumbered, is_batchable, keys })
     }
 }
 

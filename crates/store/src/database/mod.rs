@@ -1,5 +1,5 @@
 //! The database: tasks and their approvals, users, rules, the audit log and events. SQLite in the data folder, or PostgreSQL; one
-//! implementation for both.
+//! implementation for both, on two drivers.
 //!
 //! A commit writes state, audit entries, events and the stored response of a request in one transaction, guarded by the revisions
 //! that the caller has loaded. What is committed survives the death of the process.
@@ -36,8 +36,6 @@ use std::sync::Arc;
 use ade_domain::{Keys, Moment};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::{Postgres, SqlSafeStr};
 use tokio::sync::Notify;
 
 pub use agents::{CapableAgent, CapableAgents, InboxMessage, MAX_INBOX_MESSAGES, StoredAgent};
@@ -58,7 +56,6 @@ pub use tasks::{Comment, LoadedVersion, StoredTask, TaskFilter};
 pub use work::{LeaseRenewal, LogLine, ReadyFilter, ReadyTask, WorkKind};
 
 use batch::Statement;
-use commit::AuthenticatedCommit;
 use pool::ConnectionPool;
 use sql::{Row, SqlConnection, uuid};
 use sqlite::SqliteDatabase;
@@ -76,7 +73,7 @@ pub struct Database {
 #[derive(Debug, Clone)]
 enum Backend {
     Sqlite(SqliteDatabase),
-    Postgres(ConnectionPool<Postgres>),
+    Postgres(ConnectionPool),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -117,19 +114,11 @@ pub struct StoredResponse {
     pub outcome: Value,
 }
 
-/// The statements of each migration, in order. A released migration never changes.
-const SQLITE_MIGRATIONS: [&str; 1] = [include_str!("schema/sqlite.sql")];
-const POSTGRES_MIGRATIONS: [&str; 1] = [include_str!("schema/postgres.sql")];
-
-fn migrator(migrations: [&'static str; 1]) -> Migrator {
-    let migration = |(version, sql): (i64, &'static str)| {
-        Migration::new(version, "schema".into(), MigrationType::Simple, sql.into_sql_str(), false)
-    };
-    Migrator::with_migrations((1..).zip(migrations).map(migration).collect())
-}
-
 /// Reads a value from a row.
 type Parse<T> = fn(&Row) -> Result<T>;
+
+/// Pages with more rows are read beside the threads of the runtime.
+const MAX_ROWS_OF_A_SHORT_READ: u32 = 100;
 
 /// A change of the database, applied in a transaction of its own.
 trait Operation: Send + Sync + 'static {
@@ -137,48 +126,43 @@ trait Operation: Send + Sync + 'static {
 
     fn apply(&self, connection: &mut SqlConnection<'_>) -> impl Future<Output = Result<Self::Output>> + Send;
 
-    /// Whether [`apply_batch`](Self::apply_batch) is worth a try.
-    fn is_batchable(&self) -> bool {
-        false
-    }
-
-    /// Applies the operation in one round trip, assuming that nothing conflicts. `None` if something does: see
-    /// [`SqlConnection::execute_batch`] for what that leaves behind.
-    fn apply_batch(
-        &self,
-        _: &mut SqlConnection<'_>,
-    ) -> impl Future<Output = Result<Option<Self::Output>>> + Send {
-        async { Ok(None) }
+    /// Statements that do the same in any order, and the output then: worth one round trip while nothing conflicts.
+    fn batch(&self) -> Option<(&[Statement], Self::Output)> {
+        None
     }
 }
 
 impl Database {
     /// Opens the SQLite database of a data folder, and migrates its schema. Audit entries are written and verified with `keys`.
     pub async fn open_sqlite(folder: &Path, keys: Keys) -> Result<Self> {
-        let sqlite = SqliteDatabase::open(folder, &migrator(SQLITE_MIGRATIONS)).await?;
+        let sqlite = SqliteDatabase::open(folder).await?;
         Ok(Self { backend: Backend::Sqlite(sqlite), keys, log_appended: Arc::default() })
     }
 
     /// Connects to PostgreSQL, and migrates the schema. Any number of processes may do so at once. Audit entries are written and
     /// verified with `keys`.
     pub async fn open_postgres(url: &str, keys: Keys) -> Result<Self> {
-        let pool = postgres::open(url, &migrator(POSTGRES_MIGRATIONS)).await?;
+        let pool = postgres::open(url).await?;
         Ok(Self { backend: Backend::Postgres(pool), keys, log_appended: Arc::default() })
     }
 
     /// Commits everything or nothing.
     pub async fn commit(&self, commit: Commit) -> Result<()> {
-        let appends = !commit.audit.is_empty() || !commit.events.is_empty();
-        let outcome = self.execute(AuthenticatedCommit { commit, keys: self.keys.clone() }).await;
-        // Also after an error: it may have been committed.
-        if appends {
-            self.log_appended.notify_one();
-        }
+        let outcome = self.execute(self.prepare(commit)?).await;
+        self.notify_appended();
         outcome
     }
 
-    /// Waits for audit entries or events that were committed through this handle or its clones since the last call. Only one caller
-    /// is woken.
+    /// Call it after a commit, also after an error: it may have been committed.
+    fn notify_appended(&self) {
+        // SQLite has numbered it.
+        if let Backend::Postgres(_) = self.backend {
+            self.log_appended.notify_one();
+        }
+    }
+
+    /// Waits for audit entries or events without a number that were committed through this handle or its clones since the last call.
+    /// Only one caller is woken.
     pub async fn log_appended(&self) {
         self.log_appended.notified().await;
     }
@@ -205,7 +189,8 @@ impl Database {
         self.execute(vec![Statement::new(sql.to_owned(), args)]).await
     }
 
-    /// Reads on one connection. Statements are not in a transaction.
+    /// Reads on one connection. Statements are not in a transaction. `read` uses only the connection, and few rows: see
+    /// [`scan`](Self::scan).
     async fn read<T>(&self, read: impl AsyncFnOnce(&mut SqlConnection<'_>) -> Result<T>) -> Result<T> {
         // On the heap, as above.
         Box::pin(self.read_inline(read)).await
@@ -213,16 +198,20 @@ impl Database {
 
     async fn read_inline<T>(&self, read: impl AsyncFnOnce(&mut SqlConnection<'_>) -> Result<T>) -> Result<T> {
         match &self.backend {
-            Backend::Sqlite(sqlite) => {
-                let mut connection = sqlite.readers.acquire().await?;
-                let outcome = read(&mut SqlConnection::Sqlite(connection.get())).await;
-                connection.release(outcome)
-            }
+            Backend::Sqlite(sqlite) => sqlite.read(read).await,
             Backend::Postgres(pool) => {
                 let mut connection = pool.acquire().await?;
                 let outcome = read(&mut SqlConnection::Postgres(connection.get())).await;
                 connection.release(outcome)
             }
+        }
+    }
+
+    /// The rows of a statement that may read many.
+    async fn scan(&self, sql: &str, args: &[Arg]) -> Result<Vec<Row>> {
+        match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite.scan(sql, args).await,
+            Backend::Postgres(_) => self.read(async |connection| connection.query(sql, args).await).await,
         }
     }
 
@@ -233,7 +222,11 @@ impl Database {
 
     /// The first `limit` rows. The limit is part of the statement and not an argument, so that the planner sees it.
     async fn fetch_page<T>(&self, sql: &str, args: &[Arg], limit: u32, parse: Parse<T>) -> Result<Vec<T>> {
-        self.fetch_all(&format!("{sql} LIMIT {limit}"), args, parse).await
+        let sql = format!("{sql} LIMIT {limit}");
+        if limit > MAX_ROWS_OF_A_SHORT_READ {
+            return self.scan(&sql, args).await?.iter().map(parse).collect();
+        }
+        self.fetch_all(&sql, args, parse).await
     }
 
     async fn fetch_first<T>(&self, sql: &str, args: &[Arg], parse: Parse<T>) -> Result<Option<T>> {

@@ -1,16 +1,19 @@
-//! Numbering: the sequencer assigns numbers to audit entries and events in the order of their commits, and chains the entries.
+//! Numbering: audit entries and events get numbers in the order of their commits, and the entries are chained.
 //!
-//! The holder of the lease assigns the numbers. The row of the lease is locked meanwhile, so that processes take turns even if
-//! several of them act as the holder. Numbers have no gaps, and a numbered entry never changes. A row that no process with the secret
-//! wrote is quarantined: it is kept and marked, never chained, and never holds up the others. But a process that lacks the secret of
-//! the last numbered row does nothing: the row may be genuine.
+//! On SQLite the one writer does so when it inserts them, and [`AssignNumbers`] only looks for rows of others. On PostgreSQL entries are
+//! inserted without a number, and the holder of the lease assigns numbers afterwards. The row of the lease is locked meanwhile, so that
+//! processes take turns even if several of them act as the holder.
+//!
+//! Numbers have no gaps, and a numbered entry never changes. A row that no process with the secret wrote is quarantined: it is kept and
+//! marked, never chained, and never holds up the others. But a process that lacks the secret of the last numbered row chains nothing
+//! to it: the row may be genuine.
 
-use ade_domain::audit::{ChainHead, append};
+use ade_domain::audit::{AuditBody, ChainHead};
 use ade_domain::task::Digest;
 use ade_domain::{Keys, Moment};
 
 use super::audit_log::{Authenticity, EVIDENCE_COLUMNS};
-use super::batch::{Statement, values};
+use super::batch::{Statement, TableRow, values};
 use super::sql::{Arg, Row, SqlConnection};
 use super::{DatabaseError, Operation, Result};
 
@@ -37,6 +40,15 @@ pub struct QuarantinedEntry {
     pub reason: &'static str,
 }
 
+/// What the writer of SQLite knows about the end of the log.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LogEnd {
+    /// The head, and the version of the file that it belongs to. The version changes with every commit of another connection.
+    known: Option<(u64, ChainHead)>,
+    /// Not reported yet.
+    quarantined: Vec<QuarantinedEntry>,
+}
+
 /// Assigns numbers to audit entries and events, if the lease is free or already held.
 pub(super) struct AssignNumbers {
     pub(super) holder: String,
@@ -51,6 +63,13 @@ impl Operation for AssignNumbers {
     type Output = Numbering;
 
     async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<Numbering> {
+        if connection.log_end().is_some() {
+            log_head(connection, self.now, &self.keys).await?;
+        }
+        if let Some(end) = connection.log_end() {
+            let quarantined = std::mem::take(&mut end.quarantined);
+            return Ok(Numbering { quarantined, ..Numbering::default() });
+        }
         let until = self.now.plus_ms(self.lease_ms);
         let lease = [
             SEQUENCER_LEASE.into(),
@@ -97,7 +116,9 @@ impl AssignNumbers {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let Some(mut head) = self.authentic_head(connection, quarantined).await? else {
+        let Some(mut head) =
+            authentic_head(connection, 0, self.limit, self.now, &self.keys, quarantined).await?
+        else {
             return Ok(Vec::new());
         };
         let mut numbered = Vec::new();
@@ -105,24 +126,17 @@ impl AssignNumbers {
             let body = match Authenticity::of(row, &self.keys) {
                 Authenticity::Authentic(body) => *body,
                 Authenticity::UnknownKey(_) => {
-                    quarantined.push(self.quarantine(connection, row, UNKNOWN_KEY).await?);
+                    quarantined.push(quarantine(connection, row, UNKNOWN_KEY, self.now).await?);
                     continue;
                 }
                 Authenticity::Forged(reason) => {
-                    quarantined.push(self.quarantine(connection, row, reason).await?);
+                    quarantined.push(quarantine(connection, row, reason, self.now).await?);
                     continue;
                 }
             };
-            let (entry_id, at) = (body.entry_id.clone(), body.at);
-            let entry = append(head, body).map_err(|error| DatabaseError::Corrupt(error.to_string()))?;
-            head = ChainHead { number: entry.number, entry_hash: entry.entry_hash };
-            numbered.push(vec![
-                Arg::Uuid(Some(entry_id)),
-                at.into(),
-                entry.number.into(),
-                entry.previous_hash.to_string().into(),
-                entry.entry_hash.to_string().into(),
-            ]);
+            let mut columns = vec![Arg::Uuid(Some(body.entry_id.clone())), body.at.into()];
+            columns.extend(append(&mut head, &body)?.map(|(_, arg)| arg));
+            numbered.push(columns);
         }
         *expected += numbered.len() as u64;
         // The time selects the partition.
@@ -132,58 +146,6 @@ impl AssignNumbers {
             ") UPDATE audit SET number = given.number, previous_hash = given.previous_hash, entry_hash = given.entry_hash \
              FROM given WHERE audit.entry_id = given.entry_id AND audit.at = given.at",
         ))
-    }
-
-    /// The end of the chain. Rows behind it that somebody inserted with a number, or edited, are quarantined; none if there are more
-    /// of them than one round may quarantine.
-    async fn authentic_head(
-        &self,
-        connection: &mut SqlConnection<'_>,
-        quarantined: &mut Vec<QuarantinedEntry>,
-    ) -> Result<Option<ChainHead>> {
-        for _ in 0..self.limit {
-            let Some(HeadRow { head, evidence }) = head(connection).await? else {
-                return Ok(Some(ChainHead::origin()));
-            };
-            let reason = match Authenticity::of(&evidence, &self.keys) {
-                Authenticity::Authentic(_) => return Ok(Some(head)),
-                Authenticity::UnknownKey(_)
-                    if follows_authentic_rows(connection, head.number, &self.keys).await? =>
-                {
-                    UNKNOWN_KEY
-                }
-                Authenticity::UnknownKey(key_id) => return Err(unknown_secret(head.number, &key_id)),
-                Authenticity::Forged(reason) => reason,
-            };
-            quarantined.push(self.quarantine(connection, &evidence, reason).await?);
-        }
-        Ok(None)
-    }
-
-    /// Marks a row that is not authentic, so that it is kept and never numbered.
-    async fn quarantine(
-        &self,
-        connection: &mut SqlConnection<'_>,
-        row: &Row,
-        reason: &'static str,
-    ) -> Result<QuarantinedEntry> {
-        let entry_id: String = row.get(0)?;
-        let (at, insert_seq) = (Arg::Int(row.get(1)?), Arg::Int(row.get(7)?));
-        let mut args = vec![self.now.into(), insert_seq];
-        let mut sql = "UPDATE audit SET quarantined_at = $1, number = NULL WHERE insert_seq = $2".to_owned();
-        // The primary key of each database: ids of SQLite may contain what no argument can, and PostgreSQL accepts any insert_seq.
-        if let SqlConnection::Postgres(_) = connection {
-            sql.push_str(" AND micros(at) = $3 AND entry_id = $4");
-            args.extend([at, Arg::Uuid(Some(entry_id.clone()))]);
-        }
-        let updated = connection.execute(&sql, &args).await?;
-        if updated != 1 {
-            let reason =
-                format!("{updated} rows instead of one were quarantined as audit entry {entry_id:?}");
-            return Err(DatabaseError::Corrupt(reason));
-        }
-        let action = row.get::<Option<String>>(5)?.unwrap_or_default();
-        Ok(QuarantinedEntry { entry_id, action, reason })
     }
 
     /// The statements that number events.
@@ -213,6 +175,132 @@ impl AssignNumbers {
     }
 }
 
+/// Appends an entry to the chain. Returns the columns that say where it is.
+fn append(head: &mut ChainHead, body: &AuditBody) -> Result<[(&'static str, Arg); 3]> {
+    let previous =
+        std::mem::replace(head, head.after(body).map_err(|error| DatabaseError::Corrupt(error.to_string()))?);
+    Ok([
+        ("number", head.number.into()),
+        ("previous_hash", previous.entry_hash.to_string().into()),
+        ("entry_hash", head.entry_hash.to_string().into()),
+    ])
+}
+
+/// Numbers and chains entries that the writer of SQLite is about to insert.
+pub(super) async fn chain(
+    connection: &mut SqlConnection<'_>,
+    entries: &[(AuditBody, TableRow)],
+    keys: &Keys,
+) -> Result<Vec<TableRow>> {
+    let Some((first, _)) = entries.first() else { return Ok(Vec::new()) };
+    let mut head = log_head(connection, first.at, keys).await?;
+    let mut rows = Vec::with_capacity(entries.len());
+    for (body, row) in entries {
+        let mut row = row.clone();
+        row.columns.extend(append(&mut head, body)?);
+        rows.push(row);
+    }
+    if let Some((_, known)) = connection.log_end().and_then(|end| end.known.as_mut()) {
+        *known = head;
+    }
+    Ok(rows)
+}
+
+/// The end of the chain on SQLite. Whatever somebody else has inserted since it was last read is quarantined, unless it is authentic.
+async fn log_head(connection: &mut SqlConnection<'_>, now: Moment, keys: &Keys) -> Result<ChainHead> {
+    let version = connection.query_number("PRAGMA data_version", &[]).await?;
+    let known = connection.log_end().and_then(|end| end.known);
+    if let Some((_, head)) = known.filter(|(known, _)| *known == version) {
+        return Ok(head);
+    }
+    let mut quarantined = Vec::new();
+    // Numbers of the chain are positive, and those of quarantined rows are not.
+    let sql = format!("SELECT {EVIDENCE_COLUMNS} FROM audit WHERE number <= 0 AND quarantined_at IS NULL");
+    for row in connection.query(&sql, &[]).await? {
+        quarantined.push(quarantine(connection, &row, "it is outside of the chain", now).await?);
+    }
+    // Whatever follows a row that this process has seen at the end of its chain was not written with an older secret.
+    let authentic = known.map_or(0, |(_, head)| head.number);
+    let head = authentic_head(connection, authentic, u32::MAX, now, keys, &mut quarantined).await?;
+    let head = head.unwrap_or_else(ChainHead::origin);
+    if let Some(end) = connection.log_end() {
+        end.known = Some((version, head));
+        end.quarantined.append(&mut quarantined);
+    }
+    Ok(head)
+}
+
+/// The end of the chain. Rows behind it that somebody inserted with a number, or edited, are quarantined; none if there are more
+/// of them than `limit`. Rows up to the number `authentic` are known to be of this installation.
+async fn authentic_head(
+    connection: &mut SqlConnection<'_>,
+    authentic: u64,
+    limit: u32,
+    now: Moment,
+    keys: &Keys,
+    quarantined: &mut Vec<QuarantinedEntry>,
+) -> Result<Option<ChainHead>> {
+    for _ in 0..limit {
+        let Some(HeadRow { head, evidence }) = head(connection).await? else {
+            return Ok(Some(ChainHead::origin()));
+        };
+        let reason = match Authenticity::of(&evidence, keys) {
+            Authenticity::Authentic(_) => return Ok(Some(head)),
+            Authenticity::UnknownKey(key_id) => {
+                let sql = "SELECT key_id FROM secret_key WHERE key_id <> $1";
+                if let Some(row) = connection.query_first(sql, &[keys.id().into()]).await? {
+                    return Err(superseded(&row.get::<String>(0)?, keys));
+                }
+                let follows = authentic > 0 && head.number > authentic;
+                if !follows && !follows_authentic_rows(connection, head.number, keys).await? {
+                    return Err(unknown_secret(head.number, &key_id));
+                }
+                UNKNOWN_KEY
+            }
+            Authenticity::Forged(reason) => reason,
+        };
+        quarantined.push(quarantine(connection, &evidence, reason, now).await?);
+    }
+    Ok(None)
+}
+
+/// Marks a row that is not authentic, so that it is kept and never in the chain.
+async fn quarantine(
+    connection: &mut SqlConnection<'_>,
+    row: &Row,
+    reason: &'static str,
+    now: Moment,
+) -> Result<QuarantinedEntry> {
+    let text = |at| row.get::<Option<String>>(at).ok().flatten().unwrap_or_default();
+    let (entry_id, action) = (text(0), text(5));
+    let insert_seq = Arg::Int(row.get(7)?);
+    let updated = if let SqlConnection::Postgres(_) = connection {
+        // Its primary key, and `insert_seq`, which has an index but accepts any value.
+        let sql = "UPDATE audit SET quarantined_at = $1, number = NULL \
+                   WHERE insert_seq = $2 AND micros(at) = $3 AND entry_id = $4";
+        let args = [now.into(), insert_seq, Arg::Int(row.get(1)?), Arg::Uuid(Some(entry_id.clone()))];
+        connection.execute(sql, &args).await?
+    } else {
+        // Any negative number that nobody can have taken on purpose.
+        let sql = "UPDATE audit SET quarantined_at = $1, number = -1 - abs(random() >> 1) WHERE number = $2";
+        connection.execute(sql, &[now.into(), insert_seq]).await?
+    };
+    if updated != 1 {
+        let reason = format!("{updated} rows instead of one were quarantined as audit entry {entry_id:?}");
+        return Err(DatabaseError::Corrupt(reason));
+    }
+    Ok(QuarantinedEntry { entry_id, action, reason })
+}
+
+/// A process with an outdated secret cannot verify what the others write.
+pub(super) fn superseded(registered: &str, keys: &Keys) -> DatabaseError {
+    let own = keys.id();
+    DatabaseError::Corrupt(format!(
+        "the other processes have replaced the secret (key id {registered}; that of this process is {own}): \
+         restart this process with the new secret"
+    ))
+}
+
 /// A numbered row with an unknown key is never quarantined: if a previous secret was dropped too early, that would undo the whole log.
 fn unknown_secret(number: u64, key_id: &str) -> DatabaseError {
     DatabaseError::Corrupt(format!(
@@ -230,7 +318,8 @@ pub(super) async fn follows_authentic_rows(
     keys: &Keys,
 ) -> Result<bool> {
     let sql = format!(
-        "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE number < $1 ORDER BY number DESC LIMIT {MAX_ROWS_BEFORE}"
+        "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE number < $1 AND number > 0 \
+         ORDER BY number DESC LIMIT {MAX_ROWS_BEFORE}"
     );
     let rows = connection.query(&sql, &[number.into()]).await?;
     Ok(rows.iter().any(|row| matches!(Authenticity::of(row, keys), Authenticity::Authentic(_))))
@@ -244,7 +333,7 @@ pub(super) struct HeadRow {
 
 pub(super) async fn head(connection: &mut SqlConnection<'_>) -> Result<Option<HeadRow>> {
     let sql = format!(
-        "SELECT {EVIDENCE_COLUMNS}, number, entry_hash FROM audit WHERE number IS NOT NULL \
+        "SELECT {EVIDENCE_COLUMNS}, number, entry_hash FROM audit WHERE number > 0 \
          ORDER BY number DESC LIMIT 1"
     );
     let Some(evidence) = connection.query_first(&sql, &[]).await? else { return Ok(None) };

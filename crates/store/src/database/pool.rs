@@ -1,4 +1,4 @@
-//! A connection pool that hands out recently used connections without testing them first.
+//! A pool of connections to PostgreSQL that hands out recently used connections without testing them first.
 //!
 //! sqlx tests a connection before it hands it out and after it was returned: three round trips for one statement. A connection
 //! that was returned intact a moment ago is reused without these tests. A connection that was idle for longer, or was dropped
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Database, Pool};
+use sqlx::{PgConnection, PgPool, Postgres};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
@@ -20,46 +20,40 @@ const MAX_UNTESTED_IDLE: Duration = Duration::from_secs(1);
 const MAX_UNTESTED_AGE: Duration = Duration::from_secs(60);
 
 /// A connection pool; clones share it.
-#[derive(Debug)]
-pub(super) struct ConnectionPool<D: Database> {
-    pool: Pool<D>,
+#[derive(Debug, Clone)]
+pub(super) struct ConnectionPool {
+    pool: PgPool,
     /// One permit for each connection of `pool`: the owner of a permit finds a connection, idle here or in `pool`.
     permits: Arc<Semaphore>,
-    idle: Arc<IdleConnections<D>>,
-}
-
-impl<D: Database> Clone for ConnectionPool<D> {
-    fn clone(&self) -> Self {
-        Self { pool: self.pool.clone(), permits: self.permits.clone(), idle: self.idle.clone() }
-    }
+    idle: Arc<IdleConnections>,
 }
 
 #[derive(Debug)]
-struct IdleConnections<D: Database>(Mutex<Vec<IdleConnection<D>>>);
+struct IdleConnections(Mutex<Vec<IdleConnection>>);
 
 #[derive(Debug)]
-struct IdleConnection<D: Database> {
-    connection: PoolConnection<D>,
+struct IdleConnection {
+    connection: PoolConnection<Postgres>,
     idle_since: Instant,
     tested_at: Instant,
 }
 
 /// A connection in use. If it is dropped without [`release`](Self::release), it goes to the sqlx pool, which tests it.
 #[derive(Debug)]
-pub(super) struct PooledConnection<D: Database> {
-    connection: PoolConnection<D>,
+pub(super) struct PooledConnection {
+    connection: PoolConnection<Postgres>,
     tested_at: Instant,
-    idle: Arc<IdleConnections<D>>,
+    idle: Arc<IdleConnections>,
     permit: OwnedSemaphorePermit,
 }
 
-impl<D: Database> IdleConnections<D> {
-    fn lock(&self) -> MutexGuard<'_, Vec<IdleConnection<D>>> {
+impl IdleConnections {
+    fn lock(&self) -> MutexGuard<'_, Vec<IdleConnection>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<D: Database> Drop for IdleConnections<D> {
+impl Drop for IdleConnections {
     fn drop(&mut self) {
         // Returning them to the sqlx pool would spawn a test for each, and the runtime may be shutting down.
         for idle in self.lock().drain(..) {
@@ -68,15 +62,15 @@ impl<D: Database> Drop for IdleConnections<D> {
     }
 }
 
-impl<D: Database> ConnectionPool<D> {
+impl ConnectionPool {
     /// Wraps a pool that nobody else uses.
-    pub(super) fn new(pool: Pool<D>) -> Self {
+    pub(super) fn new(pool: PgPool) -> Self {
         let max = usize::try_from(pool.options().get_max_connections()).unwrap_or(Semaphore::MAX_PERMITS);
         let idle = Arc::new(IdleConnections(Mutex::default()));
         Self { pool, permits: Arc::new(Semaphore::new(max)), idle }
     }
 
-    pub(super) async fn acquire(&self) -> Result<PooledConnection<D>> {
+    pub(super) async fn acquire(&self) -> Result<PooledConnection> {
         let limit = self.pool.options().get_acquire_timeout();
         let busy = || DatabaseError::Unavailable(format!("no connection became free within {limit:?}"));
         let permit = timeout(limit, self.permits.clone().acquire_owned());
@@ -94,8 +88,8 @@ impl<D: Database> ConnectionPool<D> {
     }
 }
 
-impl<D: Database> PooledConnection<D> {
-    pub(super) fn get(&mut self) -> &mut D::Connection {
+impl PooledConnection {
+    pub(super) fn get(&mut self) -> &mut PgConnection {
         &mut self.connection
     }
 

@@ -1,14 +1,25 @@
-//! PostgreSQL: connecting, and running operations. Error messages never contain the password.
+//! PostgreSQL: connecting, running operations, and executing statements. Error messages never contain the password.
+//!
+//! A commit is first sent as a batch: one round trip for all of its statements. A batch that fails has changed nothing.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
-use sqlx::migrate::Migrator;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{ConnectOptions, Connection, PgConnection, Postgres};
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
+use sqlx::query::Query;
+use sqlx::{
+    AssertSqlSafe, Column, ConnectOptions, Connection, PgConnection, Postgres, Row as _, SqlSafeStr,
+    TypeInfo, ValueRef,
+};
 
+use super::batch::Statement;
 use super::pool::ConnectionPool;
-use super::sql::SqlConnection;
+use super::sql::{Arg, Cell, Row, SqlConnection, for_postgres, integer, replace_nul};
 use super::{DatabaseError, Operation, Result};
+
+/// The statements of each migration, in order. A released migration never changes.
+const MIGRATIONS: [&str; 1] = [include_str!("schema/postgres.sql")];
 
 /// Connections per process.
 const MAX_CONNECTIONS: u32 = 16;
@@ -28,7 +39,7 @@ fn parse_url(url: &str) -> Result<PgConnectOptions> {
 }
 
 /// Connects, migrates the schema, and creates the partitions of the audit log for the coming months.
-pub(super) async fn open(url: &str, migrator: &Migrator) -> Result<ConnectionPool<Postgres>> {
+pub(super) async fn open(url: &str) -> Result<ConnectionPool> {
     let options = parse_url(url)?.statement_cache_capacity(STATEMENT_CACHE);
     let (host, port) = (options.get_host().to_owned(), options.get_port());
     let failed = |why: String| DatabaseError::Unavailable(format!("PostgreSQL at {host}:{port}: {why}"));
@@ -37,7 +48,7 @@ pub(super) async fn open(url: &str, migrator: &Migrator) -> Result<ConnectionPoo
         .await
         .map_err(|_| failed(format!("no answer within {} seconds", CONNECT_TIMEOUT.as_secs())))?
         .map_err(|error| failed(error.to_string()))?;
-    migrator.run(&mut connection).await.map_err(|error| failed(error.to_string()))?;
+    migrator().run(&mut connection).await.map_err(|error| failed(error.to_string()))?;
     sqlx::query("SELECT audit_create_partitions(now())")
         .execute(&mut connection)
         .await
@@ -48,18 +59,23 @@ pub(super) async fn open(url: &str, migrator: &Migrator) -> Result<ConnectionPoo
     Ok(ConnectionPool::new(pool.connect_lazy_with(options)))
 }
 
-pub(super) async fn execute<O: Operation>(
-    pool: &ConnectionPool<Postgres>,
-    operation: &O,
-) -> Result<O::Output> {
+fn migrator() -> Migrator {
+    let migration = |(version, sql): (i64, &'static str)| {
+        Migration::new(version, "schema".into(), MigrationType::Simple, sql.into_sql_str(), false)
+    };
+    Migrator::with_migrations((1..).zip(MIGRATIONS).map(migration).collect())
+}
+
+/// Applies an operation in a transaction of its own.
+pub(super) async fn execute<O: Operation>(pool: &ConnectionPool, operation: &O) -> Result<O::Output> {
     let mut connection = pool.acquire().await?;
     let outcome = apply(connection.get(), operation).await;
     connection.release(outcome)
 }
 
 async fn apply<O: Operation>(connection: &mut PgConnection, operation: &O) -> Result<O::Output> {
-    if operation.is_batchable()
-        && let Some(output) = operation.apply_batch(&mut SqlConnection::Postgres(connection)).await?
+    if let Some((statements, output)) = operation.batch()
+        && execute_batch(connection, statements).await?
     {
         return Ok(output);
     }
@@ -71,4 +87,91 @@ async fn apply<O: Operation>(connection: &mut PgConnection, operation: &O) -> Re
         Err(_) => transaction.rollback().await?,
     }
     outcome
+}
+
+type PgQuery = Query<'static, Postgres, PgArguments>;
+
+fn bind<'a>(sql: String, args: impl IntoIterator<Item = &'a Arg>) -> PgQuery {
+    let mut query = sqlx::query(AssertSqlSafe(sql));
+    for arg in args {
+        query = match arg {
+            Arg::Text(text) | Arg::Uuid(text) | Arg::Json(text) => {
+                query.bind(text.as_deref().map(replace_nul).as_deref())
+            }
+            Arg::Int(number) => query.bind(*number),
+            Arg::Time(moment) => query.bind(moment.map(|moment| integer(moment.micros()))),
+        };
+    }
+    query
+}
+
+pub(super) async fn execute_statement(
+    connection: &mut PgConnection,
+    sql: String,
+    args: &[Arg],
+) -> Result<u64> {
+    Ok(bind(sql, args).execute(connection).await?.rows_affected())
+}
+
+pub(super) async fn query(connection: &mut PgConnection, sql: String, args: &[Arg]) -> Result<Vec<Row>> {
+    bind(sql, args).fetch_all(connection).await?.iter().map(read_row).collect()
+}
+
+fn read_row(row: &PgRow) -> Result<Row> {
+    let cell = |at: usize| {
+        let raw = row.try_get_raw(at)?;
+        if raw.is_null() {
+            return Ok(Cell::Null);
+        }
+        match raw.type_info().name() {
+            "INT8" => row.try_get(at).map(Cell::Int),
+            _ => row.try_get(at).map(Cell::Text),
+        }
+    };
+    let cells = row.columns().iter().map(|column| cell(column.ordinal()));
+    Ok(Row(cells.collect::<Result<_, sqlx::Error>>()?))
+}
+
+/// Executes all statements in one round trip; `false` if one of them failed or missed its expectation, and nothing has happened. No
+/// statement may depend on the effects or the order of the others: they run on the same snapshot, in any order.
+async fn execute_batch(connection: &mut PgConnection, statements: &[Statement]) -> Result<bool> {
+    let args = statements.iter().flat_map(|statement| &statement.args);
+    match bind(combine(statements), args).execute(connection).await {
+        Err(sqlx::Error::Database(_)) => Ok(false),
+        outcome => Ok(outcome.map(|_| true)?),
+    }
+}
+
+/// One statement that executes several, and fails with a division by zero if one misses its expectation.
+fn combine(statements: &[Statement]) -> String {
+    let (mut combined, mut conditions, mut offset) = (String::from("WITH "), String::new(), 0);
+    for (number, statement) in statements.iter().enumerate() {
+        let comma = if number == 0 { "" } else { ", " };
+        let sql = for_postgres(&statement.sql, &statement.args, offset);
+        offset += statement.args.len();
+        let _ = write!(combined, "{comma}s{number} AS ({sql} RETURNING 1)");
+        if statement.unless_one_row.is_some() {
+            let _ = write!(conditions, " AND (SELECT count(*) FROM s{number}) = 1");
+        }
+    }
+    let _ = write!(combined, " SELECT 1 / CASE WHEN TRUE{conditions} THEN 1 ELSE 0 END");
+    combined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn combines_statements() {
+        let args = [1_u64.into(), 2_u64.into()];
+        let first = Statement::new("UPDATE a SET b = $2 WHERE c = $1", args).or_conflict("a");
+        let second = Statement::new("INSERT INTO d VALUES ($1)", [3_u64.into()]);
+        assert_eq!(
+            combine(&[first, second]),
+            "WITH s0 AS (UPDATE a SET b = $2 WHERE c = $1 RETURNING 1), \
+             s1 AS (INSERT INTO d VALUES ($3) RETURNING 1) \
+             SELECT 1 / CASE WHEN TRUE AND (SELECT count(*) FROM s0) = 1 THEN 1 ELSE 0 END"
+        );
+    }
 }

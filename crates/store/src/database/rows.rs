@@ -11,7 +11,7 @@ use super::batch::TableRow;
 use super::sql::{Arg, json, json_text, uuid};
 use super::tasks::StoredTask;
 use super::work::WorkKind;
-use super::{Comment, LogLine, Result};
+use super::{Comment, DatabaseError, LogLine, Result};
 
 /// A task without its labels and approval requests.
 pub fn task(stored: &StoredTask) -> Result<TableRow> {
@@ -82,8 +82,21 @@ pub(super) fn log_line(task_id: &str, line: &LogLine) -> TableRow {
 
 /// An audit entry with the MAC of its writer, without its number and hashes.
 pub fn audit_entry(body: &AuditBody, keys: &Keys) -> Result<TableRow> {
-    // The exact text that is authenticated and hashed.
-    let text = json_text(body)?;
+    Ok(audit_entry_of_text(body, json_text(body)?, keys))
+}
+
+/// The body of an audit entry as it will be read again, with its row. A NUL is stored as the replacement character.
+pub(super) fn stored_audit_entry(body: AuditBody, keys: &Keys) -> Result<(AuditBody, TableRow)> {
+    let text = json_text(&body)?;
+    let corrupt = |error: serde_json::Error| DatabaseError::Corrupt(error.to_string());
+    let is_replaced = text.contains("\\ufffd");
+    let body = if is_replaced { serde_json::from_str(&text).map_err(corrupt)? } else { body };
+    let row = audit_entry_of_text(&body, text, keys);
+    Ok((body, row))
+}
+
+/// `text` is exactly what is authenticated and hashed.
+fn audit_entry_of_text(body: &AuditBody, text: String, keys: &Keys) -> TableRow {
     let mac = keys.mac(KeyPurpose::AuditEntry, text.as_bytes());
     let columns = [
         ("entry_id", uuid(&body.entry_id)),
@@ -94,7 +107,7 @@ pub fn audit_entry(body: &AuditBody, keys: &Keys) -> Result<TableRow> {
         ("body", text.into()),
         ("mac", mac.into()),
     ];
-    Ok(TableRow::new("audit", columns))
+    TableRow::new("audit", columns)
 }
 
 /// An event without its number.

@@ -10,11 +10,11 @@ use ade_domain::Moment;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::postgres::PgConnection;
-use sqlx::sqlite::SqliteConnection;
-use sqlx::{AssertSqlSafe, Column, ColumnIndex, Decode, Type, TypeInfo, ValueRef};
 use uuid::Uuid;
 
-use super::{DatabaseError, Result};
+use super::numbering::LogEnd;
+use super::sqlite::SqliteConnection;
+use super::{DatabaseError, Result, postgres};
 
 /// Ends a statement that skips rows which another transaction has locked.
 pub(super) const SKIP_LOCKED: &str = " FOR UPDATE SKIP LOCKED";
@@ -107,13 +107,15 @@ pub(super) fn replace_nul(text: &str) -> Cow<'_, str> {
 
 /// A row of a result, by the position of the column.
 #[derive(Debug, Clone)]
-pub(super) struct Row(Vec<Cell>);
+pub(super) struct Row(pub(super) Vec<Cell>);
 
 #[derive(Debug, Clone)]
 pub(super) enum Cell {
     Null,
     Text(String),
     Int(i64),
+    /// Of a type that ade never writes.
+    Other,
 }
 
 /// A type that a column is read as.
@@ -185,45 +187,7 @@ impl Row {
     pub(super) fn body<T: DeserializeOwned>(&self) -> Result<T> {
         self.json(0)
     }
-
-    fn read<R: sqlx::Row>(row: &R) -> Result<Self>
-    where
-        usize: ColumnIndex<R>,
-        for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
-        for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
-    {
-        let cell = |at: usize| {
-            let raw = row.try_get_raw(at)?;
-            if raw.is_null() {
-                return Ok(Cell::Null);
-            }
-            match raw.type_info().name() {
-                "INTEGER" | "INT8" => row.try_get(at).map(Cell::Int),
-                _ => row.try_get(at).map(Cell::Text),
-            }
-        };
-        let cells = row.columns().iter().map(|column| cell(column.ordinal()));
-        Ok(Self(cells.collect::<Result<_, sqlx::Error>>()?))
-    }
 }
-
-/// Binds every argument. A macro, because the query types of the two databases share no trait for this.
-macro_rules! bind {
-    ($query:expr, $args:expr) => {{
-        let mut query = $query;
-        for arg in $args {
-            query = match arg {
-                Arg::Text(text) | Arg::Uuid(text) | Arg::Json(text) => {
-                    query.bind(text.as_deref().map(replace_nul).as_deref())
-                }
-                Arg::Int(number) => query.bind(number),
-                Arg::Time(moment) => query.bind(moment.map(|moment| integer(moment.micros()))),
-            };
-        }
-        query
-    }};
-}
-pub(super) use bind;
 
 /// The placeholders of a list: `$3, $4` for two values that begin with argument 3.
 pub(super) fn placeholders(first: usize, count: usize) -> String {
@@ -270,24 +234,29 @@ impl Select {
     }
 }
 
-/// A connection to either database.
+/// A connection to either database. On SQLite nothing ever waits: a future of these methods is ready when it is first polled.
 pub(super) enum SqlConnection<'c> {
     Sqlite(&'c mut SqliteConnection),
     Postgres(&'c mut PgConnection),
 }
 
 impl SqlConnection<'_> {
+    /// What the writer of SQLite knows about the end of the log; none on PostgreSQL, where processes share it.
+    pub(super) fn log_end(&mut self) -> Option<&mut LogEnd> {
+        match self {
+            Self::Sqlite(connection) => Some(&mut connection.log_end),
+            Self::Postgres(_) => None,
+        }
+    }
+
     /// Executes a statement, and returns how many rows it affected.
     pub(super) async fn execute(&mut self, sql: &str, args: &[Arg]) -> Result<u64> {
-        let sql = AssertSqlSafe(self.translate(sql, args, 0));
-        Ok(match self {
-            Self::Sqlite(connection) => {
-                bind!(sqlx::query(sql), args).execute(&mut **connection).await?.rows_affected()
-            }
+        match self {
+            Self::Sqlite(connection) => connection.execute(&for_sqlite(sql), args),
             Self::Postgres(connection) => {
-                bind!(sqlx::query(sql), args).execute(&mut **connection).await?.rows_affected()
+                postgres::execute_statement(connection, for_postgres(sql, args, 0), args).await
             }
-        })
+        }
     }
 
     /// The rows of a result. There are none if an argument is not a valid UUID: PostgreSQL would reject it, and nothing has such an id.
@@ -296,16 +265,9 @@ impl SqlConnection<'_> {
         if args.iter().any(is_invalid) {
             return Ok(Vec::new());
         }
-        let sql = AssertSqlSafe(self.translate(sql, args, 0));
         match self {
-            Self::Sqlite(connection) => {
-                let rows = bind!(sqlx::query(sql), args).fetch_all(&mut **connection).await?;
-                rows.iter().map(Row::read).collect()
-            }
-            Self::Postgres(connection) => {
-                let rows = bind!(sqlx::query(sql), args).fetch_all(&mut **connection).await?;
-                rows.iter().map(Row::read).collect()
-            }
+            Self::Sqlite(connection) => connection.query(&for_sqlite(sql), args),
+            Self::Postgres(connection) => postgres::query(connection, for_postgres(sql, args, 0), args).await,
         }
     }
 
@@ -318,18 +280,19 @@ impl SqlConnection<'_> {
     pub(super) async fn query_number(&mut self, sql: &str, args: &[Arg]) -> Result<u64> {
         self.query_first(sql, args).await?.map_or(Ok(0), |row| row.get(0))
     }
+}
 
-    /// A statement in the dialect of this database, with `offset` added to the number of every placeholder.
-    pub(super) fn translate(&self, sql: &str, args: &[Arg], offset: usize) -> String {
-        match self {
-            Self::Sqlite(_) => {
-                // SQLite has one writer, which never meets a locked row.
-                let unlocked = sql.strip_suffix(SKIP_LOCKED).or_else(|| sql.strip_suffix(LOCK_ROWS));
-                translate(unlocked.unwrap_or(sql), args, offset, false)
-            }
-            Self::Postgres(_) => translate(sql, args, offset, true),
-        }
-    }
+/// A statement for PostgreSQL, with `offset` added to the number of every placeholder.
+pub(super) fn for_postgres(sql: &str, args: &[Arg], offset: usize) -> String {
+    translate(sql, args, offset, true)
+}
+
+fn for_sqlite(sql: &str) -> String {
+    // One writer never meets a locked row.
+    let unlocked = sql.strip_suffix(SKIP_LOCKED).or_else(|| sql.strip_suffix(LOCK_ROWS)).unwrap_or(sql);
+    let translated = translate(unlocked, &[], 0, false);
+    // Rows of the log get their numbers when they are inserted, in that order.
+    if translated.contains("insert_seq") { translated.replace("insert_seq", "number") } else { translated }
 }
 
 /// Renumbers placeholders, converts arguments and `micros(…)` to the types of PostgreSQL, and removes casts for SQLite.
@@ -346,8 +309,8 @@ fn translate(sql: &str, args: &[Arg], offset: usize, is_postgres: bool) -> Strin
         } else if let Some(from) = from.strip_prefix('$') {
             let (digits, after) = from.split_at(word_len(from));
             let number: usize = digits.parse().unwrap_or_default();
-            let arg = args.get(number.wrapping_sub(1)).filter(|_| is_postgres);
-            (placeholder(number + offset, arg).into(), after)
+            let arg = args.get(number.wrapping_sub(1));
+            (if is_postgres { placeholder(number + offset, arg) } else { format!("?{digits}") }.into(), after)
         } else if let Some(cast) = from.strip_prefix("::").filter(|_| !is_postgres) {
             ("".into(), cast.split_at(word_len(cast)).1)
         } else {
@@ -388,11 +351,11 @@ mod tests {
                    RETURNING micros(closed_at), task_id::text";
         let args = [Arg::Json(None), Arg::Time(None), uuid("1"), "x".into()];
         assert_eq!(
-            translate(sql, &args, 0, false),
-            "UPDATE tasks SET body = $1, closed_at = $2, name = $4 WHERE task_id = $3 RETURNING closed_at, task_id"
+            for_sqlite(&format!("{sql}, insert_seq{LOCK_ROWS}")),
+            "UPDATE tasks SET body = ?1, closed_at = ?2, name = ?4 WHERE task_id = ?3 RETURNING closed_at, task_id, number"
         );
         assert_eq!(
-            translate(sql, &args, 10, true),
+            for_postgres(sql, &args, 10),
             "UPDATE tasks SET body = $11::jsonb, closed_at = to_timestamp($12::float8 / 1000000), name = $14 \
              WHERE task_id = $13::uuid RETURNING (extract(epoch FROM closed_at) * 1000000)::bigint, task_id::text"
         );

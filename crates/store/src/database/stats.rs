@@ -10,7 +10,7 @@ use ade_domain::task::TaskState;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::sql::{Arg, Row, SqlConnection, json};
+use super::sql::{Row, json};
 use super::{Database, DatabaseError, Result};
 
 /// How many responses of a reviewer the response times are computed from.
@@ -59,13 +59,9 @@ pub struct DailyStats {
 }
 
 /// The sum of the second column by the first, which is the serialised form of `T`.
-async fn counts_by<T: DeserializeOwned + Ord>(
-    connection: &mut SqlConnection<'_>,
-    sql: &str,
-    args: &[Arg],
-) -> Result<BTreeMap<T, u64>> {
+fn counts_by<T: DeserializeOwned + Ord>(rows: &[Row]) -> Result<BTreeMap<T, u64>> {
     let mut counts = BTreeMap::new();
-    for row in connection.query(sql, args).await? {
+    for row in rows {
         let (key, count) = row.pair::<String, u64>()?;
         let unknown = |_| DatabaseError::Corrupt(format!("unknown state {key}"));
         *counts.entry(serde_json::from_value(key.as_str().into()).map_err(unknown)?).or_default() += count;
@@ -86,27 +82,23 @@ fn mean_and_median(micros: &mut [u64]) -> Option<(f64, f64)> {
 
 impl Database {
     pub async fn counts(&self) -> Result<DatabaseCounts> {
-        self.read(async |connection| {
-            let sql = "SELECT state, count(*)::bigint FROM tasks GROUP BY state \
-                       UNION ALL SELECT state, count FROM archived_counts WHERE kind = 'task' AND count > 0";
-            let tasks = counts_by(connection, sql, &[]).await?;
-            let sql = "SELECT coalesce(sum(count), 0)::bigint FROM archived_counts WHERE kind = 'task' AND count > 0";
-            let archived = connection.query_number(sql, &[]).await?;
-            let sql = "SELECT total, micros(oldest) FROM (SELECT count(*)::bigint AS total, min(created_at) AS oldest \
-                       FROM approvals WHERE status = 'PENDING') AS pending";
-            let pending = connection.query_first(sql, &[]).await?;
-            let (pending_approvals, oldest_pending) = pending.map_or(Ok((0, None)), |row| row.pair())?;
-            Ok(DatabaseCounts { tasks, archived, pending_approvals, oldest_pending })
-        })
-        .await
+        let sql = "SELECT state, count(*)::bigint FROM tasks GROUP BY state \
+                   UNION ALL SELECT state, count FROM archived_counts WHERE kind = 'task' AND count > 0";
+        let tasks = counts_by(&self.scan(sql, &[]).await?)?;
+        let sql =
+            "SELECT coalesce(sum(count), 0)::bigint FROM archived_counts WHERE kind = 'task' AND count > 0";
+        let archived = self.fetch_number(sql, &[]).await?;
+        let sql = "SELECT total, micros(oldest) FROM (SELECT count(*)::bigint AS total, min(created_at) AS oldest \
+                   FROM approvals WHERE status = 'PENDING') AS pending";
+        let pending = self.scan(sql, &[]).await?;
+        let (pending_approvals, oldest_pending) = pending.first().map_or(Ok((0, None)), Row::pair)?;
+        Ok(DatabaseCounts { tasks, archived, pending_approvals, oldest_pending })
     }
 
     /// Counts the tasks that were closed on a day and stores the result; `false` if that was done before.
     pub async fn store_daily_stats(&self, day: &str, from: Moment, to: Moment) -> Result<bool> {
         let sql = "SELECT state, count(*)::bigint FROM tasks WHERE closed_at >= $1 AND closed_at < $2 GROUP BY state";
-        let args = [from.into(), to.into()];
-        let counts: BTreeMap<TaskState, u64> =
-            self.read(async |connection| counts_by(connection, sql, &args).await).await?;
+        let counts: BTreeMap<TaskState, u64> = counts_by(&self.scan(sql, &[from.into(), to.into()]).await?)?;
         let count = |state| counts.get(&state).copied().unwrap_or_default();
         let stats = DailyStats {
             day: day.to_owned(),
@@ -139,49 +131,46 @@ impl Database {
             "SELECT micros(created_at), micros(responded_at) FROM approvals \
              WHERE reviewer_id = $1 AND responded_at IS NOT NULL ORDER BY responded_at DESC LIMIT {MAX_SAMPLED_RESPONSES}"
         );
-        self.read(async |connection| {
-            let sql = "SELECT state, count(*)::bigint FROM tasks WHERE author_id = $1 GROUP BY state UNION ALL \
+        let sql = "SELECT state, count(*)::bigint FROM tasks WHERE author_id = $1 GROUP BY state UNION ALL \
                        SELECT state, count FROM archived_counts WHERE kind = 'task' AND user_id = $1 AND count > 0";
-            let tasks = counts_by(connection, sql, &args).await?;
-            let sql = "SELECT status, count(*)::bigint FROM approvals WHERE reviewer_id = $1 GROUP BY status UNION ALL \
+        let tasks = counts_by(&self.scan(sql, &args).await?)?;
+        let sql = "SELECT status, count(*)::bigint FROM approvals WHERE reviewer_id = $1 GROUP BY status UNION ALL \
                        SELECT state, count FROM archived_counts WHERE kind = 'approval' AND user_id = $1 AND count > 0";
-            let approvals = counts_by(connection, sql, &args).await?;
-            let rows = connection.query(&times, &args).await?;
-            let elapsed = |row: &Row| Ok(row.get::<u64>(1)?.saturating_sub(row.get(0)?));
-            let mut elapsed = rows.iter().map(elapsed).collect::<Result<Vec<u64>>>()?;
-            let (mean_seconds, median_seconds) = mean_and_median(&mut elapsed).unzip();
-            // Not what an administrator decided for the user, nor what followed somebody else.
-            let own = "reviewer_id = $1 AND responded_at IS NOT NULL AND body->>'reviewed_by' = $1";
-            let sql = format!(
-                "SELECT body->>'response_action', count(*)::bigint FROM approvals WHERE {own} AND responded_at >= $2 \
+        let approvals = counts_by(&self.scan(sql, &args).await?)?;
+        let rows = self.scan(&times, &args).await?;
+        let elapsed = |row: &Row| Ok(row.get::<u64>(1)?.saturating_sub(row.get(0)?));
+        let mut elapsed = rows.iter().map(elapsed).collect::<Result<Vec<u64>>>()?;
+        let (mean_seconds, median_seconds) = mean_and_median(&mut elapsed).unzip();
+        // Not what an administrator decided for the user, nor what followed somebody else.
+        let own = "reviewer_id = $1 AND responded_at IS NOT NULL AND body->>'reviewed_by' = $1";
+        let sql = format!(
+            "SELECT body->>'response_action', count(*)::bigint FROM approvals WHERE {own} AND responded_at >= $2 \
                  AND (body->>'response_action') IS NOT NULL GROUP BY body->>'response_action'"
-            );
-            let (mut approved_today, mut rejected_today) = (0, 0);
-            for row in connection.query(&sql, &[user.as_str().into(), today.into()]).await? {
-                match row.pair::<String, u64>()? {
-                    (action, count) if action == DecisionKind::Approve.as_str() => approved_today = count,
-                    (action, count) if action == DecisionKind::Reject.as_str() => rejected_today = count,
-                    _ => {}
-                }
+        );
+        let (mut approved_today, mut rejected_today) = (0, 0);
+        for row in self.scan(&sql, &[user.as_str().into(), today.into()]).await? {
+            match row.pair::<String, u64>()? {
+                (action, count) if action == DecisionKind::Approve.as_str() => approved_today = count,
+                (action, count) if action == DecisionKind::Reject.as_str() => rejected_today = count,
+                _ => {}
             }
-            let sql = format!(
-                "SELECT micros(responded_at) FROM approvals WHERE {own} ORDER BY responded_at DESC LIMIT 1"
-            );
-            let last = connection.query_first(&sql, &args).await?;
-            let last_action_at = last.map(|row| row.get(0)).transpose()?;
-            let pending = approvals.get(&ApprovalStatus::Pending).copied().unwrap_or_default();
-            Ok(UserStats {
-                tasks,
-                approvals,
-                mean_seconds,
-                median_seconds,
-                pending,
-                approved_today,
-                rejected_today,
-                last_action_at,
-            })
+        }
+        let sql = format!(
+            "SELECT micros(responded_at) FROM approvals WHERE {own} ORDER BY responded_at DESC LIMIT 1"
+        );
+        let last = self.scan(&sql, &args).await?;
+        let last_action_at = last.first().map(|row| row.get(0)).transpose()?;
+        let pending = approvals.get(&ApprovalStatus::Pending).copied().unwrap_or_default();
+        Ok(UserStats {
+            tasks,
+            approvals,
+            mean_seconds,
+            median_seconds,
+            pending,
+            approved_today,
+            rejected_today,
+            last_action_at,
         })
-        .await
     }
 }
 

@@ -324,6 +324,6 @@ impl Database {
     pub async fn queued_work(&self, limit: u32) -> Result<Vec<(String, u64)>> {
         let sql = "SELECT work_queue, count(*)::bigint AS length FROM tasks WHERE work_kind IS NOT NULL \
                    GROUP BY work_queue ORDER BY length DESC, work_queue";
-        self.fetch_page(sql, &[], limit, Row::pair).await
+        self.scan(&format!("{sql} LIMIT {limit}"), &[]).await?.iter().map(Row::pair).collect()
     }
 }

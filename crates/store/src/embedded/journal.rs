@@ -21,6 +21,9 @@ pub enum JournalError {
     /// It is unknown what is on the disk.
     #[error("cannot sync the journal: {0}")]
     Unsynced(io::Error),
+    /// The state must not be read any more.
+    #[error("a command panicked before the snapshot was complete")]
+    Interrupted,
     /// The checksum of the line is right, but its content is unknown.
     #[error(
         "{path} has an unknown record at line {line}, written by another version of ade; start that version instead"
@@ -42,6 +45,21 @@ pub(super) struct Journal {
     pending: Vec<u8>,
     bytes: u64,
     snapshot_bytes: u64,
+}
+
+/// The segment that is to follow: it is created while the journal continues in the present one.
+#[derive(Debug)]
+pub(super) struct NextSegment {
+    folder: PathBuf,
+    number: u64,
+    present: Arc<File>,
+}
+
+/// A segment that nothing was written to yet.
+#[derive(Debug)]
+pub(super) struct NewSegment {
+    number: u64,
+    file: File,
 }
 
 /// A snapshot that is to be written while the journal continues.
@@ -95,6 +113,11 @@ impl Journal {
         for record in records {
             push_line(&mut self.pending, record)?;
         }
+        self.flush()
+    }
+
+    /// Writes what is pending.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
         while !self.pending.is_empty() {
             match (&*self.file).write(&self.pending) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -127,17 +150,20 @@ impl Journal {
         !self.pending.is_empty()
     }
 
-    /// Starts a new segment. All records so far belong to the returned snapshot. On failure the old segment stays in use, and the next
-    /// snapshot is due when it has grown as much again.
-    pub(super) fn rotate(&mut self) -> Result<Snapshot, JournalError> {
+    /// The next segment. If it is never used, the next snapshot is due when the journal has grown as much again.
+    pub(super) fn next_segment(&mut self) -> NextSegment {
         self.bytes = 0;
         self.segment += 1;
-        // Only the last segment may be incomplete, also after a power failure.
+        NextSegment { folder: self.folder.clone(), number: self.segment, present: self.file.clone() }
+    }
+
+    /// Continues in a new segment. All records so far belong to the returned snapshot.
+    pub(super) fn rotate(&mut self, segment: NewSegment) -> Result<Snapshot, JournalError> {
+        // Only the last segment may be incomplete, also after a power failure. Little is left to sync.
+        self.flush().map_err(|source| JournalError::Io { path: self.folder.clone(), source })?;
         self.file.sync_data().map_err(JournalError::Unsynced)?;
-        let file = create(&path(&self.folder, "journal", self.segment))?;
-        sync_folder(&self.folder)?;
-        self.file = Arc::new(file);
-        Ok(Snapshot { folder: self.folder.clone(), number: self.segment })
+        self.file = Arc::new(segment.file);
+        Ok(Snapshot { folder: self.folder.clone(), number: segment.number })
     }
 
     pub(super) const fn set_snapshot_bytes(&mut self, bytes: u64) {
@@ -145,24 +171,35 @@ impl Journal {
     }
 }
 
+impl NextSegment {
+    /// Creates the segment, and syncs the present one, so that the change from one to the other takes no time.
+    pub(super) fn create(self) -> Result<NewSegment, JournalError> {
+        let file = create(&path(&self.folder, "journal", self.number))?;
+        sync_folder(&self.folder)?;
+        self.present.sync_data().map_err(JournalError::Unsynced)?;
+        Ok(NewSegment { number: self.number, file })
+    }
+}
+
 impl Snapshot {
     /// Writes the snapshot, then removes the segments that it replaces. Returns its size.
-    pub(super) fn write<R: Serialize>(self, records: impl Iterator<Item = R>) -> Result<u64, JournalError> {
+    pub(super) fn write<R: Serialize>(
+        self,
+        slices: impl Iterator<Item = Result<Vec<R>, JournalError>>,
+    ) -> Result<u64, JournalError> {
         let temp_path = self.folder.join("snapshot.new");
         let io = |source| JournalError::Io { path: temp_path.clone(), source };
         let created = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&temp_path);
         let mut file = created.map_err(io)?;
         let (mut buffer, mut bytes) = (Vec::new(), 0_u64);
-        for record in records {
-            push_line(&mut buffer, &record).map_err(io)?;
-            if buffer.len() > 1 << 16 {
-                bytes += buffer.len() as u64;
-                file.write_all(&buffer).map_err(io)?;
-                buffer.clear();
+        for slice in slices {
+            for record in slice? {
+                push_line(&mut buffer, &record).map_err(io)?;
             }
+            bytes += buffer.len() as u64;
+            file.write_all(&buffer).map_err(io)?;
+            buffer.clear();
         }
-        bytes += buffer.len() as u64;
-        file.write_all(&buffer).map_err(io)?;
         file.sync_all().map_err(io)?;
         fs::rename(&temp_path, path(&self.folder, "snapshot", self.number)).map_err(io)?;
         sync_folder(&self.folder)?;
@@ -266,11 +303,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let (mut journal, found) = open(folder.path());
         assert!(found.is_empty());
-        journal.append(&[1_u64, 2]).expect("written");
-        let snapshot = journal.rotate().expect("rotated");
+        journal.append(&[1_u64]).expect("written");
+        let segment = journal.next_segment().create().expect("created");
+        journal.append(&[2_u64]).expect("written");
+        let snapshot = journal.rotate(segment).expect("rotated");
         journal.append(&[3_u64]).expect("written");
         assert_eq!(open(folder.path()).1, [1, 2, 3], "a crash before the snapshot is written");
-        snapshot.write([12_u64].into_iter()).expect("written");
+        snapshot.write([Ok(vec![12_u64])].into_iter()).expect("written");
         let (mut journal, found) = open(folder.path());
         assert_eq!(found, [12, 3]);
         journal.append(&[4_u64]).expect("written");

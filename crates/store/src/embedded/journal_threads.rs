@@ -1,14 +1,14 @@
 //! Threads of the journal: one syncs it, another one replaces it by a snapshot.
 
 use std::fs::File;
-use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use std::{io, iter};
 
 use super::EmbeddedCoordination;
-use super::journal::JournalError;
-use super::state::State;
+use super::journal::{JournalError, NextSegment};
+use super::state::{SliceCursor, State};
 
 /// How long an acknowledged change may be missing from the disk.
 const SYNC_INTERVAL: Duration = Duration::from_millis(50);
@@ -110,29 +110,42 @@ fn sync((state, changed): &(Mutex<SyncState>, Condvar)) {
 }
 
 impl EmbeddedCoordination {
-    /// Starts to replace the journal by a snapshot. The state is copied here, and written by a thread.
+    /// Starts to replace the journal by a snapshot, which a thread takes in slices.
     pub(super) fn start_snapshot(&self, state: &mut State) {
-        let (snapshot, records) = match state.begin_snapshot() {
-            Ok(Some(begun)) => begun,
-            Ok(None) => return,
-            Err(JournalError::Unsynced(error)) => return self.inner.syncer.fail(&error),
-            // The old segment stays in use; the next attempt follows when it has grown as much again.
-            Err(error) => return tracing::error!(%error, "cannot begin a snapshot of the journal"),
-        };
-        self.inner.syncer.use_file(state.journal_file());
+        let Some(next) = state.prepare_snapshot() else { return };
         let backend = self.clone();
-        let write = move || {
-            let written = snapshot.write(records.into_iter());
-            if let Err(error) = &written {
-                tracing::error!(%error, "cannot write a snapshot of the journal");
-            }
-            if let Ok(mut state) = backend.inner.state.lock() {
-                state.end_snapshot(written.ok());
-            }
-        };
-        if let Err(error) = thread::Builder::new().name("journal-snapshot".to_owned()).spawn(write) {
+        let thread = thread::Builder::new().name("journal-snapshot".to_owned());
+        if let Err(error) = thread.spawn(move || backend.take_snapshot(next)) {
             tracing::error!(%error, "cannot start a snapshot of the journal");
             state.end_snapshot(None);
         }
+    }
+
+    fn take_snapshot(&self, next: NextSegment) {
+        let written = self.write_snapshot(next);
+        match &written {
+            Ok(_) => {}
+            Err(JournalError::Unsynced(error)) => self.inner.syncer.fail(error),
+            // The next attempt follows when the journal has grown as much again.
+            Err(error) => tracing::error!(%error, "cannot write a snapshot of the journal"),
+        }
+        if let Ok(mut state) = self.inner.state.lock() {
+            state.end_snapshot(written.ok());
+        }
+    }
+
+    /// Locks the state for each slice only, and syncs as much as possible without it.
+    fn write_snapshot(&self, next: NextSegment) -> Result<u64, JournalError> {
+        let segment = next.create()?;
+        let lock = || self.inner.state.lock().map_err(|_| JournalError::Interrupted);
+        let (snapshot, first) = {
+            let mut state = lock()?;
+            let begun = state.begin_snapshot(segment)?;
+            self.inner.syncer.use_file(state.journal_file());
+            begun
+        };
+        let mut cursor = SliceCursor::default();
+        let slices = iter::from_fn(|| lock().map(|mut state| state.next_slice(&mut cursor)).transpose());
+        snapshot.write(iter::once(Ok(first)).chain(slices))
     }
 }

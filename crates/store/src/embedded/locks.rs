@@ -1,12 +1,14 @@
 //! Locks, in this process: commands, sweeps and views.
 
 use std::collections::BTreeSet;
+use std::iter;
 use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::agent::OFFLINE_AFTER_MS;
 use ade_domain::lock::{
-    Deadlock, EndReason, Holder, Lock, LockCommand, LockLimits, LockName, LockReply, LockTable, RequestKey,
+    Deadlock, EndReason, Holder, Lock, LockCommand, LockKind, LockLimits, LockName, LockReply, LockTable,
+    RequestKey,
 };
 use tokio::sync::broadcast;
 
@@ -55,7 +57,8 @@ impl EmbeddedCoordination {
                 swept += 1;
             }
             state.add_unreported(resolved);
-            let is_finished = swept < BATCH_SIZE;
+            let dropped = state.table.drop_idle_locks(now, BATCH_SIZE);
+            let is_finished = swept.max(dropped) < BATCH_SIZE;
             if is_finished && state.last_maintenance.plus_ms(MAINTENANCE_INTERVAL_MS) <= now {
                 state.last_maintenance = now;
                 maintain(&mut state, now);
@@ -93,7 +96,7 @@ fn maintain(state: &mut State, now: Moment) {
     }
     if state.last_eviction.plus_ms(EVICTION_INTERVAL_MS) <= now {
         state.last_eviction = now;
-        state.table.evict_expired(now);
+        state.table.evict_victim_ages(now);
         state.rates.retain(|_, window| !window.is_expired(now));
         state.checked_for_cycles.retain(|_, last| last.plus_ms(CYCLE_CHECK_INTERVAL_MS) > now);
         state.evict_idle_agents(now);
@@ -141,9 +144,10 @@ impl Locks for EmbeddedCoordination {
         Box::pin(async move {
             let (state, _) = self.enter()?;
             let table = &state.table;
-            // There is an index by agent; any other filter scans the locks in order.
-            let locks: Box<dyn Iterator<Item = (&LockName, &Lock)>> = match &filter.agent {
-                Some(agent) => {
+            let prefix =
+                filter.resource_type.as_ref().map(|of| format!("{}:{of}:", LockKind::Resource.as_str()));
+            let locks: Box<dyn Iterator<Item = (&LockName, &Lock)>> = match (&filter.agent, filter.kind) {
+                (Some(agent), _) => {
                     let used = table.locks_held_by_agent(agent).chain(table.locks_awaited_by_agent(agent));
                     let names: BTreeSet<&LockName> =
                         used.filter(|(holder, _)| holder.agent_id() == agent).map(|(_, name)| name).collect();
@@ -151,7 +155,14 @@ impl Locks for EmbeddedCoordination {
                         names.into_iter().filter(|name| after.as_ref().is_none_or(|after| *name > after));
                     Box::new(later.filter_map(|name| Some((name, table.lock(name)?))))
                 }
-                None => Box::new(table.locks_after(after.as_ref())),
+                (None, Some(LockKind::Task)) if prefix.is_some() => Box::new(iter::empty()),
+                (None, kind) => match (kind, &prefix) {
+                    (_, Some(prefix)) => {
+                        Box::new(table.locks_with_prefix(LockKind::Resource, prefix, after.as_ref()))
+                    }
+                    (Some(kind), None) => Box::new(table.locks_with_prefix(kind, "", after.as_ref())),
+                    (None, None) => Box::new(table.locks_after(after.as_ref())),
+                },
             };
             let listed = locks.filter(|(name, lock)| filter.matches(name, lock)).take(limit);
             Ok(listed.map(|(name, lock)| LockView::new(name, Some(lock), MAX_LISTED_HOLDERS)).collect())

@@ -1,9 +1,9 @@
 //! Coordination in this process, with a journal, so that a kill -9 loses no lock.
 //!
 //! One mutex guards the lock table, the requests, the agents and the journal. A command is decided, written to the journal and
-//! acknowledged inside it; it blocks for nothing but write(2), except when a long journal is replaced by a snapshot. A thread syncs the
-//! journal every 50 ms. After a failed write nothing is acknowledged until the same bytes were written; after a failed sync the backend
-//! refuses all commands, because it cannot know what is on the disk.
+//! acknowledged inside it; it blocks for nothing but write(2). A thread syncs the journal every 50 ms, and another one replaces a long
+//! journal by a snapshot, which it takes in slices. After a failed write nothing is acknowledged until the same bytes were written;
+//! after a failed sync the backend refuses all commands, because it cannot know what is on the disk.
 
 mod agents;
 mod capacity;

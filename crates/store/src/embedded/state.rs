@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use ade_domain::Moment;
@@ -11,7 +12,7 @@ use ade_domain::lock::{Deadlock, LockChange, LockLimits, LockRequest, LockTable,
 use ade_domain::rate::RateWindow;
 use serde::{Deserialize, Serialize};
 
-use super::journal::{Journal, JournalError, Snapshot};
+use super::journal::{Journal, JournalError, NewSegment, NextSegment, Snapshot};
 use crate::coordination::{LockEvent, LockEventKind, Ticket};
 
 /// A line of the journal.
@@ -59,6 +60,16 @@ impl RegisteredRequest {
         let (request, deadline) = self.ticket.clone()?;
         Some(Ticket { request, deadline })
     }
+}
+
+/// Entries of a snapshot that are copied at once: nobody waits for long.
+const SLICE: usize = 500;
+
+/// How far a snapshot is, behind the locks.
+#[derive(Debug, Default)]
+pub(super) struct SliceCursor {
+    request: Option<RequestKey>,
+    agent: Option<String>,
 }
 
 /// Everything behind the mutex.
@@ -245,7 +256,7 @@ impl State {
         let Some(journal) = self.journal.as_mut().filter(|journal| journal.has_pending()) else {
             return Ok(false);
         };
-        journal.append::<JournalRecord>(&[]).map(|()| true)
+        journal.flush().map(|()| true)
     }
 
     /// Replaces the journal file, to simulate a failing disk.
@@ -263,24 +274,56 @@ impl State {
         !self.is_snapshotting && self.journal.as_ref().is_some_and(|journal| journal.is_long(after_bytes))
     }
 
-    /// Copies the state for a snapshot, which is written while commands go on.
-    pub(super) fn begin_snapshot(&mut self) -> Result<Option<(Snapshot, Vec<JournalRecord>)>, JournalError> {
-        let Some(journal) = &mut self.journal else { return Ok(None) };
-        let snapshot = journal.rotate()?;
-        self.is_snapshotting = true;
-        let requests = self.requests.iter();
-        let requests = requests.map(|(key, request)| StateChange::RequestRegistered(*key, request.clone()));
-        let agents = self.agents.iter().map(|(id, agent)| StateChange::Agent(id.clone(), agent.clone()));
+    /// What is needed to prepare a snapshot while commands go on; none before the journal is open.
+    pub(super) fn prepare_snapshot(&mut self) -> Option<NextSegment> {
+        let next = self.journal.as_mut().map(Journal::next_segment);
+        self.is_snapshotting = next.is_some();
+        next
+    }
+
+    /// Begins a snapshot: the journal goes on in its new segment. Returns the first records.
+    pub(super) fn begin_snapshot(
+        &mut self,
+        segment: NewSegment,
+    ) -> Result<(Snapshot, Vec<JournalRecord>), JournalError> {
+        let closed = || JournalError::Unsynced(io::ErrorKind::NotConnected.into());
+        let snapshot = self.journal.as_mut().ok_or_else(closed)?.rotate(segment)?;
         let unreported = self.unreported.iter().cloned().map(StateChange::DeadlockUnreported);
         let records = [JournalRecord::At(self.now)]
             .into_iter()
-            .chain(self.table.snapshot().map(JournalRecord::Locks))
-            .chain(requests.chain(agents).chain(unreported).map(JournalRecord::State))
+            .chain(self.table.begin_snapshot().into_iter().map(JournalRecord::Locks))
+            .chain(unreported.map(JournalRecord::State))
             .collect();
-        Ok(Some((snapshot, records)))
+        Ok((snapshot, records))
     }
 
-    pub(super) const fn end_snapshot(&mut self, bytes: Option<u64>) {
+    /// The next slice of a snapshot; `None` at its end. What follows the locks may contain later changes already: each of them sets
+    /// or removes one entry, so it has the same effect again when the journal is replayed.
+    pub(super) fn next_slice(&mut self, after: &mut SliceCursor) -> Option<Vec<JournalRecord>> {
+        if let Some(slice) = self.table.next_slice(SLICE) {
+            return Some(slice.into_iter().map(JournalRecord::Locks).collect());
+        }
+        let requests = self.requests.range((after.request.map_or(Unbounded, Excluded), Unbounded));
+        let request = |(key, request): (&RequestKey, &RegisteredRequest)| {
+            StateChange::RequestRegistered(*key, request.clone())
+        };
+        let mut records: Vec<StateChange> = requests.take(SLICE).map(request).collect();
+        if records.is_empty() {
+            let from = after.agent.as_ref().map_or(Unbounded, Excluded);
+            let agents = self.agents.range::<String, _>((from, Unbounded)).take(SLICE);
+            records = agents.map(|(id, agent)| StateChange::Agent(id.clone(), agent.clone())).collect();
+        }
+        match records.last()? {
+            StateChange::RequestRegistered(key, _) => after.request = Some(*key),
+            StateChange::Agent(id, _) => after.agent = Some(id.clone()),
+            _ => {}
+        }
+        Some(records.into_iter().map(JournalRecord::State).collect())
+    }
+
+    /// `bytes` is the size of the snapshot, if it was written.
+    pub(super) fn end_snapshot(&mut self, bytes: Option<u64>) {
+        self.table.end_snapshot();
         self.is_snapshotting = false;
         if let (Some(journal), Some(bytes)) = (&mut self.journal, bytes) {
             journal.set_snapshot_bytes(bytes);

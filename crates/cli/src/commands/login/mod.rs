@@ -70,6 +70,10 @@ pub(crate) fn login(args: &LoginArgs) -> Result {
             output::note("somebody else set your password: choose your own");
             set_own_password(&session, &user, password, args.password_stdin).await?;
         }
+        let is_admin = session.session().user.as_ref().is_some_and(|user| user.roles.contains("admin"));
+        if args.admin && !is_admin {
+            output::note("you are no administrator: the scope admin permits nothing until you are");
+        }
         let created = create_token(&session, &request, &credentials, &url).await;
         if let (Ok((credential, _)), Some(previous)) = (&created, &previous)
             && credential.user_id == previous.user_id

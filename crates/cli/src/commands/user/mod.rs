@@ -25,7 +25,7 @@ pub(crate) enum Command {
     /// Show a user, with statistics
     Show(UserArgs),
     /// Invite a user (admin); prints a code with which the user sets a password: ade join CODE
-    Invite(InviteArgs),
+    Invite(NewUserArgs),
     /// Confirm that another person uses an account, so that it counts as independent of who created it (admin)
     Confirm {
         #[command(flatten)]
@@ -66,8 +66,9 @@ pub(crate) struct UserArgs {
     format: OutputFormat,
 }
 
+/// What a new user is like.
 #[derive(Debug, ClapArgs)]
-pub(crate) struct InviteArgs {
+pub(crate) struct NewUserArgs {
     /// Id of the new user
     user: String,
     /// Display name [default: the id]
@@ -88,28 +89,14 @@ pub(crate) struct InviteArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct AddArgs {
-    /// Id of the new user
-    user: String,
-    /// Display name [default: the id]
-    #[arg(long)]
-    name: Option<String>,
-    /// Roles: author, reviewer, admin, or any other that policies require [default: author]
-    #[arg(long = "role", value_name = "ROLE", value_delimiter = ',')]
-    roles: Vec<String>,
-    /// Manager, who gets the approval requests that nobody else can decide
-    #[arg(long, value_name = "USER")]
-    manager: Option<String>,
-    /// Team
-    #[arg(long)]
-    team: Option<String>,
+    #[command(flatten)]
+    new: NewUserArgs,
     /// Read the password from the first line of standard input
     #[arg(long)]
     password_stdin: bool,
     /// Create the user without a password; it cannot sign in
     #[arg(long, conflicts_with = "password_stdin")]
     no_password: bool,
-    #[command(flatten)]
-    format: OutputFormat,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -162,7 +149,7 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result {
             });
         }
         Command::Token(command) => return token::run(client, command).await,
-        Command::Add(args) => (args.format, add(client, args).await?),
+        Command::Add(args) => (args.new.format, add(client, args).await?),
         Command::Set(args) => (args.which.format, set(client, args).await?),
         Command::Deactivate(args) => (args.format, set_active(client, &args, false).await?),
         Command::Activate(args) => (args.format, set_active(client, &args, true).await?),
@@ -207,16 +194,17 @@ fn account_act(act: &AccountAct) -> String {
 }
 
 async fn add(client: &Client, args: AddArgs) -> Result<User> {
-    let password = match args.no_password {
+    let AddArgs { new, password_stdin, no_password } = args;
+    let password = match no_password {
         true => None,
-        false => Some(prompt::new_password(args.password_stdin, &args.user).await?),
+        false => Some(prompt::new_password(password_stdin, &new.user).await?),
     };
     let request = UserRequest {
-        user_id: args.user,
-        name: args.name,
-        roles: (!args.roles.is_empty()).then(|| args.roles.into_iter().collect()),
-        manager_id: args.manager,
-        team: args.team,
+        user_id: new.user,
+        name: new.name,
+        roles: (!new.roles.is_empty()).then(|| new.roles.into_iter().collect()),
+        manager_id: new.manager,
+        team: new.team,
         active: None,
         password,
     };
@@ -302,7 +290,7 @@ async fn change_password(
     ))
 }
 
-async fn invite(client: &Client, args: InviteArgs) -> Result {
+async fn invite(client: &Client, args: NewUserArgs) -> Result {
     let request = InvitationRequest {
         user_id: args.user,
         name: args.name,

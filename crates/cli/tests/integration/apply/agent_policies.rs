@@ -84,6 +84,32 @@ async fn policies_that_name_agents_follow_who_may_claim_on_postgres() {
     policies_follow_claimants(&Fixture::new(&house).await).await;
 }
 
+#[tokio::test]
+async fn registered_agents_raise_the_risk_of_what_they_may_claim() {
+    let house = Deployment::embedded(env!("CARGO_BIN_EXE_ade"));
+    let fixture = Fixture::new(&house).await;
+    let Fixture { office, rev, .. } = &fixture;
+    let entry = json!({ "pattern": "agent:big-*", "criticality": 100 });
+    let _ = office.api.post("/resources", &entry).await.expect_status(201);
+    let test = fixture.agent("test-1").await;
+    let early = fixture.submitted().await;
+    fixture.approve(&early, rev, "rev").await;
+    let big = fixture.agent("big-1").await;
+    let late = fixture.submitted().await;
+    let risk = async |task: &str| {
+        let shown = office.api.get(&format!("/tasks/{task}")).await.expect_status(200);
+        (shown["risk"]["score"].as_u64().expect("a score"), shown["risk"].to_string())
+    };
+    let ((low, _), (high, why)) = (risk(&early).await, risk(&late).await);
+    assert!(low < high && why.contains("agent:big-1 is the most critical"), "{low} {high} {why}");
+    // Approved at the lower risk, it is not for the agent that a policy for the higher one concerns.
+    office.create_policy(json!({ "name": "risky", "risk_threshold": high })).await;
+    let (status, problem) = claim(&big, json!({ "task_id": early })).await;
+    assert_eq!((status, &problem["policy"]), (409, &json!("risky")), "{problem}");
+    let (status, claimed) = claim(&test, json!({ "task_id": early })).await;
+    assert_eq!(status, 200, "{claimed}");
+}
+
 async fn policies_follow_claimants(fixture: &Fixture) {
     let Fixture { office, ann, rev, pia } = fixture;
     let test = fixture.agent("test-1").await;

@@ -167,6 +167,13 @@ async fn task_lock_is_for_those_who_see_the_task() {
     assert_eq!(free["holders"], json!([]), "nothing was acquired");
     for caller in [pat, bot, ada] {
         let granted = caller.post("/locks/acquire", &acquire(&lock)).await.expect_status(200);
+        for (viewer, is_shown) in [(&none, false), (&other, false), (pat, true), (ada, true)] {
+            let listed = viewer.get("/locks").await.expect_status(200);
+            let names: Vec<&Value> =
+                listed["items"].as_array().expect("locks").iter().map(|one| &one["lock"]).collect();
+            assert_eq!(names.contains(&&json!(lock)), is_shown, "{listed}");
+            assert!(names.contains(&&json!("resource:a:b")), "{listed}");
+        }
         let token = |grant: &Value| json!({ "lock": grant["lock"], "fencing_token": grant["fencing_token"] });
         let held: Vec<Value> = granted["grants"].as_array().expect("grants").iter().map(token).collect();
         let _ = caller.post("/locks/release", &json!({ "locks": held })).await.expect_status(200);

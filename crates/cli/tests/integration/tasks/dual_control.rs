@@ -173,6 +173,63 @@ async fn command_line_shows_and_confirms_changes() {
     assert!(rejected.contains("is rejected"), "{rejected}");
 }
 
+#[tokio::test]
+async fn nobody_outdates_a_change_of_the_own_account() {
+    let fixture = Fixture::new(Deployment::embedded_with_config(env!("CARGO_BIN_EXE_ade"), CONFIG)).await;
+    let Fixture { org, ann, admin, .. } = &fixture;
+    fixture.confirmed(&ann.patch("/users/eve", &json!({ "roles": [ADMIN] })).await).await;
+    let eve = org.issue_token("eve", &Scope::ALL).await;
+    let demote = json!({ "roles": [AUTHOR] });
+    let change = waits(&ann.patch("/users/eve", &demote).await);
+    assert_eq!(waits(&ann.patch("/users/eve", &demote).await), change, "it waits already");
+    let shown = ann.get(&format!("/changes/{change}")).await.expect_status(200);
+    assert_eq!(shown["details"]["before"], json!({ "roles": [ADMIN] }), "{shown}");
+    for own in [json!({ "name": "Eve" }), json!({ "roles": [ADMIN, "cook"] })] {
+        let _ = eve.patch("/users/eve", &own).await.expect_status(200);
+    }
+    let _ = fixture.confirm(admin, &change).await.expect_status(200);
+    assert_eq!(org.api.get("/users/eve").await.expect_status(200)["roles"], json!([AUTHOR, "cook"]));
+    // What an administrator proposed before leaving stays undone.
+    fixture.confirmed(&ann.patch("/users/eve", &json!({ "roles": [ADMIN] })).await).await;
+    let _ = org.api.post("/users/eve/confirm", &json!({})).await.expect_status(200);
+    let late = waits(&eve.put("/features/batch_approvals", &json!({ "enabled": false })).await);
+    fixture.confirmed(&ann.patch("/users/eve", &demote).await).await;
+    let refused = fixture.confirm(admin, &late).await.expect_problem(403, "FORBIDDEN");
+    assert!(text_field(&refused, "detail").contains("no administrator any more"), "{refused}");
+}
+
+#[tokio::test]
+async fn roles_of_policies_and_invited_reviewers_need_two() {
+    let fixture = Fixture::new(Deployment::embedded_with_config(env!("CARGO_BIN_EXE_ade"), CONFIG)).await;
+    let Fixture { org, ann, admin, .. } = &fixture;
+    let policy = json!({ "name": "dba", "task_types": ["x"], "required_roles": ["dba"] });
+    let grant = json!({ "roles": [AUTHOR, "dba"] });
+    let _ = ann.patch("/users/eve", &grant).await.expect_status(200);
+    let _ = ann.patch("/users/eve", &json!({ "roles": [AUTHOR] })).await.expect_status(200);
+    let policy = text_field(&ann.post("/policies", &policy).await.expect_status(201), "policy_id");
+    fixture.confirmed(&ann.post(&format!("/policies/{policy}/activate"), &json!({})).await).await;
+    fixture.confirmed(&ann.patch("/users/eve", &grant).await).await;
+    // A new code for an invited reviewer is for who invited it.
+    let invite = json!({ "user_id": "rita" });
+    let _ = ann.post("/users/invitations", &invite).await.expect_status(201);
+    fixture.confirmed(&ann.patch("/users/rita", &json!({ "roles": [REVIEWER] })).await).await;
+    let _ = admin.post("/users/invitations", &invite).await.expect_problem(403, "FORBIDDEN");
+    let _ = ann.post("/users/invitations", &invite).await.expect_status(201);
+    // A token that the operator made for an administrator proposes for the operator, unless it may decide.
+    let made = org.issue_token("ann", &[Scope::Read, Scope::Admin]).await;
+    let change = waits(&made.put("/features/batch_approvals", &json!({ "enabled": false })).await);
+    let shown = ann.get(&format!("/changes/{change}")).await.expect_status(200);
+    assert_eq!(shown["proposed_by"], Value::Null, "{shown}");
+    // One administrator's changes do not keep others from proposing.
+    for number in 0..50 {
+        let entry = json!({ "pattern": format!("database:{number}"), "criticality": 1 });
+        waits(&ann.post("/resources", &entry).await);
+    }
+    let entry = json!({ "pattern": "database:x", "criticality": 1 });
+    let _ = ann.post("/resources", &entry).await.expect_problem(429, "TOO_MANY_CHANGES");
+    waits(&admin.post("/resources", &entry).await);
+}
+
 async fn check_rules(deployment: Deployment) {
     let fixture = Fixture::new(deployment).await;
     let Fixture { org, ann, admin, .. } = &fixture;
@@ -204,6 +261,8 @@ async fn check_rules(deployment: Deployment) {
     let _ = fixture.confirm(admin, &lower).await.expect_problem(409, "CHANGE_OUTDATED");
     assert_eq!(org.api.get(resource).await.expect_status(200)["criticality"], 95);
     let _ = ann.post(&format!("/changes/{lower}/reject"), &json!({})).await.expect_status(200);
+    // The settings of locks decide about no approval.
+    let _ = ann.put("/config/lock:default_ttl", &json!({ "value": 20 })).await.expect_status(200);
     // Settings and feature flags; a deleted policy stays until then.
     fixture.confirmed(&ann.put("/config/approval:default_timeout", &json!({ "value": 7200 })).await).await;
     let setting = org.api.get("/config/approval:default_timeout").await.expect_status(200);

@@ -154,6 +154,9 @@ async fn check_edited_rows(fixture: &Fixture) {
     let genuine = fixture.submit_change().await;
     // Approved by nobody: a draft, and a task in review.
     let draft = fixture.ann.create_draft(change()).await;
+    // The preview of a remote worker would otherwise reopen the task when it arrives.
+    let has_preview = |task: &Value| task["preview"]["status"] == "ready";
+    fixture.office.wait_for_task("the preview", &draft, has_preview).await;
     fixture.force_approved(&draft).await;
     fixture.assert_refused(&draft, "UNPROVEN_APPROVAL").await;
     let reviewing = fixture.submit_change().await;

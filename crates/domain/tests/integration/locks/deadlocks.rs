@@ -11,7 +11,11 @@ const HOLDERS: [&str; 6] = ["ann", "ben", "cem", "dee", "eva", "fay"];
 const LOCKS: [&str; 4] = ["p", "q", "r", "s"];
 
 /// Executes one random command. Returns the agent of an acquire, which may have closed a cycle.
-fn execute_random(locks: &mut LockFixture, rng: &mut SeededRng, request_id: u64) -> Option<&'static str> {
+pub(crate) fn execute_random(
+    locks: &mut LockFixture,
+    rng: &mut SeededRng,
+    request_id: u64,
+) -> Option<&'static str> {
     let agent = HOLDERS[rng.below(6) as usize];
     let name = LOCKS[rng.below(4) as usize];
     let holder = holder(agent);

@@ -34,7 +34,7 @@ fn fingerprint(table: &LockTable) -> String {
             let _ = write!(text, " <{}{:?}{}", waiter.holder, waiter.mode, waiter.is_upgrade);
         }
     }
-    for change in table.snapshot() {
+    for change in table.clone().begin_snapshot() {
         if let TableChange::VictimAge { holder, oldest_grant, .. } = change {
             let _ = write!(text, " {holder}@{}", ages.iter().filter(|age| **age <= oldest_grant).count());
         }

@@ -194,7 +194,12 @@ fn assert_leases_end_for_a_valid_reason(before: &LockTable, command: &LockComman
 
 pub(crate) fn restore_from_snapshot(table: &LockTable) -> LockTable {
     let mut restored = LockTable::new(table.limits().clone());
-    table.snapshot().for_each(|change| restored.apply(&change));
+    let mut copied = table.clone();
+    let mut changes = copied.begin_snapshot();
+    while let Some(slice) = copied.next_slice(2) {
+        changes.extend(slice);
+    }
+    changes.iter().for_each(|change| restored.apply(change));
     restored
 }
 

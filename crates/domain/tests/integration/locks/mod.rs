@@ -5,3 +5,4 @@ mod exhaustive;
 mod fixture;
 mod machine;
 mod sagas;
+mod snapshots;

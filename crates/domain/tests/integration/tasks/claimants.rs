@@ -4,7 +4,9 @@ use ade_domain::Moment;
 use ade_domain::approval::DecisionKind;
 use ade_domain::approval::assignment::Assignment;
 use ade_domain::approval::policy::{AutoApprove, Policy};
+use ade_domain::glob::Pattern;
 use ade_domain::people::{AUTHOR, REVIEWER};
+use ade_domain::risk::RegisteredPattern;
 use ade_domain::task::{PossibleClaimants, Refusal, ScopePart, Task, TaskScope, TaskState};
 use serde_json::json;
 
@@ -109,7 +111,7 @@ fn claim_needs_the_review_of_policies_that_name_the_agent() {
     fixture.decide(&mut task, "rob", DecisionKind::Approve, "rob").expect("approved");
     assert_eq!(task.state, TaskState::Approved);
     let claim = |fixture: &Fixture, task: &Task, agent: &str, at: Moment| {
-        task.require_review_for(agent, &fixture.policies, at)
+        task.require_review_for(agent, task.risk_score(), &fixture.policies, at)
     };
     let refused = Err(Refusal::ReviewRequired { agent: "prod-1".to_owned(), policy: "prod".to_owned() });
     assert_eq!(claim(&fixture, &task, "prod-1", fixture.now), refused);
@@ -138,12 +140,39 @@ fn claim_needs_the_review_of_policies_that_name_the_agent() {
 }
 
 #[test]
+fn registered_agents_raise_the_risk_of_what_they_may_claim() {
+    let entry = |pattern: &str, criticality| RegisteredPattern {
+        pattern: Pattern::new(pattern),
+        criticality,
+        dependents: Vec::new(),
+    };
+    let registry = [entry("agent:prod-*", 90), entry("database:*", 95), entry("prod-?", 70)];
+    let found = |claimants: PossibleClaimants| -> Vec<Option<u8>> {
+        claimants.registered(&registry).into_iter().map(|found| found.criticality).collect()
+    };
+    assert_eq!(found(agents(&["test-1"])), []);
+    assert_eq!(found(agents(&["test-1", "PROD-1"])), [Some(90), Some(70)]);
+    assert_eq!(found(PossibleClaimants::Unknown), [Some(90), Some(70)]);
+
+    // A policy for riskier tasks is missing if the agent makes this one riskier.
+    let mut fixture = fixture(Vec::new());
+    let mut task = work(&fixture, None);
+    fixture.submit(&mut task, "ann").expect("submitted");
+    let risk = task.risk_score();
+    let risky = Policy { risk_threshold: risk + 1, ..policy("risky", 1, &[]) };
+    let claim = |risk| task.require_review_for("prod-1", risk, std::slice::from_ref(&risky), fixture.now);
+    assert_eq!(claim(risk), Ok(()));
+    let refused = Refusal::ReviewRequired { agent: "prod-1".to_owned(), policy: "risky".to_owned() };
+    assert_eq!(claim(risk + 1), Err(refused));
+}
+
+#[test]
 fn task_that_names_its_agent_was_reviewed_for_it() {
     let mut fixture = fixture(vec![naming("prod", "agent:prod-*", "pia")]);
     let mut task = work(&fixture, Some("prod-1"));
     fixture.submit(&mut task, "ann").expect("submitted");
     assert_eq!(open_reviewers(&task), ["pia"]);
-    assert_eq!(task.require_review_for("prod-1", &fixture.policies, fixture.now), Ok(()));
+    assert_eq!(task.require_review_for("prod-1", 100, &fixture.policies, fixture.now), Ok(()));
 }
 
 #[test]
@@ -156,7 +185,7 @@ fn waiting_does_not_avoid_a_policy_for_certain_times() {
         fixture.now = hours(reviewed);
         let mut task = work(&fixture, None);
         fixture.submit(&mut task, "ann").expect("submitted");
-        let claim = task.require_review_for("prod-1", &fixture.policies, hours(claimed));
+        let claim = task.require_review_for("prod-1", task.risk_score(), &fixture.policies, hours(claimed));
         assert_eq!(claim.is_err(), is_refused, "reviewed at {reviewed}, claimed at {claimed}");
     }
 }

@@ -4,6 +4,7 @@ use crate::tasks::fixture::{Fixture, config, delegation, id, open_reviewers, pol
 use ade_domain::Moment;
 use ade_domain::approval::delegation::{DelegationConditions, DelegationKind};
 use ade_domain::approval::policy::Priority;
+use ade_domain::approval::quorum::RequirementStatus;
 use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::TaskState;
@@ -196,4 +197,24 @@ fn lost_role_moves_requests_and_lapses_decisions() {
     assert_eq!(status("eve"), (ApprovalStatus::Pending, None), "max decided for her");
     assert_eq!(status("pam"), (ApprovalStatus::Pending, None));
     assert_eq!(task.progress()[0].needed, 3);
+}
+
+#[test]
+fn taking_a_role_away_does_not_lift_a_request_for_changes() {
+    let mut fixture = small_fixture();
+    fixture.users.push(user("zoe", &[REVIEWER], None));
+    fixture.users.push(user("kim", &[ADMIN], None));
+    fixture.policies = vec![policy("one", 1, &[])];
+    let mut task = fixture.draft("ann", config("schema", &[]));
+    fixture.submit(&mut task, "ann").expect("enough reviewers");
+    fixture.decide(&mut task, "rob", DecisionKind::RequestChanges, "rob").expect("asked");
+    fixture.decide(&mut task, "zoe", DecisionKind::Approve, "zoe").expect("asked");
+    fixture.users[1].roles = [AUTHOR.to_owned()].into();
+    let mut ids = || "moved".to_owned();
+    task.reassign_unqualified(&id("rob"), None, &fixture.people(), &mut ids, fixture.now)
+        .expect("never refused");
+    assert_eq!(task.state, TaskState::Reviewing);
+    assert_eq!(task.progress()[0].status, RequirementStatus::Unsatisfied, "{:?}", task.progress());
+    fixture.decide(&mut task, "kim", DecisionKind::Approve, "kim").expect("asked instead");
+    assert_eq!(task.state, TaskState::Approved);
 }

@@ -64,7 +64,10 @@ responses! {
         422: "INVALID_REQUEST, REASON_REQUIRED, TICKET_REQUIRED, INVALID_REVIEWER or IDEMPOTENCY_KEY_REUSED"
     }
     /// Of routes that change who decides, or by which rules.
-    SecondAdmin: [] { 202: "AWAITS_CONFIRMATION: with dual control, the change waits for a second administrator" }
+    SecondAdmin: [] {
+        202: "AWAITS_CONFIRMATION: with dual control, the change waits for a second administrator",
+        429: "RATE_LIMITED or TOO_MANY_CHANGES"
+    }
     /// Of routes that decide about such a change.
     ConfirmationErrors: [PostErrors] {
         403: "NOT_INDEPENDENT, FORBIDDEN, SCOPE_MISSING, CSRF, REAUTHENTICATE or PASSWORD_CHANGE_REQUIRED",

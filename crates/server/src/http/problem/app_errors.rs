@@ -21,7 +21,7 @@ impl From<Error> for Problem {
                     .with("expires_at", expires_at.to_string())
             }
             Error::ChangeOutdated => Self::conflict("CHANGE_OUTDATED", detail),
-            Error::TooManyChanges => Self::conflict("TOO_MANY_CHANGES", detail),
+            Error::TooManyChanges => Self::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_CHANGES", detail),
             Error::Exists(_) => Self::conflict("ALREADY_EXISTS", detail),
             Error::AgentExists(_) => Self::conflict("AGENT_EXISTS", detail),
             Error::AgentBusy(_) => Self::conflict("AGENT_BUSY", detail),

@@ -12,7 +12,6 @@ use ade_domain::task::{ArchivedApprovals, Digest};
 use serde::{Deserialize, Serialize};
 
 use super::batch::{Statement, TableRow};
-use super::commit::AuthenticatedCommit;
 use super::sql::{Row, Select, json, uuid};
 use super::work::LogLine;
 use super::{Comment, Commit, Database, Result, StoredTask, TaskPosition, position_args};
@@ -172,9 +171,9 @@ impl Database {
         items: Vec<TaskRemoval>,
         audited: Commit,
     ) -> Result<u64> {
-        let audited = AuthenticatedCommit { commit: audited, keys: self.keys.clone() };
+        let audited = self.prepare(audited)?;
         let removed = self.execute(RemoveArchived { archive, items, audited }).await;
-        self.log_appended.notify_one();
+        self.notify_appended();
         removed
     }
 

@@ -8,7 +8,7 @@ use ade_domain::task::{ArchivedApprovals, Task};
 
 use super::{Archive, ArchiveKind, ArchivedTask, put_archive};
 use crate::database::blob_references::{mark_in_use, mark_orphaned};
-use crate::database::commit::AuthenticatedCommit;
+use crate::database::commit::PreparedCommit;
 use crate::database::sql::{Arg, SqlConnection, optional_json, uuid};
 use crate::database::{Operation, Result};
 
@@ -68,7 +68,7 @@ impl TaskRemoval {
 pub(super) struct RemoveArchived {
     pub(super) archive: Archive,
     pub(super) items: Vec<TaskRemoval>,
-    pub(super) audited: AuthenticatedCommit,
+    pub(super) audited: PreparedCommit,
 }
 
 impl Operation for RemoveArchived {

@@ -195,33 +195,33 @@ CREATE TABLE stored_responses (
 ) STRICT;
 CREATE INDEX stored_responses_by_time ON stored_responses (created_at);
 
--- Entries are inserted without a number and numbered later by the sequencer. A numbered entry never changes.
+-- Entries are numbered when they are inserted, in the order of their commits. An entry never changes.
 CREATE TABLE audit (
-    insert_seq integer PRIMARY KEY,
+    -- The place in the chain. That of a quarantined row is negative.
+    number integer PRIMARY KEY,
     entry_id text NOT NULL UNIQUE,
-    number integer UNIQUE,
     at integer NOT NULL,
     actor text,
     action text NOT NULL,
     task_id text,
     previous_hash text,
     entry_hash text,
-    -- The MAC of the process that wrote the body. A row without a valid one was written by somebody else: the sequencer marks it
-    -- instead of numbering it, and keeps it.
+    -- The MAC of the process that wrote the body. A row without a valid one was written by somebody else: it is marked and taken out of
+    -- the chain, and kept.
     mac text,
     quarantined_at integer,
     body text NOT NULL
 ) STRICT;
-CREATE INDEX audit_unnumbered ON audit (insert_seq) WHERE number IS NULL AND quarantined_at IS NULL;
-CREATE INDEX audit_quarantined ON audit (insert_seq) WHERE quarantined_at IS NOT NULL;
-CREATE INDEX audit_by_task ON audit (task_id, number);
-CREATE INDEX audit_by_actor ON audit (actor, at, number);
-CREATE INDEX audit_by_action ON audit (action, at, number);
-CREATE INDEX audit_by_time ON audit (at, number);
+-- The number is the last column of every index by itself.
+CREATE INDEX audit_quarantined ON audit (quarantined_at) WHERE quarantined_at IS NOT NULL;
+CREATE INDEX audit_by_task ON audit (task_id);
+CREATE INDEX audit_by_actor ON audit (actor, at);
+CREATE INDEX audit_by_action ON audit (action, at);
+CREATE INDEX audit_by_time ON audit (at);
 
 CREATE TRIGGER audit_no_update BEFORE UPDATE ON audit
-WHEN (OLD.number IS NOT NULL AND NEW.quarantined_at IS NULL) OR OLD.quarantined_at IS NOT NULL OR NEW.body <> OLD.body OR NEW.mac IS NOT OLD.mac
-    OR NEW.at <> OLD.at OR NEW.entry_id <> OLD.entry_id OR NEW.insert_seq <> OLD.insert_seq
+WHEN OLD.quarantined_at IS NOT NULL OR NEW.quarantined_at IS NULL OR NEW.number >= 0 OR NEW.body <> OLD.body
+    OR NEW.mac IS NOT OLD.mac OR NEW.at <> OLD.at OR NEW.entry_id <> OLD.entry_id
 BEGIN
     SELECT RAISE(ABORT, 'the audit log is append-only');
 END;
@@ -231,12 +231,11 @@ BEGIN
 END;
 
 CREATE TABLE events (
-    insert_seq integer PRIMARY KEY,
+    -- In the order of their commits.
+    number integer PRIMARY KEY,
     event_id text NOT NULL UNIQUE,
-    number integer UNIQUE,
     body text NOT NULL
 ) STRICT;
-CREATE INDEX events_unnumbered ON events (insert_seq) WHERE number IS NULL;
 
 -- Facts about the whole database, such as `demo` for one whose passwords are public.
 CREATE TABLE markers (

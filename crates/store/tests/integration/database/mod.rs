@@ -4,5 +4,6 @@ mod archives;
 mod fixture;
 mod people;
 mod postgres;
+mod sqlite;
 mod tasks;
 mod work;

@@ -1,0 +1,69 @@
+//! A snapshot of a table, taken in slices while commands go on: nobody waits for the copy of a million locks.
+//!
+//! It is exact: the table as it was when the snapshot began. A lock that changes before its slice is copied first.
+
+use std::collections::BTreeMap;
+
+use super::table::{LockTable, TableChange};
+use super::{LockChange, LockName};
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct SlicedSnapshot {
+    /// Everything up to this name is copied.
+    copied: Option<LockName>,
+    /// The later locks that have changed since, as they were. One that did not exist has no changes.
+    preserved: BTreeMap<LockName, Vec<LockChange>>,
+}
+
+impl LockTable {
+    /// Begins a snapshot. Returns the part of it that does not belong to any lock.
+    pub fn begin_snapshot(&mut self) -> Vec<TableChange> {
+        self.snapshot = Some(SlicedSnapshot::default());
+        self.victim_ages().collect()
+    }
+
+    /// The next part of the snapshot: of `limit` locks, and of those that are gone meanwhile. `None` after its end.
+    pub fn next_slice(&mut self, limit: usize) -> Option<Vec<TableChange>> {
+        let SlicedSnapshot { copied, mut preserved } = self.snapshot.take()?;
+        let locks: Vec<_> = self.locks_after(copied.as_ref()).take(limit).collect();
+        // A shorter slice is the last one.
+        let last = locks.last().filter(|_| locks.len() == limit).map(|(name, _)| (*name).clone());
+        let mut slice = Vec::with_capacity(2 * locks.len());
+        for (name, lock) in &locks {
+            if !preserved.contains_key(*name) {
+                slice.extend(lock.snapshot().map(|change| TableChange::Lock((*name).clone(), change)));
+            }
+        }
+        let later = last.as_ref().map_or_else(BTreeMap::new, |last| {
+            let mut later = preserved.split_off(last);
+            preserved.extend(later.remove_entry(last));
+            later
+        });
+        for (name, changes) in preserved {
+            slice.extend(changes.into_iter().map(|change| TableChange::Lock(name.clone(), change)));
+        }
+        self.snapshot = last.map(|last| SlicedSnapshot { copied: Some(last), preserved: later });
+        Some(slice)
+    }
+
+    /// Ends a snapshot, also one that is not complete.
+    pub fn end_snapshot(&mut self) {
+        self.snapshot = None;
+    }
+
+    /// Copies a lock that is about to change and that the snapshot has not reached.
+    pub(super) fn preserve(&mut self, name: &LockName) {
+        if self.snapshot.as_ref().is_some_and(|snapshot| snapshot.needs(name)) {
+            let changes = self.lock(name).map(|lock| lock.snapshot().collect()).unwrap_or_default();
+            if let Some(snapshot) = &mut self.snapshot {
+                snapshot.preserved.insert(name.clone(), changes);
+            }
+        }
+    }
+}
+
+impl SlicedSnapshot {
+    fn needs(&self, name: &LockName) -> bool {
+        self.copied.as_ref().is_none_or(|copied| name > copied) && !self.preserved.contains_key(name)
+    }
+}
