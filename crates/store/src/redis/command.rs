@@ -1,79 +1,81 @@
-//! One command to one lock as the arguments and the reply of one script.
+//! One command to one lock as the arguments and the reply of one step.
 
 use std::borrow::Cow;
 
 use ade_domain::Moment;
 use ade_domain::lock::{
-    AcquireStatus, EndReason, FencingToken, Hold, Holder, LockCommand, LockMode, LockName, LockOutcome,
-    LockRefusal, RequestKey,
+    AcquireStatus, EndReason, FencingToken, Hold, Holder, LockCommand, LockMode, LockOutcome, LockRefusal,
+    RequestKey,
 };
 use redis::Value;
 
 use super::encoding::{self, CorruptValue};
-use super::query::UnixMicros;
+use super::steps::{Arguments, StepReply};
 use crate::coordination::{LockEventKind, Result};
 
 /// The arguments of a command, in the order of `scripts/state.lua`.
-pub(super) fn arguments<'a>(
-    name: &'a LockName,
-    channel: &'a str,
-    command: &'a LockCommand,
-) -> Vec<Cow<'a, str>> {
-    let holder = command.holder();
-    let mut args: Vec<Cow<'a, str>> = Vec::with_capacity(18);
-    args.push(code(command).into());
-    args.push(name.as_str().into());
-    args.push(holder.map(encoding::holder_digest).unwrap_or_default().into());
-    args.push(holder.map_or("", |holder| holder.agent_id()).into());
-    args.push(holder.map_or("", encoding::explicit_holder_id).into());
-    args.push(channel.into());
+pub(super) fn arguments(channel: &str, command: &LockCommand) -> Arguments {
+    let mut args = Arguments::default();
+    args.push_text(code(command));
+    match command.holder() {
+        Some(holder) => args
+            .push_text(&encoding::holder_digest(holder))
+            .push_text(holder.agent_id())
+            .push_text(encoding::explicit_holder_id(holder)),
+        None => args.push_text("").push_text("").push_text(""),
+    };
+    args.push_text(channel);
     match command {
         LockCommand::Acquire(acquire) => {
-            let wait = acquire.wait.as_ref();
-            args.extend([
-                acquire.request.to_string().into(),
-                if acquire.mode == LockMode::Shared { "s" } else { "x" }.into(),
-                acquire.ttl_ms.to_string().into(),
-                flag(acquire.claimed),
-                flag(acquire.leave_tombstone),
-                acquire.priority.to_string().into(),
-                (&*acquire.purpose).into(),
-                wait.map_or_else(String::new, |wait| wait.timeout_ms.to_string()).into(),
-                wait.and_then(|wait| wait.served_by.as_deref()).unwrap_or_default().into(),
-                wait.map_or_else(String::new, |wait| encoding::fixed_waiter_fields(acquire, wait.timeout_ms))
-                    .into(),
-            ]);
+            args.push(acquire.request)
+                .push_text(if acquire.mode == LockMode::Shared { "s" } else { "x" })
+                .push(acquire.ttl_ms)
+                .push_text(flag(acquire.claimed))
+                .push_text(flag(acquire.leave_tombstone))
+                .push(acquire.priority)
+                .push_text(&acquire.purpose);
+            if let Some(wait) = &acquire.wait {
+                args.push(wait.timeout_ms)
+                    .push_text(wait.served_by.as_deref().unwrap_or_default())
+                    .push_text(&encoding::fixed_waiter_fields(acquire, wait.timeout_ms));
+            }
         }
         LockCommand::Claim { request, ttl_ms, .. } | LockCommand::ExtendUnclaimed { request, ttl_ms, .. } => {
-            args.extend([request.to_string().into(), ttl_ms.to_string().into()]);
+            args.push(request).push(ttl_ms);
         }
         LockCommand::Extend { token, ttl_ms, .. } => {
-            args.extend([token.to_string().into(), ttl_ms.to_string().into()]);
+            args.push(token).push(ttl_ms);
         }
         LockCommand::Release { token, .. }
         | LockCommand::Downgrade { token, .. }
-        | LockCommand::Verify { token } => args.push(token.to_string().into()),
-        LockCommand::Query { request, .. } => args.push(request.to_string().into()),
+        | LockCommand::Verify { token } => {
+            args.push(token);
+        }
+        LockCommand::Query { request, .. } => {
+            args.push(request);
+        }
         LockCommand::Cancel { request, reason, include_claimed, .. } => {
-            let reason = encoding::format_end(reason).into();
-            args.extend([request.to_string().into(), reason, flag(*include_claimed)]);
+            args.push(request).push_text(&encoding::format_end(reason)).push_text(flag(*include_claimed));
         }
         LockCommand::Disconnect { request, server, include_claimed, .. } => {
-            let reason = EndReason::Disconnected.as_str().into();
-            args.extend([request.to_string().into(), reason, flag(*include_claimed), (&**server).into()]);
+            let reason = EndReason::Disconnected.as_str();
+            args.push(request).push_text(reason).push_text(flag(*include_claimed)).push_text(server);
         }
         LockCommand::Abort { expected_request, cycle, .. } => {
             let request = expected_request.map_or_else(String::new, |request| request.to_string());
-            args.extend([request.into(), encoding::format_end(&EndReason::Deadlock(cycle.clone())).into()]);
+            let reason = encoding::format_end(&EndReason::Deadlock(cycle.clone()));
+            args.push_text(&request).push_text(&reason);
         }
-        LockCommand::ServerHeartbeat { server } => args.push((&**server).into()),
+        LockCommand::ServerHeartbeat { server } => {
+            args.push_text(server);
+        }
         LockCommand::Break | LockCommand::Tick | LockCommand::Sweep => {}
     }
     args
 }
 
-const fn flag(is_set: bool) -> Cow<'static, str> {
-    Cow::Borrowed(if is_set { "1" } else { "0" })
+const fn flag(is_set: bool) -> &'static str {
+    if is_set { "1" } else { "0" }
 }
 
 /// The name of a command in `scripts/commands.lua`.
@@ -154,19 +156,40 @@ pub(super) struct CommandReply {
     pub(super) changes: Vec<ReportedChange>,
     /// For a sweep: when to visit the lock again, in Unix seconds; `None` if it is idle.
     pub(super) next_due: Option<String>,
-    /// Zero in replies of the fast path, which only serves locks without waiters.
+    /// For a sweep.
     pub(super) queue_length: usize,
 }
 
 impl CommandReply {
-    pub(super) fn parse(value: Value) -> Result<Self> {
-        type Reply = (UnixMicros, Vec<String>, Vec<Vec<String>>, String, usize);
-        let (UnixMicros(now), outcome, changes, next_due, queue_length): Reply =
-            redis::from_redis_value(value)?;
-        let outcome = parse_outcome(&words(&outcome))?;
-        let changes = changes.iter().map(|change| parse_change(&words(change))).collect::<Result<_, _>>()?;
-        let next_due = Some(next_due).filter(|due| !due.is_empty());
-        Ok(Self { now, outcome, changes, next_due, queue_length })
+    /// A reply is an outcome followed by changes: of the `caller` as text, of others with their names.
+    pub(super) fn parse((now, value): StepReply, caller: Option<&Holder>) -> Result<Self> {
+        let corrupt = |value: &Value| CorruptValue::new("the reply to a lock command", format!("{value:?}"));
+        let Value::Array(parts) = &value else { return Err(corrupt(&value).into()) };
+        let (mut words, mut changes) = (Vec::with_capacity(parts.len()), Vec::new());
+        for part in parts {
+            if let Value::Array(of_other) = part {
+                let [text, agent, holder_id] = of_other.as_slice() else { return Err(corrupt(part).into()) };
+                let holder = encoding::parse_holder(&word(agent)?, &word(holder_id)?)?;
+                changes.push(ReportedChange { holder, kind: parse_change(&word(text)?)? });
+                continue;
+            }
+            let text = word(part)?;
+            if let Some(own) = text.strip_prefix('+') {
+                let holder = caller.ok_or_else(|| corrupt(part))?.clone();
+                changes.push(ReportedChange { holder, kind: parse_change(own)? });
+            } else {
+                words.push(text);
+            }
+        }
+        let words: Vec<&str> = words.iter().map(|word| &**word).collect();
+        let mut reply = Self { now, outcome: LockOutcome::Done, changes, next_due: None, queue_length: 0 };
+        if let ["swept", next_due, queue_length] = words.as_slice() {
+            reply.next_due = Some((*next_due).to_owned()).filter(|due| !due.is_empty());
+            reply.queue_length = queue_length.parse().map_err(|_| corrupt(&value))?;
+        } else {
+            reply.outcome = parse_outcome(&words)?;
+        }
+        Ok(reply)
     }
 
     pub(super) fn is_waiting(&self) -> bool {
@@ -179,15 +202,21 @@ impl CommandReply {
     }
 }
 
-fn words(parts: &[String]) -> Vec<&str> {
-    parts.iter().map(String::as_str).collect()
+fn word(part: &Value) -> Result<Cow<'_, str>, CorruptValue> {
+    let corrupt = || CorruptValue::new("text", format!("{part:?}"));
+    match part {
+        Value::BulkString(bytes) => Ok(Cow::Borrowed(str::from_utf8(bytes).map_err(|_| corrupt())?)),
+        Value::SimpleString(text) => Ok(Cow::Borrowed(text)),
+        Value::Int(number) => Ok(Cow::Owned(number.to_string())),
+        _ => Err(corrupt()),
+    }
 }
 
 fn parse_outcome(words: &[&str]) -> Result<LockOutcome, CorruptValue> {
     let corrupt = || CorruptValue::new("the outcome of a lock command", format!("{words:?}"));
     let count = |text: &str| text.parse::<usize>().map_err(|_| corrupt());
     let moment = |text: &str| encoding::parse_moment(text).ok_or_else(corrupt);
-    let grant = |hold: &str| Ok::<_, CorruptValue>(encoding::parse_hold(hold)?.grant());
+    let grant = encoding::parse_grant;
     let held_by = |holds: &[&str]| {
         let mut holds = holds.iter().map(|hold| encoding::parse_hold(hold)).collect::<Result<Vec<_>, _>>()?;
         holds.sort_by(|a, b| a.holder.cmp(&b.holder));
@@ -219,36 +248,33 @@ fn parse_outcome(words: &[&str]) -> Result<LockOutcome, CorruptValue> {
     Ok(LockOutcome::Status(status))
 }
 
-fn parse_change(words: &[&str]) -> Result<ReportedChange, CorruptValue> {
-    let corrupt = || CorruptValue::new("a change of a lock", format!("{words:?}"));
-    let [kind, agent, holder_id, rest @ ..] = words else { return Err(corrupt()) };
+fn parse_change(text: &str) -> Result<ChangeKind, CorruptValue> {
+    let corrupt = || CorruptValue::new("a change of a lock", text);
     let token = |text: &str| text.parse().map(FencingToken::from_number).map_err(|_| corrupt());
     let request = |text: &str| text.parse::<RequestKey>().map_err(|_| corrupt());
     let reason = |text: &str| match text {
         "deadlock" => Ok("deadlock"),
         end => encoding::parse_end(end).map(|end| end.as_str()),
     };
-    let kind = match (*kind, rest) {
-        ("granted", [last_wait, fencing_token, requests]) => ChangeKind::Granted {
-            last_wait: *last_wait == "1",
-            token: token(fencing_token)?,
-            requests: requests.split(',').map(request).collect::<Result<_, _>>()?,
+    let mut words = text.split(' ');
+    let mut next = || words.next().ok_or_else(corrupt);
+    let (kind, is_last) = (next()?, next()? == "1");
+    Ok(match kind {
+        "granted" => ChangeKind::Granted {
+            last_wait: is_last,
+            token: token(next()?)?,
+            requests: next()?.split(',').map(request).collect::<Result<_, _>>()?,
         },
-        ("hold_ended", [last_hold, fencing_token, end]) => ChangeKind::HoldEnded {
-            last_hold: *last_hold == "1",
-            token: token(fencing_token)?,
-            reason: reason(end)?,
-        },
-        ("wait_ended", [last_wait, key, end]) => ChangeKind::WaitEnded {
-            last_wait: *last_wait == "1",
-            request: request(key)?,
-            reason: reason(end)?,
-        },
-        ("queued", []) => ChangeKind::Queued,
-        ("claimed", []) => ChangeKind::Claimed,
-        ("upgrade_lost", []) => ChangeKind::UpgradeLost,
-        ("queue_full", []) => ChangeKind::QueueFull,
+        "hold_ended" => {
+            ChangeKind::HoldEnded { last_hold: is_last, token: token(next()?)?, reason: reason(next()?)? }
+        }
+        "wait_ended" => {
+            ChangeKind::WaitEnded { last_wait: is_last, request: request(next()?)?, reason: reason(next()?)? }
+        }
+        "queued" => ChangeKind::Queued,
+        "claimed" => ChangeKind::Claimed,
+        "upgrade_lost" => ChangeKind::UpgradeLost,
+        "queue_full" => ChangeKind::QueueFull,
         _ => return Err(corrupt()),
-    };
-    Ok(ReportedChange { holder: encoding::parse_holder(agent, holder_id)?, kind })
+    })
 }

@@ -17,8 +17,9 @@
 //! | waiting | `DIGEST` | the queue member of this holder |
 //! | waiting | `a:AGENT` | how many holders of this agent wait |
 //! | deadline | member DIGEST | scored by the deadline of the wait |
-//! | fence | `token`, `score` | last fencing token and last queue score, both only increase |
-//! | fence | `name` | the lock's name |
+//! | token | | the last fencing token of all locks; not on a cluster |
+//! | fence | `token` | the last fencing token of this lock; only on a cluster |
+//! | fence | `score` | the last score of the queue, which only increases |
 //! | fence | `kept` | when the TTL of this key was last renewed |
 //! | fence | `crowd` | circuit breaker: start of the window, refusals within it, open until |
 //! | fence | `m:SERVER` | last heartbeat of a server that holds waiters open |
@@ -34,8 +35,8 @@ use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::lock::{
-    Acquisition, Cycle, EndReason, FencingToken, Hold, Holder, LockMode, QueueScore, RequestKey, SharedStr,
-    Waiter, digest,
+    Acquisition, Cycle, EndReason, FencingToken, Grant, Hold, Holder, LockMode, QueueScore, RequestKey,
+    SharedStr, Waiter, digest,
 };
 use redis::ParsingError;
 use serde::{Deserialize, Serialize};
@@ -96,17 +97,27 @@ pub(super) fn parse_hold(text: &str) -> Result<Hold, CorruptValue> {
     try_parse_hold(text).ok_or_else(|| CorruptValue::new("a hold", text))
 }
 
-fn try_parse_hold(text: &str) -> Option<Hold> {
-    let mut parts = text.splitn(12, ' ');
-    let mut next = || parts.next();
-    let mode = match next()? {
+/// Parses the part of the field `h:` that the holder gets.
+pub(super) fn parse_grant(text: &str) -> Result<Grant, CorruptValue> {
+    try_parse_grant(&mut text.splitn(6, ' ')).ok_or_else(|| CorruptValue::new("a grant", text))
+}
+
+fn try_parse_grant<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Grant> {
+    let mode = match words.next()? {
         "x" => LockMode::Exclusive,
         "s" => LockMode::Shared,
         _ => return None,
     };
-    let token = FencingToken::from_number(next()?.parse().ok()?);
-    let (acquired_at, expires_at) = (parse_moment(next()?)?, parse_moment(next()?)?);
-    let (claimed, remember) = (next()? == "1", next()? == "1");
+    let token = FencingToken::from_number(words.next()?.parse().ok()?);
+    let (acquired_at, expires_at) = (parse_moment(words.next()?)?, parse_moment(words.next()?)?);
+    Some(Grant { mode, token, acquired_at, expires_at, claimed: words.next()? == "1" })
+}
+
+fn try_parse_hold(text: &str) -> Option<Hold> {
+    let mut words = text.splitn(12, ' ');
+    let Grant { mode, token, acquired_at, expires_at, claimed } = try_parse_grant(&mut words)?;
+    let mut next = || words.next();
+    let remember = next()? == "1";
     let (priority, heartbeat_count) = (next()?.parse().ok()?, next()?.parse().ok()?);
     let requests = next()?.split(',').map(str::parse).collect::<Result<Vec<RequestKey>, _>>().ok()?;
     let (agent_len, holder_len): (usize, usize) = (next()?.parse().ok()?, next()?.parse().ok()?);

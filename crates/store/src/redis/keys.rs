@@ -135,6 +135,8 @@ impl<N: Eq + Hash, K> KeyCache<N, K> {
 #[derive(Debug, Clone)]
 pub(super) struct GlobalKeys {
     pub(super) registry: RedisKey,
+    /// The last fencing token. Not used on a cluster.
+    pub(super) token: RedisKey,
     pub(super) lock_names: RedisKey,
     pub(super) victim_ages: RedisKey,
     pub(super) agents: RedisKey,
@@ -149,6 +151,7 @@ impl GlobalKeys {
     pub(super) fn new(layout: Layout) -> Self {
         Self {
             registry: keys::lock::registry().in_layout(layout),
+            token: keys::lock::token().in_layout(layout),
             lock_names: keys::lock::names().in_layout(layout),
             victim_ages: keys::lock::ages().in_layout(layout),
             agents: keys::agent::index().in_layout(layout),

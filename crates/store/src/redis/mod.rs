@@ -1,6 +1,6 @@
 //! Coordination on Redis: standalone, behind Sentinel, or as a cluster, shared by any number of servers.
 //!
-//! A lock command is one script in the slot of the lock. The script implements the state machine of the `domain`
+//! A lock command is one step of a script, in the slot of the lock. The script implements the state machine of the `domain`
 //! crate with the clock of Redis. Data in other slots (indexes, registry) is written separately and repaired by the
 //! sweep; safety never depends on it. Keys are never formatted from strings. A script that may have been applied is
 //! never repeated.
@@ -19,6 +19,7 @@ mod query;
 mod rate_limits;
 mod requests;
 mod scripts;
+mod steps;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -37,7 +38,7 @@ use ade_domain::lock::{
     AcquireStatus, Deadlock, EndReason, LockCommand, LockLimits, LockName, LockOutcome, LockRefusal,
     LockReply,
 };
-use ade_keyspace::{Layout, RedisKey};
+use ade_keyspace::Layout;
 use futures_util::future::join_all;
 use redis::InfoDict;
 use tokio::sync::{Semaphore, broadcast};
@@ -51,8 +52,10 @@ use crate::coordination::{LockEvent, Result, Subscriptions};
 use crate::rate_windows::RateWindows;
 use clock::StoreClock;
 use command::{ChangeKind, CommandReply};
+use encoding::CorruptValue;
 use keys::{AgentKeys, GlobalKeys, KeyCache, LockKeys};
 use scripts::Scripts;
+use steps::{Step, StepQueue, StepReply};
 use sweep::{DeferredWork, MaintenanceState};
 use waiter_notifications::WaiterNotifications;
 
@@ -91,8 +94,8 @@ impl Default for RedisOptions {
 #[derive(Clone)]
 pub struct RedisCoordination {
     inner: Arc<Inner>,
-    /// The task that listens to channels; aborted when the last clone is dropped.
-    _listener: Arc<JoinSet<()>>,
+    /// The tasks that listen to channels and send steps; aborted when the last clone is dropped.
+    _tasks: Arc<JoinSet<()>>,
 }
 
 struct Inner {
@@ -100,6 +103,7 @@ struct Inner {
     client: RedisClient,
     scripts: Scripts,
     keys: GlobalKeys,
+    steps: StepQueue,
     lock_key_cache: KeyCache<LockName, LockKeys>,
     agent_key_cache: KeyCache<String, AgentKeys>,
     clock: StoreClock,
@@ -127,9 +131,18 @@ impl RedisCoordination {
         let (events, _) = broadcast::channel(EVENT_BUFFER);
         let subscriptions = Subscriptions::default();
         let notifications = WaiterNotifications::new(client.clone(), subscriptions.clone());
+        let scripts = Scripts::new(&options.limits);
+        let keys = GlobalKeys::new(client.layout());
+        let (steps, sending_steps) = StepQueue::new(
+            client.clone(),
+            [scripts.acquire.clone(), scripts.apply_commands.clone()],
+            vec![keys.registry.clone(), keys.token.clone()],
+            connection_options.response_timeout,
+        );
         let inner = Inner {
-            scripts: Scripts::new(&options.limits),
-            keys: GlobalKeys::new(client.layout()),
+            scripts,
+            keys,
+            steps,
             lock_key_cache: KeyCache::default(),
             agent_key_cache: KeyCache::default(),
             clock: StoreClock::default(),
@@ -153,8 +166,10 @@ impl RedisCoordination {
             inner.read_lock(&any, 1).await?;
         }
         let inner = Arc::new(inner);
-        let listener = JoinSet::from_iter([inner.notifications.clone().run()]);
-        Ok(Self { inner, _listener: Arc::new(listener) })
+        let mut tasks = JoinSet::new();
+        tasks.spawn(inner.notifications.clone().run());
+        tasks.spawn(sending_steps);
+        Ok(Self { inner, _tasks: Arc::new(tasks) })
     }
 }
 
@@ -218,27 +233,22 @@ impl Inner {
             self.announce_acquire(name, &keys, acquire).await?;
             is_announced = true;
         }
-        let mut script_keys: Vec<&RedisKey> = keys.script_keys.iter().collect();
-        if !self.is_cluster() {
-            let registry = &self.keys.registry;
-            // A command without a holder touches no agent index, but the script expects the keys by position.
-            let agent_indexes = agent_keys.as_ref().map(|keys| [&keys.held_locks, &keys.awaited_locks]);
-            script_keys.push(registry);
-            script_keys.extend(agent_indexes.unwrap_or([registry; 2]));
-            script_keys.extend(&keys.type_index);
-        }
-        let args = command::arguments(name, keys.channel.as_str(), command);
-        let args: Vec<&str> = args.iter().map(|arg| &**arg).collect();
+        let step = self.step(&keys, agent_keys.as_deref(), command);
         let must_ack = self.options.min_replica_acks > 0
             && matches!(command, LockCommand::Acquire(_) | LockCommand::Claim { .. });
         let reply = if must_ack {
-            self.apply_acked(name, command, &script_keys, &args).await?
+            self.apply_acked(name, command, &step).await?
+        } else if self.is_cluster() {
+            let (keys, args) = steps::call_parts(&[], [&step].into_iter());
+            let script = self.scripts.for_steps(step.is_acquire);
+            let reply = only_reply(self.client.call(script, &keys, &args).await?)?;
+            CommandReply::parse(reply, command.holder())?
         } else {
-            let script = self.scripts.for_command(command);
-            CommandReply::parse(self.client.call(script, &script_keys, &args).await?)?
+            CommandReply::parse(self.steps.execute(step).await?, command.holder())?
         };
         self.propagate(name, &keys, agent, &reply).await;
-        if let Some(holder) = command.holder().filter(|_| holds_while_waiting(command, &reply)) {
+        let is_unindexed = self.is_cluster() && holds_while_waiting(command, &reply);
+        if let Some(holder) = command.holder().filter(|_| is_unindexed) {
             let held = [(name.clone(), holder.clone())];
             if let Err(error) = self.index_held_locks(&held).await {
                 tracing::debug!(%error, "cannot update lock indexes; the next heartbeat retries");
@@ -264,19 +274,34 @@ impl Inner {
         Ok(reply)
     }
 
+    fn step(&self, keys: &LockKeys, agent_keys: Option<&AgentKeys>, command: &LockCommand) -> Step {
+        let mut step_keys = Vec::with_capacity(9);
+        step_keys.extend_from_slice(&keys.script_keys);
+        if !self.is_cluster() {
+            // A command without a holder touches no agent index, and a task has no type, but the script expects the keys by
+            // position.
+            let unused = &self.keys.registry;
+            let of_agent = agent_keys.map_or([unused; 2], |keys| [&keys.held_locks, &keys.awaited_locks]);
+            step_keys
+                .extend(of_agent.into_iter().chain([keys.type_index.as_ref().unwrap_or(unused)]).cloned());
+        }
+        Step {
+            keys: step_keys,
+            args: command::arguments(keys.channel.as_str(), command),
+            is_acquire: matches!(command, LockCommand::Acquire(_)),
+        }
+    }
+
     /// Applies a command and cancels the grant again if too few replicas confirm it.
-    async fn apply_acked(
-        &self,
-        name: &LockName,
-        command: &LockCommand,
-        keys: &[&RedisKey],
-        args: &[&str],
-    ) -> Result<CommandReply> {
+    async fn apply_acked(&self, name: &LockName, command: &LockCommand, step: &Step) -> Result<CommandReply> {
         let required_acks = self.options.min_replica_acks;
-        let script = self.scripts.for_command(command);
+        let shared = [self.keys.registry.clone(), self.keys.token.clone()];
+        let shared = if self.is_cluster() { &[][..] } else { &shared };
+        let (keys, args) = steps::call_parts(shared, [step].into_iter());
+        let script = self.scripts.for_steps(step.is_acquire);
         let (value, acks) =
-            self.client.call_acked(script, keys, args, required_acks, REPLICA_ACK_TIMEOUT).await?;
-        let reply = CommandReply::parse(value)?;
+            self.client.call_acked(script, &keys, &args, required_acks, REPLICA_ACK_TIMEOUT).await?;
+        let reply = CommandReply::parse(only_reply(value)?, command.holder())?;
         let refused = LockRefusal::Unreplicated { acks, required_acks };
         let (holder, request, outcome) = match command {
             LockCommand::Acquire(acquire) => {
@@ -433,7 +458,8 @@ impl Inner {
 }
 
 /// Whether the command belongs to a request that holds this lock while it waits for another. A deadlock search must
-/// find such a hold in the index, and the server that granted it may have failed to write it.
+/// find such a hold in the index, and the server that granted it may have failed to write it. Outside a cluster the script
+/// does that.
 fn holds_while_waiting(command: &LockCommand, reply: &CommandReply) -> bool {
     match (command, &reply.outcome) {
         (LockCommand::Acquire(acquire), LockOutcome::Status(AcquireStatus::Held(grant))) => {
@@ -442,6 +468,12 @@ fn holds_while_waiting(command: &LockCommand, reply: &CommandReply) -> bool {
         (LockCommand::ExtendUnclaimed { .. }, LockOutcome::Updated(_)) => true,
         _ => false,
     }
+}
+
+/// The reply to a call with one step.
+fn only_reply(value: redis::Value) -> Result<StepReply> {
+    let missing = || CorruptValue::new("the reply to a step", "nothing").into();
+    steps::parse_replies(value)?.next().unwrap_or_else(|| Err(missing()))
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -6,29 +6,28 @@ use std::fmt::Write;
 
 use ade_domain::agent::MAX_QUEUED_TASKS;
 use ade_domain::lock::{
-    LockCommand, LockLimits, MAX_REFUSAL_HOLDERS, MAX_REQUESTS_PER_HOLD, MAX_TTL_MS, MIN_WAIT_EXTENSION_MS,
+    LockLimits, MAX_REFUSAL_HOLDERS, MAX_REQUESTS_PER_HOLD, MAX_TTL_MS, MIN_WAIT_EXTENSION_MS,
 };
 
 use super::connection::Script;
 use crate::coordination::{MAX_MOVED_WAKE_UPS, MAX_QUEUED_WAKE_UPS, MAX_SCHEDULED_WAKE_UPS};
 
-/// In the order in which the files depend on each other.
-const SOURCES: [&str; 6] = [
+/// The files that implement locks, in the order in which they depend on each other. Lua allows 200 local names in one block,
+/// so only `apply_commands` leaves theirs.
+const LOCK_SOURCES: [&str; 4] = [
     include_str!("scripts/state.lua"),
     include_str!("scripts/grants.lua"),
-    include_str!("scripts/fast_path.lua"),
     include_str!("scripts/commands.lua"),
-    include_str!("scripts/functions.lua"),
-    include_str!("scripts/jobs.lua"),
+    include_str!("scripts/calls.lua"),
 ];
+const OTHER_SOURCES: [&str; 2] = [include_str!("scripts/functions.lua"), include_str!("scripts/jobs.lua")];
 
 /// Minimum TTL of a queue after a waiter joined it.
 const MIN_QUEUE_TTL_MS: u64 = 300_000;
 /// The key of a lock outlives its lease by this much, so that the sweep ends the lease and not Redis.
 const EXPIRY_GRACE_MS: u64 = 5_000;
-/// How long the last token of a lock is stored.
+/// How long the last token of a lock is stored on a cluster.
 const FENCE_TTL_MS: u64 = 86_400_000;
-const FENCE_RENEW_INTERVAL_MS: u64 = 3_600_000;
 /// How often the sweep visits a lock that has waiters, even if nothing is due.
 const VISIT_INTERVAL_MS: u64 = 2_000;
 /// Shared holders that are scanned to find out whether an agent has another hold.
@@ -46,11 +45,10 @@ pub(super) fn queue_ttl_ms(wait_ms: u64) -> u64 {
 
 /// The source of the library, with the limits as constants at its beginning.
 fn library_source(limits: &LockLimits) -> String {
-    let constants: [(&str, u64); 26] = [
+    let constants: [(&str, u64); 25] = [
         ("MIN_QUEUE_TTL_MS", MIN_QUEUE_TTL_MS),
         ("EXPIRY_GRACE_MS", EXPIRY_GRACE_MS),
         ("FENCE_TTL_MS", FENCE_TTL_MS),
-        ("FENCE_RENEW_INTERVAL_MS", FENCE_RENEW_INTERVAL_MS),
         ("VISIT_INTERVAL_MS", VISIT_INTERVAL_MS.min(limits.server_timeout_ms)),
         ("INDEX_TTL_MS", INDEX_TTL_MS),
         ("MAX_SCANNED_SHARERS", MAX_SCANNED_SHARERS as u64),
@@ -79,7 +77,8 @@ fn library_source(limits: &LockLimits) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(source, "local {name} = {value}");
     }
-    source + &SOURCES.concat()
+    let (locks, others) = (LOCK_SOURCES.concat(), OTHER_SOURCES.concat());
+    format!("{source}local apply_commands\ndo\n{locks}end\n{others}")
 }
 
 macro_rules! functions {
@@ -100,7 +99,7 @@ macro_rules! functions {
 
 functions!(
     acquire,
-    apply_command,
+    apply_commands,
     read_lock,
     add_to_registry,
     compare_and_set_score,
@@ -120,7 +119,7 @@ functions!(
 
 impl Scripts {
     /// Acquiring is a function of its own because only it is refused when Redis is out of memory.
-    pub(super) const fn for_command(&self, command: &LockCommand) -> &Script {
-        if matches!(command, LockCommand::Acquire(_)) { &self.acquire } else { &self.apply_command }
+    pub(super) const fn for_steps(&self, includes_acquire: bool) -> &Script {
+        if includes_acquire { &self.acquire } else { &self.apply_commands }
     }
 }

@@ -27,7 +27,7 @@ const CONFIG: &str = "[lock]\nmax_queue = 3\nacquisitions_per_minute = 40\n";
 const TTL: f64 = 8.0;
 /// Keys that may remain without holders, waiters and agents. They expire by themselves; jobs keep running, and an
 /// approved task that is not applied keeps its wake-up for the expiry of the approval.
-const REMAINING: [&str; 12] = [
+const REMAINING: [&str; 13] = [
     "job.lock",
     "job.scheduled",
     "lock.task_fence",
@@ -35,6 +35,7 @@ const REMAINING: [&str; 12] = [
     "lock.task_ended",
     "lock.resource_ended",
     "lock.request",
+    "lock.token",
     "lock.ages",
     "lock.deadlock_check",
     "ratelimit.lock_acquire",

@@ -84,6 +84,8 @@ enum ErrorAction {
     NotPrimary,
     /// The server cannot serve now.
     Unavailable,
+    /// Not applied; the server has too little memory for it.
+    OutOfMemory,
     /// The server would refuse it again.
     Refused,
 }
@@ -102,6 +104,7 @@ fn classify(error: &ServerError, replied: &Address) -> ErrorAction {
         }
         _ if error.code() == WRONG_NODE || error.details() == Some(WRONG_NODE) => ErrorAction::Moved(None),
         _ if matches!(error.code(), "NOAUTH" | "UNBLOCKED") => ErrorAction::Unavailable,
+        _ if error.code() == "OOM" => ErrorAction::OutOfMemory,
         _ => ErrorAction::Refused,
     }
 }
@@ -117,6 +120,20 @@ fn redirection(error: &ServerError, replied: &Address) -> Option<Address> {
 impl ClientState {
     /// Executes an operation. Returns the reply, and how many replicas have it if that was requested.
     pub(super) async fn execute(
+        &self,
+        operation: Operation<'_>,
+        connection_use: ConnectionUse,
+    ) -> Result<(Value, u32)> {
+        match self.execute_raw(operation, connection_use).await? {
+            (Value::ServerError(error), _) => {
+                Err(self.unavailable(&format!("refused: {}", one_line(&RedisError::from(error)))))
+            }
+            executed => Ok(executed),
+        }
+    }
+
+    /// The same, but the error of a server that is out of memory is a reply.
+    pub(super) async fn execute_raw(
         &self,
         operation: Operation<'_>,
         connection_use: ConnectionUse,
@@ -209,6 +226,7 @@ impl ClientState {
                     self.servers.request_refresh();
                     return Err(self.refused(&active.address, error));
                 }
+                ErrorAction::OutOfMemory => return Ok((Value::ServerError(error), 0)),
                 ErrorAction::Refused => return Err(self.refused(&active.address, error)),
             }
             last_error = one_line(&RedisError::from(error));
@@ -283,7 +301,10 @@ impl ClientState {
         let sent = send(&mut connection, command, false);
         match self.await_reply(node, &active, deadline, sent).await? {
             Value::ServerError(error) => {
-                if !matches!(classify(&error, &active.address), ErrorAction::Refused) {
+                if !matches!(
+                    classify(&error, &active.address),
+                    ErrorAction::Refused | ErrorAction::OutOfMemory
+                ) {
                     node.drop_connection(&active);
                     self.servers.request_refresh();
                 }

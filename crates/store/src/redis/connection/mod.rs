@@ -100,7 +100,19 @@ impl RedisClient {
         Ok(self.state.execute(operation, ConnectionUse::Shared).await?.0)
     }
 
-    /// The same, then waits until `acks` replicas have it, at most `within`. Returns how many have it.
+    /// The same; `None` if the server refused it because it is out of memory. Then nothing was applied.
+    pub(crate) async fn call_if_memory_allows(
+        &self,
+        script: &Script,
+        keys: &[&RedisKey],
+        args: &[&str],
+    ) -> Result<Option<Value>> {
+        let operation = Operation::Script { script, keys, args };
+        let reply = self.state.execute_raw(operation, ConnectionUse::Shared).await?.0;
+        Ok(Some(reply).filter(|reply| !matches!(reply, Value::ServerError(_))))
+    }
+
+    /// The same as `call`, then waits until `acks` replicas have it, at most `within`. Returns how many have it.
     pub(crate) async fn call_acked(
         &self,
         script: &Script,

@@ -223,8 +223,8 @@ local function register(name, callback, flags)
 end
 
 -- Acquiring is refused when Redis is out of memory; releasing, extending and whatever frees memory is not.
-register('acquire', apply_command, {})
-register('apply_command', apply_command, { 'allow-oom' })
+register('acquire', apply_commands, {})
+register('apply_commands', apply_commands, { 'allow-oom' })
 register('read_lock', read_lock, { 'no-writes' })
 register('add_to_registry', add_to_registry, { 'allow-oom' })
 register('compare_and_set_score', compare_and_set_score, { 'allow-oom' })

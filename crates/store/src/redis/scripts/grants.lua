@@ -1,10 +1,9 @@
 -- Waiters, grants and expiry: ends leases and waits that are over, and grants the lock to the next waiters. The work of
--- one call is bounded by BATCH_SIZE.
+-- one step is bounded by BATCH_SIZE.
 
 -- Upgrading holders go ahead of all other waiters: 2^41 is subtracted from their score, which a double represents
 -- exactly.
 local UPGRADE_OFFSET = 2199023255552
-local function queue_score(waiter) return waiter.upgrade and waiter.score - UPGRADE_OFFSET or waiter.score end
 
 local function read_waiter(member, score)
   local waiter = cjson.decode(member)
@@ -22,15 +21,14 @@ end
 
 -- `fixed_fields` is the part of a waiter that never changes, as JSON without braces; deadline and server may change.
 local function enqueue(waiter)
-  local member = concat({
-    '{', waiter.fixed_fields, ',"requested_at":"', waiter.requested_at, '","deadline":"', digits(waiter.deadline), '"',
-    waiter.served_by and ',"served_by":' .. cjson.encode(waiter.served_by) or '', waiter.upgrade and ',"upgrade":true' or '', '}',
-  })
+  local deadline = digits(waiter.deadline)
+  local member = '{' .. waiter.fixed_fields .. ',"requested_at":"' .. waiter.requested_at .. '","deadline":"' .. deadline .. '"'
+    .. (waiter.served_by and ',"served_by":' .. cjson.encode(waiter.served_by) or '') .. (waiter.upgrade and ',"upgrade":true}' or '}')
   waiter.member = member
-  call('ZADD', QUEUE, format('%.17g', queue_score(waiter)), member)
+  call('ZADD', QUEUE, format('%.17g', waiter.upgrade and waiter.score - UPGRADE_OFFSET or waiter.score), member)
   call('HSET', WAITING, waiter.who, member)
   call('HINCRBY', WAITING, 'a:' .. waiter.agent_id, 1)
-  call('ZADD', DEADLINES, digits(waiter.deadline), waiter.who)
+  call('ZADD', DEADLINES, deadline, waiter.who)
   queue_length = queue_length + 1
   first_deadline = first_deadline and min(first_deadline, waiter.deadline)
   -- The queue must outlive the last deadline, so that the sweep can still time out the waiter and notify its server.
@@ -46,48 +44,46 @@ end
 local function dequeue(waiter)
   -- A missing member was not counted either.
   if call('ZREM', QUEUE, waiter.member) == 1 then queue_length = queue_length - 1 end
-  call('HDEL', WAITING, waiter.who)
   call('ZREM', DEADLINES, waiter.who)
   first_deadline = nil
-  if call('HINCRBY', WAITING, 'a:' .. waiter.agent_id, -1) > 0 then return false end
-  call('HDEL', WAITING, 'a:' .. waiter.agent_id)
+  local count = 'a:' .. waiter.agent_id
+  if call('HINCRBY', WAITING, count, -1) > 0 then
+    call('HDEL', WAITING, waiter.who)
+    return false
+  end
+  call('HDEL', WAITING, waiter.who, count)
   return true
 end
 
-local function fixed_fields_of(member) return member:match('^{(.*),"requested_at":"') end
+local function fixed_fields_of(member) return match(member, '^{(.*),"requested_at":"') end
 
 local function remove_waiter(waiter, reason)
   local code = reason_code(reason)
   if waiter.remember or code == 'cancelled' or code == 'deadlock' or code == 'superseded' then
     add_tombstone(waiter.request, reason)
   end
-  local last_wait = dequeue(waiter) and 1 or 0
-  record_change('wait_ended', waiter.agent_id, waiter.holder_id, last_wait, waiter.request, code)
-  add_message('left:' .. waiter.agent_id)
+  record_change('wait_ended', waiter.who, waiter.agent_id, waiter.holder_id, dequeue(waiter), ' ' .. waiter.request .. ' ' .. code)
+  publish('left:' .. waiter.agent_id)
 end
 
 -- Grants the lock and ends the holder's wait, if there is one. A hold that already has a token is restored unchanged.
-local function grant(digest, hold, promoted)
-  if not hold.token then
-    local loaded = load_fence()
-    loaded.token = min(max(loaded.token + 1, now), 9007199254740991)
-    loaded.is_dirty = true
-    hold.token = digits(loaded.token)
-  end
-  local last_wait = 0
+local function grant(hold, promoted)
+  local digest = hold.digest
+  if not hold.token then hold.token = next_token() end
+  local is_last_wait = false
   if queue_length > 0 then
     local waiter = promoted or waiter_of(digest)
-    if waiter and dequeue(waiter) then last_wait = 1 end
+    is_last_wait = waiter and dequeue(waiter)
   end
   local held = hold_of(digest)
-  if not held then holder_count = holder_count + 1 elseif held.mode == 's' then removed_sharers[#removed_sharers + 1] = sharer_json(held) end
-  if hold.mode == 's' then added_sharers[#added_sharers + 1] = sharer_json(hold) end
+  if not held then holder_count = holder_count + 1 elseif held.mode == 's' then removed_sharers = note_sharer(removed_sharers, held) end
+  if hold.mode == 's' then added_sharers = note_sharer(added_sharers, hold) end
   holds[digest], mode, hold.is_new = hold, hold.mode, true
   lower_next_expiry(hold.expires)
   remove_tombstones(hold.requests)
-  mark_dirty(digest)
-  record_change('granted', hold.agent, hold.holder, last_wait, hold.token, hold.requests)
-  add_message((promoted and 'promoted:' or 'acquired:') .. hold.agent)
+  mark_dirty(hold)
+  record_change('granted', digest, hold.agent, hold.holder, is_last_wait, ' ' .. hold.token .. ' ' .. hold.requests)
+  publish((promoted and 'promoted:' or 'acquired:') .. hold.agent)
 end
 
 local RESTORES_SHARED = { unclaimed = true, cancelled = true, hung_up = true, refused = true, timed_out = true }
@@ -105,15 +101,15 @@ local function is_last_hold_of(agent_id)
 end
 
 -- Ends a hold. An unclaimed upgrade falls back to the shared hold it replaced.
-local function end_hold(digest, hold, reason)
-  local previous, code = upgraded_from[digest], reason_code(reason)
-  holds[digest], upgraded_from[digest] = false, false
+local function end_hold(hold, reason)
+  local digest, previous, code = hold.digest, hold.previous, reason_code(reason)
+  mark_dirty(hold)
+  holds[digest] = false
   holder_count = holder_count - 1
   if holder_count == 0 then next_expiry, mode = nil, nil end
-  mark_dirty(digest)
-  if hold.mode == 's' then removed_sharers[#removed_sharers + 1] = sharer_json(hold) end
-  record_change('hold_ended', hold.agent, hold.holder, is_last_hold_of(hold.agent) and 1 or 0, hold.token, code)
-  add_message((code == 'expired' or code == 'unclaimed') and 'expired' or 'released:' .. hold.agent)
+  if hold.mode == 's' then removed_sharers = note_sharer(removed_sharers, hold) end
+  record_change('hold_ended', digest, hold.agent, hold.holder, is_last_hold_of(hold.agent), ' ' .. hold.token .. ' ' .. code)
+  publish((code == 'expired' or code == 'unclaimed') and 'expired' or 'released:' .. hold.agent)
   if queue_length > 0 then
     local waiter = waiter_of(digest)
     -- A pending upgrade without its shared hold becomes an ordinary wait, at its original time of arrival.
@@ -121,32 +117,32 @@ local function end_hold(digest, hold, reason)
       dequeue(waiter)
       waiter.fixed_fields, waiter.upgrade = fixed_fields_of(waiter.member), nil
       enqueue(waiter)
-      record_change('upgrade_lost', waiter.agent_id, waiter.holder_id)
+      record_change('upgrade_lost', digest, waiter.agent_id, waiter.holder_id)
     end
   end
-  if hold.leave_tombstone then each_request(hold.requests, function(request) add_tombstone(request, reason) end) end
+  if hold.leave_tombstone == '1' then add_tombstones(hold.requests, reason) end
   if previous then
     if RESTORES_SHARED[code] and previous.expires > now then
-      grant(digest, previous)
-    elseif previous.leave_tombstone then
-      each_request(previous.requests, function(request) add_tombstone(request, reason) end)
+      previous.digest = digest
+      grant(previous)
+    elseif previous.leave_tombstone == '1' then
+      add_tombstones(previous.requests, reason)
     end
   end
 end
 
-local function end_if_expired(digest, hold)
-  if hold.expires <= now then end_hold(digest, hold, hold.claimed and 'expired' or 'unclaimed') end
+local function end_if_expired(hold)
+  if hold.expires <= now then end_hold(hold, hold.claimed == '1' and 'expired' or 'unclaimed') end
 end
 
--- Returns the digests of matching holds, ordered by holder as in the `domain` crate.
+-- Returns the matching holds, ordered by holder as in the `domain` crate.
 local function sorted_holds(matches, limit)
   read_all()
   local found = {}
-  for digest, hold in pairs(holds) do
-    if hold and matches(hold) then found[#found + 1] = digest end
+  for _, hold in pairs(holds) do
+    if hold and matches(hold) then found[#found + 1] = hold end
   end
   table.sort(found, function(a, b)
-    a, b = holds[a], holds[b]
     if a.agent ~= b.agent then return a.agent < b.agent end
     return (a.holder == '' and a.agent or a.holder) < (b.holder == '' and b.agent or b.holder)
   end)
@@ -165,7 +161,7 @@ end
 local function expire_due()
   if next_expiry and next_expiry <= now then
     local expired = sorted_holds(function(hold) return hold.expires <= now end, BATCH_SIZE)
-    for _, digest in ipairs(expired) do end_if_expired(digest, holds[digest]) end
+    for _, hold in ipairs(expired) do end_if_expired(hold) end
     next_expiry = nil
     for _, hold in pairs(holds) do
       if hold then lower_next_expiry(hold.expires) end
@@ -173,7 +169,7 @@ local function expire_due()
     is_dirty = true
   end
   if queue_length > 0 and earliest_deadline() <= now then
-    for _, digest in ipairs(call('ZRANGEBYSCORE', DEADLINES, '-inf', digits(now), 'LIMIT', 0, BATCH_SIZE)) do
+    for _, digest in ipairs(call('ZRANGEBYSCORE', DEADLINES, '-inf', now_text, 'LIMIT', 0, BATCH_SIZE)) do
       local waiter = waiter_of(digest)
       if waiter then remove_waiter(waiter, 'timed_out') else call('ZREM', DEADLINES, digest) end
     end
@@ -194,14 +190,7 @@ local function is_abandoned(waiter)
   return not last_seen or is_silent(last_seen)
 end
 
-local function record_server_heartbeat(server)
-  if load_fence().renewed_at + FENCE_RENEW_INTERVAL_MS * 1000 > now then
-    call('HSET', FENCE, 'm:' .. server, digits(now))
-  else
-    call('HSET', FENCE, 'm:' .. server, digits(now), 'name', name)
-    is_fence_dirty = true
-  end
-end
+local function record_server_heartbeat(server) write_fence('m:' .. server, now_text) end
 
 local function claim_timeout_ms(is_served) return is_served and LONG_POLL_CLAIM_TIMEOUT_MS or TICKET_CLAIM_TIMEOUT_MS end
 
@@ -222,12 +211,11 @@ local function promote()
     elseif is_abandoned(waiter) then
       remove_waiter(waiter, 'server_silent')
     else
-      local held = hold_of(waiter.who)
-      if held then upgraded_from[waiter.who] = held end
-      grant(waiter.who, {
-        mode = requested, acquired = now, expires = now + claim_timeout_ms(waiter.served_by) * 1000, claimed = false,
-        leave_tombstone = waiter.remember, priority = waiter.priority, heartbeats = 0, requests = waiter.request,
+      grant({
+        digest = waiter.who, mode = requested, acquired = now_text, expires = now + claim_timeout_ms(waiter.served_by) * 1000, claimed = '0',
+        leave_tombstone = waiter.remember and '1' or '0', priority = waiter.priority, heartbeats = 0, requests = waiter.request,
         agent = waiter.agent_id, holder = waiter.holder_id == waiter.agent_id and '' or waiter.holder_id, purpose = waiter.purpose,
+        previous = hold_of(waiter.who),
       }, waiter)
     end
   end
@@ -239,13 +227,13 @@ local function expire_silent_servers()
   for i = 1, #fields, 2 do
     local is_heartbeat = sub(fields[i], 1, 2) == 'm:'
     if is_heartbeat and not is_silent(fields[i + 1]) then
-      local at = fields[i + 1] + SERVER_TIMEOUT_MS * 1000
-      next_server_timeout = min(next_server_timeout or at, at)
+      local timeout = fields[i + 1] + SERVER_TIMEOUT_MS * 1000
+      next_server_timeout = min(next_server_timeout or timeout, timeout)
     elseif is_heartbeat then
-      local server, removed = sub(fields[i], 3), 0
-      local served_by = ',"served_by":' .. cjson.encode(server)
+      local removed = 0
+      local of_server = ',"served_by":' .. cjson.encode(sub(fields[i], 3))
       for _, member in ipairs(queue_length > 0 and call('ZRANGE', QUEUE, 0, -1) or {}) do
-        if member:find(served_by, 1, true) then
+        if member:find(of_server, 1, true) then
           if removed == BATCH_SIZE then removed = removed + 1 break end
           remove_waiter(read_waiter(member), 'server_silent')
           removed = removed + 1

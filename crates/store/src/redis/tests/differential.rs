@@ -16,7 +16,7 @@ use ade_testkit::effort::{rounds, seeded_rounds};
 use ade_testkit::{Redis, RedisCluster, SeededRng};
 
 use crate::coordination::LockEventKind;
-use crate::redis::command::ReportedChange;
+use crate::redis::command::{CommandReply, ReportedChange};
 use crate::redis::keys::LockKeys;
 use crate::redis::query::NO_ARGS;
 use crate::redis::{Inner, RedisCoordination, RedisOptions, encoding};
@@ -149,10 +149,17 @@ impl LockUnderTest<'_> {
 
     async fn run_random_command(&mut self, rng: &mut SeededRng) -> String {
         let command = self.random_command(rng);
-        let limits = self.inner.limits().clone();
         let reply = self.inner.apply(&self.name, &command).await.expect("reply");
-        let step = self.model.execute(&command, reply.now, &limits);
-        let context = format!("{} {command:?}", reply.now);
+        let context = self.compare_reply(&command, &reply);
+        self.compare_state(&context).await;
+        self.check_indexes(&context).await;
+        context
+    }
+
+    /// Executes the command in the model, at the time of its reply.
+    fn compare_reply(&mut self, command: &LockCommand, reply: &CommandReply) -> String {
+        let step = self.model.execute(command, reply.now, self.inner.limits());
+        let context = format!("{} {} {command:?}", self.name, reply.now);
         assert_eq!(reply.outcome, step.outcome, "{context}");
         let expected: Vec<LockEventKind> =
             step.changes.iter().filter_map(LockEventKind::from_change).collect();
@@ -166,6 +173,10 @@ impl LockUnderTest<'_> {
                 .filter(|token| !self.tokens.contains(token))
                 .collect::<Vec<_>>(),
         );
+        context
+    }
+
+    async fn compare_state(&self, context: &str) {
         let stored = self.read_state().await;
         // What expired during the read may be gone; Redis expires keys by the millisecond.
         self.inner.sync_clock().await.expect("reply");
@@ -173,9 +184,8 @@ impl LockUnderTest<'_> {
         let is_current = |change: &LockChange| !matches!(change, LockChange::TombstoneAdded { expires_at, .. } if *expires_at <= read_at);
         let stored: Vec<LockChange> = stored.into_iter().filter(is_current).collect();
         let expected: Vec<LockChange> = self.model.snapshot().filter(is_current).collect();
-        assert_eq!(sorted(&stored), sorted(&expected), "{context}");
-        self.check_indexes(&context).await;
-        context
+        assert_eq!(sorted(&stored), sorted(&expected), "read at {read_at}, {context}");
+        self.check_registry(context).await;
     }
 
     /// The whole state of the lock in Redis, as changes that produce it from an empty lock.
@@ -184,7 +194,7 @@ impl LockUnderTest<'_> {
         let keys = self.inner.lock_keys(&self.name).expect("built");
         let [.., fence, ended] = &keys.script_keys;
         let mut changes: Vec<LockChange> = snapshot.changes().collect();
-        let (mut token, mut score) = (FencingToken::default(), Default::default());
+        let (mut token, mut score) = (last_token(self.inner).await, Default::default());
         for (name, value) in self.fields(fence).await {
             let numbers: Vec<u64> = value.split(' ').filter_map(|number| number.parse().ok()).collect();
             let moment = |index: usize| ade_domain::Moment::from_micros(numbers[index]);
@@ -198,7 +208,6 @@ impl LockUnderTest<'_> {
                     refusals: numbers[1] as u32,
                     open_until: moment(2),
                 })),
-                "name" => assert_eq!(value, self.name.as_str()),
                 "kept" => {}
                 heartbeat => {
                     let server = heartbeat.strip_prefix("m:").expect("a server heartbeat").into();
@@ -224,7 +233,7 @@ impl LockUnderTest<'_> {
         self.inner.query("HGETALL", key, NO_ARGS).await.expect("reply")
     }
 
-    /// An agent index has the lock if the agent holds it or waits for it, the registry if anybody does.
+    /// An agent index has the lock if the agent holds it or waits for it.
     async fn check_indexes(&self, context: &str) {
         let (lock, keys) = (&self.model, self.inner.lock_keys(&self.name).expect("built"));
         for agent in AGENTS {
@@ -242,6 +251,10 @@ impl LockUnderTest<'_> {
                 "{agent} waits, {context}"
             );
         }
+    }
+
+    async fn check_registry(&self, context: &str) {
+        let (lock, keys) = (&self.model, self.inner.lock_keys(&self.name).expect("built"));
         let registry = &self.inner.keys.registry;
         let score: Option<f64> =
             self.inner.query("ZSCORE", registry, keys.lock().as_str()).await.expect("reply");
@@ -258,6 +271,21 @@ impl LockUnderTest<'_> {
     }
 }
 
+/// Outside a cluster all locks share the last token.
+async fn last_token(inner: &Inner) -> FencingToken {
+    let stored: Option<u64> = inner.query("GET", &inner.keys.token, NO_ARGS).await.expect("reply");
+    assert!(!inner.is_cluster() || stored.is_none(), "a cluster has a token for each lock");
+    FencingToken::from_number(stored.unwrap_or_default())
+}
+
+/// The model of a lock that was not used before.
+async fn new_model(inner: &Inner) -> Lock {
+    let mut model = Lock::default();
+    let counters = LockChange::CountersAdvanced(last_token(inner).await, Default::default());
+    model.apply(&counters, inner.limits());
+    model
+}
+
 fn one_in(rng: &mut SeededRng, sides: u64) -> bool {
     rng.below(sides) == 0
 }
@@ -266,10 +294,13 @@ fn sorted<T: std::fmt::Debug>(items: &[T]) -> BTreeSet<String> {
     items.iter().map(|item| format!("{item:?}")).collect()
 }
 
-async fn compare_with_model(url: &str, limits: LockLimits, locks: u64) {
+pub(super) async fn open(url: &str, limits: LockLimits) -> RedisCoordination {
     let options = RedisOptions { limits, max_clock_skew: Duration::ZERO, ..RedisOptions::default() };
-    let backend =
-        RedisCoordination::open(&url.parse().expect("valid URL"), options).await.expect("connected");
+    RedisCoordination::open(&url.parse().expect("valid URL"), options).await.expect("connected")
+}
+
+async fn compare_with_model(url: &str, limits: LockLimits, locks: u64) {
+    let backend = open(url, limits).await;
     let mut commands = 0;
     for (seed, number) in seeded_rounds(locks) {
         let mut rng = SeededRng::new(seed, number);
@@ -279,7 +310,7 @@ async fn compare_with_model(url: &str, limits: LockLimits, locks: u64) {
             name: format!("{kind}:{seed}-{number}{{%}}{}", backend.inner.limits().batch_size)
                 .parse()
                 .expect("valid"),
-            model: Lock::default(),
+            model: new_model(&backend.inner).await,
             tokens: Vec::new(),
             requests: 0,
         };
@@ -311,4 +342,42 @@ async fn scripts_match_the_model() {
 async fn scripts_match_the_model_on_a_cluster() {
     let cluster = RedisCluster::start().expect("server starts");
     compare_with_model(&cluster.url(), narrow_limits(), rounds(15, 1_000)).await;
+}
+
+/// Steps of several locks that go together: each gets what it would get alone, and tokens grow in the order of the steps.
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_of_one_call_match_the_model() {
+    let server = Redis::start().expect("server starts");
+    let backend = open(&server.url(), narrow_limits()).await;
+    let inner = &*backend.inner;
+    for (seed, number) in seeded_rounds(rounds(10, 1_000)) {
+        let mut rng = SeededRng::new(seed, number);
+        let mut locks = Vec::new();
+        for kind in ["task", "resource:type", "resource:type", "resource:other"] {
+            let name = format!("{kind}:{seed}-{number}-{}", locks.len()).parse().expect("valid");
+            let model = new_model(inner).await;
+            locks.push(LockUnderTest { inner, name, model, tokens: Vec::new(), requests: 0 });
+        }
+        for _ in 0..COMMANDS_PER_LOCK {
+            // Twice for each lock, so that Redis expires no key of a lock that nobody looks at.
+            let mut steps: Vec<(usize, LockCommand)> = Vec::new();
+            for number in 0..8 {
+                let index = number * 3 % locks.len();
+                steps.push((index, locks[index].random_command(&mut rng)));
+            }
+            let applied = steps.iter().map(|(index, command)| inner.apply(&locks[*index].name, command));
+            let replies = futures_util::future::join_all(applied).await;
+            for ((index, command), reply) in steps.iter().zip(replies) {
+                let last = locks.iter().map(|lock| lock.model.last_token()).max().unwrap_or_default();
+                let lock = &mut locks[*index];
+                lock.model.apply(&LockChange::CountersAdvanced(last, Default::default()), inner.limits());
+                lock.compare_reply(command, &reply.expect("reply"));
+            }
+            let last = locks.iter().map(|lock| lock.model.last_token()).max().unwrap_or_default();
+            for lock in &mut locks {
+                lock.model.apply(&LockChange::CountersAdvanced(last, Default::default()), inner.limits());
+                lock.compare_state(&format!("{} after {steps:?}", lock.name)).await;
+            }
+        }
+    }
 }

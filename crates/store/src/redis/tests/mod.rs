@@ -1,3 +1,4 @@
 //! Tests of the whole backend against real servers.
 
 mod differential;
+mod steps;
