@@ -307,8 +307,9 @@ async fn invite(client: &Client, args: NewUserArgs) -> Result {
     output::line(safe(invitation.code.as_deref().ok_or_else(missing)?))?;
     let lifetime = time::until(invitation.expires_at, time::now());
     output::note(&format!(
-        "pass the code on to {} for ade join CODE; it is shown only once, works once and expires in {lifetime}",
-        safe(&invitation.user.user_id)
+        "pass the code on to {} for ade join CODE --server {}; it is shown only once, works once and expires in {lifetime}",
+        safe(&invitation.user.user_id),
+        safe(client.url())
     ));
     Ok(())
 }
