@@ -161,11 +161,11 @@ impl Database {
     /// Selects a task, its approval requests and the rules version in one statement, so that all are of the same snapshot.
     async fn whole_task(&self, task_id: &str, arg: &str) -> Result<Option<StoredTask>> {
         let sql = format!(
-            "SELECT 'approval' AS kind, approval_id::text AS id, body::text AS body, NULL::bigint AS lease, \
+            "SELECT 'approval' AS kind, approval_id::text AS id, body, NULL::bigint AS lease, \
              NULL::text AS archived_approvals, NULL::text AS claimed_by, 0::bigint AS restored FROM approvals \
              WHERE task_id = {task_id} \
-             UNION ALL SELECT 'task' AS kind, version AS id, body::text AS body, micros(lease_until) AS lease, \
-             archived_approvals::text AS archived_approvals, claimed_by, restored \
+             UNION ALL SELECT 'task' AS kind, version AS id, body, micros(lease_until) AS lease, \
+             archived_approvals, claimed_by, restored \
              FROM tasks CROSS JOIN rules_version WHERE task_id = {task_id} ORDER BY kind, id"
         );
         let rows = self.read(async |connection| connection.query(&sql, &[uuid(arg)]).await).await?;
@@ -196,8 +196,7 @@ impl Database {
         before: Option<&str>,
         limit: u32,
     ) -> Result<Vec<StoredTask>> {
-        const COLUMNS: &str =
-            "SELECT t.body::text, t.archived_approvals::text, t.claimed_by, t.restored FROM";
+        const COLUMNS: &str = "SELECT t.body, t.archived_approvals, t.claimed_by, t.restored FROM";
         let person = filter.visible_to.as_ref().map(ToString::to_string);
         let mut labels: Vec<(&str, &str)> =
             [("resource", &filter.resource), ("tag", &filter.tag), ("person", &person)]
@@ -222,7 +221,7 @@ impl Database {
         select.and_if("t.author_id = ?", filter.author.as_deref());
         select.and_if("t.type = ?", filter.task_type.as_deref());
         if filter.authored_only {
-            select.and_if("t.body->'author_set'->>? IS NOT NULL", person.as_deref());
+            select.and_if("t.body::jsonb->'author_set'->>? IS NOT NULL", person.as_deref());
         }
         for (kind, label) in labels {
             let exists = format!(
@@ -273,7 +272,7 @@ impl Database {
 
     /// The comments on a task, the oldest first.
     pub async fn comments(&self, task_id: &str) -> Result<Vec<Comment>> {
-        let sql = "SELECT body::text FROM comments WHERE task_id = $1 ORDER BY comment_id";
+        let sql = "SELECT body FROM comments WHERE task_id = $1 ORDER BY comment_id";
         self.fetch_all(sql, &[uuid(task_id)], Row::body).await
     }
 }

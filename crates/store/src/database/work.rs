@@ -259,7 +259,7 @@ impl Database {
     pub async fn renew_lease(&self, task_id: &str, attempt: u64, until: Moment) -> Result<LeaseRenewal> {
         let sql = "UPDATE tasks SET lease_until = CASE WHEN lease_until > $3 THEN lease_until ELSE $3 END \
                    WHERE task_id = $1 AND attempt = $2 AND lease_until IS NOT NULL \
-                   RETURNING body->'execution'->>'stop'";
+                   RETURNING body::jsonb->'execution'->>'stop'";
         let update = Returning(Statement::new(sql, [uuid(task_id), attempt.into(), until.into()]));
         Ok(match self.execute(update).await? {
             None => LeaseRenewal::Lost,
@@ -271,7 +271,7 @@ impl Database {
     /// Whether a user has asked to stop this attempt, and it is the current one.
     pub async fn is_stop_requested(&self, task_id: &str, attempt: u64) -> Result<bool> {
         let sql = "SELECT 1::bigint FROM tasks WHERE task_id = $1 AND attempt = $2 \
-                   AND body->'execution'->>'stop' IS NOT NULL";
+                   AND body::jsonb->'execution'->>'stop' IS NOT NULL";
         Ok(self.fetch_number(sql, &[uuid(task_id), attempt.into()]).await? > 0)
     }
 
