@@ -18,7 +18,7 @@ use super::sqlite::SqliteConnection;
 use super::{DatabaseError, Result, postgres};
 
 /// Ends a statement that skips rows which another transaction has locked.
-pub(super) const SKIP_LOCKED: &str = " FOR UPDATE SKIP LOCKED";
+pub(super) const SKIP_LOCKED: &str = " FOR NO KEY UPDATE SKIP LOCKED";
 
 /// Ends a statement that locks the rows it finds until the end of the transaction.
 pub(super) const LOCK_ROWS: &str = " FOR NO KEY UPDATE";
