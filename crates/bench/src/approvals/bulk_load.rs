@@ -208,7 +208,7 @@ async fn insert(connection: &mut SqliteConnection, rows: &[TableRow]) -> Result<
         let mut query = sqlx::query(AssertSqlSafe(format!("INSERT INTO {} VALUES {values}", target(first))));
         for (_, arg) in chunk.iter().flat_map(|row| &row.columns) {
             query = match arg {
-                Arg::Text(text) | Arg::Uuid(text) | Arg::Json(text) => query.bind(text.as_deref()),
+                Arg::Text(text) | Arg::Uuid(text) => query.bind(text.as_deref()),
                 Arg::Int(number) => query.bind(*number),
                 Arg::Time(moment) => query.bind(moment.map(|moment| moment.micros().cast_signed())),
             };
@@ -228,15 +228,13 @@ async fn copy(connection: &mut PgConnection, rows: &[TableRow]) -> Result<(), Be
             }
             // Writing to a string cannot fail.
             let _ = match arg {
-                Arg::Text(Some(value)) | Arg::Uuid(Some(value)) | Arg::Json(Some(value)) => {
+                Arg::Text(Some(value)) | Arg::Uuid(Some(value)) => {
                     escape(value, &mut text);
                     Ok(())
                 }
                 Arg::Time(Some(moment)) => write!(text, "{}", moment.timestamp()),
                 Arg::Int(Some(number)) => write!(text, "{number}"),
-                Arg::Text(None) | Arg::Uuid(None) | Arg::Json(None) | Arg::Time(None) | Arg::Int(None) => {
-                    text.write_str("\\N")
-                }
+                Arg::Text(None) | Arg::Uuid(None) | Arg::Time(None) | Arg::Int(None) => text.write_str("\\N"),
             };
         }
         text.push('\n');

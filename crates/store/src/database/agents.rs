@@ -127,13 +127,13 @@ impl Database {
         if agent_id.contains('\0') {
             return Ok(None);
         }
-        let sql = "SELECT body::text FROM agents WHERE agent_id = $1";
+        let sql = "SELECT body FROM agents WHERE agent_id = $1";
         self.fetch_first(sql, &[agent_id.into()], Row::body).await
     }
 
     /// Agents by id, after the id `after`.
     pub async fn agents(&self, after: Option<&str>, limit: u32) -> Result<Vec<StoredAgent>> {
-        let sql = "SELECT body::text FROM agents WHERE agent_id > $1 ORDER BY agent_id";
+        let sql = "SELECT body FROM agents WHERE agent_id > $1 ORDER BY agent_id";
         self.fetch_page(sql, &[after.unwrap_or_default().into()], limit, Row::body).await
     }
 
@@ -149,8 +149,8 @@ impl Database {
             pattern.push(char);
         }
         pattern.push('%');
-        let sql = "SELECT agent_id, sponsor_id, body->>'grants', body->>'accepts' FROM agents \
-                   WHERE body->>'grants' LIKE $1 ESCAPE '!' ORDER BY agent_id";
+        let sql = "SELECT agent_id, sponsor_id, body::jsonb->>'grants', body::jsonb->>'accepts' FROM agents \
+                   WHERE body::jsonb->>'grants' LIKE $1 ESCAPE '!' ORDER BY agent_id";
         let sql = format!("{sql} LIMIT {}", limit.saturating_add(1));
         let rows = self.scan(&sql, &[pattern.into()]).await?;
         let mut agents = rows.iter().map(capable_agent).collect::<Result<Vec<_>>>()?;
@@ -168,14 +168,14 @@ impl Database {
 
     /// Agents that nobody registered and that were last seen before `before`, the longest idle first.
     pub async fn idle_agents(&self, before: Moment, limit: u32) -> Result<Vec<StoredAgent>> {
-        let sql = "SELECT body::text FROM agents WHERE auto_registered = 1 AND last_seen < $1 \
+        let sql = "SELECT body FROM agents WHERE auto_registered = 1 AND last_seen < $1 \
                    ORDER BY last_seen";
         self.fetch_page(sql, &[before.into()], limit, Row::body).await
     }
 
     /// The messages of an agent, the oldest first, after the message id `after`.
     pub async fn inbox(&self, agent_id: &str, after: Option<&str>, limit: u32) -> Result<Vec<InboxMessage>> {
-        let mut select = Select::new("SELECT body::text FROM inbox");
+        let mut select = Select::new("SELECT body FROM inbox");
         select.and("agent_id = ?", [agent_id.into()]);
         select.and_if("message_id > ?", after.map(uuid));
         select.sql.push_str(" ORDER BY message_id");

@@ -297,7 +297,7 @@ impl Database {
 
     /// Events after the number `after`, with their numbers.
     pub async fn events(&self, after: u64, limit: u32) -> Result<Vec<(u64, Event)>> {
-        let sql = "SELECT number, body::text FROM events WHERE number > $1 ORDER BY number";
+        let sql = "SELECT number, body FROM events WHERE number > $1 ORDER BY number";
         self.fetch_page(sql, &[after.into()], limit, |row| Ok((row.get(0)?, row.json(1)?))).await
     }
 }

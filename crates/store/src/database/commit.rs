@@ -15,7 +15,7 @@ use super::sql::{SqlConnection, json, uuid};
 use super::tasks::{Comment, Loaded, StoredTask};
 use super::{
     Backend, Database, DatabaseError, Operation, Result, StoredResponse, agents, documents, numbering,
-    people, rows,
+    people, rows, work,
 };
 
 /// Everything that one decision changes.
@@ -225,8 +225,10 @@ impl Write {
             Self::Task { task, expected, at } => return put_task(statements, task, *expected, *at),
             Self::DeleteTask { task_id, expected } => {
                 let args = [uuid(task_id), (*expected).into()];
-                Statement::new("DELETE FROM tasks WHERE task_id = $1 AND revision = $2", args)
-                    .or_conflict(format!("task {task_id}"))
+                let delete = Statement::new("DELETE FROM tasks WHERE task_id = $1 AND revision = $2", args);
+                let delete = delete.or_conflict(format!("task {task_id}"));
+                statements.extend([delete, work::delete_claim(task_id)]);
+                return Ok(());
             }
             Self::Comment(comment) => rows::comment(comment)?.insert(""),
             Self::User { user, expected } => people::put_user(user, *expected)?,
@@ -299,7 +301,7 @@ fn put_task(
                        approval_expires_at = $6, finished_at = $7, body = $8, work_kind = $9, work_queue = $10, \
                        work_priority = $11, ready_at = $12, attempt = $13, \
                        lease_until = CASE WHEN attempt = $13 AND lease_until > $14 THEN lease_until ELSE $14 END, \
-                       claimed_by = NULL, claimed_until = NULL, closed_at = $15 \
+                       closed_at = $15 \
                        WHERE task_id = $1 AND revision = $16 \
                        AND (attempt = $13 OR lease_until IS NULL OR lease_until <= $17)";
             statements.push(Statement::new(sql, args).or_conflict(format!("task {task_id}")));

@@ -95,7 +95,7 @@ pub(super) fn missing_rules_version() -> DatabaseError {
 }
 
 /// Without the reserved names of policies.
-const SELECT: &str = "SELECT document_id, revision, body::text FROM documents \
+const SELECT: &str = "SELECT document_id, revision, body FROM documents \
                       WHERE kind = $1 AND (kind <> 'policy' OR document_id NOT LIKE 'name:%')";
 
 /// The id of a document that reserves the name of a policy: the database decides between concurrent requests for it.
@@ -148,7 +148,7 @@ impl Database {
 
     /// The stored response to a request with this idempotency key.
     pub async fn stored_response(&self, owner: &str, key: &str) -> Result<Option<StoredResponse>> {
-        let sql = "SELECT body::text FROM stored_responses WHERE owner = $1 AND key = $2";
+        let sql = "SELECT body FROM stored_responses WHERE owner = $1 AND key = $2";
         self.fetch_first(sql, &[owner.into(), key.into()], Row::body).await
     }
 }

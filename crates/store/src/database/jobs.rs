@@ -86,8 +86,7 @@ impl Database {
 
     /// Every job that was ever started, by name.
     pub async fn jobs(&self) -> Result<Vec<StoredJob>> {
-        let sql =
-            "SELECT name, micros(due_at), holder, micros(lease_until), body::text FROM jobs ORDER BY name";
+        let sql = "SELECT name, micros(due_at), holder, micros(lease_until), body FROM jobs ORDER BY name";
         let job = |row: &Row| {
             Ok(StoredJob {
                 name: row.get(0)?,

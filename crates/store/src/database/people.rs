@@ -8,7 +8,7 @@ use ade_domain::permission::Scope;
 use serde::{Deserialize, Serialize};
 
 use super::batch::{Statement, TableRow};
-use super::sql::{Arg, Row, json, json_text, uuid};
+use super::sql::{Arg, Row, json, optional_json, uuid};
 use super::{Database, Result};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,8 +93,8 @@ pub struct StoredToken {
     pub revoked_at: Option<Moment>,
 }
 
-const SELECT_USER: &str = "SELECT body::text, revision, password, invitation FROM users";
-const SELECT_TOKEN: &str = "SELECT body::text, micros(revoked_at) FROM tokens";
+const SELECT_USER: &str = "SELECT body, revision, password, invitation FROM users";
+const SELECT_TOKEN: &str = "SELECT body, micros(revoked_at) FROM tokens";
 
 /// A user from the four columns that begin at `at`.
 fn user_at(row: &Row, at: usize) -> Result<StoredUser> {
@@ -125,8 +125,8 @@ pub(super) fn put_user(user: &StoredUser, expected: Option<u64>) -> Result<State
         ("user_id", user.user_id.as_str().into()),
         ("active", user.active.into()),
         ("revision", (*revision).into()),
-        ("password", Arg::Text(password.as_ref().map(json_text).transpose()?)),
-        ("invitation", Arg::Text(invitation.as_ref().map(json_text).transpose()?)),
+        ("password", optional_json(password.as_ref())?),
+        ("invitation", optional_json(invitation.as_ref())?),
         ("body", json(user)?),
     ];
     Ok(TableRow::new("users", columns).put(1, expected, format!("user {}", user.user_id)))
@@ -206,7 +206,7 @@ pub(super) fn revoke_tokens(user_id: &UserId, at: Moment) -> Statement {
 
 impl Database {
     pub async fn people(&self) -> Result<People> {
-        self.fetch_all("SELECT body::text FROM users", &[], Row::body::<User>).await
+        self.fetch_all("SELECT body FROM users", &[], Row::body::<User>).await
     }
 
     pub async fn user(&self, id: &UserId) -> Result<Option<StoredUser>> {
@@ -222,8 +222,8 @@ impl Database {
 
     /// A session and its user, from the same snapshot. It may have expired: compare `expires_at`.
     pub async fn session_with_user(&self, hash: &str) -> Result<Option<(Session, StoredUser)>> {
-        let sql = "SELECT s.body::text, micros(s.last_active), micros(s.expires_at), micros(s.password_at), \
-                   u.body::text, u.revision, u.password, u.invitation \
+        let sql = "SELECT s.body, micros(s.last_active), micros(s.expires_at), micros(s.password_at), \
+                   u.body, u.revision, u.password, u.invitation \
                    FROM sessions s JOIN users u ON u.user_id = s.user_id WHERE s.session_hash = $1";
         self.fetch_first(sql, &[hash.into()], |row| Ok((session(row)?, user_at(row, 4)?))).await
     }
@@ -241,7 +241,7 @@ impl Database {
 
     /// A token and its user, from the same snapshot. It may have expired or been revoked.
     pub async fn token_with_user(&self, hash: &str) -> Result<Option<(StoredToken, Option<StoredUser>)>> {
-        let sql = "SELECT t.body::text, micros(t.revoked_at), u.body::text, u.revision, u.password, \
+        let sql = "SELECT t.body, micros(t.revoked_at), u.body, u.revision, u.password, \
                    u.invitation FROM tokens t LEFT JOIN users u ON u.user_id = t.user_id WHERE t.token_hash = $1";
         let with_user = |row: &Row| {
             let user = row.get::<Option<String>>(2)?.map(|_| user_at(row, 2)).transpose()?;

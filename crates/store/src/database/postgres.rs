@@ -95,9 +95,7 @@ fn bind<'a>(sql: String, args: impl IntoIterator<Item = &'a Arg>) -> PgQuery {
     let mut query = sqlx::query(AssertSqlSafe(sql));
     for arg in args {
         query = match arg {
-            Arg::Text(text) | Arg::Uuid(text) | Arg::Json(text) => {
-                query.bind(text.as_deref().map(replace_nul).as_deref())
-            }
+            Arg::Text(text) | Arg::Uuid(text) => query.bind(text.as_deref().map(replace_nul).as_deref()),
             Arg::Int(number) => query.bind(*number),
             Arg::Time(moment) => query.bind(moment.map(|moment| integer(moment.micros()))),
         };

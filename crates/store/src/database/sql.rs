@@ -1,7 +1,8 @@
 //! One SQL dialect for both databases: statements are written once, for PostgreSQL, and translated for SQLite.
 //!
 //! Values are always bound as arguments and never become part of a statement. Arguments have types, which determine how PostgreSQL
-//! reads their placeholders; timestamps are read as `micros(column)`, and ids and JSON as text.
+//! reads their placeholders; timestamps are read as `micros(column)`, and ids as text. JSON is text too; a condition on a field of it
+//! converts it, as in `body::jsonb->>'priority'`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -17,7 +18,7 @@ use super::sqlite::SqliteConnection;
 use super::{DatabaseError, Result, postgres};
 
 /// Ends a statement that skips rows which another transaction has locked.
-pub(super) const SKIP_LOCKED: &str = " FOR UPDATE SKIP LOCKED";
+pub(super) const SKIP_LOCKED: &str = " FOR NO KEY UPDATE SKIP LOCKED";
 
 /// Ends a statement that locks the rows it finds until the end of the transaction.
 pub(super) const LOCK_ROWS: &str = " FOR NO KEY UPDATE";
@@ -29,7 +30,6 @@ pub enum Arg {
     Int(Option<i64>),
     Time(Option<Moment>),
     Uuid(Option<String>),
-    Json(Option<String>),
 }
 
 impl From<&str> for Arg {
@@ -76,7 +76,7 @@ pub(super) fn json(value: &impl Serialize) -> Result<Arg> {
 }
 
 pub(super) fn optional_json(value: Option<&impl Serialize>) -> Result<Arg> {
-    Ok(Arg::Json(value.map(json_text).transpose()?))
+    Ok(Arg::Text(value.map(json_text).transpose()?))
 }
 
 pub(super) fn json_text(value: &impl Serialize) -> Result<String> {
@@ -330,7 +330,6 @@ fn placeholder(number: usize, arg: Option<&Arg>) -> String {
     match arg {
         Some(Arg::Time(_)) => format!("to_timestamp(${number}::float8 / 1000000)"),
         Some(Arg::Uuid(_)) => format!("${number}::uuid"),
-        Some(Arg::Json(_)) => format!("${number}::jsonb"),
         _ => format!("${number}"),
     }
 }
@@ -349,14 +348,14 @@ mod tests {
     fn translates_statements_for_either_database() {
         let sql = "UPDATE tasks SET body = $1, closed_at = $2, name = $4 WHERE task_id = $3 \
                    RETURNING micros(closed_at), task_id::text";
-        let args = [Arg::Json(None), Arg::Time(None), uuid("1"), "x".into()];
+        let args = [Arg::Text(None), Arg::Time(None), uuid("1"), "x".into()];
         assert_eq!(
             for_sqlite(&format!("{sql}, insert_seq{LOCK_ROWS}")),
             "UPDATE tasks SET body = ?1, closed_at = ?2, name = ?4 WHERE task_id = ?3 RETURNING closed_at, task_id, number"
         );
         assert_eq!(
             for_postgres(sql, &args, 10),
-            "UPDATE tasks SET body = $11::jsonb, closed_at = to_timestamp($12::float8 / 1000000), name = $14 \
+            "UPDATE tasks SET body = $11, closed_at = to_timestamp($12::float8 / 1000000), name = $14 \
              WHERE task_id = $13::uuid RETURNING (extract(epoch FROM closed_at) * 1000000)::bigint, task_id::text"
         );
     }

@@ -113,7 +113,7 @@ impl Database {
 
     /// The stored days, the newest first.
     pub async fn daily_stats(&self, limit: u32) -> Result<Vec<DailyStats>> {
-        let sql = "SELECT day, body::text FROM daily_stats ORDER BY day DESC";
+        let sql = "SELECT day, body FROM daily_stats ORDER BY day DESC";
         self.fetch_page(sql, &[], limit, |row| Ok(DailyStats { day: row.get(0)?, ..row.json(1)? })).await
     }
 
@@ -142,10 +142,10 @@ impl Database {
         let mut elapsed = rows.iter().map(elapsed).collect::<Result<Vec<u64>>>()?;
         let (mean_seconds, median_seconds) = mean_and_median(&mut elapsed).unzip();
         // Not what an administrator decided for the user, nor what followed somebody else.
-        let own = "reviewer_id = $1 AND responded_at IS NOT NULL AND body->>'reviewed_by' = $1";
+        let own = "reviewer_id = $1 AND responded_at IS NOT NULL AND body::jsonb->>'reviewed_by' = $1";
         let sql = format!(
-            "SELECT body->>'response_action', count(*)::bigint FROM approvals WHERE {own} AND responded_at >= $2 \
-                 AND (body->>'response_action') IS NOT NULL GROUP BY body->>'response_action'"
+            "SELECT body::jsonb->>'response_action', count(*)::bigint FROM approvals WHERE {own} AND responded_at >= $2 \
+                 AND (body::jsonb->>'response_action') IS NOT NULL GROUP BY body::jsonb->>'response_action'"
         );
         let (mut approved_today, mut rejected_today) = (0, 0);
         for row in self.scan(&sql, &[user.as_str().into(), today.into()]).await? {

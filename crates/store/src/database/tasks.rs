@@ -16,6 +16,10 @@ use super::documents::{RulesVersion, missing_rules_version};
 use super::sql::{Row, Select, uuid};
 use super::{Database, Result};
 
+/// Who has claimed the current revision of the task `t`.
+const CLAIMED_BY: &str =
+    "(SELECT c.claimed_by FROM task_claims c WHERE c.task_id = t.task_id AND c.revision = t.revision)";
+
 /// A task, with what a commit needs to write only the differences to the loaded version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -160,13 +164,14 @@ impl Database {
 
     /// Selects a task, its approval requests and the rules version in one statement, so that all are of the same snapshot.
     async fn whole_task(&self, task_id: &str, arg: &str) -> Result<Option<StoredTask>> {
+        let claimed_by = CLAIMED_BY;
         let sql = format!(
-            "SELECT 'approval' AS kind, approval_id::text AS id, body::text AS body, NULL::bigint AS lease, \
+            "SELECT 'approval' AS kind, approval_id::text AS id, body, NULL::bigint AS lease, \
              NULL::text AS archived_approvals, NULL::text AS claimed_by, 0::bigint AS restored FROM approvals \
              WHERE task_id = {task_id} \
-             UNION ALL SELECT 'task' AS kind, version AS id, body::text AS body, micros(lease_until) AS lease, \
-             archived_approvals::text AS archived_approvals, claimed_by, restored \
-             FROM tasks CROSS JOIN rules_version WHERE task_id = {task_id} ORDER BY kind, id"
+             UNION ALL SELECT 'task' AS kind, version AS id, body, micros(lease_until) AS lease, \
+             archived_approvals, {claimed_by} AS claimed_by, restored \
+             FROM tasks t CROSS JOIN rules_version WHERE task_id = {task_id} ORDER BY kind, id"
         );
         let rows = self.read(async |connection| connection.query(&sql, &[uuid(arg)]).await).await?;
         // `task` sorts after `approval`.
@@ -196,8 +201,7 @@ impl Database {
         before: Option<&str>,
         limit: u32,
     ) -> Result<Vec<StoredTask>> {
-        const COLUMNS: &str =
-            "SELECT t.body::text, t.archived_approvals::text, t.claimed_by, t.restored FROM";
+        let columns = format!("SELECT t.body, t.archived_approvals, {CLAIMED_BY}, t.restored FROM");
         let person = filter.visible_to.as_ref().map(ToString::to_string);
         let mut labels: Vec<(&str, &str)> =
             [("resource", &filter.resource), ("tag", &filter.tag), ("person", &person)]
@@ -210,9 +214,9 @@ impl Database {
         let is_selective = filter.author.is_some() || filter.state.is_some_and(|state| !state.is_final());
         let scanned_label = if is_selective || labels.is_empty() { None } else { Some(labels.remove(0)) };
         let (mut select, key) = match scanned_label {
-            None => (Select::new(&format!("{COLUMNS} tasks t")), "t.task_id"),
+            None => (Select::new(&format!("{columns} tasks t")), "t.task_id"),
             Some((kind, label)) => {
-                let mut select = Select::new(&format!("{COLUMNS} task_labels l CROSS JOIN tasks t"));
+                let mut select = Select::new(&format!("{columns} task_labels l CROSS JOIN tasks t"));
                 select.and("l.kind = ? AND l.label = ?", [kind.into(), label.into()]);
                 select.and("t.task_id = l.task_id", []);
                 (select, "l.task_id")
@@ -222,7 +226,7 @@ impl Database {
         select.and_if("t.author_id = ?", filter.author.as_deref());
         select.and_if("t.type = ?", filter.task_type.as_deref());
         if filter.authored_only {
-            select.and_if("t.body->'author_set'->>? IS NOT NULL", person.as_deref());
+            select.and_if("t.body::jsonb->'author_set'->>? IS NOT NULL", person.as_deref());
         }
         for (kind, label) in labels {
             let exists = format!(
@@ -273,7 +277,7 @@ impl Database {
 
     /// The comments on a task, the oldest first.
     pub async fn comments(&self, task_id: &str) -> Result<Vec<Comment>> {
-        let sql = "SELECT body::text FROM comments WHERE task_id = $1 ORDER BY comment_id";
+        let sql = "SELECT body FROM comments WHERE task_id = $1 ORDER BY comment_id";
         self.fetch_all(sql, &[uuid(task_id)], Row::body).await
     }
 }

@@ -18,6 +18,9 @@ use super::{Database, Operation, Result, StoredTask, TaskPosition, position_args
 /// Bytes of the log of one task in the database, for those who follow it; the whole output is a blob.
 const MAX_LOG_BYTES: u64 = 1_048_576;
 
+/// How often a worker looks for other tasks, if others were faster.
+const MAX_CLAIM_ROUNDS: u32 = 5;
+
 // The priority of a task is below the first of these.
 const FORCED_PRIORITY: i64 = 1_000;
 const ROLLBACK_PRIORITY: i64 = 2_000;
@@ -91,6 +94,15 @@ pub enum LeaseRenewal {
     Lost,
 }
 
+/// Claims the current revision of a task, unless it is not ready or somebody has claimed it. A claim of an outdated
+/// revision, whose commit was not seen yet, does not end that of a newer one.
+const CLAIM: &str = "INSERT INTO task_claims (task_id, revision, claimed_by, claimed_until) \
+                     SELECT task_id, revision, $2, $3 FROM tasks WHERE task_id = $1 AND work_kind IS NOT NULL AND ready_at <= $4 \
+                     ON CONFLICT (task_id) DO UPDATE SET revision = excluded.revision, \
+                     claimed_by = excluded.claimed_by, claimed_until = excluded.claimed_until \
+                     WHERE task_claims.revision < excluded.revision \
+                     OR task_claims.claimed_until <= $4";
+
 /// An unclaimed task with work that is ready. The smallest is claimed first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReadyTask {
@@ -111,6 +123,11 @@ pub struct ReadyFilter<'a> {
     pub after: Option<&'a ReadyTask>,
 }
 
+/// Deletes the claim of a task that is deleted too.
+pub(super) fn delete_claim(task_id: &str) -> Statement {
+    Statement::new("DELETE FROM task_claims WHERE task_id = $1", [uuid(task_id)])
+}
+
 /// The first ready tasks of a queue, in order. `lock` ends the statement.
 async fn ready(
     connection: &mut SqlConnection<'_>,
@@ -122,7 +139,9 @@ async fn ready(
     let mut select =
         Select::new("SELECT task_id::text, work_priority, micros(ready_at), author_id FROM tasks");
     select.and("work_kind IS NOT NULL AND work_queue = ? AND ready_at <= ?", [queue.into(), now.into()]);
-    select.and("(claimed_until IS NULL OR claimed_until <= ?)", [now.into()]);
+    // For each task in turn, and not as a join: only the first tasks are read.
+    let claimed_until = "(SELECT c.claimed_until FROM task_claims c WHERE c.task_id = tasks.task_id AND c.revision = tasks.revision)";
+    select.and(&format!("coalesce({claimed_until}, ready_at) <= ?"), [now.into()]);
     if !types.is_empty() {
         select.and_in("type", types.iter().map(|task_type| task_type.as_str().into()));
     }
@@ -157,22 +176,29 @@ impl Operation for ClaimTasks {
     type Output = Vec<String>;
 
     async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<Vec<String>> {
-        let mut found = Vec::new();
-        // One queue at a time: each is in order in the index, several together are not.
-        for queue in &self.queues {
-            let filter = ReadyFilter { queue, types: &self.types, ..ReadyFilter::default() };
-            found.extend(ready(connection, filter, self.now, self.limit, SKIP_LOCKED).await?);
+        for _ in 0..MAX_CLAIM_ROUNDS {
+            let mut found = Vec::new();
+            // One queue at a time: each is in order in the index, several together are not.
+            for queue in &self.queues {
+                let filter = ReadyFilter { queue, types: &self.types, ..ReadyFilter::default() };
+                found.extend(ready(connection, filter, self.now, self.limit, SKIP_LOCKED).await?);
+            }
+            found.sort();
+            found.dedup();
+            found.truncate(self.limit as usize);
+            let mut claimed = Vec::new();
+            for ReadyTask { task_id, .. } in &found {
+                let args = [uuid(task_id), self.by.as_str().into(), self.until.into(), self.now.into()];
+                if connection.execute(CLAIM, &args).await? > 0 {
+                    claimed.push(task_id.clone());
+                }
+            }
+            // If others have just claimed all of them, there may be more.
+            if found.is_empty() || !claimed.is_empty() {
+                return Ok(claimed);
+            }
         }
-        found.sort();
-        found.dedup();
-        let task_ids = found.into_iter().take(self.limit as usize).map(|task| task.task_id);
-        let task_ids: Vec<String> = task_ids.collect();
-        for task_id in &task_ids {
-            let args = [uuid(task_id), self.by.as_str().into(), self.until.into()];
-            let sql = "UPDATE tasks SET claimed_by = $2, claimed_until = $3 WHERE task_id = $1";
-            connection.execute(sql, &args).await?;
-        }
-        Ok(task_ids)
+        Ok(Vec::new())
     }
 }
 
@@ -243,15 +269,14 @@ impl Database {
 
     /// Claims a task until `until`; `false` if it is no longer ready or somebody else has claimed it.
     pub async fn claim_task(&self, task_id: &str, by: &str, now: Moment, until: Moment) -> Result<bool> {
-        let sql = "UPDATE tasks SET claimed_by = $2, claimed_until = $3 WHERE task_id = $1 AND work_kind IS NOT NULL \
-                   AND ready_at <= $4 AND (claimed_until IS NULL OR claimed_until <= $4)";
         let args = [uuid(task_id), by.into(), until.into(), now.into()];
-        Ok(self.execute_statement(sql, &args).await? > 0)
+        Ok(self.execute_statement(CLAIM, &args).await? > 0)
     }
 
     /// Keeps a claimed task from being claimed by anybody before `until`; `false` if the claim is lost.
     pub async fn postpone_claim(&self, task_id: &str, by: &str, until: Moment) -> Result<bool> {
-        let sql = "UPDATE tasks SET claimed_until = $3 WHERE task_id = $1 AND claimed_by = $2";
+        let sql = "UPDATE task_claims SET claimed_until = $3 WHERE task_id = $1 AND claimed_by = $2 \
+                   AND revision = (SELECT t.revision FROM tasks t WHERE t.task_id = $1)";
         Ok(self.execute_statement(sql, &[uuid(task_id), by.into(), until.into()]).await? > 0)
     }
 
@@ -259,7 +284,7 @@ impl Database {
     pub async fn renew_lease(&self, task_id: &str, attempt: u64, until: Moment) -> Result<LeaseRenewal> {
         let sql = "UPDATE tasks SET lease_until = CASE WHEN lease_until > $3 THEN lease_until ELSE $3 END \
                    WHERE task_id = $1 AND attempt = $2 AND lease_until IS NOT NULL \
-                   RETURNING body->'execution'->>'stop'";
+                   RETURNING body::jsonb->'execution'->>'stop'";
         let update = Returning(Statement::new(sql, [uuid(task_id), attempt.into(), until.into()]));
         Ok(match self.execute(update).await? {
             None => LeaseRenewal::Lost,
@@ -271,7 +296,7 @@ impl Database {
     /// Whether a user has asked to stop this attempt, and it is the current one.
     pub async fn is_stop_requested(&self, task_id: &str, attempt: u64) -> Result<bool> {
         let sql = "SELECT 1::bigint FROM tasks WHERE task_id = $1 AND attempt = $2 \
-                   AND body->'execution'->>'stop' IS NOT NULL";
+                   AND body::jsonb->'execution'->>'stop' IS NOT NULL";
         Ok(self.fetch_number(sql, &[uuid(task_id), attempt.into()]).await? > 0)
     }
 

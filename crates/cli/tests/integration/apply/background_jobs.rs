@@ -94,9 +94,7 @@ async fn create_requests(house: &Deployment, office: &AdminClient, author: &Test
     );
     for _ in 1..count {
         let [next_task, next_request] = [Uuid::now_v7(), Uuid::now_v7()].map(|id| id.to_string());
-        let body = format!(
-            "replace(replace(body::text, '{task}', '{next_task}'), '{request}', '{next_request}')::jsonb"
-        );
+        let body = format!("replace(replace(body, '{task}', '{next_task}'), '{request}', '{next_request}')");
         script += &format!(
             "UPDATE template_task SET task_id = '{next_task}', body = {body};
              INSERT INTO tasks SELECT * FROM template_task;
@@ -105,8 +103,7 @@ async fn create_requests(house: &Deployment, office: &AdminClient, author: &Test
         );
         (task, request) = (next_task, next_request);
     }
-    let sqlite = script.replace("::text", "").replace("::jsonb", "");
-    execute_sql(house, &format!("BEGIN; {script} COMMIT"), &format!("BEGIN IMMEDIATE; {sqlite} COMMIT"))
+    execute_sql(house, &format!("BEGIN; {script} COMMIT"), &format!("BEGIN IMMEDIATE; {script} COMMIT"))
         .await;
 }
 
@@ -114,8 +111,8 @@ async fn create_requests(house: &Deployment, office: &AdminClient, author: &Test
 async fn make_requests_due(house: &Deployment) {
     let now = "(extract(epoch FROM now()) * 1000000)::bigint";
     let postgres = format!(
-        "UPDATE approvals SET due_at = now(), body = body || \
-         jsonb_build_object('due_at', {now}, 'created_at', {now} - 172800000000)"
+        "UPDATE approvals SET due_at = now(), body = (body::jsonb || \
+         jsonb_build_object('due_at', {now}, 'created_at', {now} - 172800000000))::text"
     );
     let now = "unixepoch() * 1000000";
     let sqlite = format!(

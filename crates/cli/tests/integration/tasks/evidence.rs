@@ -78,7 +78,7 @@ impl Fixture {
             path.join(".")
         );
         let postgres = format!(
-            "UPDATE {table} SET body = jsonb_set(body, '{{{}}}', '{value}'::jsonb){columns} WHERE {condition}",
+            "UPDATE {table} SET body = jsonb_set(body::jsonb, '{{{}}}', '{value}'::jsonb)::text{columns} WHERE {condition}",
             path.join(",")
         );
         self.execute_sql(&sqlite, &postgres).await;

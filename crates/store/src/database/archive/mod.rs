@@ -208,14 +208,14 @@ impl Database {
 
     /// Archives, the newest first; only those before the id `before`.
     pub async fn archives(&self, before: Option<&str>, limit: u32) -> Result<Vec<Archive>> {
-        let mut select = Select::new("SELECT body::text FROM archives");
+        let mut select = Select::new("SELECT body FROM archives");
         select.and_if("archive_id < ?", before.map(uuid));
         select.sql.push_str(" ORDER BY archive_id DESC");
         self.fetch_page(&select.sql, &select.args, limit, Row::body).await
     }
 
     pub async fn archive(&self, archive_id: &str) -> Result<Option<Archive>> {
-        let sql = "SELECT body::text FROM archives WHERE archive_id = $1";
+        let sql = "SELECT body FROM archives WHERE archive_id = $1";
         self.fetch_first(sql, &[uuid(archive_id)], Row::body).await
     }
 }

@@ -10,6 +10,7 @@ use super::{Archive, ArchiveKind, ArchivedTask, put_archive};
 use crate::database::blob_references::{mark_in_use, mark_orphaned};
 use crate::database::commit::PreparedCommit;
 use crate::database::sql::{Arg, SqlConnection, optional_json, uuid};
+use crate::database::work::delete_claim;
 use crate::database::{Operation, Result};
 
 /// A task that is to be removed, itself or its approval requests: the version that was copied, and what remains of it.
@@ -125,6 +126,7 @@ async fn remove_task(
     if connection.execute(sql, &args).await? == 0 {
         return Ok(false);
     }
+    connection.execute_each(&[delete_claim(&item.task_id)]).await?;
     let args = [task_id(), item.revision.into(), uuid(&archive.archive_id)];
     let sql = "INSERT INTO archived_tasks (task_id, revision, archive_id, is_archived) \
                VALUES ($1, $2, $3, 1) ON CONFLICT (task_id) DO UPDATE SET \

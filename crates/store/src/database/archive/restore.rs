@@ -46,7 +46,7 @@ impl RestoreArchive {
         task_id: &str,
     ) -> Result<Option<(bool, Option<String>)>> {
         let sql = "UPDATE tasks SET keep_until = $2 WHERE task_id = $1 \
-                   RETURNING approvals_archived, archived_approvals::text";
+                   RETURNING approvals_archived, archived_approvals";
         let row = connection.query_first(sql, &[uuid(task_id), self.keep_until.into()]).await?;
         row.map(|row| row.pair()).transpose()
     }

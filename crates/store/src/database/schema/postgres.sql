@@ -1,5 +1,6 @@
--- Schema for PostgreSQL. Every list filter has an index, and pages follow the order of that index. Ids that lists are sorted by
--- use the "C" collation, so that the order is the same as on SQLite whatever the locale of the database.
+-- Schema for PostgreSQL. JSON is stored as the text that was written, which costs the server least. Every list filter has an index, and
+-- pages follow the order of that index. Ids that lists are sorted by use the "C" collation, so that the order is the same as on SQLite
+-- whatever the locale of the database.
 
 CREATE TABLE users (
     user_id text COLLATE "C" PRIMARY KEY,
@@ -9,7 +10,7 @@ CREATE TABLE users (
     password text,
     -- JSON: the hash of the code and its end. Removed when it is used.
     invitation text,
-    body jsonb NOT NULL
+    body text NOT NULL
 );
 
 -- The times change while the session is in use; the columns take precedence over the body.
@@ -20,7 +21,7 @@ CREATE TABLE sessions (
     expires_at timestamptz NOT NULL,
     -- When the password was last given.
     password_at timestamptz NOT NULL,
-    body jsonb NOT NULL
+    body text NOT NULL
 );
 CREATE INDEX sessions_by_user ON sessions (user_id);
 CREATE INDEX sessions_by_expiry ON sessions (expires_at);
@@ -41,7 +42,7 @@ CREATE TABLE tokens (
     agent_id text COLLATE "C",
     expires_at timestamptz NOT NULL,
     revoked_at timestamptz,
-    body jsonb NOT NULL
+    body text NOT NULL
 );
 CREATE INDEX tokens_by_user ON tokens (user_id, token_id);
 CREATE INDEX tokens_by_agent ON tokens (agent_id, token_id);
@@ -53,7 +54,7 @@ CREATE TABLE agents (
     -- 1 if nobody registered the agent and it is known only because its name was used.
     auto_registered bigint NOT NULL,
     last_seen timestamptz NOT NULL,
-    body jsonb NOT NULL
+    body text NOT NULL
 );
 CREATE INDEX agents_by_sponsor ON agents (sponsor_id, agent_id);
 CREATE INDEX agents_idle ON agents (last_seen) WHERE auto_registered = 1;
@@ -63,7 +64,7 @@ CREATE TABLE inbox (
     message_id uuid NOT NULL,
     agent_id text COLLATE "C" NOT NULL,
     created_at timestamptz NOT NULL,
-    body jsonb NOT NULL,
+    body text NOT NULL,
     PRIMARY KEY (agent_id, message_id)
 );
 
@@ -85,21 +86,18 @@ CREATE TABLE tasks (
     work_queue text COLLATE "C",
     work_priority bigint,
     ready_at timestamptz,
-    -- A claim only keeps workers from trying the same task at the same time. It is not a lease.
-    claimed_by text,
-    claimed_until timestamptz,
     attempt bigint NOT NULL DEFAULT 0,
     -- Set while an attempt is running; takes precedence over the body.
     lease_until timestamptz,
     -- 1 once its approval requests are archived.
     approvals_archived bigint NOT NULL DEFAULT 0,
     -- Summary of the archived approval requests. No commit of a task writes it.
-    archived_approvals jsonb,
+    archived_approvals text,
     -- A restored task is not archived again before this time.
     keep_until timestamptz,
     -- 1 if it was restored from an archive: it is history, and nothing about it changes.
     restored bigint NOT NULL DEFAULT 0,
-    body jsonb NOT NULL
+    body text NOT NULL
 );
 CREATE INDEX tasks_by_state ON tasks (state, task_id);
 CREATE INDEX tasks_by_author ON tasks (author_id, task_id);
@@ -112,6 +110,15 @@ CREATE INDEX tasks_with_work ON tasks (work_queue, work_priority DESC, ready_at,
 CREATE INDEX tasks_closed ON tasks (closed_at, task_id) WHERE closed_at IS NOT NULL;
 CREATE INDEX tasks_closed_with_approvals ON tasks (closed_at, task_id) WHERE closed_at IS NOT NULL AND approvals_archived = 0;
 CREATE INDEX tasks_by_lease ON tasks (lease_until) WHERE lease_until IS NOT NULL;
+
+-- A claim only keeps workers from trying the same task at the same time. It is not a lease. It is of one revision of its task: the next
+-- commit of the task ends it, without writing to this table. No foreign key: a claim of a task that was just deleted is not an error.
+CREATE TABLE task_claims (
+    task_id uuid PRIMARY KEY,
+    revision bigint NOT NULL,
+    claimed_by text NOT NULL,
+    claimed_until timestamptz NOT NULL
+);
 
 -- Further values that tasks are found by. The kind is `resource`, `tag`, or `person` for somebody who may see the task.
 CREATE TABLE task_labels (
@@ -143,7 +150,7 @@ CREATE TABLE approvals (
     due_at timestamptz,
     responded_at timestamptz,
     revision bigint NOT NULL,
-    body jsonb NOT NULL
+    body text NOT NULL
 );
 CREATE INDEX approvals_by_task ON approvals (task_id, approval_id);
 CREATE INDEX approvals_by_reviewer_and_status ON approvals (reviewer_id, status, score DESC, approval_id);
@@ -157,7 +164,7 @@ CREATE INDEX approvals_responded ON approvals (reviewer_id, responded_at, create
 CREATE TABLE comments (
     comment_id uuid PRIMARY KEY,
     task_id uuid NOT NULL REFERENCES tasks ON DELETE CASCADE,
-    body jsonb NOT NULL
+    body text NOT NULL
 );
 CREATE INDEX comments_by_task ON comments (task_id, comment_id);
 
@@ -166,7 +173,7 @@ CREATE TABLE documents (
     kind text NOT NULL,
     document_id text COLLATE "C" NOT NULL,
     revision bigint NOT NULL,
-    body jsonb NOT NULL,
+    body text NOT NULL,
     PRIMARY KEY (kind, document_id)
 );
 
@@ -197,7 +204,7 @@ CREATE TABLE stored_responses (
     owner text NOT NULL,
     key text NOT NULL,
     created_at timestamptz NOT NULL,
-    body jsonb NOT NULL,
+    body text NOT NULL,
     PRIMARY KEY (owner, key)
 );
 CREATE INDEX stored_responses_by_time ON stored_responses (created_at);
@@ -295,7 +302,7 @@ CREATE TABLE events (
     event_id uuid PRIMARY KEY,
     insert_seq bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     number bigint UNIQUE,
-    body jsonb NOT NULL
+    body text NOT NULL
 );
 CREATE INDEX events_unnumbered ON events (insert_seq) WHERE number IS NULL;
 
@@ -324,12 +331,12 @@ CREATE TABLE jobs (
     due_at timestamptz NOT NULL,
     holder text,
     lease_until timestamptz,
-    body jsonb NOT NULL
+    body text NOT NULL
 );
 
 CREATE TABLE archives (
     archive_id uuid PRIMARY KEY,
-    body jsonb NOT NULL
+    body text NOT NULL
 );
 
 -- Every task that was ever archived: its last archived revision, the archive that has it, and whether it is still archived (1) or was
@@ -353,7 +360,7 @@ CREATE TABLE archived_counts (
 -- Tasks closed per UTC day, counted when the day is over.
 CREATE TABLE daily_stats (
     day text PRIMARY KEY,
-    body jsonb NOT NULL
+    body text NOT NULL
 );
 
 -- Key prefixes of blobs that nothing refers to. A row is written in the transaction that removes the last reference, or before a blob
@@ -383,3 +390,16 @@ CREATE TABLE audit_checkpoints (
     number bigint PRIMARY KEY,
     body text NOT NULL
 );
+
+-- Large bodies are compressed with lz4 if the server has it. Later partitions of the audit log inherit this.
+DO $$
+DECLARE
+    table_name text;
+BEGIN
+    FOREACH table_name IN ARRAY ARRAY['tasks', 'approvals', 'comments', 'stored_responses', 'audit', 'audit_default', 'events'] LOOP
+        EXECUTE format('ALTER TABLE %I ALTER COLUMN body SET COMPRESSION lz4', table_name);
+    END LOOP;
+EXCEPTION
+    -- Built without lz4, or older than PostgreSQL 14.
+    WHEN feature_not_supported OR invalid_parameter_value OR syntax_error THEN NULL;
+END $$;

@@ -85,9 +85,6 @@ CREATE TABLE tasks (
     work_queue text,
     work_priority integer,
     ready_at integer,
-    -- A claim only keeps workers from trying the same task at the same time. It is not a lease.
-    claimed_by text,
-    claimed_until integer,
     attempt integer NOT NULL DEFAULT 0,
     -- Set while an attempt is running; takes precedence over the body.
     lease_until integer,
@@ -112,6 +109,15 @@ CREATE INDEX tasks_with_work ON tasks (work_queue, work_priority DESC, ready_at,
 CREATE INDEX tasks_closed ON tasks (closed_at, task_id) WHERE closed_at IS NOT NULL;
 CREATE INDEX tasks_closed_with_approvals ON tasks (closed_at, task_id) WHERE closed_at IS NOT NULL AND approvals_archived = 0;
 CREATE INDEX tasks_by_lease ON tasks (lease_until) WHERE lease_until IS NOT NULL;
+
+-- A claim only keeps workers from trying the same task at the same time. It is not a lease. It is of one revision of its task: the next
+-- commit of the task ends it, without writing to this table. No foreign key: a claim of a task that was just deleted is not an error.
+CREATE TABLE task_claims (
+    task_id text PRIMARY KEY,
+    revision integer NOT NULL,
+    claimed_by text NOT NULL,
+    claimed_until integer NOT NULL
+) STRICT;
 
 -- Further values that tasks are found by. The kind is `resource`, `tag`, or `person` for somebody who may see the task.
 CREATE TABLE task_labels (

@@ -50,13 +50,13 @@ impl From<rusqlite::Error> for DatabaseError {
 impl ToSql for Arg {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         let number = match self {
-            Self::Text(Some(text)) | Self::Uuid(Some(text)) | Self::Json(Some(text)) => {
+            Self::Text(Some(text)) | Self::Uuid(Some(text)) => {
                 return Ok(match replace_nul(text) {
                     std::borrow::Cow::Borrowed(text) => ToSqlOutput::from(text),
                     std::borrow::Cow::Owned(text) => ToSqlOutput::from(text),
                 });
             }
-            Self::Text(None) | Self::Uuid(None) | Self::Json(None) => None,
+            Self::Text(None) | Self::Uuid(None) => None,
             Self::Int(number) => *number,
             Self::Time(moment) => moment.map(|moment| integer(moment.micros())),
         };

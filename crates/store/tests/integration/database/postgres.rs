@@ -151,6 +151,13 @@ async fn partitions_by_month_and_rejects_changes() {
         "audit_default",
     ];
     assert_eq!(partitions, expected);
+    // New partitions compress bodies like the default one: with lz4, if the server has it.
+    let sql = "SELECT DISTINCT attcompression FROM pg_attribute WHERE attname = 'body' AND attrelid IN \
+               ('tasks'::regclass, 'audit'::regclass, 'audit_default'::regclass, 'audit_2026_11'::regclass)";
+    let used = psql(&fixture, sql).await.expect("read");
+    let sql = "SELECT CASE WHEN 'lz4' = ANY (enumvals) THEN 'l' ELSE '' END FROM pg_settings \
+               WHERE name = 'default_toast_compression'";
+    assert_eq!(used, psql(&fixture, sql).await.expect("read"));
     fixture.database.number_entries("sequencer", at(1), 1_000, 100).await.expect("numbered");
     for partition in ["audit", "audit_2026_11", "audit_2026_12", "audit_2027_01", "audit_default"] {
         for sql in ["DELETE FROM", "TRUNCATE", "UPDATE"] {
@@ -239,6 +246,9 @@ async fn every_query_uses_an_index() {
          AND t.task_id = l.task_id AND t.task_id < gen_random_uuid() AND l.task_id < gen_random_uuid() ORDER BY l.task_id DESC LIMIT 9",
         "SELECT body FROM approvals WHERE reviewer_id = 'ann' AND status = 'PENDING' AND score <= 7 \
          AND (score < 7 OR approval_id > gen_random_uuid()) ORDER BY score DESC, approval_id LIMIT 9",
+        "SELECT task_id FROM tasks WHERE work_kind IS NOT NULL AND work_queue = 'noop' AND ready_at <= now() \
+         AND coalesce((SELECT c.claimed_until FROM task_claims c WHERE c.task_id = tasks.task_id \
+         AND c.revision = tasks.revision), ready_at) <= now() ORDER BY work_priority DESC, ready_at, task_id LIMIT 9",
         "SELECT state, count(*) FROM tasks GROUP BY state",
         "SELECT state, count(*) FROM tasks WHERE author_id = 'ann' GROUP BY state",
         "SELECT count(*), min(created_at) FROM approvals WHERE status = 'PENDING'",

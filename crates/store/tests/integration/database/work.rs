@@ -13,6 +13,7 @@ use ade_store::database::{
 on_both_databases!(
     claims_by_priority_then_age_within_a_queue,
     concurrent_claims_never_share_a_task,
+    claim_ends_with_the_next_commit,
     lease_only_grows_and_a_new_attempt_waits_for_its_expiry,
     logs_output_of_the_current_attempt_in_order,
     concurrent_log_writes_are_stored_once_each,
@@ -130,6 +131,30 @@ async fn concurrent_claims_never_share_a_task(fixture: TestDatabase) {
     let distinct: BTreeSet<&String> = all.iter().collect();
     assert_eq!(distinct.len(), all.len(), "a task was claimed twice");
     assert_eq!(distinct.len(), 20, "a task was not claimed");
+}
+
+async fn claim_ends_with_the_next_commit(fixture: TestDatabase) {
+    let database = &fixture.database;
+    let mut task = approved("noop", 50, 1);
+    write(database, vec![put(&task, None, 2)]).await.expect("inserted");
+    let id = task.task_id.clone();
+    let claim = async |by: &str, now| database.claim_task(&id, by, at(now), at(now + 100)).await;
+    assert_eq!((claim("w", 0).await, claim("w", 10).await), (Ok(false), Ok(true)), "not ready before");
+    assert_eq!(claim("v", 20).await, Ok(false), "claimed");
+    let seen = task.revision;
+    task.revision += 1;
+    write(database, vec![put(&task, Some(seen), 30)]).await.expect("changed");
+    assert_eq!(database.task(&id).await.expect("read").expect("exists").claimed_by(), None);
+    assert_eq!(database.postpone_claim(&id, "w", at(500)).await, Ok(false), "lost");
+    assert_eq!(claim("v", 30).await, Ok(true));
+    assert_eq!(database.postpone_claim(&id, "w", at(500)).await, Ok(false), "of another worker");
+    assert_eq!(database.postpone_claim(&id, "v", at(40)).await, Ok(true));
+    assert_eq!((claim("w", 39).await, claim("w", 40).await), (Ok(false), Ok(true)), "postponed until then");
+    let delete = Write::DeleteTask { task_id: id.clone(), expected: task.revision };
+    write(database, vec![delete]).await.expect("deleted");
+    // A task that comes back, as from an archive, is not claimed.
+    write(database, vec![put(&task, None, 50)]).await.expect("inserted");
+    assert_eq!(claim("u", 60).await, Ok(true));
 }
 
 async fn lease_only_grows_and_a_new_attempt_waits_for_its_expiry(fixture: TestDatabase) {
