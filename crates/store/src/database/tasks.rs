@@ -53,7 +53,7 @@ impl DerefMut for StoredTask {
 #[derive(Debug, Clone, Default)]
 pub struct LoadedVersion {
     loaded: Option<Arc<Loaded>>,
-    /// Revision and claimant. A claim ends with the next commit.
+    /// Revision and claimant. A claim ends with the next revision.
     claim: Option<(u64, String)>,
 }
 

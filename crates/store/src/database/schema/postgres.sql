@@ -112,7 +112,7 @@ CREATE INDEX tasks_closed_with_approvals ON tasks (closed_at, task_id) WHERE clo
 CREATE INDEX tasks_by_lease ON tasks (lease_until) WHERE lease_until IS NOT NULL;
 
 -- A claim only keeps workers from trying the same task at the same time. It is not a lease. It is of one revision of its task: the next
--- commit of the task ends it, without writing to this table. No foreign key: a claim of a task that was just deleted is not an error.
+-- revision ends it, without writing to this table. No foreign key: a claim of a task that was just deleted is not an error.
 CREATE TABLE task_claims (
     task_id uuid PRIMARY KEY,
     revision bigint NOT NULL,

@@ -13,7 +13,7 @@ use ade_store::database::{
 on_both_databases!(
     claims_by_priority_then_age_within_a_queue,
     concurrent_claims_never_share_a_task,
-    claim_ends_with_the_next_commit,
+    claim_ends_with_the_next_revision,
     lease_only_grows_and_a_new_attempt_waits_for_its_expiry,
     logs_output_of_the_current_attempt_in_order,
     concurrent_log_writes_are_stored_once_each,
@@ -133,7 +133,7 @@ async fn concurrent_claims_never_share_a_task(fixture: TestDatabase) {
     assert_eq!(distinct.len(), 20, "a task was not claimed");
 }
 
-async fn claim_ends_with_the_next_commit(fixture: TestDatabase) {
+async fn claim_ends_with_the_next_revision(fixture: TestDatabase) {
     let database = &fixture.database;
     let mut task = approved("noop", 50, 1);
     write(database, vec![put(&task, None, 2)]).await.expect("inserted");
@@ -142,6 +142,9 @@ async fn claim_ends_with_the_next_commit(fixture: TestDatabase) {
     assert_eq!((claim("w", 0).await, claim("w", 10).await), (Ok(false), Ok(true)), "not ready before");
     assert_eq!(claim("v", 20).await, Ok(false), "claimed");
     let seen = task.revision;
+    // As with a comment, which changes nothing about the task.
+    write(database, vec![put(&task, Some(seen), 20)]).await.expect("written");
+    assert_eq!(claim("v", 20).await, Ok(false), "still claimed");
     task.revision += 1;
     write(database, vec![put(&task, Some(seen), 30)]).await.expect("changed");
     assert_eq!(database.task(&id).await.expect("read").expect("exists").claimed_by(), None);
