@@ -101,12 +101,6 @@ impl Caller {
         self.user_id().into_iter().chain(proposed_by)
     }
 
-    /// Who proposes what the caller changes. A token that the operator made for somebody speaks for the operator, unless it decides.
-    pub(crate) fn proposer(&self) -> Option<&UserId> {
-        let is_operators = self.audit_actor.token_id.is_some() && self.token_created_by.is_none();
-        self.user_id().filter(|_| !is_operators || self.scopes.contains(&Scope::Decide))
-    }
-
     /// Whether the caller is this user, and not one of the user's agents.
     pub(crate) fn is_user(&self, id: &str) -> bool {
         self.agent_id.is_none() && self.user_id().is_some_and(|own| own.as_str() == id)

@@ -33,7 +33,7 @@ impl Context {
         let waiting = self.database.documents::<ProposedChange>().await?;
         let now = self.now();
         let is_own =
-            |change: &&Versioned<ProposedChange>| change.value.proposed_by.as_ref() == caller.proposer();
+            |change: &&Versioned<ProposedChange>| change.value.proposed_by.as_ref() == caller.user_id();
         let own: Vec<_> = waiting.iter().filter(is_own).collect();
         let is_same = |waiting: &ProposedChange| {
             (waiting.action.as_str(), waiting.object_id.as_str()) == (action.action, action.object_id)
@@ -55,7 +55,7 @@ impl Context {
             revision,
             details: action.details.clone(),
             request,
-            proposed_by: caller.proposer().cloned(),
+            proposed_by: caller.user_id().cloned(),
             proposed_at: now,
         };
         let expires_at = value.expires_at();

@@ -21,7 +21,8 @@ pub struct ProposedChange {
     pub action: String,
     pub object_type: String,
     pub object_id: String,
-    /// The revision that it changes; none for a new object, and for agents, whose revision changes by itself.
+    /// The revision that it changes; none for a new object, and for users and agents, who change otherwise too: they are compared
+    /// when it is made.
     pub revision: Option<u64>,
     /// What changes, as the audit log will show it.
     pub details: Map<String, Value>,

@@ -87,6 +87,21 @@ impl UserChange {
         user.history.was_admin |= user.has_role(ADMIN);
     }
 
+    /// This change without the fields that the user has already.
+    fn differing_from(&self, user: &User) -> Self {
+        fn differs<T: PartialEq + Clone>(new: &Option<T>, present: &T) -> Option<T> {
+            new.clone().filter(|new| new != present)
+        }
+        Self {
+            name: differs(&self.name, &user.name),
+            roles: differs(&self.roles, &user.roles),
+            manager_id: differs(&self.manager_id, &user.manager_id.as_ref().map(ToString::to_string)),
+            team: differs(&self.team, &user.team),
+            active: differs(&self.active, &user.active),
+            ..self.clone()
+        }
+    }
+
     /// What the user has in place of the new values.
     fn replaced_details(&self, user: &User) -> Map<String, Value> {
         let replaced = Self {
@@ -120,17 +135,19 @@ impl UserChange {
 pub(crate) struct UserProposal {
     change: UserChange,
     password_hash: Option<String>,
-    /// Set while it waits, in place of the roles of the change.
+    /// Set while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    roles: Option<RoleDifference>,
+    waits: Option<WaitingChange>,
 }
 
-/// Roles that a waiting change gives and takes. It leaves other roles as they are by then: whom it concerns must not be able to
-/// outdate it by changing something else.
+/// What a change keeps of the account while it waits. Whom it concerns must not be able to outdate it by changing something else, so
+/// it gives and takes roles and leaves the others as they are by then. But who confirms it decides about the account as it was.
 #[derive(Serialize, Deserialize)]
-struct RoleDifference {
-    added: BTreeSet<String>,
-    removed: BTreeSet<String>,
+struct WaitingChange {
+    /// In place of the roles of the change.
+    added_roles: BTreeSet<String>,
+    removed_roles: BTreeSet<String>,
+    was_active: bool,
 }
 
 impl UserProposal {
@@ -141,20 +158,32 @@ impl UserProposal {
     }
 
     fn apply(&self, user: &mut User) {
-        if let Some(RoleDifference { added, removed }) = &self.roles {
-            user.roles = user.roles.difference(removed).chain(added).cloned().collect();
+        if let Some(waits) = &self.waits {
+            user.roles =
+                user.roles.difference(&waits.removed_roles).chain(&waits.added_roles).cloned().collect();
         }
         self.change.apply(user);
     }
 
-    /// The same change as one that can wait.
-    fn waiting(&self, before: &User) -> Self {
-        let roles = self.change.roles.as_ref().map(|after| RoleDifference {
-            added: after.difference(&before.roles).cloned().collect(),
-            removed: before.roles.difference(after).cloned().collect(),
-        });
-        let change = UserChange { roles: None, ..self.change.clone() };
-        Self { change, password_hash: self.password_hash.clone(), roles }
+    /// The same change without what changes nothing now, and with what to show about it.
+    fn waiting(&self, before: &User) -> (Self, Map<String, Value>) {
+        let mut change = self.change.differing_from(before);
+        let mut details = self.details();
+        details.retain(|name, _| name == "password" || change.details().contains_key(name));
+        details.insert("before".to_owned(), change.replaced_details(before).into());
+        let roles = change.roles.take().unwrap_or_else(|| before.roles.clone());
+        let waits = WaitingChange {
+            added_roles: roles.difference(&before.roles).cloned().collect(),
+            removed_roles: before.roles.difference(&roles).cloned().collect(),
+            was_active: before.active,
+        };
+        (Self { change, password_hash: self.password_hash.clone(), waits: Some(waits) }, details)
+    }
+
+    /// Whether somebody has done something to the account that who confirms the change may not know of.
+    fn is_outdated(&self, user: &User, proposed_at: Moment) -> bool {
+        user.history.acts.iter().any(|act| act.at >= proposed_at)
+            || self.waits.as_ref().is_some_and(|waits| waits.was_active != user.active)
     }
 }
 
@@ -346,7 +375,7 @@ impl AccountService {
             }
         };
         let password_hash = self.hash_new(change).await?;
-        let proposal = UserProposal { change: change.clone(), password_hash, roles: None };
+        let proposal = UserProposal { change: change.clone(), password_hash, waits: None };
         self.make_user_change(id, &proposal, verified.as_ref(), caller).await
     }
 
@@ -362,6 +391,11 @@ impl AccountService {
         let attempt = async |reassign: bool| {
             let before = self.load_user(id).await?;
             caller.check_revision(before.revision)?;
+            if let Some(confirmed) = &caller.confirms
+                && proposal.is_outdated(&before.user, confirmed.value.proposed_at)
+            {
+                return Err(Error::ChangeOutdated);
+            }
             // Somebody else may have set another password meanwhile.
             if verified.is_some() && verified != before.password.as_ref() {
                 return Err(Error::WrongPassword);
@@ -382,20 +416,22 @@ impl AccountService {
                 acts.extend(verified.is_none().then_some(AccountActKind::Reset));
             }
             let is_act = !acts.is_empty();
+            let mut details = proposal.details();
+            if proposal.waits.is_some() && after.user.roles != before.user.roles {
+                details.insert("roles".to_owned(), json!(after.user.roles));
+            }
             let action = AuditedAction {
                 revision: Some(after.revision),
-                details: proposal.details(),
+                details,
                 notify: if is_act { people.administrators() } else { Vec::new() },
                 ..AuditedAction::new("user.update", id)
             };
             if changes_who_decides(&before.user, &after.user, &acts, &policy_roles)
                 && self.context.needs_second_admin(caller).await?
             {
-                let mut action = action;
-                let replaced = change.replaced_details(&before.user);
-                action.details.insert("before".to_owned(), replaced.into());
-                let waiting = json!(proposal.waiting(&before.user));
-                return Err(self.context.propose(&action, None, waiting, caller).await?);
+                let (waiting, details) = proposal.waiting(&before.user);
+                let action = AuditedAction { details, ..action };
+                return Err(self.context.propose(&action, None, json!(waiting), caller).await?);
             }
             record_acts(&mut after.user, acts, &people, caller, now);
             let (user, expected) = (Box::new(after.clone()), Some(before.revision));

@@ -337,7 +337,7 @@ pub enum Refusal {
     #[error("{user} cannot review this task: {reason}")]
     InvalidReviewer { user: UserId, reason: String },
     #[error(
-        "agent {agent} cannot claim this task: the policy {policy} names the agent, and the task was approved without it. \
+        "agent {agent} cannot claim this task: the policy {policy} applies if this agent does the work, and the task was approved without it. \
          Modify the task, or have its approval revoked and resubmit it: then {policy} is asked too."
     )]
     ReviewRequired { agent: String, policy: String },

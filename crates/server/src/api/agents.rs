@@ -123,8 +123,7 @@ async fn locks(app: App, caller: Caller, Param(id): Param) -> PageResult<wire::L
     app.agents.get(&id, &caller).await?;
     let page = PageParams::new(Some(MAX_LOCKS), None);
     let filter = LockFilter { agent: Some(id), ..LockFilter::default() };
-    let locks = app.locks.coordination().list_locks(filter, None, page.fetch_limit()?).await?;
-    page.page(locks, |view| view.lock.to_string(), convert::lock)
+    app.lock_page(&page, filter, None, &caller).await
 }
 
 /// Create a token for an agent, which can read, propose tasks and lock on behalf of its sponsor.

@@ -212,14 +212,9 @@ async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> P
         }
     };
     let page = PageParams::new(limit, cursor);
-    let fetch_limit = page.fetch_limit()?;
     let after: Option<LockName> = page.parse_cursor(|cursor| cursor.parse().ok())?;
     let filter = LockFilter { agent, resource_type, kind };
-    let locks = app.locks.coordination().list_locks(filter, after, fetch_limit).await?;
-    let hidden = app.hidden_tasks(locks.iter().map(|view| &view.lock), &caller).await?;
-    let mut shown = page.page(locks, |view| view.lock.to_string(), convert::lock)?;
-    shown.items.retain(|lock| !hidden.contains(&lock.lock));
-    Ok(shown)
+    app.lock_page(&page, filter, after, &caller).await
 }
 
 /// Get a lock with its holders and all waiters.
@@ -271,6 +266,21 @@ async fn break_lock(
 }
 
 impl AppState {
+    /// A page of locks without those of tasks that the caller may not see.
+    pub(super) async fn lock_page(
+        &self,
+        page: &PageParams,
+        filter: LockFilter,
+        after: Option<LockName>,
+        caller: &Caller,
+    ) -> PageResult<wire::Lock> {
+        let locks = self.locks.coordination().list_locks(filter, after, page.fetch_limit()?).await?;
+        let hidden = self.hidden_tasks(locks.iter().map(|view| &view.lock), caller).await?;
+        let mut shown = page.page(locks, |view| view.lock.to_string(), convert::lock)?;
+        shown.items.retain(|lock| !hidden.contains(&lock.lock));
+        Ok(shown)
+    }
+
     /// Those of these locks that belong to tasks that the caller may not see.
     async fn hidden_tasks<'a>(
         &self,
@@ -278,7 +288,10 @@ impl AppState {
         caller: &Caller,
     ) -> ApiResult<BTreeSet<String>> {
         let mut hidden = BTreeSet::new();
-        for lock in locks.filter(|lock| lock.kind() == LockKind::Task && !caller.can_see_all()) {
+        // Many waits may be for one lock.
+        let of_tasks: BTreeSet<&LockName> =
+            locks.filter(|lock| lock.kind() == LockKind::Task && !caller.can_see_all()).collect();
+        for lock in of_tasks {
             match self.tasks.require_visible_if_exists(lock.id(), caller).await {
                 Err(Error::NotFound(_)) => drop(hidden.insert(lock.to_string())),
                 checked => checked?,

@@ -173,6 +173,8 @@ async fn task_lock_is_for_those_who_see_the_task() {
                 listed["items"].as_array().expect("locks").iter().map(|one| &one["lock"]).collect();
             assert_eq!(names.contains(&&json!(lock)), is_shown, "{listed}");
             assert!(names.contains(&&json!("resource:a:b")), "{listed}");
+            let of_agent = viewer.get("/agents/pat/locks").await;
+            assert!(is_shown || !of_agent.text().contains(&lock), "{}", of_agent.text());
         }
         let token = |grant: &Value| json!({ "lock": grant["lock"], "fencing_token": grant["fencing_token"] });
         let held: Vec<Value> = granted["grants"].as_array().expect("grants").iter().map(token).collect();

@@ -215,11 +215,11 @@ async fn roles_of_policies_and_invited_reviewers_need_two() {
     fixture.confirmed(&ann.patch("/users/rita", &json!({ "roles": [REVIEWER] })).await).await;
     let _ = admin.post("/users/invitations", &invite).await.expect_problem(403, "FORBIDDEN");
     let _ = ann.post("/users/invitations", &invite).await.expect_status(201);
-    // A token that the operator made for an administrator proposes for the operator, unless it may decide.
+    // A token that the operator made for an administrator makes no second person.
     let made = org.issue_token("ann", &[Scope::Read, Scope::Admin]).await;
     let change = waits(&made.put("/features/batch_approvals", &json!({ "enabled": false })).await);
-    let shown = ann.get(&format!("/changes/{change}")).await.expect_status(200);
-    assert_eq!(shown["proposed_by"], Value::Null, "{shown}");
+    let _ = fixture.confirm(ann, &change).await.expect_problem(403, "FORBIDDEN");
+    let _ = fixture.confirm(admin, &change).await.expect_status(200);
     // One administrator's changes do not keep others from proposing.
     for number in 0..50 {
         let entry = json!({ "pattern": format!("database:{number}"), "criticality": 1 });
@@ -228,6 +228,32 @@ async fn roles_of_policies_and_invited_reviewers_need_two() {
     let entry = json!({ "pattern": "database:x", "criticality": 1 });
     let _ = ann.post("/resources", &entry).await.expect_problem(429, "TOO_MANY_CHANGES");
     waits(&admin.post("/resources", &entry).await);
+}
+
+/// Who confirms a change decides about the account as it was.
+#[tokio::test]
+async fn a_confirmed_change_does_what_it_shows() {
+    let fixture = Fixture::new(Deployment::embedded_with_config(env!("CARGO_BIN_EXE_ade"), CONFIG)).await;
+    let Fixture { org, ann, admin, .. } = &fixture;
+    // What changes nothing now does not wait: it would be done later, and nobody would see it.
+    let grant = json!({ "roles": [AUTHOR, REVIEWER], "active": true });
+    let change = waits(&ann.patch("/users/eve", &grant).await);
+    let shown = ann.get(&format!("/changes/{change}")).await.expect_status(200);
+    assert_eq!(shown["details"]["active"], Value::Null, "{shown}");
+    let _ = ann.patch("/users/eve", &json!({ "active": false })).await.expect_status(200);
+    let _ = fixture.confirm(admin, &change).await.expect_problem(409, "CHANGE_OUTDATED");
+    let user = org.api.get("/users/eve").await.expect_status(200);
+    assert_eq!((&user["active"], &user["roles"]), (&json!(false), &json!([AUTHOR])), "{user}");
+    let _ = ann.post(&format!("/changes/{change}/reject"), &json!({})).await.expect_status(200);
+    // Nor does it count for an account that somebody took over meanwhile.
+    let _ = ann.patch("/users/eve", &json!({ "active": true })).await.expect_status(200);
+    let change = waits(&ann.patch("/users/eve", &json!({ "roles": [AUTHOR, ADMIN] })).await);
+    let _ = ann.patch("/users/eve", &json!({ "password": PASSWORD })).await.expect_status(200);
+    let _ = fixture.confirm(admin, &change).await.expect_problem(409, "CHANGE_OUTDATED");
+    let _ = ann.post(&format!("/changes/{change}/reject"), &json!({})).await.expect_status(200);
+    fixture.confirmed(&ann.patch("/users/eve", &json!({ "roles": [AUTHOR, REVIEWER] })).await).await;
+    let entry = last_entry(org, "user.update").await;
+    assert_eq!(entry["details"]["roles"], json!([AUTHOR, REVIEWER]), "{entry}");
 }
 
 async fn check_rules(deployment: Deployment) {
