@@ -13,7 +13,7 @@ use serde_json::json;
 use subtle::ConstantTimeEq;
 
 use super::acts::record_acts;
-use super::users::{UserChange, faults};
+use super::user_change::{UserChange, faults};
 use super::{AccountService, hash_secret, random_secrets};
 use crate::error::require_valid;
 use crate::events::AuditedAction;

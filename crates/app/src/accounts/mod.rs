@@ -10,6 +10,7 @@ mod random_secrets;
 mod sessions;
 mod sign_in_attempts;
 mod tokens;
+mod user_change;
 mod users;
 
 use ade_domain::people::UserId;
@@ -21,7 +22,7 @@ pub use random_secrets::{csrf_token, hash_secret, matches_csrf_token};
 pub use sessions::{NewSession, SessionUse};
 pub use sign_in_attempts::{DEVICE_TTL_MS, SignInAttempt};
 pub use tokens::{NewToken, TokenDraft};
-pub use users::{UserChange, UserDraft};
+pub use user_change::{UserChange, UserDraft};
 
 use crate::{Caller, Context, Error, ObjectKind, Result, TaskService};
 use passwords::PasswordHashing;

@@ -6,7 +6,7 @@ use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::database::{Commit, Password, Session, StoredToken, StoredUser, Write};
 
-use super::users::MAX_ID_LEN;
+use super::user_change::MAX_ID_LEN;
 use super::{AccountService, csrf_token, hash_secret, random_secrets};
 use crate::events::AuditedAction;
 use crate::{Caller, Error, ObjectKind, Result, new_id};

@@ -1,8 +1,8 @@
 //! The agents that may claim a task, as policies and risk see them: a policy that names one of them applies to the task as well, and
 //! so does an entry of the registry.
 //!
-//! They only ever add policies and raise the risk. They are neither targets nor locks of the task, and say nothing about what a policy covers. Who may
-//! claim a task can change after its approval, so the agent that claims it is judged once more.
+//! They only ever add policies and raise the risk. They are neither targets nor locks of the task, and say nothing about what a policy
+//! covers. Who may claim a task can change after its approval, so the agent that claims it is judged once more.
 
 use super::scope::AGENT_PREFIX;
 use super::{AgentWork, Refusal, Result, ReviewSubject, Task};
