@@ -117,7 +117,6 @@ pub struct ReviewedContent {
     /// The fingerprint of the preview.
     pub fingerprint: Option<String>,
     /// The digest of the whole preview, as reviewers see it.
-    #[serde(default)]
     pub preview: Option<Digest>,
     /// The digest of what the task can touch.
     pub scope: Option<Digest>,
@@ -144,11 +143,18 @@ pub struct AuditBody {
     /// The digest of the config at that time.
     pub digest: Option<Digest>,
     /// Set where reviewers are asked or decide, and where the task is approved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reviewed: Option<ReviewedContent>,
     pub reason: Option<String>,
     pub ticket: Option<String>,
     pub details: Map<String, Value>,
+}
+
+impl AuditBody {
+    /// Its canonical JSON (RFC 8785), which is hashed.
+    pub fn canonical_form(&self) -> Result<String, NotCanonical> {
+        serde_json_canonicalizer::to_string(self).map_err(|_| NotCanonical)
+    }
 }
 
 /// An entry at its position in the chain.
@@ -177,8 +183,14 @@ impl ChainHead {
 
     /// The head after one more entry.
     pub fn after(self, body: &AuditBody) -> Result<Self, NotCanonical> {
+        Ok(self.after_canonical(&body.canonical_form()?))
+    }
+
+    /// The head after one more entry, whose body has this canonical form.
+    #[must_use]
+    pub fn after_canonical(self, body: &str) -> Self {
         let number = self.number + 1;
-        Ok(Self { number, entry_hash: hash(number, self.entry_hash, body)? })
+        Self { number, entry_hash: hash(number, self.entry_hash, body) }
     }
 }
 
@@ -194,15 +206,12 @@ pub struct ChainError {
 #[error("the audit entry has no canonical JSON form")]
 pub struct NotCanonical;
 
-fn hash(number: u64, previous: Digest, body: &AuditBody) -> Result<Digest, NotCanonical> {
-    #[derive(Serialize)]
-    struct Chained<'a> {
-        // As text, because numbers above 2^53 are not exact in JSON.
-        number: String,
-        previous_hash: Digest,
-        body: &'a AuditBody,
-    }
-    Digest::of(&Chained { number: number.to_string(), previous_hash: previous, body }).ok_or(NotCanonical)
+/// The hash of the canonical form of an object with the body, the number and the previous hash. The number is text, because numbers
+/// above 2^53 are not exact in JSON.
+fn hash(number: u64, previous: Digest, canonical_body: &str) -> Digest {
+    let chained =
+        format!("{{\"body\":{canonical_body},\"number\":\"{number}\",\"previous_hash\":\"{previous}\"}}");
+    Digest::of_bytes(chained.as_bytes())
 }
 
 pub fn append(head: ChainHead, body: AuditBody) -> Result<AuditEntry, NotCanonical> {
@@ -244,9 +253,9 @@ impl ChainVerifier {
         if entry.previous_hash != self.head.entry_hash {
             return broken("its previous_hash is not the hash of the entry before it".to_owned());
         }
-        match hash(entry.number, entry.previous_hash, &entry.body) {
-            Ok(hash) if hash == entry.entry_hash => {}
-            _ => return broken("was changed: its content does not match its hash".to_owned()),
+        let hash = entry.body.canonical_form().map(|body| hash(entry.number, entry.previous_hash, &body));
+        if hash != Ok(entry.entry_hash) {
+            return broken("was changed: its content does not match its hash".to_owned());
         }
         self.head = ChainHead { number: entry.number, entry_hash: entry.entry_hash };
         // All checkpoints up to this entry are confirmed and removed.
@@ -309,6 +318,14 @@ mod tests {
         let mut verifier = ChainVerifier::new(checkpoint);
         entries.iter().try_for_each(|entry| verifier.verify(entry))?;
         verifier.finish()
+    }
+
+    #[test]
+    fn hashes_the_canonical_form_of_the_whole_entry() {
+        let (previous, body) = (ChainHead { number: 6, entry_hash: origin_hash() }, body("é \" \u{1}"));
+        let whole = serde_json::json!({ "number": "7", "previous_hash": origin_hash(), "body": body });
+        let head = previous.after(&body).expect("plain text");
+        assert_eq!((head.number, Some(head.entry_hash)), (7, Digest::of(&whole)));
     }
 
     #[test]

@@ -44,10 +44,8 @@ pub struct AccountAct {
     pub by: UserId,
     pub at: Moment,
     /// Does not count: an invitation by the only administrator there had ever been.
-    #[serde(default)]
     pub exempt: bool,
     /// Set once an independent administrator or the operator confirmed that another person uses the account.
-    #[serde(default)]
     pub lifted: Option<Lift>,
 }
 
@@ -64,7 +62,6 @@ pub struct AccountHistory {
     /// In order. Acts of the operator are not among them.
     pub acts: Vec<AccountAct>,
     /// Whether the user has ever been an administrator.
-    #[serde(default)]
     pub was_admin: bool,
 }
 

@@ -53,7 +53,6 @@ pub struct User {
     /// False once the person has left, and until an invited person has joined.
     pub active: bool,
     /// Who created, invited or reset the account, or granted it the right to decide.
-    #[serde(default)]
     pub history: AccountHistory,
 }
 

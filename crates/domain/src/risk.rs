@@ -54,7 +54,6 @@ pub struct RegisteredPattern {
     /// From 0 to 100.
     pub criticality: u8,
     /// As `type:id`.
-    #[serde(default)]
     pub dependents: Vec<String>,
 }
 

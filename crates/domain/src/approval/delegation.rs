@@ -24,7 +24,6 @@ pub struct Delegation {
     /// Whether the delegate's own delegations apply as well.
     pub cascade: bool,
     pub active: bool,
-    #[serde(default)]
     pub created_at: Moment,
     /// Inclusive; unbounded if none.
     pub valid_from: Option<Moment>,

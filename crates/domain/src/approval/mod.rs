@@ -112,12 +112,10 @@ pub struct Approval {
     /// How often it has escalated.
     pub escalation_level: u8,
     /// How many quarters of its time had passed when a backlog last raised its priority.
-    #[serde(default)]
     pub raised: u8,
     /// The digest of the config that the reviewer decides on.
     pub digest: Digest,
     /// The digest of the scope that the reviewer decides on.
-    #[serde(default)]
     pub scope_digest: Option<Digest>,
     /// The fingerprint of the preview that the reviewer decides on.
     pub fingerprint: Option<String>,

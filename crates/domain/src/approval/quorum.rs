@@ -27,7 +27,6 @@ pub struct Requirement {
     /// The reviewers whose decisions count, with the required roles that each represents, also on behalf of others.
     pub reviewers: BTreeMap<UserId, BTreeSet<String>>,
     /// Reviewers who count without the role that the policy asks for: named by it, delegates, or asked as a manager.
-    #[serde(default)]
     pub admitted: BTreeMap<UserId, Admission>,
     /// Who overrode it and why, if somebody did.
     pub overridden: Option<String>,

@@ -23,9 +23,7 @@ pub struct ArchivedApprovals {
     /// Requests that were created by an escalation.
     pub escalated: usize,
     /// Current approvals and rejections.
-    #[serde(default)]
     pub approved: usize,
-    #[serde(default)]
     pub rejected: usize,
 }
 

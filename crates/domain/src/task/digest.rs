@@ -29,7 +29,9 @@ impl Digest {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        let mut text = [0; 64];
+        hex::encode_to_slice(self.0, &mut text).map_err(|_| fmt::Error)?;
+        f.write_str(str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
 
@@ -48,15 +50,7 @@ impl FromStr for Digest {
 
     fn from_str(text: &str) -> Result<Self, InvalidDigest> {
         let mut bytes = [0; 32];
-        if text.len() != 64 || !text.is_ascii() {
-            return Err(InvalidDigest);
-        }
-        for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
-            *byte = text
-                .get(at..at + 2)
-                .and_then(|digits| u8::from_str_radix(digits, 16).ok())
-                .ok_or(InvalidDigest)?;
-        }
+        hex::decode_to_slice(text, &mut bytes).map_err(|_| InvalidDigest)?;
         Ok(Self(bytes))
     }
 }

@@ -80,14 +80,11 @@ pub struct Task {
     /// The digest of `config`: an approval counts for exactly this.
     pub digest: Digest,
     /// What the task can touch, derived from its config.
-    #[serde(default)]
     pub scope: TaskScope,
     /// The digest of the scope: an approval counts for exactly this, too.
-    #[serde(default)]
     pub scope_digest: Option<Digest>,
     pub preview: Preview,
     /// The locks that applying the task will take, as they were when it was last created, modified or submitted.
-    #[serde(default)]
     pub lock_preview: Vec<LockPreview>,
     /// The task that this one was resubmitted from.
     pub predecessor: Option<String>,
@@ -97,10 +94,8 @@ pub struct Task {
     pub author_set: AuthorSet,
     pub risk: Option<Risk>,
     /// Whether no approval is required.
-    #[serde(default)]
     pub auto_approvable: bool,
     /// When the risk was assessed.
-    #[serde(default)]
     pub assessed_at: Option<Moment>,
     /// The approvals required, one entry for each applicable policy.
     pub requirements: Vec<Requirement>,
@@ -110,7 +105,6 @@ pub struct Task {
     /// Why no approval was required, if none was.
     pub auto_approved: Option<String>,
     /// Why approvals are required although some policy approves automatically.
-    #[serde(default)]
     pub not_automatic: Vec<String>,
     /// Whether it was restored from an archive: it is history, and refuses every command. Stored separately.
     #[serde(skip)]
@@ -124,27 +118,20 @@ pub struct Task {
     /// An override that waits for confirmation.
     pub override_request: Option<OverrideRequest>,
     /// Why the review last restarted.
-    #[serde(default)]
     pub reopened: Option<Reopened>,
     /// Whether it is applied before all others.
     pub forced: bool,
     /// When the approval expires. Set while the task is approved.
-    #[serde(default)]
     pub approval_ends_at: Option<Moment>,
     /// The earliest time of the next attempt, after one that failed without effects.
-    #[serde(default)]
     pub apply_after: Option<Moment>,
     /// The current or last attempt to apply the task.
-    #[serde(default)]
     pub execution: Option<Execution>,
     /// The agents that created, changed or submitted it. The roles of their sponsors do not count for automatic approval.
-    #[serde(default)]
     pub by_agent: BTreeSet<String>,
     /// The smallest number of approvals that satisfies all requirements.
-    #[serde(default)]
     pub required_count: u32,
     /// When the task last changed.
-    #[serde(default)]
     pub updated_at: Moment,
     /// When the task last entered each state.
     pub entered_at: BTreeMap<TaskState, Moment>,
@@ -233,7 +220,6 @@ pub struct Transition {
     /// The person who gave the command; none for the service, an agent's report and the bootstrap token.
     pub actor: Option<UserId>,
     /// Set if the service does this by itself, as a consequence: why.
-    #[serde(default)]
     pub trigger: Option<Trigger>,
     /// None for a new task.
     pub from: Option<TaskState>,

@@ -11,7 +11,6 @@ use ade_domain::Moment;
 use ade_domain::task::Digest;
 use ade_store::DatabaseError;
 use ade_store::database::StoredTask;
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
@@ -21,7 +20,10 @@ use serde_json::Value;
 
 use super::json;
 use super::problem::{ApiResult, Problem};
-use crate::api::{AppState, convert};
+use crate::api::{
+    AppState,
+    convert::{self, RenderedOutcome},
+};
 use crate::auth::Caller;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -88,9 +90,10 @@ fn response(status: u16, outcome: Outcome) -> Response {
     if status == StatusCode::NO_CONTENT {
         return status.into_response();
     }
-    let body = convert::outcome(outcome);
-    let mut response = (status, Json(&body)).into_response();
-    if let Some(tag) = body.get("revision").and_then(Value::as_u64).and_then(etag) {
+    let RenderedOutcome { json, revision } = convert::outcome(outcome);
+    let content_type = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    let mut response = (status, content_type, json).into_response();
+    if let Some(tag) = revision.and_then(etag) {
         response.headers_mut().insert(header::ETAG, tag);
     }
     response

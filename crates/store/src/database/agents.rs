@@ -27,7 +27,6 @@ pub struct StoredAgent {
     pub model: Option<String>,
     pub version: Option<String>,
     /// The agent that instructs it, as lineages may name it.
-    #[serde(default)]
     pub parent_agent_id: Option<String>,
     /// The capabilities that were granted to it, and whose tasks it accepts.
     #[serde(flatten)]
@@ -35,7 +34,6 @@ pub struct StoredAgent {
     /// How many tasks it may work on at once.
     pub max_tasks: Option<u32>,
     /// Whether it takes no new tasks.
-    #[serde(default)]
     pub draining: bool,
     pub config: Map<String, Value>,
     /// Whether nobody registered it, and it is known only because its name was used.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::sql::{Arg, Row, SqlConnection, placeholders};
+use super::sql::{Arg, Row, SqlConnection, push_placeholders};
 use super::{DatabaseError, Operation, Result};
 
 /// A statement, and what is wrong unless it affects exactly one row; then nothing of its commit happens.
@@ -75,8 +75,19 @@ impl TableRow {
     }
 
     fn insert_into(&self) -> String {
-        let names: Vec<&str> = self.columns.iter().map(|(name, _)| *name).collect();
-        format!("INSERT INTO {} ({}) ", self.table, names.join(", "))
+        let mut sql = format!("INSERT INTO {} (", self.table);
+        for (at, (name, _)) in self.columns.iter().enumerate() {
+            sql.push_str(if at == 0 { "" } else { ", " });
+            sql.push_str(name);
+        }
+        sql.push_str(") VALUES ");
+        sql
+    }
+
+    /// The text in a column; empty if there is none.
+    pub(super) fn text(&self, column: &str) -> &str {
+        let found = self.columns.iter().find(|(name, _)| *name == column);
+        if let Some((_, Arg::Text(Some(text)))) = found { text } else { "" }
     }
 
     pub(super) fn into_args(self) -> Vec<Arg> {
@@ -85,7 +96,9 @@ impl TableRow {
 
     /// Inserts the row. `suffix` says what happens if it is there already.
     pub(super) fn insert(self, suffix: &str) -> Statement {
-        let sql = format!("{}VALUES ({}){suffix}", self.insert_into(), placeholders(1, self.columns.len()));
+        let mut sql = self.insert_into();
+        push_list(&mut sql, 1, self.columns.len());
+        sql.push_str(suffix);
         Statement::new(sql, self.into_args())
     }
 
@@ -114,17 +127,25 @@ pub(super) fn insert_all(rows: Vec<TableRow>, suffix: &str) -> Vec<Statement> {
     values(&before, &rows, suffix)
 }
 
-/// Statements with `VALUES` between `before` and `after`, as few as possible.
+/// Adds the placeholders of one row, in parentheses.
+fn push_list(sql: &mut String, first: usize, count: usize) {
+    sql.push('(');
+    push_placeholders(sql, first, count);
+    sql.push(')');
+}
+
+/// Statements with rows between `before`, which ends with `VALUES`, and `after`, as few as possible.
 pub(super) fn values(before: &str, rows: &[Vec<Arg>], after: &str) -> Vec<Statement> {
     let (mut statements, mut rest) = (Vec::new(), rows);
     while let Some(count) = ROWS_PER_STATEMENT.into_iter().find(|count| *count <= rest.len()) {
         let (chunk, others) = rest.split_at(count);
-        let (mut lists, mut next) = (Vec::with_capacity(count), 1);
+        let (mut sql, mut next) = (before.to_owned(), 1);
         for row in chunk {
-            lists.push(format!("({})", placeholders(next, row.len())));
+            sql.push_str(if next == 1 { "" } else { ", " });
+            push_list(&mut sql, next, row.len());
             next += row.len();
         }
-        let sql = format!("{before}VALUES {}{after}", lists.join(", "));
+        sql.push_str(after);
         statements.push(Statement::new(sql, chunk.concat()));
         rest = others;
     }

@@ -119,7 +119,8 @@ const MAX_BATCHED_WRITES: usize = 4;
 pub(super) struct PreparedCommit {
     statements: Vec<Statement>,
     /// Entries with the MAC of this process that get their numbers when they are inserted.
-    unnumbered: Vec<(AuditBody, TableRow)>,
+    unnumbered: Vec<TableRow>,
+    at: Moment,
     is_batchable: bool,
     keys: Keys,
 }
@@ -130,7 +131,7 @@ impl Operation for PreparedCommit {
     async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<()> {
         connection.execute_each(&self.statements).await?;
         if !self.unnumbered.is_empty() {
-            let rows = numbering::chain(connection, &self.unnumbered, &self.keys).await?;
+            let rows = numbering::chain(connection, &self.unnumbered, self.at, &self.keys).await?;
             connection.execute_each(&insert_all(rows, "")).await?;
         }
         Ok(())
@@ -162,15 +163,15 @@ impl Database {
         for write in &commit.writes {
             write.push_statements(&mut statements)?;
         }
-        let entries = commit.audit.into_iter().map(|body| rows::stored_audit_entry(body, &keys));
+        let at = commit.audit.first().map_or_else(Moment::default, |body| body.at);
+        let entries = commit.audit.iter().map(|body| rows::audit_entry(body, &keys));
         let mut unnumbered = entries.collect::<Result<Vec<_>>>()?;
         if let Backend::Postgres(_) = self.backend {
-            let entries = std::mem::take(&mut unnumbered).into_iter().map(|(_, row)| row);
-            statements.extend(insert_all(entries.collect(), ""));
+            statements.extend(insert_all(std::mem::take(&mut unnumbered), ""));
         }
         let events = commit.events.iter().map(rows::event).collect::<Result<_>>()?;
         statements.extend(insert_all(events, ""));
-        Ok(PreparedCommit { statements, unnumbered, is_batchable, keys })
+        Ok(PreparedCommit { statements, unnumbered, at, is_batchable, keys })
     }
 }
 

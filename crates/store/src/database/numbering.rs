@@ -8,7 +8,7 @@
 //! marked, never chained, and never holds up the others. But a process that lacks the secret of the last numbered row chains nothing
 //! to it: the row may be genuine.
 
-use ade_domain::audit::{AuditBody, ChainHead};
+use ade_domain::audit::ChainHead;
 use ade_domain::task::Digest;
 use ade_domain::{Keys, Moment};
 
@@ -135,13 +135,13 @@ impl AssignNumbers {
                 }
             };
             let mut columns = vec![Arg::Uuid(Some(body.entry_id.clone())), body.at.into()];
-            columns.extend(append(&mut head, &body)?.map(|(_, arg)| arg));
+            columns.extend(append(&mut head, &row.get::<String>(2)?).map(|(_, arg)| arg));
             numbered.push(columns);
         }
         *expected += numbered.len() as u64;
         // The time selects the partition.
         Ok(values(
-            "WITH given (entry_id, at, number, previous_hash, entry_hash) AS (",
+            "WITH given (entry_id, at, number, previous_hash, entry_hash) AS (VALUES ",
             &numbered,
             ") UPDATE audit SET number = given.number, previous_hash = given.previous_hash, entry_hash = given.entry_hash \
              FROM given WHERE audit.entry_id = given.entry_id AND audit.at = given.at",
@@ -168,36 +168,35 @@ impl AssignNumbers {
             (last + 1..).zip(&rows).map(|(number, row)| Ok(vec![Arg::Uuid(row.get(0)?), number.into()]));
         *expected += rows.len() as u64;
         Ok(values(
-            "WITH given (event_id, number) AS (",
+            "WITH given (event_id, number) AS (VALUES ",
             &numbered.collect::<Result<Vec<_>>>()?,
             ") UPDATE events SET number = given.number FROM given WHERE events.event_id = given.event_id",
         ))
     }
 }
 
-/// Appends an entry to the chain. Returns the columns that say where it is.
-fn append(head: &mut ChainHead, body: &AuditBody) -> Result<[(&'static str, Arg); 3]> {
-    let previous =
-        std::mem::replace(head, head.after(body).map_err(|error| DatabaseError::Corrupt(error.to_string()))?);
-    Ok([
+/// Appends an authentic entry to the chain, by its text. Returns the columns that say where it is.
+fn append(head: &mut ChainHead, text: &str) -> [(&'static str, Arg); 3] {
+    let previous = std::mem::replace(head, head.after_canonical(text));
+    [
         ("number", head.number.into()),
         ("previous_hash", previous.entry_hash.to_string().into()),
         ("entry_hash", head.entry_hash.to_string().into()),
-    ])
+    ]
 }
 
 /// Numbers and chains entries that the writer of SQLite is about to insert.
 pub(super) async fn chain(
     connection: &mut SqlConnection<'_>,
-    entries: &[(AuditBody, TableRow)],
+    entries: &[TableRow],
+    now: Moment,
     keys: &Keys,
 ) -> Result<Vec<TableRow>> {
-    let Some((first, _)) = entries.first() else { return Ok(Vec::new()) };
-    let mut head = log_head(connection, first.at, keys).await?;
+    let mut head = log_head(connection, now, keys).await?;
     let mut rows = Vec::with_capacity(entries.len());
-    for (body, row) in entries {
-        let mut row = row.clone();
-        row.columns.extend(append(&mut head, body)?);
+    for entry in entries {
+        let mut row = entry.clone();
+        row.columns.extend(append(&mut head, entry.text("body")));
         rows.push(row);
     }
     if let Some((_, known)) = connection.log_end().and_then(|end| end.known.as_mut()) {

@@ -2,13 +2,13 @@
 
 use ade_domain::Keys;
 use ade_domain::approval::Approval;
-use ade_domain::audit::AuditBody;
+use ade_domain::audit::{AuditBody, NotCanonical};
 use ade_domain::event::Event;
 use ade_domain::keys::KeyPurpose;
 use ade_domain::task::{Phase, TaskState};
 
 use super::batch::TableRow;
-use super::sql::{Arg, json, json_text, uuid};
+use super::sql::{Arg, json, replace_nul_escapes, uuid};
 use super::tasks::StoredTask;
 use super::work::WorkKind;
 use super::{Comment, DatabaseError, LogLine, Result};
@@ -80,23 +80,11 @@ pub(super) fn log_line(task_id: &str, line: &LogLine) -> TableRow {
     TableRow::new("task_logs", columns)
 }
 
-/// An audit entry with the MAC of its writer, without its number and hashes.
+/// An audit entry with the MAC of its writer, without its number and hashes. Its text is the canonical form of its body, which is
+/// authenticated and hashed. A NUL is stored as the replacement character.
 pub fn audit_entry(body: &AuditBody, keys: &Keys) -> Result<TableRow> {
-    Ok(audit_entry_of_text(body, json_text(body)?, keys))
-}
-
-/// The body of an audit entry as it will be read again, with its row. A NUL is stored as the replacement character.
-pub(super) fn stored_audit_entry(body: AuditBody, keys: &Keys) -> Result<(AuditBody, TableRow)> {
-    let text = json_text(&body)?;
-    let corrupt = |error: serde_json::Error| DatabaseError::Corrupt(error.to_string());
-    let is_replaced = text.contains("\\ufffd");
-    let body = if is_replaced { serde_json::from_str(&text).map_err(corrupt)? } else { body };
-    let row = audit_entry_of_text(&body, text, keys);
-    Ok((body, row))
-}
-
-/// `text` is exactly what is authenticated and hashed.
-fn audit_entry_of_text(body: &AuditBody, text: String, keys: &Keys) -> TableRow {
+    let corrupt = |error: NotCanonical| DatabaseError::Corrupt(error.to_string());
+    let text = replace_nul_escapes(body.canonical_form().map_err(corrupt)?);
     let mac = keys.mac(KeyPurpose::AuditEntry, text.as_bytes());
     let columns = [
         ("entry_id", uuid(&body.entry_id)),
@@ -107,7 +95,7 @@ fn audit_entry_of_text(body: &AuditBody, text: String, keys: &Keys) -> TableRow 
         ("body", text.into()),
         ("mac", mac.into()),
     ];
-    TableRow::new("audit", columns)
+    Ok(TableRow::new("audit", columns))
 }
 
 /// An event without its number.

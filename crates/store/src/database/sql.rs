@@ -81,19 +81,22 @@ pub(super) fn optional_json(value: Option<&impl Serialize>) -> Result<Arg> {
 
 pub(super) fn json_text(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string(value).map_err(|error| DatabaseError::Corrupt(error.to_string()))?;
-    Ok(if text.contains("\\u0000") { replace_nul_escapes(&text) } else { text })
+    Ok(replace_nul_escapes(text))
 }
 
-/// Replaces the escape of NUL in JSON text, but not an escaped backslash that is followed by `u0000`.
-fn replace_nul_escapes(text: &str) -> String {
+/// Replaces the escape of NUL in JSON text, but not an escaped backslash that is followed by `u0000`. Canonical text stays canonical.
+pub(super) fn replace_nul_escapes(text: String) -> String {
+    if !text.contains("\\u0000") {
+        return text;
+    }
     let mut replaced = String::with_capacity(text.len());
-    let mut rest = text;
+    let mut rest = text.as_str();
     while let Some(at) = rest.find('\\') {
         let (before, from) = rest.split_at(at);
         replaced.push_str(before);
         let length = if from.starts_with("\\u") { 6 } else { 2 };
         let (escape, after) = from.split_at(length.min(from.len()));
-        replaced.push_str(if escape == "\\u0000" { "\\ufffd" } else { escape });
+        replaced.push_str(if escape == "\\u0000" { "\u{fffd}" } else { escape });
         rest = after;
     }
     replaced.push_str(rest);
@@ -189,10 +192,13 @@ impl Row {
     }
 }
 
-/// The placeholders of a list: `$3, $4` for two values that begin with argument 3.
-pub(super) fn placeholders(first: usize, count: usize) -> String {
-    let all: Vec<String> = (first..first + count).map(|number| format!("${number}")).collect();
-    all.join(", ")
+/// Adds the placeholders of a list: `$3, $4` for two values that begin with argument 3.
+pub(super) fn push_placeholders(sql: &mut String, first: usize, count: usize) {
+    for number in first..first + count {
+        let separator = if number == first { "" } else { ", " };
+        // Writing to a string cannot fail.
+        let _ = write!(sql, "{separator}${number}");
+    }
 }
 
 /// A SELECT whose conditions are added one by one. The texts are constants; values are arguments.
@@ -301,37 +307,47 @@ fn translate(sql: &str, args: &[Arg], offset: usize, is_postgres: bool) -> Strin
     let mut rest = sql;
     while let Some(at) = rest.find(['$', ':', 'm']) {
         let (before, from) = rest.split_at(at);
+        translated.push_str(before);
         let word_len = |text: &str| text.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(text.len());
         let micros = from.strip_prefix("micros(").and_then(|inner| inner.split_once(')'));
-        let (replacement, after) = if let Some((column, after)) = micros {
-            let epoch = || format!("(extract(epoch FROM {column}) * 1000000)::bigint").into();
-            (if is_postgres { epoch() } else { Cow::Borrowed(column) }, after)
+        rest = if let Some((column, after)) = micros {
+            if is_postgres {
+                // Writing to a string cannot fail.
+                let _ = write!(translated, "(extract(epoch FROM {column}) * 1000000)::bigint");
+            } else {
+                translated.push_str(column);
+            }
+            after
         } else if let Some(from) = from.strip_prefix('$') {
             let (digits, after) = from.split_at(word_len(from));
-            let number: usize = digits.parse().unwrap_or_default();
-            let arg = args.get(number.wrapping_sub(1));
-            (if is_postgres { placeholder(number + offset, arg) } else { format!("?{digits}") }.into(), after)
+            if is_postgres {
+                let number: usize = digits.parse().unwrap_or_default();
+                push_placeholder(&mut translated, number + offset, args.get(number.wrapping_sub(1)));
+            } else {
+                translated.push('?');
+                translated.push_str(digits);
+            }
+            after
         } else if let Some(cast) = from.strip_prefix("::").filter(|_| !is_postgres) {
-            ("".into(), cast.split_at(word_len(cast)).1)
+            cast.split_at(word_len(cast)).1
         } else {
             let (first, after) = from.split_at(1);
-            (first.into(), after)
+            translated.push_str(first);
+            after
         };
-        translated.push_str(before);
-        translated.push_str(&replacement);
-        rest = after;
     }
     translated.push_str(rest);
     translated
 }
 
-/// A placeholder, converted to the type of its argument.
-fn placeholder(number: usize, arg: Option<&Arg>) -> String {
-    match arg {
-        Some(Arg::Time(_)) => format!("to_timestamp(${number}::float8 / 1000000)"),
-        Some(Arg::Uuid(_)) => format!("${number}::uuid"),
-        _ => format!("${number}"),
-    }
+/// Adds a placeholder, converted to the type of its argument.
+fn push_placeholder(sql: &mut String, number: usize, arg: Option<&Arg>) {
+    // Writing to a string cannot fail.
+    let _ = match arg {
+        Some(Arg::Time(_)) => write!(sql, "to_timestamp(${number}::float8 / 1000000)"),
+        Some(Arg::Uuid(_)) => write!(sql, "${number}::uuid"),
+        _ => write!(sql, "${number}"),
+    };
 }
 
 #[cfg(test)]
@@ -340,7 +356,8 @@ mod tests {
 
     #[test]
     fn replaces_nul_characters() {
-        assert_eq!(replace_nul_escapes(r#""a\u0000b\\u0000\"\u00e9""#), r#""a\ufffdb\\u0000\"\u00e9""#);
+        let replaced = replace_nul_escapes(r#""a\u0000b\\u0000\"\u00e9""#.to_owned());
+        assert_eq!(replaced, "\"a\u{fffd}b\\\\u0000\\\"\\u00e9\"");
         assert_eq!(replace_nul("a\0"), "a\u{fffd}");
     }
 
@@ -362,7 +379,9 @@ mod tests {
 
     #[test]
     fn numbers_placeholders() {
-        assert_eq!(placeholders(3, 2), "$3, $4");
+        let mut list = String::new();
+        push_placeholders(&mut list, 3, 2);
+        assert_eq!(list, "$3, $4");
         let mut select = Select::new("SELECT 1 FROM t");
         select.and_if("a = ?", Some(1_u64));
         select.and_if("d = ?", None::<u64>);

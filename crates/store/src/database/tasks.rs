@@ -102,7 +102,6 @@ pub struct Comment {
     pub task_id: String,
     pub author_id: UserId,
     /// The agent that wrote it for the author, if one did.
-    #[serde(default)]
     pub agent_id: Option<String>,
     pub text: String,
     pub created_at: Moment,

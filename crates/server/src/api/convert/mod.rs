@@ -31,7 +31,7 @@ pub(crate) use jobs::{job, restore_result};
 pub(crate) use locks::{
     cycle_edge, grants, held_lock_result, lock, lock_holder, ticket, wait_graph_edge, waiting_ticket,
 };
-pub(crate) use outcome::outcome;
+pub(crate) use outcome::{RenderedOutcome, outcome};
 pub(crate) use rules::{change, delegation, executor_binding, policy, resource};
 pub(crate) use settings::{feature, setting};
 pub(crate) use simulations::simulation;

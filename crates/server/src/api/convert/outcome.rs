@@ -5,42 +5,59 @@ use ade_app::Outcome;
 use ade_client::wire;
 use ade_store::database::StoredUser;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     Convert, approval_view, change, comment, delegation, feature, policy, resource, restore_result, setting,
     task, task_claim, token, user,
 };
 
-pub(crate) fn outcome(outcome: Outcome) -> Value {
+/// A response body, and the revision of the object that it shows.
+#[derive(Debug, Default)]
+pub(crate) struct RenderedOutcome {
+    pub(crate) json: Vec<u8>,
+    pub(crate) revision: Option<u64>,
+}
+
+pub(crate) fn outcome(outcome: Outcome) -> RenderedOutcome {
     match outcome {
-        Outcome::Task(view) => json_value(&task(*view)),
-        Outcome::Claim(view) => json_value(&task_claim(*view)),
-        Outcome::Approval(view) => json_value(&view.as_ref().map(approval_view)),
-        Outcome::Batch(views) => {
-            json_value(&wire::BatchResponse { items: views.iter().map(approval_view).collect() })
+        Outcome::Task(view) => {
+            let task = task(*view);
+            render(&task, Some(task.revision))
         }
-        Outcome::Restored(restored) => json_value(&restore_result(&restored)),
-        Outcome::Done | Outcome::AwaitsConfirmation { .. } => Value::Null,
-        Outcome::Comment(stored) => json_value(&comment(&stored)),
+        Outcome::Claim(view) => render(&task_claim(*view), None),
+        Outcome::Approval(view) => {
+            let approval = view.as_ref().map(approval_view);
+            render(&approval, approval.as_ref().map(|approval| approval.revision))
+        }
+        Outcome::Batch(views) => {
+            render(&wire::BatchResponse { items: views.iter().map(approval_view).collect() }, None)
+        }
+        Outcome::Restored(restored) => render(&restore_result(&restored), None),
+        Outcome::Done | Outcome::AwaitsConfirmation { .. } => render(&(), None),
+        Outcome::Comment(stored) => render(&comment(&stored), None),
         Outcome::User { user: stored, revision } => {
-            json_value(&user(&StoredUser { user: stored, revision, password: None, invitation: None }))
+            let stored = StoredUser { user: stored, revision, password: None, invitation: None };
+            render(&user(&stored), Some(revision))
         }
         Outcome::Invitation { user: stored, revision, expires_at } => {
             let invited = user(&StoredUser { user: stored, revision, password: None, invitation: None });
-            json_value(&wire::Invitation { user: invited, code: None, expires_at: expires_at.convert() })
+            let invitation = wire::Invitation { user: invited, code: None, expires_at: expires_at.convert() };
+            render(&invitation, None)
         }
-        Outcome::Token(stored) => json_value(&token(&stored, None)),
-        Outcome::Policy(stored) => json_value(&policy(&stored)),
-        Outcome::Delegation(stored) => json_value(&delegation(&stored)),
-        Outcome::Resource(stored) => json_value(&resource(&stored)),
-        Outcome::Setting(stored) => json_value(&setting(&stored)),
-        Outcome::Feature(stored) => json_value(&feature(&stored)),
-        Outcome::Change(stored) => json_value(&change(&stored)),
+        Outcome::Token(stored) => render(&token(&stored, None), None),
+        Outcome::Policy(stored) => render(&policy(&stored), Some(stored.revision)),
+        Outcome::Delegation(stored) => render(&delegation(&stored), Some(stored.revision)),
+        Outcome::Resource(stored) => render(&resource(&stored), Some(stored.revision)),
+        Outcome::Setting(stored) => render(&setting(&stored), Some(stored.revision)),
+        Outcome::Feature(stored) => render(&feature(&stored), Some(stored.revision)),
+        Outcome::Change(stored) => render(&change(&stored), None),
     }
 }
 
 /// Wire types always serialize; the error body is never expected.
-fn json_value(body: &impl Serialize) -> Value {
-    serde_json::to_value(body).unwrap_or_else(|error| json!({ "error": error.to_string() }))
+fn render(body: &impl Serialize, revision: Option<u64>) -> RenderedOutcome {
+    let json = serde_json::to_vec(body)
+        .unwrap_or_else(|error| json!({ "error": error.to_string() }).to_string().into_bytes());
+    RenderedOutcome { json, revision }
 }

@@ -60,7 +60,6 @@ pub struct Archive {
     pub from: Moment,
     /// When the newest task in it was closed.
     pub to: Moment,
-    #[serde(default)]
     pub restored_at: Option<Moment>,
 }
 
@@ -79,18 +78,13 @@ pub struct ArchivedTask {
     /// Only informative in an archive of approvals.
     pub task: StoredTask,
     pub approvals: Vec<Approval>,
-    #[serde(default)]
     pub comments: Vec<Comment>,
-    #[serde(default)]
     pub logs: Vec<LogLine>,
     /// Kind and value; see the table `task_labels`.
-    #[serde(default)]
     pub labels: Vec<(String, String)>,
     /// Whether the approval requests are in another archive.
-    #[serde(default)]
     pub approvals_archived: bool,
     /// The summary of the archived approval requests.
-    #[serde(default)]
     pub archived_approvals: Option<ArchivedApprovals>,
 }
 
