@@ -57,6 +57,10 @@ pub trait Locks: std::fmt::Debug + Send + Sync {
     /// The view of one lock; a free lock has neither holders nor queue.
     fn lock_view(&self, lock: LockName) -> AsyncResult<'_, LockView>;
 
+    /// A glance at several locks: their holders and the lengths of their queues, in the order of the names. Ends nothing that is due,
+    /// but leaves out expired holders.
+    fn peek_locks(&self, locks: Vec<LockName>) -> AsyncResult<'_, Vec<LockView>>;
+
     /// Locks by name, after the name `after`, with the heads of their queues.
     fn list_locks(
         &self,

@@ -100,7 +100,7 @@ macro_rules! functions {
 functions!(
     acquire,
     apply_commands,
-    read_lock,
+    read_locks,
     add_to_registry,
     compare_and_set_score,
     prune_lock_names,

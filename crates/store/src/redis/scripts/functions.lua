@@ -6,14 +6,16 @@ local function time_text()
   return string.format('%.0f', clock[1] * 1000000 + clock[2])
 end
 
--- Returns a consistent snapshot of one lock without changing it: its fields, the first waiters with their scores, and
--- the queue length.
--- Arguments: node id, index of the last waiter to return or empty for none.
-local function read_lock(keys, args)
-  return {
-    time_text(), redis.call('HGETALL', keys[1]),
-    args[2] == '' and {} or redis.call('ZRANGE', keys[2], 0, args[2], 'WITHSCORES'), redis.call('ZCARD', keys[2]),
-  }
+-- Returns a consistent snapshot of locks without changing them: of each its fields, the first waiters with their scores,
+-- and the queue length.
+-- Keys: lock and queue, for each lock. Arguments: node id, index of the last waiter to return or empty for none.
+local function read_locks(keys, args)
+  local reply = { time_text() }
+  for i = 1, #keys, 2 do
+    local waiters = args[2] == '' and {} or redis.call('ZRANGE', keys[i + 1], 0, args[2], 'WITHSCORES')
+    reply[#reply + 1] = { redis.call('HGETALL', keys[i]), waiters, redis.call('ZCARD', keys[i + 1]) }
+  end
+  return reply
 end
 
 -- Adds a lock to the registry before it is acquired. The score only decreases and always changes, so a concurrent
@@ -225,7 +227,7 @@ end
 -- Acquiring is refused when Redis is out of memory; releasing, extending and whatever frees memory is not.
 register('acquire', apply_commands, {})
 register('apply_commands', apply_commands, { 'allow-oom' })
-register('read_lock', read_lock, { 'no-writes' })
+register('read_locks', read_locks, { 'no-writes' })
 register('add_to_registry', add_to_registry, { 'allow-oom' })
 register('compare_and_set_score', compare_and_set_score, { 'allow-oom' })
 register('prune_lock_names', prune_lock_names, { 'allow-oom' })
