@@ -333,6 +333,7 @@ impl Locks for RedisCoordination {
                 let inner = Arc::clone(&self.inner);
                 tokio::spawn(async move {
                     inner.run_deferred_work().await;
+                    inner.return_unused_requests().await;
                     inner.is_deferred_work_running.store(false, Ordering::SeqCst);
                 });
             }
