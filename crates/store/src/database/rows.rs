@@ -110,7 +110,7 @@ fn audit_entry_of_text(body: &AuditBody, text: String, keys: &Keys) -> TableRow 
     TableRow::new("audit", columns)
 }
 
-/// An event without its number.
+/// An event; its number is that of its audit entry.
 pub fn event(event: &Event) -> Result<TableRow> {
     Ok(TableRow::new("events", [("event_id", uuid(&event.event_id)), ("body", json(event)?)]))
 }
