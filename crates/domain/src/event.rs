@@ -1,5 +1,5 @@
 //! Events, for subscribers. An audit entry names the command (`task.submit`), its event names the fact (`task:submitted`); there is
-//! exactly one event for each entry, and it follows from the entry.
+//! exactly one event for each entry, with its id and its place in the order, and it follows from the entry.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -13,6 +13,7 @@ const SERVICE: &str = "ade";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
+    /// The id of its entry.
     pub event_id: String,
     /// As `task:approved`.
     pub event: String,
@@ -27,7 +28,7 @@ pub struct Event {
 }
 
 impl Event {
-    pub fn of(entry: &AuditBody, event_id: String, notify: Vec<UserId>) -> Self {
+    pub fn of(entry: &AuditBody, notify: Vec<UserId>) -> Self {
         let (who, source) = match &entry.who {
             Principal::Caller(caller) => {
                 (json!({ "user_id": caller.user_id, "agent_id": caller.agent_id }), caller.service.as_deref())
@@ -48,7 +49,7 @@ impl Event {
             ("who".to_owned(), who),
         ];
         Self {
-            event_id,
+            event_id: entry.entry_id.clone(),
             event: event_name(&entry.action),
             at: entry.at,
             task_id: entry.task_id.clone(),
@@ -157,7 +158,7 @@ mod tests {
             ticket: None,
             details: Map::new(),
         };
-        let event = Event::of(&entry, "id".to_owned(), Vec::new());
+        let event = Event::of(&entry, Vec::new());
         assert_eq!(
             (event.event.as_str(), event.source.as_str()),
             ("approval:approved", "ade at 127.0.0.1:8300")
@@ -173,7 +174,7 @@ mod tests {
             trigger: Trigger::Attempt(2),
         };
         let internal = AuditBody { who: service.into(), task_id: None, from: None, to: None, ..entry };
-        let event = Event::of(&internal, "id".to_owned(), Vec::new());
+        let event = Event::of(&internal, Vec::new());
         let who = json!({ "service": "worker", "instance": "worker-1", "trigger": "attempt 2" });
         assert_eq!(Value::Object(event.payload), json!({ "approval_id": "a", "revision": 4, "who": who }));
         assert_eq!(event.source, "worker-1");

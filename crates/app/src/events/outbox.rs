@@ -12,7 +12,7 @@ use crate::{Caller, new_id};
 
 /// Adds an audit entry and its event to a commit. The users of `notify` are notified by name.
 pub(crate) fn record(commit: &mut Commit, entry: AuditBody, notify: Vec<UserId>) {
-    commit.events.push(Event::of(&entry, new_id(), notify));
+    commit.events.push(Event::of(&entry, notify));
     commit.audit.push(entry);
 }
 

@@ -1,5 +1,5 @@
-//! The sequencer numbers and chains audit entries and events, in the order of their commits. On SQLite they are numbered when they are
-//! committed, and it only finds what others inserted.
+//! The sequencer numbers and chains audit entries, in the order of their commits; events have the numbers of their entries. On SQLite
+//! they are numbered when they are committed, and it only finds what others inserted.
 //!
 //! Each process numbers what it has committed itself, as soon as it is committed; a slow poll finds what others have left. Any number
 //! of processes may do so: the row of the sequencer lease is locked while one of them assigns numbers. Rows that no process with the
@@ -21,7 +21,6 @@ const BATCH_INTERVAL: Duration = Duration::from_millis(50);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The lease ends with each batch, so that no process has to wait for another one to number its commits.
 const LEASE_MS: u64 = 0;
-/// Of entries, and of events.
 const BATCH_SIZE: u32 = 100;
 /// Quarantined entries that one report lists.
 const MAX_REPORTED: usize = 20;
@@ -33,12 +32,12 @@ pub async fn run_sequencer(context: Context, holder: String) {
         match number_all(&context, &holder, has_committed).await {
             Ok(()) => {
                 if std::mem::take(&mut is_failing) {
-                    tracing::info!("audit entries and events are numbered again");
+                    tracing::info!("audit entries are numbered again");
                 }
             }
             Err(error) => {
                 if !std::mem::replace(&mut is_failing, true) {
-                    tracing::error!(%error, "cannot number audit entries and events; retrying");
+                    tracing::error!(%error, "cannot number audit entries; retrying");
                 }
             }
         }

@@ -2,9 +2,8 @@
 
 use ade_domain::lock::{LockMode, LockName};
 use ade_domain::task::{Config, LockPreview, TaskScope};
+use ade_store::Coordination;
 use ade_store::coordination::LockView;
-use ade_store::{Coordination, CoordinationError};
-use futures_util::future::join_all;
 
 use super::TaskService;
 
@@ -16,42 +15,33 @@ impl TaskService {
         scope: &TaskScope,
         task_id: Option<&str>,
     ) -> Vec<LockPreview> {
-        // All at once, instead of one round trip after the other.
-        let lookups = scope.locks(config, task_id).into_iter().map(|(name, mode)| async move {
-            let found = match name.parse::<LockName>() {
-                Ok(lock) => preview(self.context.coordination.as_ref(), lock, mode).await.map(Some),
-                Err(_) => Ok(None),
-            };
-            (found, name, mode)
+        let wanted: Vec<(String, LockMode)> = scope.locks(config, task_id).into_iter().collect();
+        let named = wanted.iter().filter_map(|(name, mode)| Some((name.parse::<LockName>().ok()?, *mode)));
+        let (locks, modes): (Vec<_>, Vec<_>) = named.unzip();
+        let coordination = self.context.coordination.as_ref();
+        let views = coordination.peek_locks(locks).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot preview the locks of a task");
+            Vec::new()
         });
-        let (mut previews, mut is_logged) = (Vec::new(), false);
-        for (found, name, mode) in join_all(lookups).await {
-            if let (Err(error), false) = (&found, is_logged) {
-                tracing::warn!(%error, "cannot preview the locks of a task");
-                is_logged = true;
-            }
-            previews.push(found.ok().flatten().unwrap_or_else(|| LockPreview::unavailable(name, mode)));
-        }
-        previews
+        let mut found =
+            views.iter().zip(modes).map(|(view, mode)| preview(view, mode, coordination)).peekable();
+        let preview_of = |(name, mode): (String, LockMode)| {
+            found.next_if(|found| found.lock == name).unwrap_or_else(|| LockPreview::unavailable(name, mode))
+        };
+        wanted.into_iter().map(preview_of).collect()
     }
 }
 
-async fn preview(
-    coordination: &dyn Coordination,
-    lock: LockName,
-    mode: LockMode,
-) -> Result<LockPreview, CoordinationError> {
-    let view = coordination.lock_view(lock).await?;
-    let wait_ms = expected_wait_ms(&view, mode, coordination);
-    let holders = view.holders.iter().map(|held| held.holder.to_string()).collect();
-    Ok(LockPreview {
+fn preview(view: &LockView, mode: LockMode, coordination: &dyn Coordination) -> LockPreview {
+    let wait_ms = expected_wait_ms(view, mode, coordination);
+    LockPreview {
         lock: view.lock.as_str().to_owned(),
         mode,
-        holders,
+        holders: view.holders.iter().map(|held| held.holder.to_string()).collect(),
         queue_length: view.queue_length as u64,
         expected_wait_seconds: wait_ms.div_ceil(1_000),
         unavailable: false,
-    })
+    }
 }
 
 /// An estimate: the rest of the longest lease, plus the mean lease for each waiter (the default lease if nobody holds the

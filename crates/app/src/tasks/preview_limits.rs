@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ade_store::Coordination;
+use ade_store::coordination::Counting;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -54,7 +55,7 @@ impl PreviewLimits {
         caller: &Caller,
     ) -> Result<()> {
         let (Some(limit), Some(subject)) = (per_minute, subject(caller)) else { return Ok(()) };
-        let count = coordination.count_request(GROUP.to_owned(), subject, limit).await?;
+        let count = coordination.count_request(GROUP.to_owned(), subject, limit, Counting::InBlocks).await?;
         if count.allowed {
             return Ok(());
         }

@@ -32,13 +32,11 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const TABLES: [&str; 5] = ["tasks", "task_labels", "approvals", "audit", "events"];
 const LAST_ENTRY: &str =
     "SELECT number, entry_hash FROM audit WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1";
-const LAST_EVENT: &str = "SELECT coalesce(max(number), 0) FROM events";
 
-/// Where the audit chain and the event numbers continue.
+/// Where the audit chain continues.
 #[derive(Debug, Clone)]
 pub(super) struct BulkChain {
     head: ChainHead,
-    last_event: u64,
     keys: Keys,
 }
 
@@ -50,7 +48,7 @@ fn corrupt(error: &impl ToString) -> BenchError {
 }
 
 impl BulkChain {
-    /// The rows of tasks, and of audit entries and events in the order in which they are to be numbered.
+    /// The rows of tasks, of audit entries in the order in which they are to be numbered, and of their events.
     pub(super) fn rows(
         &mut self,
         tasks: &[StoredTask],
@@ -80,10 +78,7 @@ impl BulkChain {
             audit_rows.push(row);
         }
         for event in events {
-            self.last_event += 1;
-            let mut row = rows::event(event)?;
-            row.columns.push(("number", self.last_event.into()));
-            event_rows.push(row);
+            event_rows.push(rows::event(event)?);
         }
         Ok(all)
     }
@@ -117,15 +112,9 @@ impl BulkLoader {
 
     /// Where the numbers continue. Everything that is committed must be numbered. `keys` are those of the server.
     pub(super) async fn chain(&mut self, keys: Keys) -> Result<BulkChain, BenchError> {
-        let (last, last_event): (Option<(i64, String)>, i64) = match self {
-            Self::Sqlite(connection) => (
-                sqlx::query_as(LAST_ENTRY).fetch_optional(&mut *connection).await?,
-                sqlx::query_scalar(LAST_EVENT).fetch_one(&mut *connection).await?,
-            ),
-            Self::Postgres(connection) => (
-                sqlx::query_as(LAST_ENTRY).fetch_optional(&mut *connection).await?,
-                sqlx::query_scalar(LAST_EVENT).fetch_one(&mut *connection).await?,
-            ),
+        let last: Option<(i64, String)> = match self {
+            Self::Sqlite(connection) => sqlx::query_as(LAST_ENTRY).fetch_optional(connection).await?,
+            Self::Postgres(connection) => sqlx::query_as(LAST_ENTRY).fetch_optional(connection).await?,
         };
         let head = match last {
             Some((number, hash)) => ChainHead {
@@ -136,7 +125,7 @@ impl BulkLoader {
             },
             None => ChainHead::origin(),
         };
-        Ok(BulkChain { head, last_event: last_event.unsigned_abs(), keys })
+        Ok(BulkChain { head, keys })
     }
 
     /// Creates the partition of the audit log for the month of `at`. Does nothing on SQLite.

@@ -453,7 +453,7 @@ impl HistoryGenerator {
                 ticket: transition.ticket.clone(),
                 details: serde_json::Map::new(),
             };
-            let event = Event::of(&body, self.id(now), transition.notify);
+            let event = Event::of(&body, transition.notify);
             self.sequence += 1;
             self.pending.insert((now, self.sequence), (body, event));
         }

@@ -4,7 +4,7 @@
 use ade_app::Caller;
 use ade_app::accounts::SignInAttempt;
 use ade_domain::Moment;
-use ade_store::coordination::RateCount;
+use ade_store::coordination::{Counting, RateCount};
 use axum::http::{Method, StatusCode};
 
 use super::problem::{ApiResult, Problem};
@@ -17,6 +17,22 @@ const SIGN_INS_PER_ADDRESS_FACTOR: u32 = 5;
 
 /// Acquiring a lock is limited per agent; the others only keep or give back what was acquired.
 const LOCK_STEPS: [&str; 5] = ["acquire", "heartbeat", "release", "downgrade", "verify"];
+
+/// What decides about a task, besides the responses to approval requests.
+const TASK_DECISIONS: [&str; 5] = ["override", "override/confirm", "revoke", "force-apply", "rollback"];
+
+/// Decisions, and changes of rules, people and settings, are counted one by one. So are passwords ([`check_sign_in`]).
+fn counting(method: &Method, group: &str, route: &str) -> Counting {
+    let is_decision = TASK_DECISIONS
+        .iter()
+        .any(|decision| route.strip_suffix(decision).is_some_and(|before| before.ends_with("{id}/")));
+    match group {
+        "tasks:create" | "simulations" | "agents" | "locks" => Counting::InBlocks,
+        "tasks:change" if !is_decision => Counting::InBlocks,
+        _ if matches!(*method, Method::GET | Method::HEAD) => Counting::InBlocks,
+        _ => Counting::Exact,
+    }
+}
 
 /// The group that a route counts for; `None` for the steps of holding a lock and routes outside of `/api/v1`.
 fn endpoint_group(method: &Method, route: &str) -> Option<&'static str> {
@@ -49,9 +65,11 @@ pub(crate) async fn check_request(
 ) -> ApiResult<()> {
     let Some(group) = endpoint_group(method, route) else { return Ok(()) };
     let Some(user) = &caller.user else { return Ok(()) };
+    let counting = counting(method, group, route);
     // Sessions and tokens are counted apart: a program must not lock its user out.
     if caller.audit_actor.session_id.is_some() {
-        return check(app, group, format!("session:{}", user.user_id), app.requests_per_minute).await;
+        let subject = format!("session:{}", user.user_id);
+        return check(app, group, subject, app.requests_per_minute, counting).await;
     }
     let subject = match &caller.agent_id {
         Some(agent) => format!("agent:{agent}"),
@@ -59,7 +77,7 @@ pub(crate) async fn check_request(
     };
     match app.token_rate_limit.per_minute().await {
         None => Ok(()),
-        Some(limit) => check(app, group, subject, limit).await,
+        Some(limit) => check(app, group, subject, limit, counting).await,
     }
 }
 
@@ -75,15 +93,15 @@ pub(crate) async fn check_sign_in(
     let device_secret = origin.device_secret.as_deref();
     let attempt = app.accounts.begin_sign_in(user_id, address.clone(), device_secret).await?;
     if let Some(device) = attempt.as_ref().ok().and_then(SignInAttempt::device_hash) {
-        check(app, group, format!("device:{device}"), limit).await?;
+        check(app, group, format!("device:{device}"), limit, Counting::Exact).await?;
     } else {
         if let Some(address) = address {
             let limit = limit.saturating_mul(SIGN_INS_PER_ADDRESS_FACTOR);
-            check(app, group, format!("address:{address}"), limit).await?;
+            check(app, group, format!("address:{address}"), limit, Counting::Exact).await?;
         }
         // Nobody has an empty id; such attempts are limited by address only.
         if !user_id.is_empty() {
-            check(app, group, format!("name:{user_id}"), limit).await?;
+            check(app, group, format!("name:{user_id}"), limit, Counting::Exact).await?;
         }
     }
     attempt.map_err(|next_at| {
@@ -93,9 +111,15 @@ pub(crate) async fn check_sign_in(
     })
 }
 
-async fn check(app: &AppState, group: &'static str, subject: String, limit: u32) -> ApiResult<()> {
+async fn check(
+    app: &AppState,
+    group: &'static str,
+    subject: String,
+    limit: u32,
+    counting: Counting,
+) -> ApiResult<()> {
     let coordination = app.locks.coordination();
-    let count = coordination.count_request(group.to_owned(), subject, limit).await?;
+    let count = coordination.count_request(group.to_owned(), subject, limit, counting).await?;
     let RateCount { allowed, limit, remaining, reset_at } = count;
     if allowed {
         return Ok(());
@@ -139,5 +163,31 @@ mod tests {
         let mut steps = LOCK_STEPS;
         steps.sort_unstable();
         assert_eq!(ungrouped, steps, "only the steps of holding a lock have a limit of their own");
+    }
+
+    #[test]
+    fn decisions_and_changes_of_rules_are_counted_one_by_one() {
+        let document = serde_json::to_value(crate::openapi()).expect("JSON");
+        let mut exact = Vec::new();
+        for (path, operations) in document["paths"].as_object().expect("paths") {
+            for method in operations.as_object().expect("operations").keys() {
+                let method: Method = method.to_uppercase().parse().expect("a method");
+                let Some(group) = endpoint_group(&method, path) else { continue };
+                if counting(&method, group, path) == Counting::Exact {
+                    assert!(!matches!(method, Method::GET | Method::HEAD), "{path}");
+                    exact.push(path.trim_start_matches("/api/v1/"));
+                }
+            }
+        }
+        let of_tasks: Vec<&str> = exact.iter().filter_map(|path| path.strip_prefix("tasks/{id}/")).collect();
+        let mut decisions = TASK_DECISIONS;
+        decisions.sort_unstable();
+        assert_eq!(of_tasks, decisions);
+        for decision in
+            ["approvals/{id}/approve", "approvals/batch", "changes/{id}/confirm", "users/{id}/confirm"]
+        {
+            assert!(exact.contains(&decision), "{decision}");
+        }
+        assert!(exact.iter().all(|path| !path.starts_with("locks") && *path != "tasks"));
     }
 }

@@ -57,6 +57,10 @@ pub trait Locks: std::fmt::Debug + Send + Sync {
     /// The view of one lock; a free lock has neither holders nor queue.
     fn lock_view(&self, lock: LockName) -> AsyncResult<'_, LockView>;
 
+    /// A glance at several locks: their holders and the lengths of their queues, in the order of the names. Ends nothing that is due,
+    /// but leaves out expired holders.
+    fn peek_locks(&self, locks: Vec<LockName>) -> AsyncResult<'_, Vec<LockView>>;
+
     /// Locks by name, after the name `after`, with the heads of their queues.
     fn list_locks(
         &self,
@@ -182,18 +186,35 @@ pub struct RateCount {
     pub allowed: bool,
     /// Requests per minute.
     pub limit: u32,
-    /// How many more requests are allowed now.
+    /// How many more requests are allowed now, at least.
     pub remaining: u32,
     /// When a request that was not allowed will be; otherwise, when the current minute ends.
     pub reset_at: Moment,
 }
 
+/// How requests are counted in a limit that several processes share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counting {
+    /// One by one.
+    Exact,
+    /// A process may count several at once that it expects in this minute. Near the limit, another process is refused while it has some
+    /// left.
+    InBlocks,
+}
+
 /// Rate limits per user and endpoint.
 pub trait RateLimits: Send + Sync {
     /// Counts a request to an endpoint, in a sliding window of one minute ([`ade_domain::rate`]). The endpoints are those of the key
-    /// catalog, as `tasks:create`; any other one, and an empty user, is rejected as unavailable. A backend may lose counts, but never
-    /// counts too many. A backend that is shared by several processes and unavailable counts the requests of this process.
-    fn count_request(&self, endpoint: String, user: String, limit: u32) -> AsyncResult<'_, RateCount>;
+    /// catalog, as `tasks:create`; any other one, and an empty user, is rejected as unavailable. A backend may lose counts, but admits
+    /// no more requests than it counts. A backend that is shared by several processes and unavailable counts the requests of this
+    /// process.
+    fn count_request(
+        &self,
+        endpoint: String,
+        user: String,
+        limit: u32,
+        counting: Counting,
+    ) -> AsyncResult<'_, RateCount>;
 }
 
 /// All coordination traits together.

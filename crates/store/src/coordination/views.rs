@@ -40,7 +40,7 @@ pub struct LockView {
     /// `None` if nobody holds it.
     pub mode: Option<LockMode>,
     pub holders: Vec<HoldView>,
-    /// The waiters in order; only the first of them in a list of locks.
+    /// The waiters in order; only the first of them in a list of locks, and none in a glance.
     pub queue: Vec<Waiter>,
     /// The number of all waiters.
     pub queue_length: usize,
@@ -56,6 +56,19 @@ impl LockView {
             mode: lock.and_then(Lock::mode),
             holders: holds.iter().take(limit).map(Hold::view).collect(),
             queue: lock.into_iter().flat_map(Lock::waiters).take(limit).cloned().collect(),
+            queue_length: lock.map_or(0, Lock::queue_length),
+        }
+    }
+
+    /// A view without waiters and without expired holders.
+    pub(crate) fn peek(name: &LockName, lock: Option<&Lock>, now: Moment) -> Self {
+        let holds = lock.map_or(&[][..], Lock::holds).iter();
+        let holders: Vec<_> = holds.filter(|hold| hold.expires_at > now).map(Hold::view).collect();
+        Self {
+            lock: name.clone(),
+            mode: lock.and_then(Lock::mode).filter(|_| !holders.is_empty()),
+            holders,
+            queue: Vec::new(),
             queue_length: lock.map_or(0, Lock::queue_length),
         }
     }

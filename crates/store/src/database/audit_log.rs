@@ -154,8 +154,8 @@ pub struct AuditFilter {
 }
 
 impl Database {
-    /// Assigns numbers to at most `limit` audit entries and `limit` events, unless another process holds the lease. Entries that are
-    /// not authentic are quarantined instead. On SQLite nothing is left to number, but rows of others are found.
+    /// Assigns numbers to at most `limit` audit entries, unless another process holds the lease. Entries that are not authentic are
+    /// quarantined instead. On SQLite nothing is left to number, but rows of others are found.
     pub async fn number_entries(
         &self,
         holder: &str,
@@ -231,11 +231,10 @@ impl Database {
         Ok(found)
     }
 
-    /// Whether an audit entry or event has no number yet.
+    /// Whether an audit entry has no number yet.
     pub async fn has_unnumbered(&self) -> Result<bool> {
         let sql = "SELECT 1::bigint WHERE EXISTS \
-                   (SELECT 1 FROM audit WHERE number IS NULL AND quarantined_at IS NULL) \
-                   OR EXISTS (SELECT 1 FROM events WHERE number IS NULL)";
+                   (SELECT 1 FROM audit WHERE number IS NULL AND quarantined_at IS NULL)";
         Ok(self.fetch_number(sql, &[]).await? > 0)
     }
 
@@ -295,9 +294,10 @@ impl Database {
         self.fetch_page(&select.sql, &select.args, limit, AuditRow::read).await
     }
 
-    /// Events after the number `after`, with their numbers.
+    /// Events after the number `after`, with their numbers, which are those of their audit entries.
     pub async fn events(&self, after: u64, limit: u32) -> Result<Vec<(u64, Event)>> {
-        let sql = "SELECT number, body FROM events WHERE number > $1 ORDER BY number";
+        let sql = "SELECT audit.number, events.body FROM audit JOIN events ON events.event_id = audit.entry_id \
+                   WHERE audit.number > $1 AND audit.entry_hash IS NOT NULL ORDER BY audit.number";
         self.fetch_page(sql, &[after.into()], limit, |row| Ok((row.get(0)?, row.json(1)?))).await
     }
 }

@@ -144,9 +144,8 @@ impl Operation for PreparedCommit {
 
 impl Commit {
     fn is_batchable(&self) -> bool {
-        // Audit entries and events are numbered in insertion order, which only a single statement preserves within a batch.
+        // Audit entries are numbered in insertion order, which only a single statement preserves within a batch.
         self.audit.len() <= MAX_ROWS_OF_ONE_STATEMENT
-            && self.events.len() <= MAX_ROWS_OF_ONE_STATEMENT
             && self.writes.len() <= MAX_BATCHED_WRITES
             && self.writes.iter().all(Write::is_independent)
     }

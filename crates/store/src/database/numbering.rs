@@ -1,4 +1,4 @@
-//! Numbering: audit entries and events get numbers in the order of their commits, and the entries are chained.
+//! Numbering: audit entries get numbers in the order of their commits, and are chained. An event has the number of its entry.
 //!
 //! On SQLite the one writer does so when it inserts them, and [`AssignNumbers`] only looks for rows of others. On PostgreSQL entries are
 //! inserted without a number, and the holder of the lease assigns numbers afterwards. The row of the lease is locked meanwhile, so that
@@ -25,7 +25,7 @@ const MAX_ROWS_BEFORE: u32 = 100;
 /// What one round of numbering did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Numbering {
-    /// How many entries and events got a number.
+    /// How many entries got a number.
     pub numbered: u64,
     pub quarantined: Vec<QuarantinedEntry>,
 }
@@ -49,12 +49,11 @@ pub(super) struct LogEnd {
     quarantined: Vec<QuarantinedEntry>,
 }
 
-/// Assigns numbers to audit entries and events, if the lease is free or already held.
+/// Assigns numbers to audit entries, if the lease is free or already held.
 pub(super) struct AssignNumbers {
     pub(super) holder: String,
     pub(super) now: Moment,
     pub(super) lease_ms: u64,
-    /// Of entries, and of events.
     pub(super) limit: u32,
     pub(super) keys: Keys,
 }
@@ -86,27 +85,24 @@ impl Operation for AssignNumbers {
         if connection.execute(sql, &lease).await? == 0 {
             return Ok(Numbering::default());
         }
-        let (mut numbering, mut expected) = (Numbering::default(), 0);
-        let mut statements = self.number_audit(connection, &mut numbering.quarantined, &mut expected).await?;
-        statements.extend(self.number_events(connection, &mut expected).await?);
-        let updated = connection.execute_each(&statements).await?;
-        if updated != expected {
-            let reason = format!("only {updated} of {expected} audit entries and events could be numbered");
+        let mut numbering = Numbering::default();
+        let (statements, expected) = self.number_audit(connection, &mut numbering.quarantined).await?;
+        numbering.numbered = connection.execute_each(&statements).await?;
+        if numbering.numbered != expected {
+            let reason = format!("only {} of {expected} audit entries could be numbered", numbering.numbered);
             return Err(DatabaseError::Corrupt(reason));
         }
-        numbering.numbered = updated;
         Ok(numbering)
     }
 }
 
 impl AssignNumbers {
-    /// The statements that number entries. Quarantines what is not authentic.
+    /// The statements that number entries, and how many. Quarantines what is not authentic.
     async fn number_audit(
         &self,
         connection: &mut SqlConnection<'_>,
         quarantined: &mut Vec<QuarantinedEntry>,
-        expected: &mut u64,
-    ) -> Result<Vec<Statement>> {
+    ) -> Result<(Vec<Statement>, u64)> {
         let limit = self.limit;
         let sql = format!(
             "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE number IS NULL AND quarantined_at IS NULL \
@@ -114,12 +110,12 @@ impl AssignNumbers {
         );
         let rows = connection.query(&sql, &[]).await?;
         if rows.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), 0));
         }
         let Some(mut head) =
             authentic_head(connection, 0, self.limit, self.now, &self.keys, quarantined).await?
         else {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), 0));
         };
         let mut numbered = Vec::new();
         for row in &rows {
@@ -138,40 +134,14 @@ impl AssignNumbers {
             columns.extend(append(&mut head, &row.get::<String>(2)?).map(|(_, arg)| arg));
             numbered.push(columns);
         }
-        *expected += numbered.len() as u64;
         // The time selects the partition.
-        Ok(values(
+        let statements = values(
             "WITH given (entry_id, at, number, previous_hash, entry_hash) AS (VALUES ",
             &numbered,
             ") UPDATE audit SET number = given.number, previous_hash = given.previous_hash, entry_hash = given.entry_hash \
              FROM given WHERE audit.entry_id = given.entry_id AND audit.at = given.at",
-        ))
-    }
-
-    /// The statements that number events.
-    async fn number_events(
-        &self,
-        connection: &mut SqlConnection<'_>,
-        expected: &mut u64,
-    ) -> Result<Vec<Statement>> {
-        let limit = self.limit;
-        let sql = format!(
-            "SELECT event_id::text FROM events WHERE number IS NULL ORDER BY insert_seq LIMIT {limit}"
         );
-        let rows = connection.query(&sql, &[]).await?;
-        if rows.is_empty() {
-            return Ok(Vec::new());
-        }
-        let last =
-            connection.query_number("SELECT coalesce(max(number), 0)::bigint FROM events", &[]).await?;
-        let numbered =
-            (last + 1..).zip(&rows).map(|(number, row)| Ok(vec![Arg::Uuid(row.get(0)?), number.into()]));
-        *expected += rows.len() as u64;
-        Ok(values(
-            "WITH given (event_id, number) AS (VALUES ",
-            &numbered.collect::<Result<Vec<_>>>()?,
-            ") UPDATE events SET number = given.number FROM given WHERE events.event_id = given.event_id",
-        ))
+        Ok((statements, numbered.len() as u64))
     }
 }
 

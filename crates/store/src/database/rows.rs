@@ -98,7 +98,7 @@ pub fn audit_entry(body: &AuditBody, keys: &Keys) -> Result<TableRow> {
     Ok(TableRow::new("audit", columns))
 }
 
-/// An event without its number.
+/// An event; its number is that of its audit entry.
 pub fn event(event: &Event) -> Result<TableRow> {
     Ok(TableRow::new("events", [("event_id", uuid(&event.event_id)), ("body", json(event)?)]))
 }

@@ -135,6 +135,13 @@ impl Locks for EmbeddedCoordination {
         })
     }
 
+    fn peek_locks(&self, locks: Vec<LockName>) -> AsyncResult<'_, Vec<LockView>> {
+        Box::pin(async move {
+            let (state, now) = self.enter()?;
+            Ok(locks.iter().map(|name| LockView::peek(name, state.table.lock(name), now)).collect())
+        })
+    }
+
     fn list_locks(
         &self,
         filter: LockFilter,

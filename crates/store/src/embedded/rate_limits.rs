@@ -5,10 +5,16 @@ use std::sync::PoisonError;
 use ade_keyspace::ade::ids;
 
 use super::EmbeddedCoordination;
-use crate::coordination::{AsyncResult, RateCount, RateLimits};
+use crate::coordination::{AsyncResult, Counting, RateCount, RateLimits};
 
 impl RateLimits for EmbeddedCoordination {
-    fn count_request(&self, endpoint: String, user: String, limit: u32) -> AsyncResult<'_, RateCount> {
+    fn count_request(
+        &self,
+        endpoint: String,
+        user: String,
+        limit: u32,
+        _counting: Counting,
+    ) -> AsyncResult<'_, RateCount> {
         Box::pin(async move {
             let endpoint = ids::Endpoint::new(&endpoint)?;
             ids::UserId::new(&user)?;

@@ -12,7 +12,7 @@ use super::connection::Script;
 use super::encoding::{CorruptValue, to_json};
 use super::query::{NO_ARGS, UnixMicros, command};
 use super::{Inner, RedisCoordination, Result, locked};
-use crate::coordination::{AgentUpdate, AgentView, Agents, AsyncResult};
+use crate::coordination::{AgentUpdate, AgentView, Agents, AsyncResult, Counting};
 
 /// How often the heartbeat of one agent is written to Redis.
 const HEARTBEAT_WRITE_INTERVAL: Duration = Duration::from_secs(1);
@@ -163,16 +163,9 @@ impl Inner {
     }
 
     async fn admit_acquisition(&self, agent_id: &str, locks: u32) -> Result<Result<(), Moment>> {
-        let keys = self.agent_keys(agent_id)?;
-        let args = [&*locks.to_string(), &self.limits().acquisitions_per_minute.to_string()];
-        let (UnixMicros(now), retry_at): (_, i64) =
-            self.call(&self.scripts.admit_acquisition, &[&keys.acquire_rate], &args).await?;
-        self.clock.observe(now);
-        match u64::try_from(retry_at) {
-            Ok(0) => Ok(Ok(())),
-            Ok(retry_at) => Ok(Err(Moment::default().plus_ms(retry_at))),
-            Err(_) => Err(CorruptValue::new("a rate limit with an expiry", retry_at.to_string()).into()),
-        }
+        let (keys, limit) = (self.agent_keys(agent_id)?, self.limits().acquisitions_per_minute);
+        let count = self.count_rate(&keys.acquire_rate, locks, limit, Counting::InBlocks).await?;
+        Ok(if count.allowed { Ok(()) } else { Err(count.reset_at) })
     }
 }
 

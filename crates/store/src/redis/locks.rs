@@ -15,6 +15,7 @@ use redis::Value;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
+use super::encoding::CorruptValue;
 use super::indexes::remove_from_index;
 use super::keys::{self, ParsedLockKey};
 use super::query::{NO_ARGS, UnixMicros, command};
@@ -27,6 +28,8 @@ use crate::coordination::{
 const MAX_LISTED: usize = 20;
 /// Locks that are read concurrently.
 const READ_BATCH: usize = 200;
+/// Locks that one call reads. Bounds how long Redis is busy with it.
+const LOCKS_PER_CALL: usize = 50;
 const INDEX_PAGE_SIZE: usize = 5_000;
 /// Counts over more locks than this are cached.
 const COUNT_CACHE_THRESHOLD: usize = 1_000;
@@ -42,9 +45,9 @@ pub(super) struct LockSnapshot {
 }
 
 impl LockSnapshot {
-    fn parse(value: Value) -> Result<Self> {
-        type Reply = (UnixMicros, HashMap<String, String>, Vec<(String, f64)>, usize);
-        let (UnixMicros(now), fields, queue, queue_length): Reply = redis::from_redis_value(value)?;
+    fn parse(now: Moment, value: Value) -> Result<Self> {
+        type Reply = (HashMap<String, String>, Vec<(String, f64)>, usize);
+        let (fields, queue, queue_length): Reply = redis::from_redis_value(value)?;
         let (mut holds, mut upgraded_from) = (Vec::new(), Vec::new());
         for (field, value) in &fields {
             match field.split_at_checked(2) {
@@ -94,17 +97,9 @@ impl LockSnapshot {
 impl Inner {
     /// Reads a lock with at most `max_waiters` of its waiters.
     pub(super) async fn read_lock(&self, name: &LockName, max_waiters: usize) -> Result<LockSnapshot> {
-        let keys = self.lock_keys(name)?;
-        let last = match max_waiters {
-            0 => String::new(),
-            usize::MAX => "-1".to_owned(),
-            max => (max - 1).to_string(),
-        };
-        let lock_and_queue = [keys.lock(), keys.queue()];
-        let snapshot = self.client.call(&self.scripts.read_lock, &lock_and_queue, &[&last]).await?;
-        let snapshot = LockSnapshot::parse(snapshot)?;
-        self.clock.observe(snapshot.now);
-        Ok(snapshot)
+        let snapshots = self.call_read_locks(std::slice::from_ref(name), max_waiters).await?;
+        let missing = || CorruptValue::new("the snapshot of a lock", "nothing").into();
+        snapshots.into_iter().next().ok_or_else(missing)
     }
 
     pub(super) async fn read_locks(
@@ -112,11 +107,31 @@ impl Inner {
         names: &[LockName],
         max_waiters: usize,
     ) -> Result<Vec<LockSnapshot>> {
+        // On a cluster every lock has a slot of its own.
+        let per_call = if self.is_cluster() { 1 } else { LOCKS_PER_CALL };
         let mut snapshots = Vec::with_capacity(names.len());
         for batch in names.chunks(READ_BATCH) {
-            snapshots.extend(try_join_all(batch.iter().map(|name| self.read_lock(name, max_waiters))).await?);
+            let calls = batch.chunks(per_call).map(|names| self.call_read_locks(names, max_waiters));
+            snapshots.extend(try_join_all(calls).await?.into_iter().flatten());
         }
         Ok(snapshots)
+    }
+
+    /// Reads locks of one slot in one call.
+    async fn call_read_locks(&self, names: &[LockName], max_waiters: usize) -> Result<Vec<LockSnapshot>> {
+        let keys = names.iter().map(|name| self.lock_keys(name)).collect::<Result<Vec<_>>>()?;
+        let lock_and_queue: Vec<&RedisKey> =
+            keys.iter().flat_map(|keys| [keys.lock(), keys.queue()]).collect();
+        let last = match max_waiters {
+            0 => String::new(),
+            usize::MAX => "-1".to_owned(),
+            max => (max - 1).to_string(),
+        };
+        let reply = self.client.call(&self.scripts.read_locks, &lock_and_queue, &[&last]).await?;
+        let mut values: std::vec::IntoIter<Value> = redis::from_redis_value::<Vec<Value>>(reply)?.into_iter();
+        let UnixMicros(now) = redis::from_redis_value(values.next().unwrap_or(Value::Nil))?;
+        self.clock.observe(now);
+        values.map(|value| LockSnapshot::parse(now, value)).collect()
     }
 
     /// The names of lock keys. Keys of anything else, and keys whose stored name is missing, are left out.
@@ -283,6 +298,17 @@ impl Locks for RedisCoordination {
         })
     }
 
+    fn peek_locks(&self, locks: Vec<LockName>) -> AsyncResult<'_, Vec<LockView>> {
+        Box::pin(async move {
+            let snapshots = self.inner.read_locks(&locks, 0).await?;
+            let peek = |(name, snapshot): (&LockName, LockSnapshot)| {
+                let view = LockView::peek(name, Some(&snapshot.lock(self.inner.limits())), snapshot.now);
+                LockView { queue_length: snapshot.queue_length, ..view }
+            };
+            Ok(locks.iter().zip(snapshots).map(peek).collect())
+        })
+    }
+
     fn list_locks(
         &self,
         filter: LockFilter,
@@ -307,6 +333,7 @@ impl Locks for RedisCoordination {
                 let inner = Arc::clone(&self.inner);
                 tokio::spawn(async move {
                     inner.run_deferred_work().await;
+                    inner.return_unused_requests().await;
                     inner.is_deferred_work_running.store(false, Ordering::SeqCst);
                 });
             }

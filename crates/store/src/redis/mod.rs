@@ -54,6 +54,7 @@ use clock::StoreClock;
 use command::{ChangeKind, CommandReply};
 use encoding::CorruptValue;
 use keys::{AgentKeys, GlobalKeys, KeyCache, LockKeys};
+use rate_limits::RateCounters;
 use scripts::Scripts;
 use steps::{Step, StepQueue, StepReply};
 use sweep::{DeferredWork, MaintenanceState};
@@ -114,6 +115,7 @@ struct Inner {
     heartbeats: Mutex<HashMap<String, (Instant, Moment)>>,
     /// The requests that this process counted.
     rate_windows: Mutex<RateWindows>,
+    rate_counters: RateCounters,
     /// Digests of deadlock victims, which keep the age of their aborted grants so that they are not chosen again.
     victims: Mutex<HashSet<String>>,
     maintenance: Mutex<MaintenanceState>,
@@ -151,6 +153,7 @@ impl RedisCoordination {
             events,
             heartbeats: Mutex::default(),
             rate_windows: Mutex::default(),
+            rate_counters: RateCounters::default(),
             victims: Mutex::default(),
             maintenance: Mutex::default(),
             is_deferred_work_running: AtomicBool::new(false),

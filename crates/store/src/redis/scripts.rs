@@ -100,7 +100,7 @@ macro_rules! functions {
 functions!(
     acquire,
     apply_commands,
-    read_lock,
+    read_locks,
     add_to_registry,
     compare_and_set_score,
     prune_lock_names,
@@ -109,8 +109,7 @@ functions!(
     mark_agent_offline,
     claim_task,
     release_task,
-    admit_acquisition,
-    count_request,
+    count_requests,
     enqueue_wake_ups,
     move_due_wake_ups,
     lock_job,

@@ -14,6 +14,7 @@ use LockMode::{Exclusive, Shared};
 
 scenarios!(
     unknown_lock_is_empty,
+    peeks_at_several_locks,
     lists_locks_by_name_in_pages,
     filters_locks_by_agent,
     filters_locks_by_resource_type_and_kind,
@@ -42,6 +43,32 @@ async fn unknown_lock_is_empty(factory: BackendFactory) {
     assert_eq!((view.mode, view.queue_length), (None, 0));
     assert!(view.holders.is_empty() && view.queue.is_empty());
     assert!(list(&fixture, in_namespace(&fixture), None, 10).await.is_empty(), "a lookup creates nothing");
+}
+
+async fn peeks_at_several_locks(factory: BackendFactory) {
+    let fixture = Fixture::new(&factory).await;
+    fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
+    fixture.expect_queued("p", fixture.request("ben", "2", Exclusive)).await;
+    fixture.expect_queued("p", fixture.request("cat", "3", Shared)).await;
+    fixture.expect_grant("q", fixture.request("ann", "4", Shared)).await;
+    fixture.expect_grant("q", fixture.request("ben", "5", Shared)).await;
+    let short = Acquisition { ttl_ms: 200, ..fixture.request("ann", "6", Exclusive) };
+    fixture.expect_grant("short", short).await;
+    let peek = async |wanted: &[&str]| {
+        let locks: Vec<LockName> = wanted.iter().map(|name| fixture.lock(name)).collect();
+        let views = fixture.backend.peek_locks(locks.clone()).await.expect("a reply");
+        assert_eq!(names(&views), locks, "in the given order");
+        views
+    };
+    let views = peek(&["q", "unknown", "p", "q"]).await;
+    let seen: Vec<_> = views.iter().map(|view| (view.mode, view.holders.len(), view.queue_length)).collect();
+    assert_eq!(seen, [(Some(Shared), 2, 0), (None, 0, 0), (Some(Exclusive), 1, 2), (Some(Shared), 2, 0)]);
+    assert_eq!(views[2].holders, fixture.view("p").await.holders);
+    assert!(views.iter().all(|view| view.queue.is_empty()));
+    fixture.advance(201).await;
+    let views = peek(&["short"]).await;
+    assert_eq!((views[0].mode, views[0].holders.len()), (None, 0), "an expired holder is left out");
+    assert!(peek(&[]).await.is_empty());
 }
 
 async fn lists_locks_by_name_in_pages(factory: BackendFactory) {

@@ -2,10 +2,10 @@
 
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
-use ade_store::coordination::RateCount;
+use ade_store::coordination::{Counting, RateCount};
 
 use super::BackendFactory;
-use super::fixture::{Fixture, end_range};
+use super::fixture::{Fixture, end_range, with_limits};
 
 scenarios!(
     limits_requests_per_minute,
@@ -13,13 +13,18 @@ scenarios!(
     counts_callers_and_endpoints_separately,
     limit_can_change_within_a_window,
     limits_concurrent_requests,
+    limits_requests_that_are_counted_in_blocks,
     rejects_unknown_endpoint_and_empty_caller,
 );
 
 const MINUTE_MS: u64 = 60_000;
 
 async fn count(fixture: &Fixture, endpoint: &str, caller: &str, limit: u32) -> RateCount {
-    fixture.backend.count_request(endpoint.to_owned(), fixture.agent(caller), limit).await.expect("a reply")
+    fixture
+        .backend
+        .count_request(endpoint.to_owned(), fixture.agent(caller), limit, Counting::InBlocks)
+        .await
+        .expect("a reply")
 }
 
 async fn limits_requests_per_minute(factory: BackendFactory) {
@@ -123,8 +128,54 @@ async fn limits_concurrent_requests(factory: BackendFactory) {
     assert_eq!(passed, 25);
 }
 
+async fn limits_requests_that_are_counted_in_blocks(factory: BackendFactory) {
+    // A block of 4 requests, or of 3 locks.
+    let settings = with_limits(|limits| limits.acquisitions_per_minute = 150);
+    let fixture = std::sync::Arc::new(Fixture::with_settings(&factory, settings).await);
+    let requests: Vec<_> = (0..230)
+        .map(|number| {
+            let fixture = std::sync::Arc::clone(&fixture);
+            let counting = if number % 10 == 0 { Counting::Exact } else { Counting::InBlocks };
+            let caller = fixture.agent("ann");
+            tokio::spawn(async move {
+                let count = fixture.backend.count_request("tasks:read".to_owned(), caller, 200, counting);
+                count.await.expect("a reply").allowed
+            })
+        })
+        .collect();
+    let mut passed = 0;
+    for request in requests {
+        passed += usize::from(request.await.expect("no panic"));
+    }
+    // Of a block that is the last one, something may be left for the requests that are not exact.
+    while count(&fixture, "tasks:read", "ann", 200).await.allowed {
+        passed += 1;
+    }
+    assert_eq!(passed, 200);
+    let mut locks = 0;
+    for weight in [1, 2, 1, 4, 2].into_iter().cycle() {
+        if fixture.backend.admit_acquisition(fixture.agent("ann"), weight).await.expect("a reply").is_err() {
+            break;
+        }
+        locks += weight;
+    }
+    assert!((143..=150).contains(&locks), "{locks}");
+}
+
 async fn rejects_unknown_endpoint_and_empty_caller(factory: BackendFactory) {
     let fixture = Fixture::new(&factory).await;
-    assert!(fixture.backend.count_request("tasks:unknown".to_owned(), "ann".to_owned(), 9).await.is_err());
-    assert!(fixture.backend.count_request("tasks:create".to_owned(), String::new(), 9).await.is_err());
+    assert!(
+        fixture
+            .backend
+            .count_request("tasks:unknown".to_owned(), "ann".to_owned(), 9, Counting::Exact)
+            .await
+            .is_err()
+    );
+    assert!(
+        fixture
+            .backend
+            .count_request("tasks:create".to_owned(), String::new(), 9, Counting::Exact)
+            .await
+            .is_err()
+    );
 }

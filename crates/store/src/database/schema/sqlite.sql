@@ -236,10 +236,9 @@ BEGIN
     SELECT RAISE(ABORT, 'the audit log is append-only');
 END;
 
+-- An event has the id and the number of its audit entry.
 CREATE TABLE events (
-    -- In the order of their commits.
-    number integer PRIMARY KEY,
-    event_id text NOT NULL UNIQUE,
+    event_id text PRIMARY KEY,
     body text NOT NULL
 ) STRICT;
 

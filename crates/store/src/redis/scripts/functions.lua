@@ -6,14 +6,16 @@ local function time_text()
   return string.format('%.0f', clock[1] * 1000000 + clock[2])
 end
 
--- Returns a consistent snapshot of one lock without changing it: its fields, the first waiters with their scores, and
--- the queue length.
--- Arguments: node id, index of the last waiter to return or empty for none.
-local function read_lock(keys, args)
-  return {
-    time_text(), redis.call('HGETALL', keys[1]),
-    args[2] == '' and {} or redis.call('ZRANGE', keys[2], 0, args[2], 'WITHSCORES'), redis.call('ZCARD', keys[2]),
-  }
+-- Returns a consistent snapshot of locks without changing them: of each its fields, the first waiters with their scores,
+-- and the queue length.
+-- Keys: lock and queue, for each lock. Arguments: node id, index of the last waiter to return or empty for none.
+local function read_locks(keys, args)
+  local reply = { time_text() }
+  for i = 1, #keys, 2 do
+    local waiters = args[2] == '' and {} or redis.call('ZRANGE', keys[i + 1], 0, args[2], 'WITHSCORES')
+    reply[#reply + 1] = { redis.call('HGETALL', keys[i]), waiters, redis.call('ZCARD', keys[i + 1]) }
+  end
+  return reply
 end
 
 -- Adds a lock to the registry before it is acquired. The score only decreases and always changes, so a concurrent
@@ -151,13 +153,20 @@ end
 
 local MINUTE_MS = 60000
 
--- Counts a request in a sliding window: this minute's count plus the previous minute's, weighted by the part of it that
+-- Counts requests in a sliding window: this minute's count plus the previous minute's, weighted by the part of it that
 -- still lies within the last 60 seconds. The value is both counts and the start of this minute in Unix milliseconds; it
--- expires a minute after the last counted request. A refused request is not counted.
--- Returns whether it is allowed, how many more are, and when this minute ends or a refused request will be allowed.
-local function count_sliding(key, now_ms, weight, limit)
+-- expires a minute after the last request that was counted, or that may still come. Whatever is not granted is not
+-- counted.
+-- Keys: rate. Arguments: node id, how many requests come now or 0, how many to count including those that may follow in
+-- this minute, limit per minute, how many of those that were counted earlier did not come, the start of their minute.
+-- Returns how many were counted, how many more are allowed, when this minute ends or when the requests will be allowed, and
+-- the start of this minute, in Unix milliseconds.
+local function count_requests(keys, args)
+  local now = time_text()
+  local now_ms = math.floor(tonumber(now) / 1000)
+  local needed, wanted, limit, unused = tonumber(args[2]), tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
   local count, previous, started_at = 0, 0, now_ms
-  local stored = redis.call('GET', key)
+  local stored = redis.call('GET', keys[1])
   if stored then
     local current, before, start = string.match(stored, '^(%d+) (%d+) (%d+)$')
     if start then
@@ -168,45 +177,35 @@ local function count_sliding(key, now_ms, weight, limit)
       end
     end
   end
+  if unused > 0 then
+    if tonumber(args[6]) == started_at then
+      count = math.max(count - unused, 0)
+    elseif tonumber(args[6]) + MINUTE_MS == started_at then
+      previous = math.max(previous - unused, 0)
+    end
+  end
   local ends_at = started_at + MINUTE_MS
   -- After a failover the clock may run behind the start.
   local left = math.min(math.max(ends_at - now_ms, 0), MINUTE_MS)
-  local free = (limit - count - weight) * MINUTE_MS - previous * left
-  if free >= 0 then
-    redis.call('SET', key, string.format('%.0f %.0f %.0f', count + weight, previous, started_at), 'PX', MINUTE_MS)
-    return 1, math.floor(free / MINUTE_MS), ends_at
+  local free = math.floor(((limit - count) * MINUTE_MS - previous * left) / MINUTE_MS)
+  local ttl = redis.call('PTTL', keys[1])
+  if needed > 0 and free >= needed then
+    local granted = math.max(math.min(wanted, free), needed)
+    ttl = math.max(ttl, granted > needed and ends_at - now_ms + MINUTE_MS or MINUTE_MS)
+    redis.call('SET', keys[1], string.format('%.0f %.0f %.0f', count + granted, previous, started_at), 'PX', ttl)
+    return { now, granted, free - granted, ends_at, started_at }
   end
-  local unused, retry_at = limit - count - weight, nil
-  if unused >= 0 then
-    retry_at = ends_at - math.floor(unused * MINUTE_MS / math.max(previous, 1))
+  if unused > 0 and ttl > 0 then
+    redis.call('SET', keys[1], string.format('%.0f %.0f %.0f', count, previous, started_at), 'PX', ttl)
+  end
+  local rest, retry_at = limit - count - needed, nil
+  if rest >= 0 then
+    retry_at = ends_at - math.floor(rest * MINUTE_MS / math.max(previous, 1))
   else
-    retry_at = ends_at + math.ceil(-unused * MINUTE_MS / math.max(count, 1))
+    retry_at = ends_at + math.ceil(-rest * MINUTE_MS / math.max(count, 1))
   end
-  local ttl = redis.call('PTTL', key)
   if ttl < 0 then ttl = MINUTE_MS end
-  return 0, 0, math.max(math.min(retry_at, now_ms + ttl), now_ms + 1)
-end
-
-local function to_ms(now)
-  return math.floor(tonumber(now) / 1000)
-end
-
--- Counts the locks of an acquire. More locks than the limit count as many as it allows. Returns 0, or when to retry in
--- Unix milliseconds if the limit is reached.
--- Keys: rate. Arguments: node id, number of locks, limit per minute.
-local function admit_acquisition(keys, args)
-  local now, limit = time_text(), tonumber(args[3])
-  local allowed, _, retry_at = count_sliding(keys[1], to_ms(now), math.min(tonumber(args[2]), limit), limit)
-  return { now, allowed == 1 and 0 or retry_at }
-end
-
--- Counts a request of a caller at an endpoint. Returns whether it is allowed, how many more are, and when more will be in
--- Unix milliseconds.
--- Keys: rate. Arguments: node id, limit per minute.
-local function count_request(keys, args)
-  local now = time_text()
-  local allowed, remaining, reset_at = count_sliding(keys[1], to_ms(now), 1, tonumber(args[2]))
-  return { now, allowed, remaining, reset_at }
+  return { now, 0, 0, math.max(math.min(retry_at, now_ms + ttl), now_ms + 1), started_at }
 end
 
 -- On a cluster a call names the primary it is meant for. A node that took over must not run it before its clock is
@@ -225,7 +224,7 @@ end
 -- Acquiring is refused when Redis is out of memory; releasing, extending and whatever frees memory is not.
 register('acquire', apply_commands, {})
 register('apply_commands', apply_commands, { 'allow-oom' })
-register('read_lock', read_lock, { 'no-writes' })
+register('read_locks', read_locks, { 'no-writes' })
 register('add_to_registry', add_to_registry, { 'allow-oom' })
 register('compare_and_set_score', compare_and_set_score, { 'allow-oom' })
 register('prune_lock_names', prune_lock_names, { 'allow-oom' })
@@ -233,6 +232,5 @@ register('put_agent', put_agent, {})
 register('record_heartbeat', record_heartbeat, { 'allow-oom' })
 register('claim_task', claim_task, {})
 register('release_task', release_task, { 'allow-oom' })
-register('admit_acquisition', admit_acquisition, {})
-register('count_request', count_request, {})
+register('count_requests', count_requests, {})
 register('mark_agent_offline', mark_agent_offline, { 'allow-oom' })

@@ -7,8 +7,10 @@ use ade_domain::lock::{
     AcquireStatus, Acquisition, FencingToken, Holder, LockCommand, LockMode, LockName, LockOutcome,
     LockRefusal, LockReply, RequestKey, WaitOptions,
 };
+use ade_store::coordination::Counting;
 use ade_store::{Locks, RateLimits, RedisCoordination, redis};
 use ade_testkit::Redis;
+use ade_testkit::wait::until;
 
 async fn open(server: &Redis, min_replica_acks: u32) -> RedisCoordination {
     let options = redis::RedisOptions {
@@ -137,8 +139,12 @@ async fn cancels_grants_that_too_few_replicas_confirm() {
 async fn rate_limit_counters_expire_after_a_minute() {
     let server = Redis::start().expect("server starts");
     let store = open(&server, 0).await;
-    let count =
-        async || store.count_request("tasks:create".to_owned(), "ann".to_owned(), 2).await.expect("reply");
+    let count = async || {
+        store
+            .count_request("tasks:create".to_owned(), "ann".to_owned(), 2, Counting::InBlocks)
+            .await
+            .expect("reply")
+    };
     let mut connection = server.connect().expect("connected");
     let mut send = |name: &str, args: &[&str]| -> String {
         let key = "ade:ratelimit:tasks:create:ann";
@@ -158,8 +164,12 @@ async fn rate_limit_counters_expire_after_a_minute() {
     let moved = |current: u32, by_ms: u64| format!("{current} 0 {}", started_at - by_ms);
     send("SET", &[&moved(2, 90_000), "PX", "30000"]);
     let other = open(&server, 0).await;
-    let count_elsewhere =
-        async || other.count_request("tasks:create".to_owned(), "ann".to_owned(), 2).await.expect("reply");
+    let count_elsewhere = async || {
+        other
+            .count_request("tasks:create".to_owned(), "ann".to_owned(), 2, Counting::InBlocks)
+            .await
+            .expect("reply")
+    };
     assert!(count_elsewhere().await.allowed);
     assert!(ttl(send("PTTL", &[])) > 30_000, "a counted request renews the counter");
     let refused = count_elsewhere().await;
@@ -172,13 +182,69 @@ async fn rate_limit_counters_expire_after_a_minute() {
     assert!(count_elsewhere().await.allowed && !count_elsewhere().await.allowed);
 }
 
+/// Counts a request in blocks of 2.
+async fn is_allowed(store: &RedisCoordination, caller: &str) -> bool {
+    let count = store.count_request("tasks:read".to_owned(), caller.to_owned(), 100, Counting::InBlocks);
+    count.await.expect("counted").allowed
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_share_a_limit_that_they_count_in_blocks() {
+    let server = Redis::start().expect("server starts");
+    let (one, two) = (open(&server, 0).await, open(&server, 0).await);
+    assert!(is_allowed(&one, "ann").await, "one has another request left");
+    let mut passed = 1;
+    while is_allowed(&two, "ann").await {
+        passed += 1;
+    }
+    assert_eq!(passed, 99, "what one has left is not available to two");
+    assert!(is_allowed(&one, "ann").await && !is_allowed(&one, "ann").await);
+    // What must be exact does not spend what was reserved.
+    assert!(is_allowed(&one, "ben").await);
+    let exact = one.count_request("tasks:read".to_owned(), "ben".to_owned(), 100, Counting::Exact);
+    assert_eq!(exact.await.expect("counted").remaining, 97);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unused_requests_are_returned_at_the_end_of_the_minute() {
+    let server = Redis::start().expect("server starts");
+    let (one, two) = (open(&server, 0).await, open(&server, 0).await);
+    let connection = std::cell::RefCell::new(server.connect().expect("connected"));
+    let send = |name: &str, args: &[&str]| -> String {
+        let mut command = ::redis::cmd(name);
+        let value =
+            command.arg("ade:ratelimit:tasks:read:ann").arg(args).query(&mut *connection.borrow_mut());
+        ::redis::from_redis_value::<String>(value.expect("reply")).expect("text")
+    };
+    // A minute that ends soon, because a whole one is too long for a test.
+    let started_at = one.now().micros() / 1_000 - 56_000;
+    send("SET", &[&format!("0 0 {started_at}"), "PX", "60000"]);
+    assert!(is_allowed(&one, "ann").await && is_allowed(&two, "ann").await);
+    assert_eq!(send("GET", &[]), format!("4 0 {started_at}"));
+    let ttl: u64 = send("PTTL", &[]).parse().expect("milliseconds");
+    assert!(ttl > 60_000, "{ttl}: kept for a minute after the last request that may come");
+    let returned = format!("0 2 {}", started_at + 60_000);
+    let (one_ref, two_ref, send_ref, returned_ref) = (&one, &two, &send, &returned);
+    until("the return of unused requests", Duration::from_secs(20), || async move {
+        one_ref.sweep().await.expect("swept");
+        two_ref.sweep().await.expect("swept");
+        let value = send_ref("GET", &[]);
+        if value == *returned_ref { Ok(()) } else { Err(value) }
+    })
+    .await
+    .expect("returned");
+    // Returned once: the next request is counted on top of the two that came.
+    assert!(is_allowed(&one, "ann").await);
+    assert_eq!(send("GET", &[]), format!("2 2 {}", started_at + 60_000));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn rate_limits_hold_per_process_without_redis() {
     let server = Redis::start().expect("server starts");
     let (one, two) = (open(&server, 0).await, open(&server, 0).await);
     let count = async |store: &RedisCoordination, limit| {
         store
-            .count_request("tasks:create".to_owned(), "ann".to_owned(), limit)
+            .count_request("tasks:create".to_owned(), "ann".to_owned(), limit, Counting::InBlocks)
             .await
             .expect("counted")
             .allowed

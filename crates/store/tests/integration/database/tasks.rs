@@ -86,8 +86,8 @@ pub(crate) fn entry(action: &str, actor: Option<&str>, task_id: Option<&str>, se
     }
 }
 
-fn event(name: &str) -> Event {
-    let event = Event::of(&entry("task.submit", None, None, 1), id(), vec![person("ann")]);
+fn event(name: &str, entry: &AuditBody) -> Event {
+    let event = Event::of(entry, vec![person("ann")]);
     Event { event: name.to_owned(), ..event }
 }
 
@@ -306,7 +306,7 @@ async fn numbers_without_gaps(fixture: TestDatabase) {
             let actor = if number % 2 == 0 { Some("ann") } else { None };
             let audit =
                 vec![entry("task.submit", actor, of, number), entry("task.assign", None, None, number)];
-            let events = vec![event("task:submitted")];
+            let events = vec![event("task:submitted", &audit[1])];
             writer.commit(Commit { audit, events, ..Commit::default() }).await
         }));
     }
@@ -322,9 +322,14 @@ async fn numbers_without_gaps(fixture: TestDatabase) {
     }
     let head = walk.finish().expect("complete");
     assert_eq!((head.number, Ok(head)), (80, database.audit_head().await));
-    let numbers: Vec<u64> =
-        database.events(0, 1_000).await.expect("read").into_iter().map(|(number, _)| number).collect();
-    assert_eq!(numbers, (1..=40).collect::<Vec<_>>());
+    // Each event has the number of its entry, and a page goes on where the last one ended.
+    let mut events = database.events(0, 15).await.expect("read");
+    events.extend(database.events(events[14].0, 1_000).await.expect("read"));
+    assert_eq!(events.len(), 40);
+    for (number, event) in events {
+        let rows = database.audit_rows(&AuditFilter::default(), number - 1, 1).await.expect("read");
+        assert_eq!(rows[0].entry().expect("readable").body.entry_id, event.event_id);
+    }
 
     let found = async |filter: AuditFilter| database.audit_rows(&filter, 0, 1_000).await.expect("read").len();
     assert_eq!(found(AuditFilter { task: Some(task_id), ..AuditFilter::default() }).await, 10);
@@ -352,7 +357,8 @@ async fn numbers_follow_insertion_order(fixture: TestDatabase) {
     for many in [1, 2, 8, 9, 40] {
         let some: Vec<AuditBody> = (0..many).map(|_| entry("task.submit", Some("ann"), None, 1)).collect();
         ids.extend(some.iter().map(|body| body.entry_id.clone()));
-        let events = (0..many).map(|number| event(&number.to_string())).collect();
+        let events = some.iter().enumerate().map(|(number, entry)| event(&number.to_string(), entry));
+        let events = events.collect();
         database.commit(Commit { audit: some, events, ..Commit::default() }).await.expect("written");
     }
     let notified = tokio::time::timeout(std::time::Duration::ZERO, database.log_appended()).await;
@@ -528,10 +534,11 @@ async fn commits_are_atomic(fixture: TestDatabase) {
     let database = &fixture.database;
     let (new, existing) = (task("ann", "schema", "a", "x"), task("ann", "schema", "b", "x"));
     write(database, vec![put(&existing, None)]).await.expect("inserted");
+    let audit = vec![entry("task.create", None, None, 1)];
     let commit = Commit {
         writes: vec![put(&new, None), put(&existing, Some(9))],
-        audit: vec![entry("task.create", None, None, 1)],
-        events: vec![event("task:created")],
+        events: vec![event("task:created", &audit[0])],
+        audit,
         ..Commit::default()
     };
     assert!(matches!(database.commit(commit).await, Err(DatabaseError::Conflict { .. })));

@@ -1,6 +1,10 @@
 //! Rate limits per minute in a sliding window: this minute's count plus the previous minute's, weighted by the part of it that
 //! still lies within the last 60 seconds. The functions on Redis mirror it.
 
+mod block;
+
+pub use block::{RateBlock, UnusedRequests};
+
 use crate::Moment;
 
 pub const WINDOW_MS: u64 = 60_000;
@@ -10,25 +14,64 @@ pub const WINDOW_MS: u64 = 60_000;
 pub struct RateWindow {
     started_at: Moment,
     last_at: Moment,
+    /// When everything is forgotten.
+    kept_until: Moment,
     count: u32,
     previous: u32,
+}
+
+/// Requests that were counted before they came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reservation {
+    pub granted: u32,
+    /// How many more of weight 1 are allowed now.
+    pub remaining: u32,
+    /// The start of the minute in which they were counted, and in which alone they may be spent.
+    pub minute: Moment,
 }
 
 impl RateWindow {
     /// Counts a request of this weight, and returns how many more of weight 1 are allowed now. If it exceeds the limit, nothing is
     /// counted, and the error is the time at which it will be allowed.
     pub fn admit(&mut self, weight: u32, limit: u32, now: Moment) -> Result<u32, Moment> {
+        self.reserve(weight, weight, limit, now).map(|reserved| reserved.remaining)
+    }
+
+    /// Counts a request of weight `needed`, and as many that may follow in this minute as the limit allows, up to `wanted` in total. If
+    /// the request exceeds the limit, nothing is counted, and the error is the time at which it will be allowed.
+    pub fn reserve(
+        &mut self,
+        needed: u32,
+        wanted: u32,
+        limit: u32,
+        now: Moment,
+    ) -> Result<Reservation, Moment> {
         let now = now.max(self.last_at);
         let mut window = self.at(now);
-        let scaled = |number: u32| u64::from(number) * WINDOW_MS;
-        let used = window.scaled_use(now);
-        let Some(free) = scaled(limit).checked_sub(used + scaled(weight)) else {
-            return Err(window.retry_at(weight, limit, now));
-        };
-        window.count = window.count.saturating_add(weight);
+        let free = (u64::from(limit) * WINDOW_MS).saturating_sub(window.scaled_use(now)) / WINDOW_MS;
+        let free = u32::try_from(free).unwrap_or(u32::MAX);
+        if free < needed {
+            return Err(window.retry_at(needed, limit, now));
+        }
+        let granted = wanted.clamp(needed, free);
+        window.count = window.count.saturating_add(granted);
         window.last_at = now;
+        // Whatever was reserved may come as late as the end of the minute.
+        let last_request = if granted > needed { window.ends_at() } else { now };
+        window.kept_until = window.kept_until.max(last_request.plus_ms(WINDOW_MS));
         *self = window;
-        Ok(u32::try_from(free / WINDOW_MS).unwrap_or(u32::MAX))
+        Ok(Reservation { granted, remaining: free - granted, minute: window.started_at })
+    }
+
+    /// Takes back reserved requests that did not come.
+    pub fn give_back(&mut self, unused: UnusedRequests, now: Moment) {
+        let mut window = self.at(now.max(self.last_at));
+        if unused.minute == window.started_at {
+            window.count = window.count.saturating_sub(unused.count);
+        } else if unused.minute.plus_ms(WINDOW_MS) == window.started_at {
+            window.previous = window.previous.saturating_sub(unused.count);
+        }
+        *self = window;
     }
 
     /// Takes back a request that was counted in this minute.
@@ -41,18 +84,18 @@ impl RateWindow {
         self.started_at.plus_ms(WINDOW_MS)
     }
 
-    /// Whether there was no request within the last minute.
+    /// Whether there was no request within the last minute, and none reserved.
     pub fn is_expired(&self, now: Moment) -> bool {
-        self.last_at.plus_ms(WINDOW_MS) <= now
+        self.kept_until <= now
     }
 
     /// The window moved on to the minute of `now`.
     fn at(self, now: Moment) -> Self {
         let next = self.ends_at();
         if self.is_expired(now) {
-            Self { started_at: now, last_at: now, count: 0, previous: 0 }
+            Self { started_at: now, last_at: now, kept_until: now, count: 0, previous: 0 }
         } else if next <= now {
-            // The last request was less than a minute ago, so at most one minute has passed since the end.
+            // Otherwise everything would be forgotten, so at most one minute has passed since the end.
             Self { started_at: next, count: 0, previous: self.count, ..self }
         } else {
             self
@@ -78,7 +121,7 @@ impl RateWindow {
             }
         };
         // Without further requests everything is forgotten after a minute.
-        let forgotten = if count + previous == 0 { now } else { self.last_at }.plus_ms(WINDOW_MS);
+        let forgotten = if count + previous == 0 { now.plus_ms(WINDOW_MS) } else { self.kept_until };
         Moment::from_micros(at).clamp(now.plus_ms(1), forgotten.max(now.plus_ms(1)))
     }
 }
