@@ -40,7 +40,7 @@ pub trait WaitForGraph {
     fn waits(&self, holder: &Holder) -> impl Iterator<Item = PendingWait<'_>>;
     /// Whether anybody waits for a lock of this holder, or behind it in a queue. May be a false positive, to stay cheap.
     fn may_have_waiters(&self, holder: &Holder) -> bool;
-    fn held_locks(&self, holder: &Holder) -> impl Iterator<Item = &LockName>;
+    fn holds(&self, holder: &Holder, lock: &LockName) -> bool;
     fn holders(&self, lock: &LockName) -> impl Iterator<Item = &Holder>;
 }
 
@@ -63,7 +63,6 @@ pub fn find_cycle_through(graph: &impl WaitForGraph, start: &Holder) -> Option<C
     if !graph.may_have_waiters(start) {
         return None;
     }
-    let own_locks: HashSet<&LockName> = graph.held_locks(start).collect();
     let mut predecessors = Predecessors::default();
     let mut visited_locks: HashSet<&LockName, NameHashBuilder> = HashSet::default();
     let mut pending = VecDeque::from([start]);
@@ -71,7 +70,7 @@ pub fn find_cycle_through(graph: &impl WaitForGraph, start: &Holder) -> Option<C
         for PendingWait { holder, lock, request, earlier_waiters } in graph.waits(holder) {
             // The holders of a lock are expanded once, for all its waiters. Only the edge back to the start depends on the
             // waiter, because the start does not wait for itself.
-            if holder != start && (own_locks.contains(lock) || earlier_waiters.contains(&start)) {
+            if holder != start && (graph.holds(start, lock) || earlier_waiters.contains(&start)) {
                 return Some(trace_back(&predecessors, (holder, lock, request)));
             }
             let holders = visited_locks.insert(lock).then(|| graph.holders(lock));

@@ -1,6 +1,7 @@
 //! An ordered index of (holder, lock) pairs: the locks of one holder, or of all holders of one agent.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use super::{Holder, LockName, SharedStr};
 
@@ -39,5 +40,33 @@ impl HolderIndex {
         let start = (Holder::lower_bound(&agent), LockName::lower_bound());
         let pairs = self.pairs.range(start..).take_while(move |(other, _)| other.agent_id() == &*agent);
         pairs.map(|(holder, name)| (holder, name))
+    }
+
+    /// The first `limit` locks of an agent, whichever of its holders has them: from `start` on, while they are wanted.
+    pub(super) fn first_of_agent(
+        &self,
+        agent: &str,
+        start: Bound<&LockName>,
+        is_wanted: impl Fn(&LockName) -> bool,
+        limit: usize,
+    ) -> BTreeSet<&LockName> {
+        let mut found = BTreeSet::new();
+        let mut next = self.next_holder(&Holder::lower_bound(&agent.into()));
+        while let Some(holder) = next.filter(|holder| holder.agent_id() == agent) {
+            let from = start.map(|name| (holder.clone(), name.clone()));
+            let pairs = self.pairs.range((from, Bound::Unbounded));
+            let wanted = pairs.take_while(|(other, name)| other == holder && is_wanted(name));
+            found.extend(wanted.take(limit).map(|(_, name)| name));
+            while found.len() > limit {
+                found.pop_last();
+            }
+            next = self.next_holder(&holder.upper_bound());
+        }
+        found
+    }
+
+    /// The first holder from this one on.
+    pub(super) fn next_holder(&self, from: &Holder) -> Option<&Holder> {
+        self.pairs.range((from.clone(), LockName::lower_bound())..).next().map(|(holder, _)| holder)
     }
 }

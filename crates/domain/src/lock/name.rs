@@ -169,6 +169,10 @@ impl LockName {
         Self(Hashed { hash: 0, value: (kind, prefix.into()) })
     }
 
+    pub(super) const fn digest(&self) -> u64 {
+        self.0.hash
+    }
+
     pub const fn kind(&self) -> LockKind {
         self.0.value.0
     }
@@ -264,6 +268,12 @@ impl Holder {
     /// Sorts before every valid holder of the agent; for the start of a range.
     pub(super) fn lower_bound(agent: &SharedStr) -> Self {
         Self(Hashed { hash: 0, value: (agent.clone(), "".into()) })
+    }
+
+    /// Sorts right after this holder; for the start of a range.
+    pub(super) fn upper_bound(&self) -> Self {
+        let (agent, id) = &self.0.value;
+        Self(Hashed { hash: 0, value: (agent.clone(), format!("{id}\0").into()) })
     }
 
     pub fn agent_id(&self) -> &str {

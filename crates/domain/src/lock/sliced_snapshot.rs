@@ -2,7 +2,7 @@
 //!
 //! It is exact: the table as it was when the snapshot began. A lock that changes before its slice is copied first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::table::{LockTable, TableChange};
 use super::{LockChange, LockName};
@@ -22,27 +22,21 @@ impl LockTable {
         self.victim_ages().collect()
     }
 
-    /// The next part of the snapshot: of `limit` locks, and of those that are gone meanwhile. `None` after its end.
+    /// The next part of the snapshot: of at most `limit` locks, also of those that are gone meanwhile. `None` after its end.
     pub fn next_slice(&mut self, limit: usize) -> Option<Vec<TableChange>> {
         let SlicedSnapshot { copied, mut preserved } = self.snapshot.take()?;
-        let locks: Vec<_> = self.locks_after(copied.as_ref()).take(limit).collect();
-        // A shorter slice is the last one.
-        let last = locks.last().filter(|_| locks.len() == limit).map(|(name, _)| (*name).clone());
-        let mut slice = Vec::with_capacity(2 * locks.len());
-        for (name, lock) in &locks {
-            if !preserved.contains_key(*name) {
-                slice.extend(lock.snapshot().map(|change| TableChange::Lock((*name).clone(), change)));
-            }
-        }
-        let later = last.as_ref().map_or_else(BTreeMap::new, |last| {
-            let mut later = preserved.split_off(last);
-            preserved.extend(later.remove_entry(last));
-            later
-        });
-        for (name, changes) in preserved {
+        let present = self.locks_after(copied.as_ref()).map(|(name, _)| name).take(limit);
+        let names: BTreeSet<LockName> = present.chain(preserved.keys().take(limit)).cloned().collect();
+        let mut slice = Vec::with_capacity(2 * limit);
+        for name in names.iter().take(limit) {
+            let preserved = preserved.remove(name);
+            let changes =
+                preserved.or_else(|| Some(self.lock(name)?.snapshot().collect())).unwrap_or_default();
             slice.extend(changes.into_iter().map(|change| TableChange::Lock(name.clone(), change)));
         }
-        self.snapshot = last.map(|last| SlicedSnapshot { copied: Some(last), preserved: later });
+        // A shorter slice is the last one.
+        let last = names.into_iter().nth(limit.saturating_sub(1));
+        self.snapshot = last.map(|last| SlicedSnapshot { copied: Some(last), preserved });
         Some(slice)
     }
 

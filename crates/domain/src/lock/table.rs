@@ -11,15 +11,17 @@ use serde::{Deserialize, Serialize};
 use super::graph::{self, Deadlock, PendingWait, VictimCandidate, WaitForGraph};
 use super::holder_index::HolderIndex;
 use super::name::NameHashBuilder;
+use super::parted_map::PartedMap;
 use super::sliced_snapshot::SlicedSnapshot;
 use super::{
-    Cycle, EndReason, Hold, Holder, Lock, LockChange, LockCommand, LockKind, LockLimits, LockName,
-    LockOutcome, Waiter,
+    Cycle, EndReason, Hold, Holder, Lock, LockChange, LockCommand, LockLimits, LockName, LockOutcome, Waiter,
 };
 use crate::Moment;
 
 /// Idle locks that are kept only for their tombstones.
 const MAX_IDLE_LOCKS: usize = 100_000;
+/// Locks of one holder that are checked for waiters before the wait-for graph is searched; of more, some may have waiters.
+const MAX_CHECKED_HOLDS: usize = 100;
 
 /// One change of a table; a journal stores them in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,17 +43,19 @@ pub struct LockReply {
 #[derive(Debug, Clone, Default)]
 pub struct LockTable {
     limits: LockLimits,
-    locks: HashMap<LockName, Box<Lock>, NameHashBuilder>,
+    locks: PartedMap<Box<Lock>>,
     /// The keys of `locks` in order.
-    names: BTreeSet<LockName>,
-    held: HolderIndex,
-    waiting: HolderIndex,
+    pub(super) names: BTreeSet<LockName>,
+    pub(super) held: HolderIndex,
+    pub(super) waiting: HolderIndex,
     /// The same pairs as `waiting`, hashed by holder because the search for cycles visits every waiting holder. The names
     /// are sorted: which of several cycles is found must not depend on the order of arrival.
     awaited_locks: HashMap<Holder, Vec<LockName>, NameHashBuilder>,
     due: BTreeSet<(Moment, LockName)>,
     /// Locks that nobody uses, by the time at which nothing about them is worth keeping.
     idle: BTreeSet<(Moment, LockName)>,
+    /// How many locks somebody holds or waits for.
+    used_count: usize,
     victim_ages: BTreeMap<Holder, VictimAge>,
     /// A snapshot that is being taken.
     pub(super) snapshot: Option<SlicedSnapshot>,
@@ -59,16 +63,18 @@ pub struct LockTable {
     pub changes: Vec<TableChange>,
 }
 
-/// When something about a lock is to be done next.
+/// Whether a lock is used, and when something about it is to be done next.
 #[derive(Debug, Clone, Copy, Default)]
 struct Schedule {
+    is_used: bool,
     due: Option<Moment>,
     idle: Option<Moment>,
 }
 
 impl Schedule {
     fn of(lock: &Lock, limits: &LockLimits) -> Self {
-        Self { due: lock.next_due(limits), idle: lock.idle_until() }
+        let is_used = lock.mode().is_some() || lock.queue_length() > 0;
+        Self { is_used, due: lock.next_due(limits), idle: lock.idle_until() }
     }
 }
 
@@ -96,30 +102,9 @@ impl LockTable {
         self.locks.get(name).map(Box::as_ref)
     }
 
-    /// The locks whose names sort after `after`, in order.
-    pub fn locks_after(&self, after: Option<&LockName>) -> impl Iterator<Item = (&LockName, &Lock)> {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let names = self.names.range((after.map_or(Unbounded, Excluded), Unbounded));
-        names.filter_map(|name| Some((name, self.lock(name)?)))
-    }
-
-    /// The same, of one kind and with a prefix of their names.
-    pub fn locks_with_prefix<'a>(
-        &'a self,
-        kind: LockKind,
-        prefix: &'a str,
-        after: Option<&LockName>,
-    ) -> impl Iterator<Item = (&'a LockName, &'a Lock)> {
-        use std::ops::Bound::{Excluded, Included, Unbounded};
-        let first = LockName::prefix_bound(kind, prefix);
-        let start = after.filter(|after| **after >= first).map_or(Included(&first), Excluded);
-        let names = self.names.range((start, Unbounded));
-        let has_prefix = move |name: &&LockName| name.kind() == kind && name.as_str().starts_with(prefix);
-        names.take_while(has_prefix).filter_map(|name| Some((name, self.lock(name)?)))
-    }
-
-    pub fn hold_count(&self) -> usize {
-        self.held.len()
+    /// How many locks somebody holds or waits for.
+    pub const fn used_count(&self) -> usize {
+        self.used_count
     }
 
     pub fn wait_count(&self) -> usize {
@@ -134,12 +119,14 @@ impl LockTable {
         self.waiting.by_holder(holder)
     }
 
-    pub fn locks_held_by_agent(&self, agent: &str) -> impl Iterator<Item = (&Holder, &LockName)> {
-        self.held.by_agent(agent)
-    }
-
     pub fn locks_awaited_by_agent(&self, agent: &str) -> impl Iterator<Item = (&Holder, &LockName)> {
         self.waiting.by_agent(agent)
+    }
+
+    /// The first waiting holder after this one, or the first of all.
+    pub fn next_waiting_holder(&self, after: Option<&Holder>) -> Option<&Holder> {
+        let next = after.and_then(|after| self.waiting.next_holder(&after.upper_bound()));
+        next.or_else(|| self.waiting.iter().next().map(|(holder, _)| holder))
     }
 
     pub fn all_waits(&self) -> impl Iterator<Item = (&Holder, &LockName)> {
@@ -204,7 +191,7 @@ impl LockTable {
     pub fn execute_one(&mut self, name: &LockName, command: &LockCommand, now: Moment) -> LockOutcome {
         self.preserve(name);
         let name = self.intern(name);
-        let lock = self.locks.entry(name.clone()).or_default();
+        let lock = self.locks.get_or_default(&name);
         let before = Schedule::of(lock, &self.limits);
         let result = lock.execute(command, now, &self.limits);
         let can_be_dropped = lock.can_be_dropped(now);
@@ -236,7 +223,7 @@ impl LockTable {
             TableChange::Lock(name, change) => {
                 self.preserve(name);
                 let name = self.intern(name);
-                let lock = self.locks.entry(name.clone()).or_default();
+                let lock = self.locks.get_or_default(&name);
                 let before = Schedule::of(lock, &self.limits);
                 lock.apply(change, &self.limits);
                 let after = Schedule::of(lock, &self.limits);
@@ -383,6 +370,7 @@ impl LockTable {
     }
 
     fn reschedule(&mut self, name: &LockName, before: Schedule, after: Schedule) {
+        self.used_count = self.used_count + usize::from(after.is_used) - usize::from(before.is_used);
         let moves = [(&mut self.due, before.due, after.due), (&mut self.idle, before.idle, after.idle)];
         for (index, before, after) in moves.into_iter().filter(|(_, before, after)| before != after) {
             if let Some(before) = before {
@@ -455,12 +443,16 @@ impl WaitForGraph for LockTable {
 
     fn may_have_waiters(&self, holder: &Holder) -> bool {
         let lock = |name| self.locks.get(name);
-        self.locks_held_by(holder).filter_map(lock).any(|lock| lock.queue_length() > 0)
+        let mut held = self.locks_held_by(holder);
+        let has_waiters =
+            held.by_ref().take(MAX_CHECKED_HOLDS).filter_map(lock).any(|lock| lock.queue_length() > 0);
+        has_waiters
+            || held.next().is_some()
             || self.locks_awaited_by(holder).filter_map(lock).any(|lock| !lock.is_last_waiter(holder))
     }
 
-    fn held_locks(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
-        self.locks_held_by(holder)
+    fn holds(&self, holder: &Holder, lock: &LockName) -> bool {
+        self.lock(lock).is_some_and(|lock| lock.hold_of(holder).is_some())
     }
 
     fn holders(&self, lock: &LockName) -> impl Iterator<Item = &Holder> {

@@ -44,6 +44,7 @@ impl From<IdentifierError> for CoordinationError {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LockCounts {
+    /// Locks, however many holders share them.
     pub held: usize,
     pub waiting: usize,
     pub agents: usize,

@@ -129,7 +129,7 @@ impl EmbeddedCoordination {
             // The next attempt follows when the journal has grown as much again.
             Err(error) => tracing::error!(%error, "cannot write a snapshot of the journal"),
         }
-        if let Ok(mut state) = self.inner.state.lock() {
+        if let Some(mut state) = self.inner.lock_state() {
             state.end_snapshot(written.ok());
         }
     }
@@ -137,7 +137,7 @@ impl EmbeddedCoordination {
     /// Locks the state for each slice only, and syncs as much as possible without it.
     fn write_snapshot(&self, next: NextSegment) -> Result<u64, JournalError> {
         let segment = next.create()?;
-        let lock = || self.inner.state.lock().map_err(|_| JournalError::Interrupted);
+        let lock = || self.inner.lock_state().ok_or(JournalError::Interrupted);
         let (snapshot, first) = {
             let mut state = lock()?;
             let begun = state.begin_snapshot(segment)?;

@@ -1,16 +1,13 @@
 //! Locks, in this process: commands, sweeps and views.
 
-use std::collections::BTreeSet;
-use std::iter;
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_domain::agent::OFFLINE_AFTER_MS;
 use ade_domain::lock::{
-    Deadlock, EndReason, Holder, Lock, LockCommand, LockKind, LockLimits, LockName, LockReply, LockTable,
-    RequestKey,
+    Deadlock, Holder, Lock, LockCommand, LockKind, LockLimits, LockName, LockReply, LockTable, RequestKey,
 };
 use tokio::sync::broadcast;
+use tokio::task::yield_now;
 
 use super::EmbeddedCoordination;
 use super::state::State;
@@ -20,14 +17,16 @@ use crate::coordination::{
 
 /// Commands that are executed before the mutex is released for others.
 const BATCH_SIZE: usize = 100;
+/// Locks that a list examines before that.
+const LIST_BATCH_SIZE: usize = 256;
 /// Holders and waiters of each lock in a list.
 const MAX_LISTED_HOLDERS: usize = 20;
-/// How often waits of silent agents are cancelled, and a few waits searched for cycles.
+/// How often the waits of a holder are searched for cycles.
 const MAINTENANCE_INTERVAL_MS: u64 = 1_000;
 /// How often the waits of one agent are searched for cycles.
 const CYCLE_CHECK_INTERVAL_MS: u64 = 30_000;
-/// Waits that are searched per maintenance. Cycles are found when they are closed; this search is only a safety net.
-const CYCLE_CHECKS_PER_MAINTENANCE: usize = 1;
+/// Waiting holders of which one is searched per maintenance. Cycles are found when they are closed; this is only a safety net.
+const MAX_CYCLE_CHECK_CANDIDATES: usize = 16;
 /// How often expired state is dropped.
 const EVICTION_INTERVAL_MS: u64 = 60_000;
 
@@ -46,53 +45,48 @@ impl EmbeddedCoordination {
         Ok(replies)
     }
 
-    fn sweep_all(&self) -> Result<Vec<Deadlock>> {
-        loop {
-            let (mut state, now) = self.enter()?;
-            let (mut swept, mut resolved) = (0, Vec::new());
-            while swept < BATCH_SIZE
-                && let Some(name) = state.table.next_due_lock(now)
-            {
-                resolved.extend(state.table.execute(&name, &LockCommand::Sweep, now).deadlocks);
-                swept += 1;
-            }
-            state.add_unreported(resolved);
-            let dropped = state.table.drop_idle_locks(now, BATCH_SIZE);
-            let is_finished = swept.max(dropped) < BATCH_SIZE;
-            if is_finished && state.last_maintenance.plus_ms(MAINTENANCE_INTERVAL_MS) <= now {
-                state.last_maintenance = now;
-                maintain(&mut state, now);
-            }
-            let reported = if is_finished { state.take_unreported() } else { Vec::new() };
-            if let Err(error) = self.commit(&mut state, now) {
-                state.add_unreported(reported);
-                return Err(error);
-            }
-            if is_finished {
-                return Ok(reported);
-            }
+    /// Does a part of what is due. Returns the deadlocks to report when nothing is left.
+    fn sweep_part(&self) -> Result<Option<Vec<Deadlock>>> {
+        let (mut state, now) = self.enter()?;
+        let (mut swept, mut resolved) = (0, Vec::new());
+        while swept < BATCH_SIZE
+            && let Some(name) = state.table.next_due_lock(now)
+        {
+            resolved.extend(state.table.execute(&name, &LockCommand::Sweep, now).deadlocks);
+            swept += 1;
         }
+        state.add_unreported(resolved);
+        let dropped = state.table.drop_idle_locks(now, BATCH_SIZE);
+        let cancelled = state.cancel_silent_waits(now, BATCH_SIZE);
+        let forgotten = state.evict_requests(now, BATCH_SIZE);
+        let is_finished = swept.max(dropped).max(cancelled).max(forgotten) < BATCH_SIZE;
+        if is_finished && state.last_maintenance.plus_ms(MAINTENANCE_INTERVAL_MS) <= now {
+            state.last_maintenance = now;
+            maintain(&mut state, now);
+        }
+        let reported = is_finished.then(|| state.take_unreported());
+        if let Err(error) = self.commit(&mut state, now) {
+            state.add_unreported(reported.unwrap_or_default());
+            return Err(error);
+        }
+        Ok(reported)
     }
 }
 
-/// Cancels waits of silent agents, searches a few waits for cycles, and drops expired state.
+/// Searches the waits of one holder for cycles, and drops expired state.
 fn maintain(state: &mut State, now: Moment) {
-    for (name, holder, request) in silent_waits(&state.table, state, now) {
-        let command =
-            LockCommand::Cancel { holder, request, reason: EndReason::AgentOffline, include_claimed: false };
-        let resolved = state.table.execute(&name, &command, now).deadlocks;
-        state.add_unreported(resolved);
-    }
-    let is_due = |holder: &Holder| {
+    for _ in 0..MAX_CYCLE_CHECK_CANDIDATES {
+        let Some(holder) = state.table.next_waiting_holder(state.last_checked.as_ref()).cloned() else {
+            break;
+        };
+        state.last_checked = Some(holder.clone());
         let last = state.checked_for_cycles.get(holder.agent_id());
-        last.is_none_or(|last| last.plus_ms(CYCLE_CHECK_INTERVAL_MS) <= now)
-    };
-    let waiting = state.table.all_waits().map(|(holder, _)| holder);
-    let due = waiting.filter(|holder| is_due(holder)).take(CYCLE_CHECKS_PER_MAINTENANCE);
-    for holder in due.cloned().collect::<Vec<_>>() {
-        let resolved = state.table.resolve_deadlocks(&holder, now);
-        state.add_unreported(resolved);
-        state.checked_for_cycles.insert(holder.agent_id().to_owned(), now);
+        if last.is_none_or(|last| last.plus_ms(CYCLE_CHECK_INTERVAL_MS) <= now) {
+            let resolved = state.table.resolve_deadlocks(&holder, now);
+            state.add_unreported(resolved);
+            state.checked_for_cycles.insert(holder.agent_id().to_owned(), now);
+            break;
+        }
     }
     if state.last_eviction.plus_ms(EVICTION_INTERVAL_MS) <= now {
         state.last_eviction = now;
@@ -101,20 +95,22 @@ fn maintain(state: &mut State, now: Moment) {
         state.checked_for_cycles.retain(|_, last| last.plus_ms(CYCLE_CHECK_INTERVAL_MS) > now);
         state.evict_idle_agents(now);
     }
-    state.evict_requests(now);
 }
 
-/// Waits with a ticket of agents whose heartbeat is missing. A wait with an open connection needs no heartbeat.
-fn silent_waits(table: &LockTable, state: &State, now: Moment) -> Vec<(LockName, Holder, RequestKey)> {
-    let is_silent = |holder: &Holder| {
-        let last = state.agents.get(holder.agent_id()).map(|agent| agent.last_heartbeat);
-        last.is_none_or(|last| last.plus_ms(OFFLINE_AFTER_MS) <= now)
-    };
-    let ticket = |(holder, name): (&Holder, &LockName)| {
-        let waiter = table.lock(name)?.waiter_of(holder)?;
-        waiter.served_by.is_none().then(|| (name.clone(), holder.clone(), waiter.request))
-    };
-    table.all_waits().filter(|(holder, _)| is_silent(holder)).filter_map(ticket).collect()
+/// At most `limit` locks after the name `after` that the filter may match, by name.
+fn candidates<'a>(
+    table: &'a LockTable,
+    filter: &'a LockFilter,
+    prefix: &'a str,
+    after: Option<&'a LockName>,
+    limit: usize,
+) -> Box<dyn Iterator<Item = (&'a LockName, &'a Lock)> + 'a> {
+    let kind = if filter.resource_type.is_some() { Some(LockKind::Resource) } else { filter.kind };
+    match (&filter.agent, kind) {
+        (Some(agent), _) => Box::new(table.locks_of_agent(agent, kind, prefix, after, limit)),
+        (None, Some(kind)) => Box::new(table.locks_with_prefix(kind, prefix, after).take(limit)),
+        (None, None) => Box::new(table.locks_after(after).take(limit)),
+    }
 }
 
 impl Locks for EmbeddedCoordination {
@@ -149,30 +145,28 @@ impl Locks for EmbeddedCoordination {
         limit: usize,
     ) -> AsyncResult<'_, Vec<LockView>> {
         Box::pin(async move {
-            let (state, _) = self.enter()?;
-            let table = &state.table;
-            let prefix =
-                filter.resource_type.as_ref().map(|of| format!("{}:{of}:", LockKind::Resource.as_str()));
-            let locks: Box<dyn Iterator<Item = (&LockName, &Lock)>> = match (&filter.agent, filter.kind) {
-                (Some(agent), _) => {
-                    let used = table.locks_held_by_agent(agent).chain(table.locks_awaited_by_agent(agent));
-                    let names: BTreeSet<&LockName> =
-                        used.filter(|(holder, _)| holder.agent_id() == agent).map(|(_, name)| name).collect();
-                    let later =
-                        names.into_iter().filter(|name| after.as_ref().is_none_or(|after| *name > after));
-                    Box::new(later.filter_map(|name| Some((name, table.lock(name)?))))
-                }
-                (None, Some(LockKind::Task)) if prefix.is_some() => Box::new(iter::empty()),
-                (None, kind) => match (kind, &prefix) {
-                    (_, Some(prefix)) => {
-                        Box::new(table.locks_with_prefix(LockKind::Resource, prefix, after.as_ref()))
+            let resource_type = filter.resource_type.as_ref();
+            let prefix = resource_type.map(|of| format!("{}:{of}:", LockKind::Resource.as_str()));
+            let (mut views, mut after) = (Vec::new(), after);
+            // Locks that nobody uses are stored for a while; the mutex is released for others on the way past them.
+            loop {
+                let (state, _) = self.enter()?;
+                let prefix = prefix.as_deref().unwrap_or_default();
+                let mut examined = 0;
+                let mut last = None;
+                for (name, lock) in candidates(&state.table, &filter, prefix, after.as_ref(), LIST_BATCH_SIZE)
+                {
+                    examined += 1;
+                    last = Some(name);
+                    if views.len() < limit && filter.matches(name, lock) {
+                        views.push(LockView::new(name, Some(lock), MAX_LISTED_HOLDERS));
                     }
-                    (Some(kind), None) => Box::new(table.locks_with_prefix(kind, "", after.as_ref())),
-                    (None, None) => Box::new(table.locks_after(after.as_ref())),
-                },
-            };
-            let listed = locks.filter(|(name, lock)| filter.matches(name, lock)).take(limit);
-            Ok(listed.map(|(name, lock)| LockView::new(name, Some(lock), MAX_LISTED_HOLDERS)).collect())
+                }
+                if examined < LIST_BATCH_SIZE || views.len() == limit {
+                    return Ok(views);
+                }
+                after = last.cloned();
+            }
         })
     }
 
@@ -191,12 +185,20 @@ impl Locks for EmbeddedCoordination {
         Box::pin(async move {
             let (state, _) = self.enter()?;
             let State { table, agents, .. } = &*state;
-            Ok(LockCounts { held: table.hold_count(), waiting: table.wait_count(), agents: agents.len() })
+            Ok(LockCounts { held: table.used_count(), waiting: table.wait_count(), agents: agents.len() })
         })
     }
 
     fn sweep(&self) -> AsyncResult<'_, Vec<Deadlock>> {
-        Box::pin(async move { self.sweep_all() })
+        Box::pin(async move {
+            loop {
+                if let Some(reported) = self.sweep_part()? {
+                    return Ok(reported);
+                }
+                // Other tasks of this thread go on before the next part.
+                yield_now().await;
+            }
+        })
     }
 
     fn subscribe(&self, request: RequestKey) -> Subscription {
@@ -213,7 +215,7 @@ impl Locks for EmbeddedCoordination {
 
     fn set_deadlock_detection(&self, is_enabled: bool) {
         // A poisoned mutex fails every command, so there is nothing to detect.
-        if let Ok(mut state) = self.inner.state.lock() {
+        if let Some(mut state) = self.inner.lock_state() {
             state.table.set_deadlock_detection(is_enabled);
         }
     }

@@ -12,12 +12,13 @@ mod journal_threads;
 mod locks;
 mod rate_limits;
 mod requests;
+mod silent_agents;
 mod state;
 mod wake_ups;
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ade_domain::lock::LockLimits;
 use ade_domain::{Clock, Moment};
@@ -74,6 +75,9 @@ struct Inner {
     clock: Arc<dyn Clock>,
     /// By how much the journal was ahead of the clock when it was opened. It is added to the clock, so that time never runs backwards.
     clock_offset_us: u64,
+    /// Held by the thread that is next to lock the state. A mutex alone lets its last owner lock it again before the threads that
+    /// wait: the parts of a batch would follow each other without a gap.
+    turnstile: Mutex<()>,
     state: Mutex<State>,
     rate_windows: Mutex<RateWindows>,
     wake_ups: wake_ups::WakeUpQueues,
@@ -92,8 +96,9 @@ impl EmbeddedCoordination {
     ) -> Result<Self, EmbeddedOpenError> {
         let folder = DataFolder::lock(data)?;
         let mut state = State::new(options.limits.clone());
-        let journal =
-            Journal::open(&data.join("coordination"), |record: JournalRecord| state.replay(record))?;
+        let journal = Journal::open(&data.join("coordination"), |json| {
+            JournalRecord::parse(json).map(|record| state.replay(record))
+        })?;
         let clock_offset_us = state.last_moment().micros().saturating_sub(clock.now().micros());
         if clock_offset_us > 0 {
             tracing::warn!(
@@ -110,6 +115,7 @@ impl EmbeddedCoordination {
                 options,
                 clock,
                 clock_offset_us,
+                turnstile: Mutex::default(),
                 state: Mutex::new(state),
                 rate_windows: Mutex::default(),
                 wake_ups: wake_ups::WakeUpQueues::default(),
@@ -126,8 +132,10 @@ impl EmbeddedCoordination {
         if let Some(why) = self.inner.syncer.failure() {
             return Err(CoordinationError(format!("cannot sync the journal: {why}. Restart the server.")));
         }
-        let poisoned = |_| CoordinationError("an earlier command panicked; restart the server".to_owned());
-        let mut state = self.inner.state.lock().map_err(poisoned)?;
+        let mut state = self
+            .inner
+            .lock_state()
+            .ok_or_else(|| CoordinationError("an earlier command panicked; restart the server".to_owned()))?;
         // Changes that could not be written were not acknowledged, and nobody may see them before they are written.
         if state.flush().map_err(write_error)? {
             self.inner.syncer.mark_dirty();
@@ -169,6 +177,12 @@ fn write_error(error: io::Error) -> CoordinationError {
 }
 
 impl Inner {
+    /// Locks the state in turn with everyone else; `None` if a command panicked.
+    fn lock_state(&self) -> Option<MutexGuard<'_, State>> {
+        let _next = self.turnstile.lock().unwrap_or_else(PoisonError::into_inner);
+        self.state.lock().ok()
+    }
+
     fn now(&self) -> Moment {
         add_micros(self.clock.now(), self.clock_offset_us)
     }

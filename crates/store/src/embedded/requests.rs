@@ -56,21 +56,23 @@ impl LockRequests for EmbeddedCoordination {
 }
 
 impl State {
-    /// Forgets expired requests, and the oldest ones if there are too many.
-    pub(super) fn evict_requests(&mut self, now: Moment) {
-        let is_expired = |(until, _): &(Moment, RequestKey)| *until <= now;
-        while let Some((_, key)) = self.request_expiries.first().copied().filter(is_expired) {
-            self.change(StateChange::RequestForgotten(key));
-        }
+    /// Forgets at most `limit` requests: the expired ones, and the oldest if there are too many. Returns how many.
+    pub(super) fn evict_requests(&mut self, now: Moment, limit: usize) -> usize {
+        let is_expired = |(until, _): &&(Moment, RequestKey)| *until <= now;
+        let expired = self.request_expiries.iter().take_while(is_expired);
+        let mut forgotten: Vec<RequestKey> = expired.take(limit).map(|(_, key)| *key).collect();
         // A client that invents request ids faster than they expire must not fill the memory.
         let excess = self.requests.len().saturating_sub(MAX_REGISTERED);
-        let has_no_ticket = |(_, key): &&(Moment, RequestKey)| {
-            self.requests.get(key).is_some_and(|known| known.ticket.is_none())
-        };
-        let early: Vec<RequestKey> =
-            self.request_expiries.iter().filter(has_no_ticket).take(excess).map(|(_, key)| *key).collect();
-        for key in early {
-            self.change(StateChange::RequestForgotten(key));
+        if forgotten.is_empty() && excess > 0 {
+            let has_no_ticket = |(_, key): &&(Moment, RequestKey)| {
+                self.requests.get(key).is_some_and(|known| known.ticket.is_none())
+            };
+            let early = self.request_expiries.iter().filter(has_no_ticket).take(excess.min(limit));
+            forgotten = early.map(|(_, key)| *key).collect();
         }
+        for key in &forgotten {
+            self.change(StateChange::RequestForgotten(*key));
+        }
+        forgotten.len()
     }
 }

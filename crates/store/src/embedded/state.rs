@@ -8,11 +8,14 @@ use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::agent::Agent;
-use ade_domain::lock::{Deadlock, LockChange, LockLimits, LockRequest, LockTable, RequestKey, TableChange};
+use ade_domain::lock::{
+    Deadlock, Holder, LockChange, LockLimits, LockRequest, LockTable, RequestKey, TableChange,
+};
 use ade_domain::rate::RateWindow;
 use serde::{Deserialize, Serialize};
 
 use super::journal::{Journal, JournalError, NewSegment, NextSegment, Snapshot};
+use super::silent_agents::SilenceChecks;
 use crate::coordination::{LockEvent, LockEventKind, Ticket};
 
 /// A line of the journal.
@@ -25,6 +28,13 @@ pub(super) enum JournalRecord {
     Locks(TableChange),
     #[serde(untagged)]
     State(StateChange),
+}
+
+impl JournalRecord {
+    /// Nearly all records are changes of locks. Tried first, they are read without being copied for every untagged variant.
+    pub(super) fn parse(json: &[u8]) -> serde_json::Result<Self> {
+        serde_json::from_slice(json).map(Self::Locks).or_else(|_| serde_json::from_slice(json))
+    }
 }
 
 /// A change of anything but locks. The variants must differ in name from those of lock changes: both are untagged in the journal.
@@ -85,8 +95,10 @@ pub(super) struct State {
     pub(super) rates: BTreeMap<String, RateWindow>,
     /// Deadlocks that the next sweep returns, also one of the next process.
     unreported: Vec<Deadlock>,
-    /// When the waits of each agent were last searched for cycles.
+    pub(super) silence_checks: SilenceChecks,
+    /// When the waits of each agent were last searched for cycles, and those of which holder were the last.
     pub(super) checked_for_cycles: BTreeMap<String, Moment>,
+    pub(super) last_checked: Option<Holder>,
     pub(super) last_maintenance: Moment,
     pub(super) last_eviction: Moment,
     now: Moment,
@@ -108,7 +120,9 @@ impl State {
             auto_registered: 0,
             rates: BTreeMap::new(),
             unreported: Vec::new(),
+            silence_checks: SilenceChecks::default(),
             checked_for_cycles: BTreeMap::new(),
+            last_checked: None,
             last_maintenance: Moment::default(),
             last_eviction: Moment::default(),
             now: Moment::default(),
@@ -154,6 +168,7 @@ impl State {
             if let Some(agent) = self.agents.get_mut(holder.agent_id()) {
                 agent.last_heartbeat = now;
             }
+            self.silence_checks.add(holder.agent_id(), now);
         }
         Ok(())
     }
@@ -237,6 +252,7 @@ impl State {
                     LockChange::WaitEnded { request, .. } => self.to_notify.push(*request),
                     _ => {}
                 }
+                self.silence_checks.note(change, now);
                 let event = LockEventKind::from_change(change);
                 events.extend(event.map(|event| LockEvent { lock: name.clone(), at: now, kind: event }));
             }

@@ -14,9 +14,11 @@ use ade_domain::lock::{Cycle, Deadlock, Holder, LockCommand, LockName, LockOutco
 use futures_util::future::try_join_all;
 
 use super::command::{ChangeKind, CommandReply};
-use super::query::{NO_ARGS, command};
+use super::query::command;
 use super::{Inner, Result, encoding, locked};
 
+/// Ages of victims that are read at once.
+const AGES_PAGE_SIZE: usize = 1_000;
 /// Searches for one holder before the rest is left to the next sweep.
 const MAX_SEARCHES: usize = 10;
 
@@ -191,18 +193,25 @@ impl Inner {
 
     /// Loads the current victims, also those of other servers, and deletes expired entries.
     pub(super) async fn refresh_victim_ages(&self) -> Result<()> {
-        let ages: Vec<(String, String)> = self.query("HGETALL", &self.keys.victim_ages, NO_ARGS).await?;
         let now = self.clock.now();
-        let (mut current, mut expired) = (HashSet::new(), Vec::new());
-        for (digest, age) in ages {
-            if parse_age(&age).is_some_and(|(_, until)| until > now) {
-                current.insert(digest);
-            } else {
-                expired.push(digest);
+        let (mut current, mut expired, mut cursor) = (HashSet::new(), Vec::new(), 0_u64);
+        loop {
+            let ages: (u64, Vec<(String, String)>) =
+                self.query("HSCAN", &self.keys.victim_ages, (cursor, "COUNT", AGES_PAGE_SIZE)).await?;
+            for (digest, age) in ages.1 {
+                if parse_age(&age).is_some_and(|(_, until)| until > now) {
+                    current.insert(digest);
+                } else {
+                    expired.push(command("HDEL", &self.keys.victim_ages, digest));
+                }
+            }
+            cursor = ages.0;
+            if cursor == 0 {
+                break;
             }
         }
         *locked(&self.victims) = current;
-        if expired.is_empty() { Ok(()) } else { self.query("HDEL", &self.keys.victim_ages, expired).await }
+        self.run_all(expired).await
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Arc, LazyLock, Mutex};
 
 use ade_catalog::Catalog;
@@ -100,30 +100,35 @@ impl AgentKeys {
 /// Caches built keys, because building them takes longer than sending them.
 #[derive(Debug)]
 pub(super) struct KeyCache<N, K> {
-    keys: Mutex<HashMap<N, Arc<K>>>,
+    /// A part that is full is cleared. There are many, so that nobody waits for long while one is.
+    parts: [Mutex<HashMap<N, Arc<K>>>; 64],
+    hasher: RandomState,
 }
 
 impl<N, K> Default for KeyCache<N, K> {
     fn default() -> Self {
-        Self { keys: Mutex::default() }
+        Self { parts: std::array::from_fn(|_| Mutex::default()), hasher: RandomState::new() }
     }
 }
 
 impl<N: Eq + Hash, K> KeyCache<N, K> {
-    /// When it is full the whole cache is cleared.
-    const MAX_ENTRIES: usize = 20_000;
+    const MAX_ENTRIES_PER_PART: usize = 1_000;
 
     pub(super) fn get<Q>(&self, name: &Q, build: impl FnOnce() -> Result<K>) -> Result<Arc<K>>
     where
         N: Borrow<Q>,
         Q: Eq + Hash + ToOwned<Owned = N> + ?Sized,
     {
-        if let Some(found) = locked(&self.keys).get(name) {
+        let index = self.hasher.hash_one(name) % self.parts.len() as u64;
+        let Some(part) = usize::try_from(index).ok().and_then(|index| self.parts.get(index)) else {
+            return build().map(Arc::new);
+        };
+        if let Some(found) = locked(part).get(name) {
             return Ok(Arc::clone(found));
         }
         let built = Arc::new(build()?);
-        let mut keys = locked(&self.keys);
-        if keys.len() >= Self::MAX_ENTRIES {
+        let mut keys = locked(part);
+        if keys.len() >= Self::MAX_ENTRIES_PER_PART {
             keys.clear();
         }
         keys.insert(name.to_owned(), Arc::clone(&built));
@@ -137,6 +142,10 @@ pub(super) struct GlobalKeys {
     pub(super) registry: RedisKey,
     /// The last fencing token. Not used on a cluster.
     pub(super) token: RedisKey,
+    /// The locks in use, and those with waiters, by name.
+    pub(super) locks_by_name: RedisKey,
+    pub(super) awaited_by_name: RedisKey,
+    /// The names of locks whose keys have a hash instead.
     pub(super) lock_names: RedisKey,
     pub(super) victim_ages: RedisKey,
     pub(super) agents: RedisKey,
@@ -152,6 +161,8 @@ impl GlobalKeys {
         Self {
             registry: keys::lock::registry().in_layout(layout),
             token: keys::lock::token().in_layout(layout),
+            locks_by_name: keys::lock::by_name().in_layout(layout),
+            awaited_by_name: keys::lock::awaited().in_layout(layout),
             lock_names: keys::lock::names().in_layout(layout),
             victim_ages: keys::lock::ages().in_layout(layout),
             agents: keys::agent::index().in_layout(layout),
@@ -161,11 +172,6 @@ impl GlobalKeys {
             queues: ids::QueueName::all().iter().map(|name| (*name, queue(*name, layout))).collect(),
         }
     }
-}
-
-pub(super) fn type_index(resource_type: &str, layout: Layout) -> Result<RedisKey> {
-    let resource_type = ids::ResourceType::new(resource_type)?;
-    Ok(keys::lock::by_resource_type(&resource_type).in_layout(layout))
 }
 
 pub(super) fn request(key: RequestKey, layout: Layout) -> Result<RedisKey> {

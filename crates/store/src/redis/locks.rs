@@ -1,9 +1,8 @@
 //! The lock port on Redis, and the reads behind it: single locks, lists, waits and counts.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::lock::{
@@ -13,11 +12,11 @@ use ade_keyspace::RedisKey;
 use futures_util::future::try_join_all;
 use redis::Value;
 use tokio::sync::broadcast;
-use tokio::time::Instant;
 
 use super::encoding::CorruptValue;
 use super::indexes::remove_from_index;
-use super::keys::{self, ParsedLockKey};
+use super::keys::{self, AgentKeys, ParsedLockKey};
+use super::name_indexes::{NAMES_PER_COMMAND, NameIndex, NameRange};
 use super::query::{NO_ARGS, UnixMicros, command};
 use super::{Inner, RedisCoordination, Result, encoding, locked};
 use crate::coordination::{
@@ -30,10 +29,8 @@ const MAX_LISTED: usize = 20;
 const READ_BATCH: usize = 200;
 /// Locks that one call reads. Bounds how long Redis is busy with it.
 const LOCKS_PER_CALL: usize = 50;
-const INDEX_PAGE_SIZE: usize = 5_000;
-/// Counts over more locks than this are cached.
-const COUNT_CACHE_THRESHOLD: usize = 1_000;
-const COUNT_CACHE_TTL: Duration = Duration::from_secs(5);
+/// Bounds how long Redis is busy with one page.
+const INDEX_PAGE_SIZE: usize = 2_000;
 
 /// A lock at one moment, with the first waiters of its queue.
 #[derive(Debug, Clone, Default)]
@@ -78,8 +75,8 @@ impl LockSnapshot {
         self.holds.iter().any(|hold| hold.holder.agent_id() == agent)
     }
 
-    fn is_waited_for_by(&self, agent: &str) -> bool {
-        self.waiters.iter().any(|waiter| waiter.holder.agent_id() == agent)
+    const fn is_used(&self) -> bool {
+        !self.holds.is_empty() || self.queue_length > 0
     }
 
     pub(super) fn lock(&self, limits: &LockLimits) -> Lock {
@@ -154,42 +151,20 @@ impl Inner {
         Ok(names)
     }
 
+    /// The locks of an index by agent. It is read in pages, which may contain what was added or removed meanwhile.
     pub(super) async fn index_members(&self, index: &RedisKey) -> Result<Vec<LockName>> {
-        let members = self.query("SMEMBERS", index, NO_ARGS).await?;
-        Ok(self.resolve_names(members).await?.into_iter().map(|(_, name)| name).collect())
-    }
-
-    /// The same, but removes stale entries from the index.
-    async fn pruned_members(
-        &self,
-        index: &RedisKey,
-        is_current: impl Fn(&LockSnapshot) -> bool,
-    ) -> Result<Vec<LockName>> {
-        let names = self.index_members(index).await?;
-        let (mut found, mut stale) = (Vec::new(), Vec::new());
-        for (name, snapshot) in names.iter().zip(self.read_locks(&names, usize::MAX).await?) {
-            if is_current(&snapshot) {
-                found.push(name.clone());
-            } else {
-                stale.push(remove_from_index(index, self.lock_keys(name)?.lock()));
-            }
-        }
-        self.run_all(stale).await?;
-        Ok(found)
-    }
-
-    async fn registered_locks(&self) -> Result<Vec<LockName>> {
-        let mut names = Vec::new();
-        for page in 0.. {
-            let range = (page * INDEX_PAGE_SIZE, (page + 1) * INDEX_PAGE_SIZE - 1);
-            let members: Vec<String> = self.query("ZRANGE", &self.keys.registry, range).await?;
-            let is_last = members.len() < INDEX_PAGE_SIZE;
-            names.extend(self.resolve_names(members).await?.into_iter().map(|(_, name)| name));
-            if is_last {
+        let (mut members, mut cursor) = (BTreeSet::new(), 0_u64);
+        loop {
+            let page: (u64, Vec<String>) =
+                self.query("SSCAN", index, (cursor, "COUNT", INDEX_PAGE_SIZE)).await?;
+            members.extend(page.1);
+            cursor = page.0;
+            if cursor == 0 {
                 break;
             }
         }
-        Ok(names)
+        let names = self.resolve_names(members.into_iter().collect()).await?;
+        Ok(names.into_iter().map(|(_, name)| name).collect())
     }
 
     async fn list_locks(
@@ -198,54 +173,98 @@ impl Inner {
         after: Option<&LockName>,
         limit: usize,
     ) -> Result<Vec<LockView>> {
-        let names = match (&filter.agent, &filter.resource_type) {
-            (Some(agent), _) => {
-                let keys = self.agent_keys(agent)?;
-                let mut names = self.pruned_members(&keys.held_locks, |lock| lock.is_held_by(agent)).await?;
-                names.extend(
-                    self.pruned_members(&keys.awaited_locks, |lock| lock.is_waited_for_by(agent)).await?,
-                );
-                names
+        if let Some(agent) = &filter.agent {
+            return self.list_locks_of_agent(agent, filter, after, limit).await;
+        }
+        self.write_name_indexes().await;
+        let range = NameRange::of(filter);
+        let (mut views, mut after) = (Vec::new(), after.cloned());
+        loop {
+            let wanted = (limit - views.len()).min(READ_BATCH);
+            let names = self.names_after(NameIndex::Used, &range, after.as_ref(), wanted).await?;
+            let mut unused = Vec::new();
+            for (name, snapshot) in names.iter().zip(self.read_locks(&names, MAX_LISTED).await?) {
+                if snapshot.is_used() {
+                    views.push(snapshot.view(name, self.limits(), MAX_LISTED));
+                } else {
+                    unused.push(name.clone());
+                }
             }
-            (None, Some(resource_type)) => {
-                self.index_members(&keys::type_index(resource_type, self.layout())?).await?
+            self.remove_unused_names(NameIndex::Used, &unused).await?;
+            if names.len() < wanted || views.len() == limit {
+                return Ok(views);
             }
-            (None, None) => self.registered_locks().await?,
-        };
-        let matches = |name: &LockName| after.is_none_or(|after| name > after) && filter.matches_name(name);
-        let names: BTreeSet<LockName> = names.into_iter().filter(matches).collect();
-        let names: Vec<LockName> = names.into_iter().collect();
-        let max_waiters = if filter.agent.is_some() { usize::MAX } else { MAX_LISTED };
+            after = names.into_iter().next_back();
+        }
+    }
+
+    /// The same for the locks that an agent holds or waits for. Removes stale entries from its indexes.
+    async fn list_locks_of_agent(
+        &self,
+        agent: &str,
+        filter: &LockFilter,
+        after: Option<&LockName>,
+        limit: usize,
+    ) -> Result<Vec<LockView>> {
+        let AgentKeys { held_locks, awaited_locks, .. } = &*self.agent_keys(agent)?;
+        let awaited: HashSet<LockName> = self.index_members(awaited_locks).await?.into_iter().collect();
+        let held: HashSet<LockName> = self.index_members(held_locks).await?.into_iter().collect();
+        let is_wanted =
+            |name: &&LockName| after.is_none_or(|after| *name > after) && filter.matches_name(name);
+        let names: BTreeSet<&LockName> = held.union(&awaited).filter(is_wanted).collect();
+        let names: Vec<LockName> = names.into_iter().cloned().collect();
         let mut views = Vec::new();
         for batch in names.chunks(limit.clamp(1, READ_BATCH)) {
-            for (name, snapshot) in batch.iter().zip(self.read_locks(batch, max_waiters).await?) {
-                if filter.matches(name, &snapshot.lock(self.limits())) {
+            let is_waiting =
+                |name| Ok(command("HEXISTS", self.lock_keys(name)?.waiting(), format!("a:{agent}")));
+            let is_waiting: Vec<bool> =
+                self.query_all(batch.iter().map(is_waiting).collect::<Result<_>>()?).await?;
+            let mut stale = Vec::new();
+            for ((name, snapshot), is_waiting) in
+                batch.iter().zip(self.read_locks(batch, MAX_LISTED).await?).zip(is_waiting)
+            {
+                let is_holding = snapshot.is_held_by(agent);
+                if (is_holding || is_waiting) && views.len() < limit {
                     views.push(snapshot.view(name, self.limits(), MAX_LISTED));
                 }
-                if views.len() == limit {
-                    return Ok(views);
+                let entries = [(held_locks, &held, is_holding), (awaited_locks, &awaited, is_waiting)];
+                for (index, entries, is_current) in entries {
+                    if !is_current && entries.contains(name) {
+                        stale.push(remove_from_index(index, self.lock_keys(name)?.lock()));
+                    }
                 }
+            }
+            self.run_all(stale).await?;
+            if views.len() == limit {
+                break;
             }
         }
         Ok(views)
     }
 
     async fn all_waits(&self, limit: usize) -> Result<Vec<WaitView>> {
-        let mut views = Vec::new();
-        for batch in self.registered_locks().await?.chunks(READ_BATCH) {
-            let waited_for = self.with_waiters(batch).await?;
-            for (name, snapshot) in waited_for.iter().zip(self.read_locks(&waited_for, usize::MAX).await?) {
+        self.write_name_indexes().await;
+        let range = NameRange::of(&LockFilter::default());
+        let (mut views, mut after): (Vec<WaitView>, Option<LockName>) = (Vec::new(), None);
+        loop {
+            let names = self.names_after(NameIndex::Awaited, &range, after.as_ref(), READ_BATCH).await?;
+            let mut unused = Vec::new();
+            for (name, snapshot) in names.iter().zip(self.read_locks(&names, limit).await?) {
                 let lock = snapshot.lock(self.limits());
                 let view = |waiter: &Waiter| WaitView::new(name, &lock, &waiter.holder, MAX_LISTED);
                 views.extend(snapshot.waiters.iter().filter_map(view));
-                if views.len() >= limit {
-                    views.truncate(limit);
-                    return Ok(views);
+                if snapshot.queue_length == 0 {
+                    unused.push(name.clone());
                 }
             }
+            self.remove_unused_names(NameIndex::Awaited, &unused).await?;
+            if names.len() < READ_BATCH || views.len() >= limit {
+                views.sort_by(|a, b| (&a.holder, &a.lock).cmp(&(&b.holder, &b.lock)));
+                views.truncate(limit);
+                return Ok(views);
+            }
+            after = names.into_iter().next_back();
         }
-        views.sort_by(|a, b| (&a.holder, &a.lock).cmp(&(&b.holder, &b.lock)));
-        Ok(views)
     }
 
     /// The locks that have waiters.
@@ -261,25 +280,33 @@ impl Inner {
     }
 
     async fn count_all(&self) -> Result<LockCounts> {
-        if let Some((counts, at)) = locked(&self.maintenance).cached_counts
-            && at.elapsed() < COUNT_CACHE_TTL
-        {
-            return Ok(counts);
+        self.write_name_indexes().await;
+        let keys = &self.keys;
+        let sizes = [&keys.locks_by_name, &keys.awaited_by_name, &keys.agents];
+        let sizes: Vec<usize> =
+            self.query_all(sizes.map(|key| command("ZCARD", key, NO_ARGS)).into()).await?;
+        let [held, awaited, agents] = sizes.as_slice() else { return Ok(LockCounts::default()) };
+        let known = locked(&self.maintenance).waiting;
+        let waiting = match known.filter(|_| *awaited > READ_BATCH) {
+            Some(waiting) => waiting,
+            None => self.count_waiting().await?,
+        };
+        Ok(LockCounts { held: *held, waiting, agents: *agents })
+    }
+
+    /// The waiters of all locks.
+    pub(super) async fn count_waiting(&self) -> Result<usize> {
+        let range = NameRange::of(&LockFilter::default());
+        let (mut waiting, mut after): (usize, Option<LockName>) = (0, None);
+        loop {
+            let names =
+                self.names_after(NameIndex::Awaited, &range, after.as_ref(), NAMES_PER_COMMAND).await?;
+            waiting += self.queue_lengths(&names).await?.into_iter().sum::<usize>();
+            if names.len() < NAMES_PER_COMMAND {
+                return Ok(waiting);
+            }
+            after = names.into_iter().next_back();
         }
-        let mut counts = LockCounts::default();
-        let names = self.registered_locks().await?;
-        for batch in names.chunks(READ_BATCH) {
-            counts.waiting += self.queue_lengths(batch).await?.into_iter().sum::<usize>();
-            let count = |name| Ok(command("HGET", self.lock_keys(name)?.lock(), "n"));
-            let held: Vec<Option<usize>> =
-                self.query_all(batch.iter().map(count).collect::<Result<_>>()?).await?;
-            counts.held += held.into_iter().flatten().sum::<usize>();
-        }
-        counts.agents = self.query("ZCARD", &self.keys.agents, NO_ARGS).await?;
-        if names.len() > COUNT_CACHE_THRESHOLD {
-            locked(&self.maintenance).cached_counts = Some((counts, Instant::now()));
-        }
-        Ok(counts)
     }
 }
 

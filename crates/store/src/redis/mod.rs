@@ -15,6 +15,7 @@ mod encoding;
 mod indexes;
 mod keys;
 mod locks;
+mod name_indexes;
 mod query;
 mod rate_limits;
 mod requests;
@@ -54,6 +55,7 @@ use clock::StoreClock;
 use command::{ChangeKind, CommandReply};
 use encoding::CorruptValue;
 use keys::{AgentKeys, GlobalKeys, KeyCache, LockKeys};
+use name_indexes::NameIndexes;
 use rate_limits::RateCounters;
 use scripts::Scripts;
 use steps::{Step, StepQueue, StepReply};
@@ -110,6 +112,7 @@ struct Inner {
     clock: StoreClock,
     subscriptions: Subscriptions,
     notifications: WaiterNotifications,
+    name_indexes: NameIndexes,
     events: broadcast::Sender<Arc<LockEvent>>,
     /// When the heartbeat of an agent was last written, and its time.
     heartbeats: Mutex<HashMap<String, (Instant, Moment)>>,
@@ -149,6 +152,7 @@ impl RedisCoordination {
             agent_key_cache: KeyCache::default(),
             clock: StoreClock::default(),
             notifications,
+            name_indexes: NameIndexes::default(),
             subscriptions,
             events,
             heartbeats: Mutex::default(),
@@ -172,6 +176,7 @@ impl RedisCoordination {
         let mut tasks = JoinSet::new();
         tasks.spawn(inner.notifications.clone().run());
         tasks.spawn(sending_steps);
+        tasks.spawn(name_indexes::keep_name_indexes(Arc::clone(&inner)));
         Ok(Self { inner, _tasks: Arc::new(tasks) })
     }
 }
@@ -332,6 +337,7 @@ impl Inner {
     /// Wakes local waiters, sends events, and writes the indexes that the script could not write.
     async fn propagate(&self, name: &LockName, keys: &LockKeys, agent: Option<&str>, reply: &CommandReply) {
         self.clock.observe(reply.now);
+        self.name_indexes.note(name, &reply.changes);
         for change in &reply.changes {
             match &change.kind {
                 ChangeKind::Granted { requests, .. } => {

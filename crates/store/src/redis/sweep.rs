@@ -14,9 +14,10 @@ use tokio::time::Instant;
 
 use super::command::ChangeKind;
 use super::indexes::{add_to_index, registry_score, remove_from_index};
+use super::name_indexes::NameIndex;
 use super::query::command;
 use super::{Inner, Result, keys, locked, scripts};
-use crate::coordination::{CoordinationError, LockCounts};
+use crate::coordination::CoordinationError;
 
 /// Locks of the registry that are visited concurrently.
 const BATCH: usize = 100;
@@ -33,8 +34,8 @@ const INSPECT_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_SEARCHED_AGENTS: usize = 20;
 /// How long an agent's waits are not searched again. The key schema defines this TTL.
 const DEADLOCK_CHECK_TTL_SECONDS: u64 = 30;
-/// How often locks with recent heartbeats are checked against the registry.
-const REGISTRY_REPAIR_INTERVAL: Duration = Duration::from_secs(10);
+/// How often the registry and the indexes by name are repaired, and the waiters counted.
+const REPAIR_INTERVAL: Duration = Duration::from_secs(5);
 /// Idle time after which an agent that was only named is removed.
 const NAMED_AGENT_TTL_MS: u64 = 86_400_000;
 
@@ -43,14 +44,18 @@ const NAMED_AGENT_TTL_MS: u64 = 86_400_000;
 pub(super) struct MaintenanceState {
     last_housekeeping: Option<Instant>,
     last_inspected: HashMap<LockName, Instant>,
-    /// Locks with heartbeats since the last registry repair, with their holders.
+    /// Locks with heartbeats since the last repair, with their holders.
     pub(super) renewed: HashSet<(LockName, Holder)>,
-    last_registry_repair: Option<Instant>,
+    last_repair: Option<Instant>,
     name_scan_cursor: u64,
     pub(super) deferred: Vec<DeferredWork>,
     /// Deadlocks resolved by a call that does not return them; the next sweep returns them.
     pub(super) unreported_deadlocks: Vec<Deadlock>,
-    pub(super) cached_counts: Option<(LockCounts, Instant)>,
+    /// How many waiters there were when they were last counted.
+    pub(super) waiting: Option<usize>,
+    /// How far the indexes by name were checked.
+    checked_used: Option<LockName>,
+    checked_awaited: Option<LockName>,
     /// The last error that was logged.
     last_failure: Option<String>,
 }
@@ -78,6 +83,7 @@ fn is_idle_score(score: &str) -> bool {
 pub(super) enum DeferredWork {
     Inspect(LockName),
     FindDeadlocks(Holder, LockName),
+    RepairIndexes,
 }
 
 fn is_due(last: Option<Instant>, interval: Duration) -> bool {
@@ -127,9 +133,10 @@ impl Inner {
             let result = match &work {
                 DeferredWork::Inspect(name) => self.inspect_lock(name).await,
                 DeferredWork::FindDeadlocks(holder, name) => self.resolve_and_report(holder, name).await,
+                DeferredWork::RepairIndexes => self.repair_indexes().await,
             };
             if let Err(error) = result {
-                tracing::debug!(%error, "cannot search for deadlocks; retrying later");
+                tracing::debug!(%error, "cannot search for deadlocks or repair indexes; retrying later");
             }
         }
     }
@@ -236,6 +243,10 @@ impl Inner {
             }
         }
         self.run_all(repairs).await?;
+        if !waiting.is_empty() {
+            self.add_names(NameIndex::Used, std::slice::from_ref(name)).await?;
+            self.add_names(NameIndex::Awaited, std::slice::from_ref(name)).await?;
+        }
         if !self.detects_deadlocks() {
             return Ok(());
         }
@@ -309,25 +320,24 @@ impl Inner {
     /// The steps are independent: one that fails is repeated next time.
     async fn run_housekeeping(&self) {
         locked(&self.maintenance).last_inspected.retain(|_, at| at.elapsed() < 2 * INSPECT_INTERVAL);
-        let is_repair_due = is_due(locked(&self.maintenance).last_registry_repair, REGISTRY_REPAIR_INTERVAL);
+        if is_due(locked(&self.maintenance).last_repair, REPAIR_INTERVAL) {
+            locked(&self.maintenance).last_repair = Some(Instant::now());
+            self.defer(DeferredWork::RepairIndexes);
+        }
         let results = [
             self.sync_clock().await,
             self.refresh_victim_ages().await,
             self.expire_silent_agents().await,
             self.remove_idle_agents().await,
             self.prune_lock_names().await,
-            if is_repair_due { self.repair_registry().await } else { Ok(()) },
         ];
-        if is_repair_due {
-            locked(&self.maintenance).last_registry_repair = Some(Instant::now());
-        }
         if let Some(error) = results.into_iter().find_map(Result::err) {
             tracing::debug!(%error, "lock housekeeping is incomplete; continuing in the next round");
         }
     }
 
-    /// Adds held locks to the registry again if it lost them, for example with a part of the cluster. On a cluster it
-    /// also renews the indexes; elsewhere every heartbeat does so.
+    /// Adds held locks to the registry and to the index by name again if these lost them, for example with a part of the
+    /// cluster. On a cluster it also renews the other indexes; elsewhere every heartbeat does so.
     async fn repair_registry(&self) -> Result<()> {
         let renewed: Vec<(LockName, Holder)> =
             std::mem::take(&mut locked(&self.maintenance).renewed).into_iter().collect();
@@ -335,13 +345,30 @@ impl Inner {
             if self.is_cluster() {
                 self.index_held_locks(batch).await?;
             }
-            let keys = batch.iter().map(|(name, _)| self.lock_keys(name)).collect::<Result<Vec<_>>>()?;
+            let names: Vec<LockName> = batch.iter().map(|(name, _)| name.clone()).collect();
+            self.add_names(NameIndex::Used, &names).await?;
+            let keys = names.iter().map(|name| self.lock_keys(name)).collect::<Result<Vec<_>>>()?;
             let members: Vec<&str> = keys.iter().map(|keys| keys.lock().as_str()).collect();
             let scores: Vec<Option<f64>> = self.query("ZMSCORE", &self.keys.registry, members).await?;
             for (keys, _) in keys.iter().zip(scores).filter(|(_, score)| score.is_none()) {
                 self.add_to_registry(keys.lock(), self.clock.now()).await?;
             }
         }
+        Ok(())
+    }
+
+    /// Repairs the registry, checks one page of each index by name, and counts the waiters.
+    async fn repair_indexes(&self) -> Result<()> {
+        self.repair_registry().await?;
+        let (used, awaited) = {
+            let mut state = locked(&self.maintenance);
+            (state.checked_used.take(), state.checked_awaited.take())
+        };
+        let used = self.check_names(NameIndex::Used, used.as_ref()).await?;
+        let awaited = self.check_names(NameIndex::Awaited, awaited.as_ref()).await?;
+        let waiting = self.count_waiting().await?;
+        let mut state = locked(&self.maintenance);
+        (state.checked_used, state.checked_awaited, state.waiting) = (used, awaited, Some(waiting));
         Ok(())
     }
 

@@ -3,11 +3,12 @@
 //!
 //! A message only says that it is worth asking again, never what the reply will be.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use ade_domain::lock::RequestKey;
+use ade_domain::lock::{RequestKey, SharedStr};
 use ade_keyspace::ChannelName;
 
 use super::connection::{ChannelEvent, RedisClient};
@@ -32,10 +33,12 @@ struct SubscribedChannel {
     /// Whether the server confirmed the subscription. From then on nothing is missed without a gap event.
     is_confirmed: bool,
     requests: HashMap<RequestKey, WaitingRequest>,
+    /// The same requests by agent, in the order in which they are woken.
+    by_agent: BTreeMap<(SharedStr, u64), RequestKey>,
 }
 
 struct WaitingRequest {
-    agent: String,
+    agent: SharedStr,
     /// Requests are woken in ascending order.
     number: u64,
     /// Whether the request certainly waits, as opposed to being about to acquire.
@@ -43,8 +46,47 @@ struct WaitingRequest {
 }
 
 impl SubscribedChannel {
+    fn new(channel: ChannelName) -> Self {
+        Self { channel, is_confirmed: false, requests: HashMap::new(), by_agent: BTreeMap::new() }
+    }
+
     fn is_waiting(&self, request: RequestKey) -> bool {
         self.requests.get(&request).is_some_and(|waiting| waiting.is_waiting)
+    }
+
+    /// Adds a request unless it is there. Returns whether it is new.
+    fn add(&mut self, request: RequestKey, agent: &str, number: u64, is_waiting: bool) -> bool {
+        match self.requests.entry(request) {
+            Entry::Occupied(mut known) => {
+                known.get_mut().is_waiting |= is_waiting;
+                false
+            }
+            Entry::Vacant(vacant) => {
+                let agent: SharedStr = agent.into();
+                self.by_agent.insert((agent.clone(), number), request);
+                vacant.insert(WaitingRequest { agent, number, is_waiting });
+                true
+            }
+        }
+    }
+
+    /// Removes the requests that nobody watches. Returns whether any is left.
+    fn prune(&mut self, subscriptions: &Subscriptions) -> bool {
+        self.requests.retain(|request, waiting| {
+            let is_watched = subscriptions.has_subscribers(*request);
+            if !is_watched {
+                self.by_agent.remove(&(waiting.agent.clone(), waiting.number));
+            }
+            is_watched
+        });
+        !self.requests.is_empty()
+    }
+
+    /// The oldest requests of an agent.
+    fn oldest_of(&self, agent: &str) -> impl Iterator<Item = RequestKey> {
+        let agent: SharedStr = agent.into();
+        let of_agent = self.by_agent.range((agent.clone(), 0)..=(agent, u64::MAX));
+        of_agent.take(MAX_WOKEN).map(|(_, request)| *request)
     }
 }
 
@@ -72,9 +114,7 @@ impl WaiterNotifications {
         let mut channels = locked(&self.channels);
         match channels.get_mut(channel.as_str()) {
             Some(subscribed) if subscribed.is_confirmed => {
-                let number = self.next_number();
-                let new = || WaitingRequest { agent: agent.to_owned(), number, is_waiting: false };
-                subscribed.requests.entry(request).or_insert_with(new);
+                subscribed.add(request, agent, self.next_number(), false);
                 true
             }
             _ => false,
@@ -99,11 +139,9 @@ impl WaiterNotifications {
             let mut channels = locked(&self.channels);
             let subscribed = channels.entry(channel.as_str().to_owned()).or_insert_with(|| {
                 self.client.subscribe(channel);
-                SubscribedChannel { channel: channel.clone(), is_confirmed: false, requests: HashMap::new() }
+                SubscribedChannel::new(channel.clone())
             });
-            let number = self.next_number();
-            let waiting = WaitingRequest { agent: agent.to_owned(), number, is_waiting: true };
-            subscribed.requests.insert(request, waiting).is_none()
+            subscribed.add(request, agent, self.next_number(), true)
         };
         if is_new {
             match self.client.confirm_subscription(channel).await {
@@ -123,8 +161,7 @@ impl WaiterNotifications {
     /// Unsubscribes from channels that no watched request needs.
     pub(super) fn prune(&self) {
         locked(&self.channels).retain(|_, subscribed| {
-            subscribed.requests.retain(|request, _| self.subscriptions.has_subscribers(*request));
-            let is_needed = !subscribed.requests.is_empty();
+            let is_needed = subscribed.prune(&self.subscriptions);
             if !is_needed {
                 self.client.unsubscribe(&subscribed.channel);
             }
@@ -143,17 +180,9 @@ impl WaiterNotifications {
                         continue;
                     }
                     let channels = locked(&self.channels);
-                    let subscribed = channels.get(&*channel);
-                    let requests = subscribed.into_iter().flat_map(|subscribed| &subscribed.requests);
-                    let mut matching: Vec<(u64, RequestKey)> = requests
-                        .filter(|(_, waiting)| waiting.agent == agent)
-                        .map(|(request, waiting)| (waiting.number, *request))
-                        .collect();
-                    matching.sort_unstable();
-                    matching
-                        .iter()
-                        .take(MAX_WOKEN)
-                        .for_each(|(_, request)| self.subscriptions.notify(*request));
+                    let woken =
+                        channels.get(&*channel).into_iter().flat_map(|channel| channel.oldest_of(agent));
+                    woken.for_each(|request| self.subscriptions.notify(request));
                 }
                 ChannelEvent::Gap => {
                     let channels = locked(&self.channels);

@@ -5,7 +5,7 @@
 use ade_domain::lock::{
     AcquireStatus, Acquisition, Holder, LockCommand, LockKind, LockMode, LockName, LockOutcome, RequestKey,
 };
-use ade_store::coordination::{LockEventKind, LockFilter, LockView, WaitView};
+use ade_store::coordination::{LockCounts, LockEventKind, LockFilter, LockView, WaitView};
 
 use super::BackendFactory;
 use super::fixture::{Fixture, in_time};
@@ -20,6 +20,8 @@ scenarios!(
     filters_locks_by_resource_type_and_kind,
     omits_unused_locks,
     lists_waits_with_blockers,
+    counts_locks_and_waiters,
+    lists_many_locks_in_pages,
     preserves_special_characters_in_names,
     reports_configured_limits_and_clock,
 );
@@ -191,6 +193,52 @@ async fn lists_waits_with_blockers(factory: BackendFactory) {
     }
     assert_eq!(waits.len(), 3);
     assert_eq!(fixture.backend.waits(1).await.expect("a reply").len(), 1, "limited");
+}
+
+async fn counts_locks_and_waiters(factory: BackendFactory) {
+    let fixture = Fixture::new(&factory).await;
+    let counts = async || {
+        let LockCounts { held, waiting, .. } = fixture.backend.counts().await.expect("a reply");
+        (held, waiting)
+    };
+    fixture.expect_grant("p", fixture.request("s1", "1", Shared)).await;
+    fixture.expect_grant("p", fixture.request("s2", "1", Shared)).await;
+    fixture.expect_grant("q", fixture.request("s1", "2", Exclusive)).await;
+    assert_eq!(counts().await, (2, 0), "a shared lock counts once");
+    fixture.expect_queued("p", fixture.request("w1", "1", Exclusive)).await;
+    fixture.expect_queued("p", fixture.request("w2", "1", Exclusive)).await;
+    assert_eq!(counts().await, (2, 2));
+    fixture.release("p", "s1").await;
+    fixture.release("p", "s2").await;
+    assert_eq!(counts().await, (2, 1), "the first waiter was promoted");
+    fixture.release("p", "w1").await;
+    fixture.release("p", "w2").await;
+    assert_eq!(counts().await, (1, 0));
+    assert!(fixture.backend.waits(usize::MAX).await.expect("a reply").is_empty());
+    fixture.release("q", "s1").await;
+    assert_eq!(counts().await, (0, 0));
+}
+
+/// More than a backend reads at once.
+async fn lists_many_locks_in_pages(factory: BackendFactory) {
+    const LOCKS: usize = 700;
+    let fixture = Fixture::new(&factory).await;
+    let mut expected: Vec<LockName> = (0..LOCKS).map(|number| fixture.lock(&number.to_string())).collect();
+    for batch in expected.chunks(100) {
+        let acquire = |lock: &LockName| {
+            (lock.clone(), LockCommand::Acquire(fixture.no_wait("ann", lock.as_str(), Exclusive)))
+        };
+        fixture.backend.execute_commands(batch.iter().map(acquire).collect()).await.expect("replies");
+    }
+    expected.sort();
+    let of_ann = LockFilter { agent: Some(fixture.agent("ann")), ..LockFilter::default() };
+    for filter in [LockFilter::default(), in_namespace(&fixture), of_ann] {
+        assert_eq!(names(&list(&fixture, filter.clone(), None, usize::MAX).await), expected, "{filter:?}");
+        let (first, last) = (expected[0].clone(), expected[LOCKS - 1].clone());
+        let page = list(&fixture, filter.clone(), Some(first), 600).await;
+        assert_eq!(names(&page), expected[1..=600], "{filter:?}");
+        assert!(list(&fixture, filter, Some(last), 10).await.is_empty());
+    }
 }
 
 async fn preserves_special_characters_in_names(factory: BackendFactory) {

@@ -227,6 +227,13 @@ pub(crate) fn assert_invariants(table: &LockTable) {
     let pair = |(holder, name): (&Holder, &LockName)| (holder.clone(), name.clone());
     assert_eq!(table.all_holds().map(pair).collect::<BTreeSet<_>>(), held, "index of holds");
     assert_eq!(table.all_waits().map(pair).collect::<BTreeSet<_>>(), waiting, "index of waits");
+    let used: BTreeSet<&LockName> = held.iter().chain(&waiting).map(|(_, name)| name).collect();
+    assert_eq!(table.used_count(), used.len(), "locks in use");
+    let waiting: BTreeSet<&Holder> = waiting.iter().map(|(holder, _)| holder).collect();
+    let next = |last: &Option<Holder>| table.next_waiting_holder(last.as_ref()).cloned();
+    let in_turn = std::iter::successors(Some(next(&None)), |last| Some(next(last))).take(2 * waiting.len());
+    let expected = waiting.iter().chain(&waiting).map(|holder| Some((*holder).clone()));
+    assert!(in_turn.eq(expected), "every waiting holder in turn");
 }
 
 /// The blockers of every wait, by definition: all incompatible holders and all earlier incompatible waiters.

@@ -1,6 +1,8 @@
 //! Snapshots in slices, and the locks that nobody uses any more.
 
-use ade_domain::lock::{Lock, LockCommand, LockKind, LockLimits, LockMode, LockName, LockTable};
+use ade_domain::lock::{
+    Acquisition, Holder, Lock, LockCommand, LockKind, LockLimits, LockMode, LockName, LockTable, RequestKey,
+};
 use ade_testkit::{SeededRng, effort};
 
 use crate::locks::deadlocks::execute_random;
@@ -86,6 +88,54 @@ fn locks_with_a_prefix_are_a_part_of_all() {
                 let expected: Vec<&LockName> =
                     all.filter(|name| name.kind() == kind && name.as_str().starts_with(prefix)).collect();
                 assert_eq!(found, expected, "{kind:?} {prefix} after {after:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn locks_of_an_agent_are_a_part_of_all() {
+    let mut table = LockTable::new(LockLimits::default());
+    let names = ["task:a", "task:b", "resource:db:a", "resource:db:b", "resource:dbx:a", "resource:queue:a"];
+    let mut acquire = |name: &str, holder: &Holder| {
+        let request = RequestKey::derive(holder, name);
+        let acquire =
+            Acquisition { holder: holder.clone(), request, ..ticket("ann", name, LockMode::Exclusive) };
+        table.execute(&name.parse().expect("valid"), &LockCommand::Acquire(acquire), START);
+    };
+    // Ann has most locks through several holders, and waits for one of ben.
+    for (number, name) in names.iter().enumerate() {
+        let agent = if *name == "resource:db:b" { "ben" } else { "ann" };
+        acquire(name, &Holder::new(agent, Some(&format!("attempt-{}", number % 3))).expect("valid"));
+    }
+    acquire("task:b", &Holder::new("ben", None).expect("valid"));
+    acquire("task:b", &Holder::new("ann2", None).expect("valid"));
+    acquire("resource:db:b", &Holder::new("ann", None).expect("valid"));
+    let is_used_by = |agent: &str, lock: &Lock| {
+        let mut holders = lock.holds().iter().map(|hold| &hold.holder);
+        let mut waiters = lock.waiters().map(|waiter| &waiter.holder);
+        holders.any(|holder| holder.agent_id() == agent) || waiters.any(|holder| holder.agent_id() == agent)
+    };
+    for (agent, kind, prefix) in [
+        ("ann", None, ""),
+        ("ann", Some(LockKind::Task), ""),
+        ("ann", Some(LockKind::Resource), "resource:db:"),
+        ("ben", None, ""),
+        ("ann2", None, ""),
+        ("an", None, ""),
+    ] {
+        for after in names.map(Some).into_iter().chain([None]) {
+            let after: Option<LockName> = after.map(|name| name.parse().expect("valid"));
+            for limit in 0..=names.len() {
+                let found = table.locks_of_agent(agent, kind, prefix, after.as_ref(), limit);
+                let found: Vec<&LockName> = found.map(|(name, _)| name).collect();
+                let all = table.locks_after(after.as_ref()).filter(|(_, lock)| is_used_by(agent, lock));
+                let is_wanted = |name: &&LockName| {
+                    kind.is_none_or(|kind| name.kind() == kind) && name.as_str().starts_with(prefix)
+                };
+                let expected: Vec<&LockName> =
+                    all.map(|(name, _)| name).filter(is_wanted).take(limit).collect();
+                assert_eq!(found, expected, "{agent} {kind:?} {prefix} after {after:?}");
             }
         }
     }

@@ -68,6 +68,7 @@ async fn released_locks_leave_only_the_token() {
             LockOutcome::Done
         );
     }
+    store.inner.write_name_indexes().await;
     assert_eq!(server.query::<Vec<String>>(&["KEYS", "*"]).expect("reply"), ["ade:lock:token"]);
 }
 

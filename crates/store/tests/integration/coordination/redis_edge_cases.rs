@@ -7,10 +7,9 @@ use ade_domain::lock::{
     AcquireStatus, Acquisition, FencingToken, Holder, LockCommand, LockMode, LockName, LockOutcome,
     LockRefusal, LockReply, RequestKey, WaitOptions,
 };
-use ade_store::coordination::Counting;
+use ade_store::coordination::{Counting, LockFilter};
 use ade_store::{Locks, RateLimits, RedisCoordination, redis};
-use ade_testkit::Redis;
-use ade_testkit::wait::until;
+use ade_testkit::{Redis, wait};
 
 async fn open(server: &Redis, min_replica_acks: u32) -> RedisCoordination {
     let options = redis::RedisOptions {
@@ -114,8 +113,60 @@ async fn searches_long_queues_with_few_commands() {
             .map_or(0, |calls| calls.parse::<u32>().expect("a number"))
     };
     // The awaited locks of each of the 200 agents are read once, with few calls of the library.
-    assert!(calls("smembers") < 250, "{}", calls("smembers"));
+    assert!(calls("sscan") < 250, "{}", calls("sscan"));
     assert!(calls("fcall") < 20, "{}", calls("fcall"));
+}
+
+/// Waits until another task or server has written what is observed.
+async fn eventually(what: &str, observe: impl AsyncFn() -> bool) {
+    let observe = async || if observe().await { Ok(()) } else { Err("not yet".to_owned()) };
+    wait::until(what, Duration::from_secs(20), observe).await.expect("in time");
+}
+
+async fn listed(store: &RedisCoordination) -> Vec<LockName> {
+    let views = store.list_locks(LockFilter::default(), None, 10).await.expect("reply");
+    views.into_iter().map(|view| view.lock).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_servers_see_locks_soon() {
+    let server = Redis::start().expect("server starts");
+    let (store, other) = (open(&server, 0).await, open(&server, 0).await);
+    let token = hold(&store, "a", "ann").await;
+    send_acquire(&store, "a", acquire("ben")).await;
+    eventually("the lock is listed", async || listed(&other).await == [lock("a")]).await;
+    eventually("the wait is listed", async || other.waits(10).await.expect("reply").len() == 1).await;
+    send(&store, "a", LockCommand::Release { holder: holder("ann"), token }).await;
+    eventually("the wait has left", async || other.waits(10).await.expect("reply").is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn repairs_indexes_by_name() {
+    const USED: &str = "ade:lock:index:name";
+    const AWAITED: &str = "ade:lock:index:awaited";
+    let server = Redis::start().expect("server starts");
+    let store = open(&server, 0).await;
+    let token = hold(&store, "a", "ann").await;
+    assert_eq!(listed(&store).await, [lock("a")]);
+    // Entries of locks that nobody uses, as a killed server leaves them.
+    let stale = [lock("0"), lock("z")];
+    for (index, name) in [(USED, &stale[0]), (USED, &stale[1]), (AWAITED, &stale[0])] {
+        let _: i64 = raw_command(&server, &["ZADD", index, "0", name.as_str()]);
+    }
+    assert_eq!(listed(&store).await, [lock("a")]);
+    assert!(store.waits(10).await.expect("reply").is_empty());
+    let members = |index| raw_command::<Vec<String>>(&server, &["ZRANGE", index, "0", "-1"]);
+    assert_eq!(members(USED), [lock("a").as_str()], "a reader removes what it meets");
+    assert!(members(AWAITED).is_empty());
+    // What nobody reads, and what is missing, is up to the sweep.
+    for index in [USED, AWAITED] {
+        let _: i64 = raw_command(&server, &["ZADD", index, "0", stale[1].as_str()]);
+    }
+    let _: i64 = raw_command(&server, &["ZREM", USED, lock("a").as_str()]);
+    send(&store, "a", LockCommand::Extend { holder: holder("ann"), token, ttl_ms: 30_000 }).await;
+    store.sweep().await.expect("sweeps");
+    let is_repaired = || members(USED) == [lock("a").as_str()] && members(AWAITED).is_empty();
+    eventually("the indexes are repaired", async || is_repaired()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -225,7 +276,7 @@ async fn unused_requests_are_returned_at_the_end_of_the_minute() {
     assert!(ttl > 60_000, "{ttl}: kept for a minute after the last request that may come");
     let returned = format!("0 2 {}", started_at + 60_000);
     let (one_ref, two_ref, send_ref, returned_ref) = (&one, &two, &send, &returned);
-    until("the return of unused requests", Duration::from_secs(20), || async move {
+    wait::until("the return of unused requests", Duration::from_secs(20), || async move {
         one_ref.sweep().await.expect("swept");
         two_ref.sweep().await.expect("swept");
         let value = send_ref("GET", &[]);
