@@ -25,8 +25,8 @@ What is measured, and how:
   pair      With --redis only: 50 clients acquire and release their own locks through the backend, without HTTP. Alternates
             with the cheapest possible lock on Redis, SET NX PX and a compare-and-delete script, through the same client.
             CPU time is what Redis reports for itself.
-  contended With --redis only: 50 clients want one lock all the time, through the backend without HTTP. Each releases it as soon
-            as it has it and queues again.
+  contended With --redis only: 50 clients want one lock all the time, through the backend without
+            HTTP. Each releases it as soon as it has it and queues again.
   acquire   2,000 acquisitions per second are offered over 50 keep-alive connections. Latency counts from the scheduled start
             of a request, so a stall counts for every request that it delays. Each acquisition is followed by its release,
             which is load but not measured: 4,000 requests per second in total. Alternates with the same load on
