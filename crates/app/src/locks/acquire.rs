@@ -6,7 +6,7 @@ use std::time::Duration;
 use ade_domain::Moment;
 use ade_domain::lock::saga::{AcquireFailure, AcquireSaga, SagaAction};
 use ade_domain::lock::{
-    Grant, LockCommand, LockName, LockOutcome, LockRequest, RequestKey, WaitPolicy, Waiter,
+    AcquireStatus, Grant, LockCommand, LockName, LockOutcome, LockRequest, RequestKey, WaitPolicy, Waiter,
 };
 use ade_store::coordination::{CoordinationError, Registration, Ticket};
 use tokio::runtime::Handle;
@@ -134,8 +134,14 @@ impl LockService {
             let _awaited = self.awaited_locks.open(&waiting.waiting_for);
             let keeps = saga.keep_alive_commands(self.coordination.limits());
             let left = Duration::from_millis(deadline.ms_since(self.coordination.now()));
-            // A notification and a timeout have the same effect: poll.
-            let _ = tokio::time::timeout(poll_interval(request.key).min(left), watch.changed()).await;
+            // A notification without a grant and a timeout have the same effect: poll.
+            let changed = tokio::time::timeout(poll_interval(request.key).min(left), watch.changed()).await;
+            if let Ok(Some(grant)) = changed {
+                // Its lease has started with the release by the previous holder.
+                saga.poll();
+                saga.handle_outcome(LockOutcome::Status(AcquireStatus::Held(grant)));
+                continue;
+            }
             match self.keep(&mut saga, keeps).await {
                 // The next poll shows whether anything was lost.
                 Err(LockError::Unavailable(_)) => {}
@@ -179,9 +185,9 @@ impl LockService {
     pub(super) async fn advance(&self, saga: &mut AcquireSaga, deadline: Moment) -> Result<SagaAction> {
         loop {
             match saga.next_action(deadline.ms_since(self.coordination.now())) {
-                SagaAction::Execute(lock, command) => {
-                    let outcome = self.run_one(lock, command).await?;
-                    saga.handle_outcome(outcome);
+                SagaAction::Execute(commands) => {
+                    let replies = self.coordination.execute_while_successful(commands).await?;
+                    self.outcomes(replies).for_each(|outcome| saga.handle_outcome(outcome));
                 }
                 other => return Ok(other),
             }

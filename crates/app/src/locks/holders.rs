@@ -37,7 +37,15 @@ impl LockService {
     }
 
     pub async fn release(&self, holder: &Holder, held: &[HeldToken]) -> Result<Vec<HeldLockResult>> {
-        self.for_each(holder, held, |holder, token| LockCommand::Release { holder, token }).await
+        let (service, holder, held) = (self.clone(), holder.clone(), held.to_vec());
+        // A task of its own: the reply may bring a lease to a waiter of this server, also if the caller has disconnected.
+        let released = tokio::spawn(async move {
+            let server = Some(service.server.clone());
+            let release = |holder, token| LockCommand::Release { holder, token, server: server.clone() };
+            service.for_each(&holder, &held, release).await
+        });
+        let stopped = |_| Err(CoordinationError("the release was stopped".to_owned()).into());
+        released.await.unwrap_or_else(stopped)
     }
 
     /// Turns exclusive locks into shared ones.

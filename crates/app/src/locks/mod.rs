@@ -134,12 +134,15 @@ impl LockService {
         &self,
         commands: Vec<(LockName, LockCommand)>,
     ) -> Result<Vec<LockOutcome>, CoordinationError> {
-        let replies = self.coordination.execute_commands(commands).await?;
-        let outcome = |LockReply { outcome, deadlocks }: LockReply| {
+        Ok(self.outcomes(self.coordination.execute_commands(commands).await?).collect())
+    }
+
+    /// The outcomes of commands, whose deadlocks it publishes.
+    fn outcomes(&self, replies: Vec<LockReply>) -> impl Iterator<Item = LockOutcome> {
+        replies.into_iter().map(|LockReply { outcome, deadlocks }| {
             deadlocks.iter().for_each(|deadlock| self.event_sink.publish(LockNotice::Deadlock(deadlock)));
             outcome
-        };
-        Ok(replies.into_iter().map(outcome).collect())
+        })
     }
 
     async fn run_one(&self, lock: LockName, command: LockCommand) -> Result<LockOutcome, CoordinationError> {

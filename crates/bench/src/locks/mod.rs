@@ -1,6 +1,7 @@
 //! `ade bench locks`: latency, throughput and cost of locks, embedded or on Redis.
 
 mod acquire;
+mod contended;
 mod deadlock;
 mod handover;
 mod hold;
@@ -27,6 +28,8 @@ What is measured, and how:
   pair      With --redis only: 50 clients acquire and release their own locks through the backend, without HTTP. Alternates
             with the cheapest possible lock on Redis, SET NX PX and a compare-and-delete script, through the same client.
             Both run on two threads of this process, so --binary does not apply.
+  contended With --redis only: 50 clients want one lock all the time, through the backend without HTTP. Each releases it as soon
+            as it has it and queues again. --binary does not apply.
   acquire   2,000 acquisitions per second are offered over 50 keep-alive connections. Latency counts from the scheduled start
             of a request, so a stall counts for every request that it delays. Each acquisition is followed by its release,
             which is load but not measured: 4,000 requests per second in total. Alternates with the same load on
@@ -76,11 +79,23 @@ pub(super) struct Args {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RowName {
     Pair,
+    Contended,
     Acquire,
     Handover,
     Hold,
     Stall,
     Deadlock,
+}
+
+impl RowName {
+    /// Whether it measures the backend itself, without a server.
+    const fn needs_redis(self) -> bool {
+        matches!(self, Self::Pair | Self::Contended)
+    }
+}
+
+fn needs_redis() -> BenchError {
+    BenchError::new(ErrorKind::Input, "the rows pair and contended can only be measured on Redis")
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -162,12 +177,11 @@ async fn measure(args: &Args, mut choice: ServerChoice) -> Result<Report, BenchE
         ServerChoice::Spawned(.., redis) => (true, redis.as_ref()),
         ServerChoice::External(_) => (false, None),
     };
-    if redis.is_none() && args.only.contains(&RowName::Pair) {
-        return Err(BenchError::new(ErrorKind::Input, "the row pair can only be measured on Redis")
-            .hint("add --redis URL"));
+    if redis.is_none() && args.only.iter().any(|row| row.needs_redis()) {
+        return Err(needs_redis().hint("add --redis URL"));
     }
     let is_selected = |row: &RowName| match args.only.as_slice() {
-        [] => (is_spawned || *row != RowName::Hold) && (redis.is_some() || *row != RowName::Pair),
+        [] => (is_spawned || *row != RowName::Hold) && (redis.is_some() || !row.needs_redis()),
         only => only.contains(row),
     };
     let bars = MultiProgress::new();
@@ -198,14 +212,25 @@ async fn measure_row(
     sizes: &Sizes,
     bar: &ProgressBar,
 ) -> Result<Row, BenchError> {
-    if let (RowName::Pair, ServerChoice::Spawned(.., Some(redis))) = (row, choice) {
-        let (redis, sizes, bar) = (redis.clone(), *sizes, bar.clone());
+    let redis = match choice {
+        ServerChoice::Spawned(.., redis) => redis.clone(),
+        ServerChoice::External(_) => None,
+    };
+    if let (RowName::Pair | RowName::Contended, Some(redis)) = (row, redis) {
+        let (sizes, bar) = (*sizes, bar.clone());
         let threads = ClientThreads::start(CLIENT_THREADS)?;
-        return threads.run(async move { pair::measure(&redis, &sizes, &bar).await }).await;
+        return threads
+            .run(async move {
+                match row {
+                    RowName::Pair => pair::measure(&redis, &sizes, &bar).await,
+                    _ => contended::measure(&redis, &sizes, &bar).await,
+                }
+            })
+            .await;
     }
     let server = choice.start()?;
     match row {
-        RowName::Pair => Err(BenchError::new(ErrorKind::Input, "the row pair can only be measured on Redis")),
+        RowName::Pair | RowName::Contended => Err(needs_redis()),
         RowName::Acquire => acquire::measure(&server, sizes, bar).await,
         RowName::Handover => handover::measure(&server, sizes, bar).await,
         RowName::Hold => hold::measure(&server, sizes, bar).await,

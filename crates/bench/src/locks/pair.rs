@@ -162,7 +162,7 @@ async fn run_pair(backend: &Backend, client: usize, number: u64) -> Result<(), B
     else {
         return Err(failed("acquire"));
     };
-    match execute(ade, &lock, LockCommand::Release { holder, token: grant.token }).await? {
+    match execute(ade, &lock, LockCommand::Release { holder, token: grant.token, server: None }).await? {
         LockOutcome::Done => Ok(()),
         _ => Err(failed("release")),
     }

@@ -45,8 +45,13 @@ pub enum LockCommand {
     ExtendUnclaimed { holder: Holder, request: RequestKey, ttl_ms: u64 },
     /// Holder heartbeat: extends the lease, never shortens it.
     Extend { holder: Holder, token: FencingToken, ttl_ms: u64 },
-    /// Ends the hold with this token.
-    Release { holder: Holder, token: FencingToken },
+    /// Ends the hold with this token. `server` is the one that sends the command and learns from its reply who holds the lock
+    /// next: a waiter for a single lock that it serves is granted with its lease started, and needs no claim. `None` if the
+    /// sender serves no waiters, or must claim each grant by itself.
+    Release { holder: Holder, token: FencingToken, server: Option<SharedStr> },
+    /// Gives back a lease that started with a promotion, because no caller got it. Nothing happens once the request was
+    /// repeated: then its caller has the grant.
+    ReturnUnreported { holder: Holder, token: FencingToken },
     /// Changes an exclusive hold to shared; the token stays the same.
     Downgrade { holder: Holder, token: FencingToken },
     /// Checks whether the token belongs to a current holder.
@@ -83,6 +88,7 @@ impl LockCommand {
             | Self::ExtendUnclaimed { holder, .. }
             | Self::Extend { holder, .. }
             | Self::Release { holder, .. }
+            | Self::ReturnUnreported { holder, .. }
             | Self::Downgrade { holder, .. }
             | Self::Query { holder, .. }
             | Self::Cancel { holder, .. }
@@ -154,6 +160,13 @@ pub enum LockOutcome {
     Done,
     /// For break: the former holders.
     Broken(Vec<HoldView>),
+}
+
+impl LockOutcome {
+    /// Whether a request for several locks goes on with its next command.
+    pub const fn is_success(&self) -> bool {
+        matches!(self, Self::Status(AcquireStatus::Held(_)) | Self::Updated(_) | Self::Done)
+    }
 }
 
 /// Why a hold or a wait ended.

@@ -18,7 +18,11 @@ pub const MIN_WAIT_EXTENSION_MS: u64 = 1_000;
 impl Lock {
     /// `now` must not be earlier than at the previous command.
     pub fn execute(&mut self, command: &LockCommand, now: Moment, limits: &LockLimits) -> LockCommandResult {
-        let mut execution = CommandExecution { lock: self, now, limits, changes: Vec::new() };
+        let server = match command {
+            LockCommand::Release { server, .. } => server.as_ref(),
+            _ => None,
+        };
+        let mut execution = CommandExecution { lock: self, now, limits, changes: Vec::new(), server };
         if let LockCommand::ServerHeartbeat { server } = command {
             execution.record(LockChange::ServerHeartbeat { server: server.clone(), at: now });
         }
@@ -46,7 +50,8 @@ impl CommandExecution<'_> {
                 self.extend_unclaimed(holder, *request, *ttl_ms)
             }
             LockCommand::Extend { holder, token, ttl_ms } => self.extend(holder, *token, *ttl_ms),
-            LockCommand::Release { holder, token } => self.release(holder, *token),
+            LockCommand::Release { holder, token, .. } => self.release(holder, *token),
+            LockCommand::ReturnUnreported { holder, token } => self.return_unreported(holder, *token),
             LockCommand::Downgrade { holder, token } => self.downgrade(holder, *token),
             LockCommand::Verify { token } => self.verify(*token),
             LockCommand::Query { holder, request } => self.query(holder, *request),
@@ -78,7 +83,8 @@ impl CommandExecution<'_> {
                 // command of its own.
                 let is_open = acquisition.wait.as_ref().is_some_and(|wait| wait.served_by.is_some());
                 let shares_current_hold = hold.requests.contains(&acquisition.request);
-                if acquisition.claimed && is_open && !own.claimed && shares_current_hold {
+                let starts_lease = acquisition.claimed && is_open && !own.claimed || own.is_unreported;
+                if starts_lease && shares_current_hold {
                     let expires_at = self.now.plus_ms(acquisition.ttl_ms);
                     self.record(LockChange::Claimed { holder: acquisition.holder.clone(), expires_at });
                     return self.held_status(&acquisition.holder);
@@ -154,6 +160,7 @@ impl CommandExecution<'_> {
             acquired_at: self.now,
             expires_at: self.now.plus_ms(lease_ms),
             claimed: acquisition.claimed,
+            is_unreported: false,
             purpose: acquisition.purpose.clone(),
             priority: acquisition.priority,
             heartbeat_count: 0,
@@ -232,6 +239,7 @@ impl CommandExecution<'_> {
             requested_at: self.now,
             deadline: self.now.plus_ms(wait.timeout_ms),
             served_by: wait.served_by.clone(),
+            lease_ms: acquisition.claimed.then_some(acquisition.ttl_ms),
             leave_tombstone: acquisition.leave_tombstone,
         };
         self.record(LockChange::Queued(waiter.clone()));
@@ -259,7 +267,7 @@ impl CommandExecution<'_> {
         let expires_at = self.now.plus_ms(ttl_ms);
         // A repeated claim does not restart the lease; a request that joined an older grant may need a longer one.
         let is_first = hold.requests.first() == Some(&request);
-        let is_running = hold.claimed && (is_first || expires_at <= hold.expires_at);
+        let is_running = hold.claimed && !hold.is_unreported && (is_first || expires_at <= hold.expires_at);
         if !is_running {
             self.record(LockChange::Claimed { holder: holder.clone(), expires_at });
         }
@@ -292,6 +300,13 @@ impl CommandExecution<'_> {
         if let Some(hold) = self.lock.hold_of(holder).cloned() {
             self.end_hold(&hold, &EndReason::Released);
         }
+        LockOutcome::Done
+    }
+
+    fn return_unreported(&mut self, holder: &Holder, token: FencingToken) -> LockOutcome {
+        let hold = self.lock.hold_of(holder).filter(|hold| hold.token == token && hold.is_unreported);
+        let Some(hold) = hold.cloned() else { return LockOutcome::NotFound };
+        self.end_hold(&hold, &EndReason::Disconnected);
         LockOutcome::Done
     }
 

@@ -13,6 +13,8 @@ pub(super) struct CommandExecution<'a> {
     pub(super) now: Moment,
     pub(super) limits: &'a LockLimits,
     pub(super) changes: Vec<LockChange>,
+    /// The server that sends the command and answers the waiters it serves from the reply.
+    pub(super) server: Option<&'a SharedStr>,
 }
 
 impl CommandExecution<'_> {
@@ -61,13 +63,17 @@ impl CommandExecution<'_> {
                 self.end_wait(&head, EndReason::ServerLost);
             } else {
                 let upgraded_from = self.lock.hold_of(&head.holder).cloned().map(Box::new);
+                // The caller of an upgrade knows the token of its shared hold, which stays until the claim.
+                let lease_ms = head.lease_ms.filter(|_| self.answers(&head) && upgraded_from.is_none());
+                let window_ms = self.claim_window_ms(head.served_by.is_some());
                 self.grant(Hold {
                     requests: vec![head.request],
                     mode: head.mode,
                     token: FencingToken::default(),
                     acquired_at: self.now,
-                    expires_at: self.now.plus_ms(self.claim_window_ms(head.served_by.is_some())),
-                    claimed: false,
+                    expires_at: self.now.plus_ms(lease_ms.unwrap_or(window_ms)),
+                    claimed: lease_ms.is_some(),
+                    is_unreported: lease_ms.is_some(),
                     purpose: head.purpose,
                     priority: head.priority,
                     heartbeat_count: 0,
@@ -87,7 +93,10 @@ impl CommandExecution<'_> {
     /// Grants a hold with a new fencing token.
     pub(super) fn grant(&mut self, hold: Hold) {
         let token = self.lock.last_token.next(self.now);
-        self.record(LockChange::Granted(Hold { token, ..hold }));
+        // Who upgrades a hold knows of it.
+        let upgraded_from =
+            hold.upgraded_from.map(|previous| Box::new(Hold { is_unreported: false, ..*previous }));
+        self.record(LockChange::Granted(Hold { token, upgraded_from, ..hold }));
     }
 
     /// Ends a hold. An unclaimed upgrade falls back to the shared hold it replaced.
@@ -133,11 +142,17 @@ impl CommandExecution<'_> {
         last_heartbeat.plus_ms(self.limits.server_timeout_ms) <= self.now
     }
 
+    /// Whether the server that sends the command serves this waiter.
+    fn answers(&self, waiter: &Waiter) -> bool {
+        self.server.is_some() && self.server == waiter.served_by.as_ref()
+    }
+
     fn is_abandoned(&self, waiter: &Waiter) -> bool {
-        waiter.served_by.as_ref().is_some_and(|server| {
-            let last_heartbeat = self.lock.server_heartbeats.get(server);
-            last_heartbeat.is_none_or(|last_heartbeat| self.is_lost(*last_heartbeat))
-        })
+        !self.answers(waiter)
+            && waiter.served_by.as_ref().is_some_and(|server| {
+                let last_heartbeat = self.lock.server_heartbeats.get(server);
+                last_heartbeat.is_none_or(|last_heartbeat| self.is_lost(*last_heartbeat))
+            })
     }
 
     /// Removes the waiters of lost servers at any position of the queue, and lost servers without waiters.

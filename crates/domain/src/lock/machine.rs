@@ -24,6 +24,10 @@ pub struct Hold {
     pub expires_at: Moment,
     /// Whether the lease has started. Until then `expires_at` is the end of the claim window.
     pub claimed: bool,
+    /// Whether the lease started with a promotion, and no command of its request has been answered since: only the server that
+    /// promoted it can have reported it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unreported: bool,
     pub purpose: SharedStr,
     /// Informational.
     pub priority: i32,
@@ -242,6 +246,7 @@ impl Lock {
             LockChange::RequestJoined { holder, request, leave_tombstone } => {
                 self.update_hold(holder, |hold| {
                     hold.leave_tombstone |= leave_tombstone;
+                    hold.is_unreported = false;
                     hold.requests.push(*request);
                 });
             }
@@ -252,6 +257,7 @@ impl Lock {
                 self.lower_next_expiry(*expires_at);
                 self.update_hold(holder, |hold| {
                     hold.claimed = true;
+                    hold.is_unreported = false;
                     hold.expires_at = *expires_at;
                     hold.upgraded_from = None;
                 });

@@ -74,6 +74,9 @@ pub struct Waiter {
     pub deadline: Moment,
     /// The server that keeps the caller's connection open; `None` for a ticket.
     pub served_by: Option<SharedStr>,
+    /// How long the lease is if a grant may start it at once; `None` while the request has more locks to acquire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<u64>,
     /// See [`Acquisition::leave_tombstone`](super::Acquisition::leave_tombstone).
     pub leave_tombstone: bool,
 }

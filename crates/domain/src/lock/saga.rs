@@ -1,9 +1,9 @@
 //! Acquires all locks of a request one after the other in the global order, or gives them all back.
 //!
-//! The saga only says which command comes next and handles its outcome; it does no I/O. Every command can be repeated, so a
+//! The saga only says which commands come next and handles their outcomes; it does no I/O. Every command can be repeated, so a
 //! run may stop anywhere and start again from the request alone. A request for one lock is a saga of one command.
 
-use super::request::{LockRequest, WaitPolicy};
+use super::request::{LockRequest, RequestedLock, WaitPolicy};
 use super::{
     AcquireStatus, Acquisition, EndReason, Grant, LockCommand, LockLimits, LockMode, LockName, LockOutcome,
     LockRefusal, SharedStr, WaitOptions,
@@ -11,8 +11,9 @@ use super::{
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum SagaAction {
-    /// Execute this command and pass its outcome to [`handle_outcome`](AcquireSaga::handle_outcome).
-    Execute(LockName, LockCommand),
+    /// Execute these commands in order, up to the first that does not succeed ([`LockOutcome::is_success`]), and pass each
+    /// outcome to [`handle_outcome`](AcquireSaga::handle_outcome).
+    Execute(Vec<(LockName, LockCommand)>),
     /// Wait until the status of this lock may have changed, then call [`poll`](AcquireSaga::poll).
     /// The position of the head of the queue is 1.
     Wait { lock: LockName, position: usize },
@@ -76,25 +77,26 @@ impl AcquireSaga {
 
     /// `wait_ms` is the remaining time to wait.
     pub fn next_action(&self, wait_ms: u64) -> SagaAction {
-        let lock_at = |index: usize| self.request.locks.get(index).map(|requested| requested.lock.clone());
-        match &self.phase {
-            Phase::Acquiring => match lock_at(self.grants.len()) {
-                Some(lock) => SagaAction::Execute(lock, self.acquire_command(wait_ms)),
-                None => SagaAction::Ready,
-            },
-            Phase::Waiting { position } => match lock_at(self.grants.len()) {
-                Some(lock) => SagaAction::Wait { lock, position: *position },
-                None => SagaAction::Ready,
-            },
-            Phase::Claiming { next } => match lock_at(*next) {
-                Some(lock) => SagaAction::Execute(lock, self.claim_command()),
-                None => SagaAction::Granted(self.grants.clone()),
-            },
-            Phase::RollingBack { next, failure } => match lock_at(*next) {
-                Some(lock) => SagaAction::Execute(lock, self.rollback_command(*next, failure)),
-                None => SagaAction::Failed(failure.clone()),
-            },
-        }
+        let (first, finished) = match &self.phase {
+            Phase::Acquiring => (self.grants.len(), SagaAction::Ready),
+            Phase::Waiting { position } => {
+                return self.request.locks.get(self.grants.len()).map_or(SagaAction::Ready, |requested| {
+                    SagaAction::Wait { lock: requested.lock.clone(), position: *position }
+                });
+            }
+            Phase::Claiming { next } => (*next, SagaAction::Granted(self.grants.clone())),
+            Phase::RollingBack { next, failure } => (*next, SagaAction::Failed(failure.clone())),
+        };
+        let command = |(index, requested): (usize, &RequestedLock)| match &self.phase {
+            Phase::Claiming { .. } => self.claim_command(),
+            Phase::RollingBack { failure, .. } => self.rollback_command(index, failure),
+            Phase::Acquiring | Phase::Waiting { .. } => self.acquire_command(requested.mode, wait_ms),
+        };
+        let remaining = self.request.locks.iter().enumerate().skip(first);
+        let commands: Vec<_> = remaining
+            .map(|(index, requested)| (requested.lock.clone(), command((index, requested))))
+            .collect();
+        if commands.is_empty() { finished } else { SagaAction::Execute(commands) }
     }
 
     pub fn handle_outcome(&mut self, outcome: LockOutcome) {
@@ -200,9 +202,7 @@ impl AcquireSaga {
         self.phase = Phase::RollingBack { next: usize::from(holds_nothing), failure };
     }
 
-    fn acquire_command(&self, wait_ms: u64) -> LockCommand {
-        let locks = &self.request.locks;
-        let mode = locks.get(self.grants.len()).map_or(LockMode::Exclusive, |requested| requested.mode);
+    fn acquire_command(&self, mode: LockMode, wait_ms: u64) -> LockCommand {
         let has_ticket = matches!(self.request.wait, WaitPolicy::Ticket { .. });
         let wait = (self.request.wait != WaitPolicy::NoWait).then(|| WaitOptions {
             timeout_ms: wait_ms,
@@ -215,7 +215,7 @@ impl AcquireSaga {
             leave_tombstone: self.request.has_request_id || has_ticket,
             mode,
             ttl_ms: self.request.ttl_ms,
-            claimed: locks.len() == 1,
+            claimed: self.request.locks.len() == 1,
             wait,
             purpose: self.request.purpose.clone(),
             priority: self.request.priority,

@@ -18,7 +18,7 @@ use ade_domain::lock::{Deadlock, LockCommand, LockLimits, LockName, LockReply, L
 use ade_keyspace::IdentifierError;
 use tokio::sync::broadcast;
 
-pub use subscriptions::{Subscription, Subscriptions};
+pub use subscriptions::{Subscription, Subscriptions, UnreportedGrant};
 pub use views::{AgentView, LockEvent, LockEventKind, LockFilter, LockView, WaitView};
 pub(crate) use wake_ups::{
     MAX_MOVED_WAKE_UPS, MAX_QUEUED_WAKE_UPS, MAX_SCHEDULED_WAKE_UPS, MAX_WAIT, parse_job_id, parse_job_lock,
@@ -54,6 +54,24 @@ pub trait Locks: std::fmt::Debug + Send + Sync {
     /// Executes lock commands in order, each as one atomic step. A command that queues and closes a cycle resolves the deadlock in
     /// the same call.
     fn execute_commands(&self, commands: Vec<(LockName, LockCommand)>) -> AsyncResult<'_, Vec<LockReply>>;
+
+    /// Executes the commands of one request in order, each as one atomic step, up to the first whose outcome is not a success. Returns
+    /// one reply for each command that was executed.
+    fn execute_while_successful(
+        &self,
+        commands: Vec<(LockName, LockCommand)>,
+    ) -> AsyncResult<'_, Vec<LockReply>> {
+        Box::pin(async move {
+            let mut replies = Vec::with_capacity(commands.len());
+            for command in commands {
+                replies.extend(self.execute_commands(vec![command]).await?);
+                if replies.last().is_none_or(|reply: &LockReply| !reply.outcome.is_success()) {
+                    break;
+                }
+            }
+            Ok(replies)
+        })
+    }
 
     /// The view of one lock; a free lock has neither holders nor queue.
     fn lock_view(&self, lock: LockName) -> AsyncResult<'_, LockView>;

@@ -49,6 +49,10 @@ impl EmbeddedCoordination {
     fn sweep_part(&self) -> Result<Option<Vec<Deadlock>>> {
         let (mut state, now) = self.enter()?;
         let (mut swept, mut resolved) = (0, Vec::new());
+        for returned in self.inner.subscriptions.take_returned() {
+            let command = returned.return_command();
+            resolved.extend(state.table.execute(&returned.lock, &command, now).deadlocks);
+        }
         while swept < BATCH_SIZE
             && let Some(name) = state.table.next_due_lock(now)
         {

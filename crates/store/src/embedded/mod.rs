@@ -157,8 +157,11 @@ impl EmbeddedCoordination {
             self.start_snapshot(state);
         }
         self.inner.syncer.mark_dirty();
-        for request in requests {
-            self.inner.subscriptions.notify(request);
+        for (request, grant) in requests {
+            match grant {
+                Some(grant) => self.inner.subscriptions.deliver(request, grant),
+                None => self.inner.subscriptions.notify(request),
+            }
         }
         if self.inner.events.receiver_count() > 0 {
             for event in events {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::journal::{Journal, JournalError, NewSegment, NextSegment, Snapshot};
 use super::silent_agents::SilenceChecks;
-use crate::coordination::{LockEvent, LockEventKind, Ticket};
+use crate::coordination::{LockEvent, LockEventKind, Ticket, UnreportedGrant};
 
 /// A line of the journal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -82,6 +82,9 @@ pub(super) struct SliceCursor {
     agent: Option<String>,
 }
 
+/// A request that something happened to, with its grant if that needs no claim.
+pub(super) type Notification = (RequestKey, Option<UnreportedGrant>);
+
 /// Everything behind the mutex.
 #[derive(Debug)]
 pub(super) struct State {
@@ -103,7 +106,7 @@ pub(super) struct State {
     pub(super) last_eviction: Moment,
     now: Moment,
     /// Requests to be notified once the journal is written.
-    to_notify: Vec<RequestKey>,
+    to_notify: Vec<Notification>,
     /// Changes that are not written to the journal yet, besides those of the table.
     state_changes: Vec<StateChange>,
     journal: Option<Journal>,
@@ -238,7 +241,7 @@ impl State {
     }
 
     /// Writes all pending changes to the journal. Returns the requests to be notified and the lock events; `None` if nothing changed.
-    pub(super) fn commit(&mut self, now: Moment) -> io::Result<Option<(Vec<RequestKey>, Vec<LockEvent>)>> {
+    pub(super) fn commit(&mut self, now: Moment) -> io::Result<Option<(Vec<Notification>, Vec<LockEvent>)>> {
         if self.table.changes.is_empty() && self.state_changes.is_empty() {
             return Ok(None);
         }
@@ -248,8 +251,16 @@ impl State {
         for entry in &lock_changes {
             if let TableChange::Lock(name, change) = entry {
                 match change {
-                    LockChange::Granted(hold) => self.to_notify.extend(&hold.requests),
-                    LockChange::WaitEnded { request, .. } => self.to_notify.push(*request),
+                    LockChange::Granted(hold) => {
+                        let unreported = || UnreportedGrant {
+                            lock: name.clone(),
+                            holder: hold.holder.clone(),
+                            grant: hold.grant(),
+                        };
+                        let grant = hold.is_unreported.then(unreported);
+                        self.to_notify.extend(hold.requests.iter().map(|request| (*request, grant.clone())));
+                    }
+                    LockChange::WaitEnded { request, .. } => self.to_notify.push((*request, None)),
                     _ => {}
                 }
                 self.silence_checks.note(change, now);

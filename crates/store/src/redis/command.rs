@@ -4,27 +4,30 @@ use std::borrow::Cow;
 
 use ade_domain::Moment;
 use ade_domain::lock::{
-    AcquireStatus, EndReason, FencingToken, Hold, Holder, LockCommand, LockMode, LockOutcome, LockRefusal,
-    RequestKey,
+    AcquireStatus, EndReason, FencingToken, Grant, Hold, Holder, LockCommand, LockMode, LockOutcome,
+    LockRefusal, RequestKey,
 };
 use redis::Value;
 
 use super::encoding::{self, CorruptValue};
+use super::keys::AgentKeys;
 use super::steps::{Arguments, StepReply};
 use crate::coordination::{LockEventKind, Result};
 
-/// The arguments of a command, in the order of `scripts/state.lua`.
-pub(super) fn arguments(channel: &str, command: &LockCommand) -> Arguments {
+/// The arguments of a command, in the order of `scripts/state.lua`. `agent` are the keys of its holder's agent.
+pub(super) fn arguments(channel: &str, agent: Option<&AgentKeys>, command: &LockCommand) -> Arguments {
     let mut args = Arguments::default();
-    args.push_text(code(command));
-    match command.holder() {
-        Some(holder) => args
-            .push_text(&encoding::holder_digest(holder))
-            .push_text(holder.agent_id())
-            .push_text(encoding::explicit_holder_id(holder)),
-        None => args.push_text("").push_text("").push_text(""),
+    let (agent_id, holder_id) =
+        command.holder().map_or(("", ""), |holder| (holder.agent_id(), encoding::explicit_holder_id(holder)));
+    let digest = match (agent, command.holder()) {
+        (Some(agent), _) if holder_id.is_empty() => Cow::Borrowed(agent.digest.as_str()),
+        (_, holder) => Cow::Owned(holder.map(encoding::holder_digest).unwrap_or_default()),
     };
-    args.push_text(channel);
+    args.push_text(code(command))
+        .push_text(&digest)
+        .push_text(agent_id)
+        .push_text(holder_id)
+        .push_text(channel);
     match command {
         LockCommand::Acquire(acquire) => {
             args.push(acquire.request)
@@ -37,7 +40,12 @@ pub(super) fn arguments(channel: &str, command: &LockCommand) -> Arguments {
             if let Some(wait) = &acquire.wait {
                 args.push(wait.timeout_ms)
                     .push_text(wait.served_by.as_deref().unwrap_or_default())
-                    .push_text(&encoding::fixed_waiter_fields(acquire, wait.timeout_ms));
+                    .push_text(&encoding::fixed_waiter_fields(
+                        acquire,
+                        &digest,
+                        agent.map_or("", |agent| &agent.index),
+                        wait.timeout_ms,
+                    ));
             }
         }
         LockCommand::Claim { request, ttl_ms, .. } | LockCommand::ExtendUnclaimed { request, ttl_ms, .. } => {
@@ -46,7 +54,10 @@ pub(super) fn arguments(channel: &str, command: &LockCommand) -> Arguments {
         LockCommand::Extend { token, ttl_ms, .. } => {
             args.push(token).push(ttl_ms);
         }
-        LockCommand::Release { token, .. }
+        LockCommand::Release { token, server, .. } => {
+            args.push(token).push_text(server.as_deref().unwrap_or_default());
+        }
+        LockCommand::ReturnUnreported { token, .. }
         | LockCommand::Downgrade { token, .. }
         | LockCommand::Verify { token } => {
             args.push(token);
@@ -86,6 +97,7 @@ const fn code(command: &LockCommand) -> &'static str {
         LockCommand::ExtendUnclaimed { .. } => "extend_unclaimed",
         LockCommand::Extend { .. } => "extend",
         LockCommand::Release { .. } => "release",
+        LockCommand::ReturnUnreported { .. } => "return_unreported",
         LockCommand::Downgrade { .. } => "downgrade",
         LockCommand::Verify { .. } => "verify",
         LockCommand::Query { .. } => "query",
@@ -110,7 +122,9 @@ pub(super) struct ReportedChange {
 pub(super) enum ChangeKind {
     /// `last_wait`: no other holder of the same agent waits for this lock.
     Granted {
-        token: FencingToken,
+        grant: Grant,
+        /// The lease started with a promotion by this command, and the caller must be told.
+        is_unreported: bool,
         requests: Vec<RequestKey>,
         last_wait: bool,
     },
@@ -120,7 +134,10 @@ pub(super) enum ChangeKind {
         reason: &'static str,
         last_hold: bool,
     },
-    Queued,
+    /// `is_alone`: the agent held nothing and waited for nothing else.
+    Queued {
+        is_alone: bool,
+    },
     /// The lease of a grant started.
     Claimed,
     /// A pending upgrade lost its shared hold and became an ordinary wait.
@@ -138,9 +155,9 @@ impl ReportedChange {
     pub(super) fn event(&self) -> Option<LockEventKind> {
         let holder = self.holder.clone();
         Some(match self.kind {
-            ChangeKind::Granted { token, .. } => LockEventKind::Acquired(holder, token),
+            ChangeKind::Granted { ref grant, .. } => LockEventKind::Acquired(holder, grant.token),
             ChangeKind::HoldEnded { token, reason, .. } => LockEventKind::Released(holder, token, reason),
-            ChangeKind::Queued => LockEventKind::Queued(holder),
+            ChangeKind::Queued { .. } => LockEventKind::Queued(holder),
             ChangeKind::WaitEnded { reason, .. } => LockEventKind::WaitEnded(holder, reason),
             ChangeKind::QueueFull => LockEventKind::QueueFull,
             ChangeKind::UpgradeLost | ChangeKind::Claimed => return None,
@@ -260,18 +277,23 @@ fn parse_change(text: &str) -> Result<ChangeKind, CorruptValue> {
     let mut next = || words.next().ok_or_else(corrupt);
     let (kind, is_last) = (next()?, next()? == "1");
     Ok(match kind {
-        "granted" => ChangeKind::Granted {
-            last_wait: is_last,
-            token: token(next()?)?,
-            requests: next()?.split(',').map(request).collect::<Result<_, _>>()?,
-        },
+        "granted" => {
+            let (numbers, requests) = text.rsplit_once(' ').ok_or_else(corrupt)?;
+            let numbers = numbers.splitn(3, ' ').nth(2).ok_or_else(corrupt)?;
+            ChangeKind::Granted {
+                last_wait: is_last,
+                grant: encoding::parse_grant(numbers)?,
+                is_unreported: encoding::is_unreported(numbers),
+                requests: requests.split(',').map(request).collect::<Result<_, _>>()?,
+            }
+        }
         "hold_ended" => {
             ChangeKind::HoldEnded { last_hold: is_last, token: token(next()?)?, reason: reason(next()?)? }
         }
         "wait_ended" => {
             ChangeKind::WaitEnded { last_wait: is_last, request: request(next()?)?, reason: reason(next()?)? }
         }
-        "queued" => ChangeKind::Queued,
+        "queued" => ChangeKind::Queued { is_alone: is_last },
         "claimed" => ChangeKind::Claimed,
         "upgrade_lost" => ChangeKind::UpgradeLost,
         "queue_full" => ChangeKind::QueueFull,

@@ -8,12 +8,12 @@
 //! | Key | Field | Value |
 //! |---|---|---|
 //! | lock | `n` | number of holders |
-//! | lock | `next` | no lease ends before this time |
-//! | lock | `h:DIGEST` | one hold: mode (`x`, `s`), token, acquired, expires, claimed, leave tombstone, priority, heartbeats |
+//! | lock | `next` | no lease ends before the first time, no wait times out before the second |
+//! | lock | `h:DIGEST` | one hold: mode (`x`, `s`), token, acquired, expires, claimed (2: by its promotion, not reported yet), leave tombstone, priority, heartbeats |
 //! | lock | `r:DIGEST` | the keys of the requests that share this hold, separated by commas |
 //! | lock | `a:DIGEST` | lengths of agent id and holder id in bytes, then agent id, holder id (empty if equal) and purpose |
 //! | lock | `b:DIGEST` | the whole shared hold that an unclaimed upgrade replaces |
-//! | queue | member | JSON of one waiter; `mode` and `who` (DIGEST) come first, at positions that the scripts rely on |
+//! | queue | member | JSON of one waiter; `who` is its DIGEST |
 //! | waiting | `DIGEST` | the queue member of this holder |
 //! | waiting | `a:AGENT` | how many holders of this agent wait |
 //! | deadline | member DIGEST | scored by the deadline of the wait |
@@ -79,7 +79,11 @@ pub(super) fn to_json(what: &str, value: &impl Serialize) -> Result<String> {
 
 /// Identifies a holder in the fields of a lock.
 pub(super) fn holder_digest(holder: &Holder) -> String {
-    format!("{:032x}", digest(&[holder.agent_id(), holder.holder_id()]))
+    digest_text(holder.agent_id(), holder.holder_id())
+}
+
+pub(super) fn digest_text(agent_id: &str, holder_id: &str) -> String {
+    format!("{:032x}", digest(&[agent_id, holder_id]))
 }
 
 /// The holder id, or empty if it equals the agent id.
@@ -102,6 +106,11 @@ pub(super) fn parse_grant(text: &str) -> Result<Grant, CorruptValue> {
     try_parse_grant(&mut text.splitn(6, ' ')).ok_or_else(|| CorruptValue::new("a grant", text))
 }
 
+/// Whether the lease in a field `h:` started with its promotion and may not be reported yet.
+pub(super) fn is_unreported(numbers: &str) -> bool {
+    numbers.split(' ').nth(4) == Some("2")
+}
+
 fn try_parse_grant<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Grant> {
     let mode = match words.next()? {
         "x" => LockMode::Exclusive,
@@ -110,7 +119,7 @@ fn try_parse_grant<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Gran
     };
     let token = FencingToken::from_number(words.next()?.parse().ok()?);
     let (acquired_at, expires_at) = (parse_moment(words.next()?)?, parse_moment(words.next()?)?);
-    Some(Grant { mode, token, acquired_at, expires_at, claimed: words.next()? == "1" })
+    Some(Grant { mode, token, acquired_at, expires_at, claimed: words.next()? != "0" })
 }
 
 fn try_parse_hold(text: &str) -> Option<Hold> {
@@ -132,6 +141,7 @@ fn try_parse_hold(text: &str) -> Option<Hold> {
         acquired_at,
         expires_at,
         claimed,
+        is_unreported: is_unreported(text),
         purpose: purpose.into(),
         priority,
         heartbeat_count,
@@ -144,13 +154,17 @@ pub(super) fn parse_moment(text: &str) -> Option<Moment> {
     text.parse().ok().map(Moment::from_micros)
 }
 
-/// The part of a waiter that never changes, as JSON without its braces. Mode and digest come first: the scripts read them
-/// by position.
-pub(super) fn fixed_waiter_fields(acquire: &Acquisition, wait_ms: u64) -> String {
+/// The part of a waiter that never changes, as JSON without its braces.
+pub(super) fn fixed_waiter_fields(
+    acquire: &Acquisition,
+    digest: &str,
+    agent_index: &str,
+    wait_ms: u64,
+) -> String {
     #[derive(Serialize)]
     struct FixedFields<'a> {
         mode: LockMode,
-        who: String,
+        who: &'a str,
         agent_id: &'a str,
         holder_id: &'a str,
         priority: i32,
@@ -158,10 +172,16 @@ pub(super) fn fixed_waiter_fields(acquire: &Acquisition, wait_ms: u64) -> String
         request: RequestKey,
         remember: bool,
         purpose: &'a str,
+        /// How long the lease is if a promotion may start it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lease_ms: Option<u64>,
+        /// The agent id as its keys contain it, if that differs.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        index: Option<&'a str>,
     }
     let fields = FixedFields {
         mode: acquire.mode,
-        who: holder_digest(&acquire.holder),
+        who: digest,
         agent_id: acquire.holder.agent_id(),
         holder_id: acquire.holder.holder_id(),
         priority: acquire.priority,
@@ -169,6 +189,8 @@ pub(super) fn fixed_waiter_fields(acquire: &Acquisition, wait_ms: u64) -> String
         request: acquire.request,
         remember: acquire.leave_tombstone,
         purpose: &acquire.purpose,
+        lease_ms: acquire.claimed.then_some(acquire.ttl_ms),
+        index: Some(agent_index).filter(|index| *index != acquire.holder.agent_id()),
     };
     // Strings and numbers only, so serialization cannot fail.
     let text = serde_json::to_string(&fields).unwrap_or_default();
@@ -189,6 +211,7 @@ pub(super) fn parse_waiter(member: &str, score: f64) -> Result<Waiter, CorruptVa
         requested_at: jiff::Timestamp,
         deadline: String,
         served_by: Option<SharedStr>,
+        lease_ms: Option<u64>,
         #[serde(default)]
         upgrade: bool,
     }
@@ -206,6 +229,7 @@ pub(super) fn parse_waiter(member: &str, score: f64) -> Result<Waiter, CorruptVa
         requested_at: parsed.requested_at.into(),
         deadline: parse_moment(&parsed.deadline).ok_or_else(corrupt)?,
         served_by: parsed.served_by,
+        lease_ms: parsed.lease_ms,
         leave_tombstone: parsed.remember,
     })
 }

@@ -14,7 +14,7 @@ use super::query::command;
 use super::{Inner, Result, encoding, scripts};
 
 impl Inner {
-    /// Index updates that the script could not make: all on a cluster, otherwise those of agents other than the
+    /// Index updates that the script could not make: all on a cluster, otherwise the ends of holds of agents other than the
     /// caller's.
     pub(super) fn index_updates(
         &self,
@@ -26,14 +26,19 @@ impl Inner {
         let (lock, ttl) = (keys.lock(), scripts::INDEX_TTL_MS);
         for (index, ReportedChange { holder, kind }) in changes.iter().enumerate() {
             let agent_id = holder.agent_id();
-            if !self.is_cluster() && agent == Some(agent_id) {
+            let later = changes.get(index + 1..).unwrap_or_default();
+            let has_later = |is_meant: fn(&ChangeKind) -> bool| {
+                later.iter().any(|change| change.holder.agent_id() == agent_id && is_meant(&change.kind))
+            };
+            let queues_later = || has_later(|kind| matches!(kind, ChangeKind::Queued { .. }));
+            let is_end = matches!(kind, ChangeKind::HoldEnded { .. });
+            if !self.is_cluster()
+                && (agent == Some(agent_id)
+                    || !is_end
+                    || has_later(|kind| matches!(kind, ChangeKind::Granted { .. })))
+            {
                 continue;
             }
-            let later = changes.get(index + 1..).unwrap_or_default();
-            let queues_later = || {
-                let is_of_agent = |change: &&ReportedChange| change.holder.agent_id() == agent_id;
-                later.iter().filter(is_of_agent).any(|change| change.kind == ChangeKind::Queued)
-            };
             let agent_keys = self.agent_keys(agent_id)?;
             if matches!(kind, ChangeKind::Granted { .. } | ChangeKind::Claimed) {
                 updates.extend(add_to_index(&agent_keys.held_locks, lock, ttl));

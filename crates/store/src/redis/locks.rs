@@ -92,6 +92,19 @@ impl LockSnapshot {
 }
 
 impl Inner {
+    /// Gives back the leases that started with a promotion and that no caller took.
+    async fn return_unreported(&self) {
+        for returned in self.subscriptions.take_returned() {
+            match self.run_command(&returned.lock, &returned.return_command()).await {
+                Ok(reply) => locked(&self.maintenance).unreported_deadlocks.extend(reply.deadlocks),
+                Err(error) => {
+                    tracing::debug!(%error, "cannot give back a lock; the next sweep retries");
+                    self.subscriptions.put_back(returned);
+                }
+            }
+        }
+    }
+
     /// Reads a lock with at most `max_waiters` of its waiters.
     pub(super) async fn read_lock(&self, name: &LockName, max_waiters: usize) -> Result<LockSnapshot> {
         let snapshots = self.call_read_locks(std::slice::from_ref(name), max_waiters).await?;
@@ -315,6 +328,13 @@ impl Locks for RedisCoordination {
         Box::pin(async move { self.inner.run_commands(commands).await })
     }
 
+    fn execute_while_successful(
+        &self,
+        commands: Vec<(LockName, LockCommand)>,
+    ) -> AsyncResult<'_, Vec<LockReply>> {
+        Box::pin(async move { self.inner.run_while_successful(commands).await })
+    }
+
     fn lock_view(&self, lock: LockName) -> AsyncResult<'_, LockView> {
         Box::pin(async move {
             // Expires leases and waits first, so that the view has no expired holders.
@@ -355,6 +375,7 @@ impl Locks for RedisCoordination {
 
     fn sweep(&self) -> AsyncResult<'_, Vec<Deadlock>> {
         Box::pin(async move {
+            self.inner.return_unreported().await;
             let deadlocks = self.inner.sweep().await;
             if !self.inner.is_deferred_work_running.swap(true, Ordering::SeqCst) {
                 let inner = Arc::clone(&self.inner);

@@ -49,7 +49,7 @@ use tokio::time::Instant;
 pub use connection::{ConnectionOptions, RedisClient, Script};
 pub use url::{InvalidRedisUrl, RedisUrl};
 
-use crate::coordination::{LockEvent, Result, Subscriptions};
+use crate::coordination::{LockEvent, Result, Subscriptions, UnreportedGrant};
 use crate::rate_windows::RateWindows;
 use clock::StoreClock;
 use command::{ChangeKind, CommandReply};
@@ -231,31 +231,50 @@ impl Inner {
 
     /// Applies one command to one lock, with all consequences except the deadlock search.
     async fn apply(&self, name: &LockName, command: &LockCommand) -> Result<CommandReply> {
+        let prepared = self.prepare(name, command).await?;
+        let reply = if prepared.must_ack {
+            self.apply_acked(name, command, &prepared.step).await?
+        } else if self.is_cluster() {
+            let (keys, args) = steps::call_parts(&[], [&prepared.step].into_iter());
+            let script = self.scripts.for_steps(prepared.step.is_acquire);
+            let reply = only_reply(self.client.call(script, &keys, &args).await?)?;
+            CommandReply::parse(reply, command.holder())?
+        } else {
+            CommandReply::parse(self.steps.execute(prepared.step).await?, command.holder())?
+        };
+        self.complete(name, command, prepared.is_announced, &reply).await?;
+        Ok(reply)
+    }
+
+    /// Builds the step of a command, and writes what must be in place before it.
+    async fn prepare(&self, name: &LockName, command: &LockCommand) -> Result<PreparedStep> {
         let keys = self.lock_keys(name)?;
         let agent = command.holder().map(|holder| holder.agent_id());
         let agent_keys = agent.map(|agent| self.agent_keys(agent)).transpose()?;
         let mut is_announced = false;
         if let LockCommand::Acquire(acquire) = command
-            && !self.notifications.is_waiting(&keys.channel, acquire.request)
+            && (acquire.wait.is_none() || !self.notifications.is_waiting(&keys.channel, acquire.request))
         {
             self.announce_acquire(name, &keys, acquire).await?;
             is_announced = true;
         }
-        let step = self.step(&keys, agent_keys.as_deref(), command);
         let must_ack = self.options.min_replica_acks > 0
             && matches!(command, LockCommand::Acquire(_) | LockCommand::Claim { .. });
-        let reply = if must_ack {
-            self.apply_acked(name, command, &step).await?
-        } else if self.is_cluster() {
-            let (keys, args) = steps::call_parts(&[], [&step].into_iter());
-            let script = self.scripts.for_steps(step.is_acquire);
-            let reply = only_reply(self.client.call(script, &keys, &args).await?)?;
-            CommandReply::parse(reply, command.holder())?
-        } else {
-            CommandReply::parse(self.steps.execute(step).await?, command.holder())?
-        };
-        self.propagate(name, &keys, agent, &reply).await;
-        let is_unindexed = self.is_cluster() && holds_while_waiting(command, &reply);
+        Ok(PreparedStep { step: self.step(keys, agent_keys, command), is_announced, must_ack })
+    }
+
+    /// Does what follows from the reply.
+    async fn complete(
+        &self,
+        name: &LockName,
+        command: &LockCommand,
+        is_announced: bool,
+        reply: &CommandReply,
+    ) -> Result<()> {
+        let keys = self.lock_keys(name)?;
+        let agent = command.holder().map(|holder| holder.agent_id());
+        self.propagate(name, &keys, agent, reply).await;
+        let is_unindexed = self.is_cluster() && holds_while_waiting(command, reply);
         if let Some(holder) = command.holder().filter(|_| is_unindexed) {
             let held = [(name.clone(), holder.clone())];
             if let Err(error) = self.index_held_locks(&held).await {
@@ -264,7 +283,7 @@ impl Inner {
         }
         if let LockCommand::Acquire(acquire) = command {
             let is_entry =
-                |kind: &ChangeKind| matches!(kind, ChangeKind::Queued | ChangeKind::Granted { .. });
+                |kind: &ChangeKind| matches!(kind, ChangeKind::Queued { .. } | ChangeKind::Granted { .. });
             let finish = async {
                 if !is_announced && !reply.has_change_of(&acquire.holder, is_entry) {
                     return Ok(());
@@ -273,31 +292,27 @@ impl Inner {
                     // Its earlier wait had ended without a notification; this is a new one.
                     self.announce_acquire(name, &keys, acquire).await?;
                 }
-                self.finish_announcement(name, &keys, acquire, &reply).await
+                self.finish_announcement(name, &keys, acquire, reply).await
             };
             if let Err(error) = finish.await {
                 tracing::warn!(%error, "cannot update lock indexes; the sweep repairs them");
             }
         }
-        Ok(reply)
+        Ok(())
     }
 
-    fn step(&self, keys: &LockKeys, agent_keys: Option<&AgentKeys>, command: &LockCommand) -> Step {
-        let mut step_keys = Vec::with_capacity(9);
-        step_keys.extend_from_slice(&keys.script_keys);
-        if !self.is_cluster() {
-            // A command without a holder touches no agent index, and a task has no type, but the script expects the keys by
-            // position.
-            let unused = &self.keys.registry;
-            let of_agent = agent_keys.map_or([unused; 2], |keys| [&keys.held_locks, &keys.awaited_locks]);
-            step_keys
-                .extend(of_agent.into_iter().chain([keys.type_index.as_ref().unwrap_or(unused)]).cloned());
-        }
-        Step {
-            keys: step_keys,
-            args: command::arguments(keys.channel.as_str(), command),
-            is_acquire: matches!(command, LockCommand::Acquire(_)),
-        }
+    fn step(&self, lock: Arc<LockKeys>, agent: Option<Arc<AgentKeys>>, command: &LockCommand) -> Step {
+        // A grant that replicas must confirm is claimed by a call that waits for them.
+        let unanswered = match command {
+            LockCommand::Release { holder, token, server: Some(_) } if self.options.min_replica_acks > 0 => {
+                Some(LockCommand::Release { holder: holder.clone(), token: *token, server: None })
+            }
+            _ => None,
+        };
+        let command = unanswered.as_ref().unwrap_or(command);
+        let args = command::arguments(lock.channel.as_str(), agent.as_deref(), command);
+        let is_acquire = matches!(command, LockCommand::Acquire(_));
+        Step { lock, agent, args, is_acquire, is_conditional: false }
     }
 
     /// Applies a command and cancels the grant again if too few replicas confirm it.
@@ -340,6 +355,12 @@ impl Inner {
         self.name_indexes.note(name, &reply.changes);
         for change in &reply.changes {
             match &change.kind {
+                ChangeKind::Granted { grant, is_unreported: true, requests, .. } => {
+                    for request in requests {
+                        let (lock, holder, grant) = (name.clone(), change.holder.clone(), grant.clone());
+                        self.subscriptions.deliver(*request, UnreportedGrant { lock, holder, grant });
+                    }
+                }
                 ChangeKind::Granted { requests, .. } => {
                     requests.iter().for_each(|request| self.subscriptions.notify(*request));
                 }
@@ -419,14 +440,59 @@ impl Inner {
     /// Applies a command to one lock and resolves every deadlock that its wait causes.
     async fn run_command(&self, name: &LockName, command: &LockCommand) -> Result<LockReply> {
         let is_subscribed = self.join_channel(name, command)?;
-        let mut reply = self.apply(name, command).await?;
+        let reply = self.apply(name, command).await?;
+        self.follow_up(name, command, is_subscribed, reply).await
+    }
+
+    /// Applies the commands of a request, each to another lock, up to the first that does not succeed. Outside a cluster many of
+    /// them go in one call, which skips the rest.
+    async fn run_while_successful(&self, commands: Vec<(LockName, LockCommand)>) -> Result<Vec<LockReply>> {
+        let is_single = self.is_cluster() || self.options.min_replica_acks > 0;
+        let mut replies = Vec::with_capacity(commands.len());
+        for group in commands.chunks(if is_single { 1 } else { steps::MAX_GROUP }) {
+            let mut is_finished = false;
+            if let [(name, command)] = group {
+                replies.push(self.run_command(name, command).await?);
+            } else {
+                let (mut steps, mut prepared) = (Vec::with_capacity(group.len()), Vec::new());
+                for (name, command) in group {
+                    let is_subscribed = self.join_channel(name, command)?;
+                    let PreparedStep { step, is_announced, .. } = self.prepare(name, command).await?;
+                    steps.push(step);
+                    prepared.push((name, command, is_subscribed, is_announced));
+                }
+                let applied = self.steps.execute_group(steps).await?;
+                is_finished = applied.len() < group.len();
+                for ((name, command, is_subscribed, is_announced), reply) in prepared.into_iter().zip(applied)
+                {
+                    let reply = CommandReply::parse(reply?, command.holder())?;
+                    self.complete(name, command, is_announced, &reply).await?;
+                    replies.push(self.follow_up(name, command, is_subscribed, reply).await?);
+                }
+            }
+            if is_finished || replies.last().is_none_or(|reply| !reply.outcome.is_success()) {
+                break;
+            }
+        }
+        Ok(replies)
+    }
+
+    /// Resolves the deadlocks that a command caused, and subscribes to the lock that its request waits for.
+    async fn follow_up(
+        &self,
+        name: &LockName,
+        command: &LockCommand,
+        is_subscribed: bool,
+        mut reply: CommandReply,
+    ) -> Result<LockReply> {
         let mut deadlocks: Vec<Deadlock> = Vec::new();
         for change in &reply.changes {
             let holder = &change.holder;
             let has_left = |kind: &ChangeKind| matches!(kind, ChangeKind::WaitEnded { .. });
             let is_last = match change.kind {
+                ChangeKind::Queued { is_alone: true } => continue,
                 // A newer request of the holder may have taken the place of its older one.
-                ChangeKind::Queued => !reply.has_change_of(holder, has_left),
+                ChangeKind::Queued { .. } => !reply.has_change_of(holder, has_left),
                 ChangeKind::UpgradeLost => false,
                 _ => continue,
             };
@@ -464,6 +530,15 @@ impl Inner {
         }
         Ok(LockReply { outcome: reply.outcome, deadlocks })
     }
+}
+
+/// A step that is ready to be sent.
+struct PreparedStep {
+    step: Step,
+    /// Whether an acquisition is announced.
+    is_announced: bool,
+    /// Whether replicas must confirm it.
+    must_ack: bool,
 }
 
 /// Whether the command belongs to a request that holds this lock while it waits for another. A deadlock search must

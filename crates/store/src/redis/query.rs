@@ -38,6 +38,9 @@ impl Inner {
 
     /// The same for commands whose replies do not matter.
     pub(super) async fn run_all(&self, commands: Vec<(RedisKey, Cmd)>) -> Result<()> {
+        if commands.is_empty() {
+            return Ok(());
+        }
         self.query_all::<()>(commands).await.map(drop)
     }
 

@@ -5,6 +5,7 @@
 //! overtakes the request it ends. A call that may have been applied is never repeated, and what one step meets does not affect
 //! the others.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::Moment;
@@ -17,22 +18,28 @@ use tokio::time::timeout;
 
 use super::connection::{RedisClient, Script};
 use super::encoding::CorruptValue;
+use super::keys::{AgentKeys, LockKeys};
 use super::query::UnixMicros;
 use crate::coordination::{CoordinationError, Result};
 
-/// Bounds how long Redis is busy with one call.
+/// Bounds how long Redis is busy with one call, which may be exceeded by one group.
 const MAX_STEPS: usize = 64;
+/// The steps of one request that stay together.
+pub(super) const MAX_GROUP: usize = 32;
 const MAX_CALLS: usize = 2;
 
-/// The numbers of arguments of a step, as text.
-const COUNTS: [&str; 17] =
-    ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16"];
-
 /// Arguments of a step in one piece of text.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Arguments {
     text: String,
     ends: Vec<usize>,
+}
+
+impl Default for Arguments {
+    fn default() -> Self {
+        // Room for those of most steps.
+        Self { text: String::with_capacity(256), ends: Vec::with_capacity(16) }
+    }
 }
 
 impl Arguments {
@@ -57,9 +64,39 @@ impl Arguments {
 
 #[derive(Debug)]
 pub(super) struct Step {
-    pub(super) keys: Vec<RedisKey>,
+    pub(super) lock: Arc<LockKeys>,
+    /// `None` for a command without a holder.
+    pub(super) agent: Option<Arc<AgentKeys>>,
     pub(super) args: Arguments,
     pub(super) is_acquire: bool,
+    /// Skipped unless the step before it in its group succeeded.
+    pub(super) is_conditional: bool,
+}
+
+impl Step {
+    /// Its keys in the order of `scripts/state.lua`. Without shared keys, which is on a cluster, it has no indexes.
+    fn keys<'a>(&'a self, shared: &'a [RedisKey]) -> impl Iterator<Item = &'a RedisKey> {
+        // A command without a holder touches no agent index, and a task has no type, but the script expects the keys by
+        // position.
+        let indexes = shared.first().map(|unused| {
+            let of_agent = self.agent.as_ref().map(|keys| [&keys.held_locks, &keys.awaited_locks]);
+            let [held, awaited] = of_agent.unwrap_or([unused; 2]);
+            [held, awaited, self.lock.type_index.as_ref().unwrap_or(unused)]
+        });
+        self.lock.script_keys.iter().chain(indexes.into_iter().flatten())
+    }
+
+    /// The number of its arguments, negative if it is conditional.
+    fn count(&self) -> &'static str {
+        const COUNTS: [&str; 17] =
+            ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16"];
+        const CONDITIONAL: [&str; 17] = [
+            "0", "-1", "-2", "-3", "-4", "-5", "-6", "-7", "-8", "-9", "-10", "-11", "-12", "-13", "-14",
+            "-15", "-16",
+        ];
+        let counts = if self.is_conditional { CONDITIONAL } else { COUNTS };
+        counts.get(self.args.ends.len()).copied().unwrap_or_default()
+    }
 }
 
 /// The time of the call, and the reply to one of its steps.
@@ -70,11 +107,8 @@ pub(super) fn call_parts<'a>(
     shared: &'a [RedisKey],
     steps: impl Iterator<Item = &'a Step> + Clone,
 ) -> (Vec<&'a RedisKey>, Vec<&'a str>) {
-    let keys = shared.iter().chain(steps.clone().flat_map(|step| &step.keys)).collect();
-    let args = steps.flat_map(|step| {
-        let count = COUNTS.get(step.args.ends.len()).copied().unwrap_or_default();
-        std::iter::once(count).chain(step.args.iter())
-    });
+    let keys = shared.iter().chain(steps.clone().flat_map(|step| step.keys(shared))).collect();
+    let args = steps.flat_map(|step| std::iter::once(step.count()).chain(step.args.iter()));
     (keys, args.collect())
 }
 
@@ -91,15 +125,26 @@ pub(super) fn parse_replies(value: Value) -> Result<impl Iterator<Item = Result<
     }))
 }
 
-struct QueuedStep {
-    step: Step,
-    reply: oneshot::Sender<Result<StepReply>>,
+/// The steps of one caller, which go in one call.
+struct QueuedSteps {
+    first: Step,
+    rest: Vec<Step>,
+    reply: oneshot::Sender<GroupReply>,
+}
+
+/// The replies to the first step and to the others.
+type GroupReply = (Result<StepReply>, Vec<Result<StepReply>>);
+
+impl QueuedSteps {
+    fn iter(&self) -> impl Iterator<Item = &Step> + Clone {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
 }
 
 /// The queue of steps to a Redis that is not a cluster.
 #[derive(Debug)]
 pub(super) struct StepQueue {
-    sender: mpsc::UnboundedSender<QueuedStep>,
+    sender: mpsc::UnboundedSender<QueuedSteps>,
     response_timeout: Duration,
 }
 
@@ -119,11 +164,28 @@ impl StepQueue {
 
     /// Queues a step and returns its reply. A step that is not sent yet when its caller gives up is never sent.
     pub(super) async fn execute(&self, step: Step) -> Result<StepReply> {
+        self.execute_steps(step, Vec::new()).await?.0
+    }
+
+    /// The same for at most [`MAX_GROUP`] steps in one call, of which each runs only if the one before it succeeded. Returns the
+    /// replies to those that ran.
+    pub(super) async fn execute_group(&self, steps: Vec<Step>) -> Result<Vec<Result<StepReply>>> {
+        let mut steps = steps.into_iter();
+        let Some(first) = steps.next() else { return Ok(Vec::new()) };
+        let rest = steps.map(|step| Step { is_conditional: true, ..step }).collect();
+        let (first, mut replies) = self.execute_steps(first, rest).await?;
+        replies.insert(0, first);
+        let is_skipped = |reply: &Result<StepReply>| matches!(reply, Ok((_, Value::Nil)));
+        replies.truncate(replies.iter().position(is_skipped).unwrap_or(replies.len()));
+        Ok(replies)
+    }
+
+    async fn execute_steps(&self, first: Step, rest: Vec<Step>) -> Result<GroupReply> {
         let (reply, received) = oneshot::channel();
         // Fails together with the receiver below.
-        let _ = self.sender.send(QueuedStep { step, reply });
+        let _ = self.sender.send(QueuedSteps { first, rest, reply });
         match timeout(self.response_timeout, received).await {
-            Ok(Ok(reply)) => reply,
+            Ok(Ok(replies)) => Ok(replies),
             Ok(Err(_)) => Err(CoordinationError("the connection to Redis is closed".to_owned())),
             Err(_) => {
                 Err(CoordinationError(format!("Redis does not reply within {:?}", self.response_timeout)))
@@ -140,66 +202,72 @@ struct StepSender {
 }
 
 impl StepSender {
-    async fn run(&self, mut queued: mpsc::UnboundedReceiver<QueuedStep>) {
+    async fn run(&self, mut queued: mpsc::UnboundedReceiver<QueuedSteps>) {
         // One task polls all calls, the oldest first: that keeps the order.
         let mut calls = FuturesUnordered::new();
-        let mut steps = Vec::new();
         loop {
             tokio::select! {
-                count = queued.recv_many(&mut steps, MAX_STEPS), if calls.len() < MAX_CALLS => {
-                    if count == 0 {
-                        return;
+                first = queued.recv(), if calls.len() < MAX_CALLS => {
+                    let Some(first) = first else { return };
+                    let (mut count, mut groups) = (1 + first.rest.len(), vec![first]);
+                    while count < MAX_STEPS && let Ok(next) = queued.try_recv() {
+                        count += 1 + next.rest.len();
+                        groups.push(next);
                     }
-                    calls.push(self.send(std::mem::take(&mut steps)));
+                    calls.push(self.send(groups));
                 }
                 Some(()) = calls.next() => {}
             }
         }
     }
 
-    async fn send(&self, mut steps: Vec<QueuedStep>) {
-        steps.retain(|queued| !queued.reply.is_closed());
-        if steps.iter().any(|queued| queued.step.is_acquire) {
-            match self.call(&self.acquire, &steps).await {
-                Ok(Some(value)) => return reply_all(steps, parse_replies(value)),
-                Err(error) => return reply_all(steps, Err::<std::iter::Empty<_>, _>(error)),
+    async fn send(&self, mut groups: Vec<QueuedSteps>) {
+        groups.retain(|queued| !queued.reply.is_closed());
+        if groups.iter().any(|queued| queued.first.is_acquire) {
+            match self.call(&self.acquire, &groups).await {
+                Ok(Some(value)) => return reply_all(groups, parse_replies(value)),
+                Err(error) => return reply_all(groups, Err::<std::iter::Empty<_>, _>(error)),
                 // Nothing was applied. Acquiring is refused; whatever frees memory is not.
-                Ok(None) => steps = refuse_acquires(steps),
+                Ok(None) => groups = refuse_acquires(groups),
             }
         }
-        if steps.is_empty() {
+        if groups.is_empty() {
             return;
         }
-        match self.call(&self.apply_commands, &steps).await {
-            Ok(value) => reply_all(steps, parse_replies(value.unwrap_or(Value::Nil))),
-            Err(error) => reply_all(steps, Err::<std::iter::Empty<_>, _>(error)),
+        match self.call(&self.apply_commands, &groups).await {
+            Ok(value) => reply_all(groups, parse_replies(value.unwrap_or(Value::Nil))),
+            Err(error) => reply_all(groups, Err::<std::iter::Empty<_>, _>(error)),
         }
     }
 
-    async fn call(&self, script: &Script, steps: &[QueuedStep]) -> Result<Option<Value>> {
-        let (keys, args) = call_parts(&self.shared_keys, steps.iter().map(|queued| &queued.step));
+    async fn call(&self, script: &Script, groups: &[QueuedSteps]) -> Result<Option<Value>> {
+        let (keys, args) = call_parts(&self.shared_keys, groups.iter().flat_map(QueuedSteps::iter));
         self.client.call_if_memory_allows(script, &keys, &args).await
     }
 }
 
-fn refuse_acquires(steps: Vec<QueuedStep>) -> Vec<QueuedStep> {
-    let (acquires, others): (Vec<_>, Vec<_>) = steps.into_iter().partition(|queued| queued.step.is_acquire);
+fn refuse_acquires(groups: Vec<QueuedSteps>) -> Vec<QueuedSteps> {
+    let (acquires, others): (Vec<_>, Vec<_>) = groups.into_iter().partition(|queued| queued.first.is_acquire);
     let error = CoordinationError("Redis is out of memory and refuses new locks".to_owned());
     reply_all(acquires, Err::<std::iter::Empty<_>, _>(error));
     others
 }
 
 /// A caller that gave up does not receive its reply.
-fn reply_all(steps: Vec<QueuedStep>, replies: Result<impl Iterator<Item = Result<StepReply>>>) {
+fn reply_all(groups: Vec<QueuedSteps>, replies: Result<impl Iterator<Item = Result<StepReply>>>) {
     match replies {
-        Ok(replies) => {
-            for (queued, reply) in steps.into_iter().zip(replies) {
-                let _ = queued.reply.send(reply);
+        Ok(mut replies) => {
+            for queued in groups {
+                let missing = || Err(CorruptValue::new("the reply to a step", "nothing").into());
+                let first = replies.next().unwrap_or_else(missing);
+                let rest = replies.by_ref().take(queued.rest.len()).collect();
+                let _ = queued.reply.send((first, rest));
             }
         }
         Err(error) => {
-            for queued in steps {
-                let _ = queued.reply.send(Err(error.clone()));
+            for queued in groups {
+                let rest = vec![Err(error.clone()); queued.rest.len()];
+                let _ = queued.reply.send((Err(error.clone()), rest));
             }
         }
     }

@@ -204,9 +204,14 @@ impl Fixture {
 
     /// Releases the lock with the holder's current token.
     pub(super) async fn release(&self, name: &str, who: &str) {
-        let holder = self.holder(who);
+        self.release_by(None, name, who).await;
+    }
+
+    /// The same, sent by a server that answers the waiters it serves from the reply.
+    pub(super) async fn release_by(&self, server: Option<&str>, name: &str, who: &str) {
+        let (holder, server) = (self.holder(who), server.map(Into::into));
         let token = self.token_of(name, who).await.unwrap_or_default();
-        let outcome = self.send(name, LockCommand::Release { holder, token }).await;
+        let outcome = self.send(name, LockCommand::Release { holder, token, server }).await;
         assert_eq!(outcome, LockOutcome::Done, "{who} {name}");
     }
 

@@ -1,6 +1,11 @@
 //! Grants and leases: tokens, heartbeats, claims, expiry, breaks, wrong tokens.
 
-#![expect(clippy::panic, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail like tests"
+)]
 
 use ade_domain::lock::{
     AcquireStatus, Acquisition, EndReason, FencingToken, Holder, LockCommand, LockMode, LockOutcome,
@@ -30,6 +35,7 @@ scenarios!(
     extends_unclaimed_grant,
     expired_lock_goes_to_queue_not_newcomer,
     break_frees_all_holders_and_promotes_queue,
+    requests_for_many_locks_stop_where_they_wait,
 );
 
 async fn grants_free_lock_with_token_and_lease(factory: BackendFactory) {
@@ -177,7 +183,7 @@ async fn rejects_wrong_tokens(factory: BackendFactory) {
             let holder = fixture.holder(who);
             for command in [
                 LockCommand::Extend { holder: holder.clone(), token, ttl_ms: 90_000 },
-                LockCommand::Release { holder: holder.clone(), token },
+                LockCommand::Release { holder: holder.clone(), token, server: None },
                 LockCommand::Downgrade { holder, token },
                 LockCommand::Verify { token },
             ] {
@@ -186,7 +192,7 @@ async fn rejects_wrong_tokens(factory: BackendFactory) {
         }
     }
     let token = grant.token;
-    let release = LockCommand::Release { holder: fixture.holder("ben"), token };
+    let release = LockCommand::Release { holder: fixture.holder("ben"), token, server: None };
     assert_eq!(fixture.send("p", release).await, LockOutcome::NotFound, "token of another holder");
     assert_eq!(fixture.claim("p", "ann", "unknown", 90_000).await, LockOutcome::NotFound, "another request");
     assert_eq!(fixture.claim("p", "ben", "1", 90_000).await, LockOutcome::NotFound, "a waiting request");
@@ -198,9 +204,10 @@ async fn rejects_wrong_tokens(factory: BackendFactory) {
     assert_eq!(fixture.send("p", keep).await, LockOutcome::NotFound);
     assert_eq!(fixture.view("p").await, before);
     // The same for an unknown lock.
-    for command in
-        [LockCommand::Verify { token }, LockCommand::Release { holder: fixture.holder("ann"), token }]
-    {
+    for command in [
+        LockCommand::Verify { token },
+        LockCommand::Release { holder: fixture.holder("ann"), token, server: None },
+    ] {
         assert_eq!(fixture.send("unknown", command).await, LockOutcome::NotFound);
     }
 }
@@ -337,4 +344,41 @@ async fn break_frees_all_holders_and_promotes_queue(factory: BackendFactory) {
     assert_eq!(fixture.expect_ended("p", fixture.request("s1", "1", Shared)).await, EndReason::Broken);
     assert_eq!(fixture.extend("p", "s2", tokens[1], 1_000).await, LockOutcome::NotFound);
     assert_eq!(fixture.send("nobody", LockCommand::Break).await, LockOutcome::Broken(vec![]));
+}
+
+async fn requests_for_many_locks_stop_where_they_wait(factory: BackendFactory) {
+    let fixture = Fixture::new(&factory).await;
+    let names: Vec<String> = (0..70).map(|number| format!("many-{number:02}")).collect();
+    let acquire = |name: &String| {
+        let acquisition = Acquisition { claimed: false, ..fixture.request("ben", "1", Exclusive) };
+        (fixture.lock(name), LockCommand::Acquire(acquisition))
+    };
+    let run = async |commands: Vec<_>| {
+        let replies = fixture.backend.execute_while_successful(commands).await.expect("replies");
+        replies.into_iter().map(|reply| reply.outcome).collect::<Vec<LockOutcome>>()
+    };
+    for (taken, release) in [(50, true), (5, true), (0, false)] {
+        fixture.expect_grant(&names[taken], fixture.request("ann", &taken.to_string(), Exclusive)).await;
+        let outcomes = run(names.iter().map(acquire).collect()).await;
+        assert_eq!(outcomes.len(), taken + 1, "nothing behind the lock that it waits for");
+        assert!(outcomes.iter().take(taken).all(LockOutcome::is_success));
+        assert!(matches!(outcomes[taken], LockOutcome::Status(AcquireStatus::Waiting { position: 1, .. })));
+        assert_eq!(fixture.holders(&names[taken + 1]).await, Vec::<String>::new());
+        if release {
+            let cancel = |name: &String| {
+                let (holder, request) = (fixture.holder("ben"), fixture.key("ben", "1"));
+                let reason = EndReason::Refused;
+                (fixture.lock(name), LockCommand::Cancel { holder, request, reason, include_claimed: false })
+            };
+            assert_eq!(
+                run(names.iter().map(cancel).collect()).await.len(),
+                names.len(),
+                "all are given back"
+            );
+        }
+        fixture.release(&names[taken], "ann").await;
+    }
+    let outcomes = run(names.iter().map(acquire).collect()).await;
+    assert_eq!(outcomes.len(), names.len());
+    assert!(outcomes.iter().all(LockOutcome::is_success));
 }

@@ -17,6 +17,8 @@ scenarios!(
     long_poll_becomes_ticket,
     drops_tickets_of_offline_agent_but_not_long_polls,
     notifies_subscribers_of_a_grant,
+    delivers_the_lease_that_a_release_starts,
+    gives_back_a_lease_that_nobody_took,
     late_listener_gets_earlier_notification,
     publishes_lock_events_in_order,
 );
@@ -123,6 +125,41 @@ async fn notifies_subscribers_of_a_grant(factory: BackendFactory) {
     in_time(waiting).await.expect("notified");
     expect_notification(&second).await;
     fixture.expect_grant("p", fixture.request("ben", "1", Exclusive)).await;
+}
+
+async fn delivers_the_lease_that_a_release_starts(factory: BackendFactory) {
+    let fixture = Fixture::new(&factory).await;
+    fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
+    let subscription = fixture.backend.subscribe(fixture.key("ben", "1"));
+    fixture.expect_queued("p", fixture.request("ben", "1", Exclusive)).await;
+    fixture.release_by(Some("server"), "p", "ann").await;
+    let grant = in_time(subscription.changed()).await.expect("the notification brings the grant");
+    assert!(grant.claimed);
+    assert_eq!(fixture.token_of("p", "ben").await, Some(grant.token));
+    drop(subscription);
+    fixture.sweep().await;
+    assert_eq!(fixture.holders("p").await, ["ben"], "the subscriber took it");
+    let repeated = fixture.expect_grant("p", fixture.request("ben", "1", Exclusive)).await;
+    assert_eq!(repeated.token, grant.token);
+}
+
+async fn gives_back_a_lease_that_nobody_took(factory: BackendFactory) {
+    let fixture = Fixture::new(&factory).await;
+    fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
+    let subscription = fixture.backend.subscribe(fixture.key("ben", "1"));
+    fixture.expect_queued("p", fixture.request("ben", "1", Exclusive)).await;
+    fixture.expect_queued("p", fixture.request("cem", "1", Exclusive)).await;
+    fixture.heartbeat("dan").await;
+    fixture.expect_queued("p", fixture.ticket("dan", "1", Exclusive)).await;
+    fixture.release_by(Some("server"), "p", "ann").await;
+    assert_eq!(fixture.holders("p").await, ["ben"]);
+    drop(subscription);
+    fixture.sweep().await;
+    assert_eq!(fixture.holders("p").await, ["cem"], "the caller of the first has left");
+    fixture.release_by(Some("server"), "p", "cem").await;
+    assert_eq!(fixture.holders("p").await, ["dan"]);
+    fixture.sweep().await;
+    assert_eq!(fixture.holders("p").await, ["dan"], "a ticket is claimed by its caller");
 }
 
 async fn late_listener_gets_earlier_notification(factory: BackendFactory) {

@@ -130,6 +130,6 @@ async fn request_without_id_leaves_no_tombstone(factory: BackendFactory) {
     let request =
         Acquisition { request: key, leave_tombstone: false, ..fixture.request("ann", "", Exclusive) };
     let token = fixture.expect_grant("p", request.clone()).await.token;
-    fixture.send("p", LockCommand::Release { holder: request.holder.clone(), token }).await;
+    fixture.send("p", LockCommand::Release { holder: request.holder.clone(), token, server: None }).await;
     fixture.expect_grant("p", request).await;
 }

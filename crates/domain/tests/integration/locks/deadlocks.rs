@@ -248,7 +248,7 @@ fn detects_cycle_of_sharers_at_the_holder_limit() {
     // Ann and ben do not block each other while both wait for the first holder.
     locks.enqueue("q", ticket("ann", "2", LockMode::Exclusive));
     let token = locks.table.lock(&lock("p")).map(|lock| lock.holds()[0].token).expect("held");
-    let release = LockCommand::Release { holder: holder("first"), token };
+    let release = LockCommand::Release { holder: holder("first"), token, server: None };
     locks.advance(1);
     let victims: Vec<String> = locks
         .execute(&lock("p"), &release)

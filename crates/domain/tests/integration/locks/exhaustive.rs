@@ -65,7 +65,7 @@ fn commands(locks: &LockFixture, nonce: u128) -> Vec<(&'static str, LockCommand)
             };
             if let Some(hold) = state.and_then(|lock| lock.hold_of(&holder)) {
                 let (token, request) = (hold.token, hold.requests[0]);
-                commands.push((name, LockCommand::Release { holder: holder.clone(), token }));
+                commands.push((name, LockCommand::Release { holder: holder.clone(), token, server: None }));
                 commands.push((name, LockCommand::Downgrade { holder: holder.clone(), token }));
                 commands.push((name, LockCommand::Claim { holder: holder.clone(), request, ttl_ms: 1_000 }));
                 commands.push((name, cancel(request, EndReason::Refused)));

@@ -115,7 +115,7 @@ impl LockFixture {
         let holder = holder(agent);
         let hold = self.table.lock(&lock(name)).and_then(|lock| lock.hold_of(&holder));
         let token = hold.map(|hold| hold.token).unwrap_or_default();
-        self.execute(&lock(name), &LockCommand::Release { holder, token }).outcome
+        self.execute(&lock(name), &LockCommand::Release { holder, token, server: None }).outcome
     }
 
     pub(crate) fn holders(&self, name: &str) -> Vec<String> {
@@ -184,7 +184,9 @@ fn assert_leases_end_for_a_valid_reason(before: &LockTable, command: &LockComman
                 | EndReason::Cancelled
                 | EndReason::Deadlock(_)
         );
-        let is_unreported = include_claimed && command.holder() == Some(holder);
+        let is_returned = matches!(command, LockCommand::ReturnUnreported { .. })
+            && hold.is_some_and(|hold| hold.is_unreported);
+        let is_unreported = (include_claimed || is_returned) && command.holder() == Some(holder);
         assert!(
             is_valid_reason || is_unreported || hold.is_none_or(|hold| !hold.claimed),
             "{name}: {holder} lost a lease by {reason:?}"

@@ -115,7 +115,7 @@ fn grants_many_shared_waiters_in_bounded_batches() {
     }
     // Not through the fixture: its invariants do not hold between two batches.
     let token = locks.table.lock(&lock("p")).expect("held").last_token();
-    let release = LockCommand::Release { holder: holder("writer"), token };
+    let release = LockCommand::Release { holder: holder("writer"), token, server: None };
     let mut batches = 0;
     locks.table.execute(&lock("p"), &release, locks.now);
     while let Some(name) = locks.table.next_due_lock(locks.now) {
@@ -360,6 +360,92 @@ fn full_queue_refuses_and_opens_circuit_breaker() {
     ));
 }
 
+/// Ann's release, sent by a server.
+fn release_by(locks: &mut LockFixture, agent: &str, server: &str) {
+    let token =
+        locks.table.lock(&lock("p")).and_then(|lock| lock.hold_of(&holder(agent))).map(|hold| hold.token);
+    let release = LockCommand::Release {
+        holder: holder(agent),
+        token: token.unwrap_or_default(),
+        server: Some(server.into()),
+    };
+    assert_eq!(locks.execute(&lock("p"), &release).outcome, LockOutcome::Done);
+}
+
+fn return_unreported(locks: &mut LockFixture, agent: &str) -> LockOutcome {
+    let token =
+        locks.table.lock(&lock("p")).and_then(|lock| lock.hold_of(&holder(agent))).map(|hold| hold.token);
+    let command = LockCommand::ReturnUnreported { holder: holder(agent), token: token.unwrap_or_default() };
+    locks.execute(&lock("p"), &command).outcome
+}
+
+#[test]
+fn the_server_that_releases_starts_the_lease_of_its_own_waiter() {
+    for (server, lease_ms) in [("same", 30_000), ("other", 3_000)] {
+        let mut locks = fixture();
+        locks.grant("p", open_request("ann", "1", Exclusive, "same"));
+        locks.enqueue("p", open_request("ben", "1", Exclusive, server));
+        release_by(&mut locks, "ann", "same");
+        let hold = locks.table.lock(&lock("p")).and_then(|lock| lock.hold_of(&holder("ben"))).cloned();
+        let hold = hold.expect("granted");
+        assert_eq!((hold.claimed, hold.is_unreported), (server == "same", server == "same"), "{server}");
+        assert_eq!(hold.expires_at, locks.now.plus_ms(lease_ms), "{server}");
+    }
+}
+
+#[test]
+fn promotions_that_a_reply_cannot_answer_wait_for_their_claim() {
+    let open = open_request("ben", "1", Exclusive, "same");
+    let with_more_locks = Acquisition { claimed: false, ..open.clone() };
+    for waiter in [ticket("ben", "1", Exclusive), with_more_locks] {
+        let mut locks = fixture();
+        locks.grant("p", open_request("ann", "1", Exclusive, "same"));
+        locks.enqueue("p", waiter);
+        release_by(&mut locks, "ann", "same");
+        assert!(locks.table.lock(&lock("p")).expect("used").holds().iter().all(|hold| !hold.claimed));
+    }
+    // The caller of an upgrade still knows the token of its shared hold.
+    let mut locks = fixture();
+    locks.grant("p", open_request("ann", "1", Shared, "same"));
+    let shared = locks.grant("p", open_request("ben", "0", Shared, "same"));
+    locks.enqueue("p", open);
+    release_by(&mut locks, "ann", "same");
+    let extend = LockCommand::Extend { holder: holder("ben"), token: shared.token, ttl_ms: 30_000 };
+    assert!(matches!(locks.execute(&lock("p"), &extend).outcome, LockOutcome::Updated(_)));
+}
+
+#[test]
+fn a_lease_that_no_caller_got_is_given_back_until_its_request_is_repeated() {
+    let mut locks = fixture();
+    locks.grant("p", open_request("ann", "1", Exclusive, "same"));
+    locks.enqueue("p", open_request("ben", "1", Exclusive, "same"));
+    locks.enqueue("p", open_request("cem", "1", Exclusive, "same"));
+    release_by(&mut locks, "ann", "same");
+    assert_eq!(return_unreported(&mut locks, "cem"), LockOutcome::NotFound, "does not hold it");
+    assert_eq!(return_unreported(&mut locks, "ben"), LockOutcome::Done);
+    assert_eq!(locks.holders("p"), ["cem"]);
+    locks.execute(&lock("p"), &LockCommand::Break);
+
+    locks.grant("p", open_request("ann", "2", Exclusive, "same"));
+    locks.enqueue("p", open_request("ben", "2", Exclusive, "same"));
+    release_by(&mut locks, "ann", "same");
+    locks.advance(1_000);
+    let grant = locks.grant("p", open_request("ben", "2", Exclusive, "other"));
+    assert_eq!(grant.expires_at, locks.now.plus_ms(30_000), "the other server reports it now");
+    assert_eq!(return_unreported(&mut locks, "ben"), LockOutcome::NotFound);
+    assert_eq!(locks.holders("p"), ["ben"]);
+}
+
+#[test]
+fn the_server_that_releases_is_alive() {
+    let mut locks = fixture();
+    locks.grant("p", Acquisition { ttl_ms: 60_000, ..open_request("ann", "1", Exclusive, "same") });
+    locks.enqueue("p", open_request("ben", "1", Exclusive, "same"));
+    locks.advance(10_000);
+    release_by(&mut locks, "ann", "same");
+    assert_eq!(locks.holders("p"), ["ben"], "without a heartbeat for ten seconds");
+}
+
 #[test]
 fn waits_time_out_at_any_queue_position() {
     let mut locks = fixture();
@@ -411,7 +497,7 @@ fn wrong_tokens_change_nothing() {
         for agent in ["ann", "ben"] {
             for command in [
                 LockCommand::Extend { holder: holder(agent), token, ttl_ms: 1 },
-                LockCommand::Release { holder: holder(agent), token },
+                LockCommand::Release { holder: holder(agent), token, server: None },
                 LockCommand::Downgrade { holder: holder(agent), token },
                 LockCommand::Verify { token },
             ] {
@@ -420,7 +506,7 @@ fn wrong_tokens_change_nothing() {
             }
         }
     }
-    let release = LockCommand::Release { holder: holder("ben"), token: grant.token };
+    let release = LockCommand::Release { holder: holder("ben"), token: grant.token, server: None };
     assert_eq!(
         locks.execute(&lock("p"), &release).outcome,
         LockOutcome::NotFound,
@@ -560,7 +646,7 @@ fn requests_of_hold_below_upgrade_are_known_and_not_revived() {
     assert!(
         matches!(outcome, LockOutcome::Status(AcquireStatus::Held(grant)) if grant.token == shared.token)
     );
-    let release = LockCommand::Release { holder: holder("dan"), token: shared.token };
+    let release = LockCommand::Release { holder: holder("dan"), token: shared.token, server: None };
     assert_eq!(locks.execute(&lock("p"), &release).outcome, LockOutcome::Done);
     for request_id in ["r0", "up"] {
         assert_eq!(end_reason(locks.acquire("p", ticket("dan", request_id, Shared))), EndReason::Released);

@@ -45,7 +45,16 @@ fn run(
             return None;
         }
         match saga.next_action(deadline_ms.saturating_sub(elapsed_ms)) {
-            SagaAction::Execute(lock, command) => saga.handle_outcome(locks.execute(&lock, &command).outcome),
+            SagaAction::Execute(commands) => {
+                for (lock, command) in commands {
+                    let outcome = locks.execute(&lock, &command).outcome;
+                    let is_success = outcome.is_success();
+                    saga.handle_outcome(outcome);
+                    if !is_success {
+                        break;
+                    }
+                }
+            }
             SagaAction::Ready => saga.claim_all(),
             SagaAction::Wait { .. } if elapsed_ms >= deadline_ms => saga.time_out(),
             other => return Some(other),

@@ -1,14 +1,12 @@
--- Waiters, grants and expiry: ends leases and waits that are over, and grants the lock to the next waiters. The work of
--- one step is bounded by BATCH_SIZE.
+-- Waiters, grants, promotions and expiry. The work of one step is bounded by BATCH_SIZE.
 
--- Upgrading holders go ahead of all other waiters: 2^41 is subtracted from their score, which a double represents
--- exactly.
+-- Upgrading holders go ahead of all other waiters: 2^41, which a double represents exactly, is subtracted from their score.
 local UPGRADE_OFFSET = 2199023255552
 
 local function read_waiter(member, score)
   local waiter = cjson.decode(member)
-  waiter.member, waiter.deadline = member, tonumber(waiter.deadline)
   score = tonumber(score or call('ZSCORE', QUEUE, member))
+  waiter.member, waiter.deadline, waiter.mode = member, tonumber(waiter.deadline), waiter.mode == 'exclusive' and 'x' or 's'
   waiter.score = waiter.upgrade and score + UPGRADE_OFFSET or score
   return waiter
 end
@@ -27,27 +25,28 @@ local function enqueue(waiter)
   waiter.member = member
   call('ZADD', QUEUE, format('%.17g', waiter.upgrade and waiter.score - UPGRADE_OFFSET or waiter.score), member)
   call('HSET', WAITING, waiter.who, member)
-  call('HINCRBY', WAITING, 'a:' .. waiter.agent_id, 1)
+  call('HINCRBY', WAITING, 'a:' .. waiter.agent_id, '1')
   call('ZADD', DEADLINES, deadline, waiter.who)
+  -- Without waiters the bound is unknown because there is none.
+  if queue_length == 0 or next_deadline then next_deadline = min(next_deadline or waiter.deadline, waiter.deadline) end
   queue_length = queue_length + 1
-  first_deadline = first_deadline and min(first_deadline, waiter.deadline)
   -- The queue must outlive the last deadline, so that the sweep can still time out the waiter and notify its server.
-  local ms = max(MIN_QUEUE_TTL_MS, floor((waiter.deadline - now) / 1000) + 5000)
+  local ms = floor((waiter.deadline - now) / 1000) + 5000
   if call('PTTL', QUEUE) < ms then
-    call('PEXPIRE', QUEUE, ms)
-    call('PEXPIRE', WAITING, ms)
-    call('PEXPIRE', DEADLINES, ms)
+    local text = digits(max(MIN_QUEUE_TTL_MS, ms))
+    call('PEXPIRE', QUEUE, text)
+    call('PEXPIRE', WAITING, text)
+    call('PEXPIRE', DEADLINES, text)
   end
 end
 
 -- Returns whether this was the last wait of its agent for this lock.
 local function dequeue(waiter)
   -- A missing member was not counted either.
-  if call('ZREM', QUEUE, waiter.member) == 1 then queue_length = queue_length - 1 end
+  if waiter.is_popped or call('ZREM', QUEUE, waiter.member) == 1 then queue_length = queue_length - 1 end
   call('ZREM', DEADLINES, waiter.who)
-  first_deadline = nil
   local count = 'a:' .. waiter.agent_id
-  if call('HINCRBY', WAITING, count, -1) > 0 then
+  if call('HINCRBY', WAITING, count, '-1') > 0 then
     call('HDEL', WAITING, waiter.who)
     return false
   end
@@ -55,14 +54,19 @@ local function dequeue(waiter)
   return true
 end
 
-local function fixed_fields_of(member) return match(member, '^{(.*),"requested_at":"') end
+-- Writes a waiter again whose deadline, server or kind changed.
+local function requeue(waiter)
+  dequeue(waiter)
+  waiter.fixed_fields = match(waiter.member, '^{(.*),"requested_at":"')
+  enqueue(waiter)
+end
 
 local function remove_waiter(waiter, reason)
   local code = reason_code(reason)
   if waiter.remember or code == 'cancelled' or code == 'deadlock' or code == 'superseded' then
     add_tombstone(waiter.request, reason)
   end
-  record_change('wait_ended', waiter.who, waiter.agent_id, waiter.holder_id, dequeue(waiter), ' ' .. waiter.request .. ' ' .. code)
+  record_change('wait_ended', waiter.who, waiter.agent_id, waiter.holder_id, dequeue(waiter), ' ' .. waiter.request .. ' ' .. code, waiter)
   publish('left:' .. waiter.agent_id)
 end
 
@@ -70,11 +74,10 @@ end
 local function grant(hold, promoted)
   local digest = hold.digest
   if not hold.token then hold.token = next_token() end
-  local is_last_wait = false
-  if queue_length > 0 then
-    local waiter = promoted or waiter_of(digest)
-    is_last_wait = waiter and dequeue(waiter)
-  end
+  local waiter = promoted or waiter_of(digest)
+  local is_last_wait = waiter and dequeue(waiter)
+  -- Who upgrades a hold knows of it.
+  if hold.previous and hold.previous.claimed == '2' then hold.previous.claimed, hold.previous.numbers = '1', nil end
   local held = hold_of(digest)
   if not held then holder_count = holder_count + 1 elseif held.mode == 's' then removed_sharers = note_sharer(removed_sharers, held) end
   if hold.mode == 's' then added_sharers = note_sharer(added_sharers, hold) end
@@ -82,17 +85,16 @@ local function grant(hold, promoted)
   lower_next_expiry(hold.expires)
   remove_tombstones(hold.requests)
   mark_dirty(hold)
-  record_change('granted', digest, hold.agent, hold.holder, is_last_wait, ' ' .. hold.token .. ' ' .. hold.requests)
-  publish((promoted and 'promoted:' or 'acquired:') .. hold.agent)
+  record_change('granted', digest, hold.agent, hold.holder, is_last_wait, ' ' .. encode_numbers(hold) .. ' ' .. hold.requests, waiter)
+  -- A promotion that needs no claim is not worth asking for.
+  publish((promoted and hold.claimed == '0' and 'promoted:' or 'acquired:') .. hold.agent)
 end
 
 local RESTORES_SHARED = { unclaimed = true, cancelled = true, hung_up = true, refused = true, timed_out = true }
 
--- Returns whether the agent has no other hold of this lock. Above MAX_SCANNED_SHARERS it answers no without scanning; a
--- stale index entry is harmless.
+-- Whether the agent has no other hold of this lock. Above MAX_SCANNED_SHARERS it says no: a stale index entry is harmless.
 local function is_last_hold_of(agent_id)
-  if holder_count == 0 then return true end
-  if holder_count > MAX_SCANNED_SHARERS then return false end
+  if holder_count == 0 or holder_count > MAX_SCANNED_SHARERS then return holder_count == 0 end
   read_all()
   for _, hold in pairs(holds) do
     if hold and hold.agent == agent_id then return false end
@@ -110,15 +112,12 @@ local function end_hold(hold, reason)
   if hold.mode == 's' then removed_sharers = note_sharer(removed_sharers, hold) end
   record_change('hold_ended', digest, hold.agent, hold.holder, is_last_hold_of(hold.agent), ' ' .. hold.token .. ' ' .. code)
   publish((code == 'expired' or code == 'unclaimed') and 'expired' or 'released:' .. hold.agent)
-  if queue_length > 0 then
-    local waiter = waiter_of(digest)
-    -- A pending upgrade without its shared hold becomes an ordinary wait, at its original time of arrival.
-    if waiter and waiter.upgrade then
-      dequeue(waiter)
-      waiter.fixed_fields, waiter.upgrade = fixed_fields_of(waiter.member), nil
-      enqueue(waiter)
-      record_change('upgrade_lost', digest, waiter.agent_id, waiter.holder_id)
-    end
+  local waiter = hold.mode == 's' and waiter_of(digest)
+  -- A pending upgrade without its shared hold becomes an ordinary wait, at its original time of arrival.
+  if waiter and waiter.upgrade then
+    waiter.upgrade = nil
+    requeue(waiter)
+    record_change('upgrade_lost', digest, waiter.agent_id, waiter.holder_id)
   end
   if hold.leave_tombstone == '1' then add_tombstones(hold.requests, reason) end
   if previous then
@@ -132,7 +131,7 @@ local function end_hold(hold, reason)
 end
 
 local function end_if_expired(hold)
-  if hold.expires <= now then end_hold(hold, hold.claimed == '1' and 'expired' or 'unclaimed') end
+  if hold.expires <= now then end_hold(hold, hold.claimed == '0' and 'unclaimed' or 'expired') end
 end
 
 -- Returns the matching holds, ordered by holder as in the `domain` crate.
@@ -151,11 +150,8 @@ local function sorted_holds(matches, limit)
 end
 
 local function earliest_deadline()
-  if not first_deadline then
-    local first = call('ZRANGE', DEADLINES, 0, 0, 'WITHSCORES')
-    first_deadline = tonumber(first[2] or now)
-  end
-  return first_deadline
+  next_deadline = next_deadline or tonumber(call('ZRANGE', DEADLINES, '0', '0', 'WITHSCORES')[2] or now)
+  return next_deadline
 end
 
 local function expire_due()
@@ -173,7 +169,7 @@ local function expire_due()
       local waiter = waiter_of(digest)
       if waiter then remove_waiter(waiter, 'timed_out') else call('ZREM', DEADLINES, digest) end
     end
-    first_deadline = nil
+    next_deadline = nil
   end
 end
 
@@ -185,37 +181,45 @@ end
 local function is_silent(last_seen) return tonumber(last_seen) + SERVER_TIMEOUT_MS * 1000 <= now end
 
 local function is_abandoned(waiter)
-  if not waiter.served_by then return false end
-  local last_seen = call('HGET', FENCE, 'm:' .. waiter.served_by)
+  local server = waiter.served_by
+  if not server or server == answering or server == alive_server then return false end
+  local last_seen = call('HGET', FENCE, 'm:' .. server)
   return not last_seen or is_silent(last_seen)
 end
 
-local function record_server_heartbeat(server) write_fence('m:' .. server, now_text) end
+local function record_server_heartbeat(server)
+  alive_server = server
+  set_fence('m:' .. server, now_text)
+end
 
 local function claim_timeout_ms(is_served) return is_served and LONG_POLL_CLAIM_TIMEOUT_MS or TICKET_CLAIM_TIMEOUT_MS end
 
--- Grants the lock to waiters from the head of the queue while they can hold it, and drops waiters whose server timed
--- out.
+-- Grants the lock to the first waiters while they can hold it, and drops waiters whose server timed out.
 local function promote()
-  -- While the lock is held exclusively nobody can be promoted: an exclusive holder never waits for the same lock.
-  if queue_length == 0 or mode == 'x' then return end
   for _ = 1, BATCH_SIZE do
-    local head = call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
+    -- While the lock is held exclusively nobody can be promoted: an exclusive holder never waits for the same lock.
+    if queue_length == 0 or mode == 'x' then return end
+    -- Everybody can hold a free lock, so that its first waiter leaves the queue in any case.
+    local is_free = holder_count == 0
+    local head = is_free and call('ZPOPMIN', QUEUE) or call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')
     if not head[1] then return end
-    -- A member starts with the mode and the holder digest. Most calls stop here without decoding the JSON.
-    local requested = sub(head[1], 10, 10) == 'e' and 'x' or 's'
-    if not can_hold(requested, requested == 'x' and sub(head[1], 28, 59) or sub(head[1], 25, 56)) then return end
     local waiter = read_waiter(head[1], head[2])
+    if not is_free and not can_hold(waiter.mode, waiter.who) then return end
+    waiter.is_popped = is_free
     if waiter.deadline <= now then
       remove_waiter(waiter, 'timed_out')
     elseif is_abandoned(waiter) then
       remove_waiter(waiter, 'server_silent')
     else
+      local previous = hold_of(waiter.who)
+      -- The server that sent the command answers this waiter from the reply, so that its lease starts now. The caller of an
+      -- upgrade knows the token of its shared hold, which stays until the claim.
+      local lease = answering and waiter.served_by == answering and not previous and waiter.lease_ms
       grant({
-        digest = waiter.who, mode = requested, acquired = now_text, expires = now + claim_timeout_ms(waiter.served_by) * 1000, claimed = '0',
-        leave_tombstone = waiter.remember and '1' or '0', priority = waiter.priority, heartbeats = 0, requests = waiter.request,
-        agent = waiter.agent_id, holder = waiter.holder_id == waiter.agent_id and '' or waiter.holder_id, purpose = waiter.purpose,
-        previous = hold_of(waiter.who),
+        digest = waiter.who, mode = waiter.mode, acquired = now_text, expires = now + (lease or claim_timeout_ms(waiter.served_by)) * 1000,
+        claimed = lease and '2' or '0', leave_tombstone = waiter.remember and '1' or '0', priority = waiter.priority, heartbeats = 0,
+        requests = waiter.request, agent = waiter.agent_id, holder = waiter.holder_id == waiter.agent_id and '' or waiter.holder_id,
+        purpose = waiter.purpose, previous = previous,
       }, waiter)
     end
   end
@@ -225,13 +229,12 @@ end
 local function expire_silent_servers()
   local fields = call('HGETALL', FENCE)
   for i = 1, #fields, 2 do
-    local is_heartbeat = sub(fields[i], 1, 2) == 'm:'
-    if is_heartbeat and not is_silent(fields[i + 1]) then
+    local server, removed = match(fields[i], '^m:(.*)$'), 0
+    if server and not is_silent(fields[i + 1]) then
       local timeout = fields[i + 1] + SERVER_TIMEOUT_MS * 1000
       next_server_timeout = min(next_server_timeout or timeout, timeout)
-    elseif is_heartbeat then
-      local removed = 0
-      local of_server = ',"served_by":' .. cjson.encode(sub(fields[i], 3))
+    elseif server then
+      local of_server = ',"served_by":' .. cjson.encode(server)
       for _, member in ipairs(queue_length > 0 and call('ZRANGE', QUEUE, 0, -1) or {}) do
         if member:find(of_server, 1, true) then
           if removed == BATCH_SIZE then removed = removed + 1 break end

@@ -62,7 +62,7 @@ async fn released_locks_leave_only_the_token() {
     for number in 0..100 {
         let lock = format!("task:{number}");
         let token = hold(&store, &lock, &lock).await.token;
-        let release = LockCommand::Release { holder: ann(), token };
+        let release = LockCommand::Release { holder: ann(), token, server: None };
         assert_eq!(
             store.inner.apply(&name(&lock), &release).await.expect("reply").outcome,
             LockOutcome::Done
@@ -80,7 +80,7 @@ async fn refuses_only_acquires_when_out_of_memory() {
     for number in 0..10 {
         let lock = format!("task:{number}");
         let token = hold(&store, &lock, &lock).await.token;
-        steps.push((name(&lock), LockCommand::Release { holder: ann(), token }));
+        steps.push((name(&lock), LockCommand::Release { holder: ann(), token, server: None }));
         steps.push((name(&format!("task:{}", number + 10)), acquire("other")));
     }
     let _: () = server.query(&["CONFIG", "SET", "maxmemory", "1"]).expect("reply");

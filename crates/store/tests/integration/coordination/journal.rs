@@ -167,7 +167,13 @@ fn random_operation(
             LockCommand::ExtendUnclaimed { holder: holder(agent), request: key(rng), ttl_ms: 9_000 },
         ),
         11 => Operation::Lock(name, LockCommand::Extend { holder: holder(agent), token, ttl_ms: 12_000 }),
-        12 | 13 => Operation::Lock(name, LockCommand::Release { holder: holder(agent), token }),
+        12 | 13 => {
+            let server = (rng.below(2) == 0).then(|| "server".into());
+            Operation::Lock(name, LockCommand::Release { holder: holder(agent), token, server })
+        }
+        14 if rng.below(2) == 0 => {
+            Operation::Lock(name, LockCommand::ReturnUnreported { holder: holder(agent), token })
+        }
         14 => Operation::Lock(name, LockCommand::Downgrade { holder: holder(agent), token }),
         15 => {
             let why = if rng.below(2) == 0 { EndReason::Cancelled } else { EndReason::TimedOut };
@@ -388,7 +394,8 @@ async fn leases_expire_while_the_backend_is_closed() {
     let expires_at = other.holders[0].grant.expires_at;
     clock.set(ade_domain::Moment::from_micros(1_000_000).timestamp());
     let backend = reopen(backend, folder.path(), &clock);
-    let release = LockCommand::Release { holder: holder("ben"), token: view.holders[0].grant.token };
+    let release =
+        LockCommand::Release { holder: holder("ben"), token: view.holders[0].grant.token, server: None };
     backend.execute_commands(vec![(lock("resource:db:p"), release)]).await.expect("reply");
     let next = grant(&backend, "resource:db:p", acquire("cem", "1", LockMode::Exclusive)).await;
     assert!(next.token > view.holders[0].grant.token);

@@ -180,7 +180,7 @@ async fn cancels_grants_that_too_few_replicas_confirm() {
     // The same for a promoted waiter: it is notified and does not queue again.
     let token = hold(&lenient, "a", "ben").await;
     send_acquire(&strict, "a", acquire("ann")).await;
-    send(&lenient, "a", LockCommand::Release { holder: holder("ben"), token }).await;
+    send(&lenient, "a", LockCommand::Release { holder: holder("ben"), token, server: None }).await;
     assert_eq!(send_acquire(&strict, "a", acquire("ann")).await.outcome, unconfirmed);
     let view = lenient.lock_view(lock("a")).await.expect("reply");
     assert!(view.holders.is_empty() && view.queue.is_empty(), "{view:?}");
