@@ -53,7 +53,7 @@ impl UnwrittenChange {
                     self.is_awaited = Some(false);
                 }
             }
-            ChangeKind::Queued => (self.is_used, self.is_awaited) = (true, Some(true)),
+            ChangeKind::Queued { .. } => (self.is_used, self.is_awaited) = (true, Some(true)),
             ChangeKind::HoldEnded { .. } => {
                 self.net_holds -= 1;
                 self.is_used = false;
@@ -262,14 +262,20 @@ impl NameRange {
 
 #[cfg(test)]
 mod tests {
-    use ade_domain::lock::{FencingToken, Holder};
+    use ade_domain::Moment;
+    use ade_domain::lock::{FencingToken, Grant, Holder, LockMode};
 
     use super::*;
 
-    const GRANT: ChangeKind =
-        ChangeKind::Granted { token: FencingToken::from_number(1), requests: Vec::new(), last_wait: false };
-    const PROMOTION: ChangeKind =
-        ChangeKind::Granted { token: FencingToken::from_number(1), requests: Vec::new(), last_wait: true };
+    const fn granted(last_wait: bool) -> ChangeKind {
+        let (token, at) = (FencingToken::from_number(1), Moment::from_micros(1));
+        let grant = Grant { mode: LockMode::Exclusive, token, acquired_at: at, expires_at: at, claimed: true };
+        ChangeKind::Granted { grant, is_unreported: false, requests: Vec::new(), last_wait }
+    }
+
+    const GRANT: ChangeKind = granted(false);
+    const PROMOTION: ChangeKind = granted(true);
+    const QUEUED: ChangeKind = ChangeKind::Queued { is_alone: true };
     const END: ChangeKind =
         ChangeKind::HoldEnded { token: FencingToken::from_number(1), reason: "released", last_hold: true };
 
@@ -284,8 +290,8 @@ mod tests {
             (&[GRANT, END, GRANT, END], None),
             (&[END], unused(None)),
             (&[END, GRANT, END], unused(None)),
-            (&[ChangeKind::Queued, END, PROMOTION], used(Some(false))),
-            (&[GRANT, ChangeKind::Queued, END], unused(Some(true))),
+            (&[QUEUED, END, PROMOTION], used(Some(false))),
+            (&[GRANT, QUEUED, END], unused(Some(true))),
         ];
         for (kinds, expected) in cases {
             let indexes = NameIndexes::default();
