@@ -79,7 +79,7 @@ pub(super) struct ServerUnderTest {
 struct Process {
     child: Child,
     /// None if the folder belongs to the caller.
-    _folder: Option<TempDir>,
+    folder: Option<TempDir>,
 }
 
 /// Resources used since the start of the process.
@@ -111,11 +111,22 @@ impl ServerUnderTest {
             .prefix(FOLDER_PREFIX)
             .tempdir_in(parent)
             .map_err(|error| start_failed(&error))?;
+        Self::start_in_own(folder, redis)
+    }
+
+    fn start_in_own(folder: TempDir, redis: Option<&BenchRedis>) -> Result<Self, BenchError> {
         let mut server = Self::start_in(folder.path(), redis, &[])?;
         if let Some(process) = &mut server.process {
-            process._folder = Some(folder);
+            process.folder = Some(folder);
         }
         Ok(server)
+    }
+
+    /// Kills a server that was started with a temporary folder, and starts it again with the same data; `None` for any other.
+    pub(super) fn restart(mut self) -> Result<Option<Self>, BenchError> {
+        let folder = self.process.as_mut().and_then(|process| process.folder.take());
+        self.process = None;
+        folder.map(|folder| Self::start_in_own(folder, self.redis.as_ref())).transpose()
     }
 
     /// Starts this binary as a server in an existing folder, with settings as environment variables.
@@ -154,7 +165,7 @@ impl ServerUnderTest {
             command.env("ADE_SERVER_REDIS", &redis.address);
         }
         let child = command.spawn().map_err(failed)?;
-        let mut process = Process { child, _folder: None };
+        let mut process = Process { child, folder: None };
         let mut line = String::new();
         if let Some(out) = process.child.stdout.as_mut() {
             BufReader::new(out).read_line(&mut line).map_err(failed)?;
