@@ -84,7 +84,7 @@ pub(super) struct ServerUnderTest {
 struct Process {
     child: Child,
     /// None if the folder belongs to the caller.
-    _folder: Option<TempDir>,
+    folder: Option<TempDir>,
 }
 
 /// Bytes in use.
@@ -104,6 +104,14 @@ impl ServerChoice {
             }
         }
     }
+
+    /// Kills a server that was started with a temporary folder, and starts it again with the same data; `None` for any other.
+    pub(super) fn restart(&self, mut server: ServerUnderTest) -> Result<Option<ServerUnderTest>, BenchError> {
+        let folder = server.process.as_mut().and_then(|process| process.folder.take());
+        server.process = None;
+        let (Self::Spawned(program, ..), Some(folder)) = (self, folder) else { return Ok(None) };
+        program.start_in_own(folder, server.redis.as_ref()).map(Some)
+    }
 }
 
 impl ServerProgram {
@@ -113,9 +121,17 @@ impl ServerProgram {
             .prefix(FOLDER_PREFIX)
             .tempdir_in(parent)
             .map_err(|error| start_failed(&error))?;
+        self.start_in_own(folder, redis)
+    }
+
+    fn start_in_own(
+        &self,
+        folder: TempDir,
+        redis: Option<&BenchRedis>,
+    ) -> Result<ServerUnderTest, BenchError> {
         let mut server = self.start_in(folder.path(), redis, &[])?;
         if let Some(process) = &mut server.process {
-            process._folder = Some(folder);
+            process.folder = Some(folder);
         }
         Ok(server)
     }
@@ -157,7 +173,7 @@ impl ServerProgram {
             command.env("ADE_SERVER_REDIS", &redis.address);
         }
         let child = command.spawn().map_err(failed)?;
-        let mut process = Process { child, _folder: None };
+        let mut process = Process { child, folder: None };
         let mut line = String::new();
         if let Some(out) = process.child.stdout.as_mut() {
             BufReader::new(out).read_line(&mut line).map_err(failed)?;

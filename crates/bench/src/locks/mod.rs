@@ -39,7 +39,8 @@ What is measured, and how:
   hold      50 agents hold 50,000 locks and renew them every 10 seconds, 1,000 locks per request. CPU time of the server
             process above idle; resident memory above an empty server.
   stall     1,000,000 locks (50,000 on Redis) are acquired and renewed, while one more is taken and given back every 5 ms: the longest
-            of these, and the longest GET /healthz meanwhile, which is the noise of the machine. Then pages of the full server.
+            of these, and the longest GET /healthz meanwhile, which is the noise of the machine. The same while pages of the full
+            server are read, and after it was killed and started again.
   deadlock  10,100 holders wait in a graph that the search has to visit completely. Measured from sending the request that
             closes a cycle until the victim has its response.
 Each row has a new server process with a new data folder; both are removed afterwards. A missed aim is not an error: the
@@ -234,7 +235,7 @@ async fn measure_row(
         RowName::Acquire => acquire::measure(&server, sizes, bar).await,
         RowName::Handover => handover::measure(&server, sizes, bar).await,
         RowName::Hold => hold::measure(&server, sizes, bar).await,
-        RowName::Stall => stall::measure(&server, sizes, bar).await,
+        RowName::Stall => stall::measure(choice, server, sizes, bar).await,
         RowName::Deadlock => deadlock::measure(&server, sizes, bar).await,
     }
 }

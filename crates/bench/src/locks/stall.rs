@@ -1,4 +1,5 @@
-//! The longest pause of a server with many locks: while they are acquired, renewed, journaled and listed.
+//! The longest pause of a server with many locks: while they are acquired, renewed and journaled, while they are read, and
+//! after a restart.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,25 +7,27 @@ use std::time::Duration;
 
 use ade_client::wire::{AcquireRequest, Grants, HeldLocksRequest, LockSpec, LockToken};
 use indicatif::ProgressBar;
-use serde_json::{Map, json};
+use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::Sizes;
 use super::hold::{LOCKS_PER_AGENT, acquire_all};
-use crate::cpu::ONE_THREAD;
+use crate::cpu::{CpuTimes, ONE_THREAD};
 use crate::error::{BenchError, ErrorKind};
 use crate::http_client::{Connection, Target, to_json};
 use crate::report::{Figure, Row};
 use crate::samples::{Latencies, Samples};
-use crate::server::ServerUnderTest;
+use crate::server::{ServerChoice, ServerUnderTest};
 
 /// The longest lease, so that nothing expires before it is renewed.
 const TTL_SECONDS: f64 = 300.0;
 const PROBE_INTERVAL: Duration = Duration::from_millis(5);
 const AIM_MS: f64 = 20.0;
-const PAGES: [(&str, &str); 4] = [
+const PAGES: [(&str, &str); 6] = [
     ("list page", "/api/v1/locks"),
+    ("list page, by type", "/api/v1/locks?resource_type=bench-held"),
+    ("list page, by agent", "/api/v1/locks?agent=bench-1"),
     ("list page, none matches", "/api/v1/locks?resource_type=none"),
     ("graph", "/api/v1/locks/graph"),
     ("metrics", "/metrics"),
@@ -82,17 +85,93 @@ async fn acquire_and_release(connection: &mut Connection) -> Result<(), BenchErr
     Ok(())
 }
 
+/// What the probes saw meanwhile.
+struct Observed {
+    pair: Latencies,
+    http: Latencies,
+}
+
+impl Observed {
+    /// Runs the probes for as long as the work takes.
+    async fn during<T>(
+        target: &Target,
+        work: impl Future<Output = Result<T, BenchError>>,
+    ) -> Result<(T, Self), BenchError> {
+        let (pair, http) = (Probe::start(target, true).await?, Probe::start(target, false).await?);
+        let done = work.await?;
+        Ok((done, Self { pair: pair.stop().await?, http: http.stop().await? }))
+    }
+
+    fn add_to(&self, row: &mut Row, name: &str) {
+        let longest =
+            Figure::below(format!("longest acquire and release, {name}"), self.pair.max_ms, "ms", AIM_MS);
+        row.figures.push(longest.relative_to(self.http.max_ms, "longest GET /healthz meanwhile"));
+        let observed = json!({ "acquire_and_release": self.pair, "healthz": self.http });
+        if let Some(details) = row.details.as_object_mut() {
+            details.insert(name.replace(' ', "_"), observed);
+        }
+    }
+}
+
 pub(super) async fn measure(
-    server: &ServerUnderTest,
+    choice: &ServerChoice,
+    server: ServerUnderTest,
     sizes: &Sizes,
     bar: &ProgressBar,
 ) -> Result<Row, BenchError> {
     let locks = if server.redis.is_some() { sizes.locks } else { sizes.stall_locks };
     let agents = locks.div_ceil(LOCKS_PER_AGENT);
-    bar.set_length(2 * agents as u64 + 1);
+    bar.set_length(2 * agents as u64 + 2);
+    let mut row = Row {
+        row: "stall",
+        what: format!(
+            "{locks} locks are acquired and renewed by {agents} agents, then pages are read, then the server is killed and started \
+             again: the longest of the requests that take and give back one more lock every 5 ms meanwhile, and pages (median of \
+             {PAGE_REQUESTS}), 1 client thread"
+        ),
+        figures: Vec::new(),
+        cpu: Vec::new(),
+        details: json!({ "locks": locks }),
+    };
+    let pause = Duration::from_secs_f64(sizes.seconds);
+    let work = load(&server, agents, pause, bar);
+    let (cpu, loading) = Observed::during(&server.target, work).await?;
+    row.cpu.push(cpu.per("lock, acquired and renewed", agents * LOCKS_PER_AGENT, ONE_THREAD));
+    loading.add_to(&mut row, "loading");
+    let (pages, reading) = Observed::during(&server.target, read_pages(&server.target)).await?;
+    reading.add_to(&mut row, "reading");
+    for ((name, _), latencies) in PAGES.into_iter().zip(pages) {
+        row.figures.push(Figure::below(name, latencies.p50_ms, "ms", AIM_MS));
+        if let Some(details) = row.details.as_object_mut() {
+            details.insert(name.replace([' ', ','], "_"), json!(latencies));
+        }
+    }
+    bar.inc(1);
+    let start = Instant::now();
+    if let Some(server) = choice.restart(server)? {
+        row.figures.push(Figure::plain("restart", start.elapsed().as_secs_f64(), "s"));
+        let (usage, restarted) = Observed::during(&server.target, async {
+            sleep(pause).await;
+            server.memory().await
+        })
+        .await?;
+        restarted.add_to(&mut row, "restarted");
+        if let (Some(usage), Some(details)) = (usage, row.details.as_object_mut()) {
+            details.insert("resident_bytes_restarted".to_owned(), json!(usage.resident_bytes));
+        }
+    }
+    bar.inc(1);
+    Ok(row)
+}
+
+/// Acquires and renews all locks, and waits for snapshots of the journal, sweeps and maintenance.
+async fn load(
+    server: &ServerUnderTest,
+    agents: usize,
+    pause: Duration,
+    bar: &ProgressBar,
+) -> Result<CpuTimes, BenchError> {
     let mut connection = server.target.connect().await?;
-    let (probe, idle) =
-        (Probe::start(&server.target, true).await?, Probe::start(&server.target, false).await?);
     let meter = server.cpu_meter();
     let before = meter.read().await?;
     let mut heartbeats = Vec::with_capacity(agents);
@@ -105,39 +184,21 @@ pub(super) async fn measure(
         bar.inc(1);
     }
     let cpu = meter.read().await?.since(&before);
-    // Further snapshots of the journal, sweeps and maintenance.
-    sleep(Duration::from_secs_f64(sizes.seconds)).await;
-    let (of_lock, of_http) = (probe.stop().await?, idle.stop().await?);
-    let mut figures = vec![
-        Figure::below("longest acquire and release", of_lock.max_ms, "ms", AIM_MS)
-            .relative_to(of_http.max_ms, "longest GET /healthz meanwhile"),
-    ];
-    let mut details = Map::new();
-    for (name, path) in PAGES {
+    sleep(pause).await;
+    Ok(cpu)
+}
+
+async fn read_pages(target: &Target) -> Result<Vec<Latencies>, BenchError> {
+    let mut connection = target.connect().await?;
+    let mut latencies = Vec::with_capacity(PAGES.len());
+    for (_, path) in PAGES {
         let mut samples = Samples::default();
         for _ in 0..PAGE_REQUESTS {
             let start = Instant::now();
             connection.get(path).await?.expect(200)?;
             samples.add(start.elapsed());
         }
-        let latencies = samples.latencies();
-        figures.push(Figure::below(name, latencies.p50_ms, "ms", AIM_MS));
-        details.insert(name.replace([' ', ','], "_"), json!(latencies));
+        latencies.push(samples.latencies());
     }
-    bar.inc(1);
-    details.extend([
-        ("locks".to_owned(), json!(locks)),
-        ("acquire_and_release".to_owned(), json!(of_lock)),
-        ("healthz".to_owned(), json!(of_http)),
-    ]);
-    Ok(Row {
-        row: "stall",
-        what: format!(
-            "{locks} locks are acquired and renewed by {agents} agents: the longest of the requests that take and \
-             give back one more lock every 5 ms meanwhile, and pages afterwards (median of {PAGE_REQUESTS})"
-        ),
-        figures,
-        cpu: vec![cpu.per("lock, acquired and renewed", agents * LOCKS_PER_AGENT, ONE_THREAD)],
-        details: details.into(),
-    })
+    Ok(latencies)
 }

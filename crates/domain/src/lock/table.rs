@@ -288,9 +288,12 @@ impl LockTable {
     }
 
     /// The first lock that is due by `now`. A scheduled time is a lower bound that depends on history, so it is made exact
-    /// first: the order in which locks are due must not depend on history.
-    pub fn next_due_lock(&mut self, now: Moment) -> Option<LockName> {
-        while let Some((scheduled, name)) = self.due.first().filter(|(due, _)| *due <= now).cloned() {
+    /// first: the order in which locks are due must not depend on history. Each correction takes one from `budget`; `None` if
+    /// that is used up, too.
+    pub fn next_due_lock(&mut self, now: Moment, budget: &mut usize) -> Option<LockName> {
+        while *budget > 0
+            && let Some((scheduled, name)) = self.due.first().filter(|(due, _)| *due <= now).cloned()
+        {
             let exact = self.locks.get_mut(&name).map_or_else(Schedule::default, |lock| {
                 lock.refresh_next_expiry();
                 Schedule::of(lock, &self.limits)
@@ -299,6 +302,7 @@ impl LockTable {
                 return Some(name);
             }
             self.reschedule(&name, Schedule { due: Some(scheduled), ..exact }, exact);
+            *budget -= 1;
         }
         None
     }

@@ -17,6 +17,8 @@ use crate::coordination::{
 
 /// Commands that are executed before the mutex is released for others.
 const BATCH_SIZE: usize = 100;
+/// Locks whose next visit a sweep postpones before that, because they were renewed.
+const MAX_CORRECTIONS: usize = 400;
 /// Locks that a list examines before that.
 const LIST_BATCH_SIZE: usize = 256;
 /// Holders and waiters of each lock in a list.
@@ -48,13 +50,13 @@ impl EmbeddedCoordination {
     /// Does a part of what is due. Returns the deadlocks to report when nothing is left.
     fn sweep_part(&self) -> Result<Option<Vec<Deadlock>>> {
         let (mut state, now) = self.enter()?;
-        let (mut swept, mut resolved) = (0, Vec::new());
+        let (mut swept, mut resolved, mut corrections) = (0, Vec::new(), MAX_CORRECTIONS);
         for returned in self.inner.subscriptions.take_returned() {
             let command = returned.return_command();
             resolved.extend(state.table.execute(&returned.lock, &command, now).deadlocks);
         }
         while swept < BATCH_SIZE
-            && let Some(name) = state.table.next_due_lock(now)
+            && let Some(name) = state.table.next_due_lock(now, &mut corrections)
         {
             resolved.extend(state.table.execute(&name, &LockCommand::Sweep, now).deadlocks);
             swept += 1;
@@ -63,7 +65,7 @@ impl EmbeddedCoordination {
         let dropped = state.table.drop_idle_locks(now, BATCH_SIZE);
         let cancelled = state.cancel_silent_waits(now, BATCH_SIZE);
         let forgotten = state.evict_requests(now, BATCH_SIZE);
-        let is_finished = swept.max(dropped).max(cancelled).max(forgotten) < BATCH_SIZE;
+        let is_finished = corrections > 0 && swept.max(dropped).max(cancelled).max(forgotten) < BATCH_SIZE;
         if is_finished && state.last_maintenance.plus_ms(MAINTENANCE_INTERVAL_MS) <= now {
             state.last_maintenance = now;
             maintain(&mut state, now);

@@ -269,7 +269,8 @@ mod tests {
 
     const fn granted(last_wait: bool) -> ChangeKind {
         let (token, at) = (FencingToken::from_number(1), Moment::from_micros(1));
-        let grant = Grant { mode: LockMode::Exclusive, token, acquired_at: at, expires_at: at, claimed: true };
+        let grant =
+            Grant { mode: LockMode::Exclusive, token, acquired_at: at, expires_at: at, claimed: true };
         ChangeKind::Granted { grant, is_unreported: false, requests: Vec::new(), last_wait }
     }
 

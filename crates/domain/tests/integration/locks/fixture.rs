@@ -77,8 +77,13 @@ impl LockFixture {
 
     /// Processes everything that is due.
     pub(crate) fn sweep(&mut self) {
-        while let Some(name) = self.table.next_due_lock(self.now) {
-            self.execute(&name, &LockCommand::Sweep);
+        loop {
+            let mut budget = 2;
+            if let Some(name) = self.table.next_due_lock(self.now, &mut budget) {
+                self.execute(&name, &LockCommand::Sweep);
+            } else if budget > 0 {
+                break;
+            }
         }
         for (name, lock) in self.table.locks_after(None) {
             let overdue = lock.holds().iter().find(|hold| hold.expires_at <= self.now);
