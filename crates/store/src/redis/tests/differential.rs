@@ -62,6 +62,8 @@ struct LockUnderTest<'a> {
     model: Lock,
     tokens: Vec<FencingToken>,
     requests: u64,
+    /// Leases that started with a promotion.
+    unreported: usize,
 }
 
 impl LockUnderTest<'_> {
@@ -86,6 +88,14 @@ impl LockUnderTest<'_> {
             Some(hold) if !one_in(rng, 6) => hold.token,
             _ => self.tokens.get(index).copied().unwrap_or_default(),
         }
+    }
+
+    /// Mostly a holder with its own token, and most likely one that got its lease from a release.
+    fn random_hold(&self, rng: &mut SeededRng) -> Option<(Holder, FencingToken)> {
+        let unreported = self.model.holds().iter().find(|hold| hold.is_unreported);
+        let any = self.model.holds().get(rng.below(3) as usize);
+        let hold = unreported.or(any).filter(|_| !one_in(rng, 4))?;
+        Some((hold.holder.clone(), hold.token))
     }
 
     fn random_command(&mut self, rng: &mut SeededRng) -> LockCommand {
@@ -121,8 +131,14 @@ impl LockUnderTest<'_> {
             9 | 10 => LockCommand::Claim { holder, request, ttl_ms: ms },
             11 => LockCommand::ExtendUnclaimed { holder, request, ttl_ms: ms },
             12 | 13 => LockCommand::Extend { holder, token, ttl_ms: ms },
-            14 | 15 => LockCommand::Release { holder, token, server: (!one_in(rng, 3)).then_some(server) },
-            16 if one_in(rng, 2) => LockCommand::ReturnUnreported { holder, token },
+            14 | 15 => {
+                let (holder, token) = self.random_hold(rng).unwrap_or((holder, token));
+                LockCommand::Release { holder, token, server: (!one_in(rng, 3)).then_some(server) }
+            }
+            16 if one_in(rng, 2) => {
+                let (holder, token) = self.random_hold(rng).unwrap_or((holder, token));
+                LockCommand::ReturnUnreported { holder, token }
+            }
             16 => LockCommand::Downgrade { holder, token },
             17 => LockCommand::Verify { token },
             18 => LockCommand::Query { holder, request },
@@ -161,6 +177,9 @@ impl LockUnderTest<'_> {
     fn compare_reply(&mut self, command: &LockCommand, reply: &CommandReply) -> String {
         let step = self.model.execute(command, reply.now, self.inner.limits());
         let context = format!("{} {} {command:?}", self.name, reply.now);
+        let is_unreported =
+            |change: &&LockChange| matches!(change, LockChange::Granted(hold) if hold.is_unreported);
+        self.unreported += step.changes.iter().filter(is_unreported).count();
         assert_eq!(reply.outcome, step.outcome, "{context}");
         let expected: Vec<LockEventKind> =
             step.changes.iter().filter_map(LockEventKind::from_change).collect();
@@ -302,7 +321,7 @@ pub(super) async fn open(url: &str, limits: LockLimits) -> RedisCoordination {
 
 async fn compare_with_model(url: &str, limits: LockLimits, locks: u64) {
     let backend = open(url, limits).await;
-    let mut commands = 0;
+    let (mut commands, mut unreported) = (0, 0);
     for (seed, number) in seeded_rounds(locks) {
         let mut rng = SeededRng::new(seed, number);
         let kind = if number % 4 == 0 { "task" } else { "resource:type" };
@@ -314,6 +333,7 @@ async fn compare_with_model(url: &str, limits: LockLimits, locks: u64) {
             model: new_model(&backend.inner).await,
             tokens: Vec::new(),
             requests: 0,
+            unreported: 0,
         };
         let mut history = Vec::new();
         for _ in 0..COMMANDS_PER_LOCK {
@@ -328,8 +348,12 @@ async fn compare_with_model(url: &str, limits: LockLimits, locks: u64) {
             }
             commands += 1;
         }
+        unreported += lock.unreported;
     }
-    println!("{commands} commands on {url}: the scripts agree with the model");
+    assert!(unreported > 0, "no promotion started a lease");
+    println!(
+        "{commands} commands on {url}, {unreported} leases by promotion: the scripts agree with the model"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -357,7 +381,7 @@ async fn steps_of_one_call_match_the_model() {
         for kind in ["task", "resource:type", "resource:type", "resource:other"] {
             let name = format!("{kind}:{seed}-{number}-{}", locks.len()).parse().expect("valid");
             let model = new_model(inner).await;
-            locks.push(LockUnderTest { inner, name, model, tokens: Vec::new(), requests: 0 });
+            locks.push(LockUnderTest { inner, name, model, tokens: Vec::new(), requests: 0, unreported: 0 });
         }
         for _ in 0..COMMANDS_PER_LOCK {
             // Twice for each lock, so that Redis expires no key of a lock that nobody looks at.
