@@ -136,7 +136,7 @@ async fn other_servers_see_locks_soon() {
     send_acquire(&store, "a", acquire("ben")).await;
     eventually("the lock is listed", async || listed(&other).await == [lock("a")]).await;
     eventually("the wait is listed", async || other.waits(10).await.expect("reply").len() == 1).await;
-    send(&store, "a", LockCommand::Release { holder: holder("ann"), token }).await;
+    send(&store, "a", LockCommand::Release { holder: holder("ann"), token, server: None }).await;
     eventually("the wait has left", async || other.waits(10).await.expect("reply").is_empty()).await;
 }
 
