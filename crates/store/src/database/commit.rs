@@ -153,7 +153,7 @@ impl Commit {
 
 impl Database {
     /// Prepares a commit for this database.
-    pub(super) fn prepare(&self, commit: Commit) -> Result<PreparedCommit> {
+    pub(super) fn prepare(&self, commit: &Commit) -> Result<PreparedCommit> {
         let (is_batchable, keys) = (commit.is_batchable(), self.keys.clone());
         let mut statements = Vec::new();
         // First: of two requests with the same key, the later one waits here and fails as a duplicate, whatever else would

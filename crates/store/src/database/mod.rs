@@ -148,7 +148,7 @@ impl Database {
 
     /// Commits everything or nothing.
     pub async fn commit(&self, commit: Commit) -> Result<()> {
-        let outcome = self.execute(self.prepare(commit)?).await;
+        let outcome = self.execute(self.prepare(&commit)?).await;
         self.notify_appended();
         outcome
     }

@@ -40,12 +40,7 @@ pub(super) fn arguments(channel: &str, agent: Option<&AgentKeys>, command: &Lock
             if let Some(wait) = &acquire.wait {
                 args.push(wait.timeout_ms)
                     .push_text(wait.served_by.as_deref().unwrap_or_default())
-                    .push_text(&encoding::fixed_waiter_fields(
-                        acquire,
-                        &digest,
-                        agent.map_or("", |agent| &agent.index),
-                        wait.timeout_ms,
-                    ));
+                    .push_text(&encoding::fixed_waiter_fields(acquire, &digest, agent, wait.timeout_ms));
             }
         }
         LockCommand::Claim { request, ttl_ms, .. } | LockCommand::ExtendUnclaimed { request, ttl_ms, .. } => {

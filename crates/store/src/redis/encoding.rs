@@ -41,6 +41,7 @@ use ade_domain::lock::{
 use redis::ParsingError;
 use serde::{Deserialize, Serialize};
 
+use super::keys::AgentKeys;
 use crate::coordination::{CoordinationError, Result};
 
 /// A value in one of our keys that ade did not write.
@@ -158,7 +159,7 @@ pub(super) fn parse_moment(text: &str) -> Option<Moment> {
 pub(super) fn fixed_waiter_fields(
     acquire: &Acquisition,
     digest: &str,
-    agent_index: &str,
+    agent: Option<&AgentKeys>,
     wait_ms: u64,
 ) -> String {
     #[derive(Serialize)]
@@ -175,9 +176,11 @@ pub(super) fn fixed_waiter_fields(
         /// How long the lease is if a promotion may start it.
         #[serde(skip_serializing_if = "Option::is_none")]
         lease_ms: Option<u64>,
-        /// The agent id as its keys contain it, if that differs.
+        /// The keys of the agent's indexes, for the call that promotes it.
         #[serde(skip_serializing_if = "Option::is_none")]
-        index: Option<&'a str>,
+        held_index: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        wait_index: Option<&'a str>,
     }
     let fields = FixedFields {
         mode: acquire.mode,
@@ -190,7 +193,8 @@ pub(super) fn fixed_waiter_fields(
         remember: acquire.leave_tombstone,
         purpose: &acquire.purpose,
         lease_ms: acquire.claimed.then_some(acquire.ttl_ms),
-        index: Some(agent_index).filter(|index| *index != acquire.holder.agent_id()),
+        held_index: agent.map(|agent| agent.held_locks.as_str()),
+        wait_index: agent.map(|agent| agent.awaited_locks.as_str()),
     };
     // Strings and numbers only, so serialization cannot fail.
     let text = serde_json::to_string(&fields).unwrap_or_default();

@@ -77,8 +77,6 @@ impl LockKeys {
 pub(super) struct AgentKeys {
     /// The digest of the holder that is the agent itself.
     pub(super) digest: String,
-    /// The agent id as the keys of both indexes end with it outside a cluster.
-    pub(super) index: String,
     pub(super) held_locks: RedisKey,
     pub(super) awaited_locks: RedisKey,
     pub(super) deadlock_check: RedisKey,
@@ -90,12 +88,9 @@ pub(super) struct AgentKeys {
 impl AgentKeys {
     pub(super) fn new(agent_id: &str, layout: Layout) -> Result<Self> {
         let id = &ids::AgentId::new(agent_id)?;
-        let held_locks = keys::lock::by_agent(id).in_layout(layout);
-        let index = held_locks.as_str().rsplit(':').next().unwrap_or_default().to_owned();
         Ok(Self {
             digest: encoding::digest_text(agent_id, agent_id),
-            index,
-            held_locks,
+            held_locks: keys::lock::by_agent(id).in_layout(layout),
             awaited_locks: keys::lock::waitfor(id).in_layout(layout),
             deadlock_check: keys::lock::deadlock_check(id).in_layout(layout),
             profile: keys::agent::profile(id).in_layout(layout),
@@ -103,13 +98,6 @@ impl AgentKeys {
             acquire_rate: keys::ratelimit::lock_acquire(id).in_layout(layout),
         })
     }
-}
-
-/// What the keys of the two indexes of any agent begin with outside a cluster, by their names in the scripts.
-pub(super) fn agent_index_prefixes() -> Vec<(&'static str, String)> {
-    let Ok(any) = AgentKeys::new("any", Layout::Plain) else { return Vec::new() };
-    let prefix = |key: &RedisKey| key.as_str().trim_end_matches(any.index.as_str()).to_owned();
-    vec![("HELD_INDEX", prefix(&any.held_locks)), ("WAIT_INDEX", prefix(&any.awaited_locks))]
 }
 
 /// Caches built keys, because building them takes longer than sending them.

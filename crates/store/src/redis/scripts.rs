@@ -10,7 +10,6 @@ use ade_domain::lock::{
 };
 
 use super::connection::Script;
-use super::keys;
 use crate::coordination::{MAX_MOVED_WAKE_UPS, MAX_QUEUED_WAKE_UPS, MAX_SCHEDULED_WAKE_UPS};
 
 /// The files that implement locks, in the order in which they depend on each other. Lua allows 200 local names in one block,
@@ -74,10 +73,6 @@ fn library_source(limits: &LockLimits) -> String {
         ("MAX_MOVED_WAKE_UPS", MAX_MOVED_WAKE_UPS as u64),
     ];
     let mut source = String::new();
-    for (name, prefix) in keys::agent_index_prefixes() {
-        // Writing to a string does not fail.
-        let _ = writeln!(source, "local {name} = '{prefix}'");
-    }
     for (name, value) in constants {
         // Writing to a string does not fail.
         let _ = writeln!(source, "local {name} = {value}");

@@ -165,7 +165,7 @@ impl Database {
         items: Vec<TaskRemoval>,
         audited: Commit,
     ) -> Result<u64> {
-        let audited = self.prepare(audited)?;
+        let audited = self.prepare(&audited)?;
         let removed = self.execute(RemoveArchived { archive, items, audited }).await;
         self.notify_appended();
         removed

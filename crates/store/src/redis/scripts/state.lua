@@ -315,28 +315,25 @@ end
 local function reason_code(reason) return find(reason, ' ', 1, true) and match(reason, '^%S+') or reason end
 
 local function set_index(index, ttl_ms)
+  if not index then return end
   local entries = index_changes[index]
   if entries then entries[LOCK] = ttl_ms else index_changes[index] = { [LOCK] = ttl_ms } end
 end
 
--- The indexes of the caller's agent, or of the agent of a waiter, which names them. Unknown for the agents of other holds:
--- the sender of the command updates those.
-local function index_of(own, prefix, agent_id, waiter)
-  if agent_id == agent then return own end
-  return waiter and prefix .. (waiter.index or agent_id)
-end
 
 -- Notes a change for the reply: of the caller as text, of others with their names. `is_last` says whether it was the last
--- wait or hold of its agent. Also notes what it changes in the indexes, which a cluster cannot reach.
+-- wait or hold of its agent. Also notes what it changes in the indexes, which a cluster cannot reach: those of the caller's
+-- agent, or of the agent of a waiter, which names them. The sender of the command updates those of other agents.
 local function record_change(kind, digest, agent_id, holder, is_last, details, waiter)
   local text = kind .. (is_last and ' 1' or ' 0') .. (details or '')
   change_count = change_count + 1
   changes = changes or {}
   changes[change_count] = digest == caller and '+' .. text or { text, agent_id, holder }
   if not REGISTRY then return end
-  local held = (kind == 'granted' or is_last and kind == 'hold_ended') and index_of(BY_AGENT, HELD_INDEX, agent_id, waiter)
-  if held then set_index(held, kind == 'granted' and INDEX_TTL_MS) end
-  if is_last and waiter then set_index(index_of(WAITFOR, WAIT_INDEX, agent_id, waiter), false) end
+  local held, awaited = waiter and waiter.held_index, waiter and waiter.wait_index
+  if agent_id == agent then held, awaited = BY_AGENT, WAITFOR end
+  if kind == 'granted' then set_index(held, INDEX_TTL_MS) elseif is_last and kind == 'hold_ended' then set_index(held, false) end
+  if is_last and waiter then set_index(awaited, false) end
 end
 
 local function publish(message) call(PUBLISH, CHANNEL, message) end
