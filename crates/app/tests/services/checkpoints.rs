@@ -218,7 +218,7 @@ async fn detects_log_that_was_rewritten_as_a_whole(log: Log) {
         if row.number == 6 {
             body.action = "task.cancel".to_owned();
         }
-        let text = serde_json::to_string(&body).expect("JSON");
+        let text = body.canonical_form().expect("JSON");
         let entry = ade_domain::audit::append(head, body).expect("chained");
         head = ChainHead { number: entry.number, entry_hash: entry.entry_hash };
         sql.push_str(&format!(
