@@ -64,8 +64,8 @@ struct Args {
     /// Pause between two tries in milliseconds, for all peers that poll [default: their own]
     #[arg(long, value_name = "MS")]
     pause: Option<u64>,
-    /// Threads of the clients in Rust
-    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Threads of the clients in Rust; as many as in `ade bench locks`
+    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     threads: u32,
     /// Python with the packages of peers/requirements.txt; `make bench` installs it
     #[arg(long, value_name = "FILE", default_value = "python3")]

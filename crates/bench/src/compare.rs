@@ -2,7 +2,7 @@
 //!
 //! Noise is measured, never assumed: a difference counts only if the runs of the one build and those of the other do not overlap.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use clap::Args as ClapArgs;
 use serde::{Deserialize, Serialize};
 use serde_json::Deserializer;
 
+use crate::cpu::CpuCost;
 use crate::error::{BenchError, ErrorKind};
 
 /// With fewer runs of each, even figures without any difference often do not overlap.
@@ -35,6 +36,7 @@ pub(super) struct Args {
 /// What is read of a report.
 #[derive(Debug, Deserialize)]
 struct StoredReport {
+    deployment: String,
     rows: Vec<StoredRow>,
 }
 
@@ -42,6 +44,7 @@ struct StoredReport {
 struct StoredRow {
     row: String,
     figures: Vec<StoredFigure>,
+    cpu: Vec<CpuCost>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -58,22 +61,27 @@ struct StoredFigure {
 pub enum Difference {
     Better,
     Worse,
-    /// More or less, of a figure without an aim.
+    /// More or less, of a figure for which neither is known to be better.
     Different,
     WithinNoise,
     TooFewRuns,
+    /// The new build has no such figure.
+    OnlyOld,
+    /// The old build has no such figure.
+    OnlyNew,
 }
 
-/// A figure of both builds.
+/// A figure of both builds, or of one of them.
 #[derive(Debug, Clone, Serialize)]
 pub struct ComparedFigure {
+    pub deployment: String,
     pub row: String,
     pub name: String,
     pub unit: String,
-    pub old: Spread,
-    pub new: Spread,
+    pub old: Option<Spread>,
+    pub new: Option<Spread>,
     /// The median of the new build over that of the old one.
-    pub ratio: f64,
+    pub ratio: Option<f64>,
     pub difference: Difference,
 }
 
@@ -94,103 +102,180 @@ impl Spread {
     }
 }
 
-/// Values of each row and figure in the order of the first report, with whether more is better.
-#[derive(Debug, Default)]
-struct Values(Vec<((String, String), StoredFigure, Vec<f64>)>);
+/// Identifies a figure: runs of different deployments are different figures.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    deployment: String,
+    row: String,
+    name: String,
+}
 
-impl Values {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Better {
+    Less,
+    More,
+    Unknown,
+}
+
+/// The values of a figure, one per run.
+#[derive(Debug)]
+struct Values {
+    key: Key,
+    unit: String,
+    better: Better,
+    values: Vec<f64>,
+}
+
+/// All figures of one build, in the order of its first report.
+#[derive(Debug, Default)]
+struct Build(Vec<Values>);
+
+impl Build {
     fn read(file: &Path) -> Result<Self, BenchError> {
         let input = |reason: String| {
             BenchError::new(ErrorKind::Input, format!("cannot read {}: {reason}", file.display()))
         };
         let text = fs::read_to_string(file).map_err(|error| input(error.to_string()))?;
-        let mut values = Self::default();
+        let mut build = Self::default();
         for report in Deserializer::from_str(&text).into_iter::<StoredReport>() {
             let report = report.map_err(|error| {
                 input(error.to_string()).hint("write it with ade bench locks --json, or another benchmark")
             })?;
             for row in report.rows {
-                for figure in row.figures {
-                    values.add(row.row.clone(), figure);
-                }
+                build.add_row(&report.deployment, row);
             }
         }
-        if values.0.is_empty() { Err(input("it has no reports".to_owned())) } else { Ok(values) }
+        if build.0.is_empty() { Err(input("it has no reports".to_owned())) } else { Ok(build) }
     }
 
-    fn add(&mut self, row: String, figure: StoredFigure) {
-        let key = (row, figure.name.clone());
-        match self.0.iter_mut().find(|(known, ..)| *known == key) {
-            Some((.., values)) => values.push(figure.value),
-            None => {
-                let value = figure.value;
-                self.0.push((key, figure, vec![value]));
+    fn add_row(&mut self, deployment: &str, row: StoredRow) {
+        let key = |name| Key { deployment: deployment.to_owned(), row: row.row.clone(), name };
+        let mut judged = BTreeSet::new();
+        for StoredFigure { name, value, unit, aim_below, aim_at_least } in row.figures {
+            let better = match (aim_below, aim_at_least) {
+                (Some(_), _) => Better::Less,
+                (None, Some(_)) => Better::More,
+                (None, None) => Better::Unknown,
+            };
+            judged.insert(name.clone());
+            self.add(key(name), unit, better, value);
+        }
+        for (name, us) in row.cpu.iter().flat_map(CpuCost::parts) {
+            // A part with an aim is among the figures too.
+            if !judged.contains(&name) {
+                self.add(key(name), "µs".to_owned(), Better::Less, us);
             }
+        }
+    }
+
+    fn add(&mut self, key: Key, unit: String, better: Better, value: f64) {
+        match self.0.iter_mut().find(|known| known.key == key) {
+            Some(known) => known.values.push(value),
+            None => self.0.push(Values { key, unit, better, values: vec![value] }),
         }
     }
 }
 
 pub(super) fn run(args: &Args) -> Result<Vec<ComparedFigure>, BenchError> {
-    let (old, new) = (Values::read(&args.old)?, Values::read(&args.new)?);
-    let mut old: BTreeMap<_, _> = old.0.into_iter().map(|(key, _, values)| (key, values)).collect();
-    let compared = new.0.into_iter().filter_map(|(key, figure, values)| {
-        let (old, new) = (Spread::of(old.remove(&key)?)?, Spread::of(values)?);
-        let difference = difference(&figure, old, new);
-        let ((row, name), unit) = (key, figure.unit);
-        Some(ComparedFigure { row, name, unit, old, new, ratio: new.median / old.median, difference })
-    });
-    let compared: Vec<ComparedFigure> = compared.collect();
-    if compared.is_empty() {
-        return Err(BenchError::new(ErrorKind::Input, "the two files have no figure in common"));
+    let (mut old, new) = (Build::read(&args.old)?, Build::read(&args.new)?);
+    let mut compared = Vec::new();
+    for new in new.0 {
+        let old = old.0.iter().position(|old| old.key == new.key).map(|at| old.0.remove(at));
+        compared.push(compare(old, Some(new)));
     }
-    Ok(compared)
+    compared.extend(old.0.into_iter().map(|old| compare(Some(old), None)));
+    Ok(compared.into_iter().flatten().collect())
 }
 
-fn difference(figure: &StoredFigure, old: Spread, new: Spread) -> Difference {
-    if old.runs.min(new.runs) < MIN_RUNS {
-        return Difference::TooFewRuns;
-    }
+fn compare(old: Option<Values>, new: Option<Values>) -> Option<ComparedFigure> {
+    let spread = |build: &Option<Values>| Spread::of(build.as_ref()?.values.clone());
+    let (old_spread, new_spread) = (spread(&old), spread(&new));
+    let Values { key: Key { deployment, row, name }, unit, better, .. } = new.or(old)?;
+    let both = old_spread.zip(new_spread);
+    let difference = match both {
+        Some((old, new)) => difference(better, old, new),
+        None if new_spread.is_some() => Difference::OnlyNew,
+        None => Difference::OnlyOld,
+    };
+    let ratio = both.map(|(old, new)| new.median / old.median).filter(|ratio| ratio.is_finite());
+    Some(ComparedFigure { deployment, row, name, unit, old: old_spread, new: new_spread, ratio, difference })
+}
+
+fn difference(better: Better, old: Spread, new: Spread) -> Difference {
     let (is_less, is_more) = (new.most < old.least, new.least > old.most);
-    match (figure.aim_below.is_some(), figure.aim_at_least.is_some()) {
+    match better {
+        _ if old.runs.min(new.runs) < MIN_RUNS => Difference::TooFewRuns,
         _ if !is_less && !is_more => Difference::WithinNoise,
-        (true, _) if is_less => Difference::Better,
-        (_, true) if is_more => Difference::Better,
-        (false, false) => Difference::Different,
-        _ => Difference::Worse,
+        Better::Unknown => Difference::Different,
+        Better::Less if is_less => Difference::Better,
+        Better::More if is_more => Difference::Better,
+        Better::Less | Better::More => Difference::Worse,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
+    use std::io::Write;
+
+    fn report(deployment: &str, value: f64) -> Value {
+        let cpu = json!({
+            "operation": "pair", "operations": 7, "server_us": null, "redis_us": value, "redis_main_thread_us": value,
+            "postgresql_us": null, "client_us": value, "client_threads": 2,
+        });
+        json!({ "deployment": deployment, "rows": [{ "row": "pair", "cpu": [cpu], "figures": [
+            { "name": "Redis per pair", "value": value, "unit": "µs", "aim_below": 20.0 },
+            { "name": "pairs", "value": value, "unit": "/s", "aim_at_least": 1.0 },
+            { "name": "p50", "value": value, "unit": "ms" },
+        ] }] })
+    }
+
+    fn compare_reports(old: &[Value], new: &[Value]) -> Result<Vec<ComparedFigure>, BenchError> {
+        let write = |reports: &[Value]| {
+            let mut file = tempfile::NamedTempFile::new().expect("a file");
+            reports.iter().for_each(|report| write!(file, "{report:#}").expect("written"));
+            file
+        };
+        let (old, new) = (write(old), write(new));
+        run(&Args { old: old.path().to_owned(), new: new.path().to_owned(), json: false })
+    }
+
+    fn differences(old: &[f64], new: &[f64]) -> Vec<Difference> {
+        let reports = |values: &[f64]| values.iter().map(|value| report("Redis", *value)).collect::<Vec<_>>();
+        let compared = compare_reports(&reports(old), &reports(new)).expect("compared");
+        let names: Vec<&str> = compared.iter().map(|figure| figure.name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["Redis per pair", "pairs", "p50", "client per pair"],
+            "CPU time with an aim is there once"
+        );
+        compared.iter().map(|figure| figure.difference).collect()
+    }
 
     #[test]
     fn differs_only_beyond_noise() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let write = |name: &str, values: &[f64]| {
-            let report = |value: &f64| {
-                serde_json::json!({ "rows": [{ "row": "pair", "figures": [
-                    { "name": "CPU", "value": value, "unit": "µs", "aim_below": 20.0 },
-                    { "name": "pairs", "value": value, "unit": "/s", "aim_at_least": 1.0 },
-                    { "name": "other", "value": value, "unit": "" },
-                ] }] })
-            };
-            let file = folder.path().join(name);
-            let reports: Vec<String> = values.iter().map(|value| report(value).to_string()).collect();
-            fs::write(&file, reports.join("\n")).expect("written");
-            file
-        };
-        let compare = |old: &[f64], new: &[f64]| {
-            let args = Args { old: write("old", old), new: write("new", new), json: false };
-            let compared = run(&args).expect("compared");
-            compared.iter().map(|figure| figure.difference).collect::<Vec<_>>()
-        };
         use Difference::{Better, Different, TooFewRuns, WithinNoise, Worse};
-        assert_eq!(compare(&[10.0, 11.0, 12.0], &[7.0, 8.0, 9.9]), [Better, Worse, Different]);
-        assert_eq!(compare(&[10.0, 11.0, 12.0], &[13.0, 14.0, 15.0]), [Worse, Better, Different]);
-        assert_eq!(compare(&[10.0, 11.0, 12.0], &[12.0, 14.0, 15.0]), [WithinNoise; 3]);
-        assert_eq!(compare(&[10.0, 11.0], &[1.0, 2.0, 3.0]), [TooFewRuns; 3]);
-        let empty = Args { old: write("none", &[]), new: write("new", &[1.0]), json: false };
-        assert!(run(&empty).is_err());
+        let old = [10.0, 11.0, 12.0];
+        assert_eq!(differences(&old, &[7.0, 8.0, 9.9]), [Better, Worse, Different, Better]);
+        assert_eq!(differences(&old, &[13.0, 14.0, 15.0]), [Worse, Better, Different, Worse]);
+        assert_eq!(differences(&old, &[12.0, 14.0, 15.0]), [WithinNoise; 4]);
+        assert_eq!(differences(&[10.0, 11.0], &[1.0, 2.0, 3.0]), [TooFewRuns; 4]);
+        assert!(compare_reports(&[], &[report("Redis", 1.0)]).is_err(), "a file without reports");
+    }
+
+    #[test]
+    fn shows_figures_of_one_build_and_keeps_deployments_apart() {
+        let compared =
+            compare_reports(&[report("embedded", 2.0)], &[report("Redis", 3.0)]).expect("compared");
+        let found: Vec<_> =
+            compared.iter().map(|figure| (figure.deployment.as_str(), figure.difference)).collect();
+        let expected = [[("Redis", Difference::OnlyNew); 4], [("embedded", Difference::OnlyOld); 4]];
+        assert_eq!(found, expected.as_flattened());
+        assert!(
+            compared
+                .iter()
+                .all(|figure| figure.ratio.is_none() && figure.old.is_some() != figure.new.is_some())
+        );
     }
 }

@@ -8,7 +8,11 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::error::{BenchError, ErrorKind};
+use crate::processes;
 
+/// A connection has the same address at both ends only on one machine, or none with a socket in the file system.
+const LOCAL_BACKEND: &str =
+    "SELECT pg_backend_pid() WHERE inet_client_addr() IS NOT DISTINCT FROM inet_server_addr()";
 const SCHEMA_PREFIX: &str = "ade_bench_";
 /// Settings that influence the results.
 const SETTINGS: [&str; 5] =
@@ -31,11 +35,13 @@ enum Pool {
 }
 
 impl BaselineTable {
-    /// Creates the table in a SQLite file of its own, which is synced at each commit. Writers take turns on one connection.
+    /// Creates the table in a SQLite file of its own, with the settings of a server: synced at each commit, and the same number of
+    /// pages between two checkpoints. Writers take turns on one connection, and every transaction has a commit of its own.
     pub(crate) fn open_sqlite(folder: &Path) -> Result<Self, BenchError> {
         let connection = rusqlite::Connection::open(folder.join("baseline.sqlite3"))?;
         connection.execute_batch(
-            "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; \
+             PRAGMA wal_autocheckpoint = 8000; \
              CREATE TABLE IF NOT EXISTS baseline (id text PRIMARY KEY, body text NOT NULL) STRICT",
         )?;
         Ok(Self(Pool::Sqlite(Arc::new(Mutex::new(connection)))))
@@ -84,6 +90,8 @@ pub(crate) struct BenchDatabase {
     url: String,
     /// Settings of the server that influence the results, as text.
     pub(crate) settings: String,
+    /// Its first process, if the server runs on this machine.
+    pub(crate) postmaster: Option<u32>,
 }
 
 impl BenchDatabase {
@@ -100,8 +108,10 @@ impl BenchDatabase {
             let value: String = sqlx::query_scalar(sql).fetch_one(&mut connection).await?;
             settings.push(format!("{name} {value}"));
         }
+        let postmaster = find_postmaster(&mut connection).await?;
         connection.close().await?;
-        Ok((relations == 0).then(|| Self { options, url: url.to_owned(), settings: settings.join(", ") }))
+        let settings = settings.join(", ");
+        Ok((relations == 0).then(|| Self { options, url: url.to_owned(), settings, postmaster }))
     }
 
     /// Creates an empty schema, and returns a URL of the database that selects it.
@@ -122,4 +132,11 @@ impl BenchDatabase {
         connection.close().await?;
         Ok(())
     }
+}
+
+/// The first process of the server, which is the parent of all its processes, if it runs on this machine.
+async fn find_postmaster(connection: &mut PgConnection) -> Result<Option<u32>, BenchError> {
+    let backend: Option<i32> = sqlx::query_scalar(LOCAL_BACKEND).fetch_optional(connection).await?;
+    let backend = backend.and_then(|pid| u32::try_from(pid).ok());
+    Ok(backend.and_then(|pid| processes::parent_of_same_program(pid, "postgres")))
 }

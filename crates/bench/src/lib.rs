@@ -3,7 +3,9 @@
 //! A report shows a missed aim as missed. Servers and data of a benchmark are removed however it ends.
 
 mod approvals;
+mod client_threads;
 mod compare;
+mod cpu;
 mod database;
 mod error;
 mod http_client;
@@ -11,6 +13,7 @@ mod lifecycle;
 mod locks;
 mod machine;
 mod open_loop;
+mod processes;
 mod redis_baseline;
 mod report;
 mod samples;
@@ -22,9 +25,10 @@ use clap::{Args as ClapArgs, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use compare::{ComparedFigure, Difference, Spread};
+pub use cpu::CpuCost;
 pub use error::{BenchError, ErrorKind};
 pub use machine::Machine;
-pub use report::{Figure, Ratio, Report, Row, Verdict};
+pub use report::{Deployment, Figure, Ratio, Report, Row, Verdict};
 
 #[derive(Debug, ClapArgs)]
 pub struct Args {

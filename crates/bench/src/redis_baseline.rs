@@ -5,6 +5,7 @@ use ade_keyspace::ade::{ids, job};
 use ade_store::redis::{ConnectionOptions, RedisClient, RedisUrl, Script};
 use redis::{InfoDict, Value};
 
+use crate::cpu::RedisCpuTime;
 use crate::error::{BenchError, ErrorKind};
 
 const TTL_MS: u64 = 30_000;
@@ -40,13 +41,20 @@ impl RedisBaseline {
     }
 
     /// CPU time that all primaries have used so far.
-    pub(crate) async fn cpu_seconds(&self) -> Result<f64, BenchError> {
-        self.info("cpu", &["used_cpu_user", "used_cpu_sys"]).await
+    pub(crate) async fn cpu_time(&self) -> Result<RedisCpuTime, BenchError> {
+        let [user, system, main_user, main_system] = self
+            .info(
+                "cpu",
+                ["used_cpu_user", "used_cpu_sys", "used_cpu_user_main_thread", "used_cpu_sys_main_thread"],
+            )
+            .await?;
+        Ok(RedisCpuTime { all_threads: user + system, main_thread: main_user + main_system })
     }
 
     /// Memory that all primaries use for data.
     pub(crate) async fn memory_bytes(&self) -> Result<f64, BenchError> {
-        self.info("memory", &["used_memory"]).await
+        let [bytes] = self.info("memory", ["used_memory"]).await?;
+        Ok(bytes)
     }
 
     /// Whether no primary has any key.
@@ -61,15 +69,18 @@ impl RedisBaseline {
         Ok(())
     }
 
-    async fn info(&self, section: &str, fields: &[&str]) -> Result<f64, BenchError> {
+    /// The sums of these fields over all primaries.
+    async fn info<const N: usize>(&self, section: &str, fields: [&str; N]) -> Result<[f64; N], BenchError> {
         let mut info = redis::cmd("INFO");
         info.arg(section);
-        let mut sum = 0.0;
+        let mut sums = [0.0; N];
         for section in self.client.query_primaries(info).await? {
             let section: InfoDict = redis::from_redis_value(section).map_err(|error| invalid(&error))?;
-            sum += fields.iter().filter_map(|field| section.get::<f64>(field)).sum::<f64>();
+            for (sum, field) in sums.iter_mut().zip(fields) {
+                *sum += section.get::<f64>(field).unwrap_or_default();
+            }
         }
-        Ok(sum)
+        Ok(sums)
     }
 }
 

@@ -1,8 +1,11 @@
 //! The report of a benchmark: rows of figures, each with its aim and verdict. Serialised for `--json`.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::cpu::CpuCost;
 use crate::machine::Machine;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -40,12 +43,33 @@ pub struct Row {
     pub row: &'static str,
     pub what: String,
     pub figures: Vec<Figure>,
+    /// CPU time of each part per operation; also that of the baseline, if there is one.
+    pub cpu: Vec<CpuCost>,
     pub details: Value,
+}
+
+/// Where locks and tasks are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Deployment {
+    #[serde(rename = "embedded")]
+    Embedded,
+    /// Locks only.
+    #[serde(rename = "Redis")]
+    Redis,
+    #[serde(rename = "Redis + PostgreSQL")]
+    Distributed,
+    /// A server that already runs; its deployment is unknown.
+    #[serde(rename = "external")]
+    External,
 }
 
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub machine: Machine,
+    pub deployment: Deployment,
+    /// The executable of the server, if it is not this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub binary: Option<PathBuf>,
     pub quick: bool,
     pub seconds: f64,
     pub rows: Vec<Row>,

@@ -6,22 +6,33 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use ade_store::redis::{InvalidRedisUrl, RedisUrl};
+use clap::Args as ClapArgs;
 use tempfile::TempDir;
-use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::http_client::Target;
+use crate::cpu::CpuMeter;
 use crate::error::{BenchError, ErrorKind};
+use crate::processes;
 use crate::redis_baseline::RedisBaseline;
 
 /// The secret of the servers under test: tasks that are loaded without them need it too.
 pub(super) const SECRET: &str = "secret-of-the-server-under-test-01";
 pub(super) const FOLDER_PREFIX: &str = "ade-bench-";
 
+/// The program that is started as the server.
+#[derive(Debug, Clone, Default, ClapArgs)]
+pub(super) struct ServerProgram {
+    /// The ade executable to start as the server, such as an older build; it must understand the requests and the settings of this
+    /// one [default: this executable]
+    #[arg(long, value_name = "FILE")]
+    pub(super) binary: Option<PathBuf>,
+}
+
 #[derive(Debug)]
 pub(super) enum ServerChoice {
     /// Started here, with data below this folder, and optionally with locks on Redis.
-    Spawned(PathBuf, Option<BenchRedis>),
+    Spawned(ServerProgram, PathBuf, Option<BenchRedis>),
     /// Already running.
     External(Target),
 }
@@ -51,12 +62,6 @@ impl BenchRedis {
         Ok(Self { url, address: address.to_owned(), baseline })
     }
 
-    /// CPU time in seconds and memory in bytes of all its servers.
-    pub(super) async fn usage(&self) -> Result<(f64, f64), BenchError> {
-        let cpu = self.baseline.cpu_seconds().await?;
-        Ok((cpu, self.baseline.memory_bytes().await?))
-    }
-
     pub(super) async fn clear(&self) -> Result<(), BenchError> {
         self.baseline.delete_all_keys().await
     }
@@ -82,21 +87,18 @@ struct Process {
     _folder: Option<TempDir>,
 }
 
-/// Resources used since the start of the process.
+/// Bytes in use.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ResourceUsage {
-    at: Instant,
-    pub(super) cpu_seconds: f64,
+pub(super) struct MemoryUsage {
     pub(super) resident_bytes: f64,
-    /// Zero without Redis, like `redis_bytes`.
-    pub(super) redis_cpu_seconds: f64,
+    /// Zero without Redis.
     pub(super) redis_bytes: f64,
 }
 
 impl ServerChoice {
     pub(super) fn start(&self) -> Result<ServerUnderTest, BenchError> {
         match self {
-            Self::Spawned(parent, redis) => ServerUnderTest::start(parent, redis.as_ref()),
+            Self::Spawned(program, parent, redis) => program.start(parent, redis.as_ref()),
             Self::External(target) => {
                 Ok(ServerUnderTest { target: target.clone(), process: None, redis: None })
             }
@@ -104,26 +106,27 @@ impl ServerChoice {
     }
 }
 
-impl ServerUnderTest {
-    /// Starts this binary as a server with a temporary folder.
-    fn start(parent: &Path, redis: Option<&BenchRedis>) -> Result<Self, BenchError> {
+impl ServerProgram {
+    /// Starts a server with a temporary folder.
+    fn start(&self, parent: &Path, redis: Option<&BenchRedis>) -> Result<ServerUnderTest, BenchError> {
         let folder = tempfile::Builder::new()
             .prefix(FOLDER_PREFIX)
             .tempdir_in(parent)
             .map_err(|error| start_failed(&error))?;
-        let mut server = Self::start_in(folder.path(), redis, &[])?;
+        let mut server = self.start_in(folder.path(), redis, &[])?;
         if let Some(process) = &mut server.process {
             process._folder = Some(folder);
         }
         Ok(server)
     }
 
-    /// Starts this binary as a server in an existing folder, with settings as environment variables.
+    /// Starts a server in an existing folder, with settings as environment variables.
     pub(super) fn start_in(
+        &self,
         folder: &Path,
         redis: Option<&BenchRedis>,
         settings: &[(&str, &str)],
-    ) -> Result<Self, BenchError> {
+    ) -> Result<ServerUnderTest, BenchError> {
         let failed = |error: std::io::Error| start_failed(&error);
         let log = folder.join("log");
         let token = Uuid::new_v4().simple().to_string();
@@ -132,7 +135,7 @@ impl ServerUnderTest {
         let settings_file = std::fs::read_to_string(folder.join("ade.toml")).unwrap_or_default();
         std::fs::write(&config, format!("{settings_file}\n[security]\nbootstrap_decides = true\n"))
             .map_err(failed)?;
-        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        let mut command = Command::new(self.path()?);
         // Variables and configuration file of the caller must not change the results.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ADE_")) {
             command.env_remove(name);
@@ -164,55 +167,40 @@ impl ServerUnderTest {
             let message = format!("the server under test did not start: {}", log.trim());
             return Err(BenchError::new(ErrorKind::Unavailable, message));
         };
-        Ok(Self { target: Target::new(url, &token)?, process: Some(process), redis: redis.cloned() })
+        let target = Target::new(url, &token)?;
+        Ok(ServerUnderTest { target, process: Some(process), redis: redis.cloned() })
     }
 
-    /// None for an external server.
-    pub(super) async fn usage(&self) -> Result<Option<ResourceUsage>, BenchError> {
-        let Some(process) = &self.process else { return Ok(None) };
-        let path = PathBuf::from(format!("/proc/{}", process.child.id()));
-        let read = |file: &str| {
-            std::fs::read_to_string(path.join(file)).map_err(|error| {
-                BenchError::new(
-                    ErrorKind::Unavailable,
-                    format!("cannot read the resource usage of the server: {error}"),
-                )
-            })
+    /// Absolute, because the server runs in another folder.
+    fn path(&self) -> Result<PathBuf, BenchError> {
+        let Some(binary) = &self.binary else {
+            return std::env::current_exe().map_err(|error| start_failed(&error));
         };
-        // The program name, in parentheses, may have spaces. User and system time are fields 14 and 15.
-        let stat = read("stat")?;
-        let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
-        let ticks: f64 = fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
-        let statm = read("statm")?;
-        let pages: f64 = statm.split(' ').nth(1).and_then(|field| field.parse().ok()).unwrap_or_default();
-        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-        let (tick, page) =
-            (rustix::param::clock_ticks_per_second() as f64, rustix::param::page_size() as f64);
-        let (redis_cpu_seconds, redis_bytes) = match &self.redis {
-            Some(redis) => redis.usage().await?,
-            None => (0.0, 0.0),
-        };
-        let (cpu_seconds, resident_bytes) = (ticks / tick, pages * page);
-        Ok(Some(ResourceUsage {
-            at: Instant::now(),
-            cpu_seconds,
-            resident_bytes,
-            redis_cpu_seconds,
-            redis_bytes,
-        }))
+        binary.canonicalize().map_err(|error| {
+            BenchError::new(ErrorKind::Input, format!("cannot use --binary {}: {error}", binary.display()))
+        })
     }
 }
 
-impl ResourceUsage {
-    /// CPU usage since `earlier`, in percent of one core.
-    pub(super) fn cpu_percent_since(&self, earlier: &Self) -> f64 {
-        100.0 * (self.cpu_seconds - earlier.cpu_seconds) / self.at.duration_since(earlier.at).as_secs_f64()
+impl ServerUnderTest {
+    /// Without PostgreSQL, and without the server if it is external.
+    pub(super) fn cpu_meter(&self) -> CpuMeter {
+        CpuMeter {
+            server: self.process.as_ref().map(|process| process.child.id()),
+            redis: self.redis.as_ref().map(|redis| redis.baseline.clone()),
+            postmaster: None,
+        }
     }
 
-    /// CPU usage of Redis since `earlier`, in percent of one core.
-    pub(super) fn redis_percent_since(&self, earlier: &Self) -> f64 {
-        let used = self.redis_cpu_seconds - earlier.redis_cpu_seconds;
-        100.0 * used / self.at.duration_since(earlier.at).as_secs_f64()
+    /// None for an external server.
+    pub(super) async fn memory(&self) -> Result<Option<MemoryUsage>, BenchError> {
+        let Some(process) = &self.process else { return Ok(None) };
+        let resident_bytes = processes::resident_bytes(process.child.id())?;
+        let redis_bytes = match &self.redis {
+            Some(redis) => redis.baseline.memory_bytes().await?,
+            None => 0.0,
+        };
+        Ok(Some(MemoryUsage { resident_bytes, redis_bytes }))
     }
 }
 

@@ -15,9 +15,10 @@ use tokio::time::Instant;
 use super::bulk_load::{BulkLoader, BulkRows, SQLITE_FILE};
 use super::history::{HistoryGenerator, before};
 use super::organisation;
+use crate::cpu::CpuMeter;
 use crate::database::{BaselineTable, BenchDatabase};
 use crate::error::{BenchError, ErrorKind};
-use crate::server::{BenchRedis, FOLDER_PREFIX, SECRET, ServerUnderTest};
+use crate::server::{BenchRedis, FOLDER_PREFIX, SECRET, ServerProgram, ServerUnderTest};
 
 const BATCH_SIZE: usize = 2_000;
 /// Batches that may be generated ahead of writing.
@@ -64,6 +65,7 @@ struct Schema {
 impl Environment {
     /// Starts a server, creates the users and policies, loads the tasks, and starts the server again.
     pub(super) async fn create(
+        program: &ServerProgram,
         parent: &Path,
         distributed: Option<&Distributed>,
         number: usize,
@@ -79,7 +81,7 @@ impl Environment {
             }
             None => None,
         };
-        let first = start(folder.path(), schema.as_ref())?;
+        let first = start(program, folder.path(), schema.as_ref())?;
         organisation::create(&mut first.target.connect().await?).await?;
         drop(first);
         let loader = match &schema {
@@ -95,7 +97,7 @@ impl Environment {
         };
         let baseline_table = baseline_table?;
         let before = checkpoint_bytes(folder.path());
-        let server = start(folder.path(), schema.as_ref())?;
+        let server = start(program, folder.path(), schema.as_ref())?;
         wait_for_checkpoint(folder.path(), before).await?;
         Ok(Self { server, baseline_table, tasks, load_seconds, middle_task, now, folder, schema })
     }
@@ -104,6 +106,16 @@ impl Environment {
     pub(super) fn database_bytes(&self) -> Option<u64> {
         let file = self.folder.path().join("data").join(SQLITE_FILE);
         self.schema.is_none().then(|| std::fs::metadata(file).map(|meta| meta.len()).ok())?
+    }
+
+    pub(super) fn cpu_meter(&self) -> CpuMeter {
+        let postmaster = self.schema.as_ref().and_then(|schema| schema.distributed.postgres.postmaster);
+        CpuMeter { postmaster, ..self.server.cpu_meter() }
+    }
+
+    /// The baseline uses neither the server nor Redis.
+    pub(super) fn baseline_meter(&self) -> CpuMeter {
+        CpuMeter { server: None, redis: None, ..self.cpu_meter() }
     }
 
     /// Stops the server and removes all its data.
@@ -176,13 +188,17 @@ pub(super) fn check_disk_space(folder: &Path, tasks: u64) -> Result<(), BenchErr
         .hint("choose a folder on another disk with --data, or fewer tasks with --tasks"))
 }
 
-fn start(folder: &Path, schema: Option<&Schema>) -> Result<ServerUnderTest, BenchError> {
+fn start(
+    program: &ServerProgram,
+    folder: &Path,
+    schema: Option<&Schema>,
+) -> Result<ServerUnderTest, BenchError> {
     let mut settings = vec![
         ("ADE_LIMIT_REQUESTS_PER_MINUTE", REQUESTS_PER_MINUTE),
         ("ADE_AUDIT_CHECKPOINT_SECONDS", CHECKPOINT_SECONDS),
     ];
     settings.extend(schema.map(|schema| ("ADE_SERVER_POSTGRES", schema.url.as_str())));
-    ServerUnderTest::start_in(folder, schema.map(|schema| &schema.distributed.redis), &settings)
+    program.start_in(folder, schema.map(|schema| &schema.distributed.redis), &settings)
 }
 
 /// Generates on one thread and writes on another. Returns the id of the middle task.

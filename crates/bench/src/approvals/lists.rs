@@ -7,8 +7,10 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::environment::Environment;
+use super::format_number;
 use super::history::{self, HISTORY_MS, before};
 use super::organisation::{self, AUDITOR, TASK_TYPES, author, with_token_of};
+use crate::cpu::{CpuCost, CpuMeter, CpuTimes, ONE_THREAD};
 use crate::error::{BenchError, ErrorKind};
 use crate::http_client::{Connection, Target};
 use crate::samples::{Latencies, Samples};
@@ -99,6 +101,8 @@ struct QueryRunner {
     auditor: Connection,
     reviewer: Connection,
     queries: Vec<PageQuery>,
+    meter: CpuMeter,
+    cpu: CpuTimes,
 }
 
 impl QueryRunner {
@@ -129,10 +133,11 @@ impl QueryRunner {
                 queries.push(PageQuery { name, page, path, by_reviewer, items, samples });
             }
         }
-        Ok(Self { auditor, reviewer, queries })
+        Ok(Self { auditor, reviewer, queries, meter: environment.cpu_meter(), cpu: CpuTimes::default() })
     }
 
     async fn run_round(&mut self, is_measured: bool) -> Result<(), BenchError> {
+        let before = self.meter.read().await?;
         for query in &mut self.queries {
             let connection = if query.by_reviewer { &mut self.reviewer } else { &mut self.auditor };
             let began = Instant::now();
@@ -142,8 +147,19 @@ impl QueryRunner {
             }
             response.expect(200)?;
         }
+        if is_measured {
+            self.cpu += self.meter.read().await?.since(&before);
+        }
         Ok(())
     }
+}
+
+/// The results of one server.
+#[derive(Debug)]
+pub(super) struct ListResults {
+    pub(super) lists: Vec<ListLatencies>,
+    /// Per page.
+    pub(super) cpu: CpuCost,
 }
 
 /// Runs all queries on all servers alternately, so that noise affects all alike.
@@ -151,7 +167,7 @@ pub(super) async fn measure(
     environments: &[Environment],
     rounds: usize,
     bar: &ProgressBar,
-) -> Result<Vec<Vec<ListLatencies>>, BenchError> {
+) -> Result<Vec<ListResults>, BenchError> {
     let mut runners = Vec::new();
     for environment in environments {
         runners.push(QueryRunner::prepare(environment).await?);
@@ -170,5 +186,10 @@ pub(super) async fn measure(
         items,
         latencies: samples.latencies(),
     };
-    Ok(runners.into_iter().map(|runner| runner.queries.into_iter().map(latencies_of).collect()).collect())
+    let results = environments.iter().zip(runners).map(|(environment, runner)| {
+        let operation = format!("page, {} tasks", format_number(environment.tasks));
+        let cpu = runner.cpu.per(operation, rounds * runner.queries.len(), ONE_THREAD);
+        ListResults { lists: runner.queries.into_iter().map(latencies_of).collect(), cpu }
+    });
+    Ok(results.collect())
 }

@@ -15,7 +15,8 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::error::BenchError;
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::{Deployment, Report};
+use crate::server::ServerProgram;
 use environment::Environment;
 
 pub(super) use environment::{CHECKPOINT_SECONDS, Distributed, REQUESTS_PER_MINUTE};
@@ -34,7 +35,8 @@ What is measured, and how:
             decides its task.
 Everything is measured with each number of tasks, on a server process with new data. The tasks of the past year are
 loaded in bulk, not through the server: decided like real ones, most of them completed, with all audit entries and events.
-The rows create and submit add to them. A missed aim is not an error: the exit code is 0 if everything could be measured.";
+The rows create and submit add to them. So the tables of another build (--binary) must be those of this one.
+A missed aim is not an error: the exit code is 0 if everything could be measured.";
 
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = METHOD, after_help = "Use --help for what is measured, and how.")]
@@ -53,8 +55,10 @@ pub(super) struct Args {
     pub(crate) json: bool,
     /// Parent of the data folders; its disk affects the results, and a million tasks need 16 GB [default: the system
     /// folder for temporary files]
-    #[arg(long, value_name = "FOLDER_PREFIX")]
+    #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
+    #[command(flatten)]
+    program: ServerProgram,
     /// Keep locks on this Redis, which must be empty and is flushed afterwards
     #[arg(long, value_name = "URL", requires = "postgres")]
     redis: Option<String>,
@@ -96,7 +100,7 @@ struct Measured {
     tasks: usize,
     load_seconds: f64,
     bytes: Option<u64>,
-    lists: Vec<lists::ListLatencies>,
+    lists: lists::ListResults,
     writes: writes::WriteResults,
 }
 
@@ -130,8 +134,10 @@ async fn measure(args: &Args, distributed: Option<&Distributed>) -> Result<Repor
         let tasks = usize::try_from(*tasks).unwrap_or(usize::MAX);
         let loading = add_bar(&format!("load {}", format_number(tasks)));
         let connections = u32::try_from(sizes.connections).unwrap_or(u32::MAX);
-        environments
-            .push(Environment::create(&parent, distributed, number, tasks, connections, &loading).await?);
+        environments.push(
+            Environment::create(&args.program, &parent, distributed, number, tasks, connections, &loading)
+                .await?,
+        );
         loading.finish();
     }
     // All servers alternate, so that noise affects all alike.
@@ -153,7 +159,10 @@ async fn measure(args: &Args, distributed: Option<&Distributed>) -> Result<Repor
     bars.clear()?;
     let settings = distributed.map(|distributed| distributed.postgres.settings.as_str());
     let rows = rows::all_rows(&all, &sizes, settings);
-    Ok(Report { machine: Machine::detect(), quick: sizes.quick, seconds: sizes.seconds, rows })
+    let deployment = distributed.map_or(Deployment::Embedded, |_| Deployment::Distributed);
+    let Sizes { quick, seconds, .. } = sizes;
+    let binary = args.program.binary.clone();
+    Ok(Report { machine: Machine::detect(), deployment, binary, quick, seconds, rows })
 }
 
 pub(super) fn bar(name: String) -> ProgressBar {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::lists::ListLatencies;
-use super::writes::{Comparison, Throughput};
+use super::writes::{BASELINE, Comparison, Throughput};
 use super::{Measured, Sizes};
 use crate::report::{Figure, Row};
 use crate::samples::Latencies;
@@ -32,7 +32,7 @@ pub(super) fn all_rows(all: &[Measured], sizes: &Sizes, settings: Option<&str>) 
         |settings| format!("PostgreSQL ({settings}) and Redis"),
     );
     vec![
-        lists(few, many, all.len() > 1, &database),
+        lists(all, few, many, &database),
         writes("create", "create over HTTP", few, many, all, sizes, |measured| &measured.writes.create),
         writes(
             "submit",
@@ -52,11 +52,12 @@ fn aim(ms: f64) -> f64 {
     (ms * MAX_SLOWDOWN * 100.0).round() / 100.0
 }
 
-fn lists(few: &Measured, many: &Measured, is_compared: bool, database: &str) -> Row {
+fn lists(all: &[Measured], few: &Measured, many: &Measured, database: &str) -> Row {
+    let is_compared = all.len() > 1;
     let mut figures = Vec::new();
-    for list in &many.lists {
+    for list in &many.lists.lists {
         let is_same = |base: &&ListLatencies| base.name == list.name && base.page == list.page;
-        let base = few.lists.iter().find(is_same).filter(|_| is_compared);
+        let base = few.lists.lists.iter().find(is_same).filter(|_| is_compared);
         let mut figure = |quantile: &str, of: fn(&Latencies) -> f64| {
             let (ms, base_ms) = (of(&list.latencies), base.map(|base| of(&base.latencies)));
             let name = format!("{}, {} page, {quantile}", list.name, list.page);
@@ -71,6 +72,7 @@ fn lists(few: &Measured, many: &Measured, is_compared: bool, database: &str) -> 
     }
     let details = |measured: &Measured| {
         let lists: Vec<Value> = measured
+            .lists
             .lists
             .iter()
             .map(|list| json!({ "list": list.name, "page": list.page, "items": list.items, "latencies": list.latencies }))
@@ -91,6 +93,7 @@ fn lists(few: &Measured, many: &Measured, is_compared: bool, database: &str) -> 
             many.load_seconds,
         ),
         figures,
+        cpu: all.iter().map(|measured| measured.lists.cpu.clone()).collect(),
         details: json!({ "database": database, "few": details(few), "many": details(many) }),
     }
 }
@@ -109,9 +112,9 @@ fn writes(
     select: fn(&Measured) -> &Comparison,
 ) -> Row {
     let mut figures = Vec::new();
-    let reference = "one row, one transaction";
+    let reference = BASELINE;
     for measured in all {
-        let (Comparison { own, baseline }, tasks) = (select(measured), format_number(measured.tasks));
+        let (Comparison { own, baseline, .. }, tasks) = (select(measured), format_number(measured.tasks));
         let figure = |name: &str, value, unit, base| {
             Figure::plain(format!("{name}, {tasks} tasks"), value, unit).relative_to(base, reference)
         };
@@ -120,7 +123,7 @@ fn writes(
         figures.push(figure("p99", own.latencies.p99_ms, "ms", baseline.latencies.p99_ms));
     }
     let details = |measured: &Measured| {
-        let Comparison { own, baseline } = select(measured);
+        let Comparison { own, baseline, .. } = select(measured);
         json!({ "tasks": measured.tasks, "own": throughput_json(own), "baseline": throughput_json(baseline) })
     };
     Row {
@@ -130,6 +133,7 @@ fn writes(
             sizes.connections
         ),
         figures,
+        cpu: all.iter().flat_map(|measured| select(measured).cpu.clone()).collect(),
         details: json!({ "clients": sizes.connections, "few": details(few), "many": details(many) }),
     }
 }
@@ -160,6 +164,7 @@ fn approve(all: &[Measured], sizes: &Sizes) -> Row {
             sizes.rate, sizes.connections
         ),
         figures,
+        cpu: all.iter().map(|measured| measured.writes.approve_cpu.clone()).collect(),
         details: json!({ "offered_per_second": sizes.rate, "measured": details }),
     }
 }

@@ -14,8 +14,10 @@ use uuid::Uuid;
 
 use super::Sizes;
 use super::environment::Environment;
+use super::format_number;
 use super::history;
 use super::organisation::{TASK_TYPES, author, reviewer, with_token_of};
+use crate::cpu::{CpuCost, CpuTimes, ONE_THREAD};
 use crate::database::BaselineTable;
 use crate::error::{BenchError, ErrorKind};
 use crate::http_client::{self, Connection};
@@ -24,6 +26,7 @@ use crate::samples::{Latencies, Samples};
 
 /// Benchmark and baseline alternate, so that noise affects both alike.
 const ROUNDS: usize = 4;
+pub(super) const BASELINE: &str = "bare transaction";
 
 #[derive(Debug)]
 pub(super) struct Throughput {
@@ -35,6 +38,8 @@ pub(super) struct Throughput {
 pub(super) struct Comparison {
     pub(super) own: Throughput,
     pub(super) baseline: Throughput,
+    /// Per request, and per transaction of the baseline.
+    pub(super) cpu: [CpuCost; 2],
 }
 
 #[derive(Debug)]
@@ -42,18 +47,26 @@ pub(super) struct WriteResults {
     pub(super) create: Comparison,
     pub(super) submit: Comparison,
     pub(super) approve: Throughput,
+    pub(super) approve_cpu: CpuCost,
 }
 
 #[derive(Debug, Default)]
 struct Totals {
     samples: Samples,
     elapsed: Duration,
+    cpu: CpuTimes,
 }
 
 impl Totals {
-    fn add(&mut self, samples: Samples, elapsed: Duration) {
+    fn add(&mut self, samples: Samples, elapsed: Duration, cpu: CpuTimes) {
         self.samples.append(samples);
         self.elapsed += elapsed;
+        self.cpu += cpu;
+    }
+
+    fn cost(&self, operation: &str, environment: &Environment) -> CpuCost {
+        let operation = format!("{operation}, {} tasks", format_number(environment.tasks));
+        self.cpu.per(operation, self.samples.len(), ONE_THREAD)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
@@ -79,10 +92,10 @@ pub(super) async fn measure(
     let count = (f64::from(sizes.rate) * (sizes.seconds + sizes.warm_up_seconds())).ceil() as usize;
     bar.set_length(2 * count as u64 + 1);
     let drafts: Vec<_> = (0..count).map(draft).collect::<Result<_, _>>()?;
-    let (create, ids) = compare(&mut connections, &environment.baseline_table, drafts, 201, bar).await?;
+    let (create, ids) = compare(environment, &mut connections, "create", drafts, 201, bar).await?;
     // Tasks are distributed over the connections in the same order, so that each author submits its own.
     let submits = ids.iter().map(|id| (format!("/api/v1/tasks/{id}/submit"), "{}".to_owned())).collect();
-    let (submit, _) = compare(&mut connections, &environment.baseline_table, submits, 202, bar).await?;
+    let (submit, _) = compare(environment, &mut connections, "submit", submits, 202, bar).await?;
     let target = with_token_of(&mut admin, target, &reviewer(0), true).await?;
     let paths = approval_paths(&mut target.connect().await?, &ids.into_iter().collect()).await?;
     let mut connections = target.connect_many(sizes.connections).await?;
@@ -90,11 +103,15 @@ pub(super) async fn measure(
     let warm_up_count = (paths.len() as f64 * warm_up / (sizes.seconds + warm_up)) as usize;
     let (first, rest) = paths.split_at(warm_up_count.min(paths.len()));
     offer(&mut connections, Operation::Approve(first.into()), sizes.rate, warm_up).await?;
+    let meter = environment.cpu_meter();
+    let before = meter.read().await?;
     let result = offer(&mut connections, Operation::Approve(rest.into()), sizes.rate, sizes.seconds).await?;
+    let cpu = meter.read().await?.since(&before);
     bar.inc(1);
     let mut approve = Totals::default();
-    approve.add(result.samples, result.elapsed);
-    Ok(WriteResults { create, submit, approve: approve.throughput() })
+    approve.add(result.samples, result.elapsed, cpu);
+    let approve_cpu = approve.cost("approve", environment);
+    Ok(WriteResults { create, submit, approve: approve.throughput(), approve_cpu })
 }
 
 fn resource(number: usize) -> wire::Resource {
@@ -117,26 +134,32 @@ fn draft(number: usize) -> Result<(String, String), BenchError> {
 
 /// Sends requests over all connections in parallel, alternating with the baseline. Returns the task ids in the order of requests.
 async fn compare(
+    environment: &Environment,
     connections: &mut Vec<Connection>,
-    table: &BaselineTable,
+    operation: &str,
     requests: Vec<(String, String)>,
     status: u16,
     bar: &ProgressBar,
 ) -> Result<(Comparison, Vec<String>), BenchError> {
     let (mut own, mut baseline, mut ids) = (Totals::default(), Totals::default(), Vec::new());
+    let (meter, baseline_meter) = (environment.cpu_meter(), environment.baseline_meter());
     // A multiple of the connections: the next call sends requests about a task over the connection that created it.
     let chunk_size = requests.len().div_ceil(ROUNDS).next_multiple_of(connections.len().max(1));
     for chunk in requests.chunks(chunk_size.max(1)) {
-        let began = Instant::now();
+        let (before, began) = (meter.read().await?, Instant::now());
         let (samples, mut chunk_ids, body) = post_all(connections, chunk, status).await?;
-        own.add(samples, began.elapsed());
+        let elapsed = began.elapsed();
+        own.add(samples, elapsed, meter.read().await?.since(&before));
         ids.append(&mut chunk_ids);
-        let began = Instant::now();
+        let (before, began) = (baseline_meter.read().await?, Instant::now());
+        let table = &environment.baseline_table;
         let samples = insert_all(table, connections.len(), chunk.len(), body).await?;
-        baseline.add(samples, began.elapsed());
+        let elapsed = began.elapsed();
+        baseline.add(samples, elapsed, baseline_meter.read().await?.since(&before));
         bar.inc(chunk.len() as u64);
     }
-    Ok((Comparison { own: own.throughput(), baseline: baseline.throughput() }, ids))
+    let cpu = [own.cost(operation, environment), baseline.cost(BASELINE, environment)];
+    Ok((Comparison { own: own.throughput(), baseline: baseline.throughput(), cpu }, ids))
 }
 
 /// Sends requests in parallel. Returns latencies, task ids in the order of requests, and the body of one response.

@@ -12,6 +12,7 @@ use crate::samples::Samples;
 
 /// Create, submit, approve, begin, complete.
 pub(super) const TRANSACTIONS: usize = 5;
+pub(super) const NAME: &str = "bare transactions";
 
 /// Runs all clients until the deadline. `body` has the size of a task.
 pub(super) async fn run(

@@ -10,16 +10,17 @@ use tempfile::TempDir;
 use super::Sizes;
 use super::client::Workload;
 use crate::approvals::{CHECKPOINT_SECONDS, Distributed, REQUESTS_PER_MINUTE};
+use crate::cpu::CpuMeter;
 use crate::database::BaselineTable;
 use crate::error::BenchError;
 use crate::http_client;
-use crate::server::{FOLDER_PREFIX, ServerUnderTest};
+use crate::server::{FOLDER_PREFIX, ServerProgram, ServerUnderTest};
 
 /// Sees everything and decides nothing.
 pub(super) const AUDITOR: &str = "auditor";
-/// A worker is one agent and acquires the locks of all its tasks.
 /// The name of the root in the configuration.
 pub(super) const FILES_ROOT: &str = "measured";
+/// A worker is one agent and acquires the locks of all its tasks.
 const ACQUISITIONS_PER_MINUTE: &str = "10000000";
 
 pub(super) fn author(number: usize) -> String {
@@ -49,6 +50,7 @@ pub(super) struct Environment {
 
 impl Environment {
     pub(super) async fn create(
+        program: &ServerProgram,
         parent: &Path,
         distributed: Option<&Distributed>,
         number: usize,
@@ -78,11 +80,8 @@ impl Environment {
             ("ADE_WORKER_SLOTS", slots.as_str()),
         ];
         settings.extend(url.as_deref().map(|url| ("ADE_SERVER_POSTGRES", url)));
-        let server = ServerUnderTest::start_in(
-            folder.path(),
-            distributed.map(|distributed| &distributed.redis),
-            &settings,
-        )?;
+        let server =
+            program.start_in(folder.path(), distributed.map(|distributed| &distributed.redis), &settings)?;
         let baseline_table = match &url {
             Some(url) => {
                 BaselineTable::open_postgres(url, u32::try_from(sizes.clients).unwrap_or(u32::MAX)).await
@@ -117,6 +116,17 @@ impl Environment {
             connection.post("/api/v1/policies", http_client::to_json(&policy)?).await?.expect(201)?;
         }
         Ok(())
+    }
+
+    pub(super) fn cpu_meter(&self) -> CpuMeter {
+        let postmaster =
+            self.distributed.as_ref().and_then(|(distributed, _)| distributed.postgres.postmaster);
+        CpuMeter { postmaster, ..self.server.cpu_meter() }
+    }
+
+    /// The baseline uses neither the server nor Redis.
+    pub(super) fn baseline_meter(&self) -> CpuMeter {
+        CpuMeter { server: None, redis: None, ..self.cpu_meter() }
     }
 
     /// Stops the server and removes all its data.

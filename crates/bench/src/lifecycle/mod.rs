@@ -17,7 +17,8 @@ use indicatif::MultiProgress;
 use crate::approvals::{Distributed, bar};
 use crate::error::BenchError;
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::{Deployment, Report};
+use crate::server::ServerProgram;
 use client::Workload;
 use environment::Environment;
 
@@ -59,8 +60,10 @@ pub(super) struct Args {
     #[arg(long)]
     pub(crate) json: bool,
     /// Parent of the data folders; its disk affects the results [default: the system folder for temporary files]
-    #[arg(long, value_name = "FOLDER_PREFIX")]
+    #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
+    #[command(flatten)]
+    program: ServerProgram,
     /// Keep locks on this Redis, which must be empty and is flushed afterwards
     #[arg(long, value_name = "URL", requires = "postgres")]
     redis: Option<String>,
@@ -111,7 +114,8 @@ async fn measure(args: &Args, distributed: Option<&Distributed>) -> Result<Repor
     for (number, workload) in selected.enumerate() {
         let bar = bars.add(bar(workload.name().to_owned()));
         bar.set_length(u64::from(sizes.rounds) + 1);
-        let environment = Environment::create(&parent, distributed, number, *workload, &sizes).await?;
+        let environment =
+            Environment::create(&args.program, &parent, distributed, number, *workload, &sizes).await?;
         let (results, clients) = rounds::measure(&environment, *workload, &sizes, &bar).await?;
         let verified = verify::verify_tasks(&environment, &clients).await?;
         bar.inc(1);
@@ -120,5 +124,14 @@ async fn measure(args: &Args, distributed: Option<&Distributed>) -> Result<Repor
         bar.finish();
     }
     bars.clear()?;
-    Ok(Report { machine: Machine::detect(), quick: sizes.quick, seconds: sizes.seconds, rows })
+    let deployment = distributed.map_or(Deployment::Embedded, |_| Deployment::Distributed);
+    let Sizes { quick, seconds, .. } = sizes;
+    Ok(Report {
+        machine: Machine::detect(),
+        deployment,
+        binary: args.program.binary.clone(),
+        quick,
+        seconds,
+        rows,
+    })
 }

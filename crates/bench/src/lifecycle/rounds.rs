@@ -9,9 +9,11 @@ use indicatif::ProgressBar;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use super::Sizes;
+use super::baseline::{self, TRANSACTIONS};
 use super::client::{Client, Lifecycle, Workload};
 use super::environment::Environment;
-use super::{Sizes, baseline};
+use crate::cpu::{CpuCost, CpuTimes, ONE_THREAD};
 use crate::error::{BenchError, ErrorKind};
 use crate::http_client::Connection;
 use crate::samples::{Latencies, Samples};
@@ -25,13 +27,10 @@ pub(super) struct LifecycleResults {
     pub(super) from_approve: Latencies,
     pub(super) baseline_per_minute: f64,
     pub(super) baseline: Latencies,
-    /// CPU time per lifecycle in microseconds, like `redis_us`.
-    pub(super) server_us: f64,
-    pub(super) redis_us: f64,
-}
-
-fn no_usage() -> BenchError {
-    BenchError::new(ErrorKind::Unavailable, "the resource usage of the server is unknown")
+    /// Per lifecycle.
+    pub(super) cpu: CpuCost,
+    /// Per five transactions.
+    pub(super) baseline_cpu: CpuCost,
 }
 
 #[derive(Debug, Default)]
@@ -40,8 +39,8 @@ struct Totals {
     from_approve: Samples,
     baseline: Samples,
     baseline_elapsed: Duration,
-    server_seconds: f64,
-    redis_seconds: f64,
+    cpu: CpuTimes,
+    baseline_cpu: CpuTimes,
 }
 
 /// Returns the results, and the clients with the tasks that they created.
@@ -60,11 +59,13 @@ pub(super) async fn measure(
     for _ in 0..sizes.rounds {
         clients = run_lifecycles(environment, clients, duration, &mut totals).await?;
         let body = sample_task(&mut environment.server.target.connect().await?, &clients).await?;
-        let began = Instant::now();
+        let meter = environment.baseline_meter();
+        let (before, began) = (meter.read().await?, Instant::now());
         let samples =
             baseline::run(&environment.baseline_table, sizes.clients, &body, began + duration).await?;
-        totals.baseline.append(samples);
         totals.baseline_elapsed += began.elapsed();
+        totals.baseline_cpu += meter.read().await?.since(&before);
+        totals.baseline.append(samples);
         bar.inc(1);
     }
     Ok((totals.results(duration * sizes.rounds), clients))
@@ -82,15 +83,12 @@ async fn run_lifecycles(
     for client in clients {
         running.spawn(client.run(end));
     }
-    let usage = async {
+    let cpu = async {
+        let meter = environment.cpu_meter();
         sleep_until(start).await;
-        let before = environment.server.usage().await?.ok_or_else(no_usage)?;
+        let before = meter.read().await?;
         sleep_until(end).await;
-        let after = environment.server.usage().await?.ok_or_else(no_usage)?;
-        Ok::<_, BenchError>((
-            after.cpu_seconds - before.cpu_seconds,
-            after.redis_cpu_seconds - before.redis_cpu_seconds,
-        ))
+        Ok::<_, BenchError>(meter.read().await?.since(&before))
     };
     let all = async {
         let mut all = Vec::new();
@@ -99,9 +97,8 @@ async fn run_lifecycles(
         }
         Ok::<_, BenchError>(all)
     };
-    let ((server, redis), all) = tokio::try_join!(usage, all)?;
-    totals.server_seconds += server;
-    totals.redis_seconds += redis;
+    let (cpu, all) = tokio::try_join!(cpu, all)?;
+    totals.cpu += cpu;
     let mut clients = Vec::new();
     for (client, lifecycles) in all {
         clients.push(client);
@@ -127,14 +124,17 @@ async fn sample_task(connection: &mut Connection, clients: &[Client]) -> Result<
 impl Totals {
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
     fn results(self, elapsed: Duration) -> LifecycleResults {
-        let count = self.from_create.len() as f64;
-        let us_per_lifecycle = |seconds: f64| seconds * 1e6 / count.max(1.0);
+        let (count, baseline_count) = (self.from_create.len(), self.baseline.len());
         let minutes = |elapsed: Duration| (elapsed.as_secs_f64() / 60.0).max(1e-9);
         LifecycleResults {
-            per_minute: count / minutes(elapsed),
-            baseline_per_minute: self.baseline.len() as f64 / minutes(self.baseline_elapsed),
-            server_us: us_per_lifecycle(self.server_seconds),
-            redis_us: us_per_lifecycle(self.redis_seconds),
+            per_minute: count as f64 / minutes(elapsed),
+            baseline_per_minute: baseline_count as f64 / minutes(self.baseline_elapsed),
+            cpu: self.cpu.per("lifecycle", count, ONE_THREAD),
+            baseline_cpu: self.baseline_cpu.per(
+                format!("{TRANSACTIONS} {}", baseline::NAME),
+                baseline_count,
+                ONE_THREAD,
+            ),
             from_create: self.from_create.latencies(),
             from_approve: self.from_approve.latencies(),
             baseline: self.baseline.latencies(),

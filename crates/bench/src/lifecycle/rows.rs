@@ -3,15 +3,27 @@
 use serde_json::json;
 
 use super::Sizes;
-use super::baseline::TRANSACTIONS;
+use super::baseline::{self, TRANSACTIONS};
 use super::client::Workload;
 use super::rounds::LifecycleResults;
 use super::verify::Verified;
 use crate::approvals::{Distributed, format_number};
+use crate::cpu::Part;
 use crate::report::{Figure, Row};
 
-const MIN_PER_MINUTE_EMBEDDED: f64 = 60_000.0;
-const MIN_PER_MINUTE_DISTRIBUTED: f64 = 20_000.0;
+/// The aims of tasks that change nothing: lifecycles per minute, these relative to the baseline, and CPU time in microseconds.
+const EMBEDDED: Aims = Aims { per_minute: 40_000.0, ratio: Some(1.2), cpu: &[(Part::Server, 2_000.0)] };
+const DISTRIBUTED: Aims = Aims {
+    per_minute: 20_000.0,
+    ratio: None,
+    cpu: &[(Part::Server, 2_600.0), (Part::PostgreSql, 2_600.0), (Part::Redis, 400.0)],
+};
+
+struct Aims {
+    per_minute: f64,
+    ratio: Option<f64>,
+    cpu: &'static [(Part, f64)],
+}
 
 pub(super) fn row(
     workload: Workload,
@@ -20,12 +32,15 @@ pub(super) fn row(
     sizes: &Sizes,
     distributed: Option<&Distributed>,
 ) -> Row {
-    let reference = "five rows, five transactions";
-    let (name, per_minute) = ("lifecycles", results.per_minute);
-    let rate = match (workload, distributed) {
-        (Workload::Noop, None) => Figure::at_least(name, per_minute, "/min", MIN_PER_MINUTE_EMBEDDED),
-        (Workload::Noop, Some(_)) => Figure::at_least(name, per_minute, "/min", MIN_PER_MINUTE_DISTRIBUTED),
-        (Workload::Files, _) => Figure::plain(name, per_minute, "/min"),
+    let (name, per_minute, reference) = ("lifecycles", results.per_minute, baseline::NAME);
+    let aims = match (workload, distributed) {
+        (Workload::Noop, None) => Some(EMBEDDED),
+        (Workload::Noop, Some(_)) => Some(DISTRIBUTED),
+        (Workload::Files, _) => None,
+    };
+    let rate = match &aims {
+        Some(aims) => Figure::at_least(name, per_minute, "/min", aims.per_minute),
+        None => Figure::plain(name, per_minute, "/min"),
     };
     let (create, approve, baseline) = (&results.from_create, &results.from_approve, &results.baseline);
     let mut figures = vec![
@@ -34,10 +49,11 @@ pub(super) fn row(
         Figure::plain("create → COMPLETED, p99", create.p99_ms, "ms").relative_to(baseline.p99_ms, reference),
         Figure::plain("approve → COMPLETED, p50", approve.p50_ms, "ms"),
         Figure::plain("approve → COMPLETED, p99", approve.p99_ms, "ms"),
-        Figure::plain("server per lifecycle", results.server_us, "µs"),
     ];
-    if distributed.is_some() {
-        figures.push(Figure::plain("Redis per lifecycle", results.redis_us, "µs"));
+    if let Some(aims) = aims {
+        let ratio = results.per_minute / results.baseline_per_minute;
+        figures.extend(aims.ratio.map(|aim| Figure::at_least("lifecycles per baseline", ratio, "×", aim)));
+        figures.extend(aims.cpu.iter().filter_map(|(part, aim)| results.cpu.figure_below(*part, *aim)));
     }
     let database = distributed.map_or_else(
         || "SQLite, synchronous FULL".to_owned(),
@@ -57,6 +73,7 @@ pub(super) fn row(
             sizes.slots,
         ),
         figures,
+        cpu: vec![results.cpu.clone(), results.baseline_cpu.clone()],
         details: json!({
             "database": database,
             "clients": sizes.clients,

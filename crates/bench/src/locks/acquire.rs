@@ -4,6 +4,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::Sizes;
+use crate::cpu::{CpuTimes, ONE_THREAD};
 use crate::error::BenchError;
 use crate::open_loop::{LoadResult, Operation, offer};
 use crate::report::{Figure, Row};
@@ -24,9 +25,15 @@ pub(super) async fn measure(
     // Warm-up of connections, allocator and caches.
     offer(&mut pool, Operation::Lock, rate, round_seconds.min(1.0)).await?;
     let (mut lock, mut health) = (LoadResult::default(), LoadResult::default());
+    let (mut lock_cpu, mut health_cpu) = (CpuTimes::default(), CpuTimes::default());
+    let meter = server.cpu_meter();
     for _ in 0..ROUNDS {
-        for (operation, total) in [(Operation::Lock, &mut lock), (Operation::Health, &mut health)] {
+        for (operation, total, cpu) in
+            [(Operation::Lock, &mut lock, &mut lock_cpu), (Operation::Health, &mut health, &mut health_cpu)]
+        {
+            let before = meter.read().await?;
             let result = offer(&mut pool, operation, rate, round_seconds).await?;
+            *cpu += meter.read().await?.since(&before);
             total.samples.append(result.samples);
             total.elapsed += result.elapsed;
             bar.inc(1);
@@ -37,6 +44,10 @@ pub(super) async fn measure(
     let (achieved, health_achieved) = (per_second(&lock), per_second(&health));
     let (lock, health) = (lock.samples.latencies(), health.samples.latencies());
     let baseline = "GET /healthz";
+    let cpu = vec![
+        lock_cpu.per("acquire + release", lock.count, ONE_THREAD),
+        health_cpu.per("two GET /healthz", health.count, ONE_THREAD),
+    ];
     Ok(Row {
         row: "acquire",
         what: format!(
@@ -51,6 +62,7 @@ pub(super) async fn measure(
             Figure::plain("max", lock.max_ms, "ms").relative_to(health.max_ms, baseline),
             Figure::plain("achieved", achieved, "/s").relative_to(f64::from(rate), "offered"),
         ],
+        cpu,
         details: json!({
             "offered_per_second": rate,
             "connections": connections,

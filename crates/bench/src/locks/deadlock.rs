@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Sizes;
+use crate::cpu::ONE_THREAD;
 use crate::error::BenchError;
 use crate::http_client::{Connection, Target};
 use crate::report::{Figure, Row};
@@ -42,6 +43,8 @@ pub(super) async fn measure(
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut samples = Samples::default();
     let mut edges = 0;
+    let meter = server.cpu_meter();
+    let before = meter.read().await?;
     for closing in 0..deadlocks {
         pace.tick().await;
         // Offline agents would lose their positions: one agent sends a heartbeat per deadlock.
@@ -52,6 +55,7 @@ pub(super) async fn measure(
         edges = length;
         bar.inc(1);
     }
+    let cpu = meter.read().await?.since(&before);
     let found = samples.latencies();
     let waiting = fan_out * fan_out + fan_out;
     Ok(Row {
@@ -65,6 +69,7 @@ pub(super) async fn measure(
             Figure::plain("p99", found.p99_ms, "ms"),
             Figure::below("max", found.max_ms, "ms", 20.0),
         ],
+        cpu: vec![cpu.per("deadlock", deadlocks, ONE_THREAD)],
         details: json!({ "waiting_holders": waiting, "cycle_edges": edges, "found": found }),
     })
 }

@@ -10,8 +10,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Sizes;
+use crate::cpu::{CpuCost, ONE_THREAD};
 use crate::error::{BenchError, ErrorKind};
-use crate::http_client::{Connection, Target};
+use crate::http_client::Connection;
 use crate::report::{Figure, Row};
 use crate::samples::{Latencies, Samples};
 use crate::server::ServerUnderTest;
@@ -34,8 +35,8 @@ pub(super) async fn measure(
 ) -> Result<Row, BenchError> {
     let Sizes { handovers, short_queue, long_queue, .. } = *sizes;
     bar.set_length(2 * handovers as u64);
-    let short = handover(&server.target, short_queue, handovers, bar).await?;
-    let long = handover(&server.target, long_queue, handovers, bar).await?;
+    let (short, short_cpu) = handover(server, short_queue, handovers, bar).await?;
+    let (long, long_cpu) = handover(server, long_queue, handovers, bar).await?;
     let (short_name, long_name) = (format!("{short_queue} waiters"), format!("{long_queue} waiters"));
     Ok(Row {
         row: "handover",
@@ -51,17 +52,19 @@ pub(super) async fn measure(
                 .relative_to(short.p99_ms, &short_name),
             Figure::below("same (p50)", long.p50_ms / short.p50_ms, "×", MAX_SLOWDOWN),
         ],
+        cpu: vec![short_cpu, long_cpu],
         details: json!({ "short_queue": short_queue, "short": short, "long_queue": long_queue, "long": long }),
     })
 }
 
 /// Hands one lock over repeatedly, with a constant number of waiters.
 async fn handover(
-    target: &Target,
+    server: &ServerUnderTest,
     waiting: usize,
     count: usize,
     bar: &ProgressBar,
-) -> Result<Latencies, BenchError> {
+) -> Result<(Latencies, CpuCost), BenchError> {
+    let target = &server.target;
     let lock = format!("resource:bench-queue-{waiting}:hot");
     let (granted, mut grants) = unbounded_channel();
     let mut queue_senders = Vec::new();
@@ -86,6 +89,8 @@ async fn handover(
         }
     }
     let mut samples = Samples::default();
+    let meter = server.cpu_meter();
+    let before = meter.read().await?;
     for _ in 0..count {
         pace.tick().await;
         let Granted { waiter, token, .. } = current;
@@ -103,7 +108,8 @@ async fn handover(
         }
         bar.inc(1);
     }
-    Ok(samples.latencies())
+    let cpu = meter.read().await?.since(&before);
+    Ok((samples.latencies(), cpu.per(format!("handover, {waiting} waiters"), count, ONE_THREAD)))
 }
 
 /// Waits for the lock in a long poll each time it gets a message.

@@ -9,6 +9,7 @@ use serde_json::json;
 use tokio::time::{Instant, interval, sleep_until};
 
 use super::Sizes;
+use crate::cpu::{CpuTimes, ONE_THREAD};
 use crate::error::{BenchError, ErrorKind};
 use crate::http_client::{self, Connection};
 use crate::report::{Figure, Row};
@@ -18,6 +19,7 @@ use crate::server::ServerUnderTest;
 pub(super) const LOCKS_PER_AGENT: usize = 1_000;
 const LOCKS_PER_ACQUIRE: usize = 100;
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
+const QUICK_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) async fn measure(
     server: &ServerUnderTest,
@@ -26,28 +28,30 @@ pub(super) async fn measure(
 ) -> Result<Row, BenchError> {
     let agents = sizes.locks.div_ceil(LOCKS_PER_AGENT);
     let locks = agents * LOCKS_PER_AGENT;
+    let heartbeat_interval = if sizes.quick { QUICK_HEARTBEAT_INTERVAL } else { HEARTBEAT_INTERVAL };
     // At least two rounds of heartbeats, except in a quick run.
     let window =
         Duration::from_secs_f64(if sizes.quick { sizes.seconds } else { sizes.seconds.max(10.0) * 2.0 });
-    let usage = async || {
-        let no_usage = || {
+    let memory = async || {
+        let no_memory = || {
             BenchError::new(ErrorKind::Input, "the row hold cannot be measured on an external server")
                 .hint("omit --server, or choose other rows with --only")
         };
-        server.usage().await?.ok_or_else(no_usage)
+        server.memory().await?.ok_or_else(no_memory)
     };
     bar.set_length(agents as u64 + window.as_secs());
     let mut connection = server.target.connect().await?;
-    let idle_began = usage().await?;
-    sleep_until(Instant::now() + window / 4).await;
-    let before = usage().await?;
-    let idle = before.cpu_percent_since(&idle_began);
+    let (meter, idle_began) = (server.cpu_meter(), Instant::now());
+    let before = meter.read().await?;
+    sleep_until(idle_began + window / 4).await;
+    let idle = percent(meter.read().await?.since(&before), idle_began);
+    let empty = memory().await?;
     let mut heartbeats = Vec::with_capacity(agents);
     for agent in 0..agents {
         heartbeats.push(acquire_all(&mut connection, agent, None).await?);
         bar.inc(1);
     }
-    let mut pace = interval(HEARTBEAT_INTERVAL / u32::try_from(agents).unwrap_or(u32::MAX));
+    let mut pace = interval(heartbeat_interval / u32::try_from(agents).unwrap_or(u32::MAX));
     // Warm-up: one round, so that every lock has been renewed.
     let mut rounds = heartbeats.iter().cycle();
     let warm = if sizes.quick { 1 } else { agents };
@@ -55,25 +59,25 @@ pub(super) async fn measure(
         pace.tick().await;
         connection.post("/api/v1/locks/heartbeat", body.clone()).await?.expect(200)?;
     }
-    let (began, start) = (usage().await?, Instant::now());
+    let (before, start) = (meter.read().await?, Instant::now());
     let mut calls = 0;
     for body in rounds {
         pace.tick().await;
-        if start.elapsed() >= window {
-            break;
-        }
         connection.post("/api/v1/locks/heartbeat", body.clone()).await?.expect(200)?;
         calls += 1;
         bar.set_position(agents as u64 + start.elapsed().as_secs());
+        if start.elapsed() >= window {
+            break;
+        }
     }
-    let end = usage().await?;
-    let busy = end.cpu_percent_since(&began);
-    let (redis_busy, redis_idle) = (end.redis_percent_since(&began), before.redis_percent_since(&idle_began));
+    let cpu = meter.read().await?.since(&before);
+    let busy = percent(cpu, start);
+    let full = memory().await?;
     let on_redis = server.redis.is_some();
     let bytes = if on_redis {
-        end.redis_bytes - before.redis_bytes
+        full.redis_bytes - empty.redis_bytes
     } else {
-        end.resident_bytes - before.resident_bytes
+        full.resident_bytes - empty.resident_bytes
     };
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
     let bytes_per_lock = bytes / locks as f64;
@@ -82,29 +86,46 @@ pub(super) async fn measure(
         what: format!(
             "{locks} locks of {agents} agents held with heartbeats every {} s, {LOCKS_PER_AGENT} locks per request: CPU time \
              of the server{} above idle, {} memory above empty",
-            HEARTBEAT_INTERVAL.as_secs(),
+            heartbeat_interval.as_secs(),
             if on_redis { " and of Redis" } else { "" },
             if on_redis { "Redis'" } else { "resident" },
         ),
         figures: vec![
-            Figure::below("processor", busy - idle + redis_busy - redis_idle, "% of a core", 30.0),
+            Figure::below(
+                "processor",
+                busy.server - idle.server + busy.redis - idle.redis,
+                "% of a core",
+                30.0,
+            ),
             Figure::below("memory per lock", bytes_per_lock, "bytes", if on_redis { 2048.0 } else { 1024.0 }),
         ],
+        cpu: vec![cpu.per("renewed lock", calls * LOCKS_PER_AGENT, ONE_THREAD)],
         details: json!({
             "locks": locks,
             "agents": agents,
             "window_seconds": start.elapsed().as_secs_f64(),
             "heartbeat_calls": calls,
-            "processor_percent": busy,
-            "processor_percent_idle": idle,
-            "redis_processor_percent": redis_busy,
-            "redis_processor_percent_idle": redis_idle,
-            "redis_bytes_before": before.redis_bytes,
-            "redis_bytes_after": end.redis_bytes,
-            "resident_bytes_before": before.resident_bytes,
-            "resident_bytes_after": end.resident_bytes,
+            "processor_percent": busy.server,
+            "processor_percent_idle": idle.server,
+            "redis_processor_percent": busy.redis,
+            "redis_processor_percent_idle": idle.redis,
+            "redis_bytes_before": empty.redis_bytes,
+            "redis_bytes_after": full.redis_bytes,
+            "resident_bytes_before": empty.resident_bytes,
+            "resident_bytes_after": full.resident_bytes,
         }),
     })
+}
+
+/// CPU time since `start`, in percent of one core.
+struct Percent {
+    server: f64,
+    redis: f64,
+}
+
+fn percent(cpu: CpuTimes, start: Instant) -> Percent {
+    let of = |seconds: Option<f64>| 100.0 * seconds.unwrap_or_default() / start.elapsed().as_secs_f64();
+    Percent { server: of(cpu.server), redis: of(cpu.redis) }
 }
 
 /// Acquires all locks of one agent. Returns the body of its heartbeat.

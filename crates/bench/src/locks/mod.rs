@@ -13,17 +13,20 @@ use clap::{Args as ClapArgs, ValueEnum};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::client_threads::ClientThreads;
 use crate::error::{BenchError, ErrorKind};
 use crate::http_client::Target;
 use crate::machine::Machine;
-use crate::report::{Report, Row};
-use crate::server::{BenchRedis, ServerChoice};
+use crate::report::{Deployment, Report, Row};
+use crate::server::{BenchRedis, ServerChoice, ServerProgram};
 
+/// Of rows whose clients call the lock library in this process. All others have one.
+const CLIENT_THREADS: usize = 2;
 const METHOD: &str = "\
 What is measured, and how:
   pair      With --redis only: 50 clients acquire and release their own locks through the backend, without HTTP. Alternates
             with the cheapest possible lock on Redis, SET NX PX and a compare-and-delete script, through the same client.
-            CPU time is what Redis reports for itself.
+            Both run on two threads of this process, so --binary does not apply.
   acquire   2,000 acquisitions per second are offered over 50 keep-alive connections. Latency counts from the scheduled start
             of a request, so a stall counts for every request that it delays. Each acquisition is followed by its release,
             which is load but not measured: 4,000 requests per second in total. Alternates with the same load on
@@ -55,13 +58,15 @@ pub(super) struct Args {
     #[arg(long)]
     pub(crate) json: bool,
     /// Parent of the data folders; its disk affects the results [default: the system folder for temporary files]
-    #[arg(long, value_name = "FOLDER_PREFIX")]
+    #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
     /// Keep locks on this Redis, which must be empty and is flushed after each row
     #[arg(long, value_name = "URL", conflicts_with = "server")]
     redis: Option<String>,
+    #[command(flatten)]
+    program: ServerProgram,
     /// Measure a running server over plain HTTP, without the row hold
-    #[arg(long, value_name = "URL", requires = "token", conflicts_with = "data")]
+    #[arg(long, value_name = "URL", requires = "token", conflicts_with_all = ["binary", "data"])]
     server: Option<String>,
     /// Token for the running server
     #[arg(long, env = "ADE_TOKEN", hide_env_values = true)]
@@ -139,7 +144,10 @@ pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
 pub(super) async fn run(args: &Args) -> Result<Report, BenchError> {
     let choice = match &args.server {
         Some(url) => ServerChoice::External(Target::new(url, args.token.as_deref().unwrap_or_default())?),
-        None => ServerChoice::Spawned(args.data.clone().unwrap_or_else(std::env::temp_dir), None),
+        None => {
+            let data = args.data.clone().unwrap_or_else(std::env::temp_dir);
+            ServerChoice::Spawned(args.program.clone(), data, None)
+        }
     };
     raise_file_limit();
     crate::interruptible(measure(args, choice)).await
@@ -147,11 +155,11 @@ pub(super) async fn run(args: &Args) -> Result<Report, BenchError> {
 
 async fn measure(args: &Args, mut choice: ServerChoice) -> Result<Report, BenchError> {
     let sizes = Sizes::of(args);
-    if let (ServerChoice::Spawned(_, redis), Some(address)) = (&mut choice, &args.redis) {
+    if let (ServerChoice::Spawned(.., redis), Some(address)) = (&mut choice, &args.redis) {
         *redis = Some(BenchRedis::open(address).await?);
     }
     let (is_spawned, redis) = match &choice {
-        ServerChoice::Spawned(_, redis) => (true, redis.as_ref()),
+        ServerChoice::Spawned(.., redis) => (true, redis.as_ref()),
         ServerChoice::External(_) => (false, None),
     };
     if redis.is_none() && args.only.contains(&RowName::Pair) {
@@ -174,7 +182,14 @@ async fn measure(args: &Args, mut choice: ServerChoice) -> Result<Report, BenchE
         rows.push(measured?);
     }
     bars.clear()?;
-    Ok(Report { machine: Machine::detect(), quick: sizes.quick, seconds: sizes.seconds, rows })
+    let deployment = match (is_spawned, redis) {
+        (true, None) => Deployment::Embedded,
+        (true, Some(_)) => Deployment::Redis,
+        (false, _) => Deployment::External,
+    };
+    let binary = args.program.binary.clone();
+    let Sizes { quick, seconds, .. } = sizes;
+    Ok(Report { machine: Machine::detect(), deployment, binary, quick, seconds, rows })
 }
 
 async fn measure_row(
@@ -183,8 +198,10 @@ async fn measure_row(
     sizes: &Sizes,
     bar: &ProgressBar,
 ) -> Result<Row, BenchError> {
-    if let (RowName::Pair, ServerChoice::Spawned(_, Some(redis))) = (row, choice) {
-        return pair::measure(redis, sizes, bar).await;
+    if let (RowName::Pair, ServerChoice::Spawned(.., Some(redis))) = (row, choice) {
+        let (redis, sizes, bar) = (redis.clone(), *sizes, bar.clone());
+        let threads = ClientThreads::start(CLIENT_THREADS)?;
+        return threads.run(async move { pair::measure(&redis, &sizes, &bar).await }).await;
     }
     let server = choice.start()?;
     match row {

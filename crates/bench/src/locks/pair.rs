@@ -13,7 +13,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::Sizes;
+use super::{CLIENT_THREADS, Sizes};
+use crate::cpu::{CpuMeter, CpuTimes, Part};
 use crate::error::{BenchError, ErrorKind};
 use crate::redis_baseline::RedisBaseline;
 use crate::report::{Figure, Row};
@@ -22,6 +23,8 @@ use crate::server::BenchRedis;
 
 /// Both alternate, so that noise affects both alike.
 const ROUNDS: u32 = 4;
+const MAX_REDIS_US: f64 = 20.0;
+const MAX_CLIENT_US: f64 = 15.0;
 
 #[derive(Debug, Clone)]
 enum Backend {
@@ -33,7 +36,7 @@ enum Backend {
 struct Totals {
     samples: Samples,
     elapsed: Duration,
-    cpu_seconds: f64,
+    cpu: CpuTimes,
 }
 
 impl Totals {
@@ -41,17 +44,14 @@ impl Totals {
     fn per_second(&self) -> f64 {
         self.samples.len() as f64 / self.elapsed.as_secs_f64()
     }
-
-    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-    fn redis_us_per_pair(&self) -> f64 {
-        self.cpu_seconds * 1e6 / self.samples.len().max(1) as f64
-    }
 }
 
+/// Runs on the client threads.
 pub(super) async fn measure(redis: &BenchRedis, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, BenchError> {
     let clients = sizes.connections;
     let ade = Backend::Ade(RedisCoordination::open(&redis.url, RedisOptions::default()).await?);
-    let bare_lock = Backend::Baseline(redis.baseline.clone());
+    let bare_lock = Backend::Baseline(RedisBaseline::open(&redis.url).await?);
+    let meter = CpuMeter { redis: Some(redis.baseline.clone()), ..CpuMeter::default() };
     bar.set_length(u64::from(2 * ROUNDS));
     let round = Duration::from_secs_f64(sizes.seconds / f64::from(ROUNDS));
     for backend in [&ade, &bare_lock] {
@@ -60,36 +60,38 @@ pub(super) async fn measure(redis: &BenchRedis, sizes: &Sizes, bar: &ProgressBar
     let (mut own, mut baseline) = (Totals::default(), Totals::default());
     for _ in 0..ROUNDS {
         for (backend, total) in [(&ade, &mut own), (&bare_lock, &mut baseline)] {
-            let cpu = redis.baseline.cpu_seconds().await?;
+            let before = meter.read().await?;
             let (samples, elapsed) = run(backend, clients, round).await?;
-            total.cpu_seconds += redis.baseline.cpu_seconds().await? - cpu;
+            total.cpu += meter.read().await?.since(&before);
             total.samples.append(samples);
             total.elapsed += elapsed;
             bar.inc(1);
         }
     }
     let (rate, baseline_rate) = (own.per_second(), baseline.per_second());
-    let (redis_us, baseline_us) = (own.redis_us_per_pair(), baseline.redis_us_per_pair());
+    let reference = "bare lock";
+    let own_cpu = own.cpu.per("pair", own.samples.len(), CLIENT_THREADS);
+    let baseline_cpu = baseline.cpu.per(reference, baseline.samples.len(), CLIENT_THREADS);
     let (own, baseline) = (own.samples.latencies(), baseline.samples.latencies());
-    let reference = "SET NX PX + compare-and-delete";
+    let mut figures = vec![
+        Figure::at_least("pairs", rate, "/s", 0.5 * baseline_rate).relative_to(baseline_rate, reference),
+        Figure::plain("p50", own.p50_ms, "ms").relative_to(baseline.p50_ms, reference),
+        Figure::plain("p99", own.p99_ms, "ms").relative_to(baseline.p99_ms, reference),
+    ];
+    figures.extend(own_cpu.figure_below(Part::Redis, MAX_REDIS_US));
+    figures.extend(own_cpu.figure_below(Part::Client, MAX_CLIENT_US));
     Ok(Row {
         row: "pair",
         what: format!(
-            "acquire + release on Redis: {clients} clients, each with its own locks, over one connection; compared with \
+            "acquire + release on Redis: {clients} clients on {CLIENT_THREADS} threads, each with its own locks, over one connection; compared with \
              SET NX PX and a compare-and-delete script over the same kind of connection"
         ),
-        figures: vec![
-            Figure::at_least("pairs", rate, "/s", 0.5 * baseline_rate).relative_to(baseline_rate, reference),
-            Figure::plain("p50", own.p50_ms, "ms").relative_to(baseline.p50_ms, reference),
-            Figure::plain("p99", own.p99_ms, "ms").relative_to(baseline.p99_ms, reference),
-            Figure::plain("Redis per pair", redis_us, "µs").relative_to(baseline_us, reference),
-        ],
+        figures,
+        cpu: vec![own_cpu, baseline_cpu],
         details: json!({
             "clients": clients,
             "pairs_per_second": rate,
             "baseline_pairs_per_second": baseline_rate,
-            "redis_us_per_pair": redis_us,
-            "baseline_redis_us_per_pair": baseline_us,
             "pair": own,
             "baseline": baseline,
         }),

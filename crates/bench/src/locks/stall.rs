@@ -12,6 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::Sizes;
 use super::hold::{LOCKS_PER_AGENT, acquire_all};
+use crate::cpu::ONE_THREAD;
 use crate::error::{BenchError, ErrorKind};
 use crate::http_client::{Connection, Target, to_json};
 use crate::report::{Figure, Row};
@@ -92,6 +93,8 @@ pub(super) async fn measure(
     let mut connection = server.target.connect().await?;
     let (probe, idle) =
         (Probe::start(&server.target, true).await?, Probe::start(&server.target, false).await?);
+    let meter = server.cpu_meter();
+    let before = meter.read().await?;
     let mut heartbeats = Vec::with_capacity(agents);
     for agent in 0..agents {
         heartbeats.push(acquire_all(&mut connection, agent, Some(TTL_SECONDS)).await?);
@@ -101,6 +104,7 @@ pub(super) async fn measure(
         connection.post("/api/v1/locks/heartbeat", body).await?.expect(200)?;
         bar.inc(1);
     }
+    let cpu = meter.read().await?.since(&before);
     // Further snapshots of the journal, sweeps and maintenance.
     sleep(Duration::from_secs_f64(sizes.seconds)).await;
     let (of_lock, of_http) = (probe.stop().await?, idle.stop().await?);
@@ -129,10 +133,11 @@ pub(super) async fn measure(
     Ok(Row {
         row: "stall",
         what: format!(
-            "{locks} locks are acquired and renewed by {agents} agents, 1 client thread: the longest of the requests that take and \
+            "{locks} locks are acquired and renewed by {agents} agents: the longest of the requests that take and \
              give back one more lock every 5 ms meanwhile, and pages afterwards (median of {PAGE_REQUESTS})"
         ),
         figures,
+        cpu: vec![cpu.per("lock, acquired and renewed", agents * LOCKS_PER_AGENT, ONE_THREAD)],
         details: details.into(),
     })
 }
