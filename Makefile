@@ -61,6 +61,7 @@ bench: $(PEERS)/python/ready ## Measure locks, approvals and lifecycles on this 
 		sh -c 'exec cargo run --quiet --locked --release -- bench lifecycle --redis "$$REDIS" --postgres "$$POSTGRES"'
 	cargo run --quiet --locked --release --manifest-path peers/Cargo.toml --target-dir $(PEERS) -- \
 		--python $(PEERS_PYTHON) --json $(PEERS)/peers.json
+	cargo run --quiet --locked --release -- bench chart $(PEERS)/peers.json > $(PEERS)/peers.svg
 
 bench-check: ## Check format, lints and tests of peers/
 	@scripts/deps bench

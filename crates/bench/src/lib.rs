@@ -3,6 +3,7 @@
 //! A report shows a missed aim as missed. Servers and data of a benchmark are removed however it ends.
 
 mod approvals;
+mod chart;
 mod client_threads;
 mod compare;
 mod cpu;
@@ -46,6 +47,8 @@ enum Command {
     Lifecycle(lifecycle::Args),
     /// Compare the reports of two builds: which figures differ by more than noise
     Compare(compare::Args),
+    /// Draw the comparison with other lock services as SVG, to standard output
+    Chart(chart::Args),
 }
 
 impl Args {
@@ -56,6 +59,7 @@ impl Args {
             Command::Approvals(args) => args.json,
             Command::Lifecycle(args) => args.json,
             Command::Compare(args) => args.json,
+            Command::Chart(_) => false,
         }
     }
 }
@@ -65,15 +69,18 @@ impl Args {
 pub enum Outcome {
     Measured(Report),
     Compared(Vec<ComparedFigure>),
+    /// SVG.
+    Drawn(String),
 }
 
-/// Runs a benchmark, or compares earlier ones. A quick run is too small to judge, so its report has no verdicts.
+/// Runs a benchmark, or compares or draws earlier ones. A quick run is too small to judge, so its report has no verdicts.
 pub async fn run(args: Args) -> Result<Outcome, BenchError> {
     let report = match &args.command {
         Command::Locks(args) => locks::run(args).await?,
         Command::Approvals(args) => approvals::run(args).await?,
         Command::Lifecycle(args) => lifecycle::run(args).await?,
         Command::Compare(args) => return compare::run(args).map(Outcome::Compared),
+        Command::Chart(args) => return chart::run(args).map(Outcome::Drawn),
     };
     Ok(Outcome::Measured(if report.quick { report.without_verdicts() } else { report }))
 }

@@ -21,6 +21,7 @@ pub(crate) fn run(args: ade_bench::Args) -> Result {
         Outcome::Measured(report) => print(&report),
         Outcome::Compared(figures) if is_json => output::json(&figures),
         Outcome::Compared(figures) => print_comparison(&figures),
+        Outcome::Drawn(svg) => output::raw(&svg),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `ade bench` measures every row and cleans up. The measured values themselves are not tested. Each benchmark runs in one
 //! kind of deployment; they share the code that starts and removes either.
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -232,4 +233,14 @@ fn compares_reports_of_two_builds() {
     let widest = table.lines().map(|line| line.chars().count()).max();
     assert!(widest.is_some_and(|width| width <= 100), "{table}");
     assert_eq!(bench(&["compare", &old, &path("missing.json")]).status.code(), Some(2));
+}
+
+#[test]
+fn picture_of_documentation_is_fresh() {
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/benchmarks");
+    let output = bench(&["chart", &format!("{docs}/peers.json")]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let drawn = String::from_utf8(output.stdout).expect("text");
+    ade_testkit::golden::assert_fresh(&Path::new(docs).join("peers.svg"), &drawn).expect("fresh");
+    assert_eq!(bench(&["chart", &format!("{docs}/peers.svg")]).status.code(), Some(2), "no report");
 }
