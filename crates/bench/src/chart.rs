@@ -29,9 +29,9 @@ const BAR: f64 = 13.0;
 const NAMES: f64 = 124.0;
 const VALUES: f64 = 76.0;
 const COLUMN: f64 = (WIDTH - 2.0 * MARGIN - COLUMN_GAP) / 2.0;
-const LONGEST_BAR: f64 = COLUMN - NAMES - VALUES;
+const MAX_BAR: f64 = COLUMN - NAMES - VALUES;
 /// A value that is not zero stays visible.
-const SHORTEST_BAR: f64 = 1.0;
+const MIN_BAR: f64 = 1.0;
 
 /// Characters that fit into the space for the names.
 const MAX_NAME: usize = 18;
@@ -265,7 +265,7 @@ fn draw_panel(svg: &mut String, panel: &Panel, bars: &[Bar<'_>], x: f64, y: f64)
 
 /// In proportion to the value.
 fn bar_width(value: f64, most: f64) -> f64 {
-    if value <= 0.0 || most <= 0.0 { 0.0 } else { (LONGEST_BAR * value / most).max(SHORTEST_BAR) }
+    if value <= 0.0 || most <= 0.0 { 0.0 } else { (MAX_BAR * value / most).max(MIN_BAR) }
 }
 
 fn text(svg: &mut String, x: f64, y: f64, class: &str, content: &str) {
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn bars_are_proportional_to_values() {
         let svg = drawn(&[("bare-own", Some(200.0)), (OWN, Some(50.0)), ("zero", Some(0.0)), ("gone", None)]);
-        assert_eq!(widths(&svg), [LONGEST_BAR, LONGEST_BAR / 4.0, 0.0]);
+        assert_eq!(widths(&svg), [MAX_BAR, MAX_BAR / 4.0, 0.0]);
         assert!(
             svg.contains(">200/s<") && svg.contains(">50.0/s<") && svg.contains(">not measured<"),
             "{svg}"

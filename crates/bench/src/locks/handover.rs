@@ -70,9 +70,11 @@ async fn handover(
     let mut queue_senders = Vec::new();
     // Dropped at the end: all waiters disconnect, so that the next queue starts empty.
     let mut waiters = JoinSet::new();
-    // One more than the waiters: the holder.
-    for (waiter, connection) in target.connect_many(waiting + 1).await?.into_iter().enumerate() {
+    // One more than the waiters: the holder. Each sends its request before the next connects: a server closes connections that
+    // keep others of the same address waiting before they are authenticated.
+    for waiter in 0..=waiting {
         let (sender, receiver) = unbounded_channel();
+        let connection = target.connect().await?;
         waiters.spawn(wait(waiter, connection, lock.clone(), receiver, granted.clone()));
         queue(&sender)?;
         queue_senders.push(sender);
