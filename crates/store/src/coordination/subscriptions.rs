@@ -168,6 +168,6 @@ mod tests {
         assert_eq!(first.changed().now_or_never(), Some(None), "asks for it");
         assert_eq!(second.changed().now_or_never(), Some(None), "asks for it");
         drop((first, second));
-        assert_eq!(subscriptions.take_returned(), [], "whoever asked has it");
+        assert_eq!(subscriptions.take_returned(), [], "the caller that asked has it");
     }
 }

@@ -18,7 +18,7 @@ fn quick_run_measures_every_row_and_cleans_up() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    for (row, figures) in [("acquire", 5), ("handover", 5), ("hold", 2), ("stall", 5), ("deadlock", 3)] {
+    for (row, figures) in [("acquire", 5), ("handover", 5), ("hold", 2), ("stall", 10), ("deadlock", 3)] {
         let rows = report["rows"].as_array().expect("rows");
         let found = rows.iter().find(|found| found["row"] == row).expect(row);
         let measured = found["figures"].as_array().expect("figures");

@@ -226,7 +226,7 @@ impl Fixture {
         let weakened = names.iter().map(|policy| {
             json!({
                 "policy": policy, "min_approvers": 1, "required_roles": [], "reject_threshold": 1, "escalation_role": null,
-                "reviewers": { "rob": [], "sue": [] }, "overridden": null,
+                "reviewers": { "rob": [], "sue": [] }, "admitted": {}, "overridden": null,
             })
         });
         assert_eq!(names.len(), 2, "{task}");

@@ -99,7 +99,8 @@ impl LockUnderTest<'_> {
     }
 
     fn random_command(&mut self, rng: &mut SeededRng) -> LockCommand {
-        let ms = [1, 4, 15, 1_000][rng.below(4) as usize];
+        // A step takes some milliseconds: some leases must end meanwhile, and others be released.
+        let ms = [1, 15, 1_000, 1_000][rng.below(4) as usize];
         // Current holders are more interesting than others.
         let holders: Vec<Holder> = self.model.holds().iter().map(|hold| hold.holder.clone()).collect();
         let holder = match holders.get(rng.below(4) as usize) {
@@ -109,12 +110,19 @@ impl LockUnderTest<'_> {
         let request = self.random_request(&holder, rng);
         let server: Arc<str> = ["server-1", "server-2"][rng.below(2) as usize].into();
         let token = self.random_token(rng);
-        match rng.below(24) {
+        // A release that promotes a waiter of the server that sends it starts the lease of the waiter.
+        let first_waiter = self.model.waiters().next();
+        let releasing_server = match first_waiter.and_then(|waiter| waiter.served_by.clone()) {
+            Some(waiter_server) if !one_in(rng, 4) => Some(waiter_server),
+            _ => (!one_in(rng, 3)).then(|| Arc::clone(&server)),
+        };
+        let is_release = first_waiter.is_some() && one_in(rng, 3);
+        match if is_release { 14 } else { rng.below(24) } {
             0..=8 => {
                 let holder = self.random_holder(rng);
                 let wait = (!one_in(rng, 4)).then(|| WaitOptions {
-                    timeout_ms: [2, 10, 500, 2_500][rng.below(4) as usize],
-                    served_by: (!one_in(rng, 3)).then_some(server),
+                    timeout_ms: [2, 500, 2_500, 2_500][rng.below(4) as usize],
+                    served_by: (!one_in(rng, 5)).then_some(server),
                 });
                 LockCommand::Acquire(Acquisition {
                     request: self.random_request(&holder, rng),
@@ -122,7 +130,7 @@ impl LockUnderTest<'_> {
                     leave_tombstone: one_in(rng, 2),
                     mode: if one_in(rng, 2) { LockMode::Shared } else { LockMode::Exclusive },
                     ttl_ms: ms,
-                    claimed: one_in(rng, 2),
+                    claimed: !one_in(rng, 4),
                     wait,
                     purpose: ["", "a purpose", "ünï \"{}\" \n1 2 3"][rng.below(3) as usize].into(),
                     priority: rng.below(5) as i32 - 2,
@@ -133,7 +141,7 @@ impl LockUnderTest<'_> {
             12 | 13 => LockCommand::Extend { holder, token, ttl_ms: ms },
             14 | 15 => {
                 let (holder, token) = self.random_hold(rng).unwrap_or((holder, token));
-                LockCommand::Release { holder, token, server: (!one_in(rng, 3)).then_some(server) }
+                LockCommand::Release { holder, token, server: releasing_server }
             }
             16 if one_in(rng, 2) => {
                 let (holder, token) = self.random_hold(rng).unwrap_or((holder, token));
