@@ -110,3 +110,58 @@ fn find_empty(value: &Value, path: &str, found: &mut BTreeSet<String>) {
         found.insert(path.to_owned());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Stored {
+        name: String,
+    }
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct WithAnotherField {
+        name: String,
+        note: Option<String>,
+    }
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct WithoutAField {}
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Renamed {
+        title: String,
+    }
+    #[derive(serde::Serialize, serde::Deserialize)]
+    enum Kind {
+        One,
+        Two(u32),
+    }
+
+    fn check(fixture: &str, format: RoundTrip, empty: &[&str]) -> Result<(), String> {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        fs::write(file.path(), fixture).expect("written");
+        assert_formats(file.path(), &[("thing", format)], empty)
+    }
+
+    #[test]
+    fn finds_changed_formats_and_examples_that_hide_changes() {
+        let fixture = r#"{"thing": [{"name": "ann"}]}"#;
+        check(fixture, round_trip::<Stored>, &[]).expect("unchanged");
+        for changed in [round_trip::<WithAnotherField>, round_trip::<WithoutAField>, round_trip::<Renamed>] {
+            let error = check(fixture, changed, &[]).expect_err("changed");
+            assert!(error.starts_with("the stored format of thing has changed"), "{error}");
+        }
+        let with_null = r#"{"thing": [{"name": "ann", "note": null}]}"#;
+        check(with_null, round_trip::<WithAnotherField>, &[]).expect_err("hides the type of the field");
+        check(with_null, round_trip::<WithAnotherField>, &["/thing/0/note"]).expect("an exception");
+        check(fixture, round_trip::<Stored>, &["/thing/0/note"]).expect_err("not an exception");
+        check(r#"{"other": [1]}"#, round_trip::<u8>, &[]).expect_err("another name");
+    }
+
+    #[test]
+    fn asks_for_an_example_of_every_variant() {
+        let (_, kind): (&str, RoundTrip) = crate::every_variant!(Kind { One, Two });
+        check(r#"{"thing": ["One", {"Two": 2}]}"#, kind, &[]).expect("unchanged");
+        let error = check(r#"{"thing": ["One"]}"#, kind, &[]).expect_err("incomplete");
+        assert!(error.contains("no example of Two"), "{error}");
+    }
+}

@@ -8,7 +8,7 @@ use ade_testkit::every_variant;
 use ade_testkit::formats::{RoundTrip, assert_formats};
 use serde_json::Value;
 
-use super::journal::{checked_json, push_line};
+use super::journal::{Journal, JournalError, checked_json, push_line};
 use super::state::{JournalRecord, StateChange};
 
 /// As a journal is read and written: a line with a checksum, whose JSON has no tag for the kind of record.
@@ -72,4 +72,17 @@ fn journal_lines_keep_their_format() {
     assert_eq!(written, line);
     let record = JournalRecord::parse(checked_json(line).expect("a valid line")).expect("a known record");
     assert!(matches!(record, JournalRecord::At(at) if at.micros() == 1_794_922_117_560_555));
+}
+
+#[test]
+fn refuses_records_of_other_versions_and_keeps_them() {
+    let folder = tempfile::tempdir().expect("folder");
+    let open = || Journal::open(folder.path(), |json| JournalRecord::parse(json).map(drop));
+    let unknown = serde_json::json!({ "of_another_version": 1 });
+    open().expect("empty").append(&[unknown]).expect("written");
+    for _ in 0..2 {
+        let refused = open().expect_err("an unknown record");
+        assert!(matches!(refused, JournalError::UnknownRecord { line: 1, .. }), "{refused}");
+        assert!(refused.to_string().ends_with("start that version instead"), "{refused}");
+    }
 }
