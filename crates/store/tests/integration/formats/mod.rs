@@ -2,6 +2,8 @@
 
 mod redis_keys;
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use ade_domain::agent::RemovedAgent;
@@ -22,7 +24,7 @@ use ade_domain::people_selector::PeopleSelector;
 use ade_domain::permission::Scope;
 use ade_domain::risk::{RegisteredPattern, RiskLevel};
 use ade_domain::task::{
-    AllowedAuthor, ArchivedApprovals, BindingLock, ChangeKind, ExecutionResult, FailureCode, Phase,
+    AllowedAuthor, ArchivedApprovals, BindingLock, ChangeKind, Digest, ExecutionResult, FailureCode, Phase,
     PreviewStatus, PublishedBinding, RemainingEffects, RollbackStrategy, TaskState,
 };
 use ade_store::database::{
@@ -32,6 +34,7 @@ use ade_store::database::{
 };
 use ade_testkit::every_variant;
 use ade_testkit::formats::{RoundTrip, assert_formats, round_trip};
+use ade_testkit::golden::assert_format_unchanged;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/formats").join(name)
@@ -181,4 +184,18 @@ fn enums_in_documents_and_journals_keep_their_formats() {
         every_variant!(Weekday { Mon, Tue, Wed, Thu, Fri, Sat, Sun }),
     ];
     assert_formats(&fixture("enums.json"), &enums, &[]).expect("unchanged");
+}
+
+/// SQLite does not apply a migration again that has changed, and PostgreSQL refuses it.
+#[test]
+fn migrations_do_not_change() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/database/schema");
+    let mut digests = BTreeSet::new();
+    for file in fs::read_dir(folder).expect("readable") {
+        let file = file.expect("readable");
+        let digest = Digest::of_bytes(&fs::read(file.path()).expect("readable"));
+        digests.insert(format!("{digest}  {}\n", file.file_name().display()));
+    }
+    let digests = String::from_iter(digests);
+    assert_format_unchanged("tables", &fixture("migrations.txt"), &digests).expect("unchanged");
 }
