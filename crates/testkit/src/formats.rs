@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::golden::assert_format_unchanged;
+use crate::golden::{assert_format_unchanged, format_changed};
 
 /// Reads the examples of a format and writes them again.
 pub type RoundTrip = fn(&[Value]) -> Result<Vec<Value>, String>;
@@ -73,12 +73,7 @@ pub fn assert_formats(file: &Path, formats: &[(&str, RoundTrip)], empty: &[&str]
     let (mut written, mut changed) = (BTreeMap::new(), Vec::new());
     for (name, round_trip) in formats {
         let Some(stored) = examples.get(*name) else { continue };
-        let again = round_trip(stored).map_err(|error| {
-            format!(
-                "the stored format of {name} has changed: existing installations must still be readable, but {}",
-                failed(error)
-            )
-        })?;
+        let again = round_trip(stored).map_err(|error| format_changed(name, file, &error))?;
         if again != *stored {
             changed.push(*name);
         }

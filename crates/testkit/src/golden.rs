@@ -13,14 +13,16 @@ pub fn assert_fresh(file: &Path, expected: &str) -> Result<(), String> {
 /// Compares the fixture of a stored format with what this build stores, or writes it if `ADE_UPDATE_DOCS` is set. `make docs` leaves it
 /// alone.
 pub fn assert_format_unchanged(format: &str, file: &Path, stored: &str) -> Result<(), String> {
-    compare_or_update(file, stored).map_err(|difference| {
-        format!(
-            "the stored format of {format} has changed: existing installations must still be readable; add a migration \
-             (crates/store/src/database/schema) or accept the former form, then update {} (set ADE_UPDATE_DOCS=1 for this \
-             test)\n{difference}",
-            file.display()
-        )
-    })
+    compare_or_update(file, stored).map_err(|difference| format_changed(format, file, &difference))
+}
+
+pub(crate) fn format_changed(format: &str, file: &Path, difference: &str) -> String {
+    format!(
+        "the stored format of {format} has changed: existing installations must still be readable; add a migration \
+         (crates/store/src/database/schema) or accept the former form, then update {} (set ADE_UPDATE_DOCS=1 for this test)\n\
+         {difference}",
+        file.display()
+    )
 }
 
 /// The error is the first line that differs.

@@ -25,7 +25,7 @@ use ade_domain::permission::Scope;
 use ade_domain::risk::{RegisteredPattern, RiskLevel};
 use ade_domain::task::{
     AllowedAuthor, ArchivedApprovals, BindingLock, ChangeKind, Digest, ExecutionResult, FailureCode, Phase,
-    PreviewStatus, PublishedBinding, RemainingEffects, RollbackStrategy, TaskState,
+    PreviewStatus, PublishedBinding, RemainingEffects, RollbackStrategy, TaskCommand, TaskState,
 };
 use ade_store::database::{
     Archive, ArchiveKind, ArchivedTask, Comment, DailyStats, Document, DocumentKind, FeatureFlag,
@@ -88,7 +88,7 @@ fn documents_keep_their_formats() {
 
 #[test]
 fn enums_in_documents_and_journals_keep_their_formats() {
-    let enums: [(&str, RoundTrip); 29] = [
+    let enums: [(&str, RoundTrip); 30] = [
         every_variant!(AccountActKind {
             Created,
             Invited,
@@ -159,6 +159,30 @@ fn enums_in_documents_and_journals_keep_their_formats() {
         every_variant!(RiskLevel { Low, Medium, High, Critical }),
         every_variant!(RollbackStrategy { Automatic, Manual, None }),
         every_variant!(Scope { Read, Propose, Lock, Decide, Admin }),
+        every_variant!(TaskCommand {
+            Modify,
+            Delete,
+            Submit,
+            Assign,
+            Approve,
+            Reject,
+            Revoke,
+            GoStale,
+            Expire,
+            Override,
+            ConfirmOverride,
+            ForceApply,
+            BeginApply,
+            Complete,
+            Fail,
+            Retry,
+            Stop,
+            RollBack,
+            Cancel,
+            Resubmit,
+            Archive,
+            Comment
+        }),
         every_variant!(TaskState {
             Draft,
             Submitted,
