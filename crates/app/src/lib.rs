@@ -22,6 +22,8 @@ pub mod locks;
 mod retry;
 pub mod rules;
 pub mod shared_settings;
+#[cfg(test)]
+mod stored_formats;
 pub mod tasks;
 mod token_rate_limit;
 pub mod worker;

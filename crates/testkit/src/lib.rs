@@ -14,6 +14,7 @@ pub mod conformance;
 pub mod deployment;
 pub mod effort;
 pub mod folder_snapshot;
+pub mod formats;
 pub mod golden;
 pub mod guard;
 pub mod ports;

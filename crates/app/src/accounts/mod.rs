@@ -22,6 +22,8 @@ pub use random_secrets::{csrf_token, hash_secret, matches_csrf_token};
 pub use sessions::{NewSession, SessionUse};
 pub use sign_in_attempts::{DEVICE_TTL_MS, SignInAttempt};
 pub use tokens::{NewToken, TokenDraft};
+#[cfg(test)]
+pub(crate) use user_change::UserProposal;
 pub use user_change::{UserChange, UserDraft};
 
 use crate::{Caller, Context, Error, ObjectKind, Result, TaskService};

@@ -16,6 +16,8 @@ use ade_store::database::{InboxMessage, StoredAgent};
 use crate::{Caller, Context, Error, Result};
 
 pub(crate) use capacity::Capacity;
+#[cfg(test)]
+pub(crate) use registration::RightsProposal;
 
 /// The number of concurrent tasks of an agent that sets no limit.
 const DEFAULT_MAX_TASKS: u32 = 5;

@@ -333,5 +333,29 @@ fn pack(lines: &[u8]) -> io::Result<Vec<u8>> {
 
 fn unpack(bytes: &[u8]) -> io::Result<Vec<ArchivedTask>> {
     let lines = BufReader::new(GzDecoder::new(bytes).take(MAX_UNPACKED_BYTES)).lines();
-    lines.map(|line| Ok(serde_json::from_str(&line?)?)).collect()
+    let task = |(number, line): (u64, io::Result<String>)| {
+        serde_json::from_str(&line?).map_err(|_| {
+            let unknown = "was written by another version of ade; restore the archive with that version";
+            io::Error::other(format!("line {number} {unknown}"))
+        })
+    };
+    (1..).zip(lines).map(task).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn archives_are_compressed_lines_and_those_of_other_versions_are_refused() {
+        let packed = pack(b"{}\n").expect("packed");
+        let mut lines = String::new();
+        GzDecoder::new(&*packed).read_to_string(&mut lines).expect("compressed");
+        assert_eq!(lines, "{}\n");
+        let refused = unpack(&packed).expect_err("not a task").to_string();
+        assert_eq!(
+            refused,
+            "line 1 was written by another version of ade; restore the archive with that version"
+        );
+    }
 }

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
 use sqlx::query::Query;
 use sqlx::{
@@ -48,7 +48,7 @@ pub(super) async fn open(url: &str) -> Result<ConnectionPool> {
         .await
         .map_err(|_| failed(format!("no answer within {} seconds", CONNECT_TIMEOUT.as_secs())))?
         .map_err(|error| failed(error.to_string()))?;
-    migrator().run(&mut connection).await.map_err(|error| failed(error.to_string()))?;
+    migrate(&mut connection, &MIGRATIONS).await.map_err(failed)?;
     sqlx::query("SELECT audit_create_partitions(now())")
         .execute(&mut connection)
         .await
@@ -59,11 +59,26 @@ pub(super) async fn open(url: &str) -> Result<ConnectionPool> {
     Ok(ConnectionPool::new(pool.connect_lazy_with(options)))
 }
 
-fn migrator() -> Migrator {
-    let migration = |(version, sql): (i64, &'static str)| {
+/// Applies the migrations that are missing. The error says why it cannot.
+async fn migrate(connection: &mut PgConnection, migrations: &[&'static str]) -> Result<(), String> {
+    const NEWER: &str = "a newer version of ade has changed its schema";
+    const UNRELEASED: &str =
+        "an unreleased version of ade or another application has made its tables; start with a new database";
+    const DUPLICATE_TABLE: &str = "42P07";
+    let migration = |(version, sql): (i64, &&'static str)| {
         Migration::new(version, "schema".into(), MigrationType::Simple, sql.into_sql_str(), false)
     };
-    Migrator::with_migrations((1..).zip(MIGRATIONS).map(migration).collect())
+    let migrator = Migrator::with_migrations((1..).zip(migrations).map(migration).collect());
+    migrator.run(connection).await.map_err(|error| match &error {
+        MigrateError::VersionMissing(_) => NEWER.to_owned(),
+        MigrateError::VersionMismatch(_) => UNRELEASED.to_owned(),
+        MigrateError::ExecuteMigration(sqlx::Error::Database(cause), _)
+            if cause.code().as_deref() == Some(DUPLICATE_TABLE) =>
+        {
+            UNRELEASED.to_owned()
+        }
+        _ => error.to_string(),
+    })
 }
 
 /// Applies an operation in a transaction of its own.
@@ -159,6 +174,29 @@ fn combine(statements: &[Statement]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn migrates_databases_of_earlier_versions_and_keeps_their_data() {
+        const SECOND: &str = "ALTER TABLE users ADD COLUMN note text NOT NULL DEFAULT 'none'";
+        let server = ade_testkit::Postgres::start().expect("server starts");
+        let url = server.create_database("earlier").expect("created");
+        let mut connection = PgConnection::connect(&url).await.expect("connected");
+        migrate(&mut connection, &MIGRATIONS).await.expect("migrated");
+        let insert = "INSERT INTO users (user_id, active, revision, body) VALUES ('ann', 1, 1, '{}')";
+        sqlx::query(insert).execute(&mut connection).await.expect("inserted");
+        let later = [&MIGRATIONS[..], &[SECOND]].concat();
+        for _ in 0..2 {
+            migrate(&mut connection, &later).await.expect("migrated");
+            let users = sqlx::query_as("SELECT user_id, note FROM users").fetch_all(&mut connection);
+            let users: Vec<(String, String)> = users.await.expect("read");
+            assert_eq!(users, [("ann".to_owned(), "none".to_owned())]);
+        }
+        let refused = migrate(&mut connection, &MIGRATIONS).await.expect_err("of a newer version");
+        assert!(refused.contains("a newer version of ade"), "{refused}");
+        let broken = [&later[..], &["ALTER TABLE users ADD COLUMN other text; SELECT broken"]].concat();
+        migrate(&mut connection, &broken).await.expect_err("broken");
+        migrate(&mut connection, &later).await.expect("as before");
+    }
 
     #[test]
     fn combines_statements() {

@@ -258,7 +258,7 @@ fn sync_folder(folder: &Path) -> Result<(), JournalError> {
     synced.map_err(|source| JournalError::Io { path: folder.to_owned(), source })
 }
 
-fn push_line<R: Serialize>(buffer: &mut Vec<u8>, record: &R) -> io::Result<()> {
+pub(super) fn push_line<R: Serialize>(buffer: &mut Vec<u8>, record: &R) -> io::Result<()> {
     let json = serde_json::to_vec(record)?;
     buffer.extend_from_slice(format!("{:08x} ", crc32fast::hash(&json)).as_bytes());
     buffer.extend_from_slice(&json);
@@ -314,7 +314,7 @@ fn read(
 }
 
 /// The JSON of a complete line whose checksum is right.
-fn checked_json(line: &[u8]) -> Option<&[u8]> {
+pub(super) fn checked_json(line: &[u8]) -> Option<&[u8]> {
     let line = line.strip_suffix(b"\n")?;
     let (checksum, json) = line.split_at_checked(9)?;
     let checksum = u32::from_str_radix(str::from_utf8(checksum).ok()?.strip_suffix(' ')?, 16).ok()?;

@@ -8,6 +8,8 @@
 mod agents;
 mod capacity;
 mod journal;
+#[cfg(test)]
+mod journal_format;
 mod journal_threads;
 mod locks;
 mod rate_limits;

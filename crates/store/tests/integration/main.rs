@@ -4,3 +4,4 @@
 
 mod coordination;
 mod database;
+mod formats;

@@ -70,7 +70,7 @@ impl SqliteConnection {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let mut opened = Self::open(file, flags)?;
         opened.connection.execute_batch(SETTINGS)?;
-        migrate(&mut opened.connection)?;
+        migrate(&mut opened.connection, &MIGRATIONS)?;
         Ok(opened)
     }
 
@@ -132,10 +132,10 @@ fn cell(value: ValueRef<'_>) -> Cell {
 }
 
 /// Applies the migrations that are missing, all or none.
-fn migrate(connection: &mut Connection) -> Result<()> {
+fn migrate(connection: &mut Connection, migrations: &[&str]) -> Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let applied: u32 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    let known = (1..).zip(MIGRATIONS);
+    let known = (1..).zip(migrations);
     let tables: u32 = transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     if applied == 0 && tables > 0 {
         let reason = "an unreleased version of ade made this database; start with a new data folder";
@@ -149,4 +149,31 @@ fn migrate(connection: &mut Connection) -> Result<()> {
         transaction.pragma_update(None, "user_version", version)?;
     }
     Ok(transaction.commit()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn migrates_databases_of_earlier_versions_and_keeps_their_data() {
+        const SECOND: &str = "ALTER TABLE users ADD COLUMN note text NOT NULL DEFAULT 'none'";
+        let folder = tempfile::tempdir().expect("folder");
+        let mut database =
+            SqliteConnection::open_writer(&folder.path().join("db")).expect("opened").connection;
+        let insert = "INSERT INTO users (user_id, active, revision, body) VALUES ('ann', 1, 1, '{}')";
+        database.execute(insert, []).expect("inserted");
+        let later = [&MIGRATIONS[..], &[SECOND]].concat();
+        for _ in 0..2 {
+            migrate(&mut database, &later).expect("migrated");
+            let users = "SELECT user_id || ' ' || note FROM users";
+            let users: String = database.query_row(users, [], |row| row.get(0)).expect("read");
+            assert_eq!(users, "ann none");
+        }
+        let refused = migrate(&mut database, &MIGRATIONS).expect_err("of a newer version");
+        assert!(refused.to_string().contains("a newer version of ade"), "{refused}");
+        let broken = [&later[..], &["ALTER TABLE users ADD COLUMN other text; SELECT broken"]].concat();
+        migrate(&mut database, &broken).expect_err("broken");
+        migrate(&mut database, &later).expect("as before");
+    }
 }

@@ -352,3 +352,25 @@ async fn connects_with_tls_and_checks_the_certificate() {
         .expect_err("the certificate is not trusted");
     assert!(error.to_string().contains("certificate"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_databases_of_newer_and_unreleased_versions() {
+    let server = Postgres::start().expect("server starts");
+    let refusal = async |name: &str, sql: &str| {
+        let url = server.url(name);
+        server.psql(name, sql).expect("executed");
+        Database::open_postgres(&url, test_keys()).await.expect_err("refused").to_string()
+    };
+    for (name, sql, why) in [
+        ("changed", "UPDATE _sqlx_migrations SET checksum = '\\x00'", "start with a new database"),
+        ("newer", "UPDATE _sqlx_migrations SET version = 1000", "a newer version of ade"),
+    ] {
+        let url = server.create_database(name).expect("created");
+        Database::open_postgres(&url, test_keys()).await.expect("opened");
+        let refused = refusal(name, sql).await;
+        assert!(refused.contains(why), "{refused}");
+    }
+    server.create_database("without_migrations").expect("created");
+    let refused = refusal("without_migrations", "CREATE TABLE users (user_id text)").await;
+    assert!(refused.contains("start with a new database"), "{refused}");
+}
