@@ -136,7 +136,10 @@ impl LockService {
             let left = Duration::from_millis(deadline.ms_since(self.coordination.now()));
             // A notification without a grant and a timeout have the same effect: poll.
             let changed = tokio::time::timeout(poll_interval(request.key).min(left), watch.changed()).await;
-            if let Ok(Some(grant)) = changed {
+            // A grant whose lease has ended meanwhile is none: the next poll shows what became of the request.
+            if let Ok(Some(grant)) = changed
+                && grant.expires_at > self.coordination.now()
+            {
                 // Its lease has started with the release by the previous holder.
                 saga.poll();
                 saga.handle_outcome(LockOutcome::Status(AcquireStatus::Held(grant)));

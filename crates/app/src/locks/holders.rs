@@ -1,5 +1,7 @@
 //! Operations on held locks: heartbeat, release and downgrade by their holders; verify and break by others.
 
+use std::sync::atomic::Ordering;
+
 use ade_domain::lock::{FencingToken, Grant, HoldView, Holder, LockCommand, LockName, LockOutcome};
 use ade_store::CoordinationError;
 
@@ -40,7 +42,9 @@ impl LockService {
         let (service, holder, held) = (self.clone(), holder.clone(), held.to_vec());
         // A task of its own: the reply may bring a lease to a waiter of this server, also if the caller has disconnected.
         let released = tokio::spawn(async move {
-            let server = Some(service.server.clone());
+            // A server that stops has dropped its waiters, who come back elsewhere.
+            let is_stopping = service.is_stopping.load(Ordering::SeqCst);
+            let server = (!is_stopping).then(|| service.server.clone());
             let release = |holder, token| LockCommand::Release { holder, token, server: server.clone() };
             service.for_each(&holder, &held, release).await
         });

@@ -272,11 +272,14 @@ impl Lock {
                     };
                     hold.expires_at = *expires_at;
                     hold.heartbeat_count = *heartbeat_count;
+                    // Its holder knows its token.
+                    hold.is_unreported = false;
                 });
             }
             LockChange::Downgraded { holder } => self.update_hold(holder, |hold| {
                 // A holder that downgrades its own upgrade has nothing left to fall back to.
                 hold.mode = LockMode::Shared;
+                hold.is_unreported = false;
                 hold.upgraded_from = None;
             }),
             LockChange::HoldEnded { holder, .. } => {

@@ -84,7 +84,13 @@ pub(super) fn log_line(task_id: &str, line: &LogLine) -> TableRow {
 /// authenticated and hashed. A NUL is stored as the replacement character.
 pub fn audit_entry(body: &AuditBody, keys: &Keys) -> Result<TableRow> {
     let corrupt = |error: NotCanonical| DatabaseError::Corrupt(error.to_string());
-    let text = replace_nul_escapes(body.canonical_form().map_err(corrupt)?);
+    let mut text = body.canonical_form().map_err(corrupt)?;
+    if text.contains("\\u0000") {
+        // A replaced character in a key may change the order of keys.
+        let unreadable = |error: serde_json::Error| DatabaseError::Corrupt(error.to_string());
+        let stored: AuditBody = serde_json::from_str(&replace_nul_escapes(text)).map_err(unreadable)?;
+        text = stored.canonical_form().map_err(corrupt)?;
+    }
     let mac = keys.mac(KeyPurpose::AuditEntry, text.as_bytes());
     let columns = [
         ("entry_id", uuid(&body.entry_id)),

@@ -84,7 +84,7 @@ pub(super) fn json_text(value: &impl Serialize) -> Result<String> {
     Ok(replace_nul_escapes(text))
 }
 
-/// Replaces the escape of NUL in JSON text, but not an escaped backslash that is followed by `u0000`. Canonical text stays canonical.
+/// Replaces the escape of NUL in JSON text, but not an escaped backslash that is followed by `u0000`.
 pub(super) fn replace_nul_escapes(text: String) -> String {
     if !text.contains("\\u0000") {
         return text;

@@ -1,9 +1,7 @@
 //! The journal: every change is a line of JSON with a checksum, written with write(2) before it is acknowledged.
 //!
 //! The journal consists of numbered segments; a snapshot replaces all segments before its number. An incomplete line at the very end is
-//! dropped, because it was never acknowledged. So is an incomplete end of a segment that was not synced yet when a power failure came, with
-//! what followed it: a seal says that all segments before its number are synced. Damage anywhere else prevents the start, because locks
-//! would be lost silently.
+//! dropped, because it was never acknowledged. Damage anywhere else prevents the start, because locks would be lost silently.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -71,8 +69,6 @@ pub(super) struct NewSegment {
 pub(super) struct Snapshot {
     folder: PathBuf,
     number: u64,
-    /// The last segment that it replaces.
-    finished: Arc<File>,
 }
 
 impl Journal {
@@ -96,29 +92,21 @@ impl Journal {
         let segments = numbers("journal-")?;
         let mut snapshot_bytes = 0;
         if let Some(number) = snapshot {
-            (snapshot_bytes, _) = read(&path(folder, "snapshot", number), false, &mut replay)?;
+            snapshot_bytes = read(&path(folder, "snapshot", number), false, &mut replay)?;
         }
         let live: Vec<u64> =
             segments.iter().copied().filter(|n| snapshot.is_none_or(|first| *n >= first)).collect();
-        let sealed = numbers("sealed-")?.pop();
+        // The last written segment may be incomplete, also if an empty one follows it.
         let is_written =
             |number: &&u64| fs::metadata(path(folder, "journal", **number)).is_ok_and(|file| file.len() > 0);
-        // The last written segment may be incomplete, also if an empty one follows it.
-        let first_open = sealed.or_else(|| live.iter().rfind(is_written).copied()).unwrap_or_default();
-        let (mut bytes, mut is_cut) = (0, false);
+        let last = live.iter().rfind(is_written);
+        let mut bytes = 0;
         for number in &live {
-            let path = path(folder, "journal", *number);
-            if is_cut {
-                fs::remove_file(&path).map_err(io)?;
-                continue;
-            }
-            let end;
-            (end, is_cut) = read(&path, *number >= first_open, &mut replay)?;
-            bytes += end;
+            bytes += read(&path(folder, "journal", *number), Some(number) == last, &mut replay)?;
         }
         let segment = segments.last().copied().max(snapshot).map_or(1, |last| last + 1);
         let file = Arc::new(create(&path(folder, "journal", segment))?);
-        seal(folder, segment)?;
+        sync_folder(folder)?;
         Ok(Self { folder: folder.to_owned(), segment, file, pending: Vec::new(), bytes, snapshot_bytes })
     }
 
@@ -171,11 +159,14 @@ impl Journal {
         NextSegment { folder: self.folder.clone(), number: self.segment, present: self.file.clone() }
     }
 
-    /// Continues in a new segment. All records so far belong to the returned snapshot, which syncs what is left of them.
+    /// Continues in a new segment. All records so far belong to the returned snapshot.
     pub(super) fn rotate(&mut self, segment: NewSegment) -> Result<Snapshot, JournalError> {
+        // Only the last segment may be incomplete, also after a power failure: a hole between two segments could not be detected, and
+        // would give a lock to two holders. Little is left to sync.
         self.flush().map_err(|source| JournalError::Io { path: self.folder.clone(), source })?;
-        let finished = std::mem::replace(&mut self.file, Arc::new(segment.file));
-        Ok(Snapshot { folder: self.folder.clone(), number: segment.number, finished })
+        self.file.sync_data().map_err(JournalError::Unsynced)?;
+        self.file = Arc::new(segment.file);
+        Ok(Snapshot { folder: self.folder.clone(), number: segment.number })
     }
 
     pub(super) const fn set_snapshot_bytes(&mut self, bytes: u64) {
@@ -184,7 +175,7 @@ impl Journal {
 }
 
 impl NextSegment {
-    /// Creates the segment, and syncs the present one, so that little is left to sync after the change.
+    /// Creates the segment, and syncs the present one, so that little is left to sync at the change from one to the other.
     pub(super) fn create(self) -> Result<NewSegment, JournalError> {
         let file = create(&path(&self.folder, "journal", self.number))?;
         sync_folder(&self.folder)?;
@@ -194,18 +185,11 @@ impl NextSegment {
 }
 
 impl Snapshot {
-    /// Syncs the segments that it replaces, and says so.
-    fn seal(&self) -> Result<(), JournalError> {
-        self.finished.sync_data().map_err(JournalError::Unsynced)?;
-        seal(&self.folder, self.number)
-    }
-
     /// Writes the snapshot, then removes the segments that it replaces. Returns its size.
     pub(super) fn write<R: Serialize>(
         self,
         slices: impl Iterator<Item = Result<Vec<R>, JournalError>>,
     ) -> Result<u64, JournalError> {
-        self.seal()?;
         let temp_path = self.folder.join("snapshot.new");
         let io = |source| JournalError::Io { path: temp_path.clone(), source };
         let created = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&temp_path);
@@ -247,12 +231,6 @@ fn create(path: &Path) -> Result<File, JournalError> {
     opened.map_err(|source| JournalError::Io { path: path.to_owned(), source })
 }
 
-/// Notes that all segments before this one are complete and synced.
-fn seal(folder: &Path, number: u64) -> Result<(), JournalError> {
-    create(&path(folder, "sealed", number))?;
-    sync_folder(folder)
-}
-
 fn sync_folder(folder: &Path) -> Result<(), JournalError> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(|source| JournalError::Io { path: folder.to_owned(), source })
@@ -266,13 +244,12 @@ pub(super) fn push_line<R: Serialize>(buffer: &mut Vec<u8>, record: &R) -> io::R
     Ok(())
 }
 
-/// Replays all records of a file. Only a file that may be unsynced can end in incomplete lines, which are cut off. Returns the size of the
-/// records, and whether anything was cut off.
+/// Replays all records of a file, and returns their size. Only the last file may end in incomplete lines.
 fn read(
     path: &Path,
-    may_be_unsynced: bool,
+    is_last: bool,
     replay: &mut impl FnMut(&[u8]) -> serde_json::Result<()>,
-) -> Result<(u64, bool), JournalError> {
+) -> Result<u64, JournalError> {
     let io = |source| JournalError::Io { path: path.to_owned(), source };
     let mut reader = BufReader::new(File::open(path).map_err(io)?);
     let (mut line, mut number, mut valid_bytes) = (Vec::new(), 0, 0_u64);
@@ -297,18 +274,15 @@ fn read(
         }
     }
     match first_invalid {
-        None if may_be_unsynced => {
-            reader.into_inner().sync_data().map_err(io)?;
-            Ok((valid_bytes, false))
-        }
-        None => Ok((valid_bytes, false)),
-        Some(line) if !may_be_unsynced => Err(JournalError::Damaged { path: path.to_owned(), line }),
+        None if is_last => reader.into_inner().sync_data().map_err(io).map(|()| valid_bytes),
+        None => Ok(valid_bytes),
+        Some(line) if !is_last => Err(JournalError::Damaged { path: path.to_owned(), line }),
         Some(line) => {
-            tracing::warn!(path = %path.display(), line, "dropping what follows an incomplete line of the journal, which was never synced");
+            tracing::warn!(path = %path.display(), line, "dropping incomplete lines at the end of the journal, which were never acknowledged");
             let file = OpenOptions::new().write(true).open(path).map_err(io)?;
             file.set_len(valid_bytes).map_err(io)?;
             file.sync_all().map_err(io)?;
-            Ok((valid_bytes, true))
+            Ok(valid_bytes)
         }
     }
 }
@@ -362,42 +336,12 @@ mod tests {
             let (_, found) = open(folder.path());
             let lines = complete[..cut].iter().filter(|byte| **byte == b'\n').count() as u64;
             assert_eq!(found, (1..=lines).collect::<Vec<_>>(), "cut at {cut}");
-            for kind in ["journal", "sealed"] {
-                fs::remove_file(path(folder.path(), kind, 2)).expect("the next segment");
-            }
+            fs::remove_file(path(folder.path(), "journal", 2)).expect("the next segment");
         }
         let mut damaged = complete;
         damaged[12] ^= 1;
         fs::write(&file, &damaged).expect("written");
         let error = Journal::open(folder.path(), |_| Ok(())).expect_err("damaged");
         assert!(matches!(error, JournalError::Damaged { line: 2, .. }), "{error}");
-    }
-
-    #[test]
-    fn drops_what_follows_the_unsynced_end_of_a_segment() {
-        for is_sealed in [false, true] {
-            let folder = tempfile::tempdir().expect("folder");
-            let (mut journal, _) = open(folder.path());
-            journal.append(&[1_u64, 2]).expect("written");
-            let segment = journal.next_segment().create().expect("created");
-            let snapshot = journal.rotate(segment).expect("rotated");
-            journal.append(&[3_u64]).expect("written");
-            if is_sealed {
-                snapshot.seal().expect("sealed");
-            }
-            // A power failure before the first segment was synced.
-            let file = path(folder.path(), "journal", 1);
-            let complete = fs::read(&file).expect("readable");
-            fs::write(&file, &complete[..complete.len() - 1]).expect("written");
-            if is_sealed {
-                let error = Journal::open(folder.path(), |_| Ok(())).expect_err("damaged");
-                assert!(matches!(error, JournalError::Damaged { line: 2, .. }), "{error}");
-            } else {
-                let (mut journal, found) = open(folder.path());
-                assert_eq!(found, [1]);
-                journal.append(&[4_u64]).expect("written");
-                assert_eq!(open(folder.path()).1, [1, 4], "the same again");
-            }
-        }
     }
 }

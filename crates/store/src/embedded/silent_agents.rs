@@ -1,6 +1,6 @@
 //! Cancels the tickets of agents whose heartbeats are missing. A wait with an open connection needs no heartbeat.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use ade_domain::Moment;
 use ade_domain::agent::OFFLINE_AFTER_MS;
@@ -11,7 +11,7 @@ use super::state::State;
 /// When to check each agent that waits with a ticket. A heartbeat does not move the time of the check; the check does.
 #[derive(Debug, Default)]
 pub(super) struct SilenceChecks {
-    agents: HashSet<SharedStr>,
+    agents: HashMap<SharedStr, Moment>,
     due: BTreeSet<(Moment, SharedStr)>,
 }
 
@@ -26,12 +26,18 @@ impl SilenceChecks {
         self.add(holder.agent_id(), now);
     }
 
+    /// Checks an agent at this time, or before if that is due already.
     pub(super) fn add(&mut self, agent: &str, at: Moment) {
-        if !self.agents.contains(agent) {
-            let agent: SharedStr = agent.into();
-            self.agents.insert(agent.clone());
-            self.due.insert((at, agent));
+        let known = self.agents.get_key_value(agent).map(|(agent, due)| (*due, agent.clone()));
+        if known.as_ref().is_some_and(|(due, _)| *due <= at) {
+            return;
         }
+        let agent = known.as_ref().map_or_else(|| agent.into(), |(_, agent)| agent.clone());
+        if let Some(later) = &known {
+            self.due.remove(later);
+        }
+        self.agents.insert(agent.clone(), at);
+        self.due.insert((at, agent));
     }
 
     fn take_due(&mut self, now: Moment) -> Option<SharedStr> {

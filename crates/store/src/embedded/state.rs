@@ -222,6 +222,8 @@ impl State {
             }
             StateChange::AgentRemoved(id) => {
                 let before = self.agents.remove(&id);
+                // Its tickets end with it.
+                self.silence_checks.add(&id, self.now);
                 self.auto_registered -= usize::from(before.is_some_and(|agent| agent.is_auto_registered));
             }
             StateChange::TaskClaimed(id, task, until) => {

@@ -525,7 +525,10 @@ impl Inner {
             (LockCommand::Extend { holder, .. }, LockOutcome::Updated(_)) => {
                 locked(&self.maintenance).renewed.insert((name.clone(), holder.clone()));
             }
-            (LockCommand::Release { holder, .. }, LockOutcome::Done) => self.forget_victim_age(holder).await,
+            (LockCommand::Release { holder, .. }, LockOutcome::Done) => {
+                locked(&self.maintenance).renewed.remove(&(name.clone(), holder.clone()));
+                self.forget_victim_age(holder).await;
+            }
             _ => {}
         }
         Ok(LockReply { outcome: reply.outcome, deadlocks })

@@ -131,15 +131,29 @@ pub(super) async fn keep_name_indexes(inner: Arc<Inner>) {
     }
 }
 
+/// Changes that are being written. What is not written, also because the caller was cancelled, is put back.
+struct TakenChanges<'a> {
+    indexes: &'a NameIndexes,
+    changes: HashMap<LockName, UnwrittenChange>,
+}
+
+impl Drop for TakenChanges<'_> {
+    fn drop(&mut self) {
+        self.indexes.put_back(std::mem::take(&mut self.changes));
+    }
+}
+
 impl Inner {
     /// Writes what is not written yet. What another task is writing is written too when this returns. What cannot be
     /// written, for example because Redis is out of memory, is retried later.
     pub(super) async fn write_name_indexes(&self) {
         let _writing = self.name_indexes.writing.lock().await;
-        let changes = self.name_indexes.take();
-        if let Err(error) = self.write_changes(&changes).await {
-            tracing::debug!(%error, "cannot write the indexes of locks by name; retrying");
-            self.name_indexes.put_back(changes);
+        let mut taken = TakenChanges { indexes: &self.name_indexes, changes: self.name_indexes.take() };
+        match self.write_changes(&taken.changes).await {
+            Ok(()) => taken.changes.clear(),
+            Err(error) => {
+                tracing::debug!(%error, "cannot write the indexes of locks by name; retrying");
+            }
         }
     }
 
@@ -183,7 +197,7 @@ impl Inner {
     }
 
     /// Those of the locks that belong in the index.
-    async fn used_names(&self, index: NameIndex, names: &[LockName]) -> Result<Vec<LockName>> {
+    pub(super) async fn used_names(&self, index: NameIndex, names: &[LockName]) -> Result<Vec<LockName>> {
         let exists = |keys: Arc<LockKeys>| match index {
             NameIndex::Used => command("EXISTS", keys.lock(), keys.queue().as_str()),
             NameIndex::Awaited => command("EXISTS", keys.queue(), NO_ARGS),

@@ -346,7 +346,12 @@ impl Inner {
                 self.index_held_locks(batch).await?;
             }
             let names: Vec<LockName> = batch.iter().map(|(name, _)| name.clone()).collect();
+            // Some may have been released since their heartbeat.
+            let names = self.used_names(NameIndex::Used, &names).await?;
             self.add_names(NameIndex::Used, &names).await?;
+            if names.is_empty() {
+                continue;
+            }
             let keys = names.iter().map(|name| self.lock_keys(name)).collect::<Result<Vec<_>>>()?;
             let members: Vec<&str> = keys.iter().map(|keys| keys.lock().as_str()).collect();
             let scores: Vec<Option<f64>> = self.query("ZMSCORE", &self.keys.registry, members).await?;

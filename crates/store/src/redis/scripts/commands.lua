@@ -149,10 +149,11 @@ end
 -- Finds a hold by token. Until an upgrade is claimed, its holder only knows the token of the shared hold.
 local function hold_with_token(token)
   local hold = hold_of(caller)
-  if not hold then return nil end
-  if hold.token == token then return hold end
-  local previous = hold.previous
-  return previous and previous.expires > now and previous.token == token and previous or nil
+  local previous = hold and hold.previous
+  if hold and hold.token ~= token then hold = previous and previous.expires > now and previous.token == token and previous end
+  -- A holder that knows its token needs no report.
+  if hold and hold.claimed == '2' then hold.claimed, hold.numbers = '1', nil end
+  return hold
 end
 
 local function updated(hold) return hold and { 'updated', encode_numbers(hold) } or { 'not_found' } end
@@ -171,9 +172,11 @@ end
 function COMMANDS.extend_unclaimed()
   local hold, expires = if_shared_by(ARGV[at + 6], hold_of(caller)), now + ARGV[at + 7] * 1000
   if hold and expires > hold.expires then
-    hold.expires = expires
+    hold.expires, hold.claimed = expires, hold.claimed == '2' and '1' or hold.claimed
     mark_dirty(hold)
   end
+  -- The index may have lost it to a late update by another server, and deadlock searches need it.
+  if hold and REGISTRY then set_index(BY_AGENT, INDEX_TTL_MS) end
   return updated(hold)
 end
 
@@ -349,7 +352,7 @@ local function write_lock()
   for from = 1, was_held and #removed or 0, 1000 do call('HDEL', LOCK, unpack(removed, from, min(from + 999, #removed))) end
   -- Other holders may have a later expiry.
   if latest_expiry > 0 then
-    call('PEXPIRE', LOCK, digits(floor((latest_expiry - now) / 1000) + EXPIRY_GRACE_MS), unpack(holder_count > 1 and { 'GT' } or {}))
+    call('PEXPIRE', LOCK, digits(floor((latest_expiry - now) / 1000) + EXPIRY_GRACE_MS), unpack(was_held and holder_count > 1 and { 'GT' } or {}))
   end
 end
 

@@ -403,13 +403,15 @@ async fn numbered_entries_are_immutable(fixture: TestDatabase) {
     assert_ne!(database.audit_head().await.expect("read"), ChainHead::origin());
 }
 
-/// A NUL, which PostgreSQL cannot store, is replaced; numbers and other characters stay.
+/// A NUL, which PostgreSQL cannot store, is replaced, also in keys, whose order it changes. Numbers are those of canonical JSON.
 async fn chains_entries_as_they_are_read(fixture: TestDatabase) {
     let database = &fixture.database;
     let mut written = entry("task.submit", Some("ann"), None, 1);
     written.reason = Some("a\0b \\u0000 \u{fffd} \u{2028}".to_owned());
-    written.details =
-        json!({ "a\0": [0.1, 1e300, 9_007_199_254_740_993_u64, "\0"] }).as_object().cloned().expect("one");
+    written.details = json!({ "a\0": [0.1, 1e300, 9_007_199_254_740_993_u64, "\0"], "ab": 1 })
+        .as_object()
+        .cloned()
+        .expect("one");
     let audit = vec![written, entry("task.assign", None, None, 2)];
     database.commit(Commit { audit, ..Commit::default() }).await.expect("written");
     number_all(database).await;
