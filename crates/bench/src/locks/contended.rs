@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use ade_domain::lock::{
-    AcquireStatus, Acquisition, FencingToken, Holder, LockCommand, LockMode, LockName, LockOutcome,
-    RequestKey, SharedStr, WaitOptions,
+    AcquireStatus, FencingToken, Holder, LockCommand, LockName, LockOutcome, SharedStr, WaitOptions,
 };
 use ade_store::Locks;
 use ade_store::redis::{RedisCoordination, RedisOptions};
@@ -12,8 +11,8 @@ use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use uuid::Uuid;
 
+use super::pair::{exclusive, execute};
 use super::{CLIENT_THREADS, Sizes};
 use crate::cpu::{CpuMeter, Part};
 use crate::error::{BenchError, ErrorKind};
@@ -109,19 +108,10 @@ async fn acquire_and_release(ade: &RedisCoordination, client: usize) -> Result<(
     let lock: LockName = "resource:bench-contended:one".parse().map_err(|_| failed("name"))?;
     let holder = Holder::new(&format!("bench-{client}"), None).map_err(|_| failed("name a holder of"))?;
     let server: SharedStr = "bench".into();
-    let request = RequestKey::from_nonce(Uuid::new_v4().as_u128());
-    let acquire = LockCommand::Acquire(Acquisition {
-        holder: holder.clone(),
-        request,
-        leave_tombstone: false,
-        mode: LockMode::Exclusive,
-        ttl_ms: 30_000,
-        claimed: true,
-        wait: Some(WaitOptions { timeout_ms: 60_000, served_by: Some(server.clone()) }),
-        purpose: "".into(),
-        priority: 0,
-    });
-    let subscription = ade.subscribe(request);
+    let wait = WaitOptions { timeout_ms: 60_000, served_by: Some(server.clone()) };
+    let acquisition = exclusive(holder.clone(), Some(wait));
+    let subscription = ade.subscribe(acquisition.request);
+    let acquire = LockCommand::Acquire(acquisition);
     let token: FencingToken = loop {
         match execute(ade, &lock, acquire.clone()).await? {
             LockOutcome::Status(AcquireStatus::Held(grant)) => break grant.token,
@@ -136,13 +126,4 @@ async fn acquire_and_release(ade: &RedisCoordination, client: usize) -> Result<(
         LockOutcome::Done => Ok(()),
         _ => Err(failed("release")),
     }
-}
-
-async fn execute(
-    ade: &RedisCoordination,
-    lock: &LockName,
-    command: LockCommand,
-) -> Result<LockOutcome, BenchError> {
-    let replies = ade.execute_commands(vec![(lock.clone(), command)]).await?;
-    replies.into_iter().next().map(|reply| reply.outcome).ok_or_else(|| failed("use"))
 }

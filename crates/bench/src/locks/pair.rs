@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ade_domain::lock::{
-    AcquireStatus, Acquisition, Holder, LockCommand, LockMode, LockName, LockOutcome, RequestKey,
+    AcquireStatus, Acquisition, Holder, LockCommand, LockMode, LockName, LockOutcome, RequestKey, WaitOptions,
 };
 use ade_store::Locks;
 use ade_store::redis::{RedisCoordination, RedisOptions};
@@ -146,17 +146,7 @@ async fn run_pair(backend: &Backend, client: usize, number: u64) -> Result<(), B
     let invalid = |_| failed("name");
     let lock: LockName = format!("resource:bench-pair:{client}-{number}").parse().map_err(invalid)?;
     let holder = Holder::new(&format!("bench-{client}"), None).map_err(invalid)?;
-    let acquisition = Acquisition {
-        holder: holder.clone(),
-        request: RequestKey::from_nonce(Uuid::new_v4().as_u128()),
-        leave_tombstone: false,
-        mode: LockMode::Exclusive,
-        ttl_ms: 30_000,
-        claimed: true,
-        wait: None,
-        purpose: "".into(),
-        priority: 0,
-    };
+    let acquisition = exclusive(holder.clone(), None);
     let LockOutcome::Status(AcquireStatus::Held(grant)) =
         execute(ade, &lock, LockCommand::Acquire(acquisition)).await?
     else {
@@ -168,7 +158,22 @@ async fn run_pair(backend: &Backend, client: usize, number: u64) -> Result<(), B
     }
 }
 
-async fn execute(
+/// A request for an exclusive lock with a key of its own.
+pub(super) fn exclusive(holder: Holder, wait: Option<WaitOptions>) -> Acquisition {
+    Acquisition {
+        holder,
+        request: RequestKey::from_nonce(Uuid::new_v4().as_u128()),
+        leave_tombstone: false,
+        mode: LockMode::Exclusive,
+        ttl_ms: 30_000,
+        claimed: true,
+        wait,
+        purpose: "".into(),
+        priority: 0,
+    }
+}
+
+pub(super) async fn execute(
     ade: &RedisCoordination,
     lock: &LockName,
     command: LockCommand,

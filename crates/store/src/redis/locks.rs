@@ -9,7 +9,7 @@ use ade_domain::lock::{
     Deadlock, Hold, Lock, LockChange, LockCommand, LockLimits, LockName, LockReply, RequestKey, Waiter,
 };
 use ade_keyspace::RedisKey;
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use redis::Value;
 use tokio::sync::broadcast;
 
@@ -27,7 +27,7 @@ use crate::coordination::{
 const MAX_LISTED: usize = 20;
 /// Locks that are read concurrently.
 const READ_BATCH: usize = 200;
-/// Locks that one call reads. Bounds how long Redis is busy with it.
+/// Locks that one call reads, with few of their waiters. Bounds how long Redis is busy with it.
 const LOCKS_PER_CALL: usize = 50;
 /// Bounds how long Redis is busy with one page.
 const INDEX_PAGE_SIZE: usize = 2_000;
@@ -94,15 +94,19 @@ impl LockSnapshot {
 impl Inner {
     /// Gives back the leases that started with a promotion and that no caller took.
     async fn return_unreported(&self) {
-        for returned in self.subscriptions.take_returned() {
+        // All at once: a part of a cluster that does not answer must not delay the others.
+        join_all(self.subscriptions.take_returned().into_iter().map(|returned| async {
             match self.run_command(&returned.lock, &returned.return_command()).await {
                 Ok(reply) => locked(&self.maintenance).unreported_deadlocks.extend(reply.deadlocks),
+                // A lease that has ended by itself needs nothing any more.
+                Err(_) if returned.grant.expires_at <= self.clock.now() => {}
                 Err(error) => {
                     tracing::debug!(%error, "cannot give back a lock; the next sweep retries");
                     self.subscriptions.put_back(returned);
                 }
             }
-        }
+        }))
+        .await;
     }
 
     /// Reads a lock with at most `max_waiters` of its waiters.
@@ -117,8 +121,9 @@ impl Inner {
         names: &[LockName],
         max_waiters: usize,
     ) -> Result<Vec<LockSnapshot>> {
-        // On a cluster every lock has a slot of its own.
-        let per_call = if self.is_cluster() { 1 } else { LOCKS_PER_CALL };
+        // On a cluster every lock has a slot of its own. A whole queue is enough for one call.
+        let is_one = self.is_cluster() || max_waiters > MAX_LISTED;
+        let per_call = if is_one { 1 } else { LOCKS_PER_CALL };
         let mut snapshots = Vec::with_capacity(names.len());
         for batch in names.chunks(READ_BATCH) {
             let calls = batch.chunks(per_call).map(|names| self.call_read_locks(names, max_waiters));
