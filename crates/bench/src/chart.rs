@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde::Deserialize;
 
+use crate::approvals::group_thousands;
 use crate::error::{BenchError, ErrorKind};
 
 const OWN: &str = "ade";
@@ -286,19 +287,11 @@ fn unit_suffix(unit: &str) -> String {
 
 /// Three significant digits, with commas between thousands.
 fn number(value: f64) -> String {
-    let digits = match value {
-        size if size >= 100.0 => format!("{size:.0}"),
-        size if size >= 10.0 => return format!("{size:.1}"),
-        size => return format!("{size:.2}"),
-    };
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
+    match value {
+        size if size >= 100.0 => group_thousands(&format!("{size:.0}")),
+        size if size >= 10.0 => format!("{size:.1}"),
+        size => format!("{size:.2}"),
     }
-    text
 }
 
 fn shorten(text: &str, max: usize) -> String {

@@ -21,7 +21,7 @@ use environment::Environment;
 
 pub(super) use environment::{CHECKPOINT_SECONDS, Distributed, REQUESTS_PER_MINUTE};
 pub(super) use organisation::with_token_of;
-pub(super) use rows::format_number;
+pub(super) use rows::{format_number, group_thousands};
 
 const METHOD: &str = "\
 What is measured, and how:

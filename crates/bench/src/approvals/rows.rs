@@ -14,7 +14,11 @@ const MAX_APPROVE_P99_MS: f64 = 10.0;
 
 /// Formats a number with commas between thousands.
 pub(crate) fn format_number(number: usize) -> String {
-    let digits = number.to_string();
+    group_thousands(&number.to_string())
+}
+
+/// Puts commas between thousands.
+pub(crate) fn group_thousands(digits: &str) -> String {
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
         if at > 0 && (digits.len() - at).is_multiple_of(3) {

@@ -13,6 +13,8 @@ use crate::database::{DatabaseError, Result};
 
 /// The statements of each migration, in order. A released migration never changes.
 const MIGRATIONS: [&str; 1] = [include_str!("../schema/sqlite.sql")];
+/// The version of the schema after the first migration. Lower ones are those of unreleased builds.
+const FIRST_VERSION: u32 = 2;
 /// A checkpoint of the write-ahead log runs after 8000 pages: many, because most pages are written many times. A commit survives a
 /// power failure, not only the death of the process.
 const SETTINGS: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; \
@@ -135,9 +137,9 @@ fn cell(value: ValueRef<'_>) -> Cell {
 fn migrate(connection: &mut Connection, migrations: &[&str]) -> Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let applied: u32 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    let known = (1..).zip(migrations);
+    let known = (FIRST_VERSION..).zip(migrations);
     let tables: u32 = transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    if applied == 0 && tables > 0 {
+    if applied < FIRST_VERSION && tables > 0 {
         let reason = "an unreleased version of ade made this database; start with a new data folder";
         return Err(DatabaseError::Unavailable(reason.to_owned()));
     }

@@ -114,8 +114,12 @@ async fn refuses_the_schema_of_a_newer_version() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refuses_databases_of_unreleased_versions() {
-    let folder = tempfile::tempdir().expect("a folder");
-    execute_on_sqlite(folder.path(), "CREATE TABLE users (user_id TEXT)").expect("executed");
-    let refused = Database::open_sqlite(folder.path(), test_keys()).await.expect_err("unknown tables");
-    assert!(refused.to_string().contains("start with a new data folder"), "{refused}");
+    for made_by_it in
+        ["CREATE TABLE users (user_id TEXT)", "CREATE TABLE users (user_id TEXT); PRAGMA user_version = 1"]
+    {
+        let folder = tempfile::tempdir().expect("a folder");
+        execute_on_sqlite(folder.path(), made_by_it).expect("executed");
+        let refused = Database::open_sqlite(folder.path(), test_keys()).await.expect_err("unknown tables");
+        assert!(refused.to_string().contains("start with a new data folder"), "{refused}");
+    }
 }
