@@ -5,3 +5,4 @@ mod folder_fixture;
 mod journal;
 mod redis_edge_cases;
 mod redis_keys;
+mod redis_memory;
