@@ -9,6 +9,7 @@ mod checkpoints;
 mod comments;
 mod fixture;
 mod idempotency;
+mod interrupted_commits;
 mod jobs;
 mod offboarding;
 mod rules;
