@@ -1,6 +1,5 @@
 //! Acquiring locks: immediately, with a request that is held open, or with a ticket.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ade_domain::Moment;
@@ -9,10 +8,9 @@ use ade_domain::lock::{
     AcquireStatus, Grant, LockCommand, LockName, LockOutcome, LockRequest, RequestKey, WaitPolicy, Waiter,
 };
 use ade_store::coordination::{CoordinationError, Registration, Ticket};
-use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use super::open_requests::OpenGuard;
+use super::open_request::{OpenRequest, WhenClosed};
 use super::{Acquisition, GrantedLock, LockError, LockService, Result, WaitingTicket};
 
 /// How often a waiting request polls without a notification: notifications may get lost. It must be well below the time for
@@ -97,24 +95,20 @@ impl LockService {
     }
 
     async fn acquire_or_wait(&self, request: &LockRequest, deadline: Moment) -> Result<Acquisition> {
-        let guard = CancelOnDrop {
-            service: self,
-            request,
-            open: self.open_requests.open(&request.key),
-            is_armed: true,
+        let mut open = self.open(request);
+        let acquired = self.wait_until_acquired(&mut open, deadline).await;
+        open.when_closed = match acquired {
+            Ok(_) => WhenClosed::Nothing,
+            // The caller of a repeatable request comes back with the same request; any other request is cancelled.
+            Err(LockError::Unavailable(_)) if request.has_request_id => WhenClosed::KeepPlace,
+            Err(LockError::Unavailable(_)) => WhenClosed::Cancel,
+            Err(_) => WhenClosed::ReturnLease,
         };
-        let acquired = self.wait_until_acquired(request, deadline).await;
-        // When coordination is unavailable, the caller of a repeatable request comes back with the same request and keeps its
-        // place; any other request is cancelled.
-        let is_abandoned = matches!(acquired, Err(LockError::Unavailable(_))) && !request.has_request_id;
-        if !is_abandoned {
-            guard.disarm();
-        }
         acquired
     }
 
-    async fn wait_until_acquired(&self, request: &LockRequest, deadline: Moment) -> Result<Acquisition> {
-        let watch = self.coordination.subscribe(request.key);
+    async fn wait_until_acquired(&self, open: &mut OpenRequest<'_>, deadline: Moment) -> Result<Acquisition> {
+        let request = open.request;
         let mut saga = AcquireSaga::new(request.clone(), self.server.clone());
         // When coordination answered last; `None` until the request waits.
         let mut answered_at: Option<Instant> = None;
@@ -131,11 +125,13 @@ impl LockService {
                 ended => return ended,
             };
             answered_at = Some(Instant::now());
+            open.has_waited = true;
             let _awaited = self.awaited_locks.open(&waiting.waiting_for);
             let keeps = saga.keep_alive_commands(self.coordination.limits());
             let left = Duration::from_millis(deadline.ms_since(self.coordination.now()));
             // A notification without a grant and a timeout have the same effect: poll.
-            let changed = tokio::time::timeout(poll_interval(request.key).min(left), watch.changed()).await;
+            let changed =
+                tokio::time::timeout(poll_interval(request.key).min(left), open.subscription.changed()).await;
             // A grant whose lease has ended meanwhile is none: the next poll shows what became of the request.
             if let Ok(Some(grant)) = changed
                 && grant.expires_at > self.coordination.now()
@@ -248,46 +244,4 @@ impl LockService {
 pub(super) fn granted(request: &LockRequest, grants: Vec<Grant>) -> Vec<GrantedLock> {
     let requested = request.locks.iter().cloned();
     requested.zip(grants).map(|(requested, grant)| GrantedLock { requested, grant }).collect()
-}
-
-/// Cancels a request and releases its locks when the caller disconnects, but not when this process stops.
-struct CancelOnDrop<'a> {
-    service: &'a LockService,
-    request: &'a LockRequest,
-    open: OpenGuard<RequestKey>,
-    is_armed: bool,
-}
-
-impl CancelOnDrop<'_> {
-    fn disarm(mut self) {
-        self.is_armed = false;
-    }
-}
-
-impl Drop for CancelOnDrop<'_> {
-    fn drop(&mut self) {
-        let Ok(runtime) = Handle::try_current() else { return };
-        let client_retries = self.request.has_request_id && self.service.is_stopping.load(Ordering::SeqCst);
-        // The same request may be open over another connection.
-        let is_last = self.open.close();
-        if self.is_armed && !client_retries && is_last {
-            let (service, commands) =
-                (self.service.clone(), AcquireSaga::disconnect_commands(self.request, &self.service.server));
-            let key = self.request.key;
-            runtime.spawn(async move {
-                if service.open_requests.is_open(&key) {
-                    // The caller has repeated the request meanwhile.
-                    return;
-                }
-                // If coordination does not answer, a grant ends with its lease. A wait ends when the server heartbeat expires, or, if others
-                // wait here for the same lock, when orphaned waits are cancelled.
-                if let Err(error) = service.run(commands).await {
-                    tracing::warn!(%error, "cannot cancel the request of a caller that disconnected");
-                }
-                if let Err(error) = service.coordination.forget_request(key).await {
-                    tracing::warn!(%error, "cannot forget the request of a caller that disconnected");
-                }
-            });
-        }
-    }
 }

@@ -3,6 +3,7 @@
 mod acquire;
 mod holders;
 mod maintenance;
+mod open_request;
 mod open_requests;
 mod shared_limits;
 mod tickets;

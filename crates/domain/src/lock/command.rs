@@ -51,7 +51,7 @@ pub enum LockCommand {
     Release { holder: Holder, token: FencingToken, server: Option<SharedStr> },
     /// Gives back a lease that started with a promotion, because no caller got it. Nothing happens once the request was
     /// repeated: then its caller has the grant.
-    ReturnUnreported { holder: Holder, token: FencingToken },
+    ReturnUnreported { holder: Holder, lease: UnreportedLease },
     /// Changes an exclusive hold to shared; the token stays the same.
     Downgrade { holder: Holder, token: FencingToken },
     /// Checks whether the token belongs to a current holder.
@@ -78,6 +78,16 @@ pub enum LockCommand {
     Tick,
     /// The same as [`Self::Tick`], and also removes all waiters of lost servers, at any position of the queue.
     Sweep,
+}
+
+/// A lease that started with a promotion, and that no caller got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UnreportedLease {
+    /// The sender learned of it, but its caller did not take it.
+    WithToken(FencingToken),
+    /// Whichever a release by this server started for the request. The server sends the command itself: the reply to its release
+    /// may be lost, and it has reported no grant of the request since it saw it waiting.
+    StartedBy(SharedStr, RequestKey),
 }
 
 impl LockCommand {

@@ -2,7 +2,7 @@
 
 use super::command::{
     AcquireStatus, Acquisition, EndReason, Grant, LockChange, LockCommand, LockCommandResult, LockOutcome,
-    LockRefusal, WaitOptions,
+    LockRefusal, UnreportedLease, WaitOptions,
 };
 use super::expiry::CommandExecution;
 use super::machine::{Hold, Lock, MAX_REQUESTS_PER_HOLD};
@@ -51,7 +51,7 @@ impl CommandExecution<'_> {
             }
             LockCommand::Extend { holder, token, ttl_ms } => self.extend(holder, *token, *ttl_ms),
             LockCommand::Release { holder, token, .. } => self.release(holder, *token),
-            LockCommand::ReturnUnreported { holder, token } => self.return_unreported(holder, *token),
+            LockCommand::ReturnUnreported { holder, lease } => self.return_unreported(holder, lease),
             LockCommand::Downgrade { holder, token } => self.downgrade(holder, *token),
             LockCommand::Verify { token } => self.verify(*token),
             LockCommand::Query { holder, request } => self.query(holder, *request),
@@ -83,7 +83,8 @@ impl CommandExecution<'_> {
                 // command of its own.
                 let is_open = acquisition.wait.as_ref().is_some_and(|wait| wait.served_by.is_some());
                 let shares_current_hold = hold.requests.contains(&acquisition.request);
-                let starts_lease = acquisition.claimed && is_open && !own.claimed || own.is_unreported;
+                let starts_lease =
+                    acquisition.claimed && is_open && !own.claimed || own.unreported_by.is_some();
                 if starts_lease && shares_current_hold {
                     let expires_at = self.now.plus_ms(acquisition.ttl_ms);
                     self.record(LockChange::Claimed { holder: acquisition.holder.clone(), expires_at });
@@ -160,7 +161,7 @@ impl CommandExecution<'_> {
             acquired_at: self.now,
             expires_at: self.now.plus_ms(lease_ms),
             claimed: acquisition.claimed,
-            is_unreported: false,
+            unreported_by: None,
             purpose: acquisition.purpose.clone(),
             priority: acquisition.priority,
             heartbeat_count: 0,
@@ -267,7 +268,8 @@ impl CommandExecution<'_> {
         let expires_at = self.now.plus_ms(ttl_ms);
         // A repeated claim does not restart the lease; a request that joined an older grant may need a longer one.
         let is_first = hold.requests.first() == Some(&request);
-        let is_running = hold.claimed && !hold.is_unreported && (is_first || expires_at <= hold.expires_at);
+        let is_reported = hold.claimed && hold.unreported_by.is_none();
+        let is_running = is_reported && (is_first || expires_at <= hold.expires_at);
         if !is_running {
             self.record(LockChange::Claimed { holder: holder.clone(), expires_at });
         }
@@ -303,8 +305,15 @@ impl CommandExecution<'_> {
         LockOutcome::Done
     }
 
-    fn return_unreported(&mut self, holder: &Holder, token: FencingToken) -> LockOutcome {
-        let hold = self.lock.hold_of(holder).filter(|hold| hold.token == token && hold.is_unreported);
+    fn return_unreported(&mut self, holder: &Holder, lease: &UnreportedLease) -> LockOutcome {
+        let is_meant = |hold: &&Hold| match (&hold.unreported_by, lease) {
+            (None, _) => false,
+            (Some(_), UnreportedLease::WithToken(token)) => hold.token == *token,
+            (Some(server), UnreportedLease::StartedBy(sender, request)) => {
+                server == sender && hold.requests.contains(request)
+            }
+        };
+        let hold = self.lock.hold_of(holder).filter(is_meant);
         let Some(hold) = hold.cloned() else { return LockOutcome::NotFound };
         self.end_hold(&hold, &EndReason::Disconnected);
         LockOutcome::Done

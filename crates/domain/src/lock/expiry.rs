@@ -73,7 +73,7 @@ impl CommandExecution<'_> {
                     acquired_at: self.now,
                     expires_at: self.now.plus_ms(lease_ms.unwrap_or(window_ms)),
                     claimed: lease_ms.is_some(),
-                    is_unreported: lease_ms.is_some(),
+                    unreported_by: head.served_by.filter(|_| lease_ms.is_some()),
                     purpose: head.purpose,
                     priority: head.priority,
                     heartbeat_count: 0,
@@ -95,7 +95,7 @@ impl CommandExecution<'_> {
         let token = self.lock.last_token.next(self.now);
         // Who upgrades a hold knows of it.
         let upgraded_from =
-            hold.upgraded_from.map(|previous| Box::new(Hold { is_unreported: false, ..*previous }));
+            hold.upgraded_from.map(|previous| Box::new(Hold { unreported_by: None, ..*previous }));
         self.record(LockChange::Granted(Hold { token, upgraded_from, ..hold }));
     }
 

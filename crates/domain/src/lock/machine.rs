@@ -24,10 +24,10 @@ pub struct Hold {
     pub expires_at: Moment,
     /// Whether the lease has started. Until then `expires_at` is the end of the claim window.
     pub claimed: bool,
-    /// Whether the lease started with a promotion, and no command of its request has been answered since: only the server that
-    /// promoted it can have reported it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_unreported: bool,
+    /// The server whose release started the lease with a promotion, until a command of its request is answered: only this server
+    /// can have reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreported_by: Option<SharedStr>,
     pub purpose: SharedStr,
     /// Informational.
     pub priority: i32,
@@ -246,7 +246,7 @@ impl Lock {
             LockChange::RequestJoined { holder, request, leave_tombstone } => {
                 self.update_hold(holder, |hold| {
                     hold.leave_tombstone |= leave_tombstone;
-                    hold.is_unreported = false;
+                    hold.unreported_by = None;
                     hold.requests.push(*request);
                 });
             }
@@ -257,7 +257,7 @@ impl Lock {
                 self.lower_next_expiry(*expires_at);
                 self.update_hold(holder, |hold| {
                     hold.claimed = true;
-                    hold.is_unreported = false;
+                    hold.unreported_by = None;
                     hold.expires_at = *expires_at;
                     hold.upgraded_from = None;
                 });
@@ -273,13 +273,13 @@ impl Lock {
                     hold.expires_at = *expires_at;
                     hold.heartbeat_count = *heartbeat_count;
                     // Its holder knows its token.
-                    hold.is_unreported = false;
+                    hold.unreported_by = None;
                 });
             }
             LockChange::Downgraded { holder } => self.update_hold(holder, |hold| {
                 // A holder that downgrades its own upgrade has nothing left to fall back to.
                 hold.mode = LockMode::Shared;
-                hold.is_unreported = false;
+                hold.unreported_by = None;
                 hold.upgraded_from = None;
             }),
             LockChange::HoldEnded { holder, .. } => {

@@ -29,7 +29,7 @@ mod table;
 
 pub use command::{
     AcquireStatus, Acquisition, EndReason, Grant, HoldView, LockChange, LockCommand, LockCommandResult,
-    LockOutcome, LockRefusal, WaitOptions,
+    LockOutcome, LockRefusal, UnreportedLease, WaitOptions,
 };
 pub use execute::{MAX_REFUSAL_HOLDERS, MIN_WAIT_EXTENSION_MS};
 pub use fencing::FencingToken;

@@ -2,9 +2,10 @@
 //! with the promotion comes along: its caller need not check.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ade_domain::lock::{Grant, Holder, LockCommand, LockName, RequestKey};
+use ade_domain::lock::{Grant, Holder, LockCommand, LockName, RequestKey, UnreportedLease};
 use tokio::sync::Notify;
 
 /// A lease that started with the promotion of a waiter and is not reported to its caller yet.
@@ -19,7 +20,8 @@ impl UnreportedGrant {
     /// The command that gives it back.
     #[must_use]
     pub fn return_command(&self) -> LockCommand {
-        LockCommand::ReturnUnreported { holder: self.holder.clone(), token: self.grant.token }
+        let lease = UnreportedLease::WithToken(self.grant.token);
+        LockCommand::ReturnUnreported { holder: self.holder.clone(), lease }
     }
 }
 
@@ -31,9 +33,17 @@ pub struct Subscriptions {
 
 #[derive(Debug, Default)]
 struct State {
-    by_request: HashMap<RequestKey, Vec<Arc<Subscriber>>>,
+    by_request: HashMap<RequestKey, Subscribers>,
     /// Grants that no caller took.
     returned: Vec<UnreportedGrant>,
+}
+
+#[derive(Debug, Default)]
+struct Subscribers {
+    all: Vec<Arc<Subscriber>>,
+    /// A grant that several subscribers were notified of. It is to be returned when the last of them leaves, which does nothing
+    /// if one of them has asked for it.
+    asked_for: Option<UnreportedGrant>,
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +57,7 @@ impl Subscriptions {
     #[must_use]
     pub fn subscribe(&self, request: RequestKey) -> Subscription {
         let subscriber = Arc::<Subscriber>::default();
-        locked(&self.state).by_request.entry(request).or_default().push(subscriber.clone());
+        locked(&self.state).by_request.entry(request).or_default().all.push(subscriber.clone());
         Subscription { request, subscriber, subscriptions: self.clone() }
     }
 
@@ -57,8 +67,8 @@ impl Subscriptions {
     }
 
     pub fn notify(&self, request: RequestKey) {
-        for subscriber in locked(&self.state).by_request.get(&request).into_iter().flatten() {
-            subscriber.notify.notify_one();
+        if let Some(subscribers) = locked(&self.state).by_request.get(&request) {
+            subscribers.notify_all();
         }
     }
 
@@ -66,14 +76,15 @@ impl Subscriptions {
     /// handed over must be reported at most once. Without a subscriber it is to be returned.
     pub fn deliver(&self, request: RequestKey, grant: UnreportedGrant) {
         let mut state = locked(&self.state);
-        match state.by_request.get(&request).map(Vec::as_slice) {
-            None | Some([]) => state.returned.push(grant),
-            Some([only]) => {
-                *locked(&only.grant) = Some(grant);
-                only.notify.notify_one();
-            }
-            Some(several) => several.iter().for_each(|subscriber| subscriber.notify.notify_one()),
+        let Some(subscribers) = state.by_request.get_mut(&request) else {
+            state.returned.push(grant);
+            return;
+        };
+        match subscribers.all.as_slice() {
+            [only] => *locked(&only.grant) = Some(grant),
+            _ => subscribers.asked_for = Some(grant),
         }
+        subscribers.notify_all();
     }
 
     /// The grants that no caller took since the last call.
@@ -85,6 +96,12 @@ impl Subscriptions {
     /// Keeps a grant that could not be given back for the next attempt.
     pub fn put_back(&self, grant: UnreportedGrant) {
         locked(&self.state).returned.push(grant);
+    }
+}
+
+impl Subscribers {
+    fn notify_all(&self) {
+        self.all.iter().for_each(|subscriber| subscriber.notify.notify_one());
     }
 }
 
@@ -112,13 +129,15 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         let mut state = locked(&self.subscriptions.state);
-        if let Some(subscribers) = state.by_request.get_mut(&self.request) {
-            subscribers.retain(|subscriber| !Arc::ptr_eq(subscriber, &self.subscriber));
-            if subscribers.is_empty() {
-                state.by_request.remove(&self.request);
+        let State { by_request, returned } = &mut *state;
+        returned.extend(locked(&self.subscriber.grant).take());
+        if let Entry::Occupied(mut subscribers) = by_request.entry(self.request) {
+            let all = &mut subscribers.get_mut().all;
+            all.retain(|subscriber| !Arc::ptr_eq(subscriber, &self.subscriber));
+            if all.is_empty() {
+                returned.extend(subscribers.remove().asked_for);
             }
         }
-        state.returned.extend(locked(&self.subscriber.grant).take());
     }
 }
 
@@ -167,7 +186,9 @@ mod tests {
         subscriptions.deliver(request, grant());
         assert_eq!(first.changed().now_or_never(), Some(None), "asks for it");
         assert_eq!(second.changed().now_or_never(), Some(None), "asks for it");
-        drop((first, second));
-        assert_eq!(subscriptions.take_returned(), [], "the caller that asked has it");
+        drop(first);
+        assert_eq!(subscriptions.take_returned(), [], "the second may have it");
+        drop(second);
+        assert_eq!(subscriptions.take_returned(), [grant()], "which does nothing if one of them has asked");
     }
 }

@@ -259,7 +259,7 @@ impl State {
                             holder: hold.holder.clone(),
                             grant: hold.grant(),
                         };
-                        let grant = hold.is_unreported.then(unreported);
+                        let grant = hold.unreported_by.as_ref().map(|_| unreported());
                         self.to_notify.extend(hold.requests.iter().map(|request| (*request, grant.clone())));
                     }
                     LockChange::WaitEnded { request, .. } => self.to_notify.push((*request, None)),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use ade_domain::Moment;
 use ade_domain::lock::{
     AcquireStatus, EndReason, FencingToken, Grant, Hold, Holder, LockCommand, LockMode, LockOutcome,
-    LockRefusal, RequestKey,
+    LockRefusal, RequestKey, UnreportedLease,
 };
 use redis::Value;
 
@@ -52,9 +52,13 @@ pub(super) fn arguments(channel: &str, agent: Option<&AgentKeys>, command: &Lock
         LockCommand::Release { token, server, .. } => {
             args.push(token).push_text(server.as_deref().unwrap_or_default());
         }
-        LockCommand::ReturnUnreported { token, .. }
-        | LockCommand::Downgrade { token, .. }
-        | LockCommand::Verify { token } => {
+        LockCommand::ReturnUnreported { lease: UnreportedLease::WithToken(token), .. } => {
+            args.push(token).push_text("");
+        }
+        LockCommand::ReturnUnreported { lease: UnreportedLease::StartedBy(server, request), .. } => {
+            args.push(request).push_text(server);
+        }
+        LockCommand::Downgrade { token, .. } | LockCommand::Verify { token } => {
             args.push(token);
         }
         LockCommand::Query { request, .. } => {

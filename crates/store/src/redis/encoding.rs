@@ -9,9 +9,10 @@
 //! |---|---|---|
 //! | lock | `n` | number of holders |
 //! | lock | `next` | no lease ends before the first time, no wait times out before the second |
-//! | lock | `h:DIGEST` | one hold: mode (`x`, `s`), token, acquired, expires, claimed (2: by its promotion, not reported yet), leave tombstone, priority, heartbeats |
+//! | lock | `h:DIGEST` | one hold: mode (`x`, `s`), token, acquired, expires, claimed (2: by its promotion, and only the server in `s:` can have reported it), leave tombstone, priority, heartbeats |
 //! | lock | `r:DIGEST` | the keys of the requests that share this hold, separated by commas |
 //! | lock | `a:DIGEST` | lengths of agent id and holder id in bytes, then agent id, holder id (empty if equal) and purpose |
+//! | lock | `s:DIGEST` | the server whose release started the lease of this hold |
 //! | lock | `b:DIGEST` | the whole shared hold that an unclaimed upgrade replaces |
 //! | queue | member | JSON of one waiter; `who` is its DIGEST |
 //! | waiting | `DIGEST` | the queue member of this holder |
@@ -97,7 +98,7 @@ pub(super) fn parse_holder(agent: &str, id: &str) -> Result<Holder, CorruptValue
     Holder::new(agent, id).map_err(|error| CorruptValue::new("a holder", error.to_string()))
 }
 
-/// Parses the fields `h:`, `r:` and `a:` of a hold, separated by spaces.
+/// Parses the fields `h:`, `r:` and `a:` of a hold, separated by spaces. They do not say who can have reported it.
 pub(super) fn parse_hold(text: &str) -> Result<Hold, CorruptValue> {
     try_parse_hold(text).ok_or_else(|| CorruptValue::new("a hold", text))
 }
@@ -107,7 +108,7 @@ pub(super) fn parse_grant(text: &str) -> Result<Grant, CorruptValue> {
     try_parse_grant(&mut text.splitn(6, ' ')).ok_or_else(|| CorruptValue::new("a grant", text))
 }
 
-/// Whether the lease in a field `h:` started with its promotion and may not be reported yet.
+/// Whether the lease in a field `h:` started with its promotion, and only one server can have reported it.
 pub(super) fn is_unreported(numbers: &str) -> bool {
     numbers.split(' ').nth(4) == Some("2")
 }
@@ -142,7 +143,7 @@ fn try_parse_hold(text: &str) -> Option<Hold> {
         acquired_at,
         expires_at,
         claimed,
-        is_unreported: is_unreported(text),
+        unreported_by: None,
         purpose: purpose.into(),
         priority,
         heartbeat_count,

@@ -50,7 +50,9 @@ impl LockSnapshot {
             match field.split_at_checked(2) {
                 Some(("h:", digest)) => {
                     let part = |kind| fields.get(&format!("{kind}:{digest}")).map_or("", String::as_str);
-                    holds.push(encoding::parse_hold(&format!("{value} {} {}", part("r"), part("a")))?);
+                    let hold = encoding::parse_hold(&format!("{value} {} {}", part("r"), part("a")))?;
+                    let unreported_by = encoding::is_unreported(value).then(|| part("s").into());
+                    holds.push(Hold { unreported_by, ..hold });
                 }
                 Some(("b:", _)) => upgraded_from.push(encoding::parse_hold(value)?),
                 _ => {}

@@ -3,7 +3,9 @@
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
 use ade_domain::agent::{AgentStatus, OFFLINE_AFTER_MS};
-use ade_domain::lock::{Acquisition, EndReason, LockCommand, LockMode, WaitOptions};
+use ade_domain::lock::{
+    Acquisition, EndReason, LockCommand, LockMode, LockOutcome, UnreportedLease, WaitOptions,
+};
 use ade_store::coordination::LockEventKind;
 
 use super::BackendFactory;
@@ -19,6 +21,8 @@ scenarios!(
     notifies_subscribers_of_a_grant,
     delivers_the_lease_that_a_release_starts,
     gives_back_a_lease_that_nobody_took,
+    gives_back_a_lease_that_several_subscribers_left,
+    gives_back_a_lease_by_its_request,
     late_listener_gets_earlier_notification,
     publishes_lock_events_in_order,
 );
@@ -160,6 +164,53 @@ async fn gives_back_a_lease_that_nobody_took(factory: BackendFactory) {
     assert_eq!(fixture.holders("p").await, ["dan"]);
     fixture.sweep().await;
     assert_eq!(fixture.holders("p").await, ["dan"], "a ticket is claimed by its caller");
+}
+
+async fn gives_back_a_lease_that_several_subscribers_left(factory: BackendFactory) {
+    let fixture = Fixture::new(&factory).await;
+    fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
+    let subscribe = || fixture.backend.subscribe(fixture.key("ben", "1"));
+    let (first, second) = (subscribe(), subscribe());
+    fixture.expect_queued("p", fixture.request("ben", "1", Exclusive)).await;
+    fixture.expect_queued("p", fixture.request("cem", "1", Exclusive)).await;
+    fixture.release_by(Some("server"), "p", "ann").await;
+    assert_eq!(in_time(first.changed()).await, None, "each of several asks for it");
+    drop(first);
+    fixture.sweep().await;
+    assert_eq!(fixture.holders("p").await, ["ben"], "the second may ask for it");
+    drop(second);
+    fixture.sweep().await;
+    assert_eq!(fixture.holders("p").await, ["cem"]);
+
+    let (first, second) = (subscribe(), subscribe());
+    fixture.expect_queued("p", fixture.request("ben", "1", Exclusive)).await;
+    fixture.release_by(Some("server"), "p", "cem").await;
+    let asked = fixture.expect_grant("p", fixture.request("ben", "1", Exclusive)).await;
+    drop((first, second));
+    fixture.sweep().await;
+    assert_eq!(fixture.token_of("p", "ben").await, Some(asked.token), "its caller has it");
+}
+
+/// As a server does that never gets the reply to its release.
+async fn gives_back_a_lease_by_its_request(factory: BackendFactory) {
+    let fixture = Fixture::new(&factory).await;
+    let give_back = async |server: &str, agent: &str| {
+        let lease = UnreportedLease::StartedBy(server.into(), fixture.key(agent, "1"));
+        fixture.send("p", LockCommand::ReturnUnreported { holder: fixture.holder(agent), lease }).await
+    };
+    fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
+    fixture.expect_queued("p", fixture.request("ben", "1", Exclusive)).await;
+    fixture.expect_queued("p", fixture.request("cem", "1", Exclusive)).await;
+    fixture.release_by(Some("server"), "p", "ann").await;
+    assert_eq!(give_back("other", "ben").await, LockOutcome::NotFound, "did not start it");
+    assert_eq!(give_back("server", "cem").await, LockOutcome::NotFound, "still waits");
+    assert_eq!(give_back("server", "ben").await, LockOutcome::Done);
+    assert_eq!(fixture.holders("p").await, ["cem"]);
+    fixture.expect_queued("p", fixture.request("ben", "1", Exclusive)).await;
+    fixture.release_by(Some("server"), "p", "cem").await;
+    fixture.expect_grant("p", fixture.request("ben", "1", Exclusive)).await;
+    assert_eq!(give_back("server", "ben").await, LockOutcome::NotFound, "its caller asked for it");
+    assert_eq!(fixture.holders("p").await, ["ben"]);
 }
 
 async fn late_listener_gets_earlier_notification(factory: BackendFactory) {

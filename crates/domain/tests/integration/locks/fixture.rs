@@ -190,7 +190,7 @@ fn assert_leases_end_for_a_valid_reason(before: &LockTable, command: &LockComman
                 | EndReason::Deadlock(_)
         );
         let is_returned = matches!(command, LockCommand::ReturnUnreported { .. })
-            && hold.is_some_and(|hold| hold.is_unreported);
+            && hold.is_some_and(|hold| hold.unreported_by.is_some());
         let is_unreported = (include_claimed || is_returned) && command.holder() == Some(holder);
         assert!(
             is_valid_reason || is_unreported || hold.is_none_or(|hold| !hold.claimed),

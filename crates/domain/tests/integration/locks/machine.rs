@@ -3,7 +3,7 @@
 use crate::locks::fixture::{LockFixture, holder, lock, restore_from_snapshot, ticket};
 use ade_domain::lock::{
     AcquireStatus, Acquisition, EndReason, FencingToken, Holder, LockCommand, LockLimits, LockMode,
-    LockOutcome, LockRefusal, RequestKey, WaitOptions,
+    LockOutcome, LockRefusal, RequestKey, UnreportedLease, WaitOptions,
 };
 
 use LockMode::{Exclusive, Shared};
@@ -376,8 +376,15 @@ fn release_by(locks: &mut LockFixture, agent: &str, server: &str) {
 fn return_unreported(locks: &mut LockFixture, agent: &str) -> LockOutcome {
     let token =
         locks.table.lock(&lock("p")).and_then(|lock| lock.hold_of(&holder(agent))).map(|hold| hold.token);
-    let command = LockCommand::ReturnUnreported { holder: holder(agent), token: token.unwrap_or_default() };
-    locks.execute(&lock("p"), &command).outcome
+    let lease = UnreportedLease::WithToken(token.unwrap_or_default());
+    locks.execute(&lock("p"), &LockCommand::ReturnUnreported { holder: holder(agent), lease }).outcome
+}
+
+/// Gives back what a release by the server started for the agent's request, without knowing whether it did.
+fn return_started_by(locks: &mut LockFixture, server: &str, agent: &str, request_id: &str) -> LockOutcome {
+    let holder = holder(agent);
+    let lease = UnreportedLease::StartedBy(server.into(), RequestKey::derive(&holder, request_id));
+    locks.execute(&lock("p"), &LockCommand::ReturnUnreported { holder, lease }).outcome
 }
 
 #[test]
@@ -389,7 +396,8 @@ fn the_server_that_releases_starts_the_lease_of_its_own_waiter() {
         release_by(&mut locks, "ann", "same");
         let hold = locks.table.lock(&lock("p")).and_then(|lock| lock.hold_of(&holder("ben"))).cloned();
         let hold = hold.expect("granted");
-        assert_eq!((hold.claimed, hold.is_unreported), (server == "same", server == "same"), "{server}");
+        let unreported_by = (server == "same").then(|| "same".into());
+        assert_eq!((hold.claimed, hold.unreported_by), (server == "same", unreported_by), "{server}");
         assert_eq!(hold.expires_at, locks.now.plus_ms(lease_ms), "{server}");
     }
 }
@@ -435,6 +443,24 @@ fn a_lease_that_no_caller_got_is_given_back_until_its_request_is_repeated() {
     assert_eq!(grant.expires_at, locks.now.plus_ms(30_000), "the other server reports it now");
     assert_eq!(return_unreported(&mut locks, "ben"), LockOutcome::NotFound);
     assert_eq!(locks.holders("p"), ["ben"]);
+}
+
+#[test]
+fn a_server_gives_back_only_what_its_own_release_started() {
+    let mut locks = fixture();
+    locks.grant("p", open_request("ann", "1", Exclusive, "same"));
+    assert_eq!(return_started_by(&mut locks, "same", "ann", "1"), LockOutcome::NotFound, "it asked itself");
+    locks.enqueue("p", open_request("ben", "1", Exclusive, "same"));
+    locks.enqueue("p", open_request("cem", "1", Exclusive, "same"));
+    assert_eq!(return_started_by(&mut locks, "same", "ben", "1"), LockOutcome::NotFound, "it still waits");
+    assert_eq!(locks.queue("p"), ["ben", "cem"]);
+    release_by(&mut locks, "ann", "same");
+    assert_eq!(return_started_by(&mut locks, "other", "ben", "1"), LockOutcome::NotFound);
+    assert_eq!(return_started_by(&mut locks, "same", "ben", "2"), LockOutcome::NotFound);
+    assert_eq!(locks.holders("p"), ["ben"]);
+    assert_eq!(return_started_by(&mut locks, "same", "ben", "1"), LockOutcome::Done);
+    assert_eq!(locks.holders("p"), ["cem"], "promoted by another command, so that it must be claimed");
+    assert_eq!(return_started_by(&mut locks, "same", "cem", "1"), LockOutcome::NotFound);
 }
 
 #[test]

@@ -196,10 +196,12 @@ function COMMANDS.release()
   return { 'done' }
 end
 
--- A lease that started with its promotion, and that no caller got.
+-- A lease that started with its promotion, and that no caller got: by its token, or by its request and the server that started it.
 function COMMANDS.return_unreported()
-  local hold = hold_of(caller)
-  if not hold or hold.token ~= ARGV[at + 6] or hold.claimed ~= '2' then return { 'not_found' } end
+  local hold, wanted = hold_of(caller), ARGV[at + 6]
+  local is_meant = hold and hold.claimed == '2' and (hold.token == wanted
+    or if_shared_by(wanted, hold) and call('HGET', LOCK, 's:' .. caller) == ARGV[at + 7])
+  if not is_meant then return { 'not_found' } end
   end_hold(hold, 'hung_up')
   return { 'done' }
 end
@@ -322,6 +324,7 @@ local function write_lock()
       set('h:' .. digest, encode_numbers(hold))
       if hold.is_new or hold.has_new_requests then set('r:' .. digest, hold.requests) end
       if hold.is_new then set('a:' .. digest, encode_names(hold)) end
+      if hold.is_new and hold.claimed == '2' then set('s:' .. digest, answering) end
       latest_expiry = max(latest_expiry, hold.expires, hold.previous and hold.previous.expires or 0)
       if holder_count == 1 then next_expiry = hold.expires end
       if is_task then set('heartbeat_count', digits(hold.heartbeats)) end
@@ -331,7 +334,7 @@ local function write_lock()
         if mode == 'x' then set(is_task and 'holder_agent_id' or 'exclusive_holder', hold.agent) end
       end
     else
-      removed[#removed + 1], removed[#removed + 2], removed[#removed + 3] = 'h:' .. digest, 'r:' .. digest, 'a:' .. digest
+      for _, field in ipairs({ 'h:', 'r:', 'a:', 's:' }) do removed[#removed + 1] = field .. digest end
     end
     if hold and hold.previous then
       set('b:' .. digest, encode_hold(hold.previous))

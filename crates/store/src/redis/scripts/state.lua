@@ -65,7 +65,7 @@ end
 -- A hold is encoded as numbers, then its request keys, then agent id, holder id (empty if equal to the agent id) and
 -- purpose, delimited by their lengths. The lock stores these three parts as separate fields because Redis stores short
 -- fields compactly. `numbers` caches the text of a hold until it changes. `claimed` is 0, 1, or 2 if the lease started with
--- the promotion and only the server that sent the command knows of it.
+-- the promotion and only the server that sent the command, which a field of its own names, can have reported it.
 local function encode_numbers(hold)
   local text = hold.numbers
   if not text then
@@ -319,7 +319,6 @@ local function set_index(index, ttl_ms)
   local entries = index_changes[index]
   if entries then entries[LOCK] = ttl_ms else index_changes[index] = { [LOCK] = ttl_ms } end
 end
-
 
 -- Notes a change for the reply: of the caller as text, of others with their names. `is_last` says whether it was the last
 -- wait or hold of its agent. Also notes what it changes in the indexes, which a cluster cannot reach: those of the caller's

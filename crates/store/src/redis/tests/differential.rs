@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ade_domain::lock::{
     Acquisition, EndReason, FencingToken, Holder, Lock, LockChange, LockCommand, LockLimits, LockMode,
-    LockName, RequestKey, WaitEdge, WaitOptions,
+    LockName, RequestKey, UnreportedLease, WaitEdge, WaitOptions,
 };
 use ade_testkit::effort::{rounds, seeded_rounds};
 use ade_testkit::{Redis, RedisCluster, SeededRng};
@@ -92,7 +92,7 @@ impl LockUnderTest<'_> {
 
     /// Mostly a holder with its own token, and most likely one that got its lease from a release.
     fn random_hold(&self, rng: &mut SeededRng) -> Option<(Holder, FencingToken)> {
-        let unreported = self.model.holds().iter().find(|hold| hold.is_unreported);
+        let unreported = self.model.holds().iter().find(|hold| hold.unreported_by.is_some());
         let any = self.model.holds().get(rng.below(3) as usize);
         let hold = unreported.or(any).filter(|_| !one_in(rng, 4))?;
         Some((hold.holder.clone(), hold.token))
@@ -145,7 +145,13 @@ impl LockUnderTest<'_> {
             }
             16 if one_in(rng, 2) => {
                 let (holder, token) = self.random_hold(rng).unwrap_or((holder, token));
-                LockCommand::ReturnUnreported { holder, token }
+                let hold = self.model.hold_of(&holder).filter(|_| !one_in(rng, 4));
+                let request = hold.map_or(request, |hold| hold.requests[0]);
+                let lease = match rng.below(2) {
+                    0 => UnreportedLease::WithToken(token),
+                    _ => UnreportedLease::StartedBy(server, request),
+                };
+                LockCommand::ReturnUnreported { holder, lease }
             }
             16 => LockCommand::Downgrade { holder, token },
             17 => LockCommand::Verify { token },
@@ -185,8 +191,7 @@ impl LockUnderTest<'_> {
     fn compare_reply(&mut self, command: &LockCommand, reply: &CommandReply) -> String {
         let step = self.model.execute(command, reply.now, self.inner.limits());
         let context = format!("{} {} {command:?}", self.name, reply.now);
-        let is_unreported =
-            |change: &&LockChange| matches!(change, LockChange::Granted(hold) if hold.is_unreported);
+        let is_unreported = |change: &&LockChange| matches!(change, LockChange::Granted(hold) if hold.unreported_by.is_some());
         self.unreported += step.changes.iter().filter(is_unreported).count();
         assert_eq!(reply.outcome, step.outcome, "{context}");
         let expected: Vec<LockEventKind> =

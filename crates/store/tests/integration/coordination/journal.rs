@@ -9,7 +9,8 @@ use crate::coordination::folder_fixture::{
 };
 use ade_domain::lock::{
     AcquireStatus, Acquisition, EndReason, FencingToken, Holder, LockCommand, LockLimits, LockMode, LockName,
-    LockOutcome, LockRefusal, LockReply, LockRequest, LockRequestDraft, RequestKey, WaitOptions,
+    LockOutcome, LockRefusal, LockReply, LockRequest, LockRequestDraft, RequestKey, UnreportedLease,
+    WaitOptions,
 };
 use ade_store::coordination::{AgentUpdate, AgentView, LockFilter, LockView, Ticket, WaitView};
 use ade_store::embedded::{EmbeddedOpenError, EmbeddedOptions};
@@ -172,7 +173,11 @@ fn random_operation(
             Operation::Lock(name, LockCommand::Release { holder: holder(agent), token, server })
         }
         14 if rng.below(2) == 0 => {
-            Operation::Lock(name, LockCommand::ReturnUnreported { holder: holder(agent), token })
+            let lease = match rng.below(2) {
+                0 => UnreportedLease::WithToken(token),
+                _ => UnreportedLease::StartedBy("server".into(), key(rng)),
+            };
+            Operation::Lock(name, LockCommand::ReturnUnreported { holder: holder(agent), lease })
         }
         14 => Operation::Lock(name, LockCommand::Downgrade { holder: holder(agent), token }),
         15 => {
