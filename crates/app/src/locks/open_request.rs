@@ -127,3 +127,190 @@ impl Drop for OpenRequest<'_> {
         runtime.spawn(service.give_up(request, given_up, self.when_closed, self.has_waited));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::task::Poll;
+
+    use ade_domain::lock::saga::SagaAction;
+    use ade_domain::lock::{FencingToken, Holder, LockLimits, LockRequestDraft};
+    use ade_store::coordination::{LockEvent, LockEventKind};
+    use ade_store::embedded::EmbeddedOptions;
+    use ade_store::redis::RedisOptions;
+    use ade_store::{Coordination, EmbeddedCoordination, RedisCoordination};
+    use ade_testkit::{ManualClock, Redis};
+    use tokio::sync::broadcast;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::LogEventSink;
+    use crate::locks::{Acquisition, Result};
+
+    const LOCK: &str = "resource:database:prod";
+    /// Reached on failure only.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A server, and who sends its releases.
+    struct Fixture {
+        service: LockService,
+        /// On Redis it is a client of its own, so that the replies to its releases never reach the server.
+        releasing: Arc<dyn Coordination>,
+        events: broadcast::Receiver<Arc<LockEvent>>,
+        _resources: Box<dyn std::any::Any>,
+    }
+
+    impl Fixture {
+        fn new(
+            coordination: Arc<dyn Coordination>,
+            releasing: Arc<dyn Coordination>,
+            resources: impl std::any::Any,
+        ) -> Self {
+            let events = coordination.subscribe_events();
+            let service = LockService::new(coordination, Arc::new(LogEventSink));
+            Self { service, releasing, events, _resources: Box::new(resources) }
+        }
+
+        fn embedded() -> Self {
+            let folder = tempfile::tempdir().expect("folder");
+            let limits = LockLimits { long_poll_claim_ms: 1, ..LockLimits::default() };
+            let options = EmbeddedOptions { limits, ..EmbeddedOptions::default() };
+            let clock = ManualClock::new(ade_domain::Moment::from_micros(1_000_000).timestamp());
+            let embedded =
+                EmbeddedCoordination::open(folder.path(), options, Arc::new(clock)).expect("opens");
+            let embedded = Arc::new(embedded);
+            Self::new(embedded.clone(), embedded, folder)
+        }
+
+        async fn redis() -> Self {
+            let redis = Redis::start().expect("server starts");
+            let open = async || {
+                let options = RedisOptions { max_clock_skew: Duration::ZERO, ..RedisOptions::default() };
+                let url = redis.url().parse().expect("valid");
+                Arc::new(RedisCoordination::open(&url, options).await.expect("connected"))
+            };
+            Self::new(open().await, open().await, redis)
+        }
+
+        fn request(&self, agent: &str, queue: bool) -> LockRequest {
+            let draft = LockRequestDraft {
+                locks: vec![(LOCK, None)],
+                ttl_seconds: Some(300.0),
+                wait_seconds: Some(60.0),
+                request_id: Some("1"),
+                queue,
+                ..LockRequestDraft::default()
+            };
+            let holder = Holder::new(agent, None).expect("valid");
+            LockRequest::new(holder, &draft, &self.service.limits(), 0).expect("valid")
+        }
+
+        /// Ann holds the lock, and Cem waits for it with a ticket, behind Ben.
+        async fn with_waiting_ben(&self, connections: usize) -> (FencingToken, Vec<OpenAcquisition<'_>>) {
+            let held = self.service.acquire(self.request("ann", false)).await;
+            let mut open = Vec::new();
+            for _ in 0..connections {
+                let mut ben: OpenAcquisition<'_> = Box::pin(self.service.acquire(self.request("ben", false)));
+                let is_waiting = || self.service.awaited_locks.count(&lock()) > open.len();
+                poll_fn(|context| match ben.as_mut().poll(context) {
+                    Poll::Pending if is_waiting() => Poll::Ready(()),
+                    Poll::Pending => Poll::Pending,
+                    Poll::Ready(ended) => unreachable!("{ended:?}"),
+                })
+                .await;
+                open.push(ben);
+            }
+            let queued = self.service.acquire(self.request("cem", true)).await;
+            assert!(matches!(queued, Ok(Acquisition::Waiting(_))), "{queued:?}");
+            (token(held), open)
+        }
+
+        /// Ann's release, which starts the lease of Ben.
+        async fn release(&self, token: FencingToken) {
+            let (holder, server) =
+                (Holder::new("ann", None).expect("valid"), Some(self.service.server.clone()));
+            let release = LockCommand::Release { holder, token, server };
+            let released = self.releasing.execute_commands(vec![(lock(), release)]).await;
+            released.expect("released");
+            assert_eq!(self.holder().await, "ben");
+        }
+
+        async fn holder(&self) -> String {
+            let view = self.releasing.lock_view(lock()).await.expect("a view");
+            view.holders.into_iter().map(|held| held.holder.agent_id().to_owned()).collect()
+        }
+
+        /// Waits until Cem has the lock.
+        async fn expect_promotion_of_cem(&mut self) {
+            let is_cem = |event: &LockEvent| matches!(&event.kind, LockEventKind::Acquired(holder, _) if holder.agent_id() == "cem");
+            let promoted = async { while !is_cem(&self.events.recv().await.expect("an event")) {} };
+            timeout(LONG, promoted).await.expect("promoted");
+            assert_eq!(self.holder().await, "cem");
+        }
+    }
+
+    fn lock() -> LockName {
+        LOCK.parse().expect("valid")
+    }
+
+    type OpenAcquisition<'a> = Pin<Box<dyn Future<Output = Result<Acquisition>> + 'a>>;
+
+    fn token(acquired: Result<Acquisition>) -> FencingToken {
+        match acquired {
+            Ok(Acquisition::Granted(locks)) => {
+                locks.into_iter().map(|lock| lock.grant.token).max().expect("one")
+            }
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_next_waiter_gets_the_lease_of_a_caller_that_vanished_untold() {
+        for connections in [1, 2] {
+            for mut fixture in [Fixture::embedded(), Fixture::redis().await] {
+                let (token, open) = fixture.with_waiting_ben(connections).await;
+                fixture.release(token).await;
+                drop(open);
+                fixture.expect_promotion_of_cem().await;
+            }
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_caller_that_stays_gets_the_lease_although_the_reply_is_lost() {
+        for fixture in [Fixture::embedded(), Fixture::redis().await] {
+            let (released, mut open) = fixture.with_waiting_ben(2).await;
+            fixture.release(released).await;
+            let stays = open.pop().expect("two");
+            drop(open);
+            assert!(token(timeout(LONG, stays).await.expect("in time")) > released);
+            assert_eq!(fixture.holder().await, "ben");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_request_that_is_repeated_meanwhile_is_not_given_up() {
+        for (is_repeated, holder) in [(true, "ben"), (false, "cem")] {
+            let fixture = Fixture::embedded();
+            let service = &fixture.service;
+            let held = token(service.acquire(fixture.request("ann", false)).await);
+            for agent in ["ben", "cem"] {
+                let saga = AcquireSaga::new(fixture.request(agent, false), service.server.clone());
+                let SagaAction::Execute(acquire) = saga.next_action(60_000) else {
+                    unreachable!("no command")
+                };
+                service.run(acquire).await.expect("queued");
+            }
+            fixture.release(held).await;
+            let ben = fixture.request("ben", false);
+            let given_up = service.open_requests.open(&ben.key).give_up().expect("the only one");
+            if is_repeated {
+                drop(service.open_requests.open(&ben.key));
+            }
+            service.clone().give_up(ben, given_up, WhenClosed::KeepPlace, true).await;
+            assert_eq!(fixture.holder().await, holder);
+        }
+    }
+}

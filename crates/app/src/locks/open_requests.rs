@@ -49,6 +49,11 @@ impl<K: Ord + Clone> OpenRequests<K> {
         self.lock().counts.keys().cloned().collect()
     }
 
+    #[cfg(test)]
+    pub(super) fn count(&self, key: &K) -> usize {
+        self.lock().counts.get(key).copied().unwrap_or_default()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Keys<K>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
