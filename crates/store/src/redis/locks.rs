@@ -16,7 +16,7 @@ use tokio::sync::broadcast;
 use super::encoding::CorruptValue;
 use super::indexes::remove_from_index;
 use super::keys::{self, AgentKeys, ParsedLockKey};
-use super::name_indexes::{NAMES_PER_COMMAND, NameIndex, NameRange};
+use super::name_indexes::{NAMES_PER_COMMAND, NameCursor, NameIndex, NamePage, NameRange};
 use super::query::{NO_ARGS, UnixMicros, command};
 use super::{Inner, RedisCoordination, Result, encoding, locked};
 use crate::coordination::{
@@ -198,10 +198,11 @@ impl Inner {
         }
         self.write_name_indexes().await;
         let range = NameRange::of(filter);
-        let (mut views, mut after) = (Vec::new(), after.cloned());
+        let (mut views, mut after) = (Vec::new(), after.map(NameCursor::from));
         loop {
             let wanted = (limit - views.len()).min(READ_BATCH);
-            let names = self.names_after(NameIndex::Used, &range, after.as_ref(), wanted).await?;
+            let NamePage { names, next } =
+                self.names_after(NameIndex::Used, &range, after.as_ref(), wanted).await?;
             let mut unused = Vec::new();
             for (name, snapshot) in names.iter().zip(self.read_locks(&names, MAX_LISTED).await?) {
                 if snapshot.is_used() {
@@ -211,10 +212,10 @@ impl Inner {
                 }
             }
             self.remove_unused_names(NameIndex::Used, &unused).await?;
-            if names.len() < wanted || views.len() == limit {
+            if next.is_none() || views.len() == limit {
                 return Ok(views);
             }
-            after = names.into_iter().next_back();
+            after = next;
         }
     }
 
@@ -265,9 +266,10 @@ impl Inner {
     async fn all_waits(&self, limit: usize) -> Result<Vec<WaitView>> {
         self.write_name_indexes().await;
         let range = NameRange::of(&LockFilter::default());
-        let (mut views, mut after): (Vec<WaitView>, Option<LockName>) = (Vec::new(), None);
+        let (mut views, mut after): (Vec<WaitView>, Option<NameCursor>) = (Vec::new(), None);
         loop {
-            let names = self.names_after(NameIndex::Awaited, &range, after.as_ref(), READ_BATCH).await?;
+            let NamePage { names, next } =
+                self.names_after(NameIndex::Awaited, &range, after.as_ref(), READ_BATCH).await?;
             let mut unused = Vec::new();
             for (name, snapshot) in names.iter().zip(self.read_locks(&names, limit).await?) {
                 let lock = snapshot.lock(self.limits());
@@ -278,12 +280,12 @@ impl Inner {
                 }
             }
             self.remove_unused_names(NameIndex::Awaited, &unused).await?;
-            if names.len() < READ_BATCH || views.len() >= limit {
+            if next.is_none() || views.len() >= limit {
                 views.sort_by(|a, b| (&a.holder, &a.lock).cmp(&(&b.holder, &b.lock)));
                 views.truncate(limit);
                 return Ok(views);
             }
-            after = names.into_iter().next_back();
+            after = next;
         }
     }
 
@@ -317,15 +319,15 @@ impl Inner {
     /// The waiters of all locks.
     pub(super) async fn count_waiting(&self) -> Result<usize> {
         let range = NameRange::of(&LockFilter::default());
-        let (mut waiting, mut after): (usize, Option<LockName>) = (0, None);
+        let (mut waiting, mut after): (usize, Option<NameCursor>) = (0, None);
         loop {
-            let names =
+            let NamePage { names, next } =
                 self.names_after(NameIndex::Awaited, &range, after.as_ref(), NAMES_PER_COMMAND).await?;
             waiting += self.queue_lengths(&names).await?.into_iter().sum::<usize>();
-            if names.len() < NAMES_PER_COMMAND {
+            if next.is_none() {
                 return Ok(waiting);
             }
-            after = names.into_iter().next_back();
+            after = next;
         }
     }
 }

@@ -208,49 +208,70 @@ impl Inner {
         Ok(used.map(|(name, _)| name.clone()).collect())
     }
 
-    /// At most `limit` names of a range of an index in their order, after the name `after`.
+    /// At most `limit` names of a range of an index in their order, after `after`. Leaves out what is no name of a lock.
     pub(super) async fn names_after(
         &self,
         index: NameIndex,
         range: &NameRange,
-        after: Option<&LockName>,
+        after: Option<&NameCursor>,
         limit: usize,
-    ) -> Result<Vec<LockName>> {
-        let mut names: Vec<LockName> = Vec::new();
+    ) -> Result<NamePage> {
+        let (mut names, mut rest) = (Vec::new(), limit);
         for (kind, prefix) in &range.prefixes {
             let from = match after {
-                Some(after) if after.kind() > *kind => continue,
-                Some(after) if after.kind() == *kind && after.as_str() > prefix.as_str() => {
-                    format!("({}", after.as_str())
+                Some(after) if after.kind > *kind => continue,
+                Some(after) if after.kind == *kind && *after.member > *prefix.as_bytes() => {
+                    [b"(", &*after.member].concat()
                 }
-                _ => format!("[{prefix}"),
+                _ => [b"[", prefix.as_bytes()].concat(),
             };
             // No name has a byte of this value: they are UTF-8.
             let until = [b"(", prefix.as_bytes(), b"\xff"].concat();
-            let rest = limit - names.len();
             let range = (from, until, "LIMIT", 0, rest);
-            let found: Vec<String> = self.query("ZRANGEBYLEX", self.name_index(index), range).await?;
-            names.extend(found.iter().filter_map(|name| name.parse().ok()));
-            if names.len() >= limit {
-                break;
+            let found: Vec<Vec<u8>> = self.query("ZRANGEBYLEX", self.name_index(index), range).await?;
+            rest -= found.len().min(rest);
+            names.extend(found.iter().filter_map(|member| str::from_utf8(member).ok()?.parse().ok()));
+            if rest == 0 {
+                let last = found.into_iter().next_back();
+                let next = last.map(|member| NameCursor { kind: *kind, member });
+                return Ok(NamePage { names, next });
             }
         }
-        Ok(names)
+        Ok(NamePage { names, next: None })
     }
 
     /// Checks the next names of an index, and removes those without a lock. Returns where to continue; `None` at the end.
     pub(super) async fn check_names(
         &self,
         index: NameIndex,
-        after: Option<&LockName>,
-    ) -> Result<Option<LockName>> {
-        let mut names =
+        after: Option<&NameCursor>,
+    ) -> Result<Option<NameCursor>> {
+        let NamePage { mut names, next } =
             self.names_after(index, &NameRange::of(&LockFilter::default()), after, NAMES_PER_COMMAND).await?;
-        let last = names.last().filter(|_| names.len() == NAMES_PER_COMMAND).cloned();
         let used: HashSet<LockName> = self.used_names(index, &names).await?.into_iter().collect();
         names.retain(|name| !used.contains(name));
         self.remove_unused_names(index, &names).await?;
-        Ok(last)
+        Ok(next)
+    }
+}
+
+/// Some names of an index, in their order, and where to continue; `None` at the end.
+#[derive(Debug)]
+pub(super) struct NamePage {
+    pub(super) names: Vec<LockName>,
+    pub(super) next: Option<NameCursor>,
+}
+
+/// A member of an index, which need not be the name of a lock: others may write to it.
+#[derive(Debug, Clone)]
+pub(super) struct NameCursor {
+    kind: LockKind,
+    member: Vec<u8>,
+}
+
+impl From<&LockName> for NameCursor {
+    fn from(name: &LockName) -> Self {
+        Self { kind: name.kind(), member: name.as_str().into() }
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::command::ChangeKind;
 use super::indexes::{add_to_index, registry_score, remove_from_index};
-use super::name_indexes::NameIndex;
+use super::name_indexes::{NameCursor, NameIndex};
 use super::query::command;
 use super::{Inner, Result, keys, locked, scripts};
 use crate::coordination::CoordinationError;
@@ -54,8 +54,8 @@ pub(super) struct MaintenanceState {
     /// How many waiters there were when they were last counted.
     pub(super) waiting: Option<usize>,
     /// How far the indexes by name were checked.
-    checked_used: Option<LockName>,
-    checked_awaited: Option<LockName>,
+    checked_used: Option<NameCursor>,
+    checked_awaited: Option<NameCursor>,
     /// The last error that was logged.
     last_failure: Option<String>,
 }
