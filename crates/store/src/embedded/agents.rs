@@ -90,8 +90,9 @@ impl Agents for EmbeddedCoordination {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             let limit = self.inner.options.limits.acquisitions_per_minute;
-            // More locks than the limit count as many as it allows: such a request must be possible, too.
-            let admitted = state.rates.entry(id).or_default().admit(locks.min(limit), limit, now);
+            // More locks than the limit count as many as it allows: such a request must be possible, too, unless none is allowed.
+            let weight = locks.min(limit).max(1);
+            let admitted = state.rates.entry(id).or_default().admit(weight, limit, now);
             Ok(admitted.map(drop))
         })
     }

@@ -17,6 +17,7 @@ scenarios!(
     removes_agent,
     reports_draining_agent,
     limits_acquisition_rate_per_agent,
+    admits_no_acquisition_with_a_limit_of_zero,
 );
 
 async fn put(fixture: &Fixture, name: &str, update: AgentUpdate, create: bool) -> Option<AgentView> {
@@ -166,6 +167,16 @@ async fn reports_draining_agent(factory: BackendFactory) {
         assert_eq!(agent(&fixture, "ann").await.expect("known").status, status);
     }
     fixture.remove_agents(&["ann"]).await;
+}
+
+async fn admits_no_acquisition_with_a_limit_of_zero(factory: BackendFactory) {
+    let fixture =
+        Fixture::with_settings(&factory, with_limits(|limits| limits.acquisitions_per_minute = 0)).await;
+    for locks in [1, 3] {
+        let admitted = fixture.backend.admit_acquisition(fixture.agent("ann"), locks).await.expect("a reply");
+        let retry_at = admitted.expect_err("none is allowed");
+        assert!(retry_at > fixture.now(), "{retry_at}");
+    }
 }
 
 async fn limits_acquisition_rate_per_agent(factory: BackendFactory) {
