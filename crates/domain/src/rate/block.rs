@@ -58,6 +58,12 @@ impl RateBlock {
         self.unused.take()
     }
 
+    /// Takes everything that is left, of this minute too, to give it back. The caller gives it back at most once.
+    pub fn take_all(&mut self) -> [Option<UnusedRequests>; 2] {
+        let left = UnusedRequests { count: std::mem::take(&mut self.left), minute: self.minute };
+        [self.unused.take(), Some(left).filter(|left| left.count > 0)]
+    }
+
     /// When the minute ends, by the clock of the window.
     #[must_use]
     pub const fn ends_at(&self) -> Moment {
@@ -112,6 +118,17 @@ mod tests {
         block.add(1, end.plus_ms(WINDOW_MS), end.plus_ms(2 * WINDOW_MS));
         assert_eq!(block.take_unused(end), Some(UnusedRequests { count: 3, minute: end }));
         assert_eq!(block.spend(1, end), Some(0));
+    }
+
+    #[test]
+    fn gives_everything_back_once() {
+        let (mut block, end) = (RateBlock::default(), START.plus_ms(WINDOW_MS));
+        assert_eq!(block.take_all(), [None, None]);
+        block.add(5, START, end);
+        block.add(3, end, end.plus_ms(WINDOW_MS));
+        let unused = |count, minute| Some(UnusedRequests { count, minute });
+        assert_eq!(block.take_all(), [unused(5, START), unused(3, end)]);
+        assert_eq!((block.take_all(), block.spend(1, end)), ([None, None], None));
     }
 
     /// What happened in one minute of the window.

@@ -40,6 +40,8 @@ use crate::http::idempotency::InFlightKeys;
 
 /// For lock events that are not yet written to the database at shutdown.
 const EVENT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// For rate limits that this process has reserved for requests that did not come.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(2);
 const METRICS_UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A server with an open listener.
@@ -238,6 +240,7 @@ impl Server {
             }
         });
         let locks = app.locks.clone();
+        let coordination = app.locks.coordination().clone();
         let shutdown = async move {
             shutdown.await;
             tracing::info!("shutting down");
@@ -258,6 +261,9 @@ impl Server {
         bindings.withdraw().await;
         lock_maintenance.stop().await;
         background.stop().await;
+        if tokio::time::timeout(RETURN_TIMEOUT, coordination.return_reserved_requests()).await.is_err() {
+            tracing::warn!("some requests that did not come stay counted for a minute");
+        }
         // All senders of lock events are dropped by now, so the writer ends after the last event.
         if tokio::time::timeout(EVENT_FLUSH_TIMEOUT, lock_events).await.is_err() {
             tracing::warn!("some lock events were not written to the database");

@@ -234,6 +234,9 @@ pub trait RateLimits: Send + Sync {
         limit: u32,
         counting: Counting,
     ) -> AsyncResult<'_, RateCount>;
+
+    /// Gives back what this process has counted for requests that did not come. To be called when it stops.
+    fn return_reserved_requests(&self) -> AsyncResult<'_, ()>;
 }
 
 /// All coordination traits together.

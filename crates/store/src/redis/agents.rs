@@ -1,6 +1,7 @@
 //! Agents on Redis: a profile hash and a capacity hash per agent in one slot, and indexes in other slots.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::Moment;
@@ -162,7 +163,7 @@ impl Inner {
         Ok(Some(AgentView::new(agent_id, &agent, now)))
     }
 
-    async fn admit_acquisition(&self, agent_id: &str, locks: u32) -> Result<Result<(), Moment>> {
+    async fn admit_acquisition(self: &Arc<Self>, agent_id: &str, locks: u32) -> Result<Result<(), Moment>> {
         let (keys, limit) = (self.agent_keys(agent_id)?, self.limits().acquisitions_per_minute);
         let count = self.count_rate(&keys.acquire_rate, locks, limit, Counting::InBlocks).await?;
         Ok(if count.allowed { Ok(()) } else { Err(count.reset_at) })

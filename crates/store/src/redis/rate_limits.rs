@@ -1,8 +1,8 @@
 //! Rate limits on Redis: one counter per endpoint and caller, or per agent, with a TTL.
 //!
 //! A process counts requests there in blocks and spends them in memory, within the minute in which they were counted. So the limits
-//! of all processes together are never exceeded; what a process did not use by the end of the minute, it gives back. Whatever must
-//! be exact is counted one by one. Each process counts its own requests as well, so that the limits hold per process while Redis
+//! of all processes together are never exceeded; what a process did not use by the end of the minute, or by its own end, it gives
+//! back. Whatever must be exact is counted one by one. Each process counts its own requests as well, so that the limits hold per process while Redis
 //! is unavailable.
 
 use std::collections::{HashMap, VecDeque};
@@ -14,11 +14,12 @@ use ade_domain::rate::{RateBlock, UnusedRequests, WINDOW_MS};
 use ade_keyspace::RedisKey;
 use ade_keyspace::ade::ids;
 use futures_util::future::join_all;
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use super::query::UnixMicros;
 use super::{Inner, RedisCoordination, keys, locked};
-use crate::coordination::{AsyncResult, Counting, RateCount, RateLimits, Result};
+use crate::coordination::{AsyncResult, CoordinationError, Counting, RateCount, RateLimits, Result};
 
 /// Above that, requests are counted one by one.
 const MAX_COUNTERS: usize = 100_000;
@@ -45,7 +46,7 @@ struct Counter {
     /// How many reservations have ended.
     attempts: AtomicU64,
     /// Locked while one is under way; requests that wait for it use its result.
-    reserving: tokio::sync::Mutex<LastAttempt>,
+    reserving: Arc<tokio::sync::Mutex<LastAttempt>>,
 }
 
 #[derive(Default)]
@@ -104,6 +105,17 @@ impl RateCounters {
     }
 }
 
+impl RateCounters {
+    /// Takes everything that was reserved and did not come, also in this minute.
+    fn take_all(&self) -> Vec<(RedisKey, UnusedRequests)> {
+        let table = locked(&self.counters);
+        let left = |(key, counter): (&RedisKey, &Arc<Counter>)| {
+            locked(&counter.block).take_all().map(|unused| unused.map(|unused| (key.clone(), unused)))
+        };
+        table.by_key.iter().flat_map(left).flatten().collect()
+    }
+}
+
 impl Counter {
     fn spend(&self, weight: u32, limit: u32, now: Moment) -> Option<RateCount> {
         let mut block = locked(&self.block);
@@ -124,7 +136,7 @@ struct Counted {
 impl Inner {
     /// Counts a request of this weight, or of the limit if that is less.
     pub(super) async fn count_rate(
-        &self,
+        self: &Arc<Self>,
         key: &RedisKey,
         weight: u32,
         limit: u32,
@@ -143,7 +155,7 @@ impl Inner {
             return Ok(count);
         }
         let seen = counter.attempts.load(Ordering::Acquire);
-        let mut last = counter.reserving.lock().await;
+        let last = Arc::clone(&counter.reserving).lock_owned().await;
         let sent_at = self.rate_counters.now();
         if let Some(count) = counter.spend(weight, limit, sent_at) {
             return Ok(count);
@@ -154,6 +166,23 @@ impl Inner {
         {
             return failed.clone();
         }
+        // A task of its own: the rest of the block stays usable, also if the caller gives up.
+        let (inner, key) = (Arc::clone(self), key.clone());
+        let reserving =
+            async move { inner.reserve(&key, &counter, last, sent_at, [weight, size, limit]).await };
+        let stopped = |_| Err(CoordinationError("the reservation was stopped".to_owned()));
+        tokio::spawn(reserving).await.unwrap_or_else(stopped)
+    }
+
+    /// Counts a request of this weight together with others that may follow, up to the size of a block.
+    async fn reserve(
+        &self,
+        key: &RedisKey,
+        counter: &Counter,
+        mut last: OwnedMutexGuard<LastAttempt>,
+        sent_at: Moment,
+        [weight, size, limit]: [u32; 3],
+    ) -> Result<RateCount> {
         let unused = locked(&counter.block).take_unused(sent_at);
         let counted = self.count_on_redis(key, weight, size, limit, unused).await;
         last.number = counter.attempts.fetch_add(1, Ordering::AcqRel) + 1;
@@ -196,9 +225,13 @@ impl Inner {
         Ok(Counted { count, granted, minute, left_ms })
     }
 
-    /// Gives back what was reserved in minutes that are over and did not come. Never repeated: nothing may be given back twice.
+    /// Gives back what was reserved in minutes that are over and did not come.
     pub(super) async fn return_unused_requests(&self) {
-        let unused = self.rate_counters.take_unused();
+        self.return_requests(&self.rate_counters.take_unused()).await;
+    }
+
+    /// Never repeated: nothing may be given back twice.
+    async fn return_requests(&self, unused: &[(RedisKey, UnusedRequests)]) {
         let returns = unused.iter().map(|(key, unused)| self.count_on_redis(key, 0, 0, 0, Some(*unused)));
         if let Some(error) = join_all(returns).await.into_iter().find_map(Result::err) {
             tracing::debug!(%error, "cannot return unused requests to Redis; they count until their minute has passed");
@@ -234,6 +267,15 @@ impl RateLimits for RedisCoordination {
                     Ok(local)
                 }
             }
+        })
+    }
+
+    fn return_reserved_requests(&self) -> AsyncResult<'_, ()> {
+        Box::pin(async move {
+            for reserved in self.inner.rate_counters.take_all().chunks(CHECKED_AT_ONCE) {
+                self.inner.return_requests(reserved).await;
+            }
+            Ok(())
         })
     }
 }

@@ -10,6 +10,7 @@ use ade_domain::lock::{
 use ade_store::coordination::{Counting, LockFilter};
 use ade_store::{Locks, RateLimits, RedisCoordination, redis};
 use ade_testkit::{Redis, wait};
+use futures_util::FutureExt;
 
 async fn open(server: &Redis, min_replica_acks: u32) -> RedisCoordination {
     let options = redis::RedisOptions {
@@ -170,6 +171,27 @@ async fn repairs_indexes_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn lists_go_on_after_what_is_no_name() {
+    let server = Redis::start().expect("server starts");
+    let store = open(&server, 0).await;
+    hold(&store, "a", "ann").await;
+    send_acquire(&store, "a", acquire("ben")).await;
+    assert_eq!(listed(&store).await, [lock("a")]);
+    let mut connection = server.connect().expect("connected");
+    for index in ["ade:lock:index:name", "ade:lock:index:awaited"] {
+        let mut add = ::redis::cmd("ZADD");
+        add.arg(index).arg(0).arg(b"resource:\xe9".as_slice());
+        for number in 0..1_200 {
+            add.arg(0).arg(format!("resource:a{number}"));
+        }
+        let _: i64 = add.query(&mut connection).expect("reply");
+    }
+    assert_eq!(listed(&store).await, [lock("a")]);
+    assert_eq!(store.waits(10).await.expect("reply").len(), 1);
+    assert_eq!(store.counts().await.expect("reply").waiting, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn cancels_grants_that_too_few_replicas_confirm() {
     let server = Redis::start().expect("server starts");
     let (lenient, strict) = (open(&server, 0).await, open(&server, 1).await);
@@ -254,6 +276,37 @@ async fn servers_share_a_limit_that_they_count_in_blocks() {
     assert!(is_allowed(&one, "ben").await);
     let exact = one.count_request("tasks:read".to_owned(), "ben".to_owned(), 100, Counting::Exact);
     assert_eq!(exact.await.expect("counted").remaining, 97);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_request_leaves_its_block_to_others() {
+    let server = Redis::start().expect("server starts");
+    let store = open(&server, 0).await;
+    assert!(is_allowed(&store, "ann").now_or_never().is_none(), "cancelled while Redis counts it");
+    // Waits for the reservation of the first.
+    assert!(is_allowed(&store, "ann").await);
+    let counted: String = raw_command(&server, &["GET", "ade:ratelimit:tasks:read:ann"]);
+    assert!(counted.starts_with("2 0 "), "{counted}: one block");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stops_returns_what_it_reserved() {
+    let server = Redis::start().expect("server starts");
+    let (one, two) = (open(&server, 0).await, open(&server, 0).await);
+    for caller in ["ann", "ben"] {
+        assert!(is_allowed(&one, caller).await && is_allowed(&two, caller).await);
+    }
+    one.return_reserved_requests().await.expect("returned");
+    one.return_reserved_requests().await.expect("nothing is left to return");
+    for caller in ["ann", "ben"] {
+        let counted: String = raw_command(&server, &["GET", &format!("ade:ratelimit:tasks:read:{caller}")]);
+        assert!(counted.starts_with("3 0 "), "{counted}: one request each, and one that two has left");
+        let mut passed = 0;
+        while is_allowed(&one, caller).await || is_allowed(&two, caller).await {
+            passed += 1;
+        }
+        assert_eq!(passed, 98);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
