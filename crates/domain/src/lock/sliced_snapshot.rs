@@ -22,21 +22,26 @@ impl LockTable {
         self.victim_ages().collect()
     }
 
-    /// The next part of the snapshot: of at most `limit` locks, also of those that are gone meanwhile. `None` after its end.
+    /// The next part of the snapshot: of at most `limit` locks, also of those that are gone meanwhile, and of fewer if they have so
+    /// many holders and waiters that their changes reach the limit. `None` after its end.
     pub fn next_slice(&mut self, limit: usize) -> Option<Vec<TableChange>> {
         let SlicedSnapshot { copied, mut preserved } = self.snapshot.take()?;
         let present = self.locks_after(copied.as_ref()).map(|(name, _)| name).take(limit);
         let names: BTreeSet<LockName> = present.chain(preserved.keys().take(limit)).cloned().collect();
-        let mut slice = Vec::with_capacity(2 * limit);
-        for name in names.iter().take(limit) {
-            let preserved = preserved.remove(name);
+        let (mut slice, mut last, mut is_complete) =
+            (Vec::with_capacity(2 * limit), None, names.len() < limit);
+        for name in names.into_iter().take(limit) {
+            if slice.len() >= limit {
+                is_complete = false;
+                break;
+            }
+            let preserved = preserved.remove(&name);
             let changes =
-                preserved.or_else(|| Some(self.lock(name)?.snapshot().collect())).unwrap_or_default();
+                preserved.or_else(|| Some(self.lock(&name)?.snapshot().collect())).unwrap_or_default();
             slice.extend(changes.into_iter().map(|change| TableChange::Lock(name.clone(), change)));
+            last = Some(name);
         }
-        // A shorter slice is the last one.
-        let last = names.into_iter().nth(limit.saturating_sub(1));
-        self.snapshot = last.map(|last| SlicedSnapshot { copied: Some(last), preserved });
+        self.snapshot = (!is_complete).then_some(SlicedSnapshot { copied: last, preserved });
         Some(slice)
     }
 

@@ -47,6 +47,24 @@ fn sliced_snapshot_is_the_table_at_its_beginning() {
 }
 
 #[test]
+fn slices_are_short_although_locks_have_many_waiters() {
+    let mut locks = LockFixture::new(LockLimits::default());
+    for name in ["p", "q", "r"] {
+        locks.grant(name, ticket("ann", name, LockMode::Exclusive));
+        for number in 0..8 {
+            locks.enqueue(name, ticket(&format!("waiter-{number}"), name, LockMode::Exclusive));
+        }
+    }
+    assert!(locks.table.begin_snapshot().is_empty());
+    let mut slices = Vec::new();
+    while let Some(slice) = locks.table.next_slice(4) {
+        slices.push(slice.len());
+    }
+    // The counters of a lock, its holder and its waiters.
+    assert_eq!(slices, [10, 10, 10]);
+}
+
+#[test]
 fn idle_locks_are_dropped_when_their_tombstones_expire() {
     let mut locks = LockFixture::new(LockLimits::default());
     for (name, agent) in [("p", "ann"), ("q", "ben")] {
