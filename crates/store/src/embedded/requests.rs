@@ -1,5 +1,7 @@
 //! Idempotent lock requests, in this process.
 
+use std::collections::BTreeSet;
+
 use ade_domain::Moment;
 use ade_domain::lock::RequestKey;
 
@@ -7,8 +9,29 @@ use super::EmbeddedCoordination;
 use super::state::{RegisteredRequest, State, StateChange};
 use crate::coordination::{AsyncResult, LockRequests, Registration, Ticket};
 
-/// Above that, the requests that expire first are forgotten early.
+/// Above that, the requests without a ticket that expire first are forgotten early.
 const MAX_REGISTERED: usize = 200_000;
+
+/// The registered requests by their expiry. Those without a ticket are apart: finding the first of them takes no longer if many have
+/// tickets.
+#[derive(Debug, Default)]
+pub(super) struct RequestExpiries {
+    without_ticket: BTreeSet<(Moment, RequestKey)>,
+    with_ticket: BTreeSet<(Moment, RequestKey)>,
+}
+
+impl RequestExpiries {
+    /// The part that a request belongs to.
+    pub(super) const fn of(&mut self, request: &RegisteredRequest) -> &mut BTreeSet<(Moment, RequestKey)> {
+        if request.ticket.is_some() { &mut self.with_ticket } else { &mut self.without_ticket }
+    }
+
+    fn expired(&self, now: Moment) -> impl Iterator<Item = RequestKey> {
+        let is_expired = move |(until, _): &&(Moment, RequestKey)| *until <= now;
+        let without_ticket = self.without_ticket.iter().take_while(is_expired);
+        without_ticket.chain(self.with_ticket.iter().take_while(is_expired)).map(|(_, key)| *key)
+    }
+}
 
 impl LockRequests for EmbeddedCoordination {
     fn register_request(
@@ -58,21 +81,56 @@ impl LockRequests for EmbeddedCoordination {
 impl State {
     /// Forgets at most `limit` requests: the expired ones, and the oldest if there are too many. Returns how many.
     pub(super) fn evict_requests(&mut self, now: Moment, limit: usize) -> usize {
-        let is_expired = |(until, _): &&(Moment, RequestKey)| *until <= now;
-        let expired = self.request_expiries.iter().take_while(is_expired);
-        let mut forgotten: Vec<RequestKey> = expired.take(limit).map(|(_, key)| *key).collect();
+        let mut forgotten: Vec<RequestKey> = self.request_expiries.expired(now).take(limit).collect();
         // A client that invents request ids faster than they expire must not fill the memory.
         let excess = self.requests.len().saturating_sub(MAX_REGISTERED);
         if forgotten.is_empty() && excess > 0 {
-            let has_no_ticket = |(_, key): &&(Moment, RequestKey)| {
-                self.requests.get(key).is_some_and(|known| known.ticket.is_none())
-            };
-            let early = self.request_expiries.iter().filter(has_no_ticket).take(excess.min(limit));
+            let early = self.request_expiries.without_ticket.iter().take(excess.min(limit));
             forgotten = early.map(|(_, key)| *key).collect();
         }
         for key in &forgotten {
             self.change(StateChange::RequestForgotten(*key));
         }
         forgotten.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ade_domain::lock::{Holder, LockLimits, LockRequest, LockRequestDraft};
+
+    use super::*;
+
+    #[test]
+    fn forgets_requests_without_a_ticket_early_and_expired_ones_in_any_case() {
+        const BATCH: usize = 100;
+        let (mut state, limits) = (State::new(LockLimits::default()), LockLimits::default());
+        let draft =
+            LockRequestDraft { locks: vec![("task:1", None)], queue: true, ..LockRequestDraft::default() };
+        let holder = Holder::new("ann", None).expect("valid");
+        let request = LockRequest::new(holder, &draft, &limits, 1).expect("valid");
+        let mut register = |number: usize, until: u64, has_ticket: bool| {
+            let (key, until) = (RequestKey::from_nonce(number as u128), Moment::from_micros(until));
+            let ticket = has_ticket.then(|| (request.clone(), until));
+            let registered = RegisteredRequest { digest: String::new(), until, ticket };
+            state.change(StateChange::RequestRegistered(key, registered));
+        };
+        // The tickets expire first, and most of the requests have one.
+        let (tickets, others) = (MAX_REGISTERED - 10 * BATCH, 20 * BATCH);
+        (0..tickets).for_each(|number| register(number, 10, true));
+        (tickets..tickets + others).for_each(|number| register(number, 20 + number as u64, false));
+        // Registered again without a ticket, so that it is the first to be forgotten.
+        register(0, 15, false);
+        for _ in 0..10 {
+            assert_eq!(state.evict_requests(Moment::from_micros(5), BATCH), BATCH);
+        }
+        assert_eq!(state.evict_requests(Moment::from_micros(5), BATCH), 0, "there are few enough");
+        assert!(!state.requests.contains_key(&RequestKey::from_nonce(0)));
+        let kept = |number: usize| state.requests.contains_key(&RequestKey::from_nonce(number as u128));
+        assert!((1..tickets).all(kept), "tickets stay");
+        let first_kept = tickets + 10 * BATCH - 1;
+        assert!((tickets..first_kept).all(|number| !kept(number)), "in the order of their expiry");
+        assert!((first_kept..tickets + others).all(kept));
+        assert_eq!(state.evict_requests(Moment::from_micros(10), BATCH), BATCH, "expired ones");
     }
 }

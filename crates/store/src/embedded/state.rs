@@ -1,6 +1,6 @@
 //! The state in memory, and the journal records that restore it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -15,6 +15,7 @@ use ade_domain::rate::RateWindow;
 use serde::{Deserialize, Serialize};
 
 use super::journal::{Journal, JournalError, NewSegment, NextSegment, Snapshot};
+use super::requests::RequestExpiries;
 use super::silent_agents::SilenceChecks;
 use crate::coordination::{LockEvent, LockEventKind, Ticket, UnreportedGrant};
 
@@ -90,8 +91,7 @@ pub(super) type Notification = (RequestKey, Option<UnreportedGrant>);
 pub(super) struct State {
     pub(super) table: LockTable,
     pub(super) requests: BTreeMap<RequestKey, RegisteredRequest>,
-    /// The requests by their expiry.
-    pub(super) request_expiries: BTreeSet<(Moment, RequestKey)>,
+    pub(super) request_expiries: RequestExpiries,
     pub(super) agents: BTreeMap<String, Agent>,
     /// How many of the agents were registered automatically.
     pub(super) auto_registered: usize,
@@ -118,7 +118,7 @@ impl State {
         Self {
             table: LockTable::new(limits),
             requests: BTreeMap::new(),
-            request_expiries: BTreeSet::new(),
+            request_expiries: RequestExpiries::default(),
             agents: BTreeMap::new(),
             auto_registered: 0,
             rates: BTreeMap::new(),
@@ -199,15 +199,15 @@ impl State {
     fn apply(&mut self, change: StateChange) {
         match change {
             StateChange::RequestRegistered(key, request) => {
-                let until = request.until;
-                if let Some(before) = self.requests.insert(key, request) {
-                    self.request_expiries.remove(&(before.until, key));
+                if let Some(before) = self.requests.get(&key) {
+                    self.request_expiries.of(before).remove(&(before.until, key));
                 }
-                self.request_expiries.insert((until, key));
+                self.request_expiries.of(&request).insert((request.until, key));
+                self.requests.insert(key, request);
             }
             StateChange::RequestForgotten(key) => {
                 if let Some(before) = self.requests.remove(&key) {
-                    self.request_expiries.remove(&(before.until, key));
+                    self.request_expiries.of(&before).remove(&(before.until, key));
                 }
             }
             StateChange::Agent(id, agent) => {
