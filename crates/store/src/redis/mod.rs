@@ -49,7 +49,7 @@ use tokio::time::Instant;
 pub use connection::{ConnectionOptions, RedisClient, Script};
 pub use url::{InvalidRedisUrl, RedisUrl};
 
-use crate::coordination::{LockEvent, Result, Subscriptions, UnreportedGrant};
+use crate::coordination::{CoordinationError, LockEvent, Result, Subscriptions, UnreportedGrant};
 use crate::rate_windows::RateWindows;
 use clock::StoreClock;
 use command::{ChangeKind, CommandReply};
@@ -446,35 +446,49 @@ impl Inner {
 
     /// Applies the commands of a request, each to another lock, up to the first that does not succeed. Outside a cluster many of
     /// them go in one call, which skips the rest.
-    async fn run_while_successful(&self, commands: Vec<(LockName, LockCommand)>) -> Result<Vec<LockReply>> {
+    async fn run_while_successful(
+        self: &Arc<Self>,
+        commands: Vec<(LockName, LockCommand)>,
+    ) -> Result<Vec<LockReply>> {
         let is_single = self.is_cluster() || self.options.min_replica_acks > 0;
         let mut replies = Vec::with_capacity(commands.len());
         for group in commands.chunks(if is_single { 1 } else { steps::MAX_GROUP }) {
-            let mut is_finished = false;
-            if let [(name, command)] = group {
-                replies.push(self.run_command(name, command).await?);
-            } else {
-                let (mut steps, mut prepared) = (Vec::with_capacity(group.len()), Vec::new());
-                for (name, command) in group {
-                    let is_subscribed = self.join_channel(name, command)?;
-                    let PreparedStep { step, is_announced, .. } = self.prepare(name, command).await?;
-                    steps.push(step);
-                    prepared.push((name, command, is_subscribed, is_announced));
-                }
-                let applied = self.steps.execute_group(steps).await?;
-                is_finished = applied.len() < group.len();
-                for ((name, command, is_subscribed, is_announced), reply) in prepared.into_iter().zip(applied)
-                {
-                    let reply = CommandReply::parse(reply?, command.holder())?;
-                    self.complete(name, command, is_announced, &reply).await?;
-                    replies.push(self.follow_up(name, command, is_subscribed, reply).await?);
-                }
+            let applied = replies.len() + group.len();
+            match group {
+                [(name, command)] => replies.push(self.run_command(name, command).await?),
+                _ => replies.extend(self.run_group(group).await?),
             }
-            if is_finished || replies.last().is_none_or(|reply| !reply.outcome.is_success()) {
+            if replies.len() < applied || replies.last().is_none_or(|reply| !reply.outcome.is_success()) {
                 break;
             }
         }
         Ok(replies)
+    }
+
+    /// Applies commands in one call, up to the first that does not succeed.
+    async fn run_group(self: &Arc<Self>, group: &[(LockName, LockCommand)]) -> Result<Vec<LockReply>> {
+        let (mut steps, mut prepared) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
+        for (name, command) in group {
+            let is_subscribed = self.join_channel(name, command)?;
+            let PreparedStep { step, is_announced, .. } = self.prepare(name, command).await?;
+            steps.push(step);
+            prepared.push((name.clone(), command.clone(), is_subscribed, is_announced));
+        }
+        // The steps are queued here, so that a cancellation follows them. What follows from their replies is done in a task of its
+        // own, also if the caller gives up: a part of the locks is held by then, and others may have been promoted.
+        let (inner, applied) = (Arc::clone(self), self.steps.queue_group(steps));
+        let completed = tokio::spawn(async move {
+            let mut replies = Vec::with_capacity(prepared.len());
+            for ((name, command, is_subscribed, is_announced), reply) in
+                prepared.into_iter().zip(applied.await?)
+            {
+                let reply = CommandReply::parse(reply?, command.holder())?;
+                inner.complete(&name, &command, is_announced, &reply).await?;
+                replies.push(inner.follow_up(&name, &command, is_subscribed, reply).await?);
+            }
+            Ok(replies)
+        });
+        completed.await.unwrap_or_else(|_| Err(CoordinationError("the commands were stopped".to_owned())))
     }
 
     /// Resolves the deadlocks that a command caused, and subscribes to the lock that its request waits for.

@@ -164,31 +164,44 @@ impl StepQueue {
 
     /// Queues a step and returns its reply. A step that is not sent yet when its caller gives up is never sent.
     pub(super) async fn execute(&self, step: Step) -> Result<StepReply> {
-        self.execute_steps(step, Vec::new()).await?.0
+        self.queue_steps(step, Vec::new()).await?.0
     }
 
-    /// The same for at most [`MAX_GROUP`] steps in one call, of which each runs only if the one before it succeeded. Returns the
-    /// replies to those that ran.
-    pub(super) async fn execute_group(&self, steps: Vec<Step>) -> Result<Vec<Result<StepReply>>> {
+    /// The same for at most [`MAX_GROUP`] steps in one call, of which each runs only if the one before it succeeded. They are queued
+    /// when this returns; the future returns the replies to those that ran.
+    pub(super) fn queue_group(
+        &self,
+        steps: Vec<Step>,
+    ) -> impl Future<Output = Result<Vec<Result<StepReply>>>> + Send + use<> {
         let mut steps = steps.into_iter();
-        let Some(first) = steps.next() else { return Ok(Vec::new()) };
-        let rest = steps.map(|step| Step { is_conditional: true, ..step }).collect();
-        let (first, mut replies) = self.execute_steps(first, rest).await?;
-        replies.insert(0, first);
-        let is_skipped = |reply: &Result<StepReply>| matches!(reply, Ok((_, Value::Nil)));
-        replies.truncate(replies.iter().position(is_skipped).unwrap_or(replies.len()));
-        Ok(replies)
+        let replies = steps.next().map(|first| {
+            let rest = steps.map(|step| Step { is_conditional: true, ..step }).collect();
+            self.queue_steps(first, rest)
+        });
+        async move {
+            let Some(replies) = replies else { return Ok(Vec::new()) };
+            let (first, mut replies) = replies.await?;
+            replies.insert(0, first);
+            let is_skipped = |reply: &Result<StepReply>| matches!(reply, Ok((_, Value::Nil)));
+            replies.truncate(replies.iter().position(is_skipped).unwrap_or(replies.len()));
+            Ok(replies)
+        }
     }
 
-    async fn execute_steps(&self, first: Step, rest: Vec<Step>) -> Result<GroupReply> {
+    fn queue_steps(
+        &self,
+        first: Step,
+        rest: Vec<Step>,
+    ) -> impl Future<Output = Result<GroupReply>> + Send + use<> {
         let (reply, received) = oneshot::channel();
         // Fails together with the receiver below.
         let _ = self.sender.send(QueuedSteps { first, rest, reply });
-        match timeout(self.response_timeout, received).await {
-            Ok(Ok(replies)) => Ok(replies),
-            Ok(Err(_)) => Err(CoordinationError("the connection to Redis is closed".to_owned())),
-            Err(_) => {
-                Err(CoordinationError(format!("Redis does not reply within {:?}", self.response_timeout)))
+        let within = self.response_timeout;
+        async move {
+            match timeout(within, received).await {
+                Ok(Ok(replies)) => Ok(replies),
+                Ok(Err(_)) => Err(CoordinationError("the connection to Redis is closed".to_owned())),
+                Err(_) => Err(CoordinationError(format!("Redis does not reply within {within:?}"))),
             }
         }
     }

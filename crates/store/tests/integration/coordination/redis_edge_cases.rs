@@ -7,10 +7,11 @@ use ade_domain::lock::{
     AcquireStatus, Acquisition, FencingToken, Holder, LockCommand, LockMode, LockName, LockOutcome,
     LockRefusal, LockReply, RequestKey, WaitOptions,
 };
-use ade_store::coordination::{Counting, LockFilter};
+use ade_store::coordination::{Counting, LockEventKind, LockFilter};
 use ade_store::{Locks, RateLimits, RedisCoordination, redis};
 use ade_testkit::{Redis, wait};
 use futures_util::FutureExt;
+use tokio::time::timeout;
 
 async fn open(server: &Redis, min_replica_acks: u32) -> RedisCoordination {
     let options = redis::RedisOptions {
@@ -168,6 +169,23 @@ async fn repairs_indexes_by_name() {
     store.sweep().await.expect("sweeps");
     let is_repaired = || members(USED) == [lock("a").as_str()] && members(AWAITED).is_empty();
     eventually("the indexes are repaired", async || is_repaired()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_of_a_cancelled_request_have_their_consequences() {
+    let server = Redis::start().expect("server starts");
+    let store = open(&server, 0).await;
+    let mut events = store.subscribe_events();
+    let names = [lock("a"), lock("b")];
+    let acquires = names.clone().map(|name| (name, LockCommand::Acquire(acquire("ann"))));
+    let acquired = store.execute_while_successful(acquires.into()).now_or_never();
+    assert!(acquired.is_none(), "cancelled while it is under way: {acquired:?}");
+    for name in names {
+        let event =
+            timeout(Duration::from_secs(20), events.recv()).await.expect("in time").expect("an event");
+        assert_eq!(event.lock, name);
+        assert!(matches!(event.kind, LockEventKind::Acquired(..)), "{event:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
