@@ -1,6 +1,6 @@
 //! A request that is held open, and what follows when it ends without a grant for its caller.
 //!
-//! A release may have started the lease of the request although its reply never arrived here. Nobody was told of such a lease, so
+//! A release may have started the lease of the request although its reply never arrived here. No caller knows of such a lease, so
 //! that it must not run its whole length: this server gives it back by the request.
 
 use std::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ pub(super) struct OpenRequest<'a> {
     pub(super) request: &'a LockRequest,
     open: OpenGuard<RequestKey>,
     /// Outlives `open`. While several connections have the same request open, no notification brings its grant and each of them asks
-    /// for it. So the last one to close knows that nobody was told of a lease that nobody asked for.
+    /// for it. So the last one to close knows that no caller got a lease that nobody asked for.
     pub(super) subscription: Subscription,
     /// Whether the request was seen waiting. A lease that started before may have been reported over an earlier connection.
     pub(super) has_waited: bool,

@@ -192,6 +192,20 @@ impl Round<'_> {
         release(client_b, &ann, &grant).await;
     }
 
+    /// A release starts the lease of a waiter of the same server.
+    async fn hand_over_at_one_server(&mut self) {
+        let (client, [ann, ben]) = (self.group.client(0), ["ann", "ben"].map(|who| self.name(who)));
+        for lock in [format!("task:{}", self.name("h")), format!("resource:db:{}", self.name("h"))] {
+            let grant = take(client, &ann, &lock, LockMode::Exclusive).await;
+            let open = wait_for(client, &ben, &lock, LockMode::Exclusive);
+            wait_until_queued(client, &lock, &[&ben]).await;
+            release(client, &ann, &grant).await;
+            let next = open.await.expect("runs").expect("granted");
+            self.inspector.check_all();
+            release(client, &ben, &next).await;
+        }
+    }
+
     /// A deadlock, and a chain of waits without a cycle that the periodic search visits.
     async fn cause_deadlock(&mut self) {
         let (client_a, client_b) = (self.group.client(0), self.group.client(1));
@@ -267,6 +281,7 @@ impl Round<'_> {
         self.inspector.check_all();
         self.use_task_lock().await;
         self.use_resource_lock().await;
+        self.hand_over_at_one_server().await;
         self.cause_deadlock().await;
         self.use_agent_capacity(&api).await;
         let drained =
