@@ -140,8 +140,8 @@ pub struct VerifiedLog {
     pub checkpoint: Option<ChainHead>,
 }
 
-/// Verifies the whole log: its hash chain, the MAC of every entry, and that it contains the checkpoints of this installation and a head
-/// that the caller trusts.
+/// Verifies the whole log: its hash chain, the MAC of every entry, that every entry is in the chain, and that the chain contains the
+/// checkpoints of this installation and a head that the caller trusts.
 pub async fn verify(
     database: &Database,
     signer: &Signer,
@@ -152,6 +152,10 @@ pub async fn verify(
     let known = stored.iter().chain(local).map(|checkpoint| checkpoint.head).chain(trusted);
     let checkpoints: Vec<ChainHead> = known.collect();
     let head = verify_against(database, checkpoints.iter().copied()).await?;
+    if let Some(entry_id) = database.entry_without_place().await? {
+        let reason = format!("is the last one of the chain, but entry {entry_id} was taken out of it");
+        return Err(ChainError { number: head.number, reason }.into());
+    }
     Ok(VerifiedLog { head, checkpoint: checkpoints.into_iter().max_by_key(|checkpoint| checkpoint.number) })
 }
 

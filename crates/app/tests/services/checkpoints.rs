@@ -96,8 +96,9 @@ impl Log {
     async fn tamper(&self, sql: &str) {
         match (&self.database_name, SERVER.get()) {
             (Some(name), Some(server)) => {
-                let sql = format!("ALTER TABLE audit DISABLE TRIGGER USER; {sql}");
-                server.psql(name, &sql).expect("tampered");
+                let disable =
+                    "ALTER TABLE audit DISABLE TRIGGER USER; ALTER TABLE audit_chain DISABLE TRIGGER USER;";
+                server.psql(name, &format!("{disable} {sql}")).expect("tampered");
             }
             _ => {
                 let file = self.folder.path().join("ade.sqlite3");
@@ -106,6 +107,19 @@ impl Log {
                 );
                 sqlite(&file, sql).await;
             }
+        }
+    }
+
+    /// The table with the numbers and hashes of entries.
+    fn chain(&self) -> &'static str {
+        if self.database_name.is_some() { "audit_chain" } else { "audit" }
+    }
+
+    /// The condition for entries by their numbers.
+    fn numbered(&self, condition: &str) -> String {
+        match self.database_name {
+            Some(_) => format!("entry_id IN (SELECT entry_id FROM audit_chain WHERE number {condition})"),
+            None => format!("number {condition}"),
         }
     }
 
@@ -168,26 +182,55 @@ on_both_databases!(
 
 async fn detects_edited_entry(log: Log) {
     assert_eq!(log.intact(None).await.head.number, 10);
-    log.tamper("UPDATE audit SET body = replace(body, 'a reason', 'another') WHERE number = 4").await;
+    let edit = "UPDATE audit SET body = replace(body, 'a reason', 'another') WHERE";
+    log.tamper(&format!("{edit} {}", log.numbered("= 4"))).await;
     assert_eq!(log.broken_at(None).await, 4);
     // The columns beside the body are verified as well.
-    log.tamper("UPDATE audit SET actor = 'mallory' WHERE number = 3").await;
+    log.tamper(&format!("UPDATE audit SET actor = 'mallory' WHERE {}", log.numbered("= 3"))).await;
     assert_eq!(log.broken_at(None).await, 3);
+    // So are the hashes.
+    log.tamper(&format!("UPDATE {} SET entry_hash = previous_hash WHERE number = 2", log.chain())).await;
+    assert_eq!(log.broken_at(None).await, 2);
     // Signing a broken log would hide the break.
     assert!(log.signer.checkpoint(&log.database, None, now()).await.is_err());
 }
 
 async fn detects_removed_entry(log: Log) {
-    log.tamper("DELETE FROM audit WHERE number = 7").await;
+    log.tamper(&format!("DELETE FROM audit WHERE {}", log.numbered("= 7"))).await;
     assert_eq!(log.broken_at(None).await, 7);
 }
 
-async fn detects_swapped_entries(log: Log) {
-    log.tamper(
-        "UPDATE audit SET number = 99 WHERE number = 3; UPDATE audit SET number = 3 WHERE number = 5; \
-         UPDATE audit SET number = 5 WHERE number = 99",
-    )
+/// On PostgreSQL an entry and its place in the chain are two rows: removing one of them, also at the end, is detected.
+#[tokio::test(flavor = "multi_thread")]
+async fn detects_entry_without_its_place_and_place_without_its_entry() {
+    let log = Log::on_postgres().await;
+    log.tamper("DELETE FROM audit_chain WHERE number = 10").await;
+    assert_eq!(log.broken_at(None).await, 9, "entry 10 is not in the chain");
+    log.tamper("DELETE FROM audit_chain WHERE number = 5").await;
+    assert_eq!(log.broken_at(None).await, 5);
+
+    let log = Log::on_postgres().await;
+    log.tamper(&format!("DELETE FROM audit WHERE {}", log.numbered("= 10"))).await;
+    assert_eq!(log.broken_at(None).await, 10);
+    // A place that somebody made up, and an entry that somebody queued again, hold up nothing.
+    let columns = "number, at, entry_id, previous_hash, entry_hash";
+    log.tamper(&format!(
+        "INSERT INTO audit_chain ({columns}) SELECT 12, at, gen_random_uuid(), 'x', 'y' FROM audit LIMIT 1; \
+         INSERT INTO audit_queue (at, entry_id) SELECT at, entry_id FROM audit; \
+         INSERT INTO audit_queue (at, entry_id) SELECT at, gen_random_uuid() FROM audit LIMIT 1"
+    ))
     .await;
+    log.write(2).await;
+    let VerifiedLog { head, .. } = log.intact(None).await;
+    assert_eq!(head.number, 11, "in the places of the removed and of the made-up one");
+    assert_eq!(log.database.quarantined_entries().await, Ok(2));
+    assert_eq!(log.database.has_unnumbered().await, Ok(false));
+}
+
+async fn detects_swapped_entries(log: Log) {
+    let swap = [(3, 99), (5, 3), (99, 5)]
+        .map(|(from, to)| format!("UPDATE {} SET number = {to} WHERE number = {from};", log.chain()));
+    log.tamper(&swap.concat()).await;
     assert_eq!(log.broken_at(None).await, 3);
 }
 
@@ -196,7 +239,11 @@ async fn detects_truncated_log_with_a_checkpoint(log: Log) {
     log.write(2).await;
     let VerifiedLog { head, checkpoint: found } = log.intact(Some(&checkpoint)).await;
     assert_eq!((head.number, found), (12, Some(checkpoint.head)));
-    log.tamper("DELETE FROM audit WHERE number > 8").await;
+    let mut truncate = format!("DELETE FROM audit WHERE {};", log.numbered("> 8"));
+    if log.database_name.is_some() {
+        truncate.push_str("DELETE FROM audit_chain WHERE number > 8;");
+    }
+    log.tamper(&truncate).await;
     let VerifiedLog { head, checkpoint: found } = log.intact(None).await;
     assert_eq!((head.number, found), (8, None), "valid by itself, but no checkpoint confirms it");
     assert_eq!(log.broken_at(Some(&checkpoint)).await, 9);
@@ -222,8 +269,14 @@ async fn detects_log_that_was_rewritten_as_a_whole(log: Log) {
         let entry = ade_domain::audit::append(head, body).expect("chained");
         head = ChainHead { number: entry.number, entry_hash: entry.entry_hash };
         sql.push_str(&format!(
-            "UPDATE audit SET body = '{text}', action = '{}', previous_hash = '{}', entry_hash = '{}' WHERE number = {};",
-            entry.body.action, entry.previous_hash, entry.entry_hash, entry.number
+            "UPDATE audit SET body = '{text}', action = '{}' WHERE {}; \
+             UPDATE {} SET previous_hash = '{}', entry_hash = '{}' WHERE number = {};",
+            entry.body.action,
+            log.numbered(&format!("= {}", entry.number)),
+            log.chain(),
+            entry.previous_hash,
+            entry.entry_hash,
+            entry.number
         ));
     }
     log.tamper(&sql).await;
@@ -262,22 +315,37 @@ async fn uses_shared_checkpoints_of_this_installation_only(log: Log) {
 }
 
 async fn quarantines_rows_that_ade_did_not_write(log: Log) {
-    let copy = |changes: &str| {
-        let id = uuid::Uuid::now_v7();
-        let columns = "entry_id, at, actor, action, task_id, body, mac, number, previous_hash, entry_hash";
-        let values = format!("'{id}', at, actor, action, task_id, {changes}");
-        format!("INSERT INTO audit ({columns}) SELECT {values} FROM audit WHERE number = 10;")
+    // A copy of the last entry with other values, and its number if somebody gave it one.
+    let copy = |body: &str, mac: &str, number: Option<&str>| {
+        let (id, from) = (uuid::Uuid::now_v7(), log.numbered("= 10"));
+        let (columns, values) =
+            ("entry_id, at, actor, action, task_id, body, mac", "at, actor, action, task_id");
+        let (number, is_chained) = (number.unwrap_or("NULL"), number.is_some());
+        if log.database_name.is_none() {
+            let insert = format!("INSERT INTO audit ({columns}, number, previous_hash, entry_hash)");
+            let hash = if is_chained { "entry_hash" } else { "NULL" };
+            return format!(
+                "{insert} SELECT '{id}', {values}, {body}, {mac}, {number}, {hash}, {hash} FROM audit WHERE {from};"
+            );
+        }
+        let entry = format!(
+            "INSERT INTO audit ({columns}) SELECT '{id}', {values}, {body}, {mac} FROM audit WHERE {from};"
+        );
+        let place = "INSERT INTO audit_chain (number, at, entry_id, previous_hash, entry_hash)";
+        let place = format!("{place} SELECT {number}, at, '{id}', 'x', 'y' FROM audit WHERE {from};");
+        if is_chained { entry + &place } else { entry }
     };
+    let edited = "replace(body, 'a reason', 'another')";
     let mut forged = vec![
         // Numbered by hand, behind the end of the chain.
-        copy("body, NULL, 11, entry_hash, entry_hash"),
+        copy("body", "NULL", Some("11")),
         // Without a MAC, with a made-up one, and an authentic body under another id.
-        copy("body, NULL, NULL, NULL, NULL"),
-        copy("replace(body, 'a reason', 'another'), mac, NULL, NULL, NULL"),
-        copy("body, mac, NULL, NULL, NULL"),
-        copy("'not JSON', 'x', NULL, NULL, NULL"),
-        copy("body, '0011223344556677:00', NULL, NULL, NULL"),
-        copy("body, mac, 9000000000000000000, NULL, NULL"),
+        copy("body", "NULL", None),
+        copy(edited, "mac", None),
+        copy("body", "mac", None),
+        copy("'not JSON'", "'x'", None),
+        copy("body", "'0011223344556677:00'", None),
+        copy("body", "mac", Some("9000000000000000000")),
     ];
     if log.database_name.is_none() {
         // An id that cannot be an argument of a statement.
@@ -290,9 +358,9 @@ async fn quarantines_rows_that_ade_did_not_write(log: Log) {
     } else {
         // The place of an authentic row.
         forged.push(
-            copy("body, NULL, NULL, NULL, NULL")
-                .replace("(entry_id", "(insert_seq, entry_id")
-                .replace("SELECT", "SELECT insert_seq,"),
+            copy("body", "NULL", None)
+                .replacen("(entry_id", "(insert_seq, entry_id", 1)
+                .replacen("SELECT", "SELECT insert_seq,", 1),
         );
     }
     for sql in &forged {
@@ -327,7 +395,8 @@ async fn keeps_numbered_rows_of_an_unknown_secret(log: Log) {
     log.append(&replaced, 1).await;
     assert_eq!(last().await, next + 1);
     // An invented key in a row behind them stops nothing.
-    log.tamper("UPDATE audit SET mac = 'ff' || mac WHERE number = (SELECT max(number) FROM audit)").await;
+    let last_number = format!("= (SELECT max(number) FROM {})", log.chain());
+    log.tamper(&format!("UPDATE audit SET mac = 'ff' || mac WHERE {}", log.numbered(&last_number))).await;
     assert_eq!(replaced.register_secret().await, Ok(SecretRegistration::Registered));
     log.append(&replaced, 1).await;
     assert_eq!(last().await, next + 1, "in the place of the edited one");

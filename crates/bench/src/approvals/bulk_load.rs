@@ -29,19 +29,20 @@ const ROWS_PER_INSERT: usize = 64;
 /// The cache of SQLite while it is filled: negative, because it is in KiB and not in pages.
 const CACHE_SIZE: &str = "-1048576";
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-const TABLES: [&str; 5] = ["tasks", "task_labels", "approvals", "audit", "events"];
-const LAST_ENTRY: &str =
-    "SELECT number, entry_hash FROM audit WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1";
+/// On PostgreSQL; on SQLite the audit log has no chain of its own.
+const TABLES: [&str; 6] = ["tasks", "task_labels", "approvals", "audit", "audit_chain", "events"];
 
 /// Where the audit chain continues.
 #[derive(Debug, Clone)]
 pub(super) struct BulkChain {
     head: ChainHead,
     keys: Keys,
+    /// Whether places in the chain are rows of their own.
+    has_chain_table: bool,
 }
 
 /// Rows in the order in which they are to be written, grouped by table.
-pub(super) type BulkRows = [Vec<TableRow>; 5];
+pub(super) type BulkRows = [Vec<TableRow>; 6];
 
 fn corrupt(error: &impl ToString) -> BenchError {
     BenchError::new(ErrorKind::Unavailable, error.to_string())
@@ -56,7 +57,7 @@ impl BulkChain {
         events: &[Event],
     ) -> Result<BulkRows, BenchError> {
         let mut all = BulkRows::default();
-        let [task_rows, label_rows, approval_rows, audit_rows, event_rows] = &mut all;
+        let [task_rows, label_rows, approval_rows, audit_rows, chain_rows, event_rows] = &mut all;
         for task in tasks {
             task_rows.push(rows::task(task)?);
             for (kind, label) in task.labels() {
@@ -70,11 +71,18 @@ impl BulkChain {
             let mut row = rows::audit_entry(&body, &self.keys)?;
             let entry = append(self.head, body).map_err(|error| corrupt(&error))?;
             self.head = ChainHead { number: entry.number, entry_hash: entry.entry_hash };
-            row.columns.extend([
+            let place = [
                 ("number", entry.number.into()),
                 ("previous_hash", entry.previous_hash.to_string().into()),
                 ("entry_hash", entry.entry_hash.to_string().into()),
-            ]);
+            ];
+            if self.has_chain_table {
+                let columns = rows::audit_key(&entry.body).into_iter().chain(place).collect();
+                chain_rows.push(TableRow { table: "audit_chain", columns });
+                row.columns.push(("queued", true.into()));
+            } else {
+                row.columns.extend(place);
+            }
             audit_rows.push(row);
         }
         for event in events {
@@ -112,9 +120,14 @@ impl BulkLoader {
 
     /// Where the numbers continue. Everything that is committed must be numbered. `keys` are those of the server.
     pub(super) async fn chain(&mut self, keys: Keys) -> Result<BulkChain, BenchError> {
+        let has_chain_table = matches!(self, Self::Postgres(_));
+        let chain = if has_chain_table { "audit_chain" } else { "audit" };
+        let last = AssertSqlSafe(format!(
+            "SELECT number, entry_hash FROM {chain} WHERE number > 0 ORDER BY number DESC LIMIT 1"
+        ));
         let last: Option<(i64, String)> = match self {
-            Self::Sqlite(connection) => sqlx::query_as(LAST_ENTRY).fetch_optional(connection).await?,
-            Self::Postgres(connection) => sqlx::query_as(LAST_ENTRY).fetch_optional(connection).await?,
+            Self::Sqlite(connection) => sqlx::query_as(last).fetch_optional(connection).await?,
+            Self::Postgres(connection) => sqlx::query_as(last).fetch_optional(connection).await?,
         };
         let head = match last {
             Some((number, hash)) => ChainHead {
@@ -125,7 +138,7 @@ impl BulkLoader {
             },
             None => ChainHead::origin(),
         };
-        Ok(BulkChain { head, keys })
+        Ok(BulkChain { head, keys, has_chain_table })
     }
 
     /// Creates the partition of the audit log for the month of `at`. Does nothing on SQLite.

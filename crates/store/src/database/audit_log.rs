@@ -15,13 +15,16 @@ use super::{Backend, Database, DatabaseError, Result};
 
 /// The columns besides the body are copies of its fields, for searches.
 const SELECT_ENTRIES: &str = "SELECT number, previous_hash, entry_hash, body, micros(at), actor, action, task_id::text, \
-                              entry_id::text, mac FROM audit";
+                              entry_id::text, mac FROM";
 /// The columns that tell whether an entry is authentic.
 pub(super) const EVIDENCE_COLUMNS: &str =
     "entry_id::text, micros(at), body, mac, actor, action, task_id::text, insert_seq";
 /// More entries than a task can have, besides those of [`ACTIONS_WITHOUT_TRANSITION`].
 const MAX_TASK_ENTRIES: u32 = 20_000;
 const MAX_KEY_ID_LEN: usize = 32;
+/// Places whose entries were removed that are counted at most.
+const MAX_QUARANTINED_PLACES: u32 = 100_000;
+pub(super) const UNKNOWN_KEY: &str = "its MAC names a key that does not exist";
 
 /// Whether a row was written by a process with the secret.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +56,15 @@ impl Authenticity {
         }
         Self::Authentic(Box::new(body))
     }
+
+    /// Why the row is quarantined, if it is not authentic.
+    pub(super) fn objection(&self) -> Option<&'static str> {
+        match self {
+            Self::Authentic(_) => None,
+            Self::UnknownKey(_) => Some(UNKNOWN_KEY),
+            Self::Forged(reason) => Some(reason),
+        }
+    }
 }
 
 /// The id of the key that a MAC names. In a forged row, it may be any text.
@@ -80,6 +92,20 @@ impl Columns {
     }
 }
 
+/// Rows of PostgreSQL that refer to entries by `at` and `entry_id`, with those entries; the other columns are null if somebody removed
+/// the entry. Lateral, with a limit: the planner cannot join the whole log for one page.
+pub(super) fn with_entries(keys: &str) -> String {
+    format!(
+        "({keys}) AS key LEFT JOIN LATERAL (SELECT insert_seq, actor, action, task_id, mac, body, quarantined_at \
+         FROM audit WHERE audit.at = key.at AND audit.entry_id = key.entry_id LIMIT 1) AS entry ON TRUE"
+    )
+}
+
+/// At most `limit` places in the chain of PostgreSQL, with their entries.
+pub(super) fn places(condition: &str, limit: u32) -> String {
+    with_entries(&format!("SELECT * FROM audit_chain WHERE {condition} LIMIT {limit}"))
+}
+
 /// The audit entries about a task.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TaskEntries {
@@ -102,6 +128,10 @@ impl AuditRow {
     /// Reads the columns of [`SELECT_ENTRIES`], and checks that they match the body. Does not check the hashes.
     fn read(row: &Row) -> Result<Self> {
         let number = row.get(0)?;
+        let Some(text) = row.get::<Option<String>>(3)? else {
+            let entry = Err(ChainError { number, reason: "was removed".to_owned() });
+            return Ok(Self { number, entry, text: String::new(), mac: String::new() });
+        };
         let hash =
             |at| Ok::<_, DatabaseError>(row.get::<Option<String>>(at)?.and_then(|hash| hash.parse().ok()));
         let (previous_hash, entry_hash) = (hash(1)?, hash(2)?);
@@ -118,7 +148,7 @@ impl AuditRow {
             _ => Err("its hash is not a valid hash"),
         };
         let broken = |why| ChainError { number, reason: format!("was changed: {why}") };
-        let (text, mac) = (row.get(3)?, row.get::<Option<String>>(9)?.unwrap_or_default());
+        let mac = row.get::<Option<String>>(9)?.unwrap_or_default();
         Ok(Self { number, entry: entry.map_err(broken), text, mac })
     }
 
@@ -129,6 +159,10 @@ impl AuditRow {
     /// The entry, if a process with the secret wrote it.
     pub fn authentic_entry(&self, keys: &Keys) -> Result<AuditEntry, ChainError> {
         let broken = |reason: &str| Err(ChainError { number: self.number, reason: reason.to_owned() });
+        if self.text.is_empty() {
+            // It was removed, or its body was.
+            return self.entry();
+        }
         match keys.verify(KeyPurpose::AuditEntry, self.text.as_bytes(), &self.mac) {
             MacCheck::Valid => self.entry(),
             // An edited body is reported as such.
@@ -176,7 +210,22 @@ impl Database {
 
     /// How many rows of the audit log are quarantined.
     pub async fn quarantined_entries(&self) -> Result<u64> {
-        self.fetch_number("SELECT count(*)::bigint FROM audit WHERE quarantined_at IS NOT NULL", &[]).await
+        let sql = "SELECT count(*)::bigint FROM audit WHERE quarantined_at IS NOT NULL";
+        let quarantined = self.fetch_number(sql, &[]).await?;
+        let Backend::Postgres(_) = self.backend else { return Ok(quarantined) };
+        // Places in the chain whose entries were removed.
+        let removed = places("number <= 0", MAX_QUARANTINED_PLACES);
+        let sql = format!("SELECT count(*)::bigint FROM {removed} WHERE body IS NULL");
+        Ok(quarantined + self.fetch_number(&sql, &[]).await?)
+    }
+
+    /// The id of an entry that is neither in the chain nor on its way there nor quarantined: somebody removed it from the chain.
+    pub async fn entry_without_place(&self) -> Result<Option<String>> {
+        let Backend::Postgres(_) = self.backend else { return Ok(None) };
+        let sql = "SELECT entry_id::text FROM audit WHERE quarantined_at IS NULL \
+                   AND NOT EXISTS (SELECT 1 FROM audit_chain WHERE audit_chain.entry_id = audit.entry_id AND number > 0) \
+                   AND NOT EXISTS (SELECT 1 FROM audit_queue WHERE audit_queue.entry_id = audit.entry_id)";
+        self.fetch_first(sql, &[], |row| row.get(0)).await
     }
 
     /// The audit entries of the transitions of a task, numbered or not.
@@ -200,9 +249,11 @@ impl Database {
 
     /// The authentic audit entries about a task that have no number yet, in order.
     pub async fn unnumbered_task_entries(&self, task_id: &str, limit: u32) -> Result<Vec<AuditBody>> {
+        // On SQLite every entry has one.
+        let Backend::Postgres(_) = self.backend else { return Ok(Vec::new()) };
         let sql = format!(
-            "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE task_id = $1 AND number IS NULL AND quarantined_at IS NULL \
-             ORDER BY insert_seq LIMIT {limit}"
+            "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE task_id = $1 AND quarantined_at IS NULL AND NOT EXISTS \
+             (SELECT 1 FROM audit_chain WHERE audit_chain.entry_id = audit.entry_id) ORDER BY insert_seq LIMIT {limit}"
         );
         let rows = self.read(async |connection| connection.query(&sql, &[uuid(task_id)]).await).await?;
         let authentic = rows.iter().filter_map(|row| match Authenticity::of(row, &self.keys) {
@@ -231,10 +282,15 @@ impl Database {
         Ok(found)
     }
 
-    /// Whether an audit entry has no number yet.
+    /// Whether an audit entry has no number yet, or a row that somebody inserted is not quarantined yet.
     pub async fn has_unnumbered(&self) -> Result<bool> {
-        let sql = "SELECT 1::bigint WHERE EXISTS \
-                   (SELECT 1 FROM audit WHERE number IS NULL AND quarantined_at IS NULL)";
+        let sql = match self.backend {
+            Backend::Sqlite(_) => "SELECT 1 WHERE EXISTS (SELECT 1 FROM audit WHERE number IS NULL)",
+            Backend::Postgres(_) => {
+                "SELECT 1::bigint WHERE EXISTS (SELECT 1 FROM audit_queue) \
+                 OR EXISTS (SELECT 1 FROM audit WHERE queued = 0 AND quarantined_at IS NULL)"
+            }
+        };
         Ok(self.fetch_number(sql, &[]).await? > 0)
     }
 
@@ -270,13 +326,21 @@ impl Database {
         let has_index_by_time = actor.is_some() || action.is_some() || from.is_some() || to.is_some();
         let by_time = has_index_by_time && task.is_none();
         let mut from = *from;
-        let mut select = Select::new(SELECT_ENTRIES);
+        let is_postgres = matches!(self.backend, Backend::Postgres(_));
+        if is_postgres && !by_time && task.is_none() {
+            let page = places("number > $1 ORDER BY number", limit);
+            let sql = format!("{SELECT_ENTRIES} {page} ORDER BY number");
+            return self.fetch_page(&sql, &[after.into()], limit, AuditRow::read).await;
+        }
+        let mut select =
+            Select::new(&format!("{SELECT_ENTRIES} {}", if is_postgres { "audit_log" } else { "audit" }));
         if !by_time {
             select.and("number > ?", [after.into()]);
         } else {
             if after > 0 {
-                let sql = "SELECT micros(at) FROM audit WHERE number = $1";
-                let at = self.fetch_first(sql, &[after.into()], |row| row.get(0)).await?;
+                let chain = if is_postgres { "audit_chain" } else { "audit" };
+                let sql = format!("SELECT micros(at) FROM {chain} WHERE number = $1");
+                let at = self.fetch_first(&sql, &[after.into()], |row| row.get(0)).await?;
                 let Some(at) = at else { return Ok(Vec::new()) };
                 from = from.max(Some(at));
                 select.and("(at > ? OR number > ?)", [at.into(), after.into()]);
@@ -296,8 +360,14 @@ impl Database {
 
     /// Events after the number `after`, with their numbers, which are those of their audit entries.
     pub async fn events(&self, after: u64, limit: u32) -> Result<Vec<(u64, Event)>> {
-        let sql = "SELECT audit.number, events.body FROM audit JOIN events ON events.event_id = audit.entry_id \
-                   WHERE audit.number > $1 AND audit.entry_hash IS NOT NULL ORDER BY audit.number";
-        self.fetch_page(sql, &[after.into()], limit, |row| Ok((row.get(0)?, row.json(1)?))).await
+        let log = match self.backend {
+            Backend::Sqlite(_) => "audit",
+            Backend::Postgres(_) => "audit_chain",
+        };
+        let sql = format!(
+            "SELECT log.number, events.body FROM {log} AS log JOIN events ON events.event_id = log.entry_id \
+             WHERE log.number > $1 AND log.entry_hash IS NOT NULL ORDER BY log.number"
+        );
+        self.fetch_page(&sql, &[after.into()], limit, |row| Ok((row.get(0)?, row.json(1)?))).await
     }
 }

@@ -144,7 +144,7 @@ impl Operation for PreparedCommit {
 
 impl Commit {
     fn is_batchable(&self) -> bool {
-        // Audit entries are numbered in insertion order, which only a single statement preserves within a batch.
+        // Audit entries are numbered in the order in which they are queued, which only a single statement preserves within a batch.
         self.audit.len() <= MAX_ROWS_OF_ONE_STATEMENT
             && self.writes.len() <= MAX_BATCHED_WRITES
             && self.writes.iter().all(Write::is_independent)
@@ -166,6 +166,11 @@ impl Database {
         let entries = commit.audit.iter().map(|body| rows::audit_entry(body, &keys));
         let mut unnumbered = entries.collect::<Result<Vec<_>>>()?;
         if let Backend::Postgres(_) = self.backend {
+            let queued = commit.audit.iter().map(|body| TableRow::new("audit_queue", rows::audit_key(body)));
+            statements.extend(insert_all(queued.collect(), ""));
+            for row in &mut unnumbered {
+                row.columns.push(("queued", true.into()));
+            }
             statements.extend(insert_all(std::mem::take(&mut unnumbered), ""));
         }
         let events = commit.events.iter().map(rows::event).collect::<Result<_>>()?;

@@ -1,24 +1,28 @@
 //! Numbering: audit entries get numbers in the order of their commits, and are chained. An event has the number of its entry.
 //!
 //! On SQLite the one writer does so when it inserts them, and [`AssignNumbers`] only looks for rows of others. On PostgreSQL entries are
-//! inserted without a number, and the holder of the lease assigns numbers afterwards. The row of the lease is locked meanwhile, so that
-//! processes take turns even if several of them act as the holder.
+//! inserted with a row of `audit_queue`, and the holder of the lease numbers them afterwards: it appends their places to `audit_chain`
+//! and removes them from the queue. The row of the lease is locked meanwhile, so that processes take turns even if several of them act
+//! as the holder.
 //!
 //! Numbers have no gaps, and a numbered entry never changes. A row that no process with the secret wrote is quarantined: it is kept and
 //! marked, never chained, and never holds up the others. But a process that lacks the secret of the last numbered row chains nothing
 //! to it: the row may be genuine.
 
+use std::collections::BTreeSet;
+
 use ade_domain::audit::ChainHead;
 use ade_domain::task::Digest;
 use ade_domain::{Keys, Moment};
 
-use super::audit_log::{Authenticity, EVIDENCE_COLUMNS};
-use super::batch::{Statement, TableRow, values};
+use super::audit_log::{Authenticity, EVIDENCE_COLUMNS, UNKNOWN_KEY, places, with_entries};
+use super::batch::TableRow;
 use super::sql::{Arg, Row, SqlConnection};
 use super::{DatabaseError, Operation, Result};
 
 const SEQUENCER_LEASE: &str = "sequencer";
-const UNKNOWN_KEY: &str = "its MAC names a key that does not exist";
+/// No log becomes as long. Numbers up to the largest integer leave room for those that follow.
+const MAX_NUMBER: u64 = 1 << 62;
 /// Rows before one with an unknown key that may show that it does not belong to this installation.
 const MAX_ROWS_BEFORE: u32 = 100;
 
@@ -86,62 +90,105 @@ impl Operation for AssignNumbers {
             return Ok(Numbering::default());
         }
         let mut numbering = Numbering::default();
-        let (statements, expected) = self.number_audit(connection, &mut numbering.quarantined).await?;
-        numbering.numbered = connection.execute_each(&statements).await?;
-        if numbering.numbered != expected {
-            let reason = format!("only {} of {expected} audit entries could be numbered", numbering.numbered);
-            return Err(DatabaseError::Corrupt(reason));
-        }
+        self.quarantine_unqueued(connection, &mut numbering.quarantined).await?;
+        numbering.numbered = self.number_queued(connection, &mut numbering.quarantined).await?;
         Ok(numbering)
     }
 }
 
 impl AssignNumbers {
-    /// The statements that number entries, and how many. Quarantines what is not authentic.
-    async fn number_audit(
+    /// Quarantines rows that no commit inserted.
+    async fn quarantine_unqueued(
         &self,
         connection: &mut SqlConnection<'_>,
         quarantined: &mut Vec<QuarantinedEntry>,
-    ) -> Result<(Vec<Statement>, u64)> {
-        let limit = self.limit;
+    ) -> Result<()> {
         let sql = format!(
-            "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE number IS NULL AND quarantined_at IS NULL \
-             ORDER BY insert_seq LIMIT {limit}"
+            "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE queued = 0 AND quarantined_at IS NULL \
+             ORDER BY insert_seq LIMIT {}",
+            self.limit
+        );
+        for row in connection.query(&sql, &[]).await? {
+            let reason = Authenticity::of(&row, &self.keys).objection().unwrap_or("no commit inserted it");
+            quarantined.push(quarantine(connection, &row, reason, self.now).await?);
+        }
+        Ok(())
+    }
+
+    /// Takes entries from the queue and numbers them. Quarantines what is not authentic. An entry that has a place in the chain or is
+    /// quarantined keeps what it has, whoever queued it again. Returns how many entries got a number.
+    async fn number_queued(
+        &self,
+        connection: &mut SqlConnection<'_>,
+        quarantined: &mut Vec<QuarantinedEntry>,
+    ) -> Result<u64> {
+        let queued =
+            with_entries(&format!("SELECT * FROM audit_queue ORDER BY position LIMIT {}", self.limit));
+        let sql = format!(
+            "SELECT {EVIDENCE_COLUMNS}, position, CASE WHEN place.number IS NULL AND quarantined_at IS NULL THEN 0 \
+             ELSE 1 END::bigint FROM {queued} LEFT JOIN LATERAL (SELECT number FROM audit_chain \
+             WHERE audit_chain.entry_id = key.entry_id LIMIT 1) AS place ON TRUE ORDER BY position"
         );
         let rows = connection.query(&sql, &[]).await?;
         if rows.is_empty() {
-            return Ok((Vec::new(), 0));
+            return Ok(0);
         }
         let Some(mut head) =
             authentic_head(connection, 0, self.limit, self.now, &self.keys, quarantined).await?
         else {
-            return Ok((Vec::new(), 0));
+            return Ok(0);
         };
-        let mut numbered = Vec::new();
+        let first = head.number;
+        let (mut dequeued, mut settled) = (ChainedRows::default(), BTreeSet::new());
         for row in &rows {
-            let body = match Authenticity::of(row, &self.keys) {
-                Authenticity::Authentic(body) => *body,
-                Authenticity::UnknownKey(_) => {
-                    quarantined.push(quarantine(connection, row, UNKNOWN_KEY, self.now).await?);
-                    continue;
+            let (entry_id, position) = (row.get::<String>(0)?, row.get::<i64>(8)?.to_string());
+            if row.get(9)? || !settled.insert(entry_id.clone()) {
+                dequeued.push([&position, &entry_id, "-", "-", "-", "-"]);
+                continue;
+            }
+            match Authenticity::of(row, &self.keys) {
+                Authenticity::Authentic(body) => {
+                    let previous = head;
+                    head = previous.after_canonical(&row.get::<String>(2)?);
+                    let (at, number) = (body.at.micros().to_string(), head.number.to_string());
+                    let hashes = [previous, head].map(|head| head.entry_hash.to_string());
+                    let [previous_hash, entry_hash] = &hashes;
+                    dequeued.push([&position, &entry_id, &at, &number, previous_hash, entry_hash]);
                 }
-                Authenticity::Forged(reason) => {
+                other => {
+                    let reason = other.objection().unwrap_or_default();
                     quarantined.push(quarantine(connection, row, reason, self.now).await?);
-                    continue;
+                    dequeued.push([&position, &entry_id, "-", "-", "-", "-"]);
                 }
-            };
-            let mut columns = vec![Arg::Uuid(Some(body.entry_id.clone())), body.at.into()];
-            columns.extend(append(&mut head, &row.get::<String>(2)?).map(|(_, arg)| arg));
-            numbered.push(columns);
+            }
         }
-        // The time selects the partition.
-        let statements = values(
-            "WITH given (entry_id, at, number, previous_hash, entry_hash) AS (VALUES ",
-            &numbered,
-            ") UPDATE audit SET number = given.number, previous_hash = given.previous_hash, entry_hash = given.entry_hash \
-             FROM given WHERE audit.entry_id = given.entry_id AND audit.at = given.at",
-        );
-        Ok((statements, numbered.len() as u64))
+        connection.execute(APPEND_TO_CHAIN, &dequeued.0.map(Arg::from)).await?;
+        Ok(head.number - first)
+    }
+}
+
+/// Removes rows from the queue, and appends those with a number to the chain. Somebody may have queued two entries at one position.
+const APPEND_TO_CHAIN: &str = "WITH given AS (SELECT * FROM unnest(string_to_array($1, ' ')::bigint[], \
+     string_to_array($2, ' ')::uuid[], string_to_array($3, ' ', '-')::float8[], string_to_array($4, ' ', '-')::bigint[], \
+     string_to_array($5, ' ', '-'), string_to_array($6, ' ', '-')) \
+     AS given (position, entry_id, at, number, previous_hash, entry_hash)), \
+     dequeued AS (DELETE FROM audit_queue USING given \
+     WHERE audit_queue.position = given.position AND audit_queue.entry_id = given.entry_id) \
+     INSERT INTO audit_chain (number, at, entry_id, previous_hash, entry_hash) \
+     SELECT number, to_timestamp(at / 1000000), entry_id, previous_hash, entry_hash FROM given WHERE number IS NOT NULL";
+
+/// The arguments of [`APPEND_TO_CHAIN`]: for each column its values, separated by spaces; `-` is NULL.
+#[derive(Default)]
+struct ChainedRows([String; 6]);
+
+impl ChainedRows {
+    fn push(&mut self, row: [&str; 6]) {
+        for (column, value) in self.0.iter_mut().zip(row) {
+            if !column.is_empty() {
+                column.push(' ');
+            }
+            column.push_str(value);
+        }
     }
 }
 
@@ -214,7 +261,8 @@ async fn authentic_head(
             return Ok(Some(ChainHead::origin()));
         };
         let reason = match Authenticity::of(&evidence, keys) {
-            Authenticity::Authentic(_) => return Ok(Some(head)),
+            Authenticity::Authentic(_) if head.number < MAX_NUMBER => return Ok(Some(head)),
+            Authenticity::Authentic(_) => "its number is out of range",
             Authenticity::UnknownKey(key_id) => {
                 let sql = "SELECT key_id FROM secret_key WHERE key_id <> $1";
                 if let Some(row) = connection.query_first(sql, &[keys.id().into()]).await? {
@@ -242,17 +290,26 @@ async fn quarantine(
 ) -> Result<QuarantinedEntry> {
     let text = |at| row.get::<Option<String>>(at).ok().flatten().unwrap_or_default();
     let (entry_id, action) = (text(0), text(5));
-    let insert_seq = Arg::Int(row.get(7)?);
     let updated = if let SqlConnection::Postgres(_) = connection {
-        // Its primary key, and `insert_seq`, which has an index but accepts any value.
-        let sql = "UPDATE audit SET quarantined_at = $1, number = NULL \
-                   WHERE insert_seq = $2 AND micros(at) = $3 AND entry_id = $4";
-        let args = [now.into(), insert_seq, Arg::Int(row.get(1)?), Arg::Uuid(Some(entry_id.clone()))];
-        connection.execute(sql, &args).await?
+        let id = || Arg::Uuid(Some(entry_id.clone()));
+        // The number becomes any negative one that nobody can have taken on purpose.
+        let sql = "UPDATE audit_chain SET number = -1 - (random() * 4e18)::bigint WHERE entry_id = $1 AND number > 0";
+        connection.execute(sql, &[id()]).await?;
+        if row.get::<Option<String>>(2)?.is_none() {
+            return Ok(QuarantinedEntry { entry_id, action, reason: "it was removed" });
+        }
+        // By its primary key; then without the index, because the key of a time in the far future is not exact.
+        let exact = "UPDATE audit SET quarantined_at = $1 WHERE micros(at) = $2 AND entry_id = $3";
+        let args = [now.into(), Arg::Int(row.get(1)?), id()];
+        let by_key = format!("{exact} AND at = to_timestamp($2::float8 / 1000000)");
+        match connection.execute(&by_key, &args).await? {
+            0 => connection.execute(exact, &args).await?,
+            updated => updated,
+        }
     } else {
         // Any negative number that nobody can have taken on purpose.
         let sql = "UPDATE audit SET quarantined_at = $1, number = -1 - abs(random() >> 1) WHERE number = $2";
-        connection.execute(sql, &[now.into(), insert_seq]).await?
+        connection.execute(sql, &[now.into(), Arg::Int(row.get(7)?)]).await?
     };
     if updated != 1 {
         let reason = format!("{updated} rows instead of one were quarantined as audit entry {entry_id:?}");
@@ -286,10 +343,8 @@ pub(super) async fn follows_authentic_rows(
     number: u64,
     keys: &Keys,
 ) -> Result<bool> {
-    let sql = format!(
-        "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE number < $1 AND number > 0 \
-         ORDER BY number DESC LIMIT {MAX_ROWS_BEFORE}"
-    );
+    let before = numbered(connection, "number < $1 AND number > 0 ORDER BY number DESC", MAX_ROWS_BEFORE);
+    let sql = format!("SELECT {EVIDENCE_COLUMNS} FROM {before}");
     let rows = connection.query(&sql, &[number.into()]).await?;
     Ok(rows.iter().any(|row| matches!(Authenticity::of(row, keys), Authenticity::Authentic(_))))
 }
@@ -300,11 +355,17 @@ pub(super) struct HeadRow {
     pub(super) evidence: Row,
 }
 
+/// At most `limit` rows of the chain, with their entries.
+fn numbered(connection: &SqlConnection<'_>, condition: &str, limit: u32) -> String {
+    match connection {
+        SqlConnection::Sqlite(_) => format!("audit WHERE {condition} LIMIT {limit}"),
+        SqlConnection::Postgres(_) => places(condition, limit),
+    }
+}
+
 pub(super) async fn head(connection: &mut SqlConnection<'_>) -> Result<Option<HeadRow>> {
-    let sql = format!(
-        "SELECT {EVIDENCE_COLUMNS}, number, entry_hash FROM audit WHERE number > 0 \
-         ORDER BY number DESC LIMIT 1"
-    );
+    let last = numbered(connection, "number > 0 ORDER BY number DESC", 1);
+    let sql = format!("SELECT {EVIDENCE_COLUMNS}, number, entry_hash FROM {last}");
     let Some(evidence) = connection.query_first(&sql, &[]).await? else { return Ok(None) };
     let (number, hash) = (evidence.get(8)?, evidence.get::<Option<String>>(9)?.unwrap_or_default());
     // Whatever an edited row says: the chain goes on, and verification finds the row.

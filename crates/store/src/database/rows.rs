@@ -80,6 +80,12 @@ pub(super) fn log_line(task_id: &str, line: &LogLine) -> TableRow {
     TableRow::new("task_logs", columns)
 }
 
+/// What identifies an audit entry on PostgreSQL; the time selects the partition.
+#[must_use]
+pub fn audit_key(body: &AuditBody) -> [(&'static str, Arg); 2] {
+    [("entry_id", uuid(&body.entry_id)), ("at", body.at.into())]
+}
+
 /// An audit entry with the MAC of its writer, without its number and hashes. Its text is the canonical form of its body, which is
 /// authenticated and hashed. A NUL is stored as the replacement character.
 pub fn audit_entry(body: &AuditBody, keys: &Keys) -> Result<TableRow> {
@@ -92,9 +98,10 @@ pub fn audit_entry(body: &AuditBody, keys: &Keys) -> Result<TableRow> {
         text = stored.canonical_form().map_err(corrupt)?;
     }
     let mac = keys.mac(KeyPurpose::AuditEntry, text.as_bytes());
+    let [entry_id, at] = audit_key(body);
     let columns = [
-        ("entry_id", uuid(&body.entry_id)),
-        ("at", body.at.into()),
+        entry_id,
+        at,
         ("actor", Arg::Text(body.who.user_id().map(ToString::to_string))),
         ("action", body.action.as_str().into()),
         ("task_id", Arg::Uuid(body.task_id.clone())),

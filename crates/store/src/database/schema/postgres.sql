@@ -209,51 +209,83 @@ CREATE TABLE stored_responses (
 );
 CREATE INDEX stored_responses_by_time ON stored_responses (created_at);
 
--- Entries are inserted without a number and numbered later by the sequencer. A numbered entry never changes. There is one partition
--- for each month of `at`, created ahead by audit_create_partitions; entries of other months go to audit_default, so that an insert
--- never fails for want of a partition. A number is unique within a partition by an index, and overall because one sequencer assigns
--- them. An entry that depends on another one is inserted after that one was committed, on whichever server: numbering by
--- `insert_seq` preserves this order whatever the clocks of the servers say.
+-- The entries of the audit log. An entry never changes; its place in the log is a row of audit_chain. There is one partition for each
+-- month of `at`, created ahead by audit_create_partitions; entries of other months go to audit_default, so that an insert never fails
+-- for want of a partition.
 CREATE SEQUENCE audit_insert_seq;
 CREATE TABLE audit (
     entry_id uuid NOT NULL,
+    -- The order in which entries are written.
     insert_seq bigint NOT NULL DEFAULT nextval('audit_insert_seq'),
-    number bigint,
     at timestamptz NOT NULL CHECK (isfinite(at)),
     actor text,
     action text NOT NULL,
     task_id uuid,
-    previous_hash text,
-    entry_hash text,
     -- The MAC of the process that wrote the body. A row without a valid one was written by somebody else: the sequencer marks it
     -- instead of numbering it, and keeps it.
     mac text,
+    -- 1 if it was inserted together with its row of audit_queue, as ade does.
+    queued bigint NOT NULL DEFAULT 0,
     quarantined_at timestamptz,
     body text NOT NULL,
     PRIMARY KEY (at, entry_id)
 ) PARTITION BY RANGE (at);
-CREATE INDEX audit_unnumbered ON audit (insert_seq) WHERE number IS NULL AND quarantined_at IS NULL;
+CREATE INDEX audit_unqueued ON audit (insert_seq) WHERE queued = 0 AND quarantined_at IS NULL;
 CREATE INDEX audit_quarantined ON audit (insert_seq) WHERE quarantined_at IS NOT NULL;
-CREATE INDEX audit_by_task ON audit (task_id, number);
-CREATE INDEX audit_by_actor ON audit (actor, at, number);
-CREATE INDEX audit_by_action ON audit (action, at, number);
+CREATE INDEX audit_by_task ON audit (task_id, insert_seq);
+CREATE INDEX audit_by_actor ON audit (actor, at);
+CREATE INDEX audit_by_action ON audit (action, at);
+
+-- The entries that have no number yet, written with them. An entry that depends on another one is inserted after that one was
+-- committed, on whichever server: numbering by `position` preserves this order whatever the clocks of the servers say.
+CREATE TABLE audit_queue (
+    position bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    at timestamptz NOT NULL CHECK (isfinite(at)),
+    entry_id uuid NOT NULL
+);
+-- Not unique: a row that somebody inserts must not keep ade from inserting its own.
+CREATE INDEX audit_queue_by_position ON audit_queue (position);
+
+-- The place of each entry in the log, with its hash: narrow rows that the sequencer appends and that never change, unless it finds that
+-- somebody else wrote one behind the end of the chain. The number of such a row becomes negative. An event has the number of its entry.
+CREATE TABLE audit_chain (
+    number bigint PRIMARY KEY,
+    -- Selects the partition of the entry.
+    at timestamptz NOT NULL CHECK (isfinite(at)),
+    entry_id uuid NOT NULL UNIQUE,
+    previous_hash text NOT NULL,
+    entry_hash text NOT NULL
+);
+
+-- The entries in the chain with their places, for lists that an index of the entries selects; a list by number begins at audit_chain.
+-- Lateral, with a limit: the planner must not join the whole log for one page.
+CREATE VIEW audit_log AS
+    SELECT number, previous_hash, entry_hash, entry_id, at, actor, action, task_id, mac, body
+    FROM audit CROSS JOIN LATERAL (
+        SELECT number, previous_hash, entry_hash FROM audit_chain WHERE audit_chain.entry_id = audit.entry_id LIMIT 1
+    ) AS place;
 
 CREATE FUNCTION audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'the audit log is append-only';
 END $$;
--- New partitions inherit these triggers. Their conditions cost less than a call of the function for each entry that is numbered.
+-- New partitions inherit these triggers.
 CREATE TRIGGER audit_no_update BEFORE UPDATE ON audit FOR EACH ROW
-    WHEN ((OLD.number IS NOT NULL AND NEW.quarantined_at IS NULL) OR OLD.quarantined_at IS NOT NULL OR NEW.body <> OLD.body
-        OR NEW.mac IS DISTINCT FROM OLD.mac OR NEW.at <> OLD.at OR NEW.entry_id <> OLD.entry_id
-        OR NEW.insert_seq <> OLD.insert_seq)
+    WHEN (NEW.quarantined_at IS NULL OR OLD.quarantined_at IS NOT NULL OR NEW.body <> OLD.body OR NEW.mac IS DISTINCT FROM OLD.mac
+        OR NEW.at <> OLD.at OR NEW.entry_id <> OLD.entry_id OR NEW.insert_seq <> OLD.insert_seq OR NEW.queued <> OLD.queued)
     EXECUTE FUNCTION audit_is_append_only();
 CREATE TRIGGER audit_no_delete BEFORE DELETE ON audit FOR EACH ROW EXECUTE FUNCTION audit_is_append_only();
+CREATE TRIGGER audit_chain_no_update BEFORE UPDATE ON audit_chain FOR EACH ROW
+    WHEN (OLD.number <= 0 OR NEW.number >= 0 OR NEW.at <> OLD.at OR NEW.entry_id <> OLD.entry_id
+        OR NEW.previous_hash <> OLD.previous_hash OR NEW.entry_hash <> OLD.entry_hash)
+    EXECUTE FUNCTION audit_is_append_only();
+CREATE TRIGGER audit_chain_no_delete BEFORE DELETE ON audit_chain FOR EACH ROW EXECUTE FUNCTION audit_is_append_only();
+CREATE TRIGGER audit_chain_no_truncate BEFORE TRUNCATE ON audit_chain
+    FOR EACH STATEMENT EXECUTE FUNCTION audit_is_append_only();
 
 -- Adds what a partition does not inherit from its table.
 CREATE FUNCTION audit_protect_partition(partition_name text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    EXECUTE format('CREATE UNIQUE INDEX %I ON %I (number)', partition_name || '_by_number', partition_name);
     EXECUTE format('CREATE TRIGGER audit_no_truncate BEFORE TRUNCATE ON %I '
         'FOR EACH STATEMENT EXECUTE FUNCTION audit_is_append_only()', partition_name);
 END $$;

@@ -383,10 +383,15 @@ async fn numbered_entries_are_immutable(fixture: TestDatabase) {
     let audit = vec![entry("task.submit", Some("ann"), None, 1), entry("task.assign", None, None, 2)];
     database.commit(Commit { audit, ..Commit::default() }).await.expect("written");
     database.number_entries("first", at(1), 10_000, 7).await.expect("numbered");
-    for sql in
-        ["DELETE FROM audit", "UPDATE audit SET body = '{}'", "UPDATE audit SET number = 7 WHERE number = 1"]
-    {
-        let refused = execute_sql(&fixture, sql).await.expect_err("append-only");
+    let chain = if fixture.postgres.is_some() { "audit_chain" } else { "audit" };
+    for sql in [
+        "DELETE FROM audit".to_owned(),
+        "UPDATE audit SET body = '{}'".to_owned(),
+        format!("DELETE FROM {chain}"),
+        format!("UPDATE {chain} SET number = 7 WHERE number = 1"),
+        format!("UPDATE {chain} SET entry_hash = previous_hash"),
+    ] {
+        let refused = execute_sql(&fixture, &sql).await.expect_err("append-only");
         assert!(refused.contains("append-only"), "{refused}");
     }
     // The owner of the database can disable the triggers. Verification still detects the change.
@@ -395,7 +400,8 @@ async fn numbered_entries_are_immutable(fixture: TestDatabase) {
         None => "DROP TRIGGER audit_no_update",
     };
     execute_sql(&fixture, disable).await.expect("executed");
-    execute_sql(&fixture, "UPDATE audit SET actor = 'eve' WHERE number = 1").await.expect("executed");
+    let first = format!("entry_id = (SELECT entry_id FROM {chain} WHERE number = 1)");
+    execute_sql(&fixture, &format!("UPDATE audit SET actor = 'eve' WHERE {first}")).await.expect("executed");
     let rows = database.audit_rows(&AuditFilter::default(), 0, 10).await.expect("read");
     assert_eq!(rows[0].entry().expect_err("detected").number, 1);
     assert!(rows[1].entry().is_ok());
@@ -423,14 +429,14 @@ async fn chains_entries_as_they_are_read(fixture: TestDatabase) {
 }
 
 /// Executes SQL directly, as the owner of the database could.
-async fn execute_sql(fixture: &TestDatabase, sql: &'static str) -> Result<(), String> {
-    use sqlx::{Connection, Executor};
+async fn execute_sql(fixture: &TestDatabase, sql: &str) -> Result<(), String> {
+    use sqlx::{AssertSqlSafe, Connection, Executor};
     match (&fixture.folder, &fixture.postgres) {
         (Some(folder), _) => execute_on_sqlite(folder.path(), sql).map_err(|error| error.to_string()),
         (None, postgres) => {
             let (_, url) = postgres.as_ref().expect("PostgreSQL");
             let mut connection = sqlx::PgConnection::connect(url).await.expect("opens");
-            connection.execute(sql).await.map(drop).map_err(|error| error.to_string())
+            connection.execute(AssertSqlSafe(sql)).await.map(drop).map_err(|error| error.to_string())
         }
     }
 }
