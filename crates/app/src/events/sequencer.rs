@@ -56,7 +56,7 @@ async fn number_all(context: &Context, holder: &str, has_committed: bool) -> Res
         let numbering = database.number_entries(holder, clock.now(), LEASE_MS, BATCH_SIZE).await?;
         if !numbering.quarantined.is_empty() {
             report(context, &numbering.quarantined).await;
-        } else if numbering.numbered < u64::from(BATCH_SIZE) {
+        } else if !numbering.has_more {
             // Nothing is left, or another process was faster.
             return Ok(());
         }

@@ -357,11 +357,11 @@ async fn quarantines_rows_that_ade_did_not_write(log: Log) {
         forged.extend([odd("x", "NULL"), odd("y", "9000000000000000002")]);
     } else {
         // The place of an authentic row.
-        forged.push(
-            copy("body", "NULL", None)
-                .replacen("(entry_id", "(insert_seq, entry_id", 1)
-                .replacen("SELECT", "SELECT insert_seq,", 1),
-        );
+        forged.push(copy("body", "NULL", None).replacen("(entry_id", "(insert_seq, entry_id", 1).replacen(
+            "SELECT",
+            "SELECT insert_seq,",
+            1,
+        ));
     }
     for sql in &forged {
         log.tamper(sql).await;

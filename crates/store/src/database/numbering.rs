@@ -31,6 +31,8 @@ const MAX_ROWS_BEFORE: u32 = 100;
 pub struct Numbering {
     /// How many entries got a number.
     pub numbered: u64,
+    /// Whether the queue may have more than the limit.
+    pub has_more: bool,
     pub quarantined: Vec<QuarantinedEntry>,
 }
 
@@ -91,7 +93,7 @@ impl Operation for AssignNumbers {
         }
         let mut numbering = Numbering::default();
         self.quarantine_unqueued(connection, &mut numbering.quarantined).await?;
-        numbering.numbered = self.number_queued(connection, &mut numbering.quarantined).await?;
+        self.number_queued(connection, &mut numbering).await?;
         Ok(numbering)
     }
 }
@@ -116,66 +118,66 @@ impl AssignNumbers {
     }
 
     /// Takes entries from the queue and numbers them. Quarantines what is not authentic. An entry that has a place in the chain or is
-    /// quarantined keeps what it has, whoever queued it again. Returns how many entries got a number.
+    /// quarantined keeps what it has, whoever queued it again.
     async fn number_queued(
         &self,
         connection: &mut SqlConnection<'_>,
-        quarantined: &mut Vec<QuarantinedEntry>,
-    ) -> Result<u64> {
+        Numbering { numbered, has_more, quarantined }: &mut Numbering,
+    ) -> Result<()> {
         let queued =
             with_entries(&format!("SELECT * FROM audit_queue ORDER BY position LIMIT {}", self.limit));
         let sql = format!(
-            "SELECT {EVIDENCE_COLUMNS}, position, CASE WHEN place.number IS NULL AND quarantined_at IS NULL THEN 0 \
-             ELSE 1 END::bigint FROM {queued} LEFT JOIN LATERAL (SELECT number FROM audit_chain \
+            "SELECT {EVIDENCE_COLUMNS}, position, CASE WHEN quarantined_at IS NOT NULL OR placed_at = at THEN 1 ELSE 0 \
+             END::bigint, micros(placed_at) FROM {queued} LEFT JOIN LATERAL (SELECT at AS placed_at FROM audit_chain \
              WHERE audit_chain.entry_id = key.entry_id LIMIT 1) AS place ON TRUE ORDER BY position"
         );
         let rows = connection.query(&sql, &[]).await?;
+        *has_more = rows.len() as u64 >= u64::from(self.limit);
         if rows.is_empty() {
-            return Ok(0);
+            return Ok(());
         }
         let Some(mut head) =
             authentic_head(connection, 0, self.limit, self.now, &self.keys, quarantined).await?
         else {
-            return Ok(0);
+            return Ok(());
         };
-        let first = head.number;
-        let (mut dequeued, mut settled) = (ChainedRows::default(), BTreeSet::new());
+        let (mut dequeued, mut seen) = (ChainedRows::default(), BTreeSet::new());
         for row in &rows {
-            let (entry_id, position) = (row.get::<String>(0)?, row.get::<i64>(8)?.to_string());
-            if row.get(9)? || !settled.insert(entry_id.clone()) {
-                dequeued.push([&position, &entry_id, "-", "-", "-", "-"]);
-                continue;
+            let (entry_id, at) = row.pair::<String, i64>()?;
+            let is_settled = row.get(9)? || !seen.insert((entry_id.clone(), at));
+            // Somebody gave its id to a row with another time.
+            let is_displaced = row.get::<Option<i64>>(10)?.is_some();
+            let mut place = ["-"; 3].map(str::to_owned);
+            if is_settled {
+                // It only leaves the queue.
+            } else if let Some(reason) = Authenticity::of(row, &self.keys).objection() {
+                quarantined.push(quarantine(connection, row, reason, self.now).await?);
+            } else if !is_displaced {
+                let previous = head;
+                head = previous.after_canonical(&row.get::<String>(2)?);
+                let (previous_hash, entry_hash) = (previous.entry_hash, head.entry_hash);
+                place = [head.number.to_string(), previous_hash.to_string(), entry_hash.to_string()];
+                *numbered += 1;
             }
-            match Authenticity::of(row, &self.keys) {
-                Authenticity::Authentic(body) => {
-                    let previous = head;
-                    head = previous.after_canonical(&row.get::<String>(2)?);
-                    let (at, number) = (body.at.micros().to_string(), head.number.to_string());
-                    let hashes = [previous, head].map(|head| head.entry_hash.to_string());
-                    let [previous_hash, entry_hash] = &hashes;
-                    dequeued.push([&position, &entry_id, &at, &number, previous_hash, entry_hash]);
-                }
-                other => {
-                    let reason = other.objection().unwrap_or_default();
-                    quarantined.push(quarantine(connection, row, reason, self.now).await?);
-                    dequeued.push([&position, &entry_id, "-", "-", "-", "-"]);
-                }
-            }
+            let [number, previous_hash, entry_hash] = &place;
+            let (position, at) = (row.get::<i64>(8)?.to_string(), at.to_string());
+            dequeued.push([&position, &entry_id, &at, number, previous_hash, entry_hash]);
         }
-        connection.execute(APPEND_TO_CHAIN, &dequeued.0.map(Arg::from)).await?;
-        Ok(head.number - first)
+        connection.execute(APPEND_TO_CHAIN, &dequeued.0.map(Arg::from)).await.map(drop)
     }
 }
 
-/// Removes rows from the queue, and appends those with a number to the chain. Somebody may have queued two entries at one position.
+/// Removes rows from the queue, and appends those with a number to the chain. Somebody may have queued other rows at the same position.
 const APPEND_TO_CHAIN: &str = "WITH given AS (SELECT * FROM unnest(string_to_array($1, ' ')::bigint[], \
-     string_to_array($2, ' ')::uuid[], string_to_array($3, ' ', '-')::float8[], string_to_array($4, ' ', '-')::bigint[], \
+     string_to_array($2, ' ')::uuid[], string_to_array($3, ' ')::bigint[], string_to_array($4, ' ', '-')::bigint[], \
      string_to_array($5, ' ', '-'), string_to_array($6, ' ', '-')) \
      AS given (position, entry_id, at, number, previous_hash, entry_hash)), \
      dequeued AS (DELETE FROM audit_queue USING given \
-     WHERE audit_queue.position = given.position AND audit_queue.entry_id = given.entry_id) \
+     WHERE audit_queue.position = given.position AND audit_queue.entry_id = given.entry_id \
+     AND micros(audit_queue.at) = given.at) \
      INSERT INTO audit_chain (number, at, entry_id, previous_hash, entry_hash) \
-     SELECT number, to_timestamp(at / 1000000), entry_id, previous_hash, entry_hash FROM given WHERE number IS NOT NULL";
+     SELECT number, to_timestamp(at::float8 / 1000000), entry_id, previous_hash, entry_hash FROM given \
+     WHERE number IS NOT NULL";
 
 /// The arguments of [`APPEND_TO_CHAIN`]: for each column its values, separated by spaces; `-` is NULL.
 #[derive(Default)]
@@ -291,16 +293,18 @@ async fn quarantine(
     let text = |at| row.get::<Option<String>>(at).ok().flatten().unwrap_or_default();
     let (entry_id, action) = (text(0), text(5));
     let updated = if let SqlConnection::Postgres(_) = connection {
-        let id = || Arg::Uuid(Some(entry_id.clone()));
+        let key = [Arg::Uuid(Some(entry_id.clone())), Arg::Int(row.get(1)?)];
         // The number becomes any negative one that nobody can have taken on purpose.
-        let sql = "UPDATE audit_chain SET number = -1 - (random() * 4e18)::bigint WHERE entry_id = $1 AND number > 0";
-        connection.execute(sql, &[id()]).await?;
+        let sql = "UPDATE audit_chain SET number = -1 - (random() * 4e18)::bigint \
+                   WHERE entry_id = $1 AND micros(at) = $2 AND number > 0";
+        connection.execute(sql, &key).await?;
         if row.get::<Option<String>>(2)?.is_none() {
             return Ok(QuarantinedEntry { entry_id, action, reason: "it was removed" });
         }
         // By its primary key; then without the index, because the key of a time in the far future is not exact.
-        let exact = "UPDATE audit SET quarantined_at = $1 WHERE micros(at) = $2 AND entry_id = $3";
-        let args = [now.into(), Arg::Int(row.get(1)?), id()];
+        let exact = "UPDATE audit SET quarantined_at = $3 WHERE entry_id = $1 AND micros(at) = $2";
+        let [id, at] = key;
+        let args = [id, at, now.into()];
         let by_key = format!("{exact} AND at = to_timestamp($2::float8 / 1000000)");
         match connection.execute(&by_key, &args).await? {
             0 => connection.execute(exact, &args).await?,

@@ -262,7 +262,8 @@ CREATE TABLE audit_chain (
 CREATE VIEW audit_log AS
     SELECT number, previous_hash, entry_hash, entry_id, at, actor, action, task_id, mac, body
     FROM audit CROSS JOIN LATERAL (
-        SELECT number, previous_hash, entry_hash FROM audit_chain WHERE audit_chain.entry_id = audit.entry_id LIMIT 1
+        SELECT number, previous_hash, entry_hash FROM audit_chain
+        WHERE audit_chain.entry_id = audit.entry_id AND audit_chain.at = audit.at LIMIT 1
     ) AS place;
 
 CREATE FUNCTION audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -4,6 +4,7 @@ mod archives;
 mod fixture;
 mod people;
 mod postgres;
+mod queue;
 mod sqlite;
 mod tasks;
 mod work;

@@ -32,7 +32,7 @@ fn entry(moment: Moment) -> AuditBody {
     }
 }
 
-async fn write_entries(database: &Database, moments: &[Moment]) {
+pub(super) async fn write_entries(database: &Database, moments: &[Moment]) {
     let audit = moments.iter().copied().map(entry).collect();
     database.commit(Commit { audit, ..Commit::default() }).await.expect("written");
 }
@@ -111,7 +111,7 @@ async fn only_the_holder_of_the_lease_numbers() {
 }
 
 /// The lines that psql prints.
-async fn psql(fixture: &TestDatabase, sql: &str) -> Result<Vec<String>, String> {
+pub(super) async fn psql(fixture: &TestDatabase, sql: &str) -> Result<Vec<String>, String> {
     let (name, _) = fixture.postgres.as_ref().expect("on PostgreSQL");
     let printed = server().await.psql(name, sql).map_err(|error| error.to_string())?;
     Ok(printed.lines().map(str::to_owned).collect())

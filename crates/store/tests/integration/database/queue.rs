@@ -1,0 +1,102 @@
+//! What somebody else writes into the queue or the chain of PostgreSQL: each entry gets one number or is quarantined, and nothing is
+//! held up.
+
+use ade_store::database::{AuditFilter, Numbering};
+
+use crate::database::fixture::{TestDatabase, at, on_postgres};
+use crate::database::postgres::{psql, write_entries};
+
+/// Numbers everything, a few rows at a time. Returns how many entries got a number, and why others were quarantined.
+async fn number_all(fixture: &TestDatabase) -> (u64, Vec<&'static str>) {
+    let (mut total, mut reasons) = (0, Vec::new());
+    loop {
+        let done = fixture.database.number_entries("sequencer", at(1), 0, 3).await.expect("not held up");
+        let Numbering { numbered, has_more, quarantined } = done;
+        total += numbered;
+        reasons.extend(quarantined.iter().map(|row| row.reason));
+        if !has_more && quarantined.is_empty() {
+            assert_eq!(fixture.database.has_unnumbered().await, Ok(false));
+            reasons.sort_unstable();
+            return (total, reasons);
+        }
+    }
+}
+
+async fn tamper(fixture: &TestDatabase, sql: &str) {
+    psql(fixture, sql).await.expect("executed");
+}
+
+/// The numbers of the entries, which are intact.
+async fn numbers(fixture: &TestDatabase, filter: AuditFilter) -> Vec<u64> {
+    let rows = fixture.database.audit_rows(&filter, 0, 100).await.expect("read");
+    rows.iter().map(|row| row.entry().expect("intact").number).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_that_somebody_queues_get_no_second_number() {
+    let fixture = on_postgres().await;
+    write_entries(&fixture.database, &[at(1), at(2)]).await;
+    // Ahead of them: with another time, with no entry at all, and the rows of the queue themselves.
+    let insert = "INSERT INTO audit_queue (position, at, entry_id) OVERRIDING SYSTEM VALUE SELECT";
+    tamper(&fixture, &format!("{insert} -1, at + interval '1 s', entry_id FROM audit")).await;
+    tamper(&fixture, &format!("{insert} -1, at, gen_random_uuid() FROM audit LIMIT 1")).await;
+    tamper(&fixture, &format!("{insert} position, at, entry_id FROM audit_queue WHERE position > 0")).await;
+    tamper(&fixture, &format!("{insert} -2, at, entry_id FROM audit_queue WHERE position > 0")).await;
+    assert_eq!(number_all(&fixture).await, (2, vec!["it was removed"; 3]));
+    tamper(&fixture, &format!("{insert} -3, at, entry_id FROM audit")).await;
+    assert_eq!(number_all(&fixture).await, (0, Vec::new()));
+    assert_eq!(numbers(&fixture, AuditFilter::default()).await, [1, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_of_an_entry_do_not_take_its_place() {
+    let fixture = on_postgres().await;
+    write_entries(&fixture.database, &[at(1), at(2)]).await;
+    // With the id of an authentic entry and another time: queued, and not queued.
+    let copy = |shift: &str, queued: u8| {
+        format!(
+            "INSERT INTO audit (entry_id, at, actor, action, task_id, body, mac, queued) \
+             SELECT entry_id, at + interval '{shift}', actor, action, task_id, body, mac, {queued} FROM audit"
+        )
+    };
+    tamper(&fixture, &copy("1 minute", 1)).await;
+    let insert = "INSERT INTO audit_queue (position, at, entry_id) OVERRIDING SYSTEM VALUE SELECT";
+    tamper(&fixture, &format!("{insert} -1, at, entry_id FROM audit")).await;
+    let differs = "its columns differ from its body";
+    assert_eq!(number_all(&fixture).await, (2, vec![differs; 2]));
+    tamper(&fixture, &copy("1 hour", 0)).await;
+    assert_eq!(number_all(&fixture).await, (0, vec![differs; 4]));
+    assert_eq!(fixture.database.quarantined_entries().await, Ok(6));
+    let by_actor = AuditFilter { actor: Some("ann".to_owned()), ..AuditFilter::default() };
+    for filter in [AuditFilter::default(), by_actor] {
+        assert_eq!(numbers(&fixture, filter).await, [1, 2]);
+    }
+    assert_eq!(fixture.database.entry_without_place().await, Ok(None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn places_that_somebody_inserts_hold_up_nothing() {
+    let fixture = on_postgres().await;
+    write_entries(&fixture.database, &[at(1), at(2)]).await;
+    // The largest number, for an authentic entry that is still queued, and numbers without an entry.
+    let insert = "INSERT INTO audit_chain (number, at, entry_id, previous_hash, entry_hash) SELECT";
+    let largest = "9223372036854775807, at, entry_id, 'x', 'y' FROM audit_queue ORDER BY position LIMIT 1";
+    tamper(&fixture, &format!("{insert} {largest}")).await;
+    for number in [1_u64, 2, 1 << 61] {
+        tamper(&fixture, &format!("{insert} {number}, at, gen_random_uuid(), 'x', 'y' FROM audit LIMIT 1"))
+            .await;
+    }
+    let removed = "it was removed";
+    assert_eq!(
+        number_all(&fixture).await,
+        (1, vec![removed, removed, removed, "its number is out of range"])
+    );
+    assert_eq!(numbers(&fixture, AuditFilter::default()).await, [1]);
+    assert_eq!(fixture.database.quarantined_entries().await, Ok(4));
+
+    // An entry that is kept out of the chain in this way is not numbered, but it is missed.
+    write_entries(&fixture.database, &[at(3)]).await;
+    tamper(&fixture, &format!("{insert} -7, at, entry_id, 'x', 'y' FROM audit_queue")).await;
+    assert_eq!(number_all(&fixture).await, (0, Vec::new()));
+    assert!(matches!(fixture.database.entry_without_place().await, Ok(Some(_))));
+}
