@@ -135,7 +135,7 @@ fn push_list(sql: &mut String, first: usize, count: usize) {
 }
 
 /// Statements with rows between `before`, which ends with `VALUES`, and `after`, as few as possible.
-pub(super) fn values(before: &str, rows: &[Vec<Arg>], after: &str) -> Vec<Statement> {
+fn values(before: &str, rows: &[Vec<Arg>], after: &str) -> Vec<Statement> {
     let (mut statements, mut rest) = (Vec::new(), rows);
     while let Some(count) = ROWS_PER_STATEMENT.into_iter().find(|count| *count <= rest.len()) {
         let (chunk, others) = rest.split_at(count);

@@ -118,7 +118,7 @@ impl AssignNumbers {
     }
 
     /// Takes entries from the queue and numbers them. Quarantines what is not authentic. An entry that has a place in the chain or is
-    /// quarantined keeps what it has, whoever queued it again.
+    /// quarantined keeps what it has, also if somebody queues it again.
     async fn number_queued(
         &self,
         connection: &mut SqlConnection<'_>,
