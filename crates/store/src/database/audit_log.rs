@@ -361,12 +361,15 @@ impl Database {
     /// Events after the number `after`, with their numbers, which are those of their audit entries.
     pub async fn events(&self, after: u64, limit: u32) -> Result<Vec<(u64, Event)>> {
         let log = match self.backend {
-            Backend::Sqlite(_) => "audit",
-            Backend::Postgres(_) => "audit_chain",
+            Backend::Sqlite(_) => "audit AS log JOIN events ON events.event_id = log.entry_id",
+            // Lateral, with a limit, as in [`with_entries`].
+            Backend::Postgres(_) => {
+                "audit_chain AS log CROSS JOIN LATERAL \
+                 (SELECT body FROM events WHERE event_id = log.entry_id LIMIT 1) AS events"
+            }
         };
         let sql = format!(
-            "SELECT log.number, events.body FROM {log} AS log JOIN events ON events.event_id = log.entry_id \
-             WHERE log.number > $1 AND log.entry_hash IS NOT NULL ORDER BY log.number"
+            "SELECT log.number, events.body FROM {log} WHERE log.number > $1 AND log.entry_hash IS NOT NULL ORDER BY log.number"
         );
         self.fetch_page(&sql, &[after.into()], limit, |row| Ok((row.get(0)?, row.json(1)?))).await
     }
