@@ -153,9 +153,9 @@ async fn forward(mut client: TcpStream, server: &str, state: &watch::Sender<Prox
                 let (complete, is_last) = take_messages(&mut unsent, is_connected, state);
                 let bytes = complete.as_slice();
                 if is_last {
-                    drop(client);
                     server.write_all(bytes).await?;
-                    // Unread responses would reset the connection, and the server would ignore what it has not read yet.
+                    // Unread responses would reset the connection, and the server would ignore what it has not read yet. It has dealt
+                    // with everything before the client notices.
                     server.shutdown().await?;
                     return server.read_to_end(&mut from_server).await.map(drop);
                 }

@@ -54,15 +54,6 @@ impl Fixture {
         Self { database, clock, coordination: Arc::new(embedded.expect("opens")), url, folder }
     }
 
-    /// How many transactions clients of the PostgreSQL database have open.
-    pub(crate) fn open_transactions(&self) -> u64 {
-        let (_, name) = self.url.as_deref().and_then(|url| url.rsplit_once('/')).expect("a URL");
-        let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
-                   AND backend_type = 'client backend' AND xact_start IS NOT NULL AND pid <> pg_backend_pid()";
-        let count = SERVER.get().expect("started").psql(name, sql).expect("counted");
-        count.trim().parse().expect("a number")
-    }
-
     pub(crate) fn context(&self) -> Context {
         Context {
             database: self.database.clone(),

@@ -47,6 +47,8 @@ pub(super) struct Environment {
     pub(super) baseline_table: BaselineTable,
     pub(super) tasks: usize,
     pub(super) load_seconds: f64,
+    /// From starting the server with these tasks until it serves.
+    pub(super) start_seconds: f64,
     pub(super) middle_task: String,
     /// The end of the generated history.
     pub(super) now: Moment,
@@ -97,9 +99,21 @@ impl Environment {
         };
         let baseline_table = baseline_table?;
         let before = checkpoint_bytes(folder.path());
+        let began = Instant::now();
         let server = start(program, folder.path(), schema.as_ref())?;
+        let start_seconds = began.elapsed().as_secs_f64();
         wait_for_checkpoint(folder.path(), before).await?;
-        Ok(Self { server, baseline_table, tasks, load_seconds, middle_task, now, folder, schema })
+        Ok(Self {
+            server,
+            baseline_table,
+            tasks,
+            load_seconds,
+            start_seconds,
+            middle_task,
+            now,
+            folder,
+            schema,
+        })
     }
 
     /// Size of the SQLite database; None with PostgreSQL.

@@ -25,6 +25,7 @@ pub(super) use rows::{format_number, group_thousands};
 
 const METHOD: &str = "\
 What is measured, and how:
+  start     From starting the server process with the stored tasks until it serves requests.
   lists     Tasks by state, author, resource, tag and type, for a user who sees everything; all tasks that an ordinary user
             may see; the inbox of that user; the audit log by task, actor, action and time. The first page of 50, and one
             from the middle. One request at a time; lists and numbers of tasks alternate.
@@ -99,6 +100,7 @@ impl Sizes {
 struct Measured {
     tasks: usize,
     load_seconds: f64,
+    start_seconds: f64,
     bytes: Option<u64>,
     lists: lists::ListResults,
     writes: writes::WriteResults,
@@ -148,10 +150,10 @@ async fn measure(args: &Args, distributed: Option<&Distributed>) -> Result<Repor
         let writing = add_bar(&format!("writes {}", format_number(environment.tasks)));
         let writes = writes::measure(&environment, &sizes, &writing).await?;
         writing.finish();
-        let (tasks, load_seconds, bytes) =
-            (environment.tasks, environment.load_seconds, environment.database_bytes());
+        let Environment { tasks, load_seconds, start_seconds, .. } = environment;
+        let bytes = environment.database_bytes();
         environment.remove().await?;
-        all.push(Measured { tasks, load_seconds, bytes, lists, writes });
+        all.push(Measured { tasks, load_seconds, start_seconds, bytes, lists, writes });
     }
     if let Some(distributed) = distributed {
         distributed.clear(0).await?;

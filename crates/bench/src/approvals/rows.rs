@@ -11,6 +11,7 @@ use crate::samples::Latencies;
 /// A list with many tasks may be slower than with few tasks by this factor.
 const MAX_SLOWDOWN: f64 = 2.0;
 const MAX_APPROVE_P99_MS: f64 = 10.0;
+const MAX_START_SECONDS: f64 = 2.0;
 
 /// Formats a number with commas between thousands.
 pub(crate) fn format_number(number: usize) -> String {
@@ -36,6 +37,7 @@ pub(super) fn all_rows(all: &[Measured], sizes: &Sizes, settings: Option<&str>) 
         |settings| format!("PostgreSQL ({settings}) and Redis"),
     );
     vec![
+        start(all),
         lists(all, few, many, &database),
         writes("create", "create over HTTP", few, many, all, sizes, |measured| &measured.writes.create),
         writes(
@@ -54,6 +56,21 @@ pub(super) fn all_rows(all: &[Measured], sizes: &Sizes, settings: Option<&str>) 
 /// The aim of a list relative to its latency with few tasks, rounded to two digits.
 fn aim(ms: f64) -> f64 {
     (ms * MAX_SLOWDOWN * 100.0).round() / 100.0
+}
+
+fn start(all: &[Measured]) -> Row {
+    let figure = |measured: &Measured| {
+        let name = format!("start, {} tasks", format_number(measured.tasks));
+        Figure::below(name, measured.start_seconds, "s", MAX_START_SECONDS)
+    };
+    let details = |measured: &Measured| json!({ "tasks": measured.tasks, "seconds": measured.start_seconds });
+    Row {
+        row: "start",
+        what: "from starting the process until it serves requests".to_owned(),
+        figures: all.iter().map(figure).collect(),
+        cpu: Vec::new(),
+        details: json!({ "measured": all.iter().map(details).collect::<Vec<Value>>() }),
+    }
 }
 
 fn lists(all: &[Measured], few: &Measured, many: &Measured, database: &str) -> Row {
