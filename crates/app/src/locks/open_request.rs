@@ -3,6 +3,7 @@
 //! A release may have started the lease of the request although its reply never arrived here. No caller knows of such a lease, so
 //! that it must not run its whole length: this server gives it back by the request.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -37,10 +38,21 @@ pub(super) struct OpenRequest<'a> {
     open: OpenGuard<RequestKey>,
     /// Outlives `open`. While several connections have the same request open, no notification brings its grant and each of them asks
     /// for it. So the last one to close knows that no caller got a lease that nobody asked for.
-    pub(super) subscription: Subscription,
+    pub(super) subscription: Arc<Subscription>,
     /// Whether the request was seen waiting. A lease that started before may have been reported over an earlier connection.
     pub(super) has_waited: bool,
     pub(super) when_closed: WhenClosed,
+}
+
+/// A request that no connection has open.
+struct ClosedRequest {
+    request: LockRequest,
+    given_up: GivenUp<RequestKey>,
+    /// Kept until the commands that end the request are answered. If it is repeated meanwhile, no notification brings its grant: the
+    /// caller gets it by a command, and what is under way does not end a lease that a command has asked for.
+    _subscription: Arc<Subscription>,
+    when_closed: WhenClosed,
+    has_waited: bool,
 }
 
 impl LockService {
@@ -49,27 +61,22 @@ impl LockService {
             service: self,
             request,
             open: self.open_requests.open(&request.key),
-            subscription: self.coordination.subscribe(request.key),
+            subscription: Arc::new(self.coordination.subscribe(request.key)),
             has_waited: false,
             when_closed: WhenClosed::Cancel,
         }
     }
 
     /// Ends a request that no connection has open, unless the caller repeats it meanwhile.
-    async fn give_up(
-        self,
-        request: LockRequest,
-        given_up: GivenUp<RequestKey>,
-        when_closed: WhenClosed,
-        has_waited: bool,
-    ) {
-        let unreported = has_waited.then(|| self.return_command(&request)).flatten();
-        match when_closed {
+    async fn give_up(self, closed: ClosedRequest) {
+        let ClosedRequest { request, given_up, .. } = &closed;
+        let unreported = closed.has_waited.then(|| self.return_command(request)).flatten();
+        match closed.when_closed {
             WhenClosed::Cancel => {
                 if !given_up.is_current() {
                     return;
                 }
-                let mut commands = AcquireSaga::disconnect_commands(&request, &self.server);
+                let mut commands = AcquireSaga::disconnect_commands(request, &self.server);
                 commands.extend(unreported.clone());
                 let cancelled = self.run(commands).await;
                 if let Err(error) = self.coordination.forget_request(request.key).await {
@@ -111,6 +118,19 @@ impl LockService {
     }
 }
 
+impl OpenRequest<'_> {
+    /// Closes it. Returns what is to be ended, unless the same request is open over another connection.
+    fn close(&mut self) -> Option<ClosedRequest> {
+        Some(ClosedRequest {
+            given_up: self.open.give_up()?,
+            request: self.request.clone(),
+            _subscription: self.subscription.clone(),
+            when_closed: self.when_closed,
+            has_waited: self.has_waited,
+        })
+    }
+}
+
 impl Drop for OpenRequest<'_> {
     fn drop(&mut self) {
         let Ok(runtime) = Handle::try_current() else { return };
@@ -121,10 +141,9 @@ impl Drop for OpenRequest<'_> {
         if is_kept || !is_cancelled && !self.has_waited || self.when_closed == WhenClosed::Nothing {
             return;
         }
-        // The same request may be open over another connection.
-        let Some(given_up) = self.open.give_up() else { return };
-        let (service, request) = (self.service.clone(), self.request.clone());
-        runtime.spawn(service.give_up(request, given_up, self.when_closed, self.has_waited));
+        if let Some(closed) = self.close() {
+            runtime.spawn(self.service.clone().give_up(closed));
+        }
     }
 }
 
@@ -142,6 +161,7 @@ mod tests {
     use ade_store::redis::RedisOptions;
     use ade_store::{Coordination, EmbeddedCoordination, RedisCoordination};
     use ade_testkit::{ManualClock, Redis};
+    use futures_util::FutureExt;
     use tokio::sync::broadcast;
     use tokio::time::timeout;
 
@@ -212,28 +232,43 @@ mod tests {
             let held = self.service.acquire(self.request("ann", false)).await;
             let mut open = Vec::new();
             for _ in 0..connections {
-                let mut ben: OpenAcquisition<'_> = Box::pin(self.service.acquire(self.request("ben", false)));
-                let is_waiting = || self.service.awaited_locks.count(&lock()) > open.len();
-                poll_fn(|context| match ben.as_mut().poll(context) {
-                    Poll::Pending if is_waiting() => Poll::Ready(()),
-                    Poll::Pending => Poll::Pending,
-                    Poll::Ready(ended) => unreachable!("{ended:?}"),
-                })
-                .await;
-                open.push(ben);
+                open.push(self.waiting_ben().await);
             }
             let queued = self.service.acquire(self.request("cem", true)).await;
             assert!(matches!(queued, Ok(Acquisition::Waiting(_))), "{queued:?}");
             (token(held), open)
         }
 
+        /// One more connection over which Ben waits.
+        async fn waiting_ben(&self) -> OpenAcquisition<'_> {
+            let mut ben: OpenAcquisition<'_> = Box::pin(self.service.acquire(self.request("ben", false)));
+            let connections = self.service.awaited_locks.count(&lock());
+            poll_fn(|context| match ben.as_mut().poll(context) {
+                Poll::Pending if self.service.awaited_locks.count(&lock()) > connections => Poll::Ready(()),
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(ended) => unreachable!("{ended:?}"),
+            })
+            .await;
+            ben
+        }
+
+        /// Queues the request of an agent without a connection.
+        async fn queue(&self, agent: &str) {
+            let saga = AcquireSaga::new(self.request(agent, false), self.service.server.clone());
+            let SagaAction::Execute(acquire) = saga.next_action(60_000) else { unreachable!("no command") };
+            self.service.run(acquire).await.expect("queued");
+        }
+
         /// Ann's release, which starts the lease of Ben.
         async fn release(&self, token: FencingToken) {
+            self.release_by(&self.releasing, token).await;
+        }
+
+        async fn release_by(&self, sender: &Arc<dyn Coordination>, token: FencingToken) {
             let (holder, server) =
                 (Holder::new("ann", None).expect("valid"), Some(self.service.server.clone()));
             let release = LockCommand::Release { holder, token, server };
-            let released = self.releasing.execute_commands(vec![(lock(), release)]).await;
-            released.expect("released");
+            sender.execute_commands(vec![(lock(), release)]).await.expect("released");
             assert_eq!(self.holder().await, "ben");
         }
 
@@ -297,20 +332,38 @@ mod tests {
             let service = &fixture.service;
             let held = token(service.acquire(fixture.request("ann", false)).await);
             for agent in ["ben", "cem"] {
-                let saga = AcquireSaga::new(fixture.request(agent, false), service.server.clone());
-                let SagaAction::Execute(acquire) = saga.next_action(60_000) else {
-                    unreachable!("no command")
-                };
-                service.run(acquire).await.expect("queued");
+                fixture.queue(agent).await;
             }
             fixture.release(held).await;
             let ben = fixture.request("ben", false);
-            let given_up = service.open_requests.open(&ben.key).give_up().expect("the only one");
+            let mut open = service.open(&ben);
+            (open.has_waited, open.when_closed) = (true, WhenClosed::KeepPlace);
+            let closed = open.close().expect("the only one");
             if is_repeated {
                 drop(service.open_requests.open(&ben.key));
             }
-            service.clone().give_up(ben, given_up, WhenClosed::KeepPlace, true).await;
+            service.clone().give_up(closed).await;
             assert_eq!(fixture.holder().await, holder);
         }
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_repeats_its_request_while_it_is_cancelled_keeps_the_lease() {
+        let fixture = Fixture::redis().await;
+        let service = &fixture.service;
+        let released = token(service.acquire(fixture.request("ann", false)).await);
+        fixture.queue("ben").await;
+        let ben = fixture.request("ben", false);
+        let mut open = service.open(&ben);
+        open.has_waited = true;
+        let mut cancelling = Box::pin(service.clone().give_up(open.close().expect("the only one")));
+        drop(open);
+        // The first of its commands is under way, and its reply arrives while nobody polls.
+        assert!(cancelling.as_mut().now_or_never().is_none());
+        let repeated = fixture.waiting_ben().await;
+        fixture.release_by(&service.coordination, released).await;
+        assert!(token(timeout(LONG, repeated).await.expect("in time")) > released);
+        cancelling.await;
+        assert_eq!(fixture.holder().await, "ben");
     }
 }
