@@ -43,7 +43,7 @@ use ade_keyspace::Layout;
 use futures_util::future::join_all;
 use redis::InfoDict;
 use tokio::sync::{Semaphore, broadcast};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
 pub use connection::{ConnectionOptions, RedisClient, Script};
@@ -474,21 +474,29 @@ impl Inner {
             steps.push(step);
             prepared.push((name.clone(), command.clone(), is_subscribed, is_announced));
         }
-        // The steps are queued here, so that a cancellation follows them. What follows from their replies is done in a task of its
-        // own, also if the caller gives up: a part of the locks is held by then, and others may have been promoted.
+        // The steps are queued here, and the task that waits for their replies does not end with the caller: they are sent although
+        // the caller gives up, and the commands that cancel its request are queued behind them. The task completes what they did, since
+        // a part of the locks is held by then, and others may have been promoted.
         let (inner, applied) = (Arc::clone(self), self.steps.queue_group(steps));
-        let completed = tokio::spawn(async move {
+        let completed: JoinHandle<Result<Vec<_>>> = tokio::spawn(async move {
             let mut replies = Vec::with_capacity(prepared.len());
             for ((name, command, is_subscribed, is_announced), reply) in
                 prepared.into_iter().zip(applied.await?)
             {
                 let reply = CommandReply::parse(reply?, command.holder())?;
                 inner.complete(&name, &command, is_announced, &reply).await?;
-                replies.push(inner.follow_up(&name, &command, is_subscribed, reply).await?);
+                replies.push((is_subscribed, reply));
             }
             Ok(replies)
         });
-        completed.await.unwrap_or_else(|_| Err(CoordinationError("the commands were stopped".to_owned())))
+        let stopped = |_| CoordinationError("the commands were stopped".to_owned());
+        let mut replies = Vec::with_capacity(group.len());
+        // This may apply a command again, and ends with the caller: a request that was cancelled must not come back.
+        for ((name, command), (is_subscribed, reply)) in group.iter().zip(completed.await.map_err(stopped)??)
+        {
+            replies.push(self.follow_up(name, command, is_subscribed, reply).await?);
+        }
+        Ok(replies)
     }
 
     /// Resolves the deadlocks that a command caused, and subscribes to the lock that its request waits for.

@@ -167,8 +167,8 @@ impl StepQueue {
         self.queue_steps(step, Vec::new()).await?.0
     }
 
-    /// The same for at most [`MAX_GROUP`] steps in one call, of which each runs only if the one before it succeeded. They are queued
-    /// when this returns; the future returns the replies to those that ran.
+    /// Queues at most [`MAX_GROUP`] steps for one call, of which each runs only if the one before it succeeded. They are queued when
+    /// this returns; the future returns the replies to those that ran. Steps that are not sent yet when it is dropped are never sent.
     pub(super) fn queue_group(
         &self,
         steps: Vec<Step>,

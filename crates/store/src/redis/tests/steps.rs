@@ -1,13 +1,18 @@
 //! Steps outside a cluster: their tokens come from one source, and what goes together in one call does not share errors.
 
+use std::sync::Arc;
+
 use ade_domain::lock::{
     AcquireStatus, Acquisition, Grant, Holder, LockCommand, LockLimits, LockMode, LockName, LockOutcome,
-    RequestKey,
+    RequestKey, WaitOptions,
 };
 use ade_testkit::Redis;
+use futures_util::FutureExt;
 use futures_util::future::join_all;
+use tokio::task::yield_now;
 
 use super::differential::open;
+use crate::coordination::Locks;
 use crate::redis::RedisCoordination;
 
 fn ann() -> Holder {
@@ -93,6 +98,35 @@ async fn refuses_only_acquires_when_out_of_memory() {
             _ => assert!(reply.is_err(), "{name}: {reply:?}"),
         }
     }
+}
+
+#[tokio::test]
+async fn a_cancelled_request_for_several_locks_does_not_come_back() {
+    let server = Redis::start().expect("server starts");
+    let store = open(&server.url(), LockLimits::default()).await;
+    hold(&store, "task:2", "1").await;
+    let ben = Holder::new("ben", None).expect("valid");
+    let request = RequestKey::derive(&ben, "1");
+    let wait = Some(WaitOptions { timeout_ms: 60_000, served_by: Some("server".into()) });
+    let LockCommand::Acquire(of_ann) = acquire("1") else { unreachable!("an acquisition") };
+    let acquire = Acquisition { holder: ben.clone(), request, wait, ..of_ann };
+    let cancel =
+        LockCommand::Disconnect { holder: ben, request, server: "server".into(), include_claimed: true };
+    let names = [name("task:1"), name("task:2")];
+    let idle = Arc::strong_count(&store.inner);
+    // The server asks again once the subscription to the lock is confirmed.
+    let _subscription = store.subscribe(request);
+    let acquires = names.clone().map(|name| (name, LockCommand::Acquire(acquire.clone())));
+    assert!(store.execute_while_successful(acquires.into()).now_or_never().is_none(), "under way");
+    assert!(Arc::strong_count(&store.inner) > idle, "its replies are waited for");
+    store.execute_commands(names.clone().map(|name| (name, cancel.clone())).into()).await.expect("cancelled");
+    // The task that waits for them has ended when it drops its reference.
+    while Arc::strong_count(&store.inner) > idle {
+        yield_now().await;
+    }
+    let views = store.peek_locks(names.into()).await.expect("views");
+    let used = views.iter().map(|view| (view.holders.len(), view.queue_length)).collect::<Vec<_>>();
+    assert_eq!(used, [(0, 0), (1, 0)]);
 }
 
 /// A key that somebody else wrote fails its own step only.
