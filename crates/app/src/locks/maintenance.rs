@@ -109,6 +109,7 @@ async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
                 if let Some(since) = failing_since.take() {
                     tracing::info!(after = ?since.elapsed(), "locks are available again");
                 }
+                locks.return_leases().await;
             }
             Err(error) => {
                 // Logged once per outage, not five times a second.

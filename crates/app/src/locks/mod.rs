@@ -8,8 +8,8 @@ mod open_requests;
 mod shared_limits;
 mod tickets;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use ade_domain::Moment;
 use ade_domain::lock::saga::AcquireFailure;
@@ -28,6 +28,7 @@ pub use tickets::TicketState;
 use crate::{Error, LockEventSink, LockNotice};
 
 use maintenance::SweepCounts;
+use open_request::ClosedRequest;
 use open_requests::OpenRequests;
 
 type Result<T, E = LockError> = std::result::Result<T, E>;
@@ -40,6 +41,8 @@ pub struct LockService {
     server: SharedStr,
     awaited_locks: OpenRequests<LockName>,
     open_requests: OpenRequests<RequestKey>,
+    /// What the sweeps of this process give back.
+    closed_requests: Arc<Mutex<Vec<ClosedRequest>>>,
     is_stopping: Arc<AtomicBool>,
     sweep_counts: Arc<SweepCounts>,
     /// The limits in force, with the settings that all processes share.
@@ -110,6 +113,7 @@ impl LockService {
             server: Uuid::new_v4().simple().to_string().into(),
             awaited_locks: OpenRequests::default(),
             open_requests: OpenRequests::default(),
+            closed_requests: Arc::default(),
             is_stopping: Arc::default(),
             sweep_counts: Arc::default(),
         }

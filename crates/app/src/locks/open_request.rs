@@ -3,20 +3,23 @@
 //! A release may have started the lease of the request although its reply never arrived here. No caller knows of such a lease, so
 //! that it must not run its whole length: this server gives it back by the request.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::{Arc, PoisonError};
 
+use ade_domain::Moment;
 use ade_domain::lock::saga::AcquireSaga;
 use ade_domain::lock::{LockCommand, LockName, LockRequest, RequestKey, UnreportedLease};
 use ade_store::coordination::Subscription;
+use futures_util::future::join_all;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
 
 use super::LockService;
 use super::open_requests::{GivenUp, OpenGuard};
 
-const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+/// Closed requests that wait for a sweep. The leases of further ones run out.
+const MAX_CLOSED: usize = 100_000;
+/// Leases that are given back at once.
+const BATCH_SIZE: usize = 1_000;
 
 /// What follows when the request is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,14 +48,17 @@ pub(super) struct OpenRequest<'a> {
 }
 
 /// A request that no connection has open.
-struct ClosedRequest {
+#[derive(Debug)]
+pub(super) struct ClosedRequest {
     request: LockRequest,
     given_up: GivenUp<RequestKey>,
-    /// Kept until the commands that end the request are answered. If it is repeated meanwhile, no notification brings its grant: the
-    /// caller gets it by a command, and what is under way does not end a lease that a command has asked for.
+    /// Kept until the commands below are answered. If the request is repeated meanwhile, no notification brings its grant: the caller
+    /// gets it by a command, and what is under way does not end a lease that a command has asked for.
     _subscription: Arc<Subscription>,
-    when_closed: WhenClosed,
-    has_waited: bool,
+    /// Gives back the lease that a release by this server may have started.
+    return_lease: Option<(LockName, LockCommand)>,
+    /// When it is to be given back.
+    due: Moment,
 }
 
 impl LockService {
@@ -67,43 +73,48 @@ impl LockService {
         }
     }
 
-    /// Ends a request that no connection has open, unless the caller repeats it meanwhile.
-    async fn give_up(self, closed: ClosedRequest) {
-        let ClosedRequest { request, given_up, .. } = &closed;
-        let unreported = closed.has_waited.then(|| self.return_command(request)).flatten();
-        match closed.when_closed {
-            WhenClosed::Cancel => {
-                if !given_up.is_current() {
-                    return;
-                }
-                let mut commands = AcquireSaga::disconnect_commands(request, &self.server);
-                commands.extend(unreported.clone());
-                let cancelled = self.run(commands).await;
-                if let Err(error) = self.coordination.forget_request(request.key).await {
-                    tracing::warn!(%error, "cannot forget the request of a caller that disconnected");
-                }
-                let Err(error) = cancelled else { return };
-                // A wait ends when the server heartbeat expires, or, if others wait here for the same lock, when orphaned waits are
-                // cancelled. A grant ends with its lease, unless it can be given back.
-                tracing::warn!(%error, "cannot cancel the request of a caller that disconnected");
-            }
-            WhenClosed::KeepPlace => {
-                sleep(Duration::from_millis(self.coordination.limits().long_poll_claim_ms)).await;
-            }
-            WhenClosed::ReturnLease | WhenClosed::Nothing => {}
+    /// Cancels a request, unless its caller has repeated it.
+    async fn cancel_closed(self, closed: ClosedRequest) {
+        if !closed.given_up.is_current() {
+            return;
         }
-        let Some(command) = unreported else { return };
-        let started_at = Instant::now();
-        while given_up.is_current() {
-            match self.run(vec![command.clone()]).await {
-                Ok(_) => return,
-                Err(error) if started_at.elapsed() >= Duration::from_millis(request.ttl_ms) => {
-                    tracing::debug!(%error, "cannot give back a lock; its lease has ended meanwhile");
-                    return;
-                }
-                Err(_) => sleep(RETRY_INTERVAL).await,
-            }
+        let mut commands = AcquireSaga::disconnect_commands(&closed.request, &self.server);
+        commands.extend(closed.return_lease.clone());
+        let cancelled = self.run(commands).await;
+        if let Err(error) = self.coordination.forget_request(closed.request.key).await {
+            tracing::warn!(%error, "cannot forget the request of a caller that disconnected");
         }
+        if let Err(error) = cancelled {
+            // A wait ends when the server heartbeat expires, or, if others wait here for the same lock, when orphaned waits are
+            // cancelled. A grant ends with its lease, unless it can be given back.
+            tracing::warn!(%error, "cannot cancel the request of a caller that disconnected");
+            self.return_later(closed);
+        }
+    }
+
+    /// Leaves the lease of a closed request to the next sweep.
+    fn return_later(&self, closed: ClosedRequest) {
+        let mut all = self.closed_requests.lock().unwrap_or_else(PoisonError::into_inner);
+        if closed.return_lease.is_some() && all.len() < MAX_CLOSED {
+            all.push(closed);
+        }
+    }
+
+    /// Gives back leases that no caller knows of, unless their requests were repeated. What fails is left to the next sweep.
+    pub(super) async fn return_leases(&self) {
+        let now = self.coordination.now();
+        let due: Vec<ClosedRequest> = {
+            let mut all = self.closed_requests.lock().unwrap_or_else(PoisonError::into_inner);
+            all.extract_if(.., |closed| closed.due <= now).take(BATCH_SIZE).collect()
+        };
+        let due = due.into_iter().filter(|closed| closed.given_up.is_current());
+        join_all(due.map(|closed| async {
+            if let Err(error) = self.run(closed.return_lease.iter().cloned().collect()).await {
+                tracing::debug!(%error, "cannot give back a lock; the next sweep retries");
+                self.return_later(closed);
+            }
+        }))
+        .await;
     }
 
     /// Gives back the lease that a release by this server may have started for the request. Only the lease of a single lock starts
@@ -121,28 +132,34 @@ impl LockService {
 impl OpenRequest<'_> {
     /// Closes it. Returns what is to be ended, unless the same request is open over another connection.
     fn close(&mut self) -> Option<ClosedRequest> {
+        let given_up = self.open.give_up()?;
+        let coordination = &self.service.coordination;
+        let is_place_kept = self.when_closed == WhenClosed::KeepPlace;
+        let keep_ms = if is_place_kept { coordination.limits().long_poll_claim_ms } else { 0 };
         Some(ClosedRequest {
-            given_up: self.open.give_up()?,
             request: self.request.clone(),
+            given_up,
             _subscription: self.subscription.clone(),
-            when_closed: self.when_closed,
-            has_waited: self.has_waited,
+            return_lease: self.has_waited.then(|| self.service.return_command(self.request)).flatten(),
+            due: coordination.now().plus_ms(keep_ms),
         })
     }
 }
 
 impl Drop for OpenRequest<'_> {
     fn drop(&mut self) {
-        let Ok(runtime) = Handle::try_current() else { return };
         // When this process stops, a dropped request does not mean that its caller disconnected.
         let is_stopping = self.service.is_stopping.load(Ordering::SeqCst);
         let is_cancelled = self.when_closed == WhenClosed::Cancel;
         let is_kept = is_cancelled && is_stopping && self.request.has_request_id;
-        if is_kept || !is_cancelled && !self.has_waited || self.when_closed == WhenClosed::Nothing {
+        if is_kept || self.when_closed == WhenClosed::Nothing {
             return;
         }
-        if let Some(closed) = self.close() {
-            runtime.spawn(self.service.clone().give_up(closed));
+        let Some(closed) = self.close() else { return };
+        if !is_cancelled {
+            self.service.return_later(closed);
+        } else if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(self.service.clone().cancel_closed(closed));
         }
     }
 }
@@ -153,6 +170,7 @@ mod tests {
     use std::pin::Pin;
     use std::sync::Arc;
     use std::task::Poll;
+    use std::time::Duration;
 
     use ade_domain::lock::saga::SagaAction;
     use ade_domain::lock::{FencingToken, Holder, LockLimits, LockRequestDraft};
@@ -179,29 +197,27 @@ mod tests {
         /// On Redis it is a client of its own, so that the replies to its releases never reach the server.
         releasing: Arc<dyn Coordination>,
         events: broadcast::Receiver<Arc<LockEvent>>,
-        _resources: Box<dyn std::any::Any>,
+        redis: Option<Redis>,
+        /// Of the embedded backend.
+        clock: ManualClock,
+        _folder: Option<tempfile::TempDir>,
     }
 
     impl Fixture {
-        fn new(
-            coordination: Arc<dyn Coordination>,
-            releasing: Arc<dyn Coordination>,
-            resources: impl std::any::Any,
-        ) -> Self {
+        fn new(coordination: Arc<dyn Coordination>, releasing: Arc<dyn Coordination>) -> Self {
             let events = coordination.subscribe_events();
             let service = LockService::new(coordination, Arc::new(LogEventSink));
-            Self { service, releasing, events, _resources: Box::new(resources) }
+            Self { service, releasing, events, redis: None, clock: clock(), _folder: None }
         }
 
         fn embedded() -> Self {
             let folder = tempfile::tempdir().expect("folder");
             let limits = LockLimits { long_poll_claim_ms: 1, ..LockLimits::default() };
             let options = EmbeddedOptions { limits, ..EmbeddedOptions::default() };
-            let clock = ManualClock::new(ade_domain::Moment::from_micros(1_000_000).timestamp());
-            let embedded =
-                EmbeddedCoordination::open(folder.path(), options, Arc::new(clock)).expect("opens");
-            let embedded = Arc::new(embedded);
-            Self::new(embedded.clone(), embedded, folder)
+            let clock = clock();
+            let embedded = EmbeddedCoordination::open(folder.path(), options, Arc::new(clock.clone()));
+            let embedded = Arc::new(embedded.expect("opens"));
+            Self { clock, _folder: Some(folder), ..Self::new(embedded.clone(), embedded) }
         }
 
         async fn redis() -> Self {
@@ -211,7 +227,14 @@ mod tests {
                 let url = redis.url().parse().expect("valid");
                 Arc::new(RedisCoordination::open(&url, options).await.expect("connected"))
             };
-            Self::new(open().await, open().await, redis)
+            let fixture = Self::new(open().await, open().await);
+            Self { redis: Some(redis), ..fixture }
+        }
+
+        /// Redis refuses every command that writes while it misses a replica.
+        fn require_replicas(&self, count: &str) {
+            let redis = self.redis.as_ref().expect("Redis");
+            let _: () = redis.query(&["CONFIG", "SET", "min-replicas-to-write", count]).expect("reply");
         }
 
         fn request(&self, agent: &str, queue: bool) -> LockRequest {
@@ -286,6 +309,10 @@ mod tests {
         }
     }
 
+    fn clock() -> ManualClock {
+        ManualClock::new(Moment::from_micros(1_000_000).timestamp())
+    }
+
     fn lock() -> LockName {
         LOCK.parse().expect("valid")
     }
@@ -338,13 +365,39 @@ mod tests {
             let ben = fixture.request("ben", false);
             let mut open = service.open(&ben);
             (open.has_waited, open.when_closed) = (true, WhenClosed::KeepPlace);
-            let closed = open.close().expect("the only one");
+            drop(open);
             if is_repeated {
                 drop(service.open_requests.open(&ben.key));
             }
-            service.clone().give_up(closed).await;
+            service.return_leases().await;
+            assert_eq!(fixture.holder().await, "ben", "keeps its place for a while");
+            fixture.clock.advance(Duration::from_millis(1));
+            service.return_leases().await;
             assert_eq!(fixture.holder().await, holder);
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_lease_that_cannot_be_given_back_is_left_to_the_next_sweep() {
+        let fixture = Fixture::redis().await;
+        let service = &fixture.service;
+        let released = token(service.acquire(fixture.request("ann", false)).await);
+        fixture.queue("ben").await;
+        fixture.queue("cem").await;
+        fixture.release(released).await;
+        let ben = fixture.request("ben", false);
+        let mut open = service.open(&ben);
+        open.has_waited = true;
+        let closed = open.close().expect("the only one");
+        drop(open);
+        fixture.require_replicas("1");
+        service.clone().cancel_closed(closed).await;
+        service.return_leases().await;
+        fixture.require_replicas("0");
+        assert_eq!(fixture.holder().await, "ben", "nothing is tried between two sweeps");
+        service.return_leases().await;
+        assert_eq!(fixture.holder().await, "cem");
+        assert!(service.closed_requests.lock().expect("not poisoned").is_empty());
     }
 
     #[tokio::test]
@@ -356,7 +409,7 @@ mod tests {
         let ben = fixture.request("ben", false);
         let mut open = service.open(&ben);
         open.has_waited = true;
-        let mut cancelling = Box::pin(service.clone().give_up(open.close().expect("the only one")));
+        let mut cancelling = Box::pin(service.clone().cancel_closed(open.close().expect("the only one")));
         drop(open);
         // The first of its commands is under way, and its reply arrives while nobody polls.
         assert!(cancelling.as_mut().now_or_never().is_none());
