@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn the_next_waiter_gets_the_lease_of_a_caller_that_vanished_untold() {
+    async fn the_next_waiter_gets_the_lease_of_a_caller_that_vanished_before_it_was_notified() {
         for connections in [1, 2] {
             for mut fixture in [Fixture::embedded(), Fixture::redis().await] {
                 let (token, open) = fixture.with_waiting_ben(connections).await;
