@@ -19,6 +19,9 @@ const SELECT_ENTRIES: &str = "SELECT number, previous_hash, entry_hash, body, mi
 /// The columns that tell whether an entry is authentic.
 pub(super) const EVIDENCE_COLUMNS: &str =
     "entry_id::text, micros(at), body, mac, actor, action, task_id::text, insert_seq";
+/// Whether an entry of PostgreSQL is in the chain.
+const HAS_PLACE: &str = "EXISTS (SELECT 1 FROM audit_chain WHERE audit_chain.entry_id = audit.entry_id \
+                         AND audit_chain.at = audit.at AND number > 0)";
 /// More entries than a task can have, besides those of [`ACTIONS_WITHOUT_TRANSITION`].
 const MAX_TASK_ENTRIES: u32 = 20_000;
 const MAX_KEY_ID_LEN: usize = 32;
@@ -222,10 +225,11 @@ impl Database {
     /// The id of an entry that is neither in the chain nor on its way there nor quarantined: somebody removed it from the chain.
     pub async fn entry_without_place(&self) -> Result<Option<String>> {
         let Backend::Postgres(_) = self.backend else { return Ok(None) };
-        let sql = "SELECT entry_id::text FROM audit WHERE quarantined_at IS NULL \
-                   AND NOT EXISTS (SELECT 1 FROM audit_chain WHERE audit_chain.entry_id = audit.entry_id AND number > 0) \
-                   AND NOT EXISTS (SELECT 1 FROM audit_queue WHERE audit_queue.entry_id = audit.entry_id)";
-        self.fetch_first(sql, &[], |row| row.get(0)).await
+        let sql = format!(
+            "SELECT entry_id::text FROM audit WHERE quarantined_at IS NULL AND NOT {HAS_PLACE} \
+             AND NOT EXISTS (SELECT 1 FROM audit_queue WHERE audit_queue.entry_id = audit.entry_id) LIMIT 1"
+        );
+        self.fetch_first(&sql, &[], |row| row.get(0)).await
     }
 
     /// The audit entries of the transitions of a task, numbered or not.
@@ -252,8 +256,8 @@ impl Database {
         // On SQLite every entry has one.
         let Backend::Postgres(_) = self.backend else { return Ok(Vec::new()) };
         let sql = format!(
-            "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE task_id = $1 AND quarantined_at IS NULL AND NOT EXISTS \
-             (SELECT 1 FROM audit_chain WHERE audit_chain.entry_id = audit.entry_id) ORDER BY insert_seq LIMIT {limit}"
+            "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE task_id = $1 AND quarantined_at IS NULL AND NOT {HAS_PLACE} \
+             ORDER BY insert_seq LIMIT {limit}"
         );
         let rows = self.read(async |connection| connection.query(&sql, &[uuid(task_id)]).await).await?;
         let authentic = rows.iter().filter_map(|row| match Authenticity::of(row, &self.keys) {

@@ -21,8 +21,8 @@ use super::sql::{Arg, Row, SqlConnection};
 use super::{DatabaseError, Operation, Result};
 
 const SEQUENCER_LEASE: &str = "sequencer";
-/// No log becomes as long. Numbers up to the largest integer leave room for those that follow.
-const MAX_NUMBER: u64 = 1 << 62;
+/// The number of an authentic entry is not that of its place in the chain.
+const WITHOUT_PREDECESSOR: &str = "no entry has the number before it";
 /// Rows before one with an unknown key that may show that it does not belong to this installation.
 const MAX_ROWS_BEFORE: u32 = 100;
 
@@ -117,42 +117,41 @@ impl AssignNumbers {
         Ok(())
     }
 
-    /// Takes entries from the queue and numbers them. Quarantines what is not authentic. An entry that has a place in the chain or is
-    /// quarantined keeps what it has, also if somebody queues it again.
+    /// Takes entries from the queue and numbers them. Quarantines what is not authentic. An entry that has a place in the chain, and a
+    /// row that is quarantined, keep what they have, also if somebody queues them again.
     async fn number_queued(
         &self,
         connection: &mut SqlConnection<'_>,
         Numbering { numbered, has_more, quarantined }: &mut Numbering,
     ) -> Result<()> {
+        // First: a place that somebody invented must not look like that of a queued entry.
+        let Some(mut head) =
+            authentic_head(connection, 0, self.limit, self.now, &self.keys, quarantined).await?
+        else {
+            return Ok(());
+        };
         let queued =
             with_entries(&format!("SELECT * FROM audit_queue ORDER BY position LIMIT {}", self.limit));
         let sql = format!(
-            "SELECT {EVIDENCE_COLUMNS}, position, CASE WHEN quarantined_at IS NOT NULL OR placed_at = at THEN 1 ELSE 0 \
-             END::bigint, micros(placed_at) FROM {queued} LEFT JOIN LATERAL (SELECT at AS placed_at FROM audit_chain \
-             WHERE audit_chain.entry_id = key.entry_id LIMIT 1) AS place ON TRUE ORDER BY position"
+            "SELECT {EVIDENCE_COLUMNS}, position, CASE WHEN quarantined_at IS NOT NULL OR EXISTS (SELECT 1 FROM audit_chain \
+             WHERE audit_chain.entry_id = key.entry_id AND audit_chain.at = key.at AND number > 0) THEN 1 ELSE 0 END::bigint \
+             FROM {queued} ORDER BY position"
         );
         let rows = connection.query(&sql, &[]).await?;
         *has_more = rows.len() as u64 >= u64::from(self.limit);
         if rows.is_empty() {
             return Ok(());
         }
-        let Some(mut head) =
-            authentic_head(connection, 0, self.limit, self.now, &self.keys, quarantined).await?
-        else {
-            return Ok(());
-        };
         let (mut dequeued, mut seen) = (ChainedRows::default(), BTreeSet::new());
         for row in &rows {
             let (entry_id, at) = row.pair::<String, i64>()?;
             let is_settled = row.get(9)? || !seen.insert((entry_id.clone(), at));
-            // Somebody gave its id to a row with another time.
-            let is_displaced = row.get::<Option<i64>>(10)?.is_some();
             let mut place = ["-"; 3].map(str::to_owned);
             if is_settled {
                 // It only leaves the queue.
             } else if let Some(reason) = Authenticity::of(row, &self.keys).objection() {
                 quarantined.push(quarantine(connection, row, reason, self.now).await?);
-            } else if !is_displaced {
+            } else {
                 let previous = head;
                 head = previous.after_canonical(&row.get::<String>(2)?);
                 let (previous_hash, entry_hash) = (previous.entry_hash, head.entry_hash);
@@ -259,12 +258,12 @@ async fn authentic_head(
     quarantined: &mut Vec<QuarantinedEntry>,
 ) -> Result<Option<ChainHead>> {
     for _ in 0..limit {
-        let Some(HeadRow { head, evidence }) = head(connection).await? else {
+        let Some(HeadRow { head, follows, evidence }) = head(connection).await? else {
             return Ok(Some(ChainHead::origin()));
         };
         let reason = match Authenticity::of(&evidence, keys) {
-            Authenticity::Authentic(_) if head.number < MAX_NUMBER => return Ok(Some(head)),
-            Authenticity::Authentic(_) => "its number is out of range",
+            Authenticity::Authentic(_) if follows => return Ok(Some(head)),
+            Authenticity::Authentic(_) => WITHOUT_PREDECESSOR,
             Authenticity::UnknownKey(key_id) => {
                 let sql = "SELECT key_id FROM secret_key WHERE key_id <> $1";
                 if let Some(row) = connection.query_first(sql, &[keys.id().into()]).await? {
@@ -283,7 +282,8 @@ async fn authentic_head(
     Ok(None)
 }
 
-/// Marks a row that is not authentic, so that it is kept and never in the chain.
+/// Marks a row that is not authentic, so that it is kept and never in the chain. On PostgreSQL an authentic entry only loses the
+/// place that somebody gave it.
 async fn quarantine(
     connection: &mut SqlConnection<'_>,
     row: &Row,
@@ -292,7 +292,7 @@ async fn quarantine(
 ) -> Result<QuarantinedEntry> {
     let text = |at| row.get::<Option<String>>(at).ok().flatten().unwrap_or_default();
     let (entry_id, action) = (text(0), text(5));
-    let updated = if let SqlConnection::Postgres(_) = connection {
+    if let SqlConnection::Postgres(_) = connection {
         let key = [Arg::Uuid(Some(entry_id.clone())), Arg::Int(row.get(1)?)];
         // The number becomes any negative one that nobody can have taken on purpose.
         let sql = "UPDATE audit_chain SET number = -1 - (random() * 4e18)::bigint \
@@ -301,23 +301,25 @@ async fn quarantine(
         if row.get::<Option<String>>(2)?.is_none() {
             return Ok(QuarantinedEntry { entry_id, action, reason: "it was removed" });
         }
-        // By its primary key; then without the index, because the key of a time in the far future is not exact.
-        let exact = "UPDATE audit SET quarantined_at = $3 WHERE entry_id = $1 AND micros(at) = $2";
-        let [id, at] = key;
-        let args = [id, at, now.into()];
-        let by_key = format!("{exact} AND at = to_timestamp($2::float8 / 1000000)");
-        match connection.execute(&by_key, &args).await? {
-            0 => connection.execute(exact, &args).await?,
-            updated => updated,
+        if reason != WITHOUT_PREDECESSOR {
+            // By its primary key; then without the index, because the key of a time in the far future is not exact.
+            let exact = "UPDATE audit SET quarantined_at = $3 WHERE entry_id = $1 AND micros(at) = $2 AND quarantined_at IS NULL";
+            let [id, at] = key;
+            let args = [id, at, now.into()];
+            let by_key = format!("{exact} AND at = to_timestamp($2::float8 / 1000000)");
+            if connection.execute(&by_key, &args).await? == 0 {
+                connection.execute(exact, &args).await?;
+            }
         }
     } else {
         // Any negative number that nobody can have taken on purpose.
         let sql = "UPDATE audit SET quarantined_at = $1, number = -1 - abs(random() >> 1) WHERE number = $2";
-        connection.execute(sql, &[now.into(), Arg::Int(row.get(7)?)]).await?
-    };
-    if updated != 1 {
-        let reason = format!("{updated} rows instead of one were quarantined as audit entry {entry_id:?}");
-        return Err(DatabaseError::Corrupt(reason));
+        let updated = connection.execute(sql, &[now.into(), Arg::Int(row.get(7)?)]).await?;
+        if updated != 1 {
+            let reason =
+                format!("{updated} rows instead of one were quarantined as audit entry {entry_id:?}");
+            return Err(DatabaseError::Corrupt(reason));
+        }
     }
     Ok(QuarantinedEntry { entry_id, action, reason })
 }
@@ -356,6 +358,8 @@ pub(super) async fn follows_authentic_rows(
 /// The row with the highest number.
 pub(super) struct HeadRow {
     pub(super) head: ChainHead,
+    /// Whether it is the first one, or follows the one with the number before it.
+    follows: bool,
     pub(super) evidence: Row,
 }
 
@@ -369,10 +373,17 @@ fn numbered(connection: &SqlConnection<'_>, condition: &str, limit: u32) -> Stri
 
 pub(super) async fn head(connection: &mut SqlConnection<'_>) -> Result<Option<HeadRow>> {
     let last = numbered(connection, "number > 0 ORDER BY number DESC", 1);
-    let sql = format!("SELECT {EVIDENCE_COLUMNS}, number, entry_hash FROM {last}");
+    let (chain, row) = match connection {
+        SqlConnection::Sqlite(_) => ("audit", "audit"),
+        SqlConnection::Postgres(_) => ("audit_chain", "key"),
+    };
+    let sql = format!(
+        "SELECT {EVIDENCE_COLUMNS}, number, entry_hash, CASE WHEN number = 1 OR EXISTS (SELECT 1 FROM {chain} AS previous \
+         WHERE previous.number = {row}.number - 1) THEN 1 ELSE 0 END::bigint FROM {last}"
+    );
     let Some(evidence) = connection.query_first(&sql, &[]).await? else { return Ok(None) };
     let (number, hash) = (evidence.get(8)?, evidence.get::<Option<String>>(9)?.unwrap_or_default());
     // Whatever an edited row says: the chain goes on, and verification finds the row.
     let entry_hash = hash.parse().unwrap_or_else(|_| Digest::of_bytes(hash.as_bytes()));
-    Ok(Some(HeadRow { head: ChainHead { number, entry_hash }, evidence }))
+    Ok(Some(HeadRow { head: ChainHead { number, entry_hash }, follows: evidence.get(10)?, evidence }))
 }

@@ -252,10 +252,12 @@ CREATE TABLE audit_chain (
     number bigint PRIMARY KEY,
     -- Selects the partition of the entry.
     at timestamptz NOT NULL CHECK (isfinite(at)),
-    entry_id uuid NOT NULL UNIQUE,
+    entry_id uuid NOT NULL,
     previous_hash text NOT NULL,
     entry_hash text NOT NULL
 );
+-- A row that is not in the chain keeps no entry out of it, and neither does one with another time.
+CREATE UNIQUE INDEX audit_chain_by_entry ON audit_chain (entry_id, at) WHERE number > 0;
 
 -- The entries in the chain with their places, for lists that an index of the entries selects; a list by number begins at audit_chain.
 -- Lateral, with a limit: the planner must not join the whole log for one page.
@@ -263,7 +265,7 @@ CREATE VIEW audit_log AS
     SELECT number, previous_hash, entry_hash, entry_id, at, actor, action, task_id, mac, body
     FROM audit CROSS JOIN LATERAL (
         SELECT number, previous_hash, entry_hash FROM audit_chain
-        WHERE audit_chain.entry_id = audit.entry_id AND audit_chain.at = audit.at LIMIT 1
+        WHERE audit_chain.entry_id = audit.entry_id AND audit_chain.at = audit.at AND number > 0 LIMIT 1
     ) AS place;
 
 CREATE FUNCTION audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -280,6 +282,22 @@ CREATE TRIGGER audit_chain_no_update BEFORE UPDATE ON audit_chain FOR EACH ROW
     WHEN (OLD.number <= 0 OR NEW.number >= 0 OR NEW.at <> OLD.at OR NEW.entry_id <> OLD.entry_id
         OR NEW.previous_hash <> OLD.previous_hash OR NEW.entry_hash <> OLD.entry_hash)
     EXECUTE FUNCTION audit_is_append_only();
+-- Numbers have no gaps: one in the far future would leave none for the entries that follow.
+CREATE FUNCTION audit_chain_has_no_gaps() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    first bigint;
+    last bigint;
+    added bigint;
+BEGIN
+    SELECT min(number), max(number), count(*) INTO first, last, added FROM appended;
+    IF last - first + 1 <> added
+        OR first <> 1 AND NOT EXISTS (SELECT 1 FROM audit_chain WHERE number > 0 AND number = first - 1) THEN
+        RAISE EXCEPTION 'the audit log is append-only: its numbers have no gaps';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER audit_chain_no_gaps AFTER INSERT ON audit_chain REFERENCING NEW TABLE AS appended
+    FOR EACH STATEMENT EXECUTE FUNCTION audit_chain_has_no_gaps();
 CREATE TRIGGER audit_chain_no_delete BEFORE DELETE ON audit_chain FOR EACH ROW EXECUTE FUNCTION audit_is_append_only();
 CREATE TRIGGER audit_chain_no_truncate BEFORE TRUNCATE ON audit_chain
     FOR EACH STATEMENT EXECUTE FUNCTION audit_is_append_only();

@@ -74,29 +74,51 @@ async fn copies_of_an_entry_do_not_take_its_place() {
     assert_eq!(fixture.database.entry_without_place().await, Ok(None));
 }
 
+const INSERT_PLACE: &str = "INSERT INTO audit_chain (number, at, entry_id, previous_hash, entry_hash) SELECT";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn places_that_somebody_inserts_hold_up_nothing() {
     let fixture = on_postgres().await;
     write_entries(&fixture.database, &[at(1), at(2)]).await;
-    // The largest number, for an authentic entry that is still queued, and numbers without an entry.
-    let insert = "INSERT INTO audit_chain (number, at, entry_id, previous_hash, entry_hash) SELECT";
-    let largest = "9223372036854775807, at, entry_id, 'x', 'y' FROM audit_queue ORDER BY position LIMIT 1";
-    tamper(&fixture, &format!("{insert} {largest}")).await;
-    for number in [1_u64, 2, 1 << 61] {
-        tamper(&fixture, &format!("{insert} {number}, at, gen_random_uuid(), 'x', 'y' FROM audit LIMIT 1"))
-            .await;
-    }
-    let removed = "it was removed";
-    assert_eq!(
-        number_all(&fixture).await,
-        (1, vec![removed, removed, removed, "its number is out of range"])
-    );
-    assert_eq!(numbers(&fixture, AuditFilter::default()).await, [1]);
-    assert_eq!(fixture.database.quarantined_entries().await, Ok(4));
+    // For a queued entry with another time, and for no entry.
+    let other_time = "1, at + interval '1 s', entry_id, 'x', 'y' FROM audit_queue ORDER BY position LIMIT 1";
+    tamper(&fixture, &format!("{INSERT_PLACE} {other_time}")).await;
+    tamper(&fixture, &format!("{INSERT_PLACE} 2, at, gen_random_uuid(), 'x', 'y' FROM audit LIMIT 1")).await;
+    assert_eq!(number_all(&fixture).await, (2, vec!["it was removed"; 2]));
+    assert_eq!(numbers(&fixture, AuditFilter::default()).await, [1, 2]);
+    assert_eq!(fixture.database.quarantined_entries().await, Ok(2));
+    assert_eq!(fixture.database.entry_without_place().await, Ok(None));
 
-    // An entry that is kept out of the chain in this way is not numbered, but it is missed.
+    // For a row that is quarantined already.
+    let forged =
+        "INSERT INTO audit (entry_id, at, action, body) VALUES (gen_random_uuid(), now(), 'x', '{}')";
+    tamper(&fixture, forged).await;
+    assert_eq!(number_all(&fixture).await, (0, vec!["it has no MAC"]));
+    let quarantined = "3, at, entry_id, 'x', 'y' FROM audit WHERE quarantined_at IS NOT NULL";
+    tamper(&fixture, &format!("{INSERT_PLACE} {quarantined}")).await;
     write_entries(&fixture.database, &[at(3)]).await;
-    tamper(&fixture, &format!("{insert} -7, at, entry_id, 'x', 'y' FROM audit_queue")).await;
-    assert_eq!(number_all(&fixture).await, (0, Vec::new()));
-    assert!(matches!(fixture.database.entry_without_place().await, Ok(Some(_))));
+    assert_eq!(number_all(&fixture).await, (1, vec!["it has no MAC"]));
+    assert_eq!(numbers(&fixture, AuditFilter::default()).await, [1, 2, 3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_can_use_up_the_numbers() {
+    let fixture = on_postgres().await;
+    write_entries(&fixture.database, &[at(1), at(2)]).await;
+    let places = |number: &str| format!("{INSERT_PLACE} {number}, at, entry_id, 'x', 'y' FROM audit_queue");
+    let before_last = "9223372036854775805 + row_number() OVER ()";
+    for number in [before_last, "row_number() OVER () * 2 - 1", "row_number() OVER () - 1", "-position"] {
+        let refused = psql(&fixture, &places(number)).await.expect_err("append-only");
+        assert!(refused.contains("append-only"), "{number}: {refused}");
+    }
+    // The owner of the database can disable the trigger. An authentic entry loses such a place, and nothing else.
+    let switch = |state: &str| format!("ALTER TABLE audit_chain {state} TRIGGER audit_chain_no_gaps");
+    let sql = [switch("DISABLE"), places("9223372036854775807") + " LIMIT 1", switch("ENABLE")].join("; ");
+    tamper(&fixture, &sql).await;
+    assert_eq!(number_all(&fixture).await, (2, vec!["no entry has the number before it"]));
+    write_entries(&fixture.database, &[at(3)]).await;
+    assert_eq!(number_all(&fixture).await, (1, Vec::new()));
+    assert_eq!(numbers(&fixture, AuditFilter::default()).await, [1, 2, 3]);
+    assert_eq!(fixture.database.quarantined_entries().await, Ok(0));
+    assert_eq!(fixture.database.entry_without_place().await, Ok(None));
 }

@@ -77,6 +77,32 @@ async fn rows_of_others_do_not_hold_up_commits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn rows_behind_the_end_of_the_chain_do_not_hold_up_commits() {
+    let fixture = on_sqlite().await;
+    let database = &fixture.database;
+    append(database).await;
+    append(database).await;
+    execute(
+        &fixture,
+        "INSERT INTO audit (number, entry_id, at, action, body, quarantined_at) VALUES (3, 'x', 1, 'x', '{}', 1)",
+    );
+    append(database).await;
+    assert_eq!(verified(&fixture).await, 3);
+    // An authentic row with the largest number, which only somebody who disables the triggers can insert.
+    execute(
+        &fixture,
+        "DROP TRIGGER audit_no_delete; CREATE TABLE moved AS SELECT * FROM audit WHERE number = 3; \
+         UPDATE moved SET number = 9223372036854775807; DELETE FROM audit WHERE number = 3; \
+         INSERT INTO audit SELECT * FROM moved; DROP TABLE moved",
+    );
+    append(database).await;
+    assert_eq!((database.quarantined_entries().await, verified(&fixture).await), (Ok(2), 3));
+    let reported = database.number_entries("test", at(1), 0, 10).await.expect("looked").quarantined;
+    let reasons: Vec<_> = reported.iter().map(|row| row.reason).collect();
+    assert_eq!(reasons, ["it has no MAC", "no entry has the number before it"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failed_commit_takes_no_number() {
     let fixture = on_sqlite().await;
     let database = &fixture.database;
