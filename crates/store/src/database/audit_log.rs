@@ -138,10 +138,11 @@ impl AuditRow {
         let hash =
             |at| Ok::<_, DatabaseError>(row.get::<Option<String>>(at)?.and_then(|hash| hash.parse().ok()));
         let (previous_hash, entry_hash) = (hash(1)?, hash(2)?);
-        let at: Moment = row.get(4)?;
+        // SQLite stores any number.
+        let at = row.get::<Moment>(4).ok();
         let columns =
             Columns { actor: row.get(5)?, action: row.get(6)?, task_id: row.get(7)?, entry_id: row.get(8)? };
-        let matches = |body: &AuditBody| body.at == at && Columns::of(body) == columns;
+        let matches = |body: &AuditBody| Some(body.at) == at && Columns::of(body) == columns;
         let entry = match (row.json(3), previous_hash, entry_hash) {
             (Err(_), ..) => Err("its body is not a valid audit entry"),
             (Ok(body), ..) if !matches(&body) => Err("its indexed columns differ from its body"),

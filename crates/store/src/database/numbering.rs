@@ -302,14 +302,10 @@ async fn quarantine(
             return Ok(QuarantinedEntry { entry_id, action, reason: "it was removed" });
         }
         if reason != WITHOUT_PREDECESSOR {
-            // By its primary key; then without the index, because the key of a time in the far future is not exact.
-            let exact = "UPDATE audit SET quarantined_at = $3 WHERE entry_id = $1 AND micros(at) = $2 AND quarantined_at IS NULL";
+            let sql = "UPDATE audit SET quarantined_at = $3 \
+                       WHERE entry_id = $1 AND at = to_timestamp($2::float8 / 1000000) AND quarantined_at IS NULL";
             let [id, at] = key;
-            let args = [id, at, now.into()];
-            let by_key = format!("{exact} AND at = to_timestamp($2::float8 / 1000000)");
-            if connection.execute(&by_key, &args).await? == 0 {
-                connection.execute(exact, &args).await?;
-            }
+            connection.execute(sql, &[id, at, now.into()]).await?;
         }
     } else {
         // Any negative number that nobody can have taken on purpose.

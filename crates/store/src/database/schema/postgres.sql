@@ -217,7 +217,8 @@ CREATE TABLE audit (
     entry_id uuid NOT NULL,
     -- The order in which entries are written.
     insert_seq bigint NOT NULL DEFAULT nextval('audit_insert_seq'),
-    at timestamptz NOT NULL CHECK (isfinite(at)),
+    -- Of these times each microsecond is exact as a floating-point number, as which arguments are converted.
+    at timestamptz NOT NULL CHECK (at >= '1970-01-01T00:00:00Z' AND at < '2200-01-01T00:00:00Z'),
     actor text,
     action text NOT NULL,
     task_id uuid,
@@ -240,7 +241,7 @@ CREATE INDEX audit_by_action ON audit (action, at);
 -- committed, on whichever server: numbering by `position` preserves this order whatever the clocks of the servers say.
 CREATE TABLE audit_queue (
     position bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
-    at timestamptz NOT NULL CHECK (isfinite(at)),
+    at timestamptz NOT NULL CHECK (at >= '1970-01-01T00:00:00Z' AND at < '2200-01-01T00:00:00Z'),
     entry_id uuid NOT NULL
 );
 -- Not unique: a row that somebody inserts must not keep ade from inserting its own.
@@ -251,7 +252,7 @@ CREATE INDEX audit_queue_by_position ON audit_queue (position);
 CREATE TABLE audit_chain (
     number bigint PRIMARY KEY,
     -- Selects the partition of the entry.
-    at timestamptz NOT NULL CHECK (isfinite(at)),
+    at timestamptz NOT NULL CHECK (at >= '1970-01-01T00:00:00Z' AND at < '2200-01-01T00:00:00Z'),
     entry_id uuid NOT NULL,
     previous_hash text NOT NULL,
     entry_hash text NOT NULL

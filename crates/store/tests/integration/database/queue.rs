@@ -1,6 +1,7 @@
 //! What somebody else writes into the queue or the chain of PostgreSQL: each entry gets one number or is quarantined, and nothing is
 //! held up.
 
+use ade_domain::Moment;
 use ade_store::database::{AuditFilter, Numbering};
 
 use crate::database::fixture::{TestDatabase, at, on_postgres};
@@ -121,4 +122,32 @@ async fn nobody_can_use_up_the_numbers() {
     assert_eq!(numbers(&fixture, AuditFilter::default()).await, [1, 2, 3]);
     assert_eq!(fixture.database.quarantined_entries().await, Ok(0));
     assert_eq!(fixture.database.entry_without_place().await, Ok(None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_can_insert_times_that_are_not_exact() {
+    let fixture = on_postgres().await;
+    // The first and the last microsecond that the tables accept.
+    let last = Moment::from_micros(7_258_118_399_999_999);
+    write_entries(&fixture.database, &[Moment::from_micros(0), last]).await;
+    let tables = [
+        "audit (entry_id, action, body, at) SELECT gen_random_uuid(), 'x', '{}', time",
+        "audit_queue (entry_id, at) SELECT gen_random_uuid(), time",
+        "audit_chain (number, entry_id, previous_hash, entry_hash, at) SELECT 1, gen_random_uuid(), 'x', 'y', time",
+    ];
+    for (table, time) in tables.iter().flat_map(|table| {
+        ["1969-12-31 23:59:59Z", "2200-01-01 00:00:00Z", "294270-01-01Z", "infinity"]
+            .map(|time| (table, time))
+    }) {
+        let sql = format!("INSERT INTO {table} FROM (SELECT '{time}'::timestamptz AS time) AS given");
+        let refused = psql(&fixture, &sql).await.expect_err("out of range");
+        assert!(refused.contains("violates check constraint"), "{sql}: {refused}");
+    }
+    // A forged row at the end of time is found by its key.
+    let copy = "INSERT INTO audit (entry_id, at, action, body) \
+                SELECT gen_random_uuid(), at, action, body FROM audit ORDER BY at DESC LIMIT 1";
+    tamper(&fixture, copy).await;
+    assert_eq!(number_all(&fixture).await, (2, vec!["it has no MAC"]));
+    assert_eq!(numbers(&fixture, AuditFilter::default()).await, [1, 2]);
+    assert_eq!(fixture.database.quarantined_entries().await, Ok(1));
 }

@@ -88,6 +88,13 @@ async fn rows_behind_the_end_of_the_chain_do_not_hold_up_commits() {
     );
     append(database).await;
     assert_eq!(verified(&fixture).await, 3);
+    // A time that cannot be, until the next commit quarantines the row.
+    execute(
+        &fixture,
+        "INSERT INTO audit (number, entry_id, at, action, body, entry_hash) VALUES (4, 'y', -1, 'x', '{}', 'x')",
+    );
+    let rows = database.audit_rows(&AuditFilter::default(), 0, 10).await.expect("read");
+    assert_eq!(rows.iter().map(|row| row.entry().is_ok()).collect::<Vec<_>>(), [true, true, true, false]);
     // An authentic row with the largest number, which only somebody who disables the triggers can insert.
     execute(
         &fixture,
@@ -96,10 +103,10 @@ async fn rows_behind_the_end_of_the_chain_do_not_hold_up_commits() {
          INSERT INTO audit SELECT * FROM moved; DROP TABLE moved",
     );
     append(database).await;
-    assert_eq!((database.quarantined_entries().await, verified(&fixture).await), (Ok(2), 3));
+    assert_eq!((database.quarantined_entries().await, verified(&fixture).await), (Ok(3), 3));
     let reported = database.number_entries("test", at(1), 0, 10).await.expect("looked").quarantined;
     let reasons: Vec<_> = reported.iter().map(|row| row.reason).collect();
-    assert_eq!(reasons, ["it has no MAC", "no entry has the number before it"]);
+    assert_eq!(reasons, ["it has no MAC", "no entry has the number before it", "it has no MAC"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
