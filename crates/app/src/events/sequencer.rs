@@ -63,7 +63,7 @@ async fn number_all(context: &Context, holder: &str, has_committed: bool) -> Res
     }
 }
 
-/// Raises the alarm about rows that somebody wrote into the audit log: in the log, the metrics, the audit log itself and an event.
+/// Raises the alarm about rows that somebody wrote into the audit log, or marked: in the log, the metrics, the audit log itself and an event.
 async fn report(context: &Context, quarantined: &[QuarantinedEntry]) {
     context.alerts.add_quarantined(quarantined.len());
     let row = |entry: &QuarantinedEntry| json!({ "entry_id": entry.entry_id, "action": entry.action, "reason": entry.reason });
@@ -74,11 +74,11 @@ async fn report(context: &Context, quarantined: &[QuarantinedEntry]) {
         count,
         first = first.entry_id,
         reason = first.reason,
-        "quarantined rows of the audit log that ade did not write; find out who changed the database"
+        "rows of the audit log were written or marked by somebody else; find out who changed the database"
     );
     let details =
         Map::from_iter([("count".to_owned(), json!(count)), ("rows".to_owned(), Value::from(rows))]);
-    let reason = Some("rows of the audit log were not written by ade");
+    let reason = Some("rows of the audit log were written or marked by somebody else");
     let action = AuditedAction { reason, details, ..AuditedAction::new("audit.quarantine", &first.entry_id) };
     let by = context.service("sequencer", Trigger::Job("sequencer".to_owned()));
     let commit = action.commit_as(by, Vec::new(), context.clock.now());

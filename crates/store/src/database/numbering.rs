@@ -36,7 +36,7 @@ pub struct Numbering {
     pub quarantined: Vec<QuarantinedEntry>,
 }
 
-/// A row of the audit log that no process with the secret wrote.
+/// A row of the audit log that no process with the secret wrote, or that somebody tried to keep out of the chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuarantinedEntry {
     /// As the row says.
@@ -44,6 +44,14 @@ pub struct QuarantinedEntry {
     /// As the row says.
     pub action: String,
     pub reason: &'static str,
+}
+
+impl QuarantinedEntry {
+    /// Reads the columns of [`EVIDENCE_COLUMNS`].
+    fn of(row: &Row, reason: &'static str) -> Self {
+        let text = |at| row.get::<Option<String>>(at).ok().flatten().unwrap_or_default();
+        Self { entry_id: text(0), action: text(5), reason }
+    }
 }
 
 /// What the writer of SQLite knows about the end of the log.
@@ -118,7 +126,7 @@ impl AssignNumbers {
     }
 
     /// Takes entries from the queue and numbers them. Quarantines what is not authentic. An entry that has a place in the chain, and a
-    /// row that is quarantined, keep what they have, also if somebody queues them again.
+    /// quarantined row that is not authentic, only leave the queue: somebody queued them again.
     async fn number_queued(
         &self,
         connection: &mut SqlConnection<'_>,
@@ -133,9 +141,9 @@ impl AssignNumbers {
         let queued =
             with_entries(&format!("SELECT * FROM audit_queue ORDER BY position LIMIT {}", self.limit));
         let sql = format!(
-            "SELECT {EVIDENCE_COLUMNS}, position, CASE WHEN quarantined_at IS NOT NULL OR EXISTS (SELECT 1 FROM audit_chain \
-             WHERE audit_chain.entry_id = key.entry_id AND audit_chain.at = key.at AND number > 0) THEN 1 ELSE 0 END::bigint \
-             FROM {queued} ORDER BY position"
+            "SELECT {EVIDENCE_COLUMNS}, position, CASE WHEN EXISTS (SELECT 1 FROM audit_chain \
+             WHERE audit_chain.entry_id = key.entry_id AND audit_chain.at = key.at AND number > 0) THEN 1 ELSE 0 END::bigint, \
+             micros(quarantined_at) FROM {queued} ORDER BY position"
         );
         let rows = connection.query(&sql, &[]).await?;
         *has_more = rows.len() as u64 >= u64::from(self.limit);
@@ -146,17 +154,23 @@ impl AssignNumbers {
         for row in &rows {
             let (entry_id, at) = row.pair::<String, i64>()?;
             let is_settled = row.get(9)? || !seen.insert((entry_id.clone(), at));
+            let is_quarantined = row.get::<Option<i64>>(10)?.is_some();
             let mut place = ["-"; 3].map(str::to_owned);
-            if is_settled {
-                // It only leaves the queue.
-            } else if let Some(reason) = Authenticity::of(row, &self.keys).objection() {
-                quarantined.push(quarantine(connection, row, reason, self.now).await?);
-            } else {
-                let previous = head;
-                head = previous.after_canonical(&row.get::<String>(2)?);
-                let (previous_hash, entry_hash) = (previous.entry_hash, head.entry_hash);
-                place = [head.number.to_string(), previous_hash.to_string(), entry_hash.to_string()];
-                *numbered += 1;
+            match Authenticity::of(row, &self.keys).objection() {
+                _ if is_settled => {}
+                Some(_) if is_quarantined => {}
+                Some(reason) => quarantined.push(quarantine(connection, row, reason, self.now).await?),
+                None => {
+                    if is_quarantined {
+                        let reason = "somebody marked it as quarantined; it has its number all the same";
+                        quarantined.push(QuarantinedEntry::of(row, reason));
+                    }
+                    let previous = head;
+                    head = previous.after_canonical(&row.get::<String>(2)?);
+                    let (previous_hash, entry_hash) = (previous.entry_hash, head.entry_hash);
+                    place = [head.number.to_string(), previous_hash.to_string(), entry_hash.to_string()];
+                    *numbered += 1;
+                }
             }
             let [number, previous_hash, entry_hash] = &place;
             let (position, at) = (row.get::<i64>(8)?.to_string(), at.to_string());
@@ -290,16 +304,14 @@ async fn quarantine(
     reason: &'static str,
     now: Moment,
 ) -> Result<QuarantinedEntry> {
-    let text = |at| row.get::<Option<String>>(at).ok().flatten().unwrap_or_default();
-    let (entry_id, action) = (text(0), text(5));
     if let SqlConnection::Postgres(_) = connection {
-        let key = [Arg::Uuid(Some(entry_id.clone())), Arg::Int(row.get(1)?)];
+        let key = [Arg::Uuid(row.get(0)?), Arg::Int(row.get(1)?)];
         // The number becomes any negative one that nobody can have taken on purpose.
         let sql = "UPDATE audit_chain SET number = -1 - (random() * 4e18)::bigint \
                    WHERE entry_id = $1 AND micros(at) = $2 AND number > 0";
         connection.execute(sql, &key).await?;
         if row.get::<Option<String>>(2)?.is_none() {
-            return Ok(QuarantinedEntry { entry_id, action, reason: "it was removed" });
+            return Ok(QuarantinedEntry::of(row, "it was removed"));
         }
         if reason != WITHOUT_PREDECESSOR {
             let sql = "UPDATE audit SET quarantined_at = $3 \
@@ -312,12 +324,11 @@ async fn quarantine(
         let sql = "UPDATE audit SET quarantined_at = $1, number = -1 - abs(random() >> 1) WHERE number = $2";
         let updated = connection.execute(sql, &[now.into(), Arg::Int(row.get(7)?)]).await?;
         if updated != 1 {
-            let reason =
-                format!("{updated} rows instead of one were quarantined as audit entry {entry_id:?}");
+            let reason = format!("{updated} rows instead of one were quarantined");
             return Err(DatabaseError::Corrupt(reason));
         }
     }
-    Ok(QuarantinedEntry { entry_id, action, reason })
+    Ok(QuarantinedEntry::of(row, reason))
 }
 
 /// A process with an outdated secret cannot verify what the others write.

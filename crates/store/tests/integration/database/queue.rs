@@ -151,3 +151,46 @@ async fn nobody_can_insert_times_that_are_not_exact() {
     assert_eq!(numbers(&fixture, AuditFilter::default()).await, [1, 2]);
     assert_eq!(fixture.database.quarantined_entries().await, Ok(1));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn authentic_entries_that_somebody_marks_get_their_numbers() {
+    let fixture = on_postgres().await;
+    write_entries(&fixture.database, &[at(1), at(2)]).await;
+    tamper(&fixture, "UPDATE audit SET quarantined_at = now()").await;
+    let marked = "somebody marked it as quarantined; it has its number all the same";
+    assert_eq!(number_all(&fixture).await, (2, vec![marked; 2]));
+    assert_eq!(numbers(&fixture, AuditFilter::default()).await, [1, 2]);
+    assert_eq!(fixture.database.quarantined_entries().await, Ok(0));
+    assert_eq!(fixture.database.entry_without_place().await, Ok(None));
+    // One that is kept out of the chain is missed, even among many rows that are not authentic.
+    tamper(
+        &fixture,
+        "INSERT INTO audit (entry_id, at, action, body, quarantined_at) \
+         SELECT gen_random_uuid(), '1970-01-01Z', 'x', '{}', now() FROM generate_series(1, 1500)",
+    )
+    .await;
+    assert_eq!(fixture.database.entry_without_place().await, Ok(None));
+    tamper(&fixture, "UPDATE audit_chain SET number = -1 WHERE number = 2").await;
+    assert!(matches!(fixture.database.entry_without_place().await, Ok(Some(_))));
+    assert_eq!(number_all(&fixture).await, (0, Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_claim_to_be_queued_are_found() {
+    let fixture = on_postgres().await;
+    write_entries(&fixture.database, &[at(1)]).await;
+    assert_eq!(number_all(&fixture).await, (1, Vec::new()));
+    let forge = |count: u32, queued: u8| {
+        format!(
+            "INSERT INTO audit (entry_id, at, action, body, queued) \
+             SELECT gen_random_uuid(), now(), 'x', '{{}}', {queued} FROM generate_series(1, {count})"
+        )
+    };
+    tamper(&fixture, &forge(1_500, 1)).await;
+    tamper(&fixture, &forge(1, 0)).await;
+    assert_eq!(fixture.database.entry_without_place().await, Ok(None), "they are not authentic");
+    let done = fixture.database.number_entries("sequencer", at(1), 0, 2_000).await.expect("quarantined");
+    assert_eq!((done.numbered, done.quarantined.len()), (0, 1_501), "each is reported");
+    assert_eq!(fixture.database.quarantined_entries().await, Ok(1_501));
+    assert_eq!(fixture.database.entry_without_place().await, Ok(None));
+}

@@ -88,6 +88,7 @@ async fn rows_behind_the_end_of_the_chain_do_not_hold_up_commits() {
     );
     append(database).await;
     assert_eq!(verified(&fixture).await, 3);
+    assert_eq!(database.entry_without_place().await, Ok(None));
     // A time that cannot be, until the next commit quarantines the row.
     execute(
         &fixture,
@@ -104,6 +105,7 @@ async fn rows_behind_the_end_of_the_chain_do_not_hold_up_commits() {
     );
     append(database).await;
     assert_eq!((database.quarantined_entries().await, verified(&fixture).await), (Ok(3), 3));
+    assert!(matches!(database.entry_without_place().await, Ok(Some(_))), "it is missed");
     let reported = database.number_entries("test", at(1), 0, 10).await.expect("looked").quarantined;
     let reasons: Vec<_> = reported.iter().map(|row| row.reason).collect();
     assert_eq!(reasons, ["it has no MAC", "no entry has the number before it", "it has no MAC"]);
