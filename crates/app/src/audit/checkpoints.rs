@@ -175,7 +175,12 @@ async fn walk_from(database: &Database, mut walk: ChainVerifier, mut after: u64)
         }
         match page.last() {
             Some(last) => after = last.number,
-            None => return Ok(walk.finish()?),
+            None => break,
         }
+    }
+    // Elsewhere, a removed entry is a gap before the next one.
+    match database.removed_entry(after).await? {
+        Some(number) => Err(ChainError { number, reason: "was removed".to_owned() }.into()),
+        None => Ok(walk.finish()?),
     }
 }

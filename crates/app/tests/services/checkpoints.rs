@@ -198,6 +198,10 @@ async fn detects_edited_entry(log: Log) {
 async fn detects_removed_entry(log: Log) {
     log.tamper(&format!("DELETE FROM audit WHERE {}", log.numbered("= 7"))).await;
     assert_eq!(log.broken_at(None).await, 7);
+    // Lists go on past it.
+    let rows = log.database.audit_rows(&Default::default(), 5, 3).await.expect("read");
+    assert_eq!(rows.iter().map(|row| row.number).collect::<Vec<_>>(), [6, 8, 9]);
+    assert!(rows.iter().all(|row| row.entry().is_ok()));
 }
 
 /// On PostgreSQL an entry and its place in the chain are two rows: removing one of them, also at the end, is detected.

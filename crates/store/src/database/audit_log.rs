@@ -10,8 +10,9 @@ use ade_domain::task::ACTIONS_WITHOUT_TRANSITION;
 use ade_domain::{Keys, Moment};
 
 use super::numbering::{AssignNumbers, Numbering, head, superseded};
-use super::sql::{Arg, Row, Select, uuid};
-use super::{Backend, Database, DatabaseError, Result, position_args};
+use super::outside_chain::HAS_PLACE;
+use super::sql::{Row, Select, uuid};
+use super::{Backend, Database, DatabaseError, Result};
 
 /// The columns besides the body are copies of its fields, for searches.
 const SELECT_ENTRIES: &str = "SELECT number, previous_hash, entry_hash, body, micros(at), actor, action, task_id::text, \
@@ -19,16 +20,9 @@ const SELECT_ENTRIES: &str = "SELECT number, previous_hash, entry_hash, body, mi
 /// The columns that tell whether an entry is authentic.
 pub(super) const EVIDENCE_COLUMNS: &str =
     "entry_id::text, micros(at), body, mac, actor, action, task_id::text, insert_seq";
-/// Whether an entry of PostgreSQL is in the chain.
-const HAS_PLACE: &str = "EXISTS (SELECT 1 FROM audit_chain WHERE audit_chain.entry_id = audit.entry_id \
-                         AND audit_chain.at = audit.at AND number > 0)";
 /// More entries than a task can have, besides those of [`ACTIONS_WITHOUT_TRANSITION`].
 const MAX_TASK_ENTRIES: u32 = 20_000;
 const MAX_KEY_ID_LEN: usize = 32;
-/// Places whose entries were removed that are counted at most.
-const MAX_QUARANTINED_PLACES: u32 = 100_000;
-/// Rows outside of the chain that are read at once.
-const SEARCHED_AT_ONCE: u32 = 1_000;
 pub(super) const UNKNOWN_KEY: &str = "its MAC names a key that does not exist";
 
 /// Whether a row was written by a process with the secret.
@@ -97,13 +91,14 @@ impl Columns {
     }
 }
 
-/// Rows of PostgreSQL that refer to entries by `at` and `entry_id`, with those entries; the other columns are null if somebody removed
-/// the entry. Lateral, with a limit: the planner cannot join the whole log for one page.
+/// The entry that a row `key` of PostgreSQL refers to by `at` and `entry_id`. Lateral, with a limit: the planner cannot join the whole
+/// log for one page.
+const ENTRY_OF_KEY: &str = "LATERAL (SELECT insert_seq, actor, action, task_id, mac, body, quarantined_at FROM audit \
+                            WHERE audit.at = key.at AND audit.entry_id = key.entry_id LIMIT 1) AS entry";
+
+/// Rows of PostgreSQL with the entries that they refer to, whose columns are null if somebody removed the entry.
 pub(super) fn with_entries(keys: &str) -> String {
-    format!(
-        "({keys}) AS key LEFT JOIN LATERAL (SELECT insert_seq, actor, action, task_id, mac, body, quarantined_at \
-         FROM audit WHERE audit.at = key.at AND audit.entry_id = key.entry_id LIMIT 1) AS entry ON TRUE"
-    )
+    format!("({keys}) AS key LEFT JOIN {ENTRY_OF_KEY} ON TRUE")
 }
 
 /// At most `limit` places in the chain of PostgreSQL, with their entries.
@@ -133,10 +128,7 @@ impl AuditRow {
     /// Reads the columns of [`SELECT_ENTRIES`], and checks that they match the body. Does not check the hashes.
     fn read(row: &Row) -> Result<Self> {
         let number = row.get(0)?;
-        let Some(text) = row.get::<Option<String>>(3)? else {
-            let entry = Err(ChainError { number, reason: "was removed".to_owned() });
-            return Ok(Self { number, entry, text: String::new(), mac: String::new() });
-        };
+        let text = row.get(3)?;
         let hash =
             |at| Ok::<_, DatabaseError>(row.get::<Option<String>>(at)?.and_then(|hash| hash.parse().ok()));
         let (previous_hash, entry_hash) = (hash(1)?, hash(2)?);
@@ -165,10 +157,6 @@ impl AuditRow {
     /// The entry, if a process with the secret wrote it.
     pub fn authentic_entry(&self, keys: &Keys) -> Result<AuditEntry, ChainError> {
         let broken = |reason: &str| Err(ChainError { number: self.number, reason: reason.to_owned() });
-        if self.text.is_empty() {
-            // It was removed, or its body was.
-            return self.entry();
-        }
         match keys.verify(KeyPurpose::AuditEntry, self.text.as_bytes(), &self.mac) {
             MacCheck::Valid => self.entry(),
             // An edited body is reported as such.
@@ -212,80 +200,6 @@ impl Database {
             return Err(superseded(&registered, &self.keys));
         }
         Ok(numbering)
-    }
-
-    /// How many rows of the audit log are quarantined.
-    pub async fn quarantined_entries(&self) -> Result<u64> {
-        let sql = "SELECT count(*)::bigint FROM audit WHERE quarantined_at IS NOT NULL";
-        let Backend::Postgres(_) = self.backend else { return self.fetch_number(sql, &[]).await };
-        // Somebody may have marked entries that are in the chain.
-        let quarantined = self.fetch_number(&format!("{sql} AND NOT {HAS_PLACE}"), &[]).await?;
-        // Places in the chain whose entries were removed.
-        let removed = places("number <= 0", MAX_QUARANTINED_PLACES);
-        let sql = format!("SELECT count(*)::bigint FROM {removed} WHERE body IS NULL");
-        Ok(quarantined + self.fetch_number(&sql, &[]).await?)
-    }
-
-    /// The id of an authentic entry that is neither in the chain nor on its way there: somebody took it out. Rows that are not
-    /// authentic are queued unless they are quarantined, so that the sequencer quarantines and reports them.
-    pub async fn entry_without_place(&self) -> Result<Option<String>> {
-        let Backend::Postgres(_) = self.backend else { return self.quarantined_entry_without_place().await };
-        let sql = format!(
-            "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE quarantined_at IS NULL AND NOT {HAS_PLACE} \
-             AND NOT EXISTS (SELECT 1 FROM audit_queue WHERE audit_queue.entry_id = audit.entry_id \
-             AND audit_queue.at = audit.at) LIMIT {SEARCHED_AT_ONCE}"
-        );
-        loop {
-            let rows = self.scan(&sql, &[]).await?;
-            if let Some(found) = self.first_authentic(&rows) {
-                return Ok(Some(found));
-            }
-            if rows.is_empty() {
-                return self.quarantined_entry_without_place().await;
-            }
-            let keys = rows.iter().map(Row::pair::<String, i64>).collect::<Result<Vec<_>>>()?;
-            let (ids, times): (Vec<_>, Vec<_>) =
-                keys.into_iter().map(|(id, at)| (id, at.to_string())).unzip();
-            let sql = "INSERT INTO audit_queue (entry_id, at) SELECT entry_id, to_timestamp(at::float8 / 1000000) FROM \
-                       unnest(string_to_array($1, ' ')::uuid[], string_to_array($2, ' ')::bigint[]) AS given (entry_id, at)";
-            self.execute_statement(sql, &[ids.join(" ").into(), times.join(" ").into()]).await?;
-        }
-    }
-
-    /// Somebody marked it: an authentic entry is never quarantined.
-    async fn quarantined_entry_without_place(&self) -> Result<Option<String>> {
-        let is_sqlite = matches!(self.backend, Backend::Sqlite(_));
-        let (after, order, mut position) = if is_sqlite {
-            // Numbers of the chain are positive. Ids may be texts that cannot be arguments.
-            ("number < $1".to_owned(), "number DESC", vec![1_u64.into()])
-        } else {
-            let after = format!("NOT {HAS_PLACE} AND (at, entry_id) > ($1, $2)");
-            (after, "at, entry_id", position_args(None).to_vec())
-        };
-        let sql = format!(
-            "SELECT {EVIDENCE_COLUMNS} FROM audit WHERE quarantined_at IS NOT NULL AND {after} \
-             ORDER BY {order} LIMIT {SEARCHED_AT_ONCE}"
-        );
-        loop {
-            let rows = self.scan(&sql, &position).await?;
-            let Some(last) = rows.last() else { return Ok(None) };
-            if let Some(found) = self.first_authentic(&rows) {
-                return Ok(Some(found));
-            }
-            position = if is_sqlite {
-                vec![Arg::Int(last.get(7)?)]
-            } else {
-                vec![Arg::Time(last.get(1)?), Arg::Uuid(last.get(0)?)]
-            };
-        }
-    }
-
-    /// The id of the first authentic entry among rows of [`EVIDENCE_COLUMNS`].
-    fn first_authentic(&self, rows: &[Row]) -> Option<String> {
-        rows.iter().find_map(|row| match Authenticity::of(row, &self.keys) {
-            Authenticity::Authentic(body) => Some(body.entry_id),
-            Authenticity::UnknownKey(_) | Authenticity::Forged(_) => None,
-        })
     }
 
     /// The audit entries of the transitions of a task, numbered or not.
@@ -380,7 +294,7 @@ impl Database {
 
     /// Audit entries after the number `after`: in the order of their numbers, or in the order of time if the filter has an actor, an
     /// action or a time. The two orders are nearly the same; in the latter, every such filter has an index that begins where the
-    /// page does.
+    /// page does. Removed entries are left out.
     pub async fn audit_rows(&self, filter: &AuditFilter, after: u64, limit: u32) -> Result<Vec<AuditRow>> {
         let AuditFilter { task, actor, action, from, to } = filter;
         let has_index_by_time = actor.is_some() || action.is_some() || from.is_some() || to.is_some();
@@ -388,8 +302,8 @@ impl Database {
         let mut from = *from;
         let is_postgres = matches!(self.backend, Backend::Postgres(_));
         if is_postgres && !by_time && task.is_none() {
-            let page = places("number > $1 ORDER BY number", limit);
-            let sql = format!("{SELECT_ENTRIES} {page} ORDER BY number");
+            let chain = format!("audit_chain AS key CROSS JOIN {ENTRY_OF_KEY}");
+            let sql = format!("{SELECT_ENTRIES} {chain} WHERE number > $1 ORDER BY number");
             return self.fetch_page(&sql, &[after.into()], limit, AuditRow::read).await;
         }
         let mut select =
@@ -422,7 +336,7 @@ impl Database {
     pub async fn events(&self, after: u64, limit: u32) -> Result<Vec<(u64, Event)>> {
         let log = match self.backend {
             Backend::Sqlite(_) => "audit AS log JOIN events ON events.event_id = log.entry_id",
-            // Lateral, with a limit, as in [`with_entries`].
+            // Lateral, with a limit, as in [`ENTRY_OF_KEY`].
             Backend::Postgres(_) => {
                 "audit_chain AS log CROSS JOIN LATERAL \
                  (SELECT body FROM events WHERE event_id = log.entry_id LIMIT 1) AS events"

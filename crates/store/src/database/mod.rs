@@ -17,6 +17,7 @@ mod documents;
 mod jobs;
 mod markers;
 mod numbering;
+mod outside_chain;
 mod people;
 mod pool;
 mod postgres;

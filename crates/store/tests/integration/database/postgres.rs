@@ -235,9 +235,8 @@ async fn every_query_uses_an_index() {
         "SELECT body FROM audit WHERE queued = 0 AND quarantined_at IS NULL ORDER BY insert_seq LIMIT 9",
         "SELECT entry_id FROM audit_queue ORDER BY position LIMIT 9",
         "SELECT number FROM audit_chain WHERE number > 0 ORDER BY number DESC LIMIT 1",
-        "SELECT body FROM (SELECT * FROM audit_chain WHERE number > 7 ORDER BY number LIMIT 9) AS key \
-         LEFT JOIN LATERAL (SELECT body FROM audit WHERE audit.at = key.at AND audit.entry_id = key.entry_id LIMIT 1) \
-         AS entry ON TRUE ORDER BY number",
+        "SELECT body FROM audit_chain AS key CROSS JOIN LATERAL (SELECT body FROM audit WHERE audit.at = key.at \
+         AND audit.entry_id = key.entry_id LIMIT 1) AS entry WHERE number > 7 ORDER BY number LIMIT 9",
         "SELECT body FROM audit_chain JOIN events ON events.event_id = audit_chain.entry_id WHERE number > 7 \
          ORDER BY number LIMIT 9",
         "SELECT body FROM audit_log WHERE number > 0 AND actor = 'ann' ORDER BY at, number LIMIT 9",
