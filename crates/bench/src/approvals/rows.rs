@@ -37,7 +37,6 @@ pub(super) fn all_rows(all: &[Measured], sizes: &Sizes, settings: Option<&str>) 
         |settings| format!("PostgreSQL ({settings}) and Redis"),
     );
     vec![
-        start(all),
         lists(all, few, many, &database),
         writes("create", "create over HTTP", few, many, all, sizes, |measured| &measured.writes.create),
         writes(
@@ -50,6 +49,7 @@ pub(super) fn all_rows(all: &[Measured], sizes: &Sizes, settings: Option<&str>) 
             |measured| &measured.writes.submit,
         ),
         approve(all, sizes),
+        start(all),
     ]
 }
 
