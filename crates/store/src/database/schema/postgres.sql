@@ -229,7 +229,9 @@ CREATE TABLE audit (
     queued bigint NOT NULL DEFAULT 0,
     quarantined_at timestamptz,
     body text NOT NULL,
-    PRIMARY KEY (at, entry_id)
+    PRIMARY KEY (at, entry_id),
+    -- Far more than an entry of ade has. A row that cannot be read would hold up the sequencer.
+    CHECK (octet_length(body) + octet_length(action) + octet_length(coalesce(actor, '')) + octet_length(coalesce(mac, '')) < 16777216)
 ) PARTITION BY RANGE (at);
 CREATE INDEX audit_unqueued ON audit (insert_seq) WHERE queued = 0 AND quarantined_at IS NULL;
 CREATE INDEX audit_quarantined ON audit (insert_seq) WHERE quarantined_at IS NOT NULL;
@@ -276,7 +278,8 @@ END $$;
 -- New partitions inherit these triggers.
 CREATE TRIGGER audit_no_update BEFORE UPDATE ON audit FOR EACH ROW
     WHEN (NEW.quarantined_at IS NULL OR OLD.quarantined_at IS NOT NULL OR NEW.body <> OLD.body OR NEW.mac IS DISTINCT FROM OLD.mac
-        OR NEW.at <> OLD.at OR NEW.entry_id <> OLD.entry_id OR NEW.insert_seq <> OLD.insert_seq OR NEW.queued <> OLD.queued)
+        OR NEW.at <> OLD.at OR NEW.entry_id <> OLD.entry_id OR NEW.insert_seq <> OLD.insert_seq OR NEW.queued <> OLD.queued
+        OR NEW.action <> OLD.action OR NEW.actor IS DISTINCT FROM OLD.actor OR NEW.task_id IS DISTINCT FROM OLD.task_id)
     EXECUTE FUNCTION audit_is_append_only();
 CREATE TRIGGER audit_no_delete BEFORE DELETE ON audit FOR EACH ROW EXECUTE FUNCTION audit_is_append_only();
 CREATE TRIGGER audit_chain_no_update BEFORE UPDATE ON audit_chain FOR EACH ROW

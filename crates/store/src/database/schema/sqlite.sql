@@ -228,7 +228,8 @@ CREATE INDEX audit_by_time ON audit (at);
 -- A row that somebody inserts as quarantined, with a number of the chain, must leave the chain.
 CREATE TRIGGER audit_no_update BEFORE UPDATE ON audit
 WHEN (OLD.quarantined_at IS NOT NULL AND OLD.number <= 0) OR NEW.quarantined_at IS NULL OR NEW.number >= 0 OR NEW.body <> OLD.body
-    OR NEW.mac IS NOT OLD.mac OR NEW.at <> OLD.at OR NEW.entry_id <> OLD.entry_id
+    OR NEW.mac IS NOT OLD.mac OR NEW.at <> OLD.at OR NEW.entry_id <> OLD.entry_id OR NEW.action <> OLD.action
+    OR NEW.actor IS NOT OLD.actor OR NEW.task_id IS NOT OLD.task_id
 BEGIN
     SELECT RAISE(ABORT, 'the audit log is append-only');
 END;
