@@ -1,4 +1,4 @@
-//! The entries that prove what happened to a task: whoever marks, moves or hides one in the database changes nothing about it.
+//! The entries that prove what happened to a task: marking, moving or hiding one in the database changes nothing about it.
 
 use ade_domain::audit::AuditBody;
 use ade_store::database::Commit;
