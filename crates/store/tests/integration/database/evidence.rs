@@ -21,13 +21,12 @@ async fn marked_and_moved_entries_prove_the_same(fixture: TestDatabase) {
         database.commit(Commit { audit: vec![audit], ..Commit::default() }).await.expect("written");
     }
     let is_sqlite = fixture.folder.is_some();
+    // The mark that ade itself gives to a row of somebody else.
+    let mark = if is_sqlite { "quarantined_at = 1, number = -5" } else { "quarantined_at = now()" };
     for change in ["action = 'noise'", "actor = NULL", "task_id = NULL"] {
-        let mark = if is_sqlite { "quarantined_at = 1, number = -5" } else { "quarantined_at = now()" };
         let refused = fixture.try_sql(&format!("UPDATE audit SET {mark}, {change}")).await;
         assert!(refused.is_err_and(|error| error.contains("append-only")), "{change}");
     }
-    // The mark that ade itself gives to a row of somebody else.
-    let mark = if is_sqlite { "quarantined_at = 1, number = -5" } else { "quarantined_at = now()" };
     fixture.sql(&format!("UPDATE audit SET {mark} WHERE action = 'task.revoke'")).await;
     assert_eq!(database.task_entries(&task_id).await.expect("read").authentic, written);
     // An owner can also change the order in which rows seem to be written.
