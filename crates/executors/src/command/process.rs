@@ -9,7 +9,7 @@ use std::os::fd::AsFd as _;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, waitid};
+use rustix::process::{PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, waitid};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
@@ -200,7 +200,8 @@ impl ProcessGroup {
     ) -> Result<(LinePipe, LinePipe, JoinHandle<io::Result<()>>), RunError> {
         let (program, arguments) =
             argv.split_first().ok_or_else(|| RunError::Spawn(io::Error::other("the command is empty")))?;
-        let command = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(arguments)
             .env_clear()
             .env("PATH", PATH)
@@ -210,10 +211,9 @@ impl ProcessGroup {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .process_group(Pid::as_raw(Some(self.watchdog.group())))
-            .kill_on_drop(true)
-            .spawn();
-        let command = self.command.insert(command.map_err(RunError::Spawn)?);
+            .kill_on_drop(true);
+        self.watchdog.prepare(&mut command);
+        let command = self.command.insert(command.spawn().map_err(RunError::Spawn)?);
         let stdout = LinePipe::new(Stream::Stdout, command.stdout.take());
         let stderr = LinePipe::new(Stream::Stderr, command.stderr.take());
         let pid = pid_of(command).ok_or_else(|| io::Error::other("the process has no pid"))?;

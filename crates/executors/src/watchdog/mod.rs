@@ -2,32 +2,31 @@
 //! locks under which the command runs.
 //!
 //! The watchdog is this program again, as a hidden subcommand, and is ready before the command starts. It leads a process group
-//! that the command joins before its first instruction. So the watchdog knows which processes to kill without further messages,
-//! and the id of the group cannot be reused while it lives. Its stdin is a pipe whose other end only its [`Watchdog`] has.
-//! Messages through this pipe extend the deadline of the command or report that it has exited. If the pipe closes or the deadline
-//! passes, the group gets SIGTERM and, after the grace, SIGKILL, the watchdog included.
-//!
-//! A command that creates its own group, as timeout(1) does, is killed with that group, because the watchdog knows its pid.
-//! Processes that it starts in other groups (setsid, jobs of an interactive shell) are out of reach.
+//! that the command joins before its first instruction, marked by a variable that it passes on to whatever it starts. So the
+//! watchdog knows which processes to kill without further messages ([`targets`]), and the id of the group cannot be reused while
+//! it lives. Its stdin is a pipe whose other end only its [`Watchdog`] has. Messages through this pipe extend the deadline of the
+//! command or report that it has exited. If the pipe closes or the deadline passes, the command gets SIGTERM and, after the
+//! grace, SIGKILL, and the watchdog with it.
 
 mod process;
 mod protocol;
+mod targets;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, getpgid, kill_process, kill_process_group, pidfd_open};
+use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::{Instant, timeout};
 
 pub use process::run;
 pub use protocol::WatchdogConfig;
-use protocol::{Message, READY};
+use protocol::{Message, READY, SharedTime};
+pub(crate) use targets::signal_outside_group;
+use targets::{MARKER, Targets};
 
 /// The name of the hidden subcommand.
 pub const SUBCOMMAND: &str = "watchdog";
@@ -62,62 +61,18 @@ pub(crate) fn pid_of(process: &Child) -> Option<Pid> {
     process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
-fn signal_group(group: Pid, signal: Signal) {
-    // An error means that the group has already exited.
-    let _ = kill_process_group(group, signal);
-}
-
-/// The watched command. Its pidfd detects that it has exited, after which its pid may be reused.
-#[derive(Debug)]
-struct WatchedCommand {
-    pid: Pid,
-    fd: OwnedFd,
-}
-
-impl WatchedCommand {
-    /// None if it has already exited.
-    fn new(pid: Pid) -> Option<Self> {
-        pidfd_open(pid, PidfdFlags::empty()).ok().map(|fd| Self { pid, fd })
-    }
-
-    fn is_alive(&self) -> bool {
-        let no_wait = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&no_wait)) == Ok(0)
-    }
-}
-
-/// Signals the group, and the command if it has left it.
-fn signal_all(command: Option<&WatchedCommand>, group: Pid, signal: Signal) {
-    if let Some(command) = command.filter(|command| command.is_alive()) {
-        signal_outside_group(command.pid, group, signal);
-    }
-    signal_group(group, signal);
-}
-
-/// Signals a command that has left `group`, with all of its own group if it leads one. The command must not have been reaped, so
-/// that its pid is still its own.
-pub(crate) fn signal_outside_group(command: Pid, group: Pid, signal: Signal) {
-    match getpgid(Some(command)) {
-        Ok(own_group) if own_group == command => signal_group(own_group, signal),
-        // An error means that it has exited meanwhile.
-        Ok(own_group) if own_group != group => drop(kill_process(command, signal)),
-        _ => {}
-    }
-}
-
-/// A handle to a watchdog process. Unless it is [dismissed](Self::dismiss), the watchdog kills its group when this is dropped.
+/// A handle to a watchdog process. Unless it is [dismissed](Self::dismiss), the watchdog kills the command when this is dropped.
 #[derive(Debug)]
 pub struct Watchdog {
     process: Child,
-    group: Pid,
-    command: Option<WatchedCommand>,
+    targets: Targets,
     /// After the ready message nothing comes through its stdout but the end, when the watchdog exits.
     stdout: Option<ChildStdout>,
     has_terminal: bool,
 }
 
 impl Watchdog {
-    /// Starts a watchdog and waits until it is ready. The command must then be started in its [`group`](Self::group).
+    /// Starts a watchdog and waits until it is ready. The command must then be [prepared](Self::prepare) and started.
     pub async fn start(program: &WatchdogProgram, config: WatchdogConfig) -> io::Result<Self> {
         let mut process = Command::new(&program.path)
             .args(program.subcommand)
@@ -132,8 +87,9 @@ impl Watchdog {
         let group = pid_of(&process).ok_or_else(|| io::Error::other("the watchdog has no pid"))?;
         let stdout = process.stdout.take();
         let has_terminal = config.return_terminal_to.is_some();
-        let mut watchdog = Self { group, process, command: None, stdout, has_terminal };
-        watchdog.send(config.into()).await?;
+        let started_at = SharedTime::now();
+        let mut watchdog = Self { targets: Targets::new(group, started_at), process, stdout, has_terminal };
+        watchdog.send(Message::start(config, started_at)).await?;
         let mut received = [0; READY.len()];
         if let Some(stdout) = &mut watchdog.stdout {
             stdout.read_exact(&mut received).await?;
@@ -145,16 +101,21 @@ impl Watchdog {
         }
     }
 
-    /// The process group that the command must join.
+    /// The process group of the command.
     #[must_use]
     pub const fn group(&self) -> Pid {
-        self.group
+        self.targets.group()
     }
 
-    /// Tells the watchdog which process is the command, in case it leaves the group. [`Self::wait_exit`] detects errors.
+    /// Lets a command start where the watchdog finds it.
+    pub fn prepare(&self, command: &mut Command) {
+        command.process_group(Pid::as_raw(Some(self.group()))).env(MARKER, self.targets.marker());
+    }
+
+    /// Tells the watchdog which process is the command. [`Self::wait_exit`] detects errors.
     pub async fn watch(&mut self, command: &Child) {
         let Some(pid) = pid_of(command) else { return };
-        self.command = WatchedCommand::new(pid);
+        self.targets.set_command(pid);
         let _ = self.send(Message::Watch(pid.as_raw_nonzero().get())).await;
     }
 
@@ -167,9 +128,9 @@ impl Watchdog {
         }
     }
 
-    /// Signals the command and all processes of its group.
+    /// Signals all processes of the command.
     pub fn send_signal(&self, signal: Signal) {
-        signal_all(self.command.as_ref(), self.group, signal);
+        self.targets.send(signal);
     }
 
     /// Lets the command run until `deadline`. [`Self::wait_exit`] detects errors.
@@ -187,7 +148,7 @@ impl Watchdog {
         }
     }
 
-    /// Kills the group, including the watchdog, which returns the terminal before. The id of the group cannot be reused until the
+    /// Kills the command and the watchdog, which returns the terminal before. The id of the group cannot be reused until the
     /// watchdog is reaped at the end.
     pub async fn kill(&mut self) {
         if self.has_terminal && self.send(Message::Kill).await.is_ok() {

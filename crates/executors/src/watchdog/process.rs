@@ -16,7 +16,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use super::protocol::{Message, READY};
-use super::{WatchedCommand, signal_all, signal_group};
+use super::targets::{Targets, signal_group};
 use crate::elapsed;
 
 /// A program may suspend itself a little after Ctrl-Z, and must then be resumed again.
@@ -40,12 +40,13 @@ pub async fn run() -> io::Result<()> {
     let reader = spawn_blocking(move || {
         Message::read_all(io::stdin()).try_for_each(|message| sender.blocking_send(message))
     });
-    let Some(Message::Start { grace, deadline, grace_within_deadline, return_terminal_to }) =
+    let Some(Message::Start { started_at, grace, deadline, grace_within_deadline, return_terminal_to }) =
         messages.recv().await
     else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    let (mut deadline, mut resume_at, mut command) = (deadline.map(Instant::from), None, None);
+    let mut targets = Targets::new(getpgrp(), started_at);
+    let (mut deadline, mut resume_at) = (deadline.map(Instant::from), None);
     let mut stdout = io::stdout();
     stdout.write_all(&READY)?;
     stdout.flush()?;
@@ -53,7 +54,7 @@ pub async fn run() -> io::Result<()> {
         tokio::select! {
             message = messages.recv() => match message {
                 Some(Message::ExtendDeadline(until)) => deadline = Some(until.into()),
-                Some(Message::Watch(pid)) => command = Pid::from_raw(pid).and_then(WatchedCommand::new),
+                Some(Message::Watch(pid)) => Pid::from_raw(pid).into_iter().for_each(|pid| targets.set_command(pid)),
                 last => break last,
             },
             () = elapsed(deadline) => break None,
@@ -70,14 +71,14 @@ pub async fn run() -> io::Result<()> {
     // The reader may block forever; the process exits without it.
     reader.abort();
     if last_message.is_none() {
-        signal_all(command.as_ref(), getpgrp(), Signal::TERM);
+        targets.send(Signal::TERM);
         let grace_end = Instant::now() + grace.min(MAX_GRACE);
         let limit = deadline.filter(|_| grace_within_deadline);
         sleep_until(limit.map_or(grace_end, |limit| limit.min(grace_end))).await;
     }
     return_terminal(return_terminal_to.and_then(Pid::from_raw));
     if last_message != Some(Message::Done) {
-        signal_all(command.as_ref(), getpgrp(), Signal::KILL);
+        targets.send(Signal::KILL);
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The messages to a watchdog, as JSON. Times are sent by the monotonic clock that all processes of a machine share, so that a delay
 //! on the way never extends them.
 
+use std::fmt;
 use std::io::Read;
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub struct WatchdogConfig {
 pub(super) enum Message {
     /// The first message: a [`WatchdogConfig`].
     Start {
+        /// Part of the mark of the command's processes.
+        started_at: SharedTime,
         grace: Duration,
         deadline: Option<SharedTime>,
         grace_within_deadline: bool,
@@ -44,17 +47,16 @@ pub(super) enum Message {
 }
 
 impl Message {
+    pub(super) fn start(config: WatchdogConfig, started_at: SharedTime) -> Self {
+        let WatchdogConfig { grace, deadline, grace_within_deadline, return_terminal_to } = config;
+        let return_terminal_to = return_terminal_to.map(|group| group.as_raw_nonzero().get());
+        let deadline = deadline.map(Into::into);
+        Self::Start { started_at, grace, deadline, grace_within_deadline, return_terminal_to }
+    }
+
     /// Ends with the stream, or with an invalid message.
     pub(super) fn read_all(source: impl Read) -> impl Iterator<Item = Self> {
         serde_json::Deserializer::from_reader(source).into_iter().map_while(Result::ok)
-    }
-}
-
-impl From<WatchdogConfig> for Message {
-    fn from(config: WatchdogConfig) -> Self {
-        let WatchdogConfig { grace, deadline, grace_within_deadline, return_terminal_to } = config;
-        let return_terminal_to = return_terminal_to.map(|group| group.as_raw_nonzero().get());
-        Self::Start { grace, deadline: deadline.map(Into::into), grace_within_deadline, return_terminal_to }
     }
 }
 
@@ -63,11 +65,17 @@ impl From<WatchdogConfig> for Message {
 pub(super) struct SharedTime(u64);
 
 impl SharedTime {
-    fn now() -> Self {
+    pub(super) fn now() -> Self {
         let now = clock_gettime(ClockId::Monotonic);
         let (seconds, nanos) =
             (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
         Self(seconds * 1_000_000 + nanos / 1_000)
+    }
+}
+
+impl fmt::Display for SharedTime {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
     }
 }
 
@@ -98,7 +106,8 @@ mod tests {
         assert!(decoded <= time + Duration::from_millis(1) && decoded + Duration::from_secs(5) > time);
         let config = |grace, deadline| {
             let return_terminal_to = Pid::from_raw(7);
-            Message::from(WatchdogConfig { grace, deadline, grace_within_deadline: true, return_terminal_to })
+            let config = WatchdogConfig { grace, deadline, grace_within_deadline: true, return_terminal_to };
+            Message::start(config, SharedTime::now())
         };
         let messages = [
             config(Duration::ZERO, None),

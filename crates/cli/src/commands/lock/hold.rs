@@ -13,7 +13,7 @@ use ade_client::{Client, LockGuard, LockRequest, LostReason};
 use ade_executors::watchdog::{Watchdog, WatchdogConfig, WatchdogProgram};
 use clap::Args as ClapArgs;
 use owo_colors::OwoColorize;
-use rustix::process::{Pid, Signal, getpgrp};
+use rustix::process::{Signal, getpgrp};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, Interval, interval_at, timeout};
@@ -102,12 +102,10 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode> {
         }
     };
     let tokens: Vec<String> = guard.grants().iter().map(|grant| grant.fencing_token.to_string()).collect();
-    let spawned = Command::new(program)
-        .args(arguments)
-        .env("ADE_FENCING_TOKENS", tokens.join(" "))
-        .process_group(Pid::as_raw(Some(watchdog.group())))
-        .spawn();
-    let mut child = match spawned {
+    let mut command = Command::new(program);
+    command.args(arguments).env("ADE_FENCING_TOKENS", tokens.join(" "));
+    watchdog.prepare(&mut command);
+    let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
             watchdog.dismiss().await;

@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use rustix::process::{Signal, getpgid, kill_process};
 
 use super::*;
+use crate::watchdog::{Watchdog, WatchdogConfig};
 
 /// A script that writes its pid and then runs for a long time.
 fn long_script(fifo: &PidFifo) -> String {
@@ -40,6 +41,38 @@ async fn kills_command_that_leaves_process_group() {
             process = fifo.read_pid() => process,
         };
         process.assert_exits().await;
+    }
+}
+
+/// A script may run each step with a timeout.
+#[tokio::test]
+async fn kills_process_groups_that_scripts_create() {
+    let fifo = PidFifo::new();
+    let script = format!("timeout 1000 sh -c '{}'; exit 0", long_script(&fifo));
+    let command = command(&["sh", "-c", &script]);
+    let (_, process, _) = stop_once_started(&command, &fifo, StopReason::Stopped).await;
+    process.assert_exits().await;
+}
+
+/// As if this process were killed after it has started the command, and before it could tell the watchdog.
+#[tokio::test]
+async fn watchdog_finds_command_without_its_pid() {
+    for wrapper in [["setsid", "sh"].as_slice(), &["timeout", "1000", "sh"]] {
+        let fifo = PidFifo::new();
+        let script = long_script(&fifo);
+        let grace = short_limits().grace;
+        let config =
+            WatchdogConfig { grace, deadline: None, grace_within_deadline: true, return_terminal_to: None };
+        let watchdog = Watchdog::start(&watchdog(), config).await.expect("started");
+        let (program, arguments) = wrapper.split_first().expect("a program");
+        let mut command = tokio::process::Command::new(program);
+        command.args(arguments).args(["-c", &script]);
+        watchdog.prepare(&mut command);
+        let mut command = command.spawn().expect("started");
+        let process = fifo.read_pid().await;
+        drop(watchdog);
+        process.assert_exits().await;
+        command.wait().await.expect("reaped");
     }
 }
 
