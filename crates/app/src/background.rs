@@ -55,7 +55,7 @@ impl BackgroundServices {
         let (mut jobs, mut loops) = (JoinSet::new(), JoinSet::new());
         let (stop, stopped) = watch::channel(false);
         self.jobs.clone().start(&mut jobs, &stopped);
-        loops.spawn(run_sequencer(self.jobs.context.clone(), self.jobs.name.clone()));
+        loops.spawn(run_sequencer(self.jobs.context.clone()));
         loops.spawn(self.write_checkpoints(signer));
         Ok(BackgroundHandle { jobs, loops, stop })
     }

@@ -2,7 +2,7 @@
 //! they are numbered when they are committed, and it only finds what others inserted.
 //!
 //! Each process numbers what it has committed itself, as soon as it is committed; a slow poll finds what others have left. Any number
-//! of processes may do so: the row of the sequencer lease is locked while one of them assigns numbers. Rows that no process with the
+//! of processes may do so: they take turns. Rows that no process with the
 //! secret wrote are quarantined and reported; they never hold up the others.
 
 use std::time::Duration;
@@ -19,17 +19,15 @@ use crate::Context;
 /// Commits within this time are numbered together.
 const BATCH_INTERVAL: Duration = Duration::from_millis(50);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The lease ends with each batch, so that no process has to wait for another one to number its commits.
-const LEASE_MS: u64 = 0;
 const BATCH_SIZE: u32 = 100;
 /// Quarantined entries that one report lists.
 const MAX_REPORTED: usize = 20;
 
 /// Runs until it is dropped. Logs the first of several failures, and the recovery.
-pub async fn run_sequencer(context: Context, holder: String) {
+pub async fn run_sequencer(context: Context) {
     let (mut is_failing, mut has_committed) = (false, false);
     loop {
-        match number_all(&context, &holder, has_committed).await {
+        match number_all(&context, has_committed).await {
             Ok(()) => {
                 if std::mem::take(&mut is_failing) {
                     tracing::info!("audit entries are numbered again");
@@ -47,13 +45,13 @@ pub async fn run_sequencer(context: Context, holder: String) {
     }
 }
 
-async fn number_all(context: &Context, holder: &str, has_committed: bool) -> Result<(), DatabaseError> {
+async fn number_all(context: &Context, has_committed: bool) -> Result<(), DatabaseError> {
     let Context { database, clock, .. } = context;
     if !has_committed && !database.needs_numbering().await? {
         return Ok(());
     }
     loop {
-        let numbering = database.number_entries(holder, clock.now(), LEASE_MS, BATCH_SIZE).await?;
+        let numbering = database.number_entries(clock.now(), BATCH_SIZE).await?;
         if !numbering.quarantined.is_empty() {
             report(context, &numbering.quarantined).await;
         } else if !numbering.has_more {

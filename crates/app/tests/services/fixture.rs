@@ -133,14 +133,9 @@ impl Fixture {
 
     /// The entries of the audit log. Fails if the log is broken.
     pub(crate) async fn entries(&self) -> Vec<AuditBody> {
-        while self
-            .database
-            .number_entries("test", self.clock.now().into(), 0, 100)
-            .await
-            .expect("numbered")
-            .numbered
-            > 0
-        {}
+        while self.database.number_entries(self.clock.now().into(), 100).await.expect("numbered").numbered > 0
+        {
+        }
         let (mut walk, mut entries, mut after) = (ChainVerifier::new(None), Vec::new(), 0);
         loop {
             let page = self.database.audit_rows(&AuditFilter::default(), after, 1_000).await.expect("read");

@@ -110,7 +110,7 @@ impl WorkerProcess {
         let work_queues = allowed.executors.work_queues().map(str::to_owned).collect();
         let bindings = publish(config, &context, &name, &allowed).await?;
         let worker = new_worker(config, allowed, context.clone(), tasks, locks, name.clone());
-        let mut loops = JoinSet::from_iter([run_sequencer(context, name.clone())]);
+        let mut loops = JoinSet::from_iter([run_sequencer(context)]);
         loops.spawn(bindings.clone().keep_published());
         let worker = worker.start();
         Ok(Self { worker, lock_maintenance, name, work_queues, bindings, loops, _folder: folder })

@@ -3,13 +3,15 @@
 //! An entry is authentic if a process with the secret wrote it: its body has a valid MAC, and its columns are copies of its body. Rows
 //! that somebody else inserted or changed prove nothing.
 
+use std::sync::atomic::Ordering;
+
 use ade_domain::audit::{AuditBody, AuditEntry, ChainError, ChainHead};
 use ade_domain::event::Event;
 use ade_domain::keys::{KeyPurpose, MacCheck};
 use ade_domain::task::ACTIONS_WITHOUT_TRANSITION;
 use ade_domain::{Keys, Moment};
 
-use super::numbering::{AssignNumbers, Numbering, head, superseded};
+use super::numbering::{AssignNumbers, Numbering, head};
 use super::outside_chain::HAS_PLACE;
 use super::sql::{Row, Select, uuid};
 use super::{Backend, Database, DatabaseError, Result};
@@ -182,24 +184,11 @@ pub struct AuditFilter {
 }
 
 impl Database {
-    /// Assigns numbers to at most `limit` audit entries, unless another process holds the lease. Entries that are not authentic are
-    /// quarantined instead. On SQLite nothing is left to number, but rows of others are found.
-    pub async fn number_entries(
-        &self,
-        holder: &str,
-        now: Moment,
-        lease_ms: u64,
-        limit: u32,
-    ) -> Result<Numbering> {
-        let keys = self.keys.clone();
-        let numbering =
-            self.execute(AssignNumbers { holder: holder.to_owned(), now, lease_ms, limit, keys }).await?;
-        if numbering == Numbering::default()
-            && let Some(registered) = self.superseded_by().await?
-        {
-            return Err(superseded(&registered, &self.keys));
-        }
-        Ok(numbering)
+    /// Assigns numbers to at most `limit` audit entries. Entries that are not authentic are quarantined instead. On SQLite nothing is
+    /// left to number, but rows of others are found.
+    pub async fn number_entries(&self, now: Moment, limit: u32) -> Result<Numbering> {
+        let (keys, last_seen) = (self.keys.clone(), self.last_seen.clone());
+        self.execute(AssignNumbers { now, limit, keys, last_seen }).await
     }
 
     /// The audit entries of the transitions of a task, numbered or not, in the order of its revisions. Whether an entry counts depends on
@@ -273,8 +262,18 @@ impl Database {
         match self.backend {
             // Rows of others have numbers too; whether there are any is known to the writer alone.
             Backend::Sqlite(_) => Ok(true),
-            Backend::Postgres(_) => self.has_unnumbered().await,
+            Backend::Postgres(_) => Ok(self.has_unnumbered().await? || self.has_forged_head().await?),
         }
+    }
+
+    /// Whether the last place of the chain is not one that ade has appended.
+    async fn has_forged_head(&self) -> Result<bool> {
+        let Some(row) = self.read(async |connection| head(connection).await).await? else { return Ok(false) };
+        let is_authentic = row.is_authentic(&self.keys);
+        if is_authentic {
+            self.last_seen.store(row.head.number, Ordering::Relaxed);
+        }
+        Ok(!is_authentic)
     }
 
     /// Creates the partitions of the audit log for the month of `now` and the next two. Returns how many of them are still missing.

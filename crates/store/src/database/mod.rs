@@ -33,6 +33,7 @@ mod work;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use ade_domain::{Keys, Moment};
 use serde::{Deserialize, Serialize};
@@ -69,6 +70,8 @@ pub struct Database {
     backend: Backend,
     keys: Keys,
     log_appended: Arc<Notify>,
+    /// See `numbering.rs`.
+    last_seen: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Clone)]
@@ -137,14 +140,24 @@ impl Database {
     /// Opens the SQLite database of a data folder, and migrates its schema. Audit entries are written and verified with `keys`.
     pub async fn open_sqlite(folder: &Path, keys: Keys) -> Result<Self> {
         let sqlite = SqliteDatabase::open(folder).await?;
-        Ok(Self { backend: Backend::Sqlite(sqlite), keys, log_appended: Arc::default() })
+        Ok(Self {
+            backend: Backend::Sqlite(sqlite),
+            keys,
+            log_appended: Arc::default(),
+            last_seen: Arc::default(),
+        })
     }
 
     /// Connects to PostgreSQL, and migrates the schema. Any number of processes may do so at once. Audit entries are written and
     /// verified with `keys`.
     pub async fn open_postgres(url: &str, keys: Keys) -> Result<Self> {
         let pool = postgres::open(url).await?;
-        Ok(Self { backend: Backend::Postgres(pool), keys, log_appended: Arc::default() })
+        Ok(Self {
+            backend: Backend::Postgres(pool),
+            keys,
+            log_appended: Arc::default(),
+            last_seen: Arc::default(),
+        })
     }
 
     /// Commits everything or nothing.

@@ -1,15 +1,16 @@
 //! Numbering: audit entries get numbers in the order of their commits, and are chained. An event has the number of its entry.
 //!
 //! On SQLite the one writer does so when it inserts them, and [`AssignNumbers`] only looks for rows of others. On PostgreSQL entries are
-//! inserted with a row of `audit_queue`, and the holder of the lease numbers them afterwards: it appends their places to `audit_chain`
-//! and removes them from the queue. The row of the lease is locked meanwhile, so that processes take turns even if several of them act
-//! as the holder.
+//! inserted with a row of `audit_queue` and numbered afterwards: a process appends their places to `audit_chain` and removes them from
+//! the queue. It holds an advisory lock meanwhile, so that processes take turns.
 //!
 //! Numbers have no gaps, and a numbered entry never changes. A row that no process with the secret wrote is quarantined: it is kept and
 //! marked, never chained, and never holds up the others. But a process that lacks the secret of the last numbered row chains nothing
 //! to it: the row may be genuine.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ade_domain::audit::ChainHead;
 use ade_domain::task::Digest;
@@ -20,9 +21,9 @@ use super::batch::TableRow;
 use super::sql::{Arg, Row, SqlConnection};
 use super::{DatabaseError, Operation, Result};
 
-const SEQUENCER_LEASE: &str = "sequencer";
-/// The number of an authentic entry is not that of its place in the chain.
+/// Why an authentic entry loses its place: somebody else gave it that place.
 const WITHOUT_PREDECESSOR: &str = "no entry has the number before it";
+const MISPLACED: &str = "its hashes are not those of its place";
 /// Rows before one with an unknown key that may show that it does not belong to this installation.
 const MAX_ROWS_BEFORE: u32 = 100;
 
@@ -63,13 +64,13 @@ pub(super) struct LogEnd {
     quarantined: Vec<QuarantinedEntry>,
 }
 
-/// Assigns numbers to audit entries, if the lease is free or already held.
+/// Assigns numbers to audit entries.
 pub(super) struct AssignNumbers {
-    pub(super) holder: String,
     pub(super) now: Moment,
-    pub(super) lease_ms: u64,
     pub(super) limit: u32,
     pub(super) keys: Keys,
+    /// The number of the last entry of PostgreSQL that this process has seen or put at the end of the chain; 0 before the first one.
+    pub(super) last_seen: Arc<AtomicU64>,
 }
 
 impl Operation for AssignNumbers {
@@ -83,22 +84,9 @@ impl Operation for AssignNumbers {
             let quarantined = std::mem::take(&mut end.quarantined);
             return Ok(Numbering { quarantined, ..Numbering::default() });
         }
-        let until = self.now.plus_ms(self.lease_ms);
-        let lease = [
-            SEQUENCER_LEASE.into(),
-            self.holder.as_str().into(),
-            until.into(),
-            self.now.into(),
-            self.keys.id().into(),
-        ];
-        // A process with an outdated secret cannot verify what the others write, and leaves the numbering to them.
-        let sql = "INSERT INTO leases (name, holder, expires_at) SELECT $1, $2, $3 \
-                   WHERE NOT EXISTS (SELECT 1 FROM secret_key WHERE key_id <> $5) \
-                   ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at \
-                   WHERE leases.holder = excluded.holder OR leases.expires_at <= $4";
-        if connection.execute(sql, &lease).await? == 0 {
-            return Ok(Numbering::default());
-        }
+        let take_turns = "SELECT pg_advisory_xact_lock(hashtextextended('ade: numbering', 0))";
+        connection.execute(take_turns, &[]).await?;
+        check_secret(connection, &self.keys).await?;
         let mut numbering = Numbering::default();
         self.quarantine_unqueued(connection, &mut numbering.quarantined).await?;
         self.number_queued(connection, &mut numbering).await?;
@@ -132,12 +120,14 @@ impl AssignNumbers {
         connection: &mut SqlConnection<'_>,
         Numbering { numbered, has_more, quarantined }: &mut Numbering,
     ) -> Result<()> {
+        let last_seen = self.last_seen.load(Ordering::Relaxed);
         // First: a place that somebody invented must not look like that of a queued entry.
         let Some(mut head) =
-            authentic_head(connection, 0, self.limit, self.now, &self.keys, quarantined).await?
+            authentic_head(connection, last_seen, self.limit, self.now, &self.keys, quarantined).await?
         else {
             return Ok(());
         };
+        self.last_seen.store(head.number, Ordering::Relaxed);
         let queued =
             with_entries(&format!("SELECT * FROM audit_queue ORDER BY position LIMIT {}", self.limit));
         let sql = format!(
@@ -176,7 +166,10 @@ impl AssignNumbers {
             let (position, at) = (row.get::<i64>(8)?.to_string(), at.to_string());
             dequeued.push([&position, &entry_id, &at, number, previous_hash, entry_hash]);
         }
-        connection.execute(APPEND_TO_CHAIN, &dequeued.0.map(Arg::from)).await.map(drop)
+        connection.execute(APPEND_TO_CHAIN, &dequeued.0.map(Arg::from)).await?;
+        // If this is not committed, the next round corrects it.
+        self.last_seen.store(head.number, Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -272,17 +265,16 @@ async fn authentic_head(
     quarantined: &mut Vec<QuarantinedEntry>,
 ) -> Result<Option<ChainHead>> {
     for _ in 0..limit {
-        let Some(HeadRow { head, follows, evidence }) = head(connection).await? else {
+        let Some(HeadRow { head, misplaced, evidence }) = head(connection).await? else {
             return Ok(Some(ChainHead::origin()));
         };
         let reason = match Authenticity::of(&evidence, keys) {
-            Authenticity::Authentic(_) if follows => return Ok(Some(head)),
-            Authenticity::Authentic(_) => WITHOUT_PREDECESSOR,
+            Authenticity::Authentic(_) => match misplaced {
+                None => return Ok(Some(head)),
+                Some(reason) => reason,
+            },
             Authenticity::UnknownKey(key_id) => {
-                let sql = "SELECT key_id FROM secret_key WHERE key_id <> $1";
-                if let Some(row) = connection.query_first(sql, &[keys.id().into()]).await? {
-                    return Err(superseded(&row.get::<String>(0)?, keys));
-                }
+                check_secret(connection, keys).await?;
                 let follows = authentic > 0 && head.number > authentic;
                 if !follows && !follows_authentic_rows(connection, head.number, keys).await? {
                     return Err(unknown_secret(head.number, &key_id));
@@ -297,7 +289,7 @@ async fn authentic_head(
 }
 
 /// Marks a row that is not authentic, so that it is kept and never in the chain. On PostgreSQL an authentic entry only loses the
-/// place that somebody gave it.
+/// place that somebody gave it, and is queued again: it may have left the queue.
 async fn quarantine(
     connection: &mut SqlConnection<'_>,
     row: &Row,
@@ -313,7 +305,11 @@ async fn quarantine(
         if row.get::<Option<String>>(2)?.is_none() {
             return Ok(QuarantinedEntry::of(row, "it was removed"));
         }
-        if reason != WITHOUT_PREDECESSOR {
+        if [WITHOUT_PREDECESSOR, MISPLACED].contains(&reason) {
+            let sql =
+                "INSERT INTO audit_queue (entry_id, at) VALUES ($1, to_timestamp($2::float8 / 1000000))";
+            connection.execute(sql, &key).await?;
+        } else {
             let sql = "UPDATE audit SET quarantined_at = $3 \
                        WHERE entry_id = $1 AND at = to_timestamp($2::float8 / 1000000) AND quarantined_at IS NULL";
             let [id, at] = key;
@@ -331,13 +327,15 @@ async fn quarantine(
     Ok(QuarantinedEntry::of(row, reason))
 }
 
-/// A process with an outdated secret cannot verify what the others write.
-pub(super) fn superseded(registered: &str, keys: &Keys) -> DatabaseError {
-    let own = keys.id();
-    DatabaseError::Corrupt(format!(
-        "the other processes have replaced the secret (key id {registered}; that of this process is {own}): \
-         restart this process with the new secret"
-    ))
+/// A process with an outdated secret cannot verify what the others write, and leaves the numbering to them.
+async fn check_secret(connection: &mut SqlConnection<'_>, keys: &Keys) -> Result<()> {
+    let (sql, own) = ("SELECT key_id FROM secret_key WHERE key_id <> $1", keys.id());
+    let Some(row) = connection.query_first(sql, &[own.into()]).await? else { return Ok(()) };
+    Err(DatabaseError::Corrupt(format!(
+        "the other processes have replaced the secret (key id {}; that of this process is {own}): \
+         restart this process with the new secret",
+        row.get::<String>(0)?
+    )))
 }
 
 /// A numbered row with an unknown key is never quarantined: if a previous secret was dropped too early, that would undo the whole log.
@@ -365,9 +363,18 @@ pub(super) async fn follows_authentic_rows(
 /// The row with the highest number.
 pub(super) struct HeadRow {
     pub(super) head: ChainHead,
-    /// Whether it is the first one, or follows the one with the number before it.
-    follows: bool,
+    /// Why it is not the place of its entry, even if that is authentic. On SQLite entry and place are one row, and only verification
+    /// compares the hashes.
+    misplaced: Option<&'static str>,
     pub(super) evidence: Row,
+}
+
+impl HeadRow {
+    /// Whether ade has put an entry in this place, as far as this row shows.
+    pub(super) fn is_authentic(&self, keys: &Keys) -> bool {
+        self.misplaced.is_none()
+            && matches!(Authenticity::of(&self.evidence, keys), Authenticity::Authentic(_))
+    }
 }
 
 /// At most `limit` rows of the chain, with their entries.
@@ -380,17 +387,31 @@ fn numbered(connection: &SqlConnection<'_>, condition: &str, limit: u32) -> Stri
 
 pub(super) async fn head(connection: &mut SqlConnection<'_>) -> Result<Option<HeadRow>> {
     let last = numbered(connection, "number > 0 ORDER BY number DESC", 1);
-    let (chain, row) = match connection {
-        SqlConnection::Sqlite(_) => ("audit", "audit"),
-        SqlConnection::Postgres(_) => ("audit_chain", "key"),
+    let (chain, row, has_places) = match connection {
+        SqlConnection::Sqlite(_) => ("audit", "audit", false),
+        SqlConnection::Postgres(_) => ("audit_chain", "key", true),
     };
     let sql = format!(
-        "SELECT {EVIDENCE_COLUMNS}, number, entry_hash, CASE WHEN number = 1 OR EXISTS (SELECT 1 FROM {chain} AS previous \
-         WHERE previous.number = {row}.number - 1) THEN 1 ELSE 0 END::bigint FROM {last}"
+        "SELECT {EVIDENCE_COLUMNS}, number, entry_hash, previous_hash, (SELECT coalesce(previous.entry_hash, '') \
+         FROM {chain} AS previous WHERE previous.number = {row}.number - 1) FROM {last}"
     );
     let Some(evidence) = connection.query_first(&sql, &[]).await? else { return Ok(None) };
-    let (number, hash) = (evidence.get(8)?, evidence.get::<Option<String>>(9)?.unwrap_or_default());
     // Whatever an edited row says: the chain goes on, and verification finds the row.
-    let entry_hash = hash.parse().unwrap_or_else(|_| Digest::of_bytes(hash.as_bytes()));
-    Ok(Some(HeadRow { head: ChainHead { number, entry_hash }, follows: evidence.get(10)?, evidence }))
+    let text = |at| evidence.get::<Option<String>>(at).unwrap_or_else(|_| Some(String::new()));
+    let hash = |at| text(at).map(|hash| hash.parse().unwrap_or_else(|_| Digest::of_bytes(hash.as_bytes())));
+    let number = evidence.get(8)?;
+    let head = ChainHead { number, entry_hash: hash(9).unwrap_or_else(|| Digest::of_bytes(b"")) };
+    let previous = match number {
+        1 => Some(ChainHead::origin()),
+        _ => hash(11).map(|entry_hash| ChainHead { number: number - 1, entry_hash }),
+    };
+    let misplaced = match (previous, text(2)) {
+        (None, _) => Some(WITHOUT_PREDECESSOR),
+        (Some(previous), Some(body)) if has_places => {
+            let is_chained = hash(10) == Some(previous.entry_hash) && previous.after_canonical(&body) == head;
+            Some(MISPLACED).filter(|_| !is_chained)
+        }
+        _ => None,
+    };
+    Ok(Some(HeadRow { head, misplaced, evidence }))
 }

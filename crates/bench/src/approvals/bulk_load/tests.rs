@@ -127,7 +127,7 @@ async fn commit(database: &Database, tasks: &[StoredTask], audit: &[AuditBody], 
     let writes = tasks.iter().map(write).collect();
     let commit = Commit { writes, audit: audit.to_vec(), events: events.to_vec(), response: None };
     database.commit(commit).await.expect("inserted");
-    while database.number_entries("here", at(100), 1_000, 100).await.expect("numbered").numbered > 0 {}
+    while database.number_entries(at(100), 100).await.expect("numbered").numbered > 0 {}
 }
 
 async fn load(mut loader: BulkLoader, tasks: &[StoredTask], audit: &[AuditBody], events: &[Event]) {

@@ -53,7 +53,7 @@ async fn numbers_entries_of_any_month(fixture: TestDatabase) {
     write_entries(database, &moments()).await;
     let left = if fixture.postgres.is_some() { [4, 2] } else { [0, 0] };
     for numbered in left {
-        let done = database.number_entries("sequencer", at(1), 1_000, 4).await;
+        let done = database.number_entries(at(1), 4).await;
         assert_eq!(done.map(|done| done.numbered), Ok(numbered));
     }
     let mut walk = ChainVerifier::new(None);
@@ -65,49 +65,6 @@ async fn numbers_entries_of_any_month(fixture: TestDatabase) {
     let within = AuditFilter { from: Some(at(0)), to: Some(at(20 * DAY)), ..AuditFilter::default() };
     let found = database.audit_rows(&within, 1, 100).await.expect("read");
     assert_eq!(found.iter().map(|row| row.number).collect::<Vec<_>>(), [2, 3]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn only_the_holder_of_the_lease_numbers() {
-    let fixture = on_postgres().await;
-    let (database, other) = (fixture.database.clone(), fixture.reopen().await);
-    let mut writers = Vec::new();
-    for number in 0..40_u64 {
-        let database = database.clone();
-        writers.push(tokio::spawn(async move { write_entries(&database, &[at(number), at(number)]).await }));
-    }
-    // Two sequencers compete while entries are written.
-    let mut numbered = (0, 0);
-    for round in 0..60 {
-        if round == 30 {
-            for writer in std::mem::take(&mut writers) {
-                writer.await.expect("no panic");
-            }
-        }
-        let (first, second) = tokio::join!(
-            database.number_entries("first", at(round), 10_000, 7),
-            other.number_entries("second", at(round), 10_000, 7)
-        );
-        let numbered_now = (first.expect("numbered").numbered, second.expect("numbered").numbered);
-        numbered = (numbered.0 + numbered_now.0, numbered.1 + numbered_now.1);
-    }
-    assert_eq!(numbered.0 + numbered.1, 80);
-    assert!(numbered.0 == 0 || numbered.1 == 0, "only one holds the lease: {numbered:?}");
-    // The lease expires, and the other sequencer continues the chain.
-    let mut sequencers = [(&database, "first"), (&other, "second")];
-    if numbered.0 == 0 {
-        sequencers.reverse();
-    }
-    let number = async |(database, name): (&Database, &str), second| {
-        let done = database.number_entries(name, at(second), 10_000, 7).await;
-        done.map(|done| done.numbered)
-    };
-    write_entries(&database, &[at(9)]).await;
-    assert_eq!(number(sequencers[0], 60).await, Ok(1));
-    write_entries(&database, &[at(9)]).await;
-    assert_eq!(number(sequencers[1], 69).await, Ok(0), "not before the lease has expired");
-    assert_eq!(number(sequencers[1], 70).await, Ok(1));
-    assert_eq!(database.audit_head().await.expect("read").number, 82);
 }
 
 /// The lines that psql prints.
@@ -158,7 +115,7 @@ async fn partitions_by_month_and_rejects_changes() {
     let sql = "SELECT CASE WHEN 'lz4' = ANY (enumvals) THEN 'l' ELSE '' END FROM pg_settings \
                WHERE name = 'default_toast_compression'";
     assert_eq!(used, psql(&fixture, sql).await.expect("read"));
-    fixture.database.number_entries("sequencer", at(1), 1_000, 100).await.expect("numbered");
+    fixture.database.number_entries(at(1), 100).await.expect("numbered");
     for partition in ["audit", "audit_2026_11", "audit_2026_12", "audit_2027_01", "audit_default"] {
         for sql in ["DELETE FROM", "TRUNCATE", "UPDATE"] {
             let sql = format!("{sql} {partition} {}", if sql == "UPDATE" { "SET actor = 'eve'" } else { "" });
@@ -188,7 +145,7 @@ async fn creates_partitions_concurrently() {
     for racer in racers {
         racer.await.expect("no panic").expect("created and written");
     }
-    assert_eq!(first.number_entries("sequencer", at(1), 1_000, 100).await.map(|done| done.numbered), Ok(12));
+    assert_eq!(first.number_entries(at(1), 100).await.map(|done| done.numbered), Ok(12));
 }
 
 async fn try_write_entry(database: &Database, at: Moment) -> Result<(), ade_store::DatabaseError> {

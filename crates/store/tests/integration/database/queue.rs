@@ -6,12 +6,13 @@ use ade_store::database::{AuditFilter, Numbering};
 
 use crate::database::fixture::{TestDatabase, at, on_postgres};
 use crate::database::postgres::{psql, write_entries};
+use crate::database::sqlite::verified;
 
 /// Numbers everything, a few rows at a time. Returns how many entries got a number, and why others were quarantined.
 async fn number_all(fixture: &TestDatabase) -> (u64, Vec<&'static str>) {
     let (mut total, mut reasons) = (0, Vec::new());
     loop {
-        let done = fixture.database.number_entries("sequencer", at(1), 0, 3).await.expect("not held up");
+        let done = fixture.database.number_entries(at(1), 3).await.expect("not held up");
         let Numbering { numbered, has_more, quarantined } = done;
         total += numbered;
         reasons.extend(quarantined.iter().map(|row| row.reason));
@@ -103,6 +104,77 @@ async fn places_that_somebody_inserts_hold_up_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn places_with_an_unknown_key_hold_up_nothing() {
+    let fixture = on_postgres().await;
+    write_entries(&fixture.database, &[at(1)]).await;
+    assert_eq!(number_all(&fixture).await, (1, Vec::new()));
+    // More of them than are searched for an authentic entry.
+    let forge = "INSERT INTO audit (entry_id, at, action, body, mac, queued) \
+                 SELECT gen_random_uuid(), now(), 'x', '{}', '0011223344556677:00', 1 FROM generate_series(1, 150)";
+    let places = "1 + row_number() OVER (), at, entry_id, 'x', 'y' FROM audit WHERE action = 'x'";
+    tamper(&fixture, &format!("{forge}; {INSERT_PLACE} {places}")).await;
+    // A process that has not seen what is before them may lack a secret.
+    let refused = fixture.reopen().await.number_entries(at(1), 3).await.expect_err("unknown").to_string();
+    assert!(refused.contains("key id 0011223344556677"), "{refused}");
+    assert_eq!(fixture.database.quarantined_entries().await, Ok(0));
+    write_entries(&fixture.database, &[at(2)]).await;
+    assert_eq!(number_all(&fixture).await, (1, vec!["its MAC names a key that does not exist"; 150]));
+    assert_eq!(verified(&fixture).await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn places_of_authentic_entries_that_somebody_inserts_are_taken_from_them() {
+    let fixture = on_postgres().await;
+    let misplaced = "its hashes are not those of its place";
+    // Of entries that are queued: with made-up hashes, and with only one of them.
+    write_entries(&fixture.database, &[at(1), at(2)]).await;
+    let places = "row_number() OVER (), at, entry_id, 'x', 'y' FROM audit_queue";
+    tamper(&fixture, &format!("{INSERT_PLACE} {places}")).await;
+    assert_eq!(number_all(&fixture).await, (2, vec![misplaced; 2]));
+    assert_eq!(verified(&fixture).await, 2);
+    // Of an entry that has left the queue: somebody takes its place, and gives it back with another hash.
+    tamper(&fixture, "UPDATE audit_chain SET number = -7 WHERE number = 2").await;
+    for hashes in ["'x', entry_hash", "previous_hash, 'y'"] {
+        let place = format!("{INSERT_PLACE} 2, at, entry_id, {hashes} FROM audit_chain WHERE number = -7");
+        tamper(&fixture, &place).await;
+        assert_eq!(fixture.database.needs_numbering().await, Ok(true), "the poll finds it");
+        assert_eq!(number_all(&fixture).await, (1, vec![misplaced]));
+        assert_eq!(verified(&fixture).await, 2);
+        assert_eq!(fixture.database.entry_without_place().await, Ok(None));
+        tamper(
+            &fixture,
+            "UPDATE audit_chain SET number = -8 - position.last FROM \
+               (SELECT count(*) AS last FROM audit_chain) AS position WHERE number = 2",
+        )
+        .await;
+    }
+    // Of an entry before the last one: only that one is missed.
+    write_entries(&fixture.database, &[at(3), at(4)]).await;
+    assert_eq!(number_all(&fixture).await, (2, Vec::new()));
+    tamper(&fixture, "UPDATE audit_chain SET number = -100 WHERE number = 2").await;
+    assert_eq!(number_all(&fixture).await, (1, vec!["no entry has the number before it"]));
+    assert_eq!(verified(&fixture).await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_poll_finds_a_forged_entry_with_a_place() {
+    let fixture = on_postgres().await;
+    write_entries(&fixture.database, &[at(1)]).await;
+    assert_eq!(number_all(&fixture).await, (1, Vec::new()));
+    assert_eq!(fixture.database.needs_numbering().await, Ok(false));
+    let forge = "INSERT INTO audit (entry_id, at, action, body, queued) VALUES (gen_random_uuid(), now(), 'x', '{}', 1)";
+    tamper(
+        &fixture,
+        &format!("{forge}; {INSERT_PLACE} 2, at, entry_id, 'x', 'y' FROM audit WHERE action = 'x'"),
+    )
+    .await;
+    assert_eq!(fixture.database.needs_numbering().await, Ok(true));
+    assert_eq!(number_all(&fixture).await, (0, vec!["it has no MAC"]));
+    assert_eq!(fixture.database.needs_numbering().await, Ok(false));
+    assert_eq!(numbers(&fixture, AuditFilter::default()).await, [1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nobody_can_use_up_the_numbers() {
     let fixture = on_postgres().await;
     write_entries(&fixture.database, &[at(1), at(2)]).await;
@@ -189,7 +261,7 @@ async fn rows_that_claim_to_be_queued_are_found() {
     tamper(&fixture, &forge(1_500, 1)).await;
     tamper(&fixture, &forge(1, 0)).await;
     assert_eq!(fixture.database.entry_without_place().await, Ok(None), "they are not authentic");
-    let done = fixture.database.number_entries("sequencer", at(1), 0, 2_000).await.expect("quarantined");
+    let done = fixture.database.number_entries(at(1), 2_000).await.expect("quarantined");
     assert_eq!((done.numbered, done.quarantined.len()), (0, 1_501), "each is reported");
     assert_eq!(fixture.database.quarantined_entries().await, Ok(1_501));
     assert_eq!(fixture.database.entry_without_place().await, Ok(None));

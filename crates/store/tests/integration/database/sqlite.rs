@@ -14,7 +14,7 @@ async fn append(database: &Database) {
 }
 
 /// The number of the last entry, if all are authentic and chained.
-async fn verified(fixture: &TestDatabase) -> u64 {
+pub(super) async fn verified(fixture: &TestDatabase) -> u64 {
     let database = &fixture.database;
     let mut walk = ChainVerifier::new(None);
     for row in database.audit_rows(&AuditFilter::default(), 0, 1_000).await.expect("read") {
@@ -56,13 +56,13 @@ async fn rows_of_others_do_not_hold_up_commits() {
     }
     append(database).await;
     assert_eq!((database.quarantined_entries().await, verified(&fixture).await), (Ok(157), 9));
-    let reported = database.number_entries("test", at(1), 0, 10).await.expect("looked");
+    let reported = database.number_entries(at(1), 10).await.expect("looked");
     assert_eq!((reported.numbered, reported.quarantined.len()), (0, 157), "each is reported");
     // Once, and also if nobody commits anything.
     execute(&fixture, "INSERT INTO audit (entry_id, at, action, body) VALUES ('last', 1, 'x', '{}')");
     assert_eq!(verified(&fixture).await, 9);
     assert!(matches!(database.audit_head().await, Ok(head) if head.number == 10));
-    let reported = database.number_entries("test", at(1), 0, 10).await.expect("looked").quarantined;
+    let reported = database.number_entries(at(1), 10).await.expect("looked").quarantined;
     assert_eq!(reported.iter().map(|row| row.entry_id.as_str()).collect::<Vec<_>>(), ["last"]);
     assert_eq!(database.audit_head().await.expect("read").number, 9);
     // Quarantined rows stay as they are.
@@ -106,7 +106,7 @@ async fn rows_behind_the_end_of_the_chain_do_not_hold_up_commits() {
     append(database).await;
     assert_eq!((database.quarantined_entries().await, verified(&fixture).await), (Ok(3), 3));
     assert!(matches!(database.entry_without_place().await, Ok(Some(_))), "it is missed");
-    let reported = database.number_entries("test", at(1), 0, 10).await.expect("looked").quarantined;
+    let reported = database.number_entries(at(1), 10).await.expect("looked").quarantined;
     let reasons: Vec<_> = reported.iter().map(|row| row.reason).collect();
     assert_eq!(reasons, ["it has no MAC", "no entry has the number before it", "it has no MAC"]);
 }

@@ -192,7 +192,7 @@ async fn concurrent_commits_have_one_winner(fixture: TestDatabase) {
         }
     }
     assert_eq!(won, 1);
-    database.number_entries("here", at(100), 1_000, 100).await.expect("numbered");
+    database.number_entries(at(100), 100).await.expect("numbered");
     let entries = database.audit_rows(&AuditFilter::default(), 0, 100).await.expect("read");
     assert_eq!(entries.len(), 1, "a lost race writes nothing");
 }
@@ -291,7 +291,7 @@ async fn documents_detect_conflicts(fixture: TestDatabase) {
 
 /// Numbers everything that is committed.
 async fn number_all(database: &ade_store::Database) {
-    while database.number_entries("here", at(100), 0, 7).await.expect("numbered").numbered > 0 {}
+    while database.number_entries(at(100), 7).await.expect("numbered").numbered > 0 {}
 }
 
 async fn numbers_without_gaps(fixture: TestDatabase) {
@@ -382,7 +382,7 @@ async fn numbered_entries_are_immutable(fixture: TestDatabase) {
     let database = &fixture.database;
     let audit = vec![entry("task.submit", Some("ann"), None, 1), entry("task.assign", None, None, 2)];
     database.commit(Commit { audit, ..Commit::default() }).await.expect("written");
-    database.number_entries("first", at(1), 10_000, 7).await.expect("numbered");
+    database.number_entries(at(1), 7).await.expect("numbered");
     let chain = if fixture.postgres.is_some() { "audit_chain" } else { "audit" };
     for sql in [
         "DELETE FROM audit".to_owned(),
