@@ -1,8 +1,11 @@
-//! Alerts: what happens only if somebody changed the database by hand. They are counted for the metrics of this process, and a log that
-//! contradicts its checkpoints keeps the process degraded until it is repaired.
+//! Alerts: what happens only if somebody changed the database by hand, or keeps it locked. They are counted for the metrics of this
+//! process. A log that contradicts its checkpoints, or in which entries get no numbers, keeps the process degraded meanwhile.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+pub(crate) const HELD_UP: &str = "audit entries wait for their numbers for more than 30 seconds: on PostgreSQL, look in \
+    pg_stat_activity for a transaction that somebody keeps open, and in the log for errors";
 
 /// Clones share the counts.
 #[derive(Debug, Clone, Default)]
@@ -14,6 +17,7 @@ struct State {
     unproven_approvals: AtomicU64,
     audit_mismatches: AtomicU64,
     mismatch: Mutex<Option<(LogCheck, String)>>,
+    is_held_up: AtomicBool,
 }
 
 /// A check of the audit log.
@@ -61,6 +65,24 @@ impl Alerts {
     pub(crate) fn clear_mismatch(&self, check: LogCheck) {
         let mut mismatch = self.0.mismatch.lock().unwrap_or_else(PoisonError::into_inner);
         mismatch.take_if(|(found_by, _)| check == LogCheck::Full || *found_by == LogCheck::SinceCheckpoint);
+    }
+
+    /// Sets whether audit entries wait too long for their numbers. Returns whether they did so far.
+    pub(crate) fn set_held_up(&self, is_held_up: bool) -> bool {
+        self.0.is_held_up.swap(is_held_up, Ordering::Relaxed)
+    }
+
+    /// Whether audit entries wait too long for their numbers.
+    #[must_use]
+    pub fn is_held_up(&self) -> bool {
+        self.0.is_held_up.load(Ordering::Relaxed)
+    }
+
+    /// What an operator must look at; none if all is well.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<String> {
+        let mismatch = self.mismatch().map(|reason| format!("audit log: {reason}"));
+        mismatch.into_iter().chain(self.is_held_up().then(|| HELD_UP.to_owned())).collect()
     }
 
     /// Why the audit log is not intact, if it is not.

@@ -5,69 +5,88 @@
 //! of processes may do so: they take turns. Rows that no process with the
 //! secret wrote are quarantined and reported; they never hold up the others.
 
+use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use ade_domain::audit::Trigger;
 use ade_store::DatabaseError;
 use ade_store::database::QuarantinedEntry;
 use serde_json::{Map, Value, json};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::outbox::AuditedAction;
 use crate::Context;
+use crate::alerts::{Alerts, HELD_UP};
 
 /// Commits within this time are numbered together.
 const BATCH_INTERVAL: Duration = Duration::from_millis(50);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// A batch that takes longer, or fails for longer, is an alert.
+const HELD_UP_AFTER: Duration = Duration::from_secs(30);
 const BATCH_SIZE: u32 = 100;
 /// Quarantined entries that one report lists.
 const MAX_REPORTED: usize = 20;
 
 /// Runs until it is dropped. Logs the first of several failures, and the recovery.
 pub async fn run_sequencer(context: Context) {
-    let (mut is_failing, mut has_committed) = (false, false);
+    let (mut failing_since, mut has_more) = (None, false);
     loop {
-        match number_all(&context, has_committed).await {
-            Ok(()) => {
-                if std::mem::take(&mut is_failing) {
+        let since = failing_since.unwrap_or_else(Instant::now);
+        match watched(&context.alerts, since, number_batch(&context, has_more)).await {
+            Ok(more) => {
+                let was_held_up = context.alerts.set_held_up(false);
+                if failing_since.take().is_some() || was_held_up {
                     tracing::info!("audit entries are numbered again");
+                }
+                if more {
+                    has_more = true;
+                    continue;
                 }
             }
             Err(error) => {
-                if !std::mem::replace(&mut is_failing, true) {
+                if failing_since.replace(since).is_none() {
                     tracing::error!(%error, "cannot number audit entries; retrying");
                 }
             }
         }
         sleep(BATCH_INTERVAL).await;
         // Returns at once if something was committed meanwhile.
-        has_committed = timeout(POLL_INTERVAL, context.database.log_appended()).await.is_ok();
+        has_more = timeout(POLL_INTERVAL, context.database.log_appended()).await.is_ok();
     }
 }
 
-async fn number_all(context: &Context, has_committed: bool) -> Result<(), DatabaseError> {
+/// Raises an alert if a batch that began, or failed first, at `since` is not done in time. It waits for it all the same: a batch that
+/// waits for a lock keeps its connection.
+async fn watched<T>(alerts: &Alerts, since: Instant, batch: impl Future<Output = T>) -> T {
+    let mut batch = pin!(batch);
+    if let Ok(done) = timeout_at(since + HELD_UP_AFTER, &mut batch).await {
+        return done;
+    }
+    if !alerts.set_held_up(true) {
+        tracing::error!("{HELD_UP}");
+    }
+    batch.await
+}
+
+/// Returns whether there may be more. `has_more` says so of the last batch, or that something was committed.
+async fn number_batch(context: &Context, has_more: bool) -> Result<bool, DatabaseError> {
     let Context { database, clock, .. } = context;
-    if !has_committed && !database.needs_numbering().await? {
-        return Ok(());
+    if !has_more && !database.needs_numbering().await? {
+        return Ok(false);
     }
-    loop {
-        let numbering = database.number_entries(clock.now(), BATCH_SIZE).await?;
-        if !numbering.quarantined.is_empty() {
-            report(context, &numbering.quarantined).await;
-        } else if !numbering.has_more {
-            // Nothing is left, or another process was faster.
-            return Ok(());
-        }
-    }
+    let numbering = database.number_entries(clock.now(), BATCH_SIZE).await?;
+    report(context, &numbering.quarantined).await;
+    Ok(numbering.has_more || !numbering.quarantined.is_empty())
 }
 
 /// Raises the alarm about rows that somebody wrote into the audit log, or marked: in the log, the metrics, the audit log itself and an event.
 async fn report(context: &Context, quarantined: &[QuarantinedEntry]) {
+    let Some(first) = quarantined.first() else { return };
     context.alerts.add_quarantined(quarantined.len());
     let row = |entry: &QuarantinedEntry| json!({ "entry_id": entry.entry_id, "action": entry.action, "reason": entry.reason });
     let rows: Vec<Value> = quarantined.iter().take(MAX_REPORTED).map(row).collect();
     let count = quarantined.len();
-    let Some(first) = quarantined.first() else { return };
     tracing::error!(
         count,
         first = first.entry_id,
@@ -82,5 +101,27 @@ async fn report(context: &Context, quarantined: &[QuarantinedEntry]) {
     let commit = action.commit_as(by, Vec::new(), context.clock.now());
     if let Err(error) = context.database.commit(commit).await {
         tracing::error!(%error, "cannot audit quarantined rows");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_batch_that_is_held_up_is_an_alert() {
+        let (alerts, now) = (Alerts::default(), Instant::now());
+        watched(&alerts, now, yield_now()).await;
+        assert_eq!(alerts.reasons(), [""; 0]);
+        let until_alert = async {
+            while !alerts.is_held_up() {
+                yield_now().await;
+            }
+        };
+        let began = now.checked_sub(HELD_UP_AFTER).expect("the machine has run for longer");
+        timeout(HELD_UP_AFTER, watched(&alerts, began, until_alert)).await.expect("an alert");
+        assert_eq!(alerts.reasons(), [HELD_UP]);
     }
 }

@@ -23,7 +23,7 @@ async fn healthz() -> Json<Value> {
 
 /// Check that the server can serve requests.
 #[utoipa::path(get, path = "/readyz", tag = "operations", security(()), responses(
-    (status = 200, description = "The server is ready; `status` is `ready`, or `degraded` with `reasons` if the audit log was tampered with", body = Value),
+    (status = 200, description = "The server is ready; `status` is `ready`, or `degraded` with `reasons` if the audit log was tampered with or its entries get no numbers", body = Value),
     (status = 503, description = "STOPPING or UNAVAILABLE", body = wire::Problem),
 ))]
 async fn readyz(app: App) -> JsonResult<Value> {
@@ -33,9 +33,11 @@ async fn readyz(app: App) -> JsonResult<Value> {
     app.locks.coordination().counts().await?;
     app.database.has_unnumbered().await?;
     // Requests are served: an operator must look, a load balancer must not act.
-    Ok(Json(match app.alerts.mismatch() {
-        Some(reason) => json!({ "status": "degraded", "reasons": [format!("audit log: {reason}")] }),
-        None => json!({ "status": "ready" }),
+    let reasons = app.alerts.reasons();
+    Ok(Json(if reasons.is_empty() {
+        json!({ "status": "ready" })
+    } else {
+        json!({ "status": "degraded", "reasons": reasons })
     }))
 }
 
@@ -52,7 +54,7 @@ async fn metrics_text(app: App) -> ApiResult {
     {
         metrics::record_jobs(&jobs, &waiting);
     }
-    metrics::record_alerts(app.alerts.counts(), app.alerts.mismatch().is_some());
+    metrics::record_alerts(&app.alerts);
     if let Ok(quarantined) = app.database.quarantined_entries().await {
         metrics::record_quarantined(quarantined);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-use ade_app::AlertCounts;
+use ade_app::Alerts;
 use ade_app::jobs::JobStatus;
 use ade_app::tasks::EXECUTORS;
 use ade_store::coordination::LockCounts;
@@ -48,6 +48,7 @@ fn install() -> Option<PrometheusHandle> {
     describe_gauge!("ade_audit_quarantined", "Rows of the audit log that ade did not write");
     describe_counter!("ade_audit_quarantined_total", "Rows that this process quarantined");
     describe_gauge!("ade_audit_mismatch", "1 while the audit log contradicts its hash chain or a checkpoint");
+    describe_gauge!("ade_audit_held_up", "1 while audit entries get no numbers for more than 30 seconds");
     describe_counter!(
         "ade_audit_mismatches_total",
         "Contradictions of the audit log that this process found"
@@ -59,11 +60,13 @@ fn install() -> Option<PrometheusHandle> {
     Some(handle)
 }
 
-pub(crate) fn record_alerts(counts: AlertCounts, is_mismatch: bool) {
+pub(crate) fn record_alerts(alerts: &Alerts) {
+    let counts = alerts.counts();
     counter!("ade_audit_quarantined_total").absolute(counts.quarantined_entries);
     counter!("ade_audit_mismatches_total").absolute(counts.audit_mismatches);
     counter!("ade_unproven_approvals_total").absolute(counts.unproven_approvals);
-    gauge!("ade_audit_mismatch").set(if is_mismatch { 1.0 } else { 0.0 });
+    gauge!("ade_audit_mismatch").set(f64::from(u8::from(alerts.mismatch().is_some())));
+    gauge!("ade_audit_held_up").set(f64::from(u8::from(alerts.is_held_up())));
 }
 
 pub(crate) fn record_quarantined(rows: u64) {
