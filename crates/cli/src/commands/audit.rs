@@ -246,12 +246,19 @@ async fn find_contradiction(
 
 fn intact(verdict: &AuditVerification) -> String {
     let head = verdict.head.as_deref().map(|head| format!("; the last one has the hash {}", safe(head)));
-    let quarantined = match verdict.quarantined {
-        0 => String::new(),
-        rows => format!("\nrows that ade did not write, and that are not part of it: {rows}"),
-    };
     let entries = counted(verdict.entries, "entry", "entries");
-    format!("the audit log is intact: {entries}{}{quarantined}", head.unwrap_or_default())
+    let mut text = format!("the audit log is intact: {entries}{}", head.unwrap_or_default());
+    if let Some(signed) = verdict.checkpoint {
+        text += &format!("\nsigned up to entry {signed} of {}", verdict.entries);
+        if signed < verdict.entries {
+            text += "; the order of those after it is not proven, and later ones may have been removed";
+        }
+    }
+    if verdict.quarantined > 0 {
+        let rows = verdict.quarantined;
+        text += &format!("\nrows that ade did not write, and that are not part of it: {rows}");
+    }
+    text
 }
 
 fn judge(verdict: &AuditVerification) -> Result {
@@ -292,7 +299,12 @@ mod tests {
             first_bad: None,
         };
         assert!(judge(&valid).is_ok());
-        assert_eq!(intact(&valid), "the audit log is intact: 7 entries; the last one has the hash abc");
+        let intact_up_to = |checkpoint| intact(&AuditVerification { checkpoint, ..valid.clone() });
+        let whole = "the audit log is intact: 7 entries; the last one has the hash abc";
+        assert_eq!(intact_up_to(None), whole);
+        assert_eq!(intact_up_to(Some(7)), format!("{whole}\nsigned up to entry 7 of 7"));
+        let open = "the order of those after it is not proven, and later ones may have been removed";
+        assert_eq!(intact_up_to(Some(5)), format!("{whole}\nsigned up to entry 5 of 7; {open}"));
         let bad = Some(InvalidAuditEntry { number: 8, reason: "its hash does not match".to_owned() });
         let unverified = AuditVerification { valid: false, status: AuditStatus::Unverified, ..valid.clone() };
         let failure = judge(&unverified).expect_err("unverified");

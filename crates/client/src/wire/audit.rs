@@ -100,7 +100,8 @@ pub struct AuditVerification {
     pub entries: u64,
     /// Hash of the last verified entry.
     pub head: Option<String>,
-    /// Number of the latest checkpoint that the log contains.
+    /// Number of the latest checkpoint that the log contains: up to this entry, the log is signed. The order of later entries is not
+    /// proven, and entries may be missing after them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<u64>,
     /// Number of rows that ade did not write. They are kept, but are not part of the log.
