@@ -81,7 +81,10 @@ impl LockService {
         let mut commands = AcquireSaga::disconnect_commands(&closed.request, &self.server);
         commands.extend(closed.return_lease.clone());
         let cancelled = self.run(commands).await;
-        if let Err(error) = self.coordination.forget_request(closed.request.key).await {
+        // A caller that repeats the request registers it again.
+        if closed.given_up.is_current()
+            && let Err(error) = self.coordination.forget_request(closed.request.key).await
+        {
             tracing::warn!(%error, "cannot forget the request of a caller that disconnected");
         }
         if let Err(error) = cancelled {
