@@ -40,7 +40,7 @@ use ade_domain::lock::{
     LockReply,
 };
 use ade_keyspace::Layout;
-use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt as _};
 use redis::InfoDict;
 use tokio::sync::{Semaphore, broadcast};
 use tokio::task::{JoinHandle, JoinSet};
@@ -64,11 +64,11 @@ use waiter_notifications::WaiterNotifications;
 
 /// Events buffered for a slow subscriber.
 const EVENT_BUFFER: usize = 4_096;
-/// Locks of one call that are processed concurrently. The rest waits here and not in the queues of Redis.
-const MAX_CONCURRENT_ACQUIRES: usize = 64;
-/// The same for calls that cannot cause a deadlock search: a part of a cluster that is slow must not delay the
-/// others.
-const MAX_CONCURRENT_COMMANDS: usize = 1_000;
+/// Locks of one request that are processed concurrently. The rest waits here and not in the queue to Redis, where other requests
+/// would wait for all of them.
+const MAX_CONCURRENT: usize = 64;
+/// The same on a cluster, for commands that cannot cause a deadlock search: a part that is slow must not delay the others.
+const MAX_CONCURRENT_ON_CLUSTER: usize = 1_000;
 const REPLICA_ACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
@@ -392,18 +392,17 @@ impl Inner {
         for (index, (name, command)) in commands.iter().enumerate() {
             by_lock.entry(name).or_default().push((index, command));
         }
-        let by_lock: Vec<_> = by_lock.into_iter().collect();
-        let mut replies = Vec::with_capacity(commands.len());
         let may_deadlock = commands.iter().any(|(_, command)| matches!(command, LockCommand::Acquire(_)));
-        let max_concurrent = if may_deadlock { MAX_CONCURRENT_ACQUIRES } else { MAX_CONCURRENT_COMMANDS };
-        let mut failed = None;
-        for batch in by_lock.chunks(max_concurrent) {
-            let batch = batch.iter().map(|(name, commands)| self.run_in_order(name, commands));
-            for result in join_all(batch).await {
-                match result {
-                    Ok(batch) => replies.extend(batch),
-                    Err(error) => failed = Some(error),
-                }
+        let is_wide = self.is_cluster() && !may_deadlock;
+        let max_concurrent = if is_wide { MAX_CONCURRENT_ON_CLUSTER } else { MAX_CONCURRENT };
+        let runs: Vec<_> =
+            by_lock.into_iter().map(|(name, commands)| self.run_in_order(name, commands)).collect();
+        let mut runs = stream::iter(runs).buffer_unordered(max_concurrent);
+        let (mut replies, mut failed) = (Vec::with_capacity(commands.len()), None);
+        while let Some(result) = runs.next().await {
+            match result {
+                Ok(of_lock) => replies.extend(of_lock),
+                Err(error) => failed = Some(error),
             }
         }
         // An unavailable part of a cluster must not keep commands from the others, so the error is returned last.
@@ -417,11 +416,11 @@ impl Inner {
     async fn run_in_order(
         &self,
         name: &LockName,
-        commands: &[(usize, &LockCommand)],
+        commands: Vec<(usize, &LockCommand)>,
     ) -> Result<Vec<(usize, LockReply)>> {
         let mut replies = Vec::with_capacity(commands.len());
         for (index, command) in commands {
-            replies.push((*index, self.run_command(name, command).await?));
+            replies.push((index, self.run_command(name, command).await?));
         }
         Ok(replies)
     }
