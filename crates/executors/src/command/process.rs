@@ -1,7 +1,7 @@
-//! Runs one process without a shell, reads its output until it exits, and kills its process group.
+//! Runs one process without a shell, reads its output until it exits, and kills what it leaves.
 //!
-//! When [`run`] returns, or its future is dropped, no process of the group is left; a watchdog ensures this even if this process
-//! dies. A process that must outlive its command has to create its own session. All output is read and passed on at once, so that
+//! When [`run`] returns, no process of the command is left, and soon none after its future is dropped; a watchdog ensures this even
+//! if this process dies. A process that must outlive its command has to create its own session. All output is read and passed on at once, so that
 //! no writer blocks on a full pipe and nothing accumulates here.
 
 use std::io;
@@ -105,20 +105,20 @@ pub(super) async fn run(
         tokio::select! {
             () = &mut lease_lost, if is_running => {
                 exit.stop_reason.get_or_insert(StopReason::LeaseLost);
-                (phase, phase_end) = group.start_kill();
+                (phase, phase_end) = group.kill().await;
             }
             reason = &mut stop, if phase == Phase::Running => {
                 exit.stop_reason = Some(reason);
-                group.watchdog.send_signal(Signal::TERM);
+                group.watchdog.send_signal(Signal::TERM).await;
                 (phase, phase_end) = (Phase::Terminating, Some(Instant::now() + grace));
             }
             () = elapsed(phase_end) => match phase {
-                Phase::Terminating => (phase, phase_end) = group.start_kill(),
+                Phase::Terminating => (phase, phase_end) = group.kill().await,
                 _ => break,
             },
             () = group.watchdog.wait_exit(), if is_running => {
                 exit.watchdog_died = true;
-                (phase, phase_end) = group.start_kill();
+                (phase, phase_end) = group.kill().await;
             }
             result = &mut exited, if phase != Phase::Exited => {
                 result.map_err(io::Error::other)??;
@@ -237,23 +237,22 @@ impl ProcessGroup {
         self.was_past_deadline || self.deadline.is_some_and(|deadline| deadline <= Instant::now())
     }
 
-    fn start_kill(&self) -> (Phase, Option<Instant>) {
-        self.watchdog.send_signal(Signal::KILL);
+    async fn kill(&mut self) -> (Phase, Option<Instant>) {
+        self.watchdog.kill().await;
+        self.kill_own_group();
         (Phase::Killed, Some(Instant::now() + KILL_TIMEOUT))
     }
 
-    /// Kills the whole group, and the group of the command if it has left this one.
-    fn kill(&self) {
+    /// Kills the group that the command leads, if it has left that of its watchdog. It may have exited, but was not reaped.
+    fn kill_own_group(&self) {
         if let Some(command) = self.command.as_ref().and_then(pid_of) {
             signal_outside_group(command, self.watchdog.group(), Signal::KILL);
         }
-        self.watchdog.send_signal(Signal::KILL);
     }
 
     /// Kills what is left, and reaps the command if it has exited.
     async fn end(mut self, has_exited: bool) -> io::Result<Option<ExitStatus>> {
-        self.kill();
-        self.watchdog.kill().await;
+        self.kill().await;
         match self.command.as_mut().filter(|_| has_exited) {
             Some(command) => command.wait().await.map(Some),
             None => Ok(None),
@@ -263,8 +262,9 @@ impl ProcessGroup {
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // This kills the watchdog as well. The runtime reaps both later.
-        self.kill();
+        // The runtime reaps both later.
+        self.watchdog.start_kill();
+        self.kill_own_group();
     }
 }
 

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::io::write;
 use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdout, Command};
@@ -68,7 +69,6 @@ pub struct Watchdog {
     targets: Targets,
     /// After the ready message nothing comes through its stdout but the end, when the watchdog exits.
     stdout: Option<ChildStdout>,
-    has_terminal: bool,
 }
 
 impl Watchdog {
@@ -86,9 +86,8 @@ impl Watchdog {
             .spawn()?;
         let group = pid_of(&process).ok_or_else(|| io::Error::other("the watchdog has no pid"))?;
         let stdout = process.stdout.take();
-        let has_terminal = config.return_terminal_to.is_some();
         let started_at = SharedTime::now();
-        let mut watchdog = Self { targets: Targets::new(group, started_at), process, stdout, has_terminal };
+        let mut watchdog = Self { targets: Targets::new(group, started_at), process, stdout };
         watchdog.send(Message::start(config, started_at)).await?;
         let mut received = [0; READY.len()];
         if let Some(stdout) = &mut watchdog.stdout {
@@ -128,9 +127,10 @@ impl Watchdog {
         }
     }
 
-    /// Signals all processes of the command.
-    pub fn send_signal(&self, signal: Signal) {
-        self.targets.send(signal);
+    /// Signals all processes of the command. [`Self::wait_exit`] detects errors.
+    pub async fn send_signal(&mut self, signal: Signal) {
+        self.targets.signal_known(signal);
+        let _ = self.send(Message::Signal(signal.as_raw())).await;
     }
 
     /// Lets the command run until `deadline`. [`Self::wait_exit`] detects errors.
@@ -148,14 +148,22 @@ impl Watchdog {
         }
     }
 
-    /// Kills the command and the watchdog, which returns the terminal before. The id of the group cannot be reused until the
-    /// watchdog is reaped at the end.
+    /// Kills the command. The watchdog returns the terminal before, finds what has left the group, and ends with it.
     pub async fn kill(&mut self) {
-        if self.has_terminal && self.send(Message::Kill).await.is_ok() {
-            let _ = timeout(WATCHDOG_TIMEOUT, self.wait_exit()).await;
+        self.start_kill();
+        let _ = timeout(WATCHDOG_TIMEOUT, self.wait_exit()).await;
+        if self.process.id().is_some() {
+            // The id of the group cannot be reused until the watchdog is reaped.
+            self.targets.signal_known(Signal::KILL);
+            let _ = self.process.wait().await;
         }
-        self.send_signal(Signal::KILL);
-        let _ = self.process.wait().await;
+    }
+
+    /// Lets the watchdog kill the command. If it cannot be told, it sees the end of the pipe later.
+    pub(crate) fn start_kill(&self) {
+        if let (Some(stdin), Ok(bytes)) = (&self.process.stdin, serde_json::to_vec(&Message::Kill)) {
+            let _ = write(stdin, &bytes);
+        }
     }
 
     async fn send(&mut self, message: Message) -> io::Result<()> {

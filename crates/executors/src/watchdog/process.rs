@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getpgrp, getpid};
@@ -13,7 +14,7 @@ use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::channel;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::protocol::{Message, READY};
 use super::targets::{Targets, signal_group};
@@ -21,10 +22,12 @@ use crate::elapsed;
 
 /// A program may suspend itself a little after Ctrl-Z, and must then be resumed again.
 const RESUME_DELAY: Duration = Duration::from_millis(300);
+/// A search takes some milliseconds.
+const SEARCH_TIMEOUT: Duration = Duration::from_millis(500);
 /// Prevents an overflow of the clock.
 const MAX_GRACE: Duration = Duration::from_secs(365 * 86_400);
 
-/// Runs the watchdog until it is dismissed or kills its group.
+/// Runs the watchdog until it is dismissed or kills the command.
 pub async fn run() -> io::Result<()> {
     if getpgrp() != getpid() {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -45,7 +48,7 @@ pub async fn run() -> io::Result<()> {
     else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    let mut targets = Targets::new(getpgrp(), started_at);
+    let targets = Arc::new(Targets::new(getpgrp(), started_at));
     let (mut deadline, mut resume_at) = (deadline.map(Instant::from), None);
     let mut stdout = io::stdout();
     stdout.write_all(&READY)?;
@@ -55,6 +58,11 @@ pub async fn run() -> io::Result<()> {
             message = messages.recv() => match message {
                 Some(Message::ExtendDeadline(until)) => deadline = Some(until.into()),
                 Some(Message::Watch(pid)) => Pid::from_raw(pid).into_iter().for_each(|pid| targets.set_command(pid)),
+                Some(Message::Signal(number)) => {
+                    if let Some(signal) = Signal::from_named_raw(number) {
+                        search(&targets, move |targets| targets.signal_others(signal)).await;
+                    }
+                }
                 last => break last,
             },
             () = elapsed(deadline) => break None,
@@ -71,16 +79,27 @@ pub async fn run() -> io::Result<()> {
     // The reader may block forever; the process exits without it.
     reader.abort();
     if last_message.is_none() {
-        targets.send(Signal::TERM);
         let grace_end = Instant::now() + grace.min(MAX_GRACE);
+        targets.signal_known(Signal::TERM);
+        search(&targets, |targets| targets.signal_others(Signal::TERM)).await;
         let limit = deadline.filter(|_| grace_within_deadline);
         sleep_until(limit.map_or(grace_end, |limit| limit.min(grace_end))).await;
     }
     return_terminal(return_terminal_to.and_then(Pid::from_raw));
     if last_message != Some(Message::Done) {
-        targets.send(Signal::KILL);
+        search(&targets, Targets::kill_marked).await;
+        // The end of this process, too.
+        targets.signal_known(Signal::KILL);
     }
     Ok(())
+}
+
+/// Searches all processes of the machine. This blocks if one of them hangs in the kernel.
+async fn search(targets: &Arc<Targets>, found: impl FnOnce(&Targets) + Send + 'static) {
+    let targets = Arc::clone(targets);
+    let searching = spawn_blocking(move || found(&targets));
+    // Whatever was not found in time, the rest must get its signal.
+    let _ = timeout(SEARCH_TIMEOUT, searching).await;
 }
 
 fn return_terminal(group: Option<Pid>) {

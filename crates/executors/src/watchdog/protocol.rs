@@ -40,9 +40,11 @@ pub(super) enum Message {
     ExtendDeadline(SharedTime),
     /// The pid of the command.
     Watch(RawPid),
-    /// The command has exited; other processes of the group may keep running.
+    /// A signal for the processes of the command that only the watchdog finds.
+    Signal(i32),
+    /// The command has exited; other processes of it may keep running.
     Done,
-    /// The group must be killed at once.
+    /// The command must be killed at once.
     Kill,
 }
 
@@ -113,6 +115,7 @@ mod tests {
             config(Duration::ZERO, None),
             config(Duration::from_secs(90 * 86_400), Some(time)),
             Message::Watch(41),
+            Message::Signal(15),
             Message::ExtendDeadline(time.into()),
             Message::Done,
             Message::Kill,

@@ -122,11 +122,11 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode> {
             Ok(ExitCode::from(exit_code(status)))
         }
         Err(lost) => {
-            watchdog.send_signal(Signal::TERM);
-            // Whatever is left of its process group afterwards is killed.
+            watchdog.send_signal(Signal::TERM).await;
+            // Whatever is left of it afterwards is killed.
             let _ = timeout(grace, child.wait()).await;
             watchdog.kill().await;
-            // The command may have left its group (setsid). An error means that it has ended already.
+            // An error means that it has ended already.
             let _ = child.start_kill();
             child.wait().await.map_err(|error| Failure::cannot("wait for the command", error))?;
             let message = format!("the lock was lost, so {program} was stopped: {lost}");
@@ -187,7 +187,7 @@ async fn supervise(
             }
             lost = guard.lost() => return Ok(Err(lost)),
             left = trust.renewed() => watchdog.extend_deadline(Instant::now() + left + WATCHDOG_DELAY).await,
-            signal = signals.next() => watchdog.send_signal(signal),
+            signal = signals.next() => watchdog.send_signal(signal).await,
         }
     }
 }

@@ -44,13 +44,44 @@ async fn kills_command_that_leaves_process_group() {
     }
 }
 
-/// A script may run each step with a timeout.
+/// A script may run each step with a timeout. That of a session which the command itself created is a part of it.
 #[tokio::test]
 async fn kills_process_groups_that_scripts_create() {
+    for wrapper in [["sh"].as_slice(), &["setsid", "sh"]] {
+        let fifo = PidFifo::new();
+        let script = format!("timeout 1000 sh -c '{}'; exit 0", long_script(&fifo));
+        let command = command(&[wrapper, &["-c", &script]].concat());
+        let (_, process, _) = stop_once_started(&command, &fifo, StopReason::Stopped).await;
+        process.assert_exits().await;
+    }
+}
+
+/// It starts a step whenever one ends, and so also when the step is killed before it.
+#[tokio::test]
+async fn kills_script_that_goes_on() {
+    for _ in 0..5 {
+        let (fifo, steps) = (PidFifo::new(), PidFifo::new());
+        let loops = "trap '' TERM; while :; do timeout 1000 sleep 1000; done";
+        let script = format!("exec 9>{}; echo $$ > {}; {loops}", steps.path(), fifo.path());
+        let command = command(&["sh", "-c", &script]);
+        // The end comes when the last process that has it open ends.
+        let path = steps.path().to_owned();
+        let steps_end = spawn_blocking(move || std::fs::read(path));
+        stop_once_started(&command, &fifo, StopReason::Stopped).await;
+        tokio::time::timeout(Duration::from_secs(20), steps_end)
+            .await
+            .expect("nothing is left")
+            .expect("read")
+            .expect("read");
+    }
+}
+
+#[tokio::test]
+async fn leaves_sessions_that_commands_create() {
     let fifo = PidFifo::new();
-    let script = format!("timeout 1000 sh -c '{}'; exit 0", long_script(&fifo));
-    let command = command(&["sh", "-c", &script]);
+    let command = command(&["sh", "-c", &format!("setsid sh -c '{}' & wait", long_script(&fifo))]);
     let (_, process, _) = stop_once_started(&command, &fifo, StopReason::Stopped).await;
+    kill_process(process.pid, Signal::KILL).expect("it still runs");
     process.assert_exits().await;
 }
 
