@@ -80,14 +80,7 @@ impl LockService {
         }
         let mut commands = AcquireSaga::disconnect_commands(&closed.request, &self.server);
         commands.extend(closed.return_lease.clone());
-        let cancelled = self.run(commands).await;
-        // A caller that repeats the request registers it again.
-        if closed.given_up.is_current()
-            && let Err(error) = self.coordination.forget_request(closed.request.key).await
-        {
-            tracing::warn!(%error, "cannot forget the request of a caller that disconnected");
-        }
-        if let Err(error) = cancelled {
+        if let Err(error) = self.run(commands).await {
             // A wait ends when the server heartbeat expires, or, if others wait here for the same lock, when orphaned waits are
             // cancelled. A grant ends with its lease, unless it can be given back.
             tracing::warn!(%error, "cannot cancel the request of a caller that disconnected");
