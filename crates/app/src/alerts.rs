@@ -4,8 +4,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub(crate) const HELD_UP: &str = "audit entries wait for their numbers for more than 30 seconds: on PostgreSQL, look in \
-    pg_stat_activity for a transaction that somebody keeps open, and in the log for errors";
+pub(crate) const HELD_UP: &str = "audit entries wait for their numbers for more than 30 seconds: look in the log for errors; \
+    on PostgreSQL, end the session that keeps a lock: SELECT pid, query, pg_blocking_pids(pid) FROM pg_stat_activity \
+    WHERE wait_event_type = 'Lock'";
 
 /// Clones share the counts.
 #[derive(Debug, Clone, Default)]

@@ -2,16 +2,16 @@
 //! they are numbered when they are committed, and it only finds what others inserted.
 //!
 //! Each process numbers what it has committed itself, as soon as it is committed; a slow poll finds what others have left. Any number
-//! of processes may do so: they take turns. Rows that no process with the
-//! secret wrote are quarantined and reported; they never hold up the others.
+//! of processes may do so: they take turns. Rows that no process with the secret wrote are quarantined and reported; they never hold up
+//! the others.
 
 use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
-use ade_domain::audit::Trigger;
-use ade_store::DatabaseError;
+use ade_domain::audit::{ChainHead, Trigger};
 use ade_store::database::QuarantinedEntry;
+use ade_store::{Database, DatabaseError};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -44,6 +44,10 @@ pub async fn run_sequencer(context: Context) {
                     continue;
                 }
             }
+            Err(error @ DatabaseError::Superseded(_)) => {
+                tracing::error!(%error, "this process leaves the numbers of audit entries to the others");
+                return watch_others(&context).await;
+            }
             Err(error) => {
                 if failing_since.replace(since).is_none() {
                     tracing::error!(%error, "cannot number audit entries; retrying");
@@ -67,6 +71,30 @@ async fn watched<T>(alerts: &Alerts, since: Instant, batch: impl Future<Output =
         tracing::error!("{HELD_UP}");
     }
     batch.await
+}
+
+/// Raises an alert while the others number nothing.
+async fn watch_others(context: &Context) {
+    let mut last = None;
+    loop {
+        compare_heads(&context.alerts, &mut last, waiting_head(&context.database).await);
+        sleep(HELD_UP_AFTER).await;
+    }
+}
+
+/// The others are held up while entries wait behind the head that they waited behind the last time.
+fn compare_heads(alerts: &Alerts, last: &mut Option<ChainHead>, head: Option<ChainHead>) {
+    let is_held_up = head.is_some() && head == *last;
+    if !alerts.set_held_up(is_held_up) && is_held_up {
+        tracing::error!("{HELD_UP}");
+    }
+    *last = head;
+}
+
+/// The end of the chain if entries wait for numbers, as far as the database answers. It is read first, so that they come after it.
+async fn waiting_head(database: &Database) -> Option<ChainHead> {
+    let head = database.audit_head().await.ok()?;
+    database.has_unnumbered().await.ok()?.then_some(head)
 }
 
 /// Returns whether there may be more. `has_more` says so of the last batch, or that something was committed.
@@ -123,5 +151,17 @@ mod tests {
         let began = now.checked_sub(HELD_UP_AFTER).expect("the machine has run for longer");
         timeout(HELD_UP_AFTER, watched(&alerts, began, until_alert)).await.expect("an alert");
         assert_eq!(alerts.reasons(), [HELD_UP]);
+    }
+
+    #[test]
+    fn a_process_that_leaves_numbering_to_others_is_held_up_only_if_they_are() {
+        let alerts = Alerts::default();
+        let head = |number| Some(ChainHead { number, ..ChainHead::origin() });
+        let mut last = None;
+        let held_up = [head(1), head(2), head(2), None, head(2)].map(|head| {
+            compare_heads(&alerts, &mut last, head);
+            alerts.is_held_up()
+        });
+        assert_eq!(held_up, [false, false, true, false, false]);
     }
 }

@@ -406,8 +406,8 @@ async fn keeps_numbered_rows_of_an_unknown_secret(log: Log) {
     assert_eq!(last().await, next + 1, "in the place of the edited one");
     assert_eq!(log.database.quarantined_entries().await, Ok(1));
     // A process with an outdated secret says so.
-    let said = log.try_append(&log.database).await.expect_err("outdated").to_string();
-    assert!(said.contains("restart this process with the new secret"), "{said}");
+    let outdated = log.try_append(&log.database).await;
+    assert_eq!(outdated, Err(DatabaseError::Superseded(replaced.keys().id().to_owned())));
 }
 
 async fn ignores_incomplete_last_line_of_checkpoint_file(log: Log) {

@@ -187,8 +187,8 @@ impl Database {
     /// Assigns numbers to at most `limit` audit entries. Entries that are not authentic are quarantined instead. On SQLite nothing is
     /// left to number, but rows of others are found.
     pub async fn number_entries(&self, now: Moment, limit: u32) -> Result<Numbering> {
-        let (keys, last_seen) = (self.keys.clone(), self.last_seen.clone());
-        self.execute(AssignNumbers { now, limit, keys, last_seen }).await
+        let Self { keys, last_seen, secret_version, .. } = self.clone();
+        self.execute(AssignNumbers { now, limit, keys, last_seen, secret_version }).await
     }
 
     /// The audit entries of the transitions of a task, numbered or not, in the order of its revisions. Whether an entry counts depends on

@@ -72,6 +72,8 @@ pub struct Database {
     log_appended: Arc<Notify>,
     /// See `numbering.rs`.
     last_seen: Arc<AtomicU64>,
+    /// See `secret_key.rs`.
+    secret_version: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Clone)]
@@ -95,6 +97,9 @@ pub enum DatabaseError {
     DuplicateIdempotencyKey,
     #[error("the database contains data that ade cannot read: {0}")]
     Corrupt(String),
+    /// This process cannot verify what others have written meanwhile.
+    #[error("the secret was replaced while this process ran: restart it with the present one (key id {0})")]
+    Superseded(String),
 }
 
 impl From<sqlx::Error> for DatabaseError {
@@ -145,6 +150,7 @@ impl Database {
             keys,
             log_appended: Arc::default(),
             last_seen: Arc::default(),
+            secret_version: Arc::default(),
         })
     }
 
@@ -157,6 +163,7 @@ impl Database {
             keys,
             log_appended: Arc::default(),
             last_seen: Arc::default(),
+            secret_version: Arc::default(),
         })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! On SQLite the one writer does so when it inserts them, and [`AssignNumbers`] only looks for rows of others. On PostgreSQL entries are
 //! inserted with a row of `audit_queue` and numbered afterwards: a process appends their places to `audit_chain` and removes them from
-//! the queue. It holds an advisory lock meanwhile, so that processes take turns.
+//! the queue. It locks the table of the registered secret meanwhile, so that processes take turns and nobody replaces the secret.
 //!
 //! Numbers have no gaps, and a numbered entry never changes. A row that no process with the secret wrote is quarantined: it is kept and
 //! marked, never chained, and never holds up the others. But a process that lacks the secret of the last numbered row chains nothing
@@ -18,6 +18,7 @@ use ade_domain::{Keys, Moment};
 
 use super::audit_log::{Authenticity, EVIDENCE_COLUMNS, UNKNOWN_KEY, places, with_entries};
 use super::batch::TableRow;
+use super::secret_key::check_secret;
 use super::sql::{Arg, Row, SqlConnection};
 use super::{DatabaseError, Operation, Result};
 
@@ -71,6 +72,7 @@ pub(super) struct AssignNumbers {
     pub(super) keys: Keys,
     /// The number of the last entry of PostgreSQL that this process has seen or put at the end of the chain; 0 before the first one.
     pub(super) last_seen: Arc<AtomicU64>,
+    pub(super) secret_version: Arc<AtomicU64>,
 }
 
 impl Operation for AssignNumbers {
@@ -84,9 +86,9 @@ impl Operation for AssignNumbers {
             let quarantined = std::mem::take(&mut end.quarantined);
             return Ok(Numbering { quarantined, ..Numbering::default() });
         }
-        let take_turns = "SELECT pg_advisory_xact_lock(hashtextextended('ade: numbering', 0))";
-        connection.execute(take_turns, &[]).await?;
-        check_secret(connection, &self.keys).await?;
+        // Conflicts with itself and with writers, not with readers. Nobody who may only read can take it.
+        connection.execute("LOCK TABLE secret_key IN SHARE ROW EXCLUSIVE MODE", &[]).await?;
+        check_secret(connection, &self.keys, &self.secret_version).await?;
         let mut numbering = Numbering::default();
         self.quarantine_unqueued(connection, &mut numbering.quarantined).await?;
         self.number_queued(connection, &mut numbering).await?;
@@ -274,7 +276,8 @@ async fn authentic_head(
                 Some(reason) => reason,
             },
             Authenticity::UnknownKey(key_id) => {
-                check_secret(connection, keys).await?;
+                // On PostgreSQL it was checked, and cannot have been replaced since.
+                check_secret(connection, keys, &AtomicU64::default()).await?;
                 let follows = authentic > 0 && head.number > authentic;
                 if !follows && !follows_authentic_rows(connection, head.number, keys).await? {
                     return Err(unknown_secret(head.number, &key_id));
@@ -325,17 +328,6 @@ async fn quarantine(
         }
     }
     Ok(QuarantinedEntry::of(row, reason))
-}
-
-/// A process with an outdated secret cannot verify what the others write, and leaves the numbering to them.
-async fn check_secret(connection: &mut SqlConnection<'_>, keys: &Keys) -> Result<()> {
-    let (sql, own) = ("SELECT key_id FROM secret_key WHERE key_id <> $1", keys.id());
-    let Some(row) = connection.query_first(sql, &[own.into()]).await? else { return Ok(()) };
-    Err(DatabaseError::Corrupt(format!(
-        "the other processes have replaced the secret (key id {}; that of this process is {own}): \
-         restart this process with the new secret",
-        row.get::<String>(0)?
-    )))
 }
 
 /// A numbered row with an unknown key is never quarantined: if a previous secret was dropped too early, that would undo the whole log.

@@ -162,7 +162,7 @@ impl From<DatabaseError> for Problem {
                               the same Idempotency-Key";
                 Self::unavailable("UNAVAILABLE", detail).retry_after(1)
             }
-            DatabaseError::Corrupt(_) => {
+            DatabaseError::Corrupt(_) | DatabaseError::Superseded(_) => {
                 tracing::error!(%error, "corrupt data in the database");
                 let detail = "the database contains data that this version cannot read; see the server log";
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", detail)

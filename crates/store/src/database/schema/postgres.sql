@@ -430,10 +430,12 @@ CREATE TABLE blob_store (
     folder text NOT NULL
 );
 
--- The id of the key of the secret that all processes use; see register_secret.
+-- The id of the key of the secret that all processes use, and a version that grows when it is replaced; see register_secret.
+-- Processes that number audit entries take turns by a lock on this table.
 CREATE TABLE secret_key (
     id bigint PRIMARY KEY CHECK (id = 1),
-    key_id text NOT NULL
+    key_id text NOT NULL,
+    version bigint NOT NULL DEFAULT 1
 );
 
 -- Signed heads of the audit log, shared by all servers. Each server also writes them to a file outside of the database.

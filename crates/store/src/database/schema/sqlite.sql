@@ -317,10 +317,11 @@ CREATE TABLE blob_store (
     folder text NOT NULL
 ) STRICT;
 
--- The id of the key of the secret that all processes use; see register_secret.
+-- The id of the key of the secret that all processes use, and a version that grows when it is replaced; see register_secret.
 CREATE TABLE secret_key (
     id integer PRIMARY KEY CHECK (id = 1),
-    key_id text NOT NULL
+    key_id text NOT NULL,
+    version integer NOT NULL DEFAULT 1
 ) STRICT;
 
 -- Signed heads of the audit log, shared by all servers. Each server also writes them to a file outside of the database.

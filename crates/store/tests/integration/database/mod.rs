@@ -6,6 +6,7 @@ mod fixture;
 mod people;
 mod postgres;
 mod queue;
+mod secret_key;
 mod sqlite;
 mod tasks;
 mod work;
