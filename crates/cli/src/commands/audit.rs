@@ -249,10 +249,12 @@ fn intact(verdict: &AuditVerification) -> String {
     let entries = counted(verdict.entries, "entry", "entries");
     let mut text = format!("the audit log is intact: {entries}{}", head.unwrap_or_default());
     if let Some(signed) = verdict.checkpoint {
-        text += &format!("\nsigned up to entry {signed} of {}", verdict.entries);
-        if signed < verdict.entries {
-            text += "; the order of those after it is not proven, and later ones may have been removed";
-        }
+        let order =
+            if signed < verdict.entries { "the order of those after it is not proven, and " } else { "" };
+        text += &format!(
+            "\nsigned up to entry {signed} of {}; {order}an owner of the database may have removed entries after the last one",
+            verdict.entries
+        );
     }
     if verdict.quarantined > 0 {
         let rows = verdict.quarantined;
@@ -302,9 +304,13 @@ mod tests {
         let intact_up_to = |checkpoint| intact(&AuditVerification { checkpoint, ..valid.clone() });
         let whole = "the audit log is intact: 7 entries; the last one has the hash abc";
         assert_eq!(intact_up_to(None), whole);
-        assert_eq!(intact_up_to(Some(7)), format!("{whole}\nsigned up to entry 7 of 7"));
-        let open = "the order of those after it is not proven, and later ones may have been removed";
-        assert_eq!(intact_up_to(Some(5)), format!("{whole}\nsigned up to entry 5 of 7; {open}"));
+        let removed = "an owner of the database may have removed entries after the last one";
+        assert_eq!(intact_up_to(Some(7)), format!("{whole}\nsigned up to entry 7 of 7; {removed}"));
+        let order = "the order of those after it is not proven";
+        assert_eq!(
+            intact_up_to(Some(5)),
+            format!("{whole}\nsigned up to entry 5 of 7; {order}, and {removed}")
+        );
         let bad = Some(InvalidAuditEntry { number: 8, reason: "its hash does not match".to_owned() });
         let unverified = AuditVerification { valid: false, status: AuditStatus::Unverified, ..valid.clone() };
         let failure = judge(&unverified).expect_err("unverified");
