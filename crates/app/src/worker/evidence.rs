@@ -13,7 +13,7 @@ use crate::{Context, Result, TaskService};
 pub(super) enum Evidence {
     Proven,
     Unproven(UnprovenApproval),
-    /// This process cannot tell: the others have a newer secret.
+    /// This process cannot tell: the others have a newer secret, or have changed the task since it was read.
     Unknown,
 }
 
@@ -30,6 +30,10 @@ pub(super) async fn verify_evidence(
             task_id = task.task_id,
             "cannot verify the approval of a task: the secret was replaced; restart this process with the new one"
         );
+        return Ok(Evidence::Unknown);
+    }
+    let stored = context.database.task(&task.task_id).await?;
+    if stored.is_none_or(|stored| stored.revision != task.revision) {
         return Ok(Evidence::Unknown);
     }
     context.alerts.add_unproven();
@@ -56,5 +60,75 @@ pub(super) async fn may_apply(
             tasks.fail_unproven(&task.task_id, task.revision, worker, &reason, by).await?;
             Ok(false)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ade_domain::Moment;
+    use ade_domain::people::{AuthorSet, UserId};
+    use ade_domain::task::{Config, RollbackStrategy, Task};
+    use ade_store::database::{Commit, Write};
+    use ade_store::embedded::EmbeddedOptions;
+    use ade_store::{Blobs, Database, EmbeddedCoordination};
+    use ade_testkit::{ManualClock, test_keys};
+
+    use super::*;
+    use crate::Alerts;
+
+    fn draft(now: Moment) -> StoredTask {
+        let config = Config {
+            task_type: "schema".to_owned(),
+            version: "1".to_owned(),
+            description: String::new(),
+            executor: "noop".to_owned(),
+            parameters: serde_json::Map::new(),
+            resources: Vec::new(),
+            rollback_strategy: RollbackStrategy::Manual,
+            timeout_seconds: 60,
+            priority: 0,
+        };
+        let (id, digest) = (uuid::Uuid::now_v7().to_string(), config.digest().expect("canonical"));
+        Task::draft(id, config, digest, UserId::new("ann"), AuthorSet::default(), now).into()
+    }
+
+    #[tokio::test]
+    async fn a_task_that_changed_since_it_was_read_is_no_alarm() {
+        let folder = tempfile::tempdir().expect("folder");
+        let clock = ManualClock::new(Moment::from_micros(1_000_000).timestamp());
+        let options = EmbeddedOptions::default();
+        let locks =
+            EmbeddedCoordination::open(&folder.path().join("locks"), options, Arc::new(clock.clone()));
+        let context = Context {
+            database: Database::open_sqlite(folder.path(), test_keys()).await.expect("opens"),
+            coordination: Arc::new(locks.expect("opens")),
+            blobs: Blobs::open_folder(folder.path().join("blobs")).expect("opens"),
+            clock: Arc::new(clock.clone()),
+            instance: "test".into(),
+            alerts: Alerts::default(),
+            dual_control: false,
+        };
+        let read = draft(clock.now().into());
+        let store = async |task: &StoredTask, expected| {
+            let write = Write::Task { task: Box::new(task.clone()), expected, at: clock.now().into() };
+            context
+                .database
+                .commit(Commit { writes: vec![write], ..Commit::default() })
+                .await
+                .expect("stored");
+        };
+        let verify = async || {
+            let verify = |task: &StoredTask, entries: &[AuditBody]| task.verify_current(entries);
+            let evidence = verify_evidence(&context, &read, verify).await.expect("verified");
+            (evidence, context.alerts.counts().unproven_approvals)
+        };
+        store(&read, None).await;
+        assert!(matches!(verify().await, (Evidence::Unproven(_), 1)), "nobody wrote its entry");
+        let mut changed = read.clone();
+        changed.revision += 1;
+        store(&changed, Some(read.revision)).await;
+        assert_eq!(verify().await, (Evidence::Unknown, 1));
     }
 }
