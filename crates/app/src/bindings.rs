@@ -40,10 +40,7 @@ impl BindingPublisher {
         }
         match self.publish().await? {
             None => Ok(self),
-            Some(name) => Err(Error::Exists(format!(
-                "another process with a different configuration of {name}; give one of them another name or another \
-                 worker.label, or wait a minute if that process was killed"
-            ))),
+            Some(name) => Err(Error::BindingConflict(name.to_owned())),
         }
     }
 

@@ -29,6 +29,11 @@ pub enum Error {
     TooManyChanges,
     #[error("{0} already exists")]
     Exists(String),
+    #[error(
+        "another process has a different configuration of {0}; give one of them another name or another worker.label, or \
+         wait a minute if that process was killed"
+    )]
+    BindingConflict(String),
     #[error("agent {0} already exists; change it with PATCH /api/v1/agents/{0}")]
     AgentExists(String),
     #[error("agent {0} still holds or waits for locks; release or break them first")]

@@ -22,7 +22,7 @@ impl From<Error> for Problem {
             }
             Error::ChangeOutdated => Self::conflict("CHANGE_OUTDATED", detail),
             Error::TooManyChanges => Self::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_CHANGES", detail),
-            Error::Exists(_) => Self::conflict("ALREADY_EXISTS", detail),
+            Error::Exists(_) | Error::BindingConflict(_) => Self::conflict("ALREADY_EXISTS", detail),
             Error::AgentExists(_) => Self::conflict("AGENT_EXISTS", detail),
             Error::AgentBusy(_) => Self::conflict("AGENT_BUSY", detail),
             Error::Unauthenticated(_) => Self::unauthenticated(detail),
