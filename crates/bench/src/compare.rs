@@ -16,10 +16,12 @@ use crate::error::{BenchError, ErrorKind};
 /// With fewer runs of each, even figures without any difference often do not overlap.
 const MIN_RUNS: usize = 3;
 const METHOD: &str = "\
-Both files have the JSON of several runs, one after the other. Let the two builds take turns, so that both see the same noise:
+Both files have the JSON of several runs, one after the other. Let the two builds take turns, so
+that both see the same noise:
   for run in 1 2 3 4 5; do old/ade bench lifecycle --json >> old.json; new/ade bench lifecycle --json >> new.json; done
-A difference counts if no run of the one build is within the range of the other, with at least three runs of each. With three runs
-this happens by chance in one of ten figures, with five in one of a hundred.";
+A difference counts if no run of the one build is within the range of the other, with at least
+three runs of each. With three runs this happens by chance in one of ten figures, with five in
+one of a hundred.";
 
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = METHOD, after_help = "Use --help for how to make the files.")]
@@ -37,6 +39,7 @@ pub(super) struct Args {
 #[derive(Debug, Deserialize)]
 struct StoredReport {
     deployment: String,
+    quick: bool,
     rows: Vec<StoredRow>,
 }
 
@@ -141,6 +144,9 @@ impl Build {
             let report = report.map_err(|error| {
                 input(error.to_string()).hint("write it with ade bench locks --json, or another benchmark")
             })?;
+            if report.quick {
+                return Err(input("a run with --quick is too short to compare".to_owned()));
+            }
             for row in report.rows {
                 build.add_row(&report.deployment, row);
             }
@@ -224,7 +230,7 @@ mod tests {
             "operation": "pair", "operations": 7, "server_us": null, "redis_us": value, "redis_main_thread_us": value,
             "postgresql_us": null, "client_us": value, "client_threads": 2,
         });
-        json!({ "deployment": deployment, "rows": [{ "row": "pair", "cpu": [cpu], "figures": [
+        json!({ "deployment": deployment, "quick": false, "rows": [{ "row": "pair", "cpu": [cpu], "figures": [
             { "name": "Redis per pair", "value": value, "unit": "µs", "aim_below": 20.0 },
             { "name": "pairs", "value": value, "unit": "/s", "aim_at_least": 1.0 },
             { "name": "p50", "value": value, "unit": "ms" },

@@ -25,19 +25,22 @@ pub(super) use rows::{format_number, group_thousands};
 
 const METHOD: &str = "\
 What is measured, and how:
-  lists     Tasks by state, author, resource, tag and type, for a user who sees everything; all tasks that an ordinary user
-            may see; the inbox of that user; the audit log by task, actor, action and time. The first page of 50, and one
-            from the middle. One request at a time; lists and numbers of tasks alternate.
-  create    Clients create tasks as fast as they get responses, each with its own author. Alternates with a baseline: as many
-            clients with one transaction of one row each, in the same kind of database, through the same driver.
+  lists     Tasks by state, author, resource, tag and type, for a user who sees everything; all
+            tasks that an ordinary user may see; the inbox of that user; the audit log by task,
+            actor, action and time. The first page of 50, and one from the middle. One request
+            at a time; lists and numbers of tasks alternate.
+  create    Clients create tasks as fast as they get responses, each with its own author.
+            Alternates with a baseline: as many clients with one transaction of one row each, in
+            the same kind of database, through the same driver.
   submit    The same tasks are submitted: scored, assigned, and two reviewers requested.
-  approve   200 approvals per second are offered. Latency counts from the scheduled start of a request. Each approval
-            decides its task.
+  approve   200 approvals per second are offered. Latency counts from the scheduled start of a
+            request. Each approval decides its task.
   start     From starting the server process with the stored tasks until it serves requests.
-Everything is measured with each number of tasks, on a server process with new data. The tasks of the past year are
-loaded in bulk, not through the server: decided like real ones, most of them completed, with all audit entries and events.
-The rows create and submit add to them. So the tables of another build (--binary) must be those of this one.
-A missed aim is not an error: the exit code is 0 if everything could be measured.";
+Everything is measured with each number of tasks, on a server process with new data. The tasks
+of the past year are loaded in bulk, not through the server: decided like real ones, most of
+them completed, with all audit entries and events. The rows create and submit add to them. So
+the tables of another build (--binary) must be those of this one. A missed aim is not an error:
+the exit code is 0 if everything could be measured.";
 
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = METHOD, after_help = "Use --help for what is measured, and how.")]

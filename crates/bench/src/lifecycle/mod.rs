@@ -24,16 +24,19 @@ use environment::Environment;
 
 const METHOD: &str = "\
 What is measured, and how:
-  noop      Each client proposes tasks that change nothing and keeps a number of them in flight: create, submit and, when its
-            reviewer finds the request in the inbox, approve, each as an HTTP request of its own. The worker in the server
-            process applies the task. A lifecycle counts when the client sees the task in the list of its COMPLETED tasks,
+  noop      Each client proposes tasks that change nothing and keeps a number of them in flight:
+            create, submit and, when its reviewer finds the request in the inbox, approve, each
+            as an HTTP request of its own. The worker in the server process applies the task. A
+            lifecycle counts when the client sees the task in the list of its COMPLETED tasks,
             which it polls about as often as a quarter of the tasks in flight complete.
-  files     The same with tasks that write one small file each, into a folder of its own below one root.
-Both alternate with a baseline: as many clients with five transactions of one row each, in the same kind of database,
-through the same driver, without HTTP.
-Latency counts from sending create, and from sending approve, until the client sees COMPLETED. Each row has a server process
-with new data. Afterwards every task is verified: completed exactly once, and its file as requested. A missed aim is not an
-error: the exit code is 0 if everything could be measured and nothing was lost.";
+  files     The same with tasks that write one small file each, into a folder of its own below
+            one root.
+Both alternate with a baseline: as many clients with five transactions of one row each, in the
+same kind of database, through the same driver, without HTTP. Latency counts from sending
+create, and from sending approve, until the client sees COMPLETED. Each row has a server process
+with new data. Afterwards every task is verified: completed exactly once, and its file as
+requested. A missed aim is not an error: the exit code is 0 if everything could be measured and
+nothing was lost.";
 
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = METHOD, after_help = "Use --help for what is measured, and how.")]

@@ -93,7 +93,8 @@ pub(super) async fn measure(
         figures: vec![
             Figure::below(
                 "processor",
-                busy.server - idle.server + busy.redis - idle.redis,
+                // Ticks of CPU time are coarse in a short run.
+                (busy.server - idle.server + busy.redis - idle.redis).max(0.0),
                 "% of a core",
                 30.0,
             ),

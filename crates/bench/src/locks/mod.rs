@@ -25,26 +25,32 @@ use crate::server::{BenchRedis, ServerChoice, ServerProgram};
 const CLIENT_THREADS: usize = 2;
 const METHOD: &str = "\
 What is measured, and how:
-  pair      With --redis only: 50 clients acquire and release their own locks through the backend, without HTTP. Alternates
-            with the cheapest possible lock on Redis, SET NX PX and a compare-and-delete script, through the same client.
-            Both run on two threads of this process, so --binary does not apply.
-  contended With --redis only: 50 clients want one lock all the time, through the backend without HTTP. Each releases it as soon
-            as it has it and queues again. --binary does not apply.
-  acquire   2,000 acquisitions per second are offered over 50 keep-alive connections. Latency counts from the scheduled start
-            of a request, so a stall counts for every request that it delays. Each acquisition is followed by its release,
-            which is load but not measured: 4,000 requests per second in total. Alternates with the same load on
-            GET /healthz, the HTTP stack without a lock; ratios compare the two.
-  handover  10 and then 1,000 requests wait for one lock, each in a long poll on its own connection. Measured from sending
-            the release of the holder until the next waiter has its response. The previous holder queues again.
-  hold      50 agents hold 50,000 locks and renew them every 10 seconds, 1,000 locks per request. CPU time of the server
-            process above idle; resident memory above an empty server.
-  stall     1,000,000 locks (50,000 on Redis) are acquired and renewed, while one more is taken and given back every 5 ms: the longest
-            of these, and the longest GET /healthz meanwhile, which is the noise of the machine. The same while pages of the full
+  pair      With --redis only: 50 clients acquire and release their own locks through the
+            backend, without HTTP. Alternates with the cheapest possible lock on Redis, SET NX
+            PX and a compare-and-delete script, through the same client. Both run on two threads
+            of this process, so --binary does not apply.
+  contended With --redis only: 50 clients want one lock all the time, through the backend
+            without HTTP. Each releases it as soon as it has it and queues again. --binary does
+            not apply.
+  acquire   2,000 acquisitions per second are offered over 50 keep-alive connections. Latency
+            counts from the scheduled start of a request, so a stall counts for every request
+            that it delays. Each acquisition is followed by its release, which is load but not
+            measured: 4,000 requests per second in total. Alternates with the same load on GET
+            /healthz, the HTTP stack without a lock; ratios compare the two.
+  handover  10 and then 1,000 requests wait for one lock, each in a long poll on its own
+            connection. Measured from sending the release of the holder until the next waiter
+            has its response. The previous holder queues again.
+  hold      50 agents hold 50,000 locks and renew them every 10 seconds, 1,000 locks per
+            request. CPU time of the server process above idle; resident memory above an empty
+            server.
+  stall     1,000,000 locks (50,000 on Redis) are acquired and renewed, while one more is taken
+            and given back every 5 ms: the longest of these, and the longest GET /healthz
+            meanwhile, which is the noise of the machine. The same while pages of the full
             server are read, and after it was killed and started again.
-  deadlock  10,100 holders wait in a graph that the search has to visit completely. Measured from sending the request that
-            closes a cycle until the victim has its response.
-Each row has a new server process with a new data folder; both are removed afterwards. A missed aim is not an error: the
-exit code is 0 if everything could be measured.";
+  deadlock  10,100 holders wait in a graph that the search has to visit completely. Measured
+            from sending the request that closes a cycle until the victim has its response.
+Each row has a new server process with a new data folder; both are removed afterwards. A missed
+aim is not an error: the exit code is 0 if everything could be measured.";
 
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = METHOD, after_help = "Use --help for what is measured, and how.")]
