@@ -249,10 +249,14 @@ fn intact(verdict: &AuditVerification) -> String {
     let entries = counted(verdict.entries, "entry", "entries");
     let mut text = format!("the audit log is intact: {entries}{}", head.unwrap_or_default());
     if let Some(signed) = verdict.checkpoint {
-        let order =
-            if signed < verdict.entries { "the order of those after it is not proven, and " } else { "" };
+        let order = if signed < verdict.entries {
+            " the next checkpoint proves the order of later ones;"
+        } else {
+            ""
+        };
         text += &format!(
-            "\nsigned up to entry {signed} of {}; {order}an owner of the database may have removed entries after the last one",
+            "\nsigned up to entry {signed} of {};{order} whether entries are missing at the end shows only a checkpoint kept elsewhere \
+             (--checkpoint)",
             verdict.entries
         );
     }
@@ -304,13 +308,11 @@ mod tests {
         let intact_up_to = |checkpoint| intact(&AuditVerification { checkpoint, ..valid.clone() });
         let whole = "the audit log is intact: 7 entries; the last one has the hash abc";
         assert_eq!(intact_up_to(None), whole);
-        let removed = "an owner of the database may have removed entries after the last one";
-        assert_eq!(intact_up_to(Some(7)), format!("{whole}\nsigned up to entry 7 of 7; {removed}"));
-        let order = "the order of those after it is not proven";
-        assert_eq!(
-            intact_up_to(Some(5)),
-            format!("{whole}\nsigned up to entry 5 of 7; {order}, and {removed}")
-        );
+        let end =
+            "whether entries are missing at the end shows only a checkpoint kept elsewhere (--checkpoint)";
+        assert_eq!(intact_up_to(Some(7)), format!("{whole}\nsigned up to entry 7 of 7; {end}"));
+        let order = "the next checkpoint proves the order of later ones";
+        assert_eq!(intact_up_to(Some(5)), format!("{whole}\nsigned up to entry 5 of 7; {order}; {end}"));
         let bad = Some(InvalidAuditEntry { number: 8, reason: "its hash does not match".to_owned() });
         let unverified = AuditVerification { valid: false, status: AuditStatus::Unverified, ..valid.clone() };
         let failure = judge(&unverified).expect_err("unverified");
