@@ -35,6 +35,8 @@ pub const SUBCOMMAND: &str = "watchdog";
 const CURRENT_EXE: &str = "/proc/self/exe";
 /// How long to wait for the watchdog itself, which may be suspended.
 const WATCHDOG_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long it may search for what it kills.
+const KILL_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The program that contains the watchdog.
 #[derive(Debug, Clone)]
@@ -151,7 +153,7 @@ impl Watchdog {
     /// Kills the command. The watchdog returns the terminal before, finds what has left the group, and ends with it.
     pub async fn kill(&mut self) {
         self.start_kill();
-        let _ = timeout(WATCHDOG_TIMEOUT, self.wait_exit()).await;
+        let _ = timeout(KILL_TIMEOUT, self.wait_exit()).await;
         if self.process.id().is_some() {
             // The id of the group cannot be reused until the watchdog is reaped.
             self.targets.signal_known(Signal::KILL);

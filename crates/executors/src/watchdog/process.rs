@@ -22,8 +22,8 @@ use crate::elapsed;
 
 /// A program may suspend itself a little after Ctrl-Z, and must then be resumed again.
 const RESUME_DELAY: Duration = Duration::from_millis(300);
-/// A search takes some milliseconds.
-const SEARCH_TIMEOUT: Duration = Duration::from_millis(500);
+/// A search takes some milliseconds, and longer on a busy machine with many processes.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Prevents an overflow of the clock.
 const MAX_GRACE: Duration = Duration::from_secs(365 * 86_400);
 

@@ -76,9 +76,10 @@ impl Targets {
         self.group
     }
 
-    /// The value of the variable [`MARKER`].
-    pub(super) fn marker(&self) -> &str {
-        &self.marker
+    /// The value of the variable [`MARKER`]. A command of a command belongs to both.
+    pub(super) fn marker(&self) -> String {
+        let outer = std::env::var(MARKER).into_iter();
+        outer.chain([self.marker.clone()]).collect::<Vec<_>>().join(",")
     }
 
     /// There is one command.
@@ -151,8 +152,13 @@ impl Targets {
         // The environment of another user's process, which cannot be signalled either, is not readable.
         let read = File::open(format!("/proc/{}/environ", pid.as_raw_nonzero()))
             .and_then(|file| file.take(MAX_ENVIRONMENT_BYTES).read_to_end(&mut environment));
-        let mark = format!("{MARKER}={}", self.marker);
-        read.is_ok() && environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+        let is_own = |variable: &[u8]| {
+            let marks = variable.strip_prefix(MARKER.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+            marks.is_some_and(|marks| {
+                marks.split(|byte| *byte == b',').any(|mark| mark == self.marker.as_bytes())
+            })
+        };
+        read.is_ok() && environment.split(|byte| *byte == 0).any(is_own)
     }
 }
 

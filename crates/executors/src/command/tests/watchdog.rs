@@ -44,12 +44,13 @@ async fn kills_command_that_leaves_process_group() {
     }
 }
 
-/// A script may run each step with a timeout. That of a session which the command itself created is a part of it.
+/// A script may run each step with a timeout, in a session that the command itself created, or with a watchdog of its own.
 #[tokio::test]
 async fn kills_process_groups_that_scripts_create() {
-    for wrapper in [["sh"].as_slice(), &["setsid", "sh"]] {
+    let inner_mark = "export ADE_WATCHDOG=$ADE_WATCHDOG,7-7; ";
+    for (wrapper, before) in [(["sh"].as_slice(), ""), (&["setsid", "sh"], ""), (&["sh"], inner_mark)] {
         let fifo = PidFifo::new();
-        let script = format!("timeout 1000 sh -c '{}'; exit 0", long_script(&fifo));
+        let script = format!("{before}timeout 1000 sh -c '{}'; exit 0", long_script(&fifo));
         let command = command(&[wrapper, &["-c", &script]].concat());
         let (_, process, _) = stop_once_started(&command, &fifo, StopReason::Stopped).await;
         process.assert_exits().await;
