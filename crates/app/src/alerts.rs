@@ -1,12 +1,14 @@
 //! Alerts: what happens only if somebody changed the database by hand, or keeps it locked. They are counted for the metrics of this
 //! process. A log that contradicts its checkpoints, or in which entries get no numbers, keeps the process degraded meanwhile.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) const HELD_UP: &str = "audit entries wait for their numbers for more than 30 seconds: look in the log for errors; \
     on PostgreSQL, end the session that keeps a lock: SELECT pid, query, pg_blocking_pids(pid) FROM pg_stat_activity \
     WHERE wait_event_type = 'Lock'";
+pub(crate) const SUPERSEDED: &str = "the secret was replaced while this process ran: it numbers no audit entries and applies no task \
+    until it is restarted with the present one";
 
 /// Clones share the counts.
 #[derive(Debug, Clone, Default)]
@@ -18,7 +20,7 @@ struct State {
     unproven_approvals: AtomicU64,
     audit_mismatches: AtomicU64,
     mismatch: Mutex<Option<(LogCheck, String)>>,
-    is_held_up: AtomicBool,
+    held_up: Mutex<Option<&'static str>>,
 }
 
 /// A check of the audit log.
@@ -68,22 +70,27 @@ impl Alerts {
         mismatch.take_if(|(found_by, _)| check == LogCheck::Full || *found_by == LogCheck::SinceCheckpoint);
     }
 
-    /// Sets whether audit entries wait too long for their numbers. Returns whether they did so far.
-    pub(crate) fn set_held_up(&self, is_held_up: bool) -> bool {
-        self.0.is_held_up.swap(is_held_up, Ordering::Relaxed)
+    /// Sets why this process numbers no audit entries, if so. Returns whether it did not so far.
+    pub(crate) fn set_held_up(&self, reason: Option<&'static str>) -> bool {
+        std::mem::replace(&mut *self.0.held_up.lock().unwrap_or_else(PoisonError::into_inner), reason)
+            .is_some()
     }
 
-    /// Whether audit entries wait too long for their numbers.
+    fn held_up(&self) -> Option<&'static str> {
+        *self.0.held_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this process numbers no audit entries.
     #[must_use]
     pub fn is_held_up(&self) -> bool {
-        self.0.is_held_up.load(Ordering::Relaxed)
+        self.held_up().is_some()
     }
 
     /// What an operator must look at; none if all is well.
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
         let mismatch = self.mismatch().map(|reason| format!("audit log: {reason}"));
-        mismatch.into_iter().chain(self.is_held_up().then(|| HELD_UP.to_owned())).collect()
+        mismatch.into_iter().chain(self.held_up().map(str::to_owned)).collect()
     }
 
     /// Why the audit log is not intact, if it is not.

@@ -5,51 +5,64 @@
 //! of processes may do so: they take turns. Rows that no process with the secret wrote are quarantined and reported; they never hold up
 //! the others.
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::pin::pin;
 use std::time::Duration;
 
-use ade_domain::audit::{ChainHead, Trigger};
-use ade_store::database::QuarantinedEntry;
-use ade_store::{Database, DatabaseError};
+use ade_domain::audit::Trigger;
+use ade_store::DatabaseError;
+use ade_store::database::{Numbering, QuarantinedEntry};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::outbox::AuditedAction;
 use crate::Context;
-use crate::alerts::{Alerts, HELD_UP};
+use crate::alerts::{Alerts, HELD_UP, SUPERSEDED};
 
 /// Commits within this time are numbered together.
 const BATCH_INTERVAL: Duration = Duration::from_millis(50);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// A batch that takes longer, or fails for longer, is an alert.
+/// It is an alert if nothing is numbered for longer although entries may wait.
 const HELD_UP_AFTER: Duration = Duration::from_secs(30);
 const BATCH_SIZE: u32 = 100;
 /// Quarantined entries that one report lists.
 const MAX_REPORTED: usize = 20;
 
+/// What a batch has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Done,
+    More,
+    /// There may be more, and nothing was numbered: somebody filled the queue with rows that are no entries.
+    Nothing,
+}
+
 /// Runs until it is dropped. Logs the first of several failures, and the recovery.
 pub async fn run_sequencer(context: Context) {
-    let (mut failing_since, mut has_more) = (None, false);
+    let (mut stuck_since, mut is_failing, mut has_more) = (None, false, false);
     loop {
-        let since = failing_since.unwrap_or_else(Instant::now);
+        let since = *stuck_since.get_or_insert_with(Instant::now);
         match watched(&context.alerts, since, number_batch(&context, has_more)).await {
-            Ok(more) => {
-                let was_held_up = context.alerts.set_held_up(false);
-                if failing_since.take().is_some() || was_held_up {
-                    tracing::info!("audit entries are numbered again");
+            Ok(progress) => {
+                let was_failing = std::mem::take(&mut is_failing);
+                if progress != Progress::Nothing {
+                    stuck_since = None;
+                    if context.alerts.set_held_up(None) || was_failing {
+                        tracing::info!("audit entries are numbered again");
+                    }
                 }
-                if more {
+                if progress != Progress::Done {
                     has_more = true;
                     continue;
                 }
             }
             Err(error @ DatabaseError::Superseded(_)) => {
+                context.alerts.set_held_up(Some(SUPERSEDED));
                 tracing::error!(%error, "this process leaves the numbers of audit entries to the others");
-                return watch_others(&context).await;
+                return pending().await;
             }
             Err(error) => {
-                if failing_since.replace(since).is_none() {
+                if !std::mem::replace(&mut is_failing, true) {
                     tracing::error!(%error, "cannot number audit entries; retrying");
                 }
             }
@@ -60,52 +73,32 @@ pub async fn run_sequencer(context: Context) {
     }
 }
 
-/// Raises an alert if a batch that began, or failed first, at `since` is not done in time. It waits for it all the same: a batch that
+/// Raises an alert if nothing is numbered in time, counted from `since`, when the first batch began that numbered nothing. It waits for it all the same: a batch that
 /// waits for a lock keeps its connection.
 async fn watched<T>(alerts: &Alerts, since: Instant, batch: impl Future<Output = T>) -> T {
     let mut batch = pin!(batch);
     if let Ok(done) = timeout_at(since + HELD_UP_AFTER, &mut batch).await {
         return done;
     }
-    if !alerts.set_held_up(true) {
+    if !alerts.set_held_up(Some(HELD_UP)) {
         tracing::error!("{HELD_UP}");
     }
     batch.await
 }
 
-/// Raises an alert while the others number nothing.
-async fn watch_others(context: &Context) {
-    let mut last = None;
-    loop {
-        compare_heads(&context.alerts, &mut last, waiting_head(&context.database).await);
-        sleep(HELD_UP_AFTER).await;
-    }
-}
-
-/// The others are held up while entries wait behind the head that they waited behind the last time.
-fn compare_heads(alerts: &Alerts, last: &mut Option<ChainHead>, head: Option<ChainHead>) {
-    let is_held_up = head.is_some() && head == *last;
-    if !alerts.set_held_up(is_held_up) && is_held_up {
-        tracing::error!("{HELD_UP}");
-    }
-    *last = head;
-}
-
-/// The end of the chain if entries wait for numbers, as far as the database answers. It is read first, so that they come after it.
-async fn waiting_head(database: &Database) -> Option<ChainHead> {
-    let head = database.audit_head().await.ok()?;
-    database.has_unnumbered().await.ok()?.then_some(head)
-}
-
-/// Returns whether there may be more. `has_more` says so of the last batch, or that something was committed.
-async fn number_batch(context: &Context, has_more: bool) -> Result<bool, DatabaseError> {
+/// `has_more` says so of the last batch, or that something was committed.
+async fn number_batch(context: &Context, has_more: bool) -> Result<Progress, DatabaseError> {
     let Context { database, clock, .. } = context;
     if !has_more && !database.needs_numbering().await? {
-        return Ok(false);
+        return Ok(Progress::Done);
     }
     let numbering = database.number_entries(clock.now(), BATCH_SIZE).await?;
     report(context, &numbering.quarantined).await;
-    Ok(numbering.has_more || !numbering.quarantined.is_empty())
+    Ok(match numbering {
+        Numbering { has_more: false, quarantined, .. } if quarantined.is_empty() => Progress::Done,
+        Numbering { numbered: 0, .. } => Progress::Nothing,
+        _ => Progress::More,
+    })
 }
 
 /// Raises the alarm about rows that somebody wrote into the audit log, or marked: in the log, the metrics, the audit log itself and an event.
@@ -151,17 +144,5 @@ mod tests {
         let began = now.checked_sub(HELD_UP_AFTER).expect("the machine has run for longer");
         timeout(HELD_UP_AFTER, watched(&alerts, began, until_alert)).await.expect("an alert");
         assert_eq!(alerts.reasons(), [HELD_UP]);
-    }
-
-    #[test]
-    fn a_process_that_leaves_numbering_to_others_is_held_up_only_if_they_are() {
-        let alerts = Alerts::default();
-        let head = |number| Some(ChainHead { number, ..ChainHead::origin() });
-        let mut last = None;
-        let held_up = [head(1), head(2), head(2), None, head(2)].map(|head| {
-            compare_heads(&alerts, &mut last, head);
-            alerts.is_held_up()
-        });
-        assert_eq!(held_up, [false, false, true, false, false]);
     }
 }

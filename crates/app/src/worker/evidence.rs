@@ -24,14 +24,15 @@ pub(super) async fn verify_evidence(
     verify: impl FnOnce(&StoredTask, &[AuditBody]) -> Result<(), UnprovenApproval>,
 ) -> Result<Evidence> {
     let entries = context.database.task_entries(&task.task_id).await?;
-    let Err(reason) = verify(task, &entries.authentic) else { return Ok(Evidence::Proven) };
-    if entries.has_unknown_keys && context.database.superseded_by().await?.is_some() {
+    // Entries that revoke the approval may have the new secret. That was registered before they were written, so it is read after them.
+    if context.database.superseded_by().await?.is_some() {
         tracing::error!(
             task_id = task.task_id,
             "cannot verify the approval of a task: the secret was replaced; restart this process with the new one"
         );
         return Ok(Evidence::Unknown);
     }
+    let Err(reason) = verify(task, &entries) else { return Ok(Evidence::Proven) };
     let stored = context.database.task(&task.task_id).await?;
     if stored.is_none_or(|stored| stored.revision != task.revision) {
         return Ok(Evidence::Unknown);
@@ -67,13 +68,15 @@ pub(super) async fn may_apply(
 mod tests {
     use std::sync::Arc;
 
-    use ade_domain::Moment;
     use ade_domain::people::{AuthorSet, UserId};
     use ade_domain::task::{Config, RollbackStrategy, Task};
-    use ade_store::database::{Commit, Write};
+    use ade_domain::{Keys, Moment};
+    use ade_store::database::{Commit, SecretRegistration, Write};
     use ade_store::embedded::EmbeddedOptions;
     use ade_store::{Blobs, Database, EmbeddedCoordination};
+    use ade_testkit::server::SECRET;
     use ade_testkit::{ManualClock, test_keys};
+    use tempfile::TempDir;
 
     use super::*;
     use crate::Alerts;
@@ -94,25 +97,30 @@ mod tests {
         Task::draft(id, config, digest, UserId::new("ann"), AuthorSet::default(), now).into()
     }
 
-    #[tokio::test]
-    async fn a_task_that_changed_since_it_was_read_is_no_alarm() {
-        let folder = tempfile::tempdir().expect("folder");
+    async fn context(folder: &TempDir) -> Context {
         let clock = ManualClock::new(Moment::from_micros(1_000_000).timestamp());
-        let options = EmbeddedOptions::default();
-        let locks =
-            EmbeddedCoordination::open(&folder.path().join("locks"), options, Arc::new(clock.clone()));
-        let context = Context {
-            database: Database::open_sqlite(folder.path(), test_keys()).await.expect("opens"),
-            coordination: Arc::new(locks.expect("opens")),
+        let (locks, options) = (folder.path().join("locks"), EmbeddedOptions::default());
+        let locks = EmbeddedCoordination::open(&locks, options, Arc::new(clock.clone())).expect("opens");
+        let database = Database::open_sqlite(folder.path(), test_keys()).await.expect("opens");
+        assert_eq!(database.register_secret().await, Ok(SecretRegistration::Registered));
+        Context {
+            database,
+            coordination: Arc::new(locks),
             blobs: Blobs::open_folder(folder.path().join("blobs")).expect("opens"),
-            clock: Arc::new(clock.clone()),
+            clock: Arc::new(clock),
             instance: "test".into(),
             alerts: Alerts::default(),
             dual_control: false,
-        };
-        let read = draft(clock.now().into());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_task_that_changed_since_it_was_read_is_no_alarm() {
+        let folder = tempfile::tempdir().expect("folder");
+        let context = context(&folder).await;
+        let read = draft(context.now());
         let store = async |task: &StoredTask, expected| {
-            let write = Write::Task { task: Box::new(task.clone()), expected, at: clock.now().into() };
+            let write = Write::Task { task: Box::new(task.clone()), expected, at: context.now() };
             context
                 .database
                 .commit(Commit { writes: vec![write], ..Commit::default() })
@@ -130,5 +138,24 @@ mod tests {
         changed.revision += 1;
         store(&changed, Some(read.revision)).await;
         assert_eq!(verify().await, (Evidence::Unknown, 1));
+    }
+
+    #[tokio::test]
+    async fn a_process_whose_secret_was_replaced_proves_nothing() {
+        let folder = tempfile::tempdir().expect("folder");
+        let context = context(&folder).await;
+        let task = draft(context.now());
+        let verify = async || verify_evidence(&context, &task, |_, _| Ok(())).await.expect("verified");
+        assert_eq!(verify().await, Evidence::Proven);
+        let register = async |keys| {
+            let database = Database::open_sqlite(folder.path(), keys).await.expect("opens");
+            assert_eq!(database.register_secret().await, Ok(SecretRegistration::Registered));
+        };
+        let new = Keys::derive(&"n".repeat(32), SECRET).expect("long enough");
+        let restored = Keys::derive(SECRET, &"n".repeat(32)).expect("long enough");
+        register(new).await;
+        assert_eq!(verify().await, Evidence::Unknown);
+        register(restored).await;
+        assert_eq!(verify().await, Evidence::Unknown, "it lacks what was written meanwhile");
     }
 }

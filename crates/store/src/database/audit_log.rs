@@ -108,15 +108,6 @@ pub(super) fn places(condition: &str, limit: u32) -> String {
     with_entries(&format!("SELECT * FROM audit_chain WHERE {condition} LIMIT {limit}"))
 }
 
-/// The audit entries about a task.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct TaskEntries {
-    /// The authentic ones, in the order in which they were written.
-    pub authentic: Vec<AuditBody>,
-    /// Whether some name a key that this process does not have.
-    pub has_unknown_keys: bool,
-}
-
 /// A numbered row of the audit log, which may have been tampered with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditRow {
@@ -191,24 +182,21 @@ impl Database {
         self.execute(AssignNumbers { now, limit, keys, last_seen, secret_version }).await
     }
 
-    /// The audit entries of the transitions of a task, numbered or not, in the order of its revisions. Whether an entry counts depends on
+    /// The authentic audit entries of the transitions of a task, numbered or not, in the order of its revisions. Whether an entry counts depends on
     /// its MAC alone: neither a mark nor a place in the log, which somebody with access to the database can change, takes it away.
-    pub async fn task_entries(&self, task_id: &str) -> Result<TaskEntries> {
+    pub async fn task_entries(&self, task_id: &str) -> Result<Vec<AuditBody>> {
         let ignored = ACTIONS_WITHOUT_TRANSITION.join("', '");
         let sql = format!(
-            "SELECT {EVIDENCE_COLUMNS}, CASE WHEN quarantined_at IS NULL THEN 0 ELSE 1 END::bigint FROM audit \
+            "SELECT {EVIDENCE_COLUMNS} FROM audit \
              WHERE task_id = $1 AND action NOT IN ('{ignored}') ORDER BY insert_seq DESC LIMIT {MAX_TASK_ENTRIES}"
         );
         let rows = self.read(async |connection| connection.query(&sql, &[uuid(task_id)]).await).await?;
-        let mut entries = TaskEntries::default();
-        for row in rows.iter().rev() {
-            match Authenticity::of(row, &self.keys) {
-                Authenticity::Authentic(body) => entries.authentic.push(*body),
-                Authenticity::UnknownKey(_) => entries.has_unknown_keys |= !row.get::<bool>(8)?,
-                Authenticity::Forged(_) => {}
-            }
-        }
-        entries.authentic.sort_by_key(|body| body.revision);
+        let authentic = rows.iter().rev().filter_map(|row| match Authenticity::of(row, &self.keys) {
+            Authenticity::Authentic(body) => Some(*body),
+            Authenticity::UnknownKey(_) | Authenticity::Forged(_) => None,
+        });
+        let mut entries: Vec<AuditBody> = authentic.collect();
+        entries.sort_by_key(|body| body.revision);
         Ok(entries)
     }
 

@@ -43,7 +43,7 @@ use tokio::sync::Notify;
 pub use agents::{CapableAgent, CapableAgents, InboxMessage, MAX_INBOX_MESSAGES, StoredAgent};
 pub use approvals::ApprovalFilter;
 pub use archive::{Archive, ArchiveKind, ArchivedTask, SkippedTasks, TaskRemoval};
-pub use audit_log::{AuditFilter, AuditRow, TaskEntries};
+pub use audit_log::{AuditFilter, AuditRow};
 pub use batch::TableRow;
 pub use blob_references::BlobStoreLocation;
 pub use commit::{Commit, KeyedResponse, Write};

@@ -80,7 +80,7 @@ async fn registered(connection: &mut SqlConnection<'_>) -> Result<Option<(String
 
 /// A process whose secret was replaced leaves the numbering to the others until it is restarted. If its secret is registered again, it
 /// still lacks the one that was used meanwhile, and would quarantine what that wrote. `seen` is the version that this process has seen
-/// first; 0 before that.
+/// first; 0 before that, and none that exists once its secret was replaced.
 pub(super) async fn check_secret(
     connection: &mut SqlConnection<'_>,
     keys: &Keys,
@@ -91,5 +91,6 @@ pub(super) async fn check_secret(
     if key_id == keys.id() && first.is_none_or(|first| first == version) {
         return Ok(());
     }
+    seen.store(u64::MAX, Ordering::Relaxed);
     Err(DatabaseError::Superseded(key_id))
 }
