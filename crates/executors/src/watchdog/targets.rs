@@ -77,6 +77,7 @@ impl Targets {
     }
 
     /// The value of the variable [`MARKER`]. A command of a command belongs to both.
+    #[expect(clippy::disallowed_methods, reason = "the marks of this process are inherited, not configured")]
     pub(super) fn marker(&self) -> String {
         let outer = std::env::var(MARKER).into_iter();
         outer.chain([self.marker.clone()]).collect::<Vec<_>>().join(",")
