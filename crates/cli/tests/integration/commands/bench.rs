@@ -214,7 +214,8 @@ fn bench(arguments: &[&str]) -> Output {
 #[test]
 fn compares_reports_of_two_builds() {
     let folder = tempfile::tempdir().expect("made");
-    let report = bench_locks(&["--json", "--only", "deadlock"]).stdout;
+    let quick = String::from_utf8(bench_locks(&["--json", "--only", "deadlock"]).stdout).expect("text");
+    let report = quick.replace("\"quick\": true", "\"quick\": false");
     let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
     let (old, new) = (path("old.json"), path("new.json"));
     for (file, runs) in [(&old, 3), (&new, 4)] {
@@ -235,6 +236,8 @@ fn compares_reports_of_two_builds() {
     let widest = table.lines().map(|line| line.chars().count()).max();
     assert!(widest.is_some_and(|width| width <= 100), "{table}");
     assert_eq!(bench(&["compare", &old, &path("missing.json")]).status.code(), Some(2));
+    std::fs::write(&new, quick).expect("written");
+    assert_eq!(bench(&["compare", &old, &new]).status.code(), Some(2), "too short to compare");
 }
 
 #[test]
