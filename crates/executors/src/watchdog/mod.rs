@@ -3,7 +3,7 @@
 //!
 //! The watchdog is this program again, as a hidden subcommand, and is ready before the command starts. It leads a process group
 //! that the command joins before its first instruction, marked by a variable that it passes on to whatever it starts. So the
-//! watchdog knows which processes to kill without further messages ([`targets`]), and the id of the group cannot be reused while
+//! watchdog knows which processes to kill without further messages (`targets`), and the id of the group cannot be reused while
 //! it lives. Its stdin is a pipe whose other end only its [`Watchdog`] has. Messages through this pipe extend the deadline of the
 //! command or report that it has exited. If the pipe closes or the deadline passes, the command gets SIGTERM and, after the
 //! grace, SIGKILL, and the watchdog with it.
