@@ -1,4 +1,4 @@
-//! Background services of a server: the sequencer of audit log and events, audit checkpoints, and jobs. Any number of
+//! Background services of a server: the sequencer of audit log and events, the tail of the events, audit checkpoints, and jobs. Any number of
 //! processes may run them, and each step happens once.
 
 use std::time::Duration;
@@ -55,7 +55,9 @@ impl BackgroundServices {
         let (mut jobs, mut loops) = (JoinSet::new(), JoinSet::new());
         let (stop, stopped) = watch::channel(false);
         self.jobs.clone().start(&mut jobs, &stopped);
-        loops.spawn(run_sequencer(self.jobs.context.clone()));
+        let context = &self.jobs.context;
+        loops.spawn(run_sequencer(context.clone()));
+        loops.spawn(context.tail.clone().run(context.clone()));
         loops.spawn(self.write_checkpoints(signer));
         Ok(BackgroundHandle { jobs, loops, stop })
     }

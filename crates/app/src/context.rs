@@ -8,7 +8,7 @@ use ade_store::database::Commit;
 use ade_store::{Blobs, Coordination, Database, DatabaseError};
 use tokio::task::spawn_blocking;
 
-use crate::{Alerts, Error, Result};
+use crate::{Alerts, Error, EventTail, Result};
 
 #[derive(Debug, Clone)]
 pub struct Context {
@@ -20,6 +20,8 @@ pub struct Context {
     /// The name of this process, for audit entries of what it does by itself.
     pub instance: Arc<str>,
     pub alerts: Alerts,
+    /// Where readers of events wait for new ones; its loop runs in servers.
+    pub tail: EventTail,
     /// Whether changes of who decides, and by which rules, wait for a second administrator.
     pub dual_control: bool,
 }

@@ -35,7 +35,9 @@ pub use caller::{Caller, IdempotentRequest};
 pub use changes::ChangeService;
 pub use context::Context;
 pub use error::{Error, ObjectKind, Result};
-pub use events::{AUDIT_TARGET, DatabaseEventSink, LockEventSink, LockNotice, LogEventSink, run_sequencer};
+pub use events::{
+    AUDIT_TARGET, DatabaseEventSink, EventTail, LockEventSink, LockNotice, LogEventSink, run_sequencer,
+};
 pub use idempotency::{ApprovalView, Outcome, RestoreResult, TaskView};
 pub use jobs::Jobs;
 pub use locks::{LockMaintenance, LockService};

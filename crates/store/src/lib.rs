@@ -17,7 +17,8 @@ mod secret;
 pub use blobs::{BlobError, Blobs};
 pub use clock::SystemClock;
 pub use coordination::{
-    Agents, Capacity, Coordination, CoordinationError, LockRequests, Locks, RateLimits, WakeUpQueue,
+    Agents, Capacity, Coordination, CoordinationError, EventAnnouncements, LockRequests, Locks, RateLimits,
+    WakeUpQueue,
 };
 pub use data_folder::{ADDRESS_FILE, DataFolder, FolderError, create_private_folder, private_file};
 pub use database::{Database, DatabaseError};

@@ -1,10 +1,11 @@
 //! The path of events: audit entry and event are committed together (`outbox.rs`), numbered in order (`sequencer.rs`), and the
-//! subscribers that have work are woken (`subscriptions.rs`, `wake_ups.rs`). Lock events, which are best effort, take `lock_events.rs`.
+//! subscribers that have work are woken (`subscriptions.rs`, `wake_ups.rs`). Readers of numbered events wait at their end (`tail.rs`). Lock events, which are best effort, take `lock_events.rs`.
 
 mod lock_events;
 mod outbox;
 mod sequencer;
 mod subscriptions;
+mod tail;
 pub(crate) mod wake_ups;
 
 pub(crate) use outbox::{AuditedAction, record};
@@ -12,3 +13,4 @@ pub(crate) use subscriptions::Subscriptions;
 
 pub use lock_events::{AUDIT_TARGET, DatabaseEventSink, LockEventSink, LockNotice, LogEventSink};
 pub use sequencer::run_sequencer;
+pub use tail::EventTail;

@@ -37,12 +37,28 @@ enum Progress {
     Nothing,
 }
 
-/// Runs until it is dropped. Logs the first of several failures, and the recovery.
+/// Runs until it is dropped.
 pub async fn run_sequencer(context: Context) {
+    tokio::join!(number_entries(&context), announce(&context));
+}
+
+/// Announces what this process has numbered to the others. Numbering does not wait for it; a batch that is numbered meanwhile is
+/// announced with the next one.
+async fn announce(context: &Context) {
+    let mut numbered = context.database.numbered();
+    while numbered.changed().await.is_ok() {
+        if let Err(error) = context.coordination.announce_events().await {
+            tracing::debug!(%error, "cannot announce events; the readers of other processes poll");
+        }
+    }
+}
+
+/// Logs the first of several failures, and the recovery.
+async fn number_entries(context: &Context) {
     let (mut stuck_since, mut is_failing, mut has_more) = (None, false, false);
     loop {
         let since = *stuck_since.get_or_insert_with(Instant::now);
-        match watched(&context.alerts, since, number_batch(&context, has_more)).await {
+        match watched(&context.alerts, since, number_batch(context, has_more)).await {
             Ok(progress) => {
                 let was_failing = std::mem::take(&mut is_failing);
                 if progress != Progress::Nothing {

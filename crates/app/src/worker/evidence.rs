@@ -79,7 +79,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::Alerts;
+    use crate::{Alerts, EventTail};
 
     fn draft(now: Moment) -> StoredTask {
         let config = Config {
@@ -110,6 +110,7 @@ mod tests {
             clock: Arc::new(clock),
             instance: "test".into(),
             alerts: Alerts::default(),
+            tail: EventTail::default(),
             dual_control: false,
         }
     }

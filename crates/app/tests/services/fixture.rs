@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ade_app::tasks::{BatchItem, DecisionBatch, DecisionInput, PreviewConfig, TaskDraft, TaskService};
-use ade_app::{Alerts, Caller, Context, IdempotentRequest, RuleService};
+use ade_app::{Alerts, Caller, Context, EventTail, IdempotentRequest, RuleService};
 use ade_domain::Moment;
 use ade_domain::approval::policy::{Policy, PolicyVersions};
 use ade_domain::approval::{Approval, DecisionKind};
@@ -62,6 +62,7 @@ impl Fixture {
             clock: Arc::new(self.clock.clone()),
             instance: "test".into(),
             alerts: Alerts::default(),
+            tail: EventTail::default(),
             dual_control: false,
         }
     }

@@ -14,8 +14,8 @@ use ade_app::demo::Demo;
 use ade_app::rules::RuleService;
 use ade_app::worker::AgentWorkService;
 use ade_app::{
-    AccountService, Alerts, AuditService, ChangeService, Context, DatabaseEventSink, Jobs, LockMaintenance,
-    LockService, TaskService, TokenRateLimit, WorkerHandle,
+    AccountService, Alerts, AuditService, ChangeService, Context, DatabaseEventSink, EventTail, Jobs,
+    LockMaintenance, LockService, TaskService, TokenRateLimit, WorkerHandle,
 };
 use ade_config::Config;
 use ade_store::{DataFolder, SystemClock};
@@ -89,6 +89,7 @@ impl Server {
             clock: Arc::new(SystemClock::start()),
             instance: name.as_str().into(),
             alerts: Alerts::default(),
+            tail: EventTail::default(),
             // The users of a demo share one password.
             dual_control: config.dual_control && !config.demo,
         };

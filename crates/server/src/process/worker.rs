@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ade_app::bindings::BindingPublisher;
 use ade_app::tasks::PreviewConfig;
 use ade_app::{
-    Alerts, Context, LockMaintenance, LockService, LogEventSink, TaskService, Worker, WorkerHandle,
-    run_sequencer,
+    Alerts, Context, EventTail, LockMaintenance, LockService, LogEventSink, TaskService, Worker,
+    WorkerHandle, run_sequencer,
 };
 use ade_config::Config;
 use ade_store::{DataFolder, SystemClock};
@@ -99,6 +99,7 @@ impl WorkerProcess {
             clock: Arc::new(SystemClock::start()),
             instance: name.as_str().into(),
             alerts: Alerts::default(),
+            tail: EventTail::default(),
             // A worker makes no such changes.
             dual_control: false,
         };

@@ -16,7 +16,7 @@ use ade_domain::Moment;
 use ade_domain::agent::AgentProfile;
 use ade_domain::lock::{Deadlock, LockCommand, LockLimits, LockName, LockReply, LockRequest, RequestKey};
 use ade_keyspace::IdentifierError;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 pub use subscriptions::{Subscription, Subscriptions, UnreportedGrant};
 pub use views::{AgentView, LockEvent, LockEventKind, LockFilter, LockView, WaitView};
@@ -239,7 +239,22 @@ pub trait RateLimits: Send + Sync {
     fn return_reserved_requests(&self) -> AsyncResult<'_, ()>;
 }
 
-/// All coordination traits together.
-pub trait Coordination: Locks + LockRequests + Agents + Capacity + RateLimits + WakeUpQueue {}
+/// Announcements between processes that share a database. They are hints: one may be lost, and says only that it is worth reading.
+pub trait EventAnnouncements: Send + Sync {
+    /// Announces to all processes that events got numbers.
+    fn announce_events(&self) -> AsyncResult<'_, ()>;
 
-impl<T: Locks + LockRequests + Agents + Capacity + RateLimits + WakeUpQueue> Coordination for T {}
+    /// Changes when a process has announced events, or announcements may have been lost.
+    fn event_announcements(&self) -> watch::Receiver<()>;
+}
+
+/// All coordination traits together.
+pub trait Coordination:
+    Locks + LockRequests + Agents + Capacity + RateLimits + WakeUpQueue + EventAnnouncements
+{
+}
+
+impl<T: Locks + LockRequests + Agents + Capacity + RateLimits + WakeUpQueue + EventAnnouncements> Coordination
+    for T
+{
+}

@@ -179,7 +179,11 @@ impl Database {
     /// left to number, but rows of others are found.
     pub async fn number_entries(&self, now: Moment, limit: u32) -> Result<Numbering> {
         let Self { keys, last_seen, secret_version, .. } = self.clone();
-        self.execute(AssignNumbers { now, limit, keys, last_seen, secret_version }).await
+        let numbering = self.execute(AssignNumbers { now, limit, keys, last_seen, secret_version }).await?;
+        if numbering.numbered > 0 {
+            self.numbered.send_replace(());
+        }
+        Ok(numbering)
     }
 
     /// The authentic audit entries of the transitions of a task, numbered or not, in the order of its revisions. Whether an entry counts depends on

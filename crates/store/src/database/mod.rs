@@ -14,6 +14,7 @@ mod blob_references;
 mod checkpoints;
 mod commit;
 mod documents;
+mod event_consumers;
 mod jobs;
 mod markers;
 mod numbering;
@@ -38,7 +39,7 @@ use std::sync::atomic::AtomicU64;
 use ade_domain::{Keys, Moment};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 pub use agents::{CapableAgent, CapableAgents, InboxMessage, MAX_INBOX_MESSAGES, StoredAgent};
 pub use approvals::ApprovalFilter;
@@ -70,6 +71,8 @@ pub struct Database {
     backend: Backend,
     keys: Keys,
     log_appended: Arc<Notify>,
+    /// Changes when entries got numbers through this handle or its clones.
+    numbered: watch::Sender<()>,
     /// See `numbering.rs`.
     last_seen: Arc<AtomicU64>,
     /// See `secret_key.rs`.
@@ -149,6 +152,7 @@ impl Database {
             backend: Backend::Sqlite(sqlite),
             keys,
             log_appended: Arc::default(),
+            numbered: watch::Sender::new(()),
             last_seen: Arc::default(),
             secret_version: Arc::default(),
         })
@@ -162,6 +166,7 @@ impl Database {
             backend: Backend::Postgres(pool),
             keys,
             log_appended: Arc::default(),
+            numbered: watch::Sender::new(()),
             last_seen: Arc::default(),
             secret_version: Arc::default(),
         })
@@ -176,9 +181,12 @@ impl Database {
 
     /// Call it after a commit, also after an error: it may have been committed.
     fn notify_appended(&self) {
-        // SQLite has numbered it.
-        if let Backend::Postgres(_) = self.backend {
-            self.log_appended.notify_one();
+        match self.backend {
+            // It has its numbers already.
+            Backend::Sqlite(_) => {
+                self.numbered.send_replace(());
+            }
+            Backend::Postgres(_) => self.log_appended.notify_one(),
         }
     }
 
@@ -186,6 +194,12 @@ impl Database {
     /// Only one caller is woken.
     pub async fn log_appended(&self) {
         self.log_appended.notified().await;
+    }
+
+    /// Changes when audit entries, and with them their events, got numbers through this handle or its clones.
+    #[must_use]
+    pub fn numbered(&self) -> watch::Receiver<()> {
+        self.numbered.subscribe()
     }
 
     async fn execute<O: Operation>(&self, operation: O) -> Result<O::Output> {

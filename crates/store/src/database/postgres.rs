@@ -19,7 +19,8 @@ use super::sql::{Arg, Cell, Row, SqlConnection, for_postgres, integer, replace_n
 use super::{DatabaseError, Operation, Result};
 
 /// The statements of each migration, in order. A released migration never changes.
-const MIGRATIONS: [&str; 1] = [include_str!("schema/postgres.sql")];
+const MIGRATIONS: [&str; 2] =
+    [include_str!("schema/postgres.sql"), include_str!("schema/postgres_events.sql")];
 
 /// Connections per process.
 const MAX_CONNECTIONS: u32 = 16;

@@ -24,9 +24,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ade_domain::lock::LockLimits;
 use ade_domain::{Clock, Moment};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
-use crate::coordination::{CoordinationError, LockEvent, Result, Subscriptions};
+use crate::coordination::{
+    AsyncResult, CoordinationError, EventAnnouncements, LockEvent, Result, Subscriptions,
+};
 use crate::data_folder::{DataFolder, FolderError};
 use crate::rate_windows::RateWindows;
 use journal::Journal;
@@ -85,6 +87,7 @@ struct Inner {
     wake_ups: wake_ups::WakeUpQueues,
     subscriptions: Subscriptions,
     events: broadcast::Sender<Arc<LockEvent>>,
+    announcements: watch::Sender<()>,
     syncer: Syncer,
     _folder: DataFolder,
 }
@@ -123,6 +126,7 @@ impl EmbeddedCoordination {
                 wake_ups: wake_ups::WakeUpQueues::default(),
                 subscriptions: Subscriptions::default(),
                 events,
+                announcements: watch::Sender::new(()),
                 syncer,
                 _folder: folder,
             }),
@@ -172,6 +176,17 @@ impl EmbeddedCoordination {
             }
         }
         Ok(())
+    }
+}
+
+impl EventAnnouncements for EmbeddedCoordination {
+    /// Does nothing: there is no other process.
+    fn announce_events(&self) -> AsyncResult<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn event_announcements(&self) -> watch::Receiver<()> {
+        self.inner.announcements.subscribe()
     }
 }
 

@@ -192,6 +192,11 @@ pub(super) fn queue(name: ids::QueueName, layout: Layout) -> RedisKey {
     keys::job::queue(&name).writable().in_layout(layout)
 }
 
+/// Where processes announce numbered events.
+pub(super) fn announcements(layout: Layout) -> ChannelName {
+    keys::events::numbered().in_layout(layout)
+}
+
 pub(super) fn job_lock(id: &ids::JobId, layout: Layout) -> RedisKey {
     keys::job::lock(id).in_layout(layout)
 }

@@ -6,6 +6,7 @@
 //! never repeated.
 
 mod agents;
+mod announcements;
 mod capacity;
 mod clock;
 mod command;
@@ -42,7 +43,7 @@ use ade_domain::lock::{
 use ade_keyspace::Layout;
 use futures_util::stream::{self, StreamExt as _};
 use redis::InfoDict;
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
@@ -114,6 +115,7 @@ struct Inner {
     notifications: WaiterNotifications,
     name_indexes: NameIndexes,
     events: broadcast::Sender<Arc<LockEvent>>,
+    announcements: watch::Sender<()>,
     /// When the heartbeat of an agent was last written, and its time.
     heartbeats: Mutex<HashMap<String, (Instant, Moment)>>,
     /// The requests that this process counted.
@@ -155,6 +157,7 @@ impl RedisCoordination {
             name_indexes: NameIndexes::default(),
             subscriptions,
             events,
+            announcements: watch::Sender::new(()),
             heartbeats: Mutex::default(),
             rate_windows: Mutex::default(),
             rate_counters: RateCounters::default(),
@@ -176,6 +179,7 @@ impl RedisCoordination {
         let mut tasks = JoinSet::new();
         tasks.spawn(inner.notifications.clone().run());
         tasks.spawn(sending_steps);
+        tasks.spawn(announcements::listen(inner.client.clone(), inner.announcements.clone()));
         tasks.spawn(name_indexes::keep_name_indexes(Arc::clone(&inner)));
         Ok(Self { inner, _tasks: Arc::new(tasks) })
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_catalog::slot::slot_of;
-use ade_keyspace::RedisKey;
+use ade_keyspace::{ChannelName, RedisKey};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, ServerError, ServerErrorKind, Value};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -34,15 +34,29 @@ const FUNCTION_NOT_FOUND: &str = "Function not found";
 
 #[derive(Clone, Copy)]
 pub(super) enum Operation<'a> {
-    Script { script: &'a Script, keys: &'a [&'a RedisKey], args: &'a [&'a str] },
-    Command { key: &'a RedisKey, command: &'a Cmd },
+    Script {
+        script: &'a Script,
+        keys: &'a [&'a RedisKey],
+        args: &'a [&'a str],
+    },
+    Command {
+        key: &'a RedisKey,
+        command: &'a Cmd,
+    },
+    /// Publishes on a channel. On a cluster it is a shard channel, which belongs to the server of its slot.
+    Publish {
+        channel: &'a ChannelName,
+        command: &'a Cmd,
+    },
 }
 
 impl<'a> Operation<'a> {
-    fn key(&self) -> Option<&'a RedisKey> {
+    /// The key or channel whose slot decides which server executes it.
+    fn routed_by(&self) -> &'a str {
         match self {
-            Self::Script { keys, .. } => keys.first().copied(),
-            Self::Command { key, .. } => Some(key),
+            Self::Script { keys, .. } => keys.first().map_or("", |key| key.as_str()),
+            Self::Command { key, .. } => key.as_str(),
+            Self::Publish { channel, .. } => channel.as_str(),
         }
     }
 
@@ -55,7 +69,7 @@ impl<'a> Operation<'a> {
         match *self {
             Self::Script { script, .. } if load => Cow::Owned(script.load()),
             Self::Script { script, keys, args } => Cow::Owned(script.call(node_id, keys, args)),
-            Self::Command { command, .. } => Cow::Borrowed(command),
+            Self::Command { command, .. } | Self::Publish { command, .. } => Cow::Borrowed(command),
         }
     }
 }
@@ -150,7 +164,7 @@ impl ClientState {
             }
             let (version, node) = match asking.clone() {
                 Some(node) => (0, node),
-                None => self.route(operation.key(), deadline).await?,
+                None => self.route(operation.routed_by(), deadline).await?,
             };
             let active = self.connect(&node, deadline).await?;
             if operation.is_gated() && !node.wait_for_gate(now, deadline).await {
@@ -272,9 +286,8 @@ impl ClientState {
         })
     }
 
-    /// The server of a key, with the version of the slot map.
-    pub(super) async fn route(&self, key: Option<&RedisKey>, deadline: Instant) -> Result<(u64, Arc<Node>)> {
-        let key = key.map_or("", RedisKey::as_str);
+    /// The server of a key or channel, with the version of the slot map.
+    pub(super) async fn route(&self, key: &str, deadline: Instant) -> Result<(u64, Arc<Node>)> {
         let mut map = self.servers.slot_map();
         if map.owner_of(key).is_none() {
             self.refresh(map.version, None, deadline).await?;

@@ -150,6 +150,15 @@ impl RedisClient {
         try_join_all(primaries.iter().map(|node| self.state.execute_on(node, &command))).await
     }
 
+    /// Publishes a message for all subscribers of a channel.
+    pub(crate) async fn publish(&self, channel: &ChannelName, text: &str) -> Result<()> {
+        let name = if self.layout() == Layout::Cluster { "SPUBLISH" } else { "PUBLISH" };
+        let mut command = redis::cmd(name);
+        command.arg(channel.as_str()).arg(text);
+        let operation = Operation::Publish { channel, command: &command };
+        self.state.execute(operation, ConnectionUse::Shared).await.map(drop)
+    }
+
     /// All events of subscribed channels from now on.
     pub(crate) fn channel_events(&self) -> ChannelEvents {
         self.state.subscriptions.events()

@@ -25,7 +25,7 @@ impl ClientState {
         let mut results: Vec<Result<Value>> = Vec::with_capacity(commands.len());
         let mut groups: HashMap<String, (Arc<Node>, Vec<usize>)> = HashMap::new();
         for (index, (key, _)) in commands.iter().enumerate() {
-            let routed = self.route(Some(key), deadline).await;
+            let routed = self.route(key.as_str(), deadline).await;
             results.push(routed.and_then(|(_, node)| {
                 groups.entry(node.id.clone()).or_insert_with(|| (node, Vec::new())).1.push(index);
                 Err(self.unavailable("no reply"))

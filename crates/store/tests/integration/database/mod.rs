@@ -1,6 +1,7 @@
 //! The database on SQLite and on PostgreSQL: every scenario runs on both, against real databases.
 
 mod archives;
+mod event_consumers;
 mod evidence;
 mod fixture;
 mod people;

@@ -1,0 +1,8 @@
+-- How far each consumer of events has read, and which process reads for it. The position of a consumer is the number of the last event
+-- that it has handled; it only grows.
+CREATE TABLE event_consumers (
+    name text PRIMARY KEY,
+    position integer NOT NULL,
+    holder text,
+    lease_until integer
+) STRICT;
