@@ -1,4 +1,5 @@
-//! Background services of a server: the sequencer of audit log and events, the tail of the events, audit checkpoints, and jobs. Any number of
+//! Background services of a server: the sequencer of audit log and events, the tail of the events, the relay to Redis, audit
+//! checkpoints, and jobs. Any number of
 //! processes may run them, and each step happens once.
 
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tokio::time::sleep;
 use crate::Jobs;
 use crate::alerts::LogCheck;
 use crate::audit::{AuditLogError, Checkpoint, CheckpointFile, Signer, report_check};
-use crate::events::run_sequencer;
+use crate::events::{Relay, run_sequencer};
 
 /// How long jobs may take to release their leases when the server stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -26,6 +27,8 @@ pub struct BackgroundServices {
     /// Where this server keeps checkpoints outside of the database.
     pub checkpoint_file: CheckpointFile,
     pub checkpoint_interval: Duration,
+    /// In distributed mode.
+    pub relay: Option<Relay>,
 }
 
 /// Running background services.
@@ -55,6 +58,9 @@ impl BackgroundServices {
         let (mut jobs, mut loops) = (JoinSet::new(), JoinSet::new());
         let (stop, stopped) = watch::channel(false);
         self.jobs.clone().start(&mut jobs, &stopped);
+        if let Some(relay) = self.relay.clone() {
+            jobs.spawn(relay.run(stopped.clone()));
+        }
         let context = &self.jobs.context;
         loops.spawn(run_sequencer(context.clone()));
         loops.spawn(context.tail.clone().run(context.clone()));

@@ -36,7 +36,8 @@ pub use changes::ChangeService;
 pub use context::Context;
 pub use error::{Error, ObjectKind, Result};
 pub use events::{
-    AUDIT_TARGET, DatabaseEventSink, EventTail, LockEventSink, LockNotice, LogEventSink, run_sequencer,
+    AUDIT_TARGET, CheckedProjections, DatabaseEventSink, EventTail, LockEventSink, LockNotice, LogEventSink,
+    RebuildProgress, Relay, RelayError, run_sequencer,
 };
 pub use idempotency::{ApprovalView, Outcome, RestoreResult, TaskView};
 pub use jobs::Jobs;

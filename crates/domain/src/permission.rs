@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::people::User;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Permission {
     CreateTask,
     Submit,
@@ -19,6 +20,12 @@ pub enum Permission {
     /// Approve a task against its policies.
     Override,
     ViewAudit,
+}
+
+impl Permission {
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
 }
 
 /// The roles of the permission matrix.

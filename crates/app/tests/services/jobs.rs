@@ -69,6 +69,7 @@ impl JobsFixture {
             jobs,
             checkpoint_file: CheckpointFile::in_folder(self.base.folder.path()),
             checkpoint_interval: DAY,
+            relay: None,
         };
         services.start().expect("starts")
     }

@@ -15,7 +15,7 @@ use ade_app::rules::RuleService;
 use ade_app::worker::AgentWorkService;
 use ade_app::{
     AccountService, Alerts, AuditService, ChangeService, Context, DatabaseEventSink, EventTail, Jobs,
-    LockMaintenance, LockService, TaskService, TokenRateLimit, WorkerHandle,
+    LockMaintenance, LockService, Relay, TaskService, TokenRateLimit, WorkerHandle,
 };
 use ade_config::Config;
 use ade_store::{DataFolder, SystemClock};
@@ -27,7 +27,7 @@ use uuid::Uuid;
 use super::address_file::AddressFile;
 use super::error::StartError;
 use super::executors::AllowedExecutors;
-use super::storage::{open_blobs, open_coordination, open_database, open_keys};
+use super::storage::{open_blobs, open_coordination, open_database, open_keys, open_projections};
 use super::worker::{new_worker, new_worker_name, previews, publish};
 use super::{demo, metrics};
 use crate::api::settings::ServerSetting;
@@ -123,8 +123,14 @@ impl Server {
             locks: locks.clone(),
             name,
         };
+        let relay = open_projections(config).await?.map(|projections| Relay {
+            context: context.clone(),
+            projections,
+            name: jobs.name.clone(),
+        });
         let background = BackgroundServices {
             jobs: jobs.clone(),
+            relay,
             checkpoint_file: CheckpointFile::in_folder(&config.data),
             checkpoint_interval: Duration::from_secs(config.checkpoint_seconds.into()),
         };

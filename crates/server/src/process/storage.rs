@@ -7,6 +7,7 @@ use ade_config::{Config, SECRET_VARIABLE};
 use ade_domain::Keys;
 use ade_store::database::{BlobStoreLocation, SecretRegistration};
 use ade_store::embedded;
+use ade_store::redis::projections::RedisProjections;
 use ade_store::redis::{self, RedisCoordination};
 use ade_store::{
     Blobs, Coordination, DataFolder, Database, EmbeddedCoordination, SecretError, SystemClock,
@@ -36,6 +37,15 @@ pub(super) async fn open_coordination(
     let coordination = RedisCoordination::open(url, options).await.map_err(StartError::Redis)?;
     tracing::info!(redis = %url, "locks are kept in Redis");
     Ok((Arc::new(coordination), Some(folder)))
+}
+
+/// Where projections and event streams are written: only if the database is shared as well, and unless the operator leaves it to other
+/// processes.
+pub(super) async fn open_projections(config: &Config) -> Result<Option<RedisProjections>, StartError> {
+    match (&config.redis, &config.postgres) {
+        (Some(url), Some(_)) => Ok(Some(RedisProjections::open(url).await.map_err(StartError::Redis)?)),
+        _ => Ok(None),
+    }
 }
 
 /// The keys of the secret that the operator provides, or of the secret file in the data folder. All processes on one PostgreSQL need

@@ -22,6 +22,7 @@ mod outside_chain;
 mod people;
 mod pool;
 mod postgres;
+mod projected_rows;
 mod retention;
 pub mod rows;
 mod secret_key;

@@ -110,7 +110,7 @@ fn token(row: &Row) -> Result<StoredToken> {
     Ok(StoredToken { revoked_at: row.get(1)?, ..row.json(0)? })
 }
 
-fn session(row: &Row) -> Result<Session> {
+pub(super) fn session(row: &Row) -> Result<Session> {
     Ok(Session {
         last_active: row.get(1)?,
         expires_at: row.get(2)?,

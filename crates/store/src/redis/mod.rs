@@ -17,6 +17,7 @@ mod indexes;
 mod keys;
 mod locks;
 mod name_indexes;
+pub mod projections;
 mod query;
 mod rate_limits;
 mod requests;

@@ -6,3 +6,6 @@ CREATE TABLE event_consumers (
     holder text,
     lease_until timestamptz
 );
+
+-- Finds the sessions that were used since a time, so that their copies outside of the database can follow.
+CREATE INDEX sessions_by_last_active ON sessions (last_active);

@@ -34,6 +34,9 @@ pub(crate) use self::subscriptions::{ChannelEvent, ChannelEvents};
 use super::url::RedisUrl;
 use crate::coordination::{CoordinationError, Result};
 
+/// Keys that one step of a scan visits, about.
+const SCAN_COUNT: usize = 500;
+
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionOptions {
     /// One attempt to connect.
@@ -148,6 +151,35 @@ impl RedisClient {
             return Err(self.state.unavailable("no primary is known"));
         }
         try_join_all(primaries.iter().map(|node| self.state.execute_on(node, &command))).await
+    }
+
+    /// The id of the server that has a key, as long as it is known; empty outside a cluster.
+    pub(crate) fn server_of(&self, key: &RedisKey) -> Option<String> {
+        self.state.servers.slot_map().owner_of(key.as_str()).map(|node| node.id.clone())
+    }
+
+    /// How many servers have keys.
+    pub(crate) fn server_count(&self) -> usize {
+        self.state.servers.primaries().len()
+    }
+
+    /// Passes all keys that match a pattern to `visit`, in parts. A key that exists all the time is passed at least once.
+    pub(crate) async fn scan_keys(&self, pattern: &str, mut visit: impl FnMut(Vec<String>)) -> Result<()> {
+        for node in self.state.servers.primaries() {
+            let mut cursor = "0".to_owned();
+            loop {
+                let mut scan = redis::cmd("SCAN");
+                scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
+                let reply = self.state.execute_on(&node, &scan).await?;
+                let (next, keys): (String, Vec<String>) = redis::from_redis_value(reply)?;
+                visit(keys);
+                if next == "0" {
+                    break;
+                }
+                cursor = next;
+            }
+        }
+        Ok(())
     }
 
     /// Publishes a message for all subscribers of a channel.
