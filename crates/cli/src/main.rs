@@ -33,6 +33,8 @@ enum Command {
     Serve(serve::Args),
     /// Run a worker that applies approved tasks, next to servers on the same Redis and PostgreSQL
     Worker(worker::Args),
+    /// Write the projections in Redis again from PostgreSQL, while the servers run
+    Rebuild(rebuild::Args),
     /// Sign in with a password and store a token on this machine
     Login(login::LoginArgs),
     /// Use an invitation: set your own password
@@ -70,7 +72,7 @@ enum Command {
     /// Acquire locks, hold them while a command runs, see holders and waiters
     Lock(RemoteCommand<lock::Command>),
     /// Check a server and its rules, and say what to improve
-    Doctor(Remote<OutputFormat>),
+    Doctor(Remote<doctor::Args>),
     /// Rotate or disable the admin token of a server, or recover when no administrator is left
     #[command(subcommand)]
     Admin(admin::Command),
@@ -98,6 +100,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Lock(args) => return args.run(lock::run),
         Command::Serve(args) => serve::run(&args),
         Command::Worker(args) => worker::run(&args),
+        Command::Rebuild(args) => rebuild::run(&args),
         Command::Login(args) => login::login(&args),
         Command::Join(args) => login::join(&args),
         Command::Logout(connection) => login::logout(&connection),

@@ -8,7 +8,8 @@ mod auth;
 mod http;
 mod process;
 
+pub use ade_app::RebuildProgress;
 pub use ade_app::demo::PASSWORD as DEMO_PASSWORD;
 pub use auth::{disable_bootstrap_token, rotate_bootstrap_token};
 pub use http::openapi::openapi;
-pub use process::{Server, StartError, WorkerProcess, recover_admin, start_logging};
+pub use process::{Server, StartError, WorkerProcess, rebuild_projections, recover_admin, start_logging};

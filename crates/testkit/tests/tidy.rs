@@ -227,7 +227,8 @@ fn only_commands_of_the_operator_import_the_server() {
     importers.retain(|file| fs::read_to_string(file).expect("readable").contains("ade_server"));
     assert_eq!(
         importers,
-        ["commands/admin.rs", "commands/serve.rs", "commands/worker.rs"].map(|name| folder.join(name))
+        ["commands/admin.rs", "commands/rebuild.rs", "commands/serve.rs", "commands/worker.rs"]
+            .map(|name| folder.join(name))
     );
 }
 

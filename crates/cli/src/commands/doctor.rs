@@ -4,6 +4,7 @@ use ade_client::Client;
 use ade_client::wire::{ExecutorBinding, Policy, Setting, User};
 use ade_domain::people::ADMIN;
 use ade_domain::text::counted;
+use clap::Args as ClapArgs;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -30,7 +31,16 @@ enum Verdict {
     Problem,
 }
 
-pub(crate) async fn run(client: &Client, format: OutputFormat) -> Result {
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Args {
+    /// Compare all projections in Redis with the database, not only a sample
+    #[arg(long)]
+    full: bool,
+    #[command(flatten)]
+    format: OutputFormat,
+}
+
+pub(crate) async fn run(client: &Client, Args { full, format }: Args) -> Result {
     let mut findings = vec![check_server(client).await?];
     let users: Vec<User> = fetch_all(async |query| client.users(query).await).await?;
     findings.push(check_dual_control(&users, &client.settings(&[]).await?.items));
@@ -38,6 +48,7 @@ pub(crate) async fn run(client: &Client, format: OutputFormat) -> Result {
     findings.extend(check_policies(&policies));
     let bindings: Vec<ExecutorBinding> = fetch_all(async |query| client.executors(query).await).await?;
     findings.extend(check_executors(&bindings));
+    findings.extend(check_projections(client, full).await?);
     format.print(&findings, |findings| {
         let table = output::table(findings)
             .column("CHECK", |finding| finding.check)
@@ -66,6 +77,43 @@ async fn check_server(client: &Client) -> Result<Finding> {
         }
     };
     Ok(Finding { check: "server", result, detail })
+}
+
+/// Differences that are listed one by one.
+const MAX_LISTED_DIFFERENCES: usize = 50;
+
+/// What differs between Redis and the database. Nothing to check without Redis and PostgreSQL, and only administrators may.
+async fn check_projections(client: &Client, full: bool) -> Result<Vec<Finding>> {
+    let finding = |result, detail| Finding { check: "projections", result, detail };
+    let checked = match client.check_projections(full).await {
+        Ok(checked) => checked,
+        Err(error) if !full && matches!(error.code(), Some("FORBIDDEN" | "SCOPE_MISSING")) => {
+            let detail = "not checked: only administrators may compare them (ade login --admin)".to_owned();
+            return Ok(vec![finding(Verdict::Advice, detail)]);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if !checked.enabled {
+        return Ok(Vec::new());
+    }
+    let what = if checked.complete { "all" } else { "a sample of" };
+    if checked.differences.is_empty() {
+        let objects = counted(checked.objects, "object", "objects");
+        let detail = format!("Redis has what the database says: compared {what} {objects}");
+        return Ok(vec![finding(Verdict::Good, detail)]);
+    }
+    let listed = checked.differences.iter().take(MAX_LISTED_DIFFERENCES);
+    let mut findings: Vec<Finding> = listed
+        .map(|found| finding(Verdict::Problem, format!("{}: {} {}", found.key, found.object, found.detail)))
+        .collect();
+    if let Some(more) = checked.differences.len().checked_sub(MAX_LISTED_DIFFERENCES).filter(|more| *more > 0)
+    {
+        findings.push(finding(
+            Verdict::Problem,
+            format!("{more} more differences; ade rebuild writes everything again"),
+        ));
+    }
+    Ok(findings)
 }
 
 fn check_dual_control(users: &[User], settings: &[Setting]) -> Finding {

@@ -16,6 +16,7 @@ pub(crate) mod limited;
 pub(crate) mod lock;
 pub(crate) mod login;
 pub(crate) mod policy;
+pub(crate) mod rebuild;
 pub(crate) mod resource;
 pub(crate) mod serve;
 pub(crate) mod simulate;

@@ -127,6 +127,10 @@ pub(super) fn start_failure(error: &StartError) -> Failure {
             "check the data folder, or --postgres and that PostgreSQL is running; ade config shows where the settings come from"
         }
         StartError::WorkerNeedsSharedStores => "set them with --redis and --postgres, or in ade.toml",
+        StartError::NoProjections => "set them with --redis and --postgres, or in ade.toml",
+        StartError::Rebuild(_) => {
+            "check that Redis and PostgreSQL are running, and repeat it: nothing is lost"
+        }
         StartError::Executors(_) => "correct the section executors of the configuration file",
         StartError::SecretRequired => {
             "create one with: openssl rand -hex 32, and set it as ADE_SECRET for every server and worker"

@@ -6,7 +6,9 @@ use reqwest::{Method, Response};
 
 use super::{Client, RESPONSE_TIMEOUT, Result, routes};
 use crate::Error;
-use crate::wire::{Archive, AuditEntry, AuditVerification, Job, Overview, Page, RestoreResult};
+use crate::wire::{
+    Archive, AuditEntry, AuditVerification, Job, Overview, Page, ProjectionCheck, RestoreResult,
+};
 
 /// Verification and export read the whole log.
 const WHOLE_LOG_TIMEOUT: Duration = Duration::from_secs(3_600);
@@ -54,6 +56,13 @@ impl Client {
             request = request.query(&[("number", number.to_string().as_str()), ("entry_hash", hash)]);
         }
         let (_, body) = self.send(request).await?;
+        self.parse(&body)
+    }
+
+    /// Compares the projections in Redis with the database: a sample, or everything (admin).
+    pub async fn check_projections(&self, full: bool) -> Result<ProjectionCheck> {
+        let request = self.request(Method::GET, "/projections/check").timeout(WHOLE_LOG_TIMEOUT);
+        let (_, body) = self.send(request.query(&[("full", full)])).await?;
         self.parse(&body)
     }
 

@@ -1,4 +1,4 @@
-//! Wire types of background jobs and archives.
+//! Wire types of background jobs, archives and projections.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -85,4 +85,28 @@ pub struct Readiness {
     /// Why it is degraded.
     #[serde(default)]
     pub reasons: Vec<String>,
+}
+
+/// The projections in Redis compared with the database.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct ProjectionCheck {
+    /// Whether this installation has projections: only on Redis and PostgreSQL.
+    pub enabled: bool,
+    /// Whether everything was compared, or a sample.
+    pub complete: bool,
+    /// How many objects were compared.
+    pub objects: u64,
+    /// What differs, at most 1000.
+    pub differences: Vec<ProjectionDifference>,
+}
+
+/// A key that does not contain what the database says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProjectionDifference {
+    /// The key in Redis.
+    pub key: String,
+    /// What the key is about.
+    pub object: String,
+    /// What is wrong.
+    pub detail: String,
 }

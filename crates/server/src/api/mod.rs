@@ -17,6 +17,7 @@ mod locks;
 mod operations;
 mod policies;
 mod prelude;
+mod projections;
 mod resources;
 pub(crate) mod sessions;
 pub(crate) mod settings;
@@ -37,7 +38,8 @@ use ade_app::locks::LockError;
 use ade_app::rules::RuleService;
 use ade_app::worker::AgentWorkService;
 use ade_app::{
-    AccountService, Alerts, AuditService, ChangeService, Jobs, LockService, TaskService, TokenRateLimit,
+    AccountService, Alerts, AuditService, ChangeService, Jobs, LockService, Relay, TaskService,
+    TokenRateLimit,
 };
 use ade_store::Database;
 use axum::Router;
@@ -84,6 +86,8 @@ pub(crate) struct Services {
     pub(crate) agent_work: AgentWorkService,
     pub(crate) jobs: Jobs,
     pub(crate) archives: ArchiveService,
+    /// In distributed mode.
+    pub(crate) relay: Option<Relay>,
     pub(crate) rules: RuleService,
     pub(crate) changes: ChangeService,
     pub(crate) audits: AuditService,
@@ -139,7 +143,8 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(locks::routes())
         .merge(tickets::routes())
         .merge(agents::routes())
-        .merge(jobs::routes());
+        .merge(jobs::routes())
+        .merge(projections::routes());
     OpenApiRouter::with_openapi(openapi::Document::openapi()).nest("/api/v1", api).merge(operations::routes())
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
+use ade_app::RelayError;
 use ade_app::audit::AuditLogError;
 use ade_store::embedded::EmbeddedOpenError;
 use ade_store::{BlobError, CoordinationError, DatabaseError, FolderError, SecretError};
@@ -44,6 +45,12 @@ pub enum StartError {
          itself"
     )]
     WorkerNeedsSharedStores,
+    #[error(
+        "only ade on Redis and PostgreSQL has projections: set server.redis and server.postgres as for its servers"
+    )]
+    NoProjections,
+    #[error("cannot write the projections again: {0}")]
+    Rebuild(#[from] RelayError),
     #[error(transparent)]
     Secret(#[from] SecretError),
     #[error("ADE_SECRET is not set: all servers and workers on one PostgreSQL need the same secret")]

@@ -7,6 +7,7 @@ mod error;
 mod executors;
 mod logging;
 pub(crate) mod metrics;
+mod rebuild;
 mod recovery;
 mod server;
 mod storage;
@@ -14,6 +15,7 @@ mod worker;
 
 pub use error::StartError;
 pub use logging::start as start_logging;
+pub use rebuild::rebuild_projections;
 pub use recovery::recover_admin;
 pub use server::Server;
 pub use worker::WorkerProcess;

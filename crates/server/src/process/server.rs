@@ -124,13 +124,15 @@ impl Server {
             name,
         };
         let relay = open_projections(config).await?.map(|projections| Relay {
-            context: context.clone(),
+            database: context.database.clone(),
+            clock: context.clock.clone(),
+            tail: context.tail.clone(),
             projections,
             name: jobs.name.clone(),
         });
         let background = BackgroundServices {
             jobs: jobs.clone(),
-            relay,
+            relay: relay.clone(),
             checkpoint_file: CheckpointFile::in_folder(&config.data),
             checkpoint_interval: Duration::from_secs(config.checkpoint_seconds.into()),
         };
@@ -169,6 +171,7 @@ impl Server {
             tasks,
             agent_work,
             archives: jobs.archives(),
+            relay,
             jobs,
             database: context.database.clone(),
             alerts: context.alerts.clone(),

@@ -5,3 +5,4 @@
 mod coordination;
 mod database;
 mod formats;
+mod projections;

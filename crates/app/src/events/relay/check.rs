@@ -56,7 +56,7 @@ impl Relay {
                 checked.differences.push(self.projections.unexpected_object(id)?);
             }
         }
-        let people = self.context.database.people().await?;
+        let people = self.database.people().await?;
         let reviewers: BTreeSet<UserId> =
             people.iter().filter(|user| user.is_reviewer()).map(|user| user.user_id.clone()).collect();
         let statistics = self.statistics(&reviewers).await?;
@@ -75,7 +75,7 @@ impl Relay {
     }
 
     async fn subjects_to_check(&self, is_complete: bool) -> Result<Vec<BTreeSet<Subject>>> {
-        let database = &self.context.database;
+        let database = &self.database;
         let people = database.people().await?;
         let others = people.iter().map(|user| Subject::SessionsOf(user.user_id.clone()));
         let mut subjects: BTreeSet<Subject> =
@@ -144,8 +144,8 @@ impl Relay {
 
     /// The number of the last event of a topic, among the latest events.
     async fn expected_last(&self, topic: EventTopic) -> Result<Option<u64>> {
-        let head = self.context.database.audit_head().await?.number;
-        let events = self.context.database.events(head.saturating_sub(1_000), 1_000).await?;
+        let head = self.database.audit_head().await?.number;
+        let events = self.database.events(head.saturating_sub(1_000), 1_000).await?;
         let of_topic = events.iter().filter(|(_, event)| EventTopic::of(&event.event) == Some(topic));
         Ok(of_topic.map(|(number, _)| *number).max())
     }
@@ -161,7 +161,7 @@ impl Relay {
                 expected.insert(projection.id().clone(), projection);
             }
         }
-        let people = self.context.database.people().await?;
+        let people = self.database.people().await?;
         for subject in people.iter().map(|user| Subject::SessionsOf(user.user_id.clone())) {
             for projection in self.load(&BTreeSet::from([subject])).await?.projections {
                 expected.insert(projection.id().clone(), projection);
@@ -210,7 +210,7 @@ impl Relay {
     async fn subject_of_member(&self, index: &Membership, id: Option<&ObjectId>) -> Result<Option<Subject>> {
         Ok(match (id, index) {
             (Some(ObjectId::Approval(approval_id)), _) => {
-                self.context.database.task_id_by_approval(approval_id).await?.map(Subject::Task)
+                self.database.task_id_by_approval(approval_id).await?.map(Subject::Task)
             }
             (Some(ObjectId::Session(_)), Membership::SessionOf(user)) => {
                 Some(Subject::SessionsOf(user.clone()))

@@ -11,17 +11,17 @@ mod rows;
 mod subject;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::Moment;
 use ade_domain::people::UserId;
-use ade_store::CoordinationError;
-use ade_store::DatabaseError;
+use ade_domain::{Clock, Moment};
 use ade_store::redis::projections::{EventTopic, Overwrite, RedisProjections, StreamEntry};
+use ade_store::{CoordinationError, Database, DatabaseError};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::Context;
+use super::EventTail;
 use rows::Loaded;
 use subject::Subject;
 
@@ -60,7 +60,9 @@ type Result<T, E = RelayError> = std::result::Result<T, E>;
 
 #[derive(Debug, Clone)]
 pub struct Relay {
-    pub context: Context,
+    pub database: Database,
+    pub clock: Arc<dyn Clock>,
+    pub tail: EventTail,
     pub projections: RedisProjections,
     /// The name of this process.
     pub name: String,
@@ -89,9 +91,9 @@ fn consumer(shard: usize) -> String {
 }
 
 impl Relay {
-    /// Runs until it is told to stop; then gives up its shards. Logs the first of several failures, and the recovery.
+    /// Runs until `stop` becomes true; then gives up its shards. Logs the first of several failures, and the recovery.
     pub async fn run(self, mut stop: watch::Receiver<bool>) {
-        let (mut head, mut state, mut is_failing) = (self.context.tail.head(), RelayState::default(), false);
+        let (mut head, mut state, mut is_failing) = (self.tail.head(), RelayState::default(), false);
         while !*stop.borrow() {
             let pause = match self.step(&mut state).await {
                 Ok(()) => {
@@ -119,12 +121,15 @@ impl Relay {
         }
         for shard in state.positions.into_keys() {
             // The lease ends soon in any case.
-            let _ = self.context.database.release_consumer(&consumer(shard), &self.name).await;
+            let _ = self.database.release_consumer(&consumer(shard), &self.name).await;
         }
     }
 
     async fn step(&self, state: &mut RelayState) -> Result<()> {
-        self.renew_leases(state).await?;
+        while self.renew_leases(state).await? {
+            // Another process that starts at the same time gets some, too.
+            sleep(BATCH_INTERVAL).await;
+        }
         if state.positions.is_empty() {
             return Ok(());
         }
@@ -135,9 +140,10 @@ impl Relay {
         self.refresh(state).await
     }
 
-    /// Keeps the leases of this process, and takes at most one more, so that several processes share the work.
-    async fn renew_leases(&self, state: &mut RelayState) -> Result<()> {
-        let now = self.context.now();
+    /// Keeps the leases of this process, and takes at most one more, so that several processes share the work. Returns whether it took
+    /// one.
+    async fn renew_leases(&self, state: &mut RelayState) -> Result<bool> {
+        let now = self.clock.now();
         let until = now.plus_ms(LEASE_MS);
         let mut has_taken = false;
         for shard in 0..SHARDS {
@@ -145,7 +151,7 @@ impl Relay {
             if !is_own && has_taken {
                 continue;
             }
-            let (name, database) = (consumer(shard), &self.context.database);
+            let (name, database) = (consumer(shard), &self.database);
             match database.lease_consumer(&name, &self.name, 0, now, until).await? {
                 Some(position) => {
                     has_taken |= !is_own;
@@ -160,7 +166,7 @@ impl Relay {
                 }
             }
         }
-        Ok(())
+        Ok(has_taken)
     }
 
     /// Writes everything again that a server of Redis has lost, or never had: it started without data, took over with a replica that
@@ -171,7 +177,7 @@ impl Relay {
                 continue;
             }
             tracing::info!(shard, "writing projections and streams again from the database");
-            let head = self.context.database.audit_head().await?.number;
+            let head = self.database.audit_head().await?.number;
             // What is committed from now on has a greater number.
             self.rebuild_shard(shard, Overwrite::Earlier, state, &mut |_| {}).await?;
             self.advance(state, shard, head).await?;
@@ -183,7 +189,7 @@ impl Relay {
     /// Writes the next events. Returns whether there may be more.
     async fn relay_batch(&self, state: &mut RelayState) -> Result<bool> {
         let Some(first) = state.positions.values().min().copied() else { return Ok(false) };
-        let events = self.context.database.events(first, BATCH_SIZE).await?;
+        let events = self.database.events(first, BATCH_SIZE).await?;
         let Some((last, _)) = events.last() else { return Ok(false) };
         let (last, is_full) = (*last, events.len() >= BATCH_SIZE as usize);
         let mut subjects = BTreeSet::new();
@@ -213,9 +219,8 @@ impl Relay {
         if state.positions.get(&shard).is_some_and(|known| *known >= position) {
             return Ok(());
         }
-        let until = self.context.now().plus_ms(LEASE_MS);
-        let is_own =
-            self.context.database.advance_consumer(&consumer(shard), &self.name, position, until).await?;
+        let until = self.clock.now().plus_ms(LEASE_MS);
+        let is_own = self.database.advance_consumer(&consumer(shard), &self.name, position, until).await?;
         if is_own {
             state.positions.insert(shard, position);
         } else {
@@ -226,10 +231,10 @@ impl Relay {
 
     /// Writes what has changed without an event: the statistics of reviewers, sessions in use, delegations that ended.
     async fn refresh(&self, state: &mut RelayState) -> Result<()> {
-        let now = self.context.now();
+        let now = self.clock.now();
         if now.ms_since(state.stats_written) >= STATS_INTERVAL_MS {
             if day_of(now) != day_of(state.stats_written) {
-                let people = self.context.database.people().await?;
+                let people = self.database.people().await?;
                 state
                     .reviewers
                     .extend(people.iter().filter(|user| user.is_reviewer()).map(|user| user.user_id.clone()));

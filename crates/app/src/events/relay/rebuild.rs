@@ -52,7 +52,7 @@ impl Relay {
         state: &mut RelayState,
         report: &mut (dyn FnMut(RebuildProgress) + Send),
     ) -> Result<RebuildProgress> {
-        let database = &self.context.database;
+        let database = &self.database;
         let mut progress = RebuildProgress::default();
         let mut after: Option<String> = None;
         loop {
@@ -112,8 +112,8 @@ impl Relay {
         if topic == EventTopic::Lock && last.is_some() {
             return Ok(0);
         }
-        let database = &self.context.database;
-        let (head, oldest) = (database.audit_head().await?.number, self.context.now().micros());
+        let database = &self.database;
+        let (head, oldest) = (database.audit_head().await?.number, self.clock.now().micros());
         let oldest = oldest.saturating_sub(STREAM_TTL_MS * 1_000);
         let mut after = last.unwrap_or_default().max(head.saturating_sub(MAX_STREAM_ENTRIES));
         let mut count = 0;

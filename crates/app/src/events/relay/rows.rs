@@ -34,7 +34,7 @@ impl Relay {
                 Subject::Task(id) => {
                     task_ids.insert(id.clone());
                 }
-                Subject::Archive(id) => task_ids.extend(self.context.database.tasks_of_archive(id).await?),
+                Subject::Archive(id) => task_ids.extend(self.database.tasks_of_archive(id).await?),
                 Subject::SessionsOf(user) => self.load_sessions(user, &mut loaded).await?,
                 Subject::Delegations => self.load_delegations(&mut loaded).await?,
                 Subject::Settings => loaded.projections.push(self.settings().await?),
@@ -46,7 +46,7 @@ impl Relay {
 
     async fn load_tasks(&self, ids: &BTreeSet<String>, loaded: &mut Loaded) -> Result<()> {
         let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
-        let tasks = self.context.database.tasks_with_approvals(&ids).await?;
+        let tasks = self.database.tasks_with_approvals(&ids).await?;
         let found: BTreeSet<&str> = tasks.iter().map(|task| task.task_id.as_str()).collect();
         let missing = ids.iter().filter(|id| !found.contains(*id));
         loaded.missing.extend(missing.map(|id| ObjectId::Task((*id).to_owned())));
@@ -66,14 +66,14 @@ impl Relay {
 
     /// The sessions of a user, and those in Redis that have ended.
     async fn load_sessions(&self, user_id: &UserId, loaded: &mut Loaded) -> Result<()> {
-        let database = &self.context.database;
+        let database = &self.database;
         let mut known = BTreeSet::new();
         if let Some(user) = database.user(user_id).await? {
             for session in database.sessions_of(user_id).await? {
                 let projection = Projection::of_session(
                     &session,
                     &user.user,
-                    self.context.now(),
+                    self.clock.now(),
                     self.projections.layout(),
                 )?;
                 if let Some(projection) = projection {
@@ -97,7 +97,7 @@ impl Relay {
             known.insert(projection.id().clone());
             loaded.projections.push(projection);
         }
-        let people = self.context.database.people().await?;
+        let people = self.database.people().await?;
         let owners: Vec<UserId> = people.iter().map(|user| user.user_id.clone()).collect();
         for (owner, member) in self.projections.delegations_of(&owners).await? {
             let id = ObjectId::Delegation(owner, member);
@@ -109,8 +109,8 @@ impl Relay {
     }
 
     pub(super) async fn delegations(&self) -> Result<Vec<Projection>> {
-        let (now, layout) = (self.context.now(), self.projections.layout());
-        let stored: Vec<Versioned<Delegation>> = self.context.database.documents().await?;
+        let (now, layout) = (self.clock.now(), self.projections.layout());
+        let stored: Vec<Versioned<Delegation>> = self.database.documents().await?;
         let mut projections = Vec::new();
         for delegation in &stored {
             projections.extend(Projection::of_delegation(delegation, now, layout)?);
@@ -125,12 +125,12 @@ impl Relay {
         let mut settings: BTreeMap<_, _> = names.collect();
         let names = feature_names().filter_map(|name| Some((name.to_owned(), Settings::default_flag(name)?)));
         let mut flags: BTreeMap<_, _> = names.collect();
-        let stored: Vec<Versioned<Setting>> = self.context.database.documents().await?;
+        let stored: Vec<Versioned<Setting>> = self.database.documents().await?;
         for Versioned { id, value: Setting(value), .. } in stored {
             // Others are written by a later version.
             settings.entry(id).and_modify(|known| *known = value);
         }
-        let stored: Vec<Versioned<FeatureFlag>> = self.context.database.documents().await?;
+        let stored: Vec<Versioned<FeatureFlag>> = self.database.documents().await?;
         for Versioned { id, value: FeatureFlag(is_enabled), .. } in stored {
             flags.entry(id).and_modify(|known| *known = is_enabled);
         }
@@ -139,7 +139,7 @@ impl Relay {
 
     /// Writes the sessions that were used since a time.
     pub(super) async fn refresh_sessions(&self, mut since: Moment) -> Result<()> {
-        let database = &self.context.database;
+        let database = &self.database;
         loop {
             let sessions = database.sessions_used_since(since, MAX_SESSIONS).await?;
             let Some(last) = sessions.last().map(|session| session.last_active) else { return Ok(()) };
@@ -153,9 +153,9 @@ impl Relay {
     }
 
     pub(super) async fn sessions(&self, sessions: &[Session]) -> Result<Vec<Projection>> {
-        let (now, layout) = (self.context.now(), self.projections.layout());
+        let (now, layout) = (self.clock.now(), self.projections.layout());
         let mut projections = Vec::new();
-        let people = self.context.database.people().await?;
+        let people = self.database.people().await?;
         for session in sessions {
             let Some(user) = people.get(&session.user_id) else { continue };
             projections.extend(Projection::of_session(session, user, now, layout)?);
@@ -171,8 +171,8 @@ impl Relay {
     }
 
     pub(super) async fn statistics(&self, reviewers: &BTreeSet<UserId>) -> Result<Vec<Projection>> {
-        let database = &self.context.database;
-        let today = Moment::from_micros(day_of(self.context.now()) * 86_400_000_000);
+        let database = &self.database;
+        let today = Moment::from_micros(day_of(self.clock.now()) * 86_400_000_000);
         let mut projections = Vec::new();
         for reviewer in reviewers {
             // Read before the statistics: whoever has a later number has read later.

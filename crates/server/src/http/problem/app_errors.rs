@@ -1,6 +1,6 @@
 //! Problems of use cases: the errors of `app`, refusals of the task domain, and an unavailable database.
 
-use ade_app::{Error, ObjectKind};
+use ade_app::{Error, ObjectKind, RelayError};
 use ade_domain::task::Refusal;
 use ade_store::DatabaseError;
 use ade_store::database::DocumentKind;
@@ -89,6 +89,15 @@ const fn not_found_code(object: ObjectKind) -> &'static str {
         ObjectKind::Document(
             DocumentKind::Binding | DocumentKind::RuleChange | DocumentKind::RemovedAgent,
         ) => "NOT_FOUND",
+    }
+}
+
+impl From<RelayError> for Problem {
+    fn from(error: RelayError) -> Self {
+        match error {
+            RelayError::Database(error) => error.into(),
+            RelayError::Redis(error) => error.into(),
+        }
     }
 }
 

@@ -134,14 +134,11 @@ impl RedisProjections {
 
     /// Notes that everything up to a number is handled by a group whose work ADE does itself. Not in the stream of locks, whose ids are
     /// not numbers.
-    pub async fn acknowledge(&self, group: &str, number: u64) -> Result<()> {
-        for topic in EventTopic::ALL.into_iter().filter(|topic| *topic != EventTopic::Lock) {
-            let key = topic.key()?.in_layout(self.layout());
-            let mut set = redis::cmd("XGROUP");
-            set.arg("SETID").arg(key.as_str()).arg(group).arg(format!("{number}-0"));
-            self.client.query(&key, set).await?;
-        }
-        Ok(())
+    pub async fn acknowledge(&self, topic: EventTopic, group: &str, number: u64) -> Result<()> {
+        let key = topic.key()?.in_layout(self.layout());
+        let mut set = redis::cmd("XGROUP");
+        set.arg("SETID").arg(key.as_str()).arg(group).arg(format!("{number}-0"));
+        self.client.query(&key, set).await.map(drop)
     }
 
     /// The groups that a stream lacks; all of them if the stream is missing.

@@ -3,7 +3,7 @@
 mod archives;
 mod event_consumers;
 mod evidence;
-mod fixture;
+pub(crate) mod fixture;
 mod people;
 mod postgres;
 mod queue;
