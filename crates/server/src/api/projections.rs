@@ -1,5 +1,7 @@
 //! The route that compares the projections in Redis with the database.
 
+use std::pin::Pin;
+
 use ade_domain::permission::Scope;
 use ade_store::redis::projections::Difference;
 use serde::Deserialize;
@@ -36,7 +38,9 @@ async fn check(
         return Err(Problem::forbidden("FORBIDDEN", "only administrators may compare the projections"));
     }
     let Some(relay) = &app.relay else { return Ok(Json(wire::ProjectionCheck::default())) };
-    let checked = app.unless_stopping(async { Ok(relay.check(params.full).await?) }).await?;
+    // On the heap and behind a trait object: the future nests deeply.
+    let check: Pin<Box<dyn Future<Output = _> + Send + '_>> = Box::pin(relay.check(params.full));
+    let checked = app.unless_stopping(async { Ok(check.await?) }).await?;
     let difference = |found: Difference| wire::ProjectionDifference {
         key: found.key,
         object: found.object,

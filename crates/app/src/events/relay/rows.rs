@@ -69,6 +69,8 @@ impl Relay {
         let database = &self.database;
         let mut known = BTreeSet::new();
         if let Some(user) = database.user(user_id).await? {
+            // Somebody who becomes a reviewer has statistics from then on.
+            loaded.reviewers.extend(user.user.is_reviewer().then(|| user_id.clone()));
             for session in database.sessions_of(user_id).await? {
                 let projection = Projection::of_session(
                     &session,

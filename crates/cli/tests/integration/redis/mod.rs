@@ -6,5 +6,6 @@ mod fault_injection;
 mod key_catalog;
 mod key_inspector;
 mod multi_server;
+mod projections;
 mod redis_outage;
 mod servers;

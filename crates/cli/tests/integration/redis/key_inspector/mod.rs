@@ -152,7 +152,8 @@ fn check_ttl(key: &str, ttl: i64, rule: &TtlRule) {
         TtlRule::Default { ttl, at_most } | TtlRule::Renewable { ttl, at_most } => {
             at_most.as_ref().or(Some(ttl))
         }
-        TtlRule::Like { .. } | TtlRule::Given { .. } => None,
+        TtlRule::Given { .. } => return assert!(ttl >= 0, "{key} must expire"),
+        TtlRule::Like { .. } => None,
     };
     let max = max.map_or(Duration::from_secs(86_400 * 365), |span| span.duration);
     assert!(ttl >= 0 && Duration::from_millis(ttl.unsigned_abs()) <= max, "{key}: {ttl} ms, but {rule}");
