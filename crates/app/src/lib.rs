@@ -36,7 +36,9 @@ pub use changes::ChangeService;
 pub use context::Context;
 pub use error::{Error, ObjectKind, Result};
 pub use events::{
-    AUDIT_TARGET, DatabaseEventSink, EventTail, LockEventSink, LockNotice, LogEventSink, run_sequencer,
+    AUDIT_TARGET, CursorBatch, DatabaseEventSink, EventCursor, EventFeed, EventTail, FeedError, FeedEvent,
+    FollowerIdentity, LockEventMessage, LockEventSink, LockNotice, LogEventSink, forward_lock_events,
+    run_sequencer,
 };
 pub use idempotency::{ApprovalView, Outcome, RestoreResult, TaskView};
 pub use jobs::Jobs;

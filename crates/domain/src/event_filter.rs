@@ -44,6 +44,14 @@ impl EventFilter {
         Ok(())
     }
 
+    /// Whether it may match events of a topic.
+    #[must_use]
+    pub fn may_match_topic(&self, topic: &str) -> bool {
+        let prefix = format!("{topic}:");
+        (self.topics.is_empty() || self.topics.iter().any(|one| one == topic))
+            && (self.events.is_empty() || self.events.iter().any(|one| glob::may_begin_with(one, &prefix)))
+    }
+
     #[must_use]
     pub fn matches(&self, event: &str, task_id: Option<&str>) -> bool {
         let has_topic = || self.topics.is_empty() || self.topics.iter().any(|one| one == topic(event));

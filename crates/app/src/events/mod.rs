@@ -1,7 +1,10 @@
 //! The path of events: audit entry and event are committed together (`outbox.rs`), numbered in order (`sequencer.rs`), and the
-//! subscribers that have work are woken (`subscriptions.rs`, `wake_ups.rs`). Readers of numbered events wait at their end (`tail.rs`). Lock events, which are best effort, take `lock_events.rs`.
+//! subscribers that have work are woken (`subscriptions.rs`, `wake_ups.rs`). Readers of numbered events wait at their end
+//! (`tail.rs`); followers share one reader (`feed`). Lock events, which are best effort, take `lock_events.rs` and, to followers, `lock_feed.rs`.
 
+mod feed;
 mod lock_events;
+mod lock_feed;
 mod outbox;
 mod sequencer;
 mod subscriptions;
@@ -11,6 +14,10 @@ pub(crate) mod wake_ups;
 pub(crate) use outbox::{AuditedAction, record};
 pub(crate) use subscriptions::Subscriptions;
 
+pub use feed::{
+    CursorBatch, EventCursor, EventFeed, FeedError, FeedEvent, FollowerIdentity, LockEventMessage,
+};
 pub use lock_events::{AUDIT_TARGET, DatabaseEventSink, LockEventSink, LockNotice, LogEventSink};
+pub use lock_feed::forward_lock_events;
 pub use sequencer::run_sequencer;
 pub use tail::EventTail;

@@ -14,8 +14,8 @@ use ade_app::demo::Demo;
 use ade_app::rules::RuleService;
 use ade_app::worker::AgentWorkService;
 use ade_app::{
-    AccountService, Alerts, AuditService, ChangeService, Context, DatabaseEventSink, EventTail, Jobs,
-    LockMaintenance, LockService, TaskService, TokenRateLimit, WorkerHandle,
+    AccountService, Alerts, AuditService, ChangeService, Context, DatabaseEventSink, EventFeed, EventTail,
+    Jobs, LockMaintenance, LockService, TaskService, TokenRateLimit, WorkerHandle, forward_lock_events,
 };
 use ade_config::Config;
 use ade_store::{DataFolder, SystemClock};
@@ -30,6 +30,7 @@ use super::executors::AllowedExecutors;
 use super::storage::{open_blobs, open_coordination, open_database, open_keys};
 use super::worker::{new_worker, new_worker_name, previews, publish};
 use super::{demo, metrics};
+use crate::api::events::EventConnections;
 use crate::api::settings::ServerSetting;
 use crate::api::{self, AppState, Services};
 use crate::auth::{BootstrapToken, TOKEN_FILE};
@@ -56,6 +57,7 @@ pub struct Server {
     worker: WorkerHandle,
     bindings: BindingPublisher,
     publishing: JoinHandle<()>,
+    lock_feed: Option<JoinHandle<()>>,
     write_timeout: Duration,
     address: SocketAddr,
     new_token_path: Option<PathBuf>,
@@ -122,13 +124,19 @@ impl Server {
             agents: agents.clone(),
             locks: locks.clone(),
             name,
+            event_retention_days: config.event_retention_days,
         };
+        let feed = EventFeed::open(context.clone()).await?;
         let background = BackgroundServices {
             jobs: jobs.clone(),
+            feed: feed.clone(),
             checkpoint_file: CheckpointFile::in_folder(&config.data),
             checkpoint_interval: Duration::from_secs(config.checkpoint_seconds.into()),
         };
         let background = background.start()?;
+        // With Redis, the events of all processes come from a stream there.
+        let lock_feed =
+            config.redis.is_none().then(|| tokio::spawn(forward_lock_events(context.clone(), feed.clone())));
         let secrets = allowed.secrets.clone();
         let worker = new_worker(config, allowed, context.clone(), tasks.clone(), locks.clone(), worker_name);
         // Without slots it only recovers the tasks of lost agents.
@@ -174,6 +182,9 @@ impl Server {
             trusted_proxies: TrustedProxies::new(&config.trusted_proxies),
             allow_plain_http: config.allow_plain_http,
             read_timeout: config.read_timeout,
+            write_timeout: config.write_timeout,
+            feed: feed,
+            event_connections: EventConnections::default(),
             requests_per_minute: config.requests_per_minute,
             token_rate_limit: TokenRateLimit::new(context.clone()),
             sign_ins_per_minute: config.sign_ins_per_minute,
@@ -190,6 +201,7 @@ impl Server {
             worker,
             bindings,
             publishing,
+            lock_feed,
             write_timeout: config.write_timeout,
             address,
             new_token_path: is_new_token.then(|| config.data.join(TOKEN_FILE)),
@@ -229,6 +241,7 @@ impl Server {
             worker,
             bindings,
             publishing,
+            lock_feed,
             write_timeout,
             address_file,
             ..
@@ -259,6 +272,9 @@ impl Server {
         metrics_upkeep.abort();
         worker.stop().await;
         publishing.abort();
+        if let Some(lock_feed) = lock_feed {
+            lock_feed.abort();
+        }
         bindings.withdraw().await;
         lock_maintenance.stop().await;
         background.stop().await;
