@@ -183,7 +183,7 @@ impl Server {
             allow_plain_http: config.allow_plain_http,
             read_timeout: config.read_timeout,
             write_timeout: config.write_timeout,
-            feed: feed,
+            feed,
             event_connections: EventConnections::default(),
             requests_per_minute: config.requests_per_minute,
             token_rate_limit: TokenRateLimit::new(context.clone()),
