@@ -1,5 +1,5 @@
-//! Background services of a server: the sequencer of audit log and events, the tail of the events, the relay to Redis, audit
-//! checkpoints, and jobs. Any number of
+//! Background services of a server: the sequencer of audit log and events, the tail and the feed of the events, the relay to Redis,
+//! audit checkpoints, and jobs. Any number of
 //! processes may run them, and each step happens once.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use crate::Jobs;
 use crate::alerts::LogCheck;
 use crate::audit::{AuditLogError, Checkpoint, CheckpointFile, Signer, report_check};
-use crate::events::{Relay, run_sequencer};
+use crate::events::{EventFeed, Relay, run_sequencer};
 
 /// How long jobs may take to release their leases when the server stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -24,6 +24,7 @@ const FIRST_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 pub struct BackgroundServices {
     /// Also provides the context and the name of this process.
     pub jobs: Jobs,
+    pub feed: EventFeed,
     /// Where this server keeps checkpoints outside of the database.
     pub checkpoint_file: CheckpointFile,
     pub checkpoint_interval: Duration,
@@ -64,6 +65,7 @@ impl BackgroundServices {
         let context = &self.jobs.context;
         loops.spawn(run_sequencer(context.clone()));
         loops.spawn(context.tail.clone().run(context.clone()));
+        loops.spawn(self.feed.clone().run());
         loops.spawn(self.write_checkpoints(signer));
         Ok(BackgroundHandle { jobs, loops, stop })
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use ade_domain::Moment;
+use ade_domain::audience::Viewer;
 use ade_domain::audit::{AuditActor, Principal};
 use ade_domain::dual_control::ProposedChange;
 use ade_domain::people::{ADMIN, AUDITOR, User, UserId};
@@ -188,6 +189,13 @@ impl Caller {
     #[must_use]
     pub fn can_see(&self, task: &StoredTask) -> bool {
         self.can_see_all() || task.is_participant(&self.actor())
+    }
+
+    /// The caller as a follower of events, to whom audiences are matched.
+    #[must_use]
+    pub fn viewer(&self) -> Viewer {
+        let (user_id, agent_id) = (self.user_id().cloned(), self.agent_id.clone());
+        Viewer { user_id, agent_id, sees_all: self.can_see_all() }
     }
 
     /// A task without what only its reviewers may read.

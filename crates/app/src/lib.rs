@@ -36,8 +36,9 @@ pub use changes::ChangeService;
 pub use context::Context;
 pub use error::{Error, ObjectKind, Result};
 pub use events::{
-    AUDIT_TARGET, CheckedProjections, DatabaseEventSink, EventTail, LockEventSink, LockNotice, LogEventSink,
-    RebuildProgress, Relay, RelayError, run_sequencer,
+    AUDIT_TARGET, CheckedProjections, CursorBatch, DatabaseEventSink, EventCursor, EventFeed, EventTail,
+    FeedError, FeedEvent, FollowerIdentity, LockEventMessage, LockEventSink, LockEventTarget, LockNotice,
+    LogEventSink, RebuildProgress, Relay, RelayError, follow_lock_stream, forward_lock_events, run_sequencer,
 };
 pub use idempotency::{ApprovalView, Outcome, RestoreResult, TaskView};
 pub use jobs::Jobs;

@@ -65,6 +65,8 @@ enum Command {
     Simulate(Remote<simulate::Args>),
     /// Search, export and verify the audit log
     Audit(RemoteCommand<audit::Command>),
+    /// List the latest events, or follow them as they happen
+    Events(Remote<events::Args>),
     /// Show background jobs and how their last runs went (admin, auditor)
     Jobs(Remote<OutputFormat>),
     /// List and restore archives of finished tasks (admin)
@@ -116,6 +118,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Executors(args) => args.run(executors::run),
         Command::Simulate(args) => args.run(simulate::run),
         Command::Audit(args) => args.run(audit::run),
+        Command::Events(args) => args.run(events::run),
         Command::Jobs(args) => args.run(jobs::jobs),
         Command::Archive(args) => args.run(jobs::archive),
         Command::Doctor(args) => args.run(doctor::run),

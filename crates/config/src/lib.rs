@@ -105,6 +105,7 @@ pub struct Config {
     pub read_timeout: Duration,
     pub write_timeout: Duration,
     pub checkpoint_seconds: u32,
+    pub event_retention_days: u32,
     /// Whether the bootstrap token may create tokens that decide for any user.
     pub bootstrap_decides: bool,
     /// Whether changes of who decides, and by which rules, wait for a second administrator.
@@ -180,6 +181,7 @@ impl Config {
             read_timeout: seconds("limit.read_timeout_seconds")?,
             write_timeout: seconds("limit.write_timeout_seconds")?,
             checkpoint_seconds: number("audit.checkpoint_seconds")?,
+            event_retention_days: number("events.retention_days")?,
             bootstrap_decides: get(&values, "security.bootstrap_decides")?,
             dual_control: get(&values, "security.dual_control")?,
             demo: false,

@@ -20,6 +20,7 @@ fn range_of(name: &str) -> RangeInclusive<i64> {
         "worker.slots" => 0..=1_000,
         "worker.lease_seconds" => 1..=300,
         "limit.read_timeout_seconds" | "limit.write_timeout_seconds" => 1..=3_600,
+        "events.retention_days" => 1..=3_650,
         "lock.max_queue" => 0..=100_000,
         "lock.min_replica_acks" => 0..=100,
         "lock.max_clock_skew_ms" => 0..=60_000,

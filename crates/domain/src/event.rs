@@ -60,6 +60,36 @@ impl Event {
     }
 }
 
+/// The nouns of events, sorted: what comes before the colon of a name.
+pub const TOPICS: [&str; 15] = [
+    "agent",
+    "approval",
+    "archive",
+    "audit",
+    "change",
+    "config",
+    "delegation",
+    "feature",
+    "lock",
+    "policy",
+    "resource",
+    "session",
+    "task",
+    "token",
+    "user",
+];
+
+/// The noun of an event: `task` of `task:approved`.
+#[must_use]
+pub fn topic(event: &str) -> &str {
+    event.split_once(':').map_or(event, |(topic, _)| topic)
+}
+
+/// What comes after the colon in names of events, sorted by command; `state_changed` is not among them.
+pub fn facts() -> impl Iterator<Item = &'static str> {
+    FACTS.iter().map(|(_, fact)| *fact)
+}
+
 /// The fact that each command leaves behind, by the part of its audit action behind the dot.
 const FACTS: &[(&str, &str)] = &[
     ("activate", "activated"),

@@ -5,10 +5,12 @@
 
 pub mod agent;
 pub mod approval;
+pub mod audience;
 pub mod audit;
 pub mod capability;
 pub mod dual_control;
 pub mod event;
+pub mod event_filter;
 pub mod glob;
 pub mod independence;
 mod invalid;

@@ -180,7 +180,13 @@ impl ApiClient {
         }
         let response = request.send().await.expect("a response");
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let body = response.bytes().await.expect("a complete response").to_vec();
+        // An event stream has no end.
+        let is_stream = headers.get("content-type").is_some_and(|kind| kind == "text/event-stream");
+        let body = if is_stream {
+            Vec::new()
+        } else {
+            response.bytes().await.expect("a complete response").to_vec()
+        };
         let response = ApiResponse { status, headers, body };
         self.check_documented(method, path, &response);
         response

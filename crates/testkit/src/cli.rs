@@ -7,8 +7,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::{Child, Command};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -39,6 +39,8 @@ pub struct RunningCommand {
     child: Child,
     stderr: watch::Receiver<String>,
     reader: JoinHandle<()>,
+    /// What is left of standard output, once lines of it were read.
+    stdout: Option<Lines<BufReader<ChildStdout>>>,
 }
 
 impl Cli {
@@ -61,7 +63,7 @@ impl Cli {
                 sender.send_modify(|text| *text += &(line + "\n"));
             }
         });
-        RunningCommand { child, stderr: err, reader }
+        RunningCommand { child, stderr: err, reader, stdout: None }
     }
 
     pub async fn run(&self, arguments: &[&str]) -> CommandOutput {
@@ -88,6 +90,15 @@ impl RunningCommand {
         let found = timeout(OUTPUT_TIMEOUT, self.stderr.wait_for(|all| all.contains(text))).await;
         let found = found.map(|found| found.is_ok());
         assert_eq!(found, Ok(true), "{text:?} not found in {}", *self.stderr.borrow());
+    }
+
+    /// Waits for the next line of standard output, which the final output then lacks.
+    pub async fn next_stdout_line(&mut self) -> String {
+        let child = &mut self.child;
+        let lines =
+            self.stdout.get_or_insert_with(|| BufReader::new(child.stdout.take().expect("piped")).lines());
+        let line = timeout(OUTPUT_TIMEOUT, lines.next_line()).await.expect("a line in time");
+        line.expect("text").expect("another line")
     }
 
     pub async fn wait(self) -> CommandOutput {

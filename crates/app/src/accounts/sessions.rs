@@ -134,27 +134,35 @@ impl AccountService {
 
     /// Authenticates a session, and renews it.
     pub async fn authenticate_session(&self, secret: &str, actor: AuditActor) -> Result<SessionUse> {
-        let (now, session_hash) = (self.context.now(), hash_secret(secret));
-        let expired = || Error::Unauthenticated("the session has expired; sign in again".to_owned());
-        let (mut session, user) =
-            self.context.database.session_with_user(&session_hash).await?.ok_or_else(expired)?;
-        if session.expires_at <= now || !user.user.active {
-            return Err(expired());
-        }
-        let is_renewed = now.ms_since(session.last_active) >= RENEWAL_INTERVAL_MS;
-        if is_renewed {
+        let mut used = self.check_session(secret, actor).await?;
+        let (now, session) = (self.context.now(), &mut used.session);
+        used.is_renewed = now.ms_since(session.last_active) >= RENEWAL_INTERVAL_MS;
+        if used.is_renewed {
             let end = session.created_at.plus_ms(MAX_SESSION_MS);
             (session.last_active, session.expires_at) = (now, now.plus_ms(SESSION_TTL_MS).min(end));
             let touch = Write::TouchSession {
-                session_hash,
+                session_hash: session.session_hash.clone(),
                 last_active: session.last_active,
                 expires_at: session.expires_at,
             };
             self.context.database.commit(Commit { writes: vec![touch], ..Commit::default() }).await?;
         }
+        Ok(used)
+    }
+
+    /// Authenticates a session without renewing it: for what stays open, and must not keep its session alive.
+    pub async fn check_session(&self, secret: &str, actor: AuditActor) -> Result<SessionUse> {
+        let (now, session_hash) = (self.context.now(), hash_secret(secret));
+        let expired = || Error::Unauthenticated("the session has expired; sign in again".to_owned());
+        let (session, user) =
+            self.context.database.session_with_user(&session_hash).await?.ok_or_else(expired)?;
+        if session.expires_at <= now || !user.user.active {
+            return Err(expired());
+        }
         let (user_id, session_id) = (Some(user.user.user_id.clone()), Some(session.session_id.clone()));
         let actor = AuditActor { user_id, session_id, ..actor };
-        Ok(SessionUse { caller: session_caller(&user, &session, actor, now), session, is_renewed })
+        let caller = session_caller(&user, &session, actor, now);
+        Ok(SessionUse { caller, session, is_renewed: false })
     }
 
     /// Authenticates a token.

@@ -1,4 +1,4 @@
-//! Database maintenance: deletes old stored responses and sessions, and creates the audit log partitions of the next months.
+//! Database maintenance: deletes old events, stored responses and sessions, and creates the audit log partitions of the next months.
 
 use ade_domain::Moment;
 use ade_domain::approval::assignment::{RULE_CHANGE_WINDOW_MS, RuleChange};
@@ -12,10 +12,12 @@ impl Jobs {
     pub(super) async fn clean_up(&self) -> Result<u64> {
         let now = self.context.now();
         let before = days_before(now, 1);
+        let events_before = days_before(now, u64::from(self.event_retention_days));
         let mut total = self.context.database.delete_ended_turns(now).await?;
         loop {
             let deleted = self.context.database.delete_old_responses(before).await?
-                + self.context.database.delete_expired_sessions(now).await?;
+                + self.context.database.delete_expired_sessions(now).await?
+                + self.context.database.delete_old_events(events_before).await?;
             total += deleted;
             if deleted == 0 {
                 break;

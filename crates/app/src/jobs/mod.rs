@@ -62,7 +62,7 @@ pub const JOBS: [Job; 8] = [
     job(
         "index_repair",
         600_000,
-        "creates the audit log partitions of the next months, deletes old stored responses, sessions and unconfirmed changes",
+        "creates the audit log partitions of the next months, deletes old events, stored responses, sessions and unconfirmed changes",
     ),
     job("lock_cleanup", 5_000, "reports the sweeps that end expired leases and waits of locks"),
     job("task_timeout", 1_000, "starts the recovery of tasks whose worker lost its lease"),
@@ -76,6 +76,8 @@ pub struct Jobs {
     pub locks: LockService,
     /// Identifies this process as holder of leases.
     pub name: String,
+    /// How long events are kept.
+    pub event_retention_days: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

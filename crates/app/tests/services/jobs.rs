@@ -9,7 +9,7 @@ use ade_app::agents::AgentService;
 use ade_app::audit::CheckpointFile;
 use ade_app::background::{BackgroundHandle, BackgroundServices};
 use ade_app::tasks::{PreviewConfig, TaskAction, TaskDraft, TaskService};
-use ade_app::{Caller, Jobs, LockMaintenance, LockService, LogEventSink};
+use ade_app::{Caller, EventFeed, Jobs, LockMaintenance, LockService, LogEventSink};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::{Binding, Digest, PreviewStatus, PublishedBinding, TaskState};
 use ade_store::Coordination;
@@ -56,6 +56,7 @@ impl JobsFixture {
             locks: LockService::new(self.coordination.clone(), Arc::new(LogEventSink)),
             tasks: self.service(),
             name: "server-1".to_owned(),
+            event_retention_days: 30,
             context,
         }
     }
@@ -66,6 +67,7 @@ impl JobsFixture {
 
     fn serve_with(&self, jobs: Jobs) -> BackgroundHandle {
         let services = BackgroundServices {
+            feed: EventFeed::starting_at(jobs.context.clone(), 0),
             jobs,
             checkpoint_file: CheckpointFile::in_folder(self.base.folder.path()),
             checkpoint_interval: DAY,

@@ -9,6 +9,7 @@ pub(crate) mod change;
 pub(crate) mod config;
 pub(crate) mod delegation;
 pub(crate) mod doctor;
+pub(crate) mod events;
 pub(crate) mod executors;
 pub(crate) mod jobs;
 pub(crate) mod keys;

@@ -13,6 +13,7 @@
 mod api;
 mod apply;
 mod commands;
+mod events;
 mod locks;
 mod redis;
 mod tasks;

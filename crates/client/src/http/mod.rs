@@ -6,6 +6,7 @@
 //! another server.
 
 mod audit;
+mod events;
 mod locks;
 mod rules;
 mod tasks;
@@ -289,6 +290,11 @@ impl Client {
 
     fn is_problem(&self, body: &[u8], code: &str) -> bool {
         serde_json::from_slice::<Problem>(body).is_ok_and(|problem| problem.code == code)
+    }
+
+    /// The error of a response that another protocol than HTTP got.
+    pub(crate) fn refusal(&self, status: u16, body: &[u8]) -> Error {
+        self.error_response(status, body)
     }
 
     fn error_response(&self, status: u16, body: &[u8]) -> Error {

@@ -4,6 +4,7 @@
 mod agents;
 mod approvals;
 mod audit;
+mod events;
 mod execution;
 mod jobs;
 mod locks;
@@ -23,6 +24,7 @@ use utoipa::ToSchema;
 pub use agents::*;
 pub use approvals::*;
 pub use audit::*;
+pub use events::*;
 pub use execution::*;
 pub use jobs::*;
 pub use locks::*;

@@ -10,6 +10,7 @@ mod audit;
 mod changes;
 pub(crate) mod convert;
 mod delegations;
+pub(crate) mod events;
 mod execution;
 mod executors;
 mod jobs;
@@ -38,7 +39,7 @@ use ade_app::locks::LockError;
 use ade_app::rules::RuleService;
 use ade_app::worker::AgentWorkService;
 use ade_app::{
-    AccountService, Alerts, AuditService, ChangeService, Jobs, LockService, Relay, TaskService,
+    AccountService, Alerts, AuditService, ChangeService, EventFeed, Jobs, LockService, Relay, TaskService,
     TokenRateLimit,
 };
 use ade_store::Database;
@@ -57,6 +58,7 @@ use crate::http::connections::Connections;
 use crate::http::idempotency::InFlightKeys;
 use crate::http::problem::{ApiResult, Problem};
 use crate::http::{middleware, openapi};
+use events::EventConnections;
 use settings::ServerSetting;
 
 /// What handlers work with. It is cloned several times for each request.
@@ -103,6 +105,9 @@ pub(crate) struct Services {
     pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) allow_plain_http: bool,
     pub(crate) read_timeout: Duration,
+    pub(crate) write_timeout: Duration,
+    pub(crate) feed: EventFeed,
+    pub(crate) event_connections: EventConnections,
     /// Of the sessions of one user.
     pub(crate) requests_per_minute: u32,
     pub(crate) token_rate_limit: TokenRateLimit,
@@ -137,6 +142,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(resources::routes())
         .merge(executors::routes())
         .merge(simulations::routes())
+        .merge(events::routes())
         .merge(audit::routes())
         .merge(stats::routes())
         .merge(settings::routes())

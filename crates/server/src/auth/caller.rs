@@ -2,11 +2,13 @@
 //! its rate limit.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use ade_app::AccountService;
 use ade_app::accounts::{SessionUse, matches_csrf_token};
+use ade_domain::Moment;
 use ade_domain::audit::AuditActor;
 use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::request::Parts;
@@ -117,22 +119,89 @@ fn cookie<'a>(parts: &'a Parts, name: &str) -> Option<&'a str> {
     pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
 }
 
+/// The token or session of a request.
+#[derive(Clone)]
+enum Secret {
+    Token(String),
+    Session(String),
+}
+
+impl Secret {
+    fn of(parts: &Parts) -> ApiResult<Self> {
+        if let Some(value) = parts.headers.get(header::AUTHORIZATION) {
+            let credentials = value.to_str().ok().and_then(|value| value.split_once(' '));
+            let bearer = credentials.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+            let invalid = || Problem::unauthenticated("invalid Authorization header; expected: Bearer TOKEN");
+            return bearer.map(|(_, token)| Self::Token(token.trim().to_owned())).ok_or_else(invalid);
+        }
+        session_secret(parts).map(|secret| Self::Session(secret.to_owned())).ok_or_else(|| {
+            let detail = "authentication required: send Authorization: Bearer TOKEN, or sign in";
+            Problem::unauthenticated(detail)
+        })
+    }
+}
+
+/// What a connection was authenticated with that outlives its request: it is checked again while the connection is open.
+#[derive(Clone)]
+pub(crate) struct Credentials {
+    secret: Secret,
+    origin: AuditActor,
+}
+
+/// Hides the secret.
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("origin", &self.origin).finish_non_exhaustive()
+    }
+}
+
+impl FromRequestParts<AppState> for Credentials {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> ApiResult<Self> {
+        Ok(Self { secret: Secret::of(parts)?, origin: request_origin(parts, app) })
+    }
+}
+
+impl Credentials {
+    /// Whether a browser may have sent them without a program asking for it.
+    pub(crate) const fn is_session(&self) -> bool {
+        matches!(self.secret, Secret::Session(_))
+    }
+
+    /// The caller at present, and until when the credentials are valid at most. Does not renew a session.
+    pub(crate) async fn check(&self, app: &AppState) -> ApiResult<(ade_app::Caller, Option<Moment>)> {
+        match &self.secret {
+            Secret::Token(token) => {
+                let caller = token_caller(token, self.origin.clone(), app).await?;
+                let until = caller.token_expires_at;
+                Ok((caller, until))
+            }
+            Secret::Session(secret) => {
+                let SessionUse { caller, session, .. } =
+                    app.accounts.check_session(secret, self.origin.clone()).await?;
+                if caller.password_change_required {
+                    return Err(ade_app::Error::PasswordChangeRequired.into());
+                }
+                Ok((caller, Some(session.expires_at)))
+            }
+        }
+    }
+}
+
+async fn token_caller(token: &str, origin: AuditActor, app: &AppState) -> ApiResult<ade_app::Caller> {
+    if app.bootstrap_token.matches(token) {
+        return Ok(AccountService::bootstrap_caller(origin));
+    }
+    let (caller, _) = app.accounts.authenticate_token(token, origin).await?;
+    Ok(caller)
+}
+
 async fn authenticate(parts: &Parts, app: &AppState) -> ApiResult<ade_app::Caller> {
     let origin = request_origin(parts, app);
-    if let Some(value) = parts.headers.get(header::AUTHORIZATION) {
-        let credentials = value.to_str().ok().and_then(|value| value.split_once(' '));
-        let bearer = credentials.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        let invalid = || Problem::unauthenticated("invalid Authorization header; expected: Bearer TOKEN");
-        let token = bearer.map(|(_, token)| token.trim()).ok_or_else(invalid)?;
-        if app.bootstrap_token.matches(token) {
-            return Ok(AccountService::bootstrap_caller(origin));
-        }
-        let (caller, _) = app.accounts.authenticate_token(token, origin).await?;
-        return Ok(caller);
-    }
-    let Some(secret) = session_secret(parts) else {
-        let detail = "authentication required: send Authorization: Bearer TOKEN, or sign in";
-        return Err(Problem::unauthenticated(detail));
+    let secret = &match Secret::of(parts)? {
+        Secret::Token(token) => return token_caller(&token, origin, app).await,
+        Secret::Session(secret) => secret,
     };
     let SessionUse { caller, session, is_renewed } =
         app.accounts.authenticate_session(secret, origin).await?;
@@ -148,7 +217,7 @@ async fn authenticate(parts: &Parts, app: &AppState) -> ApiResult<ade_app::Calle
     if let (true, Some(renewal)) = (is_renewed, parts.extensions.get::<CookieRenewal>()) {
         let max_age = session.expires_at.ms_since(app.tasks.now()) / 1_000;
         // Set once: a request has one session.
-        let _ = renewal.0.set((secret.to_owned(), max_age));
+        let _ = renewal.0.set((secret.clone(), max_age));
     }
     Ok(caller)
 }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,6 @@ use axum::http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::{TcpListener, TcpStream};
@@ -48,7 +48,6 @@ pub(crate) async fn serve(
     shutdown: impl Future<Output = ()>,
 ) {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let graceful = GracefulShutdown::new();
     let (closing, is_closing) = watch::channel(false);
     tokio::pin!(shutdown);
     loop {
@@ -68,7 +67,8 @@ pub(crate) async fn serve(
                     tracing::debug!(%peer, "too many connections without authentication; closed one");
                     continue;
                 };
-                let (options, router, watcher) = (options.clone(), router.clone(), graceful.watcher());
+                let connection = connection.with_permit(permit);
+                let (options, router) = (options.clone(), router.clone());
                 let mut is_closing = is_closing.clone();
                 tokio::spawn(async move {
                     let served = async {
@@ -77,8 +77,9 @@ pub(crate) async fn serve(
                             _ = is_closing.wait_for(|is_closing| *is_closing) => false,
                         };
                         if ready {
-                            let served = serve_connection(stream, connection.clone(), router, &options);
-                            if let Err(error) = watcher.watch(served).await {
+                            let served =
+                                serve_connection(stream, connection.clone(), router, &options, is_closing);
+                            if let Err(error) = served.await {
                                 tracing::debug!(%error, "connection ended early");
                             }
                         }
@@ -89,7 +90,6 @@ pub(crate) async fn serve(
                             tracing::debug!(%peer, "closed a connection without authentication to make room");
                         }
                     }
-                    drop(permit);
                 });
             }
             Err(error) if is_client_error(&error) => {
@@ -102,7 +102,9 @@ pub(crate) async fn serve(
         }
     }
     closing.send_replace(true);
-    if tokio::time::timeout(SHUTDOWN_TIMEOUT, graceful.shutdown()).await.is_err() {
+    // Every connection has a permit, also one that became a WebSocket. Fails only for a closed semaphore.
+    let all = u32::try_from(MAX_CONNECTIONS).unwrap_or(u32::MAX);
+    if tokio::time::timeout(SHUTDOWN_TIMEOUT, permits.acquire_many(all)).await.is_err() {
         tracing::warn!("shutdown timeout: some requests did not finish");
     }
 }
@@ -120,13 +122,15 @@ async fn wait_until_ready(stream: &TcpStream, connection: &Connection, options: 
     turn.is_ok()
 }
 
-/// Serves one connection, which is added to each request.
-fn serve_connection(
+/// Serves one connection, which is added to each request; once `is_closing`, it finishes the open one. What the connection is upgraded to
+/// keeps its write timeout.
+async fn serve_connection(
     stream: TcpStream,
     connection: Connection,
     router: Router,
     options: &ServeOptions,
-) -> impl GracefulConnection<Error = hyper::Error> {
+    mut is_closing: watch::Receiver<bool>,
+) -> hyper::Result<()> {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
@@ -140,12 +144,20 @@ fn serve_connection(
         request
     };
     let service = TowerToHyperService::new(MapRequest::new(router, add_connection));
-    http1::Builder::new()
+    let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_READ_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
         .max_header_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(PendingWrites::new(stream, options.write_timeout)), service)
+        .with_upgrades();
+    let mut served = pin!(served);
+    tokio::select! {
+        ended = served.as_mut() => return ended,
+        _ = is_closing.wait_for(|is_closing| *is_closing) => {}
+    }
+    served.as_mut().graceful_shutdown();
+    served.await
 }
 
 fn is_client_error(error: &io::Error) -> bool {

@@ -137,7 +137,7 @@ impl Connections {
             is_busy: false,
             close: close.clone(),
         };
-        Some(Connection { peer, anonymous: Arc::new(Mutex::new(Some(anonymous))), close })
+        Some(Connection { peer, anonymous: Arc::new(Mutex::new(Some(anonymous))), close, _permit: None })
     }
 
     /// Reserves memory for bytes of a caller that is not authenticated; `None` if there is too little.
@@ -179,6 +179,8 @@ pub(crate) struct Connection {
     /// `None` once it is authenticated.
     anonymous: Arc<Mutex<Option<Anonymous>>>,
     close: Arc<Notify>,
+    /// Its share of all connections, for as long as anything uses it: also a WebSocket that its HTTP connection became.
+    _permit: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 /// The share of a connection that is not authenticated. Given back when dropped.
@@ -246,6 +248,10 @@ impl Drop for RequestPhase {
 }
 
 impl Connection {
+    pub(super) fn with_permit(self, permit: Option<OwnedSemaphorePermit>) -> Self {
+        Self { _permit: permit.map(Arc::new), ..self }
+    }
+
     fn anonymous(&self) -> MutexGuard<'_, Option<Anonymous>> {
         self.anonymous.lock().unwrap_or_else(PoisonError::into_inner)
     }

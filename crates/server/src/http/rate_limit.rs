@@ -52,6 +52,7 @@ fn endpoint_group(method: &Method, route: &str) -> Option<&'static str> {
         ("agents", _) => "agents",
         ("config" | "features" | "executors" | "jobs", _) => "settings",
         ("users" | "sessions", _) => "people",
+        ("events" | "ws", _) => "events",
         ("locks", _) if !LOCK_STEPS.contains(&rest) && !rest.starts_with("tickets/") => "locks",
         _ => return None,
     })

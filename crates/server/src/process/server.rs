@@ -14,14 +14,15 @@ use ade_app::demo::Demo;
 use ade_app::rules::RuleService;
 use ade_app::worker::AgentWorkService;
 use ade_app::{
-    AccountService, Alerts, AuditService, ChangeService, Context, DatabaseEventSink, EventTail, Jobs,
-    LockMaintenance, LockService, Relay, TaskService, TokenRateLimit, WorkerHandle,
+    AccountService, Alerts, AuditService, ChangeService, Context, DatabaseEventSink, EventFeed, EventTail,
+    Jobs, LockEventTarget, LockMaintenance, LockService, Relay, TaskService, TokenRateLimit, WorkerHandle,
+    follow_lock_stream, forward_lock_events,
 };
 use ade_config::Config;
 use ade_store::{DataFolder, SystemClock};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use uuid::Uuid;
 
 use super::address_file::AddressFile;
@@ -30,6 +31,7 @@ use super::executors::AllowedExecutors;
 use super::storage::{open_blobs, open_coordination, open_database, open_keys, open_projections};
 use super::worker::{new_worker, new_worker_name, previews, publish};
 use super::{demo, metrics};
+use crate::api::events::EventConnections;
 use crate::api::settings::ServerSetting;
 use crate::api::{self, AppState, Services};
 use crate::auth::{BootstrapToken, TOKEN_FILE};
@@ -56,6 +58,7 @@ pub struct Server {
     worker: WorkerHandle,
     bindings: BindingPublisher,
     publishing: JoinHandle<()>,
+    lock_feed: JoinSet<()>,
     write_timeout: Duration,
     address: SocketAddr,
     new_token_path: Option<PathBuf>,
@@ -122,6 +125,7 @@ impl Server {
             agents: agents.clone(),
             locks: locks.clone(),
             name,
+            event_retention_days: config.event_retention_days,
         };
         let relay = open_projections(config).await?.map(|projections| Relay {
             database: context.database.clone(),
@@ -130,13 +134,25 @@ impl Server {
             projections,
             name: jobs.name.clone(),
         });
+        let feed = EventFeed::open(context.clone()).await?;
         let background = BackgroundServices {
             jobs: jobs.clone(),
+            feed: feed.clone(),
             relay: relay.clone(),
             checkpoint_file: CheckpointFile::in_folder(&config.data),
             checkpoint_interval: Duration::from_secs(config.checkpoint_seconds.into()),
         };
         let background = background.start()?;
+        let mut lock_feed = JoinSet::new();
+        let target = match &relay {
+            // The events of all processes come from the stream.
+            Some(relay) => {
+                lock_feed.spawn(follow_lock_stream(relay.projections.clone(), feed.clone()));
+                LockEventTarget::Stream(relay.projections.clone())
+            }
+            None => LockEventTarget::Feed(feed.clone()),
+        };
+        lock_feed.spawn(forward_lock_events(context.clone(), target));
         let secrets = allowed.secrets.clone();
         let worker = new_worker(config, allowed, context.clone(), tasks.clone(), locks.clone(), worker_name);
         // Without slots it only recovers the tasks of lost agents.
@@ -183,6 +199,9 @@ impl Server {
             trusted_proxies: TrustedProxies::new(&config.trusted_proxies),
             allow_plain_http: config.allow_plain_http,
             read_timeout: config.read_timeout,
+            write_timeout: config.write_timeout,
+            feed,
+            event_connections: EventConnections::default(),
             requests_per_minute: config.requests_per_minute,
             token_rate_limit: TokenRateLimit::new(context.clone()),
             sign_ins_per_minute: config.sign_ins_per_minute,
@@ -199,6 +218,7 @@ impl Server {
             worker,
             bindings,
             publishing,
+            lock_feed,
             write_timeout: config.write_timeout,
             address,
             new_token_path: is_new_token.then(|| config.data.join(TOKEN_FILE)),
@@ -238,6 +258,7 @@ impl Server {
             worker,
             bindings,
             publishing,
+            lock_feed,
             write_timeout,
             address_file,
             ..
@@ -268,6 +289,7 @@ impl Server {
         metrics_upkeep.abort();
         worker.stop().await;
         publishing.abort();
+        drop(lock_feed);
         bindings.withdraw().await;
         lock_maintenance.stop().await;
         background.stop().await;

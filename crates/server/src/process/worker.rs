@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ade_app::bindings::BindingPublisher;
 use ade_app::tasks::PreviewConfig;
 use ade_app::{
-    Alerts, Context, EventTail, LockMaintenance, LockService, LogEventSink, TaskService, Worker,
-    WorkerHandle, run_sequencer,
+    Alerts, Context, EventTail, LockEventTarget, LockMaintenance, LockService, LogEventSink, TaskService,
+    Worker, WorkerHandle, forward_lock_events, run_sequencer,
 };
 use ade_config::Config;
 use ade_store::{DataFolder, SystemClock};
@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::error::StartError;
 use super::executors::AllowedExecutors;
-use super::storage::{open_blobs, open_coordination, open_database, open_keys};
+use super::storage::{open_blobs, open_coordination, open_database, open_keys, open_projections};
 
 /// Previews are computed in this process, and by other workers if there can be any.
 pub(super) fn previews(config: &Config, allowed: &AllowedExecutors) -> PreviewConfig {
@@ -111,7 +111,10 @@ impl WorkerProcess {
         let work_queues = allowed.executors.work_queues().map(str::to_owned).collect();
         let bindings = publish(config, &context, &name, &allowed).await?;
         let worker = new_worker(config, allowed, context.clone(), tasks, locks, name.clone());
-        let mut loops = JoinSet::from_iter([run_sequencer(context)]);
+        let mut loops = JoinSet::from_iter([run_sequencer(context.clone())]);
+        if let Some(stream) = open_projections(config).await? {
+            loops.spawn(forward_lock_events(context, LockEventTarget::Stream(stream)));
+        }
         loops.spawn(bindings.clone().keep_published());
         let worker = worker.start();
         Ok(Self { worker, lock_maintenance, name, work_queues, bindings, loops, _folder: folder })

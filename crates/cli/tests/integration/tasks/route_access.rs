@@ -19,6 +19,13 @@ use table::{CALLERS, ROUTES};
 const REPORTS: [(&str, &str); 3] =
     [("POST", "/tasks/{id}/complete"), ("POST", "/tasks/{id}/heartbeat"), ("POST", "/tasks/{id}/logs")];
 
+const WEBSOCKET_HEADERS: [(&str, &str); 4] = [
+    ("connection", "upgrade"),
+    ("upgrade", "websocket"),
+    ("sec-websocket-version", "13"),
+    ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+];
+
 /// The users of a deployment, and objects for the routes.
 struct Fixture {
     org: AdminClient,
@@ -195,6 +202,9 @@ async fn send(api: &ApiClient, method: &str, path: &str, id: &str) -> ApiRespons
         "/locks/{lock}" if method == "DELETE" => format!("{}?reason=because", fill_path(path, id)),
         _ => fill_path(path, id),
     };
+    if path == "/ws" {
+        return api.request_with_headers(method, path, &WEBSOCKET_HEADERS, "").await;
+    }
     let body = body(method, path, id);
     let body = if body.is_null() { String::new() } else { body.to_string() };
     api.request(method, &target, &body).await
@@ -216,7 +226,7 @@ fn letter(response: &ApiResponse) -> char {
         (401, ..) => 'u',
         (403, ..) | (_, "BATCH_REFUSED", "FORBIDDEN" | "NOT_A_REVIEWER") => 'n',
         (404, ..) | (_, "BATCH_REFUSED", "APPROVAL_NOT_FOUND") => 'h',
-        (200..=299 | 409 | 423, ..) => 'y',
+        (101 | 200..=299 | 409 | 423, ..) => 'y',
         // The request is wrong, which says nothing about the caller.
         (status, ..) => {
             println!("{status}: {}", response.text());

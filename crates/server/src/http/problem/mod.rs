@@ -58,6 +58,15 @@ impl Problem {
         }
     }
 
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// Whether a retry may succeed, because something is unavailable at the moment.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        self.status == StatusCode::SERVICE_UNAVAILABLE
+    }
+
     pub(crate) const fn code(&self) -> &'static str {
         self.code
     }

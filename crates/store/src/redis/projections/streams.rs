@@ -3,12 +3,15 @@
 //! A numbered event has the id `<number>-0`, so that appending it twice does nothing. The stream of locks also has events without a
 //! number, and its entries have ids of Redis.
 
+use std::time::Duration;
+
 use ade_domain::Moment;
 use ade_domain::event::Event;
 use ade_keyspace::ade::{self as keys, ids};
 use ade_keyspace::{Layout, RedisKey, Writable};
+use jiff::Timestamp;
 use redis::Value;
-use redis::streams::StreamInfoGroupsReply;
+use redis::streams::{StreamInfoGroupsReply, StreamReadReply};
 
 use super::{RedisProjections, Result};
 use crate::redis::encoding::to_json;
@@ -18,6 +21,8 @@ use crate::redis::query::command;
 pub const CONSUMER_GROUPS: [&str; 4] =
     ["notification-service", "audit-logger", "webhook-dispatcher", "analytics-pipeline"];
 const MAX_LEN: u64 = 10_000;
+/// Entries of the stream of locks that are read together.
+const MAX_LOCK_ENTRIES: usize = 500;
 
 /// A topic that has a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::IntoStaticStr)]
@@ -130,6 +135,44 @@ impl RedisProjections {
         let replies: Vec<Vec<(String, Vec<String>)>> = self.query_all(vec![last]).await?;
         let id = replies.into_iter().flatten().next().map(|(id, _)| id);
         Ok(id.and_then(|id| id.split('-').next()?.parse().ok()))
+    }
+
+    /// The id of the last entry of the stream of locks.
+    pub async fn last_lock_entry(&self) -> Result<String> {
+        let key = EventTopic::Lock.key()?.in_layout(self.layout());
+        let last = command("XREVRANGE", &key, ("+", "-", "COUNT", 1));
+        let replies: Vec<Vec<(String, Vec<String>)>> = self.query_all(vec![last]).await?;
+        Ok(replies.into_iter().flatten().next().map_or_else(|| "0-0".to_owned(), |(id, _)| id))
+    }
+
+    /// Waits for entries of the stream of locks behind an id, at most so long. Returns the id of the last one, and those that are in no
+    /// database.
+    pub async fn lock_entries(&self, after: &str, wait: Duration) -> Result<(String, Vec<StreamEntry>)> {
+        let key = EventTopic::Lock.key()?.in_layout(self.layout());
+        let mut read = redis::cmd("XREAD");
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1);
+        read.arg("COUNT").arg(MAX_LOCK_ENTRIES).arg("BLOCK").arg(wait_ms);
+        read.arg("STREAMS").arg(key.as_str()).arg(after);
+        let reply = self.client.query_blocking(&key, read, wait).await?;
+        let reply: Option<StreamReadReply> = redis::from_redis_value(reply)?;
+        let read = reply.into_iter().flat_map(|reply| reply.keys).flat_map(|stream| stream.ids);
+        let (mut last, mut entries) = (after.to_owned(), Vec::new());
+        for entry in read {
+            let text = |field: &str| entry.get::<String>(field).unwrap_or_default();
+            let count = |field: &str| entry.get::<u64>(field);
+            if let (None, Ok(at)) = (count("number"), text("timestamp").parse::<Timestamp>()) {
+                entries.push(StreamEntry {
+                    number: None,
+                    event: text("event"),
+                    at: at.into(),
+                    payload: text("payload"),
+                    source: text("source"),
+                    sequence: count("sequence"),
+                });
+            }
+            last = entry.id;
+        }
+        Ok((last, entries))
     }
 
     /// Notes that everything up to a number is handled by a group whose work ADE does itself. Not in the stream of locks, whose ids are

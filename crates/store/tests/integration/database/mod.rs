@@ -2,6 +2,7 @@
 
 mod archives;
 mod event_consumers;
+mod event_log;
 mod evidence;
 pub(crate) mod fixture;
 mod people;

@@ -17,6 +17,9 @@ pub(super) const CALLERS: [&str; 9] = [
 /// the state of the object), `n` is refused (403), `h` gets the response for an object that does not exist (404), `u` is not
 /// authenticated (401).
 pub(super) const ROUTES: &[(&str, &str, &str)] = &[
+    ("GET /events", "uyyyyyyyy", "read"),
+    ("GET /events/stream", "uyyyyyyyy", "read"),
+    ("GET /ws", "uyyyyyyyy", "read"),
     ("GET /agents", "uyyyyyyyy", "read"),
     ("POST /agents", "unyynnnyy", "lock"),
     ("DELETE /agents/{id}", "unnynnnyy", "lock"),
