@@ -28,6 +28,7 @@ mod secret_key;
 mod sql;
 mod sqlite;
 mod stats;
+mod stored_lock_requests;
 mod tasks;
 mod work;
 
@@ -55,6 +56,9 @@ pub use people::{Invitation, KnownDevice, Password, Session, StoredToken, Stored
 pub use secret_key::SecretRegistration;
 pub use sql::Arg;
 pub use stats::{DailyStats, DatabaseCounts, UserStats};
+pub use stored_lock_requests::{
+    StoredLockCommand, StoredLockOutcome, StoredLockRequest, StoredRequestCounts,
+};
 pub use tasks::{Comment, LoadedVersion, StoredTask, TaskFilter};
 pub use work::{LeaseRenewal, LogLine, ReadyFilter, ReadyTask, WorkKind};
 
