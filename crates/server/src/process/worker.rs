@@ -104,6 +104,7 @@ impl WorkerProcess {
             dual_control: false,
         };
         let locks = LockService::new(context.coordination.clone(), Arc::new(LogEventSink));
+        let locks = locks.with_stored_requests(&context);
         locks.reload_limits(&context.database).await?;
         let mut lock_maintenance = LockMaintenance::start(&locks);
         lock_maintenance.follow_settings(&locks, &context.database);

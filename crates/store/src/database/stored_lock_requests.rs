@@ -114,8 +114,7 @@ impl Database {
     pub async fn store_lock_request_again(&self, request: &StoredLockRequest) -> Result<bool> {
         let sql = "UPDATE stored_lock_requests SET outcome = NULL, ended_at = NULL, attempts = 0, \
                    arrived_at = $2, deadline = $3 WHERE request_key = $1 AND outcome IS NOT NULL";
-        let args =
-            [request.key.as_str().into(), request.arrived_at.into(), Arg::Time(request.deadline)];
+        let args = [request.key.as_str().into(), request.arrived_at.into(), Arg::Time(request.deadline)];
         Ok(self.execute_statement(sql, &args).await? > 0)
     }
 
@@ -148,12 +147,7 @@ impl Database {
     }
 
     /// Ends a pending request; `false` if it has ended already.
-    pub async fn end_lock_request(
-        &self,
-        key: &str,
-        outcome: StoredLockOutcome,
-        now: Moment,
-    ) -> Result<bool> {
+    pub async fn end_lock_request(&self, key: &str, outcome: StoredLockOutcome, now: Moment) -> Result<bool> {
         let sql = "UPDATE stored_lock_requests SET outcome = $2, ended_at = $3 \
                    WHERE request_key = $1 AND outcome IS NULL";
         let outcome: &str = outcome.into();
