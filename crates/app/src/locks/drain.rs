@@ -65,6 +65,16 @@ pub(super) async fn drain_stored_requests(locks: LockService, outages: Outages) 
 }
 
 impl LockService {
+    /// Admits requests at the start of a process, unless others are stored: those come first.
+    pub async fn admit_requests(&self) -> Result<(), DatabaseError> {
+        if let Some(outages) = &self.outages
+            && outages.context().database.count_stored_lock_requests().await?.pending == 0
+        {
+            outages.open();
+        }
+        Ok(())
+    }
+
     /// Executes what is pending, unless another process does, and admits new requests once everything was tried.
     async fn drain_once(&self, outages: &Outages, phase: Phase, retry_at: Instant) -> Result<Attempt> {
         let context = outages.context();

@@ -14,5 +14,6 @@ mod api;
 mod apply;
 mod commands;
 mod locks;
+mod outages;
 mod redis;
 mod tasks;

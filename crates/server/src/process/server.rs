@@ -99,6 +99,7 @@ impl Server {
             locks = locks.with_stored_requests(&context);
         }
         locks.reload_limits(&context.database).await?;
+        locks.admit_requests().await?;
         let mut lock_maintenance = LockMaintenance::start(&locks);
         lock_maintenance.follow_settings(&locks, &context.database);
         let allowed = AllowedExecutors::from_config(config, &keys)?;
