@@ -24,6 +24,8 @@ pub(crate) const DEVICE_COOKIE: &str = "ade_device";
 const CSRF_TOKEN: HeaderName = HeaderName::from_static("x-csrf-token");
 /// The routes that a session with a temporary password can use: who am I, sign out, and set a password.
 const PASSWORD_CHANGE_ROUTES: [&str; 2] = ["/api/v1/sessions/current", "/api/v1/users/{id}"];
+/// The routes for callers that were authenticated before the database became unavailable.
+const LOCK_ROUTES: &str = "/api/v1/locks/";
 /// Characters of the User-Agent header that the audit log keeps.
 const MAX_USER_AGENT_LEN: usize = 256;
 
@@ -66,6 +68,9 @@ impl FromRequestParts<AppState> for Caller {
             caller.if_match = if_match(parts)?;
         }
         let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        if caller.is_unverified && !route.starts_with(LOCK_ROUTES) {
+            return Err(ade_app::Error::unverified_caller().into());
+        }
         rate_limit::check_request(app, &caller, &parts.method, route).await?;
         Ok(Self(caller))
     }
@@ -127,8 +132,7 @@ async fn authenticate(parts: &Parts, app: &AppState) -> ApiResult<ade_app::Calle
         if app.bootstrap_token.matches(token) {
             return Ok(AccountService::bootstrap_caller(origin));
         }
-        let (caller, _) = app.accounts.authenticate_token(token, origin).await?;
-        return Ok(caller);
+        return Ok(app.accounts.identify_token(token, origin).await?);
     }
     let Some(secret) = session_secret(parts) else {
         let detail = "authentication required: send Authorization: Bearer TOKEN, or sign in";
