@@ -53,7 +53,7 @@ async fn keeps_requests_in_order_until_they_end(fixture: TestDatabase) {
     let pending = database.pending_lock_requests(10).await.expect("read");
     assert_eq!(pending, [released.clone(), early.clone(), late.clone()], "releases first, then by arrival");
     assert_eq!(database.count_pending_of_agent("late").await.expect("counted"), (3, 1));
-    database.count_lock_request_attempts(&[late.key.clone()]).await.expect("counted");
+    database.count_lock_request_attempts(std::slice::from_ref(&late.key)).await.expect("counted");
     let counts = database.count_stored_lock_requests().await.expect("counted");
     assert_eq!(counts, StoredRequestCounts { pending: 3, untried: 2 });
     let end = async |request: &StoredLockRequest, outcome| {
