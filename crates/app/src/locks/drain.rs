@@ -54,8 +54,8 @@ pub(super) async fn drain_stored_requests(locks: LockService, outages: Outages) 
         }
         if Instant::now() >= cleanup_at {
             cleanup_at = Instant::now() + CLEANUP_INTERVAL;
-            let before = outages.context().now().minus_ms(RETENTION_MS);
-            if let Err(error) = outages.context().database.delete_ended_lock_requests(before).await {
+            let before = outages.now().minus_ms(RETENTION_MS);
+            if let Err(error) = outages.database().delete_ended_lock_requests(before).await {
                 tracing::debug!(%error, "cannot delete old lock requests; retrying");
             }
         }
@@ -68,7 +68,7 @@ impl LockService {
     /// Admits requests at the start of a process, unless others are stored: those come first.
     pub async fn admit_requests(&self) -> Result<(), DatabaseError> {
         if let Some(outages) = &self.outages
-            && outages.context().database.count_stored_lock_requests().await?.pending == 0
+            && outages.database().count_stored_lock_requests().await?.pending == 0
         {
             outages.open();
         }
@@ -77,29 +77,27 @@ impl LockService {
 
     /// Executes what is pending, unless another process does, and admits new requests once everything was tried.
     async fn drain_once(&self, outages: &Outages, phase: Phase, retry_at: Instant) -> Result<Attempt> {
-        let context = outages.context();
-        let counts = context.database.count_stored_lock_requests().await?;
+        let database = outages.database();
+        let counts = database.count_stored_lock_requests().await?;
         if counts.pending == 0 {
             outages.set_pending(0, HashSet::new());
             outages.open();
             return Ok(Attempt::Ended);
         }
-        let pending = context.database.pending_lock_requests(MAX_STORED).await?;
+        let pending = database.pending_lock_requests(MAX_STORED).await?;
         outages.set_pending(counts.pending, reserved_locks(&pending));
         let is_due = counts.untried > 0 || Instant::now() >= retry_at;
-        let now = context.now();
+        let now = outages.now();
         let mut attempt = Attempt::Ended;
-        if is_due
-            && context.database.lease_lock_requests(&context.instance, now, now.plus_ms(LEASE_MS)).await?
-        {
+        if is_due && database.lease_lock_requests(outages.instance(), now, now.plus_ms(LEASE_MS)).await? {
             if phase == Phase::Draining {
                 self.sweep().await?;
             }
             attempt = self.drain(outages, pending).await?;
-            context.database.release_lock_requests(&context.instance).await?;
+            database.release_lock_requests(outages.instance()).await?;
         }
         // What is left reserves its locks; all others are free.
-        let pending = context.database.pending_lock_requests(MAX_STORED).await?;
+        let pending = database.pending_lock_requests(MAX_STORED).await?;
         outages.set_pending(pending.len() as u64, reserved_locks(&pending));
         if pending.iter().all(|stored| stored.attempts > 0) {
             outages.open();
@@ -133,15 +131,15 @@ impl LockService {
             }
             if !failed.is_empty() {
                 result = Attempt::Failed;
-                outages.context().database.count_lock_request_attempts(&failed).await?;
+                outages.database().count_lock_request_attempts(&failed).await?;
             }
             if outages.is_closed() {
                 return Ok(Attempt::Failed);
             }
             if renewed_at.elapsed() >= LEASE_RENEWAL_INTERVAL {
-                let (context, now) = (outages.context(), outages.context().now());
+                let (now, instance) = (outages.now(), outages.instance());
                 let until = now.plus_ms(LEASE_MS);
-                if !context.database.lease_lock_requests(&context.instance, now, until).await? {
+                if !outages.database().lease_lock_requests(instance, now, until).await? {
                     return Ok(result);
                 }
                 renewed_at = Instant::now();
@@ -158,7 +156,7 @@ impl LockService {
             StoredLockCommand::Acquire(request) => self.execute_acquire(request, stored).await,
         };
         let Some(outcome) = outcome else { return Ok(Attempt::Failed) };
-        let (database, now) = (&outages.context().database, outages.context().now());
+        let (database, now) = (outages.database(), outages.now());
         let is_ended = database.end_lock_request(&stored.key, outcome, now).await?;
         if let (false, StoredLockCommand::Acquire(request)) = (is_ended, &stored.command) {
             self.cancel_if_cancelled(database.stored_lock_request(&stored.key).await, request).await;

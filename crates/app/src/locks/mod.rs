@@ -14,13 +14,13 @@ mod tickets;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use ade_domain::Moment;
 use ade_domain::lock::saga::AcquireFailure;
 use ade_domain::lock::{
     Grant, LockCommand, LockLimits, LockName, LockOutcome, LockReply, RequestKey, RequestedLock, SharedStr,
 };
+use ade_domain::{Clock, Moment};
 use ade_store::coordination::LockView;
-use ade_store::{Coordination, CoordinationError, DatabaseError};
+use ade_store::{Coordination, CoordinationError, Database, DatabaseError};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -29,7 +29,7 @@ pub use maintenance::LockMaintenance;
 pub use outage::LockAvailability;
 pub use tickets::TicketState;
 
-use crate::{Context, Error, LockEventSink, LockNotice};
+use crate::{Error, LockEventSink, LockNotice};
 
 use maintenance::SweepCounts;
 use open_request::ClosedRequest;
@@ -142,10 +142,12 @@ impl LockService {
         }
     }
 
-    /// Stores requests in the database while coordination is unavailable, and lets this process execute them afterwards.
+    /// Stores requests in the database while coordination is unavailable, and lets this process execute them afterwards. `instance`
+    /// is the name of the process.
     #[must_use]
-    pub fn with_stored_requests(self, context: &Context) -> Self {
-        Self { outages: Some(Outages::new(context.clone())), ..self }
+    pub fn with_stored_requests(self, database: &Database, clock: &Arc<dyn Clock>, instance: &str) -> Self {
+        let outages = Outages::new(database.clone(), clock.clone(), instance);
+        Self { outages: Some(outages), ..self }
     }
 
     #[must_use]

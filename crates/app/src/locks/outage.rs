@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ade_domain::lock::{LockName, LockRequest, RequestedLock, WaitPolicy};
-use ade_store::CoordinationError;
+use ade_domain::{Clock, Moment};
+use ade_store::{CoordinationError, Database};
 use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::{LockError, LockService, Result};
-use crate::Context;
 
 /// How long holders can extend their leases before expired ones end: every process has noticed by then that coordination is back.
 const GRACE: Duration = Duration::from_secs(1);
@@ -57,7 +57,9 @@ pub(super) struct Outages(Arc<State>);
 
 #[derive(Debug)]
 struct State {
-    context: Context,
+    database: Database,
+    clock: Arc<dyn Clock>,
+    instance: String,
     phase: watch::Sender<Phase>,
     /// The locks of pending acquires: no later request may overtake those.
     reserved: Mutex<HashSet<LockName>>,
@@ -66,13 +68,29 @@ struct State {
 
 impl Outages {
     /// Another process may have stored requests: nothing is admitted before they are known.
-    pub(super) fn new(context: Context) -> Self {
-        let phase = watch::Sender::new(Phase::Draining);
-        Self(Arc::new(State { context, phase, reserved: Mutex::default(), pending: AtomicU64::new(0) }))
+    pub(super) fn new(database: Database, clock: Arc<dyn Clock>, instance: &str) -> Self {
+        Self(Arc::new(State {
+            database,
+            clock,
+            instance: instance.to_owned(),
+            phase: watch::Sender::new(Phase::Draining),
+            reserved: Mutex::default(),
+            pending: AtomicU64::new(0),
+        }))
     }
 
-    pub(super) fn context(&self) -> &Context {
-        &self.0.context
+    pub(super) fn database(&self) -> &Database {
+        &self.0.database
+    }
+
+    /// The time by the clock of this process, for leases in the database.
+    pub(super) fn now(&self) -> Moment {
+        self.0.clock.now()
+    }
+
+    /// The name of this process.
+    pub(super) fn instance(&self) -> &str {
+        &self.0.instance
     }
 
     pub(super) fn phase(&self) -> Phase {

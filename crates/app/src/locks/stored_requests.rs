@@ -68,7 +68,7 @@ impl LockService {
 
     /// Stores a request, unless it is known. Returns it as it is stored.
     async fn store(&self, outages: &Outages, mut new: StoredLockRequest) -> Result<StoredLockRequest> {
-        let database = &outages.context().database;
+        let database = outages.database();
         let known = match database.stored_lock_request(&new.key).await? {
             None => {
                 self.check_capacity(outages, &new).await?;
@@ -107,7 +107,7 @@ impl LockService {
             StoredLockCommand::Acquire(request) => request.holder.agent_id(),
             StoredLockCommand::Release { holder, .. } => holder.agent_id(),
         };
-        let (all, own) = outages.context().database.count_pending_of_agent(agent).await?;
+        let (all, own) = outages.database().count_pending_of_agent(agent).await?;
         if own >= MAX_STORED_PER_AGENT {
             return Err(LockError::TooManyStored { pending: own, of: format!("agent {agent}") });
         }
@@ -151,7 +151,7 @@ impl LockService {
     /// Cancels a stored ticket; `false` if it is not stored, or was executed.
     pub(super) async fn cancel_stored(&self, key: RequestKey) -> Result<bool> {
         let Some(outages) = &self.outages else { return Ok(false) };
-        let (database, now) = (&outages.context().database, outages.context().now());
+        let (database, now) = (outages.database(), outages.now());
         if database.end_lock_request(&key.to_string(), StoredLockOutcome::Cancelled, now).await? {
             return Ok(true);
         }
@@ -161,7 +161,7 @@ impl LockService {
 
     async fn find_stored(&self, key: RequestKey) -> Result<Option<StoredLockRequest>> {
         let Some(outages) = &self.outages else { return Ok(None) };
-        Ok(outages.context().database.stored_lock_request(&key.to_string()).await?)
+        Ok(outages.database().stored_lock_request(&key.to_string()).await?)
     }
 
     /// Ends stored requests whose deadline has passed, also while coordination is unavailable.

@@ -96,7 +96,7 @@ impl Server {
         let (event_sink, lock_events) = DatabaseEventSink::start(&context);
         let mut locks = LockService::new(context.coordination.clone(), Arc::new(event_sink));
         if config.redis.is_some() {
-            locks = locks.with_stored_requests(&context);
+            locks = locks.with_stored_requests(&context.database, &context.clock, &context.instance);
         }
         locks.reload_limits(&context.database).await?;
         locks.admit_requests().await?;

@@ -104,7 +104,7 @@ impl WorkerProcess {
             dual_control: false,
         };
         let locks = LockService::new(context.coordination.clone(), Arc::new(LogEventSink));
-        let locks = locks.with_stored_requests(&context);
+        let locks = locks.with_stored_requests(&context.database, &context.clock, &context.instance);
         locks.reload_limits(&context.database).await?;
         locks.admit_requests().await?;
         let mut lock_maintenance = LockMaintenance::start(&locks);

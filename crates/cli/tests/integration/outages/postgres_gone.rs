@@ -84,7 +84,7 @@ async fn known_agents_keep_and_acquire_locks_while_the_database_is_gone() {
     let fresh = office.create_agent("stranger", author).await;
     let cut_off = [(PostgresProxy::disconnect as fn(&_), PostgresProxy::reconnect as fn(&_))];
     let frozen = [(PostgresProxy::freeze as fn(&_), PostgresProxy::thaw as fn(&_))];
-    for (round, (cut, mend)) in cut_off.into_iter().chain(frozen).enumerate() {
+    for (round, (cut, restore)) in cut_off.into_iter().chain(frozen).enumerate() {
         let (own, named) =
             (take(agent, LOCK, None).await, take(author, "resource:x:1", Some("helper")).await);
         let id = author.create_draft(json!({})).await;
@@ -120,7 +120,7 @@ async fn known_agents_keep_and_acquire_locks_while_the_database_is_gone() {
         assert_refused(&author.post("/agents", &json!({ "agent_id": "new" })).await);
         #[expect(clippy::disallowed_methods, reason = "recovery time is measured")]
         let back_at = Instant::now();
-        mend(proxy);
+        restore(proxy);
         fixture.wait_for_status("ready").await;
         assert!(back_at.elapsed() < RECOVERY, "{:?}", back_at.elapsed());
         assert_eq!(fixture.task_count().await, tasks, "what was refused has not happened");
