@@ -38,6 +38,8 @@ pub struct Caller {
     pub token_expires_at: Option<Moment>,
     /// Whether this is the service itself, which acts with the role `system`.
     pub is_service: bool,
+    /// Whether the caller was authenticated before the database became unavailable, and may only use locks.
+    pub is_unverified: bool,
     /// Set if the request has an idempotency key: its outcome is stored in the transaction of its changes.
     pub idempotent_request: Option<IdempotentRequest>,
     /// The change of another administrator that the caller confirms and thereby makes.
@@ -78,6 +80,7 @@ impl Caller {
             if_match: None,
             token_expires_at: None,
             is_service: false,
+            is_unverified: false,
             idempotent_request: None,
             confirms: None,
         }
@@ -127,6 +130,7 @@ impl Caller {
     pub fn require_scope(&self, scope: Scope) -> Result<()> {
         match scope {
             _ if self.scopes.contains(&scope) => Ok(()),
+            _ if self.is_unverified => Err(Error::unverified_caller()),
             _ if self.password_change_required => Err(Error::PasswordChangeRequired),
             Scope::Decide if self.decides_until.is_some() => Err(Error::Reauthenticate),
             _ => Err(Error::Scope(scope)),

@@ -147,6 +147,12 @@ impl Error {
         Self::Invalid(vec![InvalidField::at(path, detail)])
     }
 
+    /// The caller is known only from before the database became unavailable, which is enough for locks and nothing else.
+    #[must_use]
+    pub fn unverified_caller() -> Self {
+        Self::Database(DatabaseError::Unavailable("the caller cannot be verified".to_owned()))
+    }
+
     pub(crate) fn forbidden(detail: impl Into<String>) -> Self {
         Self::Forbidden(detail.into())
     }

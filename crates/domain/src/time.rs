@@ -29,6 +29,11 @@ impl Moment {
         Self(self.0.saturating_add(ms.saturating_mul(1000)))
     }
 
+    #[must_use]
+    pub const fn minus_ms(self, ms: u64) -> Self {
+        Self(self.0.saturating_sub(ms.saturating_mul(1000)))
+    }
+
     /// Milliseconds since `earlier`, rounded up; zero if `earlier` is later.
     pub const fn ms_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0).div_ceil(1000)

@@ -1,5 +1,5 @@
-//! A TCP proxy to PostgreSQL that injects faults: it disconnects clients, at once or after some messages, or drops a COMMIT or its
-//! response.
+//! A TCP proxy to PostgreSQL that injects faults: it disconnects clients, at once or after some messages, stops forwarding while the
+//! connections stay open, or drops a COMMIT or its response.
 
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
@@ -29,6 +29,8 @@ pub enum CommitFault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ProxyState {
     is_disconnected: bool,
+    /// Connections are accepted and stay open, but nothing is forwarded.
+    is_frozen: bool,
     next_fault: Option<CommitFault>,
     /// Whether the proxy stays disconnected after the fault.
     disconnect_after_fault: bool,
@@ -55,6 +57,7 @@ impl PostgresProxy {
         let server = format!("127.0.0.1:{server}");
         let (state, _) = watch::channel(ProxyState {
             is_disconnected: false,
+            is_frozen: false,
             next_fault: None,
             disconnect_after_fault: false,
             messages_left: None,
@@ -120,6 +123,16 @@ impl PostgresProxy {
     pub fn reconnect(&self) {
         self.state.send_modify(|state| state.is_disconnected = false);
     }
+
+    /// Forwards nothing any more, as if the server hung or the network swallowed everything.
+    pub fn freeze(&self) {
+        self.state.send_modify(|state| state.is_frozen = true);
+    }
+
+    /// Forwards again, also what was sent meanwhile.
+    pub fn thaw(&self) {
+        self.state.send_modify(|state| state.is_frozen = false);
+    }
 }
 
 impl Drop for PostgresProxy {
@@ -142,7 +155,10 @@ async fn forward(mut client: TcpStream, server: &str, state: &watch::Sender<Prox
     let mut server = TcpStream::connect(server).await?;
     let (mut from_client, mut from_server) = (vec![0; BUFFER_SIZE], vec![0; BUFFER_SIZE]);
     let (mut unsent, mut is_connected) = (Vec::new(), false);
+    let mut changes = state.subscribe();
     loop {
+        // The sender lives as long as this connection.
+        let _ = changes.wait_for(|state| !state.is_frozen).await;
         tokio::select! {
             read = client.read(&mut from_client) => {
                 let bytes = from_client.get(..read?).unwrap_or_default();

@@ -7,6 +7,7 @@ mod acts;
 mod invitations;
 mod passwords;
 mod random_secrets;
+mod recent_callers;
 mod sessions;
 mod sign_in_attempts;
 mod tokens;
@@ -28,6 +29,7 @@ pub use user_change::{UserChange, UserDraft};
 
 use crate::{Caller, Context, Error, ObjectKind, Result, TaskService};
 use passwords::PasswordHashing;
+use recent_callers::RecentCallers;
 use sign_in_attempts::FailedAttempts;
 
 #[derive(Debug, Clone)]
@@ -37,6 +39,7 @@ pub struct AccountService {
     passwords: PasswordHashing,
     bootstrap_decides: bool,
     failed_attempts: FailedAttempts,
+    recent_callers: RecentCallers,
 }
 
 impl AccountService {
@@ -49,6 +52,7 @@ impl AccountService {
             passwords: PasswordHashing::new(),
             bootstrap_decides: false,
             failed_attempts: FailedAttempts::default(),
+            recent_callers: RecentCallers::default(),
         }
     }
 

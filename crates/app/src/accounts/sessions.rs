@@ -1,10 +1,14 @@
 //! Signing in and out, and authentication by session or token.
 
+use std::time::Duration;
+
 use ade_domain::Moment;
 use ade_domain::audit::AuditActor;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
+use ade_store::DatabaseError;
 use ade_store::database::{Commit, Password, Session, StoredToken, StoredUser, Write};
+use tokio::time::timeout;
 
 use super::user_change::MAX_ID_LEN;
 use super::{AccountService, csrf_token, hash_secret, random_secrets};
@@ -17,6 +21,8 @@ const SESSION_TTL_MS: u64 = 24 * 3_600_000;
 const MAX_SESSION_MS: u64 = 7 * 86_400_000;
 /// How long a session decides after the password was given.
 pub(super) const DECIDE_TTL_MS: u64 = 8 * 3_600_000;
+/// How long a caller that was authenticated recently waits for the database.
+const RECENT_CALLER_TIMEOUT: Duration = Duration::from_secs(1);
 /// A session is renewed at most this often, so that not every request writes.
 const RENEWAL_INTERVAL_MS: u64 = 60_000;
 
@@ -163,6 +169,34 @@ impl AccountService {
         let actor = AuditActor { user_id, session_id, ..actor };
         let caller = session_caller(&user, &session, actor, now);
         Ok(SessionUse { caller, session, is_renewed: false })
+    }
+
+    /// The caller of a token. While the database is unavailable, a token that was used recently is still good for locks.
+    pub async fn identify_token(&self, secret: &str, actor: AuditActor) -> Result<Caller> {
+        let (hash, database) = (hash_secret(secret), &self.context.database);
+        // Before the token is read: a revocation meanwhile makes it outdated.
+        let revocations = database.revocations();
+        let recent = self.recent_callers.get(&hash, actor.clone(), self.context.now(), revocations);
+        let authenticate = self.authenticate_token(secret, actor);
+        let authenticated = match &recent {
+            // Its locks cannot wait as long as others can.
+            Some(_) => timeout(RECENT_CALLER_TIMEOUT, authenticate).await.ok(),
+            None => Some(authenticate.await),
+        };
+        match (authenticated, recent) {
+            (Some(Ok((caller, _))), _) => {
+                self.recent_callers.remember(&hash, &caller, revocations);
+                Ok(caller)
+            }
+            (None | Some(Err(Error::Database(DatabaseError::Unavailable(_)))), Some(recent)) => Ok(recent),
+            (Some(Err(error)), _) => {
+                if matches!(error, Error::Unauthenticated(_)) {
+                    self.recent_callers.forget(&hash);
+                }
+                Err(error)
+            }
+            (None, None) => Err(Error::Database(DatabaseError::Unavailable("no answer in time".to_owned()))),
+        }
     }
 
     /// Authenticates a token.

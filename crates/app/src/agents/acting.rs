@@ -39,19 +39,36 @@ impl AgentService {
         let Some(name) = named.filter(|name| *name != user.user_id.as_str()) else {
             return Ok(user.user_id.to_string());
         };
+        if caller.is_unverified {
+            // The database is unavailable: only what was allowed recently.
+            return if self.recent_agents.contains(&user.user_id, name, self.context.database.revocations()) {
+                Ok(name.to_owned())
+            } else {
+                Err(Error::unverified_caller())
+            };
+        }
+        let revocations = self.context.database.revocations();
         match self.context.database.agent(name).await? {
             Some(agent) if may_act_for(caller, name, agent.sponsor_id.as_ref()) => {}
             Some(_) => return Err(Error::forbidden(format!("agent {name} has another sponsor"))),
             None => self.register_implicitly(name, user.user_id.clone(), caller).await?,
         }
+        self.recent_agents.remember(&user.user_id, name, revocations);
         Ok(name.to_owned())
     }
 
     /// Whether the caller may act for an existing agent. An unknown agent is not registered.
     pub async fn can_act_for(&self, caller: &Caller, agent_id: &str) -> Result<bool> {
         caller.require_scope(Scope::Lock)?;
+        if caller.agent_id.is_some() || caller.is_user(agent_id) {
+            return Ok(caller.is_user(agent_id) || may_act_for(caller, agent_id, None));
+        }
+        if caller.is_unverified {
+            let (user, revocations) = (caller.user_id(), self.context.database.revocations());
+            return Ok(user.is_some_and(|user| self.recent_agents.contains(user, agent_id, revocations)));
+        }
         let sponsor = self.context.database.agent(agent_id).await?.and_then(|agent| agent.sponsor_id);
-        Ok(caller.is_user(agent_id) || may_act_for(caller, agent_id, sponsor.as_ref()))
+        Ok(may_act_for(caller, agent_id, sponsor.as_ref()))
     }
 
     async fn register_implicitly(&self, name: &str, sponsor: UserId, caller: &Caller) -> Result<()> {

@@ -2,6 +2,7 @@
 
 mod acting;
 mod capacity;
+mod recent_agents;
 mod registration;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use ade_store::database::{InboxMessage, StoredAgent};
 use crate::{Caller, Context, Error, Result};
 
 pub(crate) use capacity::Capacity;
+use recent_agents::RecentAgents;
 #[cfg(test)]
 pub(crate) use registration::RightsProposal;
 
@@ -25,6 +27,7 @@ const DEFAULT_MAX_TASKS: u32 = 5;
 #[derive(Debug, Clone)]
 pub struct AgentService {
     context: Context,
+    recent_agents: RecentAgents,
 }
 
 /// An agent as the database and coordination know it together.
@@ -52,8 +55,8 @@ pub struct AgentChange {
 
 impl AgentService {
     #[must_use]
-    pub const fn new(context: Context) -> Self {
-        Self { context }
+    pub fn new(context: Context) -> Self {
+        Self { context, recent_agents: RecentAgents::default() }
     }
 
     /// The agent as coordination knows it.

@@ -11,6 +11,7 @@ use ade_store::coordination::{CoordinationError, Registration, Ticket};
 use tokio::time::{Instant, sleep};
 
 use super::open_request::{OpenRequest, WhenClosed};
+use super::outage::{Outages, Route};
 use super::{Acquisition, GrantedLock, LockError, LockService, Result, WaitingTicket};
 
 /// How often a waiting request polls without a notification: notifications may get lost. It must be well below the time for
@@ -33,7 +34,24 @@ impl LockService {
     ///
     /// Dropping the future of a request that is held open means that the caller disconnected: the request leaves the queue and
     /// releases the locks that it has.
+    ///
+    /// While coordination is unavailable, a request with a ticket is stored and all others fail.
     pub async fn acquire(&self, request: LockRequest) -> Result<Acquisition> {
+        if self.route(&request).await? == Route::Store {
+            return self.store_acquire(&request).await;
+        }
+        let has_ticket = matches!(request.wait, WaitPolicy::Ticket { .. });
+        match self.acquire_metered(&request).await {
+            // It may have been executed. Executed once more, it gets its current state.
+            Err(LockError::Unavailable(error)) if has_ticket && self.outages.is_some() => {
+                tracing::debug!(%error, ticket = %request.key, "storing a lock request");
+                self.store_acquire(&request).await
+            }
+            acquired => acquired,
+        }
+    }
+
+    async fn acquire_metered(&self, request: &LockRequest) -> Result<Acquisition> {
         let agent = request.holder.agent_id().to_owned();
         if !self.coordination.record_heartbeat(agent.clone()).await? {
             return Err(LockError::TooManyAgents);
@@ -42,23 +60,30 @@ impl LockService {
         if let Err(retry_at) = self.coordination.admit_acquisition(agent, locks).await? {
             return Err(LockError::RateLimited { retry_at });
         }
-        self.acquire_unmetered(request).await
+        self.acquire_admitted(request).await
     }
 
-    /// The same without rate limit, for locks of approved tasks.
+    /// The same without rate limit, for locks of approved tasks. Nothing is stored.
     pub(crate) async fn acquire_unmetered(&self, request: LockRequest) -> Result<Acquisition> {
+        match self.route(&request).await? {
+            Route::Coordination => self.acquire_admitted(&request).await,
+            Route::Store => Err(Outages::unavailable()),
+        }
+    }
+
+    async fn acquire_admitted(&self, request: &LockRequest) -> Result<Acquisition> {
         let wait_ms = match request.wait {
             WaitPolicy::NoWait => 0,
             WaitPolicy::LongPoll { timeout_ms: ms } | WaitPolicy::Ticket { timeout_ms: ms } => ms,
         };
         let deadline = self.coordination.now().plus_ms(wait_ms);
-        let deadline = self.register(&request, deadline).await?;
+        let deadline = self.register(request, deadline).await?;
         let acquired = match request.wait {
             WaitPolicy::Ticket { .. } => {
                 let mut saga = AcquireSaga::new(request.clone(), self.server.clone());
-                self.claim_or_wait(&mut saga, &request, deadline).await
+                self.claim_or_wait(&mut saga, request, deadline).await
             }
-            _ => self.acquire_or_wait(&request, deadline).await,
+            _ => self.acquire_or_wait(request, deadline).await,
         };
         if let Err(LockError::Failed {
             failure: AcquireFailure::Refused(..) | AcquireFailure::TimedOut(_),
@@ -71,7 +96,7 @@ impl LockService {
     }
 
     /// Registers a repeatable request, and returns its deadline: a repeated ticket keeps its first deadline.
-    async fn register(&self, request: &LockRequest, deadline: Moment) -> Result<Moment> {
+    pub(super) async fn register(&self, request: &LockRequest, deadline: Moment) -> Result<Moment> {
         let has_ticket = matches!(request.wait, WaitPolicy::Ticket { .. });
         if !request.has_request_id && !has_ticket {
             return Ok(deadline);
@@ -113,7 +138,12 @@ impl LockService {
         // When coordination answered last; `None` until the request waits.
         let mut answered_at: Option<Instant> = None;
         loop {
-            let waiting = match self.claim_or_wait(&mut saga, request, deadline).await {
+            self.wait_out_grace().await;
+            let attempt = match self.check_reachable() {
+                Ok(()) => self.claim_or_wait(&mut saga, request, deadline).await,
+                Err(error) => Err(error),
+            };
+            let waiting = match attempt {
                 // All commands of a saga are idempotent.
                 Err(LockError::Unavailable(_))
                     if answered_at.is_some_and(|at| at.elapsed() < OUTAGE_TIMEOUT) =>

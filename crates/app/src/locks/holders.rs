@@ -23,6 +23,13 @@ pub struct HeldLockResult {
     pub result: Result<Option<Grant>, LockLost>,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReleaseOutcome {
+    Released(Vec<HeldLockResult>),
+    /// The release is stored until coordination is available again.
+    Stored,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the token does not belong to a current holder of the lock")]
 pub struct LockLost;
@@ -38,7 +45,23 @@ impl LockService {
         self.for_each(holder, held, |holder, token| LockCommand::Extend { holder, token, ttl_ms: ms }).await
     }
 
-    pub async fn release(&self, holder: &Holder, held: &[HeldToken]) -> Result<Vec<HeldLockResult>> {
+    /// Releases locks. While coordination is unavailable, the release is stored.
+    pub async fn release(&self, holder: &Holder, held: &[HeldToken]) -> Result<ReleaseOutcome> {
+        let released = match self.check_reachable() {
+            Ok(()) => self.release_now(holder, held).await,
+            Err(error) => Err(error),
+        };
+        match released {
+            // It may have been executed. Executed once more, it changes nothing.
+            Err(LockError::Unavailable(_)) if self.outages.is_some() => {
+                self.store_release(holder, held).await?;
+                Ok(ReleaseOutcome::Stored)
+            }
+            released => Ok(ReleaseOutcome::Released(released?)),
+        }
+    }
+
+    async fn release_now(&self, holder: &Holder, held: &[HeldToken]) -> Result<Vec<HeldLockResult>> {
         let (service, holder, held) = (self.clone(), holder.clone(), held.to_vec());
         // A task of its own: the reply may bring a lease to a waiter of this server, also if the caller has disconnected.
         let released = tokio::spawn(async move {
@@ -91,6 +114,7 @@ impl LockService {
         held: &[HeldToken],
         command: impl Fn(Holder, FencingToken) -> LockCommand,
     ) -> Result<Vec<HeldLockResult>> {
+        self.check_reachable()?;
         match self.coordination.record_heartbeat(holder.agent_id().to_owned()).await {
             Ok(true) => {}
             Ok(false) => return Err(LockError::TooManyAgents),

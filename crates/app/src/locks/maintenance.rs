@@ -13,6 +13,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::LockService;
+use super::drain::drain_stored_requests;
+use super::outage::{Outages, Phase};
 use super::shared_limits::follow_settings;
 use crate::LockNotice;
 
@@ -47,6 +49,10 @@ impl LockMaintenance {
         tasks.spawn(send_heartbeats(locks.clone(), failures));
         tasks.spawn(sweep(locks.clone(), failed));
         tasks.spawn(relay_events(locks.clone()));
+        if let Some(outages) = locks.outages.clone() {
+            let drain = drain_stored_requests(locks.clone(), outages);
+            tasks.spawn(async { match drain.await {} });
+        }
         Self { tasks }
     }
 
@@ -69,6 +75,11 @@ async fn send_heartbeats(locks: LockService, sweep_failure: watch::Receiver<Opti
     let mut last_failure: Option<Instant> = None;
     loop {
         tick.tick().await;
+        // Every command to a lock ends its expired leases, which their holders may extend first.
+        if locks.outages.as_ref().is_some_and(Outages::is_closed) {
+            last_failure = Some(Instant::now());
+            continue;
+        }
         if let Err(error) = heartbeat_waiters(&locks).await {
             tracing::debug!(%error, "cannot send the heartbeat for waiting requests; retrying");
             last_failure = Some(Instant::now());
@@ -83,7 +94,7 @@ async fn send_heartbeats(locks: LockService, sweep_failure: watch::Receiver<Opti
     }
 }
 
-/// After a pause of the whole process, the heartbeat is sent before the sweep: otherwise the sweep would treat this process' own
+/// After an outage or a pause of the whole process, the heartbeat is sent before the sweep: otherwise the sweep would treat this process' own
 /// waiters as abandoned.
 async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
     let mut tick = interval(SWEEP_INTERVAL);
@@ -93,19 +104,19 @@ async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
     let counts = &locks.sweep_counts;
     loop {
         tick.tick().await;
-        if last.elapsed() >= PROCESS_PAUSE
+        let was_closed = locks.outages.as_ref().is_some_and(Outages::is_closed);
+        if !locks.may_sweep().await {
+            failed.send_replace(Some(Instant::now()));
+            continue;
+        }
+        if (was_closed || last.elapsed() >= PROCESS_PAUSE)
             && let Err(error) = heartbeat_waiters(&locks).await
         {
             tracing::debug!(%error, "cannot send the heartbeat for waiting requests; retrying");
         }
         last = Instant::now();
-        match locks.coordination.sweep().await {
-            Ok(deadlocks) => {
-                deadlocks
-                    .iter()
-                    .for_each(|deadlock| locks.event_sink.publish(LockNotice::Deadlock(deadlock)));
-                counts.completed.fetch_add(1, Ordering::Relaxed);
-                counts.deadlocks.fetch_add(deadlocks.len() as u64, Ordering::Relaxed);
+        match locks.sweep().await {
+            Ok(()) => {
                 if let Some(since) = failing_since.take() {
                     tracing::info!(after = ?since.elapsed(), "locks are available again");
                 }
@@ -118,9 +129,35 @@ async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
                 }
                 failing_since.get_or_insert_with(Instant::now);
                 failed.send_replace(Some(Instant::now()));
+                // A part of a cluster may be down while others answer.
+                if let Some(outages) = &locks.outages
+                    && !locks.is_reachable().await
+                {
+                    outages.begin();
+                }
             }
         }
         counts.is_failing.store(failing_since.is_some(), Ordering::Relaxed);
+    }
+}
+
+impl LockService {
+    /// Ends what is due, and publishes the deadlocks that it resolved.
+    pub(super) async fn sweep(&self) -> Result<(), CoordinationError> {
+        let deadlocks = self.coordination.sweep().await?;
+        deadlocks.iter().for_each(|deadlock| self.event_sink.publish(LockNotice::Deadlock(deadlock)));
+        self.sweep_counts.completed.fetch_add(1, Ordering::Relaxed);
+        self.sweep_counts.deadlocks.fetch_add(deadlocks.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether leases may end now. During an outage it finds out whether coordination is back; then holders have some time first.
+    async fn may_sweep(&self) -> bool {
+        let Some(outages) = &self.outages else { return true };
+        if outages.phase() == Phase::Outage && self.is_reachable().await {
+            outages.begin_recovery();
+        }
+        outages.end_grace()
     }
 }
 

@@ -1,28 +1,32 @@
 //! Locks: acquire, wait, hold and release for agents; views for people.
 
 mod acquire;
+mod drain;
 mod holders;
 mod maintenance;
 mod open_request;
 mod open_requests;
+mod outage;
 mod shared_limits;
+mod stored_requests;
 mod tickets;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use ade_domain::Moment;
 use ade_domain::lock::saga::AcquireFailure;
 use ade_domain::lock::{
     Grant, LockCommand, LockLimits, LockName, LockOutcome, LockReply, RequestKey, RequestedLock, SharedStr,
 };
+use ade_domain::{Clock, Moment};
 use ade_store::coordination::LockView;
-use ade_store::{Coordination, CoordinationError};
+use ade_store::{Coordination, CoordinationError, Database, DatabaseError};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-pub use holders::{HeldLockResult, HeldToken};
+pub use holders::{HeldLockResult, HeldToken, ReleaseOutcome};
 pub use maintenance::LockMaintenance;
+pub use outage::LockAvailability;
 pub use tickets::TicketState;
 
 use crate::{Error, LockEventSink, LockNotice};
@@ -30,6 +34,7 @@ use crate::{Error, LockEventSink, LockNotice};
 use maintenance::SweepCounts;
 use open_request::ClosedRequest;
 use open_requests::OpenRequests;
+use outage::Outages;
 
 type Result<T, E = LockError> = std::result::Result<T, E>;
 
@@ -47,6 +52,8 @@ pub struct LockService {
     sweep_counts: Arc<SweepCounts>,
     /// The limits in force, with the settings that all processes share.
     limits: Arc<watch::Sender<LockLimits>>,
+    /// Where requests are stored while coordination is unavailable; `None` if it is part of this process.
+    outages: Option<Outages>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -61,6 +68,15 @@ pub enum Acquisition {
     Granted(Vec<GrantedLock>),
     /// The request waits with a ticket.
     Waiting(WaitingTicket),
+    /// The request is stored until coordination is available again.
+    Stored(StoredTicket),
+}
+
+/// A ticket of a request that coordination does not know yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredTicket {
+    pub ticket: RequestKey,
+    pub deadline: Moment,
 }
 
 /// A ticket that waits in the queue of a lock.
@@ -89,16 +105,22 @@ pub enum LockError {
     TicketNotFound,
     #[error("too many unregistered agents; register this one first")]
     TooManyAgents,
+    #[error("{pending} lock requests of {of} already wait until Redis is back; try again later")]
+    TooManyStored { pending: u64, of: String },
     #[error(transparent)]
     Unavailable(#[from] CoordinationError),
+    /// A request could not be stored while coordination was unavailable.
+    #[error(transparent)]
+    NotStored(#[from] DatabaseError),
 }
 
 impl From<LockError> for Error {
     fn from(error: LockError) -> Self {
-        Self::Coordination(match error {
-            LockError::Unavailable(error) => error,
-            refused => CoordinationError(refused.to_string()),
-        })
+        match error {
+            LockError::Unavailable(error) => Self::Coordination(error),
+            LockError::NotStored(error) => Self::Database(error),
+            refused => Self::Coordination(CoordinationError(refused.to_string())),
+        }
     }
 }
 
@@ -116,7 +138,16 @@ impl LockService {
             closed_requests: Arc::default(),
             is_stopping: Arc::default(),
             sweep_counts: Arc::default(),
+            outages: None,
         }
+    }
+
+    /// Stores requests in the database while coordination is unavailable, and lets this process execute them afterwards. `instance`
+    /// is the name of the process.
+    #[must_use]
+    pub fn with_stored_requests(self, database: &Database, clock: &Arc<dyn Clock>, instance: &str) -> Self {
+        let outages = Outages::new(database.clone(), clock.clone(), instance);
+        Self { outages: Some(outages), ..self }
     }
 
     #[must_use]

@@ -3,11 +3,12 @@
 
 use ade_domain::Moment;
 use ade_domain::lock::saga::{AcquireFailure, AcquireSaga, SagaAction};
-use ade_domain::lock::{AcquireStatus, Grant, LockCommand, LockOutcome, RequestKey};
+use ade_domain::lock::{AcquireStatus, Grant, Holder, LockCommand, LockOutcome, RequestKey};
 use ade_store::coordination::Ticket;
 
 use super::acquire::granted;
-use super::{GrantedLock, LockError, LockService, Result, WaitingTicket};
+use super::outage::Outages;
+use super::{GrantedLock, LockError, LockService, Result, StoredTicket, WaitingTicket};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum TicketState {
@@ -19,21 +20,55 @@ pub enum TicketState {
     },
     /// The locks were claimed.
     Granted(Vec<GrantedLock>),
+    /// The request is stored until coordination is available again.
+    Stored(StoredTicket),
 }
 
 impl LockService {
     /// The state of a ticket. Polling keeps its locks while it waits for further ones.
     pub async fn ticket(&self, key: RequestKey) -> Result<TicketState> {
-        self.poll(key, false).await
+        self.poll_or_read(key, false).await
+    }
+
+    /// The holder that a ticket is for; `None` if the ticket is not known.
+    pub async fn ticket_holder(&self, key: RequestKey) -> Result<Option<Holder>> {
+        if self.outages.as_ref().is_some_and(Outages::is_closed) {
+            // Coordination may know it.
+            return self.stored_ticket_holder(key).await?.map(Some).ok_or_else(Outages::unavailable);
+        }
+        match self.coordination.ticket(key).await {
+            Ok(Some(ticket)) => Ok(Some(ticket.request.holder)),
+            Ok(None) => self.stored_ticket_holder(key).await,
+            Err(error) => match self.stored_ticket_holder(key).await {
+                Ok(Some(holder)) => Ok(Some(holder)),
+                _ => Err(error.into()),
+            },
+        }
     }
 
     /// Starts the leases of a ticket whose locks are all held.
     pub async fn claim(&self, key: RequestKey) -> Result<TicketState> {
-        self.poll(key, true).await
+        self.poll_or_read(key, true).await
     }
 
     /// Cancels a ticket and releases its locks.
     pub async fn cancel(&self, key: RequestKey) -> Result<()> {
+        let is_closed = self.outages.as_ref().is_some_and(Outages::is_closed);
+        if is_closed || self.pending_requests() > 0 {
+            let is_cancelled = self.cancel_stored(key).await;
+            if is_closed {
+                return if is_cancelled? { Ok(()) } else { Err(Outages::unavailable()) };
+            }
+        }
+        match self.cancel_executed(key).await {
+            Err(error @ (LockError::TicketNotFound | LockError::Unavailable(_))) => {
+                if self.cancel_stored(key).await? { Ok(()) } else { Err(error) }
+            }
+            cancelled => cancelled,
+        }
+    }
+
+    async fn cancel_executed(&self, key: RequestKey) -> Result<()> {
         let Ticket { request, deadline } = self.find(key).await?;
         let mut saga = AcquireSaga::new(request, self.server.clone());
         saga.cancel();
@@ -43,6 +78,19 @@ impl LockService {
 
     async fn find(&self, key: RequestKey) -> Result<Ticket> {
         self.coordination.ticket(key).await?.ok_or(LockError::TicketNotFound)
+    }
+
+    /// The state of a ticket, also of one that is only stored.
+    async fn poll_or_read(&self, key: RequestKey, claim: bool) -> Result<TicketState> {
+        if self.outages.as_ref().is_some_and(Outages::is_closed) {
+            return self.stored_ticket(key).await?.ok_or_else(Outages::unavailable);
+        }
+        match self.poll(key, claim).await {
+            Err(error @ (LockError::TicketNotFound | LockError::Unavailable(_))) => {
+                self.stored_ticket(key).await?.ok_or(error)
+            }
+            polled => polled,
+        }
     }
 
     async fn poll(&self, key: RequestKey, claim: bool) -> Result<TicketState> {

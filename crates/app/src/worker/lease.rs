@@ -148,7 +148,7 @@ pub(crate) async fn acquire_locks(
             let (held, grants) = granted.into_iter().map(held_lock).unzip();
             Ok(AttemptLocks { holder, held, grants }.valid_since(requested_at, locks, lease_ms).await)
         }
-        Ok(Acquisition::Waiting(_)) => Ok(None),
+        Ok(Acquisition::Waiting(_) | Acquisition::Stored(_)) => Ok(None),
         Err(error) => {
             tracing::debug!(task_id, %error, "cannot acquire the locks of a task");
             Ok(None)

@@ -15,5 +15,6 @@ mod apply;
 mod commands;
 mod events;
 mod locks;
+mod outages;
 mod redis;
 mod tasks;

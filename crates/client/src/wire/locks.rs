@@ -92,7 +92,7 @@ pub struct Grants {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TicketStatus {
-    /// Waits in a queue.
+    /// Waits in a queue, or is stored until Redis is back.
     Waiting,
     /// All locks are reserved: claim the ticket now.
     Ready,
@@ -107,6 +107,9 @@ pub struct Ticket {
     pub ticket: String,
     /// Status of the ticket.
     pub status: TicketStatus,
+    /// The request arrived while Redis was unavailable and waits until it is back, in the order of arrival.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stored: bool,
     /// Lock in whose queue it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,
@@ -204,6 +207,9 @@ pub struct HeldLockResult {
 pub struct HeldLockResults {
     /// One result per lock.
     pub results: Vec<HeldLockResult>,
+    /// Redis is unavailable: the locks are released under their tokens once it is back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stored: bool,
 }
 
 /// Verifies that a fencing token belongs to a current holder.

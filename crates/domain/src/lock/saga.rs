@@ -59,6 +59,8 @@ pub struct AcquireSaga {
     grants: Vec<Grant>,
     /// For each lock: whether this run started its lease, which is then not reported to the caller yet.
     started_leases: Vec<bool>,
+    /// Whether the lease of a request for one lock starts with its grant.
+    starts_lease: bool,
     phase: Phase,
 }
 
@@ -66,13 +68,19 @@ impl AcquireSaga {
     /// Starts or restarts a request. `server` is the one that holds the request open.
     pub const fn new(request: LockRequest, server: SharedStr) -> Self {
         let phase = Phase::Acquiring;
-        Self { request, server, grants: Vec::new(), started_leases: Vec::new(), phase }
+        Self { request, server, grants: Vec::new(), started_leases: Vec::new(), starts_lease: true, phase }
+    }
+
+    /// The same for a request whose caller gets no answer now: no lease starts before a claim.
+    pub const fn without_caller(request: LockRequest, server: SharedStr) -> Self {
+        let phase = Phase::Acquiring;
+        Self { request, server, grants: Vec::new(), started_leases: Vec::new(), starts_lease: false, phase }
     }
 
     /// Starts with all locks already granted; only the claims are left.
     pub const fn with_grants(request: LockRequest, server: SharedStr, grants: Vec<Grant>) -> Self {
         let phase = Phase::Claiming { next: 0 };
-        Self { request, server, grants, started_leases: Vec::new(), phase }
+        Self { request, server, grants, started_leases: Vec::new(), starts_lease: true, phase }
     }
 
     /// `wait_ms` is the remaining time to wait.
@@ -215,7 +223,7 @@ impl AcquireSaga {
             leave_tombstone: self.request.has_request_id || has_ticket,
             mode,
             ttl_ms: self.request.ttl_ms,
-            claimed: self.request.locks.len() == 1,
+            claimed: self.starts_lease && self.request.locks.len() == 1,
             wait,
             purpose: self.request.purpose.clone(),
             priority: self.request.priority,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ade_app::Error;
-use ade_app::locks::{Acquisition, HeldLockResult, HeldToken, LockError};
+use ade_app::locks::{Acquisition, HeldLockResult, HeldToken, LockError, ReleaseOutcome};
 use ade_client::wire::FieldError;
 use ade_domain::Validator;
 use ade_domain::lock::{
@@ -44,12 +44,12 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// locks are granted; closing the connection cancels the request. With `queue`, the response is a ticket.
 #[utoipa::path(post, path = "/locks/acquire", operation_id = "acquire_locks", tag = "locks", request_body = wire::AcquireRequest, responses(
     (status = 200, description = "All locks are granted", body = wire::Grants),
-    (status = 202, description = "The request is queued with a ticket", body = wire::Ticket), BodyErrors, TaskNotFound,
+    (status = 202, description = "The request is queued with a ticket, or `stored` with one while Redis is unavailable", body = wire::Ticket), BodyErrors, TaskNotFound,
     (status = 409, description = "LOCK_LOST, SUPERSEDED or CANCELLED: the repeated request has ended", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST or REQUEST_ID_REUSED", body = wire::Problem),
     (status = 423, description = "LOCK_HELD with the holders, or DEADLOCK_DETECTED with the cycle", body = wire::Problem),
     (status = 429, description = "RATE_LIMITED or TOO_MANY_AGENTS", body = wire::Problem),
-    (status = 503, description = "QUEUE_FULL, CONTENTION, STOPPING or UNAVAILABLE, with Retry-After", body = wire::Problem),
+    (status = 503, description = "QUEUE_FULL, CONTENTION, STOPPING, TOO_MANY_STORED or UNAVAILABLE, with Retry-After", body = wire::Problem),
 ))]
 async fn acquire(app: App, caller: Caller, JsonBody(body): JsonBody<wire::AcquireRequest>) -> ApiResult {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
@@ -87,6 +87,10 @@ async fn acquire(app: App, caller: Caller, JsonBody(body): JsonBody<wire::Acquir
             ticket.waiting_for.iter_mut().for_each(|lock| restore_spelling(lock, &given));
             Ok((StatusCode::ACCEPTED, Json(ticket)).into_response())
         }
+        Ok(Acquisition::Stored(stored)) => {
+            metrics::record_lock_request("stored");
+            Ok((StatusCode::ACCEPTED, Json(convert::stored_ticket(stored))).into_response())
+        }
         Err(problem) => {
             metrics::record_lock_request(problem.code());
             Err(problem)
@@ -115,13 +119,21 @@ async fn heartbeat(app: App, caller: Caller, JsonBody(body): JsonBody<wire::Hear
 /// Release held locks.
 #[utoipa::path(post, path = "/locks/release", operation_id = "release_locks", tag = "locks", request_body = wire::HeldLocksRequest, responses(
     (status = 200, description = "All locks are released", body = wire::HeldLockResults), BodyErrors,
+    (status = 202, description = "Redis is unavailable: the release is stored, and executed under its tokens once Redis is back", body = wire::HeldLockResults),
     (status = 409, description = "LOCK_LOST: some locks were not held with these tokens; `results` has all", body = wire::Problem),
     (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
+    (status = 503, description = "TOO_MANY_STORED, STOPPING or UNAVAILABLE, with Retry-After", body = wire::Problem),
 ))]
 async fn release(app: App, caller: Caller, JsonBody(body): JsonBody<wire::HeldLocksRequest>) -> ApiResult {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
-    let results = app.locks.release(&holder, &held_locks(&body.locks)?).await;
-    held_lock_response(&app, results, &body.locks)
+    match app.locks.release(&holder, &held_locks(&body.locks)?).await {
+        Ok(ReleaseOutcome::Released(results)) => held_lock_response(&app, Ok(results), &body.locks),
+        Ok(ReleaseOutcome::Stored) => {
+            let results = body.locks.iter().map(|held| convert::stored_release(&held.lock)).collect();
+            Ok((StatusCode::ACCEPTED, Json(wire::HeldLockResults { results, stored: true })).into_response())
+        }
+        Err(error) => Err(app.lock_problem(error)),
+    }
 }
 
 /// Downgrade held locks from exclusive to shared, keeping their tokens.
@@ -366,7 +378,7 @@ fn held_lock_response(
     let given: Vec<&str> = given.iter().map(|held| held.lock.as_str()).collect();
     results.iter_mut().for_each(|result| restore_spelling(&mut result.lock, &given));
     if lost == 0 {
-        return Ok(Json(wire::HeldLockResults { results }).into_response());
+        return Ok(Json(wire::HeldLockResults { results, stored: false }).into_response());
     }
     let detail = format!(
         "{lost} of {} not held with these tokens; stop all work that relies on them",

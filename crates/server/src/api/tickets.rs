@@ -53,7 +53,8 @@ async fn check_access(app: &AppState, caller: &Caller, ticket: RequestKey) -> Ap
     if caller.user.is_none() {
         return Ok(());
     }
-    let known = app.locks.coordination().ticket(ticket).await?.ok_or_else(Problem::ticket_not_found)?;
-    let may_act = app.agents.can_act_for(caller, known.request.holder.agent_id()).await?;
+    let holder = app.locks.ticket_holder(ticket).await.map_err(|error| app.lock_problem(error))?;
+    let holder = holder.ok_or_else(Problem::ticket_not_found)?;
+    let may_act = app.agents.can_act_for(caller, holder.agent_id()).await?;
     if may_act { Ok(()) } else { Err(Problem::ticket_not_found()) }
 }

@@ -26,6 +26,8 @@ pub(crate) const DEVICE_COOKIE: &str = "ade_device";
 const CSRF_TOKEN: HeaderName = HeaderName::from_static("x-csrf-token");
 /// The routes that a session with a temporary password can use: who am I, sign out, and set a password.
 const PASSWORD_CHANGE_ROUTES: [&str; 2] = ["/api/v1/sessions/current", "/api/v1/users/{id}"];
+/// The routes for callers that were authenticated before the database became unavailable.
+const LOCK_ROUTES: &str = "/api/v1/locks/";
 /// Characters of the User-Agent header that the audit log keeps.
 const MAX_USER_AGENT_LEN: usize = 256;
 
@@ -68,6 +70,9 @@ impl FromRequestParts<AppState> for Caller {
             caller.if_match = if_match(parts)?;
         }
         let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        if caller.is_unverified && !route.starts_with(LOCK_ROUTES) {
+            return Err(ade_app::Error::unverified_caller().into());
+        }
         rate_limit::check_request(app, &caller, &parts.method, route).await?;
         Ok(Self(caller))
     }
@@ -200,7 +205,10 @@ async fn token_caller(token: &str, origin: AuditActor, app: &AppState) -> ApiRes
 async fn authenticate(parts: &Parts, app: &AppState) -> ApiResult<ade_app::Caller> {
     let origin = request_origin(parts, app);
     let secret = &match Secret::of(parts)? {
-        Secret::Token(token) => return token_caller(&token, origin, app).await,
+        Secret::Token(token) if app.bootstrap_token.matches(&token) => {
+            return Ok(AccountService::bootstrap_caller(origin));
+        }
+        Secret::Token(token) => return Ok(app.accounts.identify_token(&token, origin).await?),
         Secret::Session(secret) => secret,
     };
     let SessionUse { caller, session, is_renewed } =

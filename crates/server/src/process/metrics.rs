@@ -7,9 +7,10 @@ use std::time::Duration;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-use ade_app::Alerts;
 use ade_app::jobs::JobStatus;
+use ade_app::locks::LockAvailability;
 use ade_app::tasks::EXECUTORS;
+use ade_app::{Alerts, LockService};
 use ade_store::coordination::LockCounts;
 
 const LATENCY_BUCKETS: &[f64] =
@@ -40,6 +41,10 @@ fn install() -> Option<PrometheusHandle> {
     describe_gauge!("ade_lock_held", "Locks held");
     describe_gauge!("ade_lock_waiting", "Lock requests in queues");
     describe_gauge!("ade_agents", "Known agents");
+    describe_gauge!("ade_database_up", "1 while the database answers");
+    describe_gauge!("ade_lock_outage", "1 while Redis is unavailable and lock requests are stored");
+    describe_gauge!("ade_lock_recovering", "1 while stored lock requests are executed before new ones");
+    describe_gauge!("ade_lock_requests_stored", "Lock requests that wait until Redis executes them");
     describe_gauge!("ade_job_failures", "Failures of a job since its last success");
     describe_gauge!("ade_job_runs", "Runs of a job");
     describe_gauge!("ade_job_done", "Items processed by the last run of a job");
@@ -67,6 +72,20 @@ pub(crate) fn record_alerts(alerts: &Alerts) {
     counter!("ade_unproven_approvals_total").absolute(counts.unproven_approvals);
     gauge!("ade_audit_mismatch").set(f64::from(u8::from(alerts.mismatch().is_some())));
     gauge!("ade_audit_held_up").set(f64::from(u8::from(alerts.is_held_up())));
+}
+
+/// Whether the stores answer, and what waits until they do.
+pub(crate) fn record_availability(locks: &LockService, has_database: bool) {
+    let state = locks.availability();
+    for (name, is_state) in [
+        ("ade_database_up", has_database),
+        ("ade_lock_outage", state == LockAvailability::Unavailable),
+        ("ade_lock_recovering", state == LockAvailability::Recovering),
+    ] {
+        gauge!(name).set(f64::from(u8::from(is_state)));
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
+    gauge!("ade_lock_requests_stored").set(locks.pending_requests() as f64);
 }
 
 pub(crate) fn record_quarantined(rows: u64) {

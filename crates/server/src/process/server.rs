@@ -97,8 +97,12 @@ impl Server {
             dual_control: config.dual_control && !config.demo,
         };
         let (event_sink, lock_events) = DatabaseEventSink::start(&context);
-        let locks = LockService::new(context.coordination.clone(), Arc::new(event_sink));
+        let mut locks = LockService::new(context.coordination.clone(), Arc::new(event_sink));
+        if config.redis.is_some() {
+            locks = locks.with_stored_requests(&context.database, &context.clock, &context.instance);
+        }
         locks.reload_limits(&context.database).await?;
+        locks.admit_requests().await?;
         let mut lock_maintenance = LockMaintenance::start(&locks);
         lock_maintenance.follow_settings(&locks, &context.database);
         let allowed = AllowedExecutors::from_config(config, &keys)?;

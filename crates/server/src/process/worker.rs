@@ -104,7 +104,9 @@ impl WorkerProcess {
             dual_control: false,
         };
         let locks = LockService::new(context.coordination.clone(), Arc::new(LogEventSink));
+        let locks = locks.with_stored_requests(&context.database, &context.clock, &context.instance);
         locks.reload_limits(&context.database).await?;
+        locks.admit_requests().await?;
         let mut lock_maintenance = LockMaintenance::start(&locks);
         lock_maintenance.follow_settings(&locks, &context.database);
         let tasks = TaskService::new(context.clone(), previews(config, &allowed));

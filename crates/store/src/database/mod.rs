@@ -30,13 +30,14 @@ mod secret_key;
 mod sql;
 mod sqlite;
 mod stats;
+mod stored_lock_requests;
 mod tasks;
 mod work;
 
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ade_domain::{Keys, Moment};
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,9 @@ pub use people::{Invitation, KnownDevice, Password, Session, StoredToken, Stored
 pub use secret_key::SecretRegistration;
 pub use sql::Arg;
 pub use stats::{DailyStats, DatabaseCounts, UserStats};
+pub use stored_lock_requests::{
+    StoredLockCommand, StoredLockOutcome, StoredLockRequest, StoredRequestCounts,
+};
 pub use tasks::{Comment, LoadedVersion, StoredTask, TaskFilter};
 pub use work::{LeaseRenewal, LogLine, ReadyFilter, ReadyTask, WorkKind};
 
@@ -80,6 +84,8 @@ pub struct Database {
     last_seen: Arc<AtomicU64>,
     /// See `secret_key.rs`.
     secret_version: Arc<AtomicU64>,
+    /// How often credentials were taken away through this handle or its clones.
+    revocations: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Clone)]
@@ -158,6 +164,7 @@ impl Database {
             numbered: watch::Sender::new(()),
             last_seen: Arc::default(),
             secret_version: Arc::default(),
+            revocations: Arc::default(),
         })
     }
 
@@ -172,14 +179,26 @@ impl Database {
             numbered: watch::Sender::new(()),
             last_seen: Arc::default(),
             secret_version: Arc::default(),
+            revocations: Arc::default(),
         })
     }
 
     /// Commits everything or nothing.
     pub async fn commit(&self, commit: Commit) -> Result<()> {
+        // Before: it may be committed although it fails.
+        if commit.writes.iter().any(Write::takes_rights) {
+            self.revocations.fetch_add(1, Ordering::SeqCst);
+        }
         let outcome = self.execute(self.prepare(&commit)?).await;
         self.notify_appended();
         outcome
+    }
+
+    /// Grows when users, agents or tokens are changed or removed through this handle or its clones, so that nobody who lost a right is
+    /// taken for somebody who still has it.
+    #[must_use]
+    pub fn revocations(&self) -> u64 {
+        self.revocations.load(Ordering::SeqCst)
     }
 
     /// Call it after a commit, also after an error: it may have been committed.
@@ -239,7 +258,8 @@ impl Database {
             Backend::Sqlite(sqlite) => sqlite.read(read).await,
             Backend::Postgres(pool) => {
                 let mut connection = pool.acquire().await?;
-                let outcome = read(&mut SqlConnection::Postgres(connection.get())).await;
+                let outcome =
+                    pool.while_answering(read(&mut SqlConnection::Postgres(connection.get()))).await;
                 connection.release(outcome)
             }
         }

@@ -19,10 +19,11 @@ use super::sql::{Arg, Cell, Row, SqlConnection, for_postgres, integer, replace_n
 use super::{DatabaseError, Operation, Result};
 
 /// The statements of each migration, in order. A released migration never changes.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("schema/postgres.sql"),
     include_str!("schema/postgres_events.sql"),
     include_str!("schema/postgres_event_retention.sql"),
+    include_str!("schema/postgres_lock_requests.sql"),
 ];
 
 /// Connections per process.
@@ -60,7 +61,7 @@ pub(super) async fn open(url: &str) -> Result<ConnectionPool> {
     // The work is done; an error on closing does not matter.
     let _ = connection.close().await;
     let pool = PgPoolOptions::new().max_connections(MAX_CONNECTIONS).acquire_timeout(CONNECT_TIMEOUT);
-    Ok(ConnectionPool::new(pool.connect_lazy_with(options)))
+    Ok(ConnectionPool::new(pool.connect_lazy_with(options.clone()), options))
 }
 
 /// Applies the migrations that are missing. The error says why it cannot.
@@ -88,7 +89,7 @@ async fn migrate(connection: &mut PgConnection, migrations: &[&'static str]) -> 
 /// Applies an operation in a transaction of its own.
 pub(super) async fn execute<O: Operation>(pool: &ConnectionPool, operation: &O) -> Result<O::Output> {
     let mut connection = pool.acquire().await?;
-    let outcome = apply(connection.get(), operation).await;
+    let outcome = pool.while_answering(apply(connection.get(), operation)).await;
     connection.release(outcome)
 }
 

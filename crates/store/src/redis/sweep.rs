@@ -28,6 +28,8 @@ const RETRY_DELAY_MS: u64 = 1_000;
 /// On a cluster an idle lock leaves the registry only after a second visit. Longer than a call can take.
 const IDLE_RECHECK_MS: u64 = 5_000;
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
+/// A gap this long between two sweeps that reached Redis means that heartbeats of agents did not get through either.
+const OUTAGE: Duration = Duration::from_secs(3);
 /// How often the waiters of one lock are searched for missed deadlocks, and its indexes repaired.
 const INSPECT_INTERVAL: Duration = Duration::from_secs(5);
 /// Agents whose waits one inspection searches.
@@ -42,6 +44,10 @@ const NAMED_AGENT_TTL_MS: u64 = 86_400_000;
 /// What this server did last, and what it still has to do.
 #[derive(Default)]
 pub(super) struct MaintenanceState {
+    /// The last one that reached Redis.
+    last_sweep: Option<Instant>,
+    /// After an outage agents look silent, because their heartbeats did not get through: until then none is expired.
+    agents_expire_after: Option<Instant>,
     last_housekeeping: Option<Instant>,
     last_inspected: HashMap<LockName, Instant>,
     /// Locks with heartbeats since the last repair, with their holders.
@@ -93,6 +99,12 @@ fn is_due(last: Option<Instant>, interval: Duration) -> bool {
 impl Inner {
     pub(super) async fn sweep(&self) -> Result<Vec<Deadlock>> {
         self.notifications.prune();
+        {
+            let mut state = locked(&self.maintenance);
+            if state.last_sweep.is_some_and(|at| at.elapsed() >= OUTAGE) {
+                state.agents_expire_after = Some(Instant::now() + Duration::from_millis(OFFLINE_AFTER_MS));
+            }
+        }
         if is_due(locked(&self.maintenance).last_housekeeping, HOUSEKEEPING_INTERVAL) {
             locked(&self.maintenance).last_housekeeping = Some(Instant::now());
             self.run_housekeeping().await;
@@ -106,7 +118,9 @@ impl Inner {
                 break;
             }
         }
-        Ok(std::mem::take(&mut locked(&self.maintenance).unreported_deadlocks))
+        let mut state = locked(&self.maintenance);
+        state.last_sweep = Some(Instant::now());
+        Ok(std::mem::take(&mut state.unreported_deadlocks))
     }
 
     /// Logs a repeated failure once.
@@ -379,6 +393,9 @@ impl Inner {
 
     /// Cancels the tickets of agents without recent heartbeats and marks the agents offline.
     async fn expire_silent_agents(&self) -> Result<()> {
+        if locked(&self.maintenance).agents_expire_after.is_some_and(|at| Instant::now() < at) {
+            return Ok(());
+        }
         for (agent, score) in self.idle_agents(&self.keys.alive_agents, OFFLINE_AFTER_MS).await? {
             // An agent whose locks are unavailable must not keep the others from being expired.
             if let Err(error) = self.expire_agent(&agent, &score).await {

@@ -82,6 +82,17 @@ impl RedisCluster {
         })
     }
 
+    /// Waits until every node says that the cluster serves all slots.
+    pub fn wait_until_ok(&self) -> Result<(), StartError> {
+        for node in &self.nodes {
+            eventually("the cluster serves all slots", START_TIMEOUT, || {
+                let info: String = node.query(&["CLUSTER", "INFO"]).map_err(|error| error.to_string())?;
+                if info.contains("cluster_state:ok") { Ok(()) } else { Err(info) }
+            })?;
+        }
+        Ok(())
+    }
+
     pub fn processes(&self) -> impl Iterator<Item = &GuardedProcess> {
         self.nodes.iter().map(Redis::process)
     }

@@ -1,6 +1,6 @@
 //! Conversions of locks, grants, tickets and the wait graph.
 
-use ade_app::locks::{GrantedLock, HeldLockResult, TicketState, WaitingTicket};
+use ade_app::locks::{GrantedLock, HeldLockResult, StoredTicket, TicketState, WaitingTicket};
 use ade_client::wire;
 use ade_domain::lock::{HoldView, Holder, LockLimits, LockMode, RequestKey, WaitEdge, Waiter};
 use ade_store::coordination::{LockView, WaitView};
@@ -33,6 +33,7 @@ fn empty_ticket(ticket: RequestKey, status: wire::TicketStatus) -> wire::Ticket 
     wire::Ticket {
         ticket: ticket.to_string(),
         status,
+        stored: false,
         waiting_for: None,
         position: None,
         deadline: None,
@@ -50,6 +51,19 @@ pub(crate) fn waiting_ticket(waiting: &WaitingTicket) -> wire::Ticket {
     }
 }
 
+pub(crate) fn stored_ticket(stored: StoredTicket) -> wire::Ticket {
+    wire::Ticket {
+        stored: true,
+        deadline: Some(stored.deadline.convert()),
+        ..empty_ticket(stored.ticket, wire::TicketStatus::Waiting)
+    }
+}
+
+/// The release of a lock that is stored.
+pub(crate) fn stored_release(lock: &str) -> wire::HeldLockResult {
+    wire::HeldLockResult { lock: lock.to_owned(), ok: true, code: None, mode: None, expires_at: None }
+}
+
 pub(crate) fn ticket(key: RequestKey, state: &TicketState, limits: &LockLimits) -> wire::Ticket {
     match state {
         TicketState::Waiting(waiting) => waiting_ticket(waiting),
@@ -61,6 +75,7 @@ pub(crate) fn ticket(key: RequestKey, state: &TicketState, limits: &LockLimits) 
             let grants = grants(granted, limits).grants;
             wire::Ticket { grants, ..empty_ticket(key, wire::TicketStatus::Granted) }
         }
+        TicketState::Stored(stored) => stored_ticket(*stored),
     }
 }
 

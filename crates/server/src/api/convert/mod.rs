@@ -29,7 +29,8 @@ pub(crate) use audit::{audit_entry, unnumbered_audit_entry};
 pub(crate) use execution::{execution, task_claim};
 pub(crate) use jobs::{job, restore_result};
 pub(crate) use locks::{
-    cycle_edge, grants, held_lock_result, lock, lock_holder, ticket, wait_graph_edge, waiting_ticket,
+    cycle_edge, grants, held_lock_result, lock, lock_holder, stored_release, stored_ticket, ticket,
+    wait_graph_edge, waiting_ticket,
 };
 pub(crate) use outcome::{RenderedOutcome, outcome};
 pub(crate) use rules::{change, delegation, executor_binding, policy, resource};

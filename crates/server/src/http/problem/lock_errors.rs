@@ -40,7 +40,11 @@ impl Problem {
                 "TOO_MANY_AGENTS",
                 LockError::TooManyAgents.to_string(),
             ),
+            LockError::TooManyStored { .. } => {
+                Self::unavailable("TOO_MANY_STORED", error.to_string()).retry_after(1)
+            }
             LockError::Unavailable(error) => error.into(),
+            LockError::NotStored(error) => error.into(),
         }
     }
 

@@ -10,5 +10,6 @@ mod postgres;
 mod queue;
 mod secret_key;
 mod sqlite;
+mod stored_lock_requests;
 mod tasks;
 mod work;

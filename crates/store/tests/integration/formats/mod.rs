@@ -29,8 +29,8 @@ use ade_domain::task::{
 };
 use ade_store::database::{
     Archive, ArchiveKind, ArchivedTask, Comment, DailyStats, Document, DocumentKind, FeatureFlag,
-    InboxMessage, Invitation, JobOutcome, Password, Session, Setting, StoredAgent, StoredResponse,
-    StoredTask, StoredToken,
+    InboxMessage, Invitation, JobOutcome, Password, Session, Setting, StoredAgent, StoredLockCommand,
+    StoredResponse, StoredTask, StoredToken,
 };
 use ade_testkit::every_variant;
 use ade_testkit::formats::{RoundTrip, assert_formats, round_trip};
@@ -50,7 +50,7 @@ macro_rules! every_document {
 
 #[test]
 fn documents_keep_their_formats() {
-    let rows: [(&str, RoundTrip); 18] = [
+    let rows: [(&str, RoundTrip); 19] = [
         ("agent", round_trip::<StoredAgent>),
         ("approval", round_trip::<Approval>),
         ("archive", round_trip::<Archive>),
@@ -65,6 +65,7 @@ fn documents_keep_their_formats() {
         ("job_outcome", round_trip::<JobOutcome>),
         ("password", round_trip::<Password>),
         ("session", round_trip::<Session>),
+        ("stored_lock_command", round_trip::<StoredLockCommand>),
         ("stored_response", round_trip::<StoredResponse>),
         ("task", round_trip::<StoredTask>),
         ("token", round_trip::<StoredToken>),
