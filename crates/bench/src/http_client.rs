@@ -53,6 +53,14 @@ impl Target {
         Ok(Self { authority: authority.to_string(), host, bearer: bearer(token)? })
     }
 
+    /// The same server with the same token for the Rust client.
+    pub(super) fn client(&self) -> Result<ade_client::Client, BenchError> {
+        let bearer = self.bearer.to_str().unwrap_or_default();
+        let token = bearer.strip_prefix("Bearer ").unwrap_or_default();
+        let client = ade_client::Client::new(&format!("http://{}", self.authority), token);
+        client.map_err(|error| BenchError::new(ErrorKind::Unavailable, error.to_string()))
+    }
+
     pub(super) fn with_token(&self, token: &str) -> Result<Self, BenchError> {
         Ok(Self { bearer: bearer(token)?, ..self.clone() })
     }

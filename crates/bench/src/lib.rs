@@ -1,4 +1,4 @@
-//! The benchmarks behind `ade bench`: locks, approvals and whole task lifecycles, each compared with a baseline in the same run.
+//! The benchmarks behind `ade bench`: locks, approvals, whole task lifecycles and events, each compared with a baseline in the same run.
 //!
 //! A report shows a missed aim as missed. Servers and data of a benchmark are removed however it ends.
 
@@ -9,6 +9,7 @@ mod compare;
 mod cpu;
 mod database;
 mod error;
+mod events;
 mod http_client;
 mod lifecycle;
 mod locks;
@@ -45,6 +46,8 @@ enum Command {
     Approvals(approvals::Args),
     /// Measure whole lifecycles, embedded or on Redis and PostgreSQL: create, submit, approve, apply, complete
     Lifecycle(lifecycle::Args),
+    /// Measure events: from commit to followers and streams, projections, and what they cost
+    Events(events::Args),
     /// Compare the reports of two builds: which figures differ by more than noise
     Compare(compare::Args),
     /// Draw the comparison with other lock services as SVG, to standard output
@@ -58,6 +61,7 @@ impl Args {
             Command::Locks(args) => args.json,
             Command::Approvals(args) => args.json,
             Command::Lifecycle(args) => args.json,
+            Command::Events(args) => args.json,
             Command::Compare(args) => args.json,
             Command::Chart(_) => false,
         }
@@ -79,6 +83,7 @@ pub async fn run(args: Args) -> Result<Outcome, BenchError> {
         Command::Locks(args) => locks::run(args).await?,
         Command::Approvals(args) => approvals::run(args).await?,
         Command::Lifecycle(args) => lifecycle::run(args).await?,
+        Command::Events(args) => events::run(args).await?,
         Command::Compare(args) => return compare::run(args).map(Outcome::Compared),
         Command::Chart(args) => return chart::run(args).map(Outcome::Drawn),
     };

@@ -187,6 +187,14 @@ impl ServerProgram {
         Ok(ServerUnderTest { target, process: Some(process), redis: redis.cloned() })
     }
 
+    /// The command that writes projections again, without the database.
+    pub(super) fn rebuild(&self, redis: &BenchRedis) -> Result<Command, BenchError> {
+        let mut command = Command::new(self.path()?);
+        command.arg("rebuild").env("ADE_SECRET", SECRET).env("ADE_SERVER_REDIS", &redis.address);
+        command.stdin(Stdio::null());
+        Ok(command)
+    }
+
     /// Absolute, because the server runs in another folder.
     fn path(&self) -> Result<PathBuf, BenchError> {
         let Some(binary) = &self.binary else {

@@ -106,6 +106,8 @@ pub struct Config {
     pub write_timeout: Duration,
     pub checkpoint_seconds: u32,
     pub event_retention_days: u32,
+    /// Whether this process may write projections and event streams to Redis.
+    pub relay: bool,
     /// Whether the bootstrap token may create tokens that decide for any user.
     pub bootstrap_decides: bool,
     /// Whether changes of who decides, and by which rules, wait for a second administrator.
@@ -182,6 +184,7 @@ impl Config {
             write_timeout: seconds("limit.write_timeout_seconds")?,
             checkpoint_seconds: number("audit.checkpoint_seconds")?,
             event_retention_days: number("events.retention_days")?,
+            relay: get(&values, "events.relay")?,
             bootstrap_decides: get(&values, "security.bootstrap_decides")?,
             dual_control: get(&values, "security.dual_control")?,
             demo: false,

@@ -147,9 +147,9 @@ pub async fn follow_lock_stream(stream: RedisProjections, feed: EventFeed) {
         let read = async {
             let after = match &last {
                 Some(after) => String::clone(after),
-                None => stream.last_lock_entry().await?,
+                None => stream.last_entry(EventTopic::Lock).await?,
             };
-            stream.lock_entries(&after, STREAM_WAIT).await
+            stream.entries(EventTopic::Lock, &after, STREAM_WAIT).await
         };
         match read.await {
             Ok((read_to, entries)) => {
@@ -173,8 +173,11 @@ pub async fn follow_lock_stream(stream: RedisProjections, feed: EventFeed) {
     }
 }
 
-/// An entry of the stream of locks; `None` for one that ade did not write.
+/// An entry of the stream of locks; `None` for one that the database has, and for one that ade did not write.
 fn message_of_entry(entry: StreamEntry) -> Option<LockEventMessage> {
+    if entry.number.is_some() {
+        return None;
+    }
     let payload: Map<String, Value> = serde_json::from_str(&entry.payload).ok()?;
     let lock = payload.get("lock_id").and_then(Value::as_str)?.parse().ok()?;
     let StreamEntry { event, at, source, sequence, .. } = entry;

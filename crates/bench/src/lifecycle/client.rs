@@ -35,13 +35,13 @@ const RESOURCES: usize = 1_000;
 
 /// What the tasks of a row do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Workload {
+pub(crate) enum Workload {
     Noop,
     Files,
 }
 
 impl Workload {
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Noop => "noop",
             Self::Files => "files",
@@ -58,7 +58,7 @@ pub(super) struct Lifecycle {
 }
 
 #[derive(Debug)]
-pub(super) struct Client {
+pub(crate) struct Client {
     pub(super) number: usize,
     /// Ids of all tasks of all rounds, in order.
     pub(super) created: Vec<String>,

@@ -12,44 +12,46 @@ use super::client::Workload;
 use crate::approvals::{CHECKPOINT_SECONDS, Distributed, REQUESTS_PER_MINUTE};
 use crate::cpu::CpuMeter;
 use crate::database::BaselineTable;
-use crate::error::BenchError;
+use crate::error::{BenchError, ErrorKind};
 use crate::http_client;
 use crate::server::{FOLDER_PREFIX, ServerProgram, ServerUnderTest};
 
 /// Sees everything and decides nothing.
-pub(super) const AUDITOR: &str = "auditor";
+pub(crate) const AUDITOR: &str = "auditor";
 /// The name of the root in the configuration.
-pub(super) const FILES_ROOT: &str = "measured";
+pub(crate) const FILES_ROOT: &str = "measured";
 /// A worker is one agent and acquires the locks of all its tasks.
 const ACQUISITIONS_PER_MINUTE: &str = "10000000";
 
-pub(super) fn author(number: usize) -> String {
+pub(crate) fn author(number: usize) -> String {
     format!("author-{number:03}")
 }
 
-pub(super) fn reviewer(number: usize) -> String {
+pub(crate) fn reviewer(number: usize) -> String {
     format!("reviewer-{number:03}")
 }
 
 /// The task type of a client. Only the reviewer of the client decides these tasks.
-pub(super) fn task_type(number: usize) -> String {
+pub(crate) fn task_type(number: usize) -> String {
     format!("measured-{number:03}")
 }
 
 #[derive(Debug)]
-pub(super) struct Environment {
+pub(crate) struct Environment {
     // Dropped first: stops before its folder is removed.
-    pub(super) server: ServerUnderTest,
-    pub(super) baseline_table: BaselineTable,
+    pub(crate) server: ServerUnderTest,
+    pub(crate) baseline_table: BaselineTable,
     /// Parent of the files that tasks write.
-    pub(super) root: PathBuf,
+    pub(crate) root: PathBuf,
     folder: TempDir,
     /// With the number of the schema.
     distributed: Option<(Distributed, usize)>,
+    /// With the schema of this environment.
+    postgres_url: Option<String>,
 }
 
 impl Environment {
-    pub(super) async fn create(
+    pub(crate) async fn create(
         program: &ServerProgram,
         parent: &Path,
         distributed: Option<&Distributed>,
@@ -79,6 +81,8 @@ impl Environment {
             ("ADE_AUDIT_CHECKPOINT_SECONDS", CHECKPOINT_SECONDS),
             ("ADE_WORKER_SLOTS", slots.as_str()),
         ];
+        // Older builds do not know the setting.
+        settings.extend((!sizes.relay).then_some(("ADE_EVENTS_RELAY", "false")));
         settings.extend(url.as_deref().map(|url| ("ADE_SERVER_POSTGRES", url)));
         let server =
             program.start_in(folder.path(), distributed.map(|distributed| &distributed.redis), &settings)?;
@@ -89,7 +93,8 @@ impl Environment {
             None => BaselineTable::open_sqlite(folder.path()),
         };
         let distributed = distributed.map(|distributed| (distributed.clone(), number));
-        let environment = Self { server, baseline_table: baseline_table?, root, folder, distributed };
+        let environment =
+            Self { server, baseline_table: baseline_table?, root, folder, distributed, postgres_url: url };
         environment.create_users(sizes.clients, workload).await?;
         Ok(environment)
     }
@@ -118,19 +123,35 @@ impl Environment {
         Ok(())
     }
 
-    pub(super) fn cpu_meter(&self) -> CpuMeter {
+    pub(crate) fn cpu_meter(&self) -> CpuMeter {
         let postmaster =
             self.distributed.as_ref().and_then(|(distributed, _)| distributed.postgres.postmaster);
         CpuMeter { postmaster, ..self.server.cpu_meter() }
     }
 
     /// The baseline uses neither the server nor Redis.
-    pub(super) fn baseline_meter(&self) -> CpuMeter {
+    pub(crate) fn baseline_meter(&self) -> CpuMeter {
         CpuMeter { server: None, redis: None, ..self.cpu_meter() }
     }
 
+    /// Runs `ade rebuild` beside the server.
+    pub(crate) async fn rebuild(&self, program: &ServerProgram) -> Result<(), BenchError> {
+        let (Some((distributed, _)), Some(postgres)) = (&self.distributed, &self.postgres_url) else {
+            return Ok(());
+        };
+        let (mut command, folder) = (program.rebuild(&distributed.redis)?, self.folder.path().to_owned());
+        command.arg("--data").arg(folder.join("rebuild")).current_dir(&folder);
+        command.env("ADE_SERVER_POSTGRES", postgres);
+        let output = tokio::task::spawn_blocking(move || command.output()).await??;
+        if output.status.success() {
+            return Ok(());
+        }
+        let reason = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(BenchError::new(ErrorKind::Unavailable, format!("ade rebuild failed: {reason}")))
+    }
+
     /// Stops the server and removes all its data.
-    pub(super) async fn remove(self) -> Result<(), BenchError> {
+    pub(crate) async fn remove(self) -> Result<(), BenchError> {
         let Self { server, baseline_table, folder, distributed, .. } = self;
         drop(server);
         baseline_table.close().await;

@@ -19,8 +19,9 @@ use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::report::{Deployment, Report};
 use crate::server::ServerProgram;
-use client::Workload;
-use environment::Environment;
+pub(crate) use client::Workload;
+pub(crate) use environment::{Environment, author};
+pub(crate) use rounds::{LifecycleResults, measure as measure_rounds};
 
 const METHOD: &str = "\
 What is measured, and how:
@@ -76,21 +77,23 @@ pub(super) struct Args {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Sizes {
-    quick: bool,
-    seconds: f64,
-    clients: usize,
-    window: usize,
-    slots: u32,
+pub(crate) struct Sizes {
+    pub(crate) quick: bool,
+    pub(crate) seconds: f64,
+    pub(crate) clients: usize,
+    pub(crate) window: usize,
+    pub(crate) slots: u32,
     /// How often benchmark and baseline alternate.
-    rounds: u32,
+    pub(crate) rounds: u32,
+    /// Whether the server writes projections and streams; on Redis and PostgreSQL only.
+    pub(crate) relay: bool,
 }
 
 impl Sizes {
     fn of(args: &Args) -> Self {
         let (clients, window) = (args.clients as usize, args.window as usize);
         let (seconds, rounds) = if args.quick { (0.5, 1) } else { (args.seconds, 4) };
-        Self { quick: args.quick, seconds, clients, window, slots: args.slots, rounds }
+        Self { quick: args.quick, seconds, clients, window, slots: args.slots, rounds, relay: true }
     }
 }
 

@@ -21,16 +21,16 @@ use crate::samples::{Latencies, Samples};
 const MAX_WARM_UP: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
-pub(super) struct LifecycleResults {
-    pub(super) per_minute: f64,
-    pub(super) from_create: Latencies,
-    pub(super) from_approve: Latencies,
-    pub(super) baseline_per_minute: f64,
-    pub(super) baseline: Latencies,
+pub(crate) struct LifecycleResults {
+    pub(crate) per_minute: f64,
+    pub(crate) from_create: Latencies,
+    pub(crate) from_approve: Latencies,
+    pub(crate) baseline_per_minute: f64,
+    pub(crate) baseline: Latencies,
     /// Per lifecycle.
-    pub(super) cpu: CpuCost,
+    pub(crate) cpu: CpuCost,
     /// Per five transactions.
-    pub(super) baseline_cpu: CpuCost,
+    pub(crate) baseline_cpu: CpuCost,
 }
 
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ struct Totals {
 }
 
 /// Returns the results, and the clients with the tasks that they created.
-pub(super) async fn measure(
+pub(crate) async fn measure(
     environment: &Environment,
     workload: Workload,
     sizes: &Sizes,

@@ -142,7 +142,7 @@ impl Server {
         let background = BackgroundServices {
             jobs: jobs.clone(),
             feed: feed.clone(),
-            relay: relay.clone(),
+            relay: relay.clone().filter(|_| config.relay),
             checkpoint_file: CheckpointFile::in_folder(&config.data),
             checkpoint_interval: Duration::from_secs(config.checkpoint_seconds.into()),
         };

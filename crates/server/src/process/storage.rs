@@ -39,8 +39,7 @@ pub(super) async fn open_coordination(
     Ok((Arc::new(coordination), Some(folder)))
 }
 
-/// Where projections and event streams are written: only if the database is shared as well, and unless the operator leaves it to other
-/// processes.
+/// Where projections and event streams are: only if the database is shared as well.
 pub(super) async fn open_projections(config: &Config) -> Result<Option<RedisProjections>, StartError> {
     match (&config.redis, &config.postgres) {
         (Some(url), Some(_)) => Ok(Some(RedisProjections::open(url).await.map_err(StartError::Redis)?)),

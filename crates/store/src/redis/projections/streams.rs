@@ -21,8 +21,8 @@ use crate::redis::query::command;
 pub const CONSUMER_GROUPS: [&str; 4] =
     ["notification-service", "audit-logger", "webhook-dispatcher", "analytics-pipeline"];
 const MAX_LEN: u64 = 10_000;
-/// Entries of the stream of locks that are read together.
-const MAX_LOCK_ENTRIES: usize = 500;
+/// Entries that are read together.
+const MAX_ENTRIES: usize = 500;
 
 /// A topic that has a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::IntoStaticStr)]
@@ -130,28 +130,29 @@ impl RedisProjections {
 
     /// The number of the last entry of a stream; none if it has no entry, or if it is missing. Not for the stream of locks.
     pub async fn last_number(&self, topic: EventTopic) -> Result<Option<u64>> {
-        let key = topic.key()?.in_layout(self.layout());
-        let last = command("XREVRANGE", &key, ("+", "-", "COUNT", 1));
-        let replies: Vec<Vec<(String, Vec<String>)>> = self.query_all(vec![last]).await?;
-        let id = replies.into_iter().flatten().next().map(|(id, _)| id);
-        Ok(id.and_then(|id| id.split('-').next()?.parse().ok()))
+        let id = self.last_entry(topic).await?;
+        Ok(id.split('-').next().and_then(|number| number.parse().ok()).filter(|number| *number > 0))
     }
 
-    /// The id of the last entry of the stream of locks.
-    pub async fn last_lock_entry(&self) -> Result<String> {
-        let key = EventTopic::Lock.key()?.in_layout(self.layout());
+    /// The id of the last entry of a stream.
+    pub async fn last_entry(&self, topic: EventTopic) -> Result<String> {
+        let key = topic.key()?.in_layout(self.layout());
         let last = command("XREVRANGE", &key, ("+", "-", "COUNT", 1));
         let replies: Vec<Vec<(String, Vec<String>)>> = self.query_all(vec![last]).await?;
         Ok(replies.into_iter().flatten().next().map_or_else(|| "0-0".to_owned(), |(id, _)| id))
     }
 
-    /// Waits for entries of the stream of locks behind an id, at most so long. Returns the id of the last one, and those that are in no
-    /// database.
-    pub async fn lock_entries(&self, after: &str, wait: Duration) -> Result<(String, Vec<StreamEntry>)> {
-        let key = EventTopic::Lock.key()?.in_layout(self.layout());
+    /// Waits for entries of a stream behind an id, at most so long. Returns them with the id of the last one.
+    pub async fn entries(
+        &self,
+        topic: EventTopic,
+        after: &str,
+        wait: Duration,
+    ) -> Result<(String, Vec<StreamEntry>)> {
+        let key = topic.key()?.in_layout(self.layout());
         let mut read = redis::cmd("XREAD");
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1);
-        read.arg("COUNT").arg(MAX_LOCK_ENTRIES).arg("BLOCK").arg(wait_ms);
+        read.arg("COUNT").arg(MAX_ENTRIES).arg("BLOCK").arg(wait_ms);
         read.arg("STREAMS").arg(key.as_str()).arg(after);
         let reply = self.client.query_blocking(&key, read, wait).await?;
         let reply: Option<StreamReadReply> = redis::from_redis_value(reply)?;
@@ -160,15 +161,15 @@ impl RedisProjections {
         for entry in read {
             let text = |field: &str| entry.get::<String>(field).unwrap_or_default();
             let count = |field: &str| entry.get::<u64>(field);
-            if let (None, Ok(at)) = (count("number"), text("timestamp").parse::<Timestamp>()) {
-                entries.push(StreamEntry {
-                    number: None,
-                    event: text("event"),
-                    at: at.into(),
-                    payload: text("payload"),
-                    source: text("source"),
-                    sequence: count("sequence"),
-                });
+            let number = match topic {
+                EventTopic::Lock => count("number"),
+                _ => entry.id.split('-').next().and_then(|number| number.parse().ok()),
+            };
+            // Others may write to the stream.
+            if let Ok(at) = text("timestamp").parse::<Timestamp>() {
+                let (event, payload, source) = (text("event"), text("payload"), text("source"));
+                let sequence = count("sequence");
+                entries.push(StreamEntry { number, event, at: at.into(), payload, source, sequence });
             }
             last = entry.id;
         }
