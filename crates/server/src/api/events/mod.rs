@@ -58,6 +58,8 @@ struct ListParams {
 #[utoipa::path(get, path = "/events", operation_id = "list_events", tag = "events", params(ListParams), responses(
     (status = 200, description = "Events, and where the next page begins", body = wire::EventPage), ReadErrors,
     (status = 410, description = "EVENTS_EXPIRED: the next events have been deleted; `oldest` is the first that is kept", body = wire::Problem),
+    (status = 429, description = "RATE_LIMITED or TOO_MANY_FOLLOWERS", body = wire::Problem),
+    (status = 503, description = "UNAVAILABLE or TOO_MANY_FOLLOWERS", body = wire::Problem),
 ))]
 async fn list(
     app: App,
