@@ -99,7 +99,7 @@ pub fn task_of_lock(lock: &LockName) -> Option<&str> {
     (lock.kind() == LockKind::Task).then(|| lock.id())
 }
 
-/// An account that an event is about: whoever uses it may have other permissions from then on, or none.
+/// An account that an event is about: its user may have other permissions from then on, or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Account {
     User(String),

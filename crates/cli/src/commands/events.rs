@@ -115,9 +115,9 @@ async fn follow(client: &Client, args: &Args) -> Result {
     if let Some(task) = &args.task {
         follower = follower.task(task);
     }
-    if let Some(after) = args.after {
-        follower = follower.after(after);
-    }
+    // A server that cannot be reached at the start is an error; later, the follower waits for it.
+    let end = parse_cursor(&client.events(&[], Duration::ZERO).await?.next_cursor)?;
+    follower = follower.after(args.after.unwrap_or(end));
     follower.connect().await.map_err(explain)?;
     output::note("following events; press Ctrl-C to stop");
     loop {

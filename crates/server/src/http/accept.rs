@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use rustix::net::sockopt::set_tcp_user_timeout;
+use rustix::net::sockopt::{set_socket_send_buffer_size, set_tcp_user_timeout};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -26,6 +26,8 @@ use super::pending_writes::PendingWrites;
 const MAX_HEAD_BYTES: usize = 32 << 10;
 /// For the head of a request, and for the idle time between two requests.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(75);
+/// What the operating system takes over for a client that does not read. By default it is megabytes, of thousands of connections.
+const SEND_BUFFER_BYTES: usize = 256 << 10;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause after an error such as "too many open files".
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
@@ -133,6 +135,9 @@ async fn serve_connection(
 ) -> hyper::Result<()> {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    if let Err(error) = set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES) {
+        tracing::debug!(%error, "cannot set SO_SNDBUF");
     }
     // For what the operating system has taken over but the client does not accept.
     let user_timeout = u32::try_from(options.write_timeout.as_millis()).unwrap_or(u32::MAX);

@@ -16,7 +16,7 @@ use ade_domain::event::Event;
 use ade_domain::event_filter::EventFilter;
 use ade_store::DatabaseError;
 use tokio::sync::{Semaphore, broadcast, watch};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 pub use cursor::{CursorBatch, EventCursor, FollowerIdentity};
 pub use message::{FeedEvent, LockEventMessage};
@@ -26,6 +26,8 @@ use ring::Ring;
 
 /// Followers are woken at most this often: a hundred commits wake a thousand followers a few times, not a hundred times.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(25);
+/// How long a new follower waits for events that were committed before it came.
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_BACKOFF: Duration = Duration::from_millis(500);
 /// Events that are read at once.
 const PAGE_SIZE: u32 = 500;
@@ -125,6 +127,15 @@ impl EventFeed {
         *self.0.head.borrow()
     }
 
+    /// Waits until the feed has what is numbered at present, by any server; returns the number of the last event.
+    async fn catch_up(&self) -> Result<u64, DatabaseError> {
+        let last = self.0.context.database.audit_head().await?.number;
+        let mut head = self.0.head.subscribe();
+        // If it takes longer, the events follow later. The sender lives as long as the feed.
+        let _ = timeout(CATCH_UP_TIMEOUT, head.wait_for(|head| *head >= last)).await;
+        Ok(last)
+    }
+
     /// The number up to which events have been deleted.
     pub async fn deleted_up_to(&self) -> Result<u64, DatabaseError> {
         self.0.context.database.deleted_events().await
@@ -132,14 +143,10 @@ impl EventFeed {
 
     /// Follows events after a number, or from now on.
     pub async fn cursor(&self, after: Option<u64>, filter: EventFilter) -> Result<EventCursor, FeedError> {
-        let head = self.head();
+        let head = self.catch_up().await?;
         let Some(after) = after else { return Ok(EventCursor::new(self.clone(), head, filter)) };
         if after > head {
-            // Another server may be ahead of this one.
-            let head = self.0.context.database.audit_head().await?.number;
-            if after > head {
-                return Err(FeedError::BeyondEnd { after, head });
-            }
+            return Err(FeedError::BeyondEnd { after, head });
         }
         let deleted = self.deleted_up_to().await?;
         if after < deleted {

@@ -29,7 +29,8 @@ async fn events_of_a_task_are_seen_by_those_who_see_the_task() {
     let deployment = Deployment::embedded(ADE);
     let org = deployment.admin().await;
     let (pat, sue) = (org.create_user("pat", &[AUTHOR]).await, org.create_user("sue", &[AUTHOR]).await);
-    let (rex, roy) = (org.create_user("rex", &[REVIEWER]).await, org.create_user("roy", &[REVIEWER]).await);
+    let rex = org.create_user("rex", &[REVIEWER, AUTHOR]).await;
+    let roy = org.create_user("roy", &[REVIEWER]).await;
     let aud = org.create_user("aud", &[AUDITOR]).await;
     org.create_policy(json!({ "name": "rex alone", "reviewers": ["rex"] })).await;
     let (bot, rexbot) = (org.create_agent("bot", &pat).await, org.create_agent("rexbot", &rex).await);
@@ -60,7 +61,7 @@ async fn events_of_a_task_are_seen_by_those_who_see_the_task() {
         (&sue, "policy:created", true),
         (&sue, "agent:created", true),
         (&sue, "user:created", false),
-        (&rex, "token:created", false),
+        (&roy, "token:created", false),
         (&aud, "token:created", true),
     ] {
         let events = all_events(caller, 0, &format!("events={name}")).await;
@@ -107,12 +108,17 @@ async fn credentials_that_end_close_the_connection_with_the_reason() {
     for socket in [&mut revoked, &mut other, &mut deactivated, &mut of_agent] {
         let _ = socket.subscribe(json!({ "topics": ["task"] })).await;
     }
+    let short = json!({ "name": "short", "ttl_seconds": 2 });
+    let short = org.api.post("/users/pat/tokens", &short).await.expect_status(201);
+    let mut expiring = Socket::with_token(ade, &text_field(&short, "token")).await;
+    let _ = expiring.subscribe(json!({ "topics": ["task"] })).await;
     let path = format!("/users/pat/tokens/{}", text_field(&token, "token_id"));
     let _ = org.api.delete(&path).await.expect_status(204);
     assert_eq!(revoked.receive().await, Err(unauthenticated()));
     let _ = org.api.patch("/users/sue", &json!({ "active": false })).await.expect_status(200);
     assert_eq!(deactivated.receive().await, Err(unauthenticated()));
     assert_eq!(of_agent.receive().await, Err(unauthenticated()), "so is the agent of a sponsor who left");
+    assert_eq!(expiring.receive().await, Err(unauthenticated()), "at its expiry");
     let task = pat.create_draft(json!({})).await;
     comment(&pat, &task).await;
     let names = vec!["task:created".to_owned(), "task:commented".to_owned()];

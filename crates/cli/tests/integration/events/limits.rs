@@ -27,7 +27,7 @@ async fn connect_with_small_buffer(ade: &AdeServer) -> TcpStream {
     socket.connect(server).await.expect("connected")
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_is_dropped_with_the_reason() {
     let deployment = Deployment::embedded_with_config(ADE, CONFIG);
     let (ade, org) = (deployment.server(), deployment.admin().await);

@@ -2,10 +2,12 @@
 
 mod access;
 mod cut_proxy;
+mod documentation;
 mod follow;
 mod interruptions;
 mod limits;
 mod load;
+mod rust_example;
 mod socket;
 
 use std::time::Duration;

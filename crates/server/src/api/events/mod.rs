@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use ade_app::{FeedError, FeedEvent, FollowerIdentity};
 use ade_domain::event_filter::EventFilter;
+use ade_domain::permission::Scope;
 use axum::http::header;
 use tokio::time::{Instant, timeout_at};
 
@@ -58,6 +59,8 @@ struct ListParams {
 #[utoipa::path(get, path = "/events", operation_id = "list_events", tag = "events", params(ListParams), responses(
     (status = 200, description = "Events, and where the next page begins", body = wire::EventPage), ReadErrors,
     (status = 410, description = "EVENTS_EXPIRED: the next events have been deleted; `oldest` is the first that is kept", body = wire::Problem),
+    (status = 429, description = "RATE_LIMITED or TOO_MANY_FOLLOWERS", body = wire::Problem),
+    (status = 503, description = "UNAVAILABLE or TOO_MANY_FOLLOWERS", body = wire::Problem),
 ))]
 async fn list(
     app: App,
@@ -74,13 +77,19 @@ async fn list(
     if wait > MAX_WAIT_SECONDS {
         return Err(Problem::invalid_at("?wait", format!("must be at most {MAX_WAIT_SECONDS}, not {wait}")));
     }
-    let mut identity = FollowerIdentity::new(&caller, app.feed.head())?;
+    caller.require_scope(Scope::Read)?;
     let filter = query_filter(topics, events, task_id)?;
     let after = after.as_deref().map(|id| parse_id("?after", id)).transpose()?;
     let _connection = app.event_connections.open(&caller)?;
     let mut cursor = app.feed.cursor(after, filter).await?;
     let (mut stopping, start) = (app.stopping.clone(), Instant::now());
-    let (deadline, scan_until) = (start + Duration::from_secs(wait), start + MAX_SCAN_TIME);
+    // Authenticated once more, because the request may wait: nothing changes unnoticed after `head`, nor after `until`.
+    let head = app.feed.head();
+    let (caller, until) = credentials.check(&app).await?;
+    let mut identity = FollowerIdentity::new(&caller, head)?;
+    let remaining = until.map(|until| Duration::from_millis(until.ms_since(app.tasks.now())));
+    let wait = Duration::from_secs(wait).min(remaining.unwrap_or(Duration::MAX));
+    let (deadline, scan_until) = (start + wait, start + MAX_SCAN_TIME);
     let mut items: Vec<Arc<FeedEvent>> = Vec::new();
     loop {
         let batch = cursor.next_batch(&identity, limit - items.len()).await?;

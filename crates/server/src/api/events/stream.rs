@@ -37,6 +37,7 @@ pub(super) struct StreamParams {
     (status = 200, description = "A stream without end", body = String, content_type = "text/event-stream"), ReadErrors,
     (status = 410, description = "EVENTS_EXPIRED: the next events have been deleted; `oldest` is the first that is kept", body = wire::Problem),
     (status = 429, description = "RATE_LIMITED or TOO_MANY_FOLLOWERS", body = wire::Problem),
+    (status = 503, description = "UNAVAILABLE or TOO_MANY_FOLLOWERS", body = wire::Problem),
 ))]
 pub(super) async fn stream(
     app: App,

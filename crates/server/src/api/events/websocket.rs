@@ -37,6 +37,7 @@ const MAX_CLOSE_REASON: usize = 120;
     (status = 403, description = "ORIGIN_NOT_ALLOWED, FORBIDDEN, SCOPE_MISSING, REAUTHENTICATE or PASSWORD_CHANGE_REQUIRED", body = wire::Problem),
     (status = 426, description = "UPGRADE_REQUIRED: this is not a WebSocket request", body = wire::Problem),
     (status = 429, description = "RATE_LIMITED or TOO_MANY_FOLLOWERS", body = wire::Problem),
+    (status = 503, description = "UNAVAILABLE or TOO_MANY_FOLLOWERS", body = wire::Problem),
 ))]
 pub(super) async fn websocket(
     app: App,

@@ -33,6 +33,7 @@ const OPTIONAL_BODY: [&str; 3] = ["cancel_task", "approve", "claim_task"];
         (name = "approvals", description = "Approval requests and the decisions of reviewers."),
         (name = "rules", description = "Policies, delegations, registered resources, and simulations."),
         (name = "people", description = "Users, sessions and tokens."),
+        (name = "events", description = "What happened: pages, an event stream, and a WebSocket."),
         (name = "audit", description = "The audit log, its verification and export, and statistics."),
         (name = "settings", description = "Settings and feature flags shared by all servers."),
         (name = "locks", description = "Acquire, renew and release locks; inspect holders and waiters."),

@@ -17,9 +17,6 @@ pub(super) const CALLERS: [&str; 9] = [
 /// the state of the object), `n` is refused (403), `h` gets the response for an object that does not exist (404), `u` is not
 /// authenticated (401).
 pub(super) const ROUTES: &[(&str, &str, &str)] = &[
-    ("GET /events", "uyyyyyyyy", "read"),
-    ("GET /events/stream", "uyyyyyyyy", "read"),
-    ("GET /ws", "uyyyyyyyy", "read"),
     ("GET /agents", "uyyyyyyyy", "read"),
     ("POST /agents", "unyynnnyy", "lock"),
     ("DELETE /agents/{id}", "unnynnnyy", "lock"),
@@ -50,6 +47,8 @@ pub(super) const ROUTES: &[(&str, &str, &str)] = &[
     ("GET /config/{name}", "uyyyyyyyy", "read"),
     ("PUT /config/{name}", "unnnnnnyy", "admin"),
     ("GET /delegations", "uyyyyyyyy", "read"),
+    ("GET /events", "uyyyyyyyy", "read"),
+    ("GET /events/stream", "uyyyyyyyy", "read"),
     ("GET /executors", "uyyyyyyyy", "read"),
     ("POST /delegations", "unnnnynyy", "admin"),
     ("DELETE /delegations/{id}", "uhhhhynyy", "read"),
@@ -128,4 +127,5 @@ pub(super) const ROUTES: &[(&str, &str, &str)] = &[
     ("GET /users/{id}/tokens", "unnynnnyy", "read admin"),
     ("POST /users/{id}/tokens", "unnynnnyy", "admin"),
     ("DELETE /users/{id}/tokens/{token_id}", "unnynnnyy", "admin"),
+    ("GET /ws", "uyyyyyyyy", "read"),
 ];
