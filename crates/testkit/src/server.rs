@@ -79,9 +79,10 @@ impl ServerBuilder {
     /// Starts the server and waits until it listens.
     pub fn start(self) -> Result<AdeServer, StartError> {
         let port = Port::claim()?;
-        let ulimit =
-            |soft: u32| ["sh", "-c", &format!("ulimit -Sn {soft} && exec \"$@\""), "sh"].map(str::to_owned);
-        let mut argv: Vec<String> = self.open_files.map(ulimit).into_iter().flatten().collect();
+        let ulimit = self.open_files.map(|soft| format!("ulimit -Sn {soft} && ")).unwrap_or_default();
+        // SIGXFSZ is ignored, so that a file size limit gives an I/O error as a full disk does.
+        let script = format!("trap '' XFSZ; {ulimit}exec \"$@\"");
+        let mut argv: Vec<String> = ["sh", "-c", &script, "sh"].map(str::to_owned).into();
         argv.extend(["env".to_owned(), format!("ADE_ADMIN_TOKEN={BOOTSTRAP_TOKEN}")]);
         let is_distributed = self.arguments.iter().any(|argument| argument == "--postgres");
         argv.extend(is_distributed.then(|| format!("ADE_SECRET={SECRET}")));

@@ -164,7 +164,7 @@ impl LockService {
         Ok(outages.database().stored_lock_request(&key.to_string()).await?)
     }
 
-    /// Ends stored requests whose deadline has passed, also while coordination is unavailable.
+    /// Whether the deadline of a stored request has passed.
     pub(super) fn is_overdue(stored: &StoredLockRequest, now: Moment) -> bool {
         stored.deadline.is_some_and(|deadline| deadline <= now)
     }

@@ -28,8 +28,6 @@ const RETRY_DELAY_MS: u64 = 1_000;
 /// On a cluster an idle lock leaves the registry only after a second visit. Longer than a call can take.
 const IDLE_RECHECK_MS: u64 = 5_000;
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
-/// A gap this long between two sweeps that reached Redis means that heartbeats of agents did not get through either.
-const OUTAGE: Duration = Duration::from_secs(3);
 /// How often the waiters of one lock are searched for missed deadlocks, and its indexes repaired.
 const INSPECT_INTERVAL: Duration = Duration::from_secs(5);
 /// Agents whose waits one inspection searches.
@@ -44,8 +42,8 @@ const NAMED_AGENT_TTL_MS: u64 = 86_400_000;
 /// What this server did last, and what it still has to do.
 #[derive(Default)]
 pub(super) struct MaintenanceState {
-    /// The last one that reached Redis.
-    last_sweep: Option<Instant>,
+    /// Whether the last sweep did not reach Redis.
+    has_failed: bool,
     /// After an outage agents look silent, because their heartbeats did not get through: until then none is expired.
     agents_expire_after: Option<Instant>,
     last_housekeeping: Option<Instant>,
@@ -99,18 +97,14 @@ fn is_due(last: Option<Instant>, interval: Duration) -> bool {
 impl Inner {
     pub(super) async fn sweep(&self) -> Result<Vec<Deadlock>> {
         self.notifications.prune();
-        {
-            let mut state = locked(&self.maintenance);
-            if state.last_sweep.is_some_and(|at| at.elapsed() >= OUTAGE) {
-                state.agents_expire_after = Some(Instant::now() + Duration::from_millis(OFFLINE_AFTER_MS));
-            }
-        }
         if is_due(locked(&self.maintenance).last_housekeeping, HOUSEKEEPING_INTERVAL) {
             locked(&self.maintenance).last_housekeeping = Some(Instant::now());
             self.run_housekeeping().await;
         }
         for _ in 0..MAX_BATCHES {
-            let due = self.due_locks().await?;
+            let due = self.due_locks().await;
+            self.note_outage(due.is_err());
+            let due = due?;
             let visits = join_all(due.iter().map(|lock| self.visit_or_postpone(lock))).await;
             let failed: Vec<CoordinationError> = visits.into_iter().flatten().collect();
             self.log_failure(&failed);
@@ -118,9 +112,15 @@ impl Inner {
                 break;
             }
         }
+        Ok(std::mem::take(&mut locked(&self.maintenance).unreported_deadlocks))
+    }
+
+    fn note_outage(&self, has_failed: bool) {
         let mut state = locked(&self.maintenance);
-        state.last_sweep = Some(Instant::now());
-        Ok(std::mem::take(&mut state.unreported_deadlocks))
+        let is_back = std::mem::replace(&mut state.has_failed, has_failed) && !has_failed;
+        if is_back {
+            state.agents_expire_after = Some(Instant::now() + Duration::from_millis(OFFLINE_AFTER_MS));
+        }
     }
 
     /// Logs a repeated failure once.
@@ -393,7 +393,11 @@ impl Inner {
 
     /// Cancels the tickets of agents without recent heartbeats and marks the agents offline.
     async fn expire_silent_agents(&self) -> Result<()> {
-        if locked(&self.maintenance).agents_expire_after.is_some_and(|at| Instant::now() < at) {
+        let is_spared = {
+            let state = locked(&self.maintenance);
+            state.has_failed || state.agents_expire_after.is_some_and(|at| Instant::now() < at)
+        };
+        if is_spared {
             return Ok(());
         }
         for (agent, score) in self.idle_agents(&self.keys.alive_agents, OFFLINE_AFTER_MS).await? {

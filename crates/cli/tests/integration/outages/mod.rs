@@ -2,6 +2,7 @@
 //! nothing that was acknowledged is lost, and everything recovers by itself.
 
 mod campaign;
+mod full_disk;
 mod load;
 mod postgres_gone;
 mod redis_gone;
