@@ -1,5 +1,5 @@
-//! Background services of a server: the sequencer of audit log and events, the tail of the events, audit checkpoints, and jobs. Any number of
-//! processes may run them, and each step happens once.
+//! Background services of a server: the sequencer of audit log and events, the tail of the events, audit checkpoints, jobs, and the
+//! dispatcher of webhooks. Any number of processes may run them, and each step happens once.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use crate::Jobs;
 use crate::alerts::LogCheck;
 use crate::audit::{AuditLogError, Checkpoint, CheckpointFile, Signer, report_check};
 use crate::events::run_sequencer;
+use crate::webhooks::WebhookDispatcher;
 
 /// How long jobs may take to release their leases when the server stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,6 +24,7 @@ const FIRST_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 pub struct BackgroundServices {
     /// Also provides the context and the name of this process.
     pub jobs: Jobs,
+    pub webhooks: WebhookDispatcher,
     /// Where this server keeps checkpoints outside of the database.
     pub checkpoint_file: CheckpointFile,
     pub checkpoint_interval: Duration,
@@ -55,6 +57,7 @@ impl BackgroundServices {
         let (mut jobs, mut loops) = (JoinSet::new(), JoinSet::new());
         let (stop, stopped) = watch::channel(false);
         self.jobs.clone().start(&mut jobs, &stopped);
+        jobs.spawn(self.webhooks.clone().run(stopped.clone()));
         let context = &self.jobs.context;
         loops.spawn(run_sequencer(context.clone()));
         loops.spawn(context.tail.clone().run(context.clone()));

@@ -11,12 +11,13 @@ use ade_domain::people::User;
 use ade_domain::risk::RegisteredPattern;
 use ade_domain::task::{Task, TaskCommand, TaskState};
 use ade_store::database::{
-    Archive, Comment, FeatureFlag, KeyedResponse, Setting, SkippedTasks, StoredResponse, StoredTask,
-    StoredToken, Versioned,
+    Archive, Comment, Delivery, FeatureFlag, KeyedResponse, Setting, SkippedTasks, StoredResponse,
+    StoredTask, StoredToken, Versioned,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::webhooks::{InboundHookView, WebhookView};
 use crate::{Caller, Error, IdempotentRequest, Result};
 
 /// What a request created or changed: everything that its response is rendered from.
@@ -48,6 +49,11 @@ pub enum Outcome {
     Resource(Versioned<RegisteredPattern>),
     Setting(Versioned<Setting>),
     Feature(Versioned<FeatureFlag>),
+    /// A webhook without its secret, which is returned only once.
+    Webhook(Box<WebhookView>),
+    Delivery(Box<Delivery>),
+    /// An inbound hook without its secret.
+    InboundHook(Box<InboundHookView>),
     /// A change that was confirmed or rejected, without its request.
     Change(Versioned<ProposedChange>),
     /// It waits for a second administrator.

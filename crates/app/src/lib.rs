@@ -26,6 +26,7 @@ pub mod shared_settings;
 mod stored_formats;
 pub mod tasks;
 mod token_rate_limit;
+pub mod webhooks;
 pub mod worker;
 
 pub use accounts::AccountService;
@@ -45,6 +46,7 @@ pub use rules::RuleService;
 pub use shared_settings::Settings;
 pub use tasks::TaskService;
 pub use token_rate_limit::TokenRateLimit;
+pub use webhooks::WebhookService;
 pub use worker::{Worker, WorkerHandle};
 
 /// Replaces a field that has a new value.

@@ -12,6 +12,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod users;
+mod webhooks;
 
 use std::fmt;
 use std::time::Duration;

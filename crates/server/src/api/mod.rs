@@ -12,6 +12,7 @@ pub(crate) mod convert;
 mod delegations;
 mod execution;
 mod executors;
+mod hooks;
 mod jobs;
 mod locks;
 mod operations;
@@ -25,6 +26,7 @@ mod stats;
 mod tasks;
 mod tickets;
 mod users;
+mod webhooks;
 
 use std::convert::Infallible;
 use std::ops::Deref;
@@ -35,9 +37,11 @@ use ade_app::agents::AgentService;
 use ade_app::jobs::ArchiveService;
 use ade_app::locks::LockError;
 use ade_app::rules::RuleService;
+use ade_app::webhooks::InboundHookService;
 use ade_app::worker::AgentWorkService;
 use ade_app::{
     AccountService, Alerts, AuditService, ChangeService, Jobs, LockService, TaskService, TokenRateLimit,
+    WebhookService,
 };
 use ade_store::Database;
 use axum::Router;
@@ -86,6 +90,8 @@ pub(crate) struct Services {
     pub(crate) archives: ArchiveService,
     pub(crate) rules: RuleService,
     pub(crate) changes: ChangeService,
+    pub(crate) webhooks: WebhookService,
+    pub(crate) hooks: InboundHookService,
     pub(crate) audits: AuditService,
     pub(crate) database: Database,
     pub(crate) alerts: Alerts,
@@ -139,7 +145,9 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(locks::routes())
         .merge(tickets::routes())
         .merge(agents::routes())
-        .merge(jobs::routes());
+        .merge(jobs::routes())
+        .merge(webhooks::routes())
+        .merge(hooks::routes());
     OpenApiRouter::with_openapi(openapi::Document::openapi()).nest("/api/v1", api).merge(operations::routes())
 }
 

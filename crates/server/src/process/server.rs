@@ -12,12 +12,14 @@ use ade_app::background::{BackgroundHandle, BackgroundServices};
 use ade_app::bindings::BindingPublisher;
 use ade_app::demo::Demo;
 use ade_app::rules::RuleService;
+use ade_app::webhooks::{InboundHookService, WebhookDispatcher, WebhookNetwork};
 use ade_app::worker::AgentWorkService;
 use ade_app::{
     AccountService, Alerts, AuditService, ChangeService, Context, DatabaseEventSink, EventTail, Jobs,
-    LockMaintenance, LockService, TaskService, TokenRateLimit, WorkerHandle,
+    LockMaintenance, LockService, TaskService, TokenRateLimit, WebhookService, WorkerHandle,
 };
 use ade_config::Config;
+use ade_domain::InvalidField;
 use ade_store::{DataFolder, SystemClock};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -121,10 +123,14 @@ impl Server {
             tasks: tasks.clone(),
             agents: agents.clone(),
             locks: locks.clone(),
-            name,
+            name: name.clone(),
         };
+        let invalid_host = |fault: InvalidField| StartError::Webhooks(fault.to_string());
+        let network = WebhookNetwork::new(&config.webhook_private_hosts).map_err(invalid_host)?;
+        let webhooks = WebhookService::new(context.clone(), network);
         let background = BackgroundServices {
             jobs: jobs.clone(),
+            webhooks: WebhookDispatcher::new(webhooks.clone(), &name),
             checkpoint_file: CheckpointFile::in_folder(&config.data),
             checkpoint_interval: Duration::from_secs(config.checkpoint_seconds.into()),
         };
@@ -155,6 +161,8 @@ impl Server {
             accounts,
             rules,
             changes,
+            webhooks,
+            hooks: InboundHookService { context: context.clone(), tasks: tasks.clone() },
             audits: AuditService::new(
                 context.clone(),
                 tasks.clone(),

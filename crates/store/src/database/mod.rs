@@ -29,6 +29,7 @@ mod sql;
 mod sqlite;
 mod stats;
 mod tasks;
+mod webhooks;
 mod work;
 
 use std::future::Future;
@@ -56,6 +57,9 @@ pub use secret_key::SecretRegistration;
 pub use sql::Arg;
 pub use stats::{DailyStats, DatabaseCounts, UserStats};
 pub use tasks::{Comment, LoadedVersion, StoredTask, TaskFilter};
+pub use webhooks::{
+    AttemptOutcome, Delivery, DeliveryContent, DeliveryFilter, DeliveryReport, DeliveryStatus, NewDelivery,
+};
 pub use work::{LeaseRenewal, LogLine, ReadyFilter, ReadyTask, WorkKind};
 
 use batch::Statement;

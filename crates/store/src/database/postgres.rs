@@ -19,8 +19,11 @@ use super::sql::{Arg, Cell, Row, SqlConnection, for_postgres, integer, replace_n
 use super::{DatabaseError, Operation, Result};
 
 /// The statements of each migration, in order. A released migration never changes.
-const MIGRATIONS: [&str; 2] =
-    [include_str!("schema/postgres.sql"), include_str!("schema/postgres_events.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("schema/postgres.sql"),
+    include_str!("schema/postgres_events.sql"),
+    include_str!("schema/postgres_webhooks.sql"),
+];
 
 /// Connections per process.
 const MAX_CONNECTIONS: u32 = 16;

@@ -12,8 +12,11 @@ use crate::database::sql::{Arg, Cell, Row, integer, replace_nul};
 use crate::database::{DatabaseError, Result};
 
 /// The statements of each migration, in order. A released migration never changes.
-const MIGRATIONS: [&str; 2] =
-    [include_str!("../schema/sqlite.sql"), include_str!("../schema/sqlite_events.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("../schema/sqlite.sql"),
+    include_str!("../schema/sqlite_events.sql"),
+    include_str!("../schema/sqlite_webhooks.sql"),
+];
 /// The version of the schema after the first migration. Lower ones are those of unreleased builds.
 const FIRST_VERSION: u32 = 2;
 /// A checkpoint of the write-ahead log runs after 8000 pages: many, because most pages are written many times. A commit survives a

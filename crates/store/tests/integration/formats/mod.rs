@@ -27,8 +27,10 @@ use ade_domain::task::{
     AllowedAuthor, ArchivedApprovals, BindingLock, ChangeKind, Digest, ExecutionResult, FailureCode, Phase,
     PreviewStatus, PublishedBinding, RemainingEffects, RollbackStrategy, TaskCommand, TaskState,
 };
+use ade_domain::webhook::Webhook;
+use ade_domain::webhook::inbound::InboundHook;
 use ade_store::database::{
-    Archive, ArchiveKind, ArchivedTask, Comment, DailyStats, Document, DocumentKind, FeatureFlag,
+    Archive, ArchiveKind, ArchivedTask, Comment, DailyStats, Delivery, Document, DocumentKind, FeatureFlag,
     InboxMessage, Invitation, JobOutcome, Password, Session, Setting, StoredAgent, StoredResponse,
     StoredTask, StoredToken,
 };
@@ -50,7 +52,7 @@ macro_rules! every_document {
 
 #[test]
 fn documents_keep_their_formats() {
-    let rows: [(&str, RoundTrip); 18] = [
+    let rows: [(&str, RoundTrip); 19] = [
         ("agent", round_trip::<StoredAgent>),
         ("approval", round_trip::<Approval>),
         ("archive", round_trip::<Archive>),
@@ -69,6 +71,7 @@ fn documents_keep_their_formats() {
         ("task", round_trip::<StoredTask>),
         ("token", round_trip::<StoredToken>),
         ("user", round_trip::<User>),
+        ("webhook_delivery", round_trip::<Delivery>),
     ];
     let documents = every_document! {
         Policy: PolicyVersions,
@@ -80,6 +83,8 @@ fn documents_keep_their_formats() {
         RuleChange: RuleChange,
         Change: ProposedChange,
         RemovedAgent: RemovedAgent,
+        Webhook: Webhook,
+        InboundHook: InboundHook,
     };
     // A policy without an active version.
     let empty = ["/policy/1/active"];
