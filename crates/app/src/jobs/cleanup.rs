@@ -8,6 +8,7 @@ use ade_store::database::Versioned;
 use super::{Jobs, days_before};
 use crate::Result;
 use crate::changes::delete_expired;
+use crate::webhooks::reseal_secrets;
 
 impl Jobs {
     pub(super) async fn clean_up(&self) -> Result<u64> {
@@ -23,6 +24,7 @@ impl Jobs {
             }
         }
         total += self.clean_up_deliveries(now).await?;
+        total += reseal_secrets(&self.context).await?;
         total += self.delete_rule_changes(now).await?;
         total += delete_expired(&self.context, now).await?;
         let missing = self.context.database.create_audit_partitions(now).await?;

@@ -7,11 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use ade_domain::Moment;
 use ade_domain::event::Event;
+use ade_domain::webhook::WebhookFormat;
 use ade_domain::webhook::delivery::{Circuit, CircuitState, RETRY_WINDOW_MS};
-use ade_domain::webhook::{Webhook, WebhookFormat, standard_payload};
 use ade_store::DatabaseError;
-use ade_store::database::{Delivery, DeliveryContent, NewDelivery, Versioned};
+use ade_store::database::{Delivery, DeliveryContent, NewDelivery, StoredTask, Versioned};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -24,9 +25,13 @@ use crate::{Result, new_id};
 const CONSUMER: &str = "webhooks";
 /// How long the other processes wait for one that stopped.
 const CONSUMER_LEASE_MS: u64 = 15_000;
+/// A lease that ends earlier is renewed.
+const MIN_LEASE_MS: u64 = 10_000;
 /// How often the lease is renewed, or tried to be taken over.
 const LEASE_INTERVAL: Duration = Duration::from_secs(5);
 const EVENT_BATCH: u32 = 200;
+/// Events within this time are read together.
+const BATCH_INTERVAL: Duration = Duration::from_millis(50);
 /// Deliveries of one webhook that wait. A receiver that is gone for long must not fill the database.
 const MAX_PENDING: u32 = 10_000;
 /// Attempts of this process at the same time.
@@ -51,6 +56,15 @@ enum Progress {
     Done,
     /// Another process reads the events.
     Elsewhere,
+}
+
+/// How far this process has read, while it is the one that reads.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    /// The position in the database: behind the present one if the events in between concerned nobody.
+    stored: u64,
+    position: u64,
+    until: Moment,
 }
 
 /// Attempts that this process makes.
@@ -98,13 +112,15 @@ impl WebhookDispatcher {
     async fn read_events(&self, mut stopped: watch::Receiver<bool>) {
         let context = &self.service.context;
         let (mut head, mut failures) = (context.tail.head(), FailureLog::default());
+        let mut reading = None;
         loop {
-            let progress =
-                failures.check(self.read_batch().await, "cannot turn events into deliveries of webhooks");
+            let read = self.read_batch(&mut reading).await;
+            let progress = failures.check(read, "cannot turn events into deliveries of webhooks");
             let pause = async {
                 match progress {
                     Some(Progress::More) => {}
                     Some(Progress::Done) => {
+                        sleep(BATCH_INTERVAL).await;
                         // Its sender lives as long as the context.
                         let _ = timeout(LEASE_INTERVAL, head.changed()).await;
                     }
@@ -125,29 +141,53 @@ impl WebhookDispatcher {
 
     /// Writes the deliveries of all events so far, if no other process does.
     pub async fn write_deliveries(&self) -> Result<()> {
-        while self.read_batch().await? == Progress::More {}
+        let mut reading = None;
+        while self.read_batch(&mut reading).await? == Progress::More {}
         Ok(())
     }
 
-    async fn read_batch(&self) -> Result<Progress> {
+    /// Renews the lease, or takes it if nobody has it.
+    async fn lease(&self, before: Option<Reading>) -> Result<Option<Reading>> {
         let database = &self.service.context.database;
         let now = self.service.context.now();
         let until = now.plus_ms(CONSUMER_LEASE_MS);
+        if let Some(Reading { position, .. }) = before
+            && database.advance_consumer(CONSUMER, &self.name, position, until).await?
+        {
+            return Ok(Some(Reading { stored: position, position, until }));
+        }
         // At first nobody has a webhook, so nothing before the end of the log matters.
         let start = database.audit_head().await?.number;
-        let Some(position) = database.lease_consumer(CONSUMER, &self.name, start, now, until).await? else {
-            return Ok(Progress::Elsewhere);
-        };
-        let events = database.events(position, EVENT_BATCH).await?;
+        let stored = database.lease_consumer(CONSUMER, &self.name, start, now, until).await?;
+        Ok(stored.map(|stored| Reading { stored, position: stored, until }))
+    }
+
+    async fn read_batch(&self, reading: &mut Option<Reading>) -> Result<Progress> {
+        let (database, now) = (&self.service.context.database, self.service.context.now());
+        let is_valid = |reading: &Reading| now.plus_ms(MIN_LEASE_MS) < reading.until;
+        if !reading.as_ref().is_some_and(is_valid) {
+            *reading = self.lease(reading.take()).await?;
+        }
+        let Some(current) = reading else { return Ok(Progress::Elsewhere) };
+        let events = database.events(current.position, EVENT_BATCH).await?;
         let Some((last, _)) = events.last() else { return Ok(Progress::Done) };
         let last = *last;
         let deliveries = self.deliveries_of(&events).await?;
-        let added = database.add_deliveries(CONSUMER, &self.name, (position, last), until, &deliveries).await;
-        match added {
-            Err(DatabaseError::Conflict { .. }) => return Ok(Progress::Elsewhere),
-            added => added?,
-        }
+        // Nothing is written for events that concern nobody: reading them again is harmless.
+        current.position = last;
         if !deliveries.is_empty() {
+            let (moved, until) = ((current.stored, last), now.plus_ms(CONSUMER_LEASE_MS));
+            match database.add_deliveries(CONSUMER, &self.name, moved, until, &deliveries).await {
+                Ok(()) => *current = Reading { stored: last, position: last, until },
+                Err(error) => {
+                    // Whether it was written is unknown: the position is read again.
+                    *reading = None;
+                    return match error {
+                        DatabaseError::Conflict { .. } => Ok(Progress::Elsewhere),
+                        error => Err(error.into()),
+                    };
+                }
+            }
             self.service.due.notify_one();
         }
         Ok(if events.len() < EVENT_BATCH as usize { Progress::Done } else { Progress::More })
@@ -159,12 +199,15 @@ impl WebhookDispatcher {
         webhooks.retain(|stored| stored.value.active);
         let (mut deliveries, mut waiting) = (Vec::new(), BTreeMap::new());
         for (number, event) in events {
-            let mut task_type = None;
+            // Read once, and only if somebody needs it.
+            let mut task: Option<Option<StoredTask>> = None;
             for Versioned { id, value: webhook, .. } in &webhooks {
-                if webhook.filters_tasks() && task_type.is_none() {
-                    task_type = self.task_type(event).await?;
+                let needs_task = webhook.filters_tasks() || webhook.format != WebhookFormat::Standard;
+                if needs_task && task.is_none() {
+                    task = Some(self.task_of(event).await?);
                 }
-                if !webhook.wants(event, task_type.as_deref()) {
+                let task = task.as_ref().and_then(Option::as_ref);
+                if !webhook.wants(event, task.map(|task| task.config.task_type.as_str())) {
                     continue;
                 }
                 let waiting = match waiting.get_mut(id) {
@@ -178,41 +221,33 @@ impl WebhookDispatcher {
                 *waiting += 1;
                 let refused =
                     is_full.then(|| format!("{MAX_PENDING} deliveries of this webhook already wait"));
-                deliveries.push(self.new_delivery(id, webhook, *number, event, refused));
+                let payload = self.service.render(webhook, *number, event, task.map(|stored| &stored.task));
+                deliveries.push(self.new_delivery(id, event, payload.to_string(), refused));
             }
         }
         Ok(deliveries)
     }
 
-    async fn task_type(&self, event: &Event) -> Result<Option<String>> {
+    async fn task_of(&self, event: &Event) -> Result<Option<StoredTask>> {
         let Some(task_id) = &event.task_id else { return Ok(None) };
-        let task = self.service.context.database.task(task_id).await?;
-        Ok(task.map(|task| task.config.task_type.clone()))
+        Ok(self.service.context.database.task(task_id).await?)
     }
 
     fn new_delivery(
         &self,
         webhook_id: &str,
-        webhook: &Webhook,
-        number: u64,
         event: &Event,
+        payload: String,
         refused: Option<String>,
     ) -> NewDelivery {
         let now = self.service.context.now();
-        let payload = match webhook.format {
-            WebhookFormat::Standard => standard_payload(number, event),
-        };
         NewDelivery {
             delivery_id: new_id(),
             webhook_id: webhook_id.to_owned(),
             event_id: event.event_id.clone(),
             created_at: now,
             give_up_at: now.plus_ms(RETRY_WINDOW_MS),
-            content: DeliveryContent {
-                event: event.event.clone(),
-                task_id: event.task_id.clone(),
-                payload: payload.to_string(),
-            },
+            content: DeliveryContent { event: event.event.clone(), task_id: event.task_id.clone(), payload },
             refused,
         }
     }

@@ -12,11 +12,17 @@ mod sealed;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ade_domain::event::Event;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
+use ade_domain::task::Task;
 use ade_domain::webhook::delivery::{CircuitState, RETRY_WINDOW_MS};
+use ade_domain::webhook::notification::Notification;
 use ade_domain::webhook::signature::{ROTATION_OVERLAP_MS, SigningSecret};
-use ade_domain::webhook::{MAX_WEBHOOKS, PreviousSecret, Webhook, WebhookFormat};
+use ade_domain::webhook::{
+    MAX_WEBHOOKS, PreviousSecret, Webhook, WebhookFormat, check_credential, pagerduty, servicenow, slack,
+    standard_payload,
+};
 use ade_domain::{InvalidField, Moment};
 use ade_executors::client::HttpClient;
 use ade_executors::egress::{EgressPolicy, Resolver};
@@ -33,6 +39,7 @@ pub use inbound::{
     HookedProposal, InboundHookChange, InboundHookService, InboundHookView, InboundHookWithSecret,
     VerifiedMessage,
 };
+pub use sealed::reseal_secrets;
 use sealed::{new_secret, seal};
 
 use crate::error::require_valid;
@@ -56,6 +63,8 @@ pub struct WebhookNetwork {
     egress: EgressPolicy,
     client: HttpClient,
     attempt_timeout: Duration,
+    /// Where people reach this server, for links.
+    public_url: Option<String>,
 }
 
 impl WebhookNetwork {
@@ -64,12 +73,18 @@ impl WebhookNetwork {
         let private = |host: &String| format!("{}{PRIVATE_SUFFIX}", host.trim_end_matches(PRIVATE_SUFFIX));
         let hosts: Vec<String> = allowed_private_hosts.iter().map(private).collect();
         let egress = EgressPolicy::new(&hosts)?.allow_all_public();
-        Ok(Self { egress, client: HttpClient::default(), attempt_timeout: ATTEMPT_TIMEOUT })
+        Ok(Self { egress, client: HttpClient::default(), attempt_timeout: ATTEMPT_TIMEOUT, public_url: None })
     }
 
     #[must_use]
     pub fn with_resolver(self, resolver: Arc<dyn Resolver>) -> Self {
         Self { egress: self.egress.with_resolver(resolver), ..self }
+    }
+
+    /// Links in messages begin with this URL.
+    #[must_use]
+    pub fn with_public_url(self, url: Option<String>) -> Self {
+        Self { public_url: url.map(|url| url.trim_end_matches('/').to_owned()), ..self }
     }
 
     #[must_use]
@@ -78,7 +93,7 @@ impl WebhookNetwork {
     }
 
     /// Destination and masked form of a URL that may be called at present.
-    async fn check(&self, url: &str) -> Result<(String, String)> {
+    async fn check(&self, url: &str, format: WebhookFormat) -> Result<(String, String)> {
         let invalid = |reason: String| Error::invalid("url", reason);
         let (parsed, listed) = self.egress.check(url).map_err(|failure| invalid(failure.message))?;
         if parsed.scheme() != "https" && !listed.is_some_and(|host| host.is_internal()) {
@@ -92,6 +107,10 @@ impl WebhookNetwork {
         let port = parsed.port_or_known_default().unwrap_or_default();
         let destination = format!("{}://{host}:{port}", parsed.scheme());
         let mut masked = parsed.clone();
+        if format == WebhookFormat::Slack {
+            // The path of an incoming webhook is its secret.
+            masked.set_path("***");
+        }
         if parsed.query().is_some() {
             masked.set_query(Some("***"));
         }
@@ -118,6 +137,10 @@ pub struct WebhookChange {
     pub events: Option<Vec<String>>,
     pub task_types: Option<Vec<String>>,
     pub active: Option<bool>,
+    /// What the receiver asks for; see [`Webhook::credential`].
+    pub credential: Option<String>,
+    /// The channel of Slack that a bot token posts to.
+    pub channel: Option<String>,
 }
 
 /// A webhook as people see it.
@@ -131,6 +154,7 @@ pub struct WebhookView {
     pub format: WebhookFormat,
     pub events: Vec<String>,
     pub task_types: Vec<String>,
+    pub channel: Option<String>,
     pub active: bool,
     /// Why the service deactivated it.
     pub disabled_reason: Option<String>,
@@ -153,7 +177,7 @@ pub struct WebhookWithSecret {
 fn audited(webhook: &Webhook) -> Value {
     json!({
         "name": webhook.name, "format": webhook.format, "destination": webhook.destination, "events": webhook.events,
-        "task_types": webhook.task_types, "active": webhook.active,
+        "task_types": webhook.task_types, "channel": webhook.channel, "active": webhook.active,
     })
 }
 
@@ -178,6 +202,7 @@ impl WebhookService {
             format: webhook.format,
             events: webhook.events,
             task_types: webhook.task_types,
+            channel: webhook.channel,
             active: webhook.active,
             disabled_reason: webhook.disabled_reason,
             owner: webhook.owner,
@@ -222,7 +247,7 @@ impl WebhookService {
         let required = |missing: bool, path: &str| missing.then(|| InvalidField::at(path, "is required"));
         let missing = [
             required(change.name.is_none(), "name"),
-            required(change.url.is_none(), "url"),
+            required(change.url.is_none() && default_url(change).is_none(), "url"),
             required(change.events.is_none(), "events"),
         ];
         require_valid(missing.into_iter().flatten().collect())?;
@@ -232,12 +257,18 @@ impl WebhookService {
                 "there are already {MAX_WEBHOOKS} webhooks; delete some first"
             )));
         }
-        let (id, secret, url) = (new_id(), new_secret()?, change.url.clone().unwrap_or_default());
-        let (destination, masked_url) = self.network.check(&url).await?;
-        let keys = self.context.database.keys();
+        let format = change.format.unwrap_or_default();
+        let url = change.url.clone().or_else(|| default_url(change).map(str::to_owned)).unwrap_or_default();
+        let (destination, masked_url) = self.network.check(&url, format).await?;
+        let (id, keys) = (new_id(), self.context.database.keys());
+        // Others do not verify our signatures.
+        let secret = if format == WebhookFormat::Standard { Some(new_secret()?) } else { None };
+        let sealed_secret = secret.as_ref().map(|secret| seal(keys, &id, "secret", secret.reveal()));
         let webhook = Webhook {
             name: change.name.clone().unwrap_or_default(),
-            format: change.format.unwrap_or_default(),
+            format,
+            credential: self.sealed_credential(&id, change)?,
+            channel: change.channel.clone(),
             events: change.events.clone().unwrap_or_default(),
             task_types: change.task_types.clone().unwrap_or_default(),
             active: change.active.unwrap_or(true),
@@ -247,21 +278,28 @@ impl WebhookService {
             destination,
             masked_url,
             url: seal(keys, &id, "url", &url)?,
-            secret: Some(seal(keys, &id, "secret", secret.reveal())?),
+            secret: sealed_secret.transpose()?,
             previous_secret: None,
         };
         require_valid(webhook.validate())?;
         let after = Versioned { id, revision: 1, value: webhook };
         let view = self.commit("webhook.create", None, Some(&after), caller).await?.ok_or(Error::Conflict)?;
-        Ok(WebhookWithSecret { view, secret: Some(secret) })
+        Ok(WebhookWithSecret { view, secret })
+    }
+
+    fn sealed_credential(&self, id: &str, change: &WebhookChange) -> Result<Option<String>> {
+        let Some(credential) = &change.credential else { return Ok(None) };
+        check_credential("credential", credential).map_err(|fault| Error::Invalid(vec![fault]))?;
+        seal(self.context.database.keys(), id, "credential", credential).map(Some)
     }
 
     pub async fn update(&self, id: &str, change: &WebhookChange, caller: &Caller) -> Result<WebhookView> {
         caller.require_admin()?;
         let checked = match &change.url {
-            Some(url) => Some((url, self.network.check(url).await?)),
+            Some(url) => Some((url, self.network.check(url, self.load(id).await?.value.format).await?)),
             None => None,
         };
+        let credential = self.sealed_credential(id, change)?;
         self.change("webhook.update", id, caller, |webhook| {
             if change.format.is_some_and(|format| format != webhook.format) {
                 return Err(Error::invalid("format", "cannot be changed; create another webhook"));
@@ -270,6 +308,12 @@ impl WebhookService {
             set(&mut webhook.events, &change.events);
             set(&mut webhook.task_types, &change.task_types);
             set(&mut webhook.active, &change.active);
+            if credential.is_some() {
+                webhook.credential.clone_from(&credential);
+            }
+            if change.channel.is_some() {
+                webhook.channel.clone_from(&change.channel);
+            }
             if change.active == Some(true) {
                 webhook.disabled_reason = None;
             }
@@ -370,9 +414,17 @@ impl WebhookService {
             return Err(Error::invalid("active", "must be true: an inactive webhook is sent nothing"));
         }
         let (delivery_id, now) = (new_id(), self.context.now());
-        let payload = json!({
-            "type": TEST_EVENT, "timestamp": now.to_string(), "data": { "webhook_id": id, "requested_by": caller.user_id() },
-        });
+        let data = [("webhook_id", json!(id)), ("requested_by", json!(caller.user_id()))];
+        let event = Event {
+            event_id: delivery_id.clone(),
+            event: TEST_EVENT.to_owned(),
+            at: now,
+            task_id: None,
+            notify: Vec::new(),
+            payload: data.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            source: self.context.instance.to_string(),
+        };
+        let payload = self.render(&stored.value, 0, &event, None);
         let content =
             DeliveryContent { event: TEST_EVENT.to_owned(), task_id: None, payload: payload.to_string() };
         let new = NewDelivery {
@@ -440,6 +492,17 @@ impl WebhookService {
         Ok(self.context.database.commit(commit).await?)
     }
 
+    /// The body of a request about an event, without secrets.
+    fn render(&self, webhook: &Webhook, number: u64, event: &Event, task: Option<&Task>) -> Value {
+        let notification = Notification { event, task, public_url: self.network.public_url.as_deref() };
+        match webhook.format {
+            WebhookFormat::Standard => standard_payload(number, event),
+            WebhookFormat::Slack => slack::message(&notification, webhook.channel.as_deref()),
+            WebhookFormat::Pagerduty => pagerduty::event(&notification),
+            WebhookFormat::Servicenow => servicenow::record(&notification),
+        }
+    }
+
     /// Deactivates a webhook whose receiver no longer exists.
     async fn disable(&self, id: &str, reason: &str) -> Result<()> {
         retry_on_conflict(async || {
@@ -463,6 +526,15 @@ impl WebhookService {
             Ok(self.context.commit(commit).await?.then_some(()))
         })
         .await
+    }
+}
+
+/// Where the services of others are.
+fn default_url(change: &WebhookChange) -> Option<&'static str> {
+    match change.format? {
+        WebhookFormat::Pagerduty => Some("https://events.pagerduty.com/v2/enqueue"),
+        WebhookFormat::Slack if change.credential.is_some() => Some("https://slack.com/api/chat.postMessage"),
+        _ => None,
     }
 }
 

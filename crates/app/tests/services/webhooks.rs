@@ -5,16 +5,22 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ade_app::webhooks::{WebhookChange, WebhookDispatcher, WebhookNetwork, WebhookWithSecret};
+use ade_app::webhooks::{
+    WebhookChange, WebhookDispatcher, WebhookNetwork, WebhookWithSecret, reseal_secrets,
+};
 use ade_app::{Caller, Context, Error, WebhookService};
+use ade_domain::Keys;
 use ade_domain::people::ADMIN;
+use ade_domain::webhook::WebhookFormat;
 use ade_domain::webhook::delivery::{CIRCUIT_THRESHOLD, CircuitState};
 use ade_executors::egress::Resolver;
+use ade_store::Database;
 use ade_store::database::{Delivery, DeliveryFilter, DeliveryStatus};
 use ade_testkit::webhook_receiver::{ReceivedRequest, Reply, WebhookReceiver};
 use async_trait::async_trait;
+use serde_json::{Value, json};
 
-use crate::fixture::{Fixture, caller, on_both_databases, submitted};
+use crate::fixture::{Fixture, approval_of, approve, caller, on_both_databases, submitted};
 
 on_both_databases!(
     sends_each_matching_event_once_with_a_valid_signature,
@@ -22,6 +28,7 @@ on_both_databases!(
     circuit_opens_and_recovers,
     unrecorded_attempts_are_sent_again_with_the_same_id,
     two_processes_send_each_delivery_once,
+    slack_message_of_a_task_is_updated,
 );
 
 fn admin() -> Caller {
@@ -103,7 +110,7 @@ async fn sends_each_matching_event_once_with_a_valid_signature(fixture: Fixture)
     let request = &requests[1];
     assert_eq!(
         (request.path.as_str(), request.header("content-type")),
-        ("/hook?key=topsecret", "application/json")
+        ("/hook?key=topsecret", "application/json; charset=utf-8")
     );
     let secret = created.secret.expect("shown once");
     assert_signed_by(request, &[secret.reveal()]);
@@ -281,6 +288,172 @@ async fn two_processes_send_each_delivery_once(fixture: Fixture) {
     assert_eq!((ids.len(), ids), (20, expected));
 }
 
+/// A webhook of another format, with what its receiver asks for.
+fn change(hooks: &Hooks, format: WebhookFormat, path: &str, credential: Option<&str>) -> WebhookChange {
+    WebhookChange {
+        name: Some("x".to_owned()),
+        url: Some(hooks.receiver.url(path)),
+        format: Some(format),
+        events: Some(vec!["task:*".to_owned(), "approval:*".to_owned()]),
+        credential: credential.map(str::to_owned),
+        ..WebhookChange::default()
+    }
+}
+
+/// Checks a Block Kit message by the documented limits of Slack.
+fn assert_slack_message(message: &Value) {
+    let blocks = message["blocks"].as_array().expect("blocks");
+    assert!(
+        (1..=50).contains(&blocks.len()) && message["text"].as_str().is_some_and(|text| !text.is_empty())
+    );
+    let length = |value: &Value| value.as_str().expect("a text").chars().count();
+    let assert_text = |text: &Value, max: usize| {
+        assert!(["plain_text", "mrkdwn"].contains(&text["type"].as_str().expect("a type")));
+        assert!((1..=max).contains(&length(&text["text"])), "{text}");
+    };
+    for block in blocks {
+        match block["type"].as_str().expect("a type") {
+            "header" => {
+                assert_eq!(block["text"]["type"], "plain_text");
+                assert_text(&block["text"], 150);
+            }
+            "section" => {
+                let fields = block["fields"].as_array();
+                assert!(fields.is_some() || block["text"].is_object());
+                fields.iter().for_each(|fields| assert!((1..=10).contains(&fields.len())));
+                fields.into_iter().flatten().for_each(|field| assert_text(field, 2_000));
+                if block["text"].is_object() {
+                    assert_text(&block["text"], 3_000);
+                }
+            }
+            "actions" => {
+                for element in block["elements"].as_array().expect("elements") {
+                    assert_eq!(element["type"], "button");
+                    assert_text(&element["text"], 75);
+                    assert!(length(&element["action_id"]) <= 255 && length(&element["url"]) <= 3_000);
+                }
+            }
+            other => assert_eq!(other, "a known block"),
+        }
+    }
+}
+
+async fn slack_message_of_a_task_is_updated(fixture: Fixture) {
+    let mut hooks = Hooks::new().await;
+    hooks.network = hooks.network.with_public_url(Some("https://ade.example.com/".to_owned()));
+    let (service, dispatcher) = hooks.service(fixture.context());
+    dispatcher.write_deliveries().await.expect("at the end of the log");
+    let mut bot = change(&hooks, WebhookFormat::Slack, "/api/chat.postMessage", Some("xoxb-topsecret"));
+    assert!(service.create(&bot, &admin()).await.is_err(), "a bot needs a channel");
+    bot.channel = Some("C1".to_owned());
+    bot.events = Some(vec!["task:submitted".to_owned(), "task:approved".to_owned()]);
+    let created = service.create(&bot, &admin()).await.expect("created");
+    assert!(created.secret.is_none() && created.view.url.ends_with("/***"), "{:?}", created.view);
+    let id = created.view.webhook_id.as_str();
+    fixture.add_user("ann", &["author"]).await;
+    fixture.add_user("rex", &["reviewer"]).await;
+    let tasks = fixture.service();
+    let task = submitted(&tasks, "<!channel> grow").await;
+    write_deliveries(&fixture, &dispatcher).await;
+    // The API of Slack answers errors with status 200.
+    hooks.receiver.reply_with(Reply::Body(json!({ "ok": false, "error": "channel_not_found" }).to_string()));
+    dispatcher.send_due().await.expect("sent");
+    let refused = only_delivery(&service, id).await;
+    assert!(refused.report.error.is_some_and(|error| error.contains("channel_not_found")));
+    let _ = hooks.receiver.next_request().await;
+    let answer = json!({ "ok": true, "channel": "C1", "ts": "1503435956.000247", "token": "xoxb-topsecret" });
+    hooks.receiver.reply_with(Reply::Body(answer.to_string()));
+    fixture.clock.advance(Duration::from_secs(60));
+    dispatcher.send_due().await.expect("sent");
+    let posted = hooks.receiver.next_request().await;
+    assert_eq!(
+        (posted.path.as_str(), posted.header("authorization")),
+        ("/api/chat.postMessage", "Bearer xoxb-topsecret")
+    );
+    assert_eq!(posted.header("webhook-signature"), "");
+    assert_slack_message(&posted.json());
+    assert_eq!(posted.json()["channel"], "C1");
+    assert!(posted.body.contains("https://ade.example.com/tasks/"));
+    let delivered = only_delivery(&service, id).await;
+    assert!(
+        delivered
+            .report
+            .response
+            .is_some_and(|text| text.contains("1503435956") && !text.contains("topsecret"))
+    );
+
+    let rex = caller("rex", &["reviewer"]);
+    let _ = tasks.decide(approval_of(&task, "rex"), &approve(), &rex).await.expect("decided elsewhere");
+    write_deliveries(&fixture, &dispatcher).await;
+    dispatcher.send_due().await.expect("sent");
+    let updated = hooks.receiver.next_request().await;
+    assert_eq!(
+        (updated.path.as_str(), &updated.json()["ts"]),
+        ("/api/chat.update", &json!("1503435956.000247"))
+    );
+    assert!(updated.body.contains("Task approved"), "{}", updated.body);
+    assert_slack_message(&updated.json());
+    let entries = format!("{:?}", fixture.entries().await);
+    assert!(!entries.contains("topsecret"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_formats_follow_the_documented_schemas() {
+    let fixture = Fixture::on_sqlite().await;
+    let mut hooks = Hooks::new().await;
+    let (service, dispatcher) = hooks.service(fixture.context());
+    dispatcher.write_deliveries().await.expect("at the end of the log");
+    for format in [WebhookFormat::Pagerduty, WebhookFormat::Servicenow] {
+        assert!(
+            service.create(&change(&hooks, format, "/x", None), &admin()).await.is_err(),
+            "no credential"
+        );
+    }
+    let only = |path: &str, format, credential, event: &str| WebhookChange {
+        events: Some(vec![event.to_owned()]),
+        ..change(&hooks, format, path, credential)
+    };
+    for hook in [
+        only("/v2/enqueue", WebhookFormat::Pagerduty, Some("R0UTINGKEY"), "approval:requested"),
+        only(
+            "/api/now/table/incident",
+            WebhookFormat::Servicenow,
+            Some("Basic dXNlcjpwYXNz"),
+            "task:submitted",
+        ),
+        only("/services/T0/B0/topsecret", WebhookFormat::Slack, None, "task:created"),
+    ] {
+        let created = service.create(&hook, &admin()).await.expect("created");
+        assert!(created.secret.is_none() && !created.view.url.contains("topsecret"));
+    }
+    fixture.add_user("ann", &["author"]).await;
+    fixture.add_user("rex", &["reviewer"]).await;
+    let task = submitted(&fixture.service(), "grow\u{202e} the pool").await;
+    write_deliveries(&fixture, &dispatcher).await;
+    assert_eq!(dispatcher.send_due().await.expect("sent"), 3);
+    let requests: Vec<ReceivedRequest> = std::iter::from_fn(|| hooks.receiver.received()).collect();
+    let at = |path: &str| requests.iter().find(|request| request.path == path).expect(path);
+    let event = at("/v2/enqueue").json();
+    assert_eq!((&event["routing_key"], &event["event_action"]), (&json!("R0UTINGKEY"), &json!("trigger")));
+    assert_eq!(event["dedup_key"], format!("ade-task-{}", task.task_id));
+    let payload = &event["payload"];
+    assert!(
+        ["critical", "error", "warning", "info"].contains(&payload["severity"].as_str().expect("a severity"))
+    );
+    for (field, max) in [("summary", 1_024), ("source", 255), ("timestamp", 255)] {
+        assert!((1..=max).contains(&payload[field].as_str().map_or(0, str::len)), "{field} of {payload}");
+    }
+    let record = at("/api/now/table/incident");
+    assert_eq!(record.header("authorization"), "Basic dXNlcjpwYXNz");
+    for (field, max) in [("short_description", 160), ("correlation_id", 100), ("urgency", 1), ("impact", 1)] {
+        assert!((1..=max).contains(&record.json()[field].as_str().map_or(0, str::len)), "{field}");
+    }
+    assert!(
+        record.json()["description"].as_str().is_some_and(|text| text.contains("grow\\u{202e} the pool"))
+    );
+    assert_slack_message(&at("/services/T0/B0/topsecret").json());
+}
+
 /// Resolves every name to the address that a test sets.
 #[derive(Debug, Clone)]
 struct ChangingResolver(Arc<Mutex<IpAddr>>);
@@ -334,4 +507,34 @@ async fn never_goes_to_private_addresses_that_are_not_listed() {
     let delivery = only_delivery(&service, &created.webhook_id).await;
     assert!(delivery.report.error.is_some_and(|error| error.contains("127.0.0.1, which is not public")));
     assert_eq!(receiver.received(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_outlive_the_secret_of_the_installation() {
+    const OLD: &str = "an-old-secret-with-at-least-32-characters";
+    const NEW: &str = "a-new-secret-that-has-enough-characters";
+    let (folder, mut hooks) = (tempfile::tempdir().expect("a folder"), Hooks::new().await);
+    let open = async |keys: Keys| {
+        let database = Database::open_sqlite(folder.path(), keys).await.expect("opens");
+        Fixture::with(database, None, tempfile::tempdir().expect("a folder"))
+    };
+    let old = open(Keys::derive(OLD, "").expect("long")).await;
+    let created = hooks.create(&hooks.service(old.context()).0, &["*"]).await;
+    let secret = created.secret.expect("shown once");
+    drop(old);
+    let send = async |fixture: &Fixture, hooks: &mut Hooks| {
+        let (service, dispatcher) = hooks.service(fixture.context());
+        let _ = service.test(&created.view.webhook_id, &admin()).await.expect("due");
+        assert_eq!(dispatcher.send_due().await.expect("tried"), 1);
+    };
+    let both = open(Keys::derive(NEW, OLD).expect("long")).await;
+    send(&both, &mut hooks).await;
+    assert_signed_by(&hooks.receiver.next_request().await, &[secret.reveal()]);
+    assert_eq!(reseal_secrets(&both.context()).await.expect("sealed"), 1);
+    assert_eq!(reseal_secrets(&both.context()).await.expect("nothing to do"), 0);
+    drop(both);
+    // Without the previous secret.
+    let new = open(Keys::derive(NEW, "").expect("long")).await;
+    send(&new, &mut hooks).await;
+    assert_signed_by(&hooks.receiver.next_request().await, &[secret.reveal()]);
 }

@@ -14,6 +14,12 @@ use super::{Resource, RollbackStrategy, TaskState, Time};
 pub enum WebhookFormat {
     /// JSON with the signature of the Standard Webhooks specification.
     Standard,
+    /// A message for Slack.
+    Slack,
+    /// An event for PagerDuty (Events API v2).
+    Pagerduty,
+    /// A record in a table of ServiceNow.
+    Servicenow,
 }
 
 /// Whether a destination is sent anything at present.
@@ -36,7 +42,7 @@ pub struct WebhookRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 128)]
     pub name: Option<String>,
-    /// Where to send; required for a new webhook. HTTPS and a public address, unless the operator allows the host.
+    /// Where to send; required for a new webhook, except for `pagerduty` and for `slack` with a bot token. HTTPS and a public address, unless the operator allows the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 2_048)]
     pub url: Option<String>,
@@ -54,6 +60,15 @@ pub struct WebhookRequest {
     /// Whether anything is sent; true by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
+    /// What the receiver asks for, never shown again: the routing key of PagerDuty, the header `Authorization` of ServiceNow, the bot
+    /// token of Slack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 4_096)]
+    pub credential: Option<String>,
+    /// Channel of Slack that a bot token posts to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 80)]
+    pub channel: Option<String>,
 }
 
 /// Where events are sent.
@@ -71,6 +86,9 @@ pub struct Webhook {
     pub events: Vec<String>,
     /// Patterns of task types.
     pub task_types: Vec<String>,
+    /// Channel of Slack that a bot token posts to.
+    #[serde(default)]
+    pub channel: Option<String>,
     /// Whether anything is sent.
     pub active: bool,
     /// Why the service deactivated it.

@@ -5,7 +5,11 @@
 
 pub mod delivery;
 pub mod inbound;
+pub mod notification;
+pub mod pagerduty;
+pub mod servicenow;
 pub mod signature;
+pub mod slack;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -28,6 +32,12 @@ pub enum WebhookFormat {
     /// JSON with the signature of the Standard Webhooks specification.
     #[default]
     Standard,
+    /// A message for Slack, by an incoming webhook or a bot token.
+    Slack,
+    /// An event for PagerDuty.
+    Pagerduty,
+    /// A record in a table of ServiceNow.
+    Servicenow,
 }
 
 /// A text that is encrypted with the key of the installation; see [`Keys::seal`](crate::Keys::seal).
@@ -63,12 +73,33 @@ pub struct Webhook {
     /// Signs what is sent, in the format `standard`.
     pub secret: Option<SealedText>,
     pub previous_secret: Option<PreviousSecret>,
+    /// What the receiver asks for: the routing key of PagerDuty, the header `Authorization` of ServiceNow, the bot token of Slack.
+    pub credential: Option<SealedText>,
+    /// The channel of Slack that a bot token posts to.
+    pub channel: Option<String>,
 }
 
 impl Webhook {
     pub fn validate(&self) -> Vec<InvalidField> {
         let mut input = Validator::default();
         check_name(&mut input, &self.name);
+        let needs_credential = matches!(self.format, WebhookFormat::Pagerduty | WebhookFormat::Servicenow);
+        let has_credential = self.credential.is_some();
+        let detail = "is required for this format";
+        input.check(has_credential || !needs_credential, "credential", detail);
+        let detail = "is not used by this format";
+        input.check(!has_credential || self.format != WebhookFormat::Standard, "credential", detail);
+        let is_bot = self.format == WebhookFormat::Slack && has_credential;
+        let detail = "must be set with a bot token of Slack, and only then";
+        input.check(self.channel.is_some() == is_bot, "channel", detail);
+        let is_channel = |text: &String| {
+            (1..=80).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        input.check(
+            self.channel.iter().all(is_channel),
+            "channel",
+            "must be the id or the name of a channel",
+        );
         let (count, many) = (1..=MAX_PATTERNS, format_args!("must be 1 to {MAX_PATTERNS} patterns"));
         input.check(count.contains(&self.events.len()), "events", many);
         let many = format_args!("must be at most {MAX_PATTERNS} patterns");
@@ -148,6 +179,8 @@ mod tests {
             url: String::new(),
             secret: None,
             previous_secret: None,
+            credential: None,
+            channel: None,
         }
     }
 

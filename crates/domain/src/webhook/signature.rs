@@ -184,7 +184,10 @@ mod tests {
     fn parses_secrets_of_allowed_sizes_and_shows_none() {
         let created = SigningSecret::new([7; SECRET_BYTES]);
         let parsed = SigningSecret::parse(created.reveal()).expect("valid");
-        assert_eq!(signatures(&[parsed], "m", 1, b""), signatures(&[created.clone()], "m", 1, b""));
+        assert_eq!(
+            signatures(&[parsed], "m", 1, b""),
+            signatures(std::slice::from_ref(&created), "m", 1, b"")
+        );
         assert!(!format!("{created:?}").contains(created.reveal()));
         for text in ["", "whsec_", "whsec_AAAA", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_!!!"] {
             assert!(SigningSecret::parse(text).is_err(), "{text}");

@@ -127,6 +127,7 @@ impl Server {
         };
         let invalid_host = |fault: InvalidField| StartError::Webhooks(fault.to_string());
         let network = WebhookNetwork::new(&config.webhook_private_hosts).map_err(invalid_host)?;
+        let network = network.with_public_url(config.public_url.clone());
         let webhooks = WebhookService::new(context.clone(), network);
         let background = BackgroundServices {
             jobs: jobs.clone(),

@@ -90,6 +90,8 @@ pub struct AttemptOutcome {
     /// When a pending delivery is tried again.
     pub next_at: Option<Moment>,
     pub report: DeliveryReport,
+    /// Where the receiver keeps the message, if it can be changed there.
+    pub message_ref: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -132,6 +134,7 @@ fn new_row(new: &NewDelivery) -> Result<TableRow> {
         ("event_id", uuid(&new.event_id)),
         ("status", status.into()),
         ("next_at", Arg::Time(new.refused.is_none().then_some(new.created_at))),
+        ("task_id", Arg::Uuid(new.content.task_id.clone())),
         ("attempts", 0_u64.into()),
         ("give_up_at", new.give_up_at.into()),
         ("created_at", new.created_at.into()),
@@ -280,11 +283,17 @@ impl Database {
         now: Moment,
     ) -> Result<bool> {
         let sql = "UPDATE webhook_deliveries SET status = $3, next_at = $4, claimed_by = NULL, attempts = attempts + 1, \
-                   body = $5 WHERE delivery_id = $1 AND claimed_by = $2";
+                   body = $5, message_ref = coalesce($6, message_ref) WHERE delivery_id = $1 AND claimed_by = $2";
         let status: &str = outcome.status.into();
         let body = DeliveryBody { content: delivery.content.clone(), report: outcome.report.clone() };
-        let args =
-            [uuid(&delivery.delivery_id), by.into(), status.into(), Arg::Time(outcome.next_at), json(&body)?];
+        let args = [
+            uuid(&delivery.delivery_id),
+            by.into(),
+            status.into(),
+            Arg::Time(outcome.next_at),
+            json(&body)?,
+            Arg::Text(outcome.message_ref.clone()),
+        ];
         let (destination, statement) = (destination.to_owned(), Statement::new(sql, args));
         self.execute(RecordAttempt { destination, is_reachable, now, statement }).await
     }
@@ -300,6 +309,13 @@ impl Database {
     pub async fn delivery(&self, webhook_id: &str, delivery_id: &str) -> Result<Option<Delivery>> {
         let sql = format!("{SELECT} WHERE delivery_id = $1 AND webhook_id = $2");
         self.fetch_first(&sql, &[uuid(delivery_id), webhook_id.into()], delivery).await
+    }
+
+    /// Where the receiver of a webhook keeps the message about a task, if it can be changed there.
+    pub async fn message_of_task(&self, webhook_id: &str, task_id: &str) -> Result<Option<String>> {
+        let sql = "SELECT message_ref FROM webhook_deliveries WHERE webhook_id = $1 AND task_id = $2 \
+                   AND message_ref IS NOT NULL ORDER BY delivery_id LIMIT 1";
+        self.fetch_first(sql, &[webhook_id.into(), uuid(task_id)], |row| row.get(0)).await
     }
 
     /// Deliveries of a webhook, the newest first.

@@ -2,12 +2,15 @@
 
 mod inbound;
 
+use std::path::PathBuf;
+
 use ade_client::Client;
 use ade_client::wire::{CircuitState, Delivery, DeliveryStatus, Webhook, WebhookFormat, WebhookRequest};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use owo_colors::OwoColorize;
 
 use crate::failure::Result;
+use crate::input;
 use crate::output::list::{ListArgs, present};
 use crate::output::page::Page;
 use crate::output::{self, OutputFormat, Table, Tone, safe, safe_or_empty, time, yes_or_no};
@@ -67,12 +70,21 @@ pub(crate) struct WebhookArgs {
 enum Format {
     /// JSON with the signature of the Standard Webhooks specification
     Standard,
+    /// A message for Slack: the URL of an incoming webhook, or a bot token and a channel
+    Slack,
+    /// An event for PagerDuty; needs the routing key
+    Pagerduty,
+    /// A record for ServiceNow: the URL of a table; needs the header Authorization
+    Servicenow,
 }
 
 impl From<Format> for WebhookFormat {
     fn from(format: Format) -> Self {
         match format {
             Format::Standard => Self::Standard,
+            Format::Slack => Self::Slack,
+            Format::Pagerduty => Self::Pagerduty,
+            Format::Servicenow => Self::Servicenow,
         }
     }
 }
@@ -83,7 +95,7 @@ pub(crate) struct CreateArgs {
     name: String,
     /// Where to send: HTTPS and a public address, unless the operator allows the host
     #[arg(long)]
-    url: String,
+    url: Option<String>,
     /// What the receiver understands
     #[arg(long = "as", value_name = "FORMAT", value_enum, default_value = "standard")]
     kind: Format,
@@ -94,32 +106,53 @@ pub(crate) struct CreateArgs {
     #[arg(long = "type", value_name = "PATTERN", value_delimiter = ',')]
     task_types: Vec<String>,
     #[command(flatten)]
+    receiver: ReceiverArgs,
+    #[command(flatten)]
     format: OutputFormat,
 }
 
+/// What receivers of other formats than standard ask for.
 #[derive(Debug, ClapArgs)]
-#[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+struct ReceiverArgs {
+    /// File with what the receiver asks for: a routing key, a header Authorization, a bot token; - reads standard input
+    #[arg(long, value_name = "FILE")]
+    credential_file: Option<PathBuf>,
+    /// Channel of Slack that a bot token posts to
+    #[arg(long)]
+    channel: Option<String>,
+}
+
+impl ReceiverArgs {
+    /// The credential is read from a file, so that it does not stay in the history of a shell.
+    fn credential(&self) -> Result<Option<String>> {
+        self.credential_file.as_deref().map(input::read_secret).transpose()
+    }
+}
+
+#[derive(Debug, ClapArgs)]
 pub(crate) struct UpdateArgs {
     /// Id of the webhook
     webhook: String,
     /// Display name
-    #[arg(long, group = "what")]
+    #[arg(long)]
     name: Option<String>,
     /// Where to send
-    #[arg(long, group = "what")]
+    #[arg(long)]
     url: Option<String>,
     /// All patterns of events
-    #[arg(long = "event", value_name = "PATTERN", group = "what", value_delimiter = ',')]
+    #[arg(long = "event", value_name = "PATTERN", value_delimiter = ',')]
     events: Option<Vec<String>>,
     /// All patterns of task types
-    #[arg(long = "type", value_name = "PATTERN", group = "what", value_delimiter = ',')]
+    #[arg(long = "type", value_name = "PATTERN", value_delimiter = ',')]
     task_types: Option<Vec<String>>,
     /// Send everything from now on
-    #[arg(long, group = "what")]
+    #[arg(long)]
     activate: bool,
     /// Send nothing until it is activated again
-    #[arg(long, group = "what", conflicts_with = "activate")]
+    #[arg(long, conflicts_with = "activate")]
     deactivate: bool,
+    #[command(flatten)]
+    receiver: ReceiverArgs,
     #[command(flatten)]
     format: OutputFormat,
 }
@@ -130,8 +163,10 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result {
         Command::Show(args) => args.format.print(&client.webhook(&args.webhook).await?, page),
         Command::Create(args) => {
             let request = WebhookRequest {
+                credential: args.receiver.credential()?,
+                channel: args.receiver.channel,
                 name: Some(args.name),
-                url: Some(args.url),
+                url: args.url,
                 format: Some(args.kind.into()),
                 events: Some(args.events),
                 task_types: Some(args.task_types),
@@ -142,8 +177,11 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result {
         }
         Command::Update(args) => {
             let active = args.activate.then_some(true).or(args.deactivate.then_some(false));
-            let UpdateArgs { webhook, name, url, events, task_types, format, .. } = args;
-            let request = WebhookRequest { name, url, format: None, events, task_types, active };
+            let credential = args.receiver.credential()?;
+            let UpdateArgs { webhook, name, url, events, task_types, format, receiver, .. } = args;
+            let channel = receiver.channel;
+            let request =
+                WebhookRequest { name, url, format: None, events, task_types, active, credential, channel };
             format.print(&client.update_webhook(&webhook, None, &request).await?, page)
         }
         Command::Delete { webhook } => {
@@ -219,6 +257,7 @@ fn page(webhook: &Webhook) -> Page {
     page.field("state", tone.paint(text));
     page.optional("reason", webhook.disabled_reason.as_deref().map(safe));
     page.field("url", safe(&webhook.url));
+    page.optional("channel", webhook.channel.as_deref().map(safe));
     page.field("events", safe(&webhook.events.join(", ")));
     if !webhook.task_types.is_empty() {
         page.field("task types", safe(&webhook.task_types.join(", ")));

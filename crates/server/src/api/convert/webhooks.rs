@@ -10,13 +10,13 @@ use ade_store::database::{Delivery, DeliveryStatus};
 use super::{Convert, convert_enums, convert_structs};
 
 convert_enums! {
-    WebhookFormat = wire::WebhookFormat { Standard }
+    WebhookFormat = wire::WebhookFormat { Standard, Slack, Pagerduty, Servicenow }
     CircuitState = wire::CircuitState { Closed, Open, HalfOpen }
     DeliveryStatus = wire::DeliveryStatus { Pending, Delivered, Failed }
 }
 
 convert_structs! {
-    wire::WebhookRequest => WebhookChange { name, url, format, events, task_types, active };
+    wire::WebhookRequest => WebhookChange { name, url, format, events, task_types, active, credential, channel };
     TaskTemplate => wire::HookTemplate {
         task_type, description, executor, parameters, resources, rollback_strategy, timeout_seconds, priority, team,
         tags, inputs
@@ -67,6 +67,7 @@ pub(crate) fn webhook(view: &WebhookView, secret: Option<String>) -> wire::Webho
         format: view.format.convert(),
         events: view.events,
         task_types: view.task_types,
+        channel: view.channel,
         active: view.active,
         disabled_reason: view.disabled_reason,
         owner_id: view.owner.convert(),

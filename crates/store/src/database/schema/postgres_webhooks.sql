@@ -9,6 +9,10 @@ CREATE TABLE webhook_deliveries (
     next_at timestamptz,
     -- The process that sends it.
     claimed_by text,
+    -- The task of the event.
+    task_id uuid,
+    -- Where the receiver keeps the message, if it can be changed there.
+    message_ref text,
     attempts bigint NOT NULL,
     -- No attempt starts later.
     give_up_at timestamptz NOT NULL,
@@ -18,6 +22,7 @@ CREATE TABLE webhook_deliveries (
 );
 CREATE INDEX webhook_deliveries_due ON webhook_deliveries (webhook_id, next_at) WHERE next_at IS NOT NULL;
 CREATE INDEX webhook_deliveries_by_webhook ON webhook_deliveries (webhook_id, delivery_id);
+CREATE INDEX webhook_deliveries_with_message ON webhook_deliveries (webhook_id, task_id, delivery_id) WHERE message_ref IS NOT NULL;
 CREATE INDEX webhook_deliveries_by_time ON webhook_deliveries (created_at);
 CREATE INDEX webhook_deliveries_by_end ON webhook_deliveries (give_up_at) WHERE next_at IS NOT NULL;
 

@@ -27,12 +27,12 @@ use ade_domain::task::{
     AllowedAuthor, ArchivedApprovals, BindingLock, ChangeKind, Digest, ExecutionResult, FailureCode, Phase,
     PreviewStatus, PublishedBinding, RemainingEffects, RollbackStrategy, TaskCommand, TaskState,
 };
-use ade_domain::webhook::Webhook;
 use ade_domain::webhook::inbound::InboundHook;
+use ade_domain::webhook::{Webhook, WebhookFormat};
 use ade_store::database::{
-    Archive, ArchiveKind, ArchivedTask, Comment, DailyStats, Delivery, Document, DocumentKind, FeatureFlag,
-    InboxMessage, Invitation, JobOutcome, Password, Session, Setting, StoredAgent, StoredResponse,
-    StoredTask, StoredToken,
+    Archive, ArchiveKind, ArchivedTask, Comment, DailyStats, Delivery, DeliveryStatus, Document,
+    DocumentKind, FeatureFlag, InboxMessage, Invitation, JobOutcome, Password, Session, Setting, StoredAgent,
+    StoredResponse, StoredTask, StoredToken,
 };
 use ade_testkit::every_variant;
 use ade_testkit::formats::{RoundTrip, assert_formats, round_trip};
@@ -93,7 +93,7 @@ fn documents_keep_their_formats() {
 
 #[test]
 fn enums_in_documents_and_journals_keep_their_formats() {
-    let enums: [(&str, RoundTrip); 30] = [
+    let enums: [(&str, RoundTrip); 32] = [
         every_variant!(AccountActKind {
             Created,
             Invited,
@@ -209,6 +209,8 @@ fn enums_in_documents_and_journals_keep_their_formats() {
             Command,
             Start
         }),
+        every_variant!(WebhookFormat { Standard, Slack, Pagerduty, Servicenow }),
+        every_variant!(DeliveryStatus { Pending, Delivered, Failed }),
         every_variant!(WaitPolicy { NoWait, LongPoll, Ticket }),
         every_variant!(Weekday { Mon, Tue, Wed, Thu, Fri, Sat, Sun }),
     ];
