@@ -7,9 +7,12 @@ use ade_domain::approval::delegation::Delegation;
 use ade_domain::approval::policy::PolicyVersions;
 use ade_domain::approval::quorum::RequirementProgress;
 use ade_domain::dual_control::ProposedChange;
-use ade_domain::people::User;
+use ade_domain::people::{User, UserId};
 use ade_domain::risk::RegisteredPattern;
 use ade_domain::task::{Task, TaskCommand, TaskState};
+use ade_domain::webhook::WebhookFormat;
+use ade_domain::webhook::delivery::CircuitState;
+use ade_domain::webhook::inbound::TaskTemplate;
 use ade_store::database::{
     Archive, Comment, Delivery, FeatureFlag, KeyedResponse, Setting, SkippedTasks, StoredResponse,
     StoredTask, StoredToken, Versioned,
@@ -17,7 +20,6 @@ use ade_store::database::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::webhooks::{InboundHookView, WebhookView};
 use crate::{Caller, Error, IdempotentRequest, Result};
 
 /// What a request created or changed: everything that its response is rendered from.
@@ -130,6 +132,44 @@ pub struct RestoreResult {
     /// Items that were restored.
     pub items: u64,
     pub left_out: SkippedTasks,
+}
+
+/// A webhook as people see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebhookView {
+    pub webhook_id: String,
+    pub revision: u64,
+    pub name: String,
+    /// Without what may be secret in it.
+    pub url: String,
+    pub format: WebhookFormat,
+    pub events: Vec<String>,
+    pub task_types: Vec<String>,
+    pub channel: Option<String>,
+    pub active: bool,
+    /// Why the service deactivated it.
+    pub disabled_reason: Option<String>,
+    pub owner: Option<UserId>,
+    pub created_at: Moment,
+    /// Until when the previous secret signs too.
+    pub previous_secret_until: Option<Moment>,
+    /// Of its destination.
+    pub circuit: CircuitState,
+}
+
+/// A hook as people see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InboundHookView {
+    pub hook_id: String,
+    pub revision: u64,
+    pub name: String,
+    pub owner: UserId,
+    pub created_by: Option<UserId>,
+    pub created_at: Moment,
+    pub active: bool,
+    pub submit: bool,
+    pub template: TaskTemplate,
+    pub previous_secret_until: Option<Moment>,
 }
 
 /// The stored response of a request, if it has an idempotency key. It is part of the commit of the changes that it reports.

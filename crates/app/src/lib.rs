@@ -39,7 +39,7 @@ pub use error::{Error, ObjectKind, Result};
 pub use events::{
     AUDIT_TARGET, DatabaseEventSink, EventTail, LockEventSink, LockNotice, LogEventSink, run_sequencer,
 };
-pub use idempotency::{ApprovalView, Outcome, RestoreResult, TaskView};
+pub use idempotency::{ApprovalView, InboundHookView, Outcome, RestoreResult, TaskView, WebhookView};
 pub use jobs::Jobs;
 pub use locks::{LockMaintenance, LockService};
 pub use rules::RuleService;

@@ -1,10 +1,11 @@
-//! Inbound hooks: administrators register them, and whoever has the secret of one proposes tasks through it, within its template.
+//! Inbound hooks: administrators register them, and a sender with the secret of one proposes tasks through it, within its template.
 //!
 //! A message is accepted once: its id is stored in the transaction that creates the task. The owner is the author; the administrator who
 //! made the secret counts as an author too, and neither can decide about the task.
 
 use std::collections::BTreeSet;
 
+use ade_domain::InvalidField;
 use ade_domain::audit::AuditActor;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
@@ -12,10 +13,9 @@ use ade_domain::task::Digest;
 use ade_domain::webhook::PreviousSecret;
 use ade_domain::webhook::inbound::{InboundHook, MAX_INBOUND_HOOKS, TaskTemplate};
 use ade_domain::webhook::signature::{ROTATION_OVERLAP_MS, SignedMessage, SigningSecret};
-use ade_domain::{InvalidField, Moment};
 use ade_store::DatabaseError;
 use ade_store::database::{Document, StoredTask, Versioned, Write};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::require_may_see;
@@ -26,7 +26,8 @@ use crate::idempotency::stored_response;
 use crate::retry::retry_on_conflict;
 use crate::tasks::Proposal;
 use crate::{
-    Caller, Context, Error, IdempotentRequest, ObjectKind, Outcome, Result, TaskService, new_id, set,
+    Caller, Context, Error, IdempotentRequest, InboundHookView, ObjectKind, Outcome, Result, TaskService,
+    new_id, set,
 };
 
 type StoredHook = Versioned<InboundHook>;
@@ -46,21 +47,6 @@ pub struct InboundHookChange {
     pub active: Option<bool>,
     pub submit: Option<bool>,
     pub template: Option<TaskTemplate>,
-}
-
-/// A hook as people see it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct InboundHookView {
-    pub hook_id: String,
-    pub revision: u64,
-    pub name: String,
-    pub owner: UserId,
-    pub created_by: Option<UserId>,
-    pub created_at: Moment,
-    pub active: bool,
-    pub submit: bool,
-    pub template: TaskTemplate,
-    pub previous_secret_until: Option<Moment>,
 }
 
 /// A hook with a secret that was just made, which is shown this once.

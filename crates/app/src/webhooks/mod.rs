@@ -12,8 +12,8 @@ mod sealed;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ade_domain::InvalidField;
 use ade_domain::event::Event;
-use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_domain::task::Task;
 use ade_domain::webhook::delivery::{CircuitState, RETRY_WINDOW_MS};
@@ -23,21 +23,18 @@ use ade_domain::webhook::{
     MAX_WEBHOOKS, PreviousSecret, Webhook, WebhookFormat, check_credential, pagerduty, servicenow, slack,
     standard_payload,
 };
-use ade_domain::{InvalidField, Moment};
 use ade_executors::client::HttpClient;
 use ade_executors::egress::{EgressPolicy, Resolver};
 use ade_store::database::{
     Commit, Delivery, DeliveryContent, DeliveryFilter, DeliveryReport, DeliveryStatus, Document, NewDelivery,
     Versioned, Write,
 };
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 pub use dispatcher::WebhookDispatcher;
 pub use inbound::{
-    HookedProposal, InboundHookChange, InboundHookService, InboundHookView, InboundHookWithSecret,
-    VerifiedMessage,
+    HookedProposal, InboundHookChange, InboundHookService, InboundHookWithSecret, VerifiedMessage,
 };
 pub use sealed::reseal_secrets;
 use sealed::{new_secret, seal};
@@ -46,7 +43,7 @@ use crate::error::require_valid;
 use crate::events::AuditedAction;
 use crate::idempotency::stored_response;
 use crate::retry::retry_on_conflict;
-use crate::{Caller, Context, Error, ObjectKind, Outcome, Result, new_id, set};
+use crate::{Caller, Context, Error, ObjectKind, Outcome, Result, WebhookView, new_id, set};
 
 /// How long one attempt may take.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -141,29 +138,6 @@ pub struct WebhookChange {
     pub credential: Option<String>,
     /// The channel of Slack that a bot token posts to.
     pub channel: Option<String>,
-}
-
-/// A webhook as people see it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WebhookView {
-    pub webhook_id: String,
-    pub revision: u64,
-    pub name: String,
-    /// Without what may be secret in it.
-    pub url: String,
-    pub format: WebhookFormat,
-    pub events: Vec<String>,
-    pub task_types: Vec<String>,
-    pub channel: Option<String>,
-    pub active: bool,
-    /// Why the service deactivated it.
-    pub disabled_reason: Option<String>,
-    pub owner: Option<UserId>,
-    pub created_at: Moment,
-    /// Until when the previous secret signs too.
-    pub previous_secret_until: Option<Moment>,
-    /// Of its destination.
-    pub circuit: CircuitState,
 }
 
 /// A webhook with a secret that was just made, which is shown this once.

@@ -156,14 +156,13 @@ pub struct Delivery {
 }
 
 /// Which values an input of an inbound hook accepts.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum HookInput {
     /// A text.
     String {
         /// Most characters; 256 by default.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        #[schema(minimum = 1, maximum = 4_096)]
         max_length: Option<u32>,
         /// Value if the message has none; without one the input is required.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -188,12 +187,46 @@ pub enum HookInput {
     /// One of some texts.
     Enum {
         /// The texts.
-        #[schema(min_items = 1, max_items = 100)]
         values: Vec<String>,
         /// Value if the message has none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         default: Option<String>,
     },
+}
+
+/// The type of an input of an inbound hook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HookInputType {
+    /// A text.
+    String,
+    /// An integer.
+    Integer,
+    /// True or false.
+    Boolean,
+    /// One of some texts.
+    Enum,
+}
+
+/// Describes [`HookInput`] as one object, because generators of requests do not understand alternatives below the root.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = HookInput)]
+pub struct HookInputFields {
+    /// Type of the value.
+    #[serde(rename = "type")]
+    pub kind: HookInputType,
+    /// Of `string`: most characters; 256 by default.
+    #[schema(minimum = 1, maximum = 4_096)]
+    pub max_length: Option<u32>,
+    /// Of `integer`, required: smallest value.
+    pub minimum: Option<i64>,
+    /// Of `integer`, required: largest value.
+    pub maximum: Option<i64>,
+    /// Of `enum`, required: the texts.
+    #[schema(min_items = 1, max_items = 100)]
+    pub values: Option<Vec<String>>,
+    /// Value if the message has none; without one the input is required.
+    pub default: Option<Value>,
 }
 
 /// A task with placeholders: `{name}` in description, parameters and ids of resources is replaced by the value of that input.
@@ -232,6 +265,7 @@ pub struct HookTemplate {
     pub tags: Vec<String>,
     /// The inputs that messages fill, by name.
     #[serde(default)]
+    #[schema(value_type = BTreeMap<String, HookInputFields>)]
     pub inputs: BTreeMap<String, HookInput>,
 }
 

@@ -128,7 +128,11 @@ mod tests {
         assert_eq!(circuit.allowed_attempts(0, at(FIRST_REST_MS)), 0);
         let probing = Circuit { probe_until: Some(at(FIRST_REST_MS + 10)), ..circuit };
         assert_eq!(probing.allowed_attempts(4, at(FIRST_REST_MS + 9)), 0);
-        assert_eq!(probing.allowed_attempts(4, at(FIRST_REST_MS + 10)), 1, "whoever tested it has stopped");
+        assert_eq!(
+            probing.allowed_attempts(4, at(FIRST_REST_MS + 10)),
+            1,
+            "the process that tested it has stopped"
+        );
         let longer = probing.after_failure(at(FIRST_REST_MS));
         assert_eq!(longer.open_until, Some(at(3 * FIRST_REST_MS)));
         let longest = Circuit { failures: u32::MAX, ..longer }.after_failure(at(0));

@@ -37,7 +37,7 @@ mod tests {
         let task = fixture::task(&"long ".repeat(100), RiskLevel::Medium);
         let failed = fixture::event("task:failed");
         let record = record(&Notification { event: &failed, task: Some(&task), public_url: None });
-        assert_eq!(record["short_description"].as_str().map(|text| text.chars().count()), Some(134));
+        assert_eq!(record["short_description"].as_str().map(|text| text.chars().count()), Some(133));
         assert_eq!((&record["urgency"], &record["correlation_id"]), (&json!("1"), &json!("ade-task-t1")));
     }
 }

@@ -1,6 +1,7 @@
 //! Conversions of webhooks, deliveries and inbound hooks.
 
-use ade_app::webhooks::{InboundHookChange, InboundHookView, WebhookChange, WebhookView, WebhookWithSecret};
+use ade_app::webhooks::{InboundHookChange, WebhookChange, WebhookWithSecret};
+use ade_app::{InboundHookView, WebhookView};
 use ade_client::wire;
 use ade_domain::webhook::WebhookFormat;
 use ade_domain::webhook::delivery::CircuitState;
