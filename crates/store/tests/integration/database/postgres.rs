@@ -321,7 +321,7 @@ async fn refuses_databases_of_newer_and_unreleased_versions() {
     };
     for (name, sql, why) in [
         ("changed", "UPDATE _sqlx_migrations SET checksum = '\\x00'", "start with a new database"),
-        ("newer", "UPDATE _sqlx_migrations SET version = 1000", "a newer version of ade"),
+        ("newer", "UPDATE _sqlx_migrations SET version = version + 1000", "a newer version of ade"),
     ] {
         let url = server.create_database(name).expect("created");
         Database::open_postgres(&url, test_keys()).await.expect("opened");
