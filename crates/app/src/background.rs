@@ -1,6 +1,5 @@
 //! Background services of a server: the sequencer of audit log and events, the tail and the feed of the events, the relay to Redis,
-//! audit checkpoints, and jobs. Any number of
-//! processes may run them, and each step happens once.
+//! audit checkpoints, jobs, and the dispatcher of webhooks. Any number of processes may run them, and each step happens once.
 
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use crate::Jobs;
 use crate::alerts::LogCheck;
 use crate::audit::{AuditLogError, Checkpoint, CheckpointFile, Signer, report_check};
 use crate::events::{EventFeed, Relay, run_sequencer};
+use crate::webhooks::WebhookDispatcher;
 
 /// How long jobs may take to release their leases when the server stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,6 +25,7 @@ pub struct BackgroundServices {
     /// Also provides the context and the name of this process.
     pub jobs: Jobs,
     pub feed: EventFeed,
+    pub webhooks: WebhookDispatcher,
     /// Where this server keeps checkpoints outside of the database.
     pub checkpoint_file: CheckpointFile,
     pub checkpoint_interval: Duration,
@@ -62,9 +63,10 @@ impl BackgroundServices {
         if let Some(relay) = self.relay.clone() {
             jobs.spawn(relay.run(stopped.clone()));
         }
+        jobs.spawn(self.webhooks.clone().run(stopped.clone()));
         let context = &self.jobs.context;
         loops.spawn(run_sequencer(context.clone()));
-        loops.spawn(context.tail.clone().run(context.clone()));
+        loops.spawn(context.tail.clone().run(context.database.clone(), context.coordination.clone()));
         loops.spawn(self.feed.clone().run());
         loops.spawn(self.write_checkpoints(signer));
         Ok(BackgroundHandle { jobs, loops, stop })

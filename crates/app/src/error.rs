@@ -52,6 +52,9 @@ pub enum Error {
     WrongPassword,
     #[error("the invitation is wrong, has expired or was used already; ask an administrator for a new one")]
     InvalidInvitation,
+    /// The message of an inbound hook was accepted before.
+    #[error("the message {message_id} was accepted already: send a new one with another webhook-id")]
+    Replayed { message_id: String },
     #[error("{0}")]
     Forbidden(String),
     #[error("the request is invalid: {}", list(.0))]
@@ -112,6 +115,7 @@ pub enum ObjectKind {
     Token,
     Session,
     Archive,
+    Delivery,
     Document(DocumentKind),
 }
 
@@ -124,6 +128,7 @@ impl fmt::Display for ObjectKind {
             Self::Token => "token",
             Self::Session => "session",
             Self::Archive => "archive",
+            Self::Delivery => "delivery",
             Self::Document(kind) => kind.as_str(),
         })
     }

@@ -7,12 +7,15 @@ use ade_domain::approval::delegation::Delegation;
 use ade_domain::approval::policy::PolicyVersions;
 use ade_domain::approval::quorum::RequirementProgress;
 use ade_domain::dual_control::ProposedChange;
-use ade_domain::people::User;
+use ade_domain::people::{User, UserId};
 use ade_domain::risk::RegisteredPattern;
 use ade_domain::task::{Task, TaskCommand, TaskState};
+use ade_domain::webhook::WebhookFormat;
+use ade_domain::webhook::delivery::CircuitState;
+use ade_domain::webhook::inbound::TaskTemplate;
 use ade_store::database::{
-    Archive, Comment, FeatureFlag, KeyedResponse, Setting, SkippedTasks, StoredResponse, StoredTask,
-    StoredToken, Versioned,
+    Archive, Comment, Delivery, FeatureFlag, KeyedResponse, Setting, SkippedTasks, StoredResponse,
+    StoredTask, StoredToken, Versioned,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -48,6 +51,11 @@ pub enum Outcome {
     Resource(Versioned<RegisteredPattern>),
     Setting(Versioned<Setting>),
     Feature(Versioned<FeatureFlag>),
+    /// A webhook without its secret, which is returned only once.
+    Webhook(Box<WebhookView>),
+    Delivery(Box<Delivery>),
+    /// An inbound hook without its secret.
+    InboundHook(Box<InboundHookView>),
     /// A change that was confirmed or rejected, without its request.
     Change(Versioned<ProposedChange>),
     /// It waits for a second administrator.
@@ -124,6 +132,44 @@ pub struct RestoreResult {
     /// Items that were restored.
     pub items: u64,
     pub left_out: SkippedTasks,
+}
+
+/// A webhook as people see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebhookView {
+    pub webhook_id: String,
+    pub revision: u64,
+    pub name: String,
+    /// Without what may be secret in it.
+    pub url: String,
+    pub format: WebhookFormat,
+    pub events: Vec<String>,
+    pub task_types: Vec<String>,
+    pub channel: Option<String>,
+    pub active: bool,
+    /// Why the service deactivated it.
+    pub disabled_reason: Option<String>,
+    pub owner: Option<UserId>,
+    pub created_at: Moment,
+    /// Until when the previous secret signs too.
+    pub previous_secret_until: Option<Moment>,
+    /// Of its destination.
+    pub circuit: CircuitState,
+}
+
+/// A hook as people see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InboundHookView {
+    pub hook_id: String,
+    pub revision: u64,
+    pub name: String,
+    pub owner: UserId,
+    pub created_by: Option<UserId>,
+    pub created_at: Moment,
+    pub active: bool,
+    pub submit: bool,
+    pub template: TaskTemplate,
+    pub previous_secret_until: Option<Moment>,
 }
 
 /// The stored response of a request, if it has an idempotency key. It is part of the commit of the changes that it reports.

@@ -15,6 +15,7 @@ mod context;
 pub mod demo;
 mod dual_control;
 mod error;
+mod event_tail;
 mod events;
 mod idempotency;
 pub mod jobs;
@@ -26,6 +27,7 @@ pub mod shared_settings;
 mod stored_formats;
 pub mod tasks;
 mod token_rate_limit;
+pub mod webhooks;
 pub mod worker;
 
 pub use accounts::AccountService;
@@ -35,18 +37,20 @@ pub use caller::{Caller, IdempotentRequest};
 pub use changes::ChangeService;
 pub use context::Context;
 pub use error::{Error, ObjectKind, Result};
+pub use event_tail::EventTail;
 pub use events::{
-    AUDIT_TARGET, CheckedProjections, CursorBatch, DatabaseEventSink, EventCursor, EventFeed, EventTail,
-    FeedError, FeedEvent, FollowerIdentity, LockEventMessage, LockEventSink, LockEventTarget, LockNotice,
-    LogEventSink, RebuildProgress, Relay, RelayError, follow_lock_stream, forward_lock_events, run_sequencer,
+    AUDIT_TARGET, CheckedProjections, CursorBatch, DatabaseEventSink, EventCursor, EventFeed, FeedError,
+    FeedEvent, FollowerIdentity, LockEventMessage, LockEventSink, LockEventTarget, LockNotice, LogEventSink,
+    RebuildProgress, Relay, RelayError, follow_lock_stream, forward_lock_events, run_sequencer,
 };
-pub use idempotency::{ApprovalView, Outcome, RestoreResult, TaskView};
+pub use idempotency::{ApprovalView, InboundHookView, Outcome, RestoreResult, TaskView, WebhookView};
 pub use jobs::Jobs;
 pub use locks::{LockMaintenance, LockService};
 pub use rules::RuleService;
 pub use shared_settings::Settings;
 pub use tasks::TaskService;
 pub use token_rate_limit::TokenRateLimit;
+pub use webhooks::WebhookService;
 pub use worker::{Worker, WorkerHandle};
 
 /// Replaces a field that has a new value.

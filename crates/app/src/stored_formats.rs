@@ -31,6 +31,9 @@ fn stored_formats_do_not_change() {
             Resource,
             Setting,
             Feature,
+            Webhook,
+            Delivery,
+            InboundHook,
             Change,
             AwaitsConfirmation
         }),

@@ -15,6 +15,21 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Reads and parses a file, or standard input if the path is `-`.
 pub(crate) fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
+    let (name, text) = read_file(file)?;
+    let is_json = file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
+    parse(&text, is_json).map_err(|error| {
+        Failure::invalid(format!("{name} is invalid: {error}"))
+            .hint("see the page /docs of the server for the fields; YAML and JSON use the same names")
+    })
+}
+
+/// Reads a secret from a file, or standard input if the path is `-`, without the line end.
+pub(crate) fn read_secret(file: &Path) -> Result<String> {
+    Ok(read_file(file)?.1.trim().to_owned())
+}
+
+/// The name of a file in messages, and its text.
+fn read_file(file: &Path) -> Result<(String, String)> {
     let (name, text) = if file.as_os_str() == "-" {
         ("standard input".to_owned(), read_text(io::stdin().lock(), MAX_FILE_BYTES))
     } else {
@@ -25,11 +40,7 @@ pub(crate) fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
         ErrorKind::FileTooLarge => Failure::invalid(format!("{name} is too large: the limit is 1 MiB")),
         _ => Failure::cannot(format_args!("read {name}"), error),
     })?;
-    let is_json = file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
-    parse(&text, is_json).map_err(|error| {
-        Failure::invalid(format!("{name} is invalid: {error}"))
-            .hint("see the page /docs of the server for the fields; YAML and JSON use the same names")
-    })
+    Ok((name, text))
 }
 
 /// Reads a text of at most `limit` bytes.

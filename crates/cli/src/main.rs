@@ -61,6 +61,8 @@ enum Command {
     Resource(RemoteCommand<resource::Command>),
     /// Show what operators allow tasks to work on, and who serves it
     Executors(RemoteCommand<executors::Command>),
+    /// Send events to others, and let others propose tasks (admin)
+    Webhook(RemoteCommand<webhook::Command>),
     /// Simulate the submission of a task: risk, reviewers, locks; nothing is changed
     Simulate(Remote<simulate::Args>),
     /// Search, export and verify the audit log
@@ -116,6 +118,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Delegation(args) => args.run(delegation::run),
         Command::Resource(args) => args.run(resource::run),
         Command::Executors(args) => args.run(executors::run),
+        Command::Webhook(args) => args.run(webhook::run),
         Command::Simulate(args) => args.run(simulate::run),
         Command::Audit(args) => args.run(audit::run),
         Command::Events(args) => args.run(events::run),

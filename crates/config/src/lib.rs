@@ -128,6 +128,10 @@ pub struct Config {
     pub worker_slots: usize,
     pub worker_lease_ms: u64,
     pub worker_label: Option<String>,
+    /// Hosts in private networks that webhooks may be sent to.
+    pub webhook_private_hosts: Vec<String>,
+    /// Where people reach this server, for links in messages.
+    pub public_url: Option<String>,
     pub executors: ExecutorSettings,
     /// The secret of the installation; `None`: that of the data folder.
     pub secret: Option<SecretText>,
@@ -206,6 +210,8 @@ impl Config {
             worker_slots: get(&values, "worker.slots")?,
             worker_lease_ms: milliseconds("worker.lease_seconds")?,
             worker_label: non_empty("worker.label")?,
+            public_url: non_empty("webhooks.public_url")?,
+            webhook_private_hosts: get(&values, "webhooks.allowed_private_hosts")?,
             secret: secret_variable(layers, SECRET_VARIABLE),
             previous_secrets: secret_variable(layers, PREVIOUS_SECRETS_VARIABLE),
             effective_settings: effective_settings(&values, &executors, layers),

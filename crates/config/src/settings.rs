@@ -18,7 +18,9 @@ pub(super) struct Setting {
 impl Setting {
     /// Whether neither variables nor flags can set it.
     pub(super) fn is_file_only(&self) -> bool {
-        self.name.starts_with("security.") || self.name == "server.allow_plain_http"
+        self.name.starts_with("security.")
+            || self.name.starts_with("webhooks.")
+            || self.name == "server.allow_plain_http"
     }
 
     pub(super) fn variable(&self) -> String {

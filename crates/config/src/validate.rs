@@ -12,6 +12,7 @@ use super::{Result, Values, get, invalid_setting};
 
 const LOG_FORMATS: [&str; 2] = ["text", "json"];
 const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+const PUBLIC_SCHEMES: [&str; 2] = ["https://", "http://"];
 const POSTGRES_SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 
 /// The allowed values of a number.
@@ -56,6 +57,10 @@ pub(super) fn validate(values: &Values) -> Result<()> {
     if !level.contains('=') && !LOG_LEVELS.contains(&level.as_str()) {
         let message = "must be error, warn, info, debug or trace, or filters such as ade_app=debug";
         return invalid("log.level", message);
+    }
+    let public_url = text("webhooks.public_url")?;
+    if !public_url.is_empty() && !PUBLIC_SCHEMES.iter().any(|scheme| public_url.starts_with(scheme)) {
+        return invalid("webhooks.public_url", "must be a URL, such as https://ade.example.com");
     }
     for name in SETTINGS.iter().map(|setting| &setting.name) {
         let range = range_of(name);

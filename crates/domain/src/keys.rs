@@ -1,5 +1,5 @@
-//! The keys of an installation, all derived from its one secret: for audit entries, attempt markers, archives, hashes of hidden content
-//! and checkpoints.
+//! The keys of an installation, all derived from its one secret: for audit entries, attempt markers, archives, hashes of hidden content,
+//! checkpoints, and secrets of others that the service keeps.
 //!
 //! A person who can write to a database but does not have the secret can forge none of them. A message authentication code (MAC) names the
 //! key that made it, so that a secret can be replaced: previous secrets still verify, and never sign.
@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::{hkdf, hmac};
 
 /// The shortest secret that is accepted.
@@ -14,6 +15,8 @@ pub const MIN_SECRET_CHARACTERS: usize = 32;
 
 const SALT: &[u8] = b"ade-secret-1";
 const KEY_ID_BYTES: usize = 8;
+/// Bytes of randomness that sealing a text needs.
+pub const SEAL_NONCE_BYTES: usize = NONCE_LEN;
 
 /// What a MAC is made for. A MAC of one purpose is never valid for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +47,18 @@ pub enum InvalidSecret {
     Underivable,
 }
 
+/// Why a sealed text cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnsealError {
+    #[error(
+        "it is encrypted with the key {0}, which this process does not have: start it with that secret as a previous one, or \
+         set the value again"
+    )]
+    UnknownKey(String),
+    #[error("it was changed in the database: set the value again, and find out who changed it")]
+    Forged,
+}
+
 /// The keys of one secret.
 struct DerivedKeys {
     id: String,
@@ -52,6 +67,7 @@ struct DerivedKeys {
     archive: hmac::Key,
     hidden_content: hmac::Key,
     checkpoint_seed: [u8; 32],
+    sealing: LessSafeKey,
 }
 
 /// The keys of the current secret and of previous ones. Clones share them.
@@ -100,9 +116,12 @@ impl DerivedKeys {
             let derived = root.expand(&info, Length(bytes.len())).and_then(|derived| derived.fill(bytes));
             derived.map_err(|_| InvalidSecret::Underivable)
         };
-        let (mut id, mut checkpoint_seed) = ([0; KEY_ID_BYTES], [0; 32]);
+        let (mut id, mut checkpoint_seed, mut sealing) = ([0; KEY_ID_BYTES], [0; 32], [0; 32]);
         fill("key id", &mut id)?;
         fill("checkpoint", &mut checkpoint_seed)?;
+        fill("sealed secrets", &mut sealing)?;
+        let sealing =
+            UnboundKey::new(&CHACHA20_POLY1305, &sealing).map_err(|_| InvalidSecret::Underivable)?;
         Ok(Self {
             id: hex::encode(id),
             audit_entry: key("audit entry")?,
@@ -110,6 +129,7 @@ impl DerivedKeys {
             archive: key("archive")?,
             hidden_content: key("hidden content")?,
             checkpoint_seed,
+            sealing: LessSafeKey::new(sealing),
         })
     }
 
@@ -164,6 +184,34 @@ impl Keys {
         hex::encode(hmac::sign(&self.0.current.hidden_content, content))
     }
 
+    /// Encrypts a text that is stored, such as the secret of a webhook. It can be read only in the same context, which names the object and
+    /// the field: nobody can move it to another one. The nonce is random and never used twice. `None` if the text is too long.
+    pub fn seal(&self, nonce: [u8; SEAL_NONCE_BYTES], context: &str, text: &str) -> Option<String> {
+        let (current, mut bytes) = (&self.0.current, text.as_bytes().to_vec());
+        let aad = Aad::from(context.as_bytes());
+        let sealed =
+            current.sealing.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut bytes);
+        sealed.ok().map(|()| format!("{}:{}{}", current.id, hex::encode(nonce), hex::encode(bytes)))
+    }
+
+    /// Decrypts what [`seal`](Self::seal) encrypted with the current or a previous secret.
+    pub fn unseal(&self, context: &str, sealed: &str) -> Result<String, UnsealError> {
+        let (id, digits) = sealed.split_once(':').ok_or(UnsealError::Forged)?;
+        let unknown = || UnsealError::UnknownKey(id.to_owned());
+        let keys = self.all().find(|keys| keys.id == id).ok_or_else(unknown)?;
+        let mut bytes = hex::decode(digits).map_err(|_| UnsealError::Forged)?;
+        let (nonce, rest) = bytes.split_at_mut_checked(SEAL_NONCE_BYTES).ok_or(UnsealError::Forged)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| UnsealError::Forged)?;
+        let text = keys.sealing.open_in_place(nonce, Aad::from(context.as_bytes()), rest);
+        let text = text.map_err(|_| UnsealError::Forged)?;
+        String::from_utf8(text.to_vec()).map_err(|_| UnsealError::Forged)
+    }
+
+    /// Whether a text is sealed with the current secret, and not with a previous one that may be dropped.
+    pub fn is_current(&self, sealed: &str) -> bool {
+        sealed.split_once(':').is_some_and(|(id, _)| id == self.id())
+    }
+
     /// The seeds of the keys that sign checkpoints: first of the current secret, then of previous ones.
     pub fn checkpoint_seeds(&self) -> impl Iterator<Item = &[u8; 32]> {
         self.all().map(|keys| &keys.checkpoint_seed)
@@ -213,6 +261,32 @@ mod tests {
         assert_ne!(old.hidden_content(b"a"), old.hidden_content(b"b"));
         assert_ne!(old.hidden_content(b"a"), new.hidden_content(b"a"));
         assert_eq!(old.hidden_content(b"").len(), 64);
+    }
+
+    #[test]
+    fn sealed_texts_are_read_in_their_context_with_current_and_previous_secrets() {
+        let (old, new) = (Keys::derive(OLD, "").expect("long"), Keys::derive(NEW, OLD).expect("long"));
+        let sealed = old.seal([7; SEAL_NONCE_BYTES], "webhook:1:secret", "whsec_c2VjcmV0").expect("short");
+        assert!(!sealed.contains("whsec") && !sealed.contains(&hex::encode("whsec")));
+        assert_ne!(
+            old.seal([8; SEAL_NONCE_BYTES], "webhook:1:secret", "whsec_c2VjcmV0").as_ref(),
+            Some(&sealed)
+        );
+        for keys in [&old, &new] {
+            assert_eq!(keys.unseal("webhook:1:secret", &sealed).as_deref(), Ok("whsec_c2VjcmV0"));
+            assert_eq!(keys.unseal("webhook:2:secret", &sealed), Err(UnsealError::Forged));
+        }
+        assert!(old.is_current(&sealed) && !new.is_current(&sealed));
+        let alone = Keys::derive(NEW, "").expect("long");
+        assert_eq!(
+            alone.unseal("webhook:1:secret", &sealed),
+            Err(UnsealError::UnknownKey(old.id().to_owned()))
+        );
+        let flipped =
+            format!("{}{}", &sealed[..sealed.len() - 1], if sealed.ends_with('0') { '1' } else { '0' });
+        for forged in ["", "x", &format!("{}:", old.id()), &format!("{}:00", old.id()), &flipped] {
+            assert_eq!(old.unseal("webhook:1:secret", forged), Err(UnsealError::Forged), "{forged}");
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub mod sign_in;
 pub mod task;
 pub mod text;
 pub mod time;
+pub mod webhook;
 
 pub use invalid::{FieldPath, InvalidField, Validator};
 pub use keys::Keys;

@@ -25,6 +25,7 @@ pub mod redis_servers;
 pub mod server;
 pub mod session;
 pub mod wait;
+pub mod webhook_receiver;
 pub mod worker;
 
 pub use api::ApiClient;
@@ -38,4 +39,5 @@ pub use postgres_proxy::PostgresProxy;
 pub use process::wait_for_exit;
 pub use redis_servers::{Redis, RedisCluster, RedisSentinel};
 pub use server::{AdeServer, test_keys};
+pub use webhook_receiver::WebhookReceiver;
 pub use worker::WorkerProcess;

@@ -1,6 +1,6 @@
 //! The path of events: audit entry and event are committed together (`outbox.rs`), numbered in order (`sequencer.rs`), and the
 //! subscribers that have work are woken (`subscriptions.rs`, `wake_ups.rs`). Readers of numbered events wait at their end
-//! (`tail.rs`): followers share one reader (`feed`), and the relay brings events and the state of their objects to Redis (`relay`). Lock
+//! (`event_tail.rs`): followers share one reader (`feed`), and the relay brings events and the state of their objects to Redis (`relay`). Lock
 //! events, which are best effort, take `lock_events.rs` and, to followers, `lock_feed.rs`.
 
 mod feed;
@@ -10,7 +10,6 @@ mod outbox;
 mod relay;
 mod sequencer;
 mod subscriptions;
-mod tail;
 pub(crate) mod wake_ups;
 
 pub(crate) use outbox::{AuditedAction, record};
@@ -23,4 +22,3 @@ pub use lock_events::{AUDIT_TARGET, DatabaseEventSink, LockEventSink, LockNotice
 pub use lock_feed::{LockEventTarget, follow_lock_stream, forward_lock_events};
 pub use relay::{CheckedProjections, RebuildProgress, Relay, RelayError};
 pub use sequencer::run_sequencer;
-pub use tail::EventTail;

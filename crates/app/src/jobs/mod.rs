@@ -62,7 +62,7 @@ pub const JOBS: [Job; 8] = [
     job(
         "index_repair",
         600_000,
-        "creates the audit log partitions of the next months, deletes old events, stored responses, sessions and unconfirmed changes",
+        "creates the audit log partitions of the next months, deletes old events, stored responses, sessions, unconfirmed changes and deliveries of webhooks",
     ),
     job("lock_cleanup", 5_000, "reports the sweeps that end expired leases and waits of locks"),
     job("task_timeout", 1_000, "starts the recovery of tasks whose worker lost its lease"),

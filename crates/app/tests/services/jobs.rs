@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ade_app::WebhookService;
 use ade_app::agents::AgentService;
 use ade_app::audit::CheckpointFile;
 use ade_app::background::{BackgroundHandle, BackgroundServices};
 use ade_app::tasks::{PreviewConfig, TaskAction, TaskDraft, TaskService};
+use ade_app::webhooks::{WebhookDispatcher, WebhookNetwork};
 use ade_app::{Caller, EventFeed, Jobs, LockMaintenance, LockService, LogEventSink};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::{Binding, Digest, PreviewStatus, PublishedBinding, TaskState};
@@ -66,8 +68,11 @@ impl JobsFixture {
     }
 
     fn serve_with(&self, jobs: Jobs) -> BackgroundHandle {
+        let network = WebhookNetwork::new(&[]).expect("valid");
+        let webhooks = WebhookService::new(jobs.context.clone(), network);
         let services = BackgroundServices {
             feed: EventFeed::starting_at(jobs.context.clone(), 0),
+            webhooks: WebhookDispatcher::new(webhooks, &jobs.name),
             jobs,
             checkpoint_file: CheckpointFile::in_folder(self.base.folder.path()),
             checkpoint_interval: DAY,

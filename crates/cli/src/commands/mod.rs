@@ -24,4 +24,5 @@ pub(crate) mod simulate;
 pub(crate) mod task;
 pub(crate) mod user;
 pub(crate) mod watchdog;
+pub(crate) mod webhook;
 pub(crate) mod worker;

@@ -18,7 +18,8 @@ use crate::failure::{Failure, Result};
 pub(crate) use visible::{VisibleText, visible};
 
 /// Titles of id columns that users copy from; a first column with one of them is never wrapped.
-const ID_COLUMNS: [&str; 6] = ["APPROVAL", "ARCHIVE", "DELEGATION", "POLICY", "TASK", "TOKEN"];
+const ID_COLUMNS: [&str; 9] =
+    ["APPROVAL", "ARCHIVE", "DELEGATION", "DELIVERY", "HOOK", "POLICY", "TASK", "TOKEN", "WEBHOOK"];
 
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct OutputFormat {

@@ -13,6 +13,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod users;
+mod webhooks;
 
 use std::fmt;
 use std::time::Duration;

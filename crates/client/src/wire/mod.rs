@@ -12,6 +12,7 @@ mod review;
 mod rules;
 mod tasks;
 mod users;
+mod webhooks;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,6 +33,7 @@ pub use review::*;
 pub use rules::*;
 pub use tasks::*;
 pub use users::*;
+pub use webhooks::*;
 
 /// RFC 3339 in UTC with microseconds
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, ToSchema)]

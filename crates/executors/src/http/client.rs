@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, SendRequest};
-use hyper::header::{HOST, HeaderMap, HeaderValue};
+use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
@@ -16,6 +16,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use url::Position;
 
@@ -105,6 +106,29 @@ impl HttpClient {
         Ok(Arc::new(config).into())
     }
 
+    /// Sends one POST request within a time limit. Once the head of the response has arrived, a slow body is only cut.
+    pub async fn post(
+        &self,
+        pinned: PinnedUrl,
+        headers: &[(&'static str, String)],
+        body: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<HttpResponse> {
+        let mut map = HeaderMap::new();
+        for (name, text) in headers {
+            let invalid = |_| not_sent(format!("the value of the header {name} is invalid"));
+            let mut value = HeaderValue::from_str(text).map_err(invalid)?;
+            value.set_sensitive(true);
+            map.insert(HeaderName::from_static(name), value);
+        }
+        let deadline = Instant::now() + timeout;
+        let late = || format!("no answer within {} seconds", timeout.as_secs_f32());
+        let connection = timeout_at(deadline, self.connect(pinned)).await.map_err(|_| not_sent(late()))??;
+        let sending = connection.send(Method::POST, map, body.into());
+        let head = timeout_at(deadline, sending).await.map_err(|_| CallError::Sent(late()))??;
+        Ok(head.read_body_until(deadline).await)
+    }
+
     /// Connects to the first reachable address of the URL.
     pub async fn connect(&self, pinned: PinnedUrl) -> Result<HttpConnection> {
         let stream = connect_tcp(&pinned).await?;
@@ -167,7 +191,11 @@ impl HttpConnection {
 
 impl ResponseHead {
     /// Reads the body up to the limit.
-    pub async fn read_body(mut self) -> HttpResponse {
+    pub async fn read_body(self) -> HttpResponse {
+        self.read_body_until(Instant::now() + BODY_TIMEOUT).await
+    }
+
+    async fn read_body_until(mut self, deadline: Instant) -> HttpResponse {
         let mut body = Vec::new();
         let read = async {
             while let Some(frame) = self.body.frame().await {
@@ -184,8 +212,8 @@ impl ResponseHead {
             }
             Ok(())
         };
-        let timed_out = |_| Err(format!("the response took longer than {} seconds", BODY_TIMEOUT.as_secs()));
-        let truncation = tokio::time::timeout(BODY_TIMEOUT, read).await.unwrap_or_else(timed_out).err();
+        let timed_out = |_| Err("the response did not end in time".to_owned());
+        let truncation = timeout_at(deadline, read).await.unwrap_or_else(timed_out).err();
         HttpResponse { status: self.status, body, truncation }
     }
 }

@@ -13,6 +13,7 @@ mod delegations;
 pub(crate) mod events;
 mod execution;
 mod executors;
+mod hooks;
 mod jobs;
 mod locks;
 mod operations;
@@ -27,6 +28,7 @@ mod stats;
 mod tasks;
 mod tickets;
 mod users;
+mod webhooks;
 
 use std::convert::Infallible;
 use std::ops::Deref;
@@ -37,10 +39,11 @@ use ade_app::agents::AgentService;
 use ade_app::jobs::ArchiveService;
 use ade_app::locks::LockError;
 use ade_app::rules::RuleService;
+use ade_app::webhooks::InboundHookService;
 use ade_app::worker::AgentWorkService;
 use ade_app::{
     AccountService, Alerts, AuditService, ChangeService, EventFeed, Jobs, LockService, Relay, TaskService,
-    TokenRateLimit,
+    TokenRateLimit, WebhookService,
 };
 use ade_store::Database;
 use axum::Router;
@@ -92,6 +95,8 @@ pub(crate) struct Services {
     pub(crate) relay: Option<Relay>,
     pub(crate) rules: RuleService,
     pub(crate) changes: ChangeService,
+    pub(crate) webhooks: WebhookService,
+    pub(crate) hooks: InboundHookService,
     pub(crate) audits: AuditService,
     pub(crate) database: Database,
     pub(crate) alerts: Alerts,
@@ -150,7 +155,9 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(tickets::routes())
         .merge(agents::routes())
         .merge(jobs::routes())
-        .merge(projections::routes());
+        .merge(projections::routes())
+        .merge(webhooks::routes())
+        .merge(hooks::routes());
     OpenApiRouter::with_openapi(openapi::Document::openapi()).nest("/api/v1", api).merge(operations::routes())
 }
 

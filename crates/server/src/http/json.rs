@@ -23,7 +23,7 @@ const MAX_ANONYMOUS_BODY_BYTES: usize = 64 << 10;
 /// serde_json stops at a depth of 128. Bodies are stored inside other documents and must stay readable there.
 const MAX_DEPTH: usize = 64;
 
-pub(super) async fn read_body(request: Request, app: &AppState) -> ApiResult<Bytes> {
+pub(crate) async fn read_body(request: Request, app: &AppState) -> ApiResult<Bytes> {
     let too_slow = |_| {
         let detail = format!("the body did not arrive within {} s", app.read_timeout.as_secs());
         Problem::new(StatusCode::REQUEST_TIMEOUT, "BODY_TOO_SLOW", detail)

@@ -5,7 +5,7 @@ pub(crate) mod client_address;
 pub(crate) mod connections;
 pub(crate) mod extract;
 pub(crate) mod idempotency;
-mod json;
+pub(crate) mod json;
 pub(crate) mod middleware;
 pub(crate) mod openapi;
 pub(crate) mod paging;

@@ -10,8 +10,11 @@ use axum::http::{Method, StatusCode};
 use super::problem::{ApiResult, Problem};
 use crate::api::AppState;
 use crate::auth::PasswordOrigin;
+use crate::http::client_address::ClientAddress;
 
 const WINDOW_SECONDS: u64 = 60;
+/// The group of messages to inbound hooks.
+const HOOKS: &str = "hooks:receive";
 /// Several users may share an address.
 const SIGN_INS_PER_ADDRESS_FACTOR: u32 = 5;
 
@@ -51,6 +54,8 @@ fn endpoint_group(method: &Method, route: &str) -> Option<&'static str> {
         ("audit" | "stats" | "archives", _) => "audit",
         ("agents", _) => "agents",
         ("config" | "features" | "executors" | "jobs", _) => "settings",
+        ("webhooks" | "hooks", true) => "webhooks:read",
+        ("webhooks" | "hooks", false) => "webhooks:change",
         ("users" | "sessions", _) => "people",
         ("events" | "ws", _) => "events",
         ("locks", _) if !LOCK_STEPS.contains(&rest) && !rest.starts_with("tickets/") => "locks",
@@ -110,6 +115,20 @@ pub(crate) async fn check_sign_in(
         let detail = format!("too many failed sign-ins; the next attempt is allowed in {seconds} s");
         Problem::new(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", detail).retry_after(seconds)
     })
+}
+
+/// Limits messages to inbound hooks by the address of their sender, before their signature is verified.
+pub(crate) async fn check_hook_sender(app: &AppState, client: Option<ClientAddress>) -> ApiResult<()> {
+    let Some(client) = client else { return Ok(()) };
+    check(app, HOOKS, format!("address:{}", client.ip), app.requests_per_minute, Counting::InBlocks).await
+}
+
+/// Limits the verified messages of one inbound hook.
+pub(crate) async fn check_hook(app: &AppState, hook_id: &str) -> ApiResult<()> {
+    match app.token_rate_limit.per_minute().await {
+        None => Ok(()),
+        Some(limit) => check(app, HOOKS, format!("hook:{hook_id}"), limit, Counting::InBlocks).await,
+    }
 }
 
 async fn check(

@@ -38,6 +38,8 @@ pub enum StartError {
     BlobFolderMismatch { folder: String, first: String },
     #[error("executors: {0}")]
     Executors(String),
+    #[error("webhooks.allowed_private_hosts: {0}")]
+    Webhooks(String),
     #[error("cannot publish the executors of this process: {0}")]
     Bindings(ade_app::Error),
     #[error(

@@ -12,13 +12,15 @@ use ade_app::background::{BackgroundHandle, BackgroundServices};
 use ade_app::bindings::BindingPublisher;
 use ade_app::demo::Demo;
 use ade_app::rules::RuleService;
+use ade_app::webhooks::{InboundHookService, WebhookDispatcher, WebhookNetwork};
 use ade_app::worker::AgentWorkService;
 use ade_app::{
     AccountService, Alerts, AuditService, ChangeService, Context, DatabaseEventSink, EventFeed, EventTail,
-    Jobs, LockEventTarget, LockMaintenance, LockService, Relay, TaskService, TokenRateLimit, WorkerHandle,
-    follow_lock_stream, forward_lock_events,
+    Jobs, LockEventTarget, LockMaintenance, LockService, Relay, TaskService, TokenRateLimit, WebhookService,
+    WorkerHandle, follow_lock_stream, forward_lock_events,
 };
 use ade_config::Config;
+use ade_domain::InvalidField;
 use ade_store::{DataFolder, SystemClock};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -128,7 +130,7 @@ impl Server {
             tasks: tasks.clone(),
             agents: agents.clone(),
             locks: locks.clone(),
-            name,
+            name: name.clone(),
             event_retention_days: config.event_retention_days,
         };
         let relay = open_projections(config).await?.map(|projections| Relay {
@@ -136,13 +138,18 @@ impl Server {
             clock: context.clock.clone(),
             tail: context.tail.clone(),
             projections,
-            name: jobs.name.clone(),
+            name: name.clone(),
         });
         let feed = EventFeed::open(context.clone()).await?;
+        let invalid_host = |fault: InvalidField| StartError::Webhooks(fault.to_string());
+        let network = WebhookNetwork::new(&config.webhook_private_hosts).map_err(invalid_host)?;
+        let network = network.with_public_url(config.public_url.clone());
+        let webhooks = WebhookService::new(context.clone(), network);
         let background = BackgroundServices {
             jobs: jobs.clone(),
             feed: feed.clone(),
             relay: relay.clone().filter(|_| config.relay),
+            webhooks: WebhookDispatcher::new(webhooks.clone(), &name),
             checkpoint_file: CheckpointFile::in_folder(&config.data),
             checkpoint_interval: Duration::from_secs(config.checkpoint_seconds.into()),
         };
@@ -183,6 +190,8 @@ impl Server {
             accounts,
             rules,
             changes,
+            webhooks,
+            hooks: InboundHookService { context: context.clone(), tasks: tasks.clone() },
             audits: AuditService::new(
                 context.clone(),
                 tasks.clone(),

@@ -1,5 +1,5 @@
-//! The rules that reviews are decided by: policies, delegations, registered resources, settings and feature flags. There are few, and
-//! they are read as a whole. Caches compare the rules version.
+//! The rules that reviews are decided by: policies, delegations, registered resources, settings and feature flags; also webhooks. There
+//! are few, and they are read as a whole. Caches compare the rules version.
 
 use ade_domain::agent::RemovedAgent;
 use ade_domain::approval::assignment::RuleChange;
@@ -8,6 +8,8 @@ use ade_domain::approval::policy::PolicyVersions;
 use ade_domain::dual_control::ProposedChange;
 use ade_domain::risk::RegisteredPattern;
 use ade_domain::task::PublishedBinding;
+use ade_domain::webhook::Webhook;
+use ade_domain::webhook::inbound::InboundHook;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -32,6 +34,10 @@ pub enum DocumentKind {
     /// Changes that wait for a second administrator.
     Change,
     RemovedAgent,
+    /// Where events are sent.
+    Webhook,
+    /// Hooks that propose tasks.
+    InboundHook,
 }
 
 impl DocumentKind {
@@ -69,6 +75,8 @@ document!(PublishedBinding, Binding);
 document!(RuleChange, RuleChange);
 document!(ProposedChange, Change);
 document!(RemovedAgent, RemovedAgent);
+document!(Webhook, Webhook);
+document!(InboundHook, InboundHook);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versioned<T> {

@@ -32,6 +32,7 @@ mod sqlite;
 mod stats;
 mod stored_lock_requests;
 mod tasks;
+mod webhooks;
 mod work;
 
 use std::future::Future;
@@ -63,6 +64,9 @@ pub use stored_lock_requests::{
     StoredLockCommand, StoredLockOutcome, StoredLockRequest, StoredRequestCounts,
 };
 pub use tasks::{Comment, LoadedVersion, StoredTask, TaskFilter};
+pub use webhooks::{
+    AttemptOutcome, Delivery, DeliveryContent, DeliveryFilter, DeliveryReport, DeliveryStatus, NewDelivery,
+};
 pub use work::{LeaseRenewal, LogLine, ReadyFilter, ReadyTask, WorkKind};
 
 use batch::Statement;

@@ -19,11 +19,12 @@ use super::sql::{Arg, Cell, Row, SqlConnection, for_postgres, integer, replace_n
 use super::{DatabaseError, Operation, Result};
 
 /// The statements of each migration, in order. A released migration never changes.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("schema/postgres.sql"),
     include_str!("schema/postgres_events.sql"),
     include_str!("schema/postgres_event_retention.sql"),
     include_str!("schema/postgres_lock_requests.sql"),
+    include_str!("schema/postgres_webhooks.sql"),
 ];
 
 /// Connections per process.

@@ -21,7 +21,7 @@ use ade_store::{CoordinationError, Database, DatabaseError};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::EventTail;
+use crate::EventTail;
 use rows::Loaded;
 use subject::Subject;
 

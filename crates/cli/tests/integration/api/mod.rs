@@ -12,6 +12,7 @@ mod schemathesis;
 mod shutdown;
 mod sign_in;
 mod tickets;
+mod webhooks;
 
 use ade_testkit::{AdeServer, ApiClient};
 

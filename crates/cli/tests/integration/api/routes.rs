@@ -259,7 +259,9 @@ async fn accepts_bodies_up_to_one_mebibyte() {
     let paths = api.openapi()["paths"].as_object().expect("paths").clone();
     for (path, item) in &paths {
         for (method, operation) in item.as_object().expect("an item") {
-            if operation.get("requestBody").is_some() {
+            // Nothing of a message without a signature is read.
+            let is_hook = (method.as_str(), path.as_str()) == ("post", "/api/v1/hooks/{id}");
+            if operation.get("requestBody").is_some() && !is_hook {
                 let (method, path) = (method.to_uppercase(), path.replace("{id}", "nobody"));
                 let response = api.send_raw(&method, &path, &headers, padded(limit + 1)).await;
                 let _ = response.expect_problem(413, "BODY_TOO_LARGE");

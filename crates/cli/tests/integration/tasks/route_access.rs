@@ -130,6 +130,14 @@ impl Fixture {
                 created(self.org.api.post("/users/invitations", &body).await, "code")
             }
             "users" | "stats" => "pat".to_owned(),
+            "webhooks" if path.contains("{delivery}") => {
+                let id = created(self.org.api.post("/webhooks", &webhook()).await, "webhook_id");
+                let sent =
+                    self.org.api.post(&format!("/webhooks/{id}/test"), &json!({})).await.expect_status(202);
+                format!("{id}/{}", text_field(&sent, "delivery_id"))
+            }
+            "webhooks" => created(self.org.api.post("/webhooks", &webhook()).await, "webhook_id"),
+            "hooks" => created(self.org.api.post("/hooks", &hook()).await, "hook_id"),
             "config" => "approval:validity".to_owned(),
             "features" => "batch_approvals".to_owned(),
             "locks" if path.contains("{ticket}") => {
@@ -143,6 +151,15 @@ impl Fixture {
             _ => UNKNOWN_ID.to_owned(),
         }
     }
+}
+
+/// A webhook to a port where nobody listens.
+fn webhook() -> Value {
+    json!({ "name": "ci", "url": "http://127.0.0.1:9/hook", "events": ["nothing:*"] })
+}
+
+fn hook() -> Value {
+    json!({ "name": "deploys", "owner_id": "pat", "template": { "type": "deploy", "description": "Deploy" } })
 }
 
 /// A valid body, so that nothing but the permission decides.
@@ -169,6 +186,9 @@ fn body(method: &str, path: &str, id: &str) -> Value {
         ("POST", "/agents") => json!({ "agent_id": format!("bot-{}", uuid::Uuid::new_v4()) }),
         ("PATCH", "/agents/{id}") => json!({ "version": "2" }),
         ("POST", "/agents/{id}/drain" | "/agents/{id}/heartbeat") => json!({}),
+        ("POST", "/webhooks") => webhook(),
+        ("POST", "/hooks") => hook(),
+        ("PATCH", "/webhooks/{id}" | "/hooks/{id}") => json!({ "name": "other" }),
         ("POST", "/policies") => json!({ "name": format!("policy {}", uuid::Uuid::new_v4()) }),
         ("PATCH", "/policies/{id}") => json!({ "min_approvers": 2 }),
         ("POST", "/policies/{id}/activate" | "/policies/{id}/replay") => json!({}),
@@ -199,6 +219,10 @@ fn body(method: &str, path: &str, id: &str) -> Value {
 async fn send(api: &ApiClient, method: &str, path: &str, id: &str) -> ApiResponse {
     let target = match path {
         "/users/{id}/tokens/{token_id}" => format!("/users/pat/tokens/{id}"),
+        "/webhooks/{id}/deliveries/{delivery}/redeliver" => {
+            let (webhook, delivery) = id.split_once('/').unwrap_or((id, id));
+            format!("/webhooks/{webhook}/deliveries/{delivery}/redeliver")
+        }
         "/locks/{lock}" if method == "DELETE" => format!("{}?reason=because", fill_path(path, id)),
         _ => fill_path(path, id),
     };
@@ -237,8 +261,10 @@ fn letter(response: &ApiResponse) -> char {
 
 #[tokio::test]
 async fn every_route_is_open_to_exactly_its_callers_and_scopes() {
-    let deployment =
-        Deployment::embedded_with_config(env!("CARGO_BIN_EXE_ade"), "[worker]\nlease_seconds = 300\n");
+    let deployment = Deployment::embedded_with_config(
+        env!("CARGO_BIN_EXE_ade"),
+        "[worker]\nlease_seconds = 300\n[webhooks]\nallowed_private_hosts = [\"127.0.0.1:9\"]\n",
+    );
     let fixture = Fixture::new(&deployment).await;
     let operations = fixture.org.api.operations();
     let expected: BTreeMap<&str, (&str, &str)> =

@@ -13,8 +13,9 @@ mod settings;
 mod simulations;
 mod tasks;
 mod users;
+mod webhooks;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ade_client::wire;
 use ade_domain::Moment;
@@ -38,6 +39,7 @@ pub(crate) use settings::{feature, setting};
 pub(crate) use simulations::simulation;
 pub(crate) use tasks::{comment, lock_preview, risk, task, task_stats};
 pub(crate) use users::{token, user};
+pub(crate) use webhooks::{delivery, hook, webhook, webhook_with_secret};
 
 /// Like `Into`, which cannot be implemented here because all these types belong to other crates.
 pub(crate) trait Convert<T> {
@@ -71,6 +73,12 @@ impl<T: Convert<U>, U: Ord> Convert<BTreeSet<U>> for Vec<T> {
 impl<T: Convert<U>, U: Ord> Convert<BTreeSet<U>> for BTreeSet<T> {
     fn convert(self) -> BTreeSet<U> {
         self.into_iter().map(Convert::convert).collect()
+    }
+}
+
+impl<T: Convert<U>, U> Convert<BTreeMap<String, U>> for BTreeMap<String, T> {
+    fn convert(self) -> BTreeMap<String, U> {
+        self.into_iter().map(|(name, value)| (name, value.convert())).collect()
     }
 }
 

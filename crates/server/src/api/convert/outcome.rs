@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{
-    Convert, approval_view, change, comment, delegation, feature, policy, resource, restore_result, setting,
-    task, task_claim, token, user,
+    Convert, approval_view, change, comment, delegation, delivery, feature, hook, policy, resource,
+    restore_result, setting, task, task_claim, token, user, webhook,
 };
 
 /// A response body, and the revision of the object that it shows.
@@ -51,6 +51,9 @@ pub(crate) fn outcome(outcome: Outcome) -> RenderedOutcome {
         Outcome::Resource(stored) => render(&resource(&stored), Some(stored.revision)),
         Outcome::Setting(stored) => render(&setting(&stored), Some(stored.revision)),
         Outcome::Feature(stored) => render(&feature(&stored), Some(stored.revision)),
+        Outcome::Webhook(view) => render(&webhook(&view, None), Some(view.revision)),
+        Outcome::Delivery(stored) => render(&delivery(&stored), None),
+        Outcome::InboundHook(view) => render(&hook(&view, None), Some(view.revision)),
         Outcome::Change(stored) => render(&change(&stored), None),
     }
 }

@@ -32,6 +32,7 @@ const OPTIONAL_BODY: [&str; 3] = ["cancel_task", "approve", "claim_task"];
         (name = "tasks", description = "Create, submit, update, cancel and apply tasks."),
         (name = "approvals", description = "Approval requests and the decisions of reviewers."),
         (name = "rules", description = "Policies, delegations, registered resources, and simulations."),
+        (name = "webhooks", description = "Where events are sent, and hooks through which others propose tasks."),
         (name = "people", description = "Users, sessions and tokens."),
         (name = "events", description = "What happened: pages, an event stream, and a WebSocket."),
         (name = "audit", description = "The audit log, its verification and export, and statistics."),

@@ -77,7 +77,9 @@ responses! {
     AgentNotFound: [] { 404: "AGENT_NOT_FOUND" }
     ArchiveNotFound: [] { 404: "ARCHIVE_NOT_FOUND" }
     DelegationNotFound: [] { 404: "DELEGATION_NOT_FOUND" }
+    DeliveryNotFound: [] { 404: "WEBHOOK_NOT_FOUND or DELIVERY_NOT_FOUND" }
     FeatureNotFound: [] { 404: "FEATURE_NOT_FOUND" }
+    HookNotFound: [] { 404: "HOOK_NOT_FOUND" }
     PolicyNotFound: [] { 404: "POLICY_NOT_FOUND" }
     ResourceNotFound: [] { 404: "RESOURCE_NOT_FOUND" }
     SettingNotFound: [] { 404: "SETTING_NOT_FOUND" }
@@ -85,4 +87,5 @@ responses! {
     TicketNotFound: [] { 404: "TICKET_NOT_FOUND" }
     TokenNotFound: [] { 404: "TOKEN_NOT_FOUND" }
     UserNotFound: [] { 404: "USER_NOT_FOUND" }
+    WebhookNotFound: [] { 404: "WEBHOOK_NOT_FOUND" }
 }

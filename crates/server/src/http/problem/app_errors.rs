@@ -31,6 +31,7 @@ impl From<Error> for Problem {
             Error::PasswordChangeRequired => Self::forbidden("PASSWORD_CHANGE_REQUIRED", detail),
             Error::WrongPassword => Self::forbidden("WRONG_PASSWORD", detail),
             Error::InvalidInvitation => Self::forbidden("INVALID_INVITATION", detail),
+            Error::Replayed { .. } => Self::conflict("REPLAYED", detail),
             Error::Forbidden(_) => Self::forbidden("FORBIDDEN", detail),
             Error::Invalid(faults) => faults.into(),
             Error::Refused(refusal) => refusal.into(),
@@ -86,6 +87,9 @@ const fn not_found_code(object: ObjectKind) -> &'static str {
         ObjectKind::Document(DocumentKind::Setting) => "SETTING_NOT_FOUND",
         ObjectKind::Document(DocumentKind::Feature) => "FEATURE_NOT_FOUND",
         ObjectKind::Document(DocumentKind::Change) => "CHANGE_NOT_FOUND",
+        ObjectKind::Document(DocumentKind::Webhook) => "WEBHOOK_NOT_FOUND",
+        ObjectKind::Document(DocumentKind::InboundHook) => "HOOK_NOT_FOUND",
+        ObjectKind::Delivery => "DELIVERY_NOT_FOUND",
         ObjectKind::Document(
             DocumentKind::Binding | DocumentKind::RuleChange | DocumentKind::RemovedAgent,
         ) => "NOT_FOUND",

@@ -9,7 +9,7 @@ async fn leases_a_consumer_to_one_process_and_keeps_its_position(fixture: TestDa
     let lease = async |holder, now, until| {
         database.lease_consumer("relay", holder, 7, at(now), at(until)).await.expect("available")
     };
-    assert_eq!(lease("a", 0, 10).await, Some(7), "a new consumer starts where it is told");
+    assert_eq!(lease("a", 0, 10).await, Some(7), "a new consumer starts at the given position");
     assert_eq!(lease("b", 5, 15).await, None);
     assert_eq!(lease("a", 5, 12).await, Some(7), "the holder keeps it");
     let advance = async |holder, position| {

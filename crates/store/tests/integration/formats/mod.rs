@@ -27,10 +27,12 @@ use ade_domain::task::{
     AllowedAuthor, ArchivedApprovals, BindingLock, ChangeKind, Digest, ExecutionResult, FailureCode, Phase,
     PreviewStatus, PublishedBinding, RemainingEffects, RollbackStrategy, TaskCommand, TaskState,
 };
+use ade_domain::webhook::inbound::InboundHook;
+use ade_domain::webhook::{Webhook, WebhookFormat};
 use ade_store::database::{
-    Archive, ArchiveKind, ArchivedTask, Comment, DailyStats, Document, DocumentKind, FeatureFlag,
-    InboxMessage, Invitation, JobOutcome, Password, Session, Setting, StoredAgent, StoredLockCommand,
-    StoredResponse, StoredTask, StoredToken,
+    Archive, ArchiveKind, ArchivedTask, Comment, DailyStats, Delivery, DeliveryStatus, Document,
+    DocumentKind, FeatureFlag, InboxMessage, Invitation, JobOutcome, Password, Session, Setting, StoredAgent,
+    StoredLockCommand, StoredResponse, StoredTask, StoredToken,
 };
 use ade_testkit::every_variant;
 use ade_testkit::formats::{RoundTrip, assert_formats, round_trip};
@@ -50,7 +52,7 @@ macro_rules! every_document {
 
 #[test]
 fn documents_keep_their_formats() {
-    let rows: [(&str, RoundTrip); 19] = [
+    let rows: [(&str, RoundTrip); 20] = [
         ("agent", round_trip::<StoredAgent>),
         ("approval", round_trip::<Approval>),
         ("archive", round_trip::<Archive>),
@@ -70,6 +72,7 @@ fn documents_keep_their_formats() {
         ("task", round_trip::<StoredTask>),
         ("token", round_trip::<StoredToken>),
         ("user", round_trip::<User>),
+        ("webhook_delivery", round_trip::<Delivery>),
     ];
     let documents = every_document! {
         Policy: PolicyVersions,
@@ -81,6 +84,8 @@ fn documents_keep_their_formats() {
         RuleChange: RuleChange,
         Change: ProposedChange,
         RemovedAgent: RemovedAgent,
+        Webhook: Webhook,
+        InboundHook: InboundHook,
     };
     // A policy without an active version.
     let empty = ["/policy/1/active"];
@@ -89,7 +94,7 @@ fn documents_keep_their_formats() {
 
 #[test]
 fn enums_in_documents_and_journals_keep_their_formats() {
-    let enums: [(&str, RoundTrip); 30] = [
+    let enums: [(&str, RoundTrip); 32] = [
         every_variant!(AccountActKind {
             Created,
             Invited,
@@ -205,6 +210,8 @@ fn enums_in_documents_and_journals_keep_their_formats() {
             Command,
             Start
         }),
+        every_variant!(WebhookFormat { Standard, Slack, Pagerduty, Servicenow }),
+        every_variant!(DeliveryStatus { Pending, Delivered, Failed }),
         every_variant!(WaitPolicy { NoWait, LongPoll, Ticket }),
         every_variant!(Weekday { Mon, Tue, Wed, Thu, Fri, Sat, Sun }),
     ];

@@ -3,12 +3,12 @@
 //! It is woken by commits of this process, by announcements of others, and from time to time by itself: a lost announcement delays an
 //! event and never loses it. It follows the log with one query for all readers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use ade_store::{Coordination, Database};
 use tokio::sync::watch;
 use tokio::time::timeout;
-
-use crate::Context;
 
 /// How late an event is noticed if its announcement was lost.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -33,12 +33,11 @@ impl EventTail {
     }
 
     /// Follows the log until it is dropped. Logs the first of several failures.
-    pub async fn run(self, context: Context) {
-        let (mut own, mut of_others) =
-            (context.database.numbered(), context.coordination.event_announcements());
+    pub async fn run(self, database: Database, coordination: Arc<dyn Coordination>) {
+        let (mut own, mut of_others) = (database.numbered(), coordination.event_announcements());
         let mut is_failing = false;
         loop {
-            match context.database.audit_head().await {
+            match database.audit_head().await {
                 Ok(head) => {
                     is_failing = false;
                     // A row that somebody wrote behind the end of the chain, and that is removed again, does not count.
@@ -53,7 +52,7 @@ impl EventTail {
             }
             let woken = async {
                 tokio::select! {
-                    // Both senders live as long as their stores, which the context holds.
+                    // Both senders live as long as their stores, which are held here.
                     _ = own.changed() => {}
                     _ = of_others.changed() => {}
                 }
