@@ -32,6 +32,7 @@ const FOLLOWERS_PER_USER: usize = 80;
 const WRITERS: usize = 8;
 /// How long events may take after the last one was created.
 const DRAIN: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// One read of a stream.
 const STREAM_WAIT: Duration = Duration::from_millis(200);
 
@@ -140,8 +141,14 @@ async fn followers(args: &Args, environment: &Environment) -> Result<Row, BenchE
         });
     }
     let permits = u32::try_from(count).unwrap_or(u32::MAX);
-    let all = timeout(Duration::from_secs(60), connected.acquire_many(permits)).await;
-    all.map_err(|_| failed("the followers did not connect within 60 seconds"))?.map_err(failed)?.forget();
+    tokio::select! {
+        all = timeout(CONNECT_TIMEOUT, connected.acquire_many(permits)) => {
+            let late = |_| failed(format!("the followers did not connect within {CONNECT_TIMEOUT:?}"));
+            all.map_err(late)?.map_err(failed)?.forget();
+        }
+        // A follower ends only if it fails.
+        Some(ended) = running.join_next() => return Err(ended?.err().unwrap_or_else(|| failed("a follower ended"))),
+    }
     let after = environment.server.memory().await?;
     let meter = environment.cpu_meter();
     let cpu_before = meter.read().await?;

@@ -51,7 +51,7 @@ fn endpoint_group(method: &Method, route: &str) -> Option<&'static str> {
         ("policies" | "delegations" | "resources" | "changes", true) => "rules:read",
         ("policies" | "delegations" | "resources" | "changes", false) => "rules:change",
         ("simulations", _) => "simulations",
-        ("audit" | "stats" | "archives", _) => "audit",
+        ("audit" | "stats" | "archives" | "projections", _) => "audit",
         ("agents", _) => "agents",
         ("config" | "features" | "executors" | "jobs", _) => "settings",
         ("webhooks" | "hooks", true) => "webhooks:read",

@@ -84,6 +84,7 @@ pub(super) const ROUTES: &[(&str, &str, &str)] = &[
     ("PATCH /policies/{id}", "unnnnnnyy", "read admin"),
     ("POST /policies/{id}/activate", "unnnnnnyy", "read admin"),
     ("POST /policies/{id}/replay", "unnnnnyyy", "read"),
+    ("GET /projections/check", "unnnnnnyy", "admin"),
     ("GET /resources", "uyyyyyyyy", "read"),
     ("POST /resources", "unnnnnnyy", "admin"),
     ("DELETE /resources/{pattern}", "unnnnnnyy", "admin"),
