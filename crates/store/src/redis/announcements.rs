@@ -18,11 +18,19 @@ impl EventAnnouncements for RedisCoordination {
     }
 }
 
-/// Listens to the channel until it is aborted. Without it subscribers poll.
+/// Subscribes to the channel. It is restored when it is interrupted; meanwhile readers poll.
+pub(super) async fn subscribe(client: &RedisClient) {
+    let channel = keys::announcements(client.layout());
+    client.subscribe(&channel);
+    if let Err(error) = client.confirm_subscription(&channel).await {
+        tracing::debug!(%error, "cannot subscribe to announcements of events yet");
+    }
+}
+
+/// Listens to the channel until it is aborted.
 pub(super) async fn listen(client: RedisClient, announcements: watch::Sender<()>) {
     let channel = keys::announcements(client.layout());
     let mut events = client.channel_events();
-    client.subscribe(&channel);
     while let Some(event) = events.next().await {
         match event {
             ChannelEvent::Message { channel: name, .. } if *name != *channel.as_str() => {}

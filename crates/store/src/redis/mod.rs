@@ -181,6 +181,7 @@ impl RedisCoordination {
         tasks.spawn(inner.notifications.clone().run());
         tasks.spawn(sending_steps);
         tasks.spawn(announcements::listen(inner.client.clone(), inner.announcements.clone()));
+        announcements::subscribe(&inner.client).await;
         tasks.spawn(name_indexes::keep_name_indexes(Arc::clone(&inner)));
         Ok(Self { inner, _tasks: Arc::new(tasks) })
     }
