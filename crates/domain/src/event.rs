@@ -61,7 +61,7 @@ impl Event {
 }
 
 /// The nouns of events, sorted: what comes before the colon of a name.
-pub const TOPICS: [&str; 15] = [
+pub const TOPICS: [&str; 17] = [
     "agent",
     "approval",
     "archive",
@@ -70,6 +70,7 @@ pub const TOPICS: [&str; 15] = [
     "config",
     "delegation",
     "feature",
+    "hook",
     "lock",
     "policy",
     "resource",
@@ -77,6 +78,7 @@ pub const TOPICS: [&str; 15] = [
     "task",
     "token",
     "user",
+    "webhook",
 ];
 
 /// The noun of an event: `task` of `task:approved`.

@@ -177,7 +177,7 @@ impl Relay {
         let today = Moment::from_micros(day_of(self.clock.now()) * 86_400_000_000);
         let mut projections = Vec::new();
         for reviewer in reviewers {
-            // Read before the statistics: whoever has a later number has read later.
+            // Read before the statistics: a later number means a later read.
             let as_of = database.audit_head().await?.number;
             let stats = database.user_stats(reviewer, today).await?;
             projections.push(Projection::of_reviewer(reviewer, &stats, as_of, self.projections.layout())?);

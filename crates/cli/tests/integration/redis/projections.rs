@@ -278,6 +278,8 @@ async fn every_key_is_written_rebuilt_and_compared(redis: RedisBackend) {
             inspector.check_all();
         }
     }
+    // One request stays open, so that its queues are seen.
+    let open = people.pat.create_submitted(json!({ "description": "undecided" })).await;
     let worker = installation.start_worker();
     for (id, state) in &expected {
         let what = format!("task {id} is {state}");
@@ -303,7 +305,8 @@ async fn every_key_is_written_rebuilt_and_compared(redis: RedisBackend) {
     assert_eq!(unwritten(&inspector.coverage, &["lock.", "agent.", "ratelimit.lock"]), [""; 0]);
     let keys = installation.snapshot();
     let has = |key: &str| keys.contains_key(key);
-    for state in ["DRAFT", "REJECTED", "CANCELLED", "COMPLETED", "FAILED"] {
+    assert_eq!(people.org.task_request(&open).await["state"], "REVIEWING");
+    for state in ["DRAFT", "REVIEWING", "REJECTED", "CANCELLED", "COMPLETED", "FAILED"] {
         assert!(has(&format!("ade:task:index:state:{state}")), "{state}");
     }
     let names = ids::ConfigName::all().iter().map(|name| name.as_written());

@@ -373,14 +373,16 @@ async fn auditor_reads_everything_and_changes_nothing() {
     let mut read = 0;
     for (method, path, _) in admin.operations() {
         let resource = path.split('/').nth(1).unwrap_or_default();
-        // Locks and agents are tested elsewhere; a session belongs to its user, an invitation to who has the code.
-        if matches!(resource, "locks" | "agents" | "sessions") || path == "/users/invitations/accept" {
+        // Locks, agents and hooks are tested elsewhere; a session belongs to its user, an invitation to who has the code.
+        if matches!(resource, "locks" | "agents" | "sessions" | "hooks" | "webhooks")
+            || path == "/users/invitations/accept"
+        {
             continue;
         }
         let target = fill_path(&path.replace("{token_id}", &token), &id(&path));
         if method == "GET" {
             let response = auditor.get(&target).await;
-            let only_admin = path == "/users/{id}/tokens";
+            let only_admin = matches!(path.as_str(), "/users/{id}/tokens" | "/projections/check");
             let status = match path.as_str() {
                 _ if only_admin => 403,
                 // The task was not applied, and no change waits.
