@@ -387,6 +387,8 @@ async fn auditor_reads_everything_and_changes_nothing() {
                 _ if only_admin => 403,
                 // The task was not applied, and no change waits.
                 "/tasks/{id}/execution" | "/changes/{id}" => 404,
+                // It is no WebSocket request.
+                "/ws" => 426,
                 _ => 200,
             };
             assert_eq!(response.status, status, "{path}: {}", response.text());
