@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use ade_testkit::{Postgres, Redis};
 use serde_json::Value;
 
 fn bench_locks(arguments: &[&str]) -> Output {
@@ -205,6 +206,24 @@ fn lifecycles_run_on_sqlite_and_clean_up() {
     assert_eq!(report["rows"][0]["figures"][0]["aim_at_least"], 40_000.0, "{report}");
     assert!(report["rows"][1]["figures"][0]["aim_at_least"].is_null(), "{report}");
     assert_eq!(folder.path().read_dir().expect("readable").count(), 0, "the data folders are gone");
+}
+
+#[test]
+fn events_run_on_postgres_and_clean_up() {
+    let (redis, postgres) = (Redis::start().expect("starts"), Postgres::start().expect("starts"));
+    let url = postgres.create_database("bench").expect("created");
+    let output = bench(&["events", "--quick", "--json", "--redis", &redis.url(), "--postgres", &url]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rows = report["rows"].as_array().expect("rows");
+    let names: Vec<_> = rows.iter().map(|row| &row["row"]).collect();
+    assert_eq!(names, ["followers", "stream", "projections", "relay"]);
+    for figure in rows.iter().flat_map(|row| row["figures"].as_array().expect("figures")) {
+        assert!(figure["value"].as_f64().is_some_and(f64::is_finite), "{figure}");
+    }
+    assert_eq!(redis.query::<Vec<String>>(&["KEYS", "*"]).expect("keys"), [""; 0]);
+    let refused = bench(&["events", "--quick", "--only", "stream"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
 }
 
 fn bench(arguments: &[&str]) -> Output {
