@@ -61,7 +61,7 @@ fn check_cpu(row: &Value, parts: &[&str]) {
 
 #[test]
 fn rows_on_redis_have_cpu_time_of_redis() {
-    let redis = ade_testkit::Redis::start().expect("starts");
+    let redis = Redis::start().expect("starts");
     let output = bench_locks(&["--json", "--redis", &redis.url(), "--only", "pair", "--only", "hold"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -147,8 +147,7 @@ fn check_approvals_report(output: &Output) -> Value {
 
 #[test]
 fn approvals_run_on_empty_postgres_only_and_clean_up() {
-    let (redis, postgres) =
-        (ade_testkit::Redis::start().expect("starts"), ade_testkit::Postgres::start().expect("starts"));
+    let (redis, postgres) = (Redis::start().expect("starts"), Postgres::start().expect("starts"));
     let url = postgres.create_database("bench").expect("created");
     let keys = || redis.query::<u64>(&["DBSIZE"]).expect("answers");
     let (redis_url, url) = (redis.url(), url.as_str());
