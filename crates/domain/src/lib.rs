@@ -8,6 +8,7 @@ pub mod approval;
 pub mod audit;
 pub mod capability;
 pub mod dual_control;
+pub mod email;
 pub mod event;
 pub mod glob;
 pub mod independence;

@@ -17,6 +17,7 @@ pub mod folder_snapshot;
 pub mod formats;
 pub mod golden;
 pub mod guard;
+pub mod mail_receiver;
 pub mod ports;
 pub mod postgres;
 pub mod postgres_proxy;

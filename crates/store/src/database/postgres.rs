@@ -19,10 +19,11 @@ use super::sql::{Arg, Cell, Row, SqlConnection, for_postgres, integer, replace_n
 use super::{DatabaseError, Operation, Result};
 
 /// The statements of each migration, in order. A released migration never changes.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("schema/postgres.sql"),
     include_str!("schema/postgres_events.sql"),
     include_str!("schema/postgres_webhooks.sql"),
+    include_str!("schema/postgres_email.sql"),
 ];
 
 /// Connections per process.
