@@ -70,6 +70,10 @@ impl MailReceiver {
         self.refusal.send_replace(line.map(str::to_owned));
     }
 
+    pub async fn next_mail(&mut self) -> ReceivedMail {
+        self.mails.recv().await.expect("the receiver runs")
+    }
+
     /// A message that has arrived already.
     pub fn received(&mut self) -> Option<ReceivedMail> {
         self.mails.try_recv().ok()

@@ -128,7 +128,9 @@ pub(super) fn start_failure(error: &StartError) -> Failure {
         }
         StartError::WorkerNeedsSharedStores => "set them with --redis and --postgres, or in ade.toml",
         StartError::Executors(_) => "correct the section executors of the configuration file",
-        StartError::Webhooks(_) => "correct the section webhooks of the configuration file",
+        StartError::Webhooks(_) | StartError::Mail(_) => {
+            "correct the section webhooks of the configuration file"
+        }
         StartError::SecretRequired => {
             "create one with: openssl rand -hex 32, and set it as ADE_SECRET for every server and worker"
         }
