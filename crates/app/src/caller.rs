@@ -110,6 +110,12 @@ impl Caller {
         self.agent_id.is_none() && self.user_id().is_some_and(|own| own.as_str() == id)
     }
 
+    /// Addresses for e-mail are for the person and for administrators.
+    #[must_use]
+    pub fn may_see_email_of(&self, user_id: &UserId) -> bool {
+        self.is_admin() || self.is_user(user_id.as_str())
+    }
+
     /// Who created the caller's token, or the caller itself in a session.
     pub(crate) fn credentials_creator(&self) -> Option<UserId> {
         self.token_created_by.as_ref().or(self.user_id()).cloned()

@@ -146,6 +146,10 @@ pub struct WebhookView {
     pub events: Vec<String>,
     pub task_types: Vec<String>,
     pub channel: Option<String>,
+    #[serde(default)]
+    pub addresses: Vec<String>,
+    #[serde(default)]
+    pub digest_minutes: Option<u32>,
     pub active: bool,
     /// Why the service deactivated it.
     pub disabled_reason: Option<String>,

@@ -5,13 +5,14 @@
 
 mod executors;
 mod settings;
+mod smtp;
 #[cfg(test)]
 mod tests;
 mod validate;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ade_domain::lock::LockLimits;
@@ -27,6 +28,7 @@ pub use executors::{
     HttpSettings, RedactedStrings, SqlConnection, SqlPreview, SqlSettings, UnusableRoot,
 };
 use settings::{DEFAULT_FILE, SETTINGS, Setting, parse_toml_value};
+pub use smtp::{SmtpEncryption, SmtpSettings};
 
 /// Edit distance up to which an unknown ADE_* variable counts as a typo. Others are ignored: they may belong to other
 /// commands, or to an orchestrator that names variables after services.
@@ -132,6 +134,8 @@ pub struct Config {
     pub webhook_private_hosts: Vec<String>,
     /// Where people reach this server, for links in messages.
     pub public_url: Option<String>,
+    /// Sends e-mail; `None`: nothing does.
+    pub smtp: Option<SmtpSettings>,
     pub executors: ExecutorSettings,
     /// The secret of the installation; `None`: that of the data folder.
     pub secret: Option<SecretText>,
@@ -154,6 +158,9 @@ impl std::fmt::Debug for SecretText {
         f.write_str("***")
     }
 }
+
+/// A text with this prefix stands for the value of a variable.
+const VARIABLE_PREFIX: &str = "env:";
 
 type Result<T, E = ConfigError> = std::result::Result<T, E>;
 /// Value and origin by full name.
@@ -211,6 +218,7 @@ impl Config {
             worker_lease_ms: milliseconds("worker.lease_seconds")?,
             worker_label: non_empty("worker.label")?,
             public_url: non_empty("webhooks.public_url")?,
+            smtp: smtp::settings(&values, &layers.variables)?,
             webhook_private_hosts: get(&values, "webhooks.allowed_private_hosts")?,
             secret: secret_variable(layers, SECRET_VARIABLE),
             previous_secrets: secret_variable(layers, PREVIOUS_SECRETS_VARIABLE),
@@ -247,11 +255,20 @@ fn apply_file(layers: &ConfigLayers, values: &mut Values) -> Result<ExecutorSett
             })?;
             continue;
         }
-        for (name, value) in content {
-            set(values, &format!("{section}.{name}"), value, SettingOrigin::File(path.clone()))?;
-        }
+        set_table(values, &section, content, path)?;
     }
     Ok(executors)
+}
+
+fn set_table(values: &mut Values, section: &str, content: Table, path: &Path) -> Result<()> {
+    for (name, value) in content {
+        let name = format!("{section}.{name}");
+        match value {
+            Value::Table(inner) if name == smtp::SECTION => set_table(values, &name, inner, path)?,
+            value => set(values, &name, value, SettingOrigin::File(path.to_owned()))?,
+        }
+    }
+    Ok(())
 }
 
 /// An empty variable counts as not set.
@@ -333,6 +350,7 @@ fn unknown_setting(name: &str, origin: SettingOrigin) -> ConfigError {
 fn redact(name: &str, value: &Value) -> String {
     match value.as_str() {
         Some("") => value.to_string(),
+        Some(text) if name == smtp::PASSWORD && !text.starts_with(VARIABLE_PREFIX) => "\"***\"".to_owned(),
         Some(url) if name == "server.postgres" => {
             let (scheme, rest) = url.split_once("://").unwrap_or(("postgres", url));
             let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);

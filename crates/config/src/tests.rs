@@ -122,6 +122,35 @@ fn default_file_contains_the_defaults() {
 }
 
 #[test]
+fn mail_server_is_encrypted_and_hides_its_password() {
+    let load = |file: &str| Config::load(&layers(file, &[("MAIL_PASSWORD", "s3cret")], &[]));
+    assert_eq!(load("[webhooks]\n").expect("valid").smtp, None);
+    let file = "[webhooks.smtp]\nhost = \"mail.example.com\"\nfrom = \"ade@example.com\"\nuser = \"ade\"\n";
+    let config = load(&format!("{file}password = \"env:MAIL_PASSWORD\"\n")).expect("valid");
+    let smtp = config.smtp.expect("set");
+    assert_eq!((smtp.port, smtp.encryption), (587, SmtpEncryption::StartTls));
+    assert_eq!(smtp.credentials, Some(("ade".to_owned(), SecretText("s3cret".to_owned()))));
+    let config = load(&format!("{file}password = \"s3cret\"\n")).expect("valid");
+    assert!(!format!("{config:?}").contains("s3cret"));
+    for (more, error) in [
+        ("", "together with password"),
+        ("password = \"env:OTHER\"\n", "OTHER is not set"),
+        ("password = \"x\"\nencryption = \"none\"\n", "in the clear"),
+        ("password = \"x\"\nencryption = \"ssl\"\n", "must be starttls, tls or none"),
+        ("password = \"x\"\nport = 0\n", "between 1 and 65535"),
+        ("password = \"x\"\nhots = \"a\"\n", "webhooks.smtp.host"),
+    ] {
+        let refused = load(&format!("{file}{more}")).expect_err(more).to_string();
+        assert!(refused.contains(error), "{refused}");
+    }
+    let local = file.replace("mail.example.com", "127.0.0.1");
+    load(&format!("{local}password = \"x\"\nencryption = \"none\"\n")).expect("valid");
+    load(&format!("{file}password = \"x\"\nencryption = \"none\"\nallow_plaintext = true\n")).expect("valid");
+    let injected = file.replace("ade@example.com", "ade@example.com\\r\\nBcc: a@b.test");
+    load(&injected).expect_err("a header");
+}
+
+#[test]
 fn secrets_of_commands_are_collected_and_redacted() {
     let file = "[executors.files.roots.app]\npath = \"env:ROOT\"\n[executors.command.templates.deploy]\n\
                 argv = [\"deploy\", \"env:DEPLOY_KEY\"]\n";

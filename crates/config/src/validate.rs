@@ -18,6 +18,7 @@ const POSTGRES_SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 /// The allowed values of a number.
 fn range_of(name: &str) -> RangeInclusive<i64> {
     match name {
+        "webhooks.smtp.port" => 1..=65_535,
         "worker.slots" => 0..=1_000,
         "worker.lease_seconds" => 1..=300,
         "limit.read_timeout_seconds" | "limit.write_timeout_seconds" => 1..=3_600,

@@ -234,6 +234,7 @@ mod tests {
             roles: [role.to_owned()].into(),
             manager_id: None,
             team: team.map(str::to_owned),
+            email: None,
             active: true,
             history: crate::independence::AccountHistory::default(),
         }

@@ -134,6 +134,7 @@ mod tests {
             roles: roles.iter().map(|role| (*role).to_owned()).collect(),
             manager_id: None,
             team: None,
+            email: None,
             active,
             history: AccountHistory::default(),
         }

@@ -9,6 +9,7 @@ pub mod audience;
 pub mod audit;
 pub mod capability;
 pub mod dual_control;
+pub mod email;
 pub mod event;
 pub mod event_filter;
 pub mod glob;

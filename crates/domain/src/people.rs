@@ -50,6 +50,9 @@ pub struct User {
     /// Receives this person's unanswered approval requests.
     pub manager_id: Option<UserId>,
     pub team: Option<String>,
+    /// Where notifications go; see [`email`](crate::email). Only the person and administrators see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub email: Option<String>,
     /// False once the person has left, and until an invited person has joined.
     pub active: bool,
     /// Who created, invited or reset the account, or granted it the right to decide.

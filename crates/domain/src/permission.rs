@@ -127,6 +127,7 @@ mod tests {
             roles: [ADMIN.to_owned(), "dba".to_owned()].into(),
             manager_id: None,
             team: None,
+            email: None,
             active: true,
             history: crate::independence::AccountHistory::default(),
         };

@@ -18,6 +18,7 @@ pub mod formats;
 pub mod golden;
 pub mod guard;
 pub mod lock_history;
+pub mod mail_receiver;
 pub mod ports;
 pub mod postgres;
 pub mod postgres_proxy;

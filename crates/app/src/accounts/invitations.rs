@@ -65,6 +65,7 @@ fn invited_user(user_id: &str) -> User {
         roles: BTreeSet::from([AUTHOR.to_owned()]),
         manager_id: None,
         team: None,
+        email: None,
         active: false,
         history: AccountHistory::default(),
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use ade_domain::email::{MAX_EMAIL_LEN, is_email_address};
 use ade_domain::people::{ADMIN, SYSTEM, User, UserId};
 use ade_domain::{InvalidField, Moment};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -33,6 +34,8 @@ pub struct UserChange {
     pub manager_id: Option<Option<String>>,
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub team: Option<Option<String>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub email: Option<Option<String>>,
     pub active: Option<bool>,
     #[serde(skip_serializing)]
     pub password: Option<String>,
@@ -57,8 +60,18 @@ impl std::fmt::Debug for UserChange {
 
 impl UserChange {
     pub(super) const fn is_password_only(&self) -> bool {
-        let others = (&self.name, &self.roles, &self.manager_id, &self.team, &self.active);
-        matches!(others, (None, None, None, None, None)) && self.password.is_some()
+        self.has_no_rights() && self.email.is_none() && self.password.is_some()
+    }
+
+    pub(super) const fn is_email_only(&self) -> bool {
+        let passwords = (&self.password, &self.current_password, &self.revoke_tokens);
+        self.has_no_rights() && matches!(passwords, (None, None, None)) && self.email.is_some()
+    }
+
+    /// Whether nothing changes that only administrators change.
+    const fn has_no_rights(&self) -> bool {
+        let fields = (&self.name, &self.roles, &self.manager_id, &self.team, &self.active);
+        matches!(fields, (None, None, None, None, None))
     }
 
     pub(super) fn apply(&self, user: &mut User) {
@@ -66,6 +79,7 @@ impl UserChange {
         set(&mut user.roles, &self.roles);
         set(&mut user.manager_id, &self.manager_id.as_ref().map(|id| id.as_deref().map(UserId::new)));
         set(&mut user.team, &self.team);
+        set(&mut user.email, &self.email);
         set(&mut user.active, &self.active);
         user.history.was_admin |= user.has_role(ADMIN);
     }
@@ -80,6 +94,7 @@ impl UserChange {
             roles: differs(&self.roles, &user.roles),
             manager_id: differs(&self.manager_id, &user.manager_id.as_ref().map(ToString::to_string)),
             team: differs(&self.team, &user.team),
+            email: differs(&self.email, &user.email),
             active: differs(&self.active, &user.active),
             ..self.clone()
         }
@@ -98,13 +113,17 @@ impl UserChange {
         replaced.details()
     }
 
-    /// The new values, for the audit log: never the password.
+    /// The new values, for the audit log: never the password, nor the address, which auditors do not see.
     pub(super) fn details(&self) -> Map<String, Value> {
         let fields = [
             ("name", self.name.as_ref().map(|name| json!(name))),
             ("roles", self.roles.as_ref().map(|roles| json!(roles))),
             ("manager_id", self.manager_id.as_ref().map(|manager| json!(manager))),
             ("team", self.team.as_ref().map(|team| json!(team))),
+            (
+                "email",
+                self.email.as_ref().map(|email| json!(if email.is_some() { "changed" } else { "removed" })),
+            ),
             ("active", self.active.map(|active| json!(active))),
             ("password", self.password.as_ref().map(|_| json!("changed"))),
             ("revoke_tokens", self.revoke_tokens.map(|revoke| json!(revoke))),
@@ -198,6 +217,12 @@ pub(super) fn faults(user: &User) -> Vec<InvalidField> {
     let is_grantable = !user.has_role(SYSTEM);
     check(is_grantable, "roles", format!("must not contain {SYSTEM}, the role of the service itself"));
     check(user.team.as_deref().is_none_or(|team| is_text(team, MAX_TEXT_LEN)), "team", text());
+    let is_address = user.email.as_deref().is_none_or(is_email_address);
+    check(
+        is_address,
+        "email",
+        format!("must be an address such as ann@example.com of at most {MAX_EMAIL_LEN} ASCII characters"),
+    );
     let is_own_manager = user.manager_id.as_ref() == Some(&user.user_id);
     check(!is_own_manager, "manager_id", "must be another user".to_owned());
     faults

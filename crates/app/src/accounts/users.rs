@@ -47,6 +47,7 @@ impl AccountService {
             roles: BTreeSet::from([AUTHOR.to_owned()]),
             manager_id: None,
             team: None,
+            email: None,
             active: true,
             history: AccountHistory::default(),
         };
@@ -92,6 +93,7 @@ impl AccountService {
             roles: BTreeSet::from([ADMIN.to_owned()]),
             manager_id: None,
             team: None,
+            email: None,
             active: true,
             history: AccountHistory { was_admin: true, ..AccountHistory::default() },
         };
@@ -173,14 +175,18 @@ impl AccountService {
         }
     }
 
-    /// Changes a user. Users change their own password in a session, with the present one; everything else needs an
-    /// administrator, who can never do without the present password for the own account.
+    /// Changes a user. Users change their own password in a session, with the present one, and their own address for e-mail;
+    /// everything else needs an administrator, who can never do without the present password for the own account.
     pub async fn update_user(&self, id: &str, change: &UserChange, caller: &Caller) -> Result<StoredUser> {
         let is_own_password = caller.is_user(id) && change.password.is_some();
         let verified = match is_own_password {
             true => Some(self.verify_own_password_change(id, change, caller).await?),
             false => {
-                caller.require_admin()?;
+                if caller.is_user(id) && change.is_email_only() {
+                    require_own_session(caller)?;
+                } else {
+                    caller.require_admin()?;
+                }
                 None
             }
         };
@@ -352,4 +358,13 @@ impl AccountService {
         }
         Ok(())
     }
+}
+
+/// Fails unless the person is signed in, or is an administrator: a stolen token must not lead notifications elsewhere.
+fn require_own_session(caller: &Caller) -> Result<()> {
+    caller.require_scope(Scope::Propose)?;
+    if caller.audit_actor.session_id.is_some() || caller.is_admin() {
+        return Ok(());
+    }
+    Err(Error::forbidden("a token cannot change your e-mail address; sign in with your password"))
 }

@@ -107,6 +107,7 @@ mod tests {
             roles: BTreeSet::new(),
             manager_id: None,
             team: None,
+            email: None,
             active: true,
             history: AccountHistory::default(),
         };

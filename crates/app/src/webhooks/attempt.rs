@@ -38,7 +38,50 @@ enum Answer {
     NotSent(String),
 }
 
+/// An attempt, whatever was sent.
+#[derive(Debug)]
+pub(super) struct AttemptResult {
+    /// None if it was delivered.
+    pub(super) error: Option<String>,
+    /// Whether a failure is not tried again.
+    pub(super) is_final: bool,
+    /// Status and beginning of the response.
+    pub(super) response: Option<(u16, Vec<u8>)>,
+    /// Whether the destination works; `None` if that is unknown.
+    pub(super) is_reachable: Option<bool>,
+}
+
+impl AttemptResult {
+    pub(super) const fn accepted(status: u16, body: Vec<u8>) -> Self {
+        Self { error: None, is_final: false, response: Some((status, body)), is_reachable: Some(true) }
+    }
+
+    pub(super) const fn silence(reason: String) -> Self {
+        Self { error: Some(reason), is_final: false, response: None, is_reachable: Some(false) }
+    }
+
+    /// Nothing was sent, and it says nothing about the destination.
+    pub(super) const fn not_sent(reason: String) -> Self {
+        Self { error: Some(reason), is_final: false, response: None, is_reachable: None }
+    }
+
+    /// Nothing was sent, and nothing will be.
+    pub(super) const fn refused(reason: String) -> Self {
+        Self { error: Some(reason), is_final: true, response: None, is_reachable: None }
+    }
+}
+
 impl Answer {
+    fn result(self, error: Option<String>) -> AttemptResult {
+        let is_reachable = self.is_reachable();
+        let is_final = matches!(self, Self::Response { status: GONE, .. });
+        let response = match self {
+            Self::Response { status, body } => Some((status, body)),
+            Self::Silence(_) | Self::NotSent(_) => None,
+        };
+        AttemptResult { error, is_final, response, is_reachable }
+    }
+
     fn error(&self, is_slack_api: bool) -> Option<String> {
         match self {
             // The API of Slack reports most errors with status 200.
@@ -104,42 +147,49 @@ struct Request {
 }
 
 impl WebhookService {
-    /// Sends a claimed delivery, and stores how it ended.
-    pub(super) async fn attempt(&self, stored: &StoredWebhook, delivery: &Delivery, by: &str) -> Result<()> {
+    /// Sends a claimed message, and stores how that ended. Only e-mail has messages of several deliveries.
+    pub(super) async fn attempt(&self, stored: &StoredWebhook, message: &[Delivery], by: &str) -> Result<()> {
+        let Some(first) = message.first() else { return Ok(()) };
         let webhook = &stored.value;
         let is_slack_api = webhook.format == WebhookFormat::Slack && webhook.credential.is_some();
-        let mut message_ref = None;
-        if let (true, Some(task_id)) = (is_slack_api, &delivery.content.task_id) {
-            message_ref = self.context.database.message_of_task(&stored.id, task_id).await?;
-        }
-        let (answer, secrets) = self.send(&stored.id, webhook, delivery, message_ref.as_deref()).await;
+        let (result, secrets) = match webhook.format {
+            WebhookFormat::Email => self.send_mail(message).await?,
+            _ => self.send_request(stored, first, is_slack_api).await?,
+        };
         let now = self.context.now();
-        let mut outcome = judge(&answer, answer.error(is_slack_api), delivery, now, &secrets);
-        if let (true, None, Answer::Response { body, .. }) = (is_slack_api, &outcome.report.error, &answer) {
+        let mut outcome = judge(&result, first, now, &secrets);
+        if let (true, None, Some((_, body))) = (is_slack_api, &result.error, &result.response) {
             outcome.message_ref = SlackAnswer::parse(body).message_ref();
         }
-        if matches!(answer, Answer::Response { status: GONE, .. }) {
+        if matches!(result.response, Some((GONE, _))) {
             self.disable(&stored.id, "the receiver answered with status 410").await?;
         }
         if let Some(error) = &outcome.report.error {
             let (webhook_id, destination) = (&stored.id, &webhook.destination);
-            tracing::info!(
-                webhook_id,
-                destination,
-                attempt = delivery.attempts + 1,
-                error,
-                "a webhook failed"
-            );
+            tracing::info!(webhook_id, destination, attempt = first.attempts + 1, error, "a webhook failed");
         }
-        let reached = (webhook.destination.as_str(), answer.is_reachable());
-        let is_stored = self.context.database.finish_attempt(delivery, by, &outcome, reached, now).await?;
+        let reached = (webhook.destination.as_str(), result.is_reachable);
+        let is_stored = self.context.database.finish_attempt(message, by, &outcome, reached, now).await?;
         if !is_stored {
-            tracing::warn!(
-                delivery_id = delivery.delivery_id,
-                "a delivery took too long and may be sent twice"
-            );
+            let delivery_id = &first.delivery_id;
+            tracing::warn!(delivery_id, "a delivery took too long and may be sent twice");
         }
         Ok(())
+    }
+
+    async fn send_request(
+        &self,
+        stored: &StoredWebhook,
+        delivery: &Delivery,
+        is_slack_api: bool,
+    ) -> Result<(AttemptResult, Secrets)> {
+        let mut message_ref = None;
+        if let (true, Some(task_id)) = (is_slack_api, &delivery.content.task_id) {
+            message_ref = self.context.database.message_of_task(&stored.id, task_id).await?;
+        }
+        let (answer, secrets) = self.send(&stored.id, &stored.value, delivery, message_ref.as_deref()).await;
+        let error = answer.error(is_slack_api);
+        Ok((answer.result(error), secrets))
     }
 
     async fn send(
@@ -215,7 +265,9 @@ impl WebhookService {
             (WebhookFormat::Servicenow, Some(authorization)) => {
                 headers.push(("authorization", authorization.clone()));
             }
-            (WebhookFormat::Slack | WebhookFormat::Pagerduty | WebhookFormat::Servicenow, None) => {}
+            // E-mail is no request.
+            (WebhookFormat::Email, _)
+            | (WebhookFormat::Slack | WebhookFormat::Pagerduty | WebhookFormat::Servicenow, None) => {}
         }
         let secrets = Secrets::new(credential.into_iter().chain([url.clone()]));
         Ok(Request { url, headers, body, secrets })
@@ -233,29 +285,22 @@ fn with_fields<'a>(body: &str, fields: impl IntoIterator<Item = (&'a str, &'a st
     object.to_string()
 }
 
-fn judge(
-    answer: &Answer,
-    error: Option<String>,
-    delivery: &Delivery,
-    now: Moment,
-    secrets: &Secrets,
-) -> AttemptOutcome {
+fn judge(result: &AttemptResult, delivery: &Delivery, now: Moment, secrets: &Secrets) -> AttemptOutcome {
     let failed_attempts = u32::try_from(delivery.attempts + 1).unwrap_or(u32::MAX);
-    let is_gone = matches!(answer, Answer::Response { status: GONE, .. });
+    let AttemptResult { error, is_final, .. } = result;
     let next_at = error
         .as_ref()
-        .filter(|_| !is_gone)
+        .filter(|_| !is_final)
         .and_then(|_| next_attempt(failed_attempts, now, delivery.give_up_at, random_number()));
-    let status = match (&error, next_at) {
+    let status = match (error, next_at) {
         (None, _) => DeliveryStatus::Delivered,
         (Some(_), Some(_)) => DeliveryStatus::Pending,
         (Some(_), None) => DeliveryStatus::Failed,
     };
-    let (response_status, response) = match answer {
-        Answer::Response { status, body } => (Some(*status), Some(excerpt(body, secrets))),
-        _ => (None, None),
-    };
+    let response_status = result.response.as_ref().map(|(status, _)| *status);
+    let response = result.response.as_ref().map(|(_, body)| excerpt(body, secrets));
     let finished_at = (status != DeliveryStatus::Pending).then_some(now);
+    let error = error.as_ref().map(|error| secrets.redact(error));
     let report = DeliveryReport { last_attempt_at: Some(now), finished_at, response_status, response, error };
     AttemptOutcome { status, next_at, report, message_ref: None }
 }

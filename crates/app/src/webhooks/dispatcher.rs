@@ -9,14 +9,17 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::event::Event;
-use ade_domain::webhook::WebhookFormat;
+use ade_domain::people::People;
 use ade_domain::webhook::delivery::{Circuit, CircuitState, RETRY_WINDOW_MS};
+use ade_domain::webhook::email::Recipient;
+use ade_domain::webhook::{Webhook, WebhookFormat};
 use ade_store::DatabaseError;
 use ade_store::database::{Delivery, DeliveryContent, NewDelivery, StoredTask, Versioned};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::mail::recipients;
 use super::{StoredWebhook, WebhookService};
 use crate::retry::FailureLog;
 use crate::{Result, new_id};
@@ -198,6 +201,11 @@ impl WebhookDispatcher {
         let mut webhooks: Vec<StoredWebhook> = database.documents().await?;
         webhooks.retain(|stored| stored.value.active);
         let (mut deliveries, mut waiting) = (Vec::new(), BTreeMap::new());
+        let sends_mail = |stored: &StoredWebhook| stored.value.format == WebhookFormat::Email;
+        let people = match webhooks.iter().any(sends_mail) {
+            true => database.people().await?,
+            false => People::default(),
+        };
         for (number, event) in events {
             // Read once, and only if somebody needs it.
             let mut task: Option<Option<StoredTask>> = None;
@@ -217,12 +225,15 @@ impl WebhookDispatcher {
                         waiting.entry(id.clone()).or_insert(count)
                     }
                 };
-                let is_full = *waiting >= u64::from(MAX_PENDING);
-                *waiting += 1;
-                let refused =
-                    is_full.then(|| format!("{MAX_PENDING} deliveries of this webhook already wait"));
                 let payload = self.service.render(webhook, *number, event, task.map(|stored| &stored.task));
-                deliveries.push(self.new_delivery(id, event, payload.to_string(), refused));
+                let new = self.new_delivery(id, event, payload.to_string());
+                for mut new in for_recipients(webhook, event, &people, new) {
+                    if *waiting >= u64::from(MAX_PENDING) && new.refused.is_none() {
+                        new.refused = Some(format!("{MAX_PENDING} deliveries of this webhook already wait"));
+                    }
+                    *waiting += u64::from(new.refused.is_none());
+                    deliveries.push(new);
+                }
             }
         }
         Ok(deliveries)
@@ -233,22 +244,23 @@ impl WebhookDispatcher {
         Ok(self.service.context.database.task(task_id).await?)
     }
 
-    fn new_delivery(
-        &self,
-        webhook_id: &str,
-        event: &Event,
-        payload: String,
-        refused: Option<String>,
-    ) -> NewDelivery {
+    fn new_delivery(&self, webhook_id: &str, event: &Event, payload: String) -> NewDelivery {
         let now = self.service.context.now();
         NewDelivery {
             delivery_id: new_id(),
             webhook_id: webhook_id.to_owned(),
             event_id: event.event_id.clone(),
+            recipient: None,
+            digest_at: None,
             created_at: now,
             give_up_at: now.plus_ms(RETRY_WINDOW_MS),
-            content: DeliveryContent { event: event.event.clone(), task_id: event.task_id.clone(), payload },
-            refused,
+            content: DeliveryContent {
+                event: event.event.clone(),
+                task_id: event.task_id.clone(),
+                payload,
+                skipped_people: 0,
+            },
+            refused: None,
         }
     }
 
@@ -317,29 +329,60 @@ impl WebhookDispatcher {
                 continue;
             }
             let limit = u32::try_from(limit).unwrap_or(u32::MAX);
-            let claimed = database.claim_deliveries(&stored.id, &self.name, now, until, limit).await?;
+            let (id, name) = (&stored.id, &self.name);
+            let claimed = match stored.value.format {
+                WebhookFormat::Email => database.claim_digests(id, name, now, until, limit).await?,
+                _ => {
+                    let claimed = database.claim_deliveries(id, name, now, until, limit).await?;
+                    claimed.into_iter().map(|delivery| vec![delivery]).collect()
+                }
+            };
             if claimed.is_empty() && is_probe {
                 // Another process has the only delivery.
                 database.end_probe(destination).await?;
             }
             started += claimed.len();
-            for delivery in claimed {
-                self.start(attempts, stored, delivery);
+            for message in claimed {
+                self.start(attempts, stored, message);
             }
         }
         Ok(started)
     }
 
-    fn start(&self, attempts: &mut Attempts, stored: &StoredWebhook, delivery: Delivery) {
+    fn start(&self, attempts: &mut Attempts, stored: &StoredWebhook, message: Vec<Delivery>) {
         let destination = stored.value.destination.clone();
         *attempts.by_destination.entry(destination.clone()).or_default() += 1;
         let (service, stored, name) = (self.service.clone(), stored.clone(), self.name.clone());
         attempts.tasks.spawn(async move {
-            if let Err(error) = service.attempt(&stored, &delivery, &name).await {
-                let delivery_id = &delivery.delivery_id;
+            if let Err(error) = service.attempt(&stored, &message, &name).await {
+                let delivery_id = message.first().map(|first| &first.delivery_id);
                 tracing::warn!(%error, delivery_id, "cannot store how a delivery ended; it is sent again");
             }
             destination
         });
     }
+}
+
+/// The deliveries of an event: one, or for e-mail one for each recipient.
+fn for_recipients(webhook: &Webhook, event: &Event, people: &People, new: NewDelivery) -> Vec<NewDelivery> {
+    if webhook.format != WebhookFormat::Email {
+        return vec![new];
+    }
+    let (recipients, skipped_people) = recipients(webhook, event, people);
+    let content = DeliveryContent { skipped_people, ..new.content.clone() };
+    let digest_at = webhook.digest_at(new.created_at);
+    let give_up_at = digest_at.unwrap_or(new.created_at).plus_ms(RETRY_WINDOW_MS);
+    if recipients.is_empty() && skipped_people > 0 {
+        let refused = Some("nobody whom the event concerns has an e-mail address".to_owned());
+        return vec![NewDelivery { content, refused, ..new }];
+    }
+    let deliver_to = |recipient: Recipient| NewDelivery {
+        delivery_id: new_id(),
+        recipient: Some(recipient.to_string()),
+        digest_at,
+        give_up_at,
+        content: content.clone(),
+        ..new.clone()
+    };
+    recipients.into_iter().map(deliver_to).collect()
 }

@@ -7,6 +7,7 @@
 mod attempt;
 mod dispatcher;
 mod inbound;
+mod mail;
 mod sealed;
 
 use std::sync::Arc;
@@ -17,11 +18,12 @@ use ade_domain::event::Event;
 use ade_domain::permission::Scope;
 use ade_domain::task::Task;
 use ade_domain::webhook::delivery::{CircuitState, RETRY_WINDOW_MS};
+use ade_domain::webhook::email::Recipient;
 use ade_domain::webhook::notification::Notification;
 use ade_domain::webhook::signature::{ROTATION_OVERLAP_MS, SigningSecret};
 use ade_domain::webhook::{
-    MAX_WEBHOOKS, PreviousSecret, Webhook, WebhookFormat, check_credential, pagerduty, servicenow, slack,
-    standard_payload,
+    MAX_WEBHOOKS, PreviousSecret, Webhook, WebhookFormat, check_credential, email, pagerduty, servicenow,
+    slack, standard_payload,
 };
 use ade_executors::client::HttpClient;
 use ade_executors::egress::{EgressPolicy, Resolver};
@@ -36,6 +38,7 @@ pub use dispatcher::WebhookDispatcher;
 pub use inbound::{
     HookedProposal, InboundHookChange, InboundHookService, InboundHookWithSecret, VerifiedMessage,
 };
+pub use mail::{MailEncryption, MailServer, MailSettings};
 pub use sealed::reseal_secrets;
 use sealed::{new_secret, seal};
 
@@ -62,6 +65,8 @@ pub struct WebhookNetwork {
     attempt_timeout: Duration,
     /// Where people reach this server, for links.
     public_url: Option<String>,
+    /// Sends e-mail.
+    mail: Option<MailServer>,
 }
 
 impl WebhookNetwork {
@@ -70,7 +75,13 @@ impl WebhookNetwork {
         let private = |host: &String| format!("{}{PRIVATE_SUFFIX}", host.trim_end_matches(PRIVATE_SUFFIX));
         let hosts: Vec<String> = allowed_private_hosts.iter().map(private).collect();
         let egress = EgressPolicy::new(&hosts)?.allow_all_public();
-        Ok(Self { egress, client: HttpClient::default(), attempt_timeout: ATTEMPT_TIMEOUT, public_url: None })
+        Ok(Self {
+            egress,
+            client: HttpClient::default(),
+            attempt_timeout: ATTEMPT_TIMEOUT,
+            public_url: None,
+            mail: None,
+        })
     }
 
     #[must_use]
@@ -82,6 +93,12 @@ impl WebhookNetwork {
     #[must_use]
     pub fn with_public_url(self, url: Option<String>) -> Self {
         Self { public_url: url.map(|url| url.trim_end_matches('/').to_owned()), ..self }
+    }
+
+    /// E-mail is sent by this server.
+    #[must_use]
+    pub fn with_mail(self, mail: Option<MailServer>) -> Self {
+        Self { mail, ..self }
     }
 
     #[must_use]
@@ -138,6 +155,16 @@ pub struct WebhookChange {
     pub credential: Option<String>,
     /// The channel of Slack that a bot token posts to.
     pub channel: Option<String>,
+    /// Addresses that get every event; see [`Webhook::addresses`].
+    pub addresses: Option<Vec<String>>,
+    /// 0: no digest.
+    pub digest_minutes: Option<u32>,
+}
+
+impl WebhookChange {
+    fn digest(&self) -> Option<Option<u32>> {
+        self.digest_minutes.map(|minutes| Some(minutes).filter(|minutes| *minutes > 0))
+    }
 }
 
 /// A webhook with a secret that was just made, which is shown this once.
@@ -152,6 +179,7 @@ fn audited(webhook: &Webhook) -> Value {
     json!({
         "name": webhook.name, "format": webhook.format, "destination": webhook.destination, "events": webhook.events,
         "task_types": webhook.task_types, "channel": webhook.channel, "active": webhook.active,
+        "addresses": webhook.addresses, "digest_minutes": webhook.digest_minutes,
     })
 }
 
@@ -177,6 +205,8 @@ impl WebhookService {
             events: webhook.events,
             task_types: webhook.task_types,
             channel: webhook.channel,
+            addresses: webhook.addresses,
+            digest_minutes: webhook.digest_minutes,
             active: webhook.active,
             disabled_reason: webhook.disabled_reason,
             owner: webhook.owner,
@@ -218,10 +248,11 @@ impl WebhookService {
 
     pub async fn create(&self, change: &WebhookChange, caller: &Caller) -> Result<WebhookWithSecret> {
         caller.require_admin()?;
+        let is_email = change.format == Some(WebhookFormat::Email);
         let required = |missing: bool, path: &str| missing.then(|| InvalidField::at(path, "is required"));
         let missing = [
             required(change.name.is_none(), "name"),
-            required(change.url.is_none() && default_url(change).is_none(), "url"),
+            required(change.url.is_none() && default_url(change).is_none() && !is_email, "url"),
             required(change.events.is_none(), "events"),
         ];
         require_valid(missing.into_iter().flatten().collect())?;
@@ -233,7 +264,7 @@ impl WebhookService {
         }
         let format = change.format.unwrap_or_default();
         let url = change.url.clone().or_else(|| default_url(change).map(str::to_owned)).unwrap_or_default();
-        let (destination, masked_url) = self.network.check(&url, format).await?;
+        let (destination, masked_url) = self.check_url(&url, format).await?;
         let (id, keys) = (new_id(), self.context.database.keys());
         // Others do not verify our signatures.
         let secret = if format == WebhookFormat::Standard { Some(new_secret()?) } else { None };
@@ -243,6 +274,8 @@ impl WebhookService {
             format,
             credential: self.sealed_credential(&id, change)?,
             channel: change.channel.clone(),
+            addresses: change.addresses.clone().unwrap_or_default(),
+            digest_minutes: change.digest().flatten(),
             events: change.events.clone().unwrap_or_default(),
             task_types: change.task_types.clone().unwrap_or_default(),
             active: change.active.unwrap_or(true),
@@ -261,6 +294,18 @@ impl WebhookService {
         Ok(WebhookWithSecret { view, secret })
     }
 
+    /// Destination and masked form of a URL. E-mail has none: the operator sets the mail server.
+    async fn check_url(&self, url: &str, format: WebhookFormat) -> Result<(String, String)> {
+        if format != WebhookFormat::Email {
+            return self.network.check(url, format).await;
+        }
+        if !url.is_empty() {
+            return Err(Error::invalid("url", "is not used by this format"));
+        }
+        self.require_mail_server()?;
+        Ok((mail::DESTINATION.to_owned(), mail::DESTINATION.to_owned()))
+    }
+
     fn sealed_credential(&self, id: &str, change: &WebhookChange) -> Result<Option<String>> {
         let Some(credential) = &change.credential else { return Ok(None) };
         check_credential("credential", credential).map_err(|fault| Error::Invalid(vec![fault]))?;
@@ -270,7 +315,7 @@ impl WebhookService {
     pub async fn update(&self, id: &str, change: &WebhookChange, caller: &Caller) -> Result<WebhookView> {
         caller.require_admin()?;
         let checked = match &change.url {
-            Some(url) => Some((url, self.network.check(url, self.load(id).await?.value.format).await?)),
+            Some(url) => Some((url, self.check_url(url, self.load(id).await?.value.format).await?)),
             None => None,
         };
         let credential = self.sealed_credential(id, change)?;
@@ -288,6 +333,8 @@ impl WebhookService {
             if change.channel.is_some() {
                 webhook.channel.clone_from(&change.channel);
             }
+            set(&mut webhook.addresses, &change.addresses);
+            set(&mut webhook.digest_minutes, &change.digest());
             if change.active == Some(true) {
                 webhook.disabled_reason = None;
             }
@@ -387,6 +434,10 @@ impl WebhookService {
         if !stored.value.active {
             return Err(Error::invalid("active", "must be true: an inactive webhook is sent nothing"));
         }
+        let recipient = match stored.value.format {
+            WebhookFormat::Email => Some(self.test_recipient(&stored.value, caller).await?.to_string()),
+            _ => None,
+        };
         let (delivery_id, now) = (new_id(), self.context.now());
         let data = [("webhook_id", json!(id)), ("requested_by", json!(caller.user_id()))];
         let event = Event {
@@ -399,12 +450,18 @@ impl WebhookService {
             source: self.context.instance.to_string(),
         };
         let payload = self.render(&stored.value, 0, &event, None);
-        let content =
-            DeliveryContent { event: TEST_EVENT.to_owned(), task_id: None, payload: payload.to_string() };
+        let content = DeliveryContent {
+            event: TEST_EVENT.to_owned(),
+            task_id: None,
+            payload: payload.to_string(),
+            skipped_people: 0,
+        };
         let new = NewDelivery {
             event_id: delivery_id.clone(),
             delivery_id,
             webhook_id: id.to_owned(),
+            recipient,
+            digest_at: None,
             created_at: now,
             give_up_at: now.plus_ms(RETRY_WINDOW_MS),
             content,
@@ -414,6 +471,7 @@ impl WebhookService {
             delivery_id: new.delivery_id.clone(),
             webhook_id: new.webhook_id.clone(),
             event_id: new.event_id.clone(),
+            recipient: new.recipient.clone(),
             status: DeliveryStatus::Pending,
             next_at: Some(now),
             attempts: 0,
@@ -427,6 +485,22 @@ impl WebhookService {
         self.context.database.add_delivery(&new).await?;
         self.due.notify_one();
         Ok(delivery)
+    }
+
+    /// Who gets a test by e-mail: the caller, or else the first address.
+    async fn test_recipient(&self, webhook: &Webhook, caller: &Caller) -> Result<Recipient> {
+        if let Some(id) = caller.user_id() {
+            let found = self.context.database.user(id).await?;
+            if found.is_some_and(|found| found.user.email.is_some()) {
+                return Ok(Recipient::User(id.clone()));
+            }
+        }
+        let address = webhook.addresses.first().cloned().map(Recipient::Address);
+        address.ok_or_else(|| {
+            let detail =
+                "is empty, and you have no e-mail address that a test could go to: set one with ade user set";
+            Error::invalid("addresses", detail)
+        })
     }
 
     /// The deliveries of a webhook, newest first: for administrators and auditors.
@@ -474,6 +548,7 @@ impl WebhookService {
             WebhookFormat::Slack => slack::message(&notification, webhook.channel.as_deref()),
             WebhookFormat::Pagerduty => pagerduty::event(&notification),
             WebhookFormat::Servicenow => servicenow::record(&notification),
+            WebhookFormat::Email => json!(email::part(&notification)),
         }
     }
 

@@ -96,7 +96,12 @@ impl Fixture {
     pub(crate) async fn add_user(&self, name: &str, roles: &[&str]) {
         let user = user(name, roles);
         let user = StoredUser { user, revision: 1, password: None, invitation: None };
-        let writes = vec![Write::User { user: Box::new(user), expected: None }];
+        self.write_user(Box::new(user), None).await;
+    }
+
+    /// Writes a user in place of the revision `expected`.
+    pub(crate) async fn write_user(&self, user: Box<StoredUser>, expected: Option<u64>) {
+        let writes = vec![Write::User { user, expected }];
         self.database.commit(Commit { writes, ..Commit::default() }).await.expect("stored");
     }
 
@@ -162,6 +167,7 @@ pub(crate) fn user(name: &str, roles: &[&str]) -> User {
         roles: roles.iter().map(|role| (*role).to_owned()).collect(),
         manager_id: None,
         team: None,
+        email: None,
         active: true,
         history: AccountHistory::default(),
     }

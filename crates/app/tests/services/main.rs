@@ -7,6 +7,7 @@ mod archive;
 mod backlog;
 mod checkpoints;
 mod comments;
+mod email;
 mod fixture;
 mod idempotency;
 mod inbound_hooks;

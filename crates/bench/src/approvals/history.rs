@@ -133,6 +133,7 @@ fn people() -> People {
         roles: [role.to_owned()].into(),
         manager_id: None,
         team: None,
+        email: None,
         active: true,
         history: AccountHistory::default(),
     };

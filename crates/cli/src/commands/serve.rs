@@ -132,7 +132,9 @@ pub(super) fn start_failure(error: &StartError) -> Failure {
             "check that Redis and PostgreSQL are running, and repeat it: nothing is lost"
         }
         StartError::Executors(_) => "correct the section executors of the configuration file",
-        StartError::Webhooks(_) => "correct the section webhooks of the configuration file",
+        StartError::Webhooks(_) | StartError::Mail(_) => {
+            "correct the section webhooks of the configuration file"
+        }
         StartError::SecretRequired => {
             "create one with: openssl rand -hex 32, and set it as ADE_SECRET for every server and worker"
         }

@@ -20,6 +20,9 @@ pub struct User {
     pub manager_id: Option<String>,
     /// Team.
     pub team: Option<String>,
+    /// Where notifications go; shown to the user and to administrators only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub email: Option<String>,
     /// Whether the user may act. Users who leave are deactivated, not deleted; invited users are inactive until they join.
     pub active: bool,
     /// Who created, invited or reset the account, or granted it the right to decide.
@@ -123,6 +126,10 @@ pub struct UserRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256)]
     pub team: Option<String>,
+    /// Address for notifications by e-mail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 254)]
+    pub email: Option<String>,
     /// Whether the user may act; true by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
@@ -152,6 +159,10 @@ pub struct UserPatch {
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
     #[schema(value_type = Option<String>, min_length = 1, max_length = 256)]
     pub team: Option<Option<String>>,
+    /// Address for notifications by e-mail; null for none. Users set their own in a session.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
+    #[schema(value_type = Option<String>, max_length = 254)]
+    pub email: Option<Option<String>>,
     /// Whether the user may act. A deactivated user is signed out, and other reviewers are asked instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,

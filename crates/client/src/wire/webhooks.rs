@@ -20,6 +20,8 @@ pub enum WebhookFormat {
     Pagerduty,
     /// A record in a table of ServiceNow.
     Servicenow,
+    /// Messages to the people whom an event concerns.
+    Email,
 }
 
 /// Whether a destination is sent anything at present.
@@ -42,7 +44,7 @@ pub struct WebhookRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 128)]
     pub name: Option<String>,
-    /// Where to send; required for a new webhook, except for `pagerduty` and for `slack` with a bot token. HTTPS and a public address, unless the operator allows the host.
+    /// Where to send; required for a new webhook, except for `email`, `pagerduty` and `slack` with a bot token. HTTPS and a public address, unless the operator allows the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 2_048)]
     pub url: Option<String>,
@@ -69,6 +71,14 @@ pub struct WebhookRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 80)]
     pub channel: Option<String>,
+    /// Of `email`: addresses that get every event, besides the people whom it concerns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 50)]
+    pub addresses: Option<Vec<String>>,
+    /// Of `email`: sends one message for each recipient and so many minutes; 0: one for each event, as by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 10_080)]
+    pub digest_minutes: Option<u32>,
 }
 
 /// Where events are sent.
@@ -78,7 +88,7 @@ pub struct Webhook {
     pub webhook_id: String,
     /// Display name.
     pub name: String,
-    /// The URL without what may be secret in it.
+    /// The URL without what may be secret in it; `smtp:` for `email`.
     pub url: String,
     /// Format.
     pub format: WebhookFormat,
@@ -89,6 +99,12 @@ pub struct Webhook {
     /// Channel of Slack that a bot token posts to.
     #[serde(default)]
     pub channel: Option<String>,
+    /// Addresses that get every event.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+    /// Minutes of a digest.
+    #[serde(default)]
+    pub digest_minutes: Option<u32>,
     /// Whether anything is sent.
     pub active: bool,
     /// Why the service deactivated it.
@@ -120,7 +136,7 @@ pub enum DeliveryStatus {
     Failed,
 }
 
-/// One event for one webhook.
+/// One event for one webhook, and for one recipient of e-mail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Delivery {
     /// Unique id, sent as `webhook-id`; the same in every attempt.
@@ -133,6 +149,12 @@ pub struct Delivery {
     pub event: String,
     /// Task that the event is about.
     pub task_id: Option<String>,
+    /// To whom e-mail goes: `user:ID` or `address:ADDRESS`.
+    #[serde(default)]
+    pub recipient: Option<String>,
+    /// How many people get no e-mail about the event because they have no address.
+    #[serde(default)]
+    pub skipped_people: u32,
     /// Status.
     pub status: DeliveryStatus,
     /// Attempts so far.
@@ -145,7 +167,7 @@ pub struct Delivery {
     pub last_attempt_at: Option<Time>,
     /// When it was delivered or given up.
     pub finished_at: Option<Time>,
-    /// HTTP status of the last response.
+    /// HTTP status of the last response, or the reply code of the mail server.
     pub response_status: Option<u16>,
     /// Beginning of the last response.
     pub response: Option<String>,

@@ -4,6 +4,7 @@
 //! Secrets are stored encrypted, and appear in no view of a webhook.
 
 pub mod delivery;
+pub mod email;
 pub mod inbound;
 pub mod notification;
 pub mod pagerduty;
@@ -14,10 +15,13 @@ pub mod slack;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::email::is_email_address;
 use crate::event::Event;
 use crate::glob::matches_any;
 use crate::people::UserId;
 use crate::{InvalidField, Moment, Validator};
+
+use email::{MAX_ADDRESSES, MAX_DIGEST_MINUTES};
 
 pub const MAX_WEBHOOKS: usize = 100;
 const MAX_NAME_LEN: usize = 128;
@@ -38,6 +42,8 @@ pub enum WebhookFormat {
     Pagerduty,
     /// A record in a table of ServiceNow.
     Servicenow,
+    /// Messages to the people whom an event concerns.
+    Email,
 }
 
 /// A text that is encrypted with the key of the installation; see [`Keys::seal`](crate::Keys::seal).
@@ -77,6 +83,12 @@ pub struct Webhook {
     pub credential: Option<SealedText>,
     /// The channel of Slack that a bot token posts to.
     pub channel: Option<String>,
+    /// Addresses that get every event, besides the people whom it concerns, in the format `email`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+    /// Sends one message for each recipient and interval, in the format `email`; none: one for each event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest_minutes: Option<u32>,
 }
 
 impl Webhook {
@@ -88,7 +100,24 @@ impl Webhook {
         let detail = "is required for this format";
         input.check(has_credential || !needs_credential, "credential", detail);
         let detail = "is not used by this format";
-        input.check(!has_credential || self.format != WebhookFormat::Standard, "credential", detail);
+        let uses_credential = !matches!(self.format, WebhookFormat::Standard | WebhookFormat::Email);
+        input.check(!has_credential || uses_credential, "credential", detail);
+        let is_email = self.format == WebhookFormat::Email;
+        input.check(is_email || self.addresses.is_empty(), "addresses", detail);
+        input.check(is_email || self.digest_minutes.is_none(), "digest_minutes", detail);
+        let many = format_args!("must be at most {MAX_ADDRESSES} addresses");
+        input.check(self.addresses.len() <= MAX_ADDRESSES, "addresses", many);
+        for (index, address) in self.addresses.iter().take(MAX_ADDRESSES).enumerate() {
+            let path = format_args!("addresses.{index}");
+            input.check(is_email_address(address), path, "must be an address such as ann@example.com");
+        }
+        let range = 1..=MAX_DIGEST_MINUTES;
+        let detail = format_args!("must be 1 to {MAX_DIGEST_MINUTES}");
+        input.check(
+            self.digest_minutes.is_none_or(|minutes| range.contains(&minutes)),
+            "digest_minutes",
+            detail,
+        );
         let is_bot = self.format == WebhookFormat::Slack && has_credential;
         let detail = "must be set with a bot token of Slack, and only then";
         input.check(self.channel.is_some() == is_bot, "channel", detail);
@@ -122,6 +151,12 @@ impl Webhook {
             && matches_any(&self.events, &event.event)
             && (self.task_types.is_empty()
                 || task_type.is_some_and(|task_type| matches_any(&self.task_types, task_type)))
+    }
+
+    /// When what happens at a time is sent: at the end of the interval of a digest. `None`: at once.
+    pub fn digest_at(&self, now: Moment) -> Option<Moment> {
+        let interval = u64::from(self.digest_minutes.filter(|minutes| *minutes > 0)?) * 60_000_000;
+        Some(Moment::from_micros((now.micros() / interval + 1) * interval))
     }
 
     /// Whether the type of a task decides.
@@ -181,6 +216,8 @@ mod tests {
             previous_secret: None,
             credential: None,
             channel: None,
+            addresses: Vec::new(),
+            digest_minutes: None,
         }
     }
 
@@ -216,6 +253,32 @@ mod tests {
         invalid.name = "\u{202e}".to_owned();
         let paths: Vec<String> = invalid.validate().iter().map(|fault| fault.path.to_string()).collect();
         assert_eq!(paths, ["name", "events", "task_types.0", "task_types.1"]);
+    }
+
+    #[test]
+    fn only_email_has_addresses_and_digests() {
+        let mut webhook = webhook(&["*"], &[]);
+        webhook.addresses = vec!["ops@example.com".to_owned(), "a@b.test\r\nBcc: c@d.test".to_owned()];
+        webhook.digest_minutes = Some(0);
+        let paths = |webhook: &Webhook| {
+            webhook.validate().iter().map(|fault| fault.path.to_string()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(paths(&webhook), "addresses digest_minutes addresses.1 digest_minutes");
+        webhook.format = WebhookFormat::Email;
+        assert_eq!(paths(&webhook), "addresses.1 digest_minutes");
+        webhook.addresses.truncate(1);
+        webhook.digest_minutes = Some(15);
+        assert_eq!(paths(&webhook), "");
+    }
+
+    #[test]
+    fn digests_end_with_their_interval() {
+        let webhook = Webhook { digest_minutes: Some(10), ..webhook(&["*"], &[]) };
+        let at = |minutes: u64| Moment::default().plus_ms(minutes * 60_000);
+        assert_eq!(
+            [0, 9, 10].map(|now| webhook.digest_at(at(now))),
+            [Some(at(10)), Some(at(10)), Some(at(20))]
+        );
     }
 
     #[test]

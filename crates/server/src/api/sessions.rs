@@ -133,7 +133,8 @@ pub(crate) fn set_cookie(
 async fn current(app: App, caller: Caller) -> JsonResult<wire::Session> {
     let user = match &caller.user {
         None => None,
-        Some(user) => Some(convert::user(&app.accounts.own_user(user.user_id.as_str()).await?)),
+        // An agent does not see the address of its sponsor.
+        Some(user) => Some(convert::user_for(&app.accounts.own_user(user.user_id.as_str()).await?, &caller)),
     };
     Ok(Json(wire::Session { user, ..session_of(&caller) }))
 }

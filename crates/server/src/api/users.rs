@@ -27,7 +27,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 ))]
 async fn list(app: App, caller: Caller, Params(page): Params<PageParams>) -> PageResult<wire::User> {
     let users = app.accounts.users(page.cursor(), page.fetch_limit_u32()?, &caller).await?;
-    page.page(users, |user| user.user.user_id.to_string(), convert::user)
+    page.page(users, |user| user.user.user_id.to_string(), |user| convert::user_for(user, &caller))
 }
 
 /// Create a user (admin).
@@ -36,9 +36,11 @@ async fn list(app: App, caller: Caller, Params(page): Params<PageParams>) -> Pag
     (status = 409, description = "ALREADY_EXISTS or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn create(app: App, request: IdempotentPost<wire::UserRequest, 201>) -> ApiResult {
-    let wire::UserRequest { user_id, name, roles, manager_id, team, active, password } = request.body.clone();
-    let (manager_id, team) = (manager_id.map(Some), team.map(Some));
-    let change = UserChange { name, roles, manager_id, team, active, password, ..UserChange::default() };
+    let wire::UserRequest { user_id, name, roles, manager_id, team, email, active, password } =
+        request.body.clone();
+    let (manager_id, team, email) = (manager_id.map(Some), team.map(Some), email.map(Some));
+    let change =
+        UserChange { name, roles, manager_id, team, email, active, password, ..UserChange::default() };
     let user = app.accounts.create_user(UserDraft { user_id, change }, &request.caller).await?;
     Ok(request.respond(Outcome::User { user: user.user, revision: user.revision }))
 }
@@ -102,10 +104,11 @@ async fn confirm(app: App, Param(id): Param, request: IdempotentPost<EmptyBody>)
     (status = 200, description = "The user", body = wire::User), ReadErrors, UserNotFound,
 ))]
 async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::User> {
-    Ok(Json(convert::user(&app.accounts.user(&caller.resolve_me(id), &caller).await?)))
+    let found = app.accounts.user(&caller.resolve_me(id), &caller).await?;
+    Ok(Json(convert::user_for(&found, &caller)))
 }
 
-/// Update a user (admin), or change your own password with `current_password`.
+/// Update a user (admin), or change your own password with `current_password`, or your own e-mail address.
 #[utoipa::path(patch, path = "/users/{id}", operation_id = "update_user", tag = "people", params(("id" = String, Path)), request_body = wire::UserPatch, responses(
     (status = 200, description = "The updated user", body = wire::User), UpdateErrors, SecondAdmin, UserNotFound,
     (status = 403, description = "WRONG_PASSWORD, FORBIDDEN, SCOPE_MISSING, CSRF, REAUTHENTICATE or PASSWORD_CHANGE_REQUIRED", body = wire::Problem),
@@ -126,7 +129,7 @@ async fn update(
     if let (Err(error), Some(attempt)) = (&updated, &attempt) {
         app.accounts.record_failure(attempt, error);
     }
-    Ok(Json(convert::user(&updated?)))
+    Ok(Json(convert::user_for(&updated?, &caller)))
 }
 
 /// List the valid tokens of a user.

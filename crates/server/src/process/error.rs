@@ -40,6 +40,8 @@ pub enum StartError {
     Executors(String),
     #[error("webhooks.allowed_private_hosts: {0}")]
     Webhooks(String),
+    #[error("webhooks.smtp: {0}")]
+    Mail(String),
     #[error("cannot publish the executors of this process: {0}")]
     Bindings(ade_app::Error),
     #[error(

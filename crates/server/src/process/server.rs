@@ -12,14 +12,16 @@ use ade_app::background::{BackgroundHandle, BackgroundServices};
 use ade_app::bindings::BindingPublisher;
 use ade_app::demo::Demo;
 use ade_app::rules::RuleService;
-use ade_app::webhooks::{InboundHookService, WebhookDispatcher, WebhookNetwork};
+use ade_app::webhooks::{
+    InboundHookService, MailEncryption, MailServer, MailSettings, WebhookDispatcher, WebhookNetwork,
+};
 use ade_app::worker::AgentWorkService;
 use ade_app::{
     AccountService, Alerts, AuditService, ChangeService, Context, DatabaseEventSink, EventFeed, EventTail,
     Jobs, LockEventTarget, LockMaintenance, LockService, Relay, TaskService, TokenRateLimit, WebhookService,
     WorkerHandle, follow_lock_stream, forward_lock_events,
 };
-use ade_config::Config;
+use ade_config::{Config, SmtpEncryption};
 use ade_domain::InvalidField;
 use ade_store::{DataFolder, SystemClock};
 use tokio::net::TcpListener;
@@ -143,7 +145,7 @@ impl Server {
         let feed = EventFeed::open(context.clone()).await?;
         let invalid_host = |fault: InvalidField| StartError::Webhooks(fault.to_string());
         let network = WebhookNetwork::new(&config.webhook_private_hosts).map_err(invalid_host)?;
-        let network = network.with_public_url(config.public_url.clone());
+        let network = network.with_public_url(config.public_url.clone()).with_mail(mail_server(config)?);
         let webhooks = WebhookService::new(context.clone(), network);
         let background = BackgroundServices {
             jobs: jobs.clone(),
@@ -314,4 +316,21 @@ impl Server {
             tracing::warn!("some lock events were not written to the database");
         }
     }
+}
+
+/// The mail server of the configuration.
+fn mail_server(config: &Config) -> Result<Option<MailServer>, StartError> {
+    let Some(smtp) = config.smtp.clone() else { return Ok(None) };
+    let settings = MailSettings {
+        host: smtp.host,
+        port: smtp.port,
+        encryption: match smtp.encryption {
+            SmtpEncryption::Tls => MailEncryption::Tls,
+            SmtpEncryption::StartTls => MailEncryption::StartTls,
+            SmtpEncryption::None => MailEncryption::None,
+        },
+        credentials: smtp.credentials.map(|(user, password)| (user, password.0)),
+        from: smtp.from,
+    };
+    MailServer::new(settings).map(Some).map_err(StartError::Mail)
 }

@@ -1,6 +1,6 @@
 //! Deliveries of webhooks and the circuits of their destinations.
 //!
-//! A delivery exists once for each event and webhook: it is written in one transaction with the position of the consumer that read the
+//! A delivery exists once for each event and webhook, or for each person that e-mail goes to: it is written in one transaction with the position of the consumer that read the
 //! event. A process claims what it sends until a time; if it stops, another one sends it again, with the same id.
 
 use ade_domain::Moment;
@@ -13,6 +13,8 @@ use super::{Database, DatabaseError, Operation, Result};
 
 /// Rows that one statement of the cleanup changes.
 const MAX_CLEANED: u32 = 1_000;
+/// Deliveries of one message. What is left becomes another one.
+const MAX_DIGEST: u32 = 200;
 
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr, strum::EnumString,
@@ -33,6 +35,14 @@ pub struct DeliveryContent {
     pub task_id: Option<String>,
     /// The body of the request.
     pub payload: String,
+    /// People whom the event concerns, but who have no address for e-mail.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skipped_people: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// How the attempts went.
@@ -61,6 +71,10 @@ pub struct NewDelivery {
     pub delivery_id: String,
     pub webhook_id: String,
     pub event_id: String,
+    /// To whom it goes, for e-mail.
+    pub recipient: Option<String>,
+    /// When it is sent in one message with the others for the recipient until then; none: at once and alone.
+    pub digest_at: Option<Moment>,
     pub created_at: Moment,
     pub give_up_at: Moment,
     pub content: DeliveryContent,
@@ -73,6 +87,9 @@ pub struct Delivery {
     pub delivery_id: String,
     pub webhook_id: String,
     pub event_id: String,
+    /// To whom it goes, for e-mail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipient: Option<String>,
     pub status: DeliveryStatus,
     pub next_at: Option<Moment>,
     /// Attempts that ended, since it was created or sent again on request.
@@ -103,7 +120,7 @@ pub struct DeliveryFilter<'a> {
 }
 
 const SELECT: &str = "SELECT delivery_id::text, webhook_id, event_id::text, status, micros(next_at), attempts, \
-                      micros(give_up_at), micros(created_at), body FROM webhook_deliveries";
+                      micros(give_up_at), micros(created_at), body, recipient FROM webhook_deliveries";
 
 fn delivery(row: &Row) -> Result<Delivery> {
     let status: String = row.get(3)?;
@@ -113,6 +130,7 @@ fn delivery(row: &Row) -> Result<Delivery> {
         delivery_id: row.get(0)?,
         webhook_id: row.get(1)?,
         event_id: row.get(2)?,
+        recipient: row.get::<Option<String>>(9)?.filter(|recipient| !recipient.is_empty()),
         status: status.parse().map_err(unknown)?,
         next_at: row.get(4)?,
         attempts: row.get(5)?,
@@ -132,8 +150,10 @@ fn new_row(new: &NewDelivery) -> Result<TableRow> {
         ("delivery_id", uuid(&new.delivery_id)),
         ("webhook_id", new.webhook_id.as_str().into()),
         ("event_id", uuid(&new.event_id)),
+        ("recipient", new.recipient.as_deref().unwrap_or_default().into()),
+        ("digest_at", Arg::Time(new.digest_at)),
         ("status", status.into()),
-        ("next_at", Arg::Time(new.refused.is_none().then_some(new.created_at))),
+        ("next_at", Arg::Time(new.refused.is_none().then_some(new.digest_at.unwrap_or(new.created_at)))),
         ("task_id", Arg::Uuid(new.content.task_id.clone())),
         ("attempts", 0_u64.into()),
         ("give_up_at", new.give_up_at.into()),
@@ -161,12 +181,59 @@ impl Operation for ClaimDeliveries {
         );
         let rows = connection.query(&sql, &[self.webhook_id.as_str().into(), self.now.into()]).await?;
         let due = rows.iter().map(delivery).collect::<Result<Vec<_>>>()?;
-        for claimed in &due {
+        self.claim(connection, &due).await?;
+        Ok(due)
+    }
+}
+
+impl ClaimDeliveries {
+    async fn claim(&self, connection: &mut SqlConnection<'_>, due: &[Delivery]) -> Result<()> {
+        for claimed in due {
             let sql = "UPDATE webhook_deliveries SET next_at = $2, claimed_by = $3 WHERE delivery_id = $1";
             let args = [uuid(&claimed.delivery_id), self.until.into(), self.by.as_str().into()];
             connection.execute(sql, &args).await?;
         }
-        Ok(due)
+        Ok(())
+    }
+}
+
+/// Claims messages that may consist of several deliveries; the limit is one of messages.
+struct ClaimDigests(ClaimDeliveries);
+
+impl Operation for ClaimDigests {
+    type Output = Vec<Vec<Delivery>>;
+
+    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<Self::Output> {
+        let Self(claim) = self;
+        let due = || [claim.webhook_id.as_str().into(), claim.now.into()];
+        let mut messages = Vec::new();
+        for _ in 0..claim.limit {
+            let first = "SELECT recipient, micros(digest_at), delivery_id::text FROM webhook_deliveries WHERE webhook_id = $1 \
+                         AND next_at IS NOT NULL AND next_at <= $2 ORDER BY next_at, delivery_id LIMIT 1";
+            let Some(first) = connection.query_first(first, &due()).await? else { break };
+            let (recipient, digest_at): (String, Option<Moment>) = first.pair()?;
+            let which = match digest_at {
+                Some(_) => "recipient = $3 AND digest_at = $4",
+                None => "delivery_id = $3",
+            };
+            let key = match digest_at {
+                Some(at) => vec![recipient.as_str().into(), at.into()],
+                None => vec![uuid(&first.get::<String>(2)?)],
+            };
+            // A process that claims the same message waits here, and then finds that nothing of it is due: it stays one message.
+            let sql = format!(
+                "{SELECT} WHERE webhook_id = $1 AND next_at IS NOT NULL AND next_at <= $2 AND {which} \
+                 ORDER BY delivery_id LIMIT {MAX_DIGEST}{LOCK_ROWS}"
+            );
+            let args: Vec<Arg> = due().into_iter().chain(key).collect();
+            let rows = connection.query(&sql, &args).await?;
+            let message = rows.iter().map(delivery).collect::<Result<Vec<_>>>()?;
+            claim.claim(connection, &message).await?;
+            if !message.is_empty() {
+                messages.push(message);
+            }
+        }
+        Ok(messages)
     }
 }
 
@@ -175,11 +242,12 @@ struct RecordAttempt {
     /// Whether the destination works; unknown if nothing was sent.
     is_reachable: Option<bool>,
     now: Moment,
-    statement: Statement,
+    /// One for each delivery of the message.
+    statements: Vec<Statement>,
 }
 
 impl Operation for RecordAttempt {
-    /// Whether the process still had the delivery.
+    /// Whether the process still had all deliveries.
     type Output = bool;
 
     async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<bool> {
@@ -205,7 +273,11 @@ impl Operation for RecordAttempt {
                 connection.execute(update, &args).await?;
             }
         }
-        Ok(connection.execute(&self.statement.sql, &self.statement.args).await? > 0)
+        let mut is_complete = true;
+        for statement in &self.statements {
+            is_complete &= connection.execute(&statement.sql, &statement.args).await? > 0;
+        }
+        Ok(is_complete)
     }
 }
 
@@ -233,7 +305,7 @@ impl Database {
         let args = [consumer.into(), holder.into(), from.into(), to.into(), until.into()];
         let mut statements = vec![Statement::new(sql, args).or_conflict(format!("consumer {consumer}"))];
         let rows = deliveries.iter().map(new_row).collect::<Result<_>>()?;
-        statements.extend(insert_all(rows, " ON CONFLICT (webhook_id, event_id) DO NOTHING"));
+        statements.extend(insert_all(rows, " ON CONFLICT (webhook_id, event_id, recipient) DO NOTHING"));
         self.execute(statements).await.map(drop)
     }
 
@@ -273,10 +345,24 @@ impl Database {
         self.execute(ClaimDeliveries { webhook_id, by, now, until, limit }).await
     }
 
-    /// Stores how an attempt ended, if the process still has the delivery; the circuit of the destination follows in any case.
+    /// Claims messages of a webhook that are due until a time, the oldest first: each is one delivery, or the digest of a person.
+    pub async fn claim_digests(
+        &self,
+        webhook_id: &str,
+        by: &str,
+        now: Moment,
+        until: Moment,
+        limit: u32,
+    ) -> Result<Vec<Vec<Delivery>>> {
+        let (webhook_id, by) = (webhook_id.to_owned(), by.to_owned());
+        self.execute(ClaimDigests(ClaimDeliveries { webhook_id, by, now, until, limit })).await
+    }
+
+    /// Stores how an attempt to send a message ended, for those of its deliveries that the process still has; the circuit of the
+    /// destination follows in any case.
     pub async fn finish_attempt(
         &self,
-        delivery: &Delivery,
+        message: &[Delivery],
         by: &str,
         outcome: &AttemptOutcome,
         (destination, is_reachable): (&str, Option<bool>),
@@ -285,17 +371,21 @@ impl Database {
         let sql = "UPDATE webhook_deliveries SET status = $3, next_at = $4, claimed_by = NULL, attempts = attempts + 1, \
                    body = $5, message_ref = coalesce($6, message_ref) WHERE delivery_id = $1 AND claimed_by = $2";
         let status: &str = outcome.status.into();
-        let body = DeliveryBody { content: delivery.content.clone(), report: outcome.report.clone() };
-        let args = [
-            uuid(&delivery.delivery_id),
-            by.into(),
-            status.into(),
-            Arg::Time(outcome.next_at),
-            json(&body)?,
-            Arg::Text(outcome.message_ref.clone()),
-        ];
-        let (destination, statement) = (destination.to_owned(), Statement::new(sql, args));
-        self.execute(RecordAttempt { destination, is_reachable, now, statement }).await
+        let statement = |delivery: &Delivery| {
+            let body = DeliveryBody { content: delivery.content.clone(), report: outcome.report.clone() };
+            let args = [
+                uuid(&delivery.delivery_id),
+                by.into(),
+                status.into(),
+                Arg::Time(outcome.next_at),
+                json(&body)?,
+                Arg::Text(outcome.message_ref.clone()),
+            ];
+            Ok(Statement::new(sql, args))
+        };
+        let statements = message.iter().map(statement).collect::<Result<_>>()?;
+        let destination = destination.to_owned();
+        self.execute(RecordAttempt { destination, is_reachable, now, statements }).await
     }
 
     /// Makes a delivery due now; `false` if a process is sending it.

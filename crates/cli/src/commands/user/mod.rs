@@ -35,7 +35,7 @@ pub(crate) enum Command {
     },
     /// Create a user (admin); a password given here is temporary
     Add(AddArgs),
-    /// Change name, roles, manager or team of a user (admin)
+    /// Change name, roles, manager, team or e-mail address of a user (admin); your own address too, when signed in
     Set(SetArgs),
     /// Change a password; this ends the other sessions of the user, and revokes tokens that decide or administer
     Passwd {
@@ -128,6 +128,12 @@ pub(crate) struct SetArgs {
     /// Remove the team
     #[arg(long, group = "what", conflicts_with = "team")]
     no_team: bool,
+    /// Address for notifications by e-mail
+    #[arg(long, value_name = "ADDRESS", group = "what")]
+    email: Option<String>,
+    /// Remove the address
+    #[arg(long, group = "what", conflicts_with = "email")]
+    no_email: bool,
 }
 
 pub(crate) async fn run(client: &Client, command: Command) -> Result {
@@ -167,6 +173,7 @@ async fn show(client: &Client, args: &UserArgs) -> Result {
     page.field("roles", roles(&user));
     page.field("manager", safe_or_empty(&user.manager_id));
     page.field("team", safe_or_empty(&user.team));
+    page.optional("e-mail", user.email.as_deref().map(safe));
     page.field("active", yes_or_no(user.active));
     page.field("account changes", user.acts.iter().map(account_act).collect::<Vec<_>>().join("; "));
     // Statistics are left out if the caller may not see them.
@@ -205,6 +212,7 @@ async fn add(client: &Client, args: AddArgs) -> Result<User> {
         roles: (!new.roles.is_empty()).then(|| new.roles.into_iter().collect()),
         manager_id: new.manager,
         team: new.team,
+        email: None,
         active: None,
         password,
     };
@@ -217,6 +225,7 @@ async fn set(client: &Client, args: SetArgs) -> Result<User> {
         roles: (!args.roles.is_empty()).then(|| args.roles.into_iter().collect()),
         manager_id: if args.no_manager { Some(None) } else { args.manager.map(Some) },
         team: if args.no_team { Some(None) } else { args.team.map(Some) },
+        email: if args.no_email { Some(None) } else { args.email.map(Some) },
         ..UserPatch::default()
     };
     let (user_id, mut revision) = (args.which.user, None);

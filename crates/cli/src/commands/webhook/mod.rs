@@ -76,6 +76,8 @@ enum Format {
     Pagerduty,
     /// A record for ServiceNow: the URL of a table; needs the header Authorization
     Servicenow,
+    /// Messages to the people whom an event concerns
+    Email,
 }
 
 impl From<Format> for WebhookFormat {
@@ -85,6 +87,7 @@ impl From<Format> for WebhookFormat {
             Format::Slack => Self::Slack,
             Format::Pagerduty => Self::Pagerduty,
             Format::Servicenow => Self::Servicenow,
+            Format::Email => Self::Email,
         }
     }
 }
@@ -120,6 +123,12 @@ struct ReceiverArgs {
     /// Channel of Slack that a bot token posts to
     #[arg(long)]
     channel: Option<String>,
+    /// Address that gets every event by e-mail, besides the people whom it concerns
+    #[arg(long = "address", value_name = "ADDRESS", value_delimiter = ',')]
+    addresses: Option<Vec<String>>,
+    /// Send one e-mail for each recipient and so many minutes; 0: one for each event
+    #[arg(long, value_name = "MINUTES")]
+    digest_minutes: Option<u32>,
 }
 
 impl ReceiverArgs {
@@ -165,6 +174,8 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result {
             let request = WebhookRequest {
                 credential: args.receiver.credential()?,
                 channel: args.receiver.channel,
+                addresses: args.receiver.addresses,
+                digest_minutes: args.receiver.digest_minutes,
                 name: Some(args.name),
                 url: args.url,
                 format: Some(args.kind.into()),
@@ -179,9 +190,19 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result {
             let active = args.activate.then_some(true).or(args.deactivate.then_some(false));
             let credential = args.receiver.credential()?;
             let UpdateArgs { webhook, name, url, events, task_types, format, receiver, .. } = args;
-            let channel = receiver.channel;
-            let request =
-                WebhookRequest { name, url, format: None, events, task_types, active, credential, channel };
+            let ReceiverArgs { channel, addresses, digest_minutes, .. } = receiver;
+            let request = WebhookRequest {
+                name,
+                url,
+                format: None,
+                events,
+                task_types,
+                active,
+                credential,
+                channel,
+                addresses,
+                digest_minutes,
+            };
             format.print(&client.update_webhook(&webhook, None, &request).await?, page)
         }
         Command::Delete { webhook } => {
@@ -258,6 +279,10 @@ fn page(webhook: &Webhook) -> Page {
     page.optional("reason", webhook.disabled_reason.as_deref().map(safe));
     page.field("url", safe(&webhook.url));
     page.optional("channel", webhook.channel.as_deref().map(safe));
+    if !webhook.addresses.is_empty() {
+        page.field("addresses", safe(&webhook.addresses.join(", ")));
+    }
+    page.optional("digest", webhook.digest_minutes.map(|minutes| format!("every {minutes} minutes")));
     page.field("events", safe(&webhook.events.join(", ")));
     if !webhook.task_types.is_empty() {
         page.field("task types", safe(&webhook.task_types.join(", ")));
@@ -273,6 +298,7 @@ fn delivery_table(deliveries: &[Delivery]) -> Table<'_, Delivery> {
     output::list(deliveries, "no deliveries found")
         .column("DELIVERY", |delivery| safe(&delivery.delivery_id))
         .column("EVENT", |delivery| safe(&delivery.event))
+        .column("TO", |delivery| safe_or_empty(&delivery.recipient))
         .column("STATUS", |delivery| match delivery.status {
             DeliveryStatus::Pending => Tone::Pending.cell("pending"),
             DeliveryStatus::Delivered => Tone::Good.cell("delivered"),

@@ -2,6 +2,7 @@
 
 mod agents;
 mod connections;
+mod email;
 mod idempotency;
 mod lock_names;
 mod lock_settings;

@@ -26,6 +26,7 @@ pub(crate) fn user(name: &str, roles: &[&str], manager: Option<&str>) -> User {
         roles: roles.iter().map(|role| (*role).to_owned()).collect(),
         manager_id: manager.map(id),
         team: None,
+        email: None,
         active: true,
         history: AccountHistory::default(),
     }

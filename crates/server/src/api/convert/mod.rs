@@ -38,7 +38,7 @@ pub(crate) use rules::{change, delegation, executor_binding, policy, resource};
 pub(crate) use settings::{feature, setting};
 pub(crate) use simulations::simulation;
 pub(crate) use tasks::{comment, lock_preview, risk, task, task_stats};
-pub(crate) use users::{token, user};
+pub(crate) use users::{token, user, user_for};
 pub(crate) use webhooks::{delivery, hook, webhook, webhook_with_secret};
 
 /// Like `Into`, which cannot be implemented here because all these types belong to other crates.

@@ -1,5 +1,6 @@
 //! Conversions of users and tokens.
 
+use ade_app::Caller;
 use ade_app::accounts::{TokenDraft, UserChange};
 use ade_client::wire;
 use ade_domain::independence::AccountAct;
@@ -13,10 +14,18 @@ convert_enums! {
 }
 
 convert_structs! {
-    wire::UserPatch => UserChange { name, roles, manager_id, team, active, password, current_password, revoke_tokens };
+    wire::UserPatch => UserChange { name, roles, manager_id, team, email, active, password, current_password, revoke_tokens };
     wire::TokenRequest => TokenDraft { name, scopes, ttl_seconds };
 }
 
+/// As others see the user.
+pub(crate) fn user_for(stored: &StoredUser, caller: &Caller) -> wire::User {
+    let is_visible = caller.may_see_email_of(&stored.user.user_id);
+    let user = user(stored);
+    wire::User { email: user.email.filter(|_| is_visible), ..user }
+}
+
+/// As the user and administrators see it.
 pub(crate) fn user(stored: &StoredUser) -> wire::User {
     let user = &stored.user;
     wire::User {
@@ -25,6 +34,7 @@ pub(crate) fn user(stored: &StoredUser) -> wire::User {
         roles: user.roles.clone(),
         manager_id: user.manager_id.clone().convert(),
         team: user.team.clone(),
+        email: user.email.clone(),
         active: user.active,
         acts: user.history.acts.iter().map(account_act).collect(),
         revision: stored.revision,

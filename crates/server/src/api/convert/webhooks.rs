@@ -11,13 +11,13 @@ use ade_store::database::{Delivery, DeliveryStatus};
 use super::{Convert, convert_enums, convert_structs};
 
 convert_enums! {
-    WebhookFormat = wire::WebhookFormat { Standard, Slack, Pagerduty, Servicenow }
+    WebhookFormat = wire::WebhookFormat { Standard, Slack, Pagerduty, Servicenow, Email }
     CircuitState = wire::CircuitState { Closed, Open, HalfOpen }
     DeliveryStatus = wire::DeliveryStatus { Pending, Delivered, Failed }
 }
 
 convert_structs! {
-    wire::WebhookRequest => WebhookChange { name, url, format, events, task_types, active, credential, channel };
+    wire::WebhookRequest => WebhookChange { name, url, format, events, task_types, active, credential, channel, addresses, digest_minutes };
     TaskTemplate => wire::HookTemplate {
         task_type, description, executor, parameters, resources, rollback_strategy, timeout_seconds, priority, team,
         tags, inputs
@@ -69,6 +69,8 @@ pub(crate) fn webhook(view: &WebhookView, secret: Option<String>) -> wire::Webho
         events: view.events,
         task_types: view.task_types,
         channel: view.channel,
+        addresses: view.addresses,
+        digest_minutes: view.digest_minutes,
         active: view.active,
         disabled_reason: view.disabled_reason,
         owner_id: view.owner.convert(),
@@ -92,6 +94,8 @@ pub(crate) fn delivery(delivery: &Delivery) -> wire::Delivery {
         event_id: delivery.event_id.clone(),
         event: content.event,
         task_id: content.task_id,
+        recipient: delivery.recipient.clone(),
+        skipped_people: content.skipped_people,
         status: delivery.status.convert(),
         attempts: delivery.attempts,
         created_at: delivery.created_at.convert(),

@@ -30,6 +30,7 @@ fn user(name: &str, revision: u64) -> StoredUser {
             roles: BTreeSet::from(["dba".to_owned()]),
             manager_id: Some(person("eve")),
             team: None,
+            email: None,
             active: true,
             history: AccountHistory::default(),
         },

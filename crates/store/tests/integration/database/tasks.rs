@@ -603,6 +603,7 @@ async fn rules_version_changes_with_users_and_documents_only(fixture: TestDataba
             roles: BTreeSet::new(),
             manager_id: None,
             team: None,
+            email: None,
             active: true,
             history: AccountHistory::default(),
         };

@@ -210,7 +210,7 @@ fn enums_in_documents_and_journals_keep_their_formats() {
             Command,
             Start
         }),
-        every_variant!(WebhookFormat { Standard, Slack, Pagerduty, Servicenow }),
+        every_variant!(WebhookFormat { Standard, Slack, Pagerduty, Servicenow, Email }),
         every_variant!(DeliveryStatus { Pending, Delivered, Failed }),
         every_variant!(WaitPolicy { NoWait, LongPoll, Ticket }),
         every_variant!(Weekday { Mon, Tue, Wed, Thu, Fri, Sat, Sun }),
