@@ -146,6 +146,8 @@ pub struct WebhookView {
     pub events: Vec<String>,
     pub task_types: Vec<String>,
     pub channel: Option<String>,
+    /// Whether linked users decide in Slack.
+    pub decisions: bool,
     pub active: bool,
     /// Why the service deactivated it.
     pub disabled_reason: Option<String>,

@@ -2,6 +2,7 @@
 //! After a conflict the task is loaded and decided about again.
 
 mod batch;
+mod chat;
 mod claims;
 mod commands;
 mod comments;

@@ -69,6 +69,11 @@ pub struct WebhookRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 80)]
     pub channel: Option<String>,
+    /// Signing secret of a Slack app with a bot token, never shown again: linked users can then decide in Slack about tasks of level LOW.
+    /// A new secret ends all links that were made with the old one; an empty text removes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 128)]
+    pub signing_secret: Option<String>,
 }
 
 /// Where events are sent.
@@ -89,6 +94,9 @@ pub struct Webhook {
     /// Channel of Slack that a bot token posts to.
     #[serde(default)]
     pub channel: Option<String>,
+    /// Whether linked users decide in Slack.
+    #[serde(default)]
+    pub decisions: bool,
     /// Whether anything is sent.
     pub active: bool,
     /// Why the service deactivated it.

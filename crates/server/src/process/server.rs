@@ -12,7 +12,7 @@ use ade_app::background::{BackgroundHandle, BackgroundServices};
 use ade_app::bindings::BindingPublisher;
 use ade_app::demo::Demo;
 use ade_app::rules::RuleService;
-use ade_app::webhooks::{InboundHookService, WebhookDispatcher, WebhookNetwork};
+use ade_app::webhooks::{InboundHookService, SlackService, WebhookDispatcher, WebhookNetwork};
 use ade_app::worker::AgentWorkService;
 use ade_app::{
     AccountService, Alerts, AuditService, ChangeService, Context, DatabaseEventSink, EventTail, Jobs,
@@ -162,6 +162,7 @@ impl Server {
             accounts,
             rules,
             changes,
+            slack: SlackService { webhooks: webhooks.clone(), tasks: tasks.clone() },
             webhooks,
             hooks: InboundHookService { context: context.clone(), tasks: tasks.clone() },
             audits: AuditService::new(

@@ -17,7 +17,7 @@ convert_enums! {
 }
 
 convert_structs! {
-    wire::WebhookRequest => WebhookChange { name, url, format, events, task_types, active, credential, channel };
+    wire::WebhookRequest => WebhookChange { name, url, format, events, task_types, active, credential, channel, signing_secret };
     TaskTemplate => wire::HookTemplate {
         task_type, description, executor, parameters, resources, rollback_strategy, timeout_seconds, priority, team,
         tags, inputs
@@ -69,6 +69,7 @@ pub(crate) fn webhook(view: &WebhookView, secret: Option<String>) -> wire::Webho
         events: view.events,
         task_types: view.task_types,
         channel: view.channel,
+        decisions: view.decisions,
         active: view.active,
         disabled_reason: view.disabled_reason,
         owner_id: view.owner.convert(),
