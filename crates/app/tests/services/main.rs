@@ -15,5 +15,6 @@ mod jobs;
 mod offboarding;
 mod rules;
 mod rules_cache;
+mod slack;
 mod tasks;
 mod webhooks;
