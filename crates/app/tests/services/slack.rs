@@ -379,9 +379,14 @@ async fn refuses_who_is_not_linked_any_more(fixture: Fixture) {
 async fn refuses_what_the_rules_refuse(fixture: Fixture) {
     let slack = Slack::new(fixture).await;
     put_user(&slack.fixture, "sam", &[AUTHOR, REVIEWER], "hash", None).await;
+    // A secret of the operator makes nobody dependent.
+    let operator = Caller { user: None, ..admin() };
+    let secret = WebhookChange { signing_secret: Some(SECRET.to_owned()), ..WebhookChange::default() };
+    let _ = slack.service.webhooks.update(&slack.webhook_id, &secret, &operator).await.expect("updated");
     for (who, name) in [("U1", "rex"), ("U2", "ann"), ("U3", "sam"), ("U4", "root")] {
         slack.link(who, name).await;
     }
+    assert_eq!(stored_user(&slack, "rex").await.user.history.acts, []);
     let task = slack.submitted().await;
     let other = Digest::of_bytes(b"other");
     let content = ButtonContent::of(&task);
@@ -398,15 +403,21 @@ async fn refuses_what_the_rules_refuse(fixture: Fixture) {
     assert!(slack.press_button("U1", "ade_approve", &unscoped).await.contains("has changed"));
     let unknown = ButtonContent { task_id: "01a1e9b1-fa2d-7273-b608-000000000001".to_owned(), ..content };
     assert!(slack.press_button("U1", "ade_approve", &unknown).await.contains("not found"));
-    let own = slack.approve("U2", &task).await;
-    assert!(own.contains("ann cannot decide"), "{own}");
+    let unpermitted = slack.approve("U2", &task).await;
+    assert!(unpermitted.contains("permission"), "{unpermitted}");
+    let (tasks, sam) = (slack.fixture.service(), caller("sam", &[AUTHOR]));
+    let own = tasks.create(draft("own"), &sam).await.expect("created");
+    let own = tasks.submit(&own.task_id, &sam).await.expect("submitted");
+    let own = slack.with_level(&own, RiskLevel::Low).await;
+    let text = slack.approve("U3", &own).await;
+    assert!(text.contains("sam cannot decide"), "{text}");
+    slack.assert_undecided(&own, "own task").await;
     // An administrator has no request, and cannot decide in place of the reviewer here.
     let admin_text = slack.approve("U4", &task).await;
-    assert!(admin_text.contains("addressed to"), "{admin_text}");
+    assert!(admin_text.contains("permission") || admin_text.contains("addressed to"), "{admin_text}");
     slack.assert_undecided(&task, "author and administrator").await;
 
     let agent = Caller { agent_id: Some("bot".to_owned()), ..caller("sam", &[AUTHOR]) };
-    let tasks = slack.fixture.service();
     let by_agent = tasks.create(draft("by an agent"), &agent).await.expect("created");
     let by_agent = tasks.submit(&by_agent.task_id, &agent).await.expect("submitted");
     let by_agent = slack.with_level(&by_agent, RiskLevel::Low).await;
