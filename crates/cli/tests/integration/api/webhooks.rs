@@ -169,8 +169,7 @@ async fn slack_links_users_who_then_decide() {
     assert!(text_field(&linked, "text").contains("linked with rex"), "{linked}");
     let _ = send(&sign(&link), link.clone()).await.expect_problem(409, "REPLAYED");
 
-    let value =
-        json!({ "task_id": crate::tasks::UNKNOWN_ID, "digest": "0".repeat(64), "scope_digest": null });
+    let value = json!({ "task_id": "00000000-0000-7000-8000-000000000000", "digest": "0".repeat(64), "scope_digest": null });
     let payload = json!({
         "type": "block_actions", "team": { "id": "T1" }, "user": { "id": "U1" },
         "actions": [{ "action_id": "ade_approve", "value": value.to_string() }],
