@@ -24,6 +24,8 @@ pub struct Caller {
     pub scopes: BTreeSet<Scope>,
     /// Who created the caller's token.
     pub token_created_by: Option<UserId>,
+    /// Further people who count as authors of what the caller proposes.
+    pub further_authors: BTreeSet<UserId>,
     /// The hash of the session's secret.
     pub session_hash: Option<String>,
     /// Until when a session decides without the password being given again.
@@ -73,6 +75,7 @@ impl Caller {
             agent_id: None,
             scopes,
             token_created_by: None,
+            further_authors: BTreeSet::new(),
             session_hash: None,
             decides_until: None,
             password_change_required: false,

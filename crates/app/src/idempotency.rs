@@ -150,6 +150,8 @@ pub struct WebhookView {
     pub addresses: Vec<String>,
     #[serde(default)]
     pub digest_minutes: Option<u32>,
+    /// Whether linked users decide in Slack.
+    pub decisions: bool,
     pub active: bool,
     /// Why the service deactivated it.
     pub disabled_reason: Option<String>,

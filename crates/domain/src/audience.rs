@@ -118,8 +118,10 @@ impl Event {
         match topic(&self.event) {
             "task" | "approval" => Some(String::new()),
             "lock" => {
-                let lock: Option<LockName> = self.object_id("lock")?.parse().ok();
-                lock.as_ref().and_then(task_of_lock).map(str::to_owned)
+                let lock = self.object_id("lock").and_then(|lock| lock.parse::<LockName>().ok());
+                // One that cannot be read may be that of a task.
+                let Some(lock) = lock else { return Some(String::new()) };
+                task_of_lock(&lock).map(str::to_owned)
             }
             _ => None,
         }

@@ -30,6 +30,8 @@ pub enum AccountActKind {
     GrantedReviewer,
     /// Any other role for which a policy asks, or which it trusts.
     GrantedPolicyRole,
+    /// Set the signing secret through which the account was linked with one of another service.
+    LinkedIdentity,
 }
 
 impl AccountActKind {
@@ -124,6 +126,7 @@ impl fmt::Display for AccountLink {
             AccountActKind::GrantedAdmin => write!(f, "{by} granted {of} the role {ADMIN}"),
             AccountActKind::GrantedReviewer => write!(f, "{by} granted {of} the role {REVIEWER}"),
             AccountActKind::GrantedPolicyRole => write!(f, "{by} granted {of} a role of a policy"),
+            AccountActKind::LinkedIdentity => write!(f, "{by} set the secret of the chat that {of} linked"),
         }
     }
 }

@@ -111,9 +111,8 @@ impl LockService {
         let mut unreachable: HashSet<LockName> = HashSet::new();
         let mut renewed_at = Instant::now();
         for wave in waves(pending) {
-            let due =
-                wave.into_iter().filter(|stored| !locks_of(stored).any(|lock| unreachable.contains(lock)));
-            let due: Vec<StoredLockRequest> = due.collect();
+            let (skipped, due): (Vec<StoredLockRequest>, Vec<StoredLockRequest>) =
+                wave.into_iter().partition(|stored| locks_of(stored).any(|lock| unreachable.contains(lock)));
             let attempts: Vec<_> = stream::iter(due)
                 .map(|stored| async {
                     let attempt = self.execute_stored(outages, &stored).await;
@@ -122,7 +121,8 @@ impl LockService {
                 .buffer_unordered(MAX_CONCURRENT)
                 .collect()
                 .await;
-            let mut failed = Vec::new();
+            // What waits behind another one had its turn as well: it must not keep all other locks closed.
+            let mut failed: Vec<_> = skipped.into_iter().map(|stored| stored.key).collect();
             for (stored, attempt) in attempts {
                 if attempt? == Attempt::Failed {
                     unreachable.extend(locks_of(&stored).cloned());

@@ -2,6 +2,7 @@
 //! After a conflict the task is loaded and decided about again.
 
 mod batch;
+mod chat;
 mod claims;
 mod commands;
 mod comments;
@@ -22,7 +23,7 @@ use std::sync::{Arc, Mutex};
 
 use ade_domain::Moment;
 use ade_domain::audit::{AuditBody, Principal};
-use ade_domain::people::{AuthorSet, People, UserId};
+use ade_domain::people::{AuthorReason, AuthorSet, People, UserId};
 use ade_domain::task::{
     InvalidTransition, Lineage, Refusal, RegisteredAgent, RegisteredAgents, Task, TaskCommand, TaskState,
     Transition,
@@ -166,6 +167,9 @@ impl TaskService {
     /// The author set of what a caller proposes with this lineage.
     async fn authors(&self, lineage: &Lineage, caller: &Caller) -> Result<AuthorSet> {
         let mut authors = caller.actor().author_set();
+        for author in &caller.further_authors {
+            authors.add(author.clone(), AuthorReason::TokenIssuer);
+        }
         authors.add_lineage(lineage, &self.sponsors(lineage).await?);
         Ok(authors)
     }

@@ -125,6 +125,11 @@ fn unauthenticated() -> Error {
     )
 }
 
+/// The people behind a change of a hook: the caller, and who made the caller's credentials.
+fn makers(caller: &Caller) -> BTreeSet<UserId> {
+    caller.credentials_creator().into_iter().chain(caller.user_id().cloned()).collect()
+}
+
 impl InboundHookService {
     /// All hooks, oldest first: for administrators and auditors.
     pub async fn list(&self, caller: &Caller) -> Result<Vec<Versioned<InboundHookView>>> {
@@ -174,6 +179,7 @@ impl InboundHookService {
             name: name.clone(),
             owner: owner.clone(),
             created_by: caller.credentials_creator(),
+            makers: makers(caller),
             created_at: self.context.now(),
             active: change.active.unwrap_or(true),
             submit: change.submit.unwrap_or(true),
@@ -198,6 +204,7 @@ impl InboundHookService {
             if change.owner.as_ref().is_some_and(|owner| *owner != hook.owner) {
                 return Err(Error::invalid("owner_id", "cannot be changed; register another hook"));
             }
+            hook.makers.extend(makers(caller));
             set(&mut hook.name, &change.name);
             set(&mut hook.active, &change.active);
             set(&mut hook.submit, &change.submit);
@@ -216,8 +223,8 @@ impl InboundHookService {
             let valid_until = now.plus_ms(ROTATION_OVERLAP_MS);
             let present = std::mem::replace(&mut hook.secret, sealed);
             hook.previous_secret = Some(PreviousSecret { secret: present, valid_until });
-            // Who makes a secret can propose with it.
-            hook.created_by = caller.credentials_creator();
+            // Who makes a secret can propose with it, for as long as it is accepted.
+            hook.makers.extend(makers(caller));
             Ok(())
         });
         Ok(InboundHookWithSecret { view: rotated.await?, secret })
@@ -325,6 +332,7 @@ impl InboundHookService {
         let scopes = BTreeSet::from([Scope::Read, Scope::Propose]);
         let mut caller = Caller::new(Some(user.user), scopes, audit_actor);
         caller.token_created_by.clone_from(&hook.created_by);
+        caller.further_authors.clone_from(&hook.makers);
         let request = IdempotentRequest {
             owner,
             key: message_id.clone(),

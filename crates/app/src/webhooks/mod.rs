@@ -1,5 +1,5 @@
 //! Webhooks: administrators register where events are sent, and which; a dispatcher sends them (`dispatcher.rs`). Inbound hooks propose
-//! tasks (`inbound.rs`).
+//! tasks (`inbound.rs`), and linked users decide in Slack (`slack.rs`).
 //!
 //! URLs and secrets are stored encrypted. A secret is returned once, when it is created; no view, list, audit entry, event or log line
 //! contains one.
@@ -9,6 +9,7 @@ mod dispatcher;
 mod inbound;
 mod mail;
 mod sealed;
+mod slack;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +22,10 @@ use ade_domain::webhook::delivery::{CircuitState, RETRY_WINDOW_MS};
 use ade_domain::webhook::email::Recipient;
 use ade_domain::webhook::notification::Notification;
 use ade_domain::webhook::signature::{ROTATION_OVERLAP_MS, SigningSecret};
+use ade_domain::webhook::slack_request::check_signing_secret;
 use ade_domain::webhook::{
-    MAX_WEBHOOKS, PreviousSecret, Webhook, WebhookFormat, check_credential, email, pagerduty, servicenow,
-    slack, standard_payload,
+    MAX_WEBHOOKS, PreviousSecret, SlackApp, Webhook, WebhookFormat, check_credential, email, pagerduty,
+    servicenow, slack as slack_format, standard_payload,
 };
 use ade_executors::client::HttpClient;
 use ade_executors::egress::{EgressPolicy, Resolver};
@@ -41,6 +43,7 @@ pub use inbound::{
 pub use mail::{MailEncryption, MailServer, MailSettings};
 pub use sealed::reseal_secrets;
 use sealed::{new_secret, seal};
+pub use slack::{NewLinkCode, SlackService, VerifiedSlackRequest};
 
 use crate::error::require_valid;
 use crate::events::AuditedAction;
@@ -159,6 +162,8 @@ pub struct WebhookChange {
     pub addresses: Option<Vec<String>>,
     /// 0: no digest.
     pub digest_minutes: Option<u32>,
+    /// The signing secret of a Slack app, which lets linked users decide; an empty text removes it.
+    pub signing_secret: Option<String>,
 }
 
 impl WebhookChange {
@@ -180,6 +185,7 @@ fn audited(webhook: &Webhook) -> Value {
         "name": webhook.name, "format": webhook.format, "destination": webhook.destination, "events": webhook.events,
         "task_types": webhook.task_types, "channel": webhook.channel, "active": webhook.active,
         "addresses": webhook.addresses, "digest_minutes": webhook.digest_minutes,
+        "decisions": webhook.slack_app.is_some(), "secret_id": webhook.slack_app.as_ref().map(|app| &app.secret_id),
     })
 }
 
@@ -207,6 +213,7 @@ impl WebhookService {
             channel: webhook.channel,
             addresses: webhook.addresses,
             digest_minutes: webhook.digest_minutes,
+            decisions: webhook.slack_app.is_some(),
             active: webhook.active,
             disabled_reason: webhook.disabled_reason,
             owner: webhook.owner,
@@ -276,6 +283,7 @@ impl WebhookService {
             channel: change.channel.clone(),
             addresses: change.addresses.clone().unwrap_or_default(),
             digest_minutes: change.digest().flatten(),
+            slack_app: self.slack_app(&id, change, caller)?,
             events: change.events.clone().unwrap_or_default(),
             task_types: change.task_types.clone().unwrap_or_default(),
             active: change.active.unwrap_or(true),
@@ -312,6 +320,15 @@ impl WebhookService {
         seal(self.context.database.keys(), id, "credential", credential).map(Some)
     }
 
+    /// The app of a new signing secret: links that were made with another one end.
+    fn slack_app(&self, id: &str, change: &WebhookChange, caller: &Caller) -> Result<Option<SlackApp>> {
+        let given = change.signing_secret.as_ref().filter(|secret| !secret.is_empty());
+        let Some(secret) = given else { return Ok(None) };
+        check_signing_secret("signing_secret", secret).map_err(|fault| Error::Invalid(vec![fault]))?;
+        let signing_secret = seal(self.context.database.keys(), id, "signing_secret", secret)?;
+        Ok(Some(SlackApp { signing_secret, secret_id: new_id(), set_by: caller.credentials_creator() }))
+    }
+
     pub async fn update(&self, id: &str, change: &WebhookChange, caller: &Caller) -> Result<WebhookView> {
         caller.require_admin()?;
         let checked = match &change.url {
@@ -319,6 +336,7 @@ impl WebhookService {
             None => None,
         };
         let credential = self.sealed_credential(id, change)?;
+        let slack_app = self.slack_app(id, change, caller)?;
         self.change("webhook.update", id, caller, |webhook| {
             if change.format.is_some_and(|format| format != webhook.format) {
                 return Err(Error::invalid("format", "cannot be changed; create another webhook"));
@@ -335,10 +353,19 @@ impl WebhookService {
             }
             set(&mut webhook.addresses, &change.addresses);
             set(&mut webhook.digest_minutes, &change.digest());
+            if change.signing_secret.is_some() {
+                webhook.slack_app.clone_from(&slack_app);
+            }
             if change.active == Some(true) {
                 webhook.disabled_reason = None;
             }
             if let Some((url, (destination, masked_url))) = &checked {
+                // A secret belongs to the host that it was given for.
+                if *destination != webhook.destination && webhook.credential.is_some() && credential.is_none()
+                {
+                    let detail = "goes to another host: give its credential in the same request";
+                    return Err(Error::invalid("url", detail));
+                }
                 webhook.url = seal(self.context.database.keys(), id, "url", url)?;
                 webhook.destination.clone_from(destination);
                 webhook.masked_url.clone_from(masked_url);
@@ -545,7 +572,10 @@ impl WebhookService {
         let notification = Notification { event, task, public_url: self.network.public_url.as_deref() };
         match webhook.format {
             WebhookFormat::Standard => standard_payload(number, event),
-            WebhookFormat::Slack => slack::message(&notification, webhook.channel.as_deref()),
+            WebhookFormat::Slack => {
+                let offers_decisions = webhook.slack_app.is_some();
+                slack_format::message(&notification, webhook.channel.as_deref(), offers_decisions)
+            }
             WebhookFormat::Pagerduty => pagerduty::event(&notification),
             WebhookFormat::Servicenow => servicenow::record(&notification),
             WebhookFormat::Email => json!(email::part(&notification)),

@@ -26,6 +26,11 @@ pub(super) fn new_secret() -> Result<SigningSecret> {
     Ok(SigningSecret::new(random::<SECRET_BYTES>()?))
 }
 
+/// The secret of a code with which a user links an account of Slack.
+pub(super) fn new_link_secret() -> Result<String> {
+    Ok(format!("adel_{}", hex::encode(random::<SECRET_BYTES>()?)))
+}
+
 fn context(id: &str, field: &str) -> String {
     format!("webhook:{id}:{field}")
 }
@@ -62,7 +67,8 @@ pub async fn reseal_secrets(context: &Context) -> Result<u64> {
         let previous = webhook.previous_secret.as_mut().map(|previous| &mut previous.secret);
         let secrets = webhook.secret.as_mut().into_iter().chain(previous).map(|sealed| ("secret", sealed));
         let credential = webhook.credential.as_mut().map(|sealed| ("credential", sealed));
-        let all = secrets.chain(credential).chain([("url", &mut webhook.url)]);
+        let app = webhook.slack_app.as_mut().map(|app| ("signing_secret", &mut app.signing_secret));
+        let all = secrets.chain(credential).chain(app).chain([("url", &mut webhook.url)]);
         if reseal(keys, &stored.id, all)? {
             let write = Write::document(&stored.next(webhook), Some(stored.revision));
             changed += u64::from(commit(context, write).await?);

@@ -16,5 +16,6 @@ mod jobs;
 mod offboarding;
 mod rules;
 mod rules_cache;
+mod slack;
 mod tasks;
 mod webhooks;

@@ -6,8 +6,8 @@ use reqwest::header::{COOKIE, SET_COOKIE};
 use super::{Client, Credentials, Result, routes};
 use crate::Error;
 use crate::wire::{
-    Invitation, InvitationRequest, JoinRequest, ReauthenticateRequest, Session, SignInRequest, Token,
-    TokenRequest, User, UserPatch, UserRequest, UserStats,
+    Invitation, InvitationRequest, JoinRequest, ReauthenticateRequest, Session, SignInRequest, SlackCode,
+    Token, TokenRequest, User, UserPatch, UserRequest, UserStats,
 };
 
 const SESSION_COOKIE: &str = "ade_session";
@@ -42,6 +42,10 @@ routes! {
     post invite_user() "/users/invitations": InvitationRequest => Invitation;
     /// Confirms that another person uses an account, so that it counts as independent (admin).
     post confirm_user(user_id) "/users/{}/confirm" => User;
+    /// Creates a code with which you link your account of Slack, in a session. It is returned only once.
+    post create_slack_code(user_id) "/users/{}/slack-link" => SlackCode;
+    /// Ends the link of a user with Slack.
+    delete unlink_slack(user_id) "/users/{}/slack-link" => ();
     /// Gives the password again in a session.
     send reauthenticate() "/sessions/reauthenticate": ReauthenticateRequest => Session;
     /// Lists the tokens of a user, without their secrets.

@@ -35,7 +35,7 @@ pub struct User {
 /// What an administrator did to an account. The two people are not independent for seven days, nor ever in an override.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AccountAct {
-    /// `created`, `invited`, `reset`, `granted_admin` or `granted_reviewer`.
+    /// `created`, `invited`, `reset`, `granted_admin`, `granted_reviewer`, `granted_policy_role` or `linked_identity`.
     pub kind: String,
     /// The administrator.
     pub by: String,
@@ -81,6 +81,15 @@ pub struct Invitation {
     /// The code, which can be used once; returned only when the invitation is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// End of validity.
+    pub expires_at: Time,
+}
+
+/// A code with which you link your account of Slack.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SlackCode {
+    /// The code, which can be used once and is returned only now: enter `link CODE` after the command of the Slack app.
+    pub code: String,
     /// End of validity.
     pub expires_at: Time,
 }

@@ -79,6 +79,11 @@ pub struct WebhookRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 10_080)]
     pub digest_minutes: Option<u32>,
+    /// Signing secret of a Slack app with a bot token, never shown again: linked users can then decide in Slack about tasks of level LOW.
+    /// A new secret ends all links that were made with the old one; an empty text removes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 128)]
+    pub signing_secret: Option<String>,
 }
 
 /// Where events are sent.
@@ -105,6 +110,9 @@ pub struct Webhook {
     /// Minutes of a digest.
     #[serde(default)]
     pub digest_minutes: Option<u32>,
+    /// Whether linked users decide in Slack.
+    #[serde(default)]
+    pub decisions: bool,
     /// Whether anything is sent.
     pub active: bool,
     /// Why the service deactivated it.

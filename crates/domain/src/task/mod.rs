@@ -9,6 +9,7 @@ mod allowed_commands;
 mod apply;
 mod archived;
 mod authors;
+mod chat;
 mod claimants;
 mod comment;
 mod config;
@@ -283,6 +284,13 @@ pub enum Refusal {
         "the risk of the task is not low: give its digest, {current}, to approve it together with others"
     )]
     DigestRequired { current: Digest },
+    #[error("only tasks of level LOW are decided in a chat. Open the task to decide.")]
+    NotLowRisk,
+    #[error(
+        "{user} set the signing secret of this chat, and is an author or another approver of this task, or not independent of \
+         one. Open the task to decide."
+    )]
+    ChatSecretHolder { user: UserId },
     #[error("the task has already been decided: it is {state}")]
     AlreadyDecided { state: TaskState },
     #[error("there is no such approval request")]

@@ -1,7 +1,7 @@
 //! Inbound hooks: a signed message proposes a task. Its template fixes everything but the values of typed parameters, which are checked
 //! before they are placed into it. A value is never read as a part of the template.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -28,8 +28,10 @@ pub struct InboundHook {
     pub name: String,
     /// The author of the tasks.
     pub owner: UserId,
-    /// Who registered the hook and got its secret; none for the bootstrap token. Never decides about its tasks.
+    /// Who registered the hook; none for the bootstrap token.
     pub created_by: Option<UserId>,
+    /// Everybody who ever got a secret of the hook or changed what it proposes: they never decide about its tasks. It only grows.
+    pub makers: BTreeSet<UserId>,
     pub created_at: Moment,
     pub active: bool,
     /// Whether tasks are submitted for review at once.

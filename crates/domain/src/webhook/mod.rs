@@ -11,6 +11,8 @@ pub mod pagerduty;
 pub mod servicenow;
 pub mod signature;
 pub mod slack;
+pub mod slack_account;
+pub mod slack_request;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -56,6 +58,16 @@ pub struct PreviousSecret {
     pub valid_until: Moment,
 }
 
+/// The Slack app whose buttons decide.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlackApp {
+    pub signing_secret: SealedText,
+    /// Changes with the secret, and ends the links that were made with it.
+    pub secret_id: String,
+    /// Who set the secret and can sign with it; none for the operator.
+    pub set_by: Option<UserId>,
+}
+
 /// Where events are sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Webhook {
@@ -89,6 +101,8 @@ pub struct Webhook {
     /// Sends one message for each recipient and interval, in the format `email`; none: one for each event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest_minutes: Option<u32>,
+    /// Lets linked users decide in Slack.
+    pub slack_app: Option<SlackApp>,
 }
 
 impl Webhook {
@@ -121,6 +135,8 @@ impl Webhook {
         let is_bot = self.format == WebhookFormat::Slack && has_credential;
         let detail = "must be set with a bot token of Slack, and only then";
         input.check(self.channel.is_some() == is_bot, "channel", detail);
+        let detail = "needs a bot token of Slack, which updates the messages with buttons";
+        input.check(is_bot || self.slack_app.is_none(), "signing_secret", detail);
         let is_channel = |text: &String| {
             (1..=80).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
         };
@@ -218,6 +234,7 @@ mod tests {
             channel: None,
             addresses: Vec::new(),
             digest_minutes: None,
+            slack_app: None,
         }
     }
 

@@ -4,6 +4,8 @@
 use serde_json::{Value, json};
 
 use super::notification::{Notification, one_line};
+use super::slack_request::{APPROVE, ButtonContent, MAX_REASON_CHARS, REASON, REJECT};
+use crate::task::Task;
 
 /// The limits of Block Kit.
 const MAX_HEADER_CHARS: usize = 150;
@@ -12,7 +14,7 @@ const MAX_FIELDS: usize = 10;
 const MAX_DESCRIPTION_CHARS: usize = 1_000;
 
 /// Escapes the characters that Slack interprets, and ends no code block.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let escaped = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     escaped.replace('`', "'")
 }
@@ -21,8 +23,27 @@ fn plain(text: &str) -> Value {
     json!({ "type": "plain_text", "text": text, "emoji": false })
 }
 
-/// A message about an event. `channel` is needed with a bot token only.
-pub fn message(notification: &Notification<'_>, channel: Option<&str>) -> Value {
+/// The buttons that decide about a task; they name what the message shows.
+fn decision_buttons(task: &Task) -> Option<[Value; 2]> {
+    let value = serde_json::to_string(&ButtonContent::of(task)).ok()?;
+    let button = |action: &str, style: &str, text: &str| json!({ "type": "button", "action_id": action, "style": style, "text": plain(text), "value": value });
+    Some([button(APPROVE, "primary", "Approve"), button(REJECT, "danger", "Reject")])
+}
+
+fn reason_input() -> Value {
+    let element = json!({ "type": "plain_text_input", "action_id": REASON, "max_length": MAX_REASON_CHARS });
+    json!({ "type": "input", "optional": true, "label": plain("Reason"), "element": element })
+}
+
+/// An answer that only the person who asked sees.
+pub fn ephemeral(text: &str) -> Value {
+    let text: String = escape(text).chars().take(MAX_SECTION_CHARS).collect();
+    json!({ "response_type": "ephemeral", "replace_original": false, "text": text })
+}
+
+/// A message about an event. `channel` is needed with a bot token only. With `offers_decisions`, it has buttons that decide if the task
+/// can be decided in a chat.
+pub fn message(notification: &Notification<'_>, channel: Option<&str>, offers_decisions: bool) -> Value {
     let mut blocks = vec![
         json!({ "type": "header", "text": plain(&one_line(&notification.headline(), MAX_HEADER_CHARS)) }),
     ];
@@ -44,11 +65,19 @@ pub fn message(notification: &Notification<'_>, channel: Option<&str>) -> Value 
         let text = json!({ "type": "mrkdwn", "text": format!("```{listed}```"), "verbatim": true });
         blocks.push(json!({ "type": "section", "text": text }));
     }
+    let mut buttons = Vec::new();
     if let Some(link) = notification.link() {
-        let open = json!({
-            "type": "button", "action_id": "ade_open", "style": "primary", "text": plain("Open task"), "url": link,
-        });
-        blocks.push(json!({ "type": "actions", "elements": [open] }));
+        buttons.push(
+            json!({ "type": "button", "action_id": "ade_open", "text": plain("Open task"), "url": link }),
+        );
+    }
+    let decidable = notification.task.filter(|task| offers_decisions && task.is_decidable_in_chat());
+    if let Some(decisions) = decidable.and_then(decision_buttons) {
+        blocks.push(reason_input());
+        buttons.extend(decisions);
+    }
+    if !buttons.is_empty() {
+        blocks.push(json!({ "type": "actions", "elements": buttons }));
     }
     let mut message = json!({
         // Shown in notifications, where blocks are not.
@@ -67,6 +96,7 @@ pub fn message(notification: &Notification<'_>, channel: Option<&str>) -> Value 
 mod tests {
     use super::*;
     use crate::risk::RiskLevel;
+    use crate::task::TaskState;
     use crate::webhook::notification::fixture;
 
     #[test]
@@ -76,7 +106,7 @@ mod tests {
         task.preview.changes[0].what = "```<!here>&".to_owned();
         let notification =
             Notification { event: &event, task: Some(&task), public_url: Some("https://a.test") };
-        let message = message(&notification, Some("C1"));
+        let message = message(&notification, Some("C1"), true);
         assert_eq!(message["channel"], "C1");
         assert_eq!(
             message["text"],
@@ -90,5 +120,24 @@ mod tests {
         );
         assert_eq!(message["blocks"][4]["elements"][0]["url"], "https://a.test/tasks/t1");
         assert!(message["blocks"].as_array().expect("blocks").len() <= 50);
+    }
+
+    #[test]
+    fn only_low_risk_in_review_gets_buttons_that_decide() {
+        let event = fixture::event("approval:requested");
+        for (level, state, offers, expected) in [
+            (RiskLevel::Low, TaskState::Reviewing, true, 2),
+            (RiskLevel::Low, TaskState::Reviewing, false, 0),
+            (RiskLevel::Low, TaskState::Approved, true, 0),
+            (RiskLevel::Medium, TaskState::Reviewing, true, 0),
+        ] {
+            let mut task = fixture::task("grow", level);
+            task.state = state;
+            let notification = Notification { event: &event, task: Some(&task), public_url: None };
+            let text = message(&notification, Some("C1"), offers).to_string();
+            let buttons = [APPROVE, REJECT].iter().filter(|action| text.contains(**action)).count();
+            assert_eq!(buttons, expected, "{level:?} {state:?} {offers}");
+            assert_eq!(text.contains(&task.digest.to_string()), expected > 0);
+        }
     }
 }

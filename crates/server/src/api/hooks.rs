@@ -123,6 +123,6 @@ async fn receive(app: App, request: Request) -> ApiResult {
     Ok((StatusCode::CREATED, Json(task)).into_response())
 }
 
-fn header_text(headers: &HeaderMap, name: &str) -> String {
+pub(super) fn header_text(headers: &HeaderMap, name: &str) -> String {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
 }

@@ -24,6 +24,7 @@ mod resources;
 pub(crate) mod sessions;
 pub(crate) mod settings;
 mod simulations;
+mod slack;
 mod stats;
 mod tasks;
 mod tickets;
@@ -39,7 +40,7 @@ use ade_app::agents::AgentService;
 use ade_app::jobs::ArchiveService;
 use ade_app::locks::LockError;
 use ade_app::rules::RuleService;
-use ade_app::webhooks::InboundHookService;
+use ade_app::webhooks::{InboundHookService, SlackService};
 use ade_app::worker::AgentWorkService;
 use ade_app::{
     AccountService, Alerts, AuditService, ChangeService, EventFeed, Jobs, LockService, Relay, TaskService,
@@ -97,6 +98,7 @@ pub(crate) struct Services {
     pub(crate) changes: ChangeService,
     pub(crate) webhooks: WebhookService,
     pub(crate) hooks: InboundHookService,
+    pub(crate) slack: SlackService,
     pub(crate) audits: AuditService,
     pub(crate) database: Database,
     pub(crate) alerts: Alerts,
@@ -157,7 +159,8 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(jobs::routes())
         .merge(projections::routes())
         .merge(webhooks::routes())
-        .merge(hooks::routes());
+        .merge(hooks::routes())
+        .merge(slack::routes());
     OpenApiRouter::with_openapi(openapi::Document::openapi()).nest("/api/v1", api).merge(operations::routes())
 }
 

@@ -123,7 +123,7 @@ pub(crate) async fn check_hook_sender(app: &AppState, client: Option<ClientAddre
     check(app, HOOKS, format!("address:{}", client.ip), app.requests_per_minute, Counting::InBlocks).await
 }
 
-/// Limits the verified messages of one inbound hook.
+/// Limits the verified messages of one inbound hook, or of one Slack app.
 pub(crate) async fn check_hook(app: &AppState, hook_id: &str) -> ApiResult<()> {
     match app.token_rate_limit.per_minute().await {
         None => Ok(()),

@@ -13,7 +13,8 @@ use ade_app::bindings::BindingPublisher;
 use ade_app::demo::Demo;
 use ade_app::rules::RuleService;
 use ade_app::webhooks::{
-    InboundHookService, MailEncryption, MailServer, MailSettings, WebhookDispatcher, WebhookNetwork,
+    InboundHookService, MailEncryption, MailServer, MailSettings, SlackService, WebhookDispatcher,
+    WebhookNetwork,
 };
 use ade_app::worker::AgentWorkService;
 use ade_app::{
@@ -192,6 +193,7 @@ impl Server {
             accounts,
             rules,
             changes,
+            slack: SlackService { webhooks: webhooks.clone(), tasks: tasks.clone() },
             webhooks,
             hooks: InboundHookService { context: context.clone(), tasks: tasks.clone() },
             audits: AuditService::new(

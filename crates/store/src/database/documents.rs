@@ -10,6 +10,7 @@ use ade_domain::risk::RegisteredPattern;
 use ade_domain::task::PublishedBinding;
 use ade_domain::webhook::Webhook;
 use ade_domain::webhook::inbound::InboundHook;
+use ade_domain::webhook::slack_account::SlackAccount;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -38,6 +39,8 @@ pub enum DocumentKind {
     Webhook,
     /// Hooks that propose tasks.
     InboundHook,
+    /// What users have linked with Slack.
+    SlackAccount,
 }
 
 impl DocumentKind {
@@ -77,6 +80,7 @@ document!(ProposedChange, Change);
 document!(RemovedAgent, RemovedAgent);
 document!(Webhook, Webhook);
 document!(InboundHook, InboundHook);
+document!(SlackAccount, SlackAccount);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versioned<T> {

@@ -190,10 +190,15 @@ impl Database {
     /// Commits everything or nothing.
     pub async fn commit(&self, commit: Commit) -> Result<()> {
         // Before: it may be committed although it fails.
-        if commit.writes.iter().any(Write::takes_rights) {
+        let takes_rights = commit.writes.iter().any(Write::takes_rights);
+        if takes_rights {
             self.revocations.fetch_add(1, Ordering::SeqCst);
         }
         let outcome = self.execute(self.prepare(&commit)?).await;
+        // And after: somebody may have read the old rows meanwhile.
+        if takes_rights {
+            self.revocations.fetch_add(1, Ordering::SeqCst);
+        }
         self.notify_appended();
         outcome
     }

@@ -172,6 +172,7 @@ impl Relay {
     /// Writes everything again that a server of Redis has lost, or never had: it started without data, took over with a replica that
     /// lagged behind, or somebody emptied it.
     async fn restore_lost(&self, state: &mut RelayState) -> Result<()> {
+        let mut is_restored = false;
         for shard in state.positions.keys().copied().collect::<Vec<_>>() {
             if self.projections.has_mark(&consumer(shard)).await? {
                 continue;
@@ -180,8 +181,17 @@ impl Relay {
             let head = self.database.audit_head().await?.number;
             // What is committed from now on has a greater number.
             self.rebuild_shard(shard, Overwrite::Earlier, state, &mut |_| {}).await?;
-            self.advance(state, shard, head).await?;
+            // The stream of locks may have what follows the position or not: it gets it again.
+            let is_new = state.positions.get(&shard) == Some(&0);
+            if is_new || topic_of(shard) != Some(EventTopic::Lock) {
+                self.advance(state, shard, head).await?;
+            }
             self.projections.mark(&consumer(shard)).await?;
+            is_restored = true;
+        }
+        if is_restored {
+            // What was removed shortly before the loss may be there again.
+            self.remove_unexpected().await?;
         }
         Ok(())
     }
@@ -244,22 +254,23 @@ impl Relay {
             state.reviewers.clear();
             state.stats_written = now;
         }
+        let is_due = |last: Option<Moment>, interval| last.is_none_or(|last| now.ms_since(last) >= interval);
+        if is_due(state.sessions_read, SESSIONS_INTERVAL_MS) {
+            let before =
+                state.sessions_read.map(|last| last.micros().saturating_sub(SESSIONS_OVERLAP_MS * 1_000));
+            let own: BTreeSet<usize> = state.positions.keys().copied().collect();
+            self.refresh_sessions(Moment::from_micros(before.unwrap_or_default()), &own).await?;
+            state.sessions_read = Some(now);
+        }
         // One shard does the rest.
         if !state.positions.contains_key(&0) {
             return Ok(());
         }
-        let is_due = |last: Option<Moment>, interval| last.is_none_or(|last| now.ms_since(last) >= interval);
         if is_due(state.streams_kept, STREAMS_INTERVAL_MS) {
             for topic in EventTopic::ALL {
                 self.projections.append(topic, &[]).await?;
             }
             state.streams_kept = Some(now);
-        }
-        if is_due(state.sessions_read, SESSIONS_INTERVAL_MS) {
-            let before =
-                state.sessions_read.map(|last| last.micros().saturating_sub(SESSIONS_OVERLAP_MS * 1_000));
-            self.refresh_sessions(Moment::from_micros(before.unwrap_or_default())).await?;
-            state.sessions_read = Some(now);
         }
         if is_due(state.delegations_checked, DELEGATIONS_INTERVAL_MS) {
             self.project(BTreeSet::from([Subject::Delegations]), state).await?;

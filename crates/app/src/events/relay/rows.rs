@@ -9,7 +9,7 @@ use ade_store::database::{FeatureFlag, Session, Setting, StoredTask, Versioned};
 use ade_store::redis::projections::{Membership, ObjectId, Overwrite, Projection};
 
 use super::subject::Subject;
-use super::{Relay, Result, day_of};
+use super::{Relay, Result, SHARDS, day_of};
 use crate::shared_settings::{Settings, feature_names, setting_names};
 
 /// Sessions that are read together.
@@ -139,13 +139,17 @@ impl Relay {
         Ok(Projection::of_settings(&settings, &flags, self.projections.layout())?)
     }
 
-    /// Writes the sessions that were used since a time.
-    pub(super) async fn refresh_sessions(&self, mut since: Moment) -> Result<()> {
+    /// Writes the sessions of some shards that were used since a time.
+    pub(super) async fn refresh_sessions(&self, mut since: Moment, shards: &BTreeSet<usize>) -> Result<()> {
         let database = &self.database;
         loop {
             let sessions = database.sessions_used_since(since, MAX_SESSIONS).await?;
             let Some(last) = sessions.last().map(|session| session.last_active) else { return Ok(()) };
             let is_full = sessions.len() >= MAX_SESSIONS as usize;
+            let is_own = |session: &Session| {
+                shards.contains(&Subject::SessionsOf(session.user_id.clone()).shard(SHARDS))
+            };
+            let sessions: Vec<Session> = sessions.into_iter().filter(is_own).collect();
             self.projections.write(&self.sessions(&sessions).await?, Overwrite::Earlier).await?;
             if !is_full || last <= since {
                 return Ok(());

@@ -53,6 +53,20 @@ pub(crate) enum Command {
     Deactivate(UserArgs),
     /// Activate a user again (admin)
     Activate(UserArgs),
+    /// Create a code with which you link your account of Slack: enter link CODE after the command of the Slack app
+    SlackCode {
+        #[command(flatten)]
+        format: OutputFormat,
+        #[command(flatten)]
+        password: PasswordSource,
+    },
+    /// End the link of a user with Slack: any user (admin), or yourself
+    SlackUnlink {
+        /// Id of the user [default: you]
+        user: Option<String>,
+        #[command(flatten)]
+        password: PasswordSource,
+    },
     /// Manage the tokens of a user
     #[command(subcommand)]
     Token(token::Command),
@@ -153,6 +167,21 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result {
                     safe(&user.user_id)
                 )
             });
+        }
+        Command::SlackCode { format, password } => {
+            let create = async |client: &Client| Ok(client.create_slack_code("me").await?);
+            let created = password.decide(client, create).await?;
+            return format.print(&created, |created| {
+                format!("link {}\nvalid until {}", safe(&created.code), time::timestamp(created.expires_at))
+            });
+        }
+        Command::SlackUnlink { user: Some(user), .. } => {
+            client.unlink_slack(&user).await?;
+            return output::line(format_args!("{} is not linked with Slack", safe(&user)));
+        }
+        Command::SlackUnlink { user: None, password } => {
+            password.decide(client, async |client: &Client| Ok(client.unlink_slack("me").await?)).await?;
+            return output::line("you are not linked with Slack");
         }
         Command::Token(command) => return token::run(client, command).await,
         Command::Add(args) => (args.new.format, add(client, args).await?),

@@ -129,12 +129,19 @@ struct ReceiverArgs {
     /// Send one e-mail for each recipient and so many minutes; 0: one for each event
     #[arg(long, value_name = "MINUTES")]
     digest_minutes: Option<u32>,
+    /// File with the signing secret of a Slack app: lets linked users decide in Slack about tasks of level LOW
+    #[arg(long, value_name = "FILE")]
+    signing_secret_file: Option<PathBuf>,
 }
 
 impl ReceiverArgs {
     /// The credential is read from a file, so that it does not stay in the history of a shell.
     fn credential(&self) -> Result<Option<String>> {
         self.credential_file.as_deref().map(input::read_secret).transpose()
+    }
+
+    fn signing_secret(&self) -> Result<Option<String>> {
+        self.signing_secret_file.as_deref().map(input::read_secret).transpose()
     }
 }
 
@@ -160,6 +167,9 @@ pub(crate) struct UpdateArgs {
     /// Send nothing until it is activated again
     #[arg(long, conflicts_with = "activate")]
     deactivate: bool,
+    /// Remove the signing secret of the Slack app: nobody decides in Slack any more
+    #[arg(long, conflicts_with = "signing_secret_file")]
+    no_decisions: bool,
     #[command(flatten)]
     receiver: ReceiverArgs,
     #[command(flatten)]
@@ -173,6 +183,7 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result {
         Command::Create(args) => {
             let request = WebhookRequest {
                 credential: args.receiver.credential()?,
+                signing_secret: args.receiver.signing_secret()?,
                 channel: args.receiver.channel,
                 addresses: args.receiver.addresses,
                 digest_minutes: args.receiver.digest_minutes,
@@ -189,6 +200,10 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result {
         Command::Update(args) => {
             let active = args.activate.then_some(true).or(args.deactivate.then_some(false));
             let credential = args.receiver.credential()?;
+            let signing_secret = match args.no_decisions {
+                true => Some(String::new()),
+                false => args.receiver.signing_secret()?,
+            };
             let UpdateArgs { webhook, name, url, events, task_types, format, receiver, .. } = args;
             let ReceiverArgs { channel, addresses, digest_minutes, .. } = receiver;
             let request = WebhookRequest {
@@ -202,6 +217,7 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result {
                 channel,
                 addresses,
                 digest_minutes,
+                signing_secret,
             };
             format.print(&client.update_webhook(&webhook, None, &request).await?, page)
         }
@@ -283,6 +299,7 @@ fn page(webhook: &Webhook) -> Page {
         page.field("addresses", safe(&webhook.addresses.join(", ")));
     }
     page.optional("digest", webhook.digest_minutes.map(|minutes| format!("every {minutes} minutes")));
+    page.optional("decisions", webhook.decisions.then_some("by linked users, about tasks of level LOW"));
     page.field("events", safe(&webhook.events.join(", ")));
     if !webhook.task_types.is_empty() {
         page.field("task types", safe(&webhook.task_types.join(", ")));

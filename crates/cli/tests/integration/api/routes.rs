@@ -260,7 +260,8 @@ async fn accepts_bodies_up_to_one_mebibyte() {
     for (path, item) in &paths {
         for (method, operation) in item.as_object().expect("an item") {
             // Nothing of a message without a signature is read.
-            let is_hook = (method.as_str(), path.as_str()) == ("post", "/api/v1/hooks/{id}");
+            let is_hook = method == "post"
+                && ["/api/v1/hooks/{id}", "/api/v1/hooks/slack/{id}"].contains(&path.as_str());
             if operation.get("requestBody").is_some() && !is_hook {
                 let (method, path) = (method.to_uppercase(), path.replace("{id}", "nobody"));
                 let response = api.send_raw(&method, &path, &headers, padded(limit + 1)).await;

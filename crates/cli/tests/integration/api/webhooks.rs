@@ -123,6 +123,64 @@ async fn inbound_messages_need_a_fresh_signature() {
     assert_eq!(api.get("/tasks").await.expect_status(200)["items"].as_array().map(Vec::len), Some(1));
 }
 
+const SLACK_SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+#[tokio::test]
+async fn slack_links_users_who_then_decide() {
+    let mut receiver = WebhookReceiver::start().await;
+    let config = format!("[webhooks]\nallowed_private_hosts = [{:?}]\n", receiver.host());
+    let deployment = Deployment::embedded_with_config(env!("CARGO_BIN_EXE_ade"), &config);
+    let org = deployment.admin().await;
+    let rex = org.join_and_sign_in("rex", &["reviewer"], "a password of my own").await;
+    let body = json!({
+        "name": "chat", "format": "slack", "url": receiver.url("/api/chat.postMessage"), "channel": "C1",
+        "credential": "xoxb-1", "events": ["nothing:*"], "signing_secret": SLACK_SECRET,
+    });
+    let created = org.api.post("/webhooks", &body).await.expect_status(201);
+    assert_eq!(created["decisions"], true);
+    assert!(!created.to_string().contains(SLACK_SECRET));
+    let path = format!("/api/v1/hooks/slack/{}", text_field(&created, "webhook_id"));
+    // The time of the server.
+    let now: jiff::Timestamp = text_field(&created, "created_at").parse().expect("a time");
+    let at = now.as_second().to_string();
+    let sign = |body: &str| {
+        let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, SLACK_SECRET.as_bytes());
+        let tag = ring::hmac::sign(&key, format!("v0:{at}:{body}").as_bytes());
+        format!("v0={}", hex::encode(tag))
+    };
+    let form = |fields: &[(&str, &str)]| {
+        url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
+    };
+    let send = async |signature: &str, body: String| {
+        let headers = [("x-slack-request-timestamp", at.as_str()), ("x-slack-signature", signature)];
+        org.api.send_raw("POST", &path, &headers, body).await
+    };
+    let code = rex.post("/users/me/slack-link", &json!({})).await.expect_status(201);
+    let text = format!("link {}", text_field(&code, "code"));
+    let link = form(&[("command", "/ade"), ("team_id", "T1"), ("user_id", "U1"), ("text", &text)]);
+    let forged = format!("v0={}", "0".repeat(64));
+    let _ = send(&forged, link.clone()).await.expect_problem(401, "UNAUTHENTICATED");
+    let _ = send("", link.clone()).await.expect_problem(401, "UNAUTHENTICATED");
+    let _ = send(&forged, " ".repeat(65_537)).await.expect_problem(413, "BODY_TOO_LARGE");
+    let nothing = form(&[("text", "unlink")]);
+    let _ = send(&sign(&nothing), nothing.clone()).await.expect_problem(422, "INVALID_REQUEST");
+    let linked = send(&sign(&link), link.clone()).await.expect_status(200);
+    assert_eq!(linked["response_type"], "ephemeral");
+    assert!(text_field(&linked, "text").contains("linked with rex"), "{linked}");
+    let _ = send(&sign(&link), link.clone()).await.expect_problem(409, "REPLAYED");
+
+    let value = json!({ "task_id": "00000000-0000-7000-8000-000000000000", "digest": "0".repeat(64), "scope_digest": null });
+    let payload = json!({
+        "type": "block_actions", "team": { "id": "T1" }, "user": { "id": "U1" },
+        "actions": [{ "action_id": "ade_approve", "value": value.to_string() }],
+        "response_url": receiver.url("/answer"),
+    });
+    let press = form(&[("payload", &payload.to_string())]);
+    let refused = send(&sign(&press), press.clone()).await.expect_status(200);
+    assert!(text_field(&refused, "text").contains("not found"), "{refused}");
+    assert_eq!(receiver.next_request().await.json(), refused);
+}
+
 #[tokio::test]
 async fn command_line_manages_webhooks() {
     let mut receiver = WebhookReceiver::start().await;

@@ -17,7 +17,9 @@ convert_enums! {
 }
 
 convert_structs! {
-    wire::WebhookRequest => WebhookChange { name, url, format, events, task_types, active, credential, channel, addresses, digest_minutes };
+    wire::WebhookRequest => WebhookChange {
+        name, url, format, events, task_types, active, credential, channel, addresses, digest_minutes, signing_secret
+    };
     TaskTemplate => wire::HookTemplate {
         task_type, description, executor, parameters, resources, rollback_strategy, timeout_seconds, priority, team,
         tags, inputs
@@ -71,6 +73,7 @@ pub(crate) fn webhook(view: &WebhookView, secret: Option<String>) -> wire::Webho
         channel: view.channel,
         addresses: view.addresses,
         digest_minutes: view.digest_minutes,
+        decisions: view.decisions,
         active: view.active,
         disabled_reason: view.disabled_reason,
         owner_id: view.owner.convert(),

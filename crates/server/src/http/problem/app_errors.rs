@@ -91,7 +91,10 @@ const fn not_found_code(object: ObjectKind) -> &'static str {
         ObjectKind::Document(DocumentKind::InboundHook) => "HOOK_NOT_FOUND",
         ObjectKind::Delivery => "DELIVERY_NOT_FOUND",
         ObjectKind::Document(
-            DocumentKind::Binding | DocumentKind::RuleChange | DocumentKind::RemovedAgent,
+            DocumentKind::Binding
+            | DocumentKind::RuleChange
+            | DocumentKind::RemovedAgent
+            | DocumentKind::SlackAccount,
         ) => "NOT_FOUND",
     }
 }
@@ -138,6 +141,8 @@ impl From<Refusal> for Problem {
             Refusal::DigestMismatch { current } => conflict("DIGEST_MISMATCH").with("digest", current),
             Refusal::DigestRequired { current } => invalid("DIGEST_REQUIRED").with("digest", current),
             Refusal::AlreadyDecided { state } => conflict("ALREADY_DECIDED").with("state", state),
+            Refusal::NotLowRisk => forbidden("NOT_LOW_RISK"),
+            Refusal::ChatSecretHolder { .. } => forbidden("NOT_INDEPENDENT"),
             Refusal::UnknownApproval => Self::not_found("APPROVAL_NOT_FOUND", detail),
             Refusal::NotReviewer { reviewer } => forbidden("NOT_A_REVIEWER").with("reviewer", reviewer),
             Refusal::ApprovalClosed { status } => conflict("APPROVAL_CLOSED").with("approval_status", status),

@@ -29,7 +29,7 @@ const MAX_COMMANDS: usize = 2_000;
 pub enum Overwrite {
     /// Only an earlier revision is replaced.
     Earlier,
-    /// Whatever is there is replaced, even if it claims to be later, unless it changes meanwhile.
+    /// Whatever is there is replaced, even if it is later: the caller writes what changed meanwhile again, with [`Self::Earlier`].
     Everything,
 }
 
@@ -48,11 +48,9 @@ impl RedisProjections {
         for settings in others {
             self.write_settings(settings).await?;
         }
-        let replaced = self.replaced_revisions(&guarded, overwrite).await?;
         let (mut later, mut pending) = (Vec::new(), Vec::new());
-        for (projections, replaced) in guarded.chunks(MAX_CONCURRENT).zip(replaced.chunks(MAX_CONCURRENT)) {
-            let calls = projections.iter().zip(replaced);
-            let calls = calls.map(|(projection, replaced)| self.replace(projection, replaced));
+        for projections in guarded.chunks(MAX_CONCURRENT) {
+            let calls = projections.iter().map(|projection| self.replace(projection, overwrite));
             for (projection, (stored, before)) in projections.iter().zip(try_join_all(calls).await?) {
                 if stored > projection.revision {
                     later.push(projection.id.clone());
@@ -80,25 +78,11 @@ impl RedisProjections {
         Ok(redis::from_redis_value(reply)?)
     }
 
-    /// The stored revision of each object that is to be replaced in any case.
-    async fn replaced_revisions(
-        &self,
-        projections: &[&Projection],
-        overwrite: Overwrite,
-    ) -> Result<Vec<String>> {
-        if overwrite == Overwrite::Earlier {
-            return Ok(vec![String::new(); projections.len()]);
-        }
-        let guards = projections.iter().filter_map(|projection| projection.keys.first());
-        let reads = guards.map(|guard| command("HGET", &guard.key, "revision")).collect();
-        let stored: Vec<Option<String>> = self.query_all(reads).await?;
-        Ok(stored.into_iter().map(Option::unwrap_or_default).collect())
-    }
-
     /// Replaces the keys of an object. Returns the revision that is stored then, and the earlier indexes if some are pending.
-    async fn replace(&self, projection: &Projection, replaced: &str) -> Result<(u64, Option<String>)> {
-        let revision = projection.revision.to_string();
-        let mut args = vec![revision, replaced.to_owned(), to_json("indexes", &projection.memberships)?];
+    async fn replace(&self, projection: &Projection, overwrite: Overwrite) -> Result<(u64, Option<String>)> {
+        let always = if overwrite == Overwrite::Everything { "always" } else { "" };
+        let indexes = to_json("indexes", &projection.memberships)?;
+        let mut args = vec![projection.revision.to_string(), always.to_owned(), indexes];
         for key in &projection.keys {
             let (kind, values) = match &key.value {
                 ProjectedValue::Absent => ("absent", Vec::new()),

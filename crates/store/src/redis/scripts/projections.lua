@@ -24,16 +24,19 @@ local writers = {
 
 -- Replaces the keys of an object, unless they are of the same or a later revision. Returns the revision that is stored now, and the
 -- field `pending`.
--- Keys: the guard, then the others. Arguments: node id, revision, a stored revision that is replaced in any case or empty, indexes, then for
--- each key: kind, TTL in milliseconds or empty, number of values, the values.
+-- Keys: the guard, then the others. Arguments: node id, revision, `always` to replace whatever is stored or empty, indexes, then for each key:
+-- kind, TTL in milliseconds or empty, number of values, the values.
 local function project(keys, args)
-  local revision, replaced, indexes = args[2], args[3], args[4]
+  local revision, always, indexes = args[2], args[3] ~= '', args[4]
+  local kind = redis.call('TYPE', keys[1]).ok
+  if kind ~= 'hash' and kind ~= 'none' then redis.call('DEL', keys[1]) end
   local stored = redis.call('HMGET', keys[1], 'revision', 'indexes', 'pending')
-  if stored[1] and stored[1] ~= replaced and tonumber(stored[1]) >= tonumber(revision) then
+  local stored_revision = tonumber(stored[1] or '')
+  if stored_revision and not always and stored_revision >= tonumber(revision) then
     return { stored[1], stored[3] }
   end
   local pending = stored[3]
-  if stored[2] ~= indexes or replaced ~= '' then pending = (pending or '') .. '\n' .. (stored[2] or '') end
+  if stored[2] ~= indexes or always then pending = (pending or '') .. '\n' .. (stored[2] or '') end
   local at = 5
   for _, key in ipairs(keys) do
     local kind, ttl, count = args[at], args[at + 1], tonumber(args[at + 2])

@@ -28,6 +28,7 @@ use ade_domain::task::{
     PreviewStatus, PublishedBinding, RemainingEffects, RollbackStrategy, TaskCommand, TaskState,
 };
 use ade_domain::webhook::inbound::InboundHook;
+use ade_domain::webhook::slack_account::SlackAccount;
 use ade_domain::webhook::{Webhook, WebhookFormat};
 use ade_store::database::{
     Archive, ArchiveKind, ArchivedTask, Comment, DailyStats, Delivery, DeliveryStatus, Document,
@@ -86,6 +87,7 @@ fn documents_keep_their_formats() {
         RemovedAgent: RemovedAgent,
         Webhook: Webhook,
         InboundHook: InboundHook,
+        SlackAccount: SlackAccount,
     };
     // A policy without an active version.
     let empty = ["/policy/1/active"];
@@ -101,7 +103,8 @@ fn enums_in_documents_and_journals_keep_their_formats() {
             Reset,
             GrantedAdmin,
             GrantedReviewer,
-            GrantedPolicyRole
+            GrantedPolicyRole,
+            LinkedIdentity
         }),
         every_variant!(Admission { AsReviewer, WithoutRole }),
         every_variant!(AllowedAuthor { People, Agent }),
