@@ -126,7 +126,9 @@ async fn writes_to_the_people_whom_an_event_concerns(fixture: Fixture) {
     assert!(mail.header("Subject").starts_with("[ADE] Approval requested: Grow Bcc: evil@a.test"));
     assert!(mail.data.contains("text/plain") && mail.data.contains("text/html"));
     assert!(mail.data.contains(&format!("https://ade.test/tasks/{}", task.task_id)));
-    assert!(!mail.data.contains("<script>") || mail.data.contains("&lt;script&gt;"), "{}", mail.data);
+    // As it is in the subject and the plain text, escaped in the HTML.
+    assert_eq!(mail.data.matches("<script>1").count(), 2, "{}", mail.data);
+    assert_eq!(mail.data.matches("&lt;script&gt;1").count(), 1, "{}", mail.data);
 
     let stored = deliveries(&service, &webhook).await;
     assert!(stored.len() == 7 && stored.iter().all(|each| each.status == DeliveryStatus::Delivered));
