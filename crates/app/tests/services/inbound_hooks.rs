@@ -19,6 +19,7 @@ on_both_databases!(
     signed_message_proposes_a_task_once,
     forged_late_and_foreign_messages_create_nothing,
     concurrent_copies_create_one_task,
+    everybody_who_made_a_secret_or_changed_a_hook_is_an_author,
 );
 
 fn admin() -> Caller {
@@ -93,6 +94,25 @@ impl Sender {
 
 async fn task_count(fixture: &Fixture) -> usize {
     fixture.database.tasks(&TaskFilter::default(), None, 100).await.expect("listed").len()
+}
+
+async fn everybody_who_made_a_secret_or_changed_a_hook_is_an_author(fixture: Fixture) {
+    let sender = Sender::new(&fixture).await;
+    for user in ["eve", "fay"] {
+        fixture.add_user(user, &[ADMIN]).await;
+    }
+    let id = &sender.hook.view.hook_id;
+    sender.service.rotate(id, &caller("eve", &[ADMIN])).await.expect("rotated");
+    let change = InboundHookChange { template: Some(template()), ..InboundHookChange::default() };
+    sender.service.update(id, &change, &caller("fay", &[ADMIN])).await.expect("changed");
+    // The previous secret is accepted for a day: who made it stays an author.
+    let now = fixture.context().clock.now();
+    let message = sender.sign("m1", now, &json!({ "type": "deploy", "data": { "version": 7 } }));
+    let proposed = sender.send(&message).await.expect("accepted");
+    let task = fixture.task(&proposed.task.task_id).await;
+    for user in ["ann", "root", "eve", "fay"] {
+        assert!(task.author_set.contains(&UserId::new(user)), "{user}");
+    }
 }
 
 async fn signed_message_proposes_a_task_once(fixture: Fixture) {
