@@ -71,6 +71,7 @@ impl LockEventSink for LogEventSink {
                         return tracing::warn!(kind = "event", event = "lock:queue_full", lock, %at);
                     }
                     LockEventKind::Acquired(holder, token) => ("lock:acquired", holder, Some(*token), ""),
+                    LockEventKind::Promoted(holder, token) => ("lock:promoted", holder, Some(*token), ""),
                     LockEventKind::Queued(holder) => ("lock:queued", holder, None, ""),
                     LockEventKind::WaitEnded(holder, why) => ("lock:wait_ended", holder, None, *why),
                     LockEventKind::Released(holder, token, why) => {

@@ -56,6 +56,7 @@ fn message(event: &LockEvent, source: &str, sequence: u64) -> Option<LockEventMe
     let (name, holder, token, reason): (_, &Holder, Option<&FencingToken>, _) = match &event.kind {
         LockEventKind::QueueFull => return None,
         LockEventKind::Acquired(holder, token) => ("lock:acquired", holder, Some(token), None),
+        LockEventKind::Promoted(holder, token) => ("lock:promoted", holder, Some(token), None),
         LockEventKind::Queued(holder) => ("lock:queued", holder, None, None),
         LockEventKind::WaitEnded(holder, reason) => ("lock:wait_ended", holder, None, Some(*reason)),
         LockEventKind::Released(holder, token, "expired") => ("lock:expired", holder, Some(token), None),

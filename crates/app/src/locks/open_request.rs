@@ -298,7 +298,7 @@ mod tests {
 
         /// Waits until Cem has the lock.
         async fn expect_promotion_of_cem(&mut self) {
-            let is_cem = |event: &LockEvent| matches!(&event.kind, LockEventKind::Acquired(holder, _) if holder.agent_id() == "cem");
+            let is_cem = |event: &LockEvent| matches!(&event.kind, LockEventKind::Promoted(holder, _) if holder.agent_id() == "cem");
             let promoted = async { while !is_cem(&self.events.recv().await.expect("an event")) {} };
             timeout(LONG, promoted).await.expect("promoted");
             assert_eq!(self.holder().await, "cem");

@@ -255,6 +255,8 @@ pub enum LockChange {
     WaitEnded { holder: Holder, request: RequestKey, reason: EndReason },
     /// The holder has the lock; if it waited, it left the queue.
     Granted(Hold),
+    /// A waiter has the lock, and left the queue.
+    Promoted(Hold),
     /// Another request of the holder shares its grant. See [`Acquisition::leave_tombstone`].
     RequestJoined { holder: Holder, request: RequestKey, leave_tombstone: bool },
     /// One of several requests that share a grant no longer needs it.

@@ -153,7 +153,7 @@ impl CommandExecution<'_> {
     fn grant_now(&mut self, acquisition: &Acquisition, upgraded_from: Option<Box<Hold>>) -> AcquireStatus {
         let is_served = acquisition.wait.as_ref().is_none_or(|wait| wait.served_by.is_some());
         let lease_ms = if acquisition.claimed { acquisition.ttl_ms } else { self.claim_window_ms(is_served) };
-        self.grant(Hold {
+        let hold = self.with_token(Hold {
             holder: acquisition.holder.clone(),
             requests: vec![acquisition.request],
             mode: acquisition.mode,
@@ -168,6 +168,7 @@ impl CommandExecution<'_> {
             leave_tombstone: acquisition.leave_tombstone,
             upgraded_from: upgraded_from.filter(|_| !acquisition.claimed),
         });
+        self.record(LockChange::Granted(hold));
         self.held_status(&acquisition.holder)
     }
 

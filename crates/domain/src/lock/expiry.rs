@@ -66,7 +66,7 @@ impl CommandExecution<'_> {
                 // The caller of an upgrade knows the token of its shared hold, which stays until the claim.
                 let lease_ms = head.lease_ms.filter(|_| self.answers(&head) && upgraded_from.is_none());
                 let window_ms = self.claim_window_ms(head.served_by.is_some());
-                self.grant(Hold {
+                let promoted = self.with_token(Hold {
                     requests: vec![head.request],
                     mode: head.mode,
                     token: FencingToken::default(),
@@ -81,6 +81,7 @@ impl CommandExecution<'_> {
                     upgraded_from,
                     holder: head.holder,
                 });
+                self.record(LockChange::Promoted(promoted));
             }
         }
     }
@@ -90,13 +91,13 @@ impl CommandExecution<'_> {
         if is_served { self.limits.long_poll_claim_ms } else { self.limits.ticket_claim_ms }
     }
 
-    /// Grants a hold with a new fencing token.
-    pub(super) fn grant(&mut self, hold: Hold) {
+    /// A hold with a new fencing token.
+    pub(super) fn with_token(&self, hold: Hold) -> Hold {
         let token = self.lock.last_token.next(self.now);
         // Who upgrades a hold knows of it.
         let upgraded_from =
             hold.upgraded_from.map(|previous| Box::new(Hold { unreported_by: None, ..*previous }));
-        self.record(LockChange::Granted(Hold { token, upgraded_from, ..hold }));
+        Hold { token, upgraded_from, ..hold }
     }
 
     /// Ends a hold. An unclaimed upgrade falls back to the shared hold it replaced.

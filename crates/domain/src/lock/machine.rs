@@ -224,7 +224,7 @@ impl Lock {
             LockChange::WaitEnded { holder, .. } => {
                 self.queue.remove(holder);
             }
-            LockChange::Granted(hold) => {
+            LockChange::Granted(hold) | LockChange::Promoted(hold) => {
                 self.last_token = self.last_token.max(hold.token);
                 // A request whose tombstone was evicted early can be granted again. A replayed journal may still have the
                 // tombstone and must reach the same state.

@@ -179,9 +179,10 @@ impl LockTable {
                 name,
                 LockChange::Queued(Waiter { holder, .. }) | LockChange::HoldEnded { holder, .. },
             ) => waits_for(holder, name).then(|| holder.clone()),
-            TableChange::Lock(name, LockChange::Granted(Hold { holder, .. })) => {
-                (self.awaited_locks.contains_key(holder) && is_full(name)).then(|| holder.clone())
-            }
+            TableChange::Lock(
+                name,
+                LockChange::Granted(Hold { holder, .. }) | LockChange::Promoted(Hold { holder, .. }),
+            ) => (self.awaited_locks.contains_key(holder) && is_full(name)).then(|| holder.clone()),
             _ => None,
         };
         changes.iter().filter_map(closer).collect()
@@ -408,7 +409,7 @@ impl LockTable {
                 }
             }
             LockChange::WaitEnded { holder, .. } => self.remove_wait(holder, name),
-            LockChange::Granted(hold) => {
+            LockChange::Granted(hold) | LockChange::Promoted(hold) => {
                 self.remove_wait(&hold.holder, name);
                 self.held.insert(&hold.holder, name);
             }

@@ -140,6 +140,8 @@ pub struct LockEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockEventKind {
     Acquired(Holder, FencingToken),
+    /// A waiter has the lock.
+    Promoted(Holder, FencingToken),
     Queued(Holder),
     /// A wait ended without a grant, with the reason.
     WaitEnded(Holder, &'static str),
@@ -155,6 +157,7 @@ impl LockEventKind {
     pub fn from_change(change: &LockChange) -> Option<Self> {
         Some(match change {
             LockChange::Granted(hold) => Self::Acquired(hold.holder.clone(), hold.token),
+            LockChange::Promoted(hold) => Self::Promoted(hold.holder.clone(), hold.token),
             LockChange::Queued(waiter) => Self::Queued(waiter.holder.clone()),
             LockChange::WaitEnded { holder, reason, .. } => Self::WaitEnded(holder.clone(), reason.as_str()),
             LockChange::HoldEnded { holder, token, reason } => {

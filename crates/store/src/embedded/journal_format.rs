@@ -30,6 +30,7 @@ fn journal_records_keep_their_formats() {
             WaitRenewed,
             WaitEnded,
             Granted,
+            Promoted,
             RequestJoined,
             RequestDetached,
             Claimed,

@@ -253,7 +253,7 @@ impl State {
         for entry in &lock_changes {
             if let TableChange::Lock(name, change) = entry {
                 match change {
-                    LockChange::Granted(hold) => {
+                    LockChange::Granted(hold) | LockChange::Promoted(hold) => {
                         let unreported = || UnreportedGrant {
                             lock: name.clone(),
                             holder: hold.holder.clone(),

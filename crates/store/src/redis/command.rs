@@ -122,6 +122,8 @@ pub(super) enum ChangeKind {
     /// `last_wait`: no other holder of the same agent waits for this lock.
     Granted {
         grant: Grant,
+        /// The holder waited.
+        is_promotion: bool,
         /// The lease started with a promotion by this command, and the caller must be told.
         is_unreported: bool,
         requests: Vec<RequestKey>,
@@ -154,6 +156,9 @@ impl ReportedChange {
     pub(super) fn event(&self) -> Option<LockEventKind> {
         let holder = self.holder.clone();
         Some(match self.kind {
+            ChangeKind::Granted { ref grant, is_promotion: true, .. } => {
+                LockEventKind::Promoted(holder, grant.token)
+            }
             ChangeKind::Granted { ref grant, .. } => LockEventKind::Acquired(holder, grant.token),
             ChangeKind::HoldEnded { token, reason, .. } => LockEventKind::Released(holder, token, reason),
             ChangeKind::Queued { .. } => LockEventKind::Queued(holder),
@@ -276,12 +281,13 @@ fn parse_change(text: &str) -> Result<ChangeKind, CorruptValue> {
     let mut next = || words.next().ok_or_else(corrupt);
     let (kind, is_last) = (next()?, next()? == "1");
     Ok(match kind {
-        "granted" => {
+        "granted" | "promoted" => {
             let (numbers, requests) = text.rsplit_once(' ').ok_or_else(corrupt)?;
             let numbers = numbers.splitn(3, ' ').nth(2).ok_or_else(corrupt)?;
             ChangeKind::Granted {
                 last_wait: is_last,
                 grant: encoding::parse_grant(numbers)?,
+                is_promotion: kind == "promoted",
                 is_unreported: encoding::is_unreported(numbers),
                 requests: requests.split(',').map(request).collect::<Result<_, _>>()?,
             }

@@ -306,7 +306,13 @@ mod tests {
         let (token, at) = (FencingToken::from_number(1), Moment::from_micros(1));
         let grant =
             Grant { mode: LockMode::Exclusive, token, acquired_at: at, expires_at: at, claimed: true };
-        ChangeKind::Granted { grant, is_unreported: false, requests: Vec::new(), last_wait }
+        ChangeKind::Granted {
+            grant,
+            is_promotion: last_wait,
+            is_unreported: false,
+            requests: Vec::new(),
+            last_wait,
+        }
     }
 
     const GRANT: ChangeKind = granted(false);

@@ -242,7 +242,7 @@ async fn publishes_lock_events_in_order(factory: BackendFactory) {
         LockEventKind::QueueFull,
         LockEventKind::WaitEnded(fixture.holder("cem"), "cancelled"),
         LockEventKind::Released(fixture.holder("ann"), ann, "released"),
-        LockEventKind::Acquired(fixture.holder("ben"), ben),
+        LockEventKind::Promoted(fixture.holder("ben"), ben),
         LockEventKind::Released(fixture.holder("ben"), ben, "broken"),
     ];
     for kind in expected {

@@ -136,7 +136,7 @@ impl LockFixture {
     /// A token is larger than every earlier one, unless an upgrade falls back to the shared hold it replaced.
     fn assert_tokens_grow(&mut self, before: &LockTable, changes: &[TableChange]) {
         for change in changes {
-            if let TableChange::Lock(name, LockChange::Granted(hold)) = change {
+            if let TableChange::Lock(name, LockChange::Granted(hold) | LockChange::Promoted(hold)) = change {
                 let last = self.last_tokens.entry(name.clone()).or_default();
                 let held = before.lock(name).and_then(|lock| lock.hold_of(&hold.holder));
                 let fallback =
@@ -155,7 +155,9 @@ impl LockFixture {
 /// A promoted waiter had nobody ahead of it who still waits.
 fn assert_fifo_order(before: &LockTable, after: &LockTable, changes: &[TableChange]) {
     for change in changes {
-        let TableChange::Lock(name, LockChange::Granted(hold)) = change else { continue };
+        let TableChange::Lock(name, LockChange::Granted(hold) | LockChange::Promoted(hold)) = change else {
+            continue;
+        };
         let queue_key =
             |table: &LockTable, holder: &Holder| Some(table.lock(name)?.waiter_of(holder)?.queue_key());
         let Some(own_key) = queue_key(before, &hold.holder) else { continue };

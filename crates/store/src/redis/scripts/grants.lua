@@ -85,7 +85,7 @@ local function grant(hold, promoted)
   lower_next_expiry(hold.expires)
   remove_tombstones(hold.requests)
   mark_dirty(hold)
-  record_change('granted', digest, hold.agent, hold.holder, is_last_wait, ' ' .. encode_numbers(hold) .. ' ' .. hold.requests, waiter)
+  record_change(promoted and 'promoted' or 'granted', digest, hold.agent, hold.holder, is_last_wait, ' ' .. encode_numbers(hold) .. ' ' .. hold.requests, waiter)
   -- A promotion that needs no claim is not worth asking for.
   publish((promoted and hold.claimed == '0' and 'promoted:' or 'acquired:') .. hold.agent)
 end

@@ -331,7 +331,7 @@ local function record_change(kind, digest, agent_id, holder, is_last, details, w
   if not REGISTRY then return end
   local held, awaited = waiter and waiter.held_index, waiter and waiter.wait_index
   if agent_id == agent then held, awaited = BY_AGENT, WAITFOR end
-  if kind == 'granted' then set_index(held, INDEX_TTL_MS) elseif is_last and kind == 'hold_ended' then set_index(held, false) end
+  if kind == 'granted' or kind == 'promoted' then set_index(held, INDEX_TTL_MS) elseif is_last and kind == 'hold_ended' then set_index(held, false) end
   if is_last and waiter then set_index(awaited, false) end
 end
 

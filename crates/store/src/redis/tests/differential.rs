@@ -191,7 +191,7 @@ impl LockUnderTest<'_> {
     fn compare_reply(&mut self, command: &LockCommand, reply: &CommandReply) -> String {
         let step = self.model.execute(command, reply.now, self.inner.limits());
         let context = format!("{} {} {command:?}", self.name, reply.now);
-        let is_unreported = |change: &&LockChange| matches!(change, LockChange::Granted(hold) if hold.unreported_by.is_some());
+        let is_unreported = |change: &&LockChange| matches!(change, LockChange::Promoted(hold) if hold.unreported_by.is_some());
         self.unreported += step.changes.iter().filter(is_unreported).count();
         assert_eq!(reply.outcome, step.outcome, "{context}");
         let expected: Vec<LockEventKind> =
