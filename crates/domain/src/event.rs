@@ -136,6 +136,7 @@ const FACTS: &[(&str, &str)] = &[
     ("reject", "rejected"),
     ("request", "requested"),
     ("request_changes", "changes_requested"),
+    ("resolve", "resolved"),
     ("restore", "restored"),
     ("resubmit", "resubmitted"),
     ("retry", "retried"),

@@ -163,10 +163,8 @@ impl Task {
             return Ok(());
         };
         self.override_request = None;
-        let reviewers = self.close_open_approvals();
-        let transition = self.execute(command, None, now)?;
-        transition.notify = reviewers;
-        transition.trigger = Some(Trigger::Decision(approval_id.to_owned()));
+        self.execute(command, None, now)?.trigger = Some(Trigger::Decision(approval_id.to_owned()));
+        self.resolve_open_approvals();
         Ok(())
     }
 
@@ -221,11 +219,10 @@ impl Task {
     pub fn cancel(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result {
         self.authorize_cancel(actor)?;
         next_state(self.state, TaskCommand::Cancel)?;
-        let reviewers = self.close_open_approvals();
         self.override_request = None;
         let transition = self.execute(TaskCommand::Cancel, actor.user.clone(), now)?;
         transition.reason = non_empty(reason).map(str::to_owned);
-        transition.notify = reviewers;
+        self.resolve_open_approvals();
         Ok(())
     }
 
@@ -305,11 +302,10 @@ impl Task {
             }
         }
         self.override_request = None;
-        let reviewers = self.close_open_approvals();
         let transition = self.execute(TaskCommand::ConfirmOverride, Some(by), now)?;
         transition.reason = Some(reason);
         transition.ticket = Some(request.incident_ticket);
-        transition.notify = reviewers;
+        self.resolve_open_approvals();
         Ok(())
     }
 

@@ -534,13 +534,18 @@ impl Task {
         transition
     }
 
-    /// Closes the open approval requests, and returns their reviewers.
-    fn close_open_approvals(&mut self) -> Vec<UserId> {
-        let mut reviewers = Vec::new();
+    /// Closes the open approval requests after the transition that made them needless, and notifies their reviewers.
+    fn resolve_open_approvals(&mut self) {
+        let trigger = self.transitions.last().map(|last| Trigger::Command(last.action.clone()));
+        let mut closed = Vec::new();
         for approval in self.approvals.iter_mut().filter(|approval| approval.is_open()) {
             approval.set_status(ApprovalStatus::Closed);
-            reviewers.push(approval.reviewer_id.clone());
+            closed.push((approval.approval_id.clone(), approval.reviewer_id.clone()));
         }
-        reviewers
+        for (approval_id, reviewer) in closed {
+            let transition = self.record_approval("approval.resolve", &approval_id, None);
+            transition.trigger.clone_from(&trigger);
+            transition.notify = vec![reviewer];
+        }
     }
 }

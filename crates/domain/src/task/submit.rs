@@ -189,7 +189,6 @@ impl Task {
             return Ok(false);
         }
         let reason = format!("approved automatically because of a backlog of requests: {reason}");
-        let reviewers = self.close_open_approvals();
         self.override_request = None;
         self.auto_approved = Some(reason.clone());
         self.not_automatic.clear();
@@ -201,7 +200,7 @@ impl Task {
         let transition = self.execute(TaskCommand::Approve, None, now)?;
         transition.reason = Some(reason);
         transition.trigger = Some(trigger);
-        transition.notify = reviewers;
+        self.resolve_open_approvals();
         Ok(true)
     }
 

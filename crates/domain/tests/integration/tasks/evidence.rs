@@ -434,8 +434,8 @@ fn every_entry_that_proves_something_is_needed() {
     assert!(other.verify().is_err());
     // An approval that the service did not derive from decisions proves nothing.
     let mut claimed = audited.clone();
-    let last = claimed.entries.last_mut().expect("approved");
-    last.who = Principal::Service(ServiceActor {
+    let approved = claimed.entries.iter_mut().find(|entry| entry.action == "task.approve").expect("approved");
+    approved.who = Principal::Service(ServiceActor {
         service: "worker".to_owned(),
         instance: "w".to_owned(),
         trigger: Trigger::Attempt(1),

@@ -8,6 +8,7 @@ use ade_domain::approval::delegation::{DelegationConditions, DelegationKind};
 use ade_domain::approval::policy::{AutoApprove, Policy};
 use ade_domain::approval::quorum::RequirementStatus;
 use ade_domain::approval::{ApprovalStatus, DecisionKind};
+use ade_domain::audit::Trigger;
 use ade_domain::glob::Pattern;
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::{Refusal, Task};
@@ -185,7 +186,17 @@ fn modification_invalidates_earlier_approvals() {
     assert_eq!(task.state, TaskState::Approved);
     let late = fixture.decide(&mut task, "eve", DecisionKind::Reject, "eve").expect_err("too late");
     assert_eq!(late, Refusal::AlreadyDecided { state: TaskState::Approved });
-    assert_eq!(task.approvals.iter().filter(|approval| approval.status == ApprovalStatus::Closed).count(), 1);
+    let closed: Vec<_> =
+        task.approvals.iter().filter(|approval| approval.status == ApprovalStatus::Closed).collect();
+    let [of_eve] = closed[..] else { panic!("{closed:?}") };
+    let resolved: Vec<_> =
+        task.transitions.iter().filter(|transition| transition.action == "approval.resolve").collect();
+    let [resolved] = resolved[..] else { panic!("{resolved:?}") };
+    assert_eq!(resolved.approval_id.as_ref(), Some(&of_eve.approval_id));
+    assert_eq!(resolved.notify, std::slice::from_ref(&of_eve.reviewer_id));
+    assert_eq!(resolved.trigger, Some(Trigger::Command("task.approve".to_owned())));
+    let last = task.transitions.last().map(|transition| transition.action.as_str());
+    assert_eq!(last, Some("approval.resolve"), "after the decision that made it needless");
 }
 
 #[test]

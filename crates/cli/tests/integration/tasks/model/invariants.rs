@@ -14,7 +14,7 @@ use super::{Model, items, text};
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Transitions that the server makes as a consequence. They have no actor.
-const AUTOMATIC: [&str; 7] = [
+const AUTOMATIC: [&str; 8] = [
     "task.assign",
     "task.approve",
     "task.reject",
@@ -22,6 +22,7 @@ const AUTOMATIC: [&str; 7] = [
     "approval.request",
     "approval.reassign",
     "approval.lapse",
+    "approval.resolve",
 ];
 
 /// An audit entry in the form in which the model expects it.
