@@ -25,7 +25,7 @@ use crate::retry::FailureLog;
 use crate::{Result, new_id};
 
 /// The name of the consumer of events.
-const CONSUMER: &str = "webhooks";
+pub(crate) const CONSUMER: &str = "webhooks";
 /// How long the other processes wait for one that stopped.
 const CONSUMER_LEASE_MS: u64 = 15_000;
 /// A lease that ends earlier is renewed.

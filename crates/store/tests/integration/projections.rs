@@ -291,7 +291,14 @@ async fn streams_have_each_event_once_and_all_groups() {
         assert_eq!(fields, ["event", "payload", "source", "timestamp"]);
         assert!(fixture.backend.query::<i64>(&["PTTL", &key]) > 0);
         // The groups of services are theirs; those of ADE's own work follow it.
-        projections.acknowledge(EventTopic::Task, "webhook-dispatcher", 4).await.expect("acknowledged");
+        projections.acknowledge(EventTopic::Task, "webhook-dispatcher", 2).await.expect("acknowledged");
+        let groups: Vec<BTreeMap<String, redis::Value>> = fixture.backend.query(&["XINFO", "GROUPS", &key]);
+        let text = |group: &BTreeMap<String, redis::Value>, field: &str| {
+            redis::from_redis_value::<String>(group[field].clone()).expect("text")
+        };
+        let read: BTreeMap<String, String> =
+            groups.iter().map(|group| (text(group, "name"), text(group, "last-delivered-id"))).collect();
+        assert_eq!((read["webhook-dispatcher"].as_str(), read["audit-logger"].as_str()), ("2-0", "0-0"));
     })
     .await;
 }
@@ -301,7 +308,8 @@ async fn a_server_that_lost_its_data_has_no_mark() {
     on_both(async |fixture| {
         let projections = &fixture.projections;
         assert!(!projections.has_mark("relay:0").await.expect("read"));
-        projections.mark("relay:0").await.expect("marked");
+        let runs = projections.server_runs().await.expect("read");
+        projections.mark("relay:0", &runs).await.expect("marked");
         assert!(projections.has_mark("relay:0").await.expect("read"));
         assert!(!projections.has_mark("relay:1").await.expect("read"));
         let any = match &fixture.backend {

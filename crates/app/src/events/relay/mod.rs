@@ -5,6 +5,7 @@
 //! that nothing is missed, and whatever is written twice does no harm. After Redis has lost data, a shard is written again from the
 //! database.
 
+mod acknowledge;
 mod check;
 mod rebuild;
 mod rows;
@@ -44,6 +45,7 @@ const SESSIONS_INTERVAL_MS: u64 = 5_000;
 /// Sessions that were used this long before the last look are written again: clocks of servers differ.
 const SESSIONS_OVERLAP_MS: u64 = 10_000;
 const DELEGATIONS_INTERVAL_MS: u64 = 30_000;
+const ACKNOWLEDGE_INTERVAL_MS: u64 = 2_000;
 /// How often the TTL of streams without events is renewed, and missing consumer groups are created.
 const STREAMS_INTERVAL_MS: u64 = 60_000;
 
@@ -79,6 +81,9 @@ struct RelayState {
     sessions_read: Option<Moment>,
     delegations_checked: Option<Moment>,
     streams_kept: Option<Moment>,
+    acknowledged_at: Option<Moment>,
+    /// How far the groups of ADE's own work are, by shard.
+    acknowledged: BTreeMap<(usize, &'static str), u64>,
 }
 
 /// The stream of a shard.
@@ -178,6 +183,7 @@ impl Relay {
                 continue;
             }
             tracing::info!(shard, "writing projections and streams again from the database");
+            let servers = self.projections.server_runs().await?;
             let head = self.database.audit_head().await?.number;
             // What is committed from now on has a greater number.
             self.rebuild_shard(shard, Overwrite::Earlier, state, &mut |_| {}).await?;
@@ -186,10 +192,11 @@ impl Relay {
             if is_new || topic_of(shard) != Some(EventTopic::Lock) {
                 self.advance(state, shard, head).await?;
             }
-            self.projections.mark(&consumer(shard)).await?;
+            self.projections.mark(&consumer(shard), &servers).await?;
             is_restored = true;
         }
         if is_restored {
+            state.acknowledged.clear();
             // What was removed shortly before the loss may be there again.
             self.remove_unexpected().await?;
         }
@@ -213,14 +220,22 @@ impl Relay {
             }
             subjects.extend(Subject::of(event).into_iter().filter(|subject| is_due(subject.shard(SHARDS))));
         }
+        let written = subjects.clone();
         self.project(subjects, state).await?;
         for (shard, entries) in entries {
             if let Some(topic) = topic_of(shard) {
                 self.projections.append(topic, &entries).await?;
             }
         }
-        for shard in state.positions.keys().copied().collect::<Vec<_>>() {
-            self.advance(state, shard, last).await?;
+        let shards: Vec<usize> = state.positions.keys().copied().collect();
+        for shard in &shards {
+            self.advance(state, *shard, last).await?;
+        }
+        if shards.len() > state.positions.len() {
+            // Somebody took a shard over before this process had written. What that process removed meanwhile may be there again.
+            let taken = |subject: &Subject| !state.positions.contains_key(&subject.shard(SHARDS));
+            let again = written.into_iter().filter(taken).collect();
+            self.project(again, state).await?;
         }
         Ok(is_full)
     }
@@ -261,6 +276,10 @@ impl Relay {
             let own: BTreeSet<usize> = state.positions.keys().copied().collect();
             self.refresh_sessions(Moment::from_micros(before.unwrap_or_default()), &own).await?;
             state.sessions_read = Some(now);
+        }
+        if is_due(state.acknowledged_at, ACKNOWLEDGE_INTERVAL_MS) {
+            self.acknowledge_own_groups(state).await?;
+            state.acknowledged_at = Some(now);
         }
         // One shard does the rest.
         if !state.positions.contains_key(&0) {

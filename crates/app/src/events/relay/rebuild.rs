@@ -6,7 +6,7 @@ use ade_domain::people::UserId;
 use ade_store::redis::projections::{EventTopic, Overwrite, StreamEntry};
 
 use super::subject::Subject;
-use super::{Relay, RelayState, Result, SHARDS, topic_of};
+use super::{Relay, RelayState, Result, SHARDS, consumer, topic_of};
 
 /// Tasks that are read and written together.
 const PAGE: u32 = 200;
@@ -33,6 +33,7 @@ impl Relay {
     pub async fn rebuild(&self, mut report: impl FnMut(RebuildProgress) + Send) -> Result<RebuildProgress> {
         let mut state = RelayState::default();
         let mut total = RebuildProgress::default();
+        let servers = self.projections.server_runs().await?;
         for shard in 0..SHARDS {
             let before = total;
             let mut add = |of: RebuildProgress| report(before.plus(of));
@@ -40,6 +41,10 @@ impl Relay {
             total = before.plus(done);
         }
         total.removed = self.remove_unexpected().await?;
+        for shard in 0..SHARDS {
+            // Otherwise the servers would write everything once more.
+            self.projections.mark(&consumer(shard), &servers).await?;
+        }
         report(total);
         Ok(total)
     }

@@ -82,6 +82,53 @@ impl Installation {
         server.query(words).expect("a reply")
     }
 
+    /// Waits until the stream of locks has an event of the database.
+    async fn expect_stored_lock_event(&self, number: &str) {
+        let has_it = || async {
+            let entries = format!("{:?}", self.redis_command(&["XRANGE", "ade:events:lock", "-", "+"]));
+            if entries.contains(&format!("{:?}", number)) { Ok(()) } else { Err(entries) }
+        };
+        until("the stream of locks has the event", TIMEOUT, has_it).await.expect("in time");
+    }
+
+    /// Waits until the group of webhooks shows that every event of tasks was read. Other groups are left to others.
+    async fn expect_acknowledged(&self) {
+        let are_read = || async {
+            let groups = self.redis_command(&["XINFO", "GROUPS", "ade:events:task"]);
+            let groups: Vec<BTreeMap<String, redis::Value>> =
+                redis::from_redis_value(groups).expect("groups");
+            let lag = |name: &str| {
+                let is_it = |group: &&BTreeMap<String, redis::Value>| {
+                    redis::from_redis_value::<String>(group["name"].clone()).is_ok_and(|it| it == name)
+                };
+                groups.iter().find(is_it).map(|group| format!("{:?}", group["last-delivered-id"]))
+            };
+            let last = format!(
+                "{:?}",
+                self.redis_command(&["XREVRANGE", "ade:events:task", "+", "-", "COUNT", "1"])
+            );
+            let own = lag("webhook-dispatcher").expect("a group");
+            assert_eq!(lag("notification-service"), lag("audit-logger"));
+            if last.contains(&own) { Ok(()) } else { Err(format!("{own} of {last}")) }
+        };
+        until("the group of webhooks is up to date", TIMEOUT, are_read).await.expect("in time");
+    }
+
+    /// Leaves an object that the database does not have and a guard of another type, without the marks that everything is there.
+    fn plant_and_lose_marks(&self, task: &str) {
+        let is_cluster = self.redis.is_cluster();
+        let metadata = |id: &str| {
+            if is_cluster { format!("ade:{{task:{id}}}:metadata") } else { format!("ade:task:{id}:metadata") }
+        };
+        self.redis_command(&["HSET", &metadata("0192f6c0-5a7e-7cc0-8c7b-2f0f6d3f8f11"), "revision", "1"]);
+        self.redis_command(&["SET", &metadata(task), "text"]);
+        for server in self.redis.primaries() {
+            for mark in server.query::<Vec<String>>(&["KEYS", "ade:events:relay:*"]).expect("keys") {
+                let _: u64 = server.query(&["DEL", &mark]).expect("deleted");
+            }
+        }
+    }
+
     /// The content of all projections and streams.
     fn snapshot(&self) -> BTreeMap<String, BTreeSet<String>> {
         let mut contents = BTreeMap::new();
@@ -271,6 +318,8 @@ async fn every_key_is_written_rebuilt_and_compared(redis: RedisBackend) {
         json!({ "owner_id": "sam", "delegate_to": "ray", "valid_until": "2090-01-01T00:00:00Z" });
     let _ = people.ada.post("/delegations", &delegation).await.expect_status(201);
     people.org.set_config("lock:default_ttl", json!(31)).await;
+    let webhook = json!({ "name": "archives", "url": "https://93.184.215.14/ade", "events": ["archive:*"] });
+    let _ = people.ada.post("/webhooks", &webhook).await.expect_status(201);
     let mut expected = Vec::new();
     for number in 0..effort::rounds(60, 200) {
         expected.push(people.live_through(number).await);
@@ -319,9 +368,27 @@ async fn every_key_is_written_rebuilt_and_compared(redis: RedisBackend) {
     assert_eq!(session.status().await, 200);
     drop(worker);
 
+    let held = json!({ "agent_id": "holder", "locks": [{ "lock": "resource:service:broken" }] });
+    let _ = people.org.api.post("/locks/acquire", &held).await.expect_status(200);
+    let path = "/locks/resource%3Aservice%3Abroken?reason=because";
+    assert_eq!(people.org.api.delete(path).await.status, 200);
+    let numbered = || async {
+        let found = people.org.api.get("/events?after=0&topics=lock").await.expect_status(200);
+        let of_locks = found["items"].as_array().expect("events").last().cloned();
+        of_locks.ok_or_else(|| found.to_string())
+    };
+    let broken = until("the break is an event", TIMEOUT, numbered).await.expect("in time");
+    let broken = text_field(&broken, "id");
+
     // After the loss of all data, the relay writes everything again by itself.
     installation.empty_redis();
     until("Redis has everything again", TIMEOUT, settled).await.expect("in time");
+    installation.expect_stored_lock_event(&broken).await;
+    installation.expect_acknowledged().await;
+
+    // A server that lost its last writes may have what was removed in them, and anything else.
+    installation.plant_and_lose_marks(&expected[0].0);
+    until("Redis has nothing else", TIMEOUT, settled).await.expect("in time");
 
     // Without servers, `ade rebuild` does, and the content is the same.
     let before = installation.snapshot();
@@ -335,6 +402,8 @@ async fn every_key_is_written_rebuilt_and_compared(redis: RedisBackend) {
     for (key, content) in &before {
         assert_eq!(after.get(key), Some(content), "{key}");
     }
+    // The servers create the group again: then they have looked at everything, and repair nothing by themselves.
+    installation.redis_command(&["XGROUP", "DESTROY", "ade:events:agent", "audit-logger"]);
     installation.servers.iter().for_each(|server| server.start_again().expect("starts"));
     until("nothing differs", TIMEOUT, settled).await.expect("in time");
 

@@ -14,6 +14,10 @@ use crate::redis::query::command;
 /// Keys that are tried until every server has one.
 const MAX_MARKERS: u32 = 1_000;
 
+/// The servers of Redis at a time, each with the key of its mark and its run id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerRuns(Vec<(RedisKey, String)>);
+
 impl RedisProjections {
     /// One key for each server.
     fn marks(&self) -> Result<Vec<RedisKey>> {
@@ -38,24 +42,31 @@ impl RedisProjections {
         info.get("run_id").ok_or_else(|| CoordinationError("Redis does not tell its run id".to_owned()))
     }
 
+    /// The servers as they are now.
+    pub async fn server_runs(&self) -> Result<ServerRuns> {
+        let mut runs = Vec::new();
+        for mark in self.marks()? {
+            let run_id = self.run_id(&mark).await?;
+            runs.push((mark, run_id));
+        }
+        Ok(ServerRuns(runs))
+    }
+
     /// Whether every server has the mark of a part of the projections.
     pub async fn has_mark(&self, part: &str) -> Result<bool> {
-        for mark in self.marks()? {
+        for (mark, run_id) in self.server_runs().await?.0 {
             let stored: Vec<Option<String>> = self.query_all(vec![command("HGET", &mark, part)]).await?;
-            if stored.into_iter().flatten().next() != Some(self.run_id(&mark).await?) {
+            if stored.into_iter().flatten().next() != Some(run_id) {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Marks every server. Call it after everything was written, with servers that did not change meanwhile: a server that did is found
-    /// at the next check.
-    pub async fn mark(&self, part: &str) -> Result<()> {
-        for mark in self.marks()? {
-            let run_id = self.run_id(&mark).await?;
-            self.run_all(vec![command("HSET", &mark, (part, run_id))]).await?;
-        }
-        Ok(())
+    /// Marks the servers that have everything: those that were there before the first write. One that restarted since then, or took
+    /// over, has another run id, and does not count as marked.
+    pub async fn mark(&self, part: &str, before: &ServerRuns) -> Result<()> {
+        let marks = before.0.iter().map(|(mark, run_id)| command("HSET", mark, (part, run_id)));
+        self.run_all(marks.collect()).await
     }
 }

@@ -19,6 +19,7 @@ use super::connection::{RedisClient, Script};
 use crate::coordination::CoordinationError;
 
 pub use compare::{Difference, StoredObject};
+pub use marks::ServerRuns;
 pub use membership::Membership;
 pub use objects::{ObjectId, setting_text};
 pub use streams::{CONSUMER_GROUPS, EventTopic, StreamEntry};

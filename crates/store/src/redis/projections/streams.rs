@@ -176,12 +176,13 @@ impl RedisProjections {
         Ok((last, entries))
     }
 
-    /// Notes that everything up to a number is handled by a group whose work ADE does itself. Not in the stream of locks, whose ids are
-    /// not numbers.
+    /// Notes that everything up to a number is handled by a group whose work ADE does itself. In the stream of locks, whose ids are not
+    /// numbers, this is everything.
     pub async fn acknowledge(&self, topic: EventTopic, group: &str, number: u64) -> Result<()> {
         let key = topic.key()?.in_layout(self.layout());
+        let id = if topic == EventTopic::Lock { "$".to_owned() } else { format!("{number}-0") };
         let mut set = redis::cmd("XGROUP");
-        set.arg("SETID").arg(key.as_str()).arg(group).arg(format!("{number}-0"));
+        set.arg("SETID").arg(key.as_str()).arg(group).arg(id);
         self.client.query(&key, set).await.map(drop)
     }
 
