@@ -454,6 +454,45 @@ async fn other_formats_follow_the_documented_schemas() {
     assert_slack_message(&at("/services/T0/B0/topsecret").json());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn credential_does_not_follow_the_url_to_another_host() {
+    let (fixture, mut hooks) = (Fixture::on_sqlite().await, Hooks::new().await);
+    let mut other = WebhookReceiver::start().await;
+    hooks.network = WebhookNetwork::new(&[hooks.receiver.host(), other.host()]).expect("valid");
+    let (service, dispatcher) = hooks.service(fixture.context());
+    let send = async |id: &str| {
+        let _ = service.test(id, &admin()).await.expect("due");
+        assert_eq!(dispatcher.send_due().await.expect("sent"), 1);
+    };
+    let at = |url: String| WebhookChange { url: Some(url), ..WebhookChange::default() };
+    for (format, channel) in
+        [(WebhookFormat::Slack, Some("C1")), (WebhookFormat::Pagerduty, None), (WebhookFormat::Servicenow, None)]
+    {
+        let channel = channel.map(str::to_owned);
+        let new = WebhookChange { channel, ..change(&hooks, format, "/a", Some("first-secret")) };
+        let id = service.create(&new, &admin()).await.expect("created").view.webhook_id;
+        let refused = service.update(&id, &at(other.url("/a")), &admin()).await.expect_err("another host");
+        assert!(
+            matches!(&refused, Error::Invalid(faults) if faults[0].path.to_string() == "url"),
+            "{format:?}: {refused}"
+        );
+        // Another path of the same host is still who got the credential.
+        let _ = service.update(&id, &at(hooks.receiver.url("/b")), &admin()).await.expect("the same host");
+        send(&id).await;
+        let request = hooks.receiver.next_request().await;
+        let sent = format!("{} {}", request.header("authorization"), request.body);
+        assert!(request.path == "/b" && sent.contains("first-secret"), "{format:?}: {sent}");
+        assert_eq!(other.received(), None, "{format:?}");
+        let credential = Some("second-secret".to_owned());
+        let moved = WebhookChange { credential, ..at(other.url("/a")) };
+        let _ = service.update(&id, &moved, &admin()).await.expect("with its own credential");
+        send(&id).await;
+        let request = other.next_request().await;
+        let sent = format!("{:?} {}", request.headers, request.body);
+        assert!(sent.contains("second-secret") && !sent.contains("first-secret"), "{format:?}: {sent}");
+    }
+}
+
 /// Resolves every name to the address that a test sets.
 #[derive(Debug, Clone)]
 struct ChangingResolver(Arc<Mutex<IpAddr>>);
