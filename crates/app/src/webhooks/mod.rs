@@ -480,6 +480,7 @@ impl WebhookService {
         let content = DeliveryContent {
             event: TEST_EVENT.to_owned(),
             task_id: None,
+            number: 0,
             payload: payload.to_string(),
             skipped_people: 0,
         };

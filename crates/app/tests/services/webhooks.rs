@@ -15,7 +15,7 @@ use ade_domain::webhook::WebhookFormat;
 use ade_domain::webhook::delivery::{CIRCUIT_THRESHOLD, CircuitState};
 use ade_executors::egress::Resolver;
 use ade_store::Database;
-use ade_store::database::{Delivery, DeliveryFilter, DeliveryStatus};
+use ade_store::database::{Claim, Delivery, DeliveryFilter, DeliveryStatus};
 use ade_testkit::webhook_receiver::{ReceivedRequest, Reply, WebhookReceiver};
 use async_trait::async_trait;
 use serde_json::{Value, json};
@@ -29,6 +29,7 @@ on_both_databases!(
     unrecorded_attempts_are_sent_again_with_the_same_id,
     two_processes_send_each_delivery_once,
     slack_message_of_a_task_is_updated,
+    slack_has_one_message_of_a_task_that_never_goes_back,
 );
 
 fn admin() -> Caller {
@@ -246,8 +247,14 @@ async fn unrecorded_attempts_are_sent_again_with_the_same_id(fixture: Fixture) {
     let _ = service.test(id, &admin()).await.expect("due");
     // Another process claims it, sends it, and stops before it stores the answer.
     let now = fixture.context().clock.now();
-    let claimed =
-        fixture.database.claim_deliveries(id, "lost", now, now.plus_ms(60_000), 10).await.expect("claimed");
+    let claim = Claim {
+        webhook_id: id.to_owned(),
+        by: "lost".to_owned(),
+        now,
+        until: now.plus_ms(60_000),
+        limit: 10,
+    };
+    let claimed = fixture.database.claim_deliveries(claim, false).await.expect("claimed");
     assert_eq!(claimed.len(), 1);
     assert_eq!(dispatcher.send_due().await.expect("nothing"), 0);
     fixture.clock.advance(Duration::from_secs(60));
@@ -395,6 +402,72 @@ async fn slack_message_of_a_task_is_updated(fixture: Fixture) {
     assert_slack_message(&updated.json());
     let entries = format!("{:?}", fixture.entries().await);
     assert!(!entries.contains("topsecret"));
+}
+
+async fn slack_has_one_message_of_a_task_that_never_goes_back(fixture: Fixture) {
+    let mut hooks = Hooks::new().await;
+    hooks.network = hooks.network.with_attempt_timeout(Duration::from_secs(15));
+    let (service, first) = hooks.service(fixture.context());
+    let other = WebhookService::new(fixture.other_context().await, hooks.network.clone());
+    let second = WebhookDispatcher::new(other, "server-2");
+    first.write_deliveries().await.expect("at the end of the log");
+    let bot = WebhookChange {
+        channel: Some("C1".to_owned()),
+        events: Some(vec!["task:submitted".to_owned(), "task:approved".to_owned()]),
+        ..change(&hooks, WebhookFormat::Slack, "/api/chat.postMessage", Some("xoxb-1"))
+    };
+    let id = service.create(&bot, &admin()).await.expect("created").view.webhook_id;
+    fixture.add_user("ann", &["author"]).await;
+    fixture.add_user("rex", &["reviewer"]).await;
+    let (tasks, rex) = (fixture.service(), caller("rex", &["reviewer"]));
+    let answer = json!({ "ok": true, "channel": "C1", "ts": "1503435956.000247" }).to_string();
+    let approved = async || {
+        let task = submitted(&tasks, "grow").await;
+        let _ = tasks.decide(approval_of(&task, "rex"), &approve(), &rex).await.expect("approved");
+    };
+
+    // Two events of one task are due: while one is on its way, no process sends the other.
+    approved().await;
+    write_deliveries(&fixture, &first).await;
+    hooks.receiver.reply_with(Reply::Hold);
+    let ((), one) = tokio::join!(
+        async {
+            assert_eq!(hooks.receiver.next_request().await.path, "/api/chat.postMessage");
+            assert_eq!(second.send_due().await.expect("nothing"), 0);
+            hooks.receiver.reply_with(Reply::Body(answer.clone()));
+        },
+        first.send_due(),
+    );
+    assert_eq!(one.expect("sent"), 2);
+    let updated = hooks.receiver.next_request().await;
+    assert!(updated.path == "/api/chat.update" && updated.body.contains("Task approved"), "{updated:?}");
+
+    // The first event of another task has to wait, the second one does not: the first comes too late.
+    let task = submitted(&tasks, "grow more").await;
+    write_deliveries(&fixture, &first).await;
+    hooks.receiver.reply_with(Reply::Status(429));
+    assert_eq!(first.send_due().await.expect("sent"), 1);
+    let _ = hooks.receiver.next_request().await;
+    let _ = tasks.decide(approval_of(&task, "rex"), &approve(), &rex).await.expect("approved");
+    write_deliveries(&fixture, &first).await;
+    hooks.receiver.reply_with(Reply::Body(answer));
+    assert_eq!(first.send_due().await.expect("sent"), 1);
+    assert!(hooks.receiver.next_request().await.body.contains("Task approved"));
+    fixture.clock.advance(Duration::from_secs(60));
+    assert_eq!(first.send_due().await.expect("decided"), 1);
+    assert_eq!(hooks.receiver.received(), None);
+    let all = deliveries(&service, &id).await;
+    let is_late = |each: &&Delivery| {
+        each.content.task_id.as_deref() == Some(&task.task_id) && each.content.event == "task:submitted"
+    };
+    let late = all.iter().find(is_late).expect("listed");
+    assert_eq!((late.status, late.report.error.as_ref()), (DeliveryStatus::Delivered, None));
+    let reason = late.report.response.as_ref().expect("a reason");
+    assert!(reason.contains("not sent") && reason.contains("newer event"), "{reason}");
+    // Nor does it when somebody asks for it.
+    let _ = service.redeliver(&id, &late.delivery_id, &admin()).await.expect("due");
+    assert_eq!(first.send_due().await.expect("decided"), 1);
+    assert_eq!(hooks.receiver.received(), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

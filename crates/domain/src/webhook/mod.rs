@@ -132,11 +132,10 @@ impl Webhook {
             "digest_minutes",
             detail,
         );
-        let is_bot = self.format == WebhookFormat::Slack && has_credential;
         let detail = "must be set with a bot token of Slack, and only then";
-        input.check(self.channel.is_some() == is_bot, "channel", detail);
+        input.check(self.channel.is_some() == self.updates_messages(), "channel", detail);
         let detail = "needs a bot token of Slack, which updates the messages with buttons";
-        input.check(is_bot || self.slack_app.is_none(), "signing_secret", detail);
+        input.check(self.updates_messages() || self.slack_app.is_none(), "signing_secret", detail);
         let is_channel = |text: &String| {
             (1..=80).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
         };
@@ -173,6 +172,11 @@ impl Webhook {
     pub fn digest_at(&self, now: Moment) -> Option<Moment> {
         let interval = u64::from(self.digest_minutes.filter(|minutes| *minutes > 0)?) * 60_000_000;
         Some(Moment::from_micros((now.micros() / interval + 1) * interval))
+    }
+
+    /// Whether the receiver keeps one message for each task, which later events change.
+    pub fn updates_messages(&self) -> bool {
+        self.format == WebhookFormat::Slack && self.credential.is_some()
     }
 
     /// Whether the type of a task decides.
