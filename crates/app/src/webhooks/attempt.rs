@@ -169,17 +169,20 @@ impl WebhookService {
         let Some(first) = message.first() else { return Ok(()) };
         let webhook = &stored.value;
         let is_slack_api = webhook.updates_messages();
-        let (result, secrets) = match webhook.format {
+        let (mut result, secrets) = match webhook.format {
             WebhookFormat::Email => self.send_mail(message).await?,
             _ => self.send_request(stored, first, is_slack_api).await?,
         };
+        if matches!(result.response, Some((GONE, _)))
+            && !self.disable(stored, "the receiver answered with status 410").await?
+        {
+            result.error = Some("the previous URL of the webhook is gone (410)".to_owned());
+            result.is_final = false;
+        }
         let now = self.context.now();
         let mut outcome = judge(&result, first, now, &secrets);
         if let (true, None, Some((_, body))) = (is_slack_api, &result.error, &result.response) {
             outcome.message_ref = SlackAnswer::parse(body).message_ref();
-        }
-        if matches!(result.response, Some((GONE, _))) {
-            self.disable(&stored.id, "the receiver answered with status 410").await?;
         }
         if let Some(error) = &outcome.report.error {
             let (webhook_id, destination) = (&stored.id, &webhook.destination);

@@ -42,7 +42,7 @@ pub use inbound::{
 };
 pub use mail::{MailEncryption, MailServer, MailSettings};
 pub use sealed::reseal_secrets;
-use sealed::{new_secret, seal};
+use sealed::{new_secret, seal, unseal};
 pub use slack::{NewLinkCode, SlackService, VerifiedSlackRequest};
 
 use crate::error::require_valid;
@@ -583,14 +583,18 @@ impl WebhookService {
         }
     }
 
-    /// Deactivates a webhook whose receiver no longer exists.
-    async fn disable(&self, id: &str, reason: &str) -> Result<()> {
+    /// Deactivates a webhook whose receiver no longer exists; `false` if it has another URL by now, about which nothing is known.
+    async fn disable(&self, attempted: &StoredWebhook, reason: &str) -> Result<bool> {
+        let id = attempted.id.as_str();
         retry_on_conflict(async || {
             let Some(before) = self.context.database.document::<Webhook>(id).await? else {
-                return Ok(Some(()));
+                return Ok(Some(true));
             };
+            if !self.has_same_url(id, &attempted.value, &before.value) {
+                return Ok(Some(false));
+            }
             if !before.value.active {
-                return Ok(Some(()));
+                return Ok(Some(true));
             }
             let value =
                 Webhook { active: false, disabled_reason: Some(reason.to_owned()), ..before.value.clone() };
@@ -603,9 +607,16 @@ impl WebhookService {
             let write = Write::document(&before.next(value), Some(before.revision));
             let by = self.context.service("webhooks", ade_domain::audit::Trigger::Job("webhooks".to_owned()));
             let commit: Commit = action.commit_as(by, vec![write], self.context.now());
-            Ok(self.context.commit(commit).await?.then_some(()))
+            Ok(self.context.commit(commit).await?.then_some(true))
         })
         .await
+    }
+
+    /// Each encryption of a URL looks different.
+    fn has_same_url(&self, id: &str, one: &Webhook, other: &Webhook) -> bool {
+        let [one, other] =
+            [one, other].map(|webhook| unseal(self.context.database.keys(), id, "url", &webhook.url));
+        one.is_ok() && one == other
     }
 }
 

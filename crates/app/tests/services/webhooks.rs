@@ -26,6 +26,7 @@ on_both_databases!(
     sends_each_matching_event_once_with_a_valid_signature,
     retries_failures_and_gives_up_after_three_days,
     circuit_opens_and_recovers,
+    answer_of_a_previous_url_says_nothing_about_the_present_one,
     unrecorded_attempts_are_sent_again_with_the_same_id,
     two_processes_send_each_delivery_once,
     slack_message_of_a_task_is_updated,
@@ -207,6 +208,42 @@ async fn retries_failures_and_gives_up_after_three_days(fixture: Fixture) {
     assert_eq!(only_delivery(&service, id).await.status, DeliveryStatus::Failed);
     assert!(service.test(id, &admin()).await.is_err());
     assert_eq!(fixture.audit_actions(None).await.last().map(String::as_str), Some("webhook.disable"));
+}
+
+async fn answer_of_a_previous_url_says_nothing_about_the_present_one(fixture: Fixture) {
+    let mut hooks = Hooks::new().await;
+    hooks.network = hooks.network.with_attempt_timeout(Duration::from_secs(15));
+    let (service, dispatcher) = hooks.service(fixture.context());
+    let id = hooks.create(&service, &["*"]).await.view.webhook_id;
+    let _ = service.test(&id, &admin()).await.expect("due");
+    let url = Some(hooks.receiver.url("/moved"));
+    let moved = WebhookChange { url, ..WebhookChange::default() };
+    hooks.receiver.reply_with(Reply::Hold);
+    let (sent, ()) = tokio::join!(dispatcher.send_due(), async {
+        assert_eq!(hooks.receiver.next_request().await.path, "/hook?key=topsecret");
+        let _ = service.update(&id, &moved, &admin()).await.expect("changed meanwhile");
+        hooks.receiver.reply_with(Reply::Status(410));
+    });
+    assert_eq!(sent.expect("sent"), 1);
+    assert!(service.get(&id, &admin()).await.expect("exists").active);
+    let waiting = only_delivery(&service, &id).await;
+    assert_eq!((waiting.status, waiting.report.response_status), (DeliveryStatus::Pending, Some(410)));
+    assert!(waiting.report.error.is_some_and(|error| error.contains("previous URL")));
+    hooks.receiver.reply_with(Reply::Status(204));
+    fixture.clock.advance(Duration::from_secs(60));
+    assert_eq!(dispatcher.send_due().await.expect("sent"), 1);
+    assert_eq!(hooks.receiver.next_request().await.path, "/moved");
+    assert_eq!(only_delivery(&service, &id).await.status, DeliveryStatus::Delivered);
+    // The same URL, encrypted again, is still the one that is gone.
+    let _ = service.redeliver(&id, &waiting.delivery_id, &admin()).await.expect("due");
+    hooks.receiver.reply_with(Reply::Hold);
+    let (sent, ()) = tokio::join!(dispatcher.send_due(), async {
+        let _ = hooks.receiver.next_request().await;
+        let _ = service.update(&id, &moved, &admin()).await.expect("the same");
+        hooks.receiver.reply_with(Reply::Status(410));
+    });
+    assert_eq!(sent.expect("sent"), 1);
+    assert!(!service.get(&id, &admin()).await.expect("exists").active);
 }
 
 async fn circuit_opens_and_recovers(fixture: Fixture) {
