@@ -15,7 +15,7 @@ use ade_domain::webhook::WebhookFormat;
 use ade_domain::webhook::delivery::{CIRCUIT_THRESHOLD, CircuitState};
 use ade_executors::egress::Resolver;
 use ade_store::Database;
-use ade_store::database::{Claim, Delivery, DeliveryFilter, DeliveryStatus};
+use ade_store::database::{AttemptOutcome, Claim, Delivery, DeliveryFilter, DeliveryReport, DeliveryStatus};
 use ade_testkit::webhook_receiver::{ReceivedRequest, Reply, WebhookReceiver};
 use async_trait::async_trait;
 use serde_json::{Value, json};
@@ -26,6 +26,7 @@ on_both_databases!(
     sends_each_matching_event_once_with_a_valid_signature,
     retries_failures_and_gives_up_after_three_days,
     circuit_opens_and_recovers,
+    test_of_a_destination_that_sent_nothing_is_repeated_at_once,
     answer_of_a_previous_url_says_nothing_about_the_present_one,
     unrecorded_attempts_are_sent_again_with_the_same_id,
     two_processes_send_each_delivery_once,
@@ -274,6 +275,40 @@ async fn circuit_opens_and_recovers(fixture: Fixture) {
     assert_eq!(dispatcher.send_due().await.expect("sent"), count);
     assert_eq!(circuit().await, CircuitState::Closed);
     assert!(deliveries(&service, id).await.iter().all(|each| each.status == DeliveryStatus::Delivered));
+}
+
+async fn test_of_a_destination_that_sent_nothing_is_repeated_at_once(fixture: Fixture) {
+    let address = Arc::new(Mutex::new("1.1.1.1".parse().expect("an address")));
+    let network = WebhookNetwork::new(&[]).expect("valid");
+    let network = network.with_resolver(Arc::new(ChangingResolver(Arc::clone(&address))));
+    let service = WebhookService::new(fixture.context(), network);
+    let dispatcher = WebhookDispatcher::new(service.clone(), "server-1");
+    let change = WebhookChange {
+        name: Some("x".to_owned()),
+        url: Some("https://a.test/".to_owned()),
+        events: Some(vec!["*".to_owned()]),
+        ..WebhookChange::default()
+    };
+    let id = service.create(&change, &admin()).await.expect("public at present").view.webhook_id;
+    let failure = AttemptOutcome {
+        status: DeliveryStatus::Pending,
+        next_at: None,
+        report: DeliveryReport::default(),
+        message_ref: None,
+    };
+    let now = fixture.context().clock.now();
+    for _ in 0..CIRCUIT_THRESHOLD {
+        let reached = ("https://a.test:443", Some(false));
+        let _ = fixture.database.finish_attempt(&[], "x", &failure, reached, now).await.expect("stored");
+    }
+    fixture.clock.advance(Duration::from_secs(600));
+    // Nothing is sent to an address that is not public.
+    *address.lock().expect("not poisoned") = "127.0.0.1".parse().expect("an address");
+    for _ in 0..2 {
+        assert_eq!(service.get(&id, &admin()).await.expect("exists").circuit, CircuitState::HalfOpen);
+        let _ = service.test(&id, &admin()).await.expect("due");
+        assert_eq!(dispatcher.send_due().await.expect("tried"), 1);
+    }
 }
 
 async fn unrecorded_attempts_are_sent_again_with_the_same_id(fixture: Fixture) {
@@ -575,9 +610,11 @@ async fn credential_does_not_follow_the_url_to_another_host() {
         assert_eq!(dispatcher.send_due().await.expect("sent"), 1);
     };
     let at = |url: String| WebhookChange { url: Some(url), ..WebhookChange::default() };
-    for (format, channel) in
-        [(WebhookFormat::Slack, Some("C1")), (WebhookFormat::Pagerduty, None), (WebhookFormat::Servicenow, None)]
-    {
+    for (format, channel) in [
+        (WebhookFormat::Slack, Some("C1")),
+        (WebhookFormat::Pagerduty, None),
+        (WebhookFormat::Servicenow, None),
+    ] {
         let channel = channel.map(str::to_owned);
         let new = WebhookChange { channel, ..change(&hooks, format, "/a", Some("first-secret")) };
         let id = service.create(&new, &admin()).await.expect("created").view.webhook_id;

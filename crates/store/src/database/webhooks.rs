@@ -302,7 +302,10 @@ impl Operation for RecordAttempt {
     async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<bool> {
         let destination = || Arg::from(self.destination.as_str());
         match self.is_reachable {
-            None => {}
+            // If it was a test of the destination, it decided nothing: the next attempt is one. None of before the rest still runs then.
+            None => {
+                connection.execute(END_PROBE, &[destination()]).await?;
+            }
             Some(true) => {
                 connection
                     .execute("DELETE FROM webhook_circuits WHERE destination = $1", &[destination()])
@@ -330,6 +333,7 @@ impl Operation for RecordAttempt {
     }
 }
 
+const END_PROBE: &str = "UPDATE webhook_circuits SET probe_until = NULL WHERE destination = $1";
 const SELECT_CIRCUIT: &str =
     "SELECT failures, micros(open_until), micros(probe_until), destination FROM webhook_circuits";
 
@@ -475,8 +479,7 @@ impl Database {
 
     /// Ends a test for which nothing was sent.
     pub async fn end_probe(&self, destination: &str) -> Result<()> {
-        let sql = "UPDATE webhook_circuits SET probe_until = NULL WHERE destination = $1";
-        self.execute_statement(sql, &[destination.into()]).await.map(drop)
+        self.execute_statement(END_PROBE, &[destination.into()]).await.map(drop)
     }
 
     /// Deletes deliveries from before a time, and returns how many. Each call deletes a bounded number.
