@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::sealed::{random_number, signing_secrets, unseal};
+use super::stats::DeliveryOutcome;
 use super::{StoredWebhook, WebhookService};
 use crate::Result;
 
@@ -190,6 +191,8 @@ impl WebhookService {
         }
         let reached = (webhook.destination.as_str(), result.is_reachable);
         let is_stored = self.context.database.finish_attempt(message, by, &outcome, reached, now).await?;
+        let counted = DeliveryOutcome::of(&outcome, result.superseded.is_some());
+        self.stats.count(webhook.format, counted, message.len());
         if !is_stored {
             let delivery_id = &first.delivery_id;
             tracing::warn!(delivery_id, "a delivery took too long and may be sent twice");

@@ -20,12 +20,13 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::mail::recipients;
+use super::stats::DeliveryOutcome;
 use super::{StoredWebhook, WebhookService};
 use crate::retry::FailureLog;
 use crate::{Result, new_id};
 
 /// The name of the consumer of events.
-const CONSUMER: &str = "webhooks";
+pub(super) const CONSUMER: &str = "webhooks";
 /// How long the other processes wait for one that stopped.
 const CONSUMER_LEASE_MS: u64 = 15_000;
 /// A lease that ends earlier is renewed.
@@ -193,6 +194,7 @@ impl WebhookDispatcher {
             }
             self.service.due.notify_one();
         }
+        self.service.stats.set_position(last);
         Ok(if events.len() < EVENT_BATCH as usize { Progress::Done } else { Progress::More })
     }
 
@@ -230,6 +232,9 @@ impl WebhookDispatcher {
                 for mut new in for_recipients(webhook, event, &people, new) {
                     if *waiting >= u64::from(MAX_PENDING) && new.refused.is_none() {
                         new.refused = Some(format!("{MAX_PENDING} deliveries of this webhook already wait"));
+                    }
+                    if new.refused.is_some() {
+                        self.service.stats.count(webhook.format, DeliveryOutcome::Refused, 1);
                     }
                     *waiting += u64::from(new.refused.is_none());
                     deliveries.push(new);

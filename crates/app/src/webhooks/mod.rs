@@ -10,6 +10,7 @@ mod inbound;
 mod mail;
 mod sealed;
 mod slack;
+mod stats;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +45,8 @@ pub use mail::{MailEncryption, MailServer, MailSettings};
 pub use sealed::reseal_secrets;
 use sealed::{new_secret, seal, unseal};
 pub use slack::{NewLinkCode, SlackService, VerifiedSlackRequest};
+use stats::Stats;
+pub use stats::{DeliveryOutcome, WebhookBacklog};
 
 use crate::error::require_valid;
 use crate::events::AuditedAction;
@@ -135,13 +138,14 @@ impl WebhookNetwork {
     }
 }
 
-/// Registers webhooks and shows their deliveries. Clones share the wake-up of the dispatcher.
+/// Registers webhooks and shows their deliveries. Clones share the wake-up of the dispatcher and the counts.
 #[derive(Debug, Clone)]
 pub struct WebhookService {
     context: Context,
     network: WebhookNetwork,
     /// Wakes the dispatcher of this process when something is due.
     due: Arc<Notify>,
+    stats: Arc<Stats>,
 }
 
 /// What administrators set. A missing field keeps its value.
@@ -197,7 +201,7 @@ fn details(before: Option<&Webhook>, after: Option<&Webhook>) -> Map<String, Val
 impl WebhookService {
     #[must_use]
     pub fn new(context: Context, network: WebhookNetwork) -> Self {
-        Self { context, network, due: Arc::default() }
+        Self { context, network, due: Arc::default(), stats: Arc::default() }
     }
 
     fn view(stored: &StoredWebhook, circuit: CircuitState) -> WebhookView {

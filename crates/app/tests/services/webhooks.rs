@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ade_app::webhooks::{
-    WebhookChange, WebhookDispatcher, WebhookNetwork, WebhookWithSecret, reseal_secrets,
+    DeliveryOutcome, WebhookBacklog, WebhookChange, WebhookDispatcher, WebhookNetwork, WebhookWithSecret,
+    reseal_secrets,
 };
 use ade_app::{Caller, Context, Error, WebhookService};
 use ade_domain::Keys;
@@ -30,6 +31,7 @@ on_both_databases!(
     answer_of_a_previous_url_says_nothing_about_the_present_one,
     unrecorded_attempts_are_sent_again_with_the_same_id,
     two_processes_send_each_delivery_once,
+    counts_deliveries_and_measures_what_waits,
     slack_message_of_a_task_is_updated,
     slack_has_one_message_of_a_task_that_never_goes_back,
 );
@@ -367,6 +369,55 @@ async fn two_processes_send_each_delivery_once(fixture: Fixture) {
     assert_eq!((ids.len(), ids), (20, expected));
 }
 
+async fn counts_deliveries_and_measures_what_waits(fixture: Fixture) {
+    let hooks = Hooks::new().await;
+    let (service, dispatcher) = hooks.service(fixture.context());
+    dispatcher.write_deliveries().await.expect("at the end of the log");
+    let id = hooks.create(&service, &["task:created"]).await.view.webhook_id;
+    write_deliveries(&fixture, &dispatcher).await;
+    let backlog = async || service.backlog().await.expect("read");
+    let idle = backlog().await;
+    assert_eq!((idle.unread_events, idle.unread_ms, idle.open_circuits), (0, 0, 0));
+
+    fixture.add_user("ann", &["author"]).await;
+    fixture.add_user("rex", &["reviewer"]).await;
+    let _ = submitted(&fixture.service(), "grow").await;
+    let _ = fixture.entries().await;
+    fixture.clock.advance(Duration::from_secs(7));
+    let behind = backlog().await;
+    assert!(behind.unread_events >= 2 && behind.unread_ms == 7_000, "{behind:?}");
+    let overdue = |backlog: &WebhookBacklog| {
+        let of = |format| backlog.overdue_ms.iter().find(|(found, _)| *found == format).map(|(_, ms)| *ms);
+        (of(WebhookFormat::Standard), of(WebhookFormat::Email))
+    };
+    assert_eq!(overdue(&behind), (Some(0), Some(0)));
+    dispatcher.write_deliveries().await.expect("written");
+    fixture.clock.advance(Duration::from_secs(3));
+    let waiting = backlog().await;
+    assert_eq!((waiting.unread_events, waiting.unread_ms), (0, 0));
+    assert_eq!(overdue(&waiting), (Some(3_000), Some(0)));
+
+    for _ in 1..CIRCUIT_THRESHOLD {
+        let _ = service.test(&id, &admin()).await.expect("due");
+    }
+    hooks.receiver.reply_with(Reply::Status(500));
+    assert_eq!(dispatcher.send_due().await.expect("sent"), CIRCUIT_THRESHOLD as usize);
+    assert_eq!(backlog().await.open_circuits, 1);
+    hooks.receiver.reply_with(Reply::Status(204));
+    fixture.clock.advance(Duration::from_secs(600));
+    let resting = backlog().await;
+    assert_eq!((resting.open_circuits, resting.half_open_circuits), (0, 1));
+    assert_eq!(dispatcher.send_due().await.expect("sent"), CIRCUIT_THRESHOLD as usize);
+    let counts = service.delivery_counts();
+    let expected = [(DeliveryOutcome::Delivered, 5), (DeliveryOutcome::Retried, 5)];
+    let found: Vec<_> = counts.iter().filter(|(_, _, count)| *count > 0).collect();
+    assert_eq!(
+        found,
+        expected.each_ref().map(|(outcome, count)| (WebhookFormat::Standard, *outcome, *count)).each_ref()
+    );
+    assert_eq!(counts.len(), WebhookFormat::ALL.len() * DeliveryOutcome::ALL.len(), "no other labels");
+}
+
 /// A webhook of another format, with what its receiver asks for.
 fn change(hooks: &Hooks, format: WebhookFormat, path: &str, credential: Option<&str>) -> WebhookChange {
     WebhookChange {
@@ -535,6 +586,8 @@ async fn slack_has_one_message_of_a_task_that_never_goes_back(fixture: Fixture) 
     let late = all.iter().find(is_late).expect("listed");
     assert_eq!((late.status, late.report.error.as_ref()), (DeliveryStatus::Delivered, None));
     let reason = late.report.response.as_ref().expect("a reason");
+    let is_superseded = |count: &&(_, _, u64)| count.1 == DeliveryOutcome::Superseded && count.2 == 1;
+    assert_eq!(service.delivery_counts().iter().filter(is_superseded).count(), 1);
     assert!(reason.contains("not sent") && reason.contains("newer event"), "{reason}");
     // Nor does it when somebody asks for it.
     let _ = service.redeliver(&id, &late.delivery_id, &admin()).await.expect("due");

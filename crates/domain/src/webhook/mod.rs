@@ -32,8 +32,11 @@ const MAX_PATTERNS: usize = 50;
 const MAX_CREDENTIAL_LEN: usize = 4_096;
 
 /// What a receiver understands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum WebhookFormat {
     /// JSON with the signature of the Standard Webhooks specification.
     #[default]
@@ -46,6 +49,10 @@ pub enum WebhookFormat {
     Servicenow,
     /// Messages to the people whom an event concerns.
     Email,
+}
+
+impl WebhookFormat {
+    pub const ALL: [Self; 5] = [Self::Standard, Self::Slack, Self::Pagerduty, Self::Servicenow, Self::Email];
 }
 
 /// A text that is encrypted with the key of the installation; see [`Keys::seal`](crate::Keys::seal).
