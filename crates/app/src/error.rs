@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
 use ade_domain::text::counted;
@@ -10,6 +11,29 @@ use ade_store::database::DocumentKind;
 use ade_store::{CoordinationError, DatabaseError};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an inbound hook accepts no messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HookSuspension {
+    /// The author of its tasks is not active.
+    Owner(UserId),
+    /// Who got the secret that signed the message is not active.
+    SecretHolder { hook_id: String, user_id: UserId },
+}
+
+impl HookSuspension {
+    fn advice(&self) -> String {
+        match self {
+            Self::Owner(user_id) => format!(
+                "its owner {user_id} is not active any more; an administrator activates the owner, or registers another hook"
+            ),
+            Self::SecretHolder { hook_id, user_id } => format!(
+                "{user_id}, who got the secret that signed this message, is not active any more; an administrator makes a \
+                 new secret: ade webhook inbound rotate {hook_id}"
+            ),
+        }
+    }
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -55,6 +79,9 @@ pub enum Error {
     /// The message of an inbound hook was accepted before.
     #[error("the message {message_id} was accepted already: send a new one with another webhook-id")]
     Replayed { message_id: String },
+    /// A person on whom an inbound hook depends was deactivated.
+    #[error("the hook accepts no messages: {}", .0.advice())]
+    HookSuspended(HookSuspension),
     #[error("{0}")]
     Forbidden(String),
     #[error("the request is invalid: {}", list(.0))]

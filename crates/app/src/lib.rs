@@ -36,7 +36,7 @@ pub use audit::AuditService;
 pub use caller::{Caller, IdempotentRequest};
 pub use changes::ChangeService;
 pub use context::Context;
-pub use error::{Error, ObjectKind, Result};
+pub use error::{Error, HookSuspension, ObjectKind, Result};
 pub use event_tail::EventTail;
 pub use events::{
     AUDIT_TARGET, CheckedProjections, CursorBatch, DatabaseEventSink, EventCursor, EventFeed, FeedError,

@@ -28,6 +28,13 @@ impl SessionClient {
         Self { api: api.clone(), cookie, csrf_token }
     }
 
+    /// The headers of a request with this CSRF token.
+    #[must_use]
+    pub fn headers<'a>(&'a self, csrf_token: Option<&'a str>) -> Vec<(&'a str, &'a str)> {
+        let csrf_token = csrf_token.map(|csrf_token| ("x-csrf-token", csrf_token));
+        [("cookie", self.cookie.as_str())].into_iter().chain(csrf_token).collect()
+    }
+
     /// Sends a request with this CSRF token.
     pub async fn call(
         &self,
@@ -36,8 +43,7 @@ impl SessionClient {
         csrf_token: Option<&str>,
         body: &Value,
     ) -> ApiResponse {
-        let mut headers = vec![("cookie", self.cookie.as_str())];
-        headers.extend(csrf_token.map(|csrf_token| ("x-csrf-token", csrf_token)));
+        let headers = self.headers(csrf_token);
         self.api.send_raw(method, &format!("/api/v1{path}"), &headers, body.to_string()).await
     }
 

@@ -21,6 +21,8 @@ pub enum Reply {
     EndlessBody,
     /// Nothing, while the connection stays open.
     Silence,
+    /// Whatever the test sets next, once it does.
+    Hold,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,13 +98,16 @@ impl WebhookReceiver {
 
 async fn serve(
     mut stream: TcpStream,
-    replies: watch::Receiver<Reply>,
+    mut replies: watch::Receiver<Reply>,
     received: mpsc::UnboundedSender<ReceivedRequest>,
 ) {
     let Some(request) = read_request(&mut stream).await else { return };
-    let reply = replies.borrow().clone();
+    let mut reply = replies.borrow_and_update().clone();
     // Its test may have ended.
     let _ = received.send(request);
+    while reply == Reply::Hold && replies.changed().await.is_ok() {
+        reply = replies.borrow_and_update().clone();
+    }
     let head = |status: u16, headers: &str, length: usize| {
         format!("HTTP/1.1 {status} Status\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n")
     };
@@ -111,7 +116,7 @@ async fn serve(
         Reply::Body(body) => head(200, "", body.len()) + body,
         Reply::Redirect(to) => head(302, &format!("Location: {to}\r\n"), 0),
         Reply::EndlessBody => head(200, "", 1 << 30),
-        Reply::Silence => String::new(),
+        Reply::Silence | Reply::Hold => String::new(),
     };
     // The sender may have closed the connection.
     let _ = stream.write_all(text.as_bytes()).await;

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::sealed::{random_number, signing_secrets, unseal};
+use super::stats::DeliveryOutcome;
 use super::{StoredWebhook, WebhookService};
 use crate::Result;
 
@@ -49,25 +50,42 @@ pub(super) struct AttemptResult {
     pub(super) response: Option<(u16, Vec<u8>)>,
     /// Whether the destination works; `None` if that is unknown.
     pub(super) is_reachable: Option<bool>,
+    /// Why nothing had to be sent, if so.
+    pub(super) superseded: Option<String>,
 }
 
 impl AttemptResult {
+    /// The receiver has a newer event already.
+    const fn superseded(reason: String) -> Self {
+        Self { error: None, is_final: true, response: None, is_reachable: None, superseded: Some(reason) }
+    }
+
     pub(super) const fn accepted(status: u16, body: Vec<u8>) -> Self {
-        Self { error: None, is_final: false, response: Some((status, body)), is_reachable: Some(true) }
+        Self {
+            error: None,
+            is_final: false,
+            response: Some((status, body)),
+            is_reachable: Some(true),
+            superseded: None,
+        }
     }
 
     pub(super) const fn silence(reason: String) -> Self {
-        Self { error: Some(reason), is_final: false, response: None, is_reachable: Some(false) }
+        Self::without_response(reason, false, Some(false))
     }
 
     /// Nothing was sent, and it says nothing about the destination.
     pub(super) const fn not_sent(reason: String) -> Self {
-        Self { error: Some(reason), is_final: false, response: None, is_reachable: None }
+        Self::without_response(reason, false, None)
     }
 
     /// Nothing was sent, and nothing will be.
     pub(super) const fn refused(reason: String) -> Self {
-        Self { error: Some(reason), is_final: true, response: None, is_reachable: None }
+        Self::without_response(reason, true, None)
+    }
+
+    const fn without_response(reason: String, is_final: bool, is_reachable: Option<bool>) -> Self {
+        Self { error: Some(reason), is_final, response: None, is_reachable, superseded: None }
     }
 }
 
@@ -79,7 +97,7 @@ impl Answer {
             Self::Response { status, body } => Some((status, body)),
             Self::Silence(_) | Self::NotSent(_) => None,
         };
-        AttemptResult { error, is_final, response, is_reachable }
+        AttemptResult { error, is_final, response, is_reachable, superseded: None }
     }
 
     fn error(&self, is_slack_api: bool) -> Option<String> {
@@ -151,18 +169,21 @@ impl WebhookService {
     pub(super) async fn attempt(&self, stored: &StoredWebhook, message: &[Delivery], by: &str) -> Result<()> {
         let Some(first) = message.first() else { return Ok(()) };
         let webhook = &stored.value;
-        let is_slack_api = webhook.format == WebhookFormat::Slack && webhook.credential.is_some();
-        let (result, secrets) = match webhook.format {
+        let is_slack_api = webhook.updates_messages();
+        let (mut result, secrets) = match webhook.format {
             WebhookFormat::Email => self.send_mail(message).await?,
             _ => self.send_request(stored, first, is_slack_api).await?,
         };
+        if matches!(result.response, Some((GONE, _)))
+            && !self.disable(stored, "the receiver answered with status 410").await?
+        {
+            result.error = Some("the previous URL of the webhook is gone (410)".to_owned());
+            result.is_final = false;
+        }
         let now = self.context.now();
         let mut outcome = judge(&result, first, now, &secrets);
         if let (true, None, Some((_, body))) = (is_slack_api, &result.error, &result.response) {
             outcome.message_ref = SlackAnswer::parse(body).message_ref();
-        }
-        if matches!(result.response, Some((GONE, _))) {
-            self.disable(&stored.id, "the receiver answered with status 410").await?;
         }
         if let Some(error) = &outcome.report.error {
             let (webhook_id, destination) = (&stored.id, &webhook.destination);
@@ -170,6 +191,8 @@ impl WebhookService {
         }
         let reached = (webhook.destination.as_str(), result.is_reachable);
         let is_stored = self.context.database.finish_attempt(message, by, &outcome, reached, now).await?;
+        let counted = DeliveryOutcome::of(&outcome, result.superseded.is_some());
+        self.stats.count(webhook.format, counted, message.len());
         if !is_stored {
             let delivery_id = &first.delivery_id;
             tracing::warn!(delivery_id, "a delivery took too long and may be sent twice");
@@ -185,7 +208,16 @@ impl WebhookService {
     ) -> Result<(AttemptResult, Secrets)> {
         let mut message_ref = None;
         if let (true, Some(task_id)) = (is_slack_api, &delivery.content.task_id) {
-            message_ref = self.context.database.message_of_task(&stored.id, task_id).await?;
+            let shown = self.context.database.message_of_task(&stored.id, task_id).await?;
+            // No other process sends about this task meanwhile.
+            if let Some(shown) = shown.as_ref().filter(|shown| shown.number > delivery.content.number) {
+                let reason = format!(
+                    "not sent: the message about the task already shows the newer event {}, this is event {}",
+                    shown.number, delivery.content.number
+                );
+                return Ok((AttemptResult::superseded(reason), Secrets::default()));
+            }
+            message_ref = shown.map(|shown| shown.message_ref);
         }
         let (answer, secrets) = self.send(&stored.id, &stored.value, delivery, message_ref.as_deref()).await;
         let error = answer.error(is_slack_api);
@@ -299,6 +331,7 @@ fn judge(result: &AttemptResult, delivery: &Delivery, now: Moment, secrets: &Sec
     };
     let response_status = result.response.as_ref().map(|(status, _)| *status);
     let response = result.response.as_ref().map(|(_, body)| excerpt(body, secrets));
+    let response = response.or_else(|| result.superseded.clone());
     let finished_at = (status != DeliveryStatus::Pending).then_some(now);
     let error = error.as_ref().map(|error| secrets.redact(error));
     let report = DeliveryReport { last_attempt_at: Some(now), finished_at, response_status, response, error };

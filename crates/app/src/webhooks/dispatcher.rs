@@ -14,12 +14,13 @@ use ade_domain::webhook::delivery::{Circuit, CircuitState, RETRY_WINDOW_MS};
 use ade_domain::webhook::email::Recipient;
 use ade_domain::webhook::{Webhook, WebhookFormat};
 use ade_store::DatabaseError;
-use ade_store::database::{Delivery, DeliveryContent, NewDelivery, StoredTask, Versioned};
+use ade_store::database::{Claim, Delivery, DeliveryContent, NewDelivery, StoredTask, Versioned};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::mail::recipients;
+use super::stats::DeliveryOutcome;
 use super::{StoredWebhook, WebhookService};
 use crate::retry::FailureLog;
 use crate::{Result, new_id};
@@ -193,6 +194,7 @@ impl WebhookDispatcher {
             }
             self.service.due.notify_one();
         }
+        self.service.stats.set_position(last);
         Ok(if events.len() < EVENT_BATCH as usize { Progress::Done } else { Progress::More })
     }
 
@@ -226,10 +228,13 @@ impl WebhookDispatcher {
                     }
                 };
                 let payload = self.service.render(webhook, *number, event, task.map(|stored| &stored.task));
-                let new = self.new_delivery(id, event, payload.to_string());
+                let new = self.new_delivery(id, *number, event, payload.to_string());
                 for mut new in for_recipients(webhook, event, &people, new) {
                     if *waiting >= u64::from(MAX_PENDING) && new.refused.is_none() {
                         new.refused = Some(format!("{MAX_PENDING} deliveries of this webhook already wait"));
+                    }
+                    if new.refused.is_some() {
+                        self.service.stats.count(webhook.format, DeliveryOutcome::Refused, 1);
                     }
                     *waiting += u64::from(new.refused.is_none());
                     deliveries.push(new);
@@ -244,7 +249,7 @@ impl WebhookDispatcher {
         Ok(self.service.context.database.task(task_id).await?)
     }
 
-    fn new_delivery(&self, webhook_id: &str, event: &Event, payload: String) -> NewDelivery {
+    fn new_delivery(&self, webhook_id: &str, number: u64, event: &Event, payload: String) -> NewDelivery {
         let now = self.service.context.now();
         NewDelivery {
             delivery_id: new_id(),
@@ -257,6 +262,7 @@ impl WebhookDispatcher {
             content: DeliveryContent {
                 event: event.event.clone(),
                 task_id: event.task_id.clone(),
+                number,
                 payload,
                 skipped_people: 0,
             },
@@ -329,11 +335,12 @@ impl WebhookDispatcher {
                 continue;
             }
             let limit = u32::try_from(limit).unwrap_or(u32::MAX);
-            let (id, name) = (&stored.id, &self.name);
+            let claim = Claim { webhook_id: stored.id.clone(), by: self.name.clone(), now, until, limit };
             let claimed = match stored.value.format {
-                WebhookFormat::Email => database.claim_digests(id, name, now, until, limit).await?,
+                WebhookFormat::Email => database.claim_digests(claim).await?,
                 _ => {
-                    let claimed = database.claim_deliveries(id, name, now, until, limit).await?;
+                    let one_per_task = stored.value.updates_messages();
+                    let claimed = database.claim_deliveries(claim, one_per_task).await?;
                     claimed.into_iter().map(|delivery| vec![delivery]).collect()
                 }
             };

@@ -1,7 +1,8 @@
 //! Inbound hooks: administrators register them, and a sender with the secret of one proposes tasks through it, within its template.
 //!
 //! A message is accepted once: its id is stored in the transaction that creates the task. The owner is the author; the administrator who
-//! made the secret counts as an author too, and neither can decide about the task.
+//! made the secret counts as an author too, and neither can decide about the task. If the owner, or who got the secret, is deactivated,
+//! nothing is accepted: somebody who left must not propose.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +21,7 @@ use serde_json::{Map, Value, json};
 
 use super::require_may_see;
 use super::sealed::{new_secret, seal, signing_secrets};
-use crate::error::require_valid;
+use crate::error::{HookSuspension, require_valid};
 use crate::events::AuditedAction;
 use crate::idempotency::stored_response;
 use crate::retry::retry_on_conflict;
@@ -185,7 +186,9 @@ impl InboundHookService {
             submit: change.submit.unwrap_or(true),
             template: template.clone(),
             secret: seal(self.context.database.keys(), &id, "secret", secret.reveal())?,
+            holders: Some(makers(caller)),
             previous_secret: None,
+            previous_holders: None,
         };
         require_valid(hook.validate())?;
         let after = Versioned { id, revision: 1, value: hook };
@@ -223,6 +226,7 @@ impl InboundHookService {
             let valid_until = now.plus_ms(ROTATION_OVERLAP_MS);
             let present = std::mem::replace(&mut hook.secret, sealed);
             hook.previous_secret = Some(PreviousSecret { secret: present, valid_until });
+            hook.previous_holders = hook.holders.replace(makers(caller));
             // Who makes a secret can propose with it, for as long as it is accepted.
             hook.makers.extend(makers(caller));
             Ok(())
@@ -295,15 +299,33 @@ impl InboundHookService {
         let hook: Option<StoredHook> = self.context.database.document(hook_id).await?;
         let hook = hook.filter(|stored| stored.value.active).ok_or_else(unauthenticated)?;
         let now = self.context.now();
-        let previous = hook.value.previous_secret.iter().filter(|previous| now < previous.valid_until);
-        let sealed = std::iter::once(&hook.value.secret).chain(previous.map(|previous| &previous.secret));
+        let (sealed, holders): (Vec<_>, Vec<_>) = hook.value.accepted_secrets(now).unzip();
         let secrets = signing_secrets(self.context.database.keys(), hook_id, sealed).map_err(|error| {
             tracing::error!(hook_id, %error, "cannot decrypt the secret of an inbound hook");
             Error::system(format!("the secret of the hook cannot be decrypted: {error}"))
         })?;
-        message.verify(&secrets, now).map_err(|_| unauthenticated())?;
+        let is_signer = |secret: &SigningSecret| message.verify(std::slice::from_ref(secret), now).is_ok();
+        let signer = secrets.iter().zip(holders).find(|(secret, _)| is_signer(secret));
+        let (_, holders) = signer.ok_or_else(unauthenticated)?;
+        let suspended = |user_id| HookSuspension::SecretHolder { hook_id: hook_id.to_owned(), user_id };
+        self.require_active(holders, suspended).await?;
+        self.require_active([&hook.value.owner], HookSuspension::Owner).await?;
         let (message_id, body) = (message.id.to_owned(), message.body.to_vec());
         Ok(VerifiedMessage { hook, message_id, body })
+    }
+
+    async fn require_active(
+        &self,
+        users: impl IntoIterator<Item = &UserId>,
+        suspended: impl Fn(UserId) -> HookSuspension,
+    ) -> Result<()> {
+        for id in users {
+            let found = self.context.database.user(id).await?;
+            if !found.is_some_and(|found| found.user.active) {
+                return Err(Error::HookSuspended(suspended(id.clone())));
+            }
+        }
+        Ok(())
     }
 
     /// Proposes the task of a message, and submits it if the hook says so. A message counts once.
@@ -320,9 +342,8 @@ impl InboundHookService {
         })?;
         let filled = hook.template.fill(&parsed.data).map_err(Error::Invalid)?;
         let user = self.context.database.user(&hook.owner).await?.filter(|stored| stored.user.active);
-        let user = user.ok_or_else(|| {
-            Error::Forbidden(format!("the owner of this hook, {}, is not active any more", hook.owner))
-        })?;
+        let suspended = || Error::HookSuspended(HookSuspension::Owner(hook.owner.clone()));
+        let user = user.ok_or_else(suspended)?;
         let audit_actor = AuditActor {
             user_id: Some(hook.owner.clone()),
             // The credential that was used, as a token would be.

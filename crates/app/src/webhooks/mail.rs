@@ -223,5 +223,6 @@ fn failure(error: &SmtpError) -> AttemptResult {
         is_final: error.is_permanent() && !is_of_server,
         response: Some((code, error.to_string().into_bytes())),
         is_reachable: Some(!is_of_server),
+        superseded: None,
     }
 }

@@ -10,6 +10,7 @@ mod inbound;
 mod mail;
 mod sealed;
 mod slack;
+mod stats;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,8 +44,10 @@ pub use inbound::{
 };
 pub use mail::{MailEncryption, MailServer, MailSettings};
 pub use sealed::reseal_secrets;
-use sealed::{new_secret, seal};
+use sealed::{new_secret, seal, unseal};
 pub use slack::{NewLinkCode, SlackService, VerifiedSlackRequest};
+use stats::Stats;
+pub use stats::{DeliveryOutcome, WebhookBacklog};
 
 use crate::error::require_valid;
 use crate::events::AuditedAction;
@@ -136,13 +139,14 @@ impl WebhookNetwork {
     }
 }
 
-/// Registers webhooks and shows their deliveries. Clones share the wake-up of the dispatcher.
+/// Registers webhooks and shows their deliveries. Clones share the wake-up of the dispatcher and the counts.
 #[derive(Debug, Clone)]
 pub struct WebhookService {
     context: Context,
     network: WebhookNetwork,
     /// Wakes the dispatcher of this process when something is due.
     due: Arc<Notify>,
+    stats: Arc<Stats>,
 }
 
 /// What administrators set. A missing field keeps its value.
@@ -198,7 +202,7 @@ fn details(before: Option<&Webhook>, after: Option<&Webhook>) -> Map<String, Val
 impl WebhookService {
     #[must_use]
     pub fn new(context: Context, network: WebhookNetwork) -> Self {
-        Self { context, network, due: Arc::default() }
+        Self { context, network, due: Arc::default(), stats: Arc::default() }
     }
 
     fn view(stored: &StoredWebhook, circuit: CircuitState) -> WebhookView {
@@ -481,6 +485,7 @@ impl WebhookService {
         let content = DeliveryContent {
             event: TEST_EVENT.to_owned(),
             task_id: None,
+            number: 0,
             payload: payload.to_string(),
             skipped_people: 0,
         };
@@ -583,14 +588,18 @@ impl WebhookService {
         }
     }
 
-    /// Deactivates a webhook whose receiver no longer exists.
-    async fn disable(&self, id: &str, reason: &str) -> Result<()> {
+    /// Deactivates a webhook whose receiver no longer exists; `false` if it has another URL by now, about which nothing is known.
+    async fn disable(&self, attempted: &StoredWebhook, reason: &str) -> Result<bool> {
+        let id = attempted.id.as_str();
         retry_on_conflict(async || {
             let Some(before) = self.context.database.document::<Webhook>(id).await? else {
-                return Ok(Some(()));
+                return Ok(Some(true));
             };
+            if !self.has_same_url(id, &attempted.value, &before.value) {
+                return Ok(Some(false));
+            }
             if !before.value.active {
-                return Ok(Some(()));
+                return Ok(Some(true));
             }
             let value =
                 Webhook { active: false, disabled_reason: Some(reason.to_owned()), ..before.value.clone() };
@@ -603,9 +612,16 @@ impl WebhookService {
             let write = Write::document(&before.next(value), Some(before.revision));
             let by = self.context.service("webhooks", ade_domain::audit::Trigger::Job("webhooks".to_owned()));
             let commit: Commit = action.commit_as(by, vec![write], self.context.now());
-            Ok(self.context.commit(commit).await?.then_some(()))
+            Ok(self.context.commit(commit).await?.then_some(true))
         })
         .await
+    }
+
+    /// Each encryption of a URL looks different.
+    fn has_same_url(&self, id: &str, one: &Webhook, other: &Webhook) -> bool {
+        let [one, other] =
+            [one, other].map(|webhook| unseal(self.context.database.keys(), id, "url", &webhook.url));
+        one.is_ok() && one == other
     }
 }
 

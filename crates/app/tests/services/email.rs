@@ -9,7 +9,7 @@ use ade_app::{Caller, Context, Error, WebhookService};
 use ade_domain::people::{ADMIN, UserId};
 use ade_domain::webhook::WebhookFormat;
 use ade_domain::webhook::delivery::CircuitState;
-use ade_store::database::{Delivery, DeliveryFilter, DeliveryStatus, StoredUser};
+use ade_store::database::{Claim, Delivery, DeliveryFilter, DeliveryStatus, StoredUser};
 use ade_testkit::mail_receiver::{MailReceiver, ReceivedMail};
 
 use crate::fixture::{Fixture, caller, on_both_databases, submitted, user};
@@ -209,8 +209,14 @@ async fn digests_are_complete_and_sent_once(fixture: Fixture) {
 
     // A process claims the digest of one person, sends it, and stops before it stores that.
     let now = fixture.context().clock.now();
-    let lost =
-        fixture.database.claim_digests(&webhook, "lost", now, now.plus_ms(60_000), 1).await.expect("claimed");
+    let claim = Claim {
+        webhook_id: webhook.clone(),
+        by: "lost".to_owned(),
+        now,
+        until: now.plus_ms(60_000),
+        limit: 1,
+    };
+    let lost = fixture.database.claim_digests(claim).await.expect("claimed");
     assert_eq!(lost.iter().map(Vec::len).collect::<Vec<_>>(), [3]);
     // Two processes send the other one once.
     let other = mails.service(fixture.other_context().await, MailEncryption::None).0;

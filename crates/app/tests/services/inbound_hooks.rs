@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ade_app::webhooks::{InboundHookChange, InboundHookService, InboundHookWithSecret};
-use ade_app::{Caller, Error};
+use ade_app::{Caller, Error, HookSuspension};
 use ade_domain::Moment;
 use ade_domain::audit::{AuditActor, Principal};
 use ade_domain::people::{ADMIN, AUTHOR, AuthorReason, REVIEWER, UserId};
@@ -20,6 +20,7 @@ on_both_databases!(
     forged_late_and_foreign_messages_create_nothing,
     concurrent_copies_create_one_task,
     everybody_who_made_a_secret_or_changed_a_hook_is_an_author,
+    deactivated_people_propose_nothing,
 );
 
 fn admin() -> Caller {
@@ -113,6 +114,49 @@ async fn everybody_who_made_a_secret_or_changed_a_hook_is_an_author(fixture: Fix
     for user in ["ann", "root", "eve", "fay"] {
         assert!(task.author_set.contains(&UserId::new(user)), "{user}");
     }
+}
+
+async fn deactivated_people_propose_nothing(fixture: Fixture) {
+    let mut sender = Sender::new(&fixture).await;
+    fixture.add_user("eve", &[ADMIN]).await;
+    fixture.add_user("fay", &[ADMIN]).await;
+    let id = sender.hook.view.hook_id.clone();
+    let set_active = async |name: &str, active: bool| {
+        let stored = fixture.database.user(&UserId::new(name)).await.expect("read").expect("exists");
+        let (mut changed, revision) = (stored.clone(), stored.revision);
+        changed.user.active = active;
+        changed.revision = revision + 1;
+        fixture.write_user(Box::new(changed), Some(revision)).await;
+    };
+    let now = fixture.context().clock.now();
+    let body = json!({ "data": { "version": 1 } });
+    let holder = |name: &str| {
+        Some(Error::HookSuspended(HookSuspension::SecretHolder {
+            hook_id: id.clone(),
+            user_id: UserId::new(name),
+        }))
+    };
+    sender.hook = sender.service.rotate(&id, &caller("eve", &[ADMIN])).await.expect("rotated");
+    set_active("eve", false).await;
+    let refused = sender.send(&sender.sign("m1", now, &body)).await.err();
+    assert_eq!(refused, holder("eve"));
+    let text = refused.expect("refused").to_string();
+    assert!(text.contains("eve") && text.contains(&format!("ade webhook inbound rotate {id}")), "{text}");
+    // A wrong signature learns nothing of it.
+    let forged = Message { signature: "v1,AAAA".to_owned(), ..sender.sign("m1", now, &body) };
+    assert!(matches!(sender.send(&forged).await, Err(Error::Unauthenticated(_))));
+    // After a rotation the new secret is accepted, and the previous one is not, not even for a day.
+    let of_fay = sender.service.rotate(&id, &caller("fay", &[ADMIN])).await.expect("rotated");
+    assert_eq!(sender.send(&sender.sign("m1", now, &body)).await.err(), holder("eve"));
+    sender.hook = of_fay;
+    let _ = sender.send(&sender.sign("m1", now, &body)).await.expect("accepted");
+    // An owner who left proposes nothing, with any secret.
+    set_active("ann", false).await;
+    let refused = sender.send(&sender.sign("m2", now, &body)).await.err();
+    assert_eq!(refused, Some(Error::HookSuspended(HookSuspension::Owner(UserId::new("ann")))));
+    set_active("ann", true).await;
+    let _ = sender.send(&sender.sign("m2", now, &body)).await.expect("accepted again");
+    assert_eq!(task_count(&fixture).await, 2);
 }
 
 async fn signed_message_proposes_a_task_once(fixture: Fixture) {

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ade_app::webhooks::{
-    WebhookChange, WebhookDispatcher, WebhookNetwork, WebhookWithSecret, reseal_secrets,
+    DeliveryOutcome, WebhookBacklog, WebhookChange, WebhookDispatcher, WebhookNetwork, WebhookWithSecret,
+    reseal_secrets,
 };
 use ade_app::{Caller, Context, Error, WebhookService};
 use ade_domain::Keys;
@@ -15,7 +16,7 @@ use ade_domain::webhook::WebhookFormat;
 use ade_domain::webhook::delivery::{CIRCUIT_THRESHOLD, CircuitState};
 use ade_executors::egress::Resolver;
 use ade_store::Database;
-use ade_store::database::{Delivery, DeliveryFilter, DeliveryStatus};
+use ade_store::database::{AttemptOutcome, Claim, Delivery, DeliveryFilter, DeliveryReport, DeliveryStatus};
 use ade_testkit::webhook_receiver::{ReceivedRequest, Reply, WebhookReceiver};
 use async_trait::async_trait;
 use serde_json::{Value, json};
@@ -26,9 +27,13 @@ on_both_databases!(
     sends_each_matching_event_once_with_a_valid_signature,
     retries_failures_and_gives_up_after_three_days,
     circuit_opens_and_recovers,
+    test_of_a_destination_that_sent_nothing_is_repeated_at_once,
+    answer_of_a_previous_url_says_nothing_about_the_present_one,
     unrecorded_attempts_are_sent_again_with_the_same_id,
     two_processes_send_each_delivery_once,
+    counts_deliveries_and_measures_what_waits,
     slack_message_of_a_task_is_updated,
+    slack_has_one_message_of_a_task_that_never_goes_back,
 );
 
 fn admin() -> Caller {
@@ -208,6 +213,42 @@ async fn retries_failures_and_gives_up_after_three_days(fixture: Fixture) {
     assert_eq!(fixture.audit_actions(None).await.last().map(String::as_str), Some("webhook.disable"));
 }
 
+async fn answer_of_a_previous_url_says_nothing_about_the_present_one(fixture: Fixture) {
+    let mut hooks = Hooks::new().await;
+    hooks.network = hooks.network.with_attempt_timeout(Duration::from_secs(15));
+    let (service, dispatcher) = hooks.service(fixture.context());
+    let id = hooks.create(&service, &["*"]).await.view.webhook_id;
+    let _ = service.test(&id, &admin()).await.expect("due");
+    let url = Some(hooks.receiver.url("/moved"));
+    let moved = WebhookChange { url, ..WebhookChange::default() };
+    hooks.receiver.reply_with(Reply::Hold);
+    let (sent, ()) = tokio::join!(dispatcher.send_due(), async {
+        assert_eq!(hooks.receiver.next_request().await.path, "/hook?key=topsecret");
+        let _ = service.update(&id, &moved, &admin()).await.expect("changed meanwhile");
+        hooks.receiver.reply_with(Reply::Status(410));
+    });
+    assert_eq!(sent.expect("sent"), 1);
+    assert!(service.get(&id, &admin()).await.expect("exists").active);
+    let waiting = only_delivery(&service, &id).await;
+    assert_eq!((waiting.status, waiting.report.response_status), (DeliveryStatus::Pending, Some(410)));
+    assert!(waiting.report.error.is_some_and(|error| error.contains("previous URL")));
+    hooks.receiver.reply_with(Reply::Status(204));
+    fixture.clock.advance(Duration::from_secs(60));
+    assert_eq!(dispatcher.send_due().await.expect("sent"), 1);
+    assert_eq!(hooks.receiver.next_request().await.path, "/moved");
+    assert_eq!(only_delivery(&service, &id).await.status, DeliveryStatus::Delivered);
+    // The same URL, encrypted again, is still the one that is gone.
+    let _ = service.redeliver(&id, &waiting.delivery_id, &admin()).await.expect("due");
+    hooks.receiver.reply_with(Reply::Hold);
+    let (sent, ()) = tokio::join!(dispatcher.send_due(), async {
+        let _ = hooks.receiver.next_request().await;
+        let _ = service.update(&id, &moved, &admin()).await.expect("the same");
+        hooks.receiver.reply_with(Reply::Status(410));
+    });
+    assert_eq!(sent.expect("sent"), 1);
+    assert!(!service.get(&id, &admin()).await.expect("exists").active);
+}
+
 async fn circuit_opens_and_recovers(fixture: Fixture) {
     let mut hooks = Hooks::new().await;
     let (service, dispatcher) = hooks.service(fixture.context());
@@ -238,6 +279,40 @@ async fn circuit_opens_and_recovers(fixture: Fixture) {
     assert!(deliveries(&service, id).await.iter().all(|each| each.status == DeliveryStatus::Delivered));
 }
 
+async fn test_of_a_destination_that_sent_nothing_is_repeated_at_once(fixture: Fixture) {
+    let address = Arc::new(Mutex::new("1.1.1.1".parse().expect("an address")));
+    let network = WebhookNetwork::new(&[]).expect("valid");
+    let network = network.with_resolver(Arc::new(ChangingResolver(Arc::clone(&address))));
+    let service = WebhookService::new(fixture.context(), network);
+    let dispatcher = WebhookDispatcher::new(service.clone(), "server-1");
+    let change = WebhookChange {
+        name: Some("x".to_owned()),
+        url: Some("https://a.test/".to_owned()),
+        events: Some(vec!["*".to_owned()]),
+        ..WebhookChange::default()
+    };
+    let id = service.create(&change, &admin()).await.expect("public at present").view.webhook_id;
+    let failure = AttemptOutcome {
+        status: DeliveryStatus::Pending,
+        next_at: None,
+        report: DeliveryReport::default(),
+        message_ref: None,
+    };
+    let now = fixture.context().clock.now();
+    for _ in 0..CIRCUIT_THRESHOLD {
+        let reached = ("https://a.test:443", Some(false));
+        let _ = fixture.database.finish_attempt(&[], "x", &failure, reached, now).await.expect("stored");
+    }
+    fixture.clock.advance(Duration::from_secs(600));
+    // Nothing is sent to an address that is not public.
+    *address.lock().expect("not poisoned") = "127.0.0.1".parse().expect("an address");
+    for _ in 0..2 {
+        assert_eq!(service.get(&id, &admin()).await.expect("exists").circuit, CircuitState::HalfOpen);
+        let _ = service.test(&id, &admin()).await.expect("due");
+        assert_eq!(dispatcher.send_due().await.expect("tried"), 1);
+    }
+}
+
 async fn unrecorded_attempts_are_sent_again_with_the_same_id(fixture: Fixture) {
     let mut hooks = Hooks::new().await;
     let (service, dispatcher) = hooks.service(fixture.context());
@@ -246,8 +321,14 @@ async fn unrecorded_attempts_are_sent_again_with_the_same_id(fixture: Fixture) {
     let _ = service.test(id, &admin()).await.expect("due");
     // Another process claims it, sends it, and stops before it stores the answer.
     let now = fixture.context().clock.now();
-    let claimed =
-        fixture.database.claim_deliveries(id, "lost", now, now.plus_ms(60_000), 10).await.expect("claimed");
+    let claim = Claim {
+        webhook_id: id.to_owned(),
+        by: "lost".to_owned(),
+        now,
+        until: now.plus_ms(60_000),
+        limit: 10,
+    };
+    let claimed = fixture.database.claim_deliveries(claim, false).await.expect("claimed");
     assert_eq!(claimed.len(), 1);
     assert_eq!(dispatcher.send_due().await.expect("nothing"), 0);
     fixture.clock.advance(Duration::from_secs(60));
@@ -286,6 +367,55 @@ async fn two_processes_send_each_delivery_once(fixture: Fixture) {
         .collect();
     expected.sort();
     assert_eq!((ids.len(), ids), (20, expected));
+}
+
+async fn counts_deliveries_and_measures_what_waits(fixture: Fixture) {
+    let hooks = Hooks::new().await;
+    let (service, dispatcher) = hooks.service(fixture.context());
+    dispatcher.write_deliveries().await.expect("at the end of the log");
+    let id = hooks.create(&service, &["task:created"]).await.view.webhook_id;
+    write_deliveries(&fixture, &dispatcher).await;
+    let backlog = async || service.backlog().await.expect("read");
+    let idle = backlog().await;
+    assert_eq!((idle.unread_events, idle.unread_ms, idle.open_circuits), (0, 0, 0));
+
+    fixture.add_user("ann", &["author"]).await;
+    fixture.add_user("rex", &["reviewer"]).await;
+    let _ = submitted(&fixture.service(), "grow").await;
+    let _ = fixture.entries().await;
+    fixture.clock.advance(Duration::from_secs(7));
+    let behind = backlog().await;
+    assert!(behind.unread_events >= 2 && behind.unread_ms == 7_000, "{behind:?}");
+    let overdue = |backlog: &WebhookBacklog| {
+        let of = |format| backlog.overdue_ms.iter().find(|(found, _)| *found == format).map(|(_, ms)| *ms);
+        (of(WebhookFormat::Standard), of(WebhookFormat::Email))
+    };
+    assert_eq!(overdue(&behind), (Some(0), Some(0)));
+    dispatcher.write_deliveries().await.expect("written");
+    fixture.clock.advance(Duration::from_secs(3));
+    let waiting = backlog().await;
+    assert_eq!((waiting.unread_events, waiting.unread_ms), (0, 0));
+    assert_eq!(overdue(&waiting), (Some(3_000), Some(0)));
+
+    for _ in 1..CIRCUIT_THRESHOLD {
+        let _ = service.test(&id, &admin()).await.expect("due");
+    }
+    hooks.receiver.reply_with(Reply::Status(500));
+    assert_eq!(dispatcher.send_due().await.expect("sent"), CIRCUIT_THRESHOLD as usize);
+    assert_eq!(backlog().await.open_circuits, 1);
+    hooks.receiver.reply_with(Reply::Status(204));
+    fixture.clock.advance(Duration::from_secs(600));
+    let resting = backlog().await;
+    assert_eq!((resting.open_circuits, resting.half_open_circuits), (0, 1));
+    assert_eq!(dispatcher.send_due().await.expect("sent"), CIRCUIT_THRESHOLD as usize);
+    let counts = service.delivery_counts();
+    let expected = [(DeliveryOutcome::Delivered, 5), (DeliveryOutcome::Retried, 5)];
+    let found: Vec<_> = counts.iter().filter(|(_, _, count)| *count > 0).collect();
+    assert_eq!(
+        found,
+        expected.each_ref().map(|(outcome, count)| (WebhookFormat::Standard, *outcome, *count)).each_ref()
+    );
+    assert_eq!(counts.len(), WebhookFormat::ALL.len() * DeliveryOutcome::ALL.len(), "no other labels");
 }
 
 /// A webhook of another format, with what its receiver asks for.
@@ -397,6 +527,74 @@ async fn slack_message_of_a_task_is_updated(fixture: Fixture) {
     assert!(!entries.contains("topsecret"));
 }
 
+async fn slack_has_one_message_of_a_task_that_never_goes_back(fixture: Fixture) {
+    let mut hooks = Hooks::new().await;
+    hooks.network = hooks.network.with_attempt_timeout(Duration::from_secs(15));
+    let (service, first) = hooks.service(fixture.context());
+    let other = WebhookService::new(fixture.other_context().await, hooks.network.clone());
+    let second = WebhookDispatcher::new(other, "server-2");
+    first.write_deliveries().await.expect("at the end of the log");
+    let bot = WebhookChange {
+        channel: Some("C1".to_owned()),
+        events: Some(vec!["task:submitted".to_owned(), "task:approved".to_owned()]),
+        ..change(&hooks, WebhookFormat::Slack, "/api/chat.postMessage", Some("xoxb-1"))
+    };
+    let id = service.create(&bot, &admin()).await.expect("created").view.webhook_id;
+    fixture.add_user("ann", &["author"]).await;
+    fixture.add_user("rex", &["reviewer"]).await;
+    let (tasks, rex) = (fixture.service(), caller("rex", &["reviewer"]));
+    let answer = json!({ "ok": true, "channel": "C1", "ts": "1503435956.000247" }).to_string();
+    let approved = async || {
+        let task = submitted(&tasks, "grow").await;
+        let _ = tasks.decide(approval_of(&task, "rex"), &approve(), &rex).await.expect("approved");
+    };
+
+    // Two events of one task are due: while one is on its way, no process sends the other.
+    approved().await;
+    write_deliveries(&fixture, &first).await;
+    hooks.receiver.reply_with(Reply::Hold);
+    let ((), one) = tokio::join!(
+        async {
+            assert_eq!(hooks.receiver.next_request().await.path, "/api/chat.postMessage");
+            assert_eq!(second.send_due().await.expect("nothing"), 0);
+            hooks.receiver.reply_with(Reply::Body(answer.clone()));
+        },
+        first.send_due(),
+    );
+    assert_eq!(one.expect("sent"), 2);
+    let updated = hooks.receiver.next_request().await;
+    assert!(updated.path == "/api/chat.update" && updated.body.contains("Task approved"), "{updated:?}");
+
+    // The first event of another task has to wait, the second one does not: the first comes too late.
+    let task = submitted(&tasks, "grow more").await;
+    write_deliveries(&fixture, &first).await;
+    hooks.receiver.reply_with(Reply::Status(429));
+    assert_eq!(first.send_due().await.expect("sent"), 1);
+    let _ = hooks.receiver.next_request().await;
+    let _ = tasks.decide(approval_of(&task, "rex"), &approve(), &rex).await.expect("approved");
+    write_deliveries(&fixture, &first).await;
+    hooks.receiver.reply_with(Reply::Body(answer));
+    assert_eq!(first.send_due().await.expect("sent"), 1);
+    assert!(hooks.receiver.next_request().await.body.contains("Task approved"));
+    fixture.clock.advance(Duration::from_secs(60));
+    assert_eq!(first.send_due().await.expect("decided"), 1);
+    assert_eq!(hooks.receiver.received(), None);
+    let all = deliveries(&service, &id).await;
+    let is_late = |each: &&Delivery| {
+        each.content.task_id.as_deref() == Some(&task.task_id) && each.content.event == "task:submitted"
+    };
+    let late = all.iter().find(is_late).expect("listed");
+    assert_eq!((late.status, late.report.error.as_ref()), (DeliveryStatus::Delivered, None));
+    let reason = late.report.response.as_ref().expect("a reason");
+    let is_superseded = |count: &&(_, _, u64)| count.1 == DeliveryOutcome::Superseded && count.2 == 1;
+    assert_eq!(service.delivery_counts().iter().filter(is_superseded).count(), 1);
+    assert!(reason.contains("not sent") && reason.contains("newer event"), "{reason}");
+    // Nor does it when somebody asks for it.
+    let _ = service.redeliver(&id, &late.delivery_id, &admin()).await.expect("due");
+    assert_eq!(first.send_due().await.expect("decided"), 1);
+    assert_eq!(hooks.receiver.received(), None);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn other_formats_follow_the_documented_schemas() {
     let fixture = Fixture::on_sqlite().await;
@@ -452,6 +650,47 @@ async fn other_formats_follow_the_documented_schemas() {
         record.json()["description"].as_str().is_some_and(|text| text.contains("grow\\u{202e} the pool"))
     );
     assert_slack_message(&at("/services/T0/B0/topsecret").json());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn credential_does_not_follow_the_url_to_another_host() {
+    let (fixture, mut hooks) = (Fixture::on_sqlite().await, Hooks::new().await);
+    let mut other = WebhookReceiver::start().await;
+    hooks.network = WebhookNetwork::new(&[hooks.receiver.host(), other.host()]).expect("valid");
+    let (service, dispatcher) = hooks.service(fixture.context());
+    let send = async |id: &str| {
+        let _ = service.test(id, &admin()).await.expect("due");
+        assert_eq!(dispatcher.send_due().await.expect("sent"), 1);
+    };
+    let at = |url: String| WebhookChange { url: Some(url), ..WebhookChange::default() };
+    for (format, channel) in [
+        (WebhookFormat::Slack, Some("C1")),
+        (WebhookFormat::Pagerduty, None),
+        (WebhookFormat::Servicenow, None),
+    ] {
+        let channel = channel.map(str::to_owned);
+        let new = WebhookChange { channel, ..change(&hooks, format, "/a", Some("first-secret")) };
+        let id = service.create(&new, &admin()).await.expect("created").view.webhook_id;
+        let refused = service.update(&id, &at(other.url("/a")), &admin()).await.expect_err("another host");
+        assert!(
+            matches!(&refused, Error::Invalid(faults) if faults[0].path.to_string() == "url"),
+            "{format:?}: {refused}"
+        );
+        // Another path of the same host is still who got the credential.
+        let _ = service.update(&id, &at(hooks.receiver.url("/b")), &admin()).await.expect("the same host");
+        send(&id).await;
+        let request = hooks.receiver.next_request().await;
+        let sent = format!("{} {}", request.header("authorization"), request.body);
+        assert!(request.path == "/b" && sent.contains("first-secret"), "{format:?}: {sent}");
+        assert_eq!(other.received(), None, "{format:?}");
+        let credential = Some("second-secret".to_owned());
+        let moved = WebhookChange { credential, ..at(other.url("/a")) };
+        let _ = service.update(&id, &moved, &admin()).await.expect("with its own credential");
+        send(&id).await;
+        let request = other.next_request().await;
+        let sent = format!("{:?} {}", request.headers, request.body);
+        assert!(sent.contains("second-secret") && !sent.contains("first-secret"), "{format:?}: {sent}");
+    }
 }
 
 /// Resolves every name to the address that a test sets.

@@ -38,7 +38,13 @@ pub struct InboundHook {
     pub submit: bool,
     pub template: TaskTemplate,
     pub secret: SealedText,
+    /// Who got the secret when it was made; nobody if the operator did. None, in a hook of before this was stored: all makers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holders: Option<BTreeSet<UserId>>,
     pub previous_secret: Option<PreviousSecret>,
+    /// Who got the previous secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous_holders: Option<BTreeSet<UserId>>,
 }
 
 /// A task with placeholders: `{name}` in a text is replaced by the value of that parameter. A text of `parameters` that is nothing but a
@@ -165,6 +171,15 @@ const fn is_plain(c: char) -> bool {
 }
 
 impl InboundHook {
+    /// The secrets that are accepted at a time, each with its holders.
+    pub fn accepted_secrets(&self, now: Moment) -> impl Iterator<Item = (&SealedText, &BTreeSet<UserId>)> {
+        let previous = self.previous_secret.iter().filter(move |previous| now < previous.valid_until);
+        let or_makers = |holders| Option::unwrap_or(holders, &self.makers);
+        let previous =
+            previous.map(move |previous| (&previous.secret, or_makers(self.previous_holders.as_ref())));
+        std::iter::once((&self.secret, or_makers(self.holders.as_ref()))).chain(previous)
+    }
+
     pub fn validate(&self) -> Vec<InvalidField> {
         let mut input = Validator::default();
         check_name(&mut input, &self.name);

@@ -32,8 +32,11 @@ const MAX_PATTERNS: usize = 50;
 const MAX_CREDENTIAL_LEN: usize = 4_096;
 
 /// What a receiver understands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum WebhookFormat {
     /// JSON with the signature of the Standard Webhooks specification.
     #[default]
@@ -46,6 +49,10 @@ pub enum WebhookFormat {
     Servicenow,
     /// Messages to the people whom an event concerns.
     Email,
+}
+
+impl WebhookFormat {
+    pub const ALL: [Self; 5] = [Self::Standard, Self::Slack, Self::Pagerduty, Self::Servicenow, Self::Email];
 }
 
 /// A text that is encrypted with the key of the installation; see [`Keys::seal`](crate::Keys::seal).
@@ -132,11 +139,10 @@ impl Webhook {
             "digest_minutes",
             detail,
         );
-        let is_bot = self.format == WebhookFormat::Slack && has_credential;
         let detail = "must be set with a bot token of Slack, and only then";
-        input.check(self.channel.is_some() == is_bot, "channel", detail);
+        input.check(self.channel.is_some() == self.updates_messages(), "channel", detail);
         let detail = "needs a bot token of Slack, which updates the messages with buttons";
-        input.check(is_bot || self.slack_app.is_none(), "signing_secret", detail);
+        input.check(self.updates_messages() || self.slack_app.is_none(), "signing_secret", detail);
         let is_channel = |text: &String| {
             (1..=80).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
         };
@@ -173,6 +179,11 @@ impl Webhook {
     pub fn digest_at(&self, now: Moment) -> Option<Moment> {
         let interval = u64::from(self.digest_minutes.filter(|minutes| *minutes > 0)?) * 60_000_000;
         Some(Moment::from_micros((now.micros() / interval + 1) * interval))
+    }
+
+    /// Whether the receiver keeps one message for each task, which later events change.
+    pub fn updates_messages(&self) -> bool {
+        self.format == WebhookFormat::Slack && self.credential.is_some()
     }
 
     /// Whether the type of a task decides.

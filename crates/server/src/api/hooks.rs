@@ -91,7 +91,7 @@ async fn rotate(app: App, Param(id): Param, request: IdempotentPost<EmptyBody>) 
 ), request_body = wire::HookMessage, responses(
     (status = 201, description = "The task", body = wire::HookedTask), ParseErrors,
     (status = 401, description = "UNAUTHENTICATED: unknown hook, invalid signature, or an old timestamp", body = wire::Problem),
-    (status = 403, description = "FORBIDDEN: the owner of the hook may not propose this task", body = wire::Problem),
+    (status = 403, description = "FORBIDDEN: the owner of the hook may not propose this task; or HOOK_SUSPENDED: the owner, or who got the secret, was deactivated", body = wire::Problem),
     (status = 409, description = "REPLAYED: the message was accepted already", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 429, description = "RATE_LIMITED", body = wire::Problem),

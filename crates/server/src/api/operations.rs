@@ -114,6 +114,10 @@ async fn metrics_text(app: App) -> ApiResult {
         metrics::record_jobs(&jobs, &waiting);
     }
     metrics::record_alerts(&app.alerts);
+    metrics::record_deliveries(&app.webhooks.delivery_counts());
+    if let Ok(backlog) = app.webhooks.backlog().await {
+        metrics::record_webhook_backlog(&backlog);
+    }
     if let Ok(quarantined) = app.database.quarantined_entries().await {
         metrics::record_quarantined(quarantined);
     }

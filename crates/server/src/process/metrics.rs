@@ -10,7 +10,9 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use ade_app::jobs::JobStatus;
 use ade_app::locks::LockAvailability;
 use ade_app::tasks::EXECUTORS;
+use ade_app::webhooks::{DeliveryOutcome, WebhookBacklog};
 use ade_app::{Alerts, LockService};
+use ade_domain::webhook::WebhookFormat;
 use ade_store::coordination::LockCounts;
 
 const LATENCY_BUCKETS: &[f64] =
@@ -49,6 +51,14 @@ fn install() -> Option<PrometheusHandle> {
     describe_gauge!("ade_job_runs", "Runs of a job");
     describe_gauge!("ade_job_done", "Items processed by the last run of a job");
     describe_gauge!("ade_job_took_seconds", "Duration of the last run of a job");
+    describe_counter!(
+        "ade_webhook_deliveries_total",
+        "Deliveries of webhooks and e-mail by format and outcome of an attempt of this process"
+    );
+    describe_gauge!("ade_webhook_circuits", "Destinations of webhooks that get a rest, by state");
+    describe_gauge!("ade_webhook_unread_events", "Events that are not yet deliveries of webhooks and e-mail");
+    describe_gauge!("ade_webhook_unread_seconds", "Age of the oldest of these events");
+    describe_gauge!("ade_webhook_overdue_seconds", "How long the first delivery has been due, by format");
     describe_gauge!("ade_tasks_ready", "Tasks that wait for a worker or agent, by executor");
     describe_gauge!("ade_audit_quarantined", "Rows of the audit log that ade did not write");
     describe_counter!("ade_audit_quarantined_total", "Rows that this process quarantined");
@@ -86,6 +96,29 @@ pub(crate) fn record_availability(locks: &LockService, has_database: bool) {
     }
     #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
     gauge!("ade_lock_requests_stored").set(locks.pending_requests() as f64);
+}
+
+/// What this process sent to webhooks. Every label is recorded, so that a rate has a beginning.
+pub(crate) fn record_deliveries(counts: &[(WebhookFormat, DeliveryOutcome, u64)]) {
+    for (format, outcome, count) in counts {
+        let format: &'static str = format.into();
+        counter!("ade_webhook_deliveries_total", "format" => format, "outcome" => outcome.name())
+            .absolute(*count);
+    }
+}
+
+pub(crate) fn record_webhook_backlog(backlog: &WebhookBacklog) {
+    #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
+    let (number, seconds) = (|count: u64| count as f64, |ms: u64| ms as f64 / 1e3);
+    for (state, count) in [("open", backlog.open_circuits), ("half_open", backlog.half_open_circuits)] {
+        gauge!("ade_webhook_circuits", "state" => state).set(number(count));
+    }
+    gauge!("ade_webhook_unread_events").set(number(backlog.unread_events));
+    gauge!("ade_webhook_unread_seconds").set(seconds(backlog.unread_ms));
+    for (format, ms) in &backlog.overdue_ms {
+        let format: &'static str = format.into();
+        gauge!("ade_webhook_overdue_seconds", "format" => format).set(seconds(*ms));
+    }
 }
 
 pub(crate) fn record_quarantined(rows: u64) {

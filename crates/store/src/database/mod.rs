@@ -65,7 +65,8 @@ pub use stored_lock_requests::{
 };
 pub use tasks::{Comment, LoadedVersion, StoredTask, TaskFilter};
 pub use webhooks::{
-    AttemptOutcome, Delivery, DeliveryContent, DeliveryFilter, DeliveryReport, DeliveryStatus, NewDelivery,
+    AttemptOutcome, Claim, Delivery, DeliveryContent, DeliveryFilter, DeliveryReport, DeliveryStatus,
+    NewDelivery, TaskMessage,
 };
 pub use work::{LeaseRenewal, LogLine, ReadyFilter, ReadyTask, WorkKind};
 

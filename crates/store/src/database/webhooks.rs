@@ -3,6 +3,8 @@
 //! A delivery exists once for each event and webhook, or for each person that e-mail goes to: it is written in one transaction with the position of the consumer that read the
 //! event. A process claims what it sends until a time; if it stops, another one sends it again, with the same id.
 
+use std::collections::BTreeSet;
+
 use ade_domain::Moment;
 use ade_domain::webhook::delivery::Circuit;
 use serde::{Deserialize, Serialize};
@@ -15,6 +17,8 @@ use super::{Database, DatabaseError, Operation, Result};
 const MAX_CLEANED: u32 = 1_000;
 /// Deliveries of one message. What is left becomes another one.
 const MAX_DIGEST: u32 = 200;
+/// The latest changes of a message among which is the newest.
+const MAX_UPDATES: u32 = 50;
 
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr, strum::EnumString,
@@ -33,6 +37,9 @@ pub struct DeliveryContent {
     /// The name of the event.
     pub event: String,
     pub task_id: Option<String>,
+    /// The number of the event in the log; 0 if it is in none.
+    #[serde(default, skip_serializing_if = "is_zero_number")]
+    pub number: u64,
     /// The body of the request.
     pub payload: String,
     /// People whom the event concerns, but who have no address for e-mail.
@@ -45,6 +52,11 @@ const fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero_number(number: &u64) -> bool {
+    *number == 0
+}
+
 /// How the attempts went.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -53,7 +65,7 @@ pub struct DeliveryReport {
     pub finished_at: Option<Moment>,
     /// The HTTP status of the last response.
     pub response_status: Option<u16>,
-    /// The beginning of the last response.
+    /// The beginning of the last response, or why nothing had to be sent.
     pub response: Option<String>,
     /// Why the last attempt failed.
     pub error: Option<String>,
@@ -111,6 +123,14 @@ pub struct AttemptOutcome {
     pub message_ref: Option<String>,
 }
 
+/// A message about a task that the receiver keeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskMessage {
+    pub message_ref: String,
+    /// The number of the event that it shows.
+    pub number: u64,
+}
+
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DeliveryFilter<'a> {
     pub webhook_id: &'a str,
@@ -163,31 +183,60 @@ fn new_row(new: &NewDelivery) -> Result<TableRow> {
     Ok(TableRow::new("webhook_deliveries", columns))
 }
 
+/// What a process claims, and until when.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    pub webhook_id: String,
+    /// The process.
+    pub by: String,
+    pub now: Moment,
+    pub until: Moment,
+    /// Of messages.
+    pub limit: u32,
+}
+
 struct ClaimDeliveries {
-    webhook_id: String,
-    by: String,
-    now: Moment,
-    until: Moment,
-    limit: u32,
+    claim: Claim,
+    /// Whether all processes together have at most one delivery of a task at a time.
+    one_per_task: bool,
 }
 
 impl Operation for ClaimDeliveries {
     type Output = Vec<Delivery>;
 
     async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<Vec<Delivery>> {
+        let Self { claim, one_per_task } = self;
+        let id = || Arg::from(claim.webhook_id.as_str());
+        let mut which = "";
+        if *one_per_task {
+            // Processes claim in turn: otherwise none would see what another one is about to claim.
+            let lock = format!(
+                "SELECT document_id FROM documents WHERE kind = 'webhook' AND document_id = $1{LOCK_ROWS}"
+            );
+            connection.query(&lock, &[id()]).await?;
+            which = " AND NOT EXISTS (SELECT 1 FROM webhook_deliveries AS other \
+                     WHERE other.webhook_id = webhook_deliveries.webhook_id AND other.task_id = webhook_deliveries.task_id \
+                     AND other.claimed_by IS NOT NULL AND other.next_at > $2)";
+        }
         let sql = format!(
-            "{SELECT} WHERE webhook_id = $1 AND next_at IS NOT NULL AND next_at <= $2 ORDER BY next_at LIMIT {}{SKIP_LOCKED}",
-            self.limit
+            "{SELECT} WHERE webhook_id = $1 AND next_at IS NOT NULL AND next_at <= $2{which} \
+             ORDER BY next_at, delivery_id LIMIT {}{SKIP_LOCKED}",
+            claim.limit
         );
-        let rows = connection.query(&sql, &[self.webhook_id.as_str().into(), self.now.into()]).await?;
-        let due = rows.iter().map(delivery).collect::<Result<Vec<_>>>()?;
-        self.claim(connection, &due).await?;
+        let rows = connection.query(&sql, &[id(), claim.now.into()]).await?;
+        let mut due = rows.iter().map(delivery).collect::<Result<Vec<_>>>()?;
+        let mut tasks = BTreeSet::new();
+        due.retain(|delivery| match &delivery.content.task_id {
+            Some(task_id) if *one_per_task => tasks.insert(task_id.clone()),
+            _ => true,
+        });
+        claim.mark(connection, &due).await?;
         Ok(due)
     }
 }
 
-impl ClaimDeliveries {
-    async fn claim(&self, connection: &mut SqlConnection<'_>, due: &[Delivery]) -> Result<()> {
+impl Claim {
+    async fn mark(&self, connection: &mut SqlConnection<'_>, due: &[Delivery]) -> Result<()> {
         for claimed in due {
             let sql = "UPDATE webhook_deliveries SET next_at = $2, claimed_by = $3 WHERE delivery_id = $1";
             let args = [uuid(&claimed.delivery_id), self.until.into(), self.by.as_str().into()];
@@ -198,7 +247,7 @@ impl ClaimDeliveries {
 }
 
 /// Claims messages that may consist of several deliveries; the limit is one of messages.
-struct ClaimDigests(ClaimDeliveries);
+struct ClaimDigests(Claim);
 
 impl Operation for ClaimDigests {
     type Output = Vec<Vec<Delivery>>;
@@ -228,7 +277,7 @@ impl Operation for ClaimDigests {
             let args: Vec<Arg> = due().into_iter().chain(key).collect();
             let rows = connection.query(&sql, &args).await?;
             let message = rows.iter().map(delivery).collect::<Result<Vec<_>>>()?;
-            claim.claim(connection, &message).await?;
+            claim.mark(connection, &message).await?;
             if !message.is_empty() {
                 messages.push(message);
             }
@@ -253,7 +302,10 @@ impl Operation for RecordAttempt {
     async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<bool> {
         let destination = || Arg::from(self.destination.as_str());
         match self.is_reachable {
-            None => {}
+            // If it was a test of the destination, it decided nothing: the next attempt is one. None of before the rest still runs then.
+            None => {
+                connection.execute(END_PROBE, &[destination()]).await?;
+            }
             Some(true) => {
                 connection
                     .execute("DELETE FROM webhook_circuits WHERE destination = $1", &[destination()])
@@ -281,6 +333,7 @@ impl Operation for RecordAttempt {
     }
 }
 
+const END_PROBE: &str = "UPDATE webhook_circuits SET probe_until = NULL WHERE destination = $1";
 const SELECT_CIRCUIT: &str =
     "SELECT failures, micros(open_until), micros(probe_until), destination FROM webhook_circuits";
 
@@ -332,30 +385,15 @@ impl Database {
         self.fetch_all(sql, &[], Row::pair).await
     }
 
-    /// Claims deliveries of a webhook that are due until a time, the oldest first.
-    pub async fn claim_deliveries(
-        &self,
-        webhook_id: &str,
-        by: &str,
-        now: Moment,
-        until: Moment,
-        limit: u32,
-    ) -> Result<Vec<Delivery>> {
-        let (webhook_id, by) = (webhook_id.to_owned(), by.to_owned());
-        self.execute(ClaimDeliveries { webhook_id, by, now, until, limit }).await
+    /// Claims deliveries of a webhook that are due, the oldest first. With `one_per_task`, none of a task of which any process still
+    /// has another one.
+    pub async fn claim_deliveries(&self, claim: Claim, one_per_task: bool) -> Result<Vec<Delivery>> {
+        self.execute(ClaimDeliveries { claim, one_per_task }).await
     }
 
-    /// Claims messages of a webhook that are due until a time, the oldest first: each is one delivery, or the digest of a person.
-    pub async fn claim_digests(
-        &self,
-        webhook_id: &str,
-        by: &str,
-        now: Moment,
-        until: Moment,
-        limit: u32,
-    ) -> Result<Vec<Vec<Delivery>>> {
-        let (webhook_id, by) = (webhook_id.to_owned(), by.to_owned());
-        self.execute(ClaimDigests(ClaimDeliveries { webhook_id, by, now, until, limit })).await
+    /// Claims messages of a webhook that are due, the oldest first: each is one delivery, or the digest of a person.
+    pub async fn claim_digests(&self, claim: Claim) -> Result<Vec<Vec<Delivery>>> {
+        self.execute(ClaimDigests(claim)).await
     }
 
     /// Stores how an attempt to send a message ended, for those of its deliveries that the process still has; the circuit of the
@@ -401,11 +439,20 @@ impl Database {
         self.fetch_first(&sql, &[uuid(delivery_id), webhook_id.into()], delivery).await
     }
 
-    /// Where the receiver of a webhook keeps the message about a task, if it can be changed there.
-    pub async fn message_of_task(&self, webhook_id: &str, task_id: &str) -> Result<Option<String>> {
-        let sql = "SELECT message_ref FROM webhook_deliveries WHERE webhook_id = $1 AND task_id = $2 \
-                   AND message_ref IS NOT NULL ORDER BY delivery_id LIMIT 1";
-        self.fetch_first(sql, &[webhook_id.into(), uuid(task_id)], |row| row.get(0)).await
+    /// The message about a task that the receiver of a webhook keeps and that can be changed there, with the newest event it shows.
+    pub async fn message_of_task(&self, webhook_id: &str, task_id: &str) -> Result<Option<TaskMessage>> {
+        // Servers whose clocks differ make ids that are almost in order: the numbers decide.
+        let sql = format!(
+            "SELECT message_ref, body FROM webhook_deliveries WHERE webhook_id = $1 AND task_id = $2 \
+             AND message_ref IS NOT NULL ORDER BY delivery_id DESC LIMIT {MAX_UPDATES}"
+        );
+        let message = |row: &Row| {
+            let DeliveryBody { content, .. } = row.json(1)?;
+            Ok(TaskMessage { message_ref: row.get(0)?, number: content.number })
+        };
+        let shown: Vec<TaskMessage> =
+            self.fetch_all(&sql, &[webhook_id.into(), uuid(task_id)], message).await?;
+        Ok(shown.into_iter().max_by_key(|message| message.number))
     }
 
     /// Deliveries of a webhook, the newest first.
@@ -432,8 +479,7 @@ impl Database {
 
     /// Ends a test for which nothing was sent.
     pub async fn end_probe(&self, destination: &str) -> Result<()> {
-        let sql = "UPDATE webhook_circuits SET probe_until = NULL WHERE destination = $1";
-        self.execute_statement(sql, &[destination.into()]).await.map(drop)
+        self.execute_statement(END_PROBE, &[destination.into()]).await.map(drop)
     }
 
     /// Deletes deliveries from before a time, and returns how many. Each call deletes a bounded number.

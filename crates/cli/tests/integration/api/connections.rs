@@ -63,6 +63,43 @@ fn open_sockets(ade: &AdeServer) -> usize {
     files.filter_map(Result::ok).filter(is_socket).count()
 }
 
+/// The messages of other systems, which say by their headers that they are signed.
+#[tokio::test]
+async fn bodies_of_signed_messages_are_bounded_before_they_are_read() {
+    let (ade, _api) = start_server().await;
+    let headers = [
+        "webhook-id: m1\r\nwebhook-timestamp: 1\r\nwebhook-signature: v1,AAAA\r\n",
+        "x-slack-request-timestamp: 1\r\nx-slack-signature: v0=00\r\n",
+    ];
+    for (path, signature) in ["/hooks/nobody", "/hooks/slack/nobody"].into_iter().zip(headers) {
+        // A token of an administrator allows no more.
+        for token in [None, Some(BOOTSTRAP_TOKEN)] {
+            let signed = |length: &str| {
+                let authorization =
+                    token.map_or(String::new(), |token| format!("authorization: Bearer {token}\r\n"));
+                format!(
+                    "POST /api/v1{path} HTTP/1.1\r\nhost: localhost\r\n{authorization}{signature}{length}\r\n\r\n"
+                )
+            };
+            let with_length = |length: usize| signed(&format!("content-length: {length}"));
+            // Nothing of the body is ever sent.
+            for length in [65_537, 1 << 30] {
+                let status = status_of(&ade, with_length(length).as_bytes()).await;
+                assert_eq!(status, 413, "{path}: {length} bytes");
+            }
+            // The body has no end.
+            let chunk = format!("{:x}\r\n{}\r\n", 40_000, " ".repeat(40_000));
+            let endless = format!("{}{chunk}{chunk}", signed("transfer-encoding: chunked"));
+            assert_eq!(status_of(&ade, endless.as_bytes()).await, 413, "{path}: chunks");
+            let fits = with_length(65_536) + &" ".repeat(65_536);
+            assert_eq!(status_of(&ade, fits.as_bytes()).await, 401, "{path}: it is not signed by anybody");
+            // Without a signature nothing is read at all.
+            let unsigned = with_length(1 << 30).replace(signature, "");
+            assert_eq!(status_of(&ade, unsigned.as_bytes()).await, 401, "{path}: unsigned");
+        }
+    }
+}
+
 #[tokio::test]
 async fn head_and_body_are_bounded_before_authentication() {
     let (ade, api) = start_server().await;

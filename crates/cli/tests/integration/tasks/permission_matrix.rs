@@ -57,7 +57,8 @@ struct Fixture {
 
 impl Fixture {
     async fn new() -> Self {
-        let deployment = Deployment::embedded(env!("CARGO_BIN_EXE_ade"));
+        let config = "[webhooks]\nallowed_private_hosts = [\"127.0.0.1:9\"]\n";
+        let deployment = Deployment::embedded_with_config(env!("CARGO_BIN_EXE_ade"), config);
         let org = deployment.admin().await;
         let (pat, rex) = (org.create_user("pat", &[AUTHOR]).await, org.create_user("rex", &[REVIEWER]).await);
         Self { _deployment: deployment, org, pat, rex }
@@ -358,7 +359,24 @@ async fn auditor_reads_everything_and_changes_nothing() {
         &admin.post("/users/rex/tokens", &json!({ "name": "t" })).await.expect_status(201),
         "token_id",
     );
+    let webhook = json!({ "name": "ci", "url": "http://127.0.0.1:9/", "events": ["nothing:*"] });
+    let webhook_id = text_field(&admin.post("/webhooks", &webhook).await.expect_status(201), "webhook_id");
+    let test = format!("/webhooks/{webhook_id}/test");
+    let delivery = text_field(&admin.post(&test, &json!({})).await.expect_status(202), "delivery_id");
+    // What was sent is still tried while this test runs: only what people change is compared.
+    let of_hooks = async || {
+        let [webhooks, hooks] = ["/webhooks", "/hooks"].map(|path| admin.get(path));
+        let deliveries = admin.get(&format!("/webhooks/{webhook_id}/deliveries")).await.expect_status(200);
+        let count = deliveries["items"].as_array().map(Vec::len);
+        (webhooks.await.expect_status(200), hooks.await.expect_status(200), count)
+    };
+    let template = json!({ "type": "deploy", "description": "Deploy" });
+    let hook = json!({ "name": "deploys", "owner_id": "pat", "template": template });
+    let hook_id = text_field(&admin.post("/hooks", &hook).await.expect_status(201), "hook_id");
+    let hooks_before = of_hooks().await;
     let id = |path: &str| match path.split('/').nth(1).unwrap_or_default() {
+        "webhooks" => webhook_id.clone(),
+        "hooks" => hook_id.clone(),
         "tasks" => task.clone(),
         "approvals" => request.clone(),
         "policies" => policy.clone(),
@@ -373,13 +391,12 @@ async fn auditor_reads_everything_and_changes_nothing() {
     let mut read = 0;
     for (method, path, _) in admin.operations() {
         let resource = path.split('/').nth(1).unwrap_or_default();
-        // Locks, agents and hooks are tested elsewhere; a session belongs to its user, an invitation to who has the code.
-        if matches!(resource, "locks" | "agents" | "sessions" | "hooks" | "webhooks")
-            || path == "/users/invitations/accept"
-        {
+        // Locks and agents are tested elsewhere; a session belongs to its user, an invitation to who has the code.
+        if matches!(resource, "locks" | "agents" | "sessions") || path == "/users/invitations/accept" {
             continue;
         }
-        let target = fill_path(&path.replace("{token_id}", &token), &id(&path));
+        let target =
+            fill_path(&path.replace("{token_id}", &token).replace("{delivery}", &delivery), &id(&path));
         if method == "GET" {
             let response = auditor.get(&target).await;
             let only_admin = matches!(path.as_str(), "/users/{id}/tokens" | "/projections/check");
@@ -407,6 +424,9 @@ async fn auditor_reads_everything_and_changes_nothing() {
             "/config/{name}" => json!({ "value": 5 }),
             "/features/{flag}" => json!({ "enabled": false }),
             "/simulations" => json!({ "task_id": task }),
+            "/webhooks" => webhook.clone(),
+            "/hooks" => hook.clone(),
+            "/webhooks/{id}" | "/hooks/{id}" if method == "PATCH" => json!({ "name": "other" }),
             "/tasks/{id}/heartbeat" => json!({ "attempt": 1 }),
             "/tasks/{id}/logs" => json!({ "attempt": 1, "text": "me too" }),
             "/tasks/{id}/complete" => json!({ "attempt": 1, "result": "success" }),
@@ -419,8 +439,10 @@ async fn auditor_reads_everything_and_changes_nothing() {
             assert_eq!(response.status, 204, "no task to claim: {}", response.text());
             continue;
         }
+        // Only a signature counts there.
+        let is_signed = method == "POST" && matches!(path.as_str(), "/hooks/{id}" | "/hooks/slack/{id}");
         // NOT_PRESENT: the task is not being applied.
-        let refused = response.status == 403
+        let refused = response.status == if is_signed { 401 } else { 403 }
             || (response.status == 409 && response.code() == "NOT_PRESENT")
             || (path == "/approvals/batch" && response.json()["items"][0]["code"] == "FORBIDDEN");
         assert!(
@@ -431,6 +453,7 @@ async fn auditor_reads_everything_and_changes_nothing() {
     }
     assert!(read > 25, "{read}");
     assert_eq!(org.task_request(&task).await, before);
+    assert_eq!(of_hooks().await, hooks_before);
     let comments = admin.get(&format!("/tasks/{task}/comments")).await.expect_status(200);
     assert_eq!(comments["items"].as_array().map(Vec::len), Some(1));
 }

@@ -19,6 +19,15 @@ const PASSWORD: &str = "correct horse battery staple";
 /// Take signed messages of other systems, without a session or token.
 const SIGNED_ROUTES: [(&str, &str); 2] = [("POST", "/hooks/{id}"), ("POST", "/hooks/slack/{id}")];
 
+/// The headers of their messages, signed by nobody.
+const SIGNATURES: [(&str, &str); 5] = [
+    ("webhook-id", "m1"),
+    ("webhook-timestamp", "1"),
+    ("webhook-signature", "v1,AAAA"),
+    ("x-slack-request-timestamp", "1"),
+    ("x-slack-signature", "v0=00"),
+];
+
 fn deployment() -> Deployment {
     let config = "[webhooks]\nallowed_private_hosts = [\"127.0.0.1:9\"]\n";
     Deployment::embedded_with_config(env!("CARGO_BIN_EXE_ade"), config)
@@ -326,11 +335,17 @@ async fn rejects_oversized_bodies_and_unknown_fields() {
     let admin = &fixture.org.api;
     let big = format!("{{\"no_such_field\": \"{}\"}}", "x".repeat(1 << 20));
     for (method, path, operation) in admin.operations() {
-        // Their callers sign the message instead, and they have limits of their own.
+        let target = format!("/api/v1{}", fill_path(&path, UNKNOWN_ID));
+        // Their callers sign the message instead: a token is nothing there. The tests of connections check how much is read.
         if SIGNED_ROUTES.contains(&(method.as_str(), path.as_str())) {
+            let authorization = format!("Bearer {}", fixture.ada.token);
+            let token = [("authorization", authorization.as_str())];
+            for body in ["{", "{\"no_such_field\": 1}"] {
+                let response = admin.send_raw(&method, &target, &token, body).await;
+                let _ = response.expect_problem(401, "UNAUTHENTICATED");
+            }
             continue;
         }
-        let target = format!("/api/v1{}", fill_path(&path, UNKNOWN_ID));
         let authorization = format!("Bearer {}", fixture.ada.token);
         let headers = [("authorization", authorization.as_str())];
         if operation.get("requestBody").is_some() {
@@ -391,9 +406,27 @@ async fn session_writes_require_csrf_token_and_end_with_session() {
     let other = SessionClient::sign_in(admin, "sam", PASSWORD).await;
     assert_eq!(sam.status().await, 200);
     let before = admin.get("/stats/overview").await.expect_status(200);
+    let template = json!({ "type": "deploy", "description": "Deploy" });
+    let hook = json!({ "name": "deploys", "owner_id": "sam", "template": template });
+    let hook = text_field(&admin.post("/hooks", &hook).await.expect_status(201), "hook_id");
+    let mut signed = 0;
     for (method, path, _) in admin.operations() {
-        let is_signed = SIGNED_ROUTES.contains(&(method.as_str(), path.as_str()));
-        if method == "GET" || path == "/sessions" || path == "/users/invitations/accept" || is_signed {
+        if SIGNED_ROUTES.contains(&(method.as_str(), path.as_str())) {
+            // A session is nothing there, not even with its own CSRF token, nor that of the owner of the hook.
+            for csrf_token in [None, Some(sam.csrf_token.as_str())] {
+                let target = fill_path(&path, &hook);
+                let response = sam.call(&method, &target, csrf_token, &json!({ "data": {} })).await;
+                let _ = response.expect_problem(401, "UNAUTHENTICATED");
+                let mut headers = sam.headers(csrf_token);
+                headers.extend(SIGNATURES);
+                let target = format!("/api/v1{target}");
+                let response = admin.send_raw(&method, &target, &headers, "{\"data\": {}}").await;
+                let _ = response.expect_problem(401, "UNAUTHENTICATED");
+            }
+            signed += 1;
+            continue;
+        }
+        if method == "GET" || path == "/sessions" || path == "/users/invitations/accept" {
             continue;
         }
         // A missing, empty, wrong or foreign CSRF token.
@@ -402,6 +435,7 @@ async fn session_writes_require_csrf_token_and_end_with_session() {
             let _ = response.expect_problem(403, "CSRF");
         }
     }
+    assert_eq!(signed, SIGNED_ROUTES.len());
     assert_eq!(admin.get("/stats/overview").await.expect_status(200)["tasks"], before["tasks"]);
     let task = ade_testkit::deployment::task(json!({}));
     let _ = sam.call("POST", "/tasks", Some(&sam.csrf_token), &task).await.expect_status(201);

@@ -32,6 +32,7 @@ impl From<Error> for Problem {
             Error::WrongPassword => Self::forbidden("WRONG_PASSWORD", detail),
             Error::InvalidInvitation => Self::forbidden("INVALID_INVITATION", detail),
             Error::Replayed { .. } => Self::conflict("REPLAYED", detail),
+            Error::HookSuspended(_) => Self::forbidden("HOOK_SUSPENDED", detail),
             Error::Forbidden(_) => Self::forbidden("FORBIDDEN", detail),
             Error::Invalid(faults) => faults.into(),
             Error::Refused(refusal) => refusal.into(),
