@@ -270,42 +270,4 @@ fn waves(pending: Vec<StoredLockRequest>) -> impl Iterator<Item = Vec<StoredLock
 }
 
 #[cfg(test)]
-mod tests {
-    use ade_domain::Moment;
-    use ade_domain::lock::{LockLimits, LockRequestDraft};
-
-    use super::*;
-
-    fn acquire(key: &str, locks: &[&str]) -> StoredLockRequest {
-        let draft = LockRequestDraft {
-            locks: locks.iter().map(|lock| (*lock, None)).collect(),
-            queue: true,
-            request_id: Some(key),
-            ..LockRequestDraft::default()
-        };
-        let holder = Holder::new("ann", None).expect("valid");
-        let request = LockRequest::new(holder, &draft, &LockLimits::default(), 0).expect("valid");
-        StoredLockRequest {
-            key: key.to_owned(),
-            command: StoredLockCommand::Acquire(request),
-            arrived_at: Moment::default(),
-            deadline: None,
-            attempts: 0,
-            outcome: None,
-        }
-    }
-
-    #[test]
-    fn requests_with_a_common_lock_keep_their_order() {
-        let pending = vec![
-            acquire("1", &["task:a"]),
-            acquire("2", &["task:b"]),
-            acquire("3", &["task:a", "task:b"]),
-            acquire("4", &["task:c"]),
-            acquire("5", &["task:b"]),
-            acquire("6", &["task:a"]),
-        ];
-        let keys = waves(pending).map(|wave| wave.into_iter().map(|stored| stored.key).collect::<Vec<_>>());
-        assert_eq!(keys.collect::<Vec<_>>(), [vec!["1", "2", "4"], vec!["3"], vec!["5", "6"]]);
-    }
-}
+mod tests;

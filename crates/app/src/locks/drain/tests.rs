@@ -1,0 +1,135 @@
+//! Stored requests are executed in order, and none of them keeps the locks of others closed.
+
+use std::sync::Arc;
+
+use ade_domain::Moment;
+use ade_domain::lock::{LockLimits, LockRequestDraft};
+use ade_store::embedded::EmbeddedOptions;
+use ade_store::{Coordination, Database, EmbeddedCoordination};
+use ade_testkit::{ManualClock, test_keys};
+use tempfile::TempDir;
+
+use super::*;
+use crate::LogEventSink;
+use crate::locks::Acquisition;
+
+const FULL: &str = "resource:full:1";
+const OTHER: &str = "resource:other:1";
+
+/// A process that starts, whose lock requests are not admitted yet.
+struct Fixture {
+    service: LockService,
+    _folder: TempDir,
+}
+
+impl Fixture {
+    async fn new(limits: LockLimits) -> Self {
+        let folder = tempfile::tempdir().expect("folder");
+        let options = EmbeddedOptions { limits, ..EmbeddedOptions::default() };
+        let locks = folder.path().join("locks");
+        let embedded = EmbeddedCoordination::open(&locks, options, Arc::new(clock())).expect("opens");
+        Self::with_coordination(Arc::new(embedded), folder).await
+    }
+
+    async fn with_coordination(coordination: Arc<dyn Coordination>, folder: TempDir) -> Self {
+        let database = Database::open_sqlite(folder.path(), test_keys()).await.expect("opens");
+        let clock: Arc<dyn ade_domain::Clock> = Arc::new(clock());
+        let service = LockService::new(coordination, Arc::new(LogEventSink));
+        Self { service: service.with_stored_requests(&database, &clock, "one"), _folder: folder }
+    }
+
+    fn outages(&self) -> &Outages {
+        self.service.outages.as_ref().expect("requests are stored")
+    }
+
+    fn request(&self, agent: &str, locks: &[&str], queue: bool) -> LockRequest {
+        let draft = LockRequestDraft {
+            locks: locks.iter().map(|lock| (*lock, None)).collect(),
+            queue,
+            request_id: Some("1"),
+            ..LockRequestDraft::default()
+        };
+        let holder = Holder::new(agent, None).expect("valid");
+        LockRequest::new(holder, &draft, &self.service.limits(), 0).expect("valid")
+    }
+
+    /// Acquires locks at once, whatever is stored.
+    async fn take(&self, agent: &str, lock: &str) {
+        let request = self.request(agent, &[lock], false);
+        let mut saga = AcquireSaga::new(request, self.service.server.clone());
+        let taken = self.service.advance(&mut saga, Moment::default()).await;
+        assert!(matches!(taken, Ok(SagaAction::Ready | SagaAction::Granted(_))), "{taken:?}");
+    }
+
+    async fn store(&self, agent: &str, locks: &[&str]) -> LockRequest {
+        let request = self.request(agent, locks, true);
+        let stored = self.service.store_acquire(&request).await;
+        assert!(matches!(stored, Ok(Acquisition::Stored(_))), "{stored:?}");
+        request
+    }
+
+    async fn drain(&self) -> Attempt {
+        let phase = self.outages().phase();
+        self.service.drain_once(self.outages(), phase, Instant::now()).await.expect("available")
+    }
+
+    async fn acquire_directly(&self, agent: &str, lock: &str) -> Result<Acquisition> {
+        self.service.acquire(self.request(agent, &[lock], false)).await
+    }
+}
+
+fn clock() -> ManualClock {
+    ManualClock::new(Moment::from_micros(1_000_000).timestamp())
+}
+
+fn acquire(key: &str, locks: &[&str]) -> StoredLockRequest {
+    let draft = LockRequestDraft {
+        locks: locks.iter().map(|lock| (*lock, None)).collect(),
+        queue: true,
+        request_id: Some(key),
+        ..LockRequestDraft::default()
+    };
+    let holder = Holder::new("ann", None).expect("valid");
+    let request = LockRequest::new(holder, &draft, &LockLimits::default(), 0).expect("valid");
+    StoredLockRequest {
+        key: key.to_owned(),
+        command: StoredLockCommand::Acquire(request),
+        arrived_at: Moment::default(),
+        deadline: None,
+        attempts: 0,
+        outcome: None,
+    }
+}
+
+#[test]
+fn requests_with_a_common_lock_keep_their_order() {
+    let pending = vec![
+        acquire("1", &["task:a"]),
+        acquire("2", &["task:b"]),
+        acquire("3", &["task:a", "task:b"]),
+        acquire("4", &["task:c"]),
+        acquire("5", &["task:b"]),
+        acquire("6", &["task:a"]),
+    ];
+    let keys = waves(pending).map(|wave| wave.into_iter().map(|stored| stored.key).collect::<Vec<_>>());
+    assert_eq!(keys.collect::<Vec<_>>(), [vec!["1", "2", "4"], vec!["3"], vec!["5", "6"]]);
+}
+
+#[tokio::test]
+async fn a_refused_acquire_does_not_keep_other_locks_closed() {
+    let full_queue = LockLimits { max_queue: 0, ..LockLimits::default() };
+    let open_circuit = LockLimits { breaker_threshold: 1, ..full_queue.clone() };
+    for limits in [full_queue, open_circuit] {
+        let fixture = Fixture::new(limits).await;
+        fixture.take("ann", FULL).await;
+        // With a low threshold the refusal of the first opens the circuit for the others, which have to wait for it.
+        for agent in ["ben", "cem", "dan"] {
+            fixture.store(agent, &[FULL]).await;
+        }
+        let early = fixture.acquire_directly("eve", OTHER).await;
+        assert!(matches!(early, Err(LockError::Unavailable(_))), "stored requests come first: {early:?}");
+        fixture.drain().await;
+        let direct = fixture.acquire_directly("eve", OTHER).await;
+        assert!(matches!(direct, Ok(Acquisition::Granted(_))), "{direct:?}");
+    }
+}
