@@ -2,7 +2,7 @@
 //! at a time does so, under a lease in the database; another one continues if it dies.
 //!
 //! A request may be executed twice and must never be lost: its outcome is stored after coordination has executed it. A request that
-//! cannot be executed yet stays pending, and nobody overtakes it.
+//! coordination cannot execute yet stays pending, and nobody overtakes it. One that it refuses has ended.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::convert::Infallible;
@@ -16,7 +16,7 @@ use futures_util::stream::{self, StreamExt as _};
 use tokio::time::{Instant, timeout};
 
 use super::outage::{Outages, Phase};
-use super::stored_requests::MAX_STORED;
+use super::stored_requests::{MAX_STORED, stored_refusal};
 use super::{LockError, LockService, Result};
 
 /// How soon this process notices requests that another one has stored.
@@ -157,7 +157,7 @@ impl LockService {
         };
         let Some(outcome) = outcome else { return Ok(Attempt::Failed) };
         let (database, now) = (outages.database(), outages.now());
-        let is_ended = database.end_lock_request(&stored.key, outcome, now).await?;
+        let is_ended = database.end_lock_request(&stored.key, &outcome, now).await?;
         if let (false, StoredLockCommand::Acquire(request)) = (is_ended, &stored.command) {
             self.cancel_if_cancelled(database.stored_lock_request(&stored.key).await, request).await;
         }
@@ -200,6 +200,10 @@ impl LockService {
             }) => Some(StoredLockOutcome::Executed),
             Err(LockError::Failed { failure: AcquireFailure::TimedOut(_), .. }) => {
                 Some(StoredLockOutcome::TimedOut)
+            }
+            // It cannot wait where nobody can; its other locks must not be reserved for it meanwhile.
+            Err(LockError::Failed { failure: failure @ AcquireFailure::Refused(..), .. }) => {
+                stored_refusal(failure).map(StoredLockOutcome::Refused)
             }
             Err(error) => {
                 tracing::debug!(ticket = stored.key, %error, "cannot execute a stored acquire; retrying");

@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_domain::lock::{LockLimits, LockRequestDraft};
+use ade_domain::lock::{LockLimits, LockRefusal, LockRequestDraft};
 use ade_store::embedded::EmbeddedOptions;
-use ade_store::{Coordination, Database, EmbeddedCoordination};
-use ade_testkit::{ManualClock, test_keys};
+use ade_store::redis::RedisOptions;
+use ade_store::{Coordination, Database, EmbeddedCoordination, RedisCoordination};
+use ade_testkit::{ManualClock, Redis, test_keys};
 use tempfile::TempDir;
 
 use super::*;
 use crate::LogEventSink;
-use crate::locks::Acquisition;
+use crate::locks::{Acquisition, TicketState};
 
+/// Before the others in the order in which locks are acquired.
+const FREE: &str = "resource:a-free:1";
 const FULL: &str = "resource:full:1";
 const OTHER: &str = "resource:other:1";
 
@@ -113,6 +116,69 @@ fn requests_with_a_common_lock_keep_their_order() {
     ];
     let keys = waves(pending).map(|wave| wave.into_iter().map(|stored| stored.key).collect::<Vec<_>>());
     assert_eq!(keys.collect::<Vec<_>>(), [vec!["1", "2", "4"], vec!["3"], vec!["5", "6"]]);
+}
+
+#[tokio::test]
+async fn a_refused_acquire_ends_with_its_refusal_and_frees_its_other_locks() {
+    let full_queue = LockLimits { max_queue: 0, ..LockLimits::default() };
+    let open_circuit = LockLimits { breaker_threshold: 1, ..full_queue.clone() };
+    for (limits, is_expected) in [
+        (
+            full_queue,
+            (|refusal| matches!(refusal, LockRefusal::QueueFull { .. })) as fn(&LockRefusal) -> bool,
+        ),
+        (open_circuit, |refusal| matches!(refusal, LockRefusal::CircuitOpen { .. })),
+    ] {
+        let fixture = Fixture::new(limits).await;
+        fixture.take("ann", FULL).await;
+        // With a low threshold its refusal opens the circuit.
+        fixture.store("ben", &[FULL]).await;
+        fixture.drain().await;
+        let refused = fixture.store("cem", &[FREE, FULL]).await;
+        assert_eq!(fixture.drain().await, Attempt::Ended);
+        for polled in [fixture.service.ticket(refused.key).await, fixture.service.claim(refused.key).await] {
+            let is_refused = matches!(
+                &polled,
+                Err(LockError::Failed { failure: AcquireFailure::Refused(lock, refusal), .. })
+                    if lock.as_str() == FULL && is_expected(refusal)
+            );
+            assert!(is_refused, "{polled:?}");
+        }
+        let direct = fixture.acquire_directly("eve", FREE).await;
+        assert!(matches!(direct, Ok(Acquisition::Granted(_))), "{direct:?}");
+        // A refusal is not remembered.
+        fixture.store("cem", &[FREE, FULL]).await;
+        let again = fixture.service.ticket(refused.key).await;
+        assert!(matches!(again, Ok(TicketState::Stored(_))), "{again:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_that_reaches_too_few_replicas_keeps_only_its_locks_reserved() {
+    let redis = Redis::start().expect("server starts");
+    let options = RedisOptions { min_replica_acks: 1, ..RedisOptions::default() };
+    let url = redis.url().parse().expect("valid");
+    let coordination = Arc::new(RedisCoordination::open(&url, options).await.expect("connected"));
+    let fixture = Fixture::with_coordination(coordination, tempfile::tempdir().expect("folder")).await;
+    for agent in ["ben", "cem"] {
+        fixture.store(agent, &[FREE, OTHER]).await;
+    }
+    assert_eq!(fixture.drain().await, Attempt::Failed);
+    assert_eq!(fixture.outages().phase(), Phase::Open);
+    for (lock, is_reserved) in [(FREE, true), (OTHER, true), (FULL, false)] {
+        let route = fixture.service.route(&fixture.request("eve", &[lock], false)).await;
+        assert_eq!(route.is_err(), is_reserved, "{lock}: {route:?}");
+    }
+}
+
+#[tokio::test]
+async fn stored_acquires_count_against_the_rate_limit_of_their_agent() {
+    let fixture = Fixture::new(LockLimits { acquisitions_per_minute: 2, ..LockLimits::default() }).await;
+    fixture.store("ann", &[FREE]).await;
+    fixture.store("ann", &[FREE]).await;
+    let refused = fixture.service.store_acquire(&fixture.request("ann", &[FREE], true)).await;
+    assert!(matches!(refused, Err(LockError::RateLimited { .. })), "{refused:?}");
+    fixture.store("ben", &[FREE]).await;
 }
 
 #[tokio::test]
