@@ -84,7 +84,7 @@ impl LockService {
             outages.open();
             return Ok(Attempt::Ended);
         }
-        let pending = database.pending_lock_requests(MAX_STORED).await?;
+        let pending = Self::pending(outages).await?;
         outages.set_pending(counts.pending, reserved_locks(&pending));
         let is_due = counts.untried > 0 || Instant::now() >= retry_at;
         let now = outages.now();
@@ -97,12 +97,28 @@ impl LockService {
             database.release_lock_requests(outages.instance()).await?;
         }
         // What is left reserves its locks; all others are free.
-        let pending = database.pending_lock_requests(MAX_STORED).await?;
+        let pending = Self::pending(outages).await?;
         outages.set_pending(pending.len() as u64, reserved_locks(&pending));
         if pending.iter().all(|stored| stored.attempts > 0) {
             outages.open();
         }
         Ok(attempt)
+    }
+
+    /// The pending requests. One that cannot be read ends here: it must not keep others from being executed.
+    async fn pending(outages: &Outages) -> Result<Vec<StoredLockRequest>> {
+        let pending = outages.database().pending_lock_requests(MAX_STORED).await?;
+        for (key, error) in pending.unreadable {
+            let (outcome, now) = (StoredLockOutcome::Unreadable, outages.now());
+            if outages.database().end_lock_request(&key, &outcome, now).await? {
+                tracing::error!(
+                    request = key,
+                    %error,
+                    "a stored lock request cannot be read and is not executed; its caller has to request again"
+                );
+            }
+        }
+        Ok(pending.requests)
     }
 
     async fn drain(&self, outages: &Outages, pending: Vec<StoredLockRequest>) -> Result<Attempt> {

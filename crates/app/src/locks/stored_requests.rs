@@ -146,6 +146,8 @@ impl LockService {
                 Err(LockError::Failed { failure: refused(refusal), now: None })
             }
             Some(StoredLockOutcome::Executed) => Ok(None),
+            // Somebody has repaired the row since; it was not executed.
+            Some(StoredLockOutcome::Unreadable) => Err(LockError::TicketNotFound),
         }
     }
 

@@ -63,7 +63,8 @@ pub use secret_key::SecretRegistration;
 pub use sql::Arg;
 pub use stats::{DailyStats, DatabaseCounts, UserStats};
 pub use stored_lock_requests::{
-    StoredLockCommand, StoredLockOutcome, StoredLockRequest, StoredRefusal, StoredRequestCounts,
+    PendingLockRequests, StoredLockCommand, StoredLockOutcome, StoredLockRequest, StoredRefusal,
+    StoredRequestCounts,
 };
 pub use tasks::{Comment, LoadedVersion, StoredTask, TaskFilter};
 pub use webhooks::{

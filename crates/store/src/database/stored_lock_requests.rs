@@ -55,6 +55,8 @@ pub enum StoredLockOutcome {
     Cancelled,
     /// Redis did not let it wait.
     Refused(StoredRefusal),
+    /// Its row cannot be read, so that nobody can execute it. Who asks for it gets that error.
+    Unreadable,
 }
 
 /// Why Redis did not let an acquire wait.
@@ -93,6 +95,15 @@ pub struct StoredLockRequest {
     pub attempts: u64,
     /// `None` while it is pending.
     pub outcome: Option<StoredLockOutcome>,
+}
+
+/// What waits to be executed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PendingLockRequests {
+    /// In the order in which they are executed.
+    pub requests: Vec<StoredLockRequest>,
+    /// The keys of rows that cannot be read, with the reasons.
+    pub unreadable: Vec<(String, DatabaseError)>,
 }
 
 /// How many requests are pending.
@@ -150,9 +161,17 @@ impl Database {
     }
 
     /// Pending requests: releases first, then acquires, each in the order of arrival.
-    pub async fn pending_lock_requests(&self, limit: u32) -> Result<Vec<StoredLockRequest>> {
+    pub async fn pending_lock_requests(&self, limit: u32) -> Result<PendingLockRequests> {
         let sql = format!("{SELECT} WHERE outcome IS NULL ORDER BY kind DESC, arrived_at, request_key");
-        self.fetch_page(&sql, &[], limit, stored_request).await
+        let rows = self.fetch_page(&sql, &[], limit, |row| Ok((row.get(0)?, stored_request(row)))).await?;
+        let mut pending = PendingLockRequests::default();
+        for (key, request) in rows {
+            match request {
+                Ok(request) => pending.requests.push(request),
+                Err(error) => pending.unreadable.push((key, error)),
+            }
+        }
+        Ok(pending)
     }
 
     pub async fn count_stored_lock_requests(&self) -> Result<StoredRequestCounts> {

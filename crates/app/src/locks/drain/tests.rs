@@ -8,6 +8,8 @@ use ade_store::embedded::EmbeddedOptions;
 use ade_store::redis::RedisOptions;
 use ade_store::{Coordination, Database, EmbeddedCoordination, RedisCoordination};
 use ade_testkit::{ManualClock, Redis, test_keys};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
 use super::*;
@@ -22,7 +24,7 @@ const OTHER: &str = "resource:other:1";
 /// A process that starts, whose lock requests are not admitted yet.
 struct Fixture {
     service: LockService,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Fixture {
@@ -38,7 +40,7 @@ impl Fixture {
         let database = Database::open_sqlite(folder.path(), test_keys()).await.expect("opens");
         let clock: Arc<dyn ade_domain::Clock> = Arc::new(clock());
         let service = LockService::new(coordination, Arc::new(LogEventSink));
-        Self { service: service.with_stored_requests(&database, &clock, "one"), _folder: folder }
+        Self { service: service.with_stored_requests(&database, &clock, "one"), folder }
     }
 
     fn outages(&self) -> &Outages {
@@ -169,6 +171,23 @@ async fn an_acquire_that_reaches_too_few_replicas_keeps_only_its_locks_reserved(
         let route = fixture.service.route(&fixture.request("eve", &[lock], false)).await;
         assert_eq!(route.is_err(), is_reserved, "{lock}: {route:?}");
     }
+}
+
+#[tokio::test]
+async fn an_unreadable_request_ends_with_an_error_and_others_are_executed() {
+    let fixture = Fixture::new(LockLimits::default()).await;
+    let bad = fixture.store("ann", &[FULL]).await;
+    let good = fixture.store("ben", &[FREE]).await;
+    let options = SqliteConnectOptions::new().filename(fixture.folder.path().join("ade.sqlite3"));
+    let mut connection = SqliteConnection::connect_with(&options).await.expect("opens");
+    let damage = sqlx::query("UPDATE stored_lock_requests SET body = '{' WHERE request_key = $1");
+    damage.bind(bad.key.to_string()).execute(&mut connection).await.expect("damaged");
+    assert_eq!(fixture.drain().await, Attempt::Ended);
+    assert_eq!(fixture.outages().phase(), Phase::Open);
+    let polled = fixture.service.ticket(bad.key).await;
+    assert!(matches!(polled, Err(LockError::NotStored(DatabaseError::Corrupt(_)))), "{polled:?}");
+    let executed = fixture.service.ticket(good.key).await;
+    assert!(matches!(executed, Ok(TicketState::Ready { .. })), "{executed:?}");
 }
 
 #[tokio::test]

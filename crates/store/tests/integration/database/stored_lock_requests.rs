@@ -53,7 +53,7 @@ async fn keeps_requests_in_order_until_they_end(fixture: TestDatabase) {
         assert!(database.store_lock_request(request).await.expect("stored"));
         assert!(!database.store_lock_request(request).await.expect("known"));
     }
-    let pending = database.pending_lock_requests(10).await.expect("read");
+    let pending = database.pending_lock_requests(10).await.expect("read").requests;
     assert_eq!(pending, [released.clone(), early.clone(), late.clone()], "releases first, then by arrival");
     assert_eq!(database.count_pending_of_agent("late").await.expect("counted"), (3, 1));
     database.count_lock_request_attempts(std::slice::from_ref(&late.key)).await.expect("counted");
@@ -78,6 +78,7 @@ async fn keeps_every_outcome(fixture: TestDatabase) {
         StoredLockOutcome::Executed,
         StoredLockOutcome::TimedOut,
         StoredLockOutcome::Cancelled,
+        StoredLockOutcome::Unreadable,
         StoredLockOutcome::Refused(StoredRefusal::QueueFull { lock: lock(), queue_length: 3 }),
         StoredLockOutcome::Refused(StoredRefusal::CircuitOpen { lock: lock(), retry_at: at(30) }),
     ];
@@ -114,5 +115,5 @@ async fn deletes_only_requests_that_ended_long_ago(fixture: TestDatabase) {
     assert_eq!(database.delete_ended_lock_requests(at(10)).await.expect("deleted"), 0);
     assert_eq!(database.delete_ended_lock_requests(at(11)).await.expect("deleted"), 1);
     assert_eq!(database.stored_lock_request(&ended.key).await.expect("read"), None);
-    assert_eq!(database.pending_lock_requests(10).await.expect("read"), [pending]);
+    assert_eq!(database.pending_lock_requests(10).await.expect("read").requests, [pending]);
 }
