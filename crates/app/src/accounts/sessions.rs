@@ -176,7 +176,7 @@ impl AccountService {
         let (hash, database) = (hash_secret(secret), &self.context.database);
         // Before the token is read: a revocation meanwhile makes it outdated.
         let revocations = database.revocations();
-        let recent = self.recent_callers.get(&hash, actor.clone(), self.context.now(), revocations);
+        let recent = self.recent_callers.get(&hash, actor.clone(), self.context.now(), database);
         let authenticate = self.authenticate_token(secret, actor);
         let authenticated = match &recent {
             // Its locks cannot wait as long as others can.

@@ -41,7 +41,7 @@ impl AgentService {
         };
         if caller.is_unverified {
             // The database is unavailable: only what was allowed recently.
-            return if self.recent_agents.contains(&user.user_id, name, self.context.database.revocations()) {
+            return if self.recent_agents.contains(&user.user_id, name, &self.context.database) {
                 Ok(name.to_owned())
             } else {
                 Err(Error::unverified_caller())
@@ -64,8 +64,8 @@ impl AgentService {
             return Ok(caller.is_user(agent_id) || may_act_for(caller, agent_id, None));
         }
         if caller.is_unverified {
-            let (user, revocations) = (caller.user_id(), self.context.database.revocations());
-            return Ok(user.is_some_and(|user| self.recent_agents.contains(user, agent_id, revocations)));
+            let (user, database) = (caller.user_id(), &self.context.database);
+            return Ok(user.is_some_and(|user| self.recent_agents.contains(user, agent_id, database)));
         }
         let sponsor = self.context.database.agent(agent_id).await?.and_then(|agent| agent.sponsor_id);
         Ok(may_act_for(caller, agent_id, sponsor.as_ref()))

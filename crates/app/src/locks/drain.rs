@@ -2,7 +2,7 @@
 //! at a time does so, under a lease in the database; another one continues if it dies.
 //!
 //! A request may be executed twice and must never be lost: its outcome is stored after coordination has executed it. A request that
-//! cannot be executed yet stays pending, and nobody overtakes it.
+//! coordination cannot execute yet stays pending, and nobody overtakes it. One that it refuses has ended.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::convert::Infallible;
@@ -16,7 +16,7 @@ use futures_util::stream::{self, StreamExt as _};
 use tokio::time::{Instant, timeout};
 
 use super::outage::{Outages, Phase};
-use super::stored_requests::MAX_STORED;
+use super::stored_requests::{MAX_STORED, stored_refusal};
 use super::{LockError, LockService, Result};
 
 /// How soon this process notices requests that another one has stored.
@@ -84,7 +84,7 @@ impl LockService {
             outages.open();
             return Ok(Attempt::Ended);
         }
-        let pending = database.pending_lock_requests(MAX_STORED).await?;
+        let pending = Self::pending(outages).await?;
         outages.set_pending(counts.pending, reserved_locks(&pending));
         let is_due = counts.untried > 0 || Instant::now() >= retry_at;
         let now = outages.now();
@@ -97,12 +97,28 @@ impl LockService {
             database.release_lock_requests(outages.instance()).await?;
         }
         // What is left reserves its locks; all others are free.
-        let pending = database.pending_lock_requests(MAX_STORED).await?;
+        let pending = Self::pending(outages).await?;
         outages.set_pending(pending.len() as u64, reserved_locks(&pending));
         if pending.iter().all(|stored| stored.attempts > 0) {
             outages.open();
         }
         Ok(attempt)
+    }
+
+    /// The pending requests. One that cannot be read ends here: it must not keep others from being executed.
+    async fn pending(outages: &Outages) -> Result<Vec<StoredLockRequest>> {
+        let pending = outages.database().pending_lock_requests(MAX_STORED).await?;
+        for (key, error) in pending.unreadable {
+            let (outcome, now) = (StoredLockOutcome::Unreadable, outages.now());
+            if outages.database().end_lock_request(&key, &outcome, now).await? {
+                tracing::error!(
+                    request = key,
+                    %error,
+                    "a stored lock request cannot be read and is not executed; its caller has to request again"
+                );
+            }
+        }
+        Ok(pending.requests)
     }
 
     async fn drain(&self, outages: &Outages, pending: Vec<StoredLockRequest>) -> Result<Attempt> {
@@ -157,7 +173,7 @@ impl LockService {
         };
         let Some(outcome) = outcome else { return Ok(Attempt::Failed) };
         let (database, now) = (outages.database(), outages.now());
-        let is_ended = database.end_lock_request(&stored.key, outcome, now).await?;
+        let is_ended = database.end_lock_request(&stored.key, &outcome, now).await?;
         if let (false, StoredLockCommand::Acquire(request)) = (is_ended, &stored.command) {
             self.cancel_if_cancelled(database.stored_lock_request(&stored.key).await, request).await;
         }
@@ -200,6 +216,10 @@ impl LockService {
             }) => Some(StoredLockOutcome::Executed),
             Err(LockError::Failed { failure: AcquireFailure::TimedOut(_), .. }) => {
                 Some(StoredLockOutcome::TimedOut)
+            }
+            // It cannot wait where nobody can; its other locks must not be reserved for it meanwhile.
+            Err(LockError::Failed { failure: failure @ AcquireFailure::Refused(..), .. }) => {
+                stored_refusal(failure).map(StoredLockOutcome::Refused)
             }
             Err(error) => {
                 tracing::debug!(ticket = stored.key, %error, "cannot execute a stored acquire; retrying");
@@ -270,42 +290,4 @@ fn waves(pending: Vec<StoredLockRequest>) -> impl Iterator<Item = Vec<StoredLock
 }
 
 #[cfg(test)]
-mod tests {
-    use ade_domain::Moment;
-    use ade_domain::lock::{LockLimits, LockRequestDraft};
-
-    use super::*;
-
-    fn acquire(key: &str, locks: &[&str]) -> StoredLockRequest {
-        let draft = LockRequestDraft {
-            locks: locks.iter().map(|lock| (*lock, None)).collect(),
-            queue: true,
-            request_id: Some(key),
-            ..LockRequestDraft::default()
-        };
-        let holder = Holder::new("ann", None).expect("valid");
-        let request = LockRequest::new(holder, &draft, &LockLimits::default(), 0).expect("valid");
-        StoredLockRequest {
-            key: key.to_owned(),
-            command: StoredLockCommand::Acquire(request),
-            arrived_at: Moment::default(),
-            deadline: None,
-            attempts: 0,
-            outcome: None,
-        }
-    }
-
-    #[test]
-    fn requests_with_a_common_lock_keep_their_order() {
-        let pending = vec![
-            acquire("1", &["task:a"]),
-            acquire("2", &["task:b"]),
-            acquire("3", &["task:a", "task:b"]),
-            acquire("4", &["task:c"]),
-            acquire("5", &["task:b"]),
-            acquire("6", &["task:a"]),
-        ];
-        let keys = waves(pending).map(|wave| wave.into_iter().map(|stored| stored.key).collect::<Vec<_>>());
-        assert_eq!(keys.collect::<Vec<_>>(), [vec!["1", "2", "4"], vec!["3"], vec!["5", "6"]]);
-    }
-}
+mod tests;

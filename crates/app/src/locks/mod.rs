@@ -3,6 +3,7 @@
 mod acquire;
 mod drain;
 mod holders;
+mod local_admission;
 mod maintenance;
 mod open_request;
 mod open_requests;

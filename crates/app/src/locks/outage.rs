@@ -16,6 +16,7 @@ use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use super::local_admission::LocalAdmission;
 use super::{LockError, LockService, Result};
 
 /// How long holders can extend their leases before expired ones end: every process has noticed by then that coordination is back.
@@ -64,6 +65,7 @@ struct State {
     /// The locks of pending acquires: no later request may overtake those.
     reserved: Mutex<HashSet<LockName>>,
     pending: AtomicU64,
+    admission: LocalAdmission,
 }
 
 impl Outages {
@@ -76,6 +78,7 @@ impl Outages {
             phase: watch::Sender::new(Phase::Draining),
             reserved: Mutex::default(),
             pending: AtomicU64::new(0),
+            admission: LocalAdmission::default(),
         }))
     }
 
@@ -144,6 +147,11 @@ impl Outages {
     /// Whether lock commands other than heartbeats and releases have to wait.
     pub(super) fn is_closed(&self) -> bool {
         matches!(self.phase(), Phase::Outage | Phase::Grace { .. })
+    }
+
+    /// The rate limit of requests that are stored.
+    pub(super) fn admission(&self) -> &LocalAdmission {
+        &self.0.admission
     }
 
     pub(super) fn reserve(&self, locks: &[RequestedLock]) {

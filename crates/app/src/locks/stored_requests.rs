@@ -3,8 +3,10 @@
 
 use ade_domain::Moment;
 use ade_domain::lock::saga::AcquireFailure;
-use ade_domain::lock::{FencingToken, Holder, LockName, LockRequest, RequestKey, WaitPolicy, digest};
-use ade_store::database::{StoredLockCommand, StoredLockOutcome, StoredLockRequest};
+use ade_domain::lock::{
+    FencingToken, Holder, LockName, LockRefusal, LockRequest, RequestKey, WaitPolicy, digest,
+};
+use ade_store::database::{StoredLockCommand, StoredLockOutcome, StoredLockRequest, StoredRefusal};
 
 use super::outage::Outages;
 use super::{Acquisition, HeldToken, LockError, LockService, Result, StoredTicket, TicketState};
@@ -24,7 +26,9 @@ impl LockService {
         };
         let names = request.locks.iter().map(|requested| requested.lock.as_str());
         check_storable(&request.holder, names.chain([&*request.purpose]))?;
-        let now = self.coordination.now();
+        let (now, limit) = (self.coordination.now(), self.coordination.limits().acquisitions_per_minute);
+        let admitted = outages.admission().admit(request.holder.agent_id(), request.locks.len(), limit, now);
+        admitted.map_err(|retry_at| LockError::RateLimited { retry_at })?;
         let new = StoredLockRequest {
             key: request.key.to_string(),
             command: StoredLockCommand::Acquire(request.clone()),
@@ -82,12 +86,14 @@ impl LockService {
         };
         let Some(known) = known else { return Err(Outages::unavailable()) };
         let is_same = known.command == new.command;
-        match (known.outcome, &known.command) {
+        match (&known.outcome, &known.command) {
             (
-                Some(StoredLockOutcome::TimedOut | StoredLockOutcome::Executed),
+                Some(
+                    StoredLockOutcome::TimedOut | StoredLockOutcome::Executed | StoredLockOutcome::Refused(_),
+                ),
                 StoredLockCommand::Acquire(_),
             ) if is_same => {
-                // A timeout is not remembered. A request that was executed is executed again, which shows what became of it.
+                // Timeouts and refusals are not remembered. A request that was executed is executed again, which shows what became of it.
                 if known.outcome == Some(StoredLockOutcome::Executed)
                     && known.deadline.is_some_and(|deadline| deadline > new.arrived_at)
                 {
@@ -136,7 +142,12 @@ impl LockService {
             Some(StoredLockOutcome::Cancelled) => {
                 Err(LockError::Failed { failure: AcquireFailure::Cancelled, now: None })
             }
+            Some(StoredLockOutcome::Refused(refusal)) => {
+                Err(LockError::Failed { failure: refused(refusal), now: None })
+            }
             Some(StoredLockOutcome::Executed) => Ok(None),
+            // Somebody has repaired the row since; it was not executed.
+            Some(StoredLockOutcome::Unreadable) => Err(LockError::TicketNotFound),
         }
     }
 
@@ -152,7 +163,7 @@ impl LockService {
     pub(super) async fn cancel_stored(&self, key: RequestKey) -> Result<bool> {
         let Some(outages) = &self.outages else { return Ok(false) };
         let (database, now) = (outages.database(), outages.now());
-        if database.end_lock_request(&key.to_string(), StoredLockOutcome::Cancelled, now).await? {
+        if database.end_lock_request(&key.to_string(), &StoredLockOutcome::Cancelled, now).await? {
             return Ok(true);
         }
         let outcome = self.find_stored(key).await?.and_then(|stored| stored.outcome);
@@ -167,6 +178,30 @@ impl LockService {
     /// Whether the deadline of a stored request has passed.
     pub(super) fn is_overdue(stored: &StoredLockRequest, now: Moment) -> bool {
         stored.deadline.is_some_and(|deadline| deadline <= now)
+    }
+}
+
+/// What is stored of a failure that ends an acquire; `None` if it may succeed later.
+pub(super) fn stored_refusal(failure: AcquireFailure) -> Option<StoredRefusal> {
+    match failure {
+        AcquireFailure::Refused(lock, LockRefusal::QueueFull { queue_length }) => {
+            Some(StoredRefusal::QueueFull { lock, queue_length })
+        }
+        AcquireFailure::Refused(lock, LockRefusal::CircuitOpen { retry_at }) => {
+            Some(StoredRefusal::CircuitOpen { lock, retry_at })
+        }
+        _ => None,
+    }
+}
+
+fn refused(refusal: StoredRefusal) -> AcquireFailure {
+    match refusal {
+        StoredRefusal::QueueFull { lock, queue_length } => {
+            AcquireFailure::Refused(lock, LockRefusal::QueueFull { queue_length })
+        }
+        StoredRefusal::CircuitOpen { lock, retry_at } => {
+            AcquireFailure::Refused(lock, LockRefusal::CircuitOpen { retry_at })
+        }
     }
 }
 

@@ -112,18 +112,6 @@ pub enum Write {
     },
 }
 
-impl Write {
-    /// Whether somebody may lose credentials or rights by it.
-    pub(super) fn takes_rights(&self) -> bool {
-        match self {
-            Self::User { expected, .. } | Self::Agent { expected, .. } => expected.is_some(),
-            Self::Token(token) => token.revoked_at.is_some(),
-            Self::RevokeTokens { .. } | Self::DeleteAgent { .. } => true,
-            _ => false,
-        }
-    }
-}
-
 /// A larger commit is not sent as one batch: the gain is small.
 const MAX_BATCHED_WRITES: usize = 4;
 

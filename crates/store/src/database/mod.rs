@@ -25,6 +25,7 @@ mod pool;
 mod postgres;
 mod projected_rows;
 mod retention;
+mod revocations;
 pub mod rows;
 mod secret_key;
 mod sql;
@@ -38,7 +39,7 @@ mod work;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use ade_domain::{Keys, Moment};
 use serde::{Deserialize, Serialize};
@@ -57,11 +58,13 @@ pub use event_log::EventPage;
 pub use jobs::{JobOutcome, StoredJob};
 pub use numbering::{Numbering, QuarantinedEntry};
 pub use people::{Invitation, KnownDevice, Password, Session, StoredToken, StoredUser};
+pub use revocations::{RememberedRights, Revocation};
 pub use secret_key::SecretRegistration;
 pub use sql::Arg;
 pub use stats::{DailyStats, DatabaseCounts, UserStats};
 pub use stored_lock_requests::{
-    StoredLockCommand, StoredLockOutcome, StoredLockRequest, StoredRequestCounts,
+    PendingLockRequests, StoredLockCommand, StoredLockOutcome, StoredLockRequest, StoredRefusal,
+    StoredRequestCounts,
 };
 pub use tasks::{Comment, LoadedVersion, StoredTask, TaskFilter};
 pub use webhooks::{
@@ -89,8 +92,8 @@ pub struct Database {
     last_seen: Arc<AtomicU64>,
     /// See `secret_key.rs`.
     secret_version: Arc<AtomicU64>,
-    /// How often credentials were taken away through this handle or its clones.
-    revocations: Arc<AtomicU64>,
+    /// See `revocations.rs`.
+    revocations: Arc<revocations::Revocations>,
 }
 
 #[derive(Debug, Clone)]
@@ -191,24 +194,13 @@ impl Database {
     /// Commits everything or nothing.
     pub async fn commit(&self, commit: Commit) -> Result<()> {
         // Before: it may be committed although it fails.
-        let takes_rights = commit.writes.iter().any(Write::takes_rights);
-        if takes_rights {
-            self.revocations.fetch_add(1, Ordering::SeqCst);
-        }
+        let revocations: Vec<Revocation> = commit.writes.iter().filter_map(Write::revocation).collect();
+        revocations.iter().cloned().for_each(|revocation| self.note_revocation(revocation));
         let outcome = self.execute(self.prepare(&commit)?).await;
         // And after: somebody may have read the old rows meanwhile.
-        if takes_rights {
-            self.revocations.fetch_add(1, Ordering::SeqCst);
-        }
+        revocations.into_iter().for_each(|revocation| self.note_revocation(revocation));
         self.notify_appended();
         outcome
-    }
-
-    /// Grows when users, agents or tokens are changed or removed through this handle or its clones, so that nobody who lost a right is
-    /// taken for somebody who still has it.
-    #[must_use]
-    pub fn revocations(&self) -> u64 {
-        self.revocations.load(Ordering::SeqCst)
     }
 
     /// Call it after a commit, also after an error: it may have been committed.

@@ -6,6 +6,7 @@
 use ade_domain::Moment;
 use ade_domain::lock::{FencingToken, Holder, LockName, LockRequest};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::batch::Statement;
 use super::sql::{Arg, Row, json_text};
@@ -44,14 +45,42 @@ impl StoredLockCommand {
 }
 
 /// How a stored request ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum StoredLockOutcome {
     /// Redis has executed it: an acquire waits or is granted there, or has ended there.
     Executed,
     /// Its deadline passed before Redis was back.
     TimedOut,
     Cancelled,
+    /// Redis did not let it wait.
+    Refused(StoredRefusal),
+    /// Its row cannot be read, so that nobody can execute it. Who asks for it gets that error.
+    Unreadable,
+}
+
+/// Why Redis did not let an acquire wait.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StoredRefusal {
+    QueueFull { lock: LockName, queue_length: usize },
+    CircuitOpen { lock: LockName, retry_at: Moment },
+}
+
+impl StoredLockOutcome {
+    /// A name alone is stored without quotes.
+    fn to_text(&self) -> Result<String> {
+        let text = json_text(self)?;
+        let name = text.strip_prefix('"').and_then(|name| name.strip_suffix('"'));
+        Ok(name.map_or_else(|| text.clone(), str::to_owned))
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let name = || serde_json::from_value(Value::from(text));
+        let parsed = if text.starts_with('{') { serde_json::from_str(text) } else { name() };
+        let corrupt = |error| DatabaseError::Corrupt(format!("outcome {text:?} of a lock request: {error}"));
+        parsed.map_err(corrupt)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +97,15 @@ pub struct StoredLockRequest {
     pub outcome: Option<StoredLockOutcome>,
 }
 
+/// What waits to be executed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PendingLockRequests {
+    /// In the order in which they are executed.
+    pub requests: Vec<StoredLockRequest>,
+    /// The keys of rows that cannot be read, with the reasons.
+    pub unreadable: Vec<(String, DatabaseError)>,
+}
+
 /// How many requests are pending.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoredRequestCounts {
@@ -81,13 +119,12 @@ const SELECT: &str = "SELECT request_key, micros(arrived_at), micros(deadline), 
 
 fn stored_request(row: &Row) -> Result<StoredLockRequest> {
     let outcome: Option<String> = row.get(4)?;
-    let corrupt = |name: &str| DatabaseError::Corrupt(format!("unknown outcome {name:?} of a lock request"));
     Ok(StoredLockRequest {
         key: row.get(0)?,
         arrived_at: row.get(1)?,
         deadline: row.get(2)?,
         attempts: row.get(3)?,
-        outcome: outcome.map(|name| name.parse().map_err(|_| corrupt(&name))).transpose()?,
+        outcome: outcome.as_deref().map(StoredLockOutcome::parse).transpose()?,
         command: row.json(5)?,
     })
 }
@@ -124,9 +161,17 @@ impl Database {
     }
 
     /// Pending requests: releases first, then acquires, each in the order of arrival.
-    pub async fn pending_lock_requests(&self, limit: u32) -> Result<Vec<StoredLockRequest>> {
+    pub async fn pending_lock_requests(&self, limit: u32) -> Result<PendingLockRequests> {
         let sql = format!("{SELECT} WHERE outcome IS NULL ORDER BY kind DESC, arrived_at, request_key");
-        self.fetch_page(&sql, &[], limit, stored_request).await
+        let rows = self.fetch_page(&sql, &[], limit, |row| Ok((row.get(0)?, stored_request(row)))).await?;
+        let mut pending = PendingLockRequests::default();
+        for (key, request) in rows {
+            match request {
+                Ok(request) => pending.requests.push(request),
+                Err(error) => pending.unreadable.push((key, error)),
+            }
+        }
+        Ok(pending)
     }
 
     pub async fn count_stored_lock_requests(&self) -> Result<StoredRequestCounts> {
@@ -147,10 +192,15 @@ impl Database {
     }
 
     /// Ends a pending request; `false` if it has ended already.
-    pub async fn end_lock_request(&self, key: &str, outcome: StoredLockOutcome, now: Moment) -> Result<bool> {
+    pub async fn end_lock_request(
+        &self,
+        key: &str,
+        outcome: &StoredLockOutcome,
+        now: Moment,
+    ) -> Result<bool> {
         let sql = "UPDATE stored_lock_requests SET outcome = $2, ended_at = $3 \
                    WHERE request_key = $1 AND outcome IS NULL";
-        let outcome: &str = outcome.into();
+        let outcome = outcome.to_text()?;
         Ok(self.execute_statement(sql, &[key.into(), outcome.into(), now.into()]).await? > 0)
     }
 

@@ -11,10 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use ade_domain::audience::{Audience, TaskParticipants, task_of_lock};
+use ade_domain::audience::{Account, Audience, TaskParticipants, task_of_lock};
 use ade_domain::event::Event;
 use ade_domain::event_filter::EventFilter;
-use ade_store::DatabaseError;
+use ade_domain::people::UserId;
+use ade_store::database::Revocation;
+use ade_store::{Database, DatabaseError};
 use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::time::{sleep, timeout};
 
@@ -113,6 +115,10 @@ impl EventFeed {
         while end < head {
             let events = self.0.context.database.events(end, PAGE_SIZE).await?;
             let (events, next) = up_to(events, head);
+            // Before the events count as read: a failure repeats it.
+            for (_, event) in &events {
+                note_revocation(&self.0.context.database, event).await?;
+            }
             let events = self.with_audience(events).await?;
             self.0.ring.write().unwrap_or_else(PoisonError::into_inner).push(events, next);
             self.0.head.send_replace(next);
@@ -219,6 +225,24 @@ impl EventFeed {
     }
 }
 
+/// Notes who may have lost rights by what another process did.
+async fn note_revocation(database: &Database, event: &Event) -> Result<(), DatabaseError> {
+    let is_new = event.event.ends_with(":created");
+    let revocation = match event.account() {
+        Some(Account::User(id)) if !is_new => Revocation::User(UserId::new(&id)),
+        Some(Account::Token(id)) if !is_new => Revocation::Token(id),
+        // An agent that was only named before may have got another sponsor when it was registered.
+        Some(Account::Agent(agent_id)) => {
+            let kept_for = database.agent(&agent_id).await?.and_then(|agent| agent.sponsor_id);
+            Revocation::Agent { agent_id, kept_for }
+        }
+        // What is remembered of callers is about tokens.
+        _ => return Ok(()),
+    };
+    database.note_revocation(revocation);
+    Ok(())
+}
+
 /// Those of a page of events that are not behind the end, and the number up to which these are all. A row that somebody wrote behind
 /// the end of the chain does not count.
 fn up_to(mut events: Vec<(u64, Event)>, head: u64) -> (Vec<(u64, Event)>, u64) {
@@ -227,4 +251,46 @@ fn up_to(mut events: Vec<(u64, Event)>, head: u64) -> (Vec<(u64, Event)>, u64) {
     let last = events.last().filter(|_| is_full).map(|(number, _)| *number);
     let end = last.unwrap_or(head);
     (events, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use ade_domain::Moment;
+    use ade_store::database::RememberedRights;
+    use ade_testkit::test_keys;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_another_process_revoked_is_noted_for_those_who_are_concerned() {
+        let folder = tempfile::tempdir().expect("folder");
+        let database = Database::open_sqlite(folder.path(), test_keys()).await.expect("opens");
+        let ann = UserId::new("ann");
+        let rights = RememberedRights { user: Some(&ann), agent: Some("a"), token: Some("t") };
+        for (name, payload, is_revoked) in [
+            ("token:revoked", json!({ "token_id": "t" }), true),
+            ("token:revoked", json!({ "token_id": "u" }), false),
+            ("token:created", json!({ "token_id": "t" }), false),
+            ("user:updated", json!({ "user_id": "ann" }), true),
+            ("user:updated", json!({ "user_id": "ben" }), false),
+            ("agent:deleted", json!({ "agent_id": "a" }), true),
+            ("agent:deleted", json!({ "agent_id": "b" }), false),
+            ("task:created", json!({ "user_id": "ann" }), false),
+        ] {
+            let Value::Object(payload) = payload else { unreachable!("an object") };
+            let event = Event {
+                event_id: "e".to_owned(),
+                event: name.to_owned(),
+                at: Moment::default(),
+                task_id: None,
+                notify: Vec::new(),
+                payload: payload.clone(),
+                source: "test".to_owned(),
+            };
+            let since = database.revocations();
+            note_revocation(&database, &event).await.expect("available");
+            assert_eq!(database.is_revoked(rights, since), is_revoked, "{name} {payload:?}");
+        }
+    }
 }
