@@ -2,7 +2,7 @@
 //! invalid field.
 
 use ade_client::wire::FieldError;
-use axum::body::{Bytes, HttpBody};
+use axum::body::{BodyDataStream, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::StatusCode;
 use futures_util::StreamExt;
@@ -20,6 +20,8 @@ use crate::auth::{Authenticated, client_address};
 pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;
 /// Bytes of the body of any other request.
 const MAX_ANONYMOUS_BODY_BYTES: usize = 64 << 10;
+/// Bytes of a body that is too large that are received from an authenticated client.
+const MAX_DISCARDED_BYTES: usize = 4 << 20;
 /// serde_json stops at a depth of 128. Bodies are stored inside other documents and must stay readable there.
 const MAX_DEPTH: usize = 64;
 
@@ -36,7 +38,8 @@ async fn read(request: Request, app: &AppState) -> ApiResult<Bytes> {
     let (parts, body) = request.into_parts();
     let is_authenticated = parts.extensions.get::<Authenticated>().is_some();
     let max_bytes = if is_authenticated { MAX_BODY_BYTES } else { MAX_ANONYMOUS_BODY_BYTES };
-    if body.size_hint().lower() > max_bytes as u64 {
+    let declared = body.size_hint().lower();
+    if declared > max_bytes as u64 && !(is_authenticated && declared <= MAX_DISCARDED_BYTES as u64) {
         return Err(too_large(max_bytes));
     }
     let client = client_address(&parts).filter(|_| !is_authenticated);
@@ -51,6 +54,9 @@ async fn read(request: Request, app: &AppState) -> ApiResult<Bytes> {
             |error: axum::Error| Problem::new(StatusCode::BAD_REQUEST, "BAD_BODY", error.to_string());
         let chunk = chunk.map_err(failed)?;
         if bytes.len() + chunk.len() > max_bytes {
+            if is_authenticated {
+                discard(chunks, MAX_DISCARDED_BYTES - max_bytes).await;
+            }
             return Err(too_large(max_bytes));
         }
         if let Some(reserved) = &mut reserved
@@ -61,6 +67,18 @@ async fn read(request: Request, app: &AppState) -> ApiResult<Bytes> {
         bytes.extend_from_slice(&chunk);
     }
     Ok(bytes.into())
+}
+
+/// Receives the rest of a body up to a number of bytes: a client that is still sending when the connection closes gets a broken pipe
+/// instead of the answer.
+async fn discard(mut chunks: BodyDataStream, max_bytes: usize) {
+    let mut received = 0;
+    while let Some(Ok(chunk)) = chunks.next().await {
+        received += chunk.len();
+        if received > max_bytes {
+            return;
+        }
+    }
 }
 
 fn too_large(max_bytes: usize) -> Problem {
