@@ -48,7 +48,7 @@ soak: ## Run the randomised tests with many more rounds (ADE_SEED repeats a run)
 fuzz-api: deps ## Fuzz the HTTP API against its OpenAPI description, longer than `make test` (ADE_SEED repeats a run)
 	ADE_SOAK=1 cargo test --locked -p ade-cli --test integration schemathesis -- --nocapture --test-threads 1
 
-bench: $(PEERS)/python/ready ## Measure locks, approvals and lifecycles on this machine, compared with baselines and peers
+bench: $(PEERS)/python/ready ## Measure locks, approvals, lifecycles and events on this machine, compared with baselines and peers
 	@scripts/deps bench
 	cargo run --quiet --locked --release -- bench locks
 	cargo run --quiet --locked -p ade-testkit -- redis -- \
@@ -59,6 +59,9 @@ bench: $(PEERS)/python/ready ## Measure locks, approvals and lifecycles on this 
 	cargo run --quiet --locked --release -- bench lifecycle
 	cargo run --quiet --locked -p ade-testkit -- redis postgres -- \
 		sh -c 'exec cargo run --quiet --locked --release -- bench lifecycle --redis "$$REDIS" --postgres "$$POSTGRES"'
+	cargo run --quiet --locked --release -- bench events
+	cargo run --quiet --locked -p ade-testkit -- redis postgres -- \
+		sh -c 'exec cargo run --quiet --locked --release -- bench events --redis "$$REDIS" --postgres "$$POSTGRES"'
 	cargo run --quiet --locked --release --manifest-path peers/Cargo.toml --target-dir $(PEERS) -- \
 		--python $(PEERS_PYTHON) --json $(PEERS)/peers.json
 	cargo run --quiet --locked --release -- bench chart $(PEERS)/peers.json > $(PEERS)/peers.svg

@@ -386,6 +386,7 @@ async fn override_needs_a_second_administrator_and_no_author(fixture: Fixture) {
     let late = service.perform(id, &TaskAction::Cancel { reason: None }, &author).await;
     assert!(matches!(late, Err(Error::Refused(Refusal::InvalidTransition(_)))));
     let actions = fixture.audit_actions(Some(id)).await;
-    let expected = ["task.override", "task.confirm_override", "task.force_apply", "task.revoke"];
-    assert_eq!(actions[actions.len() - 4..], expected, "{actions:?}");
+    let expected =
+        ["task.override", "task.confirm_override", "approval.resolve", "task.force_apply", "task.revoke"];
+    assert_eq!(actions[actions.len() - 5..], expected, "{actions:?}");
 }

@@ -83,6 +83,12 @@ async fn create_drafts(args: &Args, environment: &Environment) -> Result<usize, 
     Ok(created)
 }
 
+/// Events per second that were really written.
+#[expect(clippy::cast_precision_loss, reason = "a small number")]
+fn rate(created: usize, args: &Args) -> f64 {
+    created as f64 / args.seconds()
+}
+
 async fn write(target: &Target, rate: f64, end: Instant) -> Result<usize, BenchError> {
     let mut connection = target.connect().await?;
     let body = TaskRequest {
@@ -178,8 +184,8 @@ async fn followers(args: &Args, environment: &Environment) -> Result<Row, BenchE
     Ok(Row {
         row: "followers",
         what: format!(
-            "{count} WebSocket clients follow {created} events at {}/s; each received every event once",
-            args.rate
+            "{count} WebSocket clients follow {created} events at {:.0}/s; each received every event once",
+            rate(created, args)
         ),
         figures,
         cpu: vec![cpu.per("event to all clients", created, ONE_THREAD)],
@@ -222,8 +228,8 @@ async fn stream(
     Ok(Row {
         row: "stream",
         what: format!(
-            "{created} events at {}/s until a client that blocks on ade:events:task has them",
-            args.rate
+            "{created} events at {:.0}/s until a client that blocks on ade:events:task has them",
+            rate(created, args)
         ),
         figures: vec![
             Figure::plain("commit → stream, p50", latencies.p50_ms, "ms"),

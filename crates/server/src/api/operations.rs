@@ -118,6 +118,12 @@ async fn metrics_text(app: App) -> ApiResult {
     if let Ok(backlog) = app.webhooks.backlog().await {
         metrics::record_webhook_backlog(&backlog);
     }
+    metrics::record_followers(app.event_connections.count());
+    if let Some(relay) = &app.relay
+        && let Ok(events) = relay.unread_events().await
+    {
+        metrics::record_relay_lag(events);
+    }
     if let Ok(quarantined) = app.database.quarantined_entries().await {
         metrics::record_quarantined(quarantined);
     }

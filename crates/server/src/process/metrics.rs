@@ -59,6 +59,11 @@ fn install() -> Option<PrometheusHandle> {
     describe_gauge!("ade_webhook_unread_events", "Events that are not yet deliveries of webhooks and e-mail");
     describe_gauge!("ade_webhook_unread_seconds", "Age of the oldest of these events");
     describe_gauge!("ade_webhook_overdue_seconds", "How long the first delivery has been due, by format");
+    describe_gauge!("ade_event_followers", "Connections that follow events at this process");
+    describe_gauge!(
+        "ade_relay_unread_events",
+        "Events whose projections and stream entries may be missing in Redis"
+    );
     describe_gauge!("ade_tasks_ready", "Tasks that wait for a worker or agent, by executor");
     describe_gauge!("ade_audit_quarantined", "Rows of the audit log that ade did not write");
     describe_counter!("ade_audit_quarantined_total", "Rows that this process quarantined");
@@ -119,6 +124,16 @@ pub(crate) fn record_webhook_backlog(backlog: &WebhookBacklog) {
         let format: &'static str = format.into();
         gauge!("ade_webhook_overdue_seconds", "format" => format).set(seconds(*ms));
     }
+}
+
+pub(crate) fn record_followers(connections: usize) {
+    #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
+    gauge!("ade_event_followers").set(connections as f64);
+}
+
+pub(crate) fn record_relay_lag(events: u64) {
+    #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
+    gauge!("ade_relay_unread_events").set(events as f64);
 }
 
 pub(crate) fn record_quarantined(rows: u64) {

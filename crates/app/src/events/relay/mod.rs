@@ -130,6 +130,17 @@ impl Relay {
         }
     }
 
+    /// How many events the slowest shard has not written yet.
+    pub async fn unread_events(&self) -> Result<u64> {
+        let head = self.database.audit_head().await?.number;
+        let consumers = self.database.consumers().await?;
+        let position = |shard| {
+            let name = consumer(shard);
+            consumers.iter().find(|(other, _)| *other == name).map_or(0, |(_, position)| *position)
+        };
+        Ok((0..SHARDS).map(|shard| head.saturating_sub(position(shard))).max().unwrap_or_default())
+    }
+
     async fn step(&self, state: &mut RelayState) -> Result<()> {
         while self.renew_leases(state).await? {
             // Another process that starts at the same time gets some, too.

@@ -299,6 +299,7 @@ async fn health_readiness_and_metrics_need_no_token() {
         r#"ade_webhook_deliveries_total{format="email",outcome="failed"} 0"#,
         r#"ade_webhook_circuits{state="open"} 0"#,
         r#"ade_webhook_overdue_seconds{format="slack"} 0"#,
+        "ade_event_followers 0",
         // Unknown paths do not become labels.
         r#"ade_http_requests_total{method="GET",route="none",status="404"} 1"#,
     ] {

@@ -2,7 +2,7 @@
 //! killed, and each process is killed in turn. Everything recovers within seconds, no lock is held twice, no task is applied twice or
 //! lost, and nothing that was acknowledged is lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -52,6 +52,20 @@ const FAULTS: [Fault; 8] = [
     Fault::KillWorker(0),
     Fault::KillWorker(1),
 ];
+
+/// Outages that last longer in some rounds of a soak.
+const OUTAGES: [Fault; 4] =
+    [Fault::StopRedis, Fault::FreezePostgres, Fault::KillRedis, Fault::DisconnectPostgres];
+const LONG_OUTAGE: Duration = Duration::from_secs(30);
+
+/// How long a recovery took.
+#[derive(Debug, Clone, Copy, Default)]
+struct Recovery {
+    /// Until all servers said that they were ready.
+    ready: Duration,
+    /// Until every agent had got locks and a task was applied.
+    served: Duration,
+}
 
 /// Field order is drop order.
 struct Campaign {
@@ -149,7 +163,7 @@ impl Campaign {
     }
 
     /// Waits until all servers are ready, locks are granted and tasks are applied again. Returns how long that took.
-    async fn wait_for_recovery(&self, load: &Load, fault: Fault, since: Instant) -> Duration {
+    async fn wait_for_recovery(&self, load: &Load, fault: Fault, since: Instant) -> Recovery {
         let cycles = || load.acknowledged.lock_cycles.load(Ordering::SeqCst);
         let (before, runs) = (cycles(), self.runs().len());
         for server in &self.servers {
@@ -159,7 +173,7 @@ impl Campaign {
             };
             until(&format!("{fault:?}: a server is ready"), TIMEOUT, observe).await.expect("in time");
         }
-        let ready_after = since.elapsed();
+        let ready = since.elapsed();
         let observe = || async {
             let (cycles, now) = (cycles(), self.runs().len());
             if cycles > before + AGENTS && now > runs {
@@ -170,7 +184,7 @@ impl Campaign {
         };
         until(&format!("{fault:?}: locks and tasks go on"), TIMEOUT, observe).await.expect("in time");
         load.check_running();
-        ready_after
+        Recovery { ready, served: since.elapsed() }
     }
 
     /// The numbers of the tasks that were applied, once for each time.
@@ -179,12 +193,13 @@ impl Campaign {
         log.lines().map(str::to_owned).collect()
     }
 
-    async fn check(&self, acknowledged: &Acknowledged, data_losses: usize) {
+    /// `in_lost_redis` are the tickets that were open when Redis was killed, which keeps nothing here.
+    async fn check(&self, acknowledged: &Acknowledged, in_lost_redis: &BTreeSet<String>) {
         let contradictions = acknowledged.locks.contradictions();
         assert!(contradictions.is_empty(), "{contradictions:#?}");
         let stored = acknowledged.stored.lock().expect("not poisoned").clone();
         for (ticket, end) in &stored {
-            let may_be_lost = data_losses > 0;
+            let may_be_lost = in_lost_redis.contains(ticket);
             assert!(end.is_some_and(|end| may_be_lost || end != TicketEnd::Lost), "{ticket}: {end:?}");
         }
         assert!(!stored.is_empty(), "no request was stored: the faults were too short");
@@ -251,26 +266,26 @@ async fn many_processes_behave_as_one_under_faults() {
     let campaign = Campaign::start().await;
     let load = campaign.start_load().await;
     let mut rng = SeededRng::new(effort::seed(), 1_000);
-    let (mut slowest, mut data_losses) = ((Duration::ZERO, Fault::StopRedis), 0);
-    for _ in 0..effort::rounds(1, 20) {
+    let (mut slowest, mut in_lost_redis) = (Recovery::default(), BTreeSet::new());
+    for (_, long) in (0..effort::rounds(1, 20)).zip(OUTAGES.into_iter().cycle()) {
         let mut pending = FAULTS.to_vec();
-        let long = rng.pick(&FAULTS).copied();
         while !pending.is_empty() {
             let at = usize::try_from(rng.below(pending.len() as u64)).expect("few");
             let fault = pending.swap_remove(at);
-            let is_long = effort::is_soak() && long == Some(fault);
-            let duration = if is_long { Duration::from_secs(30) } else { Duration::ZERO };
+            let is_long = effort::is_soak() && long == fault;
+            let duration = if is_long { LONG_OUTAGE } else { Duration::ZERO };
+            if fault == Fault::KillRedis {
+                in_lost_redis.extend(load.acknowledged.open_tickets());
+            }
             let since = campaign.inject(fault, duration).await;
             let took = campaign.wait_for_recovery(&load, fault, since).await;
-            eprintln!("{fault:?}: ready after {took:.1?}");
-            if took > slowest.0 {
-                slowest = (took, fault);
-            }
-            data_losses += usize::from(fault == Fault::KillRedis);
+            eprintln!("{fault:?} for at least {duration:?}: {took:.1?}");
+            slowest.ready = slowest.ready.max(took.ready);
+            slowest.served = slowest.served.max(took.served);
         }
     }
     let acknowledged = load.stop().await;
-    campaign.check(&acknowledged, data_losses).await;
+    campaign.check(&acknowledged, &in_lost_redis).await;
     eprintln!(
         "{} grants, {} stored acquires, {} stored releases, {} tasks; slowest recovery {slowest:.1?}",
         acknowledged.locks.len(),
@@ -278,5 +293,7 @@ async fn many_processes_behave_as_one_under_faults() {
         acknowledged.stored_releases.load(Ordering::SeqCst),
         acknowledged.tasks.lock().expect("not poisoned").len(),
     );
-    assert!(slowest.0 <= RECOVERY, "slowest recovery {slowest:?}");
+    assert!(slowest.ready <= RECOVERY, "slowest recovery {slowest:?}");
+    // Beside other tests, the load itself is too slow to say this.
+    assert!(!effort::is_soak() || slowest.served <= RECOVERY, "slowest recovery {slowest:?}");
 }

@@ -46,6 +46,14 @@ pub(super) struct Acknowledged {
     pub(super) lock_cycles: AtomicU64,
 }
 
+impl Acknowledged {
+    /// Tickets that were stored and have not ended.
+    pub(super) fn open_tickets(&self) -> Vec<String> {
+        let stored = self.stored.lock().expect("not poisoned");
+        stored.iter().filter(|(_, end)| end.is_none()).map(|(ticket, _)| ticket.clone()).collect()
+    }
+}
+
 /// Requests to any of several servers. No response is no error: the server may have been killed.
 #[derive(Debug, Clone)]
 struct AnyServer {

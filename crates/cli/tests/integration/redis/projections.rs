@@ -350,6 +350,11 @@ async fn every_key_is_written_rebuilt_and_compared(redis: RedisBackend) {
         if found.is_empty() { Ok(()) } else { Err(found.join("\n")) }
     };
     until("Redis has what the database says", TIMEOUT, settled).await.expect("in time");
+    let relayed = || async {
+        let metrics = people.org.api.send_raw("GET", "/metrics", &[], "").await.text();
+        if metrics.contains("\nade_relay_unread_events 0\n") { Ok(()) } else { Err(metrics) }
+    };
+    until("the relay has read every event", TIMEOUT, relayed).await.expect("in time");
     inspector.check_all();
     assert_eq!(unwritten(&inspector.coverage, &["lock.", "agent.", "ratelimit.lock"]), [""; 0]);
     let keys = installation.snapshot();

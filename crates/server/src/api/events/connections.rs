@@ -31,6 +31,11 @@ pub(super) struct EventConnection {
 }
 
 impl EventConnections {
+    /// How many are open.
+    pub(crate) fn count(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).total
+    }
+
     pub(super) fn open(&self, caller: &Caller) -> ApiResult<EventConnection> {
         let caller = match (&caller.agent_id, caller.user_id()) {
             (Some(agent), _) => Some(format!("agent:{agent}")),
