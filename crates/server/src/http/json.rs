@@ -1,6 +1,8 @@
 //! Request bodies: read within a time and size limit, then parsed as JSON. An error names the JSON pointer of the
 //! invalid field.
 
+use std::time::Duration;
+
 use ade_client::wire::FieldError;
 use axum::body::{BodyDataStream, Bytes, HttpBody};
 use axum::extract::Request;
@@ -20,7 +22,7 @@ use crate::auth::{Authenticated, client_address};
 pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;
 /// Bytes of the body of any other request.
 const MAX_ANONYMOUS_BODY_BYTES: usize = 64 << 10;
-/// Bytes of a body that is too large that are received from an authenticated client.
+/// Bytes of a refused body that are received from an authenticated client.
 const MAX_DISCARDED_BYTES: usize = 4 << 20;
 /// serde_json stops at a depth of 128. Bodies are stored inside other documents and must stay readable there.
 const MAX_DEPTH: usize = 64;
@@ -38,8 +40,10 @@ async fn read(request: Request, app: &AppState) -> ApiResult<Bytes> {
     let (parts, body) = request.into_parts();
     let is_authenticated = parts.extensions.get::<Authenticated>().is_some();
     let max_bytes = if is_authenticated { MAX_BODY_BYTES } else { MAX_ANONYMOUS_BODY_BYTES };
-    let declared = body.size_hint().lower();
-    if declared > max_bytes as u64 && !(is_authenticated && declared <= MAX_DISCARDED_BYTES as u64) {
+    if body.size_hint().lower() > max_bytes as u64 {
+        if is_authenticated {
+            discard(body.into_data_stream(), app.read_timeout);
+        }
         return Err(too_large(max_bytes));
     }
     let client = client_address(&parts).filter(|_| !is_authenticated);
@@ -55,7 +59,7 @@ async fn read(request: Request, app: &AppState) -> ApiResult<Bytes> {
         let chunk = chunk.map_err(failed)?;
         if bytes.len() + chunk.len() > max_bytes {
             if is_authenticated {
-                discard(chunks, MAX_DISCARDED_BYTES - max_bytes).await;
+                discard(chunks, app.read_timeout);
             }
             return Err(too_large(max_bytes));
         }
@@ -69,16 +73,19 @@ async fn read(request: Request, app: &AppState) -> ApiResult<Bytes> {
     Ok(bytes.into())
 }
 
-/// Receives the rest of a body up to a number of bytes: a client that is still sending when the connection closes gets a broken pipe
-/// instead of the answer.
-async fn discard(mut chunks: BodyDataStream, max_bytes: usize) {
-    let mut received = 0;
-    while let Some(Ok(chunk)) = chunks.next().await {
-        received += chunk.len();
-        if received > max_bytes {
-            return;
+/// Receives the rest of a refused body while the answer is sent: if the connection closed meanwhile, a client that is still sending
+/// would get a broken pipe instead.
+fn discard(mut chunks: BodyDataStream, within: Duration) {
+    let receive = async move {
+        let mut received = 0;
+        while let Some(Ok(chunk)) = chunks.next().await {
+            received += chunk.len();
+            if received > MAX_DISCARDED_BYTES {
+                return;
+            }
         }
-    }
+    };
+    tokio::spawn(tokio::time::timeout(within, receive));
 }
 
 fn too_large(max_bytes: usize) -> Problem {

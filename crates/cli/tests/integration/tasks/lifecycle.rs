@@ -383,6 +383,7 @@ async fn audits_each_transition(fixture: &Fixture) {
         "approval.request REVIEWING REVIEWING",
         "task.override REVIEWING REVIEWING",
         "task.confirm_override REVIEWING APPROVED",
+        "approval.resolve APPROVED APPROVED",
         "task.force_apply APPROVED APPROVED",
         "task.revoke APPROVED REJECTED",
         "task.resubmit REJECTED REJECTED",
