@@ -14,7 +14,9 @@ use ade_domain::webhook::delivery::{Circuit, CircuitState, RETRY_WINDOW_MS};
 use ade_domain::webhook::email::Recipient;
 use ade_domain::webhook::{Webhook, WebhookFormat};
 use ade_store::DatabaseError;
-use ade_store::database::{Claim, Delivery, DeliveryContent, NewDelivery, StoredTask, Versioned};
+use ade_store::database::{
+    Claim, Delivery, DeliveryContent, NewDelivery, StoredTask, Versioned, WEBHOOK_CONSUMER,
+};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -25,8 +27,6 @@ use super::{StoredWebhook, WebhookService};
 use crate::retry::FailureLog;
 use crate::{Result, new_id};
 
-/// The name of the consumer of events.
-pub(crate) const CONSUMER: &str = "webhooks";
 /// How long the other processes wait for one that stopped.
 const CONSUMER_LEASE_MS: u64 = 15_000;
 /// A lease that ends earlier is renewed.
@@ -138,7 +138,7 @@ impl WebhookDispatcher {
                 () = pause => {}
             }
         }
-        if let Err(error) = context.database.release_consumer(CONSUMER, &self.name).await {
+        if let Err(error) = context.database.release_consumer(WEBHOOK_CONSUMER, &self.name).await {
             tracing::debug!(%error, "another process reads the events for webhooks a little later");
         }
     }
@@ -156,13 +156,13 @@ impl WebhookDispatcher {
         let now = self.service.context.now();
         let until = now.plus_ms(CONSUMER_LEASE_MS);
         if let Some(Reading { position, .. }) = before
-            && database.advance_consumer(CONSUMER, &self.name, position, until).await?
+            && database.advance_consumer(WEBHOOK_CONSUMER, &self.name, position, until).await?
         {
             return Ok(Some(Reading { stored: position, position, until }));
         }
         // At first nobody has a webhook, so nothing before the end of the log matters.
         let start = database.audit_head().await?.number;
-        let stored = database.lease_consumer(CONSUMER, &self.name, start, now, until).await?;
+        let stored = database.lease_consumer(WEBHOOK_CONSUMER, &self.name, start, now, until).await?;
         Ok(stored.map(|stored| Reading { stored, position: stored, until }))
     }
 
@@ -181,7 +181,7 @@ impl WebhookDispatcher {
         current.position = last;
         if !deliveries.is_empty() {
             let (moved, until) = ((current.stored, last), now.plus_ms(CONSUMER_LEASE_MS));
-            match database.add_deliveries(CONSUMER, &self.name, moved, until, &deliveries).await {
+            match database.add_deliveries(WEBHOOK_CONSUMER, &self.name, moved, until, &deliveries).await {
                 Ok(()) => *current = Reading { stored: last, position: last, until },
                 Err(error) => {
                     // Whether it was written is unknown: the position is read again.

@@ -37,7 +37,6 @@ use ade_store::database::{
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
-pub(crate) use dispatcher::CONSUMER;
 pub use dispatcher::WebhookDispatcher;
 pub use inbound::{
     HookedProposal, InboundHookChange, InboundHookService, InboundHookWithSecret, VerifiedMessage,

@@ -7,10 +7,9 @@ use std::sync::{Mutex, PoisonError};
 
 use ade_domain::webhook::delivery::CircuitState;
 use ade_domain::webhook::{Webhook, WebhookFormat};
-use ade_store::database::{AttemptOutcome, DeliveryStatus};
+use ade_store::database::{AttemptOutcome, DeliveryStatus, WEBHOOK_CONSUMER};
 
 use super::WebhookService;
-use super::dispatcher::CONSUMER;
 use crate::Result;
 
 /// What became of a delivery in one attempt, or instead of one.
@@ -103,7 +102,7 @@ impl WebhookService {
         let (database, now) = (&self.context.database, self.context.now());
         let mut backlog = WebhookBacklog::default();
         let consumers = database.consumers().await?;
-        if let Some((_, stored)) = consumers.iter().find(|(name, _)| name == CONSUMER) {
+        if let Some((_, stored)) = consumers.iter().find(|(name, _)| name == WEBHOOK_CONSUMER) {
             let position = self.stats.position.load(Ordering::Relaxed).max(*stored);
             if let Some((number, event)) = database.events(position, 1).await?.first() {
                 // Numbers have no gaps.

@@ -9,6 +9,9 @@ use super::batch::{Returning, Statement};
 use super::sql::Row;
 use super::{Database, Result};
 
+/// The consumer that turns events into deliveries of webhooks and e-mail.
+pub const WEBHOOK_CONSUMER: &str = "webhooks";
+
 impl Database {
     /// Takes or keeps the lease of a consumer until a time, and returns its position; `None` if another process has it. A consumer
     /// that does not exist yet starts at `start`.

@@ -54,6 +54,7 @@ pub use batch::TableRow;
 pub use blob_references::BlobStoreLocation;
 pub use commit::{Commit, KeyedResponse, Write};
 pub use documents::{Document, DocumentKind, FeatureFlag, RulesVersion, Setting, Versioned};
+pub use event_consumers::WEBHOOK_CONSUMER;
 pub use event_log::EventPage;
 pub use jobs::{JobOutcome, StoredJob};
 pub use numbering::{Numbering, QuarantinedEntry};

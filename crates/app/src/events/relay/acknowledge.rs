@@ -1,11 +1,10 @@
 //! Moves the consumer groups of ADE's own work: webhooks and e-mail read the database, and their groups show how far they are.
 
 use ade_domain::webhook::{Webhook, WebhookFormat};
-use ade_store::database::Versioned;
+use ade_store::database::{Versioned, WEBHOOK_CONSUMER};
 use ade_store::redis::projections::EventTopic;
 
 use super::{Relay, RelayState, Result, topic_of};
-use crate::webhooks;
 
 /// The groups whose work ADE does while it has such webhooks; without them, the groups are left to others.
 fn own_groups(webhooks: &[Versioned<Webhook>]) -> impl Iterator<Item = &'static str> {
@@ -25,7 +24,7 @@ impl Relay {
             return Ok(());
         }
         let consumers = self.database.consumers().await?;
-        let Some((_, read)) = consumers.into_iter().find(|(name, _)| name == webhooks::CONSUMER) else {
+        let Some((_, read)) = consumers.into_iter().find(|(name, _)| name == WEBHOOK_CONSUMER) else {
             return Ok(());
         };
         for (shard, position) in state.positions.clone() {

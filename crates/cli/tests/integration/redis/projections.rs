@@ -410,7 +410,7 @@ async fn every_key_is_written_rebuilt_and_compared(redis: RedisBackend) {
     for (key, content) in &before {
         assert_eq!(after.get(key), Some(content), "{key}");
     }
-    // The servers create the group again: then they have looked at everything, and repair nothing by themselves.
+    // The servers create the group again: then they have started, and repair nothing more by themselves.
     installation.redis_command(&["XGROUP", "DESTROY", "ade:events:agent", "audit-logger"]);
     installation.servers.iter().for_each(|server| server.start_again().expect("starts"));
     until("nothing differs", TIMEOUT, settled).await.expect("in time");
