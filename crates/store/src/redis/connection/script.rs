@@ -16,9 +16,10 @@ pub struct Script {
 }
 
 impl Script {
-    /// The functions of a library. Its source can use the constant `LIBRARY`, the prefix of all function names.
+    /// The functions of a library. Its source can use the constant `LIBRARY`, the prefix of all function names, and `register`.
     pub fn library<const N: usize>(source: &str, functions: [&str; N]) -> [Self; N] {
-        let hash = redis::Script::new(source).get_hash().to_owned();
+        let source = format!("{}{source}", include_str!("../scripts/register.lua"));
+        let hash = redis::Script::new(&source).get_hash().to_owned();
         let library = format!("ade_{}", hash.get(..16).unwrap_or(&hash));
         let source: Arc<str> = format!("#!lua name={library}\nlocal LIBRARY = '{library}'\n{source}").into();
         functions.map(|function| Self {

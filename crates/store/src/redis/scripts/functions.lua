@@ -208,19 +208,6 @@ local function count_requests(keys, args)
   return { now, 0, 0, math.max(math.min(retry_at, now_ms + ttl), now_ms + 1), started_at }
 end
 
--- On a cluster a call names the primary it is meant for. A node that took over must not run it before its clock is
--- trusted.
-local function register(name, callback, flags)
-  redis.register_function({
-    function_name = LIBRARY .. '_' .. name,
-    callback = function(keys, args)
-      if args[1] ~= '' and redis.call('CLUSTER', 'MYID') ~= args[1] then return redis.error_reply('ANOTHERPRIMARY') end
-      return callback(keys, args)
-    end,
-    flags = flags,
-  })
-end
-
 -- Acquiring is refused when Redis is out of memory; releasing, extending and whatever frees memory is not.
 register('acquire', apply_commands, {})
 register('apply_commands', apply_commands, { 'allow-oom' })

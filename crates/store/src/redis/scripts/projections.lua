@@ -4,17 +4,6 @@
 -- other slots that have the object as a member; `pending` is there while these are not known to be up to date, and has the
 -- earlier values of `indexes`, each after a line break.
 
-local function register(name, callback, flags)
-  redis.register_function({
-    function_name = LIBRARY .. '_' .. name,
-    callback = function(keys, args)
-      if args[1] ~= '' and redis.call('CLUSTER', 'MYID') ~= args[1] then return redis.error_reply('ANOTHERPRIMARY') end
-      return callback(keys, args)
-    end,
-    flags = flags,
-  })
-end
-
 local writers = {
   absent = function() end,
   string = function(key, values) redis.call('SET', key, values[1]) end,
