@@ -5,6 +5,7 @@
 //! contains one.
 
 mod attempt;
+mod chat_secrets;
 mod dispatcher;
 mod inbound;
 mod mail;
@@ -297,6 +298,7 @@ impl WebhookService {
             previous_secret: None,
         };
         require_valid(webhook.validate())?;
+        self.record_chat_secrets(change, format, caller).await?;
         let after = Versioned { id, revision: 1, value: webhook };
         let view = self.commit("webhook.create", None, Some(&after), caller).await?.ok_or(Error::Conflict)?;
         Ok(WebhookWithSecret { view, secret })
@@ -331,12 +333,14 @@ impl WebhookService {
 
     pub async fn update(&self, id: &str, change: &WebhookChange, caller: &Caller) -> Result<WebhookView> {
         caller.require_admin()?;
+        let format = self.load(id).await?.value.format;
         let checked = match &change.url {
-            Some(url) => Some((url, self.check_url(url, self.load(id).await?.value.format).await?)),
+            Some(url) => Some((url, self.check_url(url, format).await?)),
             None => None,
         };
         let credential = self.sealed_credential(id, change)?;
         let slack_app = self.slack_app(id, change, caller)?;
+        self.record_chat_secrets(change, format, caller).await?;
         self.change("webhook.update", id, caller, |webhook| {
             if change.format.is_some_and(|format| format != webhook.format) {
                 return Err(Error::invalid("format", "cannot be changed; create another webhook"));

@@ -67,6 +67,8 @@ impl std::fmt::Debug for NewLinkCode {
 pub struct VerifiedSlackRequest {
     webhook_id: String,
     app: SlackApp,
+    /// Everybody who could have signed it.
+    holders: BTreeSet<UserId>,
     signature: String,
     request_digest: String,
 }
@@ -181,7 +183,8 @@ impl SlackService {
         let context = &self.webhooks.context;
         let stored: Option<StoredWebhook> = context.database.document(webhook_id).await?;
         let webhook = stored.map(|stored| stored.value).filter(|webhook| webhook.active);
-        let app = webhook.and_then(|webhook| webhook.slack_app).ok_or_else(unauthenticated)?;
+        let webhook = webhook.ok_or_else(unauthenticated)?;
+        let app = webhook.slack_app.clone().ok_or_else(unauthenticated)?;
         let secret = unseal(context.database.keys(), webhook_id, "signing_secret", &app.signing_secret);
         let secret = secret.map_err(|error| {
             tracing::error!(webhook_id, %error, "cannot decrypt the signing secret of a Slack app");
@@ -189,7 +192,14 @@ impl SlackService {
         })?;
         let signature = signed.verify(&secret, context.now()).map_err(|_| unauthenticated())?;
         let request_digest = Digest::of_bytes(signed.body).to_string();
-        Ok(VerifiedSlackRequest { webhook_id: webhook_id.to_owned(), app, signature, request_digest })
+        let holders = self.webhooks.chat_holders(webhook_id, &webhook, &secret).await?;
+        Ok(VerifiedSlackRequest {
+            webhook_id: webhook_id.to_owned(),
+            app,
+            holders,
+            signature,
+            request_digest,
+        })
     }
 
     /// Does what a verified request asks for, and returns what its sender is shown. A request counts once.
@@ -291,8 +301,7 @@ impl SlackService {
             digest: Some(content.digest),
             scope_digest: content.scope_digest,
         };
-        let holder = verified.app.set_by.as_ref();
-        let task = self.tasks.decide_in_chat(&content.task_id, &input, holder, &caller).await?;
+        let task = self.tasks.decide_in_chat(&content.task_id, &input, &verified.holders, &caller).await?;
         let decided = if kind == DecisionKind::Approve { "approved" } else { "rejected" };
         Ok(match task.state {
             TaskState::Reviewing => format!("You {decided} the task. Others still have to decide."),
@@ -300,8 +309,8 @@ impl SlackService {
         })
     }
 
-    /// Links the sender with the user of a code. The code is used up, and who set the signing secret counts as somebody who could act
-    /// through the account.
+    /// Links the sender with the user of a code. The code is used up, and everybody who knows the signing secret counts as somebody who
+    /// could act through the account.
     async fn link(
         &self,
         verified: &VerifiedSlackRequest,
@@ -346,11 +355,13 @@ impl SlackService {
             };
             let after = before.next(SlackAccount { code: None, link: Some(link) });
             let mut writes = vec![Write::document(&after, Some(before.revision))];
-            if let Some(by) = verified.app.set_by.as_ref().filter(|by| **by != user.user.user_id) {
-                let mut linked = user.clone();
+            let mut linked = user.clone();
+            for by in verified.holders.iter().filter(|by| **by != user.user.user_id) {
                 let kind = AccountActKind::LinkedIdentity;
                 let act = AccountAct { kind, by: by.clone(), at: now, exempt: false, lifted: None };
                 linked.user.history.record(act);
+            }
+            if linked.user.history != user.user.history {
                 linked.revision += 1;
                 writes.push(Write::User { user: Box::new(linked), expected: Some(user.revision) });
             }

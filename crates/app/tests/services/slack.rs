@@ -31,13 +31,20 @@ on_both_databases!(
     refuses_who_is_not_linked_any_more,
     refuses_what_the_rules_refuse,
     who_set_the_secret_is_no_party_of_the_decision,
+    everybody_who_ever_set_the_secret_stays_a_holder,
+    a_new_secret_starts_with_who_set_it,
     codes_are_used_once_by_their_user,
 );
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
+const OTHER_SECRET: &str = "fedcba9876543210fedcba9876543210";
 
 fn admin() -> Caller {
     caller("root", &[ADMIN])
+}
+
+fn operator() -> Caller {
+    Caller { user: None, ..admin() }
 }
 
 /// A caller in a session.
@@ -63,8 +70,13 @@ struct Slack {
 }
 
 impl Slack {
-    /// Users: ann writes, rex and ron review, root administers.
+    /// Users: ann writes, rex reviews, root administers and sets the secrets.
     async fn new(fixture: Fixture) -> Self {
+        Self::set_up_by(fixture, &admin()).await
+    }
+
+    /// Secrets of the operator make nobody dependent.
+    async fn set_up_by(fixture: Fixture, who: &Caller) -> Self {
         let receiver = WebhookReceiver::start().await;
         let answer = json!({ "ok": true, "channel": "C1", "ts": "1503435956.000247" });
         receiver.reply_with(Reply::Body(answer.to_string()));
@@ -73,7 +85,7 @@ impl Slack {
         for (name, role) in [("ann", AUTHOR), ("rex", REVIEWER), ("root", ADMIN)] {
             put_user(&fixture, name, &[role], "hash", None).await;
         }
-        let webhook_id = create_webhook(&webhooks, &receiver, Some(SECRET)).await;
+        let webhook_id = create_webhook(&webhooks, &receiver, Some(SECRET), who).await;
         let service = SlackService { webhooks, tasks: fixture.service() };
         Self { fixture, receiver, service, webhook_id }
     }
@@ -158,6 +170,17 @@ impl Slack {
         task
     }
 
+    /// Asserts that rex, in Slack, cannot approve a task of somebody who knows a secret.
+    async fn assert_holder(&self, holder: &str, what: &str) {
+        let (tasks, author) = (self.fixture.service(), caller(holder, &[ADMIN, AUTHOR]));
+        let task = tasks.create(draft("by a holder"), &author).await.expect("created");
+        let task = tasks.submit(&task.task_id, &author).await.expect("submitted");
+        let task = self.with_level(&task, RiskLevel::Low).await;
+        let text = self.approve("U1", &task).await;
+        assert!(text.contains(&format!("{holder} knows a secret of this chat")), "{what}: {text}");
+        self.assert_undecided(&task, what).await;
+    }
+
     async fn assert_undecided(&self, task: &StoredTask, what: &str) {
         let now = self.fixture.task(&task.task_id).await;
         let is_open = now.approvals.iter().all(|approval| approval.status == ApprovalStatus::Pending);
@@ -174,6 +197,7 @@ async fn create_webhook(
     service: &WebhookService,
     receiver: &WebhookReceiver,
     secret: Option<&str>,
+    who: &Caller,
 ) -> String {
     let change = WebhookChange {
         name: Some("chat".to_owned()),
@@ -185,7 +209,7 @@ async fn create_webhook(
         signing_secret: secret.map(str::to_owned),
         ..WebhookChange::default()
     };
-    let created = service.create(&change, &admin()).await.expect("created");
+    let created = service.create(&change, who).await.expect("created");
     assert_eq!(created.view.decisions, secret.is_some());
     created.view.webhook_id
 }
@@ -303,12 +327,12 @@ async fn forged_late_and_replayed_requests_change_nothing(fixture: Fixture) {
     }
     // A webhook without a signing secret, an unknown and an inactive one accept nothing.
     let webhooks = &slack.service.webhooks;
-    let without = create_webhook(webhooks, &slack.receiver, None).await;
+    let without = create_webhook(webhooks, &slack.receiver, None, &admin()).await;
     for id in [without.as_str(), "01a1e9b1-fa2d-7273-b608-000000000001"] {
         assert!(matches!(slack.send_to(id, &valid).await, Err(Error::Unauthenticated(_))), "{id}");
     }
     // Another webhook with the same secret: the link is not its link.
-    let other = create_webhook(webhooks, &slack.receiver, Some(SECRET)).await;
+    let other = create_webhook(webhooks, &slack.receiver, Some(SECRET), &admin()).await;
     let refused = text_of(&slack.send_to(&other, &valid).await.expect("answered"));
     assert!(refused.contains("not linked"), "{refused}");
     let active = |active| WebhookChange { active: Some(active), ..WebhookChange::default() };
@@ -377,12 +401,8 @@ async fn refuses_who_is_not_linked_any_more(fixture: Fixture) {
 }
 
 async fn refuses_what_the_rules_refuse(fixture: Fixture) {
-    let slack = Slack::new(fixture).await;
+    let slack = Slack::set_up_by(fixture, &operator()).await;
     put_user(&slack.fixture, "sam", &[AUTHOR, REVIEWER], "hash", None).await;
-    // A secret of the operator makes nobody dependent.
-    let operator = Caller { user: None, ..admin() };
-    let secret = WebhookChange { signing_secret: Some(SECRET.to_owned()), ..WebhookChange::default() };
-    let _ = slack.service.webhooks.update(&slack.webhook_id, &secret, &operator).await.expect("updated");
     for (who, name) in [("U1", "rex"), ("U2", "ann"), ("U3", "sam"), ("U4", "root")] {
         slack.link(who, name).await;
     }
@@ -437,13 +457,60 @@ async fn who_set_the_secret_is_no_party_of_the_decision(fixture: Fixture) {
     slack.link("U1", "rex").await;
     // The act of linking expires after a week; that root knows the secret does not.
     slack.fixture.clock.advance(Duration::from_secs(8 * 86_400));
-    let (tasks, root) = (slack.fixture.service(), caller("root", &[ADMIN, AUTHOR]));
-    let task = tasks.create(draft("by root"), &root).await.expect("created");
-    let task = tasks.submit(&task.task_id, &root).await.expect("submitted");
-    let task = slack.with_level(&task, RiskLevel::Low).await;
-    let text = slack.approve("U1", &task).await;
-    assert!(text.contains("root set the signing secret"), "{text}");
-    slack.assert_undecided(&task, "author").await;
+    slack.assert_holder("root", "author").await;
+}
+
+async fn everybody_who_ever_set_the_secret_stays_a_holder(fixture: Fixture) {
+    let slack = Slack::set_up_by(fixture, &operator()).await;
+    let webhooks = &slack.service.webhooks;
+    for name in ["erin", "eve", "tom"] {
+        put_user(&slack.fixture, name, &[ADMIN], "hash", None).await;
+    }
+    let secret =
+        |text: &str| WebhookChange { signing_secret: Some(text.to_owned()), ..WebhookChange::default() };
+    let set = async |change: &WebhookChange, who: &Caller| {
+        let _ = webhooks.update(&slack.webhook_id, change, who).await.expect("updated");
+    };
+    set(&secret(SECRET), &admin()).await;
+    set(&secret(SECRET), &caller("erin", &[ADMIN])).await;
+    set(&secret(SECRET), &operator()).await;
+    // The same secret in a webhook that is deleted again; and the bot token, which posts messages with buttons.
+    let eve = caller("eve", &[ADMIN]);
+    let other = create_webhook(webhooks, &slack.receiver, Some(SECRET), &eve).await;
+    webhooks.delete(&other, &eve).await.expect("deleted");
+    let token = WebhookChange { credential: Some("xoxb-2".to_owned()), ..WebhookChange::default() };
+    set(&token, &caller("tom", &[ADMIN])).await;
+    let token = WebhookChange { credential: Some("xoxb-2".to_owned()), ..WebhookChange::default() };
+    set(&token, &operator()).await;
+
+    slack.link("U1", "rex").await;
+    let acts = stored_user(&slack, "rex").await.user.history.acts;
+    let by: Vec<&str> = acts.iter().map(|act| act.by.as_str()).collect();
+    assert_eq!(by, ["erin", "eve", "root", "tom"]);
+    slack.fixture.clock.advance(Duration::from_secs(8 * 86_400));
+    for holder in ["root", "erin", "eve", "tom"] {
+        slack.assert_holder(holder, holder).await;
+    }
+    // Another webhook with the secret has the same holders.
+    let copy = create_webhook(webhooks, &slack.receiver, Some(SECRET), &operator()).await;
+    let copied = Slack { webhook_id: copy, ..slack };
+    copied.link("U1", "rex").await;
+    copied.fixture.clock.advance(Duration::from_secs(8 * 86_400));
+    copied.assert_holder("root", "copy").await;
+    assert_eq!(reseal_secrets(&copied.fixture.context()).await, Ok(0));
+}
+
+async fn a_new_secret_starts_with_who_set_it(fixture: Fixture) {
+    let slack = Slack::set_up_by(fixture, &operator()).await;
+    put_user(&slack.fixture, "erin", &[ADMIN], "hash", None).await;
+    let first = WebhookChange { signing_secret: Some(OTHER_SECRET.to_owned()), ..WebhookChange::default() };
+    let second = WebhookChange { signing_secret: Some(SECRET.to_owned()), ..WebhookChange::default() };
+    let webhooks = &slack.service.webhooks;
+    let _ = webhooks.update(&slack.webhook_id, &first, &admin()).await.expect("updated");
+    let _ = webhooks.update(&slack.webhook_id, &second, &caller("erin", &[ADMIN])).await.expect("updated");
+    slack.link("U1", "rex").await;
+    let acts = stored_user(&slack, "rex").await.user.history.acts;
+    assert_eq!(acts.iter().map(|act| act.by.as_str()).collect::<Vec<_>>(), ["erin"]);
 }
 
 async fn codes_are_used_once_by_their_user(fixture: Fixture) {

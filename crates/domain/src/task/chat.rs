@@ -1,6 +1,8 @@
 //! Decisions in a chat: only about tasks of low risk, only on what the message showed, and not if somebody who can send messages in the
 //! reviewer's name is a party of the decision. Everything else is as for any decision.
 
+use std::collections::BTreeSet;
+
 use super::{Actor, Decision, Refusal, Result, Task, TaskState};
 use crate::Moment;
 use crate::approval::{ApprovalStatus, DecisionKind};
@@ -13,11 +15,11 @@ impl Task {
         self.state == TaskState::Reviewing && self.is_low_risk()
     }
 
-    /// Records a decision that was made in a chat. `secret_holder` knows the secret that signs messages of the chat.
+    /// Records a decision that was made in a chat. `holders` know a secret with which its requests can be made.
     pub fn decide_in_chat(
         &mut self,
         decision: &Decision<'_>,
-        secret_holder: Option<&UserId>,
+        holders: &BTreeSet<UserId>,
         actor: &Actor,
         people: &People,
         now: Moment,
@@ -32,7 +34,7 @@ impl Task {
             let current = self.scope_digest.unwrap_or(self.digest);
             return Err(Refusal::ScopeMismatch { current });
         }
-        if let Some(holder) = secret_holder.filter(|holder| actor.user.as_ref() != Some(*holder)) {
+        for holder in holders.iter().filter(|holder| actor.user.as_ref() != Some(*holder)) {
             self.require_no_party(holder, decision.kind, people, now)?;
         }
         self.decide(decision, actor, people, now)

@@ -287,7 +287,7 @@ pub enum Refusal {
     #[error("only tasks of level LOW are decided in a chat. Open the task to decide.")]
     NotLowRisk,
     #[error(
-        "{user} set the signing secret of this chat, and is an author or another approver of this task, or not independent of \
+        "{user} knows a secret of this chat, and is an author or another approver of this task, or not independent of \
          one. Open the task to decide."
     )]
     ChatSecretHolder { user: UserId },

@@ -95,7 +95,8 @@ const fn not_found_code(object: ObjectKind) -> &'static str {
             DocumentKind::Binding
             | DocumentKind::RuleChange
             | DocumentKind::RemovedAgent
-            | DocumentKind::SlackAccount,
+            | DocumentKind::SlackAccount
+            | DocumentKind::ChatSecret,
         ) => "NOT_FOUND",
     }
 }
