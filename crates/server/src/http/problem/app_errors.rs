@@ -144,7 +144,7 @@ impl From<Refusal> for Problem {
             Refusal::DigestRequired { current } => invalid("DIGEST_REQUIRED").with("digest", current),
             Refusal::AlreadyDecided { state } => conflict("ALREADY_DECIDED").with("state", state),
             Refusal::NotLowRisk => forbidden("NOT_LOW_RISK"),
-            Refusal::ChatSecretHolder { .. } => forbidden("NOT_INDEPENDENT"),
+            Refusal::ChatSecretHolder { .. } | Refusal::ApprovedInChat { .. } => forbidden("NOT_INDEPENDENT"),
             Refusal::UnknownApproval => Self::not_found("APPROVAL_NOT_FOUND", detail),
             Refusal::NotReviewer { reviewer } => forbidden("NOT_A_REVIEWER").with("reviewer", reviewer),
             Refusal::ApprovalClosed { status } => conflict("APPROVAL_CLOSED").with("approval_status", status),
