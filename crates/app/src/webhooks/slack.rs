@@ -13,7 +13,7 @@ use ade_domain::audit::AuditActor;
 use ade_domain::independence::{AccountAct, AccountActKind};
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
-use ade_domain::task::{Digest, TaskState};
+use ade_domain::task::{ChatOrigin, Digest, TaskState};
 use ade_domain::webhook::slack::ephemeral;
 use ade_domain::webhook::slack_account::{LINK_CODE_TTL_MS, LINK_TTL_MS, LinkCode, SlackAccount, SlackLink};
 use ade_domain::webhook::slack_request::{
@@ -301,7 +301,8 @@ impl SlackService {
             digest: Some(content.digest),
             scope_digest: content.scope_digest,
         };
-        let task = self.tasks.decide_in_chat(&content.task_id, &input, &verified.holders, &caller).await?;
+        let origin = ChatOrigin { fingerprint: content.fingerprint.as_deref(), holders: &verified.holders };
+        let task = self.tasks.decide_in_chat(&content.task_id, &input, origin, &caller).await?;
         let decided = if kind == DecisionKind::Approve { "approved" } else { "rejected" };
         Ok(match task.state {
             TaskState::Reviewing => format!("You {decided} the task. Others still have to decide."),

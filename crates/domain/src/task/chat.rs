@@ -13,17 +13,26 @@ use crate::approval::{Approval, ApprovalStatus};
 use crate::independence::Period;
 use crate::people::{People, UserId};
 
+/// What a message in a chat showed besides the digests, and who could have sent the request.
+#[derive(Debug, Clone, Copy)]
+pub struct ChatOrigin<'a> {
+    /// The fingerprint of the preview, if the message showed one.
+    pub fingerprint: Option<&'a str>,
+    /// Who knows a secret with which requests of the chat can be made.
+    pub holders: &'a BTreeSet<UserId>,
+}
+
 impl Task {
     /// Whether messages in a chat offer a decision.
     pub fn is_decidable_in_chat(&self) -> bool {
         self.state == TaskState::Reviewing && self.is_low_risk()
     }
 
-    /// Records a decision that was made in a chat. `holders` know a secret with which its requests can be made.
+    /// Records a decision that was made in a chat.
     pub fn decide_in_chat(
         &mut self,
         decision: &Decision<'_>,
-        holders: &BTreeSet<UserId>,
+        origin: ChatOrigin<'_>,
         actor: &Actor,
         people: &People,
         now: Moment,
@@ -37,6 +46,10 @@ impl Task {
         if decision.scope_digest != self.scope_digest {
             let current = self.scope_digest.unwrap_or(self.digest);
             return Err(Refusal::ScopeMismatch { current });
+        }
+        let ChatOrigin { fingerprint, holders } = origin;
+        if fingerprint != self.fingerprint.as_deref() {
+            return Err(Refusal::PreviewChanged);
         }
         if let Some(holder) = self.writing_holder(holders, actor.user.as_ref(), people, now) {
             return Err(Refusal::ChatSecretHolder { user: holder.clone() });

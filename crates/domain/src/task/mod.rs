@@ -33,6 +33,7 @@ pub use agent_work::AttemptReport;
 pub use apply::{AttemptStart, NextStep};
 pub use archived::{ArchivedApprovals, ReviewCounts};
 pub use authors::{RegisteredAgent, RegisteredAgents};
+pub use chat::ChatOrigin;
 pub use claimants::{PossibleClaimants, names_agent};
 pub use config::{
     AGENT_EXECUTOR, AgentWork, Config, GATE_EXECUTOR, HTTP_EXECUTOR, NOOP_EXECUTOR, Resource,
@@ -304,6 +305,8 @@ pub enum Refusal {
         "the risk of the task is not low: give its digest, {current}, to approve it together with others"
     )]
     DigestRequired { current: Digest },
+    #[error("the preview of the task changed since this message. Open the task to decide.")]
+    PreviewChanged,
     #[error("only tasks of level LOW are decided in a chat. Open the task to decide.")]
     NotLowRisk,
     #[error(

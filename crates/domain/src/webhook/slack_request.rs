@@ -84,12 +84,14 @@ pub struct ButtonContent {
     pub task_id: String,
     pub digest: Digest,
     pub scope_digest: Option<Digest>,
+    /// The fingerprint of the preview, if there was one.
+    pub fingerprint: Option<String>,
 }
 
 impl ButtonContent {
     pub fn of(task: &Task) -> Self {
-        let (digest, scope_digest) = (task.digest, task.scope_digest);
-        Self { task_id: task.task_id.clone(), digest, scope_digest }
+        let Task { task_id, digest, scope_digest, fingerprint, .. } = task.clone();
+        Self { task_id, digest, scope_digest, fingerprint }
     }
 }
 
@@ -264,7 +266,9 @@ mod tests {
     #[test]
     fn parses_buttons_and_commands() {
         let digest = Digest::of_bytes(b"config");
-        let content = ButtonContent { task_id: "t1".to_owned(), digest, scope_digest: Some(digest) };
+        let fingerprint = Some("ab12".to_owned());
+        let content =
+            ButtonContent { task_id: "t1".to_owned(), digest, scope_digest: Some(digest), fingerprint };
         let value = serde_json::to_string(&content).expect("JSON");
         let request = SlackRequest::parse(&press(REJECT, &value, " too early ")).expect("valid");
         let reason = Some("too early".to_owned());

@@ -7,7 +7,7 @@ use crate::tasks::fixture::{Fixture, id, user};
 use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use ade_domain::people::{ADMIN, REVIEWER};
 use ade_domain::risk::RiskLevel;
-use ade_domain::task::{Decision, Refusal, TaskState, UnprovenApproval};
+use ade_domain::task::{ChatOrigin, Decision, Refusal, TaskState, UnprovenApproval};
 
 /// Ann's task, which two of rob, sue, tim and the administrator eve must approve.
 fn submitted() -> Audited {
@@ -22,6 +22,17 @@ fn submitted() -> Audited {
 impl Audited {
     /// Approves in a chat of which these people know a secret.
     fn approve_in_chat(&mut self, reviewer: &str, holders: &[&str]) -> Result<(), Refusal> {
+        let shown = self.task.fingerprint.clone();
+        self.approve_shown(reviewer, holders, shown.as_deref())
+    }
+
+    /// Approves a message that showed a preview with this fingerprint.
+    fn approve_shown(
+        &mut self,
+        reviewer: &str,
+        holders: &[&str],
+        shown: Option<&str>,
+    ) -> Result<(), Refusal> {
         let own = self.task.approvals.iter().find(|approval| approval.reviewer_id == id(reviewer));
         let approval_id = own.expect("asked").approval_id.clone();
         let decision = Decision {
@@ -34,7 +45,8 @@ impl Audited {
         };
         let holders: BTreeSet<_> = holders.iter().map(|name| id(name)).collect();
         let (actor, people, now) = (self.fixture.actor(reviewer), self.fixture.people(), self.fixture.now);
-        self.task.decide_in_chat(&decision, &holders, &actor, &people, now)?;
+        let origin = ChatOrigin { fingerprint: shown, holders: &holders };
+        self.task.decide_in_chat(&decision, origin, &actor, &people, now)?;
         self.commit(reviewer);
         Ok(())
     }
@@ -116,4 +128,25 @@ fn pairs_that_were_stored_lapse_and_prove_nothing() {
         "{:?}",
         denied.verify()
     );
+}
+
+#[test]
+fn a_message_decides_about_the_preview_that_it_showed() {
+    let mut audited = submitted();
+    let set = |audited: &mut Audited, fingerprint: Option<&str>| {
+        audited.task.fingerprint = fingerprint.map(str::to_owned);
+        for approval in &mut audited.task.approvals {
+            approval.fingerprint.clone_from(&audited.task.fingerprint);
+        }
+    };
+    for (now, shown) in [(Some("new"), Some("old")), (Some("new"), None), (None, Some("old"))] {
+        set(&mut audited, now);
+        assert_eq!(
+            audited.approve_shown("rob", &[], shown),
+            Err(Refusal::PreviewChanged),
+            "{now:?} {shown:?}"
+        );
+    }
+    set(&mut audited, Some("new"));
+    audited.approve_shown("rob", &[], Some("new")).expect("approved");
 }

@@ -143,6 +143,7 @@ impl From<Refusal> for Problem {
             Refusal::DigestMismatch { current } => conflict("DIGEST_MISMATCH").with("digest", current),
             Refusal::DigestRequired { current } => invalid("DIGEST_REQUIRED").with("digest", current),
             Refusal::AlreadyDecided { state } => conflict("ALREADY_DECIDED").with("state", state),
+            Refusal::PreviewChanged => conflict("PREVIEW_CHANGED"),
             Refusal::NotLowRisk => forbidden("NOT_LOW_RISK"),
             Refusal::ChatSecretHolder { .. } | Refusal::ApprovedInChat { .. } => forbidden("NOT_INDEPENDENT"),
             Refusal::UnknownApproval => Self::not_found("APPROVAL_NOT_FOUND", detail),
