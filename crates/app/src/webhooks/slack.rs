@@ -216,8 +216,13 @@ impl SlackService {
             return Err(replayed(verified));
         }
         let done = match action {
-            SlackAction::Decide { kind, content, reason } => {
-                self.decide(verified, &who, kind, &content, reason, origin).await
+            SlackAction::Decide { kind, content, reason, message_ref } => {
+                let decided = async {
+                    let caller = self.sender(verified, &who, origin).await?;
+                    self.require_own_message(verified, &content.task_id, message_ref).await?;
+                    self.decide(verified, &caller, kind, &content, reason).await
+                };
+                decided.await
             }
             SlackAction::Link { code } => self.link(verified, &who, &code, origin).await,
             SlackAction::Unlink => self.unlink_sender(verified, &who, origin).await,
@@ -283,16 +288,31 @@ impl SlackService {
         Caller { idempotent_request: Some(request), ..caller }
     }
 
+    /// Refuses a button of a message that this server did not send about the task: it can say anything beside the button.
+    async fn require_own_message(
+        &self,
+        verified: &VerifiedSlackRequest,
+        task_id: &str,
+        message_ref: Option<String>,
+    ) -> Result<()> {
+        let database = &self.webhooks.context.database;
+        let sent = database.message_of_task(&verified.webhook_id, task_id).await?;
+        if message_ref.is_some() && sent.map(|sent| sent.message_ref) == message_ref {
+            return Ok(());
+        }
+        Err(Error::forbidden(
+            "this is not the message that ADE sent about the task. Open the task to decide.",
+        ))
+    }
+
     async fn decide(
         &self,
         verified: &VerifiedSlackRequest,
-        who: &SlackIdentity,
+        caller: &Caller,
         kind: DecisionKind,
         content: &ButtonContent,
         reason: Option<String>,
-        origin: AuditActor,
     ) -> Result<String> {
-        let caller = self.sender(verified, who, origin).await?;
         let name = caller.user.as_ref().map(|user| user.name.clone()).unwrap_or_default();
         let default = (kind != DecisionKind::Approve).then(|| format!("rejected in Slack by {name}"));
         let input = DecisionInput {
@@ -302,7 +322,7 @@ impl SlackService {
             scope_digest: content.scope_digest,
         };
         let origin = ChatOrigin { fingerprint: content.fingerprint.as_deref(), holders: &verified.holders };
-        let task = self.tasks.decide_in_chat(&content.task_id, &input, origin, &caller).await?;
+        let task = self.tasks.decide_in_chat(&content.task_id, &input, origin, caller).await?;
         let decided = if kind == DecisionKind::Approve { "approved" } else { "rejected" };
         Ok(match task.state {
             TaskState::Reviewing => format!("You {decided} the task. Others still have to decide."),

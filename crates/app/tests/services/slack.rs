@@ -33,10 +33,13 @@ on_both_databases!(
     who_set_the_secret_is_no_party_of_the_decision,
     everybody_who_ever_set_the_secret_stays_a_holder,
     a_new_secret_starts_with_who_set_it,
+    only_the_message_that_was_sent_decides,
     codes_are_used_once_by_their_user,
 );
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
+/// Channel and time of all messages.
+const MESSAGE: (&str, &str) = ("C1", "1503435956.000247");
 const OTHER_SECRET: &str = "fedcba9876543210fedcba9876543210";
 
 fn admin() -> Caller {
@@ -67,6 +70,7 @@ struct Slack {
     receiver: WebhookReceiver,
     service: SlackService,
     webhook_id: String,
+    dispatcher: WebhookDispatcher,
 }
 
 impl Slack {
@@ -78,7 +82,7 @@ impl Slack {
     /// Secrets of the operator make nobody dependent.
     async fn set_up_by(fixture: Fixture, who: &Caller) -> Self {
         let receiver = WebhookReceiver::start().await;
-        let answer = json!({ "ok": true, "channel": "C1", "ts": "1503435956.000247" });
+        let answer = json!({ "ok": true, "channel": MESSAGE.0, "ts": MESSAGE.1 });
         receiver.reply_with(Reply::Body(answer.to_string()));
         let network = WebhookNetwork::new(&[receiver.host()]).expect("valid");
         let webhooks = WebhookService::new(fixture.context(), network);
@@ -86,8 +90,10 @@ impl Slack {
             put_user(&fixture, name, &[role], "hash", None).await;
         }
         let webhook_id = create_webhook(&webhooks, &receiver, Some(SECRET), who).await;
+        let dispatcher = WebhookDispatcher::new(webhooks.clone(), "server-1");
+        dispatcher.write_deliveries().await.expect("at the end of the log");
         let service = SlackService { webhooks, tasks: fixture.service() };
-        Self { fixture, receiver, service, webhook_id }
+        Self { fixture, receiver, service, webhook_id, dispatcher }
     }
 
     fn now(&self) -> Moment {
@@ -127,11 +133,24 @@ impl Slack {
         text_of(&self.send(&self.command(who, text)).await.expect("answered"))
     }
 
+    /// Sends the messages that are due.
+    async fn post(&self) {
+        let _ = self.fixture.entries().await;
+        self.dispatcher.write_deliveries().await.expect("written");
+        self.dispatcher.send_due().await.expect("sent");
+    }
+
     fn press(&self, who: &str, button: &str, content: &ButtonContent) -> Sent {
+        self.press_in(MESSAGE, who, button, content)
+    }
+
+    /// Presses a button of a message with this channel and time.
+    fn press_in(&self, message: (&str, &str), who: &str, button: &str, content: &ButtonContent) -> Sent {
         let value = serde_json::to_string(content).expect("JSON");
         let payload = json!({
             "type": "block_actions", "team": { "id": "T1" }, "user": { "id": who },
             "actions": [{ "action_id": button, "value": value }], "response_url": self.receiver.url("/answer"),
+            "container": { "type": "message", "channel_id": message.0, "message_ts": message.1 },
         });
         self.sign(SECRET, self.now(), &[("payload", payload.to_string())])
     }
@@ -167,6 +186,7 @@ impl Slack {
         let write = Write::Task { task: Box::new(task.clone()), expected, at: self.now() };
         let commit = Commit { writes: vec![write], ..Commit::default() };
         self.fixture.database.commit(commit).await.expect("stored");
+        self.post().await;
         task
     }
 
@@ -228,19 +248,11 @@ async fn stored_user(slack: &Slack, name: &str) -> StoredUser {
 
 async fn linked_user_decides_once_and_the_message_is_updated(fixture: Fixture) {
     let mut slack = Slack::new(fixture).await;
-    let dispatcher = WebhookDispatcher::new(slack.service.webhooks.clone(), "server-1");
-    dispatcher.write_deliveries().await.expect("at the end of the log");
     slack.link("U1", "rex").await;
     let acts = stored_user(&slack, "rex").await.user.history.acts;
     assert_eq!((acts[0].kind, acts[0].by.as_str()), (AccountActKind::LinkedIdentity, "root"));
 
     let task = slack.submitted().await;
-    let send = async || {
-        let _ = slack.fixture.entries().await;
-        dispatcher.write_deliveries().await.expect("written");
-        dispatcher.send_due().await.expect("sent");
-    };
-    send().await;
     let posted = slack.receiver.next_request().await.json();
     let blocks = posted["blocks"].as_array().expect("blocks");
     let buttons = blocks.last().expect("actions")["elements"].as_array().expect("buttons").clone();
@@ -269,9 +281,7 @@ async fn linked_user_decides_once_and_the_message_is_updated(fixture: Fixture) {
     assert!(matches!(&entry.who, Principal::Caller(who) if is_rex(who)), "{entry:?}");
     assert!(matches!(slack.send(&request).await, Err(Error::Replayed { .. })));
 
-    let _ = slack.fixture.entries().await;
-    dispatcher.write_deliveries().await.expect("written");
-    dispatcher.send_due().await.expect("sent");
+    slack.post().await;
     let updated = slack.receiver.next_request().await;
     assert_eq!(updated.path, "/api/chat.update");
     assert!(
@@ -422,7 +432,7 @@ async fn refuses_what_the_rules_refuse(fixture: Fixture) {
     assert!(task.scope_digest.is_some());
     assert!(slack.press_button("U1", "ade_approve", &unscoped).await.contains("has changed"));
     let unknown = ButtonContent { task_id: "01a1e9b1-fa2d-7273-b608-000000000001".to_owned(), ..content };
-    assert!(slack.press_button("U1", "ade_approve", &unknown).await.contains("not found"));
+    assert!(slack.press_button("U1", "ade_approve", &unknown).await.contains("not the message"));
     let unpermitted = slack.approve("U2", &task).await;
     assert!(unpermitted.contains("permission"), "{unpermitted}");
     let (tasks, sam) = (slack.fixture.service(), caller("sam", &[AUTHOR]));
@@ -511,6 +521,25 @@ async fn a_new_secret_starts_with_who_set_it(fixture: Fixture) {
     slack.link("U1", "rex").await;
     let acts = stored_user(&slack, "rex").await.user.history.acts;
     assert_eq!(acts.iter().map(|act| act.by.as_str()).collect::<Vec<_>>(), ["erin"]);
+}
+
+async fn only_the_message_that_was_sent_decides(fixture: Fixture) {
+    let slack = Slack::set_up_by(fixture, &operator()).await;
+    slack.link("U1", "rex").await;
+    let task = slack.submitted().await;
+    let content = ButtonContent::of(&task);
+    for message in [("C2", MESSAGE.1), ("C1", "1503435956.000248"), ("C1", ""), ("", "")] {
+        let sent = slack.press_in(message, "U1", "ade_approve", &content);
+        let text = text_of(&slack.send(&sent).await.expect("answered"));
+        assert!(text.contains("not the message"), "{message:?}: {text}");
+        slack.assert_undecided(&task, "another message").await;
+    }
+    // A webhook that sent no message about the task.
+    let later = create_webhook(&slack.service.webhooks, &slack.receiver, Some(SECRET), &operator()).await;
+    let later = Slack { webhook_id: later, ..slack };
+    later.link("U1", "rex").await;
+    assert!(later.approve("U1", &task).await.contains("not the message"));
+    later.assert_undecided(&task, "another webhook").await;
 }
 
 async fn codes_are_used_once_by_their_user(fixture: Fixture) {
