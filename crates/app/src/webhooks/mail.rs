@@ -117,25 +117,20 @@ impl MailServer {
     }
 }
 
-/// Who gets a message about an event, and how many people do not because they have no address.
+/// Who gets a message about an event, and how many people do not because they have no address. A configured address always gets one, also
+/// if it is that of a user: the user could set it, and another one before the message is sent.
 pub(super) fn recipients(webhook: &Webhook, event: &Event, people: &People) -> (Vec<Recipient>, u32) {
-    let (mut recipients, mut known, mut skipped) = (Vec::new(), Vec::new(), 0);
+    let (mut recipients, mut skipped) = (Vec::new(), 0);
     for user in event.notify.iter().filter_map(|id| people.active(id)) {
         match &user.email {
-            Some(address) => {
-                recipients.push(Recipient::User(user.user_id.clone()));
-                known.push(address.to_ascii_lowercase());
-            }
+            Some(_) => recipients.push(Recipient::User(user.user_id.clone())),
             None => skipped += 1,
         }
     }
-    for address in &webhook.addresses {
-        let lower = address.to_ascii_lowercase();
-        if !known.contains(&lower) {
-            recipients.push(Recipient::Address(address.clone()));
-            known.push(lower);
-        }
-    }
+    let mut addresses: Vec<&String> = webhook.addresses.iter().collect();
+    addresses.sort_by_key(|address| address.to_ascii_lowercase());
+    addresses.dedup_by(|one, other| one.eq_ignore_ascii_case(other));
+    recipients.extend(addresses.into_iter().cloned().map(Recipient::Address));
     recipients.sort();
     recipients.dedup();
     (recipients, skipped)

@@ -174,7 +174,8 @@ async fn slack_links_users_who_then_decide() {
     for twice in [form(&[("payload", "{}"), ("payload", "{}")]), format!("{link}&text=unlink")] {
         let _ = send(&sign(&twice), twice.clone()).await.expect_problem(400, "BAD_BODY");
     }
-    let linked = send_as("application/x-www-form-urlencoded; charset=utf-8", &sign(&link), link.clone()).await;
+    let linked =
+        send_as("application/x-www-form-urlencoded; charset=utf-8", &sign(&link), link.clone()).await;
     let linked = linked.expect_status(200);
     assert_eq!(linked["response_type"], "ephemeral");
     assert!(text_field(&linked, "text").contains("linked with rex"), "{linked}");
