@@ -157,7 +157,7 @@ async fn retries_temporary_refusals_only(fixture: Fixture) {
     let webhook = create(&service, &change(&["ops@example.com"], None)).await;
     let _ = service.test(&webhook, &admin()).await.expect("due");
     let only = async || deliveries(&service, &webhook).await.remove(0);
-    mails.receiver.refuse_with(Some("451 4.7.1 greylisted ops@example.com"));
+    mails.receiver.refuse_with(Some("451 4.7.1 greylisted OPS@Example.COM"));
     assert_eq!(dispatcher.send_due().await.expect("sent"), 1);
     let refused = only().await;
     assert_eq!((refused.status, refused.report.response_status), (DeliveryStatus::Pending, Some(451)));
