@@ -30,7 +30,7 @@ use crate::{Error, Result};
 pub(super) const DESTINATION: &str = "smtp:";
 /// Events that users cause about themselves as often as they like: they are sent to configured addresses only, so that nobody floods the
 /// mailbox of somebody else by setting its address.
-const NOT_MAILED: [&str; 1] = ["user:slack_code"];
+const NOT_MAILED: [&str; 1] = ["user:slack_code_created"];
 const SENDER_NAME: &str = "ADE";
 /// The mail server is about to stop.
 const NOT_AVAILABLE: u16 = 421;
@@ -208,7 +208,8 @@ fn without_address(result: AttemptResult, address: &str) -> AttemptResult {
         }
         shown + text.get(end..).unwrap_or_default()
     };
-    let hide_bytes = |(code, body): (u16, Vec<u8>)| (code, hide(&String::from_utf8_lossy(&body)).into_bytes());
+    let hide_bytes =
+        |(code, body): (u16, Vec<u8>)| (code, hide(&String::from_utf8_lossy(&body)).into_bytes());
     AttemptResult {
         error: result.error.as_deref().map(hide),
         response: result.response.map(hide_bytes),
