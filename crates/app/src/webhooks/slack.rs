@@ -242,6 +242,21 @@ impl SlackService {
         Ok(answer)
     }
 
+    /// Everybody who has linked an account of Slack through any webhook, with the signing secret that it has now.
+    async fn linked_accounts(&self, who: &SlackIdentity) -> Result<Vec<StoredAccount>> {
+        let (database, now) = (&self.webhooks.context.database, self.webhooks.context.now());
+        let webhooks: Vec<StoredWebhook> = database.documents().await?;
+        let is_live = |link: &SlackLink| {
+            let app =
+                |stored: &StoredWebhook| stored.value.slack_app.as_ref().map(|app| app.secret_id.clone());
+            let found = webhooks.iter().find(|stored| stored.id == link.webhook_id);
+            found.and_then(app).as_ref() == Some(&link.secret_id)
+        };
+        let mut accounts: Vec<StoredAccount> = database.documents().await?;
+        accounts.retain(|stored| stored.value.link_with(who, now).is_some_and(is_live));
+        Ok(accounts)
+    }
+
     /// The user whose account of Slack sent a request, as a caller who can do nothing but decide.
     async fn sender(
         &self,
@@ -249,13 +264,13 @@ impl SlackService {
         who: &SlackIdentity,
         origin: AuditActor,
     ) -> Result<Caller> {
-        let (database, now) = (&self.webhooks.context.database, self.webhooks.context.now());
-        let mut accounts: Vec<StoredAccount> = database.documents().await?;
-        accounts.retain(|stored| {
-            stored.value.is_linked_to(&verified.webhook_id, &verified.app.secret_id, who, now)
-        });
+        let accounts = self.linked_accounts(who).await?;
         // Two users who linked the same account at the same time: it says nothing about who it is.
         let [account] = accounts.as_slice() else { return Err(not_linked()) };
+        let (now, secret_id) = (self.webhooks.context.now(), &verified.app.secret_id);
+        if !account.value.is_linked_to(&verified.webhook_id, secret_id, who, now) {
+            return Err(not_linked());
+        }
         let user = self.load_user(&account.id).await?.filter(|stored| stored.user.active);
         let user = user.ok_or_else(not_linked)?;
         let mark = account.value.link.as_ref().map(|link| link.password_mark.as_str());
@@ -358,13 +373,10 @@ impl SlackService {
             // A code that was made with an earlier password ends with it.
             let mark = password_mark(&user).filter(|mark| *mark == code.password_mark);
             let password_mark = mark.ok_or_else(wrong)?;
-            let accounts: Vec<StoredAccount> = context.database.documents().await?;
-            let is_taken = accounts.iter().any(|stored| {
-                let (webhook_id, secret_id) = (&verified.webhook_id, &verified.app.secret_id);
-                stored.id != before.id && stored.value.is_linked_to(webhook_id, secret_id, who, now)
-            });
-            if is_taken {
-                let detail = "your account of Slack is linked with another user; enter unlink first";
+            // One account of Slack is one person, also through different webhooks.
+            if self.linked_accounts(who).await?.iter().any(|stored| stored.id != before.id) {
+                let detail = "your account of Slack is linked with another user; enter unlink first, where you linked it, or ask an \
+                              administrator: ade user slack-unlink";
                 return Err(Error::forbidden(detail));
             }
             let link = SlackLink {

@@ -568,6 +568,11 @@ async fn codes_are_used_once_by_their_user(fixture: Fixture) {
     let of_ann = slack.service.create_code("ann", &in_session("ann", &[AUTHOR])).await.expect("created");
     let taken = slack.run("U1", &format!("link {}", of_ann.code)).await;
     assert!(taken.contains("linked with another user"), "{taken}");
+    // Nor through another webhook.
+    let other = create_webhook(&slack.service.webhooks, &slack.receiver, Some(SECRET), &admin()).await;
+    let link = slack.command("U1", &format!("link {}", of_ann.code));
+    let taken = text_of(&slack.send_to(&other, &link).await.expect("answered"));
+    assert!(taken.contains("linked with another user"), "{taken}");
 
     let late = slack.code("rex").await;
     slack.fixture.clock.advance(Duration::from_secs(601));
