@@ -21,7 +21,7 @@ use ade_domain::webhook::slack_request::{
 };
 use ade_domain::webhook::{SlackApp, WebhookFormat};
 use ade_store::DatabaseError;
-use ade_store::database::{StoredUser, Versioned, Write};
+use ade_store::database::{Commit, StoredUser, Versioned, Write};
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq;
 
@@ -77,6 +77,11 @@ impl VerifiedSlackRequest {
     #[must_use]
     pub fn webhook_id(&self) -> &str {
         &self.webhook_id
+    }
+
+    /// Whose idempotency key the signature is.
+    fn owner(&self) -> String {
+        format!("slack:{}", self.webhook_id)
     }
 
     /// How audit entries name the credential: a token would be named so.
@@ -210,9 +215,8 @@ impl SlackService {
         origin: AuditActor,
     ) -> Result<Value> {
         let SlackRequest { who, action, response_url } = request;
-        let owner = format!("slack:{}", verified.webhook_id);
         let context = &self.webhooks.context;
-        if context.database.stored_response(&owner, &verified.signature).await?.is_some() {
+        if context.database.stored_response(&verified.owner(), &verified.signature).await?.is_some() {
             return Err(replayed(verified));
         }
         let done = match action {
@@ -232,7 +236,10 @@ impl SlackService {
         let text = match done {
             Ok(text) => text,
             Err(Error::Database(DatabaseError::DuplicateIdempotencyKey)) => return Err(replayed(verified)),
-            Err(error) if is_answer(&error) => error.to_string(),
+            Err(error) if is_answer(&error) => {
+                self.use_up(verified).await?;
+                error.to_string()
+            }
             Err(error) => return Err(error),
         };
         let answer = ephemeral(&text);
@@ -292,15 +299,29 @@ impl SlackService {
             token_id: Some(verified.credential(who)),
             ..origin
         };
-        let request = IdempotentRequest {
-            owner: format!("slack:{}", verified.webhook_id),
+        let scopes = BTreeSet::from([Scope::Read, Scope::Decide]);
+        let caller = Caller::new(Some(user.user), scopes, audit_actor);
+        Caller { idempotent_request: Some(self.idempotent_request(verified)), ..caller }
+    }
+
+    fn idempotent_request(&self, verified: &VerifiedSlackRequest) -> IdempotentRequest {
+        IdempotentRequest {
+            owner: verified.owner(),
             key: verified.signature.clone(),
             request_digest: verified.request_digest.clone(),
             received_at: self.webhooks.context.now(),
-        };
-        let scopes = BTreeSet::from([Scope::Read, Scope::Decide]);
-        let caller = Caller::new(Some(user.user), scopes, audit_actor);
-        Caller { idempotent_request: Some(request), ..caller }
+        }
+    }
+
+    /// Remembers a request that was refused: it must not succeed later, when what it was refused for has changed.
+    async fn use_up(&self, verified: &VerifiedSlackRequest) -> Result<()> {
+        let nobody = Caller::new(None, BTreeSet::new(), AuditActor::default());
+        let request = Some(self.idempotent_request(verified));
+        let response = stored_response(&Caller { idempotent_request: request, ..nobody }, |_| Outcome::Done)?;
+        match self.webhooks.context.database.commit(Commit { response, ..Commit::default() }).await {
+            Err(DatabaseError::DuplicateIdempotencyKey) => Err(replayed(verified)),
+            stored => Ok(stored?),
+        }
     }
 
     /// Refuses a button of a message that this server did not send about the task: it can say anything beside the button.

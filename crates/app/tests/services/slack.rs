@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ade_app::accounts::UserChange;
 use ade_app::webhooks::{
     NewLinkCode, SlackService, WebhookChange, WebhookDispatcher, WebhookNetwork, reseal_secrets,
 };
-use ade_app::{Caller, Error, WebhookService};
+use ade_app::{AccountService, Caller, Error, WebhookService};
 use ade_domain::Moment;
 use ade_domain::approval::ApprovalStatus;
 use ade_domain::audit::{AuditActor, Principal};
@@ -34,6 +35,8 @@ on_both_databases!(
     everybody_who_ever_set_the_secret_stays_a_holder,
     a_new_secret_starts_with_who_set_it,
     only_the_message_that_was_sent_decides,
+    a_refused_request_is_used_up,
+    who_is_deactivated_has_no_link_afterwards,
     codes_are_used_once_by_their_user,
 );
 
@@ -540,6 +543,32 @@ async fn only_the_message_that_was_sent_decides(fixture: Fixture) {
     later.link("U1", "rex").await;
     assert!(later.approve("U1", &task).await.contains("not the message"));
     later.assert_undecided(&task, "another webhook").await;
+}
+
+async fn a_refused_request_is_used_up(fixture: Fixture) {
+    let slack = Slack::set_up_by(fixture, &operator()).await;
+    let task = slack.submitted().await;
+    let request = slack.press("U1", "ade_approve", &ButtonContent::of(&task));
+    let refused = text_of(&slack.send(&request).await.expect("answered"));
+    assert!(refused.contains("not linked"), "{refused}");
+    slack.link("U1", "rex").await;
+    assert!(matches!(slack.send(&request).await, Err(Error::Replayed { .. })));
+    slack.assert_undecided(&task, "used up").await;
+    assert_eq!(slack.approve("U1", &task).await, "You approved the task.");
+}
+
+async fn who_is_deactivated_has_no_link_afterwards(fixture: Fixture) {
+    let slack = Slack::set_up_by(fixture, &operator()).await;
+    put_user(&slack.fixture, "sam", &[REVIEWER], "hash", None).await;
+    slack.link("U1", "rex").await;
+    let accounts = AccountService::new(slack.fixture.context(), slack.fixture.service());
+    for active in [false, true] {
+        let change = UserChange { active: Some(active), ..UserChange::default() };
+        let _ = accounts.update_user("rex", &change, &admin()).await.expect("changed");
+        assert_eq!(slack.fixture.database.document::<SlackAccount>("rex").await, Ok(None));
+    }
+    let task = slack.submitted().await;
+    assert!(slack.approve("U1", &task).await.contains("not linked"));
 }
 
 async fn codes_are_used_once_by_their_user(fixture: Fixture) {
