@@ -415,13 +415,16 @@ impl SlackService {
                 let act = AccountAct { kind, by: by.clone(), at: now, exempt: false, lifted: None };
                 linked.user.history.record(act);
             }
+            let mut notify = BTreeSet::from([UserId::new(user_id)]);
             if linked.user.history != user.user.history {
+                // As every act after which somebody could act through an account.
+                notify.extend(context.database.people().await?.administrators());
                 linked.revision += 1;
                 writes.push(Write::User { user: Box::new(linked), expected: Some(user.revision) });
             }
             let caller = self.caller(verified, who, user, origin.clone());
             let mut action = AuditedAction::new("user.slack_link", user_id);
-            action.notify = vec![UserId::new(user_id)];
+            action.notify = notify.into_iter().collect();
             action.details.insert("webhook_id".to_owned(), json!(verified.webhook_id));
             action.details.insert("identity".to_owned(), json!(who));
             let mut commit = action.commit(writes, &caller, now);

@@ -500,6 +500,9 @@ async fn everybody_who_ever_set_the_secret_stays_a_holder(fixture: Fixture) {
     let acts = stored_user(&slack, "rex").await.user.history.acts;
     let by: Vec<&str> = acts.iter().map(|act| act.by.as_str()).collect();
     assert_eq!(by, ["erin", "eve", "root", "tom"]);
+    let entries = slack.fixture.entries().await;
+    let linked = entries.iter().find(|entry| entry.action == "user.slack_link").expect("audited");
+    assert_eq!(linked.details["notified"], json!(["erin", "eve", "rex", "root", "tom"]));
     slack.fixture.clock.advance(Duration::from_secs(8 * 86_400));
     for holder in ["root", "erin", "eve", "tom"] {
         slack.assert_holder(holder, holder).await;
