@@ -238,6 +238,7 @@ impl WebhookService {
         require_may_see(caller)?;
         let views = self.views(&self.context.database.documents().await?).await?;
         let listed = |view: WebhookView| {
+            let view = shown_to(caller, view);
             let (id, revision) = (view.webhook_id.clone(), view.revision);
             Versioned { id, revision, value: view }
         };
@@ -247,7 +248,7 @@ impl WebhookService {
     pub async fn get(&self, id: &str, caller: &Caller) -> Result<WebhookView> {
         require_may_see(caller)?;
         let views = self.views(&[self.load(id).await?]).await?;
-        views.into_iter().next().ok_or(not_found())
+        views.into_iter().next().map(|view| shown_to(caller, view)).ok_or(not_found())
     }
 
     async fn load(&self, id: &str) -> Result<StoredWebhook> {
@@ -631,6 +632,15 @@ fn default_url(change: &WebhookChange) -> Option<&'static str> {
         WebhookFormat::Slack if change.credential.is_some() => Some("https://slack.com/api/chat.postMessage"),
         _ => None,
     }
+}
+
+/// Only administrators see the path of a URL, which some receivers treat as a secret.
+fn shown_to(caller: &Caller, view: WebhookView) -> WebhookView {
+    let origin_end = view.url.find("://").and_then(|at| Some(at + 3 + view.url.get(at + 3..)?.find('/')?));
+    let Some(origin) = origin_end.and_then(|end| view.url.get(..=end)).filter(|_| !caller.is_admin()) else {
+        return view;
+    };
+    WebhookView { url: format!("{origin}***"), ..view }
 }
 
 fn not_found() -> Error {

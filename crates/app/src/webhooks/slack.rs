@@ -36,6 +36,8 @@ use crate::{Caller, Error, IdempotentRequest, ObjectKind, Outcome, Result, TaskS
 
 /// Slack waits three seconds for a response; the answer to a button is sent before it.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(1_500);
+/// Where Slack takes answers.
+const ANSWERS: &str = "https://hooks.slack.com:443";
 /// Separates the user id from the secret of a code. No user id contains it.
 const SEPARATOR: char = ':';
 const HELP: &str =
@@ -67,6 +69,8 @@ impl std::fmt::Debug for NewLinkCode {
 pub struct VerifiedSlackRequest {
     webhook_id: String,
     app: SlackApp,
+    /// Scheme, host and port of the webhook.
+    destination: String,
     /// Everybody who could have signed it.
     holders: BTreeSet<UserId>,
     signature: String,
@@ -198,13 +202,8 @@ impl SlackService {
         let signature = signed.verify(&secret, context.now()).map_err(|_| unauthenticated())?;
         let request_digest = Digest::of_bytes(signed.body).to_string();
         let holders = self.webhooks.chat_holders(webhook_id, &webhook, &secret).await?;
-        Ok(VerifiedSlackRequest {
-            webhook_id: webhook_id.to_owned(),
-            app,
-            holders,
-            signature,
-            request_digest,
-        })
+        let (webhook_id, destination) = (webhook_id.to_owned(), webhook.destination);
+        Ok(VerifiedSlackRequest { webhook_id, app, destination, holders, signature, request_digest })
     }
 
     /// Does what a verified request asks for, and returns what its sender is shown. A request counts once.
@@ -244,7 +243,7 @@ impl SlackService {
         };
         let answer = ephemeral(&text);
         if let Some(url) = response_url {
-            self.webhooks.reply(&url, &answer).await;
+            self.webhooks.reply(&url, &verified.destination, &answer).await;
         }
         Ok(answer)
     }
@@ -454,12 +453,16 @@ fn replayed(verified: &VerifiedSlackRequest) -> Error {
 
 impl WebhookService {
     /// Sends the answer to a button, best effort: the decision is made, and the message shows it soon.
-    async fn reply(&self, url: &str, answer: &Value) {
+    async fn reply(&self, url: &str, destination: &str, answer: &Value) {
         let headers = [("content-type", "application/json; charset=utf-8".to_owned())];
         let sent = async {
             // As for webhooks: only public addresses over HTTPS, and hosts that the operator lists.
             let checked = self.network.check(url, WebhookFormat::Slack).await;
-            checked.map_err(|error| error.to_string())?;
+            let (asked, _) = checked.map_err(|error| error.to_string())?;
+            // Who can sign requests does not choose where the server calls.
+            if asked != ANSWERS && asked != destination {
+                return Err(format!("{asked} is neither {ANSWERS} nor the destination of the webhook"));
+            }
             let pinned = self.network.egress.resolve(url).await.map_err(|failure| failure.message)?;
             let body = answer.to_string().into_bytes();
             let sent = self.network.client.post(pinned, &headers, body, REPLY_TIMEOUT).await;

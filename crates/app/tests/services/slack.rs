@@ -36,6 +36,7 @@ on_both_databases!(
     a_new_secret_starts_with_who_set_it,
     only_the_message_that_was_sent_decides,
     a_refused_request_is_used_up,
+    answers_go_to_slack_only,
     who_is_deactivated_has_no_link_afterwards,
     codes_are_used_once_by_their_user,
 );
@@ -149,10 +150,21 @@ impl Slack {
 
     /// Presses a button of a message with this channel and time.
     fn press_in(&self, message: (&str, &str), who: &str, button: &str, content: &ButtonContent) -> Sent {
+        self.press_for(&self.receiver.url("/answer"), message, who, button, content)
+    }
+
+    fn press_for(
+        &self,
+        response_url: &str,
+        message: (&str, &str),
+        who: &str,
+        button: &str,
+        content: &ButtonContent,
+    ) -> Sent {
         let value = serde_json::to_string(content).expect("JSON");
         let payload = json!({
             "type": "block_actions", "team": { "id": "T1" }, "user": { "id": who },
-            "actions": [{ "action_id": button, "value": value }], "response_url": self.receiver.url("/answer"),
+            "actions": [{ "action_id": button, "value": value }], "response_url": response_url,
             "container": { "type": "message", "channel_id": message.0, "message_ts": message.1 },
         });
         self.sign(SECRET, self.now(), &[("payload", payload.to_string())])
@@ -572,6 +584,23 @@ async fn who_is_deactivated_has_no_link_afterwards(fixture: Fixture) {
     }
     let task = slack.submitted().await;
     assert!(slack.approve("U1", &task).await.contains("not linked"));
+}
+
+async fn answers_go_to_slack_only(fixture: Fixture) {
+    let mut other = WebhookReceiver::start().await;
+    let mut slack = Slack::set_up_by(fixture, &operator()).await;
+    // Another host that the operator lists.
+    let network = WebhookNetwork::new(&[slack.receiver.host(), other.host()]).expect("valid");
+    slack.service.webhooks = WebhookService::new(slack.fixture.context(), network);
+    let task = slack.submitted().await;
+    let _ = slack.receiver.next_request().await;
+    let content = ButtonContent::of(&task);
+    let listed = slack.press_for(&other.url("/internal"), MESSAGE, "U1", "ade_approve", &content);
+    let _ = slack.send(&listed).await.expect("answered");
+    // One that arrives shows that the first did not: the answer is sent before the response.
+    let _ = slack.send(&slack.press("U1", "ade_approve", &content)).await.expect("answered");
+    assert_eq!(slack.receiver.next_request().await.path, "/answer");
+    assert!(other.received().is_none());
 }
 
 async fn codes_are_used_once_by_their_user(fixture: Fixture) {
