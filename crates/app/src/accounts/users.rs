@@ -10,9 +10,10 @@ use ade_domain::dual_control::changes_who_decides;
 use ade_domain::independence::{AccountActKind, AccountHistory, granted_roles};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, User, UserId};
 use ade_domain::permission::Scope;
+use ade_domain::webhook::slack_account::SlackAccount;
 use ade_domain::{InvalidField, Moment};
 use ade_store::DatabaseError;
-use ade_store::database::{Commit, Password, StoredUser, Versioned, Write};
+use ade_store::database::{Commit, Document, Password, StoredUser, Versioned, Write};
 use serde_json::json;
 
 use super::acts::record_acts;
@@ -345,6 +346,10 @@ impl AccountService {
             }
             _ => Write::DeleteSessions { session_hash: None, user_id: id.to_owned() },
         });
+        if leaves && let Some(linked) = self.context.database.document::<SlackAccount>(id).await? {
+            let (kind, id, expected) = (SlackAccount::KIND, linked.id, linked.revision);
+            commit.writes.push(Write::DeleteDocument { kind, id, expected });
+        }
         if leaves || proposal.change.revoke_tokens == Some(true) {
             commit.writes.push(Write::RevokeTokens { user_id, at: now });
             return Ok(());

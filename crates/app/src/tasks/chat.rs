@@ -1,7 +1,6 @@
 //! Decisions in a chat, which go the way of any decision with further conditions.
 
-use ade_domain::people::UserId;
-use ade_domain::task::TaskCommand;
+use ade_domain::task::{ChatOrigin, TaskCommand};
 use ade_store::database::StoredTask;
 
 use super::commands::{approval_not_found, decision};
@@ -9,12 +8,12 @@ use super::{DecisionInput, Target, TaskService};
 use crate::{Caller, Error, ObjectKind, Result};
 
 impl TaskService {
-    /// Records the decision of a reviewer who saw a task in a chat. `secret_holder` knows the secret that signs messages of the chat.
+    /// Records the decision of a reviewer who saw a task in a chat.
     pub(crate) async fn decide_in_chat(
         &self,
         task_id: &str,
         input: &DecisionInput,
-        secret_holder: Option<&UserId>,
+        origin: ChatOrigin<'_>,
         caller: &Caller,
     ) -> Result<StoredTask> {
         caller.require_scopes_for(TaskCommand::Approve)?;
@@ -29,7 +28,7 @@ impl TaskService {
         let approval_id = approval.approval_id.as_str();
         let decided = self.update_with_people(Target::Approval(approval_id, caller), |task, people, now| {
             let decision = decision(approval_id, input);
-            task.decide_in_chat(&decision, secret_holder, &caller.actor(), people, now)
+            task.decide_in_chat(&decision, origin, &caller.actor(), people, now)
         });
         decided.await.map_err(approval_not_found)
     }

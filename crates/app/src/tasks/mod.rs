@@ -29,7 +29,6 @@ use ade_domain::task::{
     Transition,
 };
 use ade_store::database::{Commit, StoredTask, Write};
-use serde_json::{Map, Value, json};
 
 pub use batch::{BatchItem, DecisionBatch, MAX_BATCH_SIZE};
 pub(crate) use claims::{AgentIdentity, ClaimSearch};
@@ -392,7 +391,7 @@ impl TaskService {
             reviewed: is_about_approval.then(|| task.reviewed_content()),
             reason: transition.reason.clone(),
             ticket: transition.ticket.clone().or_else(|| task.metadata.ticket_ref.clone()),
-            details: notified(&transition.notify),
+            details: transition.details(),
         }
     }
 }
@@ -400,9 +399,4 @@ impl TaskService {
 /// A restored task is history, whatever its state says.
 fn require_not_restored(task: &StoredTask) -> Result<(), Refusal> {
     if task.restored { Err(Refusal::RestoredTask) } else { Ok(()) }
-}
-
-/// The people who are notified: those who are asked to decide from now on, or no longer have to.
-fn notified(people: &[UserId]) -> Map<String, Value> {
-    if people.is_empty() { Map::new() } else { Map::from_iter([("notified".to_owned(), json!(people))]) }
 }

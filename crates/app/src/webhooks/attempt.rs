@@ -6,6 +6,7 @@ use ade_domain::keys::UnsealError;
 use ade_domain::text::escape_hidden;
 use ade_domain::webhook::delivery::next_attempt;
 use ade_domain::webhook::signature::signatures;
+use ade_domain::webhook::slack_request::message_ref;
 use ade_domain::webhook::{Webhook, WebhookFormat};
 use ade_executors::Secrets;
 use ade_executors::client::CallError;
@@ -143,9 +144,7 @@ impl SlackAnswer {
 
     /// Channel and time of a message, which identify it.
     fn message_ref(&self) -> Option<String> {
-        let is_plain =
-            |text: &str| (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
-        (is_plain(&self.channel) && is_plain(&self.ts)).then(|| format!("{} {}", self.channel, self.ts))
+        message_ref(&self.channel, &self.ts)
     }
 }
 

@@ -28,6 +28,9 @@ use crate::{Error, Result};
 
 /// The destination of all messages: circuits are of the mail server.
 pub(super) const DESTINATION: &str = "smtp:";
+/// Events that users cause about themselves as often as they like: they are sent to configured addresses only, so that nobody floods the
+/// mailbox of somebody else by setting its address.
+const NOT_MAILED: [&str; 1] = ["user:slack_code_created"];
 const SENDER_NAME: &str = "ADE";
 /// The mail server is about to stop.
 const NOT_AVAILABLE: u16 = 421;
@@ -117,25 +120,21 @@ impl MailServer {
     }
 }
 
-/// Who gets a message about an event, and how many people do not because they have no address.
+/// Who gets a message about an event, and how many people do not because they have no address. A configured address always gets one, also
+/// if it is that of a user: the user could set it, and another one before the message is sent.
 pub(super) fn recipients(webhook: &Webhook, event: &Event, people: &People) -> (Vec<Recipient>, u32) {
-    let (mut recipients, mut known, mut skipped) = (Vec::new(), Vec::new(), 0);
-    for user in event.notify.iter().filter_map(|id| people.active(id)) {
+    let (mut recipients, mut skipped) = (Vec::new(), 0);
+    let notified = event.notify.iter().filter(|_| !NOT_MAILED.contains(&event.event.as_str()));
+    for user in notified.filter_map(|id| people.active(id)) {
         match &user.email {
-            Some(address) => {
-                recipients.push(Recipient::User(user.user_id.clone()));
-                known.push(address.to_ascii_lowercase());
-            }
+            Some(_) => recipients.push(Recipient::User(user.user_id.clone())),
             None => skipped += 1,
         }
     }
-    for address in &webhook.addresses {
-        let lower = address.to_ascii_lowercase();
-        if !known.contains(&lower) {
-            recipients.push(Recipient::Address(address.clone()));
-            known.push(lower);
-        }
-    }
+    let mut addresses: Vec<&String> = webhook.addresses.iter().collect();
+    addresses.sort_by_key(|address| address.to_ascii_lowercase());
+    addresses.dedup_by(|one, other| one.eq_ignore_ascii_case(other));
+    recipients.extend(addresses.into_iter().cloned().map(Recipient::Address));
     recipients.sort();
     recipients.dedup();
     (recipients, skipped)
@@ -187,12 +186,34 @@ impl WebhookService {
                 }
             }
         };
-        Ok((result, secrets))
+        Ok((without_address(result, &address), secrets))
     }
 
     /// Fails unless the operator has set a mail server.
     pub(super) fn require_mail_server(&self) -> Result<()> {
         if self.network.mail.is_some() { Ok(()) } else { Err(Error::invalid("format", no_mail_server())) }
+    }
+}
+
+/// A result that does not name the recipient, in whatever case the mail server writes the address.
+fn without_address(result: AttemptResult, address: &str) -> AttemptResult {
+    let hide = |text: &str| {
+        // These have the same length as the originals.
+        let (lower, address) = (text.to_ascii_lowercase(), address.to_ascii_lowercase());
+        let (mut shown, mut end) = (String::new(), 0);
+        for (start, found) in lower.match_indices(&address) {
+            shown.push_str(text.get(end..start).unwrap_or_default());
+            shown.push_str("***");
+            end = start + found.len();
+        }
+        shown + text.get(end..).unwrap_or_default()
+    };
+    let hide_bytes =
+        |(code, body): (u16, Vec<u8>)| (code, hide(&String::from_utf8_lossy(&body)).into_bytes());
+    AttemptResult {
+        error: result.error.as_deref().map(hide),
+        response: result.response.map(hide_bytes),
+        ..result
     }
 }
 

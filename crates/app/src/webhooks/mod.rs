@@ -5,6 +5,7 @@
 //! contains one.
 
 mod attempt;
+mod chat_secrets;
 mod dispatcher;
 mod inbound;
 mod mail;
@@ -241,6 +242,7 @@ impl WebhookService {
         require_may_see(caller)?;
         let views = self.views(&self.context.database.documents().await?).await?;
         let listed = |view: WebhookView| {
+            let view = shown_to(caller, view);
             let (id, revision) = (view.webhook_id.clone(), view.revision);
             Versioned { id, revision, value: view }
         };
@@ -250,7 +252,7 @@ impl WebhookService {
     pub async fn get(&self, id: &str, caller: &Caller) -> Result<WebhookView> {
         require_may_see(caller)?;
         let views = self.views(&[self.load(id).await?]).await?;
-        views.into_iter().next().ok_or(not_found())
+        views.into_iter().next().map(|view| shown_to(caller, view)).ok_or(not_found())
     }
 
     async fn load(&self, id: &str) -> Result<StoredWebhook> {
@@ -301,6 +303,7 @@ impl WebhookService {
             previous_secret: None,
         };
         require_valid(webhook.validate())?;
+        self.record_chat_secrets(change, format, caller).await?;
         let after = Versioned { id, revision: 1, value: webhook };
         let view = self.commit("webhook.create", None, Some(&after), caller).await?.ok_or(Error::Conflict)?;
         Ok(WebhookWithSecret { view, secret })
@@ -335,12 +338,14 @@ impl WebhookService {
 
     pub async fn update(&self, id: &str, change: &WebhookChange, caller: &Caller) -> Result<WebhookView> {
         caller.require_admin()?;
+        let format = self.load(id).await?.value.format;
         let checked = match &change.url {
-            Some(url) => Some((url, self.check_url(url, self.load(id).await?.value.format).await?)),
+            Some(url) => Some((url, self.check_url(url, format).await?)),
             None => None,
         };
         let credential = self.sealed_credential(id, change)?;
         let slack_app = self.slack_app(id, change, caller)?;
+        self.record_chat_secrets(change, format, caller).await?;
         self.change("webhook.update", id, caller, |webhook| {
             if change.format.is_some_and(|format| format != webhook.format) {
                 return Err(Error::invalid("format", "cannot be changed; create another webhook"));
@@ -631,6 +636,15 @@ fn default_url(change: &WebhookChange) -> Option<&'static str> {
         WebhookFormat::Slack if change.credential.is_some() => Some("https://slack.com/api/chat.postMessage"),
         _ => None,
     }
+}
+
+/// Only administrators see the path of a URL, which some receivers treat as a secret.
+fn shown_to(caller: &Caller, view: WebhookView) -> WebhookView {
+    let origin_end = view.url.find("://").and_then(|at| Some(at + 3 + view.url.get(at + 3..)?.find('/')?));
+    let Some(origin) = origin_end.and_then(|end| view.url.get(..=end)).filter(|_| !caller.is_admin()) else {
+        return view;
+    };
+    WebhookView { url: format!("{origin}***"), ..view }
 }
 
 fn not_found() -> Error {

@@ -3,11 +3,13 @@
 use ade_domain::Keys;
 use ade_domain::keys::{SEAL_NONCE_BYTES, UnsealError};
 use ade_domain::webhook::Webhook;
+use ade_domain::webhook::chat_secret::ChatSecret;
 use ade_domain::webhook::inbound::InboundHook;
 use ade_domain::webhook::signature::{SECRET_BYTES, SigningSecret};
 use ade_store::database::{Commit, Write};
 use ring::rand::{SecureRandom, SystemRandom};
 
+use super::chat_secrets;
 use crate::{Context, Error, Result};
 
 fn random<const N: usize>() -> Result<[u8; N]> {
@@ -71,6 +73,13 @@ pub async fn reseal_secrets(context: &Context) -> Result<u64> {
         let all = secrets.chain(credential).chain(app).chain([("url", &mut webhook.url)]);
         if reseal(keys, &stored.id, all)? {
             let write = Write::document(&stored.next(webhook), Some(stored.revision));
+            changed += u64::from(commit(context, write).await?);
+        }
+    }
+    for stored in database.documents::<ChatSecret>().await? {
+        let mut secret = stored.value.clone();
+        if reseal(keys, &stored.id, [(chat_secrets::FIELD, &mut secret.secret)].into_iter())? {
+            let write = Write::document(&stored.next(secret), Some(stored.revision));
             changed += u64::from(commit(context, write).await?);
         }
     }

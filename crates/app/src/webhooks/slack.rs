@@ -13,7 +13,7 @@ use ade_domain::audit::AuditActor;
 use ade_domain::independence::{AccountAct, AccountActKind};
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
-use ade_domain::task::{Digest, TaskState};
+use ade_domain::task::{ChatOrigin, Digest, TaskState};
 use ade_domain::webhook::slack::ephemeral;
 use ade_domain::webhook::slack_account::{LINK_CODE_TTL_MS, LINK_TTL_MS, LinkCode, SlackAccount, SlackLink};
 use ade_domain::webhook::slack_request::{
@@ -21,7 +21,7 @@ use ade_domain::webhook::slack_request::{
 };
 use ade_domain::webhook::{SlackApp, WebhookFormat};
 use ade_store::DatabaseError;
-use ade_store::database::{StoredUser, Versioned, Write};
+use ade_store::database::{Commit, StoredUser, Versioned, Write};
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq;
 
@@ -36,6 +36,8 @@ use crate::{Caller, Error, IdempotentRequest, ObjectKind, Outcome, Result, TaskS
 
 /// Slack waits three seconds for a response; the answer to a button is sent before it.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(1_500);
+/// Where Slack takes answers.
+const ANSWERS: &str = "https://hooks.slack.com:443";
 /// Separates the user id from the secret of a code. No user id contains it.
 const SEPARATOR: char = ':';
 const HELP: &str =
@@ -67,6 +69,10 @@ impl std::fmt::Debug for NewLinkCode {
 pub struct VerifiedSlackRequest {
     webhook_id: String,
     app: SlackApp,
+    /// Scheme, host and port of the webhook.
+    destination: String,
+    /// Everybody who could have signed it.
+    holders: BTreeSet<UserId>,
     signature: String,
     request_digest: String,
 }
@@ -75,6 +81,11 @@ impl VerifiedSlackRequest {
     #[must_use]
     pub fn webhook_id(&self) -> &str {
         &self.webhook_id
+    }
+
+    /// Whose idempotency key the signature is.
+    fn owner(&self) -> String {
+        format!("slack:{}", self.webhook_id)
     }
 
     /// How audit entries name the credential: a token would be named so.
@@ -181,7 +192,8 @@ impl SlackService {
         let context = &self.webhooks.context;
         let stored: Option<StoredWebhook> = context.database.document(webhook_id).await?;
         let webhook = stored.map(|stored| stored.value).filter(|webhook| webhook.active);
-        let app = webhook.and_then(|webhook| webhook.slack_app).ok_or_else(unauthenticated)?;
+        let webhook = webhook.ok_or_else(unauthenticated)?;
+        let app = webhook.slack_app.clone().ok_or_else(unauthenticated)?;
         let secret = unseal(context.database.keys(), webhook_id, "signing_secret", &app.signing_secret);
         let secret = secret.map_err(|error| {
             tracing::error!(webhook_id, %error, "cannot decrypt the signing secret of a Slack app");
@@ -189,7 +201,9 @@ impl SlackService {
         })?;
         let signature = signed.verify(&secret, context.now()).map_err(|_| unauthenticated())?;
         let request_digest = Digest::of_bytes(signed.body).to_string();
-        Ok(VerifiedSlackRequest { webhook_id: webhook_id.to_owned(), app, signature, request_digest })
+        let holders = self.webhooks.chat_holders(webhook_id, &webhook, &secret).await?;
+        let (webhook_id, destination) = (webhook_id.to_owned(), webhook.destination);
+        Ok(VerifiedSlackRequest { webhook_id, app, destination, holders, signature, request_digest })
     }
 
     /// Does what a verified request asks for, and returns what its sender is shown. A request counts once.
@@ -200,14 +214,18 @@ impl SlackService {
         origin: AuditActor,
     ) -> Result<Value> {
         let SlackRequest { who, action, response_url } = request;
-        let owner = format!("slack:{}", verified.webhook_id);
         let context = &self.webhooks.context;
-        if context.database.stored_response(&owner, &verified.signature).await?.is_some() {
+        if context.database.stored_response(&verified.owner(), &verified.signature).await?.is_some() {
             return Err(replayed(verified));
         }
         let done = match action {
-            SlackAction::Decide { kind, content, reason } => {
-                self.decide(verified, &who, kind, &content, reason, origin).await
+            SlackAction::Decide { kind, content, reason, message_ref } => {
+                let decided = async {
+                    let caller = self.sender(verified, &who, origin).await?;
+                    self.require_own_message(verified, &content.task_id, message_ref).await?;
+                    self.decide(verified, &caller, kind, &content, reason).await
+                };
+                decided.await
             }
             SlackAction::Link { code } => self.link(verified, &who, &code, origin).await,
             SlackAction::Unlink => self.unlink_sender(verified, &who, origin).await,
@@ -217,14 +235,32 @@ impl SlackService {
         let text = match done {
             Ok(text) => text,
             Err(Error::Database(DatabaseError::DuplicateIdempotencyKey)) => return Err(replayed(verified)),
-            Err(error) if is_answer(&error) => error.to_string(),
+            Err(error) if is_answer(&error) => {
+                self.use_up(verified).await?;
+                error.to_string()
+            }
             Err(error) => return Err(error),
         };
         let answer = ephemeral(&text);
         if let Some(url) = response_url {
-            self.webhooks.reply(&url, &answer).await;
+            self.webhooks.reply(&url, &verified.destination, &answer).await;
         }
         Ok(answer)
+    }
+
+    /// Everybody who has linked an account of Slack through any webhook, with the signing secret that it has now.
+    async fn linked_accounts(&self, who: &SlackIdentity) -> Result<Vec<StoredAccount>> {
+        let (database, now) = (&self.webhooks.context.database, self.webhooks.context.now());
+        let webhooks: Vec<StoredWebhook> = database.documents().await?;
+        let is_live = |link: &SlackLink| {
+            let app =
+                |stored: &StoredWebhook| stored.value.slack_app.as_ref().map(|app| app.secret_id.clone());
+            let found = webhooks.iter().find(|stored| stored.id == link.webhook_id);
+            found.and_then(app).as_ref() == Some(&link.secret_id)
+        };
+        let mut accounts: Vec<StoredAccount> = database.documents().await?;
+        accounts.retain(|stored| stored.value.link_with(who, now).is_some_and(is_live));
+        Ok(accounts)
     }
 
     /// The user whose account of Slack sent a request, as a caller who can do nothing but decide.
@@ -234,13 +270,13 @@ impl SlackService {
         who: &SlackIdentity,
         origin: AuditActor,
     ) -> Result<Caller> {
-        let (database, now) = (&self.webhooks.context.database, self.webhooks.context.now());
-        let mut accounts: Vec<StoredAccount> = database.documents().await?;
-        accounts.retain(|stored| {
-            stored.value.is_linked_to(&verified.webhook_id, &verified.app.secret_id, who, now)
-        });
+        let accounts = self.linked_accounts(who).await?;
         // Two users who linked the same account at the same time: it says nothing about who it is.
         let [account] = accounts.as_slice() else { return Err(not_linked()) };
+        let (now, secret_id) = (self.webhooks.context.now(), &verified.app.secret_id);
+        if !account.value.is_linked_to(&verified.webhook_id, secret_id, who, now) {
+            return Err(not_linked());
+        }
         let user = self.load_user(&account.id).await?.filter(|stored| stored.user.active);
         let user = user.ok_or_else(not_linked)?;
         let mark = account.value.link.as_ref().map(|link| link.password_mark.as_str());
@@ -262,27 +298,56 @@ impl SlackService {
             token_id: Some(verified.credential(who)),
             ..origin
         };
-        let request = IdempotentRequest {
-            owner: format!("slack:{}", verified.webhook_id),
+        let scopes = BTreeSet::from([Scope::Read, Scope::Decide]);
+        let caller = Caller::new(Some(user.user), scopes, audit_actor);
+        Caller { idempotent_request: Some(self.idempotent_request(verified)), ..caller }
+    }
+
+    fn idempotent_request(&self, verified: &VerifiedSlackRequest) -> IdempotentRequest {
+        IdempotentRequest {
+            owner: verified.owner(),
             key: verified.signature.clone(),
             request_digest: verified.request_digest.clone(),
             received_at: self.webhooks.context.now(),
-        };
-        let scopes = BTreeSet::from([Scope::Read, Scope::Decide]);
-        let caller = Caller::new(Some(user.user), scopes, audit_actor);
-        Caller { idempotent_request: Some(request), ..caller }
+        }
+    }
+
+    /// Remembers a request that was refused: it must not succeed later, when what it was refused for has changed.
+    async fn use_up(&self, verified: &VerifiedSlackRequest) -> Result<()> {
+        let nobody = Caller::new(None, BTreeSet::new(), AuditActor::default());
+        let request = Some(self.idempotent_request(verified));
+        let response = stored_response(&Caller { idempotent_request: request, ..nobody }, |_| Outcome::Done)?;
+        match self.webhooks.context.database.commit(Commit { response, ..Commit::default() }).await {
+            Err(DatabaseError::DuplicateIdempotencyKey) => Err(replayed(verified)),
+            stored => Ok(stored?),
+        }
+    }
+
+    /// Refuses a button of a message that this server did not send about the task: it can say anything beside the button.
+    async fn require_own_message(
+        &self,
+        verified: &VerifiedSlackRequest,
+        task_id: &str,
+        message_ref: Option<String>,
+    ) -> Result<()> {
+        let database = &self.webhooks.context.database;
+        let sent = database.message_of_task(&verified.webhook_id, task_id).await?;
+        if message_ref.is_some() && sent.map(|sent| sent.message_ref) == message_ref {
+            return Ok(());
+        }
+        Err(Error::forbidden(
+            "this is not the message that ADE sent about the task. Open the task to decide.",
+        ))
     }
 
     async fn decide(
         &self,
         verified: &VerifiedSlackRequest,
-        who: &SlackIdentity,
+        caller: &Caller,
         kind: DecisionKind,
         content: &ButtonContent,
         reason: Option<String>,
-        origin: AuditActor,
     ) -> Result<String> {
-        let caller = self.sender(verified, who, origin).await?;
         let name = caller.user.as_ref().map(|user| user.name.clone()).unwrap_or_default();
         let default = (kind != DecisionKind::Approve).then(|| format!("rejected in Slack by {name}"));
         let input = DecisionInput {
@@ -291,8 +356,8 @@ impl SlackService {
             digest: Some(content.digest),
             scope_digest: content.scope_digest,
         };
-        let holder = verified.app.set_by.as_ref();
-        let task = self.tasks.decide_in_chat(&content.task_id, &input, holder, &caller).await?;
+        let origin = ChatOrigin { fingerprint: content.fingerprint.as_deref(), holders: &verified.holders };
+        let task = self.tasks.decide_in_chat(&content.task_id, &input, origin, caller).await?;
         let decided = if kind == DecisionKind::Approve { "approved" } else { "rejected" };
         Ok(match task.state {
             TaskState::Reviewing => format!("You {decided} the task. Others still have to decide."),
@@ -300,8 +365,8 @@ impl SlackService {
         })
     }
 
-    /// Links the sender with the user of a code. The code is used up, and who set the signing secret counts as somebody who could act
-    /// through the account.
+    /// Links the sender with the user of a code. The code is used up, and everybody who knows the signing secret counts as somebody who
+    /// could act through the account.
     async fn link(
         &self,
         verified: &VerifiedSlackRequest,
@@ -328,13 +393,10 @@ impl SlackService {
             // A code that was made with an earlier password ends with it.
             let mark = password_mark(&user).filter(|mark| *mark == code.password_mark);
             let password_mark = mark.ok_or_else(wrong)?;
-            let accounts: Vec<StoredAccount> = context.database.documents().await?;
-            let is_taken = accounts.iter().any(|stored| {
-                let (webhook_id, secret_id) = (&verified.webhook_id, &verified.app.secret_id);
-                stored.id != before.id && stored.value.is_linked_to(webhook_id, secret_id, who, now)
-            });
-            if is_taken {
-                let detail = "your account of Slack is linked with another user; enter unlink first";
+            // One account of Slack is one person, also through different webhooks.
+            if self.linked_accounts(who).await?.iter().any(|stored| stored.id != before.id) {
+                let detail = "your account of Slack is linked with another user; enter unlink first, where you linked it, or ask an \
+                              administrator: ade user slack-unlink";
                 return Err(Error::forbidden(detail));
             }
             let link = SlackLink {
@@ -346,17 +408,22 @@ impl SlackService {
             };
             let after = before.next(SlackAccount { code: None, link: Some(link) });
             let mut writes = vec![Write::document(&after, Some(before.revision))];
-            if let Some(by) = verified.app.set_by.as_ref().filter(|by| **by != user.user.user_id) {
-                let mut linked = user.clone();
+            let mut linked = user.clone();
+            for by in verified.holders.iter().filter(|by| **by != user.user.user_id) {
                 let kind = AccountActKind::LinkedIdentity;
                 let act = AccountAct { kind, by: by.clone(), at: now, exempt: false, lifted: None };
                 linked.user.history.record(act);
+            }
+            let mut notify = BTreeSet::from([UserId::new(user_id)]);
+            if linked.user.history != user.user.history {
+                // As every act after which somebody could act through an account.
+                notify.extend(context.database.people().await?.administrators());
                 linked.revision += 1;
                 writes.push(Write::User { user: Box::new(linked), expected: Some(user.revision) });
             }
             let caller = self.caller(verified, who, user, origin.clone());
             let mut action = AuditedAction::new("user.slack_link", user_id);
-            action.notify = vec![UserId::new(user_id)];
+            action.notify = notify.into_iter().collect();
             action.details.insert("webhook_id".to_owned(), json!(verified.webhook_id));
             action.details.insert("identity".to_owned(), json!(who));
             let mut commit = action.commit(writes, &caller, now);
@@ -386,12 +453,16 @@ fn replayed(verified: &VerifiedSlackRequest) -> Error {
 
 impl WebhookService {
     /// Sends the answer to a button, best effort: the decision is made, and the message shows it soon.
-    async fn reply(&self, url: &str, answer: &Value) {
+    async fn reply(&self, url: &str, destination: &str, answer: &Value) {
         let headers = [("content-type", "application/json; charset=utf-8".to_owned())];
         let sent = async {
             // As for webhooks: only public addresses over HTTPS, and hosts that the operator lists.
             let checked = self.network.check(url, WebhookFormat::Slack).await;
-            checked.map_err(|error| error.to_string())?;
+            let (asked, _) = checked.map_err(|error| error.to_string())?;
+            // Who can sign requests does not choose where the server calls.
+            if asked != ANSWERS && asked != destination {
+                return Err(format!("{asked} is neither {ANSWERS} nor the destination of the webhook"));
+            }
             let pinned = self.network.egress.resolve(url).await.map_err(|failure| failure.message)?;
             let body = answer.to_string().into_bytes();
             let sent = self.network.client.post(pinned, &headers, body, REPLY_TIMEOUT).await;

@@ -100,7 +100,8 @@ async fn writes_to_the_people_whom_an_event_concerns(fixture: Fixture) {
     let mut mails = Mails::new(&fixture).await;
     let (service, dispatcher) = mails.service(fixture.context(), MailEncryption::None);
     dispatcher.write_deliveries().await.expect("at the end of the log");
-    let webhook = create(&service, &change(&["ops@example.com", "REX@example.com"], None)).await;
+    let webhook =
+        create(&service, &change(&["ops@example.com", "REX@example.com", "OPS@example.com"], None)).await;
     let description = "Grow\r\nBcc: evil@a.test\r\n\r\n<script>1</script>\u{202e}.";
     let task = submitted(&fixture.service(), description).await;
     for _ in 0..2 {
@@ -109,10 +110,10 @@ async fn writes_to_the_people_whom_an_event_concerns(fixture: Fixture) {
     }
     let all = mails.received();
     let people: Vec<&str> = all.iter().map(|(to, _)| to.as_str()).collect();
-    // Every reviewer is an event. Who has an address gets the own one; the fixed addresses get all, once each.
-    let (ops, rex) = ("ops@example.com", "rex@example.com");
-    assert_eq!(people, ["REX@example.com", "REX@example.com", ops, ops, ops, rex, "tom@example.com"]);
-    let mail = &all[5].1;
+    // Every reviewer is an event. Who has an address gets the own one; the fixed addresses get all, also those of users.
+    let (ops, rex, fixed) = ("ops@example.com", "rex@example.com", "REX@example.com");
+    assert_eq!(people, [fixed, fixed, fixed, ops, ops, ops, rex, "tom@example.com"]);
+    let mail = &all[6].1;
     assert_eq!(mail.envelope.len(), 2, "{:?}", mail.envelope);
     assert!(mail.envelope[0].starts_with("MAIL FROM:<ade@ade.test>"), "{:?}", mail.envelope);
     assert_eq!(mail.envelope[1], "RCPT TO:<rex@example.com>");
@@ -131,7 +132,7 @@ async fn writes_to_the_people_whom_an_event_concerns(fixture: Fixture) {
     assert_eq!(mail.data.matches("&lt;script&gt;1").count(), 1, "{}", mail.data);
 
     let stored = deliveries(&service, &webhook).await;
-    assert!(stored.len() == 7 && stored.iter().all(|each| each.status == DeliveryStatus::Delivered));
+    assert!(stored.len() == 8 && stored.iter().all(|each| each.status == DeliveryStatus::Delivered));
     let skipped: Vec<u32> = stored.iter().map(|each| each.content.skipped_people).collect();
     assert_eq!(
         skipped.iter().sum::<u32>(),
@@ -156,7 +157,7 @@ async fn retries_temporary_refusals_only(fixture: Fixture) {
     let webhook = create(&service, &change(&["ops@example.com"], None)).await;
     let _ = service.test(&webhook, &admin()).await.expect("due");
     let only = async || deliveries(&service, &webhook).await.remove(0);
-    mails.receiver.refuse_with(Some("451 4.7.1 greylisted ops@example.com"));
+    mails.receiver.refuse_with(Some("451 4.7.1 greylisted OPS@Example.COM"));
     assert_eq!(dispatcher.send_due().await.expect("sent"), 1);
     let refused = only().await;
     assert_eq!((refused.status, refused.report.response_status), (DeliveryStatus::Pending, Some(451)));

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ade_app::accounts::UserChange;
 use ade_app::webhooks::{
     NewLinkCode, SlackService, WebhookChange, WebhookDispatcher, WebhookNetwork, reseal_secrets,
 };
-use ade_app::{Caller, Error, WebhookService};
+use ade_app::{AccountService, Caller, Error, WebhookService};
 use ade_domain::Moment;
 use ade_domain::approval::ApprovalStatus;
 use ade_domain::audit::{AuditActor, Principal};
@@ -31,13 +32,26 @@ on_both_databases!(
     refuses_who_is_not_linked_any_more,
     refuses_what_the_rules_refuse,
     who_set_the_secret_is_no_party_of_the_decision,
+    everybody_who_ever_set_the_secret_stays_a_holder,
+    a_new_secret_starts_with_who_set_it,
+    only_the_message_that_was_sent_decides,
+    a_refused_request_is_used_up,
+    answers_go_to_slack_only,
+    who_is_deactivated_has_no_link_afterwards,
     codes_are_used_once_by_their_user,
 );
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
+/// Channel and time of all messages.
+const MESSAGE: (&str, &str) = ("C1", "1503435956.000247");
+const OTHER_SECRET: &str = "fedcba9876543210fedcba9876543210";
 
 fn admin() -> Caller {
     caller("root", &[ADMIN])
+}
+
+fn operator() -> Caller {
+    Caller { user: None, ..admin() }
 }
 
 /// A caller in a session.
@@ -60,22 +74,30 @@ struct Slack {
     receiver: WebhookReceiver,
     service: SlackService,
     webhook_id: String,
+    dispatcher: WebhookDispatcher,
 }
 
 impl Slack {
-    /// Users: ann writes, rex and ron review, root administers.
+    /// Users: ann writes, rex reviews, root administers and sets the secrets.
     async fn new(fixture: Fixture) -> Self {
+        Self::set_up_by(fixture, &admin()).await
+    }
+
+    /// Secrets of the operator make nobody dependent.
+    async fn set_up_by(fixture: Fixture, who: &Caller) -> Self {
         let receiver = WebhookReceiver::start().await;
-        let answer = json!({ "ok": true, "channel": "C1", "ts": "1503435956.000247" });
+        let answer = json!({ "ok": true, "channel": MESSAGE.0, "ts": MESSAGE.1 });
         receiver.reply_with(Reply::Body(answer.to_string()));
         let network = WebhookNetwork::new(&[receiver.host()]).expect("valid");
         let webhooks = WebhookService::new(fixture.context(), network);
         for (name, role) in [("ann", AUTHOR), ("rex", REVIEWER), ("root", ADMIN)] {
             put_user(&fixture, name, &[role], "hash", None).await;
         }
-        let webhook_id = create_webhook(&webhooks, &receiver, Some(SECRET)).await;
+        let webhook_id = create_webhook(&webhooks, &receiver, Some(SECRET), who).await;
+        let dispatcher = WebhookDispatcher::new(webhooks.clone(), "server-1");
+        dispatcher.write_deliveries().await.expect("at the end of the log");
         let service = SlackService { webhooks, tasks: fixture.service() };
-        Self { fixture, receiver, service, webhook_id }
+        Self { fixture, receiver, service, webhook_id, dispatcher }
     }
 
     fn now(&self) -> Moment {
@@ -115,11 +137,35 @@ impl Slack {
         text_of(&self.send(&self.command(who, text)).await.expect("answered"))
     }
 
+    /// Sends the messages that are due.
+    async fn post(&self) {
+        let _ = self.fixture.entries().await;
+        self.dispatcher.write_deliveries().await.expect("written");
+        self.dispatcher.send_due().await.expect("sent");
+    }
+
     fn press(&self, who: &str, button: &str, content: &ButtonContent) -> Sent {
+        self.press_in(MESSAGE, who, button, content)
+    }
+
+    /// Presses a button of a message with this channel and time.
+    fn press_in(&self, message: (&str, &str), who: &str, button: &str, content: &ButtonContent) -> Sent {
+        self.press_for(&self.receiver.url("/answer"), message, who, button, content)
+    }
+
+    fn press_for(
+        &self,
+        response_url: &str,
+        message: (&str, &str),
+        who: &str,
+        button: &str,
+        content: &ButtonContent,
+    ) -> Sent {
         let value = serde_json::to_string(content).expect("JSON");
         let payload = json!({
             "type": "block_actions", "team": { "id": "T1" }, "user": { "id": who },
-            "actions": [{ "action_id": button, "value": value }], "response_url": self.receiver.url("/answer"),
+            "actions": [{ "action_id": button, "value": value }], "response_url": response_url,
+            "container": { "type": "message", "channel_id": message.0, "message_ts": message.1 },
         });
         self.sign(SECRET, self.now(), &[("payload", payload.to_string())])
     }
@@ -155,7 +201,19 @@ impl Slack {
         let write = Write::Task { task: Box::new(task.clone()), expected, at: self.now() };
         let commit = Commit { writes: vec![write], ..Commit::default() };
         self.fixture.database.commit(commit).await.expect("stored");
+        self.post().await;
         task
+    }
+
+    /// Asserts that rex, in Slack, cannot approve a task of somebody who knows a secret.
+    async fn assert_holder(&self, holder: &str, what: &str) {
+        let (tasks, author) = (self.fixture.service(), caller(holder, &[ADMIN, AUTHOR]));
+        let task = tasks.create(draft("by a holder"), &author).await.expect("created");
+        let task = tasks.submit(&task.task_id, &author).await.expect("submitted");
+        let task = self.with_level(&task, RiskLevel::Low).await;
+        let text = self.approve("U1", &task).await;
+        assert!(text.contains(&format!("{holder} knows a secret of this chat")), "{what}: {text}");
+        self.assert_undecided(&task, what).await;
     }
 
     async fn assert_undecided(&self, task: &StoredTask, what: &str) {
@@ -174,6 +232,7 @@ async fn create_webhook(
     service: &WebhookService,
     receiver: &WebhookReceiver,
     secret: Option<&str>,
+    who: &Caller,
 ) -> String {
     let change = WebhookChange {
         name: Some("chat".to_owned()),
@@ -185,7 +244,7 @@ async fn create_webhook(
         signing_secret: secret.map(str::to_owned),
         ..WebhookChange::default()
     };
-    let created = service.create(&change, &admin()).await.expect("created");
+    let created = service.create(&change, who).await.expect("created");
     assert_eq!(created.view.decisions, secret.is_some());
     created.view.webhook_id
 }
@@ -204,19 +263,11 @@ async fn stored_user(slack: &Slack, name: &str) -> StoredUser {
 
 async fn linked_user_decides_once_and_the_message_is_updated(fixture: Fixture) {
     let mut slack = Slack::new(fixture).await;
-    let dispatcher = WebhookDispatcher::new(slack.service.webhooks.clone(), "server-1");
-    dispatcher.write_deliveries().await.expect("at the end of the log");
     slack.link("U1", "rex").await;
     let acts = stored_user(&slack, "rex").await.user.history.acts;
     assert_eq!((acts[0].kind, acts[0].by.as_str()), (AccountActKind::LinkedIdentity, "root"));
 
     let task = slack.submitted().await;
-    let send = async || {
-        let _ = slack.fixture.entries().await;
-        dispatcher.write_deliveries().await.expect("written");
-        dispatcher.send_due().await.expect("sent");
-    };
-    send().await;
     let posted = slack.receiver.next_request().await.json();
     let blocks = posted["blocks"].as_array().expect("blocks");
     let buttons = blocks.last().expect("actions")["elements"].as_array().expect("buttons").clone();
@@ -245,9 +296,7 @@ async fn linked_user_decides_once_and_the_message_is_updated(fixture: Fixture) {
     assert!(matches!(&entry.who, Principal::Caller(who) if is_rex(who)), "{entry:?}");
     assert!(matches!(slack.send(&request).await, Err(Error::Replayed { .. })));
 
-    let _ = slack.fixture.entries().await;
-    dispatcher.write_deliveries().await.expect("written");
-    dispatcher.send_due().await.expect("sent");
+    slack.post().await;
     let updated = slack.receiver.next_request().await;
     assert_eq!(updated.path, "/api/chat.update");
     assert!(
@@ -303,12 +352,12 @@ async fn forged_late_and_replayed_requests_change_nothing(fixture: Fixture) {
     }
     // A webhook without a signing secret, an unknown and an inactive one accept nothing.
     let webhooks = &slack.service.webhooks;
-    let without = create_webhook(webhooks, &slack.receiver, None).await;
+    let without = create_webhook(webhooks, &slack.receiver, None, &admin()).await;
     for id in [without.as_str(), "01a1e9b1-fa2d-7273-b608-000000000001"] {
         assert!(matches!(slack.send_to(id, &valid).await, Err(Error::Unauthenticated(_))), "{id}");
     }
     // Another webhook with the same secret: the link is not its link.
-    let other = create_webhook(webhooks, &slack.receiver, Some(SECRET)).await;
+    let other = create_webhook(webhooks, &slack.receiver, Some(SECRET), &admin()).await;
     let refused = text_of(&slack.send_to(&other, &valid).await.expect("answered"));
     assert!(refused.contains("not linked"), "{refused}");
     let active = |active| WebhookChange { active: Some(active), ..WebhookChange::default() };
@@ -377,12 +426,8 @@ async fn refuses_who_is_not_linked_any_more(fixture: Fixture) {
 }
 
 async fn refuses_what_the_rules_refuse(fixture: Fixture) {
-    let slack = Slack::new(fixture).await;
+    let slack = Slack::set_up_by(fixture, &operator()).await;
     put_user(&slack.fixture, "sam", &[AUTHOR, REVIEWER], "hash", None).await;
-    // A secret of the operator makes nobody dependent.
-    let operator = Caller { user: None, ..admin() };
-    let secret = WebhookChange { signing_secret: Some(SECRET.to_owned()), ..WebhookChange::default() };
-    let _ = slack.service.webhooks.update(&slack.webhook_id, &secret, &operator).await.expect("updated");
     for (who, name) in [("U1", "rex"), ("U2", "ann"), ("U3", "sam"), ("U4", "root")] {
         slack.link(who, name).await;
     }
@@ -402,7 +447,7 @@ async fn refuses_what_the_rules_refuse(fixture: Fixture) {
     assert!(task.scope_digest.is_some());
     assert!(slack.press_button("U1", "ade_approve", &unscoped).await.contains("has changed"));
     let unknown = ButtonContent { task_id: "01a1e9b1-fa2d-7273-b608-000000000001".to_owned(), ..content };
-    assert!(slack.press_button("U1", "ade_approve", &unknown).await.contains("not found"));
+    assert!(slack.press_button("U1", "ade_approve", &unknown).await.contains("not the message"));
     let unpermitted = slack.approve("U2", &task).await;
     assert!(unpermitted.contains("permission"), "{unpermitted}");
     let (tasks, sam) = (slack.fixture.service(), caller("sam", &[AUTHOR]));
@@ -437,13 +482,125 @@ async fn who_set_the_secret_is_no_party_of_the_decision(fixture: Fixture) {
     slack.link("U1", "rex").await;
     // The act of linking expires after a week; that root knows the secret does not.
     slack.fixture.clock.advance(Duration::from_secs(8 * 86_400));
-    let (tasks, root) = (slack.fixture.service(), caller("root", &[ADMIN, AUTHOR]));
-    let task = tasks.create(draft("by root"), &root).await.expect("created");
-    let task = tasks.submit(&task.task_id, &root).await.expect("submitted");
-    let task = slack.with_level(&task, RiskLevel::Low).await;
-    let text = slack.approve("U1", &task).await;
-    assert!(text.contains("root set the signing secret"), "{text}");
-    slack.assert_undecided(&task, "author").await;
+    slack.assert_holder("root", "author").await;
+}
+
+async fn everybody_who_ever_set_the_secret_stays_a_holder(fixture: Fixture) {
+    let slack = Slack::set_up_by(fixture, &operator()).await;
+    let webhooks = &slack.service.webhooks;
+    for name in ["erin", "eve", "tom"] {
+        put_user(&slack.fixture, name, &[ADMIN], "hash", None).await;
+    }
+    let secret =
+        |text: &str| WebhookChange { signing_secret: Some(text.to_owned()), ..WebhookChange::default() };
+    let set = async |change: &WebhookChange, who: &Caller| {
+        let _ = webhooks.update(&slack.webhook_id, change, who).await.expect("updated");
+    };
+    set(&secret(SECRET), &admin()).await;
+    set(&secret(SECRET), &caller("erin", &[ADMIN])).await;
+    set(&secret(SECRET), &operator()).await;
+    // The same secret in a webhook that is deleted again; and the bot token, which posts messages with buttons.
+    let eve = caller("eve", &[ADMIN]);
+    let other = create_webhook(webhooks, &slack.receiver, Some(SECRET), &eve).await;
+    webhooks.delete(&other, &eve).await.expect("deleted");
+    let token = WebhookChange { credential: Some("xoxb-2".to_owned()), ..WebhookChange::default() };
+    set(&token, &caller("tom", &[ADMIN])).await;
+    let token = WebhookChange { credential: Some("xoxb-2".to_owned()), ..WebhookChange::default() };
+    set(&token, &operator()).await;
+
+    slack.link("U1", "rex").await;
+    let acts = stored_user(&slack, "rex").await.user.history.acts;
+    let by: Vec<&str> = acts.iter().map(|act| act.by.as_str()).collect();
+    assert_eq!(by, ["erin", "eve", "root", "tom"]);
+    let entries = slack.fixture.entries().await;
+    let linked = entries.iter().find(|entry| entry.action == "user.slack_link").expect("audited");
+    assert_eq!(linked.details["notified"], json!(["erin", "eve", "rex", "root", "tom"]));
+    slack.fixture.clock.advance(Duration::from_secs(8 * 86_400));
+    for holder in ["root", "erin", "eve", "tom"] {
+        slack.assert_holder(holder, holder).await;
+    }
+    // Another webhook with the secret has the same holders.
+    let copy = create_webhook(webhooks, &slack.receiver, Some(SECRET), &operator()).await;
+    let copied = Slack { webhook_id: copy, ..slack };
+    copied.link("U1", "rex").await;
+    copied.fixture.clock.advance(Duration::from_secs(8 * 86_400));
+    copied.assert_holder("root", "copy").await;
+    assert_eq!(reseal_secrets(&copied.fixture.context()).await, Ok(0));
+}
+
+async fn a_new_secret_starts_with_who_set_it(fixture: Fixture) {
+    let slack = Slack::set_up_by(fixture, &operator()).await;
+    put_user(&slack.fixture, "erin", &[ADMIN], "hash", None).await;
+    let first = WebhookChange { signing_secret: Some(OTHER_SECRET.to_owned()), ..WebhookChange::default() };
+    let second = WebhookChange { signing_secret: Some(SECRET.to_owned()), ..WebhookChange::default() };
+    let webhooks = &slack.service.webhooks;
+    let _ = webhooks.update(&slack.webhook_id, &first, &admin()).await.expect("updated");
+    let _ = webhooks.update(&slack.webhook_id, &second, &caller("erin", &[ADMIN])).await.expect("updated");
+    slack.link("U1", "rex").await;
+    let acts = stored_user(&slack, "rex").await.user.history.acts;
+    assert_eq!(acts.iter().map(|act| act.by.as_str()).collect::<Vec<_>>(), ["erin"]);
+}
+
+async fn only_the_message_that_was_sent_decides(fixture: Fixture) {
+    let slack = Slack::set_up_by(fixture, &operator()).await;
+    slack.link("U1", "rex").await;
+    let task = slack.submitted().await;
+    let content = ButtonContent::of(&task);
+    for message in [("C2", MESSAGE.1), ("C1", "1503435956.000248"), ("C1", ""), ("", "")] {
+        let sent = slack.press_in(message, "U1", "ade_approve", &content);
+        let text = text_of(&slack.send(&sent).await.expect("answered"));
+        assert!(text.contains("not the message"), "{message:?}: {text}");
+        slack.assert_undecided(&task, "another message").await;
+    }
+    // A webhook that sent no message about the task.
+    let later = create_webhook(&slack.service.webhooks, &slack.receiver, Some(SECRET), &operator()).await;
+    let later = Slack { webhook_id: later, ..slack };
+    later.link("U1", "rex").await;
+    assert!(later.approve("U1", &task).await.contains("not the message"));
+    later.assert_undecided(&task, "another webhook").await;
+}
+
+async fn a_refused_request_is_used_up(fixture: Fixture) {
+    let slack = Slack::set_up_by(fixture, &operator()).await;
+    let task = slack.submitted().await;
+    let request = slack.press("U1", "ade_approve", &ButtonContent::of(&task));
+    let refused = text_of(&slack.send(&request).await.expect("answered"));
+    assert!(refused.contains("not linked"), "{refused}");
+    slack.link("U1", "rex").await;
+    assert!(matches!(slack.send(&request).await, Err(Error::Replayed { .. })));
+    slack.assert_undecided(&task, "used up").await;
+    assert_eq!(slack.approve("U1", &task).await, "You approved the task.");
+}
+
+async fn who_is_deactivated_has_no_link_afterwards(fixture: Fixture) {
+    let slack = Slack::set_up_by(fixture, &operator()).await;
+    put_user(&slack.fixture, "sam", &[REVIEWER], "hash", None).await;
+    slack.link("U1", "rex").await;
+    let accounts = AccountService::new(slack.fixture.context(), slack.fixture.service());
+    for active in [false, true] {
+        let change = UserChange { active: Some(active), ..UserChange::default() };
+        let _ = accounts.update_user("rex", &change, &admin()).await.expect("changed");
+        assert_eq!(slack.fixture.database.document::<SlackAccount>("rex").await, Ok(None));
+    }
+    let task = slack.submitted().await;
+    assert!(slack.approve("U1", &task).await.contains("not linked"));
+}
+
+async fn answers_go_to_slack_only(fixture: Fixture) {
+    let mut other = WebhookReceiver::start().await;
+    let mut slack = Slack::set_up_by(fixture, &operator()).await;
+    // Another host that the operator lists.
+    let network = WebhookNetwork::new(&[slack.receiver.host(), other.host()]).expect("valid");
+    slack.service.webhooks = WebhookService::new(slack.fixture.context(), network);
+    let task = slack.submitted().await;
+    let _ = slack.receiver.next_request().await;
+    let content = ButtonContent::of(&task);
+    let listed = slack.press_for(&other.url("/internal"), MESSAGE, "U1", "ade_approve", &content);
+    let _ = slack.send(&listed).await.expect("answered");
+    // One that arrives shows that the first did not: the answer is sent before the response.
+    let _ = slack.send(&slack.press("U1", "ade_approve", &content)).await.expect("answered");
+    assert_eq!(slack.receiver.next_request().await.path, "/answer");
+    assert!(other.received().is_none());
 }
 
 async fn codes_are_used_once_by_their_user(fixture: Fixture) {
@@ -471,6 +628,11 @@ async fn codes_are_used_once_by_their_user(fixture: Fixture) {
     // One account of Slack is not two people.
     let of_ann = slack.service.create_code("ann", &in_session("ann", &[AUTHOR])).await.expect("created");
     let taken = slack.run("U1", &format!("link {}", of_ann.code)).await;
+    assert!(taken.contains("linked with another user"), "{taken}");
+    // Nor through another webhook.
+    let other = create_webhook(&slack.service.webhooks, &slack.receiver, Some(SECRET), &admin()).await;
+    let link = slack.command("U1", &format!("link {}", of_ann.code));
+    let taken = text_of(&slack.send_to(&other, &link).await.expect("answered"));
     assert!(taken.contains("linked with another user"), "{taken}");
 
     let late = slack.code("rex").await;

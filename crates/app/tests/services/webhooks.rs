@@ -11,7 +11,7 @@ use ade_app::webhooks::{
 };
 use ade_app::{Caller, Context, Error, WebhookService};
 use ade_domain::Keys;
-use ade_domain::people::ADMIN;
+use ade_domain::people::{ADMIN, AUDITOR};
 use ade_domain::webhook::WebhookFormat;
 use ade_domain::webhook::delivery::{CIRCUIT_THRESHOLD, CircuitState};
 use ade_executors::egress::Resolver;
@@ -145,6 +145,14 @@ async fn sends_each_matching_event_once_with_a_valid_signature(fixture: Fixture)
     fixture.clock.advance(Duration::from_secs(86_400));
     assert_signed_by(&resend(&mut hooks).await, &[new.reveal()]);
 
+    // Only administrators see the path of a URL.
+    let (host, id) = (hooks.receiver.host(), &created.view.webhook_id);
+    for (who, path) in [(admin(), "hook?***"), (caller("abe", &[AUDITOR]), "***")] {
+        let url = format!("http://{host}/{path}");
+        assert_eq!(service.get(id, &who).await.expect("seen").url, url);
+        let listed = service.list(&who).await.expect("seen");
+        assert!(listed.iter().any(|each| each.id == *id && each.value.url == url), "{listed:?}");
+    }
     // Nothing that is stored or shown contains a secret.
     let shown = format!(
         "{:?} {:?} {:?} {:?}",

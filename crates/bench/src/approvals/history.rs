@@ -413,6 +413,7 @@ impl HistoryGenerator {
             reason: None,
             ticket: None,
             notify: Vec::new(),
+            chat_holders: std::collections::BTreeSet::new(),
         });
         self.record_transitions(task, now);
     }

@@ -124,6 +124,9 @@ pub struct Approval {
     pub response_reason: Option<String>,
     /// Who decided: the reviewer, an administrator, or the person the reviewer follows.
     pub reviewed_by: Option<UserId>,
+    /// Everybody who knows a secret of the chat in which it was approved, and could have done so; empty otherwise.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub chat_holders: BTreeSet<UserId>,
     /// Why this reviewer was chosen.
     pub reasons: Vec<String>,
 }
@@ -164,6 +167,7 @@ impl Approval {
         self.response_action = Some(kind);
         self.response_reason = reason.map(str::to_owned);
         self.reviewed_by = Some(by.clone());
+        self.chat_holders.clear();
         self.revision += 1;
     }
 
@@ -173,6 +177,7 @@ impl Approval {
         self.response_action = None;
         self.response_reason = None;
         self.reviewed_by = None;
+        self.chat_holders.clear();
         self.set_status(ApprovalStatus::Pending);
     }
 

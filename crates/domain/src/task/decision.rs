@@ -1,5 +1,8 @@
 //! Decisions of reviewers and their outcome, and the commands of administrators that override or reorder them.
 
+use std::collections::BTreeSet;
+
+use super::chat::Approver;
 use super::{
     Actor, Digest, OVERRIDE_CONFIRMATION_TIMEOUT_MS, OverrideRequest, Refusal, Result, Task, TaskCommand,
     TaskState, Transition, next_state,
@@ -40,6 +43,18 @@ impl Task {
     ///
     /// Roles and independence are those of `people`: earlier decisions that cannot be counted any more lapse.
     pub fn decide(&mut self, decision: &Decision<'_>, actor: &Actor, people: &People, now: Moment) -> Result {
+        self.decide_through(decision, &BTreeSet::new(), actor, people, now)
+    }
+
+    /// Records a decision that these people could have sent too, because they know a secret of a chat.
+    pub(super) fn decide_through(
+        &mut self,
+        decision: &Decision<'_>,
+        chat_holders: &BTreeSet<UserId>,
+        actor: &Actor,
+        people: &People,
+        now: Moment,
+    ) -> Result {
         self.authorize_decision(actor, decision.approval_id)?;
         let by = self.authorize_non_author(actor)?;
         if self.state != TaskState::Reviewing {
@@ -84,19 +99,26 @@ impl Task {
         let lapsing = self.lapsing_decisions(people, now);
         if decision.kind == DecisionKind::Approve {
             self.require_independent_of_approvers(&by, people, &lapsing, now)?;
+            let approver = Approver { decided_by: &by, chat_holders };
+            self.require_separate_approvers(decision.approval_id, approver, people, &lapsing, now)?;
         }
         let action = format!("approval.{}", decision.kind.as_str());
         self.lapse(lapsing, Some(&Trigger::Command(action.clone())))?;
         self.forget_lost_roles(people);
         let approval = self.approval_mut(decision.approval_id)?;
         approval.decide(decision.kind, &by, reason, now);
-        let followers = self.update_followers(&reviewer, decision.kind, now);
+        if decision.kind == DecisionKind::Approve {
+            approval.chat_holders.clone_from(chat_holders);
+        }
+        let followers = self.update_followers(&reviewer, decision.kind, chat_holders, now);
         let transition = self.record_approval(&action, decision.approval_id, Some(by));
         transition.reason = reason.map(str::to_owned);
+        transition.chat_holders.clone_from(chat_holders);
         for (approval_id, reason) in followers {
             let transition = self.record_approval("approval.follow", &approval_id, None);
             transition.reason = Some(reason);
             transition.trigger = Some(Trigger::Followed(reviewer.clone()));
+            transition.chat_holders.clone_from(chat_holders);
         }
         self.update_outcome(decision.approval_id, now)
     }
@@ -124,6 +146,7 @@ impl Task {
         &mut self,
         leader: &UserId,
         action: DecisionKind,
+        chat_holders: &BTreeSet<UserId>,
         now: Moment,
     ) -> Vec<(String, String)> {
         let mut approved = Vec::new();
@@ -139,9 +162,12 @@ impl Task {
         for approval in followers.filter(|approval| approval.is_about(&version)) {
             let by_following =
                 approval.status == ApprovalStatus::Approved && approval.reviewed_by.as_ref() == Some(leader);
-            if approves && approval.status == ApprovalStatus::Pending {
+            // What follows an approval in a chat depends on the same people, until the leader approves elsewhere.
+            let is_outdated = by_following && approval.chat_holders != *chat_holders;
+            if approves && (approval.status == ApprovalStatus::Pending || is_outdated) {
                 let reason = format!("follows {leader}");
                 approval.decide(DecisionKind::Approve, leader, Some(&reason), now);
+                approval.chat_holders.clone_from(chat_holders);
                 approved.push((approval.approval_id.clone(), reason));
             } else if !approves && by_following {
                 approval.reopen();

@@ -1,6 +1,7 @@
 //! Who may decide at the time of counting: people with the roles that they have now, independent of the authors and of each
 //! other.
 
+use super::chat::{Approver, is_one};
 use super::{Refusal, Result, Task};
 use crate::Moment;
 use crate::approval::{Approval, ApprovalStatus, DecisionKind};
@@ -61,13 +62,13 @@ impl Task {
             })
             .collect();
         decided.sort_by_key(|approval| approval.responded_at);
-        let (mut lapsing, mut approvers) = (Vec::new(), Vec::<&UserId>::new());
+        let (mut lapsing, mut approvers) = (Vec::new(), Vec::<Approver<'_>>::new());
         for approval in decided {
-            let Some(decider) = &approval.reviewed_by else { continue };
-            let reason = self.lapse_reason(approval, decider, &approvers, people, now);
+            let Some(approver) = Approver::of(approval) else { continue };
+            let reason = self.lapse_reason(approval, approver, &approvers, people, now);
             match reason {
                 Some(reason) => lapsing.push(Lapse { approval_id: approval.approval_id.clone(), reason }),
-                None if approval.response_action == Some(DecisionKind::Approve) => approvers.push(decider),
+                None if approval.response_action == Some(DecisionKind::Approve) => approvers.push(approver),
                 None => {}
             }
         }
@@ -77,11 +78,12 @@ impl Task {
     fn lapse_reason(
         &self,
         approval: &Approval,
-        decider: &UserId,
-        approvers: &[&UserId],
+        approver: Approver<'_>,
+        approvers: &[Approver<'_>],
         people: &People,
         now: Moment,
     ) -> Option<String> {
+        let Approver { decided_by: decider, chat_holders } = approver;
         let reviewer = &approval.reviewer_id;
         if !self.is_qualified(approval, people) {
             return Some(format!("{reviewer} no longer has a role for which the policy asks"));
@@ -95,9 +97,20 @@ impl Task {
             return None;
         }
         let of_authors = self.author_set.dependence(decider, people, Period::Window, now);
-        let of_approvers =
-            || approvers.iter().find_map(|other| people.dependence(decider, other, Period::Window, now));
-        of_authors.or_else(of_approvers).map(|why| why.to_string())
+        let of_approvers = || {
+            approvers
+                .iter()
+                .find_map(|other| people.dependence(decider, other.decided_by, Period::Window, now))
+        };
+        let of_holders = || {
+            let common = |other: &Approver<'_>| {
+                approver.common_holder(*other, |one, other| is_one(one, other, people, now)).cloned()
+            };
+            let writing = self.writing_holder(chat_holders, Some(decider), people, now).cloned();
+            let user = writing.or_else(|| approvers.iter().find_map(common))?;
+            Some(Refusal::ChatSecretHolder { user }.to_string())
+        };
+        of_authors.or_else(of_approvers).map(|why| why.to_string()).or_else(of_holders)
     }
 
     /// Withdraws decisions that cannot be counted; their reviewers are asked again. The service does so, not the person whose command

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use super::chat::Approver;
 use super::{Digest, Task, TaskState, rollback_data_key};
 use crate::approval::Approval;
 use crate::approval::ApprovalStatus;
@@ -17,6 +18,9 @@ use crate::people::UserId;
 
 /// What the audit log keeps with a task although it changes neither its state nor its revision. It proves nothing.
 pub const ACTIONS_WITHOUT_TRANSITION: [&str; 2] = ["task.comment", "task.preview"];
+
+/// The detail of an entry that names everybody who could have sent a decision in a chat.
+pub(super) const CHAT_HOLDERS: &str = "chat_secret_holders";
 
 const APPROVE_TASK: &str = "task.approve";
 const REQUEST_OVERRIDE: &str = "task.override";
@@ -37,6 +41,11 @@ const WRITES: [&str; 4] = ["task.create", "task.modify", "task.submit", "task.re
 fn writers<'a>(entries: &[&'a AuditBody]) -> BTreeSet<&'a UserId> {
     let wrote = |entry: &&&AuditBody| WRITES.contains(&entry.action.as_str());
     entries.iter().filter(wrote).filter_map(|entry| entry.who.user_id()).collect()
+}
+
+fn chat_holders(entry: &AuditBody) -> BTreeSet<UserId> {
+    let holders = entry.details.get(CHAT_HOLDERS).and_then(|holders| holders.as_array());
+    holders.into_iter().flatten().filter_map(|user| user.as_str()).map(UserId::new).collect()
 }
 
 /// The people who were asked, and the policies for which. What was passed on counts for the same policies.
@@ -87,6 +96,10 @@ pub enum UnprovenApproval {
     OtherContent(&'static str),
     #[error("the approval by {user} is not in the audit log, or {user} was not asked")]
     UnprovenDecision { user: UserId },
+    #[error(
+        "the approval by {user} was given in a chat, and an author or another approver could have sent it"
+    )]
+    ChatSecretHolder { user: UserId },
     #[error("the decisions in the audit log do not satisfy what is required")]
     QuorumNotReached,
     #[error("the override was not requested by another administrator")]
@@ -258,11 +271,13 @@ impl Task {
         let writers = writers(entries);
         let counted =
             |approval: &&Approval| approval.status == ApprovalStatus::Approved && self.is_current(approval);
+        let mut approvers = Vec::<(UserId, BTreeSet<UserId>)>::new();
         for approval in self.approvals.iter().filter(counted) {
             let is_decision = |entry: &&&AuditBody| {
                 entry.object_id == approval.approval_id && DECISIONS.contains(&entry.action.as_str())
             };
-            let is_proven = entries.iter().rfind(is_decision).is_some_and(|decision| {
+            let decision = entries.iter().rfind(is_decision);
+            let is_proven = decision.is_some_and(|decision| {
                 let by = match (&decision.who, decision.action.as_str()) {
                     (Principal::Caller(caller), APPROVE) => caller.user_id.as_ref(),
                     (Principal::Service(ServiceActor { trigger: Trigger::Followed(leader), .. }), FOLLOW) => {
@@ -280,6 +295,20 @@ impl Task {
                 let user = approval.reviewed_by.as_ref().unwrap_or(&approval.reviewer_id).clone();
                 return Err(UnprovenApproval::UnprovenDecision { user });
             }
+            // Those of the entry: a row could deny that it was decided in a chat.
+            let holders = decision.map(|decision| chat_holders(decision)).unwrap_or_default();
+            let decided_by = approval.reviewed_by.as_ref().unwrap_or(&approval.reviewer_id);
+            let approver = Approver { decided_by, chat_holders: &holders };
+            let is_common = |(decided_by, chat_holders): &(UserId, BTreeSet<UserId>)| {
+                approver
+                    .common_holder(Approver { decided_by, chat_holders }, |one, other| one == other)
+                    .is_some()
+            };
+            let is_written = holders.iter().any(|holder| holder != decided_by && writers.contains(holder));
+            if is_written || approvers.iter().any(is_common) {
+                return Err(UnprovenApproval::ChatSecretHolder { user: decided_by.clone() });
+            }
+            approvers.push((decided_by.clone(), holders));
         }
         Ok(())
     }

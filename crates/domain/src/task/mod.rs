@@ -27,11 +27,13 @@ mod submit;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 pub use agent_work::AttemptReport;
 pub use apply::{AttemptStart, NextStep};
 pub use archived::{ArchivedApprovals, ReviewCounts};
 pub use authors::{RegisteredAgent, RegisteredAgents};
+pub use chat::ChatOrigin;
 pub use claimants::{PossibleClaimants, names_agent};
 pub use config::{
     AGENT_EXECUTOR, AgentWork, Config, GATE_EXECUTOR, HTTP_EXECUTOR, NOOP_EXECUTOR, Resource,
@@ -52,6 +54,8 @@ pub use scope::{
     RESERVED_TYPES, ReviewSubject, ScopePart, TaskScope, is_reserved_type,
 };
 pub use submit::ReviewPlan;
+
+use evidence::CHAT_HOLDERS;
 
 use crate::Moment;
 use crate::approval::assignment::{ConsideredPolicy, QuorumUnreachable};
@@ -230,6 +234,9 @@ pub struct Transition {
     pub ticket: Option<String>,
     /// The people to notify.
     pub notify: Vec<UserId>,
+    /// See [`Approval::chat_holders`].
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub chat_holders: BTreeSet<UserId>,
 }
 
 impl Transition {
@@ -244,7 +251,21 @@ impl Transition {
             reason: None,
             ticket: None,
             notify: Vec::new(),
+            chat_holders: BTreeSet::new(),
         }
+    }
+
+    /// What its audit entry says besides: the people who are asked to decide from now on, or no longer have to; and who could have sent a
+    /// decision in a chat.
+    pub fn details(&self) -> Map<String, Value> {
+        let mut details = Map::new();
+        if !self.notify.is_empty() {
+            details.insert("notified".to_owned(), json!(self.notify));
+        }
+        if !self.chat_holders.is_empty() {
+            details.insert(CHAT_HOLDERS.to_owned(), json!(self.chat_holders));
+        }
+        details
     }
 }
 
@@ -284,13 +305,20 @@ pub enum Refusal {
         "the risk of the task is not low: give its digest, {current}, to approve it together with others"
     )]
     DigestRequired { current: Digest },
+    #[error("the preview of the task changed since this message. Open the task to decide.")]
+    PreviewChanged,
     #[error("only tasks of level LOW are decided in a chat. Open the task to decide.")]
     NotLowRisk,
     #[error(
-        "{user} set the signing secret of this chat, and is an author or another approver of this task, or not independent of \
-         one. Open the task to decide."
+        "{user} knows a secret of this chat, and is an author or another approver of this task, or not independent of one, or could \
+         have sent another approval. Open the task to decide."
     )]
     ChatSecretHolder { user: UserId },
+    #[error(
+        "{approver} approved in a chat of which {user} knows a secret, so this approval would not count beside it. Somebody else can \
+         decide, or {approver} decides again on the page of the task."
+    )]
+    ApprovedInChat { user: UserId, approver: UserId },
     #[error("the task has already been decided: it is {state}")]
     AlreadyDecided { state: TaskState },
     #[error("there is no such approval request")]

@@ -1,5 +1,7 @@
 //! Reassignment of approval requests: delegation by hand, escalation after a timeout, and reviewers who leave.
 
+use std::collections::BTreeSet;
+
 use super::{Actor, Refusal, Result, Task, TaskState};
 use crate::Moment;
 use crate::approval::policy::Priority;
@@ -109,6 +111,7 @@ impl Task {
             response_action: None,
             response_reason: None,
             reviewed_by: None,
+            chat_holders: BTreeSet::new(),
             reasons: vec![format!("on behalf of {}: {}", old.reviewer_id, to.reason)],
             ..old.clone()
         });

@@ -1,5 +1,7 @@
 //! Submission and modification: a draft enters review, and a task whose config or preview changed returns to it.
 
+use std::collections::BTreeSet;
+
 use super::{
     Actor, Config, Digest, Refusal, Reopened, Result, Task, TaskCommand, TaskScope, TaskState, Transition,
     next_state,
@@ -281,6 +283,7 @@ impl Task {
             response_action: None,
             response_reason: None,
             reviewed_by: None,
+            chat_holders: BTreeSet::new(),
             reasons: assignee.reasons,
         }
     }

@@ -3,6 +3,7 @@
 //!
 //! Secrets are stored encrypted, and appear in no view of a webhook.
 
+pub mod chat_secret;
 pub mod delivery;
 pub mod email;
 pub mod inbound;
@@ -71,7 +72,7 @@ pub struct SlackApp {
     pub signing_secret: SealedText,
     /// Changes with the secret, and ends the links that were made with it.
     pub secret_id: String,
-    /// Who set the secret and can sign with it; none for the operator.
+    /// Who set it last; none for the operator. Others may know it too: see [`ChatSecret`](chat_secret::ChatSecret).
     pub set_by: Option<UserId>,
 }
 

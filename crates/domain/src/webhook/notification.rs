@@ -3,11 +3,13 @@
 
 use crate::event::Event;
 use crate::risk::RiskLevel;
-use crate::task::{ChangeKind, Task, TaskState};
+use crate::task::{ChangeKind, Resource, Task, TaskState};
 use crate::text::{counted, escape_hidden};
 
 /// Items of a preview that are listed.
 const MAX_ITEMS: usize = 10;
+/// Resources and targets that are named.
+const MAX_NAMES: usize = 10;
 const MAX_ITEM_CHARS: usize = 120;
 const MAX_DESCRIPTION_CHARS: usize = 600;
 
@@ -29,15 +31,41 @@ pub enum Urgency {
     Critical,
 }
 
+/// One line, without hidden characters.
+fn shown(text: &str) -> String {
+    escape_hidden(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned()
+}
+
 /// A text of somebody else: one line, without hidden characters, at most so many characters.
 pub fn one_line(text: &str, max_chars: usize) -> String {
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let shown = escape_hidden(&text);
+    let shown = shown(text);
     if shown.chars().count() <= max_chars {
-        return shown.into_owned();
+        return shown;
     }
     let cut: String = shown.chars().take(max_chars.saturating_sub(1)).collect();
     cut + "…"
+}
+
+/// Names that a message lists.
+struct Listed {
+    text: String,
+    /// Whether all are there, none of them cut off.
+    is_complete: bool,
+}
+
+/// The first of these names; `None` if there are none.
+fn listed(names: impl Iterator<Item = String>) -> Option<Listed> {
+    let mut all: Vec<String> = names.map(|name| shown(&name)).collect();
+    all.sort();
+    all.dedup();
+    let more = all.len().saturating_sub(MAX_NAMES);
+    let is_complete = more == 0 && all.iter().all(|name| name.chars().count() <= MAX_ITEM_CHARS);
+    let mut parts: Vec<String> =
+        all.iter().take(MAX_NAMES).map(|name| one_line(name, MAX_ITEM_CHARS)).collect();
+    if more > 0 {
+        parts.push(format!("and {more} more"));
+    }
+    (!parts.is_empty()).then(|| Listed { text: parts.join(", "), is_complete })
 }
 
 impl Notification<'_> {
@@ -76,8 +104,30 @@ impl Notification<'_> {
         if let Some(risk) = &task.risk {
             facts.push(("Risk", format!("{} ({} of 100)", level_name(risk.level), risk.score)));
         }
+        let resources = task.scope.effective_resources(&task.config);
+        let named = resources.iter().map(Resource::name);
+        facts.extend(listed(named).map(|listed| ("Resources", listed.text)));
+        let targets = task.scope.targets().map(str::to_owned);
+        facts.extend(listed(targets).map(|listed| ("Targets", listed.text)));
         facts.push(("Changes", self.change_counts()));
         facts
+    }
+
+    /// Whether a message says everything that people decide about: nothing that it names is cut off or left out.
+    pub fn is_complete(&self, max_description_chars: usize) -> bool {
+        let Some(task) = self.task else { return true };
+        let is_shown = |text: &str, max_chars: usize| shown(text).chars().count() <= max_chars;
+        let config = &task.config;
+        let changes = &task.preview.changes;
+        let resources = task.scope.effective_resources(config);
+        let agents: Vec<&str> = task.by_agent.iter().map(String::as_str).collect();
+        let names = [&*config.task_type, &*config.executor, task.author_id.as_str(), &agents.join(", ")];
+        is_shown(&config.description, max_description_chars)
+            && names.iter().all(|name| is_shown(name, MAX_ITEM_CHARS))
+            && listed(resources.iter().map(Resource::name)).is_none_or(|listed| listed.is_complete)
+            && listed(task.scope.targets().map(str::to_owned)).is_none_or(|listed| listed.is_complete)
+            && changes.len() <= MAX_ITEMS
+            && changes.iter().all(|change| is_shown(&change.what, MAX_ITEM_CHARS))
     }
 
     fn change_counts(&self) -> String {
@@ -183,7 +233,7 @@ pub(super) mod fixture {
     use crate::Moment;
     use crate::people::{AuthorSet, UserId};
     use crate::risk::Risk;
-    use crate::task::{Config, Digest, Preview, PreviewChange, RollbackStrategy};
+    use crate::task::{Config, Digest, Preview, PreviewChange, RollbackStrategy, ScopePart, TaskScope};
 
     pub(in crate::webhook) fn event(name: &str) -> Event {
         Event {
@@ -195,6 +245,25 @@ pub(super) mod fixture {
             payload: Map::new(),
             source: "ade".to_owned(),
         }
+    }
+
+    /// The task with so many resources, and a target.
+    pub(in crate::webhook) fn with_resources(mut task: Task, count: usize) -> Task {
+        let resource = |number: usize| Resource {
+            resource_type: "database".to_owned(),
+            id: format!("db-{number:02}"),
+            mode: crate::lock::LockMode::Exclusive,
+        };
+        task.config.resources = (0..count).map(resource).collect();
+        task.scope = TaskScope(vec![ScopePart {
+            binding: "files:handbook".to_owned(),
+            targets: vec!["files:handbook/\u{202e}a.md".to_owned()],
+            resources: Vec::new(),
+            criticality: None,
+            lock: None,
+            fingerprint: None,
+        }]);
+        task
     }
 
     pub(in crate::webhook) fn task(description: &str, level: RiskLevel) -> Task {
@@ -236,6 +305,7 @@ mod tests {
     fn says_what_would_change_without_its_content() {
         let (event, task) =
             (fixture::event("approval:requested"), fixture::task("Grow\n the pool", RiskLevel::Low));
+        let task = fixture::with_resources(task, 12);
         let notification =
             Notification { event: &event, task: Some(&task), public_url: Some("https://ade.example.com") };
         assert_eq!(notification.title(), "Approval requested: Grow the pool");
@@ -245,6 +315,9 @@ mod tests {
             "Written by agent: bot",
             "Risk: LOW (12 of 100)",
             "Changes: 12 updated",
+            "Resources: database:db-00, database:db-01,",
+            "database:db-09, and 2 more",
+            "Targets: files:handbook/\\u{202e}a.md",
             "~ conf/9.toml",
             "and 2 more items",
             "https://ade.example.com/tasks/t1",

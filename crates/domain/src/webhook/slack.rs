@@ -11,6 +11,7 @@ use crate::task::Task;
 const MAX_HEADER_CHARS: usize = 150;
 const MAX_SECTION_CHARS: usize = 2_900;
 const MAX_FIELDS: usize = 10;
+const MAX_FIELD_CHARS: usize = 2_000;
 const MAX_DESCRIPTION_CHARS: usize = 1_000;
 
 /// Escapes the characters that Slack interprets, and ends no code block.
@@ -54,7 +55,7 @@ pub fn message(notification: &Notification<'_>, channel: Option<&str>, offers_de
         .facts()
         .into_iter()
         .take(MAX_FIELDS)
-        .map(|(name, value)| plain(&format!("{name}: {value}")))
+        .map(|(name, value)| plain(&one_line(&format!("{name}: {value}"), MAX_FIELD_CHARS)))
         .collect();
     if !facts.is_empty() {
         blocks.push(json!({ "type": "section", "fields": facts }));
@@ -71,6 +72,8 @@ pub fn message(notification: &Notification<'_>, channel: Option<&str>, offers_de
             json!({ "type": "button", "action_id": "ade_open", "text": plain("Open task"), "url": link }),
         );
     }
+    // Nobody decides about what is not shown.
+    let offers_decisions = offers_decisions && notification.is_complete(MAX_DESCRIPTION_CHARS);
     let decidable = notification.task.filter(|task| offers_decisions && task.is_decidable_in_chat());
     if let Some(decisions) = decidable.and_then(decision_buttons) {
         blocks.push(reason_input());
@@ -131,7 +134,8 @@ mod tests {
             (RiskLevel::Low, TaskState::Approved, true, 0),
             (RiskLevel::Medium, TaskState::Reviewing, true, 0),
         ] {
-            let mut task = fixture::task("grow", level);
+            let mut task = fixture::with_resources(fixture::task("grow", level), 10);
+            task.preview.changes.truncate(10);
             task.state = state;
             let notification = Notification { event: &event, task: Some(&task), public_url: None };
             let text = message(&notification, Some("C1"), offers).to_string();
@@ -139,5 +143,28 @@ mod tests {
             assert_eq!(buttons, expected, "{level:?} {state:?} {offers}");
             assert_eq!(text.contains(&task.digest.to_string()), expected > 0);
         }
+    }
+
+    #[test]
+    fn what_is_cut_off_is_not_decided() {
+        let event = fixture::event("approval:requested");
+        let buttons = |change: &dyn Fn(&mut Task)| {
+            let mut task = fixture::with_resources(fixture::task("grow", RiskLevel::Low), 10);
+            task.preview.changes.truncate(10);
+            task.state = TaskState::Reviewing;
+            change(&mut task);
+            let notification = Notification { event: &event, task: Some(&task), public_url: None };
+            let message = message(&notification, Some("C1"), true);
+            let text = message.to_string();
+            assert!(text.contains("Resources: database:db-00") && text.contains("Targets: files:handbook/"));
+            text.contains(APPROVE)
+        };
+        assert!(buttons(&|_| {}));
+        let long = "x".repeat(121);
+        assert!(!buttons(&|task| task.config.description = "x".repeat(1_001)));
+        assert!(!buttons(&|task| *task = fixture::with_resources(task.clone(), 11)));
+        assert!(!buttons(&|task| task.scope.0[0].targets.push(long.clone())));
+        assert!(!buttons(&|task| task.preview.changes.push(task.preview.changes[0].clone())));
+        assert!(!buttons(&|task| task.preview.changes[0].what.clone_from(&long)));
     }
 }

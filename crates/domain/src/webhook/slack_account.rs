@@ -39,6 +39,11 @@ pub struct SlackAccount {
 }
 
 impl SlackAccount {
+    /// The link with an account of Slack, unless it has expired.
+    pub fn link_with(&self, identity: &SlackIdentity, now: Moment) -> Option<&SlackLink> {
+        self.link.as_ref().filter(|link| link.identity == *identity && now < link.expires_at)
+    }
+
     /// Whether requests of an account of Slack come from the user, as far as the link says.
     pub fn is_linked_to(
         &self,
@@ -47,11 +52,7 @@ impl SlackAccount {
         identity: &SlackIdentity,
         now: Moment,
     ) -> bool {
-        self.link.as_ref().is_some_and(|link| {
-            link.webhook_id == webhook_id
-                && link.secret_id == secret_id
-                && link.identity == *identity
-                && now < link.expires_at
-        })
+        self.link_with(identity, now)
+            .is_some_and(|link| link.webhook_id == webhook_id && link.secret_id == secret_id)
     }
 }

@@ -77,6 +77,14 @@ impl SlackIdentity {
     }
 }
 
+/// How a message of Slack is stored: its channel and its time, which identify it.
+pub fn message_ref(channel: &str, ts: &str) -> Option<String> {
+    let is_plain = |text: &str| {
+        (1..=MAX_ID_LEN).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    (is_plain(channel) && is_plain(ts)).then(|| format!("{channel} {ts}"))
+}
+
 /// What the buttons of a message decide about: exactly what the message shows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -84,12 +92,14 @@ pub struct ButtonContent {
     pub task_id: String,
     pub digest: Digest,
     pub scope_digest: Option<Digest>,
+    /// The fingerprint of the preview, if there was one.
+    pub fingerprint: Option<String>,
 }
 
 impl ButtonContent {
     pub fn of(task: &Task) -> Self {
-        let (digest, scope_digest) = (task.digest, task.scope_digest);
-        Self { task_id: task.task_id.clone(), digest, scope_digest }
+        let Task { task_id, digest, scope_digest, fingerprint, .. } = task.clone();
+        Self { task_id, digest, scope_digest, fingerprint }
     }
 }
 
@@ -97,7 +107,13 @@ impl ButtonContent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlackAction {
     /// A button was pressed.
-    Decide { kind: DecisionKind, content: ButtonContent, reason: Option<String> },
+    Decide {
+        kind: DecisionKind,
+        content: ButtonContent,
+        reason: Option<String>,
+        /// Channel and time of the message with the button, which identify it.
+        message_ref: Option<String>,
+    },
     /// The command `link CODE`.
     Link { code: String },
     /// The command `unlink`.
@@ -126,6 +142,8 @@ struct Payload {
     #[serde(default)]
     actions: Vec<PressedButton>,
     #[serde(default)]
+    container: Container,
+    #[serde(default)]
     state: Inputs,
     #[serde(default)]
     response_url: Option<String>,
@@ -134,6 +152,14 @@ struct Payload {
 #[derive(Debug, Deserialize)]
 struct Named {
     id: String,
+}
+
+/// Where a button is.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Container {
+    channel_id: String,
+    message_ts: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -202,7 +228,8 @@ impl SlackRequest {
         let typed = inputs.filter(|(action, _)| action == REASON).find_map(|(_, input)| input.value);
         let reason = typed.map(|text| text.trim().chars().take(MAX_REASON_CHARS).collect::<String>());
         let reason = reason.filter(|reason| !reason.is_empty() && !reason.contains('\0'));
-        let action = SlackAction::Decide { kind, content, reason };
+        let message_ref = message_ref(&payload.container.channel_id, &payload.container.message_ts);
+        let action = SlackAction::Decide { kind, content, reason, message_ref };
         Ok(Self { who, action, response_url: payload.response_url })
     }
 }
@@ -256,6 +283,7 @@ mod tests {
         let payload = json!({
             "type": "block_actions", "team": { "id": "T1" }, "user": { "id": "U1", "name": "rex" },
             "actions": [{ "action_id": action_id, "value": value }], "response_url": "https://hooks.slack.com/x",
+            "container": { "type": "message", "message_ts": "1.2", "channel_id": "C1" },
             "state": { "values": { "b": { "ade_reason": { "type": "plain_text_input", "value": reason } } } },
         });
         form(&[("payload", &payload.to_string())])
@@ -264,11 +292,14 @@ mod tests {
     #[test]
     fn parses_buttons_and_commands() {
         let digest = Digest::of_bytes(b"config");
-        let content = ButtonContent { task_id: "t1".to_owned(), digest, scope_digest: Some(digest) };
+        let fingerprint = Some("ab12".to_owned());
+        let content =
+            ButtonContent { task_id: "t1".to_owned(), digest, scope_digest: Some(digest), fingerprint };
         let value = serde_json::to_string(&content).expect("JSON");
         let request = SlackRequest::parse(&press(REJECT, &value, " too early ")).expect("valid");
         let reason = Some("too early".to_owned());
-        assert_eq!(request.action, SlackAction::Decide { kind: DecisionKind::Reject, content, reason });
+        let (kind, message_ref) = (DecisionKind::Reject, Some("C1 1.2".to_owned()));
+        assert_eq!(request.action, SlackAction::Decide { kind, content, reason, message_ref });
         assert_eq!((request.who.team_id.as_str(), request.who.user_id.as_str()), ("T1", "U1"));
         assert_eq!(
             SlackRequest::parse(&press("ade_open", "", "")).expect("valid").action,

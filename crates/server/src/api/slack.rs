@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 
 use ade_domain::webhook::slack_request::{SignedSlackRequest, SlackRequest};
 use axum::extract::{FromRequestParts, Request};
+use axum::http::header::CONTENT_TYPE;
 use url::form_urlencoded;
 
 use super::hooks::header_text;
 use super::prelude::*;
 use crate::auth::{client_address, request_origin};
 use crate::http::{json, rate_limit};
+
+const FORM: &str = "application/x-www-form-urlencoded";
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(create_code, unlink)).routes(routes!(receive))
@@ -37,6 +40,19 @@ async fn unlink(app: App, caller: Caller, Param(id): Param) -> ApiResult<StatusC
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// The fields of a form. A name that comes twice could mean something else to somebody who checked the form before.
+fn unique_fields(body: &[u8]) -> ApiResult<BTreeMap<String, String>> {
+    let mut fields = BTreeMap::new();
+    for (name, value) in form_urlencoded::parse(body).into_owned() {
+        if fields.contains_key(&name) {
+            let detail = format!("the form has the field {name:?} more than once");
+            return Err(Problem::new(StatusCode::BAD_REQUEST, "BAD_BODY", detail));
+        }
+        fields.insert(name, value);
+    }
+    Ok(fields)
+}
+
 /// Receive a button or a command of Slack.
 ///
 /// The body is a form, as Slack sends it: the field `payload` of a button, or the fields of a command. It is signed with the signing secret
@@ -47,8 +63,10 @@ async fn unlink(app: App, caller: Caller, Param(id): Param) -> ApiResult<StatusC
     ("x-slack-signature" = Option<String>, Header, description = "`v0=` and the signature in hexadecimal digits"),
 ), request_body(content = String, content_type = "application/x-www-form-urlencoded"), responses(
     (status = 200, description = "What the sender is shown, also if the decision was refused"), ParseErrors,
+    (status = 400, description = "BAD_BODY: a field of the form comes more than once", body = wire::Problem),
     (status = 401, description = "UNAUTHENTICATED: no signing secret, invalid signature, or an old timestamp", body = wire::Problem),
     (status = 409, description = "REPLAYED: the request was accepted already", body = wire::Problem),
+    (status = 415, description = "UNSUPPORTED_MEDIA_TYPE: the body is not a form", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 429, description = "RATE_LIMITED", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE or CONTENTION", body = wire::Problem),
@@ -65,11 +83,17 @@ async fn receive(app: App, request: Request) -> ApiResult {
         let detail = "sign the request: send X-Slack-Request-Timestamp and X-Slack-Signature";
         return Err(Problem::unauthenticated(detail));
     }
+    let content_type = header_text(&parts.headers, CONTENT_TYPE.as_str());
+    let media_type = content_type.split(';').next().unwrap_or_default().trim();
+    if !media_type.eq_ignore_ascii_case(FORM) {
+        let detail = format!("the body must be a form: Content-Type {FORM}, not {content_type:?}");
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE", detail));
+    }
     let body = json::read_body(Request::from_parts(parts, body), &app).await?;
     let signed = SignedSlackRequest { timestamp: &timestamp, signature: &signature, body: &body };
     let verified = app.slack.verify(&id, signed).await?;
     rate_limit::check_hook(&app, verified.webhook_id()).await?;
-    let fields: BTreeMap<String, String> = form_urlencoded::parse(&body).into_owned().collect();
+    let fields = unique_fields(&body)?;
     let request = SlackRequest::parse(&fields).map_err(|fault| ade_app::Error::Invalid(vec![fault]))?;
     let answer = app.slack.handle(&verified, request, origin).await?;
     if answer.is_null() {

@@ -9,6 +9,7 @@ use ade_domain::dual_control::ProposedChange;
 use ade_domain::risk::RegisteredPattern;
 use ade_domain::task::PublishedBinding;
 use ade_domain::webhook::Webhook;
+use ade_domain::webhook::chat_secret::ChatSecret;
 use ade_domain::webhook::inbound::InboundHook;
 use ade_domain::webhook::slack_account::SlackAccount;
 use serde::de::DeserializeOwned;
@@ -41,6 +42,8 @@ pub enum DocumentKind {
     InboundHook,
     /// What users have linked with Slack.
     SlackAccount,
+    /// Who knows the secrets of chats.
+    ChatSecret,
 }
 
 impl DocumentKind {
@@ -81,6 +84,7 @@ document!(RemovedAgent, RemovedAgent);
 document!(Webhook, Webhook);
 document!(InboundHook, InboundHook);
 document!(SlackAccount, SlackAccount);
+document!(ChatSecret, ChatSecret);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versioned<T> {

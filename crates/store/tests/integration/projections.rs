@@ -114,6 +114,7 @@ fn request(task: &Task, reviewer: &str) -> Approval {
         reviewer_id: person(reviewer),
         reviewer_name: reviewer.to_owned(),
         policies: Vec::new(),
+        chat_holders: BTreeSet::new(),
         on_behalf_of: BTreeSet::new(),
         delegation_chain: Vec::new(),
         follows: None,

@@ -60,6 +60,7 @@ fn task(state: TaskState) -> StoredTask {
         reviewer_id: person(reviewer),
         reviewer_name: "Rob".to_owned(),
         policies: vec!["default".to_owned()],
+        chat_holders: BTreeSet::new(),
         on_behalf_of: BTreeSet::from([person(reviewer)]),
         delegation_chain: Vec::new(),
         follows: None,

@@ -151,10 +151,13 @@ async fn slack_links_users_who_then_decide() {
     let form = |fields: &[(&str, &str)]| {
         url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
     };
-    let send = async |signature: &str, body: String| {
-        let headers = [("x-slack-request-timestamp", at.as_str()), ("x-slack-signature", signature)];
+    let send_as = async |media_type: &str, signature: &str, body: String| {
+        let signed = [("x-slack-request-timestamp", at.as_str()), ("x-slack-signature", signature)];
+        let headers = [signed[0], signed[1], ("content-type", media_type)];
         org.api.send_raw("POST", &path, &headers, body).await
     };
+    let form_type = "application/x-www-form-urlencoded";
+    let send = async |signature: &str, body: String| send_as(form_type, signature, body).await;
     let code = rex.post("/users/me/slack-link", &json!({})).await.expect_status(201);
     let text = format!("link {}", text_field(&code, "code"));
     let link = form(&[("command", "/ade"), ("team_id", "T1"), ("user_id", "U1"), ("text", &text)]);
@@ -164,7 +167,16 @@ async fn slack_links_users_who_then_decide() {
     let _ = send(&forged, " ".repeat(65_537)).await.expect_problem(413, "BODY_TOO_LARGE");
     let nothing = form(&[("text", "unlink")]);
     let _ = send(&sign(&nothing), nothing.clone()).await.expect_problem(422, "INVALID_REQUEST");
-    let linked = send(&sign(&link), link.clone()).await.expect_status(200);
+    for media_type in ["application/json", "", "application/x-www-form-urlencodedx"] {
+        let refused = send_as(media_type, &sign(&link), link.clone()).await;
+        let _ = refused.expect_problem(415, "UNSUPPORTED_MEDIA_TYPE");
+    }
+    for twice in [form(&[("payload", "{}"), ("payload", "{}")]), format!("{link}&text=unlink")] {
+        let _ = send(&sign(&twice), twice.clone()).await.expect_problem(400, "BAD_BODY");
+    }
+    let linked =
+        send_as("application/x-www-form-urlencoded; charset=utf-8", &sign(&link), link.clone()).await;
+    let linked = linked.expect_status(200);
     assert_eq!(linked["response_type"], "ephemeral");
     assert!(text_field(&linked, "text").contains("linked with rex"), "{linked}");
     let _ = send(&sign(&link), link.clone()).await.expect_problem(409, "REPLAYED");
@@ -177,7 +189,7 @@ async fn slack_links_users_who_then_decide() {
     });
     let press = form(&[("payload", &payload.to_string())]);
     let refused = send(&sign(&press), press.clone()).await.expect_status(200);
-    assert!(text_field(&refused, "text").contains("not found"), "{refused}");
+    assert!(text_field(&refused, "text").contains("not the message"), "{refused}");
     assert_eq!(receiver.next_request().await.json(), refused);
 }
 

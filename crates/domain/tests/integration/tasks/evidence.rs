@@ -27,7 +27,7 @@ impl Audited {
         audited
     }
 
-    fn submitted(mut fixture: Fixture) -> Self {
+    pub(super) fn submitted(mut fixture: Fixture) -> Self {
         fixture.policies.push(policy("two", 2, &[]));
         let mut audited = Self::draft(fixture);
         audited.fixture.submit(&mut audited.task, "ann").expect("enough reviewers");
@@ -45,7 +45,7 @@ impl Audited {
                 trigger,
             };
             let is_about_approval = transition.approval_id.is_some() || transition.to == TaskState::Approved;
-            let notified = (!transition.notify.is_empty()).then(|| json!(transition.notify));
+            let details = transition.details();
             self.entries.push(AuditBody {
                 entry_id: self.entries.len().to_string(),
                 at: self.fixture.now,
@@ -63,7 +63,7 @@ impl Audited {
                 reviewed: is_about_approval.then(|| self.task.reviewed_content()),
                 reason: transition.reason,
                 ticket: None,
-                details: notified.map(|people| ("notified".to_owned(), people)).into_iter().collect(),
+                details,
             });
         }
     }
@@ -77,12 +77,12 @@ impl Audited {
         self.decide(reviewer, DecisionKind::Approve, reviewer);
     }
 
-    fn verify(&self) -> Result<(), UnprovenApproval> {
+    pub(super) fn verify(&self) -> Result<(), UnprovenApproval> {
         self.task.verify_approval(&self.entries)
     }
 
     #[track_caller]
-    fn assert_proven(&self) {
+    pub(super) fn assert_proven(&self) {
         assert_eq!(self.task.state, TaskState::Approved);
         assert_eq!(self.verify(), Ok(()));
     }

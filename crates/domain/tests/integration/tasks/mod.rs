@@ -2,6 +2,7 @@
 
 mod apply;
 mod authors;
+mod chat;
 mod claimants;
 mod evidence;
 mod fixture;

@@ -95,7 +95,8 @@ const fn not_found_code(object: ObjectKind) -> &'static str {
             DocumentKind::Binding
             | DocumentKind::RuleChange
             | DocumentKind::RemovedAgent
-            | DocumentKind::SlackAccount,
+            | DocumentKind::SlackAccount
+            | DocumentKind::ChatSecret,
         ) => "NOT_FOUND",
     }
 }
@@ -142,8 +143,9 @@ impl From<Refusal> for Problem {
             Refusal::DigestMismatch { current } => conflict("DIGEST_MISMATCH").with("digest", current),
             Refusal::DigestRequired { current } => invalid("DIGEST_REQUIRED").with("digest", current),
             Refusal::AlreadyDecided { state } => conflict("ALREADY_DECIDED").with("state", state),
+            Refusal::PreviewChanged => conflict("PREVIEW_CHANGED"),
             Refusal::NotLowRisk => forbidden("NOT_LOW_RISK"),
-            Refusal::ChatSecretHolder { .. } => forbidden("NOT_INDEPENDENT"),
+            Refusal::ChatSecretHolder { .. } | Refusal::ApprovedInChat { .. } => forbidden("NOT_INDEPENDENT"),
             Refusal::UnknownApproval => Self::not_found("APPROVAL_NOT_FOUND", detail),
             Refusal::NotReviewer { reviewer } => forbidden("NOT_A_REVIEWER").with("reviewer", reviewer),
             Refusal::ApprovalClosed { status } => conflict("APPROVAL_CLOSED").with("approval_status", status),

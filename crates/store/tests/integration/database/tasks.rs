@@ -130,6 +130,7 @@ pub(crate) fn approval(task: &Task, reviewer: &str, score: u32) -> ade_domain::a
         reviewer_id: person(reviewer),
         reviewer_name: "Rob".to_owned(),
         policies: vec!["default".to_owned()],
+        chat_holders: BTreeSet::new(),
         on_behalf_of: BTreeSet::from([person(reviewer)]),
         delegation_chain: Vec::new(),
         follows: None,

@@ -27,6 +27,7 @@ use ade_domain::task::{
     AllowedAuthor, ArchivedApprovals, BindingLock, ChangeKind, Digest, ExecutionResult, FailureCode, Phase,
     PreviewStatus, PublishedBinding, RemainingEffects, RollbackStrategy, TaskCommand, TaskState,
 };
+use ade_domain::webhook::chat_secret::ChatSecret;
 use ade_domain::webhook::inbound::InboundHook;
 use ade_domain::webhook::slack_account::SlackAccount;
 use ade_domain::webhook::{Webhook, WebhookFormat};
@@ -88,6 +89,7 @@ fn documents_keep_their_formats() {
         Webhook: Webhook,
         InboundHook: InboundHook,
         SlackAccount: SlackAccount,
+        ChatSecret: ChatSecret,
     };
     // A policy without an active version.
     let empty = ["/policy/1/active"];
