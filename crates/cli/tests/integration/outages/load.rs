@@ -12,12 +12,14 @@ use ade_testkit::{SeededRng, effort};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 /// Locks that all agents compete for.
 const LOCKS: u64 = 3;
 /// Between two polls of a ticket, and after a refusal.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Each task has previews, which are limited per user and minute.
+const TASK_INTERVAL: Duration = Duration::from_millis(500);
 /// Far above what anything takes.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Of tickets: some end by it.
@@ -251,8 +253,10 @@ struct People {
 
 impl People {
     async fn run(mut self, is_stopped: Arc<AtomicBool>) {
-        let mut number = 0;
+        let (mut number, mut turns) = (0, interval(TASK_INTERVAL));
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !is_stopped.load(Ordering::SeqCst) {
+            turns.tick().await;
             number += 1;
             if self.lifecycle(number).await.is_none() {
                 sleep(PAUSE).await;
