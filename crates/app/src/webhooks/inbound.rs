@@ -15,14 +15,14 @@ use ade_domain::webhook::PreviousSecret;
 use ade_domain::webhook::inbound::{InboundHook, MAX_INBOUND_HOOKS, TaskTemplate};
 use ade_domain::webhook::signature::{ROTATION_OVERLAP_MS, SignedMessage, SigningSecret};
 use ade_store::DatabaseError;
-use ade_store::database::{Document, StoredTask, Versioned, Write};
+use ade_store::database::{Document, StoredTask, Versioned};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::commit::commit_of;
 use super::require_may_see;
 use super::sealed::{new_secret, seal, signing_secrets};
 use crate::error::{HookSuspension, require_valid};
-use crate::events::AuditedAction;
 use crate::idempotency::stored_response;
 use crate::retry::retry_on_conflict;
 use crate::tasks::Proposal;
@@ -271,24 +271,8 @@ impl InboundHookService {
         caller: &Caller,
     ) -> Result<Option<InboundHookView>> {
         let Some(stored) = after.or(before) else { return Ok(None) };
-        let expected = before.map(|before| before.revision);
-        let write = match (after, expected) {
-            (Some(after), expected) => Write::document(after, expected),
-            (None, expected) => Write::DeleteDocument {
-                kind: InboundHook::KIND,
-                id: stored.id.clone(),
-                expected: expected.unwrap_or_default(),
-            },
-        };
-        let named = [("before", before), ("after", after)];
-        let details =
-            named.into_iter().filter_map(|(name, hook)| Some((name.to_owned(), audited(&hook?.value))));
-        let action = AuditedAction {
-            revision: Some(stored.revision),
-            details: details.collect(),
-            ..AuditedAction::new(action, &stored.id)
-        };
-        let mut commit = action.commit(vec![write], caller, self.context.now());
+        let by = (caller, self.context.now());
+        let Some(mut commit) = commit_of(action, before, after, audited, by) else { return Ok(None) };
         let view = view(stored);
         commit.response = stored_response(caller, |_| Outcome::InboundHook(Box::new(view.clone())))?;
         Ok(self.context.commit(commit).await?.then_some(view))

@@ -22,8 +22,9 @@ use lettre::transport::smtp::extension::ClientId;
 use lettre::{Address, AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
 use tokio::time::timeout;
 
+use super::WebhookService;
 use super::attempt::AttemptResult;
-use super::{ATTEMPT_TIMEOUT, WebhookService};
+use super::network::ATTEMPT_TIMEOUT;
 use crate::{Error, Result};
 
 /// The destination of all messages: circuits are of the mail server.
