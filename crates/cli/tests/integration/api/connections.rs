@@ -69,7 +69,7 @@ async fn bodies_of_signed_messages_are_bounded_before_they_are_read() {
     let (ade, _api) = start_server().await;
     let headers = [
         "webhook-id: m1\r\nwebhook-timestamp: 1\r\nwebhook-signature: v1,AAAA\r\n",
-        "x-slack-request-timestamp: 1\r\nx-slack-signature: v0=00\r\n",
+        "content-type: application/x-www-form-urlencoded\r\nx-slack-request-timestamp: 1\r\nx-slack-signature: v0=00\r\n",
     ];
     for (path, signature) in ["/hooks/nobody", "/hooks/slack/nobody"].into_iter().zip(headers) {
         // A token of an administrator allows no more.

@@ -20,7 +20,8 @@ const PASSWORD: &str = "correct horse battery staple";
 const SIGNED_ROUTES: [(&str, &str); 2] = [("POST", "/hooks/{id}"), ("POST", "/hooks/slack/{id}")];
 
 /// The headers of their messages, signed by nobody.
-const SIGNATURES: [(&str, &str); 5] = [
+const SIGNATURES: [(&str, &str); 6] = [
+    ("content-type", "application/x-www-form-urlencoded"),
     ("webhook-id", "m1"),
     ("webhook-timestamp", "1"),
     ("webhook-signature", "v1,AAAA"),
