@@ -14,10 +14,14 @@ use super::{client_of, comment, next_events};
 const ADE: &str = env!("CARGO_BIN_EXE_ade");
 /// Half of it until a client counts as slow, the other half to be told why.
 const CONFIG: &str =
-    "[limit]\nwrite_timeout_seconds = 6\n\n[log]\nlevel = \"info,ade_server::api::events=debug\"\n";
+    "[limit]\nwrite_timeout_seconds = 6\n\n[log]\nlevel = \"info,ade_server::api::events=trace\"\n";
 const EVENTS: usize = 300;
-/// More than fits into the buffers of the operating system: each sends all events again.
+/// More than fits into the buffers of the operating system, if each sends all events again.
 const SUBSCRIPTIONS: usize = 100;
+
+const DROPPED_LINE: &str = "a follower of events is dropped";
+/// Events were sent to a follower, or it is dropped.
+const FOLLOWER_LINE: &str = "a follower of events";
 
 /// A connection that takes little from the server unless it is read.
 async fn connect_with_small_buffer(ade: &AdeServer) -> TcpStream {
@@ -42,12 +46,19 @@ async fn a_client_that_does_not_read_is_dropped_with_the_reason() {
     let stream = connect_with_small_buffer(ade).await;
     let mut slow: Socket =
         open(ade, &[("authorization", &authorization)], Some(stream)).await.expect("opened");
-    for _ in 0..SUBSCRIPTIONS {
+    let wait_for_lines = |text: &str, count| {
+        let wait = || ade.process().wait_for_log_lines(text, count, Duration::from_secs(60));
+        tokio::task::block_in_place(wait).expect("in time");
+    };
+    // A subscription that arrives before anything was sent would replace the earlier one.
+    for count in 1..=SUBSCRIPTIONS {
         slow.send(&json!({ "type": "subscribe", "last_event_id": "0" })).await;
+        wait_for_lines(FOLLOWER_LINE, count);
+        if !ade.process().log_lines_with(DROPPED_LINE).is_empty() {
+            break;
+        }
     }
-    let dropped =
-        || ade.process().wait_for_log_lines("a follower of events is dropped", 1, Duration::from_secs(60));
-    tokio::task::block_in_place(dropped).expect("in time");
+    wait_for_lines(DROPPED_LINE, 1);
     // Others were served meanwhile.
     comment(&pat, &task).await;
     let _ = next_events(&mut reading, 1).await;

@@ -196,7 +196,13 @@ impl LockAgent {
                 Some((204, _)) => break (TicketEnd::Cancelled, None),
                 Some((409, problem)) if problem["code"] == "CANCELLED" => break (TicketEnd::Cancelled, None),
                 Some((423, _)) => break (TicketEnd::TimedOut, None),
-                Some((404 | 409, _)) => break (TicketEnd::Lost, None),
+                Some((status @ (404 | 409), problem)) => {
+                    eprintln!(
+                        "ticket {id}, stored {is_stored}, after {:?}: {status} {problem}",
+                        started.elapsed()
+                    );
+                    break (TicketEnd::Lost, None);
+                }
                 // It waits, or nobody knows at the moment.
                 Some((202 | 503, _)) | None => {
                     assert!(started.elapsed() < Duration::from_secs(180), "ticket {id} never ends");

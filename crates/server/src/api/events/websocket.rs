@@ -122,7 +122,7 @@ impl<H: Fn() -> u64> Session<H> {
 
     async fn follow(&mut self) -> Ended {
         loop {
-            let messages = tokio::select! {
+            let messages: Vec<_> = tokio::select! {
                 update = self.follower.next() => match update {
                     Update::Events(events) => events
                         .iter()
@@ -141,9 +141,11 @@ impl<H: Fn() -> u64> Session<H> {
                     Err(end) => return end,
                 },
             };
+            let count = messages.len();
             if let Err(end) = self.send(messages).await {
                 return end;
             }
+            tracing::trace!(count, "sent to a follower of events");
         }
     }
 

@@ -443,7 +443,8 @@ pub(crate) async fn change_policy(model: &Model, rng: &mut SeededRng, is_initial
         } else {
             let id = text(&changed["policy_id"]);
             state.expected_once.insert(format!("policy {id} r{}", changed["revision"]));
-            if !state.policies.contains(&id) {
+            // A changed one was listed before: another client may have deleted it since.
+            if current.is_null() {
                 state.policies.push(id);
             }
         }
@@ -495,7 +496,7 @@ async fn change_delegation(model: &Model, rng: &mut SeededRng) {
         } else {
             let id = text(&changed["delegation_id"]);
             state.expected_once.insert(format!("delegation {id} r{}", changed["revision"]));
-            if !state.delegations.contains(&id) {
+            if current.is_null() {
                 state.delegations.push(id);
             }
         }
