@@ -151,6 +151,12 @@ impl LockService {
         }
     }
 
+    /// A ticket that is stored and was not executed yet.
+    pub(super) async fn pending_ticket(&self, key: RequestKey) -> Result<Option<StoredTicket>> {
+        let pending = self.find_stored(key).await?.filter(|stored| stored.outcome.is_none());
+        Ok(pending.map(|stored| StoredTicket { ticket: key, deadline: stored.deadline.unwrap_or_default() }))
+    }
+
     /// The holder that a stored ticket is for.
     pub(super) async fn stored_ticket_holder(&self, key: RequestKey) -> Result<Option<Holder>> {
         Ok(self.find_stored(key).await?.and_then(|stored| match stored.command {

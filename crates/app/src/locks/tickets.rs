@@ -96,7 +96,14 @@ impl LockService {
     async fn poll(&self, key: RequestKey, claim: bool) -> Result<TicketState> {
         let ticket = self.find(key).await?;
         self.coordination.record_heartbeat(ticket.request.holder.agent_id().to_owned()).await?;
-        let standings = self.standings(&ticket).await?;
+        let mut standings = self.standings(&ticket).await?;
+        if standings.iter().all(Option::is_none) {
+            // A stored request is registered before it waits anywhere.
+            if let Some(stored) = self.pending_ticket(key).await? {
+                return Ok(TicketState::Stored(stored));
+            }
+            standings = self.standings(&ticket).await?;
+        }
         let held = grants(&standings);
         if held.len() == ticket.request.locks.len() {
             return self.complete(&ticket, held, claim).await;

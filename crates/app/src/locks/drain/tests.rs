@@ -218,3 +218,18 @@ async fn a_refused_acquire_does_not_keep_other_locks_closed() {
         assert!(matches!(direct, Ok(Acquisition::Granted(_))), "{direct:?}");
     }
 }
+
+/// Another process polls a ticket while this one is about to put it into its queue.
+#[tokio::test]
+async fn a_ticket_that_is_being_executed_is_not_lost() {
+    let fixture = Fixture::new(LockLimits::default()).await;
+    let request = fixture.store("ann", &[FREE, OTHER]).await;
+    let deadline = fixture.service.coordination.now().plus_ms(60_000);
+    fixture.service.register(&request, deadline).await.expect("available");
+    fixture.outages().open();
+    let polled = fixture.service.claim(request.key).await;
+    assert!(matches!(polled, Ok(TicketState::Stored(_))), "{polled:?}");
+    assert_eq!(fixture.drain().await, Attempt::Ended);
+    let polled = fixture.service.claim(request.key).await;
+    assert!(matches!(polled, Ok(TicketState::Granted(_))), "{polled:?}");
+}
