@@ -29,7 +29,9 @@ const ROLL_BACK: &str = "task.roll_back";
 const STARTED: &str = "task.started";
 const APPROVE: &str = "approval.approve";
 const FOLLOW: &str = "approval.follow";
-const DECISIONS: [&str; 4] = [APPROVE, FOLLOW, "approval.reject", "approval.request_changes"];
+/// Also what withdraws a decision: the last of them counts.
+const DECISIONS: [&str; 5] =
+    [APPROVE, FOLLOW, "approval.reject", "approval.request_changes", "approval.lapse"];
 const REQUEST: &str = "approval.request";
 /// Commands that ask further people; their entries name them as notified.
 const ASKS: [&str; 4] = [REQUEST, "approval.delegate", "approval.escalate", "approval.reassign"];

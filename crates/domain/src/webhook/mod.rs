@@ -52,8 +52,16 @@ pub enum WebhookFormat {
     Email,
 }
 
+/// Follows the decision that closed the request, so that a receiver which opens something for each event would open it again.
+const CLOSED_REQUEST: &str = "approval:resolved";
+
 impl WebhookFormat {
     pub const ALL: [Self; 5] = [Self::Standard, Self::Slack, Self::Pagerduty, Self::Servicenow, Self::Email];
+
+    /// Whether the receiver is sent such events at all.
+    fn accepts(self, event: &str) -> bool {
+        event != CLOSED_REQUEST || !matches!(self, Self::Pagerduty | Self::Servicenow)
+    }
 }
 
 /// A text that is encrypted with the key of the installation; see [`Keys::seal`](crate::Keys::seal).
@@ -171,6 +179,7 @@ impl Webhook {
         // Not what happened before somebody wanted to know it.
         self.active
             && event.at >= self.created_at
+            && self.format.accepts(&event.event)
             && matches_any(&self.events, &event.event)
             && (self.task_types.is_empty()
                 || task_type.is_some_and(|task_type| matches_any(&self.task_types, task_type)))
@@ -273,6 +282,16 @@ mod tests {
         assert!(!some.wants(&event("task:completed", 11), Some("schema")));
         assert!(!some.wants(&event("task:failed", 11), Some("docs")));
         assert!(!some.wants(&event("task:failed", 11), None));
+    }
+
+    #[test]
+    fn closed_requests_open_no_alert_or_record_again() {
+        for format in WebhookFormat::ALL {
+            let webhook = Webhook { format, ..webhook(&["*", "approval:resolved"], &[]) };
+            assert!(webhook.wants(&event("approval:requested", 11), None));
+            let opens = matches!(format, WebhookFormat::Pagerduty | WebhookFormat::Servicenow);
+            assert_eq!(webhook.wants(&event("approval:resolved", 11), None), !opens, "{format:?}");
+        }
     }
 
     #[test]

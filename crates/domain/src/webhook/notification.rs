@@ -113,7 +113,8 @@ impl Notification<'_> {
         facts
     }
 
-    /// Whether a message says everything that people decide about: nothing that it names is cut off or left out.
+    /// Whether nothing that a message names is cut off or left out, and there are no warnings and errors of the preview, which no
+    /// message shows. What the changes contain is in no message either: who decides in a chat decides by the names.
     pub fn is_complete(&self, max_description_chars: usize) -> bool {
         let Some(task) = self.task else { return true };
         let is_shown = |text: &str, max_chars: usize| shown(text).chars().count() <= max_chars;
@@ -126,6 +127,8 @@ impl Notification<'_> {
             && names.iter().all(|name| is_shown(name, MAX_ITEM_CHARS))
             && listed(resources.iter().map(Resource::name)).is_none_or(|listed| listed.is_complete)
             && listed(task.scope.targets().map(str::to_owned)).is_none_or(|listed| listed.is_complete)
+            && task.preview.warnings.is_empty()
+            && task.preview.errors.is_empty()
             && changes.len() <= MAX_ITEMS
             && changes.iter().all(|change| is_shown(&change.what, MAX_ITEM_CHARS))
     }

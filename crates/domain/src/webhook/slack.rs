@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_not_decided() {
+    fn what_is_not_shown_is_not_decided() {
         let event = fixture::event("approval:requested");
         let buttons = |change: &dyn Fn(&mut Task)| {
             let mut task = fixture::with_resources(fixture::task("grow", RiskLevel::Low), 10);
@@ -166,5 +166,7 @@ mod tests {
         assert!(!buttons(&|task| task.scope.0[0].targets.push(long.clone())));
         assert!(!buttons(&|task| task.preview.changes.push(task.preview.changes[0].clone())));
         assert!(!buttons(&|task| task.preview.changes[0].what.clone_from(&long)));
+        assert!(!buttons(&|task| task.preview.warnings.push("locks the table".to_owned())));
+        assert!(!buttons(&|task| task.preview.errors.push("no such table".to_owned())));
     }
 }

@@ -391,6 +391,19 @@ fn forged_votes_and_weakened_requirements_are_not_proven() {
     audited.approve("rob");
     assert_eq!(audited.task.state, TaskState::Approved);
     assert_eq!(audited.verify(), Err(UnprovenApproval::UnprovenDecision { user: id("sue") }));
+    // A row says that an approval still counts, which has lapsed.
+    let mut audited = Audited::submitted(fixture());
+    audited.decide("rob", DecisionKind::Approve, "ada");
+    let of_rob = audited.task.approvals.iter().position(|approval| approval.reviewer_id == id("rob"));
+    let of_rob = of_rob.expect("asked");
+    let (counted, users) = (audited.task.approvals[of_rob].clone(), audited.fixture.users.clone());
+    audited.fixture.users[0].roles.clear();
+    audited.decide("sue", DecisionKind::RequestChanges, "sue");
+    assert!(audited.task.approvals[of_rob].is_open(), "lapsed");
+    (audited.task.approvals[of_rob], audited.fixture.users) = (counted, users);
+    audited.approve("sue");
+    assert_eq!(audited.task.state, TaskState::Approved);
+    assert_eq!(audited.verify(), Err(UnprovenApproval::UnprovenDecision { user: id("ada") }));
     // A row requires only one approval.
     let mut audited = Audited::submitted(fixture());
     audited.task.requirements[0].min_approvers = 1;
