@@ -63,8 +63,20 @@ const LONG_OUTAGE: Duration = Duration::from_secs(30);
 struct Recovery {
     /// Until all servers said that they were ready.
     ready: Duration,
-    /// Until every agent had got locks and a task was applied.
-    served: Duration,
+    /// Until agents had got and released locks, on average one each.
+    locks: Duration,
+    /// Until a task was applied.
+    tasks: Duration,
+}
+
+impl Recovery {
+    fn max(self, other: Self) -> Self {
+        Self {
+            ready: self.ready.max(other.ready),
+            locks: self.locks.max(other.locks),
+            tasks: self.tasks.max(other.tasks),
+        }
+    }
 }
 
 /// Field order is drop order.
@@ -115,8 +127,8 @@ impl Campaign {
         self.redis.processes().for_each(|process| process.signal(signal).expect("sent"));
     }
 
-    /// Makes something fail for a while, and returns when it was back.
-    async fn inject(&self, fault: Fault, duration: Duration) -> Instant {
+    /// Makes something fail for a while, and returns when it was back. `on_loss` runs when Redis has lost its data.
+    async fn inject(&self, fault: Fault, duration: Duration, on_loss: impl FnOnce()) -> Instant {
         match fault {
             Fault::StopRedis => {
                 self.signal_redis(Signal::STOP);
@@ -126,6 +138,7 @@ impl Campaign {
             }
             Fault::KillRedis => {
                 self.redis.nodes.iter().for_each(|node| node.kill().expect("killed"));
+                on_loss();
                 self.wait_for_metric("ade_lock_outage 1", duration).await;
                 self.redis.nodes.iter().for_each(|node| node.start_again().expect("starts"));
                 self.redis.wait_until_ok().expect("serves");
@@ -175,16 +188,18 @@ impl Campaign {
         }
         let ready = since.elapsed();
         let observe = || async {
-            let (cycles, now) = (cycles(), self.runs().len());
-            if cycles > before + AGENTS && now > runs {
-                Ok(())
-            } else {
-                Err(format!("{cycles} cycles, {now} runs"))
-            }
+            let cycles = cycles();
+            if cycles > before + AGENTS { Ok(()) } else { Err(format!("{cycles} cycles after {before}")) }
         };
-        until(&format!("{fault:?}: locks and tasks go on"), TIMEOUT, observe).await.expect("in time");
+        until(&format!("{fault:?}: locks go on"), TIMEOUT, observe).await.expect("in time");
+        let locks = since.elapsed();
+        let observe = || async {
+            let now = self.runs().len();
+            if now > runs { Ok(()) } else { Err(format!("{now} runs")) }
+        };
+        until(&format!("{fault:?}: tasks go on"), TIMEOUT, observe).await.expect("in time");
         load.check_running();
-        Recovery { ready, served: since.elapsed() }
+        Recovery { ready, locks, tasks: since.elapsed() }
     }
 
     /// The numbers of the tasks that were applied, once for each time.
@@ -193,7 +208,8 @@ impl Campaign {
         log.lines().map(str::to_owned).collect()
     }
 
-    /// `in_lost_redis` are the tickets that were open when Redis was killed, which keeps nothing here.
+    /// `in_lost_redis` are the tickets that were open when all of Redis was killed, which keeps nothing here: a stored request
+    /// may have been moved to one of its nodes while others were already gone.
     async fn check(&self, acknowledged: &Acknowledged, in_lost_redis: &BTreeSet<String>) {
         let contradictions = acknowledged.locks.contradictions();
         assert!(contradictions.is_empty(), "{contradictions:#?}");
@@ -274,14 +290,11 @@ async fn many_processes_behave_as_one_under_faults() {
             let fault = pending.swap_remove(at);
             let is_long = effort::is_soak() && long == fault;
             let duration = if is_long { LONG_OUTAGE } else { Duration::ZERO };
-            if fault == Fault::KillRedis {
-                in_lost_redis.extend(load.acknowledged.open_tickets());
-            }
-            let since = campaign.inject(fault, duration).await;
+            let on_loss = || in_lost_redis.extend(load.acknowledged.open_tickets());
+            let since = campaign.inject(fault, duration, on_loss).await;
             let took = campaign.wait_for_recovery(&load, fault, since).await;
             eprintln!("{fault:?} for at least {duration:?}: {took:.1?}");
-            slowest.ready = slowest.ready.max(took.ready);
-            slowest.served = slowest.served.max(took.served);
+            slowest = slowest.max(took);
         }
     }
     let acknowledged = load.stop().await;
@@ -295,5 +308,6 @@ async fn many_processes_behave_as_one_under_faults() {
     );
     assert!(slowest.ready <= RECOVERY, "slowest recovery {slowest:?}");
     // Beside other tests, the load itself is too slow to say this.
-    assert!(!effort::is_soak() || slowest.served <= RECOVERY, "slowest recovery {slowest:?}");
+    let served = slowest.locks.max(slowest.tasks);
+    assert!(!effort::is_soak() || served <= RECOVERY, "slowest recovery {slowest:?}");
 }

@@ -159,17 +159,29 @@ impl LockAgent {
                 _ => (body["queue"], body["wait_seconds"]) = (json!(true), json!(WAIT_SECONDS)),
             }
             let requested_at = Instant::now();
-            let server = self.rng.any();
-            let answer = self.servers.send(server, Method::POST, "/locks/acquire", &body).await;
-            let granted = match answer {
-                Some((200, granted)) => Some((requested_at, granted)),
-                Some((202, ticket)) => self.wait_for_ticket(&ticket).await,
+            let granted = match self.acquire(&body).await {
+                (200, granted) => Some((requested_at, granted)),
+                (202, ticket) => self.wait_for_ticket(&ticket).await,
                 _ => None,
             };
             match granted {
                 Some((requested_at, granted)) => self.hold(&lock, requested_at, &granted).await,
                 None => sleep(PAUSE).await,
             }
+        }
+    }
+
+    /// Repeats a request whose response was lost, under the same id, at any server: it may have been granted, and would then keep its
+    /// lock from others until it expires.
+    async fn acquire(&mut self, body: &Value) -> (u16, Value) {
+        let started = Instant::now();
+        loop {
+            let server = self.rng.any();
+            if let Some(answer) = self.servers.send(server, Method::POST, "/locks/acquire", body).await {
+                return answer;
+            }
+            assert!(started.elapsed() < Duration::from_secs(180), "no server answers");
+            sleep(PAUSE).await;
         }
     }
 
