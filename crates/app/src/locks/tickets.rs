@@ -61,11 +61,22 @@ impl LockService {
             }
         }
         match self.cancel_executed(key).await {
-            Err(error @ (LockError::TicketNotFound | LockError::Unavailable(_))) => {
-                if self.cancel_stored(key).await? { Ok(()) } else { Err(error) }
+            Err(LockError::TicketNotFound) => self.cancel_unknown(key).await,
+            Err(error @ LockError::Unavailable(_)) => {
+                if self.cancel_stored(key).await? {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
             }
             cancelled => cancelled,
         }
+    }
+
+    /// Cancels a ticket that coordination did not know a moment ago. If it is not stored either, it may have been executed between the
+    /// two reads.
+    pub(super) async fn cancel_unknown(&self, key: RequestKey) -> Result<()> {
+        if self.cancel_stored(key).await? { Ok(()) } else { self.cancel_executed(key).await }
     }
 
     async fn cancel_executed(&self, key: RequestKey) -> Result<()> {
@@ -86,10 +97,18 @@ impl LockService {
             return self.stored_ticket(key).await?.ok_or_else(Outages::unavailable);
         }
         match self.poll(key, claim).await {
-            Err(error @ (LockError::TicketNotFound | LockError::Unavailable(_))) => {
-                self.stored_ticket(key).await?.ok_or(error)
-            }
+            Err(LockError::TicketNotFound) => self.poll_unknown(key, claim).await,
+            Err(error @ LockError::Unavailable(_)) => self.stored_ticket(key).await?.ok_or(error),
             polled => polled,
+        }
+    }
+
+    /// The state of a ticket that coordination did not know a moment ago. If it is not stored either, it may have been executed between
+    /// the two reads.
+    pub(super) async fn poll_unknown(&self, key: RequestKey, claim: bool) -> Result<TicketState> {
+        match self.stored_ticket(key).await? {
+            Some(stored) => Ok(stored),
+            None => self.poll(key, claim).await,
         }
     }
 

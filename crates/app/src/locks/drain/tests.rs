@@ -233,3 +233,19 @@ async fn a_ticket_that_is_being_executed_is_not_lost() {
     let polled = fixture.service.claim(request.key).await;
     assert!(matches!(polled, Ok(TicketState::Granted(_))), "{polled:?}");
 }
+
+/// Another process executes a ticket after this one has looked for it in coordination, and before it reads the stored request.
+#[tokio::test]
+async fn a_ticket_that_is_executed_between_two_reads_is_not_lost() {
+    let fixture = Fixture::new(LockLimits::default()).await;
+    let (claimed, cancelled) = (fixture.store("ann", &[FREE]).await, fixture.store("ben", &[OTHER]).await);
+    assert_eq!(fixture.drain().await, Attempt::Ended);
+    let polled = fixture.service.poll_unknown(claimed.key, true).await;
+    assert!(matches!(polled, Ok(TicketState::Granted(_))), "{polled:?}");
+    fixture.service.cancel_unknown(cancelled.key).await.expect("cancelled");
+    let polled = fixture.service.claim(cancelled.key).await;
+    assert!(
+        matches!(polled, Err(LockError::Failed { failure: AcquireFailure::Cancelled, .. })),
+        "{polled:?}"
+    );
+}
