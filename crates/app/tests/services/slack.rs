@@ -417,7 +417,7 @@ async fn refuses_who_is_not_linked_any_more(fixture: Fixture) {
     slack.link("U1", "rex").await;
     // Two users with the same account, as after a race: nobody knows who it is.
     let link = slack.fixture.database.document::<SlackAccount>("rex").await.expect("read").expect("linked");
-    let copy = ade_store::database::Versioned { id: "ann".to_owned(), revision: 1, value: link.value };
+    let copy = Versioned { id: "ann".to_owned(), revision: 1, value: link.value };
     let copied = Commit { writes: vec![Write::document(&copy, None)], ..Commit::default() };
     slack.fixture.database.commit(copied).await.expect("stored");
     assert_refused("ambiguous").await;

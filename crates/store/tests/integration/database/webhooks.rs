@@ -40,15 +40,15 @@ async fn claim(database: &Database, second: u64, limit: u32) -> Vec<String> {
 async fn claims_one_delivery_of_each_task(fixture: TestDatabase) {
     let database = &fixture.database;
     let (busy, quiet) = (id(), id());
-    let mut of_busy = Vec::new();
-    for second in 1..=5 {
-        of_busy.push(add(database, Some(&busy), second).await);
+    let mut added = Vec::new();
+    let tasks = [Some(&busy), Some(&busy), Some(&busy), Some(&busy), Some(&quiet), None, None];
+    for (task_id, second) in tasks.into_iter().zip(1..) {
+        added.push(add(database, task_id.map(String::as_str), second).await);
     }
-    let of_quiet = add(database, Some(&quiet), 6).await;
-    let of_none = [add(database, None, 7).await, add(database, None, 8).await];
+    let expected = |which: &[usize]| which.iter().map(|index| added[*index].clone()).collect::<Vec<_>>();
     let first = claim(database, 10, 3).await;
-    assert_eq!(first, [&of_busy[0], &of_quiet, &of_none[0]], "others come before the second of a task");
-    assert_eq!(claim(database, 11, 3).await, [&of_none[1]], "a process still has one of each task");
-    // The processes were lost: each delivery is due again when its lease ends, after what waited longer.
-    assert_eq!(claim(database, 70, 3).await, [&of_busy[1], &of_quiet, &of_none[0]]);
+    assert_eq!(first, expected(&[0, 4, 5]), "others come before the second of a task");
+    assert_eq!(claim(database, 11, 3).await, expected(&[6]), "a process still has one of each task");
+    // The process was lost: its deliveries are due again, after what waited longer.
+    assert_eq!(claim(database, 70, 3).await, expected(&[1, 4, 5]));
 }
