@@ -11,7 +11,7 @@ use std::time::Duration;
 use ade_domain::lock::saga::{AcquireFailure, AcquireSaga, SagaAction};
 use ade_domain::lock::{FencingToken, Holder, LockCommand, LockName, LockRequest};
 use ade_store::DatabaseError;
-use ade_store::database::{StoredLockCommand, StoredLockOutcome, StoredLockRequest};
+use ade_store::database::{PendingLockRequests, StoredLockCommand, StoredLockOutcome, StoredLockRequest};
 use futures_util::stream::{self, StreamExt as _};
 use tokio::time::{Instant, timeout};
 
@@ -78,14 +78,15 @@ impl LockService {
     /// Executes what is pending, unless another process does, and admits new requests once everything was tried.
     async fn drain_once(&self, outages: &Outages, phase: Phase, retry_at: Instant) -> Result<Attempt> {
         let database = outages.database();
+        let reservations = outages.reservations();
         let counts = database.count_stored_lock_requests().await?;
         if counts.pending == 0 {
-            outages.set_pending(0, HashSet::new());
+            outages.set_pending(0, HashSet::new(), reservations);
             outages.open();
             return Ok(Attempt::Ended);
         }
-        let pending = Self::pending(outages).await?;
-        outages.set_pending(counts.pending, reserved_locks(&pending));
+        let pending = database.pending_lock_requests(MAX_STORED).await?.requests;
+        outages.set_pending(counts.pending, reserved_locks(&pending), reservations);
         let is_due = counts.untried > 0 || Instant::now() >= retry_at;
         let now = outages.now();
         let mut attempt = Attempt::Ended;
@@ -93,20 +94,28 @@ impl LockService {
             if phase == Phase::Draining {
                 self.sweep().await?;
             }
+            let pending = Self::pending_under_lease(outages).await?;
             attempt = self.drain(outages, pending).await?;
             database.release_lock_requests(outages.instance()).await?;
         }
         // What is left reserves its locks; all others are free.
-        let pending = Self::pending(outages).await?;
-        outages.set_pending(pending.len() as u64, reserved_locks(&pending));
-        if pending.iter().all(|stored| stored.attempts > 0) {
+        let reservations = outages.reservations();
+        let PendingLockRequests { requests, unreadable } = database.pending_lock_requests(MAX_STORED).await?;
+        outages.set_pending(
+            (requests.len() + unreadable.len()) as u64,
+            reserved_locks(&requests),
+            reservations,
+        );
+        // Which locks a request reserves that this process cannot read is not known: it ends first.
+        if unreadable.is_empty() && requests.iter().all(|stored| stored.attempts > 0) {
             outages.open();
         }
         Ok(attempt)
     }
 
-    /// The pending requests. One that cannot be read ends here: it must not keep others from being executed.
-    async fn pending(outages: &Outages) -> Result<Vec<StoredLockRequest>> {
+    /// The pending requests, read by the process that has the lease. One that cannot be read ends here: it must not keep others from
+    /// being executed. Without the lease it must not end: another process may be able to read it, and execute it now.
+    async fn pending_under_lease(outages: &Outages) -> Result<Vec<StoredLockRequest>> {
         let pending = outages.database().pending_lock_requests(MAX_STORED).await?;
         for (key, error) in pending.unreadable {
             let (outcome, now) = (StoredLockOutcome::Unreadable, outages.now());

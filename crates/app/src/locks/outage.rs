@@ -4,9 +4,9 @@
 //! The sweep is what notices: it calls coordination five times a second. After an outage follows a grace, in which holders extend their
 //! leases before anything expires; then stored requests are executed, and then new ones are admitted again.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ade_domain::lock::{LockName, LockRequest, RequestedLock, WaitPolicy};
@@ -63,9 +63,17 @@ struct State {
     instance: String,
     phase: watch::Sender<Phase>,
     /// The locks of pending acquires: no later request may overtake those.
-    reserved: Mutex<HashSet<LockName>>,
+    reserved: Mutex<Reservations>,
     pending: AtomicU64,
     admission: LocalAdmission,
+}
+
+#[derive(Debug, Default)]
+struct Reservations {
+    /// How many requests of this process have reserved locks.
+    count: u64,
+    /// With the last such request that reserved the lock; 0 if it is known from the database.
+    locks: HashMap<LockName, u64>,
 }
 
 impl Outages {
@@ -154,19 +162,37 @@ impl Outages {
         &self.0.admission
     }
 
-    pub(super) fn reserve(&self, locks: &[RequestedLock]) {
-        let mut reserved = self.0.reserved.lock().unwrap_or_else(PoisonError::into_inner);
-        reserved.extend(locks.iter().map(|requested| requested.lock.clone()));
+    fn reserved(&self) -> MutexGuard<'_, Reservations> {
+        self.0.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set_pending(&self, pending: u64, reserved: HashSet<LockName>) {
+    /// Reserves the locks of a request that is stored now.
+    pub(super) fn reserve(&self, locks: &[RequestedLock]) {
+        let mut reserved = self.reserved();
+        reserved.count += 1;
+        let count = reserved.count;
+        reserved.locks.extend(locks.iter().map(|requested| (requested.lock.clone(), count)));
+    }
+
+    /// How many requests of this process have reserved locks. Take it before pending requests are read.
+    pub(super) fn reservations(&self) -> u64 {
+        self.reserved().count
+    }
+
+    /// Replaces what is known of pending requests. Requests that reserved locks after `reservations` were stored while these were
+    /// read and may not be among them: their reservations stay.
+    pub(super) fn set_pending(&self, pending: u64, locks: HashSet<LockName>, reservations: u64) {
         self.0.pending.store(pending, Ordering::Relaxed);
-        *self.0.reserved.lock().unwrap_or_else(PoisonError::into_inner) = reserved;
+        let mut reserved = self.reserved();
+        reserved.locks.retain(|_, reservation| *reservation > reservations);
+        for lock in locks {
+            reserved.locks.entry(lock).or_default();
+        }
     }
 
     fn has_reserved(&self, locks: &[RequestedLock]) -> bool {
-        let reserved = self.0.reserved.lock().unwrap_or_else(PoisonError::into_inner);
-        !reserved.is_empty() && locks.iter().any(|requested| reserved.contains(&requested.lock))
+        let reserved = self.reserved();
+        locks.iter().any(|requested| reserved.locks.contains_key(&requested.lock))
     }
 
     pub(super) fn unavailable() -> LockError {

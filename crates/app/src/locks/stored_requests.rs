@@ -26,9 +26,7 @@ impl LockService {
         };
         let names = request.locks.iter().map(|requested| requested.lock.as_str());
         check_storable(&request.holder, names.chain([&*request.purpose]))?;
-        let (now, limit) = (self.coordination.now(), self.coordination.limits().acquisitions_per_minute);
-        let admitted = outages.admission().admit(request.holder.agent_id(), request.locks.len(), limit, now);
-        admitted.map_err(|retry_at| LockError::RateLimited { retry_at })?;
+        let now = self.coordination.now();
         let new = StoredLockRequest {
             key: request.key.to_string(),
             command: StoredLockCommand::Acquire(request.clone()),
@@ -75,7 +73,7 @@ impl LockService {
         let database = outages.database();
         let known = match database.stored_lock_request(&new.key).await? {
             None => {
-                self.check_capacity(outages, &new).await?;
+                self.admit(outages, &new).await?;
                 if database.store_lock_request(&new).await? {
                     return Ok(new);
                 }
@@ -99,7 +97,7 @@ impl LockService {
                 {
                     (new.arrived_at, new.deadline) = (known.arrived_at, known.deadline);
                 }
-                self.check_capacity(outages, &new).await?;
+                self.admit(outages, &new).await?;
                 database.store_lock_request_again(&new).await?;
                 Ok(new)
             }
@@ -107,10 +105,18 @@ impl LockService {
         }
     }
 
-    /// Concurrent requests may exceed the limits by a few.
-    async fn check_capacity(&self, outages: &Outages, new: &StoredLockRequest) -> Result<()> {
+    /// Counts a request that becomes pending; a repeated one that is pending already was counted. Concurrent requests may exceed the
+    /// capacity by a few.
+    async fn admit(&self, outages: &Outages, new: &StoredLockRequest) -> Result<()> {
         let agent = match &new.command {
-            StoredLockCommand::Acquire(request) => request.holder.agent_id(),
+            StoredLockCommand::Acquire(request) => {
+                let (agent, limits) = (request.holder.agent_id(), self.coordination.limits());
+                let (locks, now) = (request.locks.len(), self.coordination.now());
+                let admitted = outages.admission().admit(agent, locks, limits.acquisitions_per_minute, now);
+                admitted.map_err(|retry_at| LockError::RateLimited { retry_at })?;
+                agent
+            }
+            // Releases are not limited by a rate.
             StoredLockCommand::Release { holder, .. } => holder.agent_id(),
         };
         let (all, own) = outages.database().count_pending_of_agent(agent).await?;

@@ -66,6 +66,7 @@ impl WebhookService {
             None => {
                 // The same for the same secret: the database decides between requests at the same time.
                 let id = keys.hidden_content(format!("{FIELD}:{secret}").as_bytes());
+                holders.extend(self.owners(secret).await?);
                 let secret = seal(keys, &id, FIELD, secret)?;
                 Versioned { id, revision: 1, value: ChatSecret { secret, holders } }
             }
@@ -77,29 +78,44 @@ impl WebhookService {
         }
     }
 
-    /// Everybody who knows a secret with which requests of a webhook can be made, as far as that is recorded.
+    /// Everybody who knows a secret with which requests of a webhook can be made; `None` if nobody knows who they are: its bot token is
+    /// older than the record of holders, or cannot be read.
     pub(super) async fn chat_holders(
         &self,
         id: &str,
         webhook: &Webhook,
         signing_secret: &str,
-    ) -> Result<BTreeSet<UserId>> {
+    ) -> Result<Option<BTreeSet<UserId>>> {
         let (database, keys) = (&self.context.database, self.context.database.keys());
-        // A bot token that cannot be read posts nothing either.
-        let token =
-            webhook.credential.as_ref().and_then(|sealed| unseal(keys, id, "credential", sealed).ok());
+        let token = webhook.credential.as_ref().map(|sealed| unseal(keys, id, "credential", sealed));
+        let Ok(token) = token.transpose() else { return Ok(None) };
+        let mut is_token_known = token.is_none();
         let mut holders = self.setters(signing_secret).await?;
         let known: Vec<StoredSecret> = database.documents().await?;
         for StoredSecret { id, value, .. } in known {
-            // A secret that cannot be read any more could be this one.
-            let is_held = unseal(keys, &id, FIELD, &value.secret).map_or(true, |text| {
-                is_same(&text, signing_secret) || token.as_ref().is_some_and(|token| is_same(&text, token))
-            });
-            if is_held {
+            let Ok(secret) = unseal(keys, &id, FIELD, &value.secret) else {
+                // A secret that cannot be read any more could be one of these.
+                holders.extend(value.holders);
+                continue;
+            };
+            let is_token = token.as_ref().is_some_and(|token| is_same(&secret, token));
+            is_token_known |= is_token;
+            if is_token || is_same(&secret, signing_secret) {
                 holders.extend(value.holders);
             }
         }
-        Ok(holders)
+        Ok(is_token_known.then_some(holders))
+    }
+
+    /// Who created the webhooks that have a bot token. They probably set it, if that was before holders were recorded.
+    async fn owners(&self, token: &str) -> Result<BTreeSet<UserId>> {
+        let (database, keys) = (&self.context.database, self.context.database.keys());
+        let webhooks: Vec<StoredWebhook> = database.documents().await?;
+        let owner = |stored: StoredWebhook| {
+            let text = unseal(keys, &stored.id, "credential", stored.value.credential.as_ref()?).ok()?;
+            stored.value.owner.filter(|_| is_same(&text, token))
+        };
+        Ok(webhooks.into_iter().filter_map(owner).collect())
     }
 
     /// Who set a signing secret last, in all webhooks that have it: some are older than the record of holders.

@@ -71,8 +71,8 @@ pub struct VerifiedSlackRequest {
     app: SlackApp,
     /// Scheme, host and port of the webhook.
     destination: String,
-    /// Everybody who could have signed it.
-    holders: BTreeSet<UserId>,
+    /// Everybody who could have signed it; none if they are not known.
+    holders: Option<BTreeSet<UserId>>,
     signature: String,
     request_digest: String,
 }
@@ -81,6 +81,17 @@ impl VerifiedSlackRequest {
     #[must_use]
     pub fn webhook_id(&self) -> &str {
         &self.webhook_id
+    }
+
+    /// Everybody who could have signed it. Fails if they are not known: any of them could be a party of a decision.
+    fn holders(&self) -> Result<&BTreeSet<UserId>> {
+        self.holders.as_ref().ok_or_else(|| {
+            Error::forbidden(format!(
+                "it is not recorded who knows the bot token of this chat, so nobody can decide here. An administrator has to set a new \
+                 one: ade webhook update {} --credential-file TOKEN",
+                self.webhook_id
+            ))
+        })
     }
 
     /// Whose idempotency key the signature is.
@@ -356,7 +367,7 @@ impl SlackService {
             digest: Some(content.digest),
             scope_digest: content.scope_digest,
         };
-        let origin = ChatOrigin { fingerprint: content.fingerprint.as_deref(), holders: &verified.holders };
+        let origin = ChatOrigin { fingerprint: content.fingerprint.as_deref(), holders: verified.holders()? };
         let task = self.tasks.decide_in_chat(&content.task_id, &input, origin, caller).await?;
         let decided = if kind == DecisionKind::Approve { "approved" } else { "rejected" };
         Ok(match task.state {
@@ -374,7 +385,7 @@ impl SlackService {
         code: &str,
         origin: AuditActor,
     ) -> Result<String> {
-        let context = &self.webhooks.context;
+        let (context, holders) = (&self.webhooks.context, verified.holders()?);
         let wrong = || {
             Error::forbidden(
                 "the code is wrong, has expired or was used already; get a new one: ade user slack-code",
@@ -409,7 +420,7 @@ impl SlackService {
             let after = before.next(SlackAccount { code: None, link: Some(link) });
             let mut writes = vec![Write::document(&after, Some(before.revision))];
             let mut linked = user.clone();
-            for by in verified.holders.iter().filter(|by| **by != user.user.user_id) {
+            for by in holders.iter().filter(|by| **by != user.user.user_id) {
                 let kind = AccountActKind::LinkedIdentity;
                 let act = AccountAct { kind, by: by.clone(), at: now, exempt: false, lifted: None };
                 linked.user.history.record(act);

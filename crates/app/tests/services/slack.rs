@@ -15,10 +15,11 @@ use ade_domain::independence::AccountActKind;
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
 use ade_domain::risk::RiskLevel;
 use ade_domain::task::{Digest, TaskState};
+use ade_domain::webhook::chat_secret::ChatSecret;
 use ade_domain::webhook::slack_account::SlackAccount;
 use ade_domain::webhook::slack_request::{ButtonContent, SignedSlackRequest, SlackRequest};
 use ade_domain::webhook::{Webhook, WebhookFormat};
-use ade_store::database::{Commit, Password, StoredTask, StoredUser, Write};
+use ade_store::database::{Commit, DocumentKind, Password, StoredTask, StoredUser, Versioned, Write};
 use ade_testkit::webhook_receiver::{Reply, WebhookReceiver};
 use ring::hmac;
 use serde_json::{Value, json};
@@ -34,6 +35,7 @@ on_both_databases!(
     who_set_the_secret_is_no_party_of_the_decision,
     everybody_who_ever_set_the_secret_stays_a_holder,
     a_new_secret_starts_with_who_set_it,
+    a_bot_token_without_known_holders_decides_nothing,
     only_the_message_that_was_sent_decides,
     a_refused_request_is_used_up,
     answers_go_to_slack_only,
@@ -415,7 +417,7 @@ async fn refuses_who_is_not_linked_any_more(fixture: Fixture) {
     slack.link("U1", "rex").await;
     // Two users with the same account, as after a race: nobody knows who it is.
     let link = slack.fixture.database.document::<SlackAccount>("rex").await.expect("read").expect("linked");
-    let copy = ade_store::database::Versioned { id: "ann".to_owned(), revision: 1, value: link.value };
+    let copy = Versioned { id: "ann".to_owned(), revision: 1, value: link.value };
     let copied = Commit { writes: vec![Write::document(&copy, None)], ..Commit::default() };
     slack.fixture.database.commit(copied).await.expect("stored");
     assert_refused("ambiguous").await;
@@ -539,6 +541,38 @@ async fn a_new_secret_starts_with_who_set_it(fixture: Fixture) {
     slack.link("U1", "rex").await;
     let acts = stored_user(&slack, "rex").await.user.history.acts;
     assert_eq!(acts.iter().map(|act| act.by.as_str()).collect::<Vec<_>>(), ["erin"]);
+}
+
+async fn a_bot_token_without_known_holders_decides_nothing(fixture: Fixture) {
+    let slack = Slack::new(fixture).await;
+    let (webhooks, database) = (&slack.service.webhooks, &slack.fixture.database);
+    let secret = WebhookChange { signing_secret: Some(SECRET.to_owned()), ..WebhookChange::default() };
+    let _ = webhooks.update(&slack.webhook_id, &secret, &operator()).await.expect("updated");
+    slack.link("U1", "rex").await;
+    // As in an installation whose secrets are older than the record of holders.
+    let recorded = database.documents::<ChatSecret>().await.expect("read");
+    let forget = |stored: Versioned<ChatSecret>| Write::DeleteDocument {
+        kind: DocumentKind::ChatSecret,
+        id: stored.id,
+        expected: stored.revision,
+    };
+    let writes = recorded.into_iter().map(forget).collect();
+    database.commit(Commit { writes, ..Commit::default() }).await.expect("deleted");
+
+    let (task, unknown) = (slack.submitted().await, "it is not recorded who knows the bot token");
+    let refused = slack.approve("U1", &task).await;
+    assert!(refused.contains(unknown), "{refused}");
+    slack.assert_undecided(&task, "holders are not known").await;
+    put_user(&slack.fixture, "ria", &[REVIEWER], "hash", None).await;
+    let refused = slack.run("U2", &format!("link {}", slack.code("ria").await.code)).await;
+    assert!(refused.contains(unknown), "{refused}");
+
+    let token = WebhookChange { credential: Some("xoxb-1".to_owned()), ..WebhookChange::default() };
+    let _ = webhooks.update(&slack.webhook_id, &token, &operator()).await.expect("updated");
+    let approved = slack.approve("U1", &task).await;
+    assert!(approved.starts_with("You approved the task"), "{approved}");
+    slack.fixture.clock.advance(Duration::from_secs(8 * 86_400));
+    slack.assert_holder("root", "who created the webhook with the old token").await;
 }
 
 async fn only_the_message_that_was_sent_decides(fixture: Fixture) {

@@ -129,6 +129,16 @@ impl Database {
         self.fetch_first(sql, &[agent_id.into()], Row::body).await
     }
 
+    /// The sponsor of an agent; `None` also if there is no such agent. Reads no document, which may be corrupt.
+    pub async fn agent_sponsor(&self, agent_id: &str) -> Result<Option<UserId>> {
+        if agent_id.contains('\0') {
+            return Ok(None);
+        }
+        let sql = "SELECT sponsor_id FROM agents WHERE agent_id = $1";
+        let sponsor = |row: &Row| Ok(row.get::<Option<String>>(0)?.map(UserId::new));
+        Ok(self.fetch_first(sql, &[agent_id.into()], sponsor).await?.flatten())
+    }
+
     /// Agents by id, after the id `after`.
     pub async fn agents(&self, after: Option<&str>, limit: u32) -> Result<Vec<StoredAgent>> {
         let sql = "SELECT body FROM agents WHERE agent_id > $1 ORDER BY agent_id";

@@ -10,7 +10,7 @@ use ade_domain::people::UserId;
 use uuid::Uuid;
 
 use super::batch::Statement;
-use super::sql::{LOCK_ROWS, Row, Select, SqlConnection, uuid};
+use super::sql::{LOCK_ROWS, Select, SqlConnection, uuid};
 use super::{Backend, Database, Operation, Result};
 
 /// Events that are deleted in one transaction.
@@ -39,7 +39,8 @@ impl Database {
         self.fetch_number(SELECT_DELETED, &[]).await
     }
 
-    /// The participants of tasks, by task id. Tasks that do not exist are left out, and so is what is not the id of a task.
+    /// The participants of tasks, by task id. Tasks that do not exist or cannot be read are left out, and so
+    /// is what is not the id of a task.
     pub async fn task_participants(
         &self,
         task_ids: &BTreeSet<String>,
@@ -61,13 +62,18 @@ impl Database {
             Ok((tasks, connection.query(&people.sql, &people.args).await?))
         };
         let (tasks, people) = self.read(read).await?;
-        let participants = |row: &Row| {
-            let authors: BTreeMap<UserId, serde_json::Value> = row.json(1)?;
-            let authors = authors.into_keys().collect();
-            Ok((row.get(0)?, TaskParticipants { authors, applied_by: row.get(2)?, ..Default::default() }))
-        };
-        let mut found: BTreeMap<String, TaskParticipants> =
-            tasks.iter().map(participants).collect::<Result<_>>()?;
+        let mut found: BTreeMap<String, TaskParticipants> = BTreeMap::new();
+        for row in &tasks {
+            let (task_id, applied_by): (String, _) = (row.get(0)?, row.get(2)?);
+            match row.json::<BTreeMap<UserId, serde_json::Value>>(1) {
+                Ok(authors) => {
+                    let authors = authors.into_keys().collect();
+                    found.insert(task_id, TaskParticipants { authors, applied_by, ..Default::default() });
+                }
+                // Without participants, few see its events; all other events go on.
+                Err(error) => tracing::error!(task = task_id, %error, "the authors of a task cannot be read"),
+            }
+        }
         for row in &people {
             if let Some(task) = found.get_mut(&row.get::<String>(0)?) {
                 task.reviewers.insert(UserId::new(row.get::<String>(1)?));

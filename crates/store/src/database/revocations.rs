@@ -41,9 +41,34 @@ struct State {
     count: u64,
     users: HashMap<UserId, u64>,
     tokens: HashMap<String, u64>,
-    agents: HashMap<String, (u64, Option<UserId>)>,
+    agents: HashMap<String, AgentRevocation>,
     /// All callers from before that are revoked.
     all_before: u64,
+}
+
+/// The revocations of one agent. A later one for fewer people must not lift an earlier one for more.
+#[derive(Debug, Default)]
+struct AgentRevocation {
+    /// The last one.
+    at: u64,
+    /// For whom that changes nothing.
+    kept_for: Option<UserId>,
+    /// The last one that counts for them too.
+    for_all_at: u64,
+}
+
+impl AgentRevocation {
+    fn push(&mut self, at: u64, kept_for: Option<UserId>) {
+        if self.kept_for != kept_for {
+            self.for_all_at = self.at;
+        }
+        (self.at, self.kept_for) = (at, kept_for);
+    }
+
+    fn is_revoked(&self, user: Option<&UserId>, since: u64) -> bool {
+        let is_kept = self.kept_for.is_some() && self.kept_for.as_ref() == user;
+        since < if is_kept { self.for_all_at } else { self.at }
+    }
 }
 
 impl State {
@@ -53,7 +78,7 @@ impl State {
             Revocation::User(user) => drop(self.users.insert(user, self.count)),
             Revocation::Token(token) => drop(self.tokens.insert(token, self.count)),
             Revocation::Agent { agent_id, kept_for } => {
-                drop(self.agents.insert(agent_id, (self.count, kept_for)));
+                self.agents.entry(agent_id).or_default().push(self.count, kept_for);
             }
         }
         if self.users.len() + self.tokens.len() + self.agents.len() > MAX_REVOCATIONS {
@@ -67,9 +92,7 @@ impl State {
         self.all_before > since
             || is_later(rights.user.and_then(|user| self.users.get(user)))
             || is_later(rights.token.and_then(|token| self.tokens.get(token)))
-            || agent.is_some_and(|(at, kept_for)| {
-                *at > since && (kept_for.is_none() || kept_for.as_ref() != rights.user)
-            })
+            || agent.is_some_and(|agent| agent.is_revoked(rights.user, since))
     }
 }
 
@@ -145,6 +168,17 @@ mod tests {
         assert_eq!(revoked(Revocation::Token("t".to_owned())), [true, false, false, false]);
         assert_eq!(revoked(agent(None)), [false, true, true, false]);
         assert_eq!(revoked(agent(Some(&ann))), [false, false, true, false], "not for its sponsor");
+        // Deleted, then created and changed by the same sponsor: what was deleted stays revoked.
+        let mut state = State::default();
+        [None, Some(&ann), Some(&ann)].into_iter().for_each(|kept_for| state.push(agent(kept_for)));
+        assert!(state.is_revoked(rights(&ann, Some("a"), Some("t")), 0), "a token of the deleted agent");
+        assert!(!state.is_revoked(rights(&ann, Some("a"), Some("u")), 1), "a token of the new agent");
+        assert!(state.is_revoked(rights(&ben, Some("a"), Some("v")), 1), "of somebody else");
+        // It went to somebody else and back.
+        let mut state = State::default();
+        [Some(&ann), Some(&ben), Some(&ann)].into_iter().for_each(|kept_for| state.push(agent(kept_for)));
+        assert!(state.is_revoked(rights(&ann, Some("a"), Some("t")), 1));
+        assert!(!state.is_revoked(rights(&ann, Some("a"), Some("t")), 2));
         let mut state = State::default();
         for number in 0..=MAX_REVOCATIONS {
             state.push(Revocation::Token(number.to_string()));

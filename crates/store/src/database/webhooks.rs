@@ -3,8 +3,6 @@
 //! A delivery exists once for each event and webhook, or for each person that e-mail goes to: it is written in one transaction with the position of the consumer that read the
 //! event. A process claims what it sends until a time; if it stops, another one sends it again, with the same id.
 
-use std::collections::BTreeSet;
-
 use ade_domain::Moment;
 use ade_domain::webhook::delivery::Circuit;
 use serde::{Deserialize, Serialize};
@@ -214,9 +212,12 @@ impl Operation for ClaimDeliveries {
                 "SELECT document_id FROM documents WHERE kind = 'webhook' AND document_id = $1{LOCK_ROWS}"
             );
             connection.query(&lock, &[id()]).await?;
-            which = " AND NOT EXISTS (SELECT 1 FROM webhook_deliveries AS other \
-                     WHERE other.webhook_id = webhook_deliveries.webhook_id AND other.task_id = webhook_deliveries.task_id \
-                     AND other.claimed_by IS NOT NULL AND other.next_at > $2)";
+            // The limit counts tasks: many deliveries of one must not keep those of others waiting.
+            which = " AND delivery_id IN (SELECT delivery_id FROM (SELECT delivery_id, task_id, \
+                     row_number() OVER (PARTITION BY coalesce(task_id, delivery_id) ORDER BY next_at, delivery_id) AS turn \
+                     FROM webhook_deliveries WHERE webhook_id = $1 AND next_at IS NOT NULL AND next_at <= $2) AS due \
+                     WHERE turn = 1 AND (task_id IS NULL OR task_id NOT IN (SELECT task_id FROM webhook_deliveries \
+                     WHERE webhook_id = $1 AND next_at > $2 AND claimed_by IS NOT NULL AND task_id IS NOT NULL)))";
         }
         let sql = format!(
             "{SELECT} WHERE webhook_id = $1 AND next_at IS NOT NULL AND next_at <= $2{which} \
@@ -224,12 +225,7 @@ impl Operation for ClaimDeliveries {
             claim.limit
         );
         let rows = connection.query(&sql, &[id(), claim.now.into()]).await?;
-        let mut due = rows.iter().map(delivery).collect::<Result<Vec<_>>>()?;
-        let mut tasks = BTreeSet::new();
-        due.retain(|delivery| match &delivery.content.task_id {
-            Some(task_id) if *one_per_task => tasks.insert(task_id.clone()),
-            _ => true,
-        });
+        let due = rows.iter().map(delivery).collect::<Result<Vec<_>>>()?;
         claim.mark(connection, &due).await?;
         Ok(due)
     }
@@ -385,8 +381,8 @@ impl Database {
         self.fetch_all(sql, &[], Row::pair).await
     }
 
-    /// Claims deliveries of a webhook that are due, the oldest first. With `one_per_task`, none of a task of which any process still
-    /// has another one.
+    /// Claims deliveries of a webhook that are due, the oldest first. With `one_per_task`, the oldest of each task, and none
+    /// of a task of which any process still has another one.
     pub async fn claim_deliveries(&self, claim: Claim, one_per_task: bool) -> Result<Vec<Delivery>> {
         self.execute(ClaimDeliveries { claim, one_per_task }).await
     }

@@ -11,7 +11,7 @@ use ade_keyspace::Layout;
 use ade_keyspace::ade::{self as keys, ids};
 use ade_store::database::StoredTask;
 use ade_store::redis::projections::{
-    EventTopic, Membership, ObjectId, Overwrite, Projection, RedisProjections, StreamEntry,
+    EventTopic, Membership, ObjectId, Overwrite, Projection, RedisProjections, StreamEntry, entry_id,
 };
 use ade_testkit::{Redis, RedisCluster};
 use serde_json::json;
@@ -292,7 +292,10 @@ async fn streams_have_each_event_once_and_all_groups() {
         assert_eq!(fields, ["event", "payload", "source", "timestamp"]);
         assert!(fixture.backend.query::<i64>(&["PTTL", &key]) > 0);
         // The groups of services are theirs; those of ADE's own work follow it.
-        projections.acknowledge(EventTopic::Task, "webhook-dispatcher", 2).await.expect("acknowledged");
+        projections
+            .acknowledge(EventTopic::Task, "webhook-dispatcher", &entry_id(2))
+            .await
+            .expect("acknowledged");
         let groups: Vec<BTreeMap<String, redis::Value>> = fixture.backend.query(&["XINFO", "GROUPS", &key]);
         let text = |group: &BTreeMap<String, redis::Value>, field: &str| {
             redis::from_redis_value::<String>(group[field].clone()).expect("text")

@@ -231,9 +231,13 @@ async fn note_revocation(database: &Database, event: &Event) -> Result<(), Datab
     let revocation = match event.account() {
         Some(Account::User(id)) if !is_new => Revocation::User(UserId::new(&id)),
         Some(Account::Token(id)) if !is_new => Revocation::Token(id),
+        // Another agent may have its name by now.
+        Some(Account::Agent(agent_id)) if event.event == "agent:deleted" => {
+            Revocation::Agent { agent_id, kept_for: None }
+        }
         // An agent that was only named before may have got another sponsor when it was registered.
         Some(Account::Agent(agent_id)) => {
-            let kept_for = database.agent(&agent_id).await?.and_then(|agent| agent.sponsor_id);
+            let kept_for = database.agent_sponsor(&agent_id).await?;
             Revocation::Agent { agent_id, kept_for }
         }
         // What is remembered of callers is about tokens.
@@ -254,43 +258,4 @@ fn up_to(mut events: Vec<(u64, Event)>, head: u64) -> (Vec<(u64, Event)>, u64) {
 }
 
 #[cfg(test)]
-mod tests {
-    use ade_domain::Moment;
-    use ade_store::database::RememberedRights;
-    use ade_testkit::test_keys;
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn what_another_process_revoked_is_noted_for_those_who_are_concerned() {
-        let folder = tempfile::tempdir().expect("folder");
-        let database = Database::open_sqlite(folder.path(), test_keys()).await.expect("opens");
-        let ann = UserId::new("ann");
-        let rights = RememberedRights { user: Some(&ann), agent: Some("a"), token: Some("t") };
-        for (name, payload, is_revoked) in [
-            ("token:revoked", json!({ "token_id": "t" }), true),
-            ("token:revoked", json!({ "token_id": "u" }), false),
-            ("token:created", json!({ "token_id": "t" }), false),
-            ("user:updated", json!({ "user_id": "ann" }), true),
-            ("user:updated", json!({ "user_id": "ben" }), false),
-            ("agent:deleted", json!({ "agent_id": "a" }), true),
-            ("agent:deleted", json!({ "agent_id": "b" }), false),
-            ("task:created", json!({ "user_id": "ann" }), false),
-        ] {
-            let Value::Object(payload) = payload else { unreachable!("an object") };
-            let event = Event {
-                event_id: "e".to_owned(),
-                event: name.to_owned(),
-                at: Moment::default(),
-                task_id: None,
-                notify: Vec::new(),
-                payload: payload.clone(),
-                source: "test".to_owned(),
-            };
-            let since = database.revocations();
-            note_revocation(&database, &event).await.expect("available");
-            assert_eq!(database.is_revoked(rights, since), is_revoked, "{name} {payload:?}");
-        }
-    }
-}
+mod tests;

@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::EventTail;
+use acknowledge::LockAcknowledgements;
 use rows::Loaded;
 use subject::Subject;
 
@@ -82,8 +83,9 @@ struct RelayState {
     delegations_checked: Option<Moment>,
     streams_kept: Option<Moment>,
     acknowledged_at: Option<Moment>,
-    /// How far the groups of ADE's own work are, by shard.
+    /// How far the groups of ADE's own work are, by shard; not for locks.
     acknowledged: BTreeMap<(usize, &'static str), u64>,
+    acknowledged_locks: LockAcknowledgements,
 }
 
 /// The stream of a shard.
@@ -208,6 +210,7 @@ impl Relay {
         }
         if is_restored {
             state.acknowledged.clear();
+            state.acknowledged_locks = LockAcknowledgements::default();
             // What was removed shortly before the loss may be there again.
             self.remove_unexpected().await?;
         }
@@ -328,3 +331,6 @@ impl Relay {
 const fn day_of(at: Moment) -> u64 {
     at.micros() / 86_400_000_000
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,9 +41,13 @@ impl Relay {
             total = before.plus(done);
         }
         total.removed = self.remove_unexpected().await?;
-        for shard in 0..SHARDS {
-            // Otherwise the servers would write everything once more.
-            self.projections.mark(&consumer(shard), &servers).await?;
+        let consumers = self.database.consumers().await?;
+        for name in (0..SHARDS).map(consumer) {
+            // Otherwise the servers would write everything once more. Where none ever did, one has to: with a mark it would not learn where
+            // it begins, and relay every event there ever was.
+            if consumers.iter().any(|(known, position)| *known == name && *position > 0) {
+                self.projections.mark(&name, &servers).await?;
+            }
         }
         report(total);
         Ok(total)

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::LogEventSink;
+use crate::locks::outage::Route;
 use crate::locks::{Acquisition, TicketState};
 
 /// Before the others in the order in which locks are acquired.
@@ -48,10 +49,14 @@ impl Fixture {
     }
 
     fn request(&self, agent: &str, locks: &[&str], queue: bool) -> LockRequest {
+        self.request_with_id("1", agent, locks, queue)
+    }
+
+    fn request_with_id(&self, id: &str, agent: &str, locks: &[&str], queue: bool) -> LockRequest {
         let draft = LockRequestDraft {
             locks: locks.iter().map(|lock| (*lock, None)).collect(),
             queue,
-            request_id: Some("1"),
+            request_id: Some(id),
             ..LockRequestDraft::default()
         };
         let holder = Holder::new(agent, None).expect("valid");
@@ -71,6 +76,14 @@ impl Fixture {
         let stored = self.service.store_acquire(&request).await;
         assert!(matches!(stored, Ok(Acquisition::Stored(_))), "{stored:?}");
         request
+    }
+
+    /// Makes a stored request unreadable.
+    async fn damage(&self, request: &LockRequest) {
+        let options = SqliteConnectOptions::new().filename(self.folder.path().join("ade.sqlite3"));
+        let mut connection = SqliteConnection::connect_with(&options).await.expect("opens");
+        let damage = sqlx::query("UPDATE stored_lock_requests SET body = '{' WHERE request_key = $1");
+        damage.bind(request.key.to_string()).execute(&mut connection).await.expect("damaged");
     }
 
     async fn drain(&self) -> Attempt {
@@ -178,10 +191,7 @@ async fn an_unreadable_request_ends_with_an_error_and_others_are_executed() {
     let fixture = Fixture::new(LockLimits::default()).await;
     let bad = fixture.store("ann", &[FULL]).await;
     let good = fixture.store("ben", &[FREE]).await;
-    let options = SqliteConnectOptions::new().filename(fixture.folder.path().join("ade.sqlite3"));
-    let mut connection = SqliteConnection::connect_with(&options).await.expect("opens");
-    let damage = sqlx::query("UPDATE stored_lock_requests SET body = '{' WHERE request_key = $1");
-    damage.bind(bad.key.to_string()).execute(&mut connection).await.expect("damaged");
+    fixture.damage(&bad).await;
     assert_eq!(fixture.drain().await, Attempt::Ended);
     assert_eq!(fixture.outages().phase(), Phase::Open);
     let polled = fixture.service.ticket(bad.key).await;
@@ -191,11 +201,46 @@ async fn an_unreadable_request_ends_with_an_error_and_others_are_executed() {
 }
 
 #[tokio::test]
-async fn stored_acquires_count_against_the_rate_limit_of_their_agent() {
+async fn only_the_process_with_the_lease_ends_an_unreadable_request() {
+    let fixture = Fixture::new(LockLimits::default()).await;
+    let bad = fixture.store("ann", &[FULL]).await;
+    fixture.damage(&bad).await;
+    let (database, now) = (fixture.outages().database(), fixture.outages().now());
+    assert!(database.lease_lock_requests("two", now, now.plus_ms(LEASE_MS)).await.expect("available"));
+    fixture.drain().await;
+    let unreadable = database.pending_lock_requests(MAX_STORED).await.expect("available").unreadable;
+    assert_eq!(unreadable.len(), 1, "another process may be executing it");
+    assert_eq!(fixture.outages().phase(), Phase::Draining, "its locks are not known");
+    database.release_lock_requests("two").await.expect("available");
+    fixture.drain().await;
+    let pending = database.pending_lock_requests(MAX_STORED).await.expect("available");
+    assert_eq!(pending, PendingLockRequests::default());
+    assert_eq!(fixture.outages().phase(), Phase::Open);
+}
+
+#[tokio::test]
+async fn a_request_that_is_stored_while_others_are_read_keeps_its_reservation() {
+    let fixture = Fixture::new(LockLimits::default()).await;
+    let outages = fixture.outages();
+    outages.open();
+    let reservations = outages.reservations();
+    fixture.store("ann", &[FREE]).await;
+    // What was read before it was stored.
+    outages.set_pending(0, HashSet::new(), reservations);
+    let request = fixture.request("ben", &[FREE], false);
+    assert!(fixture.service.route(&request).await.is_err(), "nobody overtakes");
+    outages.set_pending(0, HashSet::new(), outages.reservations());
+    assert_eq!(fixture.service.route(&request).await.expect("executed meanwhile"), Route::Coordination);
+}
+
+#[tokio::test]
+async fn stored_acquires_count_once_against_the_rate_limit_of_their_agent() {
     let fixture = Fixture::new(LockLimits { acquisitions_per_minute: 2, ..LockLimits::default() }).await;
-    fixture.store("ann", &[FREE]).await;
-    fixture.store("ann", &[FREE]).await;
-    let refused = fixture.service.store_acquire(&fixture.request("ann", &[FREE], true)).await;
+    for id in ["1", "2", "1", "2", "1"] {
+        let stored = fixture.service.store_acquire(&fixture.request_with_id(id, "ann", &[FREE], true)).await;
+        assert!(matches!(stored, Ok(Acquisition::Stored(_))), "{stored:?}");
+    }
+    let refused = fixture.service.store_acquire(&fixture.request_with_id("3", "ann", &[FREE], true)).await;
     assert!(matches!(refused, Err(LockError::RateLimited { .. })), "{refused:?}");
     fixture.store("ben", &[FREE]).await;
 }

@@ -22,7 +22,7 @@ pub use compare::{Difference, StoredObject};
 pub use marks::ServerRuns;
 pub use membership::Membership;
 pub use objects::{ObjectId, setting_text};
-pub use streams::{CONSUMER_GROUPS, EventTopic, StreamEntry};
+pub use streams::{CONSUMER_GROUPS, EventTopic, StreamEntry, entry_id};
 pub use write::Overwrite;
 
 type Result<T, E = CoordinationError> = std::result::Result<T, E>;

@@ -104,6 +104,12 @@ impl StreamEntry {
     }
 }
 
+/// The id of a numbered event, except in the stream of locks.
+#[must_use]
+pub fn entry_id(number: u64) -> String {
+    format!("{number}-0")
+}
+
 impl RedisProjections {
     /// Appends entries in order, and creates the stream and its groups if they are missing. Numbered entries that the stream has, or that
     /// are older than its last one, are skipped; the stream of locks gets them again.
@@ -113,7 +119,7 @@ impl RedisProjections {
         let mut args = vec![MAX_LEN.to_string(), ttl_ms.to_string(), CONSUMER_GROUPS.len().to_string()];
         args.extend(CONSUMER_GROUPS.map(str::to_owned));
         for entry in entries {
-            let id = entry.number.filter(|_| topic != EventTopic::Lock).map(|number| format!("{number}-0"));
+            let id = entry.number.filter(|_| topic != EventTopic::Lock).map(entry_id);
             let fields = entry.fields(topic);
             args.extend([id.unwrap_or_else(|| "*".to_owned()), fields.len().to_string()]);
             args.extend(fields);
@@ -176,11 +182,9 @@ impl RedisProjections {
         Ok((last, entries))
     }
 
-    /// Notes that everything up to a number is handled by a group whose work ADE does itself. In the stream of locks, whose ids are not
-    /// numbers, this is everything.
-    pub async fn acknowledge(&self, topic: EventTopic, group: &str, number: u64) -> Result<()> {
+    /// Notes that everything up to an entry is handled by a group whose work ADE does itself.
+    pub async fn acknowledge(&self, topic: EventTopic, group: &str, id: &str) -> Result<()> {
         let key = topic.key()?.in_layout(self.layout());
-        let id = if topic == EventTopic::Lock { "$".to_owned() } else { format!("{number}-0") };
         let mut set = redis::cmd("XGROUP");
         set.arg("SETID").arg(key.as_str()).arg(group).arg(id);
         self.client.query(&key, set).await.map(drop)

@@ -27,6 +27,11 @@ async fn finds_the_participants_of_many_tasks_at_once(fixture: TestDatabase) {
     assert!(participants.reviewers.contains(&person("rex")) && participants.applied_by.is_none());
     assert!(!found[&other.task_id].reviewers.contains(&person("rex")));
     assert!(database.task_participants(&BTreeSet::new()).await.expect("read").is_empty());
+    let damage = format!("UPDATE tasks SET body = '{{}}' WHERE task_id = '{}'", other.task_id);
+    fixture.sql(&damage).await;
+    let asked = [reviewed.task_id.clone(), other.task_id.clone()];
+    let found = database.task_participants(&BTreeSet::from(asked)).await.expect("the others can be read");
+    assert_eq!(found.keys().collect::<Vec<_>>(), [&reviewed.task_id]);
 }
 
 async fn deletes_old_events_in_order_and_only_those_that_consumers_have_handled(fixture: TestDatabase) {

@@ -12,4 +12,5 @@ mod secret_key;
 mod sqlite;
 mod stored_lock_requests;
 mod tasks;
+mod webhooks;
 mod work;
