@@ -290,7 +290,7 @@ async fn a_ticket_that_is_executed_between_two_reads_is_not_lost() {
     fixture.service.cancel_unknown(cancelled.key).await.expect("cancelled");
     let polled = fixture.service.claim(cancelled.key).await;
     assert!(
-        matches!(polled, Err(LockError::Failed { failure: AcquireFailure::Cancelled, .. })),
+        matches!(polled, Err(LockError::Failed { failure: AcquireFailure::Ended(..), .. })),
         "{polled:?}"
     );
 }
