@@ -22,7 +22,7 @@ run: ## Build and start the server with demo data on http://127.0.0.1:8300 (data
 
 test: deps format unit doc ## Install missing servers, then run all checks: format, lints, tests, documentation
 
-deps: ## Install the servers that tests need (Debian; on other systems: print what to install)
+deps: ## Install the servers and the browser that tests need (Debian; on other systems: print what to install)
 	@scripts/deps
 
 format: ## Check the format
@@ -41,6 +41,7 @@ docs: ## Regenerate the references and fixtures
 	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-catalog --test integration generated
 	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-server --test openapi fresh
 	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-cli fresh
+	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-cli --test integration readme_shows
 
 soak: ## Run the randomised tests with many more rounds (ADE_SEED repeats a run)
 	ADE_SOAK=1 cargo test --release --locked --workspace -- --nocapture --test-threads 1

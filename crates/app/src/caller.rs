@@ -30,6 +30,8 @@ pub struct Caller {
     pub session_hash: Option<String>,
     /// Until when a session decides without the password being given again.
     pub decides_until: Option<Moment>,
+    /// When the password of the session was given, or of the one in which the token was made.
+    pub password_at: Option<Moment>,
     /// Somebody else set the password of the session: it can only be used to set an own one.
     pub password_change_required: bool,
     /// How audit entries name the caller.
@@ -78,6 +80,7 @@ impl Caller {
             further_authors: BTreeSet::new(),
             session_hash: None,
             decides_until: None,
+            password_at: None,
             password_change_required: false,
             audit_actor,
             if_match: None,
@@ -195,6 +198,7 @@ impl Caller {
             token_issuer: self.token_created_by.clone(),
             agent_id: self.agent_id.clone(),
             has_admin_scope: self.scopes.contains(&Scope::Admin),
+            password_at: self.password_at,
         }
     }
 

@@ -92,12 +92,13 @@ impl TaskView {
     #[must_use]
     pub fn new(stored: &StoredTask, caller: &Caller, now: Moment) -> Box<Self> {
         let archived = stored.archived_approvals.as_ref();
+        let held_until = stored.held_until(now);
         Box::new(Self {
             requirements: stored.progress(),
             requests_archive: archived.map(|archived| archived.archive_id.clone()),
             claimed_by: stored.claimed_by().map(str::to_owned),
             allowed: caller.allowed_commands(stored, now),
-            task: caller.visible_part_of(stored),
+            task: Task { held_until, ..caller.visible_part_of(stored) },
         })
     }
 }

@@ -39,9 +39,9 @@ pub use context::Context;
 pub use error::{Error, HookSuspension, ObjectKind, Result};
 pub use event_tail::EventTail;
 pub use events::{
-    AUDIT_TARGET, CheckedProjections, CursorBatch, DatabaseEventSink, EventCursor, EventFeed, FeedError,
-    FeedEvent, FollowerIdentity, LockEventMessage, LockEventSink, LockEventTarget, LockNotice, LogEventSink,
-    RebuildProgress, Relay, RelayError, follow_lock_stream, forward_lock_events, run_sequencer,
+    AUDIT_TARGET, BackwardPage, CheckedProjections, CursorBatch, DatabaseEventSink, EventCursor, EventFeed,
+    FeedError, FeedEvent, FollowerIdentity, LockEventMessage, LockEventSink, LockEventTarget, LockNotice,
+    LogEventSink, RebuildProgress, Relay, RelayError, follow_lock_stream, forward_lock_events, run_sequencer,
 };
 pub use idempotency::{ApprovalView, InboundHookView, Outcome, RestoreResult, TaskView, WebhookView};
 pub use jobs::Jobs;

@@ -14,11 +14,15 @@ use serde_json::Value;
 const THRESHOLDS: &str = "risk:thresholds";
 pub(crate) const TOKEN_RATE_LIMIT: &str = "ratelimit:token";
 const YEAR_SECONDS: u64 = 365 * 86_400;
+/// A hold is time to revoke an approval, not a schedule.
+const MAX_HOLD_SECONDS: u64 = 3_600;
 const MAX_TTL_SECONDS: u64 = MAX_TTL_MS / 1_000;
 
 /// All settings and feature flags. Times are in seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
+    /// `approval:apply_hold`: how long tasks of level HIGH and CRITICAL wait between their approval and their application.
+    pub approval_apply_hold: u64,
     /// `approval:default_timeout`: how long reviewers have before a request escalates.
     pub approval_default_timeout: u64,
     /// `approval:max_timeout`: the upper bound of the default timeout.
@@ -50,6 +54,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            approval_apply_hold: 10,
             approval_default_timeout: 48 * 3_600,
             approval_max_timeout: 7 * 86_400,
             approval_validity: 7 * 86_400,
@@ -70,7 +75,8 @@ impl Default for Settings {
 /// A numeric setting: name, minimum, maximum, field.
 type Number = (&'static str, u64, u64, fn(&mut Settings) -> &mut u64);
 
-const NUMBERS: [Number; 9] = [
+const NUMBERS: [Number; 10] = [
+    ("approval:apply_hold", 0, MAX_HOLD_SECONDS, |settings| &mut settings.approval_apply_hold),
     ("approval:backlog_threshold", 0, 1_000_000_000, |settings| &mut settings.approval_backlog_threshold),
     ("approval:default_timeout", 1, YEAR_SECONDS, |settings| &mut settings.approval_default_timeout),
     ("approval:max_timeout", 1, YEAR_SECONDS, |settings| &mut settings.approval_max_timeout),
@@ -111,6 +117,9 @@ struct ThresholdsJson {
 #[must_use]
 pub fn description(name: &str) -> &'static str {
     match name {
+        "approval:apply_hold" => {
+            "seconds that tasks of level HIGH and CRITICAL wait between their approval and their application"
+        }
         "approval:default_timeout" => "seconds that reviewers have before a request escalates",
         "approval:max_timeout" => "upper bound of approval:default_timeout, in seconds",
         "approval:validity" => "seconds that an approval is valid",
@@ -250,6 +259,12 @@ impl Settings {
     #[must_use]
     pub fn due_after_ms(&self) -> u64 {
         self.approval_default_timeout.min(self.approval_max_timeout).saturating_mul(1_000)
+    }
+
+    /// How long a risky task waits after its approval.
+    #[must_use]
+    pub const fn hold_ms(&self) -> u64 {
+        self.approval_apply_hold.saturating_mul(1_000)
     }
 
     /// How long an approval is valid.

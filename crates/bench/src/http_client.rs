@@ -1,5 +1,6 @@
 //! The HTTP client of the load generator: keep-alive connections with as little work as possible. Responses stay bytes.
 
+use ade_client::wire::DecisionRequest;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -145,6 +146,12 @@ impl Response {
         let token = digits.fold(0, |number: u64, digit| number.wrapping_mul(10).wrapping_add(digit));
         if token > 0 { Ok(token) } else { Err(failed(&"a response has no fencing token")) }
     }
+}
+
+/// The body of an approval, as somebody sends it who has seen the task. No task of a benchmark is of level CRITICAL.
+pub(super) fn approval_body(digest: String, scope_digest: Option<String>) -> Result<Bytes, BenchError> {
+    let (reason, digest) = (Some("measured".to_owned()), Some(digest));
+    to_json(&DecisionRequest { reason, digest, scope_digest, confirm: None })
 }
 
 pub(super) fn to_json(value: &impl Serialize) -> Result<Bytes, BenchError> {

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
@@ -25,8 +26,8 @@ pub(super) enum Operation {
     Lock,
     /// The same number of requests without locks.
     Health,
-    /// Approve the requests at these paths, one per slot.
-    Approve(Arc<[String]>),
+    /// Approve the requests at these paths, with these bodies, one per slot.
+    Approve(Arc<[(String, Bytes)]>),
 }
 
 #[derive(Debug, Default)]
@@ -106,10 +107,10 @@ async fn work(
                 response.expect(200)?;
                 connection.get("/healthz").await?.expect(200)?;
             }
-            Operation::Approve(paths) => {
-                let path = usize::try_from(slot).ok().and_then(|slot| paths.get(slot));
-                let path = path.ok_or_else(|| failed(&"there are fewer approvals than slots"))?;
-                let response = connection.post(path, "{}").await?;
+            Operation::Approve(requests) => {
+                let request = usize::try_from(slot).ok().and_then(|slot| requests.get(slot));
+                let (path, body) = request.ok_or_else(|| failed(&"there are fewer approvals than slots"))?;
+                let response = connection.post(path, body.clone()).await?;
                 samples.add(start.elapsed());
                 response.expect(200)?;
             }

@@ -132,3 +132,49 @@ impl Catalog {
         }
     }
 }
+
+/// Finds the entry of a concrete key in several catalogs; one whose identifiers are encoded canonically takes precedence.
+#[must_use]
+pub fn find_in<'a>(catalogs: &'a [Catalog], key: &str) -> Option<(&'a Catalog, KeyMatch<'a>)> {
+    let mut found: Vec<_> =
+        catalogs.iter().filter_map(|catalog| Some((catalog, catalog.find(key)?))).collect();
+    let canonical = found.iter().position(|(_, found)| found.is_canonical()).unwrap_or(0);
+    (!found.is_empty()).then(|| found.swap_remove(canonical))
+}
+
+/// The entry whose pattern comes closest to the key, with the identifiers of the key filled in. Only a hint.
+#[must_use]
+pub fn nearest<'a>(catalogs: &'a [Catalog], key: &str) -> Option<(&'a str, &'a str)> {
+    let patterns = catalogs.iter().flat_map(|catalog| {
+        let both = catalog.entries.iter().flat_map(|entry| [(entry, &entry.plain), (entry, &entry.cluster)]);
+        both.flat_map(|(entry, pattern)| {
+            expand_members(catalog, pattern).into_iter().map(move |text| (entry, pattern, text))
+        })
+    });
+    let candidates: Vec<(&str, &str, String)> = patterns
+        .map(|(entry, pattern, text)| {
+            let separator = pattern.separator();
+            let key_segments: Vec<&str> = key.split(separator).collect();
+            let filled = text.split(separator).enumerate().map(|(position, segment)| {
+                let is_id = segment.contains('{') && segment.contains('}');
+                if is_id { key_segments.get(position).copied().unwrap_or_default() } else { segment }
+            });
+            (entry.name.as_str(), pattern.text(), filled.collect::<Vec<_>>().join(&separator.to_string()))
+        })
+        .collect();
+    let near = crate::closest(key, candidates.iter().map(|(.., filled)| filled.as_str()))?;
+    candidates.iter().find(|(.., filled)| filled == near).map(|(name, pattern, _)| (*name, *pattern))
+}
+
+/// The pattern, once for every member of a closed set with colons: such members span several segments.
+fn expand_members(catalog: &Catalog, pattern: &Pattern) -> Vec<String> {
+    let members = pattern.ids().filter_map(|number| catalog.id(number)).find_map(|kind| match &kind.form {
+        IdForm::OneOf(members) if members.iter().any(|member| member.value.contains(':')) => {
+            Some((kind, members))
+        }
+        _ => None,
+    });
+    let Some((kind, members)) = members else { return vec![pattern.text().to_owned()] };
+    let placeholder = format!("{{{}}}", kind.name);
+    members.iter().map(|member| pattern.text().replace(&placeholder, &member.value)).collect()
+}

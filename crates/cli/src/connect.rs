@@ -98,6 +98,11 @@ impl Connection {
         block_on(run(&client, args))
     }
 
+    /// Whether a token was passed, which takes precedence over the one that `ade login` stored.
+    pub(crate) fn has_token(&self) -> bool {
+        non_empty(&self.token).is_some()
+    }
+
     pub(crate) fn url(&self) -> Result<String> {
         let url = match non_empty(&self.server) {
             Some(url) => url,
@@ -187,6 +192,17 @@ fn problem_hint(problem: &Problem) -> Option<String> {
         }
         "PASSWORD_CHANGE_REQUIRED" => "run ade login and choose your own password",
         "LOCK_HELD" => "wait for the lock with --wait SECONDS; see its holder with ade lock show",
+        "FRICTION_REQUIRED" => {
+            let needs: Vec<String> = problem.extension("needs").unwrap_or_default();
+            let flags: Vec<&str> = needs.iter().map(|need| flag(need)).collect();
+            return Some(format!(
+                "review the task again with ade task show, and add {}",
+                flags.join(" and ")
+            ));
+        }
+        "REAUTHENTICATE" => {
+            "do not use a token that decides (ADE_TOKEN): sign in with ade login, and the command asks for the password"
+        }
         "DIGEST_MISMATCH" => "the task has changed since you reviewed it; review it again with ade task show",
         "DEADLOCK_DETECTED" => {
             let cycle: Vec<CycleEdge> = problem.extension("cycle").unwrap_or_default();
@@ -214,6 +230,17 @@ struct RefusedItem {
     approval_id: String,
     code: String,
     detail: String,
+}
+
+/// The flag for a part of an approval.
+fn flag(need: &str) -> &str {
+    match need {
+        "digest" => "--digest DIGEST",
+        "scope_digest" => "--scope-digest DIGEST",
+        "reason" => "--reason TEXT",
+        "confirm" => "--confirm ID",
+        other => other,
+    }
 }
 
 fn joined<T>(items: &[T], text: impl Fn(&T) -> String) -> String {

@@ -16,9 +16,9 @@ use crate::signals::Signals;
 /// Longest line that is read, in bytes.
 const MAX_LINE_LEN: u64 = 4_096;
 
-/// Prompts for a line that is shown while it is typed.
-pub(crate) fn line(prompt: &str) -> Result<String> {
-    let mut terminal = open_terminal(prompt)?;
+/// Prompts for a line that is shown while it is typed. The hint says how to do without a terminal.
+pub(crate) fn line(prompt: &str, hint: &str) -> Result<String> {
+    let mut terminal = open_terminal(prompt, hint)?;
     terminal.write_all(prompt.as_bytes())?;
     let mut line = String::new();
     BufReader::new(terminal.take(MAX_LINE_LEN)).read_line(&mut line)?;
@@ -30,7 +30,7 @@ pub(crate) fn line(prompt: &str) -> Result<String> {
 
 /// Prompts for a password without showing it.
 async fn password(prompt: &str) -> Result<String> {
-    let mut terminal = open_terminal(prompt)?;
+    let mut terminal = open_terminal(prompt, "pass the password with --password-stdin")?;
     let settings = tcgetattr(&terminal).map_err(unreadable)?;
     let mut signals = Signals::listen(&[Signal::INT, Signal::TERM, Signal::HUP])?;
     let (sender, typed) = oneshot::channel();
@@ -85,11 +85,10 @@ fn password_from_stdin() -> Result<String> {
     Ok(line.to_owned())
 }
 
-fn open_terminal(prompt: &str) -> Result<File> {
+fn open_terminal(prompt: &str, hint: &str) -> Result<File> {
     File::options().read(true).write(true).open("/dev/tty").map_err(|_| {
         let what = prompt.trim_end_matches([' ', ':']).to_lowercase();
-        Failure::invalid(format!("there is no terminal to prompt for the {what}"))
-            .hint("name the user as an argument, and pass the password with --password-stdin")
+        Failure::invalid(format!("there is no terminal to prompt for the {what}")).hint(hint)
     })
 }
 

@@ -58,6 +58,18 @@ impl Error {
         }
     }
 
+    /// What an approval lacked, if it was refused with `FRICTION_REQUIRED`: `digest`, `scope_digest`, `reason` or `confirm`, all at
+    /// once. Empty for any other error.
+    #[must_use]
+    pub fn approval_needs(&self) -> Vec<String> {
+        match self {
+            Self::Problem(problem) if problem.code == "FRICTION_REQUIRED" => {
+                problem.extension("needs").unwrap_or_default()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// Minimum delay before a retry, if the server requests one.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {

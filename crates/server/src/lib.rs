@@ -1,4 +1,4 @@
-//! The HTTP API and the processes that serve it and apply tasks.
+//! The HTTP API, the pages of the dashboard, and the processes that serve them and apply tasks.
 //!
 //! Handlers translate between HTTP and the use cases of `app`; they make no decisions. Every handler under `/api/v1` but
 //! sign-in takes an authenticated caller.
@@ -6,6 +6,7 @@
 mod api;
 mod auth;
 mod http;
+mod pages;
 mod process;
 
 pub use ade_app::RebuildProgress;

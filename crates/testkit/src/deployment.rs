@@ -86,7 +86,7 @@ impl Deployment {
 
     /// The administrator at the first server.
     pub async fn admin(&self) -> AdminClient {
-        AdminClient { api: ApiClient::connect(self.server()).await }
+        AdminClient::without_hold(ApiClient::connect(self.server()).await).await
     }
 
     /// A client of every server, with the bootstrap token.
@@ -124,6 +124,16 @@ impl Deref for TestUser {
 }
 
 impl AdminClient {
+    /// The administrator of an installation in which risky tasks are not held after their approval: tests of the hold set it.
+    pub async fn without_hold(api: ApiClient) -> Self {
+        let admin = Self { api };
+        let hold = admin.api.get("/config/approval:apply_hold").await.expect_status(200);
+        if hold.get("revision").and_then(Value::as_u64) == Some(0) {
+            admin.set_config("approval:apply_hold", json!(0)).await;
+        }
+        admin
+    }
+
     /// Creates a user and a token with all scopes.
     pub async fn create_user(&self, id: &str, roles: &[&str]) -> TestUser {
         self.create_user_from(json!({ "user_id": id, "roles": roles })).await
@@ -193,6 +203,13 @@ impl AdminClient {
         found.map(|approval| text_field(approval, "approval_id")).expect("a request for the reviewer")
     }
 
+    /// The item of a batch that decides a task as a reviewer.
+    pub async fn batch_item(&self, task: &str, reviewer: &str) -> Value {
+        let (approval_id, task) = (self.approval_id(task, reviewer).await, self.task_request(task).await);
+        let digests = ["digest", "scope_digest"].map(|name| task.get(name).cloned().unwrap_or_default());
+        json!({ "approval_id": approval_id, "digest": digests[0], "scope_digest": digests[1] })
+    }
+
     /// Waits until a task satisfies a condition.
     pub async fn wait_for_task(&self, what: &str, id: &str, condition: impl Fn(&Value) -> bool) -> Value {
         let observe = || async {
@@ -241,11 +258,45 @@ impl TestUser {
         let _ = approver.decide(&own, "approve").await.expect_status(200);
     }
 
-    /// Decides an approval request: `approve`, `reject` or `request-changes`.
+    /// Decides an approval request: `approve`, with everything that the risk asks for, `reject` or `request-changes`.
     pub async fn decide(&self, approval_id: &str, decision: &str) -> ApiResponse {
-        let body = if decision == "approve" { json!({}) } else { json!({ "reason": "because" }) };
+        let body = match decision {
+            "approve" => approval_body(&self.task_of(approval_id).await),
+            _ => json!({ "reason": "because" }),
+        };
         self.post(&format!("/approvals/{approval_id}/{decision}"), &body).await
     }
+
+    /// Confirms an override, with everything that the risk asks for.
+    pub async fn confirm_override(&self, task: &str) -> ApiResponse {
+        let body = approval_body(&self.get(&format!("/tasks/{task}")).await.json());
+        self.post(&format!("/tasks/{task}/override/confirm"), &body).await
+    }
+
+    /// The task of an approval request; null if this user does not see it.
+    async fn task_of(&self, approval_id: &str) -> Value {
+        let request = self.get(&format!("/approvals/{approval_id}")).await.json();
+        self.get(&format!("/tasks/{}", text_field(&request, "task_id"))).await.json()
+    }
+}
+
+/// What an approval of a task must carry, and nothing else.
+#[must_use]
+pub fn approval_body(task: &Value) -> Value {
+    let first = |pointer: &str| task.pointer(pointer).and_then(Value::as_str);
+    let id = text_field(task, "task_id");
+    let confirm = first("/config/resources/0/id")
+        .or(first("/scope/0/resources/0/id"))
+        .or(first("/scope/0/targets/0"))
+        .unwrap_or(id.get(..8).unwrap_or_default());
+    let needs = task.get("approve_needs").and_then(Value::as_array).into_iter().flatten();
+    let part = |need: &str| match need {
+        "digest" | "scope_digest" => Some(task.get(need)?.clone()),
+        "reason" => Some(json!("looks right")),
+        "confirm" => Some(json!(confirm)),
+        _ => None,
+    };
+    needs.filter_map(Value::as_str).filter_map(|need| Some((need.to_owned(), part(need)?))).collect()
 }
 
 /// The request body of a no-op task with the given fields.

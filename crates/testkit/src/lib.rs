@@ -1,5 +1,5 @@
 //! Test support, dev only: real servers (Redis standalone, with Sentinel and as a cluster, PostgreSQL, ADE itself) on free
-//! ports in temporary folders, a manual clock, checks of generated files, and the conformance suite of coordination backends.
+//! ports in temporary folders, a browser, a manual clock, checks of generated files, and the conformance suite of coordination backends.
 //!
 //! Invariants: a server that happens to run is never used; a started server is always stopped and its folder removed, also
 //! when its test is killed ([`guard`]); nothing here reaches the shipped binary.
@@ -8,6 +8,7 @@ mod error;
 mod process;
 
 pub mod api;
+pub mod browser;
 pub mod cli;
 pub mod clock;
 pub mod conformance;
@@ -30,6 +31,7 @@ pub mod webhook_receiver;
 pub mod worker;
 
 pub use api::ApiClient;
+pub use browser::{Browser, Page, WindowOptions};
 pub use cli::Cli;
 pub use clock::ManualClock;
 pub use deployment::{AdminClient, Deployment, TestUser};

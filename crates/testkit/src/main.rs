@@ -1,4 +1,4 @@
-//! `ade-servers redis sentinel cluster postgres` starts temporary servers. It prints one line per server (kind and URL) and
+//! `ade-servers redis sentinel cluster postgres browser` starts temporary servers. It prints one line per server (kind and URL) and
 //! one per process (`pid`, `guardian`, `folder`), then runs until standard input closes or it is killed.
 //! `ade-servers redis -- COMMAND …` prints nothing and runs the command with each URL in a variable, such as `REDIS`.
 
@@ -6,15 +6,18 @@ use std::io::{self, Read, Write};
 use std::process::{Command, ExitCode};
 
 use ade_testkit::guard::GuardedProcess;
-use ade_testkit::{Postgres, Redis, RedisCluster, RedisSentinel, StartError};
+use ade_testkit::{Browser, Page, Postgres, Redis, RedisCluster, RedisSentinel, StartError, WindowOptions};
+use tokio::runtime::Runtime;
 
-const USAGE: &str = "usage: ade-servers [redis] [sentinel] [cluster] [postgres] [-- COMMAND ...]";
+const USAGE: &str = "usage: ade-servers [redis] [sentinel] [cluster] [postgres] [browser] [-- COMMAND ...]";
 
 enum Server {
     Redis(Redis),
     Sentinel(RedisSentinel),
     Cluster(RedisCluster),
     Postgres(Postgres),
+    /// With a window.
+    Browser(Browser, Page),
 }
 
 impl Server {
@@ -24,8 +27,20 @@ impl Server {
             "sentinel" => Self::Sentinel(RedisSentinel::start()?),
             "cluster" => Self::Cluster(RedisCluster::start()?),
             "postgres" => Self::Postgres(Postgres::start()?),
+            "browser" => Self::start_browser()?,
             _ => return Ok(None),
         }))
+    }
+
+    fn start_browser() -> Result<Self, StartError> {
+        let runtime = Runtime::new()
+            .map_err(|source| StartError::System { doing: "start a runtime".to_owned(), source })?;
+        let (browser, page) = runtime.block_on(async {
+            let browser = Browser::start().await?;
+            let page = browser.window(WindowOptions::default()).await;
+            Ok::<_, StartError>((browser, page))
+        })?;
+        Ok(Self::Browser(browser, page))
     }
 
     fn url(&self) -> String {
@@ -34,16 +49,23 @@ impl Server {
             Self::Sentinel(server) => server.url(),
             Self::Cluster(server) => server.url(),
             Self::Postgres(server) => server.url("postgres"),
+            Self::Browser(browser, ..) => browser.url(),
         }
     }
 
-    fn processes(&self) -> Vec<&GuardedProcess> {
-        match self {
+    /// Process ids, each with the guardian that stops it.
+    fn processes(&self) -> Vec<(i32, &GuardedProcess)> {
+        let guarded: Vec<&GuardedProcess> = match self {
             Self::Redis(server) => vec![server.process()],
             Self::Sentinel(server) => server.processes().collect(),
             Self::Cluster(server) => server.processes().collect(),
             Self::Postgres(server) => vec![server.process()],
-        }
+            Self::Browser(browser, page) => {
+                let process = browser.process();
+                return vec![(process.pid(), process), (page.chromium_pid(), process)];
+            }
+        };
+        guarded.into_iter().map(|process| (process.pid(), process)).collect()
     }
 }
 
@@ -72,8 +94,8 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
     for kind in &kinds {
         let server = Server::start(kind)?.ok_or(USAGE)?;
         writeln!(out, "{kind} {}", server.url())?;
-        for process in server.processes() {
-            let (pid, guardian, folder) = (process.pid(), process.guardian_pid(), process.folder().display());
+        for (pid, process) in server.processes() {
+            let (guardian, folder) = (process.guardian_pid(), process.folder().display());
             writeln!(out, "process {pid} {guardian} {folder}")?;
         }
         servers.push(server);

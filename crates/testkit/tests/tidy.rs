@@ -22,12 +22,14 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("app", &["store", "executors", "runtime", "domain", "keyspace"]),
     ("client", &[]),
     ("config", &["store", "domain"]),
+    ("dashboard", &["client"]),
     (
         "server",
         &[
             "app",
             "client",
             "config",
+            "dashboard",
             "store",
             "runtime",
             "executors",

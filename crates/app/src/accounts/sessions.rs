@@ -224,7 +224,10 @@ impl AccountService {
         if !is_own && !by_operator {
             scopes.remove(&Scope::Decide);
         }
+        // The operator, who made the token without any password, has the data folder itself.
+        let password_at = if by_operator { Some(self.context.now()) } else { token.password_at };
         let caller = Caller {
+            password_at,
             agent_id: token.agent_id.clone(),
             token_created_by: token.created_by.clone(),
             token_expires_at: Some(token.expires_at),
@@ -261,6 +264,7 @@ fn session_caller(user: &StoredUser, session: &Session, actor: AuditActor, now: 
     Caller {
         session_hash: Some(session.session_hash.clone()),
         decides_until: Some(decides_until),
+        password_at: Some(session.password_at),
         password_change_required,
         ..Caller::new(Some(user.user.clone()), scopes.collect(), actor)
     }

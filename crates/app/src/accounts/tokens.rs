@@ -145,6 +145,7 @@ impl AccountService {
             // The creator of the caller's token is also the creator of this one.
             created_by: caller.credentials_creator(),
             created_at: now,
+            password_at: caller.password_at,
             expires_at,
             revoked_at: None,
         };
@@ -167,6 +168,15 @@ impl AccountService {
         let now = self.context.now();
         let mut tokens = self.context.database.user_tokens(&UserId::new(user_id)).await?;
         tokens.retain(|token| is_valid(token, now) && token.agent_id.is_none());
+        Ok(tokens)
+    }
+
+    /// The valid tokens of an agent: for its sponsor or an administrator, as `AgentService::require_sponsor` has checked.
+    pub async fn agent_tokens(&self, agent_id: &str, caller: &Caller) -> Result<Vec<StoredToken>> {
+        caller.require_scope(Scope::Read)?;
+        let now = self.context.now();
+        let mut tokens = self.context.database.agent_tokens(agent_id).await?;
+        tokens.retain(|token| is_valid(token, now));
         Ok(tokens)
     }
 

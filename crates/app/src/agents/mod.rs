@@ -2,6 +2,7 @@
 
 mod acting;
 mod capacity;
+mod health;
 mod recent_agents;
 mod registration;
 
@@ -17,6 +18,7 @@ use ade_store::database::{InboxMessage, StoredAgent};
 use crate::{Caller, Context, Error, Result};
 
 pub(crate) use capacity::Capacity;
+pub use health::{AgentFilter, AgentHealth, HealthCursor, HealthPage};
 use recent_agents::RecentAgents;
 #[cfg(test)]
 pub(crate) use registration::RightsProposal;
@@ -37,6 +39,8 @@ pub struct AgentDetails {
     pub sponsor_id: Option<UserId>,
     pub parent_agent_id: Option<String>,
     pub rights: ClaimRights,
+    /// Of its registration; `None` for an agent that only coordination knows.
+    pub revision: Option<u64>,
     pub view: AgentView,
 }
 
@@ -134,6 +138,7 @@ fn merge(stored: Option<StoredAgent>, live: Option<AgentView>) -> Option<AgentDe
     let sponsor_id = stored.as_ref().and_then(|stored| stored.sponsor_id.clone());
     let parent_agent_id = stored.as_ref().and_then(|stored| stored.parent_agent_id.clone());
     let rights = stored.as_ref().map(|stored| stored.rights.clone()).unwrap_or_default();
+    let revision = stored.as_ref().map(|stored| stored.revision);
     let view = match (live, stored) {
         // What coordination knows of the capabilities may be outdated.
         (Some(mut view), _) => {
@@ -151,5 +156,5 @@ fn merge(stored: Option<StoredAgent>, live: Option<AgentView>) -> Option<AgentDe
         },
         (None, None) => return None,
     };
-    Some(AgentDetails { sponsor_id, parent_agent_id, rights, view })
+    Some(AgentDetails { sponsor_id, parent_agent_id, rights, revision, view })
 }

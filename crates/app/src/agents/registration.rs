@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::acting::may_act_for;
-use super::{AgentChange, AgentDetails, AgentService};
+use super::{AgentChange, AgentDetails, AgentService, merge};
 use crate::error::require_valid;
 use crate::events::AuditedAction;
 use crate::idempotency::stored_response;
@@ -107,12 +107,42 @@ impl AgentService {
         sponsor: Option<&str>,
         caller: &Caller,
     ) -> Result<AgentDetails> {
+        let (agent, existing) = self.checked_agent(id, change, sponsor, caller).await?;
+        match existing {
+            Some(existing) => self.replace(agent.clone(), &existing, "agent.create", caller).await?,
+            None => self.insert(agent.clone(), caller).await?,
+        }
+        let max_tasks = agent.max_tasks;
+        let update = AgentUpdate { profile: Some(super::profile(agent.clone())), max_tasks, draining: None };
+        let view = self.put(id, update, true).await?;
+        merge(Some(agent), Some(view)).ok_or_else(|| Error::AgentNotFound(id.to_owned()))
+    }
+
+    /// What registering an agent would make of it; refused for the same reasons. Nothing changes.
+    pub async fn check_registration(
+        &self,
+        id: &str,
+        change: AgentChange,
+        sponsor: Option<&str>,
+        caller: &Caller,
+    ) -> Result<AgentDetails> {
+        let (agent, _) = self.checked_agent(id, change, sponsor, caller).await?;
+        merge(Some(agent), None).ok_or_else(|| Error::AgentNotFound(id.to_owned()))
+    }
+
+    /// The agent that a request would register, and the implicitly registered one that it would replace.
+    async fn checked_agent(
+        &self,
+        id: &str,
+        change: AgentChange,
+        sponsor: Option<&str>,
+        caller: &Caller,
+    ) -> Result<(StoredAgent, Option<StoredAgent>)> {
         caller.require_scope(Scope::Lock)?;
         self.require_may_create(caller, id).await?;
         require_valid(change.rights.validate())?;
         let sponsor_id = self.choose_sponsor(sponsor, caller).await?;
         let AgentChange { profile, max_tasks, draining: _, parent_agent_id, rights } = change;
-        let mut profile = profile.unwrap_or_default();
         let parent_agent_id = parent_agent_id.flatten();
         self.check_parent(id, parent_agent_id.as_deref(), caller).await?;
         let rights = ClaimRights::default().changed(&rights, &granter(caller), self.context.now());
@@ -123,23 +153,18 @@ impl AgentService {
             );
             return Err(Error::invalid("capabilities", detail));
         }
-        profile.capabilities = rights.capabilities();
-        let agent = self.new_agent(id, sponsor_id.clone(), &profile, max_tasks, false);
-        let agent = StoredAgent { parent_agent_id: parent_agent_id.clone(), rights: rights.clone(), ..agent };
-        if let Some(existing) = self.context.database.agent(id).await? {
+        let mut agent = self.new_agent(id, sponsor_id, &profile.unwrap_or_default(), max_tasks, false);
+        agent.parent_agent_id = parent_agent_id;
+        agent.rights = rights;
+        let existing = self.context.database.agent(id).await?;
+        if let Some(existing) = &existing {
             // Only an implicitly registered agent can be registered again.
             if !existing.is_auto_registered || !may_act_for(caller, id, existing.sponsor_id.as_ref()) {
                 return Err(Error::AgentExists(id.to_owned()));
             }
-            let revision = existing.revision + 1;
-            let agent = StoredAgent { revision, ..agent };
-            self.replace(agent, &existing, "agent.create", caller).await?;
-        } else {
-            self.insert(agent, caller).await?;
+            agent.revision = existing.revision + 1;
         }
-        let update = AgentUpdate { profile: Some(profile), max_tasks, draining: None };
-        let view = self.put(id, update, true).await?;
-        Ok(AgentDetails { sponsor_id, parent_agent_id, rights, view })
+        Ok((agent, existing))
     }
 
     /// A parent is an agent that the caller sponsors, or any if an administrator registers it: the sponsor of a parent does not
@@ -271,9 +296,11 @@ impl AgentService {
             sponsor_id: agent.sponsor_id,
             parent_agent_id: None,
             rights: agent.rights,
+            revision: agent.revision,
             view: agent.view,
         };
         if let Some(before) = stored {
+            caller.check_revision(before.revision)?;
             if let Some(parent) = &parent_agent_id {
                 self.check_parent(id, parent.as_deref(), caller).await?;
             }
@@ -301,6 +328,7 @@ impl AgentService {
             }
             details.parent_agent_id.clone_from(&after.parent_agent_id);
             details.rights = after.rights.clone();
+            details.revision = Some(after.revision);
             self.replace(after, &before, "agent.update", caller).await?;
         }
         if !rights.is_empty() || profile.is_some() {

@@ -26,6 +26,18 @@ pub use checkpoints::{AuditLogError, Checkpoint, Signer, VerifiedLog, verify, ve
 const OVERVIEW_DAYS: u32 = 30;
 const DAY_MICROS: u64 = 86_400_000_000;
 
+/// Counts of the whole system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overview {
+    pub counts: DatabaseCounts,
+    /// The number of the last audit entry.
+    pub audit_entries: u64,
+    /// Complete days, the newest first.
+    pub days: Vec<DailyStats>,
+    /// Until now.
+    pub today: DailyStats,
+}
+
 #[derive(Debug, Clone)]
 pub struct AuditService {
     context: Context,
@@ -154,13 +166,19 @@ impl AuditService {
         Ok(self.context.database.commit(action.commit(Vec::new(), caller, now)).await?)
     }
 
-    /// Counts of all objects, the number of the last audit entry, and the statistics of the last 30 days.
-    pub async fn overview(&self, caller: &Caller) -> Result<(DatabaseCounts, u64, Vec<DailyStats>)> {
+    /// Counts of all objects, and the statistics of the last 30 days and of today.
+    pub async fn overview(&self, caller: &Caller) -> Result<Overview> {
         caller.require_scope(Scope::Read)?;
-        let database = &self.context.database;
-        let (counts, head, days) =
-            tokio::try_join!(database.counts(), database.audit_head(), database.daily_stats(OVERVIEW_DAYS))?;
-        Ok((counts, head.number, days))
+        let (database, today) = (&self.context.database, midnight(self.context.now()));
+        let (counts, head, days, closed) = tokio::try_join!(
+            database.counts(),
+            database.audit_head(),
+            database.daily_stats(OVERVIEW_DAYS),
+            database.closed_tasks(today, Moment::from_micros(today.micros() + DAY_MICROS))
+        )?;
+        let day = today.timestamp().strftime("%Y-%m-%d").to_string();
+        let today = DailyStats { day, backlog: Some(counts.pending_approvals), ..closed };
+        Ok(Overview { counts, audit_entries: head.number, days, today })
     }
 
     /// Statistics of a user: for the user, the manager, administrators and auditors.
@@ -174,8 +192,11 @@ impl AuditService {
             let detail = "only the user, their manager, administrators and auditors can see these statistics";
             return Err(Error::forbidden(detail));
         }
-        let now = self.context.now().micros();
-        let today = Moment::from_micros(now - now % DAY_MICROS);
-        Ok(self.context.database.user_stats(&id, today).await?)
+        Ok(self.context.database.user_stats(&id, midnight(self.context.now())).await?)
     }
+}
+
+/// The last midnight in UTC.
+const fn midnight(now: Moment) -> Moment {
+    Moment::from_micros(now.micros() - now.micros() % DAY_MICROS)
 }

@@ -9,6 +9,7 @@ use ade_domain::audit::AuditActor;
 use ade_domain::capability::ClaimRightsChange;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
+use ade_domain::task::Answer;
 use ade_store::database::StoredTask;
 use serde::Deserialize;
 
@@ -20,6 +21,8 @@ use crate::{AccountService, Caller, Error, ObjectKind, Result, TaskService};
 
 /// The password of all demo users. A demo is only served on a loopback address.
 pub const PASSWORD: &str = "demo-demo";
+/// Has requests to decide: a newcomer looks at the demo with this user's eyes.
+pub const REVIEWER: &str = "carol";
 
 /// The name of the command template that checks files after a change.
 pub const CHECK_TEMPLATE: &str = "check-config";
@@ -113,7 +116,8 @@ impl Demo<'_> {
     /// The caller of a signed-in user.
     async fn user(&self, id: &str) -> Result<Caller> {
         let user = self.accounts.user(id, &AccountService::bootstrap_caller(actor(None))).await?.user;
-        Ok(Caller::new(Some(user), Scope::ALL.into_iter().collect(), actor(Some(id))))
+        let caller = Caller::new(Some(user), Scope::ALL.into_iter().collect(), actor(Some(id)));
+        Ok(Caller { password_at: Some(self.tasks.now()), ..caller })
     }
 
     /// The caller of an agent with a token that its sponsor created.
@@ -168,12 +172,13 @@ impl Demo<'_> {
     async fn decide(&self, task: &StoredTask, by: &str, action: DecisionKind, reason: String) -> Result<()> {
         let is_own = |approval: &&Approval| approval.reviewer_id.as_str() == by;
         let approval = task.approvals.iter().find(is_own).ok_or(Error::NotFound(ObjectKind::Approval))?;
-        let decision = DecisionInput {
-            action,
+        let answer = Answer {
             reason: Some(reason),
             digest: Some(task.digest),
             scope_digest: task.scope_digest,
+            confirm: task.confirmations().into_iter().next(),
         };
+        let decision = DecisionInput { action, answer };
         self.tasks.decide(&approval.approval_id, &decision, &self.user(by).await?).await.map(drop)
     }
 }

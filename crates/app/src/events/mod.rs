@@ -16,7 +16,8 @@ pub(crate) use outbox::{AuditedAction, record};
 pub(crate) use subscriptions::Subscriptions;
 
 pub use feed::{
-    CursorBatch, EventCursor, EventFeed, FeedError, FeedEvent, FollowerIdentity, LockEventMessage,
+    BackwardPage, CursorBatch, EventCursor, EventFeed, FeedError, FeedEvent, FollowerIdentity,
+    LockEventMessage,
 };
 pub use lock_events::{AUDIT_TARGET, DatabaseEventSink, LockEventSink, LockNotice, LogEventSink};
 pub use lock_feed::{LockEventTarget, follow_lock_stream, forward_lock_events};

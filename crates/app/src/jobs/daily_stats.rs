@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 
 use ade_domain::Moment;
+use ade_store::database::DailyStats;
 
 use super::{DAY_MS, Jobs, days_before, midnight};
 use crate::Result;
 
 /// Older days cannot be counted any more: their tasks are archived.
 const MAX_DAYS: u64 = 90;
+/// Until when after midnight the requests that wait are those of the end of the day.
+const BACKLOG_DELAY_MS: u64 = 3_600_000;
 
 impl Jobs {
     /// Counts all past days that are not counted yet; returns how many.
@@ -26,7 +29,11 @@ impl Jobs {
             let is_relevant = first_end.is_some_and(|first| first < to)
                 || counted.iter().next().is_some_and(|first| *first < day);
             if (is_relevant || back == 1) && !counted.contains(&day) {
-                days += u64::from(self.context.database.store_daily_stats(&day, from, to).await?);
+                let is_recent = back == 1 && self.context.now() < to.plus_ms(BACKLOG_DELAY_MS);
+                let database = &self.context.database;
+                let backlog = if is_recent { Some(database.pending_approvals().await?) } else { None };
+                let stats = DailyStats { day, backlog, ..database.closed_tasks(from, to).await? };
+                days += u64::from(database.store_daily_stats(&stats).await?);
             }
         }
         Ok(days)

@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use super::{Rule, RuleService, describe_existing};
 use crate::error::require_valid;
-use crate::tasks::ReplayDifference;
+use crate::tasks::Replay;
 use crate::{Caller, Error, Outcome, Result, TaskService, new_id, set};
 
 type StoredPolicy = Versioned<PolicyVersions>;
@@ -137,12 +137,7 @@ pub fn hypothetical_policies(changes: &[PolicyChange]) -> Result<Vec<Policy>> {
 impl RuleService {
     /// The past tasks for which the latest version of a policy would have required other approvals: for administrators and
     /// auditors, who can see all tasks.
-    pub async fn replay(
-        &self,
-        id: &str,
-        tasks: &TaskService,
-        caller: &Caller,
-    ) -> Result<Vec<ReplayDifference>> {
+    pub async fn replay(&self, id: &str, tasks: &TaskService, caller: &Caller) -> Result<Replay> {
         if !caller.can_see_all() {
             return Err(Error::forbidden("only administrators and auditors can replay past tasks"));
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ade_domain::approval::DecisionKind;
 use ade_domain::permission::ActorRole;
-use ade_domain::task::{Decision, Digest, TaskCommand, TaskState};
+use ade_domain::task::{Answer, Decision, Digest, TaskCommand, TaskState};
 use ade_store::database::{Commit, StoredTask};
 
 use crate::idempotency::stored_response;
@@ -21,7 +21,7 @@ pub const MAX_BATCH_SIZE: usize = 500;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchItem {
     pub approval_id: String,
-    /// The digest that the reviewer has seen. An approval needs it unless the risk of the task is low.
+    /// The digest that the reviewer has seen. An approval needs both unless the risk of the task is low.
     pub digest: Option<Digest>,
     /// The digest of the scope that the reviewer has seen.
     pub scope_digest: Option<Digest>,
@@ -83,14 +83,9 @@ impl TaskService {
         let mut tasks: BTreeMap<String, (u64, StoredTask)> = BTreeMap::new();
         let mut refused = Vec::new();
         for BatchItem { approval_id, digest, scope_digest } in &batch.items {
-            let decision = Decision {
-                approval_id,
-                kind: batch.action,
-                reason: batch.reason.as_deref(),
-                digest: *digest,
-                scope_digest: *scope_digest,
-                is_batch: true,
-            };
+            let (reason, digest, scope_digest) = (batch.reason.clone(), *digest, *scope_digest);
+            let answer = &Answer { reason, digest, scope_digest, confirm: None };
+            let decision = Decision { approval_id, kind: batch.action, answer, is_batch: true };
             let decided = async {
                 let task_id = self.task_id_of(approval_id).await?;
                 if !tasks.contains_key(&task_id) {

@@ -3,7 +3,7 @@
 use ade_domain::approval::DecisionKind;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
-use ade_domain::task::{Config, Digest, Metadata, Preview, TaskCommand};
+use ade_domain::task::{Answer, Config, Digest, Metadata, Preview, TaskCommand};
 use ade_domain::task::{Decision, Task};
 use ade_store::database::{Commit, StoredTask, Write};
 
@@ -36,11 +36,7 @@ impl TaskDraft {
 #[derive(Debug, Clone)]
 pub struct DecisionInput {
     pub action: DecisionKind,
-    pub reason: Option<String>,
-    /// The digest that the reviewer has seen: the decision counts only for it.
-    pub digest: Option<Digest>,
-    /// The digest of the scope that the reviewer has seen.
-    pub scope_digest: Option<Digest>,
+    pub answer: Answer,
 }
 
 /// A command to a task as a whole.
@@ -59,9 +55,7 @@ pub enum TaskAction {
         incident_ticket: Option<String>,
     },
     /// A second administrator confirms the override.
-    ConfirmOverride {
-        reason: Option<String>,
-    },
+    ConfirmOverride(Answer),
     /// An administrator has the task applied before all others.
     ForceApply {
         reason: Option<String>,
@@ -74,7 +68,7 @@ impl TaskAction {
             Self::Revoke { .. } => TaskCommand::Revoke,
             Self::Cancel { .. } => TaskCommand::Cancel,
             Self::RequestOverride { .. } => TaskCommand::Override,
-            Self::ConfirmOverride { .. } => TaskCommand::ConfirmOverride,
+            Self::ConfirmOverride(_) => TaskCommand::ConfirmOverride,
             Self::ForceApply { .. } => TaskCommand::ForceApply,
         }
     }
@@ -274,9 +268,7 @@ impl TaskService {
             TaskAction::RequestOverride { reason, incident_ticket } => {
                 task.request_override(reason.as_deref(), incident_ticket.as_deref(), &actor, people, now)
             }
-            TaskAction::ConfirmOverride { reason } => {
-                task.confirm_override(reason.as_deref(), &actor, people, now)
-            }
+            TaskAction::ConfirmOverride(answer) => task.confirm_override(answer, &actor, people, now),
             TaskAction::ForceApply { reason } => task.force_apply(reason.as_deref(), &actor, people, now),
         })
         .await
@@ -289,8 +281,5 @@ pub(super) fn approval_not_found(error: Error) -> Error {
 }
 
 pub(super) fn decision<'a>(approval_id: &'a str, input: &'a DecisionInput) -> Decision<'a> {
-    let DecisionInput { action, reason, digest, scope_digest } = input;
-    let (digest, scope_digest) = (*digest, *scope_digest);
-    let (kind, reason) = (*action, reason.as_deref());
-    Decision { approval_id, kind, reason, digest, scope_digest, is_batch: false }
+    Decision { approval_id, kind: input.action, answer: &input.answer, is_batch: false }
 }

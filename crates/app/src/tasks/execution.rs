@@ -179,8 +179,10 @@ impl TaskService {
         .await
     }
 
+    /// Whether the approval of a task has not expired, and its hold is over.
     pub(crate) fn is_approval_valid(&self, task: &StoredTask) -> bool {
-        !task.is_approval_expired(self.context.now())
+        let now = self.context.now();
+        !task.is_approval_expired(now) && task.held_until(now).is_none()
     }
 }
 

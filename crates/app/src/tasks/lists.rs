@@ -6,7 +6,7 @@ use ade_domain::approval::{Approval, ApprovalStatus};
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
-use ade_store::database::{ApprovalFilter, StoredTask, TaskFilter};
+use ade_store::database::{ApprovalFilter, StoredTask, TaskFilter, TaskSummary};
 use uuid::Uuid;
 
 use super::TaskService;
@@ -106,10 +106,10 @@ impl TaskService {
         }
     }
 
-    /// The descriptions of the tasks of these requests, by task id. The caller must be allowed to see the requests.
-    pub async fn descriptions(&self, approvals: &[Approval]) -> Result<BTreeMap<String, String>> {
+    /// Summaries of the tasks of these requests, by task id. The caller must be allowed to see the requests.
+    pub async fn summaries(&self, approvals: &[Approval]) -> Result<BTreeMap<String, TaskSummary>> {
         let ids: BTreeSet<&str> = approvals.iter().map(|approval| approval.task_id.as_str()).collect();
-        Ok(self.context.database.task_descriptions(&ids.into_iter().collect::<Vec<_>>()).await?)
+        Ok(self.context.database.task_summaries(&ids.into_iter().collect::<Vec<_>>()).await?)
     }
 
     /// An approval request with its task.

@@ -40,7 +40,7 @@ pub use offboarding::MAX_REASSIGNED_TASKS;
 pub use preview::{EXECUTORS, PreviewConfig};
 pub(crate) use preview::{preview_of, redact};
 pub use proposal::{DeclaredPreview, Proposal};
-pub use simulate::{ReplayDifference, Simulation, SimulationInput};
+pub use simulate::{Replay, ReplayDifference, Simulation, SimulationInput};
 
 use crate::events::wake_ups::FollowUp;
 use crate::events::{Subscriptions, record};
@@ -346,9 +346,9 @@ impl TaskService {
     ) -> Result<()> {
         require_not_restored(task)?;
         let by = by.into();
-        if task.needs_approval_end() {
+        if task.needs_approval_times() {
             let rules = self.rules_of(task).await?;
-            task.set_approval_end(rules.settings.valid_for_ms());
+            task.set_approval_times(rules.settings.valid_for_ms(), rules.settings.hold_ms());
         }
         task.updated_at = now;
         for transition in std::mem::take(&mut task.transitions) {

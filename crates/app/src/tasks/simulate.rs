@@ -71,6 +71,15 @@ pub struct ReplayDifference {
     pub after: String,
 }
 
+/// Past tasks under a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replay {
+    /// How many submitted tasks were considered.
+    pub replayed: u64,
+    /// The newest first.
+    pub differences: Vec<ReplayDifference>,
+}
+
 impl TaskService {
     pub async fn simulate(&self, input: &SimulationInput, caller: &Caller) -> Result<Simulation> {
         caller.require_scope(Scope::Read)?;
@@ -107,15 +116,17 @@ impl TaskService {
 
     /// The past tasks for which a policy would have required other approvals. Each is assigned as it was submitted and at that
     /// time, but by today's users and rules: once without the policy, and once with it.
-    pub async fn replay(&self, policy: &Policy, caller: &Caller) -> Result<Vec<ReplayDifference>> {
+    pub async fn replay(&self, policy: &Policy, caller: &Caller) -> Result<Replay> {
         caller.require_scope(Scope::Read)?;
-        let (mut differences, mut before, mut replayed) = (Vec::new(), None::<String>, 0);
+        let (mut differences, mut before) = (Vec::new(), None::<String>);
+        let (mut read, mut replayed) = (0, 0);
         let mut planners = BTreeMap::new();
         loop {
             let page =
                 self.context.database.tasks(&TaskFilter::default(), before.as_deref(), PAGE_SIZE).await?;
             for task in &page {
                 let Some(at) = task.entered_at.get(&TaskState::Submitted).copied() else { continue };
+                replayed += 1;
                 // What a planner is loaded for.
                 let key = (task.config.task_type.clone(), task.config.work_queue());
                 if !planners.contains_key(&key) {
@@ -131,10 +142,10 @@ impl TaskService {
                     differences.push(ReplayDifference { task_id, before: was, after: would_be });
                 }
             }
-            replayed += page.len();
+            read += page.len();
             before = page.last().map(|task| task.task_id.clone());
-            if page.len() < PAGE_SIZE as usize || replayed >= MAX_REPLAYED {
-                return Ok(differences);
+            if page.len() < PAGE_SIZE as usize || read >= MAX_REPLAYED {
+                return Ok(Replay { replayed, differences });
             }
         }
     }

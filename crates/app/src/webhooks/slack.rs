@@ -13,7 +13,7 @@ use ade_domain::audit::AuditActor;
 use ade_domain::independence::{AccountAct, AccountActKind};
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
-use ade_domain::task::{ChatOrigin, Digest, TaskState};
+use ade_domain::task::{Answer, ChatOrigin, Digest, TaskState};
 use ade_domain::webhook::slack::ephemeral;
 use ade_domain::webhook::slack_account::{LINK_CODE_TTL_MS, LINK_TTL_MS, LinkCode, SlackAccount, SlackLink};
 use ade_domain::webhook::slack_request::{
@@ -361,12 +361,14 @@ impl SlackService {
     ) -> Result<String> {
         let name = caller.user.as_ref().map(|user| user.name.clone()).unwrap_or_default();
         let default = (kind != DecisionKind::Approve).then(|| format!("rejected in Slack by {name}"));
-        let input = DecisionInput {
-            action: kind,
+        // Only tasks of low risk are decided here, which ask for nothing more.
+        let answer = Answer {
             reason: reason.or(default),
             digest: Some(content.digest),
             scope_digest: content.scope_digest,
+            confirm: None,
         };
+        let input = DecisionInput { action: kind, answer };
         let origin = ChatOrigin { fingerprint: content.fingerprint.as_deref(), holders: verified.holders()? };
         let task = self.tasks.decide_in_chat(&content.task_id, &input, origin, caller).await?;
         let decided = if kind == DecisionKind::Approve { "approved" } else { "rejected" };

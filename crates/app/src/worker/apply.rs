@@ -89,7 +89,7 @@ impl Worker {
             return Ok(());
         }
         if !self.tasks.is_approval_valid(task) {
-            // The approval_timeout job sends it back into review.
+            // If it has expired, the approval_timeout job sends it back into review.
             self.postpone(task_id).await;
             return Ok(());
         }

@@ -124,7 +124,7 @@ async fn participants_comment_until_the_task_ends(fixture: Fixture) {
     }
     let now = fixture.task(id).await;
     assert_eq!(now.task, task.task, "a comment changes nothing");
-    let task = service.decide(approval_of(&task, "rob"), &approve(), &rob).await.expect("approved");
+    let task = service.decide(approval_of(&task, "rob"), &approve(&task), &rob).await.expect("approved");
     service.comment(id, "approved", &rob).await.expect("commented");
     assert_eq!(fixture.task(id).await.approval_ends_at, task.approval_ends_at);
     service.perform(id, &TaskAction::Cancel { reason: None }, &ann).await.expect("cancelled");
@@ -206,7 +206,8 @@ async fn authors_of_the_original_cannot_decide_on_a_resubmission(fixture: Fixtur
     let copy = service.submit(&copy.task_id, &ann).await.expect("submitted");
     let reviewers: Vec<&str> = copy.approvals.iter().map(|approval| approval.reviewer_id.as_str()).collect();
     assert_eq!(reviewers, ["rob"]);
-    let own = service.decide(approval_of(&copy, "rob"), &approve(), &caller("sam", &[REVIEWER, ADMIN])).await;
+    let own =
+        service.decide(approval_of(&copy, "rob"), &approve(&copy), &caller("sam", &[REVIEWER, ADMIN])).await;
     assert!(matches!(own, Err(Error::Refused(Refusal::OwnTask { .. }))), "{own:?}");
     assert_eq!(fixture.audit_actions(Some(id)).await.last().map(String::as_str), Some("task.resubmit"));
     assert_eq!(fixture.audit_actions(Some(&copy.task_id)).await[0], "task.create");

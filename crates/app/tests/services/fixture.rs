@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ade_app::tasks::{BatchItem, DecisionBatch, DecisionInput, PreviewConfig, TaskDraft, TaskService};
+use ade_app::tasks::{
+    BatchItem, DecisionBatch, DecisionInput, PreviewConfig, TaskAction, TaskDraft, TaskService,
+};
 use ade_app::{Alerts, Caller, Context, EventTail, IdempotentRequest, RuleService};
 use ade_domain::Moment;
 use ade_domain::approval::policy::{Policy, PolicyVersions};
@@ -12,7 +14,7 @@ use ade_domain::audit::{AuditActor, AuditBody, ChainVerifier};
 use ade_domain::independence::AccountHistory;
 use ade_domain::people::{AUTHOR, User, UserId};
 use ade_domain::permission::Scope;
-use ade_domain::task::{Config, Metadata, Preview, RollbackStrategy};
+use ade_domain::task::{Answer, Config, Metadata, Preview, RollbackStrategy, Task};
 use ade_store::database::{AuditFilter, Commit, StoredTask, StoredUser, Versioned, Write};
 use ade_store::embedded::EmbeddedOptions;
 use ade_store::{Blobs, Coordination, Database, EmbeddedCoordination};
@@ -176,7 +178,8 @@ pub(crate) fn user(name: &str, roles: &[&str]) -> User {
 pub(crate) fn caller(name: &str, roles: &[&str]) -> Caller {
     let who = AuditActor { user_id: Some(UserId::new(name)), ..AuditActor::default() };
     let scopes = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Decide, Scope::Admin]);
-    Caller::new(Some(user(name, roles)), scopes, who)
+    let password_at = Some(clock().now().into());
+    Caller { password_at, ..Caller::new(Some(user(name, roles)), scopes, who) }
 }
 
 /// The same caller with an idempotency key.
@@ -210,17 +213,27 @@ pub(crate) fn draft(description: &str) -> TaskDraft {
     TaskDraft { config, metadata: Metadata::default(), preview: Preview::none() }
 }
 
-pub(crate) fn approve() -> DecisionInput {
-    DecisionInput { action: DecisionKind::Approve, reason: None, digest: None, scope_digest: None }
+/// Everything that an approval of a task may have to carry.
+pub(crate) fn full_answer(task: &Task) -> Answer {
+    Answer {
+        reason: Some("looks right".to_owned()),
+        digest: Some(task.digest),
+        scope_digest: task.scope_digest,
+        confirm: task.confirmations().into_iter().next(),
+    }
+}
+
+pub(crate) fn approve(task: &Task) -> DecisionInput {
+    DecisionInput { action: DecisionKind::Approve, answer: full_answer(task) }
+}
+
+pub(crate) fn confirm_override(task: &Task) -> TaskAction {
+    TaskAction::ConfirmOverride(full_answer(task))
 }
 
 pub(crate) fn reject() -> DecisionInput {
-    DecisionInput {
-        action: DecisionKind::Reject,
-        reason: Some("not like this".to_owned()),
-        digest: None,
-        scope_digest: None,
-    }
+    let answer = Answer { reason: Some("not like this".to_owned()), ..Answer::default() };
+    DecisionInput { action: DecisionKind::Reject, answer }
 }
 
 pub(crate) async fn submitted(service: &TaskService, description: &str) -> StoredTask {
@@ -242,7 +255,7 @@ pub(crate) fn approve_all<'a>(
     let item = |task: &StoredTask| BatchItem {
         approval_id: approval_of(task, reviewer).to_owned(),
         digest: Some(task.digest),
-        scope_digest: None,
+        scope_digest: task.scope_digest,
     };
     DecisionBatch {
         items: tasks.into_iter().map(item).collect(),

@@ -7,8 +7,8 @@ use ade_domain::task::TaskState;
 use ade_store::database::StoredTask;
 
 use crate::fixture::{
-    Fixture, approval_of, approve, approve_all, caller, draft, on_both_databases, submitted, with_if_match,
-    with_key,
+    Fixture, approval_of, approve, approve_all, caller, confirm_override, draft, on_both_databases,
+    submitted, with_if_match, with_key,
 };
 
 on_both_databases!(
@@ -52,12 +52,13 @@ async fn rejects_stale_revision_with_the_current_one(fixture: Fixture) {
     // An approval request has a revision of its own.
     let request = approval_of(&task, "rob");
     assert_eq!(
-        service.decide(request, &approve(), &with_if_match(&rob, 7)).await,
+        service.decide(request, &approve(&task), &with_if_match(&rob, 7)).await,
         Err(Error::Stale { now: 1 })
     );
     let to = UserId::new("sue");
     assert_eq!(service.delegate(request, &to, &with_if_match(&rob, 7)).await, Err(Error::Stale { now: 1 }));
-    let task = service.decide(request, &approve(), &with_if_match(&rob, 1)).await.expect("current revision");
+    let task =
+        service.decide(request, &approve(&task), &with_if_match(&rob, 1)).await.expect("current revision");
     assert_eq!(task.state, TaskState::Approved);
 }
 
@@ -95,13 +96,8 @@ async fn stores_response_with_its_changes(fixture: Fixture) {
     let task = service.create(draft("one"), &create).await.expect("created");
     let id = task.task_id.as_str();
     assert_eq!(stored_outcome(&fixture, "create").await, task_outcome(&task, &create));
-    let refused = service
-        .perform(
-            id,
-            &TaskAction::ConfirmOverride { reason: None },
-            &with_key(&caller("max", &[ADMIN]), "refused"),
-        )
-        .await;
+    let refused =
+        service.perform(id, &confirm_override(&task), &with_key(&caller("max", &[ADMIN]), "refused")).await;
     assert!(refused.is_err());
     assert_eq!(stored_outcome(&fixture, "refused").await, None, "a refused request has no stored response");
     let task = service.submit(id, &submit).await.expect("submitted");
@@ -109,7 +105,7 @@ async fn stores_response_with_its_changes(fixture: Fixture) {
     let comment = service.comment(id, "hm", &with_key(&rob, "comment")).await.expect("commented");
     assert_eq!(stored_outcome(&fixture, "comment").await, Some(Outcome::Comment(comment)));
     let request = approval_of(&task, "rob").to_owned();
-    let task = service.decide(&request, &approve(), &with_key(&rob, "approve")).await.expect("approved");
+    let task = service.decide(&request, &approve(&task), &with_key(&rob, "approve")).await.expect("approved");
     let approval = ApprovalView::find(&task, &request);
     assert_eq!(approval.as_ref().map(|approval| approval.task_state), Some(TaskState::Approved));
     assert_eq!(stored_outcome(&fixture, "approve").await, Some(Outcome::Approval(approval)));

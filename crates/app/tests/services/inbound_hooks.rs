@@ -179,7 +179,7 @@ async fn signed_message_proposes_a_task_once(fixture: Fixture) {
     let created = entries.iter().find(|entry| entry.action == "task.create").expect("audited");
     assert!(matches!(&created.who, Principal::Caller(who) if who.token_id.as_deref() == Some(tag.as_str())));
     let (tasks, rex) = (fixture.service(), caller("rex", &[REVIEWER]));
-    let decided = tasks.decide(approval_of(&task, "rex"), &approve(), &rex).await.expect("independent");
+    let decided = tasks.decide(approval_of(&task, "rex"), &approve(&task), &rex).await.expect("independent");
     assert_eq!(decided.state, TaskState::Approved);
 
     let replayed = sender.send(&message).await.expect_err("used");

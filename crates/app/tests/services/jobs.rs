@@ -11,7 +11,7 @@ use ade_app::audit::CheckpointFile;
 use ade_app::background::{BackgroundHandle, BackgroundServices};
 use ade_app::tasks::{PreviewConfig, TaskAction, TaskDraft, TaskService};
 use ade_app::webhooks::{WebhookDispatcher, WebhookNetwork};
-use ade_app::{Caller, EventFeed, Jobs, LockMaintenance, LockService, LogEventSink};
+use ade_app::{AuditService, Caller, EventFeed, Jobs, LockMaintenance, LockService, LogEventSink};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::{Binding, Digest, PreviewStatus, PublishedBinding, TaskState};
 use ade_store::Coordination;
@@ -126,7 +126,7 @@ async fn schedules_wake_ups_for_deadlines(base: Fixture) {
     // An approval request is due after two days, an approval expires after seven.
     fixture.scheduled("the request is due", in_days(2)).await;
     let rob = caller("rob", &[REVIEWER]);
-    let approved = service.decide(approval_of(&first, "rob"), &approve(), &rob).await.expect("decided");
+    let approved = service.decide(approval_of(&first, "rob"), &approve(&first), &rob).await.expect("decided");
     assert_eq!(approved.state, TaskState::Approved);
     fixture.scheduled("the approval expires", in_days(7)).await;
     let rejected = submitted(&service, "rejected").await;
@@ -242,7 +242,10 @@ async fn counts_missed_days_later(base: Fixture) {
                 end(state).await;
             }
         }
-        expected.insert(day(), DailyStats { day: day(), rejected, cancelled, ..DailyStats::default() });
+        let median_decision_micros = (rejected > 0).then_some(0);
+        let stats =
+            DailyStats { day: day(), rejected, cancelled, reviewed: rejected, ..DailyStats::default() };
+        expected.insert(day(), DailyStats { median_decision_micros, ..stats });
         clock.advance(DAY);
     }
     let running = fixture.serve();
@@ -253,8 +256,17 @@ async fn counts_missed_days_later(base: Fixture) {
     assert_eq!(fixture.base.database.daily_stats(100).await.expect("read"), newest_first(&expected));
     // Today is counted tomorrow.
     end(TaskState::Cancelled).await;
-    expected.insert(day(), DailyStats { day: day(), cancelled: 1, ..DailyStats::default() });
-    clock.advance(DAY);
+    let tasks = fixture.base.service();
+    let folder = CheckpointFile::in_folder(fixture.base.folder.path());
+    let audits = AuditService::new(fixture.base.context(), tasks, folder);
+    let today = audits.overview(&ann).await.expect("read").today;
+    let stats = DailyStats { day: day(), cancelled: 1, ..DailyStats::default() };
+    assert_eq!(today, DailyStats { backlog: Some(0), ..stats.clone() });
+    // What waits right after midnight is the backlog of the day.
+    let _ = submitted(&service, "waits").await;
+    expected.insert(day(), DailyStats { backlog: Some(1), ..stats });
+    let into_the_day = clock.now().as_microsecond() % 86_400_000_000;
+    clock.advance(DAY - Duration::from_micros(u64::try_from(into_the_day).expect("after 1970")));
     fixture.job("one more day is counted", "daily_stats", done(1)).await;
     assert_eq!(fixture.base.database.daily_stats(100).await.expect("read"), newest_first(&expected));
     assert_eq!(fixture.base.database.daily_stats(1).await.expect("read").len(), 1, "only the newest");

@@ -9,6 +9,7 @@ mod checkpoints;
 mod comments;
 mod email;
 mod fixture;
+mod friction;
 mod idempotency;
 mod inbound_hooks;
 mod interrupted_commits;

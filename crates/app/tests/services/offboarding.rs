@@ -48,7 +48,7 @@ async fn approval_expires_without_remaining_reviewers(fixture: Fixture) {
     let service = fixture.service();
     let task = submitted(&service, "one").await;
     let rob = caller("rob", &[REVIEWER]);
-    service.decide(approval_of(&task, "rob"), &approve(), &rob).await.expect("approved");
+    service.decide(approval_of(&task, "rob"), &approve(&task), &rob).await.expect("approved");
     deactivate(&fixture, &service, "rob").await;
     fixture.clock.advance(Duration::from_secs(8 * 86_400));
     assert_eq!(service.process_timeouts().await, Ok(1));
@@ -80,7 +80,7 @@ async fn reassigns_requests_of_a_leaver(fixture: Fixture) {
         let actions = fixture.audit_actions(Some(&task.task_id)).await;
         assert_eq!(actions.last().map(String::as_str), Some("approval.reassign"));
         let max = caller("max", &[ADMIN]);
-        let now = service.decide(approval_of(&now, "max"), &approve(), &max).await.expect("decided");
+        let now = service.decide(approval_of(&now, "max"), &approve(&now), &max).await.expect("decided");
         assert_eq!(now.state, TaskState::Approved);
     }
     assert_eq!(service.process_timeouts().await, Ok(0), "no request is left behind");
@@ -115,7 +115,7 @@ async fn existing_reviewer_counts_for_both_roles(fixture: Fixture) {
     let now = fixture.task(&task.task_id).await;
     assert_eq!(open(&now), ["max"]);
     let now = service
-        .decide(approval_of(&now, "max"), &approve(), &caller("max", &[ADMIN]))
+        .decide(approval_of(&now, "max"), &approve(&now), &caller("max", &[ADMIN]))
         .await
         .expect("decided");
     assert_eq!(now.state, TaskState::Approved, "the decision counts for both roles");
@@ -134,7 +134,7 @@ async fn decision_racing_offboarding_counts_or_is_reassigned(fixture: Fixture) {
         fixture.add_user(&name, &["dba", REVIEWER]).await;
         let task = submitted(&service, &name).await;
         let bob = caller(&name, &[REVIEWER]);
-        let response = approve();
+        let response = approve(&task);
         let deciding = other.decide(approval_of(&task, &name), &response, &bob);
         let (decided, ()) = tokio::join!(deciding, deactivate(&fixture, &service, &name));
         let now = fixture.task(&task.task_id).await;

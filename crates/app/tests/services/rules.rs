@@ -348,7 +348,7 @@ async fn approval_keeps_the_validity_it_was_given_with(fixture: Fixture) {
     for validity in [600, 1_200] {
         rules.set_setting("approval:validity", json!(validity), &max).await.expect("set");
         let task = submitted(&service, "one").await;
-        ends.push(service.decide(approval_of(&task, "rob"), &approve(), &rob).await.expect("approved"));
+        ends.push(service.decide(approval_of(&task, "rob"), &approve(&task), &rob).await.expect("approved"));
     }
     let lasts = |number: usize| {
         let ends_at = ends[number].approval_ends_at.expect("approved");

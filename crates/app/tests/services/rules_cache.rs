@@ -102,7 +102,8 @@ async fn rule_changes_apply_to_the_next_decision_in_every_process(fixture: Fixtu
         rules.set_setting("approval:validity", json!(seconds), &max).await.expect("set");
         let task = submitted(&elsewhere, "a setting").await;
         let rob = caller("rob", &[REVIEWER]);
-        let task = elsewhere.decide(approval_of(&task, "rob"), &approve(), &rob).await.expect("approved");
+        let task =
+            elsewhere.decide(approval_of(&task, "rob"), &approve(&task), &rob).await.expect("approved");
         task.approval_ends_at.expect("approved").ms_since(now) / 1_000
     };
     assert_eq!(validity(&rules, 600).await, 600);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ade_app::audit::CheckpointFile;
-use ade_app::tasks::{BatchItem, DecisionBatch, DecisionInput, SimulationInput, TaskAction, TaskDraft};
+use ade_app::tasks::{BatchItem, DecisionBatch, SimulationInput, TaskAction, TaskDraft};
 use ade_app::{AuditService, Caller, Error, ObjectKind};
 use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::policy::{Policy, default_policy};
@@ -18,7 +18,8 @@ use ade_store::database::{AuditFilter, AuditRow, StoredTask};
 use ade_testkit::{SeededRng, effort};
 
 use crate::fixture::{
-    Fixture, approval_of, approve, approve_all, caller, draft, on_both_databases, reject, submitted,
+    Fixture, approval_of, approve, approve_all, caller, confirm_override, draft, on_both_databases, reject,
+    submitted,
 };
 
 on_both_databases!(
@@ -49,7 +50,7 @@ async fn service_cancels_and_views_the_audit_log_only(fixture: Fixture) {
     ] {
         assert_eq!(refused, Err(Error::Refused(Refusal::Forbidden)));
     }
-    let decided = service.decide(approval_of(&task, "rob"), &approve(), &itself).await;
+    let decided = service.decide(approval_of(&task, "rob"), &approve(&task), &itself).await;
     assert!(matches!(decided, Err(Error::Scope(_))), "{decided:?}");
     let cancel = TaskAction::Cancel { reason: Some("expired".to_owned()) };
     let cancelled = service.perform(&task.task_id, &cancel, &itself).await.expect("permitted");
@@ -74,8 +75,8 @@ async fn only_one_of_sixteen_concurrent_decisions_wins(fixture: Fixture) {
     for number in 0..16 {
         let (service, name) = (fixture.other_process().await, format!("r{number:02}"));
         let approval = approval_of(&task, &name).to_owned();
+        let response = if number % 2 == 0 { approve(&task) } else { reject() };
         racers.push(tokio::spawn(async move {
-            let response = if number % 2 == 0 { approve() } else { reject() };
             service.decide(&approval, &response, &caller(&name, &[REVIEWER])).await
         }));
     }
@@ -109,7 +110,7 @@ async fn approval_racing_a_change_counts_only_for_its_digest(fixture: Fixture) {
         let task = submitted(&service, &format!("first {round}")).await;
         let (task_id, digest) = (task.task_id.clone(), task.digest);
         let approval = approval_of(&task, "rob").to_owned();
-        let response = DecisionInput { digest: Some(digest), ..approve() };
+        let response = approve(&task);
         let change = |task: &StoredTask| {
             let mut config = task.config.clone();
             config.description = "second".to_owned();
@@ -206,7 +207,7 @@ async fn expired_approval_goes_back_into_review(fixture: Fixture) {
     let service = fixture.service();
     let task = submitted(&service, "old").await;
     let rob = caller("rob", &[REVIEWER]);
-    let task = service.decide(approval_of(&task, "rob"), &approve(), &rob).await.expect("approved");
+    let task = service.decide(approval_of(&task, "rob"), &approve(&task), &rob).await.expect("approved");
     assert_eq!(task.state, TaskState::Approved);
     fixture.clock.advance(Duration::from_secs(7 * 86_400 - 1));
     assert_eq!(service.process_timeouts().await, Ok(0));
@@ -241,12 +242,12 @@ async fn hides_tasks_from_others(fixture: Fixture) {
     // A token without the scope cannot approve, whatever the roles: an agent that finds it gains nothing.
     let mut without = caller("rob", &[REVIEWER]);
     without.scopes.remove(&Scope::Decide);
-    let refused = service.decide(approval_of(&task, "rob"), &approve(), &without).await;
+    let refused = service.decide(approval_of(&task, "rob"), &approve(&task), &without).await;
     assert_eq!(refused, Err(Error::Scope(Scope::Decide)));
     // An agent acts as an author, whatever roles its sponsor has.
     let mut agent = caller("rob", &[REVIEWER, ADMIN]);
     agent.agent_id = Some("robot".to_owned());
-    let refused = service.decide(approval_of(&task, "rob"), &approve(), &agent).await;
+    let refused = service.decide(approval_of(&task, "rob"), &approve(&task), &agent).await;
     assert_eq!(
         refused,
         Err(Error::NotFound(ObjectKind::Approval)),
@@ -343,14 +344,17 @@ async fn replay_lists_exactly_the_differing_tasks(fixture: Fixture) {
     let mut drafted = default_policy();
     (drafted.name, drafted.task_types) = ("databases".to_owned(), vec!["schema".to_owned()]);
     drafted.required_roles = vec!["dba".to_owned()];
-    let differs = service.replay(&drafted, &author).await.expect("replayed");
+    let replay = service.replay(&drafted, &author).await.expect("replayed");
+    assert_eq!(replay.replayed, 8);
+    let differs = replay.differences;
     let found: BTreeSet<String> = differs.iter().map(|difference| difference.task_id.clone()).collect();
     assert_eq!(found, schema);
     assert_eq!(differs[0].before, "1 of rob, sue for default");
     assert_eq!(differs[0].after, "1 of sue for databases");
     let actions = fixture.audit_actions(None).await;
     fixture.add_policy(drafted).await;
-    assert!(service.replay(&default_policy(), &author).await.expect("replayed").is_empty());
+    let unchanged = service.replay(&default_policy(), &author).await.expect("replayed");
+    assert!(unchanged.differences.is_empty());
     assert_eq!(fixture.audit_actions(None).await, actions, "a replay changes nothing");
 }
 
@@ -371,11 +375,10 @@ async fn override_needs_a_second_administrator_and_no_author(fixture: Fixture) {
     };
     own(service.perform(id, &ask, &author).await);
     service.perform(id, &ask, &max).await.expect("by an administrator");
-    own(service.perform(id, &TaskAction::ConfirmOverride { reason: None }, &author).await);
-    let same = service.perform(id, &TaskAction::ConfirmOverride { reason: None }, &max).await;
+    own(service.perform(id, &confirm_override(&task), &author).await);
+    let same = service.perform(id, &confirm_override(&task), &max).await;
     assert!(matches!(same, Err(Error::Refused(Refusal::SameAdmin { .. }))));
-    let task =
-        service.perform(id, &TaskAction::ConfirmOverride { reason: None }, &pam).await.expect("confirmed");
+    let task = service.perform(id, &confirm_override(&task), &pam).await.expect("confirmed");
     assert_eq!(task.state, TaskState::Approved);
     own(service.perform(id, &TaskAction::ForceApply { reason: reason() }, &author).await);
     assert!(

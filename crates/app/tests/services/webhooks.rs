@@ -521,7 +521,7 @@ async fn slack_message_of_a_task_is_updated(fixture: Fixture) {
     );
 
     let rex = caller("rex", &["reviewer"]);
-    let _ = tasks.decide(approval_of(&task, "rex"), &approve(), &rex).await.expect("decided elsewhere");
+    let _ = tasks.decide(approval_of(&task, "rex"), &approve(&task), &rex).await.expect("decided elsewhere");
     write_deliveries(&fixture, &dispatcher).await;
     dispatcher.send_due().await.expect("sent");
     let updated = hooks.receiver.next_request().await;
@@ -554,7 +554,7 @@ async fn slack_has_one_message_of_a_task_that_never_goes_back(fixture: Fixture) 
     let answer = json!({ "ok": true, "channel": "C1", "ts": "1503435956.000247" }).to_string();
     let approved = async || {
         let task = submitted(&tasks, "grow").await;
-        let _ = tasks.decide(approval_of(&task, "rex"), &approve(), &rex).await.expect("approved");
+        let _ = tasks.decide(approval_of(&task, "rex"), &approve(&task), &rex).await.expect("approved");
     };
 
     // Two events of one task are due: while one is on its way, no process sends the other.
@@ -579,7 +579,7 @@ async fn slack_has_one_message_of_a_task_that_never_goes_back(fixture: Fixture) 
     hooks.receiver.reply_with(Reply::Status(429));
     assert_eq!(first.send_due().await.expect("sent"), 1);
     let _ = hooks.receiver.next_request().await;
-    let _ = tasks.decide(approval_of(&task, "rex"), &approve(), &rex).await.expect("approved");
+    let _ = tasks.decide(approval_of(&task, "rex"), &approve(&task), &rex).await.expect("approved");
     write_deliveries(&fixture, &first).await;
     hooks.receiver.reply_with(Reply::Body(answer));
     assert_eq!(first.send_due().await.expect("sent"), 1);

@@ -16,7 +16,7 @@ use ade_domain::lock::LockMode;
 use ade_domain::people::{AUTHOR, AuthorSet, People, REVIEWER, User, UserId};
 use ade_domain::permission::ActorRole;
 use ade_domain::risk::{FailureHistory, RegisteredResource, RiskInputs, RiskThresholds, assess};
-use ade_domain::task::{Actor, Decision, ReviewPlan, ReviewSubject, Task, TaskScope, Transition};
+use ade_domain::task::{Actor, Answer, Decision, ReviewPlan, ReviewSubject, Task, TaskScope, Transition};
 use ade_domain::task::{
     ChangeKind, Config, Digest, LockPreview, Metadata, Preview, PreviewChange, Resource, RollbackStrategy,
     TaskState,
@@ -363,20 +363,19 @@ impl HistoryGenerator {
                 .map(|approval| (approval.approval_id.clone(), approval.reviewer_id.clone()))
                 .unwrap_or_else(|| (String::new(), UserId::new("")));
             let is_rejected = !is_open && chance < 30;
-            let (action, reason) = if is_rejected {
-                (DecisionKind::Reject, Some("not during the sale"))
+            let (kind, reason) = if is_rejected {
+                (DecisionKind::Reject, "not during the sale")
             } else {
-                (DecisionKind::Approve, None)
+                (DecisionKind::Approve, "looks right")
             };
-            let decision = Decision {
-                approval_id: &approval_id,
-                kind: action,
-                reason,
-                digest: None,
-                scope_digest: None,
-                is_batch: false,
+            let answer = &Answer {
+                reason: Some(reason.to_owned()),
+                digest: Some(task.digest),
+                scope_digest: task.scope_digest,
+                confirm: task.confirmations().into_iter().next(),
             };
-            let actor = actor(&reviewer, ActorRole::Reviewer);
+            let decision = Decision { approval_id: &approval_id, kind, answer, is_batch: false };
+            let actor = Actor { password_at: Some(now), ..actor(&reviewer, ActorRole::Reviewer) };
             task.decide(&decision, &actor, &self.people, now).map_err(|error| failed(&error))?;
             self.record_transitions(task, now);
         }
@@ -473,6 +472,7 @@ fn actor(user: &UserId, role: ActorRole) -> Actor {
         token_issuer: None,
         agent_id: None,
         has_admin_scope: true,
+        password_at: None,
     }
 }
 

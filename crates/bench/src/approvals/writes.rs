@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ade_client::wire::{self, Approval, Page, TaskRequest};
 use ade_domain::task::Resource;
+use bytes::Bytes;
 use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -97,11 +98,11 @@ pub(super) async fn measure(
     let submits = ids.iter().map(|id| (format!("/api/v1/tasks/{id}/submit"), "{}".to_owned())).collect();
     let (submit, _) = compare(environment, &mut connections, "submit", submits, 202, bar).await?;
     let target = with_token_of(&mut admin, target, &reviewer(0), true).await?;
-    let paths = approval_paths(&mut target.connect().await?, &ids.into_iter().collect()).await?;
+    let requests = approval_requests(&mut target.connect().await?, &ids.into_iter().collect()).await?;
     let mut connections = target.connect_many(sizes.connections).await?;
     let warm_up = sizes.warm_up_seconds();
-    let warm_up_count = (paths.len() as f64 * warm_up / (sizes.seconds + warm_up)) as usize;
-    let (first, rest) = paths.split_at(warm_up_count.min(paths.len()));
+    let warm_up_count = (requests.len() as f64 * warm_up / (sizes.seconds + warm_up)) as usize;
+    let (first, rest) = requests.split_at(warm_up_count.min(requests.len()));
     offer(&mut connections, Operation::Approve(first.into()), sizes.rate, warm_up).await?;
     let meter = environment.cpu_meter();
     let before = meter.read().await?;
@@ -234,26 +235,29 @@ async fn insert_all(
     Ok(all)
 }
 
-/// The paths at which the reviewer approves these tasks.
-async fn approval_paths(
+/// The requests with which the reviewer approves these tasks: path and body.
+async fn approval_requests(
     connection: &mut Connection,
     tasks: &BTreeSet<String>,
-) -> Result<Vec<String>, BenchError> {
-    let (mut paths, mut cursor) = (Vec::new(), None::<String>);
+) -> Result<Vec<(String, Bytes)>, BenchError> {
+    let (mut requests, mut cursor) = (Vec::new(), None::<String>);
     loop {
         let next = cursor.map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();
         let path = format!("/api/v1/approvals?reviewer=me&status=PENDING&limit=200{next}");
         let page: Page<Approval> = connection.get(&path).await?.expect(200)?.json()?;
-        let own = page.items.iter().filter(|approval| tasks.contains(&approval.task_id));
-        paths.extend(own.map(|approval| format!("/api/v1/approvals/{}/approve", approval.approval_id)));
+        for approval in page.items.into_iter().filter(|approval| tasks.contains(&approval.task_id)) {
+            let body = http_client::approval_body(approval.digest, approval.scope_digest)?;
+            requests.push((format!("/api/v1/approvals/{}/approve", approval.approval_id), body));
+        }
         cursor = page.next_cursor;
         if cursor.is_none() {
             break;
         }
     }
-    if paths.len() == tasks.len() {
-        return Ok(paths);
+    if requests.len() == tasks.len() {
+        return Ok(requests);
     }
-    let message = format!("only {} of {} tasks are in the inbox of the reviewer", paths.len(), tasks.len());
+    let message =
+        format!("only {} of {} tasks are in the inbox of the reviewer", requests.len(), tasks.len());
     Err(BenchError::new(ErrorKind::Unavailable, message))
 }

@@ -96,6 +96,8 @@ struct TaskStatus {
 struct PendingApproval {
     approval_id: String,
     task_id: String,
+    digest: String,
+    scope_digest: Option<String>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -246,11 +248,12 @@ async fn approve(connection: &mut Connection, shared: &Shared) -> Result<(), Ben
         }
         // One page is enough: no client has more tasks in flight.
         let page: Page<PendingApproval> = connection.get(INBOX).await?.expect(200)?.json()?;
-        for PendingApproval { approval_id, task_id } in page.items {
+        for PendingApproval { approval_id, task_id, digest, scope_digest } in page.items {
+            let body = http_client::approval_body(digest, scope_digest)?;
             if let Some(task) = lock(&shared.in_flight).get_mut(&task_id) {
                 task.approved = Some(Instant::now());
             }
-            connection.post(&format!("/api/v1/approvals/{approval_id}/approve"), "{}").await?.expect(200)?;
+            connection.post(&format!("/api/v1/approvals/{approval_id}/approve"), body).await?.expect(200)?;
         }
         if shared.has_stopped_proposing() {
             if !shared.has_unapproved() {

@@ -5,18 +5,20 @@
 use ade_client::Client;
 use ade_client::wire::{
     Approval, ApprovalStatus, BatchItem, BatchOptions, BatchRequest, DecisionKind, DecisionRequest, Priority,
+    Task,
 };
 use clap::{Args as ClapArgs, Subcommand};
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 use serde_json::json;
 
+use super::answer::{self, AnswerArgs};
 use super::login::deciding::PasswordSource;
 use super::task::page;
 use super::task::sections::state_label;
 use crate::failure::{Failure, Result};
 use crate::output::list::{ListArgs, fetch_all};
-use crate::output::{self, OutputFormat, Table, Tone, first_line, safe, time};
+use crate::output::{self, OutputFormat, Table, Tone, safe, time};
 
 /// Characters of a description that are shown on the narrowest terminal.
 const MIN_DESCRIPTION_WIDTH: usize = 12;
@@ -83,12 +85,14 @@ pub(crate) struct ApproveArgs {
     /// Ids of the approval requests
     #[arg(required = true, value_name = "APPROVAL")]
     approval_ids: Vec<String>,
-    /// Reason, recorded in the audit log
-    #[arg(long)]
-    reason: Option<String>,
+    #[command(flatten)]
+    answer: AnswerArgs,
     /// Digest of the task that you reviewed: refused if the task has changed since [default: the task as it is now]
     #[arg(long)]
     digest: Option<String>,
+    /// Digest of the scope that you reviewed: refused if what the task can touch has changed since [default: as it is now]
+    #[arg(long, requires = "digest")]
+    scope_digest: Option<String>,
     /// Move the approved tasks to the head of the apply queue (admin; needs --reason)
     #[arg(long)]
     apply_immediately: bool,
@@ -135,40 +139,41 @@ async fn execute(client: &Client, command: Command) -> Result {
 }
 
 async fn approve(client: &Client, args: ApproveArgs) -> Result {
-    let ApproveArgs { approval_ids, reason, digest, apply_immediately, skip_validation, format } = args;
+    let ApproveArgs {
+        approval_ids,
+        answer,
+        digest,
+        scope_digest,
+        apply_immediately,
+        skip_validation,
+        format,
+    } = args;
     let options = BatchOptions { skip_validation, apply_immediately };
-    // Only a batch has options, and only a single approval has a digest.
-    let (id, digest) = match (approval_ids.as_slice(), digest) {
-        ([id], digest) if options == BatchOptions::default() => (id, digest),
-        (_, Some(_)) => {
-            let message =
-                "--digest works for one approval only, without --apply-immediately or --skip-validation";
-            return Err(Failure::invalid(message).hint("approve the requests one by one"));
-        }
-        (_, None) => {
-            let (action, mut items) = (DecisionKind::Approve, Vec::new());
-            for approval_id in approval_ids {
-                let (digest, scope_digest) = digests_of(client, &approval_id).await?;
-                items.push(BatchItem { approval_id, digest, scope_digest });
-            }
-            let batch = BatchRequest { items, approval_ids: Vec::new(), action, reason, options };
-            return decide_all(client, &batch, format).await;
-        }
-    };
-    let (digest, scope_digest) = match digest {
-        Some(digest) => (digest, None),
-        None => digests_of(client, id).await?,
-    };
-    let response = DecisionRequest { reason, digest: Some(digest), scope_digest };
-    format.print(&client.approve(id, &response).await?, summary)
+    // Only a batch has options, and only a single approval has digests and a confirmation.
+    if let [id] = approval_ids.as_slice()
+        && options == BatchOptions::default()
+    {
+        let shown = answer::answer(&task_of(client, id).await?, answer)?;
+        let (digest, scope_digest) = (digest.or(shown.digest), scope_digest.or(shown.scope_digest));
+        let response = DecisionRequest { digest, scope_digest, ..shown };
+        return format.print(&client.approve(id, &response).await?, summary);
+    }
+    if digest.is_some() || answer.confirm.is_some() {
+        let message = "--digest and --confirm work for one approval only, without --apply-immediately or --skip-validation";
+        return Err(Failure::invalid(message).hint("approve the requests one by one"));
+    }
+    let (action, reason, mut items) = (DecisionKind::Approve, answer.reason, Vec::new());
+    for approval_id in approval_ids {
+        let task = task_of(client, &approval_id).await?;
+        answer::show(&task);
+        items.push(BatchItem { approval_id, digest: task.digest, scope_digest: task.scope_digest });
+    }
+    let batch = BatchRequest { items, approval_ids: Vec::new(), action, reason, options };
+    decide_all(client, &batch, format).await
 }
 
-/// The digests of config and scope of the task of a request as it is now, which is shown.
-async fn digests_of(client: &Client, approval_id: &str) -> Result<(String, Option<String>)> {
-    let task = client.task(&client.approval(approval_id).await?.task_id).await?;
-    let description = first_line(&task.config.description);
-    output::note(&format!("approving {}: {description} (digest {})", task.task_id, task.digest));
-    Ok((task.digest, task.scope_digest))
+async fn task_of(client: &Client, approval_id: &str) -> Result<Task> {
+    Ok(client.task(&client.approval(approval_id).await?.task_id).await?)
 }
 
 async fn decide_all(client: &Client, batch: &BatchRequest, format: OutputFormat) -> Result {

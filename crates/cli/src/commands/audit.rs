@@ -72,6 +72,9 @@ pub(crate) struct Filters {
     /// Only entries of this kind, such as task.submit
     #[arg(long)]
     action: Option<String>,
+    /// Only entries about this object that belongs to no task: a user, a policy, a lock
+    #[arg(long)]
+    object: Option<String>,
     /// Only entries since then: a time, a date, or a duration ago such as 24h
     #[arg(long, value_name = "TIME", value_parser = time::parse_past)]
     from: Option<String>,
@@ -82,8 +85,9 @@ pub(crate) struct Filters {
 
 impl Filters {
     fn query(&self) -> Vec<(&'static str, &str)> {
-        let Self { task, actor, action, from, to } = self;
-        present(&[("task", task), ("actor", actor), ("action", action), ("from", from), ("to", to)])
+        let Self { task, actor, action, object, from, to } = self;
+        let filters = [("task", task), ("actor", actor), ("action", action), ("object", object)];
+        present(&[&filters[..], &[("from", from), ("to", to)]].concat())
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod agent;
+pub(crate) mod answer;
 pub(crate) mod approval;
 pub(crate) mod audit;
 pub(crate) mod bench;

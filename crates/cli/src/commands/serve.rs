@@ -76,6 +76,11 @@ async fn serve(config: &Config) -> Result {
     }
     if config.demo {
         print_demo_notes(config, address);
+        if let Some(path) = server.demo_path() {
+            output::note(&format!(
+                "open http://{address}{path} in a browser: it signs you in as the reviewer carol"
+            ));
+        }
     }
     if let Some(password) = server.first_password() {
         output::note(&format!(
@@ -83,7 +88,9 @@ async fn serve(config: &Config) -> Result {
         ));
     }
     output::line(format_args!("listening on http://{address}"))?;
-    output::note(&format!("read the API documentation at http://{address}/docs, or try ade lock --help"));
+    output::note(&format!(
+        "the dashboard is at http://{address}, the API documentation at http://{address}/docs"
+    ));
     server.run(shutdown).await;
     Ok(())
 }

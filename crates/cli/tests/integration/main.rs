@@ -13,6 +13,7 @@
 mod api;
 mod apply;
 mod commands;
+mod dashboard;
 mod events;
 mod locks;
 mod outages;

@@ -42,7 +42,7 @@ routes! {
     list archives() "/archives" => Archive;
     /// Restores an archive (admin).
     post restore_archive(archive_id) "/archives/{}/restore" => RestoreResult;
-    /// Lists audit entries. Filters: `task`, `actor`, `action`, `from`, `to`, `limit`, `cursor`.
+    /// Lists audit entries. Filters: `task`, `actor`, `action`, `object`, `from`, `to`, `order`, `limit`, `cursor`.
     list audit() "/audit" => AuditEntry;
     /// Gets counts of the whole system.
     get overview() "/stats/overview" => Overview;
@@ -66,8 +66,8 @@ impl Client {
         self.parse(&body)
     }
 
-    /// Exports the audit log as `ndjson` or `csv`. Filters are those of [`Client::audit`], without `limit` and
-    /// `cursor`.
+    /// Exports the audit log as `ndjson` or `csv`. Filters are those of [`Client::audit`], without `order`,
+    /// `limit` and `cursor`.
     pub async fn export_audit(&self, format: &str, filters: &[(&str, &str)]) -> Result<AuditExport> {
         let request = self.request(Method::GET, "/audit/export").timeout(WHOLE_LOG_TIMEOUT);
         let request = self.with_query(request.query(&[("format", format)]), filters);

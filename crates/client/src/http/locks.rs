@@ -6,7 +6,7 @@ use reqwest::Method;
 
 use super::{Client, RESPONSE_TIMEOUT, Result, path, routes};
 use crate::wire::{
-    AcquireRequest, Agent, AgentRequest, BrokenLock, Grants, HeartbeatRequest, HeldLockResults,
+    AcquireRequest, Agent, AgentHealth, AgentRequest, BrokenLock, Grants, HeartbeatRequest, HeldLockResults,
     HeldLocksRequest, InboxMessage, Lock, Ticket, Token, TokenRequest, VerifiedToken, VerifyTokenRequest,
     WaitGraph,
 };
@@ -47,6 +47,12 @@ routes! {
     get agent(agent_id) "/agents/{}" => Agent;
     /// Removes an agent that holds no locks, and revokes its tokens.
     delete remove_agent(agent_id) "/agents/{}" => ();
+    /// Lists the valid tokens of an agent, without their secrets.
+    list agent_tokens(agent_id) "/agents/{}/tokens" => Token;
+    /// Lists how agents are, those that need attention first. Filters: `status`, `sponsor`, `text`, `limit`, `cursor`.
+    list agents_health() "/stats/agents" => AgentHealth;
+    /// Gets how an agent is.
+    get agent_health(agent_id) "/stats/agents/{}" => AgentHealth;
     /// Creates a token that acts as an agent.
     post create_agent_token(agent_id) "/agents/{}/tokens": TokenRequest => Token;
     /// Lists the inbox of an agent. Filters: `limit`, `cursor`.

@@ -41,7 +41,7 @@ routes! {
     /// Requests an override of the policies (admin).
     post override_task(task_id) "/tasks/{}/override": OverrideRequest => Task;
     /// Confirms an override as the second administrator.
-    post confirm_override(task_id) "/tasks/{}/override/confirm": ReasonRequest => Task;
+    post confirm_override(task_id) "/tasks/{}/override/confirm": DecisionRequest => Task;
     /// Creates a new draft from a task that was rejected or failed.
     post resubmit_task(task_id) "/tasks/{}/resubmit" => Task;
     /// Lists the comments on a task. Filters: `limit`, `cursor`.

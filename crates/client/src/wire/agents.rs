@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{Time, nullable};
+use super::{TaskState, Time, nullable};
 
 /// A registered agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -45,6 +45,35 @@ pub struct Agent {
     pub last_heartbeat: Time,
     /// The agent's own settings; the server does not interpret them.
     pub config: BTreeMap<String, Value>,
+    /// Incremented with every change of the registration; null for an agent that is known by its name only. Send it back as
+    /// `If-Match` to change the agent only if nobody else did meanwhile.
+    #[serde(default)]
+    pub revision: Option<u64>,
+}
+
+/// How an agent is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AgentHealth {
+    /// The agent.
+    pub agent: Agent,
+    /// Number of locks that it holds.
+    pub held_locks: u64,
+    /// How the last tasks that it proposed or applied ended, newest first; at most 20, of those that the caller may see.
+    pub outcomes: Vec<AgentOutcome>,
+}
+
+/// How a task of an agent ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AgentOutcome {
+    /// The task.
+    pub task_id: String,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub task_type: String,
+    /// Its final state.
+    pub state: TaskState,
+    /// When it ended.
+    pub at: Time,
 }
 
 /// A capability that somebody granted to an agent.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Priority, TaskState, Time};
+use super::{Priority, RiskLevel, TaskState, Time};
 
 /// An approval request: one reviewer is asked to decide about one task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -15,6 +15,18 @@ pub struct Approval {
     /// First line of the task description, at most 200 characters.
     #[serde(default)]
     pub task_description: String,
+    /// Display name of the author of the task. This and the next three are absent in responses to decisions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_author: Option<String>,
+    /// Agent that proposed the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_agent_id: Option<String>,
+    /// Risk score of the task, from 0 to 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_risk_score: Option<u8>,
+    /// Risk level of the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_risk_level: Option<RiskLevel>,
     /// User who is asked to decide.
     pub reviewer_id: String,
     /// Display name of the reviewer.
@@ -104,21 +116,28 @@ pub struct DelegationStep {
     pub delegation_id: String,
 }
 
-/// A decision on an approval request.
+/// A decision on an approval request, or the confirmation of an override. What an approval must carry depends on the risk of the task:
+/// see `approve_needs` of the task.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionRequest {
-    /// Reason; required to reject and to request changes.
+    /// Reason; required to reject, to request changes, and to approve tasks of level HIGH and CRITICAL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Digest of the task that you reviewed. The decision is refused if the task has changed since.
+    /// Digest of the task that you reviewed; required to approve unless the level is LOW. The decision is refused if the task has changed
+    /// since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[0-9a-fA-F]{64}$")]
     pub digest: Option<String>,
-    /// Digest of the scope that you reviewed. The decision is refused if what the task can touch has changed since.
+    /// Digest of the scope that you reviewed; required to approve unless the level is LOW. The decision is refused if what the task can
+    /// touch has changed since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[0-9a-fA-F]{64}$")]
     pub scope_digest: Option<String>,
+    /// Id of one of the task's resources, or one of its targets, typed exactly; for a task without any, the first 8 characters of its id.
+    /// Required to approve tasks of level CRITICAL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirm: Option<String>,
 }
 
 /// Delegates an approval request.
@@ -129,7 +148,8 @@ pub struct DelegateRequest {
     pub to: String,
 }
 
-/// The same decision on many approval requests: all succeed, or none is changed.
+/// The same decision on many approval requests: all succeed, or none is changed. Tasks of level HIGH and CRITICAL are not approved
+/// together with others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchRequest {
@@ -160,7 +180,7 @@ pub struct BatchItem {
     /// Digest of the task that you reviewed. The batch is refused if the task has changed since.
     #[schema(pattern = "^[0-9a-fA-F]{64}$")]
     pub digest: String,
-    /// Digest of the scope that you reviewed.
+    /// Digest of the scope that you reviewed; required to approve unless the level is LOW.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[0-9a-fA-F]{64}$")]
     pub scope_digest: Option<String>,

@@ -156,10 +156,13 @@ pub struct Overview {
     /// Outcomes of tasks on each of the last 30 complete days, newest first.
     #[serde(default)]
     pub days: Vec<DailyOutcomes>,
+    /// Outcomes since midnight UTC.
+    #[serde(default)]
+    pub today: Option<DailyOutcomes>,
 }
 
-/// Outcomes of tasks on one day.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// Outcomes of tasks on one day, and the decisions of reviewers about them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DailyOutcomes {
     /// Date in UTC, such as `2026-11-16`.
     pub day: String,
@@ -171,6 +174,18 @@ pub struct DailyOutcomes {
     pub rejected: u64,
     /// Tasks that were cancelled.
     pub cancelled: u64,
+    /// Tasks that reviewers decided about, among the last 2,000 that ended on the day.
+    #[serde(default)]
+    pub reviewed: u64,
+    /// Those of them that were approved.
+    #[serde(default)]
+    pub approved: u64,
+    /// Median time from the start of their review to the decision; null without a decision.
+    #[serde(default)]
+    pub median_decision_seconds: Option<f64>,
+    /// Approval requests that waited at the end of the day, or wait now; null if no server counted them.
+    #[serde(default)]
+    pub backlog: Option<u64>,
 }
 
 /// Statistics of a user.

@@ -31,9 +31,10 @@ pub struct Event {
 /// A page of events.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct EventPage {
-    /// Events that match, in order.
+    /// Events that match, in order; with `before`, the newest first.
     pub items: Vec<Event>,
-    /// Value of `after` for the next page. Events up to it that are not among the items do not match.
+    /// Value of `after` for the next page. Events up to it that are not among the items do not match. With `before`: its value for the
+    /// next page, or 0 if no older events are kept.
     pub next_cursor: String,
 }
 

@@ -309,6 +309,9 @@ pub struct Setting {
     pub description: String,
     /// Whether it has its default value.
     pub is_default: bool,
+    /// Whether it is changed in the configuration of each server only.
+    #[serde(default)]
+    pub read_only: bool,
     /// Incremented with every change; 0 for the default value.
     pub revision: u64,
 }
@@ -438,6 +441,9 @@ pub struct SimulatedReviewer {
 pub struct PolicyReplay {
     /// The replayed policy.
     pub policy_id: String,
+    /// Number of submitted tasks that were replayed.
+    #[serde(default)]
+    pub replayed: u64,
     /// The tasks, newest first.
     pub differs: Vec<ReplayedTask>,
 }

@@ -60,11 +60,18 @@ pub struct Task {
     pub forced: bool,
     /// Commands that the caller may use on the task now.
     pub allowed: Vec<String>,
+    /// What an approval of the task must carry, and the confirmation of an override: `digest`, `scope_digest`, `reason` and `confirm` in the
+    /// request, and a `password` given within 15 minutes. It grows with the risk; empty unless the task is in review.
+    #[serde(default)]
+    pub approve_needs: Vec<String>,
     /// Worker or agent that claimed the task last since its last change.
     #[serde(default)]
     pub claimed_by: Option<String>,
     /// Current or last execution.
     pub execution: Option<Execution>,
+    /// Until when the approved task is held before it is applied, so that the approval can be revoked; null unless it is held now.
+    #[serde(default)]
+    pub held_until: Option<Time>,
     /// Task from which it was resubmitted.
     pub predecessor: Option<String>,
 }

@@ -41,6 +41,9 @@ pub struct AccountAct {
     pub by: String,
     /// Time of the act.
     pub at: Time,
+    /// Until when the two people are not independent in the votes on a task; null if the act does not count.
+    #[serde(default)]
+    pub counts_until: Option<Time>,
     /// Does not count: an invitation by the only administrator there had ever been.
     pub exempt: bool,
     /// When an independent administrator, or the operator, confirmed that another person uses the account.

@@ -111,6 +111,12 @@ impl LockTable {
         self.waiting.len()
     }
 
+    /// How many locks an agent holds.
+    pub fn held_count(&self, agent: &str) -> usize {
+        let names: BTreeSet<&LockName> = self.held.by_agent(agent).map(|(_, name)| name).collect();
+        names.len()
+    }
+
     pub fn locks_held_by(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
         self.held.by_holder(holder)
     }

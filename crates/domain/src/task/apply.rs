@@ -45,6 +45,9 @@ impl Task {
     /// Starts an attempt. The worker holds all locks, and has changed nothing yet.
     pub fn begin_apply(&mut self, start: AttemptStart, now: Moment) -> Result<u64> {
         next_state(self.state, TaskCommand::BeginApply)?;
+        if let Some(until) = self.held_until(now) {
+            return Err(Refusal::Held { until });
+        }
         let (attempt, previous) = (self.next_attempt(), self.execution.take());
         let worker = start.worker.clone();
         self.execution = Some(Execution {

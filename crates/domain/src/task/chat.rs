@@ -40,10 +40,10 @@ impl Task {
         if self.state == TaskState::Reviewing && !self.is_low_risk() {
             return Err(Refusal::NotLowRisk);
         }
-        if decision.digest != Some(self.digest) {
+        if decision.answer.digest != Some(self.digest) {
             return Err(Refusal::DigestMismatch { current: self.digest });
         }
-        if decision.scope_digest != self.scope_digest {
+        if decision.answer.scope_digest != self.scope_digest {
             let current = self.scope_digest.unwrap_or(self.digest);
             return Err(Refusal::ScopeMismatch { current });
         }

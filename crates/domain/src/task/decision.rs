@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::chat::Approver;
 use super::{
-    Actor, Digest, OVERRIDE_CONFIRMATION_TIMEOUT_MS, OverrideRequest, Refusal, Result, Task, TaskCommand,
+    Actor, Answer, OVERRIDE_CONFIRMATION_TIMEOUT_MS, OverrideRequest, Refusal, Result, Task, TaskCommand,
     TaskState, Transition, next_state,
 };
 use crate::Moment;
@@ -20,12 +20,8 @@ use crate::permission::Permission;
 pub struct Decision<'a> {
     pub approval_id: &'a str,
     pub kind: DecisionKind,
-    pub reason: Option<&'a str>,
-    /// The digest that the reviewer saw. If given, it must be the current one.
-    pub digest: Option<Digest>,
-    /// The digest of the scope that the reviewer saw. If given, it must be the current one.
-    pub scope_digest: Option<Digest>,
-    /// Whether it is one of many. An approval among many needs a digest unless the risk is low: nobody reviews a list of ids.
+    pub answer: &'a Answer,
+    /// Whether it is one of many. What is risky is approved alone: nobody reviews a list of ids.
     pub is_batch: bool,
 }
 
@@ -61,21 +57,8 @@ impl Task {
             return Err(self.not_in_review(decision.kind));
         }
         self.require_unedited()?;
-        match decision.digest {
-            Some(digest) if digest != self.digest => {
-                return Err(Refusal::DigestMismatch { current: self.digest });
-            }
-            None if decision.is_batch && decision.kind == DecisionKind::Approve && !self.is_low_risk() => {
-                return Err(Refusal::DigestRequired { current: self.digest });
-            }
-            _ => {}
-        }
-        if let (Some(seen), Some(current)) = (decision.scope_digest, self.scope_digest)
-            && seen != current
-        {
-            return Err(Refusal::ScopeMismatch { current });
-        }
-        let reason = non_empty(decision.reason);
+        self.require_current(decision.answer)?;
+        let reason = decision.answer.reason();
         if decision.kind != DecisionKind::Approve && reason.is_none() {
             return Err(Refusal::ReasonRequired);
         }
@@ -101,6 +84,10 @@ impl Task {
             self.require_independent_of_approvers(&by, people, &lapsing, now)?;
             let approver = Approver { decided_by: &by, chat_holders };
             self.require_separate_approvers(decision.approval_id, approver, people, &lapsing, now)?;
+            if decision.is_batch {
+                self.require_batchable()?;
+            }
+            self.require_friction(decision.answer, actor, now)?;
         }
         let action = format!("approval.{}", decision.kind.as_str());
         self.lapse(lapsing, Some(&Trigger::Command(action.clone())))?;
@@ -295,17 +282,18 @@ impl Task {
         if request.by == by { Err(Refusal::SameAdmin { user: request.by }) } else { Ok((by, request)) }
     }
 
-    /// Confirms an override: unsatisfied requirements are overridden, and the task is approved. A reason is stored beside that
-    /// of the request.
+    /// Confirms an override: unsatisfied requirements are overridden, and the task is approved. The answer carries what an approval
+    /// would; its reason is stored beside that of the request.
     pub fn confirm_override(
         &mut self,
-        reason: Option<&str>,
+        answer: &Answer,
         actor: &Actor,
         people: &People,
         now: Moment,
     ) -> Result {
         let (by, request) = self.authorize_confirm(actor, now)?;
         self.require_unedited()?;
+        self.require_current(answer)?;
         self.require_independent_of_authors(&by, people, Period::Ever, now)?;
         if let Some(why) = people.dependence(&by, &request.by, Period::Ever, now) {
             return Err(Refusal::NotIndependent(Box::new(why)));
@@ -315,7 +303,8 @@ impl Task {
         if !people.active(&request.by).is_some_and(|user| user.has_role(ADMIN)) {
             return Err(Refusal::NoOverrideRequest);
         }
-        let reason = match non_empty(reason) {
+        self.require_friction(answer, actor, now)?;
+        let reason = match answer.reason() {
             Some(confirmed) => format!("{}; {by} confirmed: {confirmed}", request.reason),
             None => request.reason,
         };

@@ -18,6 +18,7 @@ mod digest;
 mod eligibility;
 mod evidence;
 mod execution;
+mod friction;
 mod lifecycle;
 mod metadata;
 mod reassign;
@@ -46,6 +47,7 @@ pub use execution::{
     AdminRequest, AttemptFailure, Execution, ExecutionOutput, ExecutionResult, FailureCode, HeldLock,
     MAX_RETRIES, Phase, RemainingEffects, retry_backoff_ms, rollback_data_key,
 };
+pub use friction::{Answer, ApprovalNeed, CRITICAL_PASSWORD_TTL_MS, LackingFriction};
 pub use lifecycle::{InvalidTransition, TRANSITIONS, TaskCommand, TaskState, commands_for, next_state};
 pub use metadata::{ChangeKind, Lineage, LockPreview, Metadata, Preview, PreviewChange, PreviewStatus};
 pub use reassign::MAX_ESCALATIONS;
@@ -128,6 +130,10 @@ pub struct Task {
     pub forced: bool,
     /// When the approval expires. Set while the task is approved.
     pub approval_ends_at: Option<Moment>,
+    /// Until when a risky task waits after its approval, so that there is time to revoke it. It lasts until the task is neither approved
+    /// nor applied any more: a further attempt does not wait again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_until: Option<Moment>,
     /// The earliest time of the next attempt, after one that failed without effects.
     pub apply_after: Option<Moment>,
     /// The current or last attempt to apply the task.
@@ -173,6 +179,8 @@ pub struct Actor {
     pub agent_id: Option<String>,
     /// Whether the token or session has the admin scope, which administrative commands require besides the role.
     pub has_admin_scope: bool,
+    /// When the password of the session was given, or of the one in which the token was made.
+    pub password_at: Option<Moment>,
 }
 
 impl Actor {
@@ -184,6 +192,7 @@ impl Actor {
             token_issuer: None,
             agent_id: None,
             has_admin_scope: false,
+            password_at: None,
         }
     }
 
@@ -301,10 +310,15 @@ pub enum Refusal {
         "what the task can touch has changed: its scope digest is now {current}. Review it again before you decide."
     )]
     ScopeMismatch { current: Digest },
+    #[error(transparent)]
+    FrictionRequired(LackingFriction),
+    #[error("a task of level {level} is not approved together with others. Review it, and approve it alone.")]
+    NotInBatch { level: RiskLevel },
     #[error(
-        "the risk of the task is not low: give its digest, {current}, to approve it together with others"
+        "approving a task of level CRITICAL needs a password given within 15 minutes; give it again: \
+         POST /api/v1/sessions/reauthenticate, or sign in again for a new token"
     )]
-    DigestRequired { current: Digest },
+    PasswordTooOld,
     #[error("the preview of the task changed since this message. Open the task to decide.")]
     PreviewChanged,
     #[error("only tasks of level LOW are decided in a chat. Open the task to decide.")]
@@ -349,6 +363,10 @@ pub enum Refusal {
         "the task has exceeded its timeout_seconds. Make no further changes, and report the result as timeout."
     )]
     TimedOut,
+    #[error(
+        "the task was approved a moment ago and is held until {until}, so that the approval can be revoked"
+    )]
+    Held { until: Moment },
     #[error("the task cannot be recovered: no attempt is in progress, or its worker still holds the lease")]
     WorkerNotLost,
     #[error(
@@ -417,6 +435,7 @@ impl Task {
             reopened: None,
             forced: false,
             approval_ends_at: None,
+            held_until: None,
             apply_after: None,
             execution: None,
             by_agent: BTreeSet::new(),
@@ -448,15 +467,19 @@ impl Task {
         self.requirements.iter().map(progress).collect()
     }
 
-    /// Whether the task was approved and the end of its approval is not set yet.
-    pub fn needs_approval_end(&self) -> bool {
+    /// Whether the task was approved and the times of its approval are not set yet.
+    pub fn needs_approval_times(&self) -> bool {
         self.state == TaskState::Approved && self.approval_ends_at.is_none()
     }
 
-    /// Sets the end of a new approval. It is set once: a later change of the setting does not apply.
-    pub fn set_approval_end(&mut self, valid_for_ms: u64) {
-        let approved_at = self.entered_at.get(&TaskState::Approved);
+    /// Sets the end of a new approval, and of its hold if the risk asks for one. Each is set once: a later change of the settings does
+    /// not apply.
+    pub fn set_approval_times(&mut self, valid_for_ms: u64, hold_ms: u64) {
+        let approved_at = self.entered_at.get(&TaskState::Approved).copied();
         self.approval_ends_at = approved_at.map(|at| at.plus_ms(valid_for_ms));
+        if self.held_until.is_none() && self.is_held_after_approval() {
+            self.held_until = approved_at.map(|at| at.plus_ms(hold_ms));
+        }
     }
 
     pub fn is_approval_expired(&self, now: Moment) -> bool {
@@ -469,7 +492,7 @@ impl Task {
     }
 
     fn is_low_risk(&self) -> bool {
-        self.risk.as_ref().is_some_and(|risk| risk.level == RiskLevel::Low)
+        self.risk_level() == RiskLevel::Low
     }
 
     /// The decisions that count: those on the current config and preview.
@@ -543,6 +566,9 @@ impl Task {
         if from != to {
             self.entered_at.insert(to, now);
             self.approval_ends_at = None;
+            if !matches!(to, TaskState::Approved | TaskState::Applying) {
+                self.held_until = None;
+            }
         }
         Ok(self.record(&format!("task.{command}"), from, by))
     }

@@ -22,7 +22,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(heartbeat))
         .routes(routes!(drain))
         .routes(routes!(locks))
-        .routes(routes!(create_token))
+        .routes(routes!(tokens, create_token))
         .routes(routes!(inbox))
 }
 
@@ -35,12 +35,28 @@ async fn list(app: App, caller: Caller, Params(page): Params<PageParams>) -> Pag
     page.page(agents, |agent| agent.view.agent_id.clone(), convert::agent)
 }
 
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct RegisterParams {
+    /// Only check the request: nothing is registered.
+    #[serde(default)]
+    #[param(value_type = Option<bool>)]
+    dry_run: bool,
+}
+
 /// Register an agent.
-#[utoipa::path(post, path = "/agents", operation_id = "register_agent", tag = "agents", request_body = wire::AgentRequest, responses(
+#[utoipa::path(post, path = "/agents", operation_id = "register_agent", tag = "agents", params(RegisterParams), request_body = wire::AgentRequest, responses(
+    (status = 200, description = "With `dry_run`: the agent could be registered like this", body = wire::Agent),
     (status = 201, description = "The agent", body = wire::Agent), BodyErrors,
     (status = 409, description = "AGENT_EXISTS", body = wire::Problem),
 ))]
-async fn register(app: App, caller: Caller, JsonBody(body): JsonBody<wire::AgentRequest>) -> ApiResult {
+async fn register(
+    app: App,
+    caller: Caller,
+    Params(RegisterParams { dry_run }): Params<RegisterParams>,
+    JsonBody(body): JsonBody<wire::AgentRequest>,
+) -> ApiResult {
     let Some(id) = body.agent_id.clone() else {
         return Err(Problem::invalid_at("/agent_id", "is required"));
     };
@@ -51,6 +67,10 @@ async fn register(app: App, caller: Caller, JsonBody(body): JsonBody<wire::Agent
         ..agent_change(&body, profile)?
     };
     let sponsor = body.sponsor_id.as_deref();
+    if dry_run {
+        let agent = app.agents.check_registration(&id, change, sponsor, &caller).await?;
+        return Ok(Json(convert::agent(&agent)).into_response());
+    }
     let agent = app.agents.register(&id, change, sponsor, &caller).await?;
     Ok((StatusCode::CREATED, Json(convert::agent(&agent))).into_response())
 }
@@ -65,7 +85,7 @@ async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Ag
 
 /// Update an agent.
 #[utoipa::path(patch, path = "/agents/{id}", operation_id = "update_agent", tag = "agents", params(("id" = String, Path)), request_body = wire::AgentRequest, responses(
-    (status = 200, description = "The updated agent", body = wire::Agent), BodyErrors, SecondAdmin, AgentNotFound,
+    (status = 200, description = "The updated agent", body = wire::Agent), UpdateErrors, SecondAdmin, AgentNotFound,
 ))]
 async fn update(
     app: App,
@@ -124,6 +144,17 @@ async fn locks(app: App, caller: Caller, Param(id): Param) -> PageResult<wire::L
     let page = PageParams::new(Some(MAX_LOCKS), None);
     let filter = LockFilter { agent: Some(id), ..LockFilter::default() };
     app.lock_page(&page, filter, None, &caller).await
+}
+
+/// List the valid tokens of an agent (its sponsor, or an administrator).
+#[utoipa::path(get, path = "/agents/{id}/tokens", operation_id = "list_agent_tokens", tag = "agents", params(("id" = String, Path)), responses(
+    (status = 200, description = "The tokens without their secrets, oldest first. Revoke one with DELETE /users/{sponsor}/tokens/{token_id}", body = wire::Page<wire::Token>),
+    ReadErrors, AgentNotFound,
+))]
+async fn tokens(app: App, caller: Caller, Param(id): Param) -> PageResult<wire::Token> {
+    app.agents.require_sponsor(&id, &caller).await?;
+    let tokens = app.accounts.agent_tokens(&id, &caller).await?;
+    Ok(single_page(tokens.iter().map(|token| convert::token(token, None)).collect()))
 }
 
 /// Create a token for an agent, which can read, propose tasks and lock on behalf of its sponsor.

@@ -4,7 +4,7 @@ use ade_app::ApprovalView;
 use ade_app::tasks::{ApprovalOwner, BatchItem, DecisionBatch, DecisionInput as ReviewDecision};
 use ade_domain::approval::{Approval, DecisionKind};
 use ade_domain::people::UserId;
-use ade_domain::task::Digest;
+use ade_domain::task::{Answer, Digest};
 use uuid::Uuid;
 
 use super::prelude::*;
@@ -56,12 +56,9 @@ async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> P
     };
     let after = page.parse_cursor(parse_cursor)?;
     let approvals = app.tasks.approvals(&owner, status.convert(), after, fetch_limit, &caller).await?;
-    let descriptions = app.tasks.descriptions(&approvals).await?;
+    let summaries = app.tasks.summaries(&approvals).await?;
     let cursor = |approval: &Approval| format!("{}-{}", approval.score, approval.approval_id);
-    let convert = |approval: &Approval| {
-        let description = descriptions.get(&approval.task_id).map_or("", String::as_str);
-        convert::listed_approval(approval, description, None)
-    };
+    let convert = |approval: &Approval| convert::listed_approval(approval, summaries.get(&approval.task_id));
     page.page(approvals, cursor, convert)
 }
 
@@ -82,24 +79,28 @@ async fn show(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::Ap
     Ok(Json(convert::approval(&approval, &task.task)))
 }
 
+pub(super) fn parse_answer(request: &wire::DecisionRequest) -> ApiResult<Answer> {
+    let wire::DecisionRequest { reason, digest, scope_digest, confirm } = request.clone();
+    let parse = |path: &str, digest: Option<String>| {
+        let invalid = |_| Problem::invalid_at(path, "must be 64 hexadecimal digits");
+        digest.map(|digest| digest.parse::<Digest>()).transpose().map_err(invalid)
+    };
+    let (digest, scope_digest) = (parse("/digest", digest)?, parse("/scope_digest", scope_digest)?);
+    Ok(Answer { reason, digest, scope_digest, confirm })
+}
+
 async fn decide(
     app: &AppState,
     id: &str,
     action: DecisionKind,
     request: &IdempotentPost<wire::DecisionRequest>,
 ) -> ApiResult {
-    let wire::DecisionRequest { reason, digest, scope_digest } = request.body.clone();
-    let parse = |path: &str, digest: Option<String>| {
-        let invalid = |_| Problem::invalid_at(path, "must be 64 hexadecimal digits");
-        digest.map(|digest| digest.parse::<Digest>()).transpose().map_err(invalid)
-    };
-    let (digest, scope_digest) = (parse("/digest", digest)?, parse("/scope_digest", scope_digest)?);
-    let decision = ReviewDecision { action, reason, digest, scope_digest };
+    let decision = ReviewDecision { action, answer: parse_answer(&request.body)? };
     let task = app.tasks.decide(id, &decision, &request.caller).await?;
     Ok(request.respond(Outcome::Approval(ApprovalView::find(&task, id))))
 }
 
-/// Approve a task.
+/// Approve a task. The more risky it is, the more the request must carry: `approve_needs` of the task says what.
 #[utoipa::path(post, path = "/approvals/{id}/approve", operation_id = "approve", tag = "approvals", params(("id" = String, Path)), request_body = wire::DecisionRequest, responses(
     (status = 200, description = "The updated approval request, with the state of its task", body = wire::Approval), DecisionErrors,
 ))]
@@ -141,7 +142,7 @@ async fn delegate(app: App, Param(id): Param, request: IdempotentPost<wire::Dele
 #[utoipa::path(post, path = "/approvals/batch", operation_id = "answer_batch", tag = "approvals", request_body = wire::BatchRequest, responses(
     (status = 200, description = "The updated approval requests", body = wire::BatchResponse), PostErrors,
     (status = 403, description = "FEATURE_DISABLED, FORBIDDEN, SCOPE_MISSING, CSRF, REAUTHENTICATE or PASSWORD_CHANGE_REQUIRED", body = wire::Problem),
-    (status = 409, description = "BATCH_REFUSED with the problem of each refused item, or IN_FLIGHT", body = wire::Problem),
+    (status = 409, description = "BATCH_REFUSED with the problem of each refused item, such as NOT_IN_BATCH or FRICTION_REQUIRED, or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn batch(app: App, request: IdempotentPost<wire::BatchRequest>) -> ApiResult {
     let wire::BatchRequest { items: with_digests, approval_ids, action, reason, options } =

@@ -11,6 +11,7 @@ use axum::http::header;
 use futures_util::stream;
 
 use super::prelude::*;
+use crate::http::paging::parse_word;
 
 /// Entries without a number that follow the numbered ones.
 const MAX_UNNUMBERED: u32 = 200;
@@ -35,15 +36,28 @@ struct ListParams {
     actor: Option<String>,
     /// Action, such as `task.submit`.
     action: Option<String>,
+    /// Id of an object that belongs to no task, such as a user, a policy or a lock; use `task` for tasks and what belongs to them.
+    object: Option<String>,
     /// Entries at or after this time.
     from: Option<wire::Time>,
     /// Entries before this time.
     to: Option<wire::Time>,
+    /// `oldest` (default) or `newest` first.
+    #[param(inline, value_type = Option<Order>)]
+    order: Option<String>,
     /// Page size; 50 by default, at most 200.
     #[param(minimum = 1, maximum = 200)]
     limit: Option<usize>,
     /// `next_cursor` of the previous page.
     cursor: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(rename_all = "snake_case")]
+enum Order {
+    Oldest,
+    Newest,
 }
 
 fn audit_filter(params: &ListParams, caller: &Caller) -> AuditFilter {
@@ -55,8 +69,10 @@ fn audit_filter(params: &ListParams, caller: &Caller) -> AuditFilter {
         task: params.task.clone(),
         actor,
         action: params.action.clone(),
+        object: params.object.clone(),
         from: params.from.convert(),
         to: params.to.convert(),
+        newest_first: false,
     }
 }
 
@@ -71,7 +87,7 @@ async fn entries(
     page.try_page(entries, |entry| entry.number.to_string(), convert::audit_entry)
 }
 
-/// List the audit log in order.
+/// List the audit log, the oldest or the newest entries first.
 ///
 /// Administrators and auditors see all entries. Others see the entries of tasks that they may see, and their own.
 #[utoipa::path(get, path = "/audit", operation_id = "list_audit", tag = "audit", params(ListParams), responses(
@@ -79,7 +95,9 @@ async fn entries(
 ))]
 async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> PageResult<wire::AuditEntry> {
     let page = PageParams::new(params.limit, params.cursor.clone());
-    entries(&app, audit_filter(&params, &caller), &page, &caller).await
+    let order: Option<Order> = parse_word("?order", params.order.clone(), "oldest or newest")?;
+    let filter = AuditFilter { newest_first: order == Some(Order::Newest), ..audit_filter(&params, &caller) };
+    entries(&app, filter, &page, &caller).await
 }
 
 /// List the audit entries of a task.
@@ -192,6 +210,8 @@ struct ExportParams {
     actor: Option<String>,
     /// Action, such as `task.submit`.
     action: Option<String>,
+    /// Id of an object that belongs to no task, such as a user, a policy or a lock; use `task` for tasks and what belongs to them.
+    object: Option<String>,
     /// Entries at or after this time.
     from: Option<wire::Time>,
     /// Entries before this time.
@@ -220,9 +240,9 @@ async fn export(app: App, caller: Caller, Params(params): Params<ExportParams>) 
             return Err(Problem::invalid_at("?format", format!("must be ndjson or csv, not {other:?}")));
         }
     };
-    let ExportParams { task, actor, action, from, to, .. } = params;
+    let ExportParams { task, actor, action, object, from, to, .. } = params;
     let filter =
-        audit_filter(&ListParams { task, actor, action, from, to, ..ListParams::default() }, &caller);
+        audit_filter(&ListParams { task, actor, action, object, from, to, ..ListParams::default() }, &caller);
     // The first batch is read before the response starts, so that a refusal still has its own status.
     let first = app.audits.entries(filter.clone(), 0, EXPORT_BATCH, &caller).await?;
     let header = if format == ExportFormat::Csv { CSV_HEADER.to_owned() } else { String::new() };

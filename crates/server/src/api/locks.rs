@@ -200,6 +200,8 @@ struct ListParams {
     /// `task` or `resource`.
     #[param(pattern = "^(task|resource)$")]
     kind: Option<String>,
+    /// Part of the name.
+    name: Option<String>,
     /// Page size; 50 by default, at most 200.
     #[param(minimum = 1, maximum = 200)]
     limit: Option<usize>,
@@ -214,7 +216,7 @@ struct ListParams {
 ))]
 async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> PageResult<wire::Lock> {
     caller.require_scope(Scope::Read)?;
-    let ListParams { agent, resource_type, kind, limit, cursor } = params;
+    let ListParams { agent, resource_type, kind, name, limit, cursor } = params;
     let kind = match kind.as_deref() {
         None => None,
         Some("task") => Some(LockKind::Task),
@@ -225,7 +227,8 @@ async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> P
     };
     let page = PageParams::new(limit, cursor);
     let after: Option<LockName> = page.parse_cursor(|cursor| cursor.parse().ok())?;
-    let filter = LockFilter { agent, resource_type, kind };
+    let name_part = name.map(|part| fold(&part).into_owned());
+    let filter = LockFilter { agent, resource_type, kind, name_part };
     app.lock_page(&page, filter, after, &caller).await
 }
 

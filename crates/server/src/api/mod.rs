@@ -15,6 +15,7 @@ mod execution;
 mod executors;
 mod hooks;
 mod jobs;
+mod keys;
 mod locks;
 mod operations;
 mod policies;
@@ -62,6 +63,7 @@ use crate::http::connections::Connections;
 use crate::http::idempotency::InFlightKeys;
 use crate::http::problem::{ApiResult, Problem};
 use crate::http::{middleware, openapi};
+use crate::pages;
 use events::EventConnections;
 use settings::ServerSetting;
 
@@ -121,6 +123,8 @@ pub(crate) struct Services {
     pub(crate) sign_ins_per_minute: u32,
     /// Allowed host names.
     pub(crate) hosts: Arc<[String]>,
+    /// Opens the dashboard of a demo as its reviewer.
+    pub(crate) demo_key: Option<Arc<str>>,
     /// Becomes true when the server shuts down.
     pub(crate) stopping: watch::Receiver<bool>,
 }
@@ -157,6 +161,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(tickets::routes())
         .merge(agents::routes())
         .merge(jobs::routes())
+        .merge(keys::routes())
         .merge(projections::routes())
         .merge(webhooks::routes())
         .merge(hooks::routes())
@@ -166,9 +171,10 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
 
 /// All routes with their middleware.
 pub(crate) fn router(app: AppState) -> Router {
-    let (router, _) = routes().split_for_parts();
-    router
-        .merge(openapi::routes())
+    let (api, _) = routes().split_for_parts();
+    let pages = pages::routes(api.clone().with_state(app.clone()));
+    api.merge(openapi::routes())
+        .merge(pages)
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(app.clone(), middleware::handle))

@@ -75,6 +75,7 @@ async fn activate(app: App, Param(id): Param, request: IdempotentPost<EmptyBody>
 ))]
 async fn replay(app: App, caller: Caller, Param(id): Param) -> JsonResult<wire::PolicyReplay> {
     let replay = app.rules.replay(&id, &app.tasks, &caller);
-    let differs = app.unless_stopping(async { Ok(replay.await?) }).await?;
-    Ok(Json(wire::PolicyReplay { policy_id: id, differs: differs.convert() }))
+    let replay = app.unless_stopping(async { Ok(replay.await?) }).await?;
+    let differs = replay.differences.convert();
+    Ok(Json(wire::PolicyReplay { policy_id: id, replayed: replay.replayed, differs }))
 }

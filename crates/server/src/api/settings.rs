@@ -52,6 +52,7 @@ impl ServerSetting {
                 self.about, self.config_name
             ),
             is_default: false,
+            read_only: true,
             revision: 0,
         }
     }

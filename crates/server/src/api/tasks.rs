@@ -4,6 +4,7 @@ use ade_app::tasks::{Proposal, TaskAction};
 use ade_store::database::{StoredTask, TaskFilter};
 use axum::http::{HeaderMap, header};
 
+use super::approvals::parse_answer;
 use super::prelude::*;
 use crate::http::idempotency::etag;
 use crate::http::paging::parse_word;
@@ -40,6 +41,8 @@ struct ListParams {
     resource: Option<String>,
     /// Tag.
     tag: Option<String>,
+    /// Agent that proposed the task or applies it.
+    agent: Option<String>,
     /// Task type.
     #[serde(rename = "type")]
     task_type: Option<String>,
@@ -55,12 +58,19 @@ struct ListParams {
     (status = 200, description = "A page of tasks", body = wire::Page<wire::Task>), ReadErrors,
 ))]
 async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> PageResult<wire::Task> {
-    let ListParams { state, author, resource, tag, task_type, limit, cursor } = params;
+    let ListParams { state, author, resource, tag, agent, task_type, limit, cursor } = params;
     let state: Option<wire::TaskState> = parse_word("?state", state, "a task state such as REVIEWING")?;
     let page = PageParams::new(limit, cursor);
     let fetch_limit = page.fetch_limit_u32()?;
-    let filter =
-        TaskFilter { state: state.convert(), author, resource, tag, task_type, ..TaskFilter::default() };
+    let filter = TaskFilter {
+        state: state.convert(),
+        author,
+        resource,
+        tag,
+        agent,
+        task_type,
+        ..TaskFilter::default()
+    };
     let tasks = app.tasks.tasks(filter, page.uuid_cursor()?, fetch_limit, &caller).await?;
     let now = app.tasks.now();
     let convert = |task: &StoredTask| convert::task(*TaskView::new(task, &caller, now));
@@ -186,16 +196,16 @@ async fn request_override(
     run_action(&app, &id, &TaskAction::RequestOverride { reason, incident_ticket }, &request).await
 }
 
-/// Confirm the override that another administrator requested (admin).
-#[utoipa::path(post, path = "/tasks/{id}/override/confirm", operation_id = "confirm_override", tag = "tasks", params(("id" = String, Path)), request_body = wire::ReasonRequest, responses(
+/// Confirm the override that another administrator requested (admin). It must carry what an approval of the task must.
+#[utoipa::path(post, path = "/tasks/{id}/override/confirm", operation_id = "confirm_override", tag = "tasks", params(("id" = String, Path)), request_body = wire::DecisionRequest, responses(
     (status = 200, description = "The updated task", body = wire::Task), DecisionErrors,
 ))]
 async fn confirm_override(
     app: App,
     Param(id): Param,
-    request: IdempotentPost<wire::ReasonRequest>,
+    request: IdempotentPost<wire::DecisionRequest>,
 ) -> ApiResult {
-    let action = TaskAction::ConfirmOverride { reason: request.body.reason.clone() };
+    let action = TaskAction::ConfirmOverride(parse_answer(&request.body)?);
     run_action(&app, &id, &action, &request).await
 }
 

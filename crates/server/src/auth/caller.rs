@@ -25,7 +25,8 @@ pub(crate) const SESSION_COOKIE: &str = "ade_session";
 pub(crate) const DEVICE_COOKIE: &str = "ade_device";
 const CSRF_TOKEN: HeaderName = HeaderName::from_static("x-csrf-token");
 /// The routes that a session with a temporary password can use: who am I, sign out, and set a password.
-const PASSWORD_CHANGE_ROUTES: [&str; 2] = ["/api/v1/sessions/current", "/api/v1/users/{id}"];
+const PASSWORD_CHANGE_ROUTES: [&str; 4] =
+    ["/api/v1/sessions/current", "/api/v1/users/{id}", "/password", "/sign-out"];
 /// The routes for callers that were authenticated before the database became unavailable.
 const LOCK_ROUTES: &str = "/api/v1/locks/";
 /// Characters of the User-Agent header that the audit log keeps.
@@ -57,11 +58,20 @@ impl Caller {
     }
 }
 
-impl FromRequestParts<AppState> for Caller {
-    type Rejection = Problem;
+/// The visitor of a page, in the requests that the page makes to the API for reading: it is not authenticated and counted once
+/// more for each of them. Nothing outside of the process can add an extension to a request.
+#[derive(Debug, Clone)]
+pub(crate) struct PageVisitor(pub(crate) ade_app::Caller);
 
-    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> ApiResult<Self> {
-        let mut caller = authenticate(parts, app).await?;
+impl Caller {
+    /// The visitor of a page. A form proves its CSRF token when the page sends its change to the API, not here.
+    pub(crate) async fn visitor(parts: &mut Parts, app: &AppState) -> ApiResult<Self> {
+        let caller = authenticate(parts, app, None).await?;
+        Self::admit(caller, parts, app).await
+    }
+
+    /// Counts an authenticated request, and lets it have a larger body.
+    async fn admit(mut caller: ade_app::Caller, parts: &mut Parts, app: &AppState) -> ApiResult<Self> {
         parts.extensions.insert(Authenticated);
         if let Some(connection) = parts.extensions.get::<Connection>() {
             connection.mark_authenticated();
@@ -75,6 +85,20 @@ impl FromRequestParts<AppState> for Caller {
         }
         rate_limit::check_request(app, &caller, &parts.method, route).await?;
         Ok(Self(caller))
+    }
+}
+
+impl FromRequestParts<AppState> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> ApiResult<Self> {
+        if let Some(PageVisitor(visitor)) = parts.extensions.get().filter(|_| !is_mutation(parts)) {
+            return Ok(Self(visitor.clone()));
+        }
+        let csrf_token = parts.headers.get(CSRF_TOKEN).and_then(|value| value.to_str().ok());
+        let csrf_token = csrf_token.unwrap_or_default().to_owned();
+        let caller = authenticate(parts, app, Some(&csrf_token)).await?;
+        Self::admit(caller, parts, app).await
     }
 }
 
@@ -202,7 +226,8 @@ async fn token_caller(token: &str, origin: AuditActor, app: &AppState) -> ApiRes
     Ok(caller)
 }
 
-async fn authenticate(parts: &Parts, app: &AppState) -> ApiResult<ade_app::Caller> {
+/// Who sent a request. A change by a session needs this CSRF token; `None` for pages, which change nothing themselves.
+async fn authenticate(parts: &Parts, app: &AppState, csrf_token: Option<&str>) -> ApiResult<ade_app::Caller> {
     let origin = request_origin(parts, app);
     let secret = &match Secret::of(parts)? {
         Secret::Token(token) if app.bootstrap_token.matches(&token) => {
@@ -213,8 +238,7 @@ async fn authenticate(parts: &Parts, app: &AppState) -> ApiResult<ade_app::Calle
     };
     let SessionUse { caller, session, is_renewed } =
         app.accounts.authenticate_session(secret, origin).await?;
-    let csrf_token = parts.headers.get(CSRF_TOKEN).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if is_mutation(parts) && !matches_csrf_token(secret, csrf_token) {
+    if is_mutation(parts) && csrf_token.is_some_and(|token| !matches_csrf_token(secret, token)) {
         let detail = "missing or wrong X-CSRF-Token: send the csrf_token of the sign-in response with the session cookie";
         return Err(Problem::forbidden("CSRF", detail));
     }

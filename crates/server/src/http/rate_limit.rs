@@ -32,14 +32,16 @@ fn counting(method: &Method, group: &str, route: &str) -> Counting {
     match group {
         "tasks:create" | "simulations" | "agents" | "locks" => Counting::InBlocks,
         "tasks:change" if !is_decision => Counting::InBlocks,
+        "pages" => Counting::InBlocks,
         _ if matches!(*method, Method::GET | Method::HEAD) => Counting::InBlocks,
         _ => Counting::Exact,
     }
 }
 
-/// The group that a route counts for; `None` for the steps of holding a lock and routes outside of `/api/v1`.
+/// The group that a route counts for; `None` for the steps of holding a lock. Routes outside of `/api/v1` with a caller are pages:
+/// each is counted once, whatever it reads. The changes of forms are counted as requests to the API.
 fn endpoint_group(method: &Method, route: &str) -> Option<&'static str> {
-    let path = route.strip_prefix("/api/v1/")?;
+    let Some(path) = route.strip_prefix("/api/v1/") else { return Some("pages") };
     let (noun, rest) = path.split_once('/').unwrap_or((path, ""));
     let is_read = matches!(*method, Method::GET | Method::HEAD);
     Some(match (noun, is_read) {
@@ -53,7 +55,7 @@ fn endpoint_group(method: &Method, route: &str) -> Option<&'static str> {
         ("simulations", _) => "simulations",
         ("audit" | "stats" | "archives" | "projections", _) => "audit",
         ("agents", _) => "agents",
-        ("config" | "features" | "executors" | "jobs", _) => "settings",
+        ("config" | "features" | "executors" | "jobs" | "keys", _) => "settings",
         ("webhooks" | "hooks", true) => "webhooks:read",
         ("webhooks" | "hooks", false) => "webhooks:change",
         ("users" | "sessions", _) => "people",

@@ -222,6 +222,7 @@ impl Server {
             requests_per_minute: config.requests_per_minute,
             token_rate_limit: TokenRateLimit::new(context.clone()),
             sign_ins_per_minute: config.sign_ins_per_minute,
+            demo_key: config.demo.then(|| Uuid::new_v4().simple().to_string().into()),
             hosts: config.hosts.clone().into(),
             stopping,
         };
@@ -254,6 +255,12 @@ impl Server {
     #[must_use]
     pub const fn new_token_path(&self) -> Option<&PathBuf> {
         self.new_token_path.as_ref()
+    }
+
+    /// The path that opens the dashboard of a demo as its reviewer. It works until the server stops.
+    #[must_use]
+    pub fn demo_path(&self) -> Option<String> {
+        self.app.demo_key.as_ref().map(|key| format!("/demo/{key}"))
     }
 
     /// The password of the user `admin`, if this start created the user.

@@ -93,6 +93,9 @@ pub trait Locks: std::fmt::Debug + Send + Sync {
 
     fn counts(&self) -> AsyncResult<'_, LockCounts>;
 
+    /// How many locks each of these agents holds, in their order. A lease that has just ended may still count.
+    fn held_counts(&self, agents: Vec<String>) -> AsyncResult<'_, Vec<usize>>;
+
     /// Does everything that is due: ends expired leases and waits, cancels waits of silent agents, and resolves remaining deadlocks.
     /// Any number of servers may call it at any time.
     fn sweep(&self) -> AsyncResult<'_, Vec<Deadlock>>;

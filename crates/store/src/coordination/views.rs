@@ -13,6 +13,8 @@ pub struct LockFilter {
     pub agent: Option<String>,
     pub resource_type: Option<String>,
     pub kind: Option<LockKind>,
+    /// A part of the name, in its normal form.
+    pub name_part: Option<String>,
 }
 
 impl LockFilter {
@@ -31,6 +33,7 @@ impl LockFilter {
     pub(crate) fn matches_name(&self, name: &LockName) -> bool {
         self.kind.is_none_or(|kind| name.kind() == kind)
             && self.resource_type.as_deref().is_none_or(|wanted| name.resource_type() == Some(wanted))
+            && self.name_part.as_deref().is_none_or(|part| name.as_str().contains(part))
     }
 }
 

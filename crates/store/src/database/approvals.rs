@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use ade_domain::Moment;
 use ade_domain::approval::{Approval, ApprovalStatus};
 use ade_domain::people::UserId;
+use ade_domain::risk::RiskLevel;
+use ade_domain::task::{Lineage, Task};
+use serde::Deserialize;
 
 use super::sql::{Arg, Row, Select, uuid};
 use super::{Database, Result};
@@ -17,6 +20,29 @@ pub struct ApprovalFilter {
     pub status: Option<ApprovalStatus>,
     /// Score and id of the last request of the page before.
     pub after: Option<(u32, String)>,
+}
+
+/// What a list of approval requests shows of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskSummary {
+    pub description: String,
+    pub author_name: String,
+    /// The agent that proposed it.
+    pub agent_id: Option<String>,
+    /// Score and level.
+    pub risk: Option<(u8, RiskLevel)>,
+}
+
+impl TaskSummary {
+    #[must_use]
+    pub fn of(task: &Task) -> Self {
+        Self {
+            description: task.config.description.clone(),
+            author_name: task.metadata.author_name.clone(),
+            agent_id: task.metadata.lineage.agent_id.clone(),
+            risk: task.risk.as_ref().map(|risk| (risk.score, risk.level)),
+        }
+    }
 }
 
 impl Database {
@@ -45,12 +71,32 @@ impl Database {
         self.fetch_all(&select.sql, &select.args, Row::body).await
     }
 
-    /// The descriptions of some tasks, by task id.
-    pub async fn task_descriptions(&self, task_ids: &[&str]) -> Result<BTreeMap<String, String>> {
-        let mut select =
-            Select::new("SELECT task_id::text, body::jsonb->'config'->>'description' FROM tasks");
+    /// Summaries of some tasks, by task id. Their previews, which can be long, are not read.
+    pub async fn task_summaries(&self, task_ids: &[&str]) -> Result<BTreeMap<String, TaskSummary>> {
+        #[derive(Deserialize)]
+        struct StoredMetadata {
+            author_name: String,
+            lineage: Lineage,
+        }
+        #[derive(Deserialize)]
+        struct StoredRisk {
+            score: u8,
+            level: RiskLevel,
+        }
+        let mut select = Select::new(
+            "SELECT task_id::text, body::jsonb->'config'->>'description', body::jsonb->>'metadata', \
+             body::jsonb->>'risk' FROM tasks",
+        );
         select.and_in("task_id", task_ids.iter().map(|id| uuid(id)));
-        self.fetch_all(&select.sql, &select.args, Row::pair).await
+        let read = |row: &Row| {
+            let (StoredMetadata { author_name, lineage }, risk) =
+                (row.json(2)?, row.json::<Option<StoredRisk>>(3)?);
+            let risk = risk.map(|risk| (risk.score, risk.level));
+            let summary =
+                TaskSummary { description: row.get(1)?, author_name, agent_id: lineage.agent_id, risk };
+            Ok((row.get(0)?, summary))
+        };
+        self.fetch_all(&select.sql, &select.args, read).await
     }
 
     /// Whether more than `limit` approval requests are pending. Counts no further than that.

@@ -168,10 +168,14 @@ pub struct AuditFilter {
     pub task: Option<String>,
     pub actor: Option<String>,
     pub action: Option<String>,
+    /// Id of an object of entries that are about no task, such as a user or a lock.
+    pub object: Option<String>,
     /// Inclusive.
     pub from: Option<Moment>,
     /// Exclusive.
     pub to: Option<Moment>,
+    /// The last entries first.
+    pub newest_first: bool,
 }
 
 impl Database {
@@ -283,43 +287,52 @@ impl Database {
         .await
     }
 
-    /// Audit entries after the number `after`: in the order of their numbers, or in the order of time if the filter has an actor, an
-    /// action or a time. The two orders are nearly the same; in the latter, every such filter has an index that begins where the
-    /// page does. Removed entries are left out.
+    /// Audit entries behind the number `after`, or from the start of the list if it is 0: in the order of their numbers, or in the order
+    /// of time if the filter has an actor, an action, an object or a time. The two orders are nearly the same; in the latter, every such filter has
+    /// an index that begins where the page does. Removed entries are left out.
     pub async fn audit_rows(&self, filter: &AuditFilter, after: u64, limit: u32) -> Result<Vec<AuditRow>> {
-        let AuditFilter { task, actor, action, from, to } = filter;
-        let has_index_by_time = actor.is_some() || action.is_some() || from.is_some() || to.is_some();
+        let AuditFilter { task, actor, action, object, newest_first, .. } = filter;
+        let (mut from, mut to) = (filter.from, filter.to);
+        let has_text = [actor, action, object].iter().any(|filter| filter.is_some());
+        let has_index_by_time = has_text || from.is_some() || to.is_some();
         let by_time = has_index_by_time && task.is_none();
-        let mut from = *from;
         let is_postgres = matches!(self.backend, Backend::Postgres(_));
-        if is_postgres && !by_time && task.is_none() {
-            let chain = format!("audit_chain AS key CROSS JOIN {ENTRY_OF_KEY}");
-            let sql = format!("{SELECT_ENTRIES} {chain} WHERE number > $1 ORDER BY number");
-            return self.fetch_page(&sql, &[after.into()], limit, AuditRow::read).await;
-        }
-        let mut select =
-            Select::new(&format!("{SELECT_ENTRIES} {}", if is_postgres { "audit_log" } else { "audit" }));
-        if !by_time {
-            select.and("number > ?", [after.into()]);
-        } else {
-            if after > 0 {
-                let chain = if is_postgres { "audit_chain" } else { "audit" };
-                let sql = format!("SELECT micros(at) FROM {chain} WHERE number = $1");
-                let at = self.fetch_first(&sql, &[after.into()], |row| row.get(0)).await?;
-                let Some(at) = at else { return Ok(Vec::new()) };
+        let source = match (is_postgres, by_time || task.is_some()) {
+            (false, _) => "audit".to_owned(),
+            (true, true) => "audit_log".to_owned(),
+            // A list by number begins at the chain.
+            (true, false) => format!("audit_chain AS key CROSS JOIN {ENTRY_OF_KEY}"),
+        };
+        let mut select = Select::new(&format!("{SELECT_ENTRIES} {source}"));
+        select.and("number > 0", []);
+        let (behind, direction) = if *newest_first { ("<", " DESC") } else { (">", "") };
+        if after > 0 && by_time {
+            let chain = if is_postgres { "audit_chain" } else { "audit" };
+            let sql = format!("SELECT micros(at) FROM {chain} WHERE number = $1");
+            let at: Option<Moment> = self.fetch_first(&sql, &[after.into()], |row| row.get(0)).await?;
+            let Some(at) = at else { return Ok(Vec::new()) };
+            // One bound of each kind, so that the index begins where the page does.
+            if *newest_first {
+                let until = Moment::from_micros(at.micros() + 1);
+                to = Some(to.map_or(until, |to| to.min(until)));
+            } else {
                 from = from.max(Some(at));
-                select.and("(at > ? OR number > ?)", [at.into(), after.into()]);
             }
-            select.and("number > 0", []);
+            select.and(&format!("(at {behind} ? OR number {behind} ?)"), [at.into(), after.into()]);
+        } else if after > 0 {
+            select.and(&format!("number {behind} ?"), [after.into()]);
         }
         // A row that somebody inserted into SQLite has a number until it is quarantined.
         select.and("entry_hash IS NOT NULL", []);
         select.and_if("task_id = ?", task.as_deref().map(uuid));
         select.and_if("actor = ?", actor.as_deref());
         select.and_if("action = ?", action.as_deref());
+        select.and_if("object_id = ?", object.as_deref());
         select.and_if("at >= ?", from);
-        select.and_if("at < ?", *to);
-        select.sql.push_str(if by_time { " ORDER BY at, number" } else { " ORDER BY number" });
+        select.and_if("at < ?", to);
+        let order =
+            if by_time { format!("at{direction}, number{direction}") } else { format!("number{direction}") };
+        select.sql.push_str(&format!(" ORDER BY {order}"));
         self.fetch_page(&select.sql, &select.args, limit, AuditRow::read).await
     }
 

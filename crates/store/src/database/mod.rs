@@ -47,7 +47,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
 pub use agents::{CapableAgent, CapableAgents, InboxMessage, MAX_INBOX_MESSAGES, StoredAgent};
-pub use approvals::ApprovalFilter;
+pub use approvals::{ApprovalFilter, TaskSummary};
 pub use archive::{Archive, ArchiveKind, ArchivedTask, SkippedTasks, TaskRemoval};
 pub use audit_log::{AuditFilter, AuditRow};
 pub use batch::TableRow;
@@ -67,7 +67,7 @@ pub use stored_lock_requests::{
     PendingLockRequests, StoredLockCommand, StoredLockOutcome, StoredLockRequest, StoredRefusal,
     StoredRequestCounts,
 };
-pub use tasks::{Comment, LoadedVersion, StoredTask, TaskFilter};
+pub use tasks::{AgentOutcome, Comment, LoadedVersion, StoredTask, TaskFilter};
 pub use webhooks::{
     AttemptOutcome, Claim, Delivery, DeliveryContent, DeliveryFilter, DeliveryReport, DeliveryStatus,
     NewDelivery, TaskMessage,

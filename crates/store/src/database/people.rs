@@ -89,6 +89,9 @@ pub struct StoredToken {
     pub scopes: BTreeSet<Scope>,
     pub created_by: Option<UserId>,
     pub created_at: Moment,
+    /// When the password was given in the session in which it was made, or in which the token was made that made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password_at: Option<Moment>,
     pub expires_at: Moment,
     pub revoked_at: Option<Moment>,
 }

@@ -99,12 +99,15 @@ pub fn audit_entry(body: &AuditBody, keys: &Keys) -> Result<TableRow> {
     }
     let mac = keys.mac(KeyPurpose::AuditEntry, text.as_bytes());
     let [entry_id, at] = audit_key(body);
+    // What is about a task is found by the task.
+    let object = body.task_id.is_none().then(|| body.object_id.clone());
     let columns = [
         entry_id,
         at,
         ("actor", Arg::Text(body.who.user_id().map(ToString::to_string))),
         ("action", body.action.as_str().into()),
         ("task_id", Arg::Uuid(body.task_id.clone())),
+        ("object_id", Arg::Text(object)),
         ("body", text.into()),
         ("mac", mac.into()),
     ];

@@ -15,6 +15,8 @@ use super::{Database, DatabaseError, Result};
 
 /// How many responses of a reviewer the response times are computed from.
 const MAX_SAMPLED_RESPONSES: u32 = 200;
+/// How many closed tasks of a day the decisions are computed from.
+const MAX_SAMPLED_TASKS: u32 = 2_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DatabaseCounts {
@@ -45,7 +47,7 @@ pub struct UserStats {
     pub last_action_at: Option<Moment>,
 }
 
-/// How many tasks were closed on a day.
+/// How many tasks were closed on a day, and how reviewers decided about them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DailyStats {
@@ -56,6 +58,14 @@ pub struct DailyStats {
     pub failed: u64,
     pub rejected: u64,
     pub cancelled: u64,
+    /// Tasks that reviewers decided about, among the last [`MAX_SAMPLED_TASKS`] that were closed.
+    pub reviewed: u64,
+    /// Those of them that were approved.
+    pub approved: u64,
+    /// From the start of their review to the decision.
+    pub median_decision_micros: Option<u64>,
+    /// Approval requests that waited at the end of the day; `None` if no server counted them then.
+    pub backlog: Option<u64>,
 }
 
 /// The sum of the second column by the first, which is the serialised form of `T`.
@@ -67,6 +77,18 @@ fn counts_by<T: DeserializeOwned + Ord>(rows: &[Row]) -> Result<BTreeMap<T, u64>
         *counts.entry(serde_json::from_value(key.as_str().into()).map_err(unknown)?).or_default() += count;
     }
     Ok(counts)
+}
+
+/// Whether reviewers approved a closed task, and how long they took, from when it entered its states. `None` if they did not decide:
+/// it was approved automatically, or cancelled before.
+fn review_decision(entered_at: &BTreeMap<TaskState, Moment>) -> Option<(bool, u64)> {
+    let reviewed_at = entered_at.get(&TaskState::Reviewing)?;
+    let decided = |state| entered_at.get(&state).filter(|at| *at >= reviewed_at);
+    let (is_approved, at) = match (decided(TaskState::Approved), decided(TaskState::Rejected)) {
+        (Some(at), _) => (true, at),
+        (None, at) => (false, at?),
+    };
+    Some((is_approved, at.micros() - reviewed_at.micros()))
 }
 
 /// Mean and median of microseconds, in seconds.
@@ -95,20 +117,42 @@ impl Database {
         Ok(DatabaseCounts { tasks, archived, pending_approvals, oldest_pending })
     }
 
-    /// Counts the tasks that were closed on a day and stores the result; `false` if that was done before.
-    pub async fn store_daily_stats(&self, day: &str, from: Moment, to: Moment) -> Result<bool> {
-        let sql = "SELECT state, count(*)::bigint FROM tasks WHERE closed_at >= $1 AND closed_at < $2 GROUP BY state";
-        let counts: BTreeMap<TaskState, u64> = counts_by(&self.scan(sql, &[from.into(), to.into()]).await?)?;
+    /// Counts the tasks that were closed within a time, which is at most a day.
+    pub async fn closed_tasks(&self, from: Moment, to: Moment) -> Result<DailyStats> {
+        let within = "FROM tasks WHERE closed_at >= $1 AND closed_at < $2";
+        let args = [from.into(), to.into()];
+        let sql = format!("SELECT state, count(*)::bigint {within} GROUP BY state");
+        let counts: BTreeMap<TaskState, u64> = counts_by(&self.scan(&sql, &args).await?)?;
         let count = |state| counts.get(&state).copied().unwrap_or_default();
-        let stats = DailyStats {
-            day: day.to_owned(),
+        let sql = format!(
+            "SELECT (body::jsonb->'entered_at')::text {within} ORDER BY closed_at DESC LIMIT {MAX_SAMPLED_TASKS}"
+        );
+        let rows = self.scan(&sql, &args).await?;
+        let times = rows.iter().map(|row| row.json(0)).collect::<Result<Vec<_>>>()?;
+        let decisions: Vec<(bool, u64)> = times.iter().filter_map(review_decision).collect();
+        let mut elapsed: Vec<u64> = decisions.iter().map(|(_, elapsed)| *elapsed).collect();
+        elapsed.sort_unstable();
+        Ok(DailyStats {
             completed: count(TaskState::Completed),
             failed: count(TaskState::Failed),
             rejected: count(TaskState::Rejected),
             cancelled: count(TaskState::Cancelled),
-        };
+            reviewed: decisions.len() as u64,
+            approved: decisions.iter().filter(|(is_approved, _)| *is_approved).count() as u64,
+            median_decision_micros: elapsed.get(elapsed.len() / 2).copied(),
+            ..DailyStats::default()
+        })
+    }
+
+    /// How many approval requests wait for a decision.
+    pub async fn pending_approvals(&self) -> Result<u64> {
+        self.fetch_number("SELECT count(*)::bigint FROM approvals WHERE status = 'PENDING'", &[]).await
+    }
+
+    /// Stores the statistics of a day that is over; `false` if that was done before.
+    pub async fn store_daily_stats(&self, stats: &DailyStats) -> Result<bool> {
         let sql = "INSERT INTO daily_stats (day, body) VALUES ($1, $2) ON CONFLICT DO NOTHING";
-        Ok(self.execute_statement(sql, &[day.into(), json(&stats)?]).await? > 0)
+        Ok(self.execute_statement(sql, &[stats.day.as_str().into(), json(stats)?]).await? > 0)
     }
 
     /// The stored days, the newest first.
@@ -177,6 +221,24 @@ impl Database {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_review_ends_with_the_decision_after_it() {
+        use TaskState::{Approved, Cancelled, Completed, Rejected, Reviewing, Submitted};
+        let decision = |times: &[(TaskState, u64)]| {
+            let times = times.iter().map(|(state, at)| (*state, Moment::from_micros(*at)));
+            review_decision(&times.collect())
+        };
+        assert_eq!(
+            decision(&[(Submitted, 1), (Reviewing, 2), (Approved, 5), (Completed, 9)]),
+            Some((true, 3))
+        );
+        assert_eq!(decision(&[(Reviewing, 2), (Rejected, 4)]), Some((false, 2)));
+        assert_eq!(decision(&[(Reviewing, 2), (Approved, 3), (Rejected, 8)]), Some((true, 1)), "revoked");
+        assert_eq!(decision(&[(Approved, 2), (Reviewing, 3), (Rejected, 8)]), Some((false, 5)), "went stale");
+        assert_eq!(decision(&[(Submitted, 1), (Approved, 2), (Completed, 3)]), None, "automatically");
+        assert_eq!(decision(&[(Reviewing, 2), (Cancelled, 3)]), None);
+    }
 
     #[test]
     fn median_of_an_even_number_is_between_the_middle_two() {

@@ -9,12 +9,12 @@ use ade_domain::approval::Approval;
 use ade_domain::normal_form::fold;
 use ade_domain::people::UserId;
 use ade_domain::risk::FailureHistory;
-use ade_domain::task::{Task, TaskState};
+use ade_domain::task::{AGENT_EXECUTOR, Task, TaskState};
 use serde::{Deserialize, Serialize};
 
 use super::documents::{RulesVersion, missing_rules_version};
 use super::sql::{Row, Select, uuid};
-use super::{Database, Result};
+use super::{Database, DatabaseError, Result};
 
 /// Who has claimed the current revision of the task `t`.
 const CLAIMED_BY: &str =
@@ -134,9 +134,31 @@ impl StoredTask {
         let tags = self.metadata.tags.iter().map(|tag| ("tag", tag.clone()));
         let authors = self.author_set.iter().map(|user_id| ("person", user_id.to_string()));
         let reviewers = self.reviewers().into_iter().map(|user_id| ("person", user_id.to_string()));
-        resources.chain(tags).chain(authors).chain(reviewers).collect()
+        let agents = self.agents().into_iter().map(|agent| ("agent", agent.to_owned()));
+        resources.chain(tags).chain(authors).chain(reviewers).chain(agents).collect()
+    }
+
+    /// The agents that proposed, changed or submitted it, and the one that applies it.
+    fn agents(&self) -> BTreeSet<&str> {
+        let is_applied_by_agent = self.config.executor == AGENT_EXECUTOR;
+        let applies = self.execution.as_ref().filter(|_| is_applied_by_agent);
+        let authors = self.by_agent.iter().chain(&self.metadata.lineage.agent_id);
+        authors.map(String::as_str).chain(applies.map(|execution| execution.worker.as_str())).collect()
     }
 }
+
+/// How a task of an agent ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentOutcome {
+    pub agent_id: String,
+    pub task_id: String,
+    pub task_type: String,
+    pub state: TaskState,
+    pub at: Moment,
+}
+
+/// Tasks of an agent whose outcomes are looked for, the newest first: one with more open tasks has fewer outcomes.
+const MAX_SEARCHED_TASKS: u32 = 200;
 
 #[derive(Debug, Clone, Default)]
 pub struct TaskFilter {
@@ -145,6 +167,8 @@ pub struct TaskFilter {
     /// As `type:id`.
     pub resource: Option<String>,
     pub tag: Option<String>,
+    /// An agent that proposed it or applies it.
+    pub agent: Option<String>,
     pub task_type: Option<String>,
     pub visible_to: Option<UserId>,
     /// Of what is visible to this user, only what the user is an author of.
@@ -202,11 +226,15 @@ impl Database {
     ) -> Result<Vec<StoredTask>> {
         let columns = format!("SELECT t.body, t.archived_approvals, {CLAIMED_BY}, t.restored FROM");
         let person = filter.visible_to.as_ref().map(ToString::to_string);
-        let mut labels: Vec<(&str, &str)> =
-            [("resource", &filter.resource), ("tag", &filter.tag), ("person", &person)]
-                .into_iter()
-                .filter_map(|(kind, label)| Some((kind, label.as_deref()?)))
-                .collect();
+        let mut labels: Vec<(&str, &str)> = [
+            ("agent", &filter.agent),
+            ("resource", &filter.resource),
+            ("tag", &filter.tag),
+            ("person", &person),
+        ]
+        .into_iter()
+        .filter_map(|(kind, label)| Some((kind, label.as_deref()?)))
+        .collect();
         // One index is scanned in its order until the page is full; every other condition is looked up for each row. Few tasks
         // are open and few are by one author, however many tasks there are: then the tasks themselves are scanned, otherwise
         // the first label. SQLite takes a cross join as it is written; PostgreSQL decides by itself.
@@ -249,6 +277,53 @@ impl Database {
             Ok(task)
         };
         self.fetch_page(&select.sql, &select.args, limit, task).await
+    }
+
+    /// How the last tasks of each of these agents ended, the newest first; at most `limit` of each. `filter` says whose tasks are
+    /// visible; its other fields are ignored.
+    pub async fn agent_outcomes(
+        &self,
+        agents: &[&str],
+        filter: &TaskFilter,
+        limit: u32,
+    ) -> Result<Vec<AgentOutcome>> {
+        let (mut args, mut parts) = (Vec::new(), Vec::new());
+        let mut visible = String::new();
+        if let Some(person) = &filter.visible_to {
+            args.push(person.as_str().into());
+            visible.push_str(
+                " AND EXISTS (SELECT 1 FROM task_labels o WHERE o.kind = 'person' AND o.label = $1 AND o.task_id = t.task_id)",
+            );
+            if filter.authored_only {
+                visible.push_str(" AND t.body::jsonb->'author_set'->>$1 IS NOT NULL");
+            }
+        }
+        // One statement with a part for each agent, which reads no more of its index than it needs.
+        for agent in agents {
+            args.push((*agent).into());
+            let arg = args.len();
+            parts.push(format!(
+                "SELECT * FROM (SELECT l.label, t.task_id::text AS id, t.type, t.state, micros(t.closed_at) AS at FROM \
+                 (SELECT label, task_id FROM task_labels WHERE kind = 'agent' AND label = ${arg} \
+                 ORDER BY task_id DESC LIMIT {MAX_SEARCHED_TASKS}) AS l JOIN tasks t ON t.task_id = l.task_id \
+                 WHERE t.closed_at IS NOT NULL{visible} ORDER BY l.task_id DESC LIMIT {limit}) AS of{arg}"
+            ));
+        }
+        if parts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let outcome = |row: &Row| {
+            let state: String = row.get(3)?;
+            let unknown = |_| DatabaseError::Corrupt(format!("unknown state {state}"));
+            Ok(AgentOutcome {
+                agent_id: row.get(0)?,
+                task_id: row.get(1)?,
+                task_type: row.get(2)?,
+                state: serde_json::from_value(state.as_str().into()).map_err(unknown)?,
+                at: row.get(4)?,
+            })
+        };
+        self.scan(&parts.join(" UNION ALL "), &args).await?.iter().map(outcome).collect()
     }
 
     /// Ids of tasks whose approval has expired.

@@ -69,7 +69,8 @@ impl WorkKind {
     pub fn ready_at(self, task: &Task) -> Moment {
         let since = task.entered_at.get(&task.state).copied();
         let since = since.unwrap_or_else(|| Moment::from_micros(0));
-        task.apply_after.filter(|_| self == Self::Apply).map_or(since, |after| after.max(since))
+        let waits = [task.apply_after, task.held_until].into_iter().flatten().filter(|_| self == Self::Apply);
+        waits.fold(since, Moment::max)
     }
 }
 

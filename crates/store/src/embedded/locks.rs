@@ -195,6 +195,13 @@ impl Locks for EmbeddedCoordination {
         })
     }
 
+    fn held_counts(&self, agents: Vec<String>) -> AsyncResult<'_, Vec<usize>> {
+        Box::pin(async move {
+            let (state, _) = self.enter()?;
+            Ok(agents.iter().map(|agent| state.table.held_count(agent)).collect())
+        })
+    }
+
     fn sweep(&self) -> AsyncResult<'_, Vec<Deadlock>> {
         Box::pin(async move {
             loop {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::agent::{Agent, AgentProfile, DEFAULT_MAX_TASKS};
+use futures_util::future::try_join_all;
 use redis::FromRedisValue;
 use tokio::time::Instant;
 
@@ -21,6 +22,8 @@ const HEARTBEAT_WRITE_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_CACHED_HEARTBEATS: usize = 50_000;
 
 const MAX_PAGE_SIZE: usize = 10_000;
+/// Agents that a list fetches at the same time.
+const FETCHED_AT_ONCE: usize = 32;
 
 /// The profile of an agent that did not register one.
 fn default_profile(agent_id: &str) -> Result<String> {
@@ -186,8 +189,9 @@ impl Agents for RedisCoordination {
             let range = (from, "+", "LIMIT", 0, limit.min(MAX_PAGE_SIZE));
             let ids: Vec<String> = inner.query("ZRANGEBYLEX", &inner.keys.agents, range).await?;
             let mut views = Vec::new();
-            for id in ids {
-                views.extend(inner.fetch_agent(&id).await?);
+            for batch in ids.chunks(FETCHED_AT_ONCE) {
+                let fetched = try_join_all(batch.iter().map(|id| inner.fetch_agent(id))).await?;
+                views.extend(fetched.into_iter().flatten());
             }
             Ok(views)
         })

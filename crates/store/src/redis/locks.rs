@@ -201,14 +201,17 @@ impl Inner {
         let (mut views, mut after) = (Vec::new(), after.map(NameCursor::from));
         loop {
             let wanted = (limit - views.len()).min(READ_BATCH);
-            let NamePage { names, next } =
+            // Few of the names may match: then whole batches are checked.
+            let wanted = if filter.name_part.is_some() { READ_BATCH } else { wanted };
+            let NamePage { mut names, next } =
                 self.names_after(NameIndex::Used, &range, after.as_ref(), wanted).await?;
+            names.retain(|name| filter.matches_name(name));
             let mut unused = Vec::new();
             for (name, snapshot) in names.iter().zip(self.read_locks(&names, MAX_LISTED).await?) {
-                if snapshot.is_used() {
-                    views.push(snapshot.view(name, self.limits(), MAX_LISTED));
-                } else {
+                if !snapshot.is_used() {
                     unused.push(name.clone());
+                } else if views.len() < limit {
+                    views.push(snapshot.view(name, self.limits(), MAX_LISTED));
                 }
             }
             self.remove_unused_names(NameIndex::Used, &unused).await?;
@@ -380,6 +383,16 @@ impl Locks for RedisCoordination {
 
     fn counts(&self) -> AsyncResult<'_, LockCounts> {
         Box::pin(async move { self.inner.count_all().await })
+    }
+
+    fn held_counts(&self, agents: Vec<String>) -> AsyncResult<'_, Vec<usize>> {
+        Box::pin(async move {
+            let count = |agent: &String| {
+                let keys = self.inner.agent_keys(agent)?;
+                Ok(command("SCARD", &keys.held_locks, NO_ARGS))
+            };
+            self.inner.query_all(agents.iter().map(count).collect::<Result<_>>()?).await
+        })
     }
 
     fn sweep(&self) -> AsyncResult<'_, Vec<Deadlock>> {

@@ -63,8 +63,8 @@ fn pid(owner: &Child) -> Pid {
 
 #[test]
 fn sigkill_of_owner_stops_every_kind_of_server() {
-    let mut started = start(&["redis", "sentinel", "cluster", "postgres"]).expect("starts");
-    assert_eq!(started.processes.len(), 1 + 6 + 6 + 1);
+    let mut started = start(&["redis", "sentinel", "cluster", "postgres", "browser"]).expect("starts");
+    assert_eq!(started.processes.len(), 1 + 6 + 6 + 1 + 2);
     kill_process(pid(&started.owner), Signal::KILL).expect("killed");
     started.owner.wait().expect("reaped");
     assert_all_gone(&started.processes);
@@ -72,7 +72,7 @@ fn sigkill_of_owner_stops_every_kind_of_server() {
 
 #[test]
 fn sigkill_of_process_group_stops_servers() {
-    let mut started = start(&["redis", "postgres"]).expect("starts");
+    let mut started = start(&["redis", "postgres", "browser"]).expect("starts");
     kill_process_group(pid(&started.owner), Signal::KILL).expect("killed");
     started.owner.wait().expect("reaped");
     assert_all_gone(&started.processes);
@@ -80,7 +80,7 @@ fn sigkill_of_process_group_stops_servers() {
 
 #[test]
 fn stopped_servers_are_killed_too() {
-    let mut started = start(&["redis", "postgres"]).expect("starts");
+    let mut started = start(&["redis", "postgres", "browser"]).expect("starts");
     for (server, ..) in &started.processes {
         kill_process(Pid::from_raw(*server).expect("a process id"), Signal::STOP).expect("stopped");
     }
@@ -91,7 +91,7 @@ fn stopped_servers_are_killed_too() {
 
 #[test]
 fn normal_exit_stops_servers_first() {
-    let mut started = start(&["redis", "postgres"]).expect("starts");
+    let mut started = start(&["redis", "postgres", "browser"]).expect("starts");
     drop(started.owner.stdin.take());
     assert!(started.owner.wait().expect("reaped").success());
     assert!(started.processes.iter().all(|(.., folder)| !folder.exists()));
@@ -117,7 +117,7 @@ fn owner_killed_during_start_leaves_nothing() {
         let home = tempfile::tempdir().expect("created");
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("other users may enter");
         let mut owner = Command::new(env!("CARGO_BIN_EXE_ade-servers"))
-            .args(["redis", "postgres"])
+            .args(["browser", "redis", "postgres"])
             .env("TMPDIR", home.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

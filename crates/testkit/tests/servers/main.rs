@@ -2,6 +2,7 @@
 
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
+mod browser;
 mod killed;
 
 use std::collections::BTreeSet;

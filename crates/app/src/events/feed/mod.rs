@@ -3,6 +3,7 @@
 //! A follower near the end is served from memory; one further back reads pages from the database until it gets there. Followers are
 //! woken together, at most once per [`PUBLISH_INTERVAL`]. Nobody is sent an event without being in its audience.
 
+mod backward;
 mod cursor;
 mod message;
 mod ring;
@@ -20,6 +21,7 @@ use ade_store::{Database, DatabaseError};
 use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::time::{sleep, timeout};
 
+pub use backward::BackwardPage;
 pub use cursor::{CursorBatch, EventCursor, FollowerIdentity};
 pub use message::{FeedEvent, LockEventMessage};
 

@@ -2,11 +2,9 @@
 
 use std::borrow::Cow;
 
-use ade_catalog::find::{MatchedId, MatchedLayout};
-use ade_catalog::model::IdForm;
-use ade_catalog::pattern::Pattern;
+use ade_catalog::find::{MatchedId, MatchedLayout, find_in};
 use ade_catalog::slot::slot_of;
-use ade_catalog::{Catalog, Identifier, KeyMatch};
+use ade_catalog::{Catalog, Identifier};
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
@@ -62,12 +60,7 @@ impl ExplainedId<'_> {
 }
 
 pub(super) fn run(catalogs: &[Catalog], key: &str, format: OutputFormat) -> Result {
-    let mut found: Vec<(&Catalog, KeyMatch<'_>)> =
-        catalogs.iter().filter_map(|catalog| Some((catalog, catalog.find(key)?))).collect();
-    if found.iter().any(|(_, found)| found.is_canonical()) {
-        found.retain(|(_, found)| found.is_canonical());
-    }
-    let Some((catalog, found)) = found.first() else { return Err(unknown_key(catalogs, key)) };
+    let Some((catalog, found)) = find_in(catalogs, key) else { return Err(unknown_key(catalogs, key)) };
     let row = catalog.row(found.entry);
     let identifiers: Vec<ExplainedId<'_>> = found.ids.iter().map(explain_id).collect();
     let spelled: Option<Vec<&str>> = identifiers.iter().map(ExplainedId::canonical).collect();
@@ -148,8 +141,8 @@ fn shortened(text: &str) -> Cow<'_, str> {
 }
 
 fn unknown_key(catalogs: &[Catalog], key: &str) -> Failure {
-    let near =
-        nearest(catalogs, key).map(|(name, pattern)| format!("the nearest entry is {name}: {pattern}"));
+    let near = ade_catalog::find::nearest(catalogs, key)
+        .map(|(name, pattern)| format!("the nearest entry is {name}: {pattern}"));
     let family = catalogs.iter().find_map(|catalog| catalog.families_of(key).last());
     let family = family.map(|family| format!("it is in the family {} ({})", family.name, family.purpose));
     let general = "list every pattern with ade keys list, or read another catalog with --catalog FILE";
@@ -157,40 +150,4 @@ fn unknown_key(catalogs: &[Catalog], key: &str) -> Failure {
     let (names, shown) = (catalog_names(catalogs), shortened(key));
     let failure = Failure::negative(format!("no entry of {names} matches {shown:?}"));
     failure.hints(near).hints(family).hints(general)
-}
-
-/// The entry whose pattern comes closest to the key, with the identifiers of the key filled in. Only a hint.
-fn nearest<'a>(catalogs: &'a [Catalog], key: &str) -> Option<(&'a str, &'a str)> {
-    let patterns = catalogs.iter().flat_map(|catalog| {
-        let both = catalog.entries.iter().flat_map(|entry| [(entry, &entry.plain), (entry, &entry.cluster)]);
-        both.flat_map(|(entry, pattern)| {
-            expand_members(catalog, pattern).into_iter().map(move |text| (entry, pattern, text))
-        })
-    });
-    let candidates: Vec<(&str, &str, String)> = patterns
-        .map(|(entry, pattern, text)| {
-            let separator = pattern.separator();
-            let key_segments: Vec<&str> = key.split(separator).collect();
-            let filled = text.split(separator).enumerate().map(|(position, segment)| {
-                let is_id = segment.contains('{') && segment.contains('}');
-                if is_id { key_segments.get(position).copied().unwrap_or_default() } else { segment }
-            });
-            (entry.name.as_str(), pattern.text(), filled.collect::<Vec<_>>().join(&separator.to_string()))
-        })
-        .collect();
-    let near = ade_catalog::closest(key, candidates.iter().map(|(.., filled)| filled.as_str()))?;
-    candidates.iter().find(|(.., filled)| filled == near).map(|(name, pattern, _)| (*name, *pattern))
-}
-
-/// The pattern, once for every member of a closed set with colons: such members span several segments.
-fn expand_members(catalog: &Catalog, pattern: &Pattern) -> Vec<String> {
-    let members = pattern.ids().filter_map(|number| catalog.id(number)).find_map(|kind| match &kind.form {
-        IdForm::OneOf(members) if members.iter().any(|member| member.value.contains(':')) => {
-            Some((kind, members))
-        }
-        _ => None,
-    });
-    let Some((kind, members)) = members else { return vec![pattern.text().to_owned()] };
-    let placeholder = format!("{{{}}}", kind.name);
-    members.iter().map(|member| pattern.text().replace(&placeholder, &member.value)).collect()
 }

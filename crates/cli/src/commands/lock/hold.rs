@@ -37,6 +37,8 @@ const WATCHDOG_DELAY: Duration = Duration::from_millis(50);
 const NO_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// How often the state of awaited locks is read while waiting.
 const WAIT_NOTICE_INTERVAL: Duration = Duration::from_secs(1);
+/// From then on, the user reads that the server does not answer.
+const WAIT_NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
@@ -230,13 +232,14 @@ impl WaitNotices {
             return;
         }
         for lock in locks {
-            let lock = match client.lock(lock).await {
+            let Ok(read) = timeout(WAIT_NOTICE_TIMEOUT, client.lock(lock)).await else {
+                self.note_trouble(&format!("{} does not answer", safe(client.url())));
+                continue;
+            };
+            let lock = match read {
                 Ok(lock) => lock,
-                // The wait goes on; the user is notified once.
                 Err(error) => {
-                    if !std::mem::replace(&mut self.is_unavailable, true) {
-                        print_notice(&format!("{}; retrying", safe(&error.to_string())));
-                    }
+                    self.note_trouble(&safe(&error.to_string()));
                     continue;
                 }
             };
@@ -250,6 +253,13 @@ impl WaitNotices {
                 self.printed.push(key);
                 print_notice(&text);
             }
+        }
+    }
+
+    /// The wait goes on; the user is notified once.
+    fn note_trouble(&mut self, what: &str) {
+        if !std::mem::replace(&mut self.is_unavailable, true) {
+            print_notice(&format!("{what}; retrying"));
         }
     }
 }

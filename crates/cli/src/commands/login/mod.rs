@@ -56,7 +56,10 @@ pub(crate) fn login(args: &LoginArgs) -> Result {
     let (credential, token) = block_on(async {
         let user = match &args.user {
             Some(user) => user.clone(),
-            None => prompt::line("User: ")?,
+            None => prompt::line(
+                "User: ",
+                "name the user as an argument, and pass the password with --password-stdin",
+            )?,
         };
         let prompt = format!("Password of {} at {}: ", safe(&user), safe(&url));
         let password = prompt::password_from(args.password_stdin, &prompt).await?;
@@ -95,6 +98,9 @@ pub(crate) fn login(args: &LoginArgs) -> Result {
     if !args.format.json {
         let file = credentials.file();
         output::note(&format!("the token is stored in {}; sign out with ade logout", file.display()));
+    }
+    if args.connection.has_token() {
+        output::note("ADE_TOKEN or --token takes precedence over this sign-in: unset ADE_TOKEN to use it");
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use ade_client::wire::{Comment, OverrideRequest, PreviewStatus, ReasonRequest, T
 use clap::{Args as ClapArgs, Subcommand};
 use owo_colors::OwoColorize;
 
+use super::answer::{self, AnswerArgs};
 use super::login::deciding::PasswordSource;
 use crate::failure::{Failure, Result};
 use crate::input;
@@ -112,9 +113,8 @@ pub(crate) enum Command {
     Confirm {
         #[command(flatten)]
         args: TaskArgs,
-        /// Reason, recorded in the audit log
-        #[arg(long)]
-        reason: Option<String>,
+        #[command(flatten)]
+        answer: AnswerArgs,
     },
     /// Move an approved task to the head of the queue (admin)
     Force(ReasonArgs),
@@ -238,8 +238,9 @@ async fn execute(client: &Client, command: Command) -> Result {
             (format, client.override_task(&task, &request).await?)
         }
         Command::Resubmit(args) => (args.format, client.resubmit_task(&args.task).await?),
-        Command::Confirm { args: TaskArgs { task, format }, reason } => {
-            (format, client.confirm_override(&task, &ReasonRequest { reason }).await?)
+        Command::Confirm { args: TaskArgs { task, format }, answer } => {
+            let answer = answer::answer(&client.task(&task).await?, answer)?;
+            (format, client.confirm_override(&task, &answer).await?)
         }
         Command::Revoke(args) => (args.format, client.revoke_approval(&args.task, &args.body()).await?),
         Command::Force(args) => (args.format, client.force_apply_task(&args.task, &args.body()).await?),

@@ -71,6 +71,10 @@ fn header(page: &mut Page, task: &Task, now: Timestamp) {
     page.field("state", format!("{}{since}{forced}", state_label(task.state)));
     if task.state == TaskState::Approved {
         page.field("claimed by", task.claimed_by.as_deref().map_or("no worker yet".to_owned(), safe));
+        if let Some(until) = task.held_until.filter(|until| until.0 > now) {
+            let left = time::until(until, now);
+            page.field("held", format!("for {left}; ade task revoke withdraws the approval").yellow());
+        }
     }
     if let Some(reopened) = &task.reopened {
         let text = format!("{}: {}", time::ago(reopened.at, now), safe(&reopened.reason));

@@ -59,7 +59,14 @@ pub(super) async fn run(client: &Client, command: Command) -> Result {
         Command::Show(args) => args.format.print(&client.hook(&args.hook).await?, page),
         Command::Create { file, format } => {
             let created = client.create_hook(&input::read::<HookRequest>(&file)?).await?;
-            print_secret(&created, created.secret.as_deref(), &created.hook_id, format)
+            print_secret(&created, created.secret.as_deref(), &created.hook_id, format)?;
+            if !format.json {
+                let (url, id) = (safe(client.url()), safe(&created.hook_id));
+                output::note(&format!(
+                    "send messages to {url}/api/v1/hooks/{id}; {id} is the id of the hook"
+                ));
+            }
+            Ok(())
         }
         Command::Update { args: HookArgs { hook, format }, file } => {
             format.print(&client.update_hook(&hook, None, &input::read(&file)?).await?, page)

@@ -304,7 +304,9 @@ async fn failing_job_backs_off_and_is_reported() {
     assert_eq!((&recovered["failures"], &recovered["error"]), (&json!(0), &Value::Null), "{recovered}");
     let overview = api.get("/stats/overview").await.expect_status(200);
     let days = overview["days"].as_array().expect("days");
-    let yesterday =
-        json!({ "completed": 0, "failed": 0, "rejected": 0, "cancelled": 0, "day": days[0]["day"] });
+    let yesterday = json!({
+        "completed": 0, "failed": 0, "rejected": 0, "cancelled": 0, "day": days[0]["day"],
+        "reviewed": 0, "approved": 0, "median_decision_seconds": null, "backlog": null,
+    });
     assert_eq!(days, &[yesterday], "the day is counted once, by the first run");
 }

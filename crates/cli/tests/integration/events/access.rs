@@ -8,7 +8,7 @@ use ade_testkit::{Deployment, TestUser};
 use serde_json::{Value, json};
 
 use super::socket::{Closed, Socket, open};
-use super::{all_events, comment};
+use super::{all_events, comment, events_backward};
 
 const ADE: &str = env!("CARGO_BIN_EXE_ade");
 
@@ -20,7 +20,11 @@ fn unauthenticated() -> Closed {
 async fn sees(caller: &TestUser, task: &str) -> bool {
     let events = all_events(caller, 0, "topics=task,approval").await;
     let of_task: Vec<&Value> = events.iter().filter(|event| event["payload"]["task_id"] == task).collect();
-    assert_eq!(of_task.len(), all_events(caller, 0, &format!("task_id={task}")).await.len());
+    let in_order = all_events(caller, 0, &format!("task_id={task}")).await;
+    assert_eq!(of_task.len(), in_order.len());
+    let mut newest_first = events_backward(caller, &format!("task_id={task}")).await;
+    newest_first.reverse();
+    assert_eq!(newest_first, in_order, "the same in both directions");
     !of_task.is_empty()
 }
 

@@ -62,6 +62,17 @@ async fn all_events(api: &ApiClient, after: u64, filter: &str) -> Vec<Value> {
     }
 }
 
+/// All events that a caller may see, newest first.
+async fn events_backward(api: &ApiClient, filter: &str) -> Vec<Value> {
+    let (mut found, mut before) = (Vec::new(), "end".to_owned());
+    while before != "0" {
+        let page = api.get(&format!("/events?before={before}&limit=2&{filter}")).await.expect_status(200);
+        found.extend(page["items"].as_array().expect("items").iter().cloned());
+        before = page["next_cursor"].as_str().expect("a cursor").to_owned();
+    }
+    found
+}
+
 async fn comment(author: &TestUser, task: &str) {
     let _ =
         author.post(&format!("/tasks/{task}/comments"), &json!({ "text": "look" })).await.expect_status(201);

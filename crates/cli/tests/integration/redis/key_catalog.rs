@@ -247,7 +247,7 @@ impl Round<'_> {
 
     /// An agent with capacity for one task takes one, and a second task waits.
     async fn use_agent_capacity(&mut self, api: &ApiClient) {
-        let office = AdminClient { api: api.clone() };
+        let office = AdminClient::without_hold(api.clone()).await;
         let (sponsor, agent, task_type) = (self.name("pat"), self.name("bot"), self.name("type"));
         let pat = office.create_approved_author(&sponsor).await;
         let bot = office.create_agent(&agent, &pat).await;

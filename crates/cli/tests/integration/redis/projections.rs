@@ -183,7 +183,7 @@ struct People {
 
 impl People {
     async fn join(installation: &Installation) -> Self {
-        let org = AdminClient { api: ApiClient::connect(&installation.servers[0]).await };
+        let org = AdminClient::without_hold(ApiClient::connect(&installation.servers[0]).await).await;
         let pat = org.create_user("pat", &["author"]).await;
         let [rex, ray] =
             [org.create_user("rex", &["reviewer"]).await, org.create_user("ray", &["reviewer"]).await];
@@ -263,7 +263,7 @@ impl People {
             6 => {
                 let body = json!({ "reason": "outage", "incident_ticket": "INC-1" });
                 self.command(&self.ada, &id, "override", body).await;
-                self.command(&self.abe, &id, "override/confirm", json!({})).await;
+                let _ = self.abe.confirm_override(&id).await.expect_status(200);
             }
             7 => {
                 self.decide(&id, "approve").await;

@@ -31,8 +31,7 @@ impl Fixture {
 
     /// An item of a batch.
     async fn item(&self, task: &str) -> Value {
-        let digest = self.org.task_request(task).await["digest"].clone();
-        json!({ "approval_id": self.org.approval_id(task, "rex").await, "digest": digest })
+        self.org.batch_item(task, "rex").await
     }
 }
 
@@ -89,7 +88,7 @@ async fn what_an_agent_writes_is_shown_as_its_own() {
 }
 
 #[tokio::test]
-async fn batch_needs_digests_and_forces_only_for_administrators() {
+async fn batch_asks_for_more_by_risk_and_forces_only_for_administrators() {
     let fixture = Fixture::new().await;
     let Fixture { org, pat, rex, ada, .. } = &fixture;
     let _ = org
@@ -97,20 +96,45 @@ async fn batch_needs_digests_and_forces_only_for_administrators() {
         .post("/resources", &json!({ "pattern": "db:*", "criticality": 100 }))
         .await
         .expect_status(201);
-    let risky = json!({ "executor": "agent", "resources": [{ "type": "db", "id": "prod" }] });
-    let (high, low) = (pat.create_submitted(risky).await, pat.create_submitted(json!({})).await);
-    assert_ne!(org.task_request(&high).await["risk"]["level"], "LOW");
-    assert_eq!(org.task_request(&low).await["risk"]["level"], "LOW");
-    let (high_item, low_item) = (fixture.item(&high).await, fixture.item(&low).await);
+    let on_db =
+        |executor: &str| json!({ "executor": executor, "resources": [{ "type": "db", "id": "prod" }] });
+    let (high, medium) =
+        (pat.create_submitted(on_db("agent")).await, pat.create_submitted(on_db("noop")).await);
+    let low = pat.create_submitted(json!({})).await;
+    for (task, level) in [(&high, "HIGH"), (&medium, "MEDIUM"), (&low, "LOW")] {
+        assert_eq!(org.task_request(task).await["risk"]["level"], level);
+    }
+    let [high_item, medium_item, low_item] =
+        [fixture.item(&high).await, fixture.item(&medium).await, fixture.item(&low).await];
     let ids = |items: &[&Value]| items.iter().map(|item| item["approval_id"].clone()).collect::<Vec<_>>();
     let batch = async |body: Value| rex.post("/approvals/batch", &body).await;
-    let refused = batch(json!({ "approval_ids": ids(&[&high_item, &low_item]), "action": "approve" })).await;
+    let refused =
+        batch(json!({ "approval_ids": ids(&[&medium_item, &low_item]), "action": "approve" })).await;
     let refused = refused.expect_problem(409, "BATCH_REFUSED");
     assert_eq!(
-        (refused["items"].as_array().map(Vec::len), &refused["items"][0]["code"]),
-        (Some(1), &json!("DIGEST_REQUIRED"))
+        (
+            refused["items"].as_array().map(Vec::len),
+            &refused["items"][0]["code"],
+            &refused["items"][0]["needs"]
+        ),
+        (Some(1), &json!("FRICTION_REQUIRED"), &json!(["digest", "scope_digest"]))
     );
-    let other = json!({ "approval_id": high_item["approval_id"], "digest": low_item["digest"] });
+    // With everything, a task of level HIGH is still not one of many.
+    let items = json!([high_item, medium_item, low_item]);
+    let refused = batch(json!({ "items": items, "action": "approve", "reason": "outage" })).await;
+    let refused = refused.expect_problem(409, "BATCH_REFUSED");
+    assert_eq!(
+        (
+            refused["items"].as_array().map(Vec::len),
+            &refused["items"][0]["code"],
+            &refused["items"][0]["approval_id"]
+        ),
+        (Some(1), &json!("NOT_IN_BATCH"), &high_item["approval_id"])
+    );
+    for task in [&high, &medium, &low] {
+        assert_eq!(org.task_request(task).await["state"], "REVIEWING");
+    }
+    let other = json!({ "approval_id": medium_item["approval_id"], "digest": low_item["digest"] });
     let refused =
         batch(json!({ "items": [other], "action": "approve" })).await.expect_problem(409, "BATCH_REFUSED");
     assert_eq!(refused["items"][0]["code"], "DIGEST_MISMATCH");
@@ -124,14 +148,13 @@ async fn batch_needs_digests_and_forces_only_for_administrators() {
     }
     // Forcing is for administrators, with the scopes and the reason that a forced apply needs.
     let force = json!({ "apply_immediately": true });
-    let body =
-        json!({ "items": [high_item, low_item], "action": "approve", "reason": "outage", "options": force });
+    let body = json!({ "items": [medium_item, low_item], "action": "approve", "reason": "outage", "options": force });
     assert_eq!(batch(body.clone()).await.status, 403, "a reviewer");
-    assert_eq!(org.task_request(&high).await["state"], "REVIEWING");
-    let without_reason = json!({ "items": [high_item], "action": "approve", "options": force });
+    assert_eq!(org.task_request(&medium).await["state"], "REVIEWING");
+    let without_reason = json!({ "items": [medium_item], "action": "approve", "options": force });
     let _ = ada.post("/approvals/batch", &without_reason).await.expect_problem(422, "INVALID_REQUEST");
     let _ = ada.post("/approvals/batch", &body).await.expect_status(200);
-    for task in [&high, &low] {
+    for task in [&medium, &low] {
         let task = org.task_request(task).await;
         assert_eq!((&task["state"], &task["forced"]), (&json!("APPROVED"), &json!(true)));
     }

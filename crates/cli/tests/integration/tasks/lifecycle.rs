@@ -149,7 +149,7 @@ impl Fixture {
                 let body = json!({ "reason": "because", "incident_ticket": "INC-1" });
                 caller.post(&path("override"), &body).await
             }
-            TaskCommand::ConfirmOverride => caller.post(&path("override/confirm"), &json!({})).await,
+            TaskCommand::ConfirmOverride => caller.confirm_override(id).await,
             TaskCommand::ForceApply => caller.post(&path("force-apply"), &reason).await,
             TaskCommand::Cancel => caller.post(&path("cancel"), &reason).await,
             TaskCommand::Archive => caller.request("POST", &path("archive"), "").await,

@@ -7,6 +7,7 @@ mod author_set;
 mod delegation;
 mod dual_control;
 mod evidence;
+mod friction;
 mod independence;
 mod invalid_input;
 mod lifecycle;

@@ -155,6 +155,11 @@ impl Fixture {
                 let body = if method == "PATCH" { json!({ "name": "other" }) } else { json!({}) };
                 (&self.ada, text_field(&created, "hook_id"), body)
             }
+            (_, "/agents/{id}") => {
+                let id = format!("revised-{}", method.to_lowercase());
+                let _ = self.org.create_agent(&id, &self.pat).await;
+                (&self.pat, id, json!({ "version": "2" }))
+            }
             (_, "/users/{id}") => (&self.ada, "pat".to_owned(), json!({ "name": "Pat" })),
             (_, "/config/{name}") => (&self.ada, "approval:validity".to_owned(), json!({ "value": 500 })),
             (_, "/features/{flag}") => (&self.ada, "batch_approvals".to_owned(), json!({ "enabled": true })),

@@ -122,6 +122,7 @@ impl Fixture {
                 created(self.pat.post("/agents", &body).await, "agent_id")
             }
             "agents" => "bot".to_owned(),
+            "stats" if path.contains("/agents/") => "bot".to_owned(),
             "users" if path.contains("{token_id}") => {
                 created(self.org.api.post("/users/pat/tokens", &json!({ "name": "t" })).await, "token_id")
             }
@@ -223,6 +224,8 @@ async fn send(api: &ApiClient, method: &str, path: &str, id: &str) -> ApiRespons
             let (webhook, delivery) = id.split_once('/').unwrap_or((id, id));
             format!("/webhooks/{webhook}/deliveries/{delivery}/redeliver")
         }
+        "/keys/explain" => format!("{path}?key=ade:lock:task:{id}"),
+        "/keys/{catalog}/{name}" => "/keys/ade/lock.task".to_owned(),
         "/locks/{lock}" if method == "DELETE" => format!("{}?reason=because", fill_path(path, id)),
         _ => fill_path(path, id),
     };

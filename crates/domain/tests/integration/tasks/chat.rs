@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use crate::tasks::evidence::Audited;
-use crate::tasks::fixture::{Fixture, id, user};
+use crate::tasks::fixture::{Fixture, full_answer, id, user};
 use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use ade_domain::people::{ADMIN, REVIEWER};
 use ade_domain::risk::RiskLevel;
-use ade_domain::task::{ChatOrigin, Decision, Refusal, TaskState, UnprovenApproval};
+use ade_domain::task::{Answer, ChatOrigin, Decision, Refusal, TaskState, UnprovenApproval};
 
 /// Ann's task, which two of rob, sue, tim and the administrator eve must approve.
 fn submitted() -> Audited {
@@ -35,12 +35,11 @@ impl Audited {
     ) -> Result<(), Refusal> {
         let own = self.task.approvals.iter().find(|approval| approval.reviewer_id == id(reviewer));
         let approval_id = own.expect("asked").approval_id.clone();
+        let answer = Answer { reason: None, confirm: None, ..full_answer(&self.task) };
         let decision = Decision {
             approval_id: &approval_id,
             kind: DecisionKind::Approve,
-            reason: None,
-            digest: Some(self.task.digest),
-            scope_digest: self.task.scope_digest,
+            answer: &answer,
             is_batch: false,
         };
         let holders: BTreeSet<_> = holders.iter().map(|name| id(name)).collect();

@@ -1,6 +1,6 @@
 //! Evidence of approvals: every way to approve a task is proven by its audit entries, and no edit of the stored rows is.
 
-use crate::tasks::fixture::{Fixture, config, delegation, id, policy, user};
+use crate::tasks::fixture::{Fixture, config, delegation, full_answer, id, policy, user};
 use ade_domain::approval::DecisionKind;
 use ade_domain::approval::delegation::{Delegation, DelegationConditions, DelegationKind};
 use ade_domain::approval::policy::{AutoApprove, Policy};
@@ -151,7 +151,7 @@ fn every_way_to_approve_is_proven() {
     let people = audited.fixture.people();
     audited.task.request_override(Some("outage"), Some("INC-1"), &ada, &people, now).expect("permitted");
     audited.commit("ada");
-    audited.task.confirm_override(None, &abe, &people, now).expect("permitted");
+    audited.task.confirm_override(&full_answer(&audited.task), &abe, &people, now).expect("permitted");
     audited.commit("abe");
     audited.assert_proven();
     let mut same = audited.clone();

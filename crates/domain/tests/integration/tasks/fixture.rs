@@ -11,8 +11,8 @@ use ade_domain::people::{AuthorSet, People, User, UserId};
 use ade_domain::permission::actor_roles;
 use ade_domain::risk::{RegisteredResource, RiskInputs, RiskThresholds, assess};
 use ade_domain::task::{
-    Actor, Config, Decision, PossibleClaimants, Preview, Refusal, Resource, ReviewPlan, ReviewSubject,
-    RollbackStrategy, Task,
+    Actor, Answer, Config, Decision, PossibleClaimants, Preview, Refusal, Resource, ReviewPlan,
+    ReviewSubject, RollbackStrategy, Task,
 };
 
 pub(crate) fn id(text: &str) -> UserId {
@@ -119,6 +119,7 @@ impl Fixture {
             token_issuer: None,
             agent_id: None,
             has_admin_scope: true,
+            password_at: Some(self.now),
         }
     }
 
@@ -204,16 +205,20 @@ impl Fixture {
         let approval = task.approvals.iter().rev().find(|approval| approval.reviewer_id == id(reviewer));
         let approval_id =
             approval.map(|approval| approval.approval_id.clone()).ok_or(Refusal::UnknownApproval)?;
-        let decision = Decision {
-            approval_id: &approval_id,
-            kind: action,
-            reason: Some("because"),
-            digest: Some(task.digest),
-            scope_digest: task.scope_digest,
-            is_batch: false,
-        };
+        let answer = full_answer(task);
+        let decision = Decision { approval_id: &approval_id, kind: action, answer: &answer, is_batch: false };
         let mut changed = task.clone();
         changed.decide(&decision, &self.actor(by), &self.people(), self.now).map(|()| *task = changed)
+    }
+}
+
+/// Everything that an approval may have to carry.
+pub(crate) fn full_answer(task: &Task) -> Answer {
+    Answer {
+        reason: Some("because".to_owned()),
+        digest: Some(task.digest),
+        scope_digest: task.scope_digest,
+        confirm: task.confirmations().first().cloned(),
     }
 }
 

@@ -12,7 +12,7 @@ use ade_domain::independence::{AccountAct, AccountActKind, INDEPENDENCE_WINDOW_M
 use ade_domain::people::{ADMIN, AUTHOR, People, REVIEWER, User};
 use ade_domain::task::{Refusal, Task, TaskState};
 
-use crate::tasks::fixture::{Fixture, config, id, policy, user};
+use crate::tasks::fixture::{Fixture, config, full_answer, id, policy, user};
 use crate::tasks::independence::{ALL_ROLES, START, is_dependent};
 
 const NAMES: [&str; 5] = ["p", "q", "x", "y", "z"];
@@ -218,7 +218,12 @@ fn assert_tasks_refuse(world: &World) {
             let mut task = submitted("ann", 1, &["rob"]).expect("rob can decide");
             task.request_override(Some("r"), Some("t"), &fixture.actor(one), &people, now)
                 .expect("an administrator");
-            assert!(is_dependent(task.confirm_override(None, &fixture.actor(other), &people, now)));
+            assert!(is_dependent(task.confirm_override(
+                &full_answer(&task),
+                &fixture.actor(other),
+                &people,
+                now
+            )));
         }
         let mut own = submitted(one, 1, &["rob"]).expect("rob can decide");
         let people = fixture.people();

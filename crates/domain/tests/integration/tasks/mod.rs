@@ -6,6 +6,7 @@ mod chat;
 mod claimants;
 mod evidence;
 mod fixture;
+mod friction;
 mod independence;
 mod independence_search;
 mod previews;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::tasks::fixture::{Fixture, config, delegation, id, open_reviewers, policy, user};
+use crate::tasks::fixture::{Fixture, config, delegation, full_answer, id, open_reviewers, policy, user};
 use ade_domain::approval::delegation::{DelegationConditions, DelegationKind};
 use ade_domain::approval::policy::{AutoApprove, Policy};
 use ade_domain::approval::quorum::RequirementStatus;
@@ -11,7 +11,7 @@ use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use ade_domain::audit::Trigger;
 use ade_domain::glob::Pattern;
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_domain::task::{Refusal, Task};
+use ade_domain::task::{Answer, Refusal, Task};
 use ade_domain::task::{TaskCommand, TaskState};
 use ade_testkit::{SeededRng, effort};
 
@@ -134,7 +134,7 @@ fn authors_cannot_decide_and_unreachable_quorum_is_refused() {
     let people = fixture.people();
     for forbidden in [
         task.clone().request_override(Some("r"), Some("t"), &fixture.actor("ann"), &people, fixture.now),
-        task.clone().confirm_override(None, &fixture.actor("ann"), &people, fixture.now),
+        task.clone().confirm_override(&full_answer(&task), &fixture.actor("ann"), &people, fixture.now),
     ] {
         assert!(matches!(forbidden, Err(Refusal::OwnTask { .. })), "{forbidden:?}");
     }
@@ -167,18 +167,18 @@ fn modification_invalidates_earlier_approvals() {
     );
     let reopened = task.reopened.as_ref().map(|one| (one.reason.as_str(), one.at));
     assert_eq!(reopened, Some(("ann changed the task", fixture.now)));
-    let decision = |approval_id, digest| ade_domain::task::Decision {
+    let answer = |digest| Answer { digest, ..full_answer(&task) };
+    let (seen_before, unnamed) = (answer(Some(old_digest)), answer(None));
+    let decision = |approval_id, answer| ade_domain::task::Decision {
         approval_id,
         kind: DecisionKind::Approve,
-        reason: None,
-        digest,
-        scope_digest: None,
+        answer,
         is_batch: false,
     };
     let rob = fixture.actor("rob");
-    let late = task.clone().decide(&decision(&old, Some(old_digest)), &rob, &fixture.people(), fixture.now);
+    let late = task.clone().decide(&decision(&old, &seen_before), &rob, &fixture.people(), fixture.now);
     assert_eq!(late, Err(Refusal::DigestMismatch { current: task.digest }));
-    let late = task.clone().decide(&decision(&old, None), &rob, &fixture.people(), fixture.now);
+    let late = task.clone().decide(&decision(&old, &unnamed), &rob, &fixture.people(), fixture.now);
     assert_eq!(late, Err(Refusal::ApprovalClosed { status: ApprovalStatus::Invalidated }));
     fixture.decide(&mut task, "sue", DecisionKind::Approve, "sue").expect("asked");
     assert_eq!(task.state, TaskState::Reviewing, "the first approval was for another config");
@@ -271,13 +271,16 @@ fn override_needs_two_administrators_a_reason_and_a_ticket_within_an_hour() {
     assert_eq!(request(Some("r"), Some("t"), &rob), Err(Refusal::Forbidden));
     assert_eq!(request(None, Some("t"), &max), Err(Refusal::ReasonRequired));
     assert_eq!(request(Some("r"), Some(" "), &max), Err(Refusal::TicketRequired));
-    assert_eq!(task.clone().confirm_override(None, &pam, &people, now), Err(Refusal::NoOverrideRequest));
+    assert_eq!(
+        task.clone().confirm_override(&full_answer(&task), &pam, &people, now),
+        Err(Refusal::NoOverrideRequest)
+    );
     task.request_override(Some("r"), Some("t"), &max, &people, now).expect("an administrator");
-    let same = task.clone().confirm_override(None, &max, &people, now);
+    let same = task.clone().confirm_override(&full_answer(&task), &max, &people, now);
     assert_eq!(same, Err(Refusal::SameAdmin { user: id("max") }));
-    let late = task.clone().confirm_override(None, &pam, &people, now.plus_ms(3_600_000));
+    let late = task.clone().confirm_override(&full_answer(&task), &pam, &people, now.plus_ms(3_600_000));
     assert_eq!(late, Err(Refusal::NoOverrideRequest));
-    task.confirm_override(None, &pam, &people, now.plus_ms(3_599_999))
+    task.confirm_override(&full_answer(&task), &pam, &people, now.plus_ms(3_599_999))
         .expect("a second administrator in time");
     assert_eq!((task.state, task.progress()[0].status), (TaskState::Approved, RequirementStatus::Overridden));
 }
@@ -409,7 +412,7 @@ fn approvals_are_independent_and_bound_to_the_digest() {
                 7 => fixture.decide(&mut changed, reviewer, DecisionKind::Reject, user),
                 8 => fixture.decide(&mut changed, reviewer, DecisionKind::RequestChanges, user),
                 9 => changed.request_override(Some("r"), Some("t"), &actor, &fixture.people(), now),
-                10 => changed.confirm_override(None, &actor, &fixture.people(), now),
+                10 => changed.confirm_override(&full_answer(&changed), &actor, &fixture.people(), now),
                 _ if rng.below(3) == 0 => changed.revoke(Some("r"), &actor, now),
                 _ => {
                     let people = fixture.people();

@@ -7,9 +7,9 @@ use ade_domain::glob::Pattern;
 use ade_domain::lock::LockMode;
 use ade_domain::people::{AUTHOR, REVIEWER};
 use ade_domain::risk::RegisteredPattern;
-use ade_domain::task::{Digest, Preview, Refusal, Resource, ScopePart, Task, TaskScope, TaskState};
+use ade_domain::task::{Answer, Digest, Preview, Refusal, Resource, ScopePart, Task, TaskScope, TaskState};
 
-use super::fixture::{Fixture, config, id, policy, user};
+use super::fixture::{Fixture, config, full_answer, id, policy, user};
 
 fn fixture() -> Fixture {
     let mut fixture = Fixture::new(vec![
@@ -187,22 +187,22 @@ fn changed_scope_restarts_the_review() {
     let mut fixture = fixture();
     let mut task = task(&fixture, "files", &[], handbook());
     fixture.submit(&mut task, "ann").expect("enough reviewers");
-    let (approval_id, approved) = (task.approvals[0].approval_id.clone(), task.scope_digest);
+    let approval_id = task.approvals[0].approval_id.clone();
     let mut moved = handbook();
     moved.0[0].fingerprint = Some(Digest::of_bytes(b"/etc"));
-    let decision = |scope_digest| ade_domain::task::Decision {
+    let answer = full_answer(&task);
+    let other = Answer { scope_digest: moved.digest(&task.config), ..answer.clone() };
+    let decision = |answer| ade_domain::task::Decision {
         approval_id: &approval_id,
         kind: ade_domain::approval::DecisionKind::Approve,
-        reason: None,
-        digest: None,
-        scope_digest,
+        answer,
         is_batch: false,
     };
     let reviewer = task.approvals[0].reviewer_id.to_string();
-    let seen = decision(moved.digest(&task.config));
+    let seen = decision(&other);
     let refused = task.clone().decide(&seen, &fixture.actor(&reviewer), &fixture.people(), fixture.now);
     assert!(matches!(refused, Err(Refusal::ScopeMismatch { .. })), "{refused:?}");
-    task.decide(&decision(approved), &fixture.actor(&reviewer), &fixture.people(), fixture.now)
+    task.decide(&decision(&answer), &fixture.actor(&reviewer), &fixture.people(), fixture.now)
         .expect("asked");
     assert_eq!(task.state, TaskState::Approved);
     let config = task.config.clone();
@@ -212,7 +212,7 @@ fn changed_scope_restarts_the_review() {
     fixture.with_plan(&plan_for, &config, |plan, now| stale.go_stale_in_scope(plan, now)).expect("approved");
     assert_eq!(stale.state, TaskState::Reviewing);
     assert!(stale.reopened.as_ref().is_some_and(|reopened| reopened.reason.starts_with("STALE_SCOPE")));
-    assert_ne!(stale.scope_digest, approved);
+    assert_ne!(stale.scope_digest, answer.scope_digest);
     assert!(stale.progress().iter().all(|progress| progress.approved_by.is_empty()));
 }
 

@@ -1,10 +1,10 @@
 //! Conversions of agents and their inbox messages.
 
-use ade_app::agents::AgentDetails;
+use ade_app::agents::{AgentDetails, AgentHealth};
 use ade_client::wire;
 use ade_domain::agent::AgentStatus;
 use ade_domain::capability::{CapabilityGrant, GrantScope};
-use ade_store::database::InboxMessage;
+use ade_store::database::{AgentOutcome, InboxMessage};
 
 use super::{Convert, convert_enums, convert_structs};
 
@@ -18,7 +18,7 @@ convert_structs! {
 }
 
 pub(crate) fn agent(known: &AgentDetails) -> wire::Agent {
-    let AgentDetails { sponsor_id, parent_agent_id, rights, view } = known;
+    let AgentDetails { sponsor_id, parent_agent_id, rights, revision, view } = known;
     wire::Agent {
         agent_id: view.agent_id.clone(),
         name: view.profile.name.clone(),
@@ -32,14 +32,33 @@ pub(crate) fn agent(known: &AgentDetails) -> wire::Agent {
         max_tasks: view.max_tasks,
         active_tasks: view.active_tasks as u64,
         queued_tasks: view.queued_tasks as u64,
-        status: match view.status {
-            AgentStatus::Active => "active",
-            AgentStatus::Draining => "draining",
-            AgentStatus::Offline => "offline",
-        }
-        .to_owned(),
+        status: status_name(view.status).to_owned(),
         last_heartbeat: view.last_heartbeat.convert(),
         // Only valid JSON is ever stored.
         config: serde_json::from_str(&view.profile.config).unwrap_or_default(),
+        revision: *revision,
+    }
+}
+
+/// The word for a status.
+pub(crate) const fn status_name(status: AgentStatus) -> &'static str {
+    match status {
+        AgentStatus::Active => "active",
+        AgentStatus::Draining => "draining",
+        AgentStatus::Offline => "offline",
+    }
+}
+
+pub(crate) fn agent_health(known: &AgentHealth) -> wire::AgentHealth {
+    let outcome = |outcome: &AgentOutcome| wire::AgentOutcome {
+        task_id: outcome.task_id.clone(),
+        task_type: outcome.task_type.clone(),
+        state: outcome.state.convert(),
+        at: outcome.at.convert(),
+    };
+    wire::AgentHealth {
+        agent: agent(&known.agent),
+        held_locks: known.held_locks as u64,
+        outcomes: known.outcomes.iter().map(outcome).collect(),
     }
 }

@@ -9,7 +9,25 @@ use super::{Convert, convert_structs};
 
 convert_structs! {
     ReviewedContent => wire::ReviewedContent { fingerprint, preview, scope, requirements };
-    DailyStats => wire::DailyOutcomes { day, completed, failed, rejected, cancelled };
+}
+
+impl Convert<wire::DailyOutcomes> for DailyStats {
+    #[expect(clippy::cast_precision_loss, reason = "microseconds of a review are far below 2^52")]
+    fn convert(self) -> wire::DailyOutcomes {
+        let Self { day, completed, failed, rejected, cancelled, reviewed, approved, backlog, .. } = self;
+        let median_decision_seconds = self.median_decision_micros.map(|micros| micros as f64 / 1e6);
+        wire::DailyOutcomes {
+            day,
+            completed,
+            failed,
+            rejected,
+            cancelled,
+            reviewed,
+            approved,
+            median_decision_seconds,
+            backlog,
+        }
+    }
 }
 
 fn actor(who: Principal) -> wire::AuditActor {

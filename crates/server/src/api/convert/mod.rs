@@ -6,6 +6,7 @@ mod approvals;
 mod audit;
 mod execution;
 mod jobs;
+mod keys;
 mod locks;
 mod outcome;
 mod rules;
@@ -24,11 +25,12 @@ use ade_domain::people::UserId;
 use ade_domain::task::Digest;
 use serde_json::{Map, Value};
 
-pub(crate) use agents::agent;
+pub(crate) use agents::{agent, agent_health, status_name};
 pub(crate) use approvals::{approval, approval_view, listed_approval};
 pub(crate) use audit::{audit_entry, unnumbered_audit_entry};
 pub(crate) use execution::{execution, task_claim};
 pub(crate) use jobs::{job, restore_result};
+pub(crate) use keys::{key_catalog, key_details, key_explanation, key_family_details};
 pub(crate) use locks::{
     cycle_edge, grants, held_lock_result, lock, lock_holder, stored_release, stored_ticket, ticket,
     wait_graph_edge, waiting_ticket,

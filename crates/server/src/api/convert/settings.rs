@@ -9,6 +9,7 @@ pub(crate) fn setting(stored: &Versioned<Setting>) -> wire::Setting {
         value: stored.value.0.clone(),
         description: ade_app::shared_settings::description(&stored.id).to_owned(),
         is_default: stored.revision == 0,
+        read_only: false,
         revision: stored.revision,
     }
 }

@@ -79,7 +79,7 @@ pub(crate) fn risk(task: &Task) -> Option<wire::Risk> {
 
 pub(crate) fn task(view: TaskView) -> wire::Task {
     let TaskView { task, requirements, requests_archive, claimed_by, allowed } = view;
-    let risk = risk(&task);
+    let (risk, approve_needs) = (risk(&task), task.approval_needs());
     wire::Task {
         task_id: task.task_id,
         state: task.state.convert(),
@@ -113,8 +113,10 @@ pub(crate) fn task(view: TaskView) -> wire::Task {
         reopened: task.reopened.convert(),
         forced: task.forced,
         allowed: allowed.iter().map(ToString::to_string).collect(),
+        approve_needs: approve_needs.iter().map(ToString::to_string).collect(),
         claimed_by,
         execution: task.execution.as_ref().map(execution),
+        held_until: task.held_until.convert(),
         predecessor: task.predecessor,
     }
 }

@@ -3,7 +3,7 @@
 use ade_app::Caller;
 use ade_app::accounts::{TokenDraft, UserChange};
 use ade_client::wire;
-use ade_domain::independence::AccountAct;
+use ade_domain::independence::{AccountAct, INDEPENDENCE_WINDOW_MS};
 use ade_domain::permission::Scope;
 use ade_store::database::{StoredToken, StoredUser};
 
@@ -42,10 +42,12 @@ pub(crate) fn user(stored: &StoredUser) -> wire::User {
 }
 
 fn account_act(act: &AccountAct) -> wire::AccountAct {
+    let counts = !act.exempt && act.lifted.is_none();
     wire::AccountAct {
         kind: act.kind.as_str().to_owned(),
         by: act.by.to_string(),
         at: act.at.convert(),
+        counts_until: counts.then(|| act.at.plus_ms(INDEPENDENCE_WINDOW_MS).convert()),
         exempt: act.exempt,
         lifted_at: act.lifted.as_ref().map(|lift| lift.at.convert()),
         lifted_by: act.lifted.as_ref().and_then(|lift| lift.by.as_ref()).map(ToString::to_string),

@@ -41,6 +41,9 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 struct ListParams {
     /// Id of an event: those after it are listed. Absent: none, and `next_cursor` is the present end.
     after: Option<String>,
+    /// Id of an event: those before it are listed, newest first. `end`: the last ones. `next_cursor` is then the `before` of the next
+    /// page, and 0 after the last one.
+    before: Option<String>,
     /// Seconds to wait for the first event that matches; at most 60.
     #[param(maximum = 60)]
     wait: Option<u64>,
@@ -68,7 +71,7 @@ async fn list(
     credentials: Credentials,
     Params(params): Params<ListParams>,
 ) -> ApiResult {
-    let ListParams { after, wait, limit, topics, events, task_id } = params;
+    let ListParams { after, before, wait, limit, topics, events, task_id } = params;
     let limit = limit.unwrap_or(DEFAULT_LIMIT);
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(Problem::invalid_at("?limit", format!("must be between 1 and {MAX_LIMIT}, not {limit}")));
@@ -81,6 +84,12 @@ async fn list(
     let filter = query_filter(topics, events, task_id)?;
     let after = after.as_deref().map(|id| parse_id("?after", id)).transpose()?;
     let _connection = app.event_connections.open(&caller)?;
+    if let Some(before) = before {
+        if after.is_some() || wait > 0 {
+            return Err(Problem::invalid_at("?before", "cannot be combined with after and wait"));
+        }
+        return list_before(&app, &credentials, &before, &filter, limit).await;
+    }
     let mut cursor = app.feed.cursor(after, filter).await?;
     let (mut stopping, start) = (app.stopping.clone(), Instant::now());
     // Authenticated once more, because the request may wait: nothing changes unnoticed after `head`, nor after `until`.
@@ -123,13 +132,35 @@ async fn list(
             break;
         }
     }
+    Ok(page(&items, cursor.position()))
+}
+
+/// The events before an event, newest first.
+async fn list_before(
+    app: &App,
+    credentials: &Credentials,
+    before: &str,
+    filter: &EventFilter,
+    limit: usize,
+) -> ApiResult {
+    let end = app.feed.end().await?;
+    let before = if before == "end" { end + 1 } else { parse_id("?before", before)?.min(end + 1) };
+    // After the end was read: nothing up to it changes unnoticed what the caller may see.
+    let (caller, _) = credentials.check(app).await?;
+    let identity = FollowerIdentity::new(&caller, end)?;
+    let scan_until = Instant::now() + MAX_SCAN_TIME;
+    let found = app.feed.page_before(before, filter, &identity, limit, scan_until).await?;
+    Ok(page(&found.events, found.before))
+}
+
+fn page(events: &[Arc<FeedEvent>], next_cursor: u64) -> Response {
     let mut body = Vec::from(b"{\"items\":[");
-    for (at, event) in items.iter().enumerate() {
+    for (at, event) in events.iter().enumerate() {
         body.extend_from_slice(if at == 0 { b"{" } else { b",{" });
         body.extend_from_slice(event.fields());
     }
-    body.extend_from_slice(format!("],\"next_cursor\":\"{}\"}}", cursor.position()).as_bytes());
-    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+    body.extend_from_slice(format!("],\"next_cursor\":\"{next_cursor}\"}}").as_bytes());
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 fn query_filter(

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use axum::Router;
 use axum::body::Bytes;
 use axum::http::header;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use utoipa::OpenApi;
 use utoipa::openapi::path::{Operation, PathItem};
@@ -39,6 +39,7 @@ const OPTIONAL_BODY: [&str; 3] = ["cancel_task", "approve", "claim_task"];
         (name = "settings", description = "Settings and feature flags shared by all servers."),
         (name = "locks", description = "Acquire, renew and release locks; inspect holders and waiters."),
         (name = "agents", description = "Registered agents, their heartbeats, tokens and inboxes."),
+        (name = "keyspace", description = "The key catalogs: which keys exist in Redis, and what a key means."),
         (name = "operations", description = "Health, readiness, metrics, background jobs and archives."),
     )
 )]
@@ -80,7 +81,6 @@ fn set_problem_content_type(operation: &mut Operation) {
 
 pub(crate) fn routes() -> Router<AppState> {
     Router::new()
-        .route("/", get(|| async { Redirect::temporary("/docs") }))
         .route(
             "/openapi.json",
             get(|| async { ([(header::CONTENT_TYPE, "application/json")], document_bytes()) }),

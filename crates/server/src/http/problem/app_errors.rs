@@ -50,8 +50,10 @@ impl From<Error> for Problem {
             Error::Conflict => Self::unavailable("CONTENTION", detail).retry_after(1),
             Error::Batch(refused) => {
                 let item = |(approval_id, error): (String, Error)| {
-                    let problem = Self::from(error);
-                    json!({ "approval_id": approval_id, "code": problem.code, "detail": problem.detail })
+                    // With its extensions, such as what an approval lacks.
+                    let problem = Self::from(error).with("approval_id", approval_id);
+                    let (code, detail) = (problem.code, problem.detail.clone());
+                    problem.with("code", code).with("detail", detail).extensions
                 };
                 let items: Vec<_> = refused.into_iter().map(item).collect();
                 Self::conflict("BATCH_REFUSED", detail).with("items", items)
@@ -141,7 +143,12 @@ impl From<Refusal> for Problem {
             Refusal::TicketRequired => invalid("TICKET_REQUIRED"),
             Refusal::ScopeMismatch { current } => conflict("STALE_SCOPE").with("scope_digest", current),
             Refusal::DigestMismatch { current } => conflict("DIGEST_MISMATCH").with("digest", current),
-            Refusal::DigestRequired { current } => invalid("DIGEST_REQUIRED").with("digest", current),
+            Refusal::FrictionRequired(lacking) => {
+                let needs: Vec<String> = lacking.needs.iter().map(ToString::to_string).collect();
+                invalid("FRICTION_REQUIRED").with("needs", needs).with("level", lacking.level)
+            }
+            Refusal::NotInBatch { level } => conflict("NOT_IN_BATCH").with("level", level),
+            Refusal::PasswordTooOld => forbidden("REAUTHENTICATE"),
             Refusal::AlreadyDecided { state } => conflict("ALREADY_DECIDED").with("state", state),
             Refusal::PreviewChanged => conflict("PREVIEW_CHANGED"),
             Refusal::NotLowRisk => forbidden("NOT_LOW_RISK"),
@@ -158,6 +165,7 @@ impl From<Refusal> for Problem {
             Refusal::Stopped => conflict("STOPPED"),
             Refusal::TimedOut => conflict("TIMED_OUT"),
             Refusal::WorkerNotLost => conflict("NOT_LOST"),
+            Refusal::Held { until } => conflict("HELD").with("held_until", until.to_string()),
             Refusal::NothingToRollBack => conflict("NOTHING_TO_ROLL_BACK"),
             Refusal::ReviewRequired { agent, policy } => {
                 conflict("REVIEW_REQUIRED").with("agent_id", agent).with("policy", policy)

@@ -47,7 +47,7 @@ impl Problem {
         self
     }
 
-    fn body(&self) -> wire::Problem {
+    pub(crate) fn to_wire(&self) -> wire::Problem {
         wire::Problem {
             kind: "about:blank".to_owned(),
             title: self.status.canonical_reason().unwrap_or_default().to_owned(),
@@ -142,7 +142,7 @@ impl From<Vec<InvalidField>> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(self.body())).into_response();
+        let mut response = (self.status, Json(self.to_wire())).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         for (name, value) in self.headers {

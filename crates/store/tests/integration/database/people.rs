@@ -131,6 +131,7 @@ fn token(hash: &str, user: Option<&str>, agent: Option<&str>) -> StoredToken {
         scopes: BTreeSet::from([Scope::Read, Scope::Lock]),
         created_by: Some(person("ben")),
         created_at: at(1),
+        password_at: Some(at(1)),
         expires_at: at(9),
         revoked_at: None,
     }

@@ -9,13 +9,15 @@ use ade_domain::audit::{AuditActor, AuditBody, ChainHead, ChainVerifier};
 use ade_domain::event::Event;
 use ade_domain::independence::AccountHistory;
 use ade_domain::lock::LockMode;
-use ade_domain::people::{AuthorSet, User};
+use ade_domain::people::{AuthorReason, AuthorSet, User};
 use ade_domain::risk::FailureHistory;
 use ade_domain::task::Task;
-use ade_domain::task::{Config, Metadata, Resource, RollbackStrategy, TaskState};
+use ade_domain::task::{
+    Config, Execution, ExecutionResult, Metadata, Phase, Resource, RollbackStrategy, TaskState,
+};
 use ade_store::database::{
-    ApprovalFilter, AuditFilter, Comment, Commit, DatabaseCounts, DatabaseError, DocumentKind, Setting,
-    StoredResponse, StoredTask, StoredUser, TaskFilter, UserStats, Versioned, Write,
+    ApprovalFilter, AuditFilter, AuditRow, Comment, Commit, DatabaseCounts, DatabaseError, DocumentKind,
+    Setting, StoredResponse, StoredTask, StoredUser, TaskFilter, UserStats, Versioned, Write,
 };
 use serde_json::json;
 
@@ -28,6 +30,7 @@ on_both_databases!(
     rejects_stale_revisions,
     concurrent_commits_have_one_winner,
     lists_by_every_filter_and_page,
+    finds_tasks_and_outcomes_of_agents,
     documents_detect_conflicts,
     numbers_without_gaps,
     numbered_entries_are_immutable,
@@ -271,6 +274,103 @@ async fn lists_by_every_filter_and_page(fixture: TestDatabase) {
     assert_eq!(history("nothing", 50).await, FailureHistory::default());
 }
 
+fn ended_execution(worker: &str) -> Execution {
+    Execution {
+        attempt: 1,
+        worker: worker.to_owned(),
+        phase: Phase::Ended,
+        lease_until: at(1),
+        started_at: at(1),
+        completed_at: Some(at(2)),
+        result: Some(ExecutionResult::Failure),
+        reported: None,
+        grants: Vec::new(),
+        output: None,
+        output_key: None,
+        error_details: None,
+        error: None,
+        code: None,
+        effects_attempt: None,
+        rollback_data_key: None,
+        rolled_back: None,
+        retry_count: 0,
+        stop: None,
+        rollback: None,
+    }
+}
+
+async fn finds_tasks_and_outcomes_of_agents(fixture: TestDatabase) {
+    let database = &fixture.database;
+    let (mut ended, mut of_bot) = (Vec::new(), Vec::new());
+    for number in 0..30_u64 {
+        let author = if number % 2 == 0 { "ann" } else { "ben" };
+        let mut made = task(author, "schema", "orders", "x");
+        made.author_set.add(person(author), AuthorReason::Author);
+        // Proposed by one agent, sometimes applied by another; every third is still open.
+        made.by_agent.insert("bot".to_owned());
+        if number % 5 == 0 {
+            made.config.executor = "agent".to_owned();
+            made.execution = Some(ended_execution("applier"));
+        }
+        if number % 3 > 0 {
+            let state = if number % 2 == 0 { TaskState::Failed } else { TaskState::Completed };
+            made.state = state;
+            made.entered_at.insert(state, at(number));
+            ended.push((made.task_id.clone(), state, number));
+        }
+        of_bot.push(made.task_id.clone());
+        write(database, vec![put(&made, None)]).await.expect("inserted");
+    }
+    of_bot.reverse();
+    ended.reverse();
+    let found = async |agent: &str| {
+        let filter = TaskFilter { agent: Some(agent.to_owned()), ..TaskFilter::default() };
+        let tasks = database.tasks(&filter, None, 100).await.expect("listed");
+        tasks.into_iter().map(|task| task.task_id.clone()).collect::<Vec<_>>()
+    };
+    let outcomes = async |agents: &[&str], filter: &TaskFilter, limit| {
+        let outcomes = database.agent_outcomes(agents, filter, limit).await.expect("read");
+        outcomes
+            .into_iter()
+            .map(|outcome| (outcome.agent_id, outcome.task_id, outcome.state, outcome.at))
+            .collect::<Vec<_>>()
+    };
+    let check = async || {
+        assert_eq!(found("bot").await, of_bot);
+        assert_eq!(found("applier").await.len(), 6);
+        assert!(found("bo").await.is_empty());
+        let all = outcomes(&["nobody", "bot"], &TaskFilter::default(), 7).await;
+        let expected = ended
+            .iter()
+            .take(7)
+            .map(|(id, state, number)| ("bot".to_owned(), id.clone(), *state, at(*number)));
+        assert_eq!(all, expected.collect::<Vec<_>>(), "the newest, and no more");
+        let both = outcomes(&["bot", "applier"], &TaskFilter::default(), 100).await;
+        assert_eq!(both.iter().filter(|(agent, ..)| agent == "applier").count(), 4);
+    };
+    check().await;
+    let to_ann = TaskFilter { visible_to: Some(person("ann")), ..TaskFilter::default() };
+    assert!(
+        outcomes(&["bot"], &to_ann, 100).await.iter().all(|(_, _, state, _)| *state == TaskState::Failed)
+    );
+    assert_eq!(outcomes(&["bot"], &to_ann, 100).await.len(), 10);
+    let of_agent = TaskFilter { authored_only: true, ..to_ann };
+    assert_eq!(outcomes(&["bot"], &of_agent, 100).await.len(), 10);
+    let to_eve = TaskFilter { visible_to: Some(person("eve")), ..TaskFilter::default() };
+    assert!(outcomes(&["bot"], &to_eve, 100).await.is_empty());
+    assert!(outcomes(&[], &TaskFilter::default(), 100).await.is_empty());
+    // A database of an older version finds them after its migration.
+    execute_sql(&fixture, "DELETE FROM task_labels WHERE kind = 'agent'").await.expect("deleted");
+    assert!(found("bot").await.is_empty());
+    let sqlite = include_str!("../../../src/database/schema/sqlite_agent_labels.sql");
+    let postgres = include_str!("../../../src/database/schema/postgres_agent_labels.sql");
+    let migration = if fixture.postgres.is_some() { postgres } else { sqlite };
+    for _ in 0..2 {
+        execute_sql(&fixture, migration).await.expect("migrated");
+        check().await;
+    }
+}
+
 async fn documents_detect_conflicts(fixture: TestDatabase) {
     let database = &fixture.database;
     let document = |revision, name: &str| {
@@ -333,14 +433,36 @@ async fn numbers_without_gaps(fixture: TestDatabase) {
     }
 
     let found = async |filter: AuditFilter| database.audit_rows(&filter, 0, 1_000).await.expect("read").len();
-    assert_eq!(found(AuditFilter { task: Some(task_id), ..AuditFilter::default() }).await, 10);
+    assert_eq!(found(AuditFilter { task: Some(task_id.clone()), ..AuditFilter::default() }).await, 10);
     assert_eq!(found(AuditFilter { actor: Some("ann".to_owned()), ..AuditFilter::default() }).await, 20);
     assert_eq!(
         found(AuditFilter { action: Some("task.assign".to_owned()), ..AuditFilter::default() }).await,
         40
     );
     let within = AuditFilter { from: Some(at(10)), to: Some(at(20)), ..AuditFilter::default() };
-    assert_eq!(found(within).await, 20);
+    assert_eq!(found(within.clone()).await, 20);
+    // Entries about a task are found by the task only.
+    let by_object = AuditFilter { object: Some("t".to_owned()), ..AuditFilter::default() };
+    assert_eq!(found(by_object.clone()).await, 70);
+
+    // Newest first, in pages: the same entries in the opposite order.
+    let by_actor = AuditFilter { actor: Some("ann".to_owned()), ..AuditFilter::default() };
+    let by_task = AuditFilter { task: Some(task_id), ..AuditFilter::default() };
+    for filter in [AuditFilter::default(), by_actor, by_task, by_object, within] {
+        let numbers = |rows: Vec<AuditRow>| rows.iter().map(|row| row.number).collect::<Vec<u64>>();
+        let mut expected = numbers(database.audit_rows(&filter, 0, 1_000).await.expect("read"));
+        expected.reverse();
+        let (newest, mut pages) = (AuditFilter { newest_first: true, ..filter }, Vec::new());
+        loop {
+            let after = pages.last().copied().unwrap_or(0);
+            let page = numbers(database.audit_rows(&newest, after, 3).await.expect("read"));
+            if page.is_empty() {
+                break;
+            }
+            pages.extend(page);
+        }
+        assert_eq!(pages, expected, "{newest:?}");
+    }
 }
 
 /// Each server creates ids by its own clock, so that a later entry may have an id that sorts first.

@@ -54,7 +54,10 @@ async fn claims_by_priority_then_age_within_a_queue(fixture: TestDatabase) {
     forced.forced = true;
     let mut later = approved("noop", 100, 5);
     later.apply_after = Some(at(500));
-    let all = [&low, &old, &young, &forced, &elsewhere, &later];
+    // Approved a moment ago, and held: not even force gets it earlier.
+    let mut held = approved("noop", 100, 90);
+    (held.held_until, held.forced) = (Some(at(550)), true);
+    let all = [&low, &old, &young, &forced, &elsewhere, &later, &held];
     write(database, all.iter().map(|task| put(task, None, 40)).collect()).await.expect("inserted");
     let places = ["noop".to_owned()];
     let ids =
@@ -97,11 +100,16 @@ async fn claims_by_priority_then_age_within_a_queue(fixture: TestDatabase) {
     let of_type = ["schema".to_owned()];
     let claimed = database.claim_tasks(&places, &of_type, "u", at(102), at(114), 9).await.expect("claimed");
     assert_eq!(claimed, ids(&[&low]));
+    assert_eq!(database.claim_task(&held.task_id, "u", at(549), at(560)).await, Ok(false), "nor by its id");
+    let ready = database.ready_tasks(in_queue, at(549), 9).await.expect("read");
+    assert!(ready.iter().all(|task| task.task_id != held.task_id), "{ready:?}");
+    let ready = database.ready_tasks(in_queue, at(550), 1).await.expect("read");
+    assert_eq!(ready[0].task_id, held.task_id, "its hold is over");
     let all_again = database.claim_tasks(&places, &[], "t", at(600), at(610), 9).await.expect("claimed");
-    assert_eq!(all_again.len(), 5, "claims expire, and the delayed task is ready");
+    assert_eq!(all_again.len(), 6, "claims expire, and the delayed and held tasks are ready");
     assert_eq!(
         database.queued_work(9).await.expect("counted"),
-        [("noop".to_owned(), 5), ("files".to_owned(), 1)]
+        [("noop".to_owned(), 6), ("files".to_owned(), 1)]
     );
 }
 

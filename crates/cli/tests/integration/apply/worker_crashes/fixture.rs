@@ -81,7 +81,8 @@ impl Fixture {
         redis: Option<Redis>,
         postgres: Option<Postgres>,
     ) -> Self {
-        let office = AdminClient { api: ApiClient::connect(servers.first().expect("a server")).await };
+        let office =
+            AdminClient::without_hold(ApiClient::connect(servers.first().expect("a server")).await).await;
         let author = office.create_approved_author("pat").await;
         let agent = office.create_agent(AGENT, &author).await;
         let (root, run_log) = (folder.path().join("root"), folder.path().join("runs.log"));

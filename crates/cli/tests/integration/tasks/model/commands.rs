@@ -161,7 +161,10 @@ async fn change_state(model: &Model, rng: &mut SeededRng, route: &str, action: &
             }
         })
     };
+    let (seen, scope_seen) = (&current["digest"], &current["scope_digest"]);
+    let confirmation = json!({ "reason": "outage", "digest": seen, "scope_digest": scope_seen });
     let body = match route {
+        "override/confirm" => confirmation.clone(),
         "override" => json!({ "reason": "outage", "incident_ticket": "INC-1" }),
         "cancel" | "revoke" | "force-apply" => json!({ "reason": "because" }),
         _ => Value::Null,
@@ -177,7 +180,7 @@ async fn change_state(model: &Model, rng: &mut SeededRng, route: &str, action: &
             pick_token(&state, rng, |token| token.agent.is_none() && is_second(token))
         };
         let confirm = ("override/confirm", "task.confirm_override");
-        post_to_task(model, rng, &id, confirm, second, Value::Null, None).await;
+        post_to_task(model, rng, &id, confirm, second, confirmation, None).await;
     }
 }
 
@@ -273,7 +276,8 @@ async fn decide(model: &Model, rng: &mut SeededRng) {
         3..6 => ("delegate", "approval.delegate"),
         _ => ("approve", "approval.approve"),
     };
-    let mut body = json!({ "reason": "well" });
+    let (seen, scope_seen) = (&request["digest"], &request["scope_digest"]);
+    let mut body = json!({ "reason": "well", "digest": seen, "scope_digest": scope_seen });
     if route == "delegate" {
         // Usually to a user who has no request about this task.
         let is_asked = |user: &String| {
@@ -319,7 +323,10 @@ async fn approve_batch(model: &Model, rng: &mut SeededRng) {
         chosen.push(first);
     }
     let ids: Vec<String> = chosen.iter().map(|item| text(&item["approval_id"])).collect();
-    let item = |item: &&Value| json!({ "approval_id": item["approval_id"], "digest": item["digest"] });
+    let item = |item: &&Value| {
+        let (digest, scope_digest) = (&item["digest"], &item["scope_digest"]);
+        json!({ "approval_id": item["approval_id"], "digest": digest, "scope_digest": scope_digest })
+    };
     let items_with_digests: Vec<Value> = chosen.iter().map(item).collect();
     let body = json!({ "items": items_with_digests, "action": "approve" });
     let by = token.user.clone();

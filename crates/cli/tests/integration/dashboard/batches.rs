@@ -1,0 +1,51 @@
+//! The same decision about many requests: 20 with one that is too risky, and one that has changed meanwhile.
+
+use serde_json::json;
+
+use super::{Dashboard, note};
+
+#[tokio::test]
+async fn twenty_are_decided_together_without_the_risky_one() {
+    let dashboard = Dashboard::start().await;
+    let mut tasks = Vec::new();
+    for number in 0..19 {
+        tasks.push(dashboard.propose(&note(&format!("Routine note {number}"))).await);
+    }
+    let page = dashboard.open("carol", "/inbox").await;
+    // The first of the demo is HIGH.
+    let chosen = "const rows = [...document.querySelectorAll('#queue [data-row]')]; \
+                  const risky = rows.find((row) => row.textContent.includes('HIGH')); \
+                  const routine = rows.filter((row) => row.textContent.includes('Routine note')); \
+                  for (const row of [risky, ...routine]) row.querySelector('input').click(); return routine.length";
+    assert_eq!(page.eval(chosen, &[]).await, json!(19));
+    page.wait_until("document.querySelector('[data-batch-count]').textContent === '20 selected'").await;
+    page.click("[data-batch-bar] button").await;
+    page.wait_until("document.querySelector('h1').textContent.includes('19 requests together, 1 cannot be')")
+        .await;
+    assert!(page.text("#main").await.contains("HIGH must be decided on its own"));
+    page.click("#batch .approve").await;
+    page.wait_until("document.querySelector('[data-notice]')?.textContent.includes('All selected')").await;
+    for task in &tasks {
+        assert_ne!(dashboard.state(task).await, "REVIEWING");
+    }
+    page.assert_clean().await;
+}
+
+#[tokio::test]
+async fn one_that_changed_stops_all_and_is_named() {
+    let dashboard = Dashboard::start().await;
+    let (first, second) =
+        (dashboard.propose(&note("Stays as it is")).await, dashboard.propose(&note("Will change")).await);
+    let page = dashboard.open("carol", "/inbox").await;
+    let chosen = "for (const row of document.querySelectorAll('#queue [data-row]')) \
+                  if (/Stays as it is|Will change/.test(row.textContent)) row.querySelector('input').click()";
+    page.eval(chosen, &[]).await;
+    page.click("[data-batch-bar] button").await;
+    page.wait_until("document.querySelector('h1').textContent.includes('2 requests together')").await;
+    let ann = dashboard.ann().await;
+    let changed = json!({ "description": "Has changed" });
+    let _ = ann.patch(&format!("/tasks/{second}"), &changed).await.expect_status(200);
+    page.click("#batch .approve").await;
+    page.wait_for("[role=alert]").await;
+    assert_eq!(dashboard.state(&first).await, "REVIEWING", "none is decided");
+}

@@ -1,0 +1,79 @@
+// The approve button: inert for a moment after the task under it has changed, and until what must be seen was on the screen. The
+// server enforces reason, digest, confirmation and password itself; this only keeps a hand from being faster than the eye.
+
+const INERT_MS = 500;
+
+let version = null;
+let inertUntil = 0;
+let timer = null;
+const seen = new Set();
+const observer = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (entry.isIntersecting) {
+      seen.add(entry.target.dataset.seenKey);
+      observer.unobserve(entry.target);
+    }
+  }
+  update();
+});
+
+const missing = (form) => {
+  const reasons = [];
+  const { level } = form.dataset;
+  const ends = [...document.querySelectorAll("[data-seen-key]")];
+  if (level !== "LOW" && ends.some((end) => !seen.has(end.dataset.seenKey))) reasons.push("read the preview to its end");
+  if (level === "HIGH" || level === "CRITICAL") {
+    const boxes = [...document.querySelectorAll("input[data-viewed]")];
+    const left = boxes.filter((box) => !box.checked).length;
+    if (left > 0) reasons.push(`mark ${left === 1 ? "1 change" : `${left} changes`} as viewed`);
+  }
+  for (const field of form.querySelectorAll("[data-needed]")) {
+    const wanted = field.dataset.accepts?.split("\n");
+    if (field.value.trim() === "" || (wanted && !wanted.includes(field.value.trim()))) reasons.push(field.dataset.needed);
+  }
+  return reasons;
+};
+
+function update() {
+  const form = document.querySelector("form[data-decision]");
+  if (!form) {
+    version = null;
+    return;
+  }
+  if (form.dataset.version !== version) {
+    version = form.dataset.version;
+    inertUntil = performance.now() + INERT_MS;
+    clearTimeout(timer);
+    timer = setTimeout(update, INERT_MS);
+  }
+  for (const end of document.querySelectorAll("[data-seen-key]")) {
+    if (!seen.has(end.dataset.seenKey)) observer.observe(end);
+  }
+  const button = form.querySelector("[data-approve]");
+  if (!button) return;
+  const reasons = missing(form);
+  const isInert = performance.now() < inertUntil;
+  // Not `disabled`: it keeps its place in the order of focus, and says why.
+  button.toggleAttribute("data-js-inert", isInert || reasons.length > 0);
+  button.setAttribute("aria-disabled", String(isInert || reasons.length > 0));
+  const hint = form.querySelector("[data-missing]");
+  if (hint) hint.textContent = reasons.length > 0 ? `To approve: ${reasons.join(", ")}.` : "";
+}
+
+export function startDecisions() {
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-approve]");
+    if (button?.hasAttribute("data-js-inert")) event.preventDefault();
+  });
+  document.addEventListener("input", update);
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("input[data-viewed]")) {
+      const change = event.target.closest(".change-box")?.querySelector("details.change");
+      if (change && event.target.checked) change.open = false;
+    }
+    update();
+  });
+  document.addEventListener("toggle", update, true);
+  document.addEventListener("ade:shown", update);
+  update();
+}

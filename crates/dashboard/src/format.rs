@@ -1,0 +1,159 @@
+//! How values are shown: times, ids, counts, words. Every time is relative with the exact one in its title, and a script keeps it
+//! current.
+
+use std::fmt::Display;
+
+use ade_client::wire::Time;
+use jiff::Timestamp;
+
+use crate::Markup;
+
+/// Characters of an id that hold its time to the millisecond.
+const SHORT_ID_LEN: usize = 13;
+
+/// The prefix of an id that tells it apart from others that people made.
+#[must_use]
+pub fn short_id(id: &str) -> &str {
+    let is_uuid = id.len() == 36 && id.is_ascii();
+    if is_uuid { id.get(..SHORT_ID_LEN).unwrap_or(id) } else { id }
+}
+
+/// A duration in its two largest units.
+pub(crate) fn duration(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+    let two = |large: u64, unit: &str, small: u64, small_unit: &str| match small {
+        0 => format!("{large} {unit}"),
+        small => format!("{large} {unit} {small} {small_unit}"),
+    };
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => two(minutes, "min", if minutes < 10 { seconds % 60 } else { 0 }, "s"),
+        3_600..86_400 => two(hours, "h", if hours < 10 { minutes % 60 } else { 0 }, "min"),
+        _ => two(days, "d", if days < 10 { hours % 24 } else { 0 }, "h"),
+    }
+}
+
+/// A duration in its largest unit.
+fn rough(seconds: u64) -> String {
+    let (number, unit) = match seconds {
+        0..60 => (seconds, "s"),
+        60..3_600 => (seconds / 60, "min"),
+        3_600..172_800 => (seconds / 3_600, "h"),
+        _ => (seconds / 86_400, "d"),
+    };
+    format!("{number} {unit}")
+}
+
+fn exact(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
+}
+
+/// `3 min ago` or `in 3 min`.
+pub(crate) fn relative(time: Time, now: Timestamp) -> Markup {
+    let seconds = now.as_second() - time.0.as_second();
+    let mut markup = Markup::new("<time data-relative datetime=\"");
+    markup.value(time).raw("\" title=\"").text(&exact(time.0)).raw("\">");
+    match seconds {
+        -4..5 => markup.raw("now"),
+        5.. => markup.text(&rough(seconds.unsigned_abs())).raw(" ago"),
+        _ => markup.raw("in ").text(&rough(seconds.unsigned_abs())),
+    };
+    markup.raw("</time>");
+    markup
+}
+
+/// The time that remains until a moment. The script counts it down.
+pub(crate) fn countdown(time: Time, now: Timestamp) -> Markup {
+    let seconds = time.0.as_second() - now.as_second();
+    let mut markup = Markup::new("<time data-countdown datetime=\"");
+    markup.value(time).raw("\" title=\"").text(&exact(time.0)).raw("\">");
+    match u64::try_from(seconds) {
+        Ok(seconds) => markup.text(&duration(seconds)),
+        Err(_) => markup.raw("overdue by ").text(&duration(seconds.unsigned_abs())),
+    };
+    markup.raw("</time>");
+    markup
+}
+
+/// `1 task`, `3 tasks`.
+pub(crate) fn count(number: impl Display, noun: &str) -> String {
+    match number.to_string().as_str() {
+        "1" => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
+    }
+}
+
+/// A segment of a path, encoded.
+pub(crate) fn segment(text: &str) -> String {
+    const KEPT: &percent_encoding::AsciiSet =
+        &percent_encoding::NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+    percent_encoding::utf8_percent_encode(text, KEPT).to_string()
+}
+
+/// A path with the query parameters that are not empty.
+pub(crate) fn link(path: &str, params: &[(&str, &str)]) -> String {
+    let set = params.iter().filter(|(_, value)| !value.is_empty());
+    let query: Vec<String> = set.map(|(name, value)| format!("{name}={}", segment(value))).collect();
+    if query.is_empty() { path.to_owned() } else { format!("{path}?{}", query.join("&")) }
+}
+
+/// Text with characters that a reader cannot see, or that reorder what is read, as their code points. Line breaks and tabs stay.
+pub(crate) fn visible(text: impl AsRef<str>) -> String {
+    let text = text.as_ref();
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        if is_deceptive(character) {
+            shown.push_str(&format!("⟦U+{:04X}⟧", u32::from(character)));
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
+}
+
+/// Control characters, bidirectional controls, and characters without width.
+const fn is_deceptive(character: char) -> bool {
+    match character {
+        '\n' | '\t' => false,
+        '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{ad}' | '\u{34f}' | '\u{61c}' => true,
+        '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' => true,
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' => true,
+        '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{fe00}'..='\u{fe0f}' => true,
+        '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}' => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_at_most_two_units() {
+        let cases = [
+            (0, "0 s"),
+            (59, "59 s"),
+            (61, "1 min 1 s"),
+            (600, "10 min"),
+            (3_660, "1 h 1 min"),
+            (40_000, "11 h"),
+            (90_000, "1 d 1 h"),
+            (86_400 * 12 + 7_200, "12 d"),
+        ];
+        for (seconds, expected) in cases {
+            assert_eq!(duration(seconds), expected);
+        }
+    }
+
+    #[test]
+    fn invisible_and_reordering_characters_show_as_code_points() {
+        assert_eq!(visible("a\u{202e}b\u{200b}\u{1b}[2J"), "a⟦U+202E⟧b⟦U+200B⟧⟦U+001B⟧[2J");
+        assert_eq!(visible("line\n\tümläut 漢字"), "line\n\tümläut 漢字");
+    }
+
+    #[test]
+    fn short_ids_are_prefixes() {
+        assert_eq!(short_id("019a9d1e-3c4f-7a10-8f00-1234567890ab"), "019a9d1e-3c4f");
+        assert_eq!(short_id("deploy-bot"), "deploy-bot");
+    }
+}

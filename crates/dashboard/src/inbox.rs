@@ -1,0 +1,244 @@
+//! The inbox: the approval requests that wait for the viewer, by score, and the one that is open beside them.
+
+use ade_client::wire::{Approval, ApprovalStatus, Problem, RiskLevel};
+use askama::Template;
+
+use crate::drawing::level_name;
+use crate::format::{count, visible};
+use crate::review::{Change, Review};
+use crate::{Markup, Shell};
+
+/// Which requests are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InboxView {
+    /// Those that wait for the viewer.
+    #[default]
+    Mine,
+    /// Those that wait for others.
+    Others,
+    /// Those that the viewer decided.
+    Decided,
+}
+
+impl InboxView {
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        match name {
+            "others" => Self::Others,
+            "decided" => Self::Decided,
+            _ => Self::Mine,
+        }
+    }
+
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mine => "mine",
+            Self::Others => "others",
+            Self::Decided => "decided",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Template)]
+#[template(path = "inbox.html")]
+pub struct InboxPage {
+    pub shell: Shell,
+    pub view: InboxView,
+    pub requests: Vec<Approval>,
+    pub next_cursor: Option<String>,
+    /// How many wait for others, if none waits for the viewer.
+    pub waiting_for_others: usize,
+    /// The open request, with its id.
+    pub review: Option<Review>,
+    pub at: String,
+    /// Whether the request was chosen: on a phone, the list is shown otherwise.
+    pub is_chosen: bool,
+    /// Why the chosen request cannot be shown.
+    pub problem: Option<Problem>,
+}
+
+pub(crate) struct InboxRow<'a> {
+    pub(crate) request: &'a Approval,
+    pub(crate) title: String,
+    pub(crate) by: String,
+    pub(crate) level: &'static str,
+    pub(crate) when: Markup,
+    pub(crate) is_open: bool,
+    pub(crate) item: String,
+}
+
+impl InboxPage {
+    fn rows(&self) -> Vec<InboxRow<'_>> {
+        let row = |request| {
+            let request: &Approval = request;
+            let author = request.task_author.as_deref().unwrap_or_default();
+            let by = match &request.task_agent_id {
+                Some(agent) => format!("agent {agent}"),
+                None => author.to_owned(),
+            };
+            let by = match self.view {
+                InboxView::Others => format!("{by} · waits for {}", request.reviewer_name),
+                InboxView::Decided => format!("{by} · {}", decided_word(request.status)),
+                InboxView::Mine => by,
+            };
+            InboxRow {
+                request,
+                title: visible(&request.task_description),
+                by,
+                level: request.task_risk_level.map_or("", level_name),
+                when: self.shell.ago(&request.responded_at.unwrap_or(request.created_at)),
+                is_open: request.approval_id == self.at,
+                item: request_item(request),
+            }
+        };
+        self.requests.iter().map(row).collect()
+    }
+
+    fn is_batchable(&self) -> bool {
+        self.view == InboxView::Mine && self.requests.len() > 1
+    }
+
+    fn empty_text(&self) -> String {
+        match (self.view, self.waiting_for_others) {
+            (InboxView::Mine, 0) => "No task waits for a decision.".to_owned(),
+            (InboxView::Mine, 1) => "1 request waits for somebody else.".to_owned(),
+            (InboxView::Mine, others) => format!("{others} requests wait for others."),
+            (InboxView::Others, _) => "No request that you may see waits for somebody else.".to_owned(),
+            (InboxView::Decided, _) => "You have not decided about a task yet.".to_owned(),
+        }
+    }
+}
+
+const fn decided_word(status: ApprovalStatus) -> &'static str {
+    match status {
+        ApprovalStatus::Approved => "you approved",
+        ApprovalStatus::Rejected => "you rejected",
+        ApprovalStatus::ChangesRequested => "you requested changes",
+        ApprovalStatus::Delegated => "you delegated",
+        ApprovalStatus::Pending => "waits",
+        ApprovalStatus::Invalidated => "the task changed",
+        ApprovalStatus::Closed => "not needed any more",
+    }
+}
+
+/// A request in a form of many: what is decided, and about which version.
+fn request_item(request: &Approval) -> String {
+    let scope = request.scope_digest.as_deref().unwrap_or_default();
+    format!("{} {} {scope}", request.approval_id, request.digest)
+}
+
+/// The same decision about several requests, before it is made: what can be decided together, and why the rest cannot.
+#[derive(Debug, Clone, Template)]
+#[template(path = "batch.html")]
+pub struct BatchPage {
+    pub shell: Shell,
+    pub items: Vec<BatchReview>,
+    pub reason: String,
+    pub problem: Option<Problem>,
+}
+
+/// One request of a batch with its task, if it can be shown.
+#[derive(Debug, Clone)]
+pub struct BatchReview {
+    pub item: String,
+    pub approval_id: String,
+    pub review: Result<Review, Problem>,
+}
+
+impl BatchReview {
+    fn title(&self) -> String {
+        self.review.as_ref().map_or_else(|problem| problem.detail.clone(), Review::title)
+    }
+
+    fn level(&self) -> &'static str {
+        self.review.as_ref().ok().and_then(Review::level).unwrap_or_default()
+    }
+
+    fn changes(&self) -> Vec<Change> {
+        self.review.as_ref().map(Review::changes).unwrap_or_default()
+    }
+
+    fn effect(&self) -> String {
+        self.review.as_ref().map_or_else(|_| String::new(), Review::effect)
+    }
+
+    fn by(&self) -> String {
+        self.review.as_ref().map_or_else(|_| String::new(), Review::proposer)
+    }
+
+    /// Why it cannot be among others. The server refuses it for the same reason.
+    fn obstacle(&self) -> Option<String> {
+        let review = match &self.review {
+            Err(problem) => return Some(problem.detail.clone()),
+            Ok(review) => review,
+        };
+        let risk = review.task.risk.as_ref().map(|risk| risk.level);
+        if matches!(risk, Some(RiskLevel::High | RiskLevel::Critical)) {
+            return Some(format!("{} must be decided on its own", review.level().unwrap_or_default()));
+        }
+        if review.can_decide() {
+            return None;
+        }
+        Some(
+            review
+                .why_not()
+                .unwrap_or_else(|| format!("it is {} already", review.state().word.to_lowercase())),
+        )
+    }
+}
+
+impl BatchPage {
+    fn eligible(&self) -> Vec<&BatchReview> {
+        self.items.iter().filter(|item| item.obstacle().is_none()).collect()
+    }
+
+    /// Equal previews together, the most frequent first.
+    fn groups(&self) -> Vec<Vec<&BatchReview>> {
+        let mut groups: Vec<Vec<&BatchReview>> = Vec::new();
+        let print = |item: &BatchReview| {
+            let preview = item.review.as_ref().ok().map(|review| &review.task.preview);
+            preview.and_then(|preview| preview.fingerprint.clone()).filter(|_| !item.changes().is_empty())
+        };
+        for item in self.eligible() {
+            let fingerprint = print(item);
+            let same = |group: &&mut Vec<&BatchReview>| {
+                fingerprint.is_some() && group.first().is_some_and(|first| print(first) == fingerprint)
+            };
+            match groups.iter_mut().find(same) {
+                Some(group) => group.push(item),
+                None => groups.push(vec![item]),
+            }
+        }
+        groups.sort_by_key(|group| std::cmp::Reverse(group.len()));
+        groups
+    }
+
+    fn ineligible(&self) -> Vec<(&BatchReview, String)> {
+        self.items.iter().filter_map(|item| Some((item, item.obstacle()?))).collect()
+    }
+
+    /// What the server said about single requests.
+    fn failures(&self) -> Vec<String> {
+        let results: Option<Vec<serde_json::Value>> =
+            self.problem.as_ref().and_then(|problem| problem.extension("items"));
+        let text = |result: &serde_json::Value, name| {
+            result.get(name).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
+        };
+        let failure = |result: &serde_json::Value| {
+            let id = text(result, "approval_id");
+            let title =
+                self.items.iter().find(|item| item.approval_id == id).map_or(id.clone(), BatchReview::title);
+            let detail = text(result, "detail");
+            (!detail.is_empty()).then(|| format!("{title}: {detail}"))
+        };
+        results.unwrap_or_default().iter().filter_map(failure).collect()
+    }
+
+    fn heading(&self) -> String {
+        match self.ineligible().len() {
+            0 => format!("Decide {} together", count(self.items.len(), "request")),
+            left => format!("Decide {} together, {left} cannot be", count(self.eligible().len(), "request")),
+        }
+    }
+}

@@ -1,0 +1,596 @@
+//! A visit of a page: who visits, the API as the visitor sees it, and the response.
+//!
+//! Reads reuse the visitor, who was authenticated once. A change is authenticated by the API itself, with the CSRF token of the
+//! form.
+
+use std::convert::Infallible;
+
+use ade_app::accounts::csrf_token;
+use ade_client::wire;
+use ade_dashboard::{ErrorPage, Notice, Section, Shell, Template, Viewer};
+use axum::body::{Body, to_bytes};
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::{Extension, Router};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tower::ServiceExt;
+use url::form_urlencoded;
+use uuid::Uuid;
+
+use super::form::Form;
+use crate::api::AppState;
+use crate::api::convert::Convert;
+use crate::auth::{Caller, CookieRenewal, PageVisitor, session_secret};
+use crate::http::client_address::ClientAddress;
+use crate::http::connections::Connection;
+use crate::http::problem::Problem;
+
+/// Bytes of a response of the API.
+const MAX_RESPONSE_BYTES: usize = 32 << 20;
+/// Requests shown as waiting; beyond that, the number is one with a plus.
+const MAX_WAITING: usize = 99;
+const CSRF_TOKEN: HeaderName = HeaderName::from_static("x-csrf-token");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// No script but ours, no style attribute, nothing from elsewhere, and no text that becomes markup in a script.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+     connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; \
+     require-trusted-types-for 'script'; trusted-types ade";
+
+/// The routes of the API, without the middleware of connections.
+#[derive(Debug, Clone)]
+pub(super) struct Api(Router);
+
+impl Api {
+    pub(super) const fn new(router: Router) -> Self {
+        Self(router)
+    }
+}
+
+pub(super) type PageResult<T = Response> = Result<T, PageError>;
+
+/// Why there is no page.
+#[derive(Debug)]
+pub(super) struct PageError(Box<Response>);
+
+impl IntoResponse for PageError {
+    fn into_response(self) -> Response {
+        *self.0
+    }
+}
+
+impl From<Response> for PageError {
+    fn from(response: Response) -> Self {
+        Self(Box::new(response))
+    }
+}
+
+impl From<wire::Problem> for PageError {
+    fn from(problem: wire::Problem) -> Self {
+        if problem.code == "PASSWORD_CHANGE_REQUIRED" {
+            return Redirect::to("/password").into_response().into();
+        }
+        let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let shell = Shell::anonymous("Error", Timestamp::UNIX_EPOCH);
+        (status, html(&ErrorPage { shell, problem })).into_response().into()
+    }
+}
+
+impl From<Problem> for PageError {
+    fn from(problem: Problem) -> Self {
+        problem.to_wire().into()
+    }
+}
+
+/// A request to the API from a page.
+#[derive(Debug, Clone)]
+struct ApiClient {
+    api: Api,
+    /// Who sends it: cookie or token, and the browser.
+    headers: HeaderMap,
+    client: Option<ClientAddress>,
+    connection: Option<Connection>,
+    renewal: Option<CookieRenewal>,
+    visitor: Option<PageVisitor>,
+}
+
+impl ApiClient {
+    fn new(parts: &Parts, api: Api, visitor: Option<PageVisitor>) -> Self {
+        let mut headers = HeaderMap::new();
+        for name in [header::AUTHORIZATION, header::COOKIE, header::USER_AGENT, header::HOST] {
+            for value in parts.headers.get_all(&name) {
+                headers.append(name.clone(), value.clone());
+            }
+        }
+        Self {
+            api,
+            headers,
+            client: parts.extensions.get().copied(),
+            connection: parts.extensions.get().cloned(),
+            renewal: parts.extensions.get().cloned(),
+            visitor,
+        }
+    }
+
+    /// The response to a request. `path` begins with `/` and is below `/api/v1`.
+    async fn send(&self, method: Method, path: &str, body: Option<(&Form, Vec<u8>)>) -> Response {
+        let mut request = Request::new(Body::empty());
+        *request.method_mut() = method;
+        *request.headers_mut() = self.headers.clone();
+        match format!("/api/v1{path}").parse::<Uri>() {
+            Ok(uri) => *request.uri_mut() = uri,
+            Err(_) => return Problem::not_found("NOT_FOUND", "there is no such page").into_response(),
+        }
+        if let Some((form, json)) = body {
+            let csrf = HeaderValue::from_str(form.get("csrf")).ok();
+            let key = form.idempotency_key().and_then(|key| HeaderValue::from_str(&key).ok());
+            let headers = request.headers_mut();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            headers.extend(csrf.map(|value| (CSRF_TOKEN, value)));
+            headers.extend(key.map(|value| (IDEMPOTENCY_KEY, value)));
+            if let Some(revision) =
+                form.optional("revision").and_then(|text| HeaderValue::from_str(&format!("\"{text}\"")).ok())
+            {
+                headers.insert(header::IF_MATCH, revision);
+            }
+            *request.body_mut() = json.into();
+        }
+        let extensions = request.extensions_mut();
+        self.client.map(|client| extensions.insert(client));
+        self.connection.clone().map(|connection| extensions.insert(connection));
+        self.renewal.clone().map(|renewal| extensions.insert(renewal));
+        self.visitor.clone().map(|visitor| extensions.insert(visitor));
+        let response: Result<Response, Infallible> = self.api.0.clone().oneshot(request).await;
+        response.unwrap_or_else(|never| match never {})
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&Form, Vec<u8>)>,
+    ) -> Result<T, wire::Problem> {
+        parse(self.send(method, path, body).await).await
+    }
+}
+
+/// The body of a response, or the problem that it is.
+async fn parse<T: DeserializeOwned>(response: Response) -> Result<T, wire::Problem> {
+    let status = response.status();
+    let unreadable = |detail: String| {
+        tracing::error!(%status, detail, "a page could not read an answer of the API");
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "UNREADABLE",
+            "the answer could not be read; see the log of the server",
+        )
+        .to_wire()
+    };
+    let bytes = to_bytes(response.into_body(), MAX_RESPONSE_BYTES).await;
+    let bytes = bytes.map_err(|error| unreadable(error.to_string()))?;
+    if status.is_client_error() || status.is_server_error() || status == StatusCode::ACCEPTED {
+        // A change that waits for a second administrator is answered as a problem with the status 202.
+        if let Ok(problem) = serde_json::from_slice::<wire::Problem>(&bytes)
+            && !problem.code.is_empty()
+        {
+            return Err(problem);
+        }
+    }
+    let json: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
+    serde_json::from_slice(json).map_err(|error| unreadable(error.to_string()))
+}
+
+/// A path of the API, or of a page, with encoded segments.
+pub(super) fn path(segments: &[&str]) -> String {
+    const KEPT: &percent_encoding::AsciiSet =
+        &percent_encoding::NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+    let encode = |segment: &&str| format!("/{}", percent_encoding::utf8_percent_encode(segment, KEPT));
+    segments.iter().map(encode).collect()
+}
+
+/// A path with the query parameters that are not empty.
+pub(super) fn with_query(path: &str, params: &[(&str, &str)]) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.extend_pairs(params.iter().filter(|(_, value)| !value.is_empty()));
+    let query = query.finish();
+    if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
+}
+
+/// A visit by somebody who is signed in, or has a token.
+#[derive(Debug)]
+pub(super) struct Visit {
+    client: ApiClient,
+    viewer: Viewer,
+    csrf: String,
+    now: Timestamp,
+    query: Vec<(String, String)>,
+    if_none_match: Option<HeaderValue>,
+    address: String,
+}
+
+impl FromRequestParts<AppState> for Visit {
+    type Rejection = PageError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> PageResult<Self> {
+        let api = api(parts, app).await?;
+        let caller = match Caller::visitor(parts, app).await {
+            Ok(caller) => caller,
+            Err(problem) if problem.code() == "UNAUTHENTICATED" => return Err(anonymous(parts)),
+            Err(problem) => return Err(problem.into()),
+        };
+        let csrf = session_secret(parts).filter(|_| !parts.headers.contains_key(header::AUTHORIZATION));
+        let visitor = Some(PageVisitor(caller.0.clone()));
+        let query = parts.uri.query().unwrap_or_default();
+        Ok(Self {
+            client: ApiClient::new(parts, api, visitor),
+            viewer: viewer(&caller),
+            csrf: csrf.map_or_else(String::new, csrf_token),
+            now: now(app),
+            query: form_urlencoded::parse(query.as_bytes()).into_owned().collect(),
+            if_none_match: parts.headers.get(header::IF_NONE_MATCH).cloned(),
+            address: address(parts),
+        })
+    }
+}
+
+/// Browsers name the address in the origin of a form; elsewhere, the host is known, and what a trusted proxy says of TLS.
+fn address(parts: &Parts) -> String {
+    let text = |name| parts.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let origin = text(header::ORIGIN).filter(|origin| origin.starts_with("http"));
+    let is_tls = parts.extensions.get::<ClientAddress>().is_some_and(|client| client.is_tls);
+    let scheme = if is_tls { "https" } else { "http" };
+    origin.map_or_else(|| format!("{scheme}://{}", text(header::HOST).unwrap_or("localhost")), str::to_owned)
+}
+
+fn viewer(caller: &ade_app::Caller) -> Viewer {
+    match (&caller.user, &caller.agent_id) {
+        (_, Some(agent)) => Viewer { name: agent.clone(), ..Viewer::default() },
+        (Some(user), None) => Viewer {
+            user_id: user.user_id.to_string(),
+            name: user.name.clone(),
+            roles: user.roles.iter().map(ToString::to_string).collect(),
+        },
+        (None, None) => {
+            Viewer { name: "Operator".to_owned(), roles: vec!["admin".to_owned()], ..Viewer::default() }
+        }
+    }
+}
+
+pub(super) fn now(app: &AppState) -> Timestamp {
+    let now: wire::Time = app.tasks.now().convert();
+    now.0
+}
+
+async fn api(parts: &mut Parts, app: &AppState) -> PageResult<Api> {
+    let found = Extension::<Api>::from_request_parts(parts, app).await;
+    found.map(|Extension(api)| api).map_err(|rejection| rejection.into_response().into())
+}
+
+/// Sends a visitor without session to the sign-in page, and back afterwards.
+///
+/// A link on another site arrives without the session cookie, which is `SameSite=Strict`: the page is then loaded once more from
+/// here, with the cookie.
+fn anonymous(parts: &Parts) -> PageError {
+    let here = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let is_cross_site = parts.headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site");
+    if parts.method == Method::GET && is_cross_site {
+        let here = here.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;");
+        let page = format!(
+            "<!doctype html><title>ADE</title><meta http-equiv=\"refresh\" content=\"0;url={here}\">"
+        );
+        return Html(page).into_response().into();
+    }
+    let next = if parts.method == Method::GET { here } else { "" };
+    Redirect::to(&with_query("/sign-in", &[("next", next)])).into_response().into()
+}
+
+/// A page that a browser may load after a sign-in: a path of this server, and none of the API.
+pub(super) fn safe_next(next: &str) -> &str {
+    let is_path =
+        next.starts_with('/') && !next.starts_with("//") && !next.contains(['\\', '\r', '\n', '\t']);
+    let is_page = is_path && !next.starts_with("/api/") && !next.starts_with("/sign-");
+    if is_page { next } else { "/inbox" }
+}
+
+impl Visit {
+    pub(super) fn viewer(&self) -> &Viewer {
+        &self.viewer
+    }
+
+    pub(super) const fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// The address of this server as the visitor reaches it, such as `https://ade.example.com`.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// A parameter of the query; empty if it is absent.
+    pub(super) fn param(&self, name: &str) -> &str {
+        self.query.iter().find(|(found, _)| found == name).map_or("", |(_, value)| value)
+    }
+
+    /// All values of a parameter.
+    pub(super) fn params(&self, name: &str) -> Vec<&str> {
+        self.query.iter().filter(|(found, _)| found == name).map(|(_, value)| value.as_str()).collect()
+    }
+
+    /// Whether the query has a parameter, which may be empty.
+    pub(super) fn has_param(&self, name: &str) -> bool {
+        self.query.iter().any(|(found, _)| found == name)
+    }
+
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, wire::Problem> {
+        self.client.call(Method::GET, path, None).await
+    }
+
+    /// Like [`get`](Self::get), but nothing if the visitor may not see it or it does not exist.
+    pub(super) async fn get_if_allowed<T: DeserializeOwned>(
+        &self,
+        path: &str,
+    ) -> Result<Option<T>, wire::Problem> {
+        match self.get(path).await {
+            Ok(found) => Ok(Some(found)),
+            Err(problem) if matches!(problem.status, 403 | 404) => Ok(None),
+            Err(problem) => Err(problem),
+        }
+    }
+
+    /// Sends a change. The API authenticates it with the CSRF token of the form.
+    pub(super) async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        form: &Form,
+        body: &impl Serialize,
+    ) -> Result<T, wire::Problem> {
+        let json = serde_json::to_vec(body).unwrap_or_default();
+        self.client.call(method, path, Some((form, json))).await
+    }
+
+    pub(super) async fn post(
+        &self,
+        path: &str,
+        form: &Form,
+        body: &impl Serialize,
+    ) -> Result<Value, wire::Problem> {
+        self.send(Method::POST, path, form, body).await
+    }
+
+    /// Asks the API what something would come to, with a POST that changes nothing: it needs no form of the visitor.
+    pub(super) async fn compute<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, wire::Problem> {
+        self.send(Method::POST, path, &Form::with_csrf(&self.csrf), body).await
+    }
+
+    /// Sends a change whose response sets cookies.
+    pub(super) async fn send_for_headers(
+        &self,
+        method: Method,
+        path: &str,
+        form: &Form,
+    ) -> Result<HeaderMap, wire::Problem> {
+        let response = self.client.send(method, path, Some((form, Vec::new()))).await;
+        let headers = response.headers().clone();
+        parse::<Value>(response).await.map(|_| headers)
+    }
+
+    pub(super) async fn raw(&self, path: &str) -> Response {
+        self.client.send(Method::GET, path, None).await
+    }
+
+    /// A response of the API that the browser stores as a file, as long as it is; or the page that says why there is none.
+    pub(super) async fn download(&self, path: &str, name: &str) -> PageResult {
+        let mut response = self.raw(path).await;
+        if !response.status().is_success() {
+            let refused = parse::<Value>(response).await.err();
+            let unknown =
+                || Problem::unavailable("UNAVAILABLE", "the file cannot be read at the moment").to_wire();
+            return Err(refused.unwrap_or_else(unknown).into());
+        }
+        let disposition = format!("attachment; filename=\"{name}\"");
+        if let Ok(disposition) = HeaderValue::from_str(&disposition) {
+            response.headers_mut().insert(header::CONTENT_DISPOSITION, disposition);
+        }
+        Ok(response)
+    }
+
+    /// The frame of a page.
+    pub(super) async fn shell(
+        &self,
+        section: Section,
+        title: &str,
+        topics: &'static str,
+    ) -> PageResult<Shell> {
+        let path = format!("/approvals?reviewer=me&status=PENDING&limit={}", MAX_WAITING + 1);
+        let waiting: Option<wire::Page<wire::Approval>> =
+            if self.viewer.user_id.is_empty() { None } else { self.get_if_allowed(&path).await? };
+        let waiting = waiting.map_or(0, |page| page.items.len());
+        let shell = Shell {
+            viewer: Some(self.viewer.clone()),
+            csrf: self.csrf.clone(),
+            form_key: Uuid::new_v4().simple().to_string(),
+            notice: Notice::named(self.param("notice")),
+            waiting: (waiting.min(MAX_WAITING), waiting > MAX_WAITING),
+            ..Shell::anonymous(title, self.now)
+        };
+        Ok(shell.page(section, title, topics))
+    }
+
+    /// The response with a page; 304 if the browser has it already.
+    pub(super) fn render(&self, page: &impl Template, shell: &Shell) -> Response {
+        let body = match page.render() {
+            Ok(body) => body,
+            Err(error) => return render_failure(&error),
+        };
+        let tag = etag(&body, shell);
+        if self.if_none_match.as_ref().is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
+            // The browser takes over the headers, so they are those of the page.
+            return with_policies((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
+        }
+        let mut response = with_policies(Html(body).into_response());
+        if let Ok(tag) = HeaderValue::from_str(&tag) {
+            response.headers_mut().insert(header::ETAG, tag);
+        }
+        response
+    }
+
+    /// The page with a form that was refused.
+    pub(super) fn refused(&self, page: &impl Template, problem: &wire::Problem) -> Response {
+        let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
+        // 202 says that a change waits for a second administrator; a browser would take 401 for the end of the session.
+        let status = if status.is_success() { StatusCode::OK } else { status };
+        (status, html(page)).into_response()
+    }
+}
+
+/// Opens a page after a change, with a notice.
+pub(super) fn done(path: &str, notice: &str) -> Response {
+    let separator = if path.contains('?') { '&' } else { '?' };
+    Redirect::to(&format!("{path}{separator}notice={notice}")).into_response()
+}
+
+fn render_failure(error: &impl std::fmt::Display) -> Response {
+    tracing::error!(%error, "a page could not be rendered");
+    StatusCode::INTERNAL_SERVER_ERROR.into_response()
+}
+
+/// A page that is always sent.
+pub(super) fn html(page: &impl Template) -> Response {
+    match page.render() {
+        Ok(body) => with_policies(Html(body).into_response()),
+        Err(error) => render_failure(&error),
+    }
+}
+
+/// A page with a secret: no cache keeps it.
+pub(super) fn secret(page: &impl Template) -> Response {
+    let mut response = html(page);
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn with_policies(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY_POLICY));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
+    response
+}
+
+/// Equal for pages that say the same: relative times, which a script keeps current, and the keys of forms are left out.
+fn etag(body: &str, shell: &Shell) -> String {
+    let mut hash = Sha256::new();
+    let mut parts = body.split("<time ");
+    // The time of the response is in its head.
+    let head = without(parts.next().unwrap_or_default(), &shell.form_key);
+    hash.update(head.replace(&format!(" data-now=\"{}\"", shell.now), ""));
+    for part in parts {
+        let (time, rest) = part.split_once("</time>").unwrap_or((part, ""));
+        hash.update(time.split_once('>').map_or(time, |(attributes, _)| attributes));
+        hash.update(without(rest, &shell.form_key));
+    }
+    let hash = hash.finalize();
+    let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    format!("\"{hex}\"")
+}
+
+fn without(text: &str, key: &str) -> String {
+    if key.is_empty() { text.to_owned() } else { text.replace(key, "") }
+}
+
+/// A visit by anybody.
+#[derive(Debug)]
+pub(super) struct AnonymousVisit {
+    client: ApiClient,
+    pub(super) now: Timestamp,
+    query: Vec<(String, String)>,
+}
+
+impl FromRequestParts<AppState> for AnonymousVisit {
+    type Rejection = PageError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> PageResult<Self> {
+        let api = api(parts, app).await?;
+        let query = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
+        Ok(Self {
+            now: now(app),
+            query: query.into_owned().collect(),
+            client: ApiClient::new(parts, api, None),
+        })
+    }
+}
+
+impl AnonymousVisit {
+    pub(super) fn param(&self, name: &str) -> &str {
+        self.query.iter().find(|(found, _)| found == name).map_or("", |(_, value)| value)
+    }
+
+    pub(super) fn shell(&self, title: &str) -> Shell {
+        Shell::anonymous(title, self.now)
+    }
+
+    /// The response of the API to a form, with its cookies.
+    pub(super) async fn post(
+        &self,
+        path: &str,
+        form: &Form,
+        body: &impl Serialize,
+    ) -> Result<HeaderMap, wire::Problem> {
+        let json = serde_json::to_vec(body).unwrap_or_default();
+        let response = self.client.send(Method::POST, path, Some((form, json))).await;
+        let headers = response.headers().clone();
+        parse::<Value>(response).await.map(|_| headers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sign_in_returns_to_pages_of_this_server_only() {
+        for safe in ["/tasks/1?view=x", "/inbox", "/locks"] {
+            assert_eq!(safe_next(safe), safe);
+        }
+        for unsafe_next in [
+            "//evil.example",
+            "https://evil.example",
+            "/\\evil.example",
+            "/api/v1/tasks",
+            "",
+            "/sign-out",
+            "/a\r\nb",
+        ] {
+            assert_eq!(safe_next(unsafe_next), "/inbox");
+        }
+    }
+
+    #[test]
+    fn etag_ignores_relative_times_and_form_keys() {
+        let mut shell = Shell::anonymous("Page", Timestamp::UNIX_EPOCH);
+        shell.form_key = "first".to_owned();
+        let first = etag("<p>first <time datetime=\"1\">now</time> x</p>", &shell);
+        shell.form_key = "second".to_owned();
+        assert_eq!(etag("<p>second <time datetime=\"1\">1 min ago</time> x</p>", &shell), first);
+        assert_ne!(etag("<p>second <time datetime=\"2\">1 min ago</time> x</p>", &shell), first);
+        assert_ne!(etag("<p>second <time datetime=\"1\">1 min ago</time> y</p>", &shell), first);
+    }
+
+    #[test]
+    fn paths_are_encoded() {
+        assert_eq!(path(&["locks", "resource:a/b c"]), "/locks/resource%3Aa%2Fb%20c");
+        assert_eq!(
+            with_query("/tasks", &[("state", "DRAFT"), ("tag", ""), ("author", "a&b")]),
+            "/tasks?state=DRAFT&author=a%26b"
+        );
+    }
+}
