@@ -190,6 +190,7 @@ fn problem_hint(problem: &Problem) -> Option<String> {
         "UNAUTHENTICATED" => {
             "sign in with ade login; the token of a local server is in its data folder, in the file admin-token"
         }
+        "UNAVAILABLE" => "see with ade doctor what is unavailable, and try again",
         "PASSWORD_CHANGE_REQUIRED" => "run ade login and choose your own password",
         "LOCK_HELD" => "wait for the lock with --wait SECONDS; see its holder with ade lock show",
         "FRICTION_REQUIRED" => {

@@ -4,9 +4,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::Moment;
 use crate::audit::{AuditBody, Principal};
 use crate::people::UserId;
+use crate::{Moment, glob};
 
 /// The source of an event whose server is not known.
 const SERVICE: &str = "ade";
@@ -92,6 +92,25 @@ pub fn facts() -> impl Iterator<Item = &'static str> {
     FACTS.iter().map(|(_, fact)| *fact)
 }
 
+/// Facts about locks that are not stored, hence of no audit entry.
+pub const UNSTORED_LOCK_FACTS: [&str; 5] = ["acquired", "promoted", "queued", "released", "wait_ended"];
+
+/// Refuses a pattern that matches no name of an event, such as one with a typing error.
+pub(crate) fn check_event_pattern(pattern: &str) -> Result<(), String> {
+    glob::check_pattern(pattern)?;
+    let mut names = TOPICS.iter().flat_map(|topic| {
+        let facts = facts().chain(UNSTORED_LOCK_FACTS).chain([UNNAMED]);
+        facts.map(move |fact| format!("{topic}:{fact}"))
+    });
+    if names.any(|name| glob::matches(pattern, &name)) {
+        return Ok(());
+    }
+    Err(format!("must match names of events, such as task:approved or approval:*; {pattern:?} matches none"))
+}
+
+/// The fact of an action without a name of its own.
+const UNNAMED: &str = "state_changed";
+
 /// The fact that each command leaves behind, by the part of its audit action behind the dot.
 const FACTS: &[(&str, &str)] = &[
     ("activate", "activated"),
@@ -161,7 +180,7 @@ const FACTS: &[(&str, &str)] = &[
 /// The event of an audit action: `task.approve` is `task:approved`. An action without a name of its own is a `state_changed`.
 fn event_name(action: &str) -> String {
     let (noun, verb) = action.split_once('.').unwrap_or((action, ""));
-    let fact = FACTS.iter().find(|(command, _)| *command == verb).map_or("state_changed", |(_, fact)| fact);
+    let fact = FACTS.iter().find(|(command, _)| *command == verb).map_or(UNNAMED, |(_, fact)| fact);
     format!("{noun}:{fact}")
 }
 
@@ -232,6 +251,18 @@ mod tests {
             .filter(|command| event_name(&format!("task.{command}")) == "task:state_changed")
             .collect();
         assert_eq!(unnamed, ["assign"]);
+    }
+
+    #[test]
+    fn patterns_without_any_event_are_refused() {
+        for pattern in
+            ["*", "task:*", "*:approved", "lock:released", "Task:Approved", "task:state_changed", "*ed"]
+        {
+            assert_eq!(check_event_pattern(pattern), Ok(()), "{pattern}");
+        }
+        for pattern in ["task:aproved", "tasks:*", "task.approved", "task", "", "nothing:*"] {
+            assert!(check_event_pattern(pattern).is_err(), "{pattern}");
+        }
     }
 
     #[test]

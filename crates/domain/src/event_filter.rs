@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::event::{TOPICS, topic};
+use crate::event::{TOPICS, check_event_pattern, topic};
 use crate::{InvalidField, glob};
 
 /// Topics, or patterns of names, of one filter.
@@ -36,7 +36,7 @@ impl EventFilter {
             return Err(InvalidField::at("topics", detail));
         }
         for pattern in &self.events {
-            glob::check_pattern(pattern).map_err(|error| InvalidField::at("events", error))?;
+            check_event_pattern(pattern).map_err(|error| InvalidField::at("events", error))?;
         }
         if self.task_id.as_ref().is_some_and(|id| id.is_empty() || id.len() > MAX_TASK_ID_LEN) {
             return Err(InvalidField::at("task_id", "must be the id of a task"));
@@ -93,6 +93,7 @@ mod tests {
             filter(&many, &[], None),
             filter(&[], &many, None),
             filter(&[], &[&"*".repeat(1_000)], None),
+            filter(&[], &["task:aproved"], None),
             filter(&[], &[], Some("")),
         ] {
             assert!(invalid.validate().is_err(), "{invalid:?}");

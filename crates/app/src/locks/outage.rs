@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ade_domain::lock::{LockName, LockRequest, RequestedLock, WaitPolicy};
 use ade_domain::{Clock, Moment};
-use ade_store::{CoordinationError, Database};
+use ade_store::{CoordinationError, Database, DatabaseError};
 use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -211,9 +211,14 @@ impl LockService {
         }
     }
 
-    /// How many lock requests wait until coordination is available, as far as this process knows.
-    #[must_use]
-    pub fn pending_requests(&self) -> u64 {
+    /// How many lock requests wait until coordination is available, whichever process stored them.
+    pub async fn count_pending_requests(&self) -> Result<u64, DatabaseError> {
+        let Some(outages) = &self.outages else { return Ok(0) };
+        Ok(outages.database().count_stored_lock_requests().await?.pending)
+    }
+
+    /// The same, as far as this process knows.
+    pub(super) fn pending_requests(&self) -> u64 {
         self.outages.as_ref().map_or(0, |outages| outages.0.pending.load(Ordering::Relaxed))
     }
 

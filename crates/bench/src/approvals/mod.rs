@@ -5,6 +5,7 @@ mod environment;
 mod history;
 mod lists;
 mod organisation;
+mod pages;
 mod rows;
 mod writes;
 
@@ -106,6 +107,7 @@ struct Measured {
     start_seconds: f64,
     bytes: Option<u64>,
     lists: lists::ListResults,
+    pages: pages::PageResults,
     writes: writes::WriteResults,
 }
 
@@ -150,13 +152,16 @@ async fn measure(args: &Args, distributed: Option<&Distributed>) -> Result<Repor
     let lists = lists::measure(&environments, sizes.rounds, &listing).await?;
     listing.finish();
     for (environment, lists) in environments.into_iter().zip(lists) {
+        let opening = add_bar(&format!("pages {}", format_number(environment.tasks)));
+        let pages = pages::measure(&environment, sizes.rounds, &opening).await?;
+        opening.finish();
         let writing = add_bar(&format!("writes {}", format_number(environment.tasks)));
         let writes = writes::measure(&environment, &sizes, &writing).await?;
         writing.finish();
         let Environment { tasks, load_seconds, start_seconds, .. } = environment;
         let bytes = environment.database_bytes();
         environment.remove().await?;
-        all.push(Measured { tasks, load_seconds, start_seconds, bytes, lists, writes });
+        all.push(Measured { tasks, load_seconds, start_seconds, bytes, lists, pages, writes });
     }
     if let Some(distributed) = distributed {
         distributed.clear(0).await?;

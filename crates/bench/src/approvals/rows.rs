@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::lists::ListLatencies;
+use super::pages::PageLatencies;
 use super::writes::{BASELINE, Comparison, Throughput};
 use super::{Measured, Sizes};
 use crate::report::{Figure, Row};
@@ -12,6 +13,8 @@ use crate::samples::Latencies;
 const MAX_SLOWDOWN: f64 = 2.0;
 const MAX_APPROVE_P99_MS: f64 = 10.0;
 const MAX_START_SECONDS: f64 = 2.0;
+const MAX_PAGE_MS: f64 = 100.0;
+const MAX_PAGE_KIB: f64 = 150.0;
 
 /// Formats a number with commas between thousands.
 pub(crate) fn format_number(number: usize) -> String {
@@ -38,6 +41,7 @@ pub(super) fn all_rows(all: &[Measured], sizes: &Sizes, settings: Option<&str>) 
     );
     vec![
         lists(all, few, many, &database),
+        pages(many),
         writes("create", "create over HTTP", few, many, all, sizes, |measured| &measured.writes.create),
         writes(
             "submit",
@@ -116,6 +120,30 @@ fn lists(all: &[Measured], few: &Measured, many: &Measured, database: &str) -> R
         figures,
         cpu: all.iter().map(|measured| measured.lists.cpu.clone()).collect(),
         details: json!({ "database": database, "few": details(few), "many": details(many) }),
+    }
+}
+
+fn pages(many: &Measured) -> Row {
+    #[expect(clippy::cast_precision_loss, reason = "a page is small")]
+    let kib = |bytes: usize| bytes as f64 / 1024.0;
+    let figures = many.pages.pages.iter().flat_map(|page| {
+        let PageLatencies { path, bytes, latencies } = page;
+        [
+            Figure::below(format!("{path}, p99"), latencies.p99_ms, "ms", MAX_PAGE_MS),
+            Figure::below(format!("{path}, size"), kib(*bytes), "KiB", MAX_PAGE_KIB),
+        ]
+    });
+    let details =
+        |page: &PageLatencies| json!({ "path": page.path, "bytes": page.bytes, "latencies": page.latencies });
+    Row {
+        row: "pages",
+        what: format!(
+            "pages of the dashboard with {} stored tasks, one at a time",
+            format_number(many.tasks)
+        ),
+        figures: figures.collect(),
+        cpu: vec![many.pages.cpu.clone()],
+        details: json!({ "pages": many.pages.pages.iter().map(details).collect::<Vec<Value>>() }),
     }
 }
 

@@ -1,14 +1,14 @@
 //! `ade doctor`: checks a server and the rules that it follows, and says what to improve. It changes nothing.
 
 use ade_client::Client;
-use ade_client::wire::{ExecutorBinding, Policy, Setting, User};
+use ade_client::wire::{ExecutorBinding, Policy, User};
 use ade_domain::people::ADMIN;
 use ade_domain::text::counted;
 use clap::Args as ClapArgs;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, FailureKind, Result};
 use crate::output::list::fetch_all;
 use crate::output::{self, OutputFormat, Tone, safe};
 
@@ -42,13 +42,10 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(client: &Client, Args { full, format }: Args) -> Result {
     let mut findings = vec![check_server(client).await?];
-    let users: Vec<User> = fetch_all(async |query| client.users(query).await).await?;
-    findings.push(check_dual_control(&users, &client.settings(&[]).await?.items));
-    let policies: Vec<Policy> = fetch_all(async |query| client.policies(query).await).await?;
-    findings.extend(check_policies(&policies));
-    let bindings: Vec<ExecutorBinding> = fetch_all(async |query| client.executors(query).await).await?;
-    findings.extend(check_executors(&bindings));
-    findings.extend(check_projections(client, full).await?);
+    findings.extend(or_unchecked("dual control", check_dual_control(client).await)?);
+    findings.extend(or_unchecked("policies", check_policies(client).await)?);
+    findings.extend(or_unchecked("executors", check_executors(client).await)?);
+    findings.extend(or_unchecked("projections", check_projections(client, full).await)?);
     format.print(&findings, |findings| {
         let table = output::table(findings)
             .column("CHECK", |finding| finding.check)
@@ -65,6 +62,17 @@ pub(crate) async fn run(client: &Client, Args { full, format }: Args) -> Result 
         0 => Ok(()),
         1 => Err(Failure::negative("one check found a problem")),
         count => Err(Failure::negative(format!("{count} checks found problems"))),
+    }
+}
+
+/// What cannot be checked while a part of the service is unavailable is a finding: the other checks still say what they find.
+fn or_unchecked(check: &'static str, findings: Result<Vec<Finding>>) -> Result<Vec<Finding>> {
+    match findings {
+        Err(failure) if failure.kind == FailureKind::Unavailable => {
+            let detail = format!("not checked: {}", failure.message());
+            Ok(vec![Finding { check, result: Verdict::Problem, detail }])
+        }
+        findings => findings,
     }
 }
 
@@ -117,7 +125,9 @@ async fn check_projections(client: &Client, full: bool) -> Result<Vec<Finding>> 
     Ok(findings)
 }
 
-fn check_dual_control(users: &[User], settings: &[Setting]) -> Finding {
+async fn check_dual_control(client: &Client) -> Result<Vec<Finding>> {
+    let users: Vec<User> = fetch_all(async |query| client.users(query).await).await?;
+    let settings = client.settings(&[]).await?.items;
     let admins = users.iter().filter(|user| user.active && user.roles.contains(ADMIN)).count();
     let is_on = settings
         .iter()
@@ -144,10 +154,11 @@ fn check_dual_control(users: &[User], settings: &[Setting]) -> Finding {
             format!("off; recommended from {ADMINS_FOR_DUAL_CONTROL} administrators on, there are {admins}");
         (Verdict::Good, detail)
     };
-    Finding { check: "dual control", result, detail }
+    Ok(vec![Finding { check: "dual control", result, detail }])
 }
 
-fn check_policies(policies: &[Policy]) -> Vec<Finding> {
+async fn check_policies(client: &Client) -> Result<Vec<Finding>> {
+    let policies: Vec<Policy> = fetch_all(async |query| client.policies(query).await).await?;
     let finding = |result, detail| Finding { check: "policies", result, detail };
     let never = policies.iter().filter_map(|policy| {
         let why = policy.never_automatic.as_ref()?;
@@ -158,10 +169,11 @@ fn check_policies(policies: &[Policy]) -> Vec<Finding> {
     if findings.is_empty() {
         findings.push(finding(Verdict::Good, "every policy with auto_approve_if can approve".to_owned()));
     }
-    findings
+    Ok(findings)
 }
 
-fn check_executors(bindings: &[ExecutorBinding]) -> Vec<Finding> {
+async fn check_executors(client: &Client) -> Result<Vec<Finding>> {
+    let bindings: Vec<ExecutorBinding> = fetch_all(async |query| client.executors(query).await).await?;
     let finding = |result, detail| Finding { check: "executors", result, detail };
     let unserved = bindings.iter().filter(|binding| binding.workers.is_empty());
     let detail = |name: &str| format!("no worker serves {name}: its tasks wait until one starts");
@@ -170,5 +182,5 @@ fn check_executors(bindings: &[ExecutorBinding]) -> Vec<Finding> {
     if findings.is_empty() {
         findings.push(finding(Verdict::Good, format!("workers serve all {} names", bindings.len())));
     }
-    findings
+    Ok(findings)
 }

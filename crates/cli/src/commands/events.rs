@@ -14,8 +14,6 @@ use crate::output::{self, Table, Tone, safe, time};
 
 /// Largest page that a server returns.
 const PAGE_SIZE: usize = 200;
-/// Events among which the latest that match are searched at once. The number doubles until enough are found.
-const FIRST_WINDOW: u64 = 500;
 /// Ids begin with their time: so much of one is enough to find it again.
 const SHORT_ID_LEN: usize = 13;
 
@@ -51,59 +49,37 @@ pub(crate) async fn run(client: &Client, args: Args) -> Result {
     if args.follow {
         return follow(client, &args).await;
     }
-    let events = match args.after {
-        Some(after) => range(client, &args, after, u64::MAX, args.limit).await?,
-        None => latest(client, &args).await?,
-    };
+    let events = list(client, &args).await?;
     if args.json {
         return events.iter().try_for_each(json_line);
     }
     output::line(table(&events, args.full_ids))
 }
 
-/// The latest events that match, the oldest of them first.
-async fn latest(client: &Client, args: &Args) -> Result<Vec<Event>> {
-    let end = parse_cursor(&client.events(&[], Duration::ZERO).await?.next_cursor)?;
-    let (mut window, mut until, mut found) = (FIRST_WINDOW, end, Vec::new());
-    while found.len() < args.limit && until > 0 {
-        let after = until.saturating_sub(window);
-        let mut older = match range(client, args, after, until, usize::MAX).await {
-            Ok(older) => older,
-            // Older ones have been deleted.
-            Err(_) if !found.is_empty() => break,
-            Err(failure) => return Err(failure),
-        };
-        older.append(&mut found);
-        (found, until, window) = (older, after, window * 2);
-    }
-    Ok(found.split_off(found.len().saturating_sub(args.limit)))
-}
-
-/// At most `limit` events after a number, up to another one.
-async fn range(client: &Client, args: &Args, after: u64, until: u64, limit: usize) -> Result<Vec<Event>> {
-    let (mut found, mut after) = (Vec::new(), after);
+/// The events after an id, or the latest ones; in order.
+async fn list(client: &Client, args: &Args) -> Result<Vec<Event>> {
     let (topics, names) = (args.topic.join(","), args.filter.join(","));
-    loop {
-        let (cursor, size) =
-            (after.to_string(), limit.saturating_sub(found.len()).clamp(1, PAGE_SIZE).to_string());
-        let mut query = vec![("after", cursor.as_str()), ("limit", size.as_str())];
-        query.extend(
-            [("topics", topics.as_str()), ("events", names.as_str())]
-                .iter()
-                .filter(|(_, list)| !list.is_empty()),
-        );
+    let direction = if args.after.is_some() { "after" } else { "before" };
+    let mut cursor = args.after.map_or_else(|| "end".to_owned(), |after| after.to_string());
+    let mut found = Vec::new();
+    while found.len() < args.limit {
+        let size = (args.limit - found.len()).min(PAGE_SIZE).to_string();
+        let mut query = vec![(direction, cursor.as_str()), ("limit", size.as_str())];
+        let lists = [("topics", topics.as_str()), ("events", names.as_str())];
+        query.extend(lists.into_iter().filter(|(_, list)| !list.is_empty()));
         query.extend(args.task.as_deref().map(|task| ("task_id", task)));
         let page = client.events(&query, Duration::ZERO).await?;
-        let next = parse_cursor(&page.next_cursor)?;
-        let is_within = |event: &Event| {
-            event.id.as_deref().and_then(|id| id.parse().ok()).is_none_or(|id: u64| id <= until)
-        };
-        found.extend(page.items.into_iter().filter(is_within));
-        if found.len() >= limit || next >= until || next == after {
-            return Ok(found);
+        found.extend(page.items);
+        // Going back, 0 says that nothing older is kept.
+        if page.next_cursor == cursor || page.next_cursor == "0" {
+            break;
         }
-        after = next;
+        cursor = page.next_cursor;
     }
+    if args.after.is_none() {
+        found.reverse();
+    }
+    Ok(found)
 }
 
 fn parse_cursor(cursor: &str) -> Result<u64> {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::email::is_email_address;
-use crate::event::Event;
+use crate::event::{Event, check_event_pattern};
 use crate::glob::matches_any;
 use crate::people::UserId;
 use crate::{InvalidField, Moment, Validator};
@@ -164,12 +164,16 @@ impl Webhook {
         input.check(count.contains(&self.events.len()), "events", many);
         let many = format_args!("must be at most {MAX_PATTERNS} patterns");
         input.check(self.task_types.len() <= MAX_PATTERNS, "task_types", many);
-        for (path, patterns) in [("events", &self.events), ("task_types", &self.task_types)] {
-            input.check_patterns(path, patterns.iter().take(MAX_PATTERNS).map(String::as_str));
-            for (index, pattern) in patterns.iter().take(MAX_PATTERNS).enumerate() {
-                let is_text = !pattern.is_empty() && !pattern.chars().any(|c| c.is_control() || c == ' ');
-                input.check(is_text, format_args!("{path}.{index}"), "must be a pattern without spaces");
+        for (index, pattern) in self.events.iter().take(MAX_PATTERNS).enumerate() {
+            if let Err(detail) = check_event_pattern(pattern) {
+                input.check(false, format_args!("events.{index}"), detail);
             }
+        }
+        let task_types = self.task_types.iter().take(MAX_PATTERNS);
+        input.check_patterns("task_types", task_types.clone().map(String::as_str));
+        for (index, pattern) in task_types.enumerate() {
+            let is_text = !pattern.is_empty() && !pattern.chars().any(|c| c.is_control() || c == ' ');
+            input.check(is_text, format_args!("task_types.{index}"), "must be a pattern without spaces");
         }
         input.errors
     }

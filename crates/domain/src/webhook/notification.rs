@@ -13,6 +13,10 @@ const MAX_NAMES: usize = 10;
 const MAX_ITEM_CHARS: usize = 120;
 const MAX_DESCRIPTION_CHARS: usize = 600;
 
+/// Events that ask the notified user for a decision.
+const REQUESTS: [&str; 4] =
+    ["approval:requested", "approval:delegated", "approval:reassigned", "approval:escalated"];
+
 /// An event with what is known about its task, and a link to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Notification<'a> {
@@ -87,16 +91,17 @@ impl Notification<'_> {
         self.task.map(|task| one_line(&task.config.description, max_chars))
     }
 
-    /// Names and values about the task, in order.
+    /// Names and values about the event and its task, in order.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
-        let Some(task) = self.task else { return Vec::new() };
-        let mut facts = vec![
+        let mut facts = self.people();
+        let Some(task) = self.task else { return facts };
+        facts.extend([
             ("Task", task.task_id.clone()),
             ("State", state_name(task.state)),
             ("Type", one_line(&task.config.task_type, MAX_ITEM_CHARS)),
             ("Executor", one_line(&task.config.executor, MAX_ITEM_CHARS)),
             ("Author", one_line(task.author_id.as_str(), MAX_ITEM_CHARS)),
-        ];
+        ]);
         if !task.by_agent.is_empty() {
             let agents: Vec<&str> = task.by_agent.iter().map(String::as_str).collect();
             facts.push(("Written by agent", one_line(&agents.join(", "), MAX_ITEM_CHARS)));
@@ -111,6 +116,20 @@ impl Notification<'_> {
         facts.extend(listed(targets).map(|listed| ("Targets", listed.text)));
         facts.push(("Changes", self.change_counts()));
         facts
+    }
+
+    /// Who did it, and whom it concerns.
+    fn people(&self) -> Vec<(&'static str, String)> {
+        let who = |field| self.event.payload.get("who")?.get(field)?.as_str();
+        let actor = match (who("user_id"), who("agent_id"), who("service")) {
+            (_, Some(agent), _) => Some(format!("agent {agent}")),
+            (user, None, service) => user.or(service).map(str::to_owned),
+        };
+        let by = actor.map(|actor| ("By", one_line(&actor, MAX_ITEM_CHARS)));
+        let is_request = REQUESTS.contains(&self.event.event.as_str());
+        let name = if is_request { "Reviewer" } else { "Notified" };
+        let notified = listed(self.event.notify.iter().map(|user| user.as_str().to_owned()));
+        by.into_iter().chain(notified.map(|listed| (name, listed.text))).collect()
     }
 
     /// Whether nothing that a message names is cut off or left out, and there are no warnings and errors of the preview, which no
@@ -302,7 +321,34 @@ pub(super) mod fixture {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn names_who_did_it_and_who_is_asked() {
+        let mut event = fixture::event("approval:requested");
+        event.notify = vec![crate::people::UserId::new("rex")];
+        let people = |event: &Event| {
+            let notification = Notification { event, task: None, public_url: None };
+            notification
+                .facts()
+                .into_iter()
+                .map(|(name, value)| format!("{name}: {value}"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(people(&event), ["Reviewer: rex"]);
+        event.payload.insert("who".to_owned(), json!({ "user_id": "ann", "agent_id": null }));
+        event.event = "approval:approved".to_owned();
+        assert_eq!(people(&event), ["By: ann", "Notified: rex"]);
+        for (who, expected) in [
+            (json!({ "user_id": "ann", "agent_id": "bot" }), "By: agent bot"),
+            (json!({ "service": "worker", "instance": "w", "trigger": "attempt 1" }), "By: worker"),
+        ] {
+            event.payload.insert("who".to_owned(), who);
+            assert_eq!(people(&event).first().map(String::as_str), Some(expected));
+        }
+    }
 
     #[test]
     fn says_what_would_change_without_its_content() {

@@ -54,12 +54,9 @@ pub fn message(notification: &Notification<'_>, channel: Option<&str>, offers_de
     let facts: Vec<Value> = notification
         .facts()
         .into_iter()
-        .take(MAX_FIELDS)
         .map(|(name, value)| plain(&one_line(&format!("{name}: {value}"), MAX_FIELD_CHARS)))
         .collect();
-    if !facts.is_empty() {
-        blocks.push(json!({ "type": "section", "fields": facts }));
-    }
+    blocks.extend(facts.chunks(MAX_FIELDS).map(|fields| json!({ "type": "section", "fields": fields })));
     let items = notification.changed_items();
     if !items.is_empty() {
         let listed: String = escape(&items.join("\n")).chars().take(MAX_SECTION_CHARS).collect();

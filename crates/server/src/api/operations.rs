@@ -108,6 +108,9 @@ async fn metrics_text(app: App) -> ApiResult {
     // Metrics are needed most during an outage: whatever is available is rendered.
     let counts = app.locks.coordination().counts().await.ok();
     metrics::record_availability(&app.locks, app.has_database().await);
+    if let Ok(stored) = app.locks.count_pending_requests().await {
+        metrics::record_stored_requests(stored);
+    }
     if let (Ok(jobs), Ok(waiting)) =
         (app.jobs.statuses().await, app.database.queued_work(MAX_WORK_QUEUES).await)
     {

@@ -89,7 +89,7 @@ pub(crate) fn record_alerts(alerts: &Alerts) {
     gauge!("ade_audit_held_up").set(f64::from(u8::from(alerts.is_held_up())));
 }
 
-/// Whether the stores answer, and what waits until they do.
+/// Whether the stores answer.
 pub(crate) fn record_availability(locks: &LockService, has_database: bool) {
     let state = locks.availability();
     for (name, is_state) in [
@@ -99,8 +99,12 @@ pub(crate) fn record_availability(locks: &LockService, has_database: bool) {
     ] {
         gauge!(name).set(f64::from(u8::from(is_state)));
     }
+}
+
+/// The requests that wait until coordination answers, at all servers.
+pub(crate) fn record_stored_requests(count: u64) {
     #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
-    gauge!("ade_lock_requests_stored").set(locks.pending_requests() as f64);
+    gauge!("ade_lock_requests_stored").set(count as f64);
 }
 
 /// What this process sent to webhooks. Every label is recorded, so that a rate has a beginning.

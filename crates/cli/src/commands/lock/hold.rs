@@ -19,7 +19,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, Interval, interval_at, timeout};
 use uuid::Uuid;
 
-use super::{LockArgs, agent_or_default, holder_name};
+use super::{LockArgs, holder_name, named};
 use crate::failure::{Failure, FailureKind, Result};
 use crate::output::time::{now, until};
 use crate::output::{self, safe};
@@ -71,7 +71,7 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode> {
     }
     let holder_id = Uuid::new_v4().to_string();
     let request = LockRequest {
-        agent_id: Some(agent_or_default(args.lock.agent.clone())),
+        agent_id: named(args.lock.agent.clone()),
         holder_id: Some(holder_id.clone()),
         locks: args.lock.locks.iter().map(|lock| (lock.clone(), args.lock.mode())).collect(),
         ttl,

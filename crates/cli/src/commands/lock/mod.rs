@@ -58,7 +58,7 @@ pub(crate) enum Command {
         /// Fencing token of the grant
         #[arg(long = "fencing-token", value_name = "NUMBER")]
         fencing_token: u64,
-        /// Agent that holds it (default: you@this-machine)
+        /// Agent that holds it [default: the one that the token acts as: you, or its agent]
         #[arg(long, env = "ADE_AGENT", hide_env_values = true)]
         agent: Option<String>,
         /// Activity of the agent that holds it
@@ -86,7 +86,7 @@ struct LockArgs {
     /// Acquire them in shared mode
     #[arg(long)]
     shared: bool,
-    /// Agent that holds them (default: you@this-machine)
+    /// Agent that holds them [default: the one that the token acts as: you, or its agent]
     #[arg(long, env = "ADE_AGENT", hide_env_values = true)]
     agent: Option<String>,
     /// Seconds until the locks expire unless they are renewed
@@ -148,8 +148,7 @@ pub(crate) async fn run(client: &Client, command: Command) -> Result<ExitCode> {
         Command::Graph(format) => format.print(&client.wait_graph().await?, graph::draw),
         Command::Acquire(args) => acquire(client, args).await,
         Command::Release { lock, fencing_token, agent, holder: holder_id } => {
-            let (agent_id, locks) =
-                (Some(agent_or_default(agent)), vec![wire::LockToken { lock, fencing_token }]);
+            let (agent_id, locks) = (named(agent), vec![wire::LockToken { lock, fencing_token }]);
             client.release_locks(&wire::HeldLocksRequest { agent_id, holder_id, locks }).await?;
             Ok(())
         }
@@ -164,7 +163,7 @@ async fn acquire(client: &Client, args: AcquireArgs) -> Result {
     let AcquireArgs { lock, holder, wait, request_id, format } = args;
     let mode = Some(lock.mode());
     let request = wire::AcquireRequest {
-        agent_id: Some(agent_or_default(lock.agent)),
+        agent_id: named(lock.agent),
         locks: lock.locks.into_iter().map(|lock| wire::LockSpec { lock, mode }).collect(),
         holder_id: holder,
         ttl_seconds: Some(lock.ttl.as_secs_f64()),
@@ -311,17 +310,9 @@ fn holder_name(agent_id: &str, holder_id: &str) -> String {
     format!("{}/{}", safe(agent_id), safe(short_id))
 }
 
-/// The agent that was named, or the user of this machine.
-fn agent_or_default(name: Option<String>) -> String {
-    name.filter(|name| !name.is_empty()).unwrap_or_else(|| {
-        let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        format!("{}@{machine}", user_name())
-    })
-}
-
-#[expect(clippy::disallowed_methods, reason = "the name of the user at this terminal")]
-fn user_name() -> String {
-    std::env::var("USER").ok().filter(|user| !user.is_empty()).unwrap_or_else(|| "someone".to_owned())
+/// An agent that was named: a variable may be empty.
+fn named(agent: Option<String>) -> Option<String> {
+    agent.filter(|name| !name.is_empty())
 }
 
 /// Parses a number of seconds, which may have a fraction.

@@ -123,7 +123,7 @@ fn check_approvals_report(output: &Output) -> Value {
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let names: Vec<_> = report["rows"].as_array().expect("rows").iter().map(|row| &row["row"]).collect();
-    assert_eq!(names, ["lists", "create", "submit", "approve", "start"]);
+    assert_eq!(names, ["lists", "pages", "create", "submit", "approve", "start"]);
     for row in report["rows"].as_array().expect("rows") {
         let (figures, is_start) = (row["figures"].as_array().expect("figures"), row["row"] == "start");
         assert!(figures.len() >= if is_start { 2 } else { 6 }, "{row}");

@@ -140,7 +140,7 @@ fn broken_lock_kills_whole_process_group() {
     let (child, command_pid) = (printed_pid(&mut holder, "child"), printed_pid(&mut holder, "self"));
     let broken = server.ade(&["lock", "break", LOCK, "--reason", "the test says so"]).output().expect("runs");
     let said = String::from_utf8_lossy(&broken.stdout).into_owned();
-    assert!(said.starts_with("resource:db:prod was taken from tester@"), "{said}");
+    assert!(said.starts_with("resource:db:prod was taken from admin/"), "{said}");
     let (code, error) = holder.code_and_error();
     assert_eq!(code, 6, "{error}");
     assert!(error.contains("the lock was lost, so sh was stopped") && error.contains("hint:"), "{error}");

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use ade_domain::people::{AUTHOR, REVIEWER};
 use ade_testkit::api::ApiResponse;
 use ade_testkit::deployment::{task, text_field};
-use ade_testkit::server::ServerBuilder;
+use ade_testkit::server::{BOOTSTRAP_TOKEN, ServerBuilder};
 use ade_testkit::wait::until;
-use ade_testkit::{AdeServer, AdminClient, ApiClient, Postgres, PostgresProxy, Redis, TestUser};
+use ade_testkit::{AdeServer, AdminClient, ApiClient, Cli, Postgres, PostgresProxy, Redis, TestUser};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -82,6 +82,7 @@ async fn known_agents_keep_and_acquire_locks_while_the_database_is_gone() {
     let office = AdminClient { api: fixture.api.clone() };
     let Fixture { author, agent, proxy, .. } = &fixture;
     let fresh = office.create_agent("stranger", author).await;
+    let operator = office.user_with_token("operator", &json!({ "token": BOOTSTRAP_TOKEN }));
     let cut_off = [(PostgresProxy::disconnect as fn(&_), PostgresProxy::reconnect as fn(&_))];
     let frozen = [(PostgresProxy::freeze as fn(&_), PostgresProxy::thaw as fn(&_))];
     for (round, (cut, restore)) in cut_off.into_iter().chain(frozen).enumerate() {
@@ -118,6 +119,19 @@ async fn known_agents_keep_and_acquire_locks_while_the_database_is_gone() {
         assert_refused(&agent.get("/tasks").await);
         assert_refused(&author.post(&format!("/tasks/{id}/submit"), &json!({})).await);
         assert_refused(&author.post("/agents", &json!({ "agent_id": "new" })).await);
+        // What cannot be checked does not keep the other checks from being shown.
+        let checked = Cli::new(ADE, &fixture.server, &operator).run(&["doctor", "--json"]).await;
+        let findings: Value = serde_json::from_str(&checked.stdout).expect("JSON");
+        let is_unchecked = |finding: &&Value| text_field(finding, "detail").starts_with("not checked: ");
+        let unchecked: Vec<String> = findings
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter(is_unchecked)
+            .map(|one| text_field(one, "check"))
+            .collect();
+        assert_eq!(unchecked, ["dual control", "policies", "executors", "projections"], "{findings}");
+        assert_eq!(findings[0]["result"], "problem", "{findings}");
         #[expect(clippy::disallowed_methods, reason = "recovery time is measured")]
         let back_at = Instant::now();
         restore(proxy);

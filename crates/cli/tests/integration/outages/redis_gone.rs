@@ -143,6 +143,10 @@ async fn stores_requests_while_redis_is_gone_and_executes_them_in_order() {
         let shown = two.get(&format!("/locks/tickets/{ticket}")).await.expect_status(200);
         assert_eq!((&shown["stored"], &shown["status"]), (&json!(true), &json!("waiting")), "{shown}");
     }
+    for api in [one, two] {
+        let metrics = api.send_raw("GET", "/metrics", &[], "").await.text();
+        assert!(metrics.contains("ade_lock_requests_stored 3"), "{metrics}");
+    }
     assert_eq!(two.delete(&format!("/locks/tickets/{}", tickets[2])).await.status, 204);
     let mut short = request("ida", "resource:database:test", true);
     short["wait_seconds"] = json!(0.001);

@@ -359,7 +359,7 @@ async fn auditor_reads_everything_and_changes_nothing() {
         &admin.post("/users/rex/tokens", &json!({ "name": "t" })).await.expect_status(201),
         "token_id",
     );
-    let webhook = json!({ "name": "ci", "url": "http://127.0.0.1:9/", "events": ["nothing:*"] });
+    let webhook = json!({ "name": "ci", "url": "http://127.0.0.1:9/", "events": ["archive:*"] });
     let webhook_id = text_field(&admin.post("/webhooks", &webhook).await.expect_status(201), "webhook_id");
     let test = format!("/webhooks/{webhook_id}/test");
     let delivery = text_field(&admin.post(&test, &json!({})).await.expect_status(202), "delivery_id");

@@ -143,7 +143,7 @@ impl Fixture {
                 (&self.ada, pattern, json!({ "criticality": 2 }))
             }
             (_, webhook) if webhook.starts_with("/webhooks/{id}") => {
-                let body = json!({ "name": "ci", "url": "http://127.0.0.1:9/", "events": ["nothing:*"] });
+                let body = json!({ "name": "ci", "url": "http://127.0.0.1:9/", "events": ["archive:*"] });
                 let created = self.ada.post("/webhooks", &body).await.expect_status(201);
                 let body = if method == "PATCH" { json!({ "name": "other" }) } else { json!({}) };
                 (&self.ada, text_field(&created, "webhook_id"), body)

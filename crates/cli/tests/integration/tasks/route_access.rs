@@ -156,7 +156,7 @@ impl Fixture {
 
 /// A webhook to a port where nobody listens.
 fn webhook() -> Value {
-    json!({ "name": "ci", "url": "http://127.0.0.1:9/hook", "events": ["nothing:*"] })
+    json!({ "name": "ci", "url": "http://127.0.0.1:9/hook", "events": ["archive:*"] })
 }
 
 fn hook() -> Value {

@@ -63,7 +63,7 @@ impl From<Error> for Problem {
             Error::Blobs(_) => {
                 tracing::error!(error = detail, "blob request failed");
                 let detail =
-                    "the blob folder is unavailable; the request may have been applied: check, or retry it";
+                    "the blob folder is unavailable; try again. A change may have been applied: check first";
                 Self::unavailable("UNAVAILABLE", detail).retry_after(1)
             }
             Error::ForgedArchive { .. } => Self::conflict("FORGED_ARCHIVE", detail),
@@ -187,8 +187,8 @@ impl From<DatabaseError> for Problem {
             }
             DatabaseError::Unavailable(_) => {
                 tracing::error!(%error, "database request failed");
-                let detail = "the database is unavailable; the request may have been applied: check, or retry it with \
-                              the same Idempotency-Key";
+                let detail = "the database is unavailable; try again. A change may have been applied: check, or repeat it with the same \
+                              Idempotency-Key";
                 Self::unavailable("UNAVAILABLE", detail).retry_after(1)
             }
             DatabaseError::Corrupt(_) | DatabaseError::Superseded(_) => {

@@ -138,7 +138,7 @@ impl Server {
     pub(crate) fn ade(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ade"));
         command.args(arguments).env("ADE_SERVER", &self.url).env("ADE_TOKEN", TOKEN).env("NO_COLOR", "1");
-        command.env_remove("ADE_AGENT").env("USER", "tester").stdin(Stdio::null()).current_dir("/");
+        command.env_remove("ADE_AGENT").stdin(Stdio::null()).current_dir("/");
         command
     }
 
