@@ -1,9 +1,12 @@
-// The approve button: inert for a moment after the task under it has changed, and until what must be seen was on the screen. The
-// server enforces reason, digest, confirmation and password itself; this only keeps a hand from being faster than the eye.
+// The approve button: inert for a moment after it appears, and until what must be seen was on the screen. If the task under it
+// changes, the next click only says so. The server enforces reason, digest, confirmation and password itself; this only keeps a hand
+// from being faster than the eye.
 
 const INERT_MS = 500;
 
+let task = null;
 let version = null;
+let hasChanged = false;
 let inertUntil = 0;
 let timer = null;
 const seen = new Set();
@@ -37,10 +40,14 @@ const missing = (form) => {
 function update() {
   const form = document.querySelector("form[data-decision]");
   if (!form) {
+    task = null;
     version = null;
     return;
   }
   if (form.dataset.version !== version) {
+    const opened = form.elements.task_id.value;
+    hasChanged = opened === task;
+    task = opened;
     version = form.dataset.version;
     inertUntil = performance.now() + INERT_MS;
     clearTimeout(timer);
@@ -57,13 +64,24 @@ function update() {
   button.toggleAttribute("data-js-inert", isInert || reasons.length > 0);
   button.setAttribute("aria-disabled", String(isInert || reasons.length > 0));
   const hint = form.querySelector("[data-missing]");
-  if (hint) hint.textContent = reasons.length > 0 ? `To approve: ${reasons.join(", ")}.` : "";
+  if (!hint) return;
+  const change = hasChanged ? "This is not what you looked at before: it has changed. " : "";
+  hint.textContent = reasons.length > 0 ? `${change}To approve: ${reasons.join(", ")}.` : change;
 }
 
 export function startDecisions() {
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-approve]");
-    if (button?.hasAttribute("data-js-inert")) event.preventDefault();
+    if (!button) return;
+    if (button.hasAttribute("data-js-inert")) {
+      event.preventDefault();
+    } else if (hasChanged) {
+      event.preventDefault();
+      hasChanged = false;
+      inertUntil = performance.now() + INERT_MS;
+      timer = setTimeout(update, INERT_MS);
+      update();
+    }
   });
   document.addEventListener("input", update);
   document.addEventListener("change", (event) => {

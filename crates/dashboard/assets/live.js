@@ -175,7 +175,18 @@ function follow() {
   };
 }
 
+// What is open stays open: otherwise a request with a higher score would take its place while somebody reads it.
+function keepOpen() {
+  const pinned = document.querySelector("[data-pin]")?.dataset.pin;
+  const url = new URL(location.href);
+  if (!pinned || url.searchParams.has("at") || url.searchParams.get("open") === pinned) return;
+  url.searchParams.set("open", pinned);
+  history.replaceState(history.state, "", url);
+}
+
 export function startFollowing() {
+  keepOpen();
+  document.addEventListener("ade:shown", keepOpen);
   if (!document.body.dataset.topics) return;
   setConnection("connecting", "connecting");
   follow();

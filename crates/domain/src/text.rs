@@ -20,6 +20,12 @@ pub const fn is_shown(c: char) -> bool {
         | '\u{e000}'..='\u{f8ff}' | '\u{e0000}'..='\u{10ffff}')
 }
 
+/// The text without surrounding space, if there is anything in it to be seen.
+pub fn visible(text: Option<&str>) -> Option<&str> {
+    let is_visible = |c: char| is_shown(c) && !c.is_whitespace();
+    text.map(str::trim).filter(|text| text.chars().any(is_visible))
+}
+
 /// The text with every other character as an escape, such as `\u{202e}`.
 #[must_use]
 pub fn escape_hidden(text: &str) -> Cow<'_, str> {
@@ -71,6 +77,14 @@ fn escape(text: &str, write_escaped: impl Fn(char, &mut String)) -> Cow<'_, str>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_that_nobody_sees_is_none() {
+        assert_eq!(visible(Some("  fine \n")), Some("fine"));
+        for unseen in ["", " \t", "\u{200b}\u{2060}", "\u{3164} \u{202e}"] {
+            assert_eq!(visible(Some(unseen)), None, "{unseen:?}");
+        }
+    }
 
     #[test]
     fn shows_letters_of_any_script_and_escapes_what_deceives() {

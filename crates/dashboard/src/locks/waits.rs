@@ -33,6 +33,10 @@ pub(super) struct Waits<'a> {
     pub(super) locks: Vec<&'a str>,
     /// By holder: the locks that it waits for.
     pub(super) awaits: Vec<BTreeSet<usize>>,
+    /// By lock: the holders that wait for it.
+    awaited_by: Vec<BTreeSet<usize>>,
+    /// By holder: the locks that it keeps others from.
+    holds: Vec<BTreeSet<usize>>,
     /// By lock: its holders.
     pub(super) held_by: Vec<BTreeSet<usize>>,
     /// By holder: those that it waits for, also those ahead of it in a queue.
@@ -90,15 +94,18 @@ impl<'a> Waits<'a> {
     pub(super) fn of(graph: &'a WaitGraph) -> Self {
         let (mut holder_numbers, mut holders) = (BTreeMap::new(), Vec::new());
         let (mut lock_numbers, mut locks) = (BTreeMap::new(), Vec::new());
-        let (mut awaits, mut held_by) = (Vec::new(), Vec::new());
+        let (mut awaits, mut awaited_by) = (Vec::new(), Vec::new());
+        let (mut holds, mut held_by) = (Vec::new(), Vec::new());
         let (mut behind, mut blocks) = (Vec::new(), Vec::new());
         for wait in &graph.waits {
             let waiter = number(&mut holder_numbers, &mut holders, &reference(wait));
             let lock = number(&mut lock_numbers, &mut locks, &wait.waits_for.as_str());
             add(&mut awaits, waiter, lock);
+            add(&mut awaited_by, lock, waiter);
             for by in &wait.holders {
                 let by = number(&mut holder_numbers, &mut holders, by);
                 add(&mut held_by, lock, by);
+                add(&mut holds, by, lock);
             }
             for other in wait.holders.iter().chain(&wait.ahead) {
                 let other = number(&mut holder_numbers, &mut holders, other);
@@ -108,16 +115,20 @@ impl<'a> Waits<'a> {
                 }
             }
         }
-        for sets in [&mut awaits, &mut behind, &mut blocks] {
+        for sets in [&mut awaits, &mut holds, &mut behind, &mut blocks] {
             sets.resize_with(holders.len(), BTreeSet::new);
         }
-        held_by.resize_with(locks.len(), BTreeSet::new);
+        for sets in [&mut awaited_by, &mut held_by] {
+            sets.resize_with(locks.len(), BTreeSet::new);
+        }
         let mut waits = Self {
             waits: &graph.waits,
             cycle: vec![None; holders.len()],
             holders,
             locks,
             awaits,
+            awaited_by,
+            holds,
             held_by,
             behind,
             blocks,
@@ -148,19 +159,27 @@ impl<'a> Waits<'a> {
     /// The holders without those that wait for nobody or that nobody waits for, nor for those that are left.
     fn without_ends(&self) -> BTreeSet<usize> {
         let mut left: BTreeSet<usize> = (0..self.holders.len()).collect();
-        loop {
-            let is_inner =
-                |at: &usize, sets: &[BTreeSet<usize>]| numbers(sets, *at).any(|other| left.contains(&other));
-            let inner: BTreeSet<usize> = left
-                .iter()
-                .copied()
-                .filter(|at| is_inner(at, &self.behind) && is_inner(at, &self.blocks))
-                .collect();
-            if inner.len() == left.len() {
-                return inner;
+        let degrees = |sets: &[BTreeSet<usize>]| sets.iter().map(BTreeSet::len).collect::<Vec<_>>();
+        let mut degrees = [degrees(&self.behind), degrees(&self.blocks)];
+        let is_end = |at: &usize| degrees.iter().any(|of| of.get(*at).is_none_or(|degree| *degree == 0));
+        let mut ends: Vec<usize> = left.iter().copied().filter(is_end).collect();
+        while let Some(end) = ends.pop() {
+            if !left.remove(&end) {
+                continue;
             }
-            left = inner;
+            // Those that it was behind block one less; those that it blocked are behind one less.
+            let [behind, blocks] = &mut degrees;
+            for (others, of) in [(&self.behind, blocks), (&self.blocks, behind)] {
+                for other in numbers(others, end) {
+                    let Some(degree) = of.get_mut(other) else { continue };
+                    *degree = degree.saturating_sub(1);
+                    if *degree == 0 {
+                        ends.push(other);
+                    }
+                }
+            }
         }
+        left
     }
 
     fn root_blockers(&self) -> Vec<RootBlocker> {
@@ -202,16 +221,12 @@ impl<'a> Waits<'a> {
 
     /// The holders that wait for a lock.
     pub(super) fn waiters(&self, lock: usize) -> impl Iterator<Item = usize> + '_ {
-        self.awaits
-            .iter()
-            .enumerate()
-            .filter(move |(_, locks)| locks.contains(&lock))
-            .map(|(waiter, _)| waiter)
+        numbers(&self.awaited_by, lock)
     }
 
     /// The locks that a holder keeps others from.
     pub(super) fn holds(&self, holder: usize) -> impl Iterator<Item = usize> + '_ {
-        self.held_by.iter().enumerate().filter(move |(_, by)| by.contains(&holder)).map(|(lock, _)| lock)
+        numbers(&self.holds, holder)
     }
 
     /// The holders of each cycle.

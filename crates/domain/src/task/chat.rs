@@ -41,11 +41,10 @@ impl Task {
             return Err(Refusal::NotLowRisk);
         }
         if decision.answer.digest != Some(self.digest) {
-            return Err(Refusal::DigestMismatch { current: self.digest });
+            return Err(Refusal::DigestMismatch);
         }
         if decision.answer.scope_digest != self.scope_digest {
-            let current = self.scope_digest.unwrap_or(self.digest);
-            return Err(Refusal::ScopeMismatch { current });
+            return Err(Refusal::ScopeMismatch);
         }
         let ChatOrigin { fingerprint, holders } = origin;
         if fingerprint != self.fingerprint.as_deref() {

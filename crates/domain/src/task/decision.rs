@@ -14,6 +14,7 @@ use crate::audit::Trigger;
 use crate::independence::Period;
 use crate::people::{ADMIN, People, UserId};
 use crate::permission::Permission;
+use crate::text::visible;
 
 /// A decision on an approval request.
 #[derive(Debug, Clone)]
@@ -25,12 +26,8 @@ pub struct Decision<'a> {
     pub is_batch: bool,
 }
 
-fn non_empty(text: Option<&str>) -> Option<&str> {
-    text.map(str::trim).filter(|text| !text.is_empty())
-}
-
 pub(super) fn required_reason(reason: Option<&str>) -> Result<String> {
-    non_empty(reason).map(str::to_owned).ok_or(Refusal::ReasonRequired)
+    visible(reason).map(str::to_owned).ok_or(Refusal::ReasonRequired)
 }
 
 impl Task {
@@ -72,7 +69,7 @@ impl Task {
             return Err(Refusal::ApprovalClosed { status: approval.status });
         }
         if !approval.is_about(&version) {
-            return Err(Refusal::DigestMismatch { current: version.digest });
+            return Err(Refusal::DigestMismatch);
         }
         let approval = approval.clone();
         if !self.is_qualified(&approval, people) {
@@ -234,7 +231,7 @@ impl Task {
         next_state(self.state, TaskCommand::Cancel)?;
         self.override_request = None;
         let transition = self.execute(TaskCommand::Cancel, actor.user.clone(), now)?;
-        transition.reason = non_empty(reason).map(str::to_owned);
+        transition.reason = visible(reason).map(str::to_owned);
         self.resolve_open_approvals();
         Ok(())
     }
@@ -265,7 +262,7 @@ impl Task {
         self.require_unedited()?;
         self.require_independent_of_authors(&by, people, Period::Ever, now)?;
         let reason = required_reason(reason)?;
-        let ticket = non_empty(ticket).ok_or(Refusal::TicketRequired)?.to_owned();
+        let ticket = visible(ticket).ok_or(Refusal::TicketRequired)?.to_owned();
         let transition = self.execute(TaskCommand::Override, Some(by.clone()), now)?;
         transition.reason = Some(reason.clone());
         transition.ticket = Some(ticket.clone());

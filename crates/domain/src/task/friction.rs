@@ -5,6 +5,7 @@
 use super::{Actor, Digest, Refusal, Result, Task, TaskState};
 use crate::Moment;
 use crate::risk::RiskLevel;
+use crate::text::{is_shown, visible};
 
 /// How long a password counts for approving a task of level CRITICAL.
 pub const CRITICAL_PASSWORD_TTL_MS: u64 = 15 * 60_000;
@@ -37,9 +38,9 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The reason without surrounding space, unless it is empty.
+    /// The reason without surrounding space, if somebody can read it.
     pub fn reason(&self) -> Option<&str> {
-        self.reason.as_deref().map(str::trim).filter(|reason| !reason.is_empty())
+        visible(self.reason.as_deref())
     }
 }
 
@@ -69,10 +70,11 @@ impl Task {
         needs_at(self.risk_level()).iter().copied().filter(has).collect()
     }
 
-    /// The ids of effective resources, and the targets.
+    /// The ids of effective resources, and the targets, as far as they can be read and typed.
     fn scope_ids(&self) -> Vec<String> {
         let resources = self.scope.effective_resources(&self.config).into_iter().map(|resource| resource.id);
-        resources.chain(self.scope.targets().map(str::to_owned)).collect()
+        let ids = resources.chain(self.scope.targets().map(str::to_owned));
+        ids.filter(|id| id.trim() == id && id.chars().all(is_shown)).collect()
     }
 
     /// Each of these confirms an approval: the ids of its scope; without any, the beginning of the task's id.
@@ -81,13 +83,14 @@ impl Task {
         if ids.is_empty() { vec![self.task_id.chars().take(CONFIRM_ID_LEN).collect()] } else { ids }
     }
 
-    /// Refuses an answer about something else than the task as it is now.
+    /// Refuses an answer about something else than the task as it is now. It does not say what the digests are now: they are proof
+    /// that the task was read.
     pub(super) fn require_current(&self, answer: &Answer) -> Result {
         if answer.digest.is_some_and(|seen| seen != self.digest) {
-            return Err(Refusal::DigestMismatch { current: self.digest });
+            return Err(Refusal::DigestMismatch);
         }
         match (answer.scope_digest, self.scope_digest) {
-            (Some(seen), Some(current)) if seen != current => Err(Refusal::ScopeMismatch { current }),
+            (Some(seen), Some(current)) if seen != current => Err(Refusal::ScopeMismatch),
             _ => Ok(()),
         }
     }

@@ -304,12 +304,14 @@ pub enum Refusal {
     ReasonRequired,
     #[error("an incident ticket is required")]
     TicketRequired,
-    #[error("the task has changed: its digest is now {current}. Review it again before you decide.")]
-    DigestMismatch { current: Digest },
     #[error(
-        "what the task can touch has changed: its scope digest is now {current}. Review it again before you decide."
+        "the task has changed since: the digest is not the current one. Review it again before you decide."
     )]
-    ScopeMismatch { current: Digest },
+    DigestMismatch,
+    #[error(
+        "what the task can touch has changed since: the scope digest is not the current one. Review it again before you decide."
+    )]
+    ScopeMismatch,
     #[error(transparent)]
     FrictionRequired(LackingFriction),
     #[error("a task of level {level} is not approved together with others. Review it, and approve it alone.")]

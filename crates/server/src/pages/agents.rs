@@ -14,7 +14,8 @@ use axum::routing::{get, post};
 use serde_json::{Value, json};
 
 use super::form::Form;
-use super::visit::{PageResult, Visit, done, path, secret, with_query};
+use super::respond::secret;
+use super::visit::{PageResult, Visit, path, with_query};
 use crate::api::AppState;
 
 /// Agents above one that its page names.
@@ -130,8 +131,10 @@ async fn finish(
     draft: Option<AgentDraft>,
 ) -> PageResult {
     let problem = match changed {
-        Ok(_) => return Ok(done(&path(&["agents", id]), notice)),
-        Err(problem) if problem.status == 202 => return Ok(done(&path(&["agents", id]), "confirmation")),
+        Ok(_) => return Ok(visit.done(&path(&["agents", id]), notice)),
+        Err(problem) if problem.status == 202 => {
+            return Ok(visit.done(&path(&["agents", id]), "confirmation"));
+        }
         Err(problem) => problem,
     };
     let page = agent_page(visit, id).await?;

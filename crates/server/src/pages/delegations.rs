@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::form::Form;
 use super::policies::unreadable;
-use super::visit::{PageResult, Visit, done, html, path, with_query};
+use super::respond::html;
+use super::visit::{PageResult, Visit, path, with_query};
 use crate::api::AppState;
 use crate::http::problem::Problem;
 
@@ -139,7 +140,7 @@ async fn save(visit: Visit, id: Option<&str>, form: Form) -> PageResult {
         Err(pointer) => Err(unreadable(pointer, "a number or a time")),
     };
     match saved {
-        Ok(_) => Ok(done("/delegations", if id.is_some() { "saved" } else { "created" })),
+        Ok(_) => Ok(visit.done("/delegations", if id.is_some() { "saved" } else { "created" })),
         Err(problem) => {
             let page = match id {
                 Some(id) => page_of(&visit, id).await?,
@@ -161,7 +162,7 @@ async fn update(visit: Visit, Path(id): Path<String>, form: Form) -> PageResult 
 /// The list after a change without fields, or the delegation with the reason if it was refused.
 async fn after(visit: &Visit, id: &str, notice: &str, changed: Result<Value, wire::Problem>) -> PageResult {
     match changed {
-        Ok(_) => Ok(done("/delegations", notice)),
+        Ok(_) => Ok(visit.done("/delegations", notice)),
         Err(problem) => {
             let page = DelegationPage { problem: Some(problem.clone()), ..page_of(visit, id).await? };
             Ok(visit.refused(&page, &problem))

@@ -91,15 +91,10 @@ impl FromRequest<AppState> for Form {
 /// A browser says where a form comes from. Other clients send neither header, and have no cookie that a browser would add.
 fn require_same_origin(headers: &HeaderMap) -> Result<(), PageError> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let is_cross_site = match text("sec-fetch-site") {
-        Some(site) => !matches!(site, "same-origin" | "none"),
-        None => {
-            let host = text(header::HOST.as_str()).unwrap_or_default();
-            text(header::ORIGIN.as_str())
-                .is_some_and(|origin| origin.split_once("://").is_none_or(|(_, of)| of != host))
-        }
-    };
-    if is_cross_site {
+    let host = text(header::HOST.as_str()).unwrap_or_default();
+    let is_foreign = |origin: &str| origin.split_once("://").is_none_or(|(_, of)| of != host);
+    let is_cross_site = text("sec-fetch-site").is_some_and(|site| !matches!(site, "same-origin" | "none"));
+    if is_cross_site || text(header::ORIGIN.as_str()).is_some_and(is_foreign) {
         let detail = "this form was sent from another site; open the page here and send it again";
         return Err(Problem::new(StatusCode::FORBIDDEN, "CROSS_SITE", detail).into());
     }

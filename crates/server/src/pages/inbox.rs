@@ -1,5 +1,7 @@
 //! The inbox, decisions about approval requests, and the same decision about many.
 
+use std::collections::BTreeSet;
+
 use ade_client::wire;
 use ade_dashboard::{BatchPage, BatchReview, InboxPage, InboxView, RefusedDecision, Review, Section};
 use axum::Router;
@@ -10,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::form::Form;
 use super::tasks::load_review;
-use super::visit::{PageError, PageResult, Visit, done, path, safe_next, with_query};
+use super::visit::{PageError, PageResult, Visit, path, safe_next, with_query};
 use crate::api::AppState;
 use crate::http::problem::Problem;
 
@@ -45,15 +47,18 @@ async fn requests(visit: &Visit, view: InboxView, cursor: &str) -> Result<Reques
     Ok(page)
 }
 
-async fn load(visit: &Visit, view: InboxView, at: &str, cursor: &str) -> PageResult<InboxPage> {
+/// `at` was chosen in the list; `open` is what the page showed before, and still shows.
+async fn load(visit: &Visit, view: InboxView, cursor: &str) -> PageResult<InboxPage> {
+    let (at, open) = (visit.param("at"), visit.param("open"));
     let (shell, found) =
         tokio::join!(visit.shell(Section::Inbox, "Inbox", "approval,task"), requests(visit, view, cursor));
     let (shell, found) = (shell?, found?);
     let is_chosen = !at.is_empty();
-    // The chosen request may be on another page, or not be in the list any more.
+    let at = if is_chosen { at } else { open };
+    // The open request may be on another page, or not be in the list any more.
     let open = match found.items.iter().find(|request| request.approval_id == at) {
         Some(request) => Some((request.task_id.clone(), request.approval_id.clone())),
-        None if is_chosen => {
+        None if !at.is_empty() => {
             let found = visit.get_if_allowed::<wire::Approval>(&path(&["approvals", at])).await?;
             found.map(|request| (request.task_id, request.approval_id))
         }
@@ -89,7 +94,7 @@ async fn load(visit: &Visit, view: InboxView, at: &str, cursor: &str) -> PageRes
 
 async fn show(visit: Visit) -> PageResult {
     let view = InboxView::named(visit.param("view"));
-    let page = load(&visit, view, visit.param("at"), visit.param("cursor")).await?;
+    let page = load(&visit, view, visit.param("cursor")).await?;
     Ok(visit.render(&page, &page.shell))
 }
 
@@ -109,8 +114,8 @@ async fn decide(visit: Visit, Path((id, action)): Path<(String, String)>, form: 
     let back = safe_next(form.get("back"));
     match send_decision(&visit, &id, action, &form).await {
         // The next request of the inbox is open afterwards.
-        Ok(_) if back.starts_with("/inbox") => Ok(done("/inbox", notice)),
-        Ok(_) => Ok(done(&path(&["tasks", form.get("task_id")]), notice)),
+        Ok(_) if back.starts_with("/inbox") => Ok(visit.done("/inbox", notice)),
+        Ok(_) => Ok(visit.done(&path(&["tasks", form.get("task_id")]), notice)),
         Err(problem) => {
             let decision = RefusedDecision {
                 reason: form.get("reason").to_owned(),
@@ -184,7 +189,9 @@ async fn batch_page(
     reason: &str,
     problem: Option<wire::Problem>,
 ) -> PageResult<BatchPage> {
-    let items = items.into_iter().take(MAX_BATCH).filter_map(Item::parse);
+    let mut known = BTreeSet::new();
+    let items = items.into_iter().filter_map(Item::parse);
+    let items = items.filter(|item| known.insert(item.approval_id.clone())).take(MAX_BATCH);
     let items = join_all(items.map(|item| load_item(visit, item))).await;
     let shell = visit.shell(Section::Inbox, "Decide together", "").await?;
     Ok(BatchPage { shell, items, reason: reason.to_owned(), problem })
@@ -208,7 +215,7 @@ async fn decide_batch(visit: Visit, form: Form) -> PageResult {
     let mut body = form.object(&["action", "reason"]);
     body.insert("items".to_owned(), items.into());
     match visit.post("/approvals/batch", &form, &body).await {
-        Ok(_) => Ok(done("/inbox", "batch")),
+        Ok(_) => Ok(visit.done("/inbox", "batch")),
         Err(problem) => {
             let page = batch_page(&visit, form.all("all"), form.get("reason"), Some(problem.clone())).await?;
             Ok(visit.refused(&page, &problem))

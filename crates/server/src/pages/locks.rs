@@ -11,7 +11,7 @@ use futures_util::future::try_join_all;
 use jiff::SignedDuration;
 
 use super::form::Form;
-use super::visit::{PageResult, Visit, done, path, with_query};
+use super::visit::{PageResult, Visit, path, with_query};
 use crate::api::AppState;
 
 /// Root blockers whose locks are read.
@@ -88,7 +88,7 @@ async fn break_lock(visit: Visit, Path(lock): Path<String>, form: Form) -> PageR
     let target = path(&["locks", &lock]);
     let asked = with_query(&target, &[("reason", form.get("reason"))]);
     match visit.send::<wire::BrokenLock>(Method::DELETE, &asked, &form, &()).await {
-        Ok(_) => Ok(done(&target, "broken")),
+        Ok(_) => Ok(visit.done(&target, "broken")),
         Err(problem) => {
             let page = lock_page(&visit, &lock).await?;
             let reason = form.get("reason").to_owned();

@@ -5,6 +5,7 @@
 
 mod activity;
 mod agents;
+mod api_client;
 mod assets;
 mod audit;
 mod delegations;
@@ -12,7 +13,9 @@ mod form;
 mod inbox;
 mod keyspace;
 mod locks;
+mod notice;
 mod policies;
+mod respond;
 mod session;
 mod settings;
 mod tasks;
@@ -22,7 +25,7 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 
 use crate::api::AppState;
-use visit::Api;
+use api_client::Api;
 
 /// The pages, on top of the routes of the API.
 pub(crate) fn routes(api: Router) -> Router<AppState> {

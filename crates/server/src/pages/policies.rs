@@ -12,7 +12,8 @@ use axum::routing::{get, post};
 use serde_json::{Value, json};
 
 use super::form::Form;
-use super::visit::{PageResult, Visit, done, html, path, with_query};
+use super::respond::html;
+use super::visit::{PageResult, Visit, path, with_query};
 use crate::api::AppState;
 use crate::http::problem::Problem;
 
@@ -145,7 +146,7 @@ async fn create(visit: Visit, form: Form) -> PageResult {
         Err(pointer) => Err(unreadable(pointer, "a number")),
     };
     match created {
-        Ok(policy) => Ok(done(&path(&["policies", &policy.policy_id]), "created")),
+        Ok(policy) => Ok(visit.done(&path(&["policies", &policy.policy_id]), "created")),
         Err(problem) => {
             let page = PolicyPage { fields, problem: Some(problem.clone()), ..new_page(&visit).await? };
             Ok(visit.refused(&page, &problem))
@@ -161,8 +162,8 @@ async fn update(visit: Visit, Path(id): Path<String>, form: Form) -> PageResult 
         Err(pointer) => Err(unreadable(pointer, "a number")),
     };
     match updated {
-        Ok(_) => Ok(done(&api, "saved")),
-        Err(problem) if problem.code == "AWAITS_CONFIRMATION" => Ok(done(&api, "confirmation")),
+        Ok(_) => Ok(visit.done(&api, "saved")),
+        Err(problem) if problem.code == "AWAITS_CONFIRMATION" => Ok(visit.done(&api, "confirmation")),
         Err(problem) => {
             let page = PolicyPage { fields, problem: Some(problem.clone()), ..page_of(&visit, &id).await? };
             Ok(visit.refused(&page, &problem))
@@ -174,8 +175,8 @@ async fn update(visit: Visit, Path(id): Path<String>, form: Form) -> PageResult 
 async fn after<T>(visit: &Visit, id: &str, notice: &str, changed: Result<T, wire::Problem>) -> PageResult {
     let here = path(&["policies", id]);
     match changed {
-        Ok(_) => Ok(done(&here, notice)),
-        Err(problem) if problem.code == "AWAITS_CONFIRMATION" => Ok(done(&here, "confirmation")),
+        Ok(_) => Ok(visit.done(&here, notice)),
+        Err(problem) if problem.code == "AWAITS_CONFIRMATION" => Ok(visit.done(&here, "confirmation")),
         Err(problem) => {
             let page = PolicyPage { problem: Some(problem.clone()), ..page_of(visit, id).await? };
             Ok(visit.refused(&page, &problem))
@@ -196,7 +197,7 @@ async fn deactivate(visit: Visit, Path(id): Path<String>, form: Form) -> PageRes
 
 async fn delete(visit: Visit, Path(id): Path<String>, form: Form) -> PageResult {
     match visit.send::<Value>(Method::DELETE, &path(&["policies", &id]), &form, &json!({})).await {
-        Ok(_) => Ok(done("/policies", "deleted")),
+        Ok(_) => Ok(visit.done("/policies", "deleted")),
         refused => after(&visit, &id, "deleted", refused).await,
     }
 }

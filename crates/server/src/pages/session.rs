@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use subtle::ConstantTimeEq;
 
 use super::form::Form;
-use super::visit::{AnonymousVisit, PageError, PageResult, Visit, done, html, path, safe_next};
+use super::respond::html;
+use super::visit::{AnonymousVisit, PageError, PageResult, Visit, path, safe_next};
 use crate::api::AppState;
 use crate::api::sessions::set_cookie;
 use crate::auth::{PasswordOrigin, SESSION_COOKIE, request_origin};
@@ -118,7 +119,7 @@ pub(super) async fn change_password(visit: Visit, form: Form) -> PageResult {
         Err(repeated_differently())
     };
     match changed {
-        Ok(_) => Ok(done(safe_next(form.get("next")), "password")),
+        Ok(_) => Ok(visit.done(safe_next(form.get("next")), "password")),
         Err(problem) => {
             let page = password_template(&visit, form.get("next"), true).await?;
             Ok(visit.refused(&PasswordPage { problem: Some(problem.clone()), ..page }, &problem))
@@ -133,7 +134,7 @@ pub(super) async fn reauthenticate_page(visit: Visit) -> PageResult {
 pub(super) async fn reauthenticate(visit: Visit, form: Form) -> PageResult {
     let body = wire::ReauthenticateRequest { password: form.verbatim("password").to_owned() };
     match visit.post("/sessions/reauthenticate", &form, &body).await {
-        Ok(_) => Ok(done(safe_next(form.get("next")), "reauthenticated")),
+        Ok(_) => Ok(visit.done(safe_next(form.get("next")), "reauthenticated")),
         Err(problem) => {
             let page = password_template(&visit, form.get("next"), false).await?;
             Ok(visit.refused(&PasswordPage { problem: Some(problem.clone()), ..page }, &problem))
@@ -148,6 +149,10 @@ pub(super) async fn demo(
     request: Request,
 ) -> PageResult {
     let (parts, _) = request.into_parts();
+    if parts.method != Method::GET {
+        let detail = "open the link in a browser";
+        return Err(Problem::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", detail).into());
+    }
     let matches = app.demo_key.as_ref().is_some_and(|known| known.as_bytes().ct_eq(key.as_bytes()).into());
     if !matches {
         return Err(Problem::not_found(

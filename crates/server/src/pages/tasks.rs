@@ -10,7 +10,7 @@ use axum::routing::{get, post};
 use serde_json::{Map, Value};
 
 use super::form::Form;
-use super::visit::{PageError, PageResult, Visit, done, path, with_query};
+use super::visit::{PageError, PageResult, Visit, path, with_query};
 use crate::api::AppState;
 use crate::http::problem::Problem;
 
@@ -190,13 +190,13 @@ async fn command(visit: &Visit, id: &str, action: &str, form: &Form) -> PageResu
         _ => visit.post(&format!("{task}/{action}"), form, &body).await,
     };
     match sent {
-        Ok(_) if action == "delete" => Ok(done("/tasks", notice)),
+        Ok(_) if action == "delete" => Ok(visit.done("/tasks", notice)),
         // It created another task.
         Ok(Value::Object(created)) if action == "resubmit" => {
             let new = created.get("task_id").and_then(Value::as_str).unwrap_or(id);
-            Ok(done(&path(&["tasks", new]), notice))
+            Ok(visit.done(&path(&["tasks", new]), notice))
         }
-        Ok(_) => Ok(done(&task, notice)),
+        Ok(_) => Ok(visit.done(&task, notice)),
         Err(problem) => refused(visit, id, form, problem).await,
     }
 }

@@ -3,55 +3,33 @@
 //! Reads reuse the visitor, who was authenticated once. A change is authenticated by the API itself, with the CSRF token of the
 //! form.
 
-use std::convert::Infallible;
-
 use ade_app::accounts::csrf_token;
 use ade_client::wire;
-use ade_dashboard::{ErrorPage, Notice, Section, Shell, Template, Viewer};
-use axum::body::{Body, to_bytes};
+use ade_dashboard::{ErrorPage, Section, Shell, Template, Viewer};
+use axum::Extension;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
-use axum::{Extension, Router};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
-use tower::ServiceExt;
 use url::form_urlencoded;
 use uuid::Uuid;
 
+use super::api_client::{Api, ApiClient, parse};
 use super::form::Form;
+use super::respond::{etag, html, with_policies};
+use super::{notice, respond};
 use crate::api::AppState;
 use crate::api::convert::Convert;
-use crate::auth::{Caller, CookieRenewal, PageVisitor, session_secret};
+use crate::auth::{Caller, PageVisitor, session_secret};
 use crate::http::client_address::ClientAddress;
-use crate::http::connections::Connection;
 use crate::http::problem::Problem;
 
-/// Bytes of a response of the API.
-const MAX_RESPONSE_BYTES: usize = 32 << 20;
 /// Requests shown as waiting; beyond that, the number is one with a plus.
 const MAX_WAITING: usize = 99;
-const CSRF_TOKEN: HeaderName = HeaderName::from_static("x-csrf-token");
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// No script but ours, no style attribute, nothing from elsewhere, and no text that becomes markup in a script.
-const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
-     connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; \
-     require-trusted-types-for 'script'; trusted-types ade";
-
-/// The routes of the API, without the middleware of connections.
-#[derive(Debug, Clone)]
-pub(super) struct Api(Router);
-
-impl Api {
-    pub(super) const fn new(router: Router) -> Self {
-        Self(router)
-    }
-}
-
 pub(super) type PageResult<T = Response> = Result<T, PageError>;
 
 /// Why there is no page.
@@ -87,104 +65,6 @@ impl From<Problem> for PageError {
     }
 }
 
-/// A request to the API from a page.
-#[derive(Debug, Clone)]
-struct ApiClient {
-    api: Api,
-    /// Who sends it: cookie or token, and the browser.
-    headers: HeaderMap,
-    client: Option<ClientAddress>,
-    connection: Option<Connection>,
-    renewal: Option<CookieRenewal>,
-    visitor: Option<PageVisitor>,
-}
-
-impl ApiClient {
-    fn new(parts: &Parts, api: Api, visitor: Option<PageVisitor>) -> Self {
-        let mut headers = HeaderMap::new();
-        for name in [header::AUTHORIZATION, header::COOKIE, header::USER_AGENT, header::HOST] {
-            for value in parts.headers.get_all(&name) {
-                headers.append(name.clone(), value.clone());
-            }
-        }
-        Self {
-            api,
-            headers,
-            client: parts.extensions.get().copied(),
-            connection: parts.extensions.get().cloned(),
-            renewal: parts.extensions.get().cloned(),
-            visitor,
-        }
-    }
-
-    /// The response to a request. `path` begins with `/` and is below `/api/v1`.
-    async fn send(&self, method: Method, path: &str, body: Option<(&Form, Vec<u8>)>) -> Response {
-        let mut request = Request::new(Body::empty());
-        *request.method_mut() = method;
-        *request.headers_mut() = self.headers.clone();
-        match format!("/api/v1{path}").parse::<Uri>() {
-            Ok(uri) => *request.uri_mut() = uri,
-            Err(_) => return Problem::not_found("NOT_FOUND", "there is no such page").into_response(),
-        }
-        if let Some((form, json)) = body {
-            let csrf = HeaderValue::from_str(form.get("csrf")).ok();
-            let key = form.idempotency_key().and_then(|key| HeaderValue::from_str(&key).ok());
-            let headers = request.headers_mut();
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            headers.extend(csrf.map(|value| (CSRF_TOKEN, value)));
-            headers.extend(key.map(|value| (IDEMPOTENCY_KEY, value)));
-            if let Some(revision) =
-                form.optional("revision").and_then(|text| HeaderValue::from_str(&format!("\"{text}\"")).ok())
-            {
-                headers.insert(header::IF_MATCH, revision);
-            }
-            *request.body_mut() = json.into();
-        }
-        let extensions = request.extensions_mut();
-        self.client.map(|client| extensions.insert(client));
-        self.connection.clone().map(|connection| extensions.insert(connection));
-        self.renewal.clone().map(|renewal| extensions.insert(renewal));
-        self.visitor.clone().map(|visitor| extensions.insert(visitor));
-        let response: Result<Response, Infallible> = self.api.0.clone().oneshot(request).await;
-        response.unwrap_or_else(|never| match never {})
-    }
-
-    async fn call<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<(&Form, Vec<u8>)>,
-    ) -> Result<T, wire::Problem> {
-        parse(self.send(method, path, body).await).await
-    }
-}
-
-/// The body of a response, or the problem that it is.
-async fn parse<T: DeserializeOwned>(response: Response) -> Result<T, wire::Problem> {
-    let status = response.status();
-    let unreadable = |detail: String| {
-        tracing::error!(%status, detail, "a page could not read an answer of the API");
-        Problem::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "UNREADABLE",
-            "the answer could not be read; see the log of the server",
-        )
-        .to_wire()
-    };
-    let bytes = to_bytes(response.into_body(), MAX_RESPONSE_BYTES).await;
-    let bytes = bytes.map_err(|error| unreadable(error.to_string()))?;
-    if status.is_client_error() || status.is_server_error() || status == StatusCode::ACCEPTED {
-        // A change that waits for a second administrator is answered as a problem with the status 202.
-        if let Ok(problem) = serde_json::from_slice::<wire::Problem>(&bytes)
-            && !problem.code.is_empty()
-        {
-            return Err(problem);
-        }
-    }
-    let json: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
-    serde_json::from_slice(json).map_err(|error| unreadable(error.to_string()))
-}
-
 /// A path of the API, or of a page, with encoded segments.
 pub(super) fn path(segments: &[&str]) -> String {
     const KEPT: &percent_encoding::AsciiSet =
@@ -211,6 +91,8 @@ pub(super) struct Visit {
     query: Vec<(String, String)>,
     if_none_match: Option<HeaderValue>,
     address: String,
+    /// The path of the page.
+    page: String,
 }
 
 impl FromRequestParts<AppState> for Visit {
@@ -234,6 +116,7 @@ impl FromRequestParts<AppState> for Visit {
             query: form_urlencoded::parse(query.as_bytes()).into_owned().collect(),
             if_none_match: parts.headers.get(header::IF_NONE_MATCH).cloned(),
             address: address(parts),
+            page: parts.uri.path().to_owned(),
         })
     }
 }
@@ -419,7 +302,7 @@ impl Visit {
             viewer: Some(self.viewer.clone()),
             csrf: self.csrf.clone(),
             form_key: Uuid::new_v4().simple().to_string(),
-            notice: Notice::named(self.param("notice")),
+            notice: notice::verified(self.param("notice"), &self.csrf, &self.page),
             waiting: (waiting.min(MAX_WAITING), waiting > MAX_WAITING),
             ..Shell::anonymous(title, self.now)
         };
@@ -428,9 +311,9 @@ impl Visit {
 
     /// The response with a page; 304 if the browser has it already.
     pub(super) fn render(&self, page: &impl Template, shell: &Shell) -> Response {
-        let body = match page.render() {
+        let body = match respond::text(page) {
             Ok(body) => body,
-            Err(error) => return render_failure(&error),
+            Err(failed) => return failed.into_response(),
         };
         let tag = etag(&body, shell);
         if self.if_none_match.as_ref().is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
@@ -444,6 +327,13 @@ impl Visit {
         response
     }
 
+    /// Opens a page after a change, with a notice.
+    pub(super) fn done(&self, target: &str, name: &str) -> Response {
+        let (page, separator) = target.split_once('?').map_or((target, '?'), |(page, _)| (page, '&'));
+        let notice = notice::signed(name, &self.csrf, page);
+        Redirect::to(&format!("{target}{separator}notice={notice}")).into_response()
+    }
+
     /// The page with a form that was refused.
     pub(super) fn refused(&self, page: &impl Template, problem: &wire::Problem) -> Response {
         let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
@@ -451,60 +341,6 @@ impl Visit {
         let status = if status.is_success() { StatusCode::OK } else { status };
         (status, html(page)).into_response()
     }
-}
-
-/// Opens a page after a change, with a notice.
-pub(super) fn done(path: &str, notice: &str) -> Response {
-    let separator = if path.contains('?') { '&' } else { '?' };
-    Redirect::to(&format!("{path}{separator}notice={notice}")).into_response()
-}
-
-fn render_failure(error: &impl std::fmt::Display) -> Response {
-    tracing::error!(%error, "a page could not be rendered");
-    StatusCode::INTERNAL_SERVER_ERROR.into_response()
-}
-
-/// A page that is always sent.
-pub(super) fn html(page: &impl Template) -> Response {
-    match page.render() {
-        Ok(body) => with_policies(Html(body).into_response()),
-        Err(error) => render_failure(&error),
-    }
-}
-
-/// A page with a secret: no cache keeps it.
-pub(super) fn secret(page: &impl Template) -> Response {
-    let mut response = html(page);
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
-}
-
-fn with_policies(mut response: Response) -> Response {
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY_POLICY));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
-    response
-}
-
-/// Equal for pages that say the same: relative times, which a script keeps current, and the keys of forms are left out.
-fn etag(body: &str, shell: &Shell) -> String {
-    let mut hash = Sha256::new();
-    let mut parts = body.split("<time ");
-    // The time of the response is in its head.
-    let head = without(parts.next().unwrap_or_default(), &shell.form_key);
-    hash.update(head.replace(&format!(" data-now=\"{}\"", shell.now), ""));
-    for part in parts {
-        let (time, rest) = part.split_once("</time>").unwrap_or((part, ""));
-        hash.update(time.split_once('>').map_or(time, |(attributes, _)| attributes));
-        hash.update(without(rest, &shell.form_key));
-    }
-    let hash = hash.finalize();
-    let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    format!("\"{hex}\"")
-}
-
-fn without(text: &str, key: &str) -> String {
-    if key.is_empty() { text.to_owned() } else { text.replace(key, "") }
 }
 
 /// A visit by anybody.
@@ -572,17 +408,6 @@ mod tests {
         ] {
             assert_eq!(safe_next(unsafe_next), "/inbox");
         }
-    }
-
-    #[test]
-    fn etag_ignores_relative_times_and_form_keys() {
-        let mut shell = Shell::anonymous("Page", Timestamp::UNIX_EPOCH);
-        shell.form_key = "first".to_owned();
-        let first = etag("<p>first <time datetime=\"1\">now</time> x</p>", &shell);
-        shell.form_key = "second".to_owned();
-        assert_eq!(etag("<p>second <time datetime=\"1\">1 min ago</time> x</p>", &shell), first);
-        assert_ne!(etag("<p>second <time datetime=\"2\">1 min ago</time> x</p>", &shell), first);
-        assert_ne!(etag("<p>second <time datetime=\"1\">1 min ago</time> y</p>", &shell), first);
     }
 
     #[test]

@@ -54,7 +54,7 @@ async fn agent_is_registered_works_with_its_token_and_is_removed() {
     let bot = office.user_with_token("bot", &json!({ "token": output.stdout.trim() }));
     let as_bot = Cli::new(ADE, deployment.server(), &bot);
     let held = as_bot.json(&["lock", "acquire", "resource:database:prod"]).await;
-    let token = held["grants"][0]["fencing_token"].to_string();
+    let token = held[0]["fencing_token"].to_string();
     let shown = cli.json(&["lock", "show", "resource:database:prod"]).await;
     assert_eq!(shown["holders"][0]["agent_id"], "bot", "an agent holds locks itself");
     as_bot.run_ok(&["lock", "release", "resource:database:prod", "--fencing-token", &token]).await;

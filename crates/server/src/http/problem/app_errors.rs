@@ -141,8 +141,8 @@ impl From<Refusal> for Problem {
             }
             Refusal::ReasonRequired => invalid("REASON_REQUIRED"),
             Refusal::TicketRequired => invalid("TICKET_REQUIRED"),
-            Refusal::ScopeMismatch { current } => conflict("STALE_SCOPE").with("scope_digest", current),
-            Refusal::DigestMismatch { current } => conflict("DIGEST_MISMATCH").with("digest", current),
+            Refusal::ScopeMismatch => conflict("STALE_SCOPE"),
+            Refusal::DigestMismatch => conflict("DIGEST_MISMATCH"),
             Refusal::FrictionRequired(lacking) => {
                 let needs: Vec<String> = lacking.needs.iter().map(ToString::to_string).collect();
                 invalid("FRICTION_REQUIRED").with("needs", needs).with("level", lacking.level)

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::{PAGE_LIMIT, elsewhere, no_such_form};
 use crate::api::AppState;
 use crate::pages::form::Form;
-use crate::pages::visit::{PageResult, Visit, done, path, safe_next, with_query};
+use crate::pages::visit::{PageResult, Visit, path, safe_next, with_query};
 
 const PATH: &str = "/settings/changes";
 
@@ -48,8 +48,8 @@ async fn decide(visit: Visit, Path((id, decision)): Path<(String, String)>, form
     };
     let next = safe_next(form.get("next"));
     match visit.post(&path(&["changes", &id, &decision]), &form, &body).await {
-        Ok(_) => Ok(done(next, notice)),
-        Err(problem) => match elsewhere(&problem, next) {
+        Ok(_) => Ok(visit.done(next, notice)),
+        Err(problem) => match elsewhere(&visit, &problem, next) {
             Some(response) => Ok(response),
             None => {
                 let page = ChangesPage { problem: Some(problem.clone()), ..load(&visit).await? };

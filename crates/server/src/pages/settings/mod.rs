@@ -12,7 +12,7 @@ use axum::Router;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 
-use super::visit::{PageResult, Visit, done, with_query};
+use super::visit::{PageResult, Visit, with_query};
 use crate::api::AppState;
 use crate::http::problem::Problem;
 
@@ -34,9 +34,9 @@ async fn first(visit: Visit) -> Redirect {
 }
 
 /// The page to open instead of the one with the form: the change waits for a second administrator, or it needs the password.
-fn elsewhere(problem: &wire::Problem, next: &str) -> Option<Response> {
+fn elsewhere(visit: &Visit, problem: &wire::Problem, next: &str) -> Option<Response> {
     match problem.code.as_str() {
-        "AWAITS_CONFIRMATION" => Some(done("/settings/changes", "confirmation")),
+        "AWAITS_CONFIRMATION" => Some(visit.done("/settings/changes", "confirmation")),
         "REAUTHENTICATE" => {
             Some(Redirect::to(&with_query("/reauthenticate", &[("next", next)])).into_response())
         }

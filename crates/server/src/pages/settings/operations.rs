@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::elsewhere;
 use crate::api::AppState;
 use crate::pages::form::Form;
-use crate::pages::visit::{PageResult, Visit, done, path};
+use crate::pages::visit::{PageResult, Visit, path};
 
 const CONFIGURATION: &str = "/settings/configuration";
 const FEATURES: &str = "/settings/features";
@@ -45,8 +45,8 @@ async fn set_setting(visit: Visit, form: Form) -> PageResult {
     let api = path(&["config", name]);
     let body = wire::SettingRequest { value };
     match visit.send::<wire::Setting>(Method::PUT, &api, &form, &body).await {
-        Ok(_) => Ok(done(CONFIGURATION, "saved")),
-        Err(problem) => match elsewhere(&problem, CONFIGURATION) {
+        Ok(_) => Ok(visit.done(CONFIGURATION, "saved")),
+        Err(problem) => match elsewhere(&visit, &problem, CONFIGURATION) {
             Some(response) => Ok(response),
             None => {
                 let typed = Some((name.to_owned(), text.to_owned()));
@@ -76,8 +76,8 @@ async fn set_feature(visit: Visit, form: Form) -> PageResult {
     let api = path(&["features", form.get("flag")]);
     let body = wire::FeatureRequest { enabled: form.is_checked("enabled") };
     match visit.send::<wire::Feature>(Method::PUT, &api, &form, &body).await {
-        Ok(_) => Ok(done(FEATURES, "saved")),
-        Err(problem) => match elsewhere(&problem, FEATURES) {
+        Ok(_) => Ok(visit.done(FEATURES, "saved")),
+        Err(problem) => match elsewhere(&visit, &problem, FEATURES) {
             Some(response) => Ok(response),
             None => {
                 let page = FeaturesPage { problem: Some(problem.clone()), ..load_features(&visit).await? };

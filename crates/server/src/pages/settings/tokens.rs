@@ -14,7 +14,8 @@ use serde_json::Value;
 use super::elsewhere;
 use crate::api::AppState;
 use crate::pages::form::Form;
-use crate::pages::visit::{PageResult, Visit, done, path, secret};
+use crate::pages::respond::secret;
+use crate::pages::visit::{PageResult, Visit, path};
 
 const PATH: &str = "/settings/tokens";
 
@@ -54,7 +55,7 @@ async fn create(visit: Visit, form: Form) -> PageResult {
             let shell = visit.shell(Section::Settings, "New token", "").await?;
             Ok(secret(&TokenPage { shell, token, origin: visit.address().to_owned() }))
         }
-        Err(problem) => match elsewhere(&problem, PATH) {
+        Err(problem) => match elsewhere(&visit, &problem, PATH) {
             Some(response) => Ok(response),
             None => {
                 let typed = TypedToken {
@@ -72,7 +73,7 @@ async fn create(visit: Visit, form: Form) -> PageResult {
 async fn revoke(visit: Visit, Path(id): Path<String>, form: Form) -> PageResult {
     let api = path(&["users", "me", "tokens", &id]);
     match visit.send::<Value>(Method::DELETE, &api, &form, &Value::Null).await {
-        Ok(_) => Ok(done(PATH, "deleted")),
+        Ok(_) => Ok(visit.done(PATH, "deleted")),
         Err(problem) => {
             let page = TokensPage { problem: Some(problem.clone()), ..load(&visit).await? };
             Ok(visit.refused(&page, &problem))

@@ -14,7 +14,8 @@ use serde_json::{Map, Value};
 use super::{PAGE_LIMIT, elsewhere, no_such_form};
 use crate::api::AppState;
 use crate::pages::form::Form;
-use crate::pages::visit::{PageResult, Visit, done, path, secret, with_query};
+use crate::pages::respond::secret;
+use crate::pages::visit::{PageResult, Visit, path, with_query};
 
 const PATH: &str = "/settings/users";
 
@@ -68,7 +69,7 @@ async fn invite(visit: Visit, form: Form) -> PageResult {
             let tabs = Tabs::new(PATH, visit.viewer());
             Ok(secret(&InvitedPage { shell, tabs, invitation, origin: visit.address().to_owned() }))
         }
-        Err(problem) => match elsewhere(&problem, PATH) {
+        Err(problem) => match elsewhere(&visit, &problem, PATH) {
             Some(response) => Ok(response),
             None => {
                 let typed = TypedInvitation {
@@ -138,8 +139,8 @@ async fn act(visit: Visit, Path((id, action)): Path<(String, String)>, form: For
         visit.send::<Value>(Method::PATCH, &user, &form, &patch).await
     };
     match changed {
-        Ok(_) => Ok(done(&page, "saved")),
-        Err(problem) => match elsewhere(&problem, &page) {
+        Ok(_) => Ok(visit.done(&page, "saved")),
+        Err(problem) => match elsewhere(&visit, &problem, &page) {
             Some(response) => Ok(response),
             None => {
                 let page = UserPage { problem: Some(problem.clone()), ..load_user(&visit, &id).await? };

@@ -15,7 +15,8 @@ use super::{PAGE_LIMIT, no_such_form};
 use crate::api::AppState;
 use crate::http::problem::{ApiResult, Problem};
 use crate::pages::form::Form;
-use crate::pages::visit::{self, PageResult, Visit, done, html, path, with_query};
+use crate::pages::respond::{self, html};
+use crate::pages::visit::{PageResult, Visit, path, with_query};
 
 const PATH: &str = "/settings/webhooks";
 
@@ -122,7 +123,7 @@ async fn secret_page(
 ) -> PageResult {
     let shell = visit.shell(Section::Settings, "Secret", "").await?;
     let page = SecretPage { shell, title, secret, is_rotated, receives_at, back };
-    Ok(visit::secret(&page))
+    Ok(respond::secret(&page))
 }
 
 async fn load_webhook(visit: &Visit, id: &str) -> PageResult<WebhookPage> {
@@ -170,14 +171,16 @@ async fn act_on_webhook(visit: Visit, Path((id, action)): Path<(String, String)>
                 Err(problem) => webhook_refused(&visit, &id, problem).await,
             };
         }
-        "test" => visit.post(&format!("{api}/test"), &form, &nothing()).await.map(|_| done(&page, "tested")),
+        "test" => {
+            visit.post(&format!("{api}/test"), &form, &nothing()).await.map(|_| visit.done(&page, "tested"))
+        }
         "activate" | "deactivate" => {
             let body = set_active(action == "activate");
-            visit.send::<Value>(Method::PATCH, &api, &form, &body).await.map(|_| done(&page, "saved"))
+            visit.send::<Value>(Method::PATCH, &api, &form, &body).await.map(|_| visit.done(&page, "saved"))
         }
         "delete" => {
             let deleted = visit.send::<Value>(Method::DELETE, &api, &form, &nothing()).await;
-            deleted.map(|_| done(PATH, "deleted"))
+            deleted.map(|_| visit.done(PATH, "deleted"))
         }
         _ => return no_such_form(),
     };
@@ -190,7 +193,7 @@ async fn act_on_webhook(visit: Visit, Path((id, action)): Path<(String, String)>
 async fn redeliver(visit: Visit, Path((id, delivery)): Path<(String, String)>, form: Form) -> PageResult {
     let api = path(&["webhooks", &id, "deliveries", &delivery, "redeliver"]);
     match visit.post(&api, &form, &nothing()).await {
-        Ok(_) => Ok(done(&path(&["settings", "webhooks", &id]), "sent")),
+        Ok(_) => Ok(visit.done(&path(&["settings", "webhooks", &id]), "sent")),
         Err(problem) => webhook_refused(&visit, &id, problem).await,
     }
 }
@@ -273,11 +276,11 @@ async fn act_on_hook(visit: Visit, Path((id, action)): Path<(String, String)>, f
         "activate" | "deactivate" => {
             let active = Some(action == "activate");
             let body = wire::HookRequest { active, ..wire::HookRequest::default() };
-            visit.send::<Value>(Method::PATCH, &api, &form, &body).await.map(|_| done(&page, "saved"))
+            visit.send::<Value>(Method::PATCH, &api, &form, &body).await.map(|_| visit.done(&page, "saved"))
         }
         "delete" => {
             let deleted = visit.send::<Value>(Method::DELETE, &api, &form, &nothing()).await;
-            deleted.map(|_| done(PATH, "deleted"))
+            deleted.map(|_| visit.done(PATH, "deleted"))
         }
         _ => return no_such_form(),
     };
