@@ -78,7 +78,7 @@ impl InboxPage {
                 None => author.to_owned(),
             };
             let by = match self.view {
-                InboxView::Others => format!("{by} · waits for {}", request.reviewer_name),
+                InboxView::Others => format!("waits for {} · {by}", request.reviewer_name),
                 InboxView::Decided => format!("{by} · {}", decided_word(request.status)),
                 InboxView::Mine => by,
             };
