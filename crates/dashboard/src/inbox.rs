@@ -101,7 +101,8 @@ impl InboxPage {
 
     fn empty_text(&self) -> String {
         match (self.view, self.waiting_for_others) {
-            (InboxView::Mine, 0) => "No task waits for a decision.".to_owned(),
+            (InboxView::Mine, 0) => "No task waits for a decision. Requests appear here as soon as a task that you may review is submitted."
+                .to_owned(),
             (InboxView::Mine, 1) => "1 request waits for somebody else.".to_owned(),
             (InboxView::Mine, others) => format!("{others} requests wait for others."),
             (InboxView::Others, _) => "No request that you may see waits for somebody else.".to_owned(),

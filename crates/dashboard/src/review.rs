@@ -170,7 +170,11 @@ impl Review {
     }
 
     pub(crate) fn change_count(&self) -> String {
-        count(self.task.preview.changes.len(), "change")
+        match (self.task.preview.changes.len(), self.task.preview.status) {
+            (0, PreviewStatus::None) => "not available for this executor".to_owned(),
+            (0, PreviewStatus::Pending) => "being made".to_owned(),
+            (number, _) => count(number, "change"),
+        }
     }
 
     pub(crate) fn parameters(&self) -> String {

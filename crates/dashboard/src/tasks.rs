@@ -184,7 +184,7 @@ impl TaskPage {
     }
 
     fn turn(&self) -> Turn {
-        Turn::of(&self.review)
+        Turn::of(&self.review, self.is_held())
     }
 
     /// Whether the form of a command is what the page is opened for.

@@ -17,7 +17,8 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    pub(crate) fn of(review: &Review) -> Self {
+    /// `is_held`: an approved task waits before it may be applied.
+    pub(crate) fn of(review: &Review, is_held: bool) -> Self {
         let state = review.task.state;
         let StateChip { class, sign, .. } = StateChip::of(state);
         let (heading, text) = match state {
@@ -44,6 +45,10 @@ impl Turn {
                 };
                 (heading, approvals_needed(review))
             }
+            TaskState::Approved if is_held => (
+                "Approved, but held".to_owned(),
+                "It is applied after the hold unless the approval is revoked.".to_owned(),
+            ),
             TaskState::Approved => {
                 let executor = if review.task.config.executor == "agent" { "an agent" } else { "a worker" };
                 (
