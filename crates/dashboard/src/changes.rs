@@ -5,7 +5,7 @@ use ade_client::wire::{Change, Problem};
 use askama::Template;
 use serde_json::Value;
 
-use crate::format::visible;
+use crate::format::{capitalized, visible};
 use crate::json_fields::{self, FieldChange};
 use crate::settings::Tabs;
 use crate::{Shell, Viewer, words};
@@ -25,10 +25,7 @@ impl PendingChanges {
         let place = |name: &str| change.details.get(name).and_then(|value| value.get("name"));
         let name = place("after").or_else(|| place("before")).or_else(|| change.details.get("name"));
         let name = name.and_then(Value::as_str).unwrap_or(&change.object_id);
-        let words = words::proposed(&change.action);
-        let mut letters = words.chars();
-        let first: String = letters.next().map(|letter| letter.to_uppercase().collect()).unwrap_or_default();
-        format!("{first}{} {}", letters.as_str(), visible(name))
+        format!("{} {}", capitalized(&words::proposed(&change.action)), visible(name))
     }
 
     pub(crate) fn fields(&self, change: &Change) -> Vec<FieldChange> {

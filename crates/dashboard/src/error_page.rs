@@ -17,10 +17,10 @@ impl ErrorPage {
         match self.problem.status {
             401 => "Sign in to see this page",
             403 => "You may not see this page",
-            404 => "There is no such page",
+            404 => "Not found",
             429 => "Too many requests",
-            503 => "ADE cannot answer at the moment",
-            _ => "This did not work",
+            503 => "ADE is unavailable at the moment",
+            _ => "The request failed",
         }
     }
 }

@@ -83,6 +83,12 @@ pub(crate) fn count(number: impl Display, noun: &str) -> String {
     }
 }
 
+/// A text that begins a sentence.
+pub(crate) fn capitalized(text: &str) -> String {
+    let mut characters = text.chars();
+    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
+}
+
 /// A segment of a path, encoded.
 pub(crate) fn segment(text: &str) -> String {
     const KEPT: &percent_encoding::AsciiSet =

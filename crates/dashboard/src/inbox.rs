@@ -78,7 +78,7 @@ impl InboxPage {
                 None => author.to_owned(),
             };
             let by = match self.view {
-                InboxView::Others => format!("{by} · waits for {}", request.reviewer_name),
+                InboxView::Others => format!("waits for {} · {by}", request.reviewer_name),
                 InboxView::Decided => format!("{by} · {}", decided_word(request.status)),
                 InboxView::Mine => by,
             };
@@ -101,7 +101,8 @@ impl InboxPage {
 
     fn empty_text(&self) -> String {
         match (self.view, self.waiting_for_others) {
-            (InboxView::Mine, 0) => "No task waits for a decision.".to_owned(),
+            (InboxView::Mine, 0) => "No task waits for a decision. Requests appear here as soon as a task that you may review is submitted."
+                .to_owned(),
             (InboxView::Mine, 1) => "1 request waits for somebody else.".to_owned(),
             (InboxView::Mine, others) => format!("{others} requests wait for others."),
             (InboxView::Others, _) => "No request that you may see waits for somebody else.".to_owned(),

@@ -29,6 +29,7 @@ pub mod settings;
 mod shell;
 mod sign_in;
 mod tasks;
+mod turn;
 mod words;
 
 pub use activity::{ActivityFilters, ActivityPage, ChartsPage};

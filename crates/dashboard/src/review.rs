@@ -9,7 +9,7 @@ use ade_client::wire::{
 use crate::Markup;
 use crate::diff::{self, DiffRow};
 use crate::drawing::{level_name, lifecycle, meter};
-use crate::format::{count, visible};
+use crate::format::{capitalized, count, visible};
 use crate::shell::Viewer;
 
 /// Rows of diffs on a page; what is longer has a page of its own.
@@ -130,9 +130,7 @@ impl Review {
             (false, false) => format!("{what} in {place}"),
             (false, true) => format!("{what} · {place}"),
         };
-        let mut letters = text.chars();
-        let text: String = letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect();
-        visible(&text)
+        visible(capitalized(&text))
     }
 
     pub(crate) fn lifecycle(&self) -> Markup {
@@ -172,7 +170,11 @@ impl Review {
     }
 
     pub(crate) fn change_count(&self) -> String {
-        count(self.task.preview.changes.len(), "change")
+        match (self.task.preview.changes.len(), self.task.preview.status) {
+            (0, PreviewStatus::None) => "not available for this executor".to_owned(),
+            (0, PreviewStatus::Pending) => "being made".to_owned(),
+            (number, _) => count(number, "change"),
+        }
     }
 
     pub(crate) fn parameters(&self) -> String {
@@ -214,13 +216,23 @@ impl Review {
                 };
                 let needed = match one.needed {
                     0 => String::new(),
-                    needed => format!("{} more needed", count(needed as usize, "approval")),
+                    needed => format!("{} needed", count(needed as usize, "more approval")),
                 };
                 RequirementRow { sign, class, policy: one.policy.clone(), needed, why: visible(&one.why) }
             })
             .collect();
         rows.sort_by_key(|row| row.sign == "✓");
         rows
+    }
+
+    /// What stands where no requirement is listed.
+    pub(crate) const fn no_requirements(&self) -> &'static str {
+        match self.task.state {
+            TaskState::Draft | TaskState::Submitted => {
+                "Policies determine the approvals when it is submitted."
+            }
+            _ => "No approval is required.",
+        }
     }
 
     /// Approval requests that matter now, those without a decision first.

@@ -3,7 +3,7 @@
 
 use ade_client::wire::{AutoApprove, DelegationConditions, PolicyRules, Priority, TimeWindow};
 
-use crate::format::{count, visible};
+use crate::format::{capitalized, count, visible};
 
 /// A list in words: `a`, `a or b`, `a, b or c`.
 fn list(items: &[String], last: &str) -> String {
@@ -139,11 +139,6 @@ pub(crate) fn conditions(conditions: &DelegationConditions) -> String {
         parts.push(format!("risk above {above}"));
     }
     if parts.is_empty() { "all tasks".to_owned() } else { parts.join(", ") }
-}
-
-fn capitalized(text: &str) -> String {
-    let mut characters = text.chars();
-    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }
 
 /// A field whose value differs between two versions of the rules.

@@ -6,9 +6,10 @@ use ade_client::wire::{
 use askama::Template;
 
 use crate::drawing::level_name;
-use crate::format::{duration, visible};
+use crate::format::{capitalized, duration, visible};
 use crate::review::{CommentRow, Review, StateChip};
-use crate::{Shell, short_id};
+use crate::turn::Turn;
+use crate::{Shell, short_id, words};
 
 /// Filters of the list, as in its URL.
 #[derive(Debug, Clone, Default)]
@@ -115,7 +116,7 @@ const COMMANDS: [(&str, &str, &str, &str, bool, bool); 11] = [
         "confirm_override",
         "override/confirm",
         "Confirm the override",
-        "It is approved against the policies. You answer for it with the administrator who requested it.",
+        "It is approved against the policies. You are responsible for it together with the administrator who requested it.",
         true,
         true,
     ),
@@ -180,6 +181,19 @@ impl TaskPage {
             }
         }
         rows
+    }
+
+    fn turn(&self) -> Turn {
+        Turn::of(&self.review, self.is_held())
+    }
+
+    /// Whether the form of a command is what the page is opened for.
+    fn is_next(&self, button: &TaskButton) -> bool {
+        match button.action {
+            "revoke" => self.is_held(),
+            "submit" | "override/confirm" => true,
+            _ => false,
+        }
     }
 
     /// The hold before a risky task is applied.
@@ -251,6 +265,8 @@ pub(crate) struct TimelineRow<'a> {
     pub(crate) entry: &'a AuditEntry,
     pub(crate) class: &'static str,
     pub(crate) what: String,
+    /// The state that it led to.
+    pub(crate) state: Option<StateChip>,
     pub(crate) who: String,
     pub(crate) reason: String,
     /// How often it happened in a row.
@@ -264,21 +280,17 @@ impl<'a> TimelineRow<'a> {
             Some(TaskState::Failed | TaskState::Rejected) => "danger",
             _ => "",
         };
-        let action = entry.action.rsplit('.').next().unwrap_or_default().replace('_', " ");
-        let noun = match entry.object_type.as_str() {
-            "task" => String::new(),
-            other => format!("{other}: "),
-        };
-        let what = match (entry.from, entry.to) {
-            (from, Some(to)) if from != Some(to) => format!("{noun}{action} → {to}"),
-            _ => format!("{noun}{action}"),
-        };
+        let what = visible(capitalized(&words::done(&entry.action)));
+        let state = entry.to.filter(|to| entry.from != Some(*to)).map(StateChip::of);
         let who = &entry.who;
         let who = match (&who.agent_id, &who.user_id, &who.trigger, &who.service) {
             (Some(agent), Some(user), ..) => format!("agent {agent}, for {user}"),
             (Some(agent), ..) => format!("agent {agent}"),
             (None, Some(user), ..) => user.clone(),
-            (None, None, Some(trigger), _) => format!("ADE ({trigger})"),
+            (None, None, Some(trigger), _) => {
+                let trigger: Vec<&str> = trigger.split(' ').map(short_id).collect();
+                format!("ADE ({})", trigger.join(" "))
+            }
             (None, None, None, Some(_)) => "ADE".to_owned(),
             (None, None, None, None) => "operator".to_owned(),
         };
@@ -286,6 +298,7 @@ impl<'a> TimelineRow<'a> {
             entry,
             class,
             what,
+            state,
             who,
             reason: visible(entry.reason.as_deref().unwrap_or_default()),
             times: 1,

@@ -55,13 +55,16 @@ const NOUNS: &[(&str, &str)] = &[
 
 /// What was done, where verb and noun do not say it.
 const PHRASES: &[(&str, &str)] = &[
+    ("approval.approve", "approved the request"),
     ("approval.delegate", "delegated the approval request"),
     ("approval.escalate", "escalated the approval request"),
     ("approval.follow", "followed another decision on the approval request"),
     ("approval.lapse", "let the approval request lapse"),
     ("approval.reassign", "assigned the approval request to somebody else"),
+    ("approval.reject", "rejected the request"),
     ("approval.request", "asked for approval"),
     ("approval.request_changes", "requested changes"),
+    ("approval.resolve", "closed the approval request"),
     ("approval.unanswered", "closed the approval request unanswered"),
     ("audit.mismatch", "found a contradiction in the audit log"),
     ("audit.quarantine", "quarantined rows that ADE did not write"),

@@ -248,7 +248,7 @@ impl AgentPage {
         self.problem.as_ref().is_some_and(|problem| problem.code == "STALE")
     }
 
-    /// The chain of responsibility: who instructs the agent, the agent, and the person who answers for it.
+    /// The chain of responsibility: who instructs the agent, the agent, and the person who is responsible for it.
     fn chain(&self) -> Markup {
         let mut links: Vec<(String, String, &'static str)> = Vec::new();
         for parent in self.parents.iter().rev() {
@@ -257,7 +257,7 @@ impl AgentPage {
         let agent = self.agent();
         links.push((String::new(), visible(&agent.agent_id), "this agent"));
         let sponsor = agent.sponsor_id.as_deref().map(visible);
-        links.push((String::new(), sponsor.unwrap_or_else(|| "nobody".to_owned()), "answers for it"));
+        links.push((String::new(), sponsor.unwrap_or_else(|| "nobody".to_owned()), "sponsor"));
         draw_chain(&links)
     }
 
@@ -305,7 +305,7 @@ fn draw_chain(links: &[(String, String, &'static str)]) -> Markup {
     const STEP: usize = 206;
     let total = links.len() * STEP - (STEP - WIDTH) + 2;
     let mut svg = Markup::new(
-        "<svg class=\"graph\" role=\"group\" aria-label=\"Who instructs the agent, and who answers for it\" width=\"",
+        "<svg class=\"graph\" role=\"group\" aria-label=\"Who instructs the agent, and who is responsible for it\" width=\"",
     );
     svg.value(total).raw("\" height=\"48\" viewBox=\"0 0 ").value(total).raw(" 48\">");
     for (at, (href, name, role)) in links.iter().enumerate() {

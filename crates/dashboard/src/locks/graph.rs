@@ -13,7 +13,7 @@ const MAX_NODES: usize = 60;
 const MAX_LEAVES: usize = 4;
 const WIDTH: usize = 208;
 const HEIGHT: usize = 44;
-const GAP_X: usize = 48;
+const GAP_X: usize = 36;
 const GAP_Y: usize = 12;
 /// How far below its nodes a wait leads back, within the row that is left free.
 const BELOW: usize = 48;

@@ -50,9 +50,10 @@ use ade_app::{
 use ade_store::Database;
 use axum::Router;
 use axum::extract::FromRequestParts;
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
 use tokio::sync::watch;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -181,8 +182,12 @@ pub(crate) fn router(app: AppState) -> Router {
         .with_state(app)
 }
 
-async fn not_found() -> Problem {
-    Problem::not_found("NOT_FOUND", "there is no route for this path; see /docs")
+async fn not_found(uri: Uri, headers: HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if accept.contains("text/html") && !uri.path().starts_with("/api/") {
+        return pages::not_found();
+    }
+    Problem::not_found("NOT_FOUND", "there is no route for this path; see /docs").into_response()
 }
 
 async fn method_not_allowed() -> Problem {

@@ -21,11 +21,19 @@ mod settings;
 mod tasks;
 mod visit;
 
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 
 use crate::api::AppState;
+use crate::http::problem::Problem;
 use api_client::Api;
+use visit::PageError;
+
+/// The page for a browser that asks for a path without one.
+pub(crate) fn not_found() -> Response {
+    PageError::from(Problem::not_found("NOT_FOUND", "there is no page at this address")).into_response()
+}
 
 /// The pages, on top of the routes of the API.
 pub(crate) fn routes(api: Router) -> Router<AppState> {

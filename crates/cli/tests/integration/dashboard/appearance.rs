@@ -64,10 +64,27 @@ async fn pages_are_accessible_and_fit() {
         page.assert_clean().await;
     }
     let page = dashboard.browser.window(WindowOptions::default()).await;
-    for path in ["/sign-in", "/join", "/tasks"] {
+    for path in ["/nothing/here", "/sign-in", "/join", "/tasks"] {
         check(&page, &dashboard, path, "anonymous").await;
     }
     assert!(page.text("body").await.contains(PASSWORD), "the demo says how to sign in");
+}
+
+/// Agents of the demo at work: two hold locks, and others wait for them.
+async fn lock_scene(dashboard: &Dashboard) {
+    let acquire = async |agent: &str, lock: &str, purpose: &str, status: u16| {
+        let body = json!({
+            "agent_id": agent, "locks": [{ "lock": lock }], "ttl_seconds": 290, "wait_seconds": 290, "queue": true, "purpose": purpose,
+        });
+        let _ = dashboard.api.post("/locks/acquire", &body).await.expect_status(status);
+    };
+    acquire("schema-migrator", "resource:database:prod-orders", "add the column refunded_at", 200).await;
+    acquire("release-bot", "resource:service:checkout", "roll out checkout 2.14.0", 200).await;
+    acquire("report-writer", "resource:bucket:monthly-reports", "write the report of November", 200).await;
+    acquire("release-bot", "resource:database:prod-orders", "check the schema before the rollout", 202).await;
+    acquire("report-writer", "resource:database:prod-orders", "read the orders of November", 202).await;
+    acquire("smoke-tester", "resource:service:checkout", "test the checkout", 202).await;
+    let _ = dashboard.api.request("POST", "/agents/smoke-tester/drain", "").await.expect_status(200);
 }
 
 /// The pictures of the README cannot be old: they are made here. Every window has the same size.
@@ -78,7 +95,11 @@ async fn readme_shows_the_pages_as_they_are() {
     let page = dashboard.window("carol", options).await;
     let task = dashboard.session("carol").await.get("/tasks?state=REVIEWING").await.expect_status(200);
     let task = task["items"][0]["task_id"].as_str().expect("a task").to_owned();
-    for (path, name) in [("/inbox", "inbox"), (format!("/tasks/{task}").as_str(), "task")] {
+    let task = format!("/tasks/{task}");
+    lock_scene(&dashboard).await;
+    let pages =
+        [("/inbox", "inbox"), (task.as_str(), "task"), ("/locks", "locks"), ("/agents?view=grid", "agents")];
+    for (path, name) in pages {
         page.goto(&dashboard.url(path)).await;
         page.wait_until("document.querySelector('#connection')?.dataset.state === 'live'").await;
         page.readme_picture(name).await;

@@ -75,7 +75,7 @@ async fn a_deadlock_appears_and_vanishes_in_the_graph_of_an_open_page() {
     page.wait_for("#deadlocks").await;
     page.click("#deadlocks > summary").await;
     let told = page.text("#deadlocks").await;
-    assert!(told.contains("gave way") && told.contains("waits for resource:db:"), "{told}");
+    assert!(told.contains("was the victim") && told.contains("waits for resource:db:"), "{told}");
     page.assert_clean().await;
 }
 

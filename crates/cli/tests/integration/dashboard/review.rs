@@ -99,6 +99,8 @@ async fn later_of_two_reviewers_reads_what_happened() {
     let dashboard = Dashboard::start().await;
     let task = dashboard.propose(&playground_change("Five workers", "workers 5\n")).await;
     let page = dashboard.open("carol", &format!("/tasks/{task}")).await;
+    let turn = page.text("#progress").await;
+    assert!(turn.contains("Your turn") && turn.contains("1 more approval is needed"), "{turn}");
     page.fill("#reason", "too many").await;
     // Unlike carol's page, which would show it at once, she does not see it yet.
     page.set_offline(true).await;
