@@ -45,7 +45,7 @@ function update() {
     return;
   }
   if (form.dataset.version !== version) {
-    const opened = form.elements.task_id.value;
+    const opened = form.elements.task_id?.value ?? null;
     hasChanged = opened === task;
     task = opened;
     version = form.dataset.version;

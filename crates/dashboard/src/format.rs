@@ -4,6 +4,7 @@
 use std::fmt::Display;
 
 use ade_client::wire::Time;
+use ade_domain::text::is_shown;
 use jiff::Timestamp;
 
 use crate::Markup;
@@ -108,26 +109,13 @@ pub(crate) fn visible(text: impl AsRef<str>) -> String {
     let text = text.as_ref();
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
-        if is_deceptive(character) {
+        if !is_shown(character) && !matches!(character, '\n' | '\t') {
             shown.push_str(&format!("⟦U+{:04X}⟧", u32::from(character)));
         } else {
             shown.push(character);
         }
     }
     shown
-}
-
-/// Control characters, bidirectional controls, and characters without width.
-const fn is_deceptive(character: char) -> bool {
-    match character {
-        '\n' | '\t' => false,
-        '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{ad}' | '\u{34f}' | '\u{61c}' => true,
-        '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' => true,
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' => true,
-        '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{fe00}'..='\u{fe0f}' => true,
-        '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}' => true,
-        _ => false,
-    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
 //! The inbox: the approval requests that wait for the viewer, by score, and the one that is open beside them.
 
-use ade_client::wire::{Approval, ApprovalStatus, Problem, RiskLevel};
+use ade_client::wire::{Approval, ApprovalStatus, PreviewChange, Problem, RiskLevel};
 use askama::Template;
 
 use crate::drawing::level_name;
 use crate::format::{count, visible};
-use crate::review::{Change, Review};
+use crate::review::Review;
 use crate::{Markup, Shell};
+
+/// Bytes of a preview that is read among others.
+const MAX_PREVIEW_LEN: usize = 16 << 10;
 
 /// Which requests are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,11 +77,11 @@ impl InboxPage {
             let request: &Approval = request;
             let author = request.task_author.as_deref().unwrap_or_default();
             let by = match &request.task_agent_id {
-                Some(agent) => format!("agent {agent}"),
-                None => author.to_owned(),
+                Some(agent) => format!("agent {}", visible(agent)),
+                None => visible(author),
             };
             let by = match self.view {
-                InboxView::Others => format!("waits for {} · {by}", request.reviewer_name),
+                InboxView::Others => format!("waits for {} · {by}", visible(&request.reviewer_name)),
                 InboxView::Decided => format!("{by} · {}", decided_word(request.status)),
                 InboxView::Mine => by,
             };
@@ -156,8 +159,11 @@ impl BatchReview {
         self.review.as_ref().ok().and_then(Review::level).unwrap_or_default()
     }
 
-    fn changes(&self) -> Vec<Change> {
-        self.review.as_ref().map(Review::changes).unwrap_or_default()
+    /// Bytes of what its preview shows.
+    fn preview_len(&self) -> usize {
+        let changes = self.review.as_ref().map(|review| review.task.preview.changes.as_slice());
+        let len = |change: &PreviewChange| change.what.len() + change.diff.as_ref().map_or(0, String::len);
+        changes.unwrap_or_default().iter().map(len).sum()
     }
 
     fn effect(&self) -> String {
@@ -178,6 +184,9 @@ impl BatchReview {
         if matches!(risk, Some(RiskLevel::High | RiskLevel::Critical)) {
             return Some(format!("{} must be decided on its own", review.level().unwrap_or_default()));
         }
+        if self.preview_len() > MAX_PREVIEW_LEN {
+            return Some("its preview is too long to be read among others".to_owned());
+        }
         if review.can_decide() {
             return None;
         }
@@ -189,26 +198,42 @@ impl BatchReview {
     }
 }
 
+/// Whether ADE found the same changes in two tasks, which do the same with the same things.
+fn has_same_effects(one: &Review, other: &Review) -> bool {
+    let (one, other) = (&one.task, &other.task);
+    !one.preview.changes.is_empty()
+        && !one.preview.unverifiable
+        && one.preview.fingerprint.is_some()
+        && one.preview.fingerprint == other.preview.fingerprint
+        && one.scope_digest == other.scope_digest
+        && (&one.config.executor, &one.config.parameters)
+            == (&other.config.executor, &other.config.parameters)
+}
+
 impl BatchPage {
+    /// The highest level among those that can be decided together.
+    fn level(&self) -> &'static str {
+        let is_medium = self.eligible().iter().any(|item| item.level() != level_name(RiskLevel::Low));
+        level_name(if is_medium { RiskLevel::Medium } else { RiskLevel::Low })
+    }
+
     fn eligible(&self) -> Vec<&BatchReview> {
         self.items.iter().filter(|item| item.obstacle().is_none()).collect()
     }
 
-    /// Equal previews together, the most frequent first.
-    fn groups(&self) -> Vec<Vec<&BatchReview>> {
-        let mut groups: Vec<Vec<&BatchReview>> = Vec::new();
-        let print = |item: &BatchReview| {
-            let preview = item.review.as_ref().ok().map(|review| &review.task.preview);
-            preview.and_then(|preview| preview.fingerprint.clone()).filter(|_| !item.changes().is_empty())
-        };
-        for item in self.eligible() {
-            let fingerprint = print(item);
-            let same = |group: &&mut Vec<&BatchReview>| {
-                fingerprint.is_some() && group.first().is_some_and(|first| print(first) == fingerprint)
+    /// Tasks with equal effects together, the most frequent first. What an author declares is not compared: equal previews of different
+    /// parameters would be shown as one.
+    fn groups(&self) -> Vec<Vec<(&BatchReview, &Review)>> {
+        let mut groups: Vec<Vec<(&BatchReview, &Review)>> = Vec::new();
+        let eligible =
+            self.eligible().into_iter().filter_map(|item| Some((item, item.review.as_ref().ok()?)));
+        for (item, review) in eligible {
+            let same = |group: &&mut Vec<(&BatchReview, &Review)>| {
+                group.first().is_some_and(|(_, first)| has_same_effects(first, review))
             };
             match groups.iter_mut().find(same) {
-                Some(group) => group.push(item),
-                None => groups.push(vec![item]),
+                Some(group) => group.push((item, review)),
+                None => groups.push(vec![(item, review)]),
             }
         }
         groups.sort_by_key(|group| std::cmp::Reverse(group.len()));

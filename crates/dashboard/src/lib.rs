@@ -49,7 +49,7 @@ pub use keyspace::{KeyFilters, KeyPage, KeyspacePage};
 pub use locks::{LockPage, LocksFilter, LocksPage, RootBlocker, root_blockers};
 pub use markup::Markup;
 pub use policies::{PoliciesPage, PolicyFields, PolicyPage, ReplayPage, SimulationPage};
-pub use review::{RefusedDecision, Review};
+pub use review::{Changes, RefusedDecision, Review};
 pub use shell::{Notice, Section, Shell, Viewer};
 pub use sign_in::{JoinPage, PasswordPage, SignInPage};
 pub use tasks::{TaskFilters, TaskPage, TaskPreviewPage, TasksPage};

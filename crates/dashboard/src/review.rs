@@ -1,10 +1,15 @@
 //! A task as a reviewer sees it: effect, preview, risk, who must agree, and what the viewer can decide. The inbox card and the page
 //! of a task show the same.
 
+use std::sync::OnceLock;
+
 use ade_client::wire::{
     Approval, ApprovalStatus, ChangeKind, Comment, DecisionKind, LockMode, PreviewChange, PreviewStatus,
     Problem, RequirementStatus, Task, TaskState,
 };
+
+use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use crate::Markup;
 use crate::diff::{self, DiffRow};
@@ -37,12 +42,18 @@ pub struct Review {
     pub back: String,
     /// Whether all of the preview is shown, however long.
     pub is_whole: bool,
+    pub changes: Changes,
 }
+
+/// The changes of the preview as they are shown. Diffs are expensive, so they are made once.
+#[derive(Debug, Clone, Default)]
+pub struct Changes(OnceLock<Vec<Change>>);
 
 /// A change of a preview with its diff.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
-    pub(crate) index: usize,
+    /// Equal only for equal changes: what a reviewer did with one, such as marking it as viewed, is lost when it changes.
+    pub(crate) key: String,
     pub(crate) sign: &'static str,
     pub(crate) word: &'static str,
     pub(crate) class: &'static str,
@@ -55,7 +66,9 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    fn new(index: usize, change: &PreviewChange, budget: &mut usize) -> Self {
+    fn new(change: &PreviewChange, occurrence: usize, budget: &mut usize) -> Self {
+        let hash = Sha256::digest(json!([change, occurrence]).to_string());
+        let key = hex::encode(hash.iter().take(8).copied().collect::<Vec<u8>>());
         let (sign, word, class) = match change.kind {
             ChangeKind::Create => ("+", "create", "ok"),
             ChangeKind::Update => ("~", "update", "info"),
@@ -68,7 +81,7 @@ impl Change {
         let hidden = rows.len() - shown;
         rows.truncate(shown);
         *budget -= shown;
-        Self { index, sign, word, class, what: visible(&change.what), rows, added, removed, hidden }
+        Self { key, sign, word, class, what: visible(&change.what), rows, added, removed, hidden }
     }
 }
 
@@ -158,10 +171,26 @@ impl Review {
         !self.task.metadata.by_agent.is_empty()
     }
 
-    pub(crate) fn changes(&self) -> Vec<Change> {
-        let mut budget = if self.is_whole { usize::MAX } else { MAX_ROWS };
-        let changes = self.task.preview.changes.iter().enumerate();
-        changes.map(|(index, change)| Change::new(index, change, &mut budget)).collect()
+    pub(crate) fn changes(&self) -> &[Change] {
+        self.changes.0.get_or_init(|| {
+            let mut budget = if self.is_whole { usize::MAX } else { MAX_ROWS };
+            let all = &self.task.preview.changes;
+            let change = |(index, change): (usize, &PreviewChange)| {
+                let occurrence = all.iter().take(index).filter(|earlier| *earlier == change).count();
+                Change::new(change, occurrence, &mut budget)
+            };
+            all.iter().enumerate().map(change).collect()
+        })
+    }
+
+    /// Whether the parameters say more than the preview: there is none, or ADE did not make it.
+    pub(crate) fn needs_parameters(&self) -> bool {
+        self.task.preview.changes.is_empty() || self.task.preview.unverifiable
+    }
+
+    /// Changes with the parameters, which open again then.
+    pub(crate) fn parameters_key(&self) -> String {
+        self.task.digest.chars().take(16).collect()
     }
 
     /// Whether something of the preview is on a page of its own.
@@ -218,7 +247,7 @@ impl Review {
                     0 => String::new(),
                     needed => format!("{} needed", count(needed as usize, "more approval")),
                 };
-                RequirementRow { sign, class, policy: one.policy.clone(), needed, why: visible(&one.why) }
+                RequirementRow { sign, class, policy: visible(&one.policy), needed, why: visible(&one.why) }
             })
             .collect();
         rows.sort_by_key(|row| row.sign == "✓");
@@ -281,9 +310,12 @@ impl Review {
     pub(crate) fn confirmable(&self) -> Vec<String> {
         let parts = &self.task.scope;
         let declared = self.task.config.resources.iter();
+        // What ADE derived is proposed before what the author declared.
+        let mut ids: Vec<String> = parts.iter().flat_map(|part| part.targets.iter().cloned()).collect();
         let bound = parts.iter().flat_map(|part| &part.resources);
-        let mut ids: Vec<String> = declared.chain(bound).map(|resource| resource.id.clone()).collect();
-        ids.extend(parts.iter().flat_map(|part| part.targets.iter().cloned()));
+        ids.extend(bound.chain(declared).map(|resource| resource.id.clone()));
+        // What cannot be read cannot be typed. The server does not accept it either.
+        ids.retain(|id| visible(id) == *id && id.trim() == id);
         if ids.is_empty() {
             ids.extend(self.task.task_id.get(..8).map(str::to_owned));
         }
@@ -472,7 +504,7 @@ impl VoteRow {
         Self {
             sign,
             class,
-            name: approval.reviewer_name.clone(),
+            name: visible(&approval.reviewer_name),
             did,
             at: approval.responded_at,
             due: (approval.status == ApprovalStatus::Pending).then_some(approval.due_at),

@@ -178,8 +178,13 @@ impl Shell {
     /// Sets title, section and the topics of events that the page shows.
     #[must_use]
     pub fn page(mut self, section: Section, title: impl Into<String>, topics: &'static str) -> Self {
-        (self.section, self.title, self.topics) = (section, format::visible(title.into()), topics);
+        (self.section, self.title, self.topics) = (section, title.into(), topics);
         self
+    }
+
+    /// The title may begin with a text of somebody else.
+    pub(crate) fn shown_title(&self) -> String {
+        format::visible(&self.title)
     }
 
     pub(crate) fn version(&self) -> &'static str {

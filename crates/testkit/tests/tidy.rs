@@ -22,7 +22,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("app", &["store", "executors", "runtime", "domain", "keyspace"]),
     ("client", &[]),
     ("config", &["store", "domain"]),
-    ("dashboard", &["client"]),
+    ("dashboard", &["client", "domain"]),
     (
         "server",
         &[

@@ -1,7 +1,9 @@
 //! Pages of tasks: the list, one task, its whole preview, and the forms that act on it.
 
 use ade_client::wire;
-use ade_dashboard::{RefusedDecision, Review, Section, TaskFilters, TaskPage, TaskPreviewPage, TasksPage};
+use ade_dashboard::{
+    Changes, RefusedDecision, Review, Section, TaskFilters, TaskPage, TaskPreviewPage, TasksPage,
+};
 use axum::Router;
 use axum::extract::Path;
 use axum::http::Method;
@@ -99,6 +101,7 @@ pub(super) async fn load_review(
         decision: RefusedDecision::default(),
         back: back.to_owned(),
         is_whole: false,
+        changes: Changes::default(),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Dashboard, note};
+use super::{Dashboard, READY, note};
 
 #[tokio::test]
 async fn twenty_are_decided_together_without_the_risky_one() {
@@ -23,6 +23,7 @@ async fn twenty_are_decided_together_without_the_risky_one() {
     page.wait_until("document.querySelector('h1').textContent.includes('19 requests together, 1 cannot be')")
         .await;
     assert!(page.text("#main").await.contains("HIGH must be decided on its own"));
+    page.wait_until(READY).await;
     page.click("#batch .approve").await;
     page.wait_until("document.querySelector('[data-notice]')?.textContent.includes('All selected')").await;
     for task in &tasks {
@@ -45,7 +46,37 @@ async fn one_that_changed_stops_all_and_is_named() {
     let ann = dashboard.ann().await;
     let changed = json!({ "description": "Has changed" });
     let _ = ann.patch(&format!("/tasks/{second}"), &changed).await.expect_status(200);
+    page.wait_until(READY).await;
     page.click("#batch .approve").await;
     page.wait_for("[role=alert]").await;
     assert_eq!(dashboard.state(&first).await, "REVIEWING", "none is decided");
+}
+
+/// Authors declare equal previews for tasks that do different things: the page shows what each of them does.
+#[tokio::test]
+async fn declared_previews_do_not_hide_parameters() {
+    let dashboard = Dashboard::start().await;
+    let declared = |step: &str| {
+        json!({
+            "type": "note", "description": format!("Routine {step}"), "executor": "agent",
+            "parameters": { "capability": "schema", "step": step },
+            "preview": { "changes": [{ "kind": "update", "what": "README", "diff": "-teh\n+the" }] },
+        })
+    };
+    for step in ["fix a typo", "drop everything"] {
+        let _ = dashboard.propose(&declared(step)).await;
+    }
+    let page = dashboard.open("carol", "/inbox").await;
+    let chosen = "for (const row of document.querySelectorAll('#queue [data-row]')) \
+                  if (/Routine/.test(row.textContent)) row.querySelector('input').click()";
+    page.eval(chosen, &[]).await;
+    page.click("[data-batch-bar] button").await;
+    page.wait_until("document.querySelector('h1').textContent.includes('Decide 2 requests together')").await;
+    let shown = page.text("#main").await;
+    for part in ["\"step\": \"fix a typo\"", "\"step\": \"drop everything\"", "could not verify this preview"]
+    {
+        assert!(shown.contains(part), "{part} is missing in {shown}");
+    }
+    assert!(!shown.contains("the same effects"), "{shown}");
+    page.assert_clean().await;
 }

@@ -104,6 +104,17 @@ pub(crate) fn playground_change(description: &str, content: &str) -> Value {
     })
 }
 
+/// A change of the demo's playground that touches a production database: HIGH risk.
+pub(crate) fn risky_change(description: &str, content: &str) -> Value {
+    let mut task = playground_change(description, content);
+    task["resources"] = json!([{ "type": "database", "id": "prod-orders" }]);
+    task
+}
+
+/// Waits until the approve button may be pressed.
+pub(crate) const READY: &str =
+    "document.querySelector('[data-approve]')?.getAttribute('aria-disabled') === 'false'";
+
 /// A task without effects: LOW risk.
 pub(crate) fn note(description: &str) -> Value {
     json!({ "type": "note", "description": description, "executor": "noop" })

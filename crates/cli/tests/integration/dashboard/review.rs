@@ -3,10 +3,7 @@
 use ade_testkit::browser::{WindowOptions, keys};
 use serde_json::json;
 
-use super::{Dashboard, note, playground_change, row_with};
-
-/// Waits until the approve button may be pressed.
-const READY: &str = "document.querySelector('[data-approve]')?.getAttribute('aria-disabled') === 'false'";
+use super::{Dashboard, READY, note, playground_change, risky_change, row_with};
 
 #[tokio::test]
 async fn approves_with_keys_alone() {
@@ -77,6 +74,66 @@ async fn risky_change_must_be_viewed_and_explained() {
     page.wait_until("document.querySelector('[data-notice]')?.textContent.includes('approval was recorded')")
         .await;
     page.assert_clean().await;
+}
+
+/// What a reviewer did with a version does not count for the next one: changes must be viewed again, and a click on its way approves
+/// nothing.
+#[tokio::test]
+async fn changed_task_must_be_viewed_again() {
+    let dashboard = Dashboard::start().await;
+    let task = dashboard.propose(&risky_change("Two more workers", "workers 3\n")).await;
+    let page = dashboard.open("carol", &format!("/tasks/{task}")).await;
+    page.click("input[data-viewed]").await;
+    page.fill("#reason", "I read it").await;
+    page.wait_until(READY).await;
+    let changed = risky_change("Two more workers", "workers 666\n");
+    let changed = json!({ "parameters": changed["parameters"] });
+    let _ = dashboard.ann().await.patch(&format!("/tasks/{task}"), &changed).await.expect_status(200);
+    page.wait_until("document.querySelector('table.diff')?.textContent.includes('workers 666')").await;
+    let state = "return [document.querySelector('input[data-viewed]').checked, \
+                 document.querySelector('details.change').open, document.querySelector('#reason').value]";
+    assert_eq!(page.eval(state, &[]).await, json!([false, true, "I read it"]));
+    page.wait_until("/has changed.*viewed/.test(document.querySelector('[data-missing]').textContent)").await;
+    page.click("input[data-viewed]").await;
+    page.wait_until(READY).await;
+    page.click("[data-approve]").await;
+    page.wait_until("document.querySelector('[data-missing]').textContent === ''").await;
+    assert_eq!(dashboard.state(&task).await, "REVIEWING", "the first click only says that it was read");
+    page.wait_until(READY).await;
+    page.click("[data-approve]").await;
+    page.wait_until("document.querySelector('[data-notice]')?.textContent.includes('approval was recorded')")
+        .await;
+    page.assert_clean().await;
+}
+
+/// A riskier request becomes the first of the list. The one that is being read stays open.
+#[tokio::test]
+async fn open_request_stays_open_when_a_riskier_one_arrives() {
+    let dashboard = Dashboard::start().await;
+    let page = dashboard.open("carol", "/inbox").await;
+    page.wait_until("document.querySelector('#connection')?.dataset.state === 'live'").await;
+    let title = "return document.querySelector('.review h2.title').textContent";
+    let open = page.eval(title, &[]).await;
+    let mut riskier = risky_change("Drop everything", "");
+    riskier["executor"] = json!("agent");
+    riskier["parameters"] = json!({ "capability": "schema" });
+    let _ = dashboard.propose(&riskier).await;
+    let first = "document.querySelector('#queue [data-row]').textContent.includes('Drop everything')";
+    page.wait_until(first).await;
+    assert_eq!(page.eval(title, &[]).await, open);
+    page.reload().await;
+    assert_eq!(page.eval(title, &[]).await, open, "the address names what is open");
+    page.assert_clean().await;
+}
+
+/// A link of somebody else cannot say that something was done.
+#[tokio::test]
+async fn notice_of_a_link_is_not_shown() {
+    let dashboard = Dashboard::start().await;
+    let page = dashboard.open("carol", "/inbox?notice=revoked").await;
+    assert!(!page.text("#main").await.contains("revoked"));
+    page.goto(&dashboard.url("/inbox?notice=revoked-0000000000000000")).await;
+    assert!(!page.text("#main").await.contains("revoked"));
 }
 
 /// The server enforces what the page asks for, and what was typed stays.
