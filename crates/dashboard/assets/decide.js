@@ -4,7 +4,7 @@
 
 const INERT_MS = 500;
 
-let task = null;
+let task;
 let version = null;
 let hasChanged = false;
 let inertUntil = 0;
@@ -40,7 +40,7 @@ const missing = (form) => {
 function update() {
   const form = document.querySelector("form[data-decision]");
   if (!form) {
-    task = null;
+    task = undefined;
     version = null;
     return;
   }

@@ -63,6 +63,8 @@ async fn declared_previews_do_not_hide_parameters() {
             "preview": { "changes": [{ "kind": "update", "what": "README", "diff": "-teh\n+the" }] },
         })
     };
+    let routine = json!({ "pattern": "capability:*", "criticality": 5 });
+    let _ = dashboard.api.post("/resources", &routine).await.expect_status(201);
     for step in ["fix a typo", "drop everything"] {
         let _ = dashboard.propose(&declared(step)).await;
     }

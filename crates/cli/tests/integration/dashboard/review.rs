@@ -110,14 +110,17 @@ async fn changed_task_must_be_viewed_again() {
 #[tokio::test]
 async fn open_request_stays_open_when_a_riskier_one_arrives() {
     let dashboard = Dashboard::start().await;
+    let waiting = dashboard.api.get("/tasks?state=REVIEWING&limit=200").await.expect_status(200);
+    for task in waiting["items"].as_array().expect("a list") {
+        let cancel = format!("/tasks/{}/cancel", task["task_id"].as_str().expect("an id"));
+        let _ = dashboard.api.post(&cancel, &json!({ "reason": "another time" })).await.expect_status(200);
+    }
+    let _ = dashboard.propose(&note("Write down who is on call")).await;
     let page = dashboard.open("carol", "/inbox").await;
     page.wait_until("document.querySelector('#connection')?.dataset.state === 'live'").await;
     let title = "return document.querySelector('.review h2.title').textContent";
     let open = page.eval(title, &[]).await;
-    let mut riskier = risky_change("Drop everything", "");
-    riskier["executor"] = json!("agent");
-    riskier["parameters"] = json!({ "capability": "schema" });
-    let _ = dashboard.propose(&riskier).await;
+    let _ = dashboard.propose(&risky_change("Drop everything", "workers 0\n")).await;
     let first = "document.querySelector('#queue [data-row]').textContent.includes('Drop everything')";
     page.wait_until(first).await;
     assert_eq!(page.eval(title, &[]).await, open);
