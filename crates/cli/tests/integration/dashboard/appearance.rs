@@ -2,6 +2,7 @@
 //! that the browser complains about.
 
 use ade_testkit::browser::{Page, WindowOptions};
+use ade_testkit::effort;
 use serde_json::{Value, json};
 
 use super::{Dashboard, PASSWORD};
@@ -34,6 +35,24 @@ async fn check(page: &Page, dashboard: &Dashboard, path: &str, name: &str) {
     page.pictures(name, &[]).await;
 }
 
+/// Every page as a user sees it: light and wide, dark and on a phone; in a long run also the other way round.
+pub(super) async fn check_all(dashboard: &Dashboard, user: &str, paths: &[impl AsRef<str>]) {
+    let phone = WindowOptions { width: 360, height: 740, ..WindowOptions::default() };
+    for (options, name, is_phone) in [(WindowOptions::default(), "wide", false), (phone, "phone", true)] {
+        let page = dashboard.window(user, options).await;
+        for is_dark in [false, true] {
+            if is_dark != is_phone && !effort::is_soak() {
+                continue;
+            }
+            page.set_dark(is_dark).await;
+            for path in paths {
+                check(&page, dashboard, path.as_ref(), name).await;
+            }
+        }
+        page.assert_clean().await;
+    }
+}
+
 async fn paths(dashboard: &Dashboard) -> Vec<String> {
     let tasks = dashboard.session("carol").await.get("/tasks?limit=200").await.expect_status(200);
     let tasks = tasks["items"].as_array().expect("a list").clone();
@@ -52,17 +71,7 @@ async fn paths(dashboard: &Dashboard) -> Vec<String> {
 async fn pages_are_accessible_and_fit() {
     let dashboard = Dashboard::start().await;
     let paths = paths(&dashboard).await;
-    let phone = WindowOptions { width: 360, height: 740, ..WindowOptions::default() };
-    for (options, name) in [(WindowOptions::default(), "wide"), (phone, "phone")] {
-        let page = dashboard.window("carol", options).await;
-        for is_dark in [false, true] {
-            page.set_dark(is_dark).await;
-            for path in &paths {
-                check(&page, &dashboard, path, name).await;
-            }
-        }
-        page.assert_clean().await;
-    }
+    check_all(&dashboard, "carol", &paths).await;
     let page = dashboard.browser.window(WindowOptions::default()).await;
     for path in ["/nothing/here", "/sign-in", "/join", "/tasks"] {
         check(&page, &dashboard, path, "anonymous").await;

@@ -11,6 +11,7 @@ mod operations;
 mod review;
 mod rules;
 mod sessions;
+mod settings;
 
 use ade_testkit::AdeServer;
 use ade_testkit::api::ApiClient;
@@ -91,6 +92,19 @@ impl Dashboard {
     pub(crate) async fn state(&self, id: &str) -> String {
         text_field(&self.task(id).await, "state")
     }
+}
+
+/// Waits until a page has a text.
+pub(crate) async fn says(page: &Page, text: &str) {
+    page.wait_until(&format!("document.getElementById('main').textContent.includes({})", json!(text))).await;
+}
+
+/// A window of a user with this session.
+pub(crate) async fn window(browser: &Browser, url: &str, session: &SessionClient, path: &str) -> Page {
+    let page = browser.window(WindowOptions::default()).await;
+    page.set_cookie(url, &session.cookie).await;
+    page.goto(&format!("{url}{path}")).await;
+    page
 }
 
 /// A change of the demo's playground: MEDIUM risk, with a preview that ADE made.

@@ -8,7 +8,8 @@ use ade_testkit::session::{SessionClient, accept_invitation, sign_in};
 use ade_testkit::wait::until;
 use serde_json::json;
 
-use super::Dashboard;
+use super::appearance::check_all;
+use super::{Dashboard, says};
 
 const HOSTILE: &str = "<script>alert(1)</script>\"'\u{202e}x";
 /// Only a hang reaches it, even on a busy machine.
@@ -33,10 +34,6 @@ const PAGES: &[&str] = &[
     "/settings/jobs",
     "/settings/changes",
 ];
-
-async fn says(page: &Page, text: &str) {
-    page.wait_until(&format!("document.getElementById('main').textContent.includes({})", json!(text))).await;
-}
 
 /// Presses the submit button of a form, which leaves the page.
 async fn submit(page: &Page, form: &str) {
@@ -218,19 +215,5 @@ async fn names_of_people_stay_text_everywhere() {
 #[tokio::test]
 async fn pages_of_operators_are_accessible_and_fit() {
     let dashboard = Dashboard::start().await;
-    let phone = WindowOptions { width: 360, height: 740, ..WindowOptions::default() };
-    for (options, name) in [(WindowOptions::default(), "wide"), (phone, "phone")] {
-        let page = dashboard.window("erin", options).await;
-        for is_dark in [false, true] {
-            page.set_dark(is_dark).await;
-            for path in PAGES {
-                page.goto(&dashboard.url(path)).await;
-                page.assert_accessible().await;
-                let script =
-                    "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
-                assert_eq!(page.eval(script, &[]).await, json!(0), "{path} scrolls sideways on {name}");
-            }
-        }
-        page.assert_clean().await;
-    }
+    check_all(&dashboard, "erin", PAGES).await;
 }

@@ -3,12 +3,12 @@
 
 use ade_domain::people::{ADMIN, REVIEWER};
 use ade_testkit::Deployment;
-use ade_testkit::browser::{Browser, Page, WindowOptions};
+use ade_testkit::browser::Browser;
 use ade_testkit::deployment::text_field;
-use ade_testkit::session::SessionClient;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{Dashboard, note};
+use super::appearance::check_all;
+use super::{Dashboard, note, says, window};
 
 const HOSTILE: &str = "<script>alert(1)</script>\"'\u{202e}x";
 
@@ -18,10 +18,6 @@ async fn policy(dashboard: &Dashboard, name: &str) -> String {
     let mut policies = policies["items"].as_array().expect("a list").iter();
     let found = policies.find(|policy| policy["name"] == name).expect("a policy of the demo");
     format!("/policies/{}", text_field(found, "policy_id"))
-}
-
-async fn says(page: &Page, text: &str) {
-    page.wait_until(&format!("document.getElementById('main').textContent.includes({})", json!(text))).await;
 }
 
 #[tokio::test]
@@ -89,14 +85,6 @@ async fn what_cannot_be_read_changes_nothing_and_is_kept() {
             .to_string()
             .contains("bogus")
     );
-}
-
-/// A window of a user with this session.
-async fn window(browser: &Browser, url: &str, session: &SessionClient, path: &str) -> Page {
-    let page = browser.window(WindowOptions::default()).await;
-    page.set_cookie(url, &session.cookie).await;
-    page.goto(&format!("{url}{path}")).await;
-    page
 }
 
 #[tokio::test]
@@ -169,24 +157,7 @@ async fn pages_of_rules_and_activity_are_accessible_and_fit() {
             .iter()
             .map(|path| (*path).to_owned())
             .collect();
-    paths.extend(["/activity?view=charts".to_owned(), "/activity?events=no:*".to_owned()]);
+    paths.extend(["/activity?view=charts".to_owned(), "/activity?events=archive:*".to_owned()]);
     paths.push(policy(&dashboard, "docs").await);
-    let phone = WindowOptions { width: 360, height: 740, ..WindowOptions::default() };
-    for (options, name) in [(WindowOptions::default(), "wide"), (phone, "phone")] {
-        let page = dashboard.window("erin", options).await;
-        for is_dark in [false, true] {
-            page.set_dark(is_dark).await;
-            for path in &paths {
-                page.goto(&dashboard.url(path)).await;
-                page.wait_for("main h1").await;
-                page.assert_accessible().await;
-                let root = "document.documentElement";
-                let overflow =
-                    page.eval(&format!("return {root}.scrollWidth - {root}.clientWidth"), &[]).await;
-                assert_eq!(overflow, Value::from(0), "{path} scrolls sideways on {name}");
-                page.pictures(name, &[]).await;
-            }
-        }
-        page.assert_clean().await;
-    }
+    check_all(&dashboard, "erin", &paths).await;
 }
