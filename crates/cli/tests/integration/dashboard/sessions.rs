@@ -15,12 +15,15 @@ async fn signs_in_and_out_without_scripts() {
     page.fill("[name=user_id]", "carol").await;
     page.fill("[name=password]", "wrong-password").await;
     page.click("form button.primary").await;
+    page.wait_for("[role=alert]").await;
     assert!(page.text("[role=alert]").await.contains("password"), "{}", page.text("[role=alert]").await);
     page.fill("[name=password]", PASSWORD).await;
     page.click("form button.primary").await;
+    page.wait_for(".account summary").await;
     assert_eq!(page.url().await, dashboard.url("/tasks?state=REVIEWING"), "the page that was asked for");
     page.click(".account summary").await;
     page.click(".account form button").await;
+    page.wait_for("[name=user_id]").await;
     assert_eq!(page.text("h1").await, "Sign in");
     page.goto(&dashboard.url("/inbox")).await;
     assert_eq!(page.text("h1").await, "Sign in");
