@@ -17,6 +17,9 @@ use crate::drawing::{level_name, lifecycle, meter};
 use crate::format::{capitalized, count, visible};
 use crate::shell::Viewer;
 
+/// What the factor with the largest weight can add to a risk score.
+const MAX_CONTRIBUTION: f64 = 40.0;
+
 /// Rows of diffs on a page; what is longer has a page of its own.
 const MAX_ROWS: usize = 400;
 
@@ -127,10 +130,14 @@ impl Review {
         places.dedup();
         let more = places.len().saturating_sub(3);
         places.truncate(3);
-        let mut place = places.join(", ");
-        if more > 0 {
-            place.push_str(&format!(" and {more} more"));
-        }
+        let place = match places.split_first() {
+            None => String::new(),
+            Some((first, [])) => first.clone(),
+            Some((first, rest)) => {
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                format!("{first}; touches {}{more}", rest.join(", "))
+            }
+        };
         let what = match (parts.is_empty(), self.task.preview.status) {
             (false, _) => parts.join(", "),
             (true, PreviewStatus::Pending) => "the preview is being made".to_owned(),
@@ -218,7 +225,7 @@ impl Review {
             .iter()
             .map(|factor| RiskRow {
                 name: factor.name.replace('_', " "),
-                bar: meter(factor.value, self.level().unwrap_or("LOW")),
+                bar: meter(factor.contribution * 100.0 / MAX_CONTRIBUTION, self.level().unwrap_or("LOW")),
                 contribution: format!("{:.0}", factor.contribution),
                 why: visible(&factor.why),
                 rank: factor.contribution,

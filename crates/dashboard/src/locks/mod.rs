@@ -116,6 +116,7 @@ impl LocksPage {
         let for_long = blocker
             .since
             .and_then(|since| u64::try_from(self.shell.now.as_second() - since.as_second()).ok());
+        let for_long = for_long.filter(|seconds| *seconds > 0);
         let for_long = for_long.map_or_else(String::new, |seconds| format!(" for {}", duration(seconds)));
         format!("blocks {}{for_long}", blocker.blocked)
     }

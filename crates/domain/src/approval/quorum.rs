@@ -162,8 +162,8 @@ impl Requirement {
                 (RequirementStatus::Unsatisfied, 1, format!("approval required from role {roles}"))
             }
             (None, _, all_represented) => {
-                let including = if all_represented { "" } else { ", including role " };
-                let why = format!("more approvals required: {missing}{including}{roles}");
+                let including = if all_represented { "" } else { "; still to approve: role " };
+                let why = format!("{} of {} approved{including}{roles}", people.len(), self.min_approvers);
                 (RequirementStatus::Unsatisfied, missing, why)
             }
         };

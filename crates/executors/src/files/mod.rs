@@ -207,12 +207,10 @@ impl Executor for FilesExecutor {
     }
 
     async fn preview(&self, parameters: &Parameters) -> Result<Preview> {
-        let (specs, verifier) = self.parse(parameters)?;
-        let notes = verifier.map(|verifier| format!("verified by the template {}", verifier.template));
-        let notes = notes.into_iter().collect();
+        let (specs, _) = self.parse(parameters)?;
         let tree = self.lock(FlockOperation::NonBlockingLockShared, PREVIEW_LOCK_TIMEOUT, Some("")).await?;
         let presentation = self.presentation();
-        blocking(SideEffects::None, move || Ok(preview::preview(&tree, &specs, &presentation, notes))).await
+        blocking(SideEffects::None, move || Ok(preview::preview(&tree, &specs, &presentation))).await
     }
 
     async fn prepare_rollback(&self, run: &Run) -> Result<Vec<u8>> {

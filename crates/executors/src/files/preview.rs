@@ -89,14 +89,9 @@ fn describe(hash: &impl std::fmt::Display, mode: u32) -> String {
     format!("{hash} {mode:04o}")
 }
 
-/// `notes` become warnings. Like all warnings they are only for people and not covered by the fingerprint.
-pub(super) fn preview(
-    tree: &Tree,
-    specs: &[FileSpec],
-    presentation: &Presentation,
-    notes: Vec<String>,
-) -> Preview {
-    let (mut changes, mut warnings, mut errors) = (Vec::new(), notes, Vec::new());
+/// Warnings are only for people and not covered by the fingerprint.
+pub(super) fn preview(tree: &Tree, specs: &[FileSpec], presentation: &Presentation) -> Preview {
+    let (mut changes, mut warnings, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     let mut budget = MAX_TOTAL_BYTES;
     for spec in specs {
         match Entry::plan(tree, spec, &mut budget) {

@@ -142,7 +142,7 @@ async fn approved_change_is_applied(fixture: &Fixture, workspace: &Workspace) {
     let waiting = fixture.pat.spawn(&["task", "propose", "-f", &task_file, "--wait"]);
     let (request, task) = fixture.pending_approval().await;
     let page = fixture.rex.run_ok(&["task", "show", &task]).await;
-    for line in ["-listen 80", "+listen 8080", "+hello", "verified by the template check"] {
+    for line in ["-listen 80", "+listen 8080", "+hello", "command:check"] {
         assert!(page.contains(line), "{line} is missing in {page}");
     }
     assert_eq!(snapshot(&workspace.root()), before, "a proposal changes nothing");

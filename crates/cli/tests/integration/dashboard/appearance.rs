@@ -96,7 +96,7 @@ async fn lock_scene(dashboard: &Dashboard) {
     let _ = dashboard.api.request("POST", "/agents/smoke-tester/drain", "").await.expect_status(200);
 }
 
-/// The pictures of the README cannot be old: they are made here. Every window has the same size.
+/// The pictures of the README cannot be old: they are made here.
 #[tokio::test]
 async fn readme_shows_the_pages_as_they_are() {
     let dashboard = Dashboard::start().await;
@@ -106,11 +106,20 @@ async fn readme_shows_the_pages_as_they_are() {
     let task = task["items"][0]["task_id"].as_str().expect("a task").to_owned();
     let task = format!("/tasks/{task}");
     lock_scene(&dashboard).await;
-    let pages =
-        [("/inbox", "inbox"), (task.as_str(), "task"), ("/locks", "locks"), ("/agents?view=grid", "agents")];
-    for (path, name) in pages {
+    let pages = [
+        ("/inbox", "inbox", 980),
+        (task.as_str(), "task", 1_180),
+        ("/locks", "locks", 860),
+        ("/agents?view=grid", "agents", 640),
+    ];
+    for (path, name, height) in pages {
+        page.set_size(1_280, height).await;
         page.goto(&dashboard.url(path)).await;
         page.wait_until("document.querySelector('#connection')?.dataset.state === 'live'").await;
+        // What may be pressed, or why not yet.
+        let settled = "(button => !button || button.getAttribute('aria-disabled') === 'false' || \
+                       document.querySelector('[data-missing]').textContent !== '')";
+        page.wait_until(&format!("{settled}(document.querySelector('[data-approve]'))")).await;
         page.readme_picture(name).await;
     }
 }

@@ -113,7 +113,7 @@ fn each_policy_is_a_separate_requirement() {
     fixture.decide(&mut task, "eve", DecisionKind::Approve, "eve").expect("asked");
     let statuses: Vec<RequirementStatus> = task.progress().iter().map(|progress| progress.status).collect();
     assert_eq!(statuses, [RequirementStatus::Satisfied, RequirementStatus::Unsatisfied]);
-    assert_eq!(task.progress()[1].why, "more approvals required: 1, including role dba");
+    assert_eq!(task.progress()[1].why, "0 of 1 approved; still to approve: role dba");
     assert_eq!(task.state, TaskState::Reviewing);
     fixture.decide(&mut task, "sue", DecisionKind::Approve, "sue").expect("asked");
     assert_eq!(task.state, TaskState::Approved);
