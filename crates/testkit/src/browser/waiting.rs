@@ -27,6 +27,23 @@ impl Page {
         .await;
     }
 
+    /// Clicks an element that loads another page, and waits until that page is complete: a click returns before a slow response
+    /// replaces the page.
+    pub async fn click_through(&self, css: &str) {
+        let document = || async { self.session.element("html").await.map_err(|error| error.to_string()) };
+        let before = document().await.unwrap_or_else(|message| panic!("{message}"));
+        self.click(css).await;
+        let replaced = || async {
+            let is_complete =
+                self.session.execute("return document.readyState === 'complete'", &json!([])).await;
+            let is_another = document().await? != before;
+            let is_complete = is_complete.map_err(|error| error.to_string())? == Value::Bool(true);
+            if is_another && is_complete { Ok(()) } else { Err("the page is the same".to_owned()) }
+        };
+        let loaded = until("another page", WAIT_TIMEOUT, replaced).await;
+        loaded.unwrap_or_else(|error| panic!("{css}: {error}"));
+    }
+
     /// Waits until a JavaScript expression is true, or the promise that it returns resolves to something true, and returns its
     /// value. It must depend on the document, focus or scrolling: nothing announces a change of a variable.
     pub async fn wait_until(&self, expression: &str) -> Value {

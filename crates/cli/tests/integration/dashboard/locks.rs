@@ -142,7 +142,7 @@ async fn filters_are_in_the_url_and_work_without_scripts() {
     assert!(page.text("[data-alert]").await.contains("must be task or resource"));
     page.goto(&dashboard.url("/locks")).await;
     page.fill("input[name=name]", "checkout").await;
-    page.click(".filters button").await;
+    page.click_through(".filters button").await;
     assert!(page.url().await.contains("name=checkout"), "{}", page.url().await);
     assert_eq!(page.texts("td[data-label=Lock]").await, ["resource:service:checkout"]);
     page.assert_clean().await;

@@ -55,7 +55,7 @@ async fn approves_without_scripts() {
     let options = WindowOptions { has_javascript: false, ..WindowOptions::default() };
     let page = dashboard.window("carol", options).await;
     page.goto(&dashboard.url(&format!("/tasks/{task}"))).await;
-    page.click("[data-approve]").await;
+    page.click_through("[data-approve]").await;
     assert!(page.text(".notice").await.contains("approval was recorded"));
     assert_ne!(dashboard.state(&task).await, "REVIEWING");
 }
