@@ -1,13 +1,14 @@
 //! Activity: what happened, newest first, and statistics over time.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use ade_client::wire::{DailyOutcomes, Event, Overview, Problem, UserStats};
 use askama::Template;
 
 use crate::charts::{Series, line, plain, stacked_bars};
 use crate::event_text::{EventText, describe, topics};
-use crate::format::{count, duration, segment, visible};
+use crate::format::{count, duration, grouped, segment, visible};
 use crate::{Markup, Shell};
 
 /// What is asked for; empty fields ask for everything.
@@ -206,11 +207,15 @@ impl ChartsPage {
     }
 
     fn waited(&self, day: &DailyOutcomes) -> String {
-        day.backlog.map_or_else(|| "–".to_owned(), |backlog| backlog.to_string())
+        day.backlog.map_or_else(|| "–".to_owned(), grouped)
+    }
+
+    fn grouped(&self, number: impl Display) -> String {
+        grouped(number)
     }
 
     fn optional(&self, number: &Option<usize>) -> String {
-        number.map_or_else(|| "unknown".to_owned(), |number| number.to_string())
+        number.map_or_else(|| "unknown".to_owned(), grouped)
     }
 
     fn median(&self, own: &UserStats) -> String {

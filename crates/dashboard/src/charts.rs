@@ -3,6 +3,7 @@
 //! Every number that reaches the drawing is finite and within the picture, whatever the values are.
 
 use crate::Markup;
+use crate::format::grouped;
 
 const WIDTH: f64 = 520.0;
 const HEIGHT: f64 = 190.0;
@@ -28,7 +29,7 @@ pub(crate) type Format = fn(f64) -> String;
 
 /// A number as it is.
 pub(crate) fn plain(value: f64) -> String {
-    format!("{value:.0}")
+    grouped(format_args!("{value:.0}"))
 }
 
 /// Bars for each label, one series upon the other.

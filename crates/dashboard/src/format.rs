@@ -76,9 +76,22 @@ pub(crate) fn countdown(time: Time, now: Timestamp) -> Markup {
     markup
 }
 
+/// A whole number that is not negative, with its digits in groups: `37,524`.
+pub(crate) fn grouped(number: impl Display) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
 /// `1 task`, `3 tasks`.
 pub(crate) fn count(number: impl Display, noun: &str) -> String {
-    match number.to_string().as_str() {
+    match grouped(number).as_str() {
         "1" => format!("1 {noun}"),
         number => format!("{number} {noun}s"),
     }
@@ -137,6 +150,15 @@ mod tests {
         for (seconds, expected) in cases {
             assert_eq!(duration(seconds), expected);
         }
+    }
+
+    #[test]
+    fn digits_come_in_groups_of_three() {
+        assert_eq!(
+            [0, 999, 1_000, 37_524, 1_234_567].map(grouped),
+            ["0", "999", "1,000", "37,524", "1,234,567"]
+        );
+        assert_eq!(count(10_000, "task"), "10,000 tasks");
     }
 
     #[test]

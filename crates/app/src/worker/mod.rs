@@ -31,6 +31,8 @@ use crate::{Context, Error, LockService, TaskService};
 /// How often workers look for tasks without a wake-up.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const RECOVERY_INTERVAL: Duration = Duration::from_millis(500);
+/// How often a worker says among the agents that it is there. Its claims have leases of their own.
+const PRESENCE_INTERVAL: Duration = Duration::from_secs(10);
 /// Tasks that are claimed at once.
 const MAX_CLAIMS: usize = 32;
 /// How long running tasks may take once the worker stops.
@@ -59,6 +61,8 @@ pub struct Worker {
 pub struct WorkerHandle {
     loops: JoinSet<()>,
     stop: watch::Sender<bool>,
+    /// This worker among the agents, if it is one.
+    presence: Option<(Context, String)>,
 }
 
 impl WorkerHandle {
@@ -70,6 +74,12 @@ impl WorkerHandle {
             tracing::warn!("some tasks are still running; another worker will recover them");
         }
         self.loops.shutdown().await;
+        if let Some((context, name)) = self.presence {
+            // An agent that is only named goes by itself once it has been silent.
+            if let Err(error) = context.coordination.remove_agent(name).await {
+                tracing::debug!(%error, "this worker stays among the agents until it has been silent for long");
+            }
+        }
     }
 }
 
@@ -87,9 +97,11 @@ impl Worker {
                 () = tasks.subscriptions().relay() => {}
             }
         });
+        let presence = Some((self.context.clone(), self.name.clone()));
         loops.spawn(self.clone().process_tasks(stopped.clone()));
+        loops.spawn(self.clone().show_presence(stopped.clone()));
         loops.spawn(self.recover_lost(stopped));
-        WorkerHandle { loops, stop }
+        WorkerHandle { loops, stop, presence }
     }
 
     /// Applies nothing, and recovers only tasks that need no rollback. A server without worker slots runs it, so that tasks of lost
@@ -100,7 +112,7 @@ impl Worker {
         let mut loops = JoinSet::new();
         let recovery = Self { executors: Executors::default(), ..self };
         loops.spawn(recovery.recover_lost(stopped));
-        WorkerHandle { loops, stop }
+        WorkerHandle { loops, stop, presence: None }
     }
 
     fn now(&self) -> Moment {
@@ -119,6 +131,19 @@ impl Worker {
 
     fn lease_until(&self) -> Moment {
         self.now().plus_ms(self.lease_ms)
+    }
+
+    /// Keeps this worker alive among the agents, as its locks name it.
+    async fn show_presence(self, mut stopped: watch::Receiver<bool>) {
+        let mut failures = FailureLog::default();
+        loop {
+            let heard = self.context.coordination.record_heartbeat(self.name.clone()).await;
+            let _ = failures.check(heard, "cannot show this worker among the agents");
+            tokio::select! {
+                () = tokio::time::sleep(PRESENCE_INTERVAL) => {}
+                _ = stopped.wait_for(|stopped| *stopped) => break,
+            }
+        }
     }
 
     async fn process_tasks(self, mut stopped: watch::Receiver<bool>) {

@@ -7,6 +7,7 @@ mod appearance;
 mod batches;
 mod live;
 mod locks;
+mod many_tasks;
 mod operations;
 mod review;
 mod rules;
