@@ -13,6 +13,8 @@ pub struct SignInPage {
     /// The page to open afterwards: a path of this server.
     pub next: String,
     pub user_id: String,
+    /// Whether the visitor has just used an invitation.
+    pub has_joined: bool,
     /// Why the last attempt failed.
     pub problem: Option<Problem>,
     /// Whether this is the demo, whose users are named on the page with this password.

@@ -269,8 +269,11 @@ impl TestUser {
 
     /// Confirms an override, with everything that the risk asks for.
     pub async fn confirm_override(&self, task: &str) -> ApiResponse {
-        let body = approval_body(&self.get(&format!("/tasks/{task}")).await.json());
-        self.post(&format!("/tasks/{task}/override/confirm"), &body).await
+        let shown = self.get(&format!("/tasks/{task}")).await.json();
+        let revision = shown.get("revision").unwrap_or(&Value::Null).to_string();
+        let body = approval_body(&shown).to_string();
+        let path = format!("/tasks/{task}/override/confirm");
+        self.request_with_headers("POST", &path, &[("if-match", &revision)], &body).await
     }
 
     /// The task of an approval request; null if this user does not see it.

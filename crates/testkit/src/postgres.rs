@@ -51,7 +51,8 @@ impl Postgres {
         let defaults = [
             "listen_addresses=127.0.0.1",
             "fsync=off",
-            "synchronous_commit=off",
+            // A killed server must not lose what it has acknowledged.
+            "synchronous_commit=on",
             "full_page_writes=off",
             "max_connections=200",
             "log_destination=stderr",

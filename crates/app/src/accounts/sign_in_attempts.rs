@@ -43,10 +43,31 @@ impl Subject {
 }
 
 /// An attempt to sign in that is not decided yet.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct SignInAttempt {
     subjects: Vec<Subject>,
     device: Option<KnownDevice>,
+    _pending: Pending,
+}
+
+/// Counts as a failure until it ends: attempts at the same time cannot be more than those one after another.
+#[derive(Debug)]
+struct Pending {
+    attempts: FailedAttempts,
+    subjects: Vec<Subject>,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let mut attempts = self.attempts.lock();
+        for subject in &self.subjects {
+            if let Some(pending) = attempts.pending.get_mut(subject).filter(|pending| **pending > 1) {
+                *pending -= 1;
+            } else {
+                attempts.pending.remove(subject);
+            }
+        }
+    }
 }
 
 impl SignInAttempt {
@@ -57,29 +78,57 @@ impl SignInAttempt {
     }
 }
 
-/// The failed attempts that this process saw; clones share them.
+/// The failed attempts that this process saw, and those that are not decided; clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct FailedAttempts(Arc<Mutex<HashMap<Subject, FailedSignIns>>>);
+pub(super) struct FailedAttempts(Arc<Mutex<Attempts>>);
+
+#[derive(Debug, Default)]
+struct Attempts {
+    failed: HashMap<Subject, FailedSignIns>,
+    /// Bounded by the requests under way.
+    pending: HashMap<Subject, u32>,
+}
+
+impl Attempts {
+    fn next_attempt_at(&self, subjects: &[Subject], now: Moment) -> Moment {
+        let delays = subjects.iter().map(|subject| {
+            let mut failures = self.failed.get(subject).copied().unwrap_or_default();
+            for _ in 0..self.pending.get(subject).copied().unwrap_or_default() {
+                failures.record(now);
+            }
+            failures.next_attempt_at(subject.free_failures())
+        });
+        delays.max().unwrap_or_default()
+    }
+}
 
 impl FailedAttempts {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Subject, FailedSignIns>> {
+    fn lock(&self) -> MutexGuard<'_, Attempts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn next_attempt_at(&self, subjects: &[Subject]) -> Moment {
-        let failed = self.lock();
-        let delays = subjects
-            .iter()
-            .filter_map(|subject| Some(failed.get(subject)?.next_attempt_at(subject.free_failures())));
-        delays.max().unwrap_or_default()
+    /// `Err` with the time of the next attempt if one now would come too early.
+    fn begin(&self, subjects: &[Subject], now: Moment) -> Result<Pending, Moment> {
+        let mut attempts = self.lock();
+        let next_at = attempts.next_attempt_at(subjects, now);
+        if next_at > now {
+            return Err(next_at);
+        }
+        // Several people may share an address.
+        let is_counted = |subject: &&Subject| !matches!(subject, Subject::Address(_));
+        let subjects: Vec<Subject> = subjects.iter().filter(is_counted).cloned().collect();
+        for subject in &subjects {
+            *attempts.pending.entry(subject.clone()).or_default() += 1;
+        }
+        Ok(Pending { attempts: self.clone(), subjects })
     }
 
     fn record(&self, subjects: &[Subject], now: Moment) {
-        let mut failed = self.lock();
+        let failed = &mut self.lock().failed;
         for subject in subjects {
             if failed.len() >= MAX_SUBJECTS && !failed.contains_key(subject) {
                 failed.retain(|_, failures| !failures.is_forgotten(now));
-                make_room(&mut failed);
+                make_room(failed);
             }
             failed.entry(subject.clone()).or_default().record(now);
         }
@@ -87,7 +136,7 @@ impl FailedAttempts {
 
     /// A name or device is forgiven; an address is not, because somebody with an account could reset it.
     fn forgive(&self, subjects: &[Subject]) {
-        let mut failed = self.lock();
+        let failed = &mut self.lock().failed;
         for subject in subjects.iter().filter(|subject| !matches!(subject, Subject::Address(_))) {
             failed.remove(subject);
         }
@@ -133,8 +182,8 @@ impl AccountService {
                 address.map(Subject::Address).into_iter().chain([Subject::Name(name.to_owned())]).collect()
             }
         };
-        let next_at = self.failed_attempts.next_attempt_at(&subjects);
-        Ok(if next_at > now { Err(next_at) } else { Ok(SignInAttempt { subjects, device }) })
+        let begun = self.failed_attempts.begin(&subjects, now);
+        Ok(begun.map(|pending| SignInAttempt { subjects, device, _pending: pending }))
     }
 
     /// Counts a wrong password; other errors say nothing about it.
@@ -181,9 +230,28 @@ mod tests {
         for number in 0..MAX_SUBJECTS + 10 {
             attempts.record(&[Subject::Address(number.to_string())], now.plus_ms(1));
         }
-        assert!(attempts.lock().len() <= MAX_SUBJECTS);
-        assert!(attempts.next_attempt_at(std::slice::from_ref(&attacked)) > now);
+        assert!(attempts.lock().failed.len() <= MAX_SUBJECTS);
+        assert!(attempts.begin(std::slice::from_ref(&attacked), now).is_err());
         attempts.forgive(&[attacked.clone(), Subject::Address("1".to_owned())]);
-        assert_eq!(attempts.next_attempt_at(&[attacked]), Moment::default());
+        assert!(attempts.begin(&[attacked], now).is_ok());
+    }
+
+    #[test]
+    fn attempts_at_the_same_time_are_no_more_than_one_after_another() {
+        let (attempts, now) = (FailedAttempts::default(), Moment::from_micros(1));
+        let names = [Subject::Name("ann".to_owned())];
+        let mut pending: Vec<Pending> =
+            (0..FREE_FAILURES).map(|_| attempts.begin(&names, now).expect("is free")).collect();
+        assert!(attempts.begin(&names, now).is_err());
+        // One that ends without a failure makes room for another; one that fails does not.
+        pending.pop();
+        pending.push(attempts.begin(&names, now).expect("one has ended"));
+        attempts.record(&names, now);
+        pending.clear();
+        let last: Vec<Pending> =
+            (1..FREE_FAILURES).map(|_| attempts.begin(&names, now).expect("is free")).collect();
+        assert!(attempts.begin(&names, now).is_err());
+        drop(last);
+        assert!(attempts.lock().pending.is_empty());
     }
 }

@@ -322,6 +322,10 @@ impl AccountService {
         let missing =
             || Error::invalid("current_password", "is required: a new password needs the present one");
         let current = change.current_password.clone().ok_or_else(missing)?;
+        // Otherwise a password that somebody else chose would become an own one.
+        if caller.password_change_required && change.password.as_ref() == Some(&current) {
+            return Err(Error::invalid("password", "must differ from the present one"));
+        }
         self.require_password(id, current).await
     }
 

@@ -3,6 +3,7 @@
 use ade_domain::agent::{AgentProfile, RemovedAgent};
 use ade_domain::people::UserId;
 use ade_domain::permission::{ActorRole, Scope};
+use ade_domain::text::is_shown;
 
 use super::{AgentDetails, AgentService};
 use crate::{Caller, Error, Result};
@@ -20,6 +21,15 @@ pub(super) fn may_act_for(caller: &Caller, agent_id: &str, sponsor: Option<&User
         (None, None) => !caller.is_service,
         (None, Some(user)) => sponsor == Some(&user.user_id) || caller.is_admin(),
     }
+}
+
+/// Why a new agent cannot have this name. Reviewers read it as that of the proposer, within a sentence, so it must look like what it is.
+fn name_fault(name: &str) -> Option<&'static str> {
+    if name.is_empty() || !name.chars().all(|c| is_shown(c) && !c.is_whitespace()) {
+        return Some("must be a word without spaces and invisible characters");
+    }
+    // Segments of paths that mean something else.
+    matches!(name, "." | ".." | "new" | "me").then_some("is reserved; choose another")
 }
 
 impl AgentService {
@@ -100,8 +110,8 @@ impl AgentService {
                 "a token or password that somebody else created cannot create agents",
             ));
         }
-        if name.contains('\0') {
-            return Err(Error::invalid("agent_id", "must not contain the character NUL"));
+        if let Some(fault) = name_fault(name) {
+            return Err(Error::invalid("agent_id", fault));
         }
         // An agent that only coordination knows belongs to the bootstrap token.
         let is_live = self.live(name).await?.is_some();

@@ -177,6 +177,7 @@ impl Demo<'_> {
             digest: Some(task.digest),
             scope_digest: task.scope_digest,
             confirm: task.confirmations().into_iter().next(),
+            revision: None,
         };
         let decision = DecisionInput { action, answer };
         self.tasks.decide(&approval.approval_id, &decision, &self.user(by).await?).await.map(drop)

@@ -84,7 +84,7 @@ impl TaskService {
         let mut refused = Vec::new();
         for BatchItem { approval_id, digest, scope_digest } in &batch.items {
             let (reason, digest, scope_digest) = (batch.reason.clone(), *digest, *scope_digest);
-            let answer = &Answer { reason, digest, scope_digest, confirm: None };
+            let answer = &Answer { reason, digest, scope_digest, ..Answer::default() };
             let decision = Decision { approval_id, kind: batch.action, answer, is_batch: true };
             let decided = async {
                 let task_id = self.task_id_of(approval_id).await?;

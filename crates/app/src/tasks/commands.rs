@@ -268,7 +268,10 @@ impl TaskService {
             TaskAction::RequestOverride { reason, incident_ticket } => {
                 task.request_override(reason.as_deref(), incident_ticket.as_deref(), &actor, people, now)
             }
-            TaskAction::ConfirmOverride(answer) => task.confirm_override(answer, &actor, people, now),
+            TaskAction::ConfirmOverride(answer) => {
+                let answer = Answer { revision: caller.if_match, ..answer.clone() };
+                task.confirm_override(&answer, &actor, people, now)
+            }
             TaskAction::ForceApply { reason } => task.force_apply(reason.as_deref(), &actor, people, now),
         })
         .await

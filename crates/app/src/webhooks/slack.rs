@@ -366,7 +366,7 @@ impl SlackService {
             reason: reason.or(default),
             digest: Some(content.digest),
             scope_digest: content.scope_digest,
-            confirm: None,
+            ..Answer::default()
         };
         let input = DecisionInput { action: kind, answer };
         let origin = ChatOrigin { fingerprint: content.fingerprint.as_deref(), holders: verified.holders()? };

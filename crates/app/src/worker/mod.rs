@@ -70,17 +70,25 @@ impl WorkerHandle {
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
         let ended = async { while self.loops.join_next().await.is_some() {} };
-        if tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await.is_err() {
+        let is_idle = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await.is_ok();
+        if !is_idle {
             tracing::warn!("some tasks are still running; another worker will recover them");
         }
         self.loops.shutdown().await;
-        if let Some((context, name)) = self.presence {
-            // An agent that is only named goes by itself once it has been silent.
-            if let Err(error) = context.coordination.remove_agent(name).await {
-                tracing::debug!(%error, "this worker stays among the agents until it has been silent for long");
-            }
+        if let Some((context, name)) = self.presence.filter(|_| is_idle)
+            && let Err(error) = remove_presence(&context, &name).await
+        {
+            tracing::warn!(%error, "this worker stays among the agents until it has been silent for a day");
         }
     }
+}
+
+/// Removes a worker from the agents, unless somebody registered an agent with its name.
+async fn remove_presence(context: &Context, name: &str) -> Result<(), Error> {
+    if context.database.agent(name).await?.is_none() {
+        context.coordination.remove_agent(name.to_owned()).await?;
+    }
+    Ok(())
 }
 
 impl Worker {
@@ -133,16 +141,22 @@ impl Worker {
         self.now().plus_ms(self.lease_ms)
     }
 
-    /// Keeps this worker alive among the agents, as its locks name it.
+    /// Keeps this worker alive among the agents, once its locks have made it one.
     async fn show_presence(self, mut stopped: watch::Receiver<bool>) {
         let mut failures = FailureLog::default();
         loop {
-            let heard = self.context.coordination.record_heartbeat(self.name.clone()).await;
-            let _ = failures.check(heard, "cannot show this worker among the agents");
             tokio::select! {
                 () = tokio::time::sleep(PRESENCE_INTERVAL) => {}
                 _ = stopped.wait_for(|stopped| *stopped) => break,
             }
+            let heard = async {
+                let coordination = &self.context.coordination;
+                match coordination.agent(self.name.clone()).await? {
+                    Some(_) => coordination.record_heartbeat(self.name.clone()).await,
+                    None => Ok(false),
+                }
+            };
+            let _ = failures.check(heard.await, "cannot show this worker among the agents");
         }
     }
 

@@ -220,6 +220,7 @@ pub(crate) fn full_answer(task: &Task) -> Answer {
         digest: Some(task.digest),
         scope_digest: task.scope_digest,
         confirm: task.confirmations().into_iter().next(),
+        revision: None,
     }
 }
 

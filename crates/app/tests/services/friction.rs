@@ -18,8 +18,8 @@ use ade_testkit::wait::until;
 use serde_json::{Value, json};
 
 use crate::fixture::{
-    Fixture, approval_of, approve, approve_all, caller, confirm_override, on_both_databases, reject,
-    submitted,
+    Fixture, approval_of, approve, approve_all, caller, confirm_override, full_answer, on_both_databases,
+    reject, submitted,
 };
 
 on_both_databases!(
@@ -67,6 +67,10 @@ async fn submitted_at(fixture: &Fixture, service: &TaskService, level: RiskLevel
     task
 }
 
+fn at_revision(caller: Caller, revision: u64) -> Caller {
+    Caller { if_match: Some(revision), ..caller }
+}
+
 /// What an answer lacks.
 fn lacking(error: &Error) -> Vec<ApprovalNeed> {
     match error {
@@ -76,7 +80,7 @@ fn lacking(error: &Error) -> Vec<ApprovalNeed> {
 }
 
 async fn every_path_to_an_approval_asks_for_the_same(fixture: Fixture) {
-    use ApprovalNeed::{Confirm, Digest, Reason, ScopeDigest};
+    use ApprovalNeed::{Confirm, Digest, Reason, Revision, ScopeDigest};
     add_people(&fixture).await;
     let service = fixture.service();
     let nothing = DecisionInput { action: DecisionKind::Approve, answer: Answer::default() };
@@ -100,7 +104,12 @@ async fn every_path_to_an_approval_asks_for_the_same(fixture: Fixture) {
         service.perform(&task.task_id, &ask, &admin("max")).await.expect("permitted");
         let empty = TaskAction::ConfirmOverride(Answer::default());
         let refused = service.perform(&task.task_id, &empty, &admin("pam")).await.expect_err("incomplete");
-        assert_eq!(lacking(&refused), needs, "{level}");
+        let with_revision = [needs.clone(), vec![Revision]].concat();
+        assert_eq!(lacking(&refused), with_revision, "{level}");
+        let of_another = TaskAction::ConfirmOverride(full_answer(&task));
+        let refused =
+            service.perform(&task.task_id, &of_another, &admin("pam")).await.expect_err("incomplete");
+        assert_eq!(lacking(&refused), [Revision], "a preview that may have changed: {level}");
         // One of many: all or none, and nothing risky.
         let low = submitted_at(&fixture, &service, RiskLevel::Low).await;
         let batch = approve_all([&task, &low], "rob");
@@ -121,7 +130,9 @@ async fn every_path_to_an_approval_asks_for_the_same(fixture: Fixture) {
         let batched = service.decide_batch(&batch, &rob()).await;
         assert_eq!(batched.is_ok(), level == RiskLevel::Medium, "{batched:?}");
         if level != RiskLevel::Medium {
-            let confirmed = service.perform(&task.task_id, &confirm_override(&task), &admin("pam")).await;
+            let now = fixture.task(&task.task_id).await;
+            let by = at_revision(admin("pam"), now.revision);
+            let confirmed = service.perform(&task.task_id, &confirm_override(&task), &by).await;
             assert_eq!(confirmed.expect("complete").state, TaskState::Approved);
         }
     }
@@ -248,9 +259,10 @@ async fn every_kind_of_approval_is_held(fixture: Fixture) {
     let overridden = submitted_at(&fixture, &service, RiskLevel::High).await;
     let ask =
         TaskAction::RequestOverride { reason: Some("o".to_owned()), incident_ticket: Some("I-1".to_owned()) };
-    service.perform(&overridden.task_id, &ask, &admin("max")).await.expect("permitted");
+    let asked = service.perform(&overridden.task_id, &ask, &admin("max")).await.expect("permitted");
+    let by = at_revision(admin("pam"), asked.revision);
     let confirm = confirm_override(&overridden);
-    let overridden = service.perform(&overridden.task_id, &confirm, &admin("pam")).await.expect("permitted");
+    let overridden = service.perform(&overridden.task_id, &confirm, &by).await.expect("permitted");
     // An administrator answers in place of the reviewer, and forces it.
     let answered = submitted_at(&fixture, &service, RiskLevel::Critical).await;
     let answered = service

@@ -374,11 +374,12 @@ async fn override_needs_a_second_administrator_and_no_author(fixture: Fixture) {
         assert!(matches!(outcome, Err(Error::Refused(Refusal::OwnTask { .. }))), "{outcome:?}");
     };
     own(service.perform(id, &ask, &author).await);
-    service.perform(id, &ask, &max).await.expect("by an administrator");
+    let asked = service.perform(id, &ask, &max).await.expect("by an administrator");
     own(service.perform(id, &confirm_override(&task), &author).await);
     let same = service.perform(id, &confirm_override(&task), &max).await;
     assert!(matches!(same, Err(Error::Refused(Refusal::SameAdmin { .. }))));
-    let task = service.perform(id, &confirm_override(&task), &pam).await.expect("confirmed");
+    let of_current = Caller { if_match: Some(asked.revision), ..pam.clone() };
+    let task = service.perform(id, &confirm_override(&task), &of_current).await.expect("confirmed");
     assert_eq!(task.state, TaskState::Approved);
     own(service.perform(id, &TaskAction::ForceApply { reason: reason() }, &author).await);
     assert!(

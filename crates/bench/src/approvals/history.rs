@@ -373,6 +373,7 @@ impl HistoryGenerator {
                 digest: Some(task.digest),
                 scope_digest: task.scope_digest,
                 confirm: task.confirmations().into_iter().next(),
+                revision: None,
             };
             let decision = Decision { approval_id: &approval_id, kind, answer, is_batch: false };
             let actor = Actor { password_at: Some(now), ..actor(&reviewer, ActorRole::Reviewer) };

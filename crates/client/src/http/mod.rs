@@ -37,7 +37,7 @@ type Result<T, E = Error> = std::result::Result<T, E>;
 /// Defines client methods, one route each. Arguments replace `{}` in the path; `:` precedes the type of the body.
 ///
 /// `list` takes filters, `send` is a POST that changes nothing or is idempotent by its body, `post` carries an idempotency
-/// key, `patch` and `put` take the expected revision.
+/// key, `post_at`, `patch` and `put` take the expected revision.
 macro_rules! routes {
     ($($(#[$doc:meta])* $kind:ident $name:ident($($id:ident),*) $path:literal $(: $body:ty)? => $output:ty;)+) => {
         impl $crate::Client {
@@ -72,6 +72,12 @@ macro_rules! routes {
         $($doc)*
         pub async fn $name(&self, $($id: &str,)* body: &$body) -> $crate::http::Result<$output> {
             self.post_idempotent(&$crate::http::path($path, &[$($id),*]), body).await
+        }
+    };
+    (@post_at [$($doc:tt)*] $name:ident($($id:ident),*) $path:literal $body:ty => $output:ty) => {
+        $($doc)*
+        pub async fn $name(&self, $($id: &str,)* revision: Option<u64>, body: &$body) -> $crate::http::Result<$output> {
+            self.post_at(&$crate::http::path($path, &[$($id),*]), revision, body).await
         }
     };
     (@patch [$($doc:tt)*] $name:ident($($id:ident),*) $path:literal $body:ty => $output:ty) => {
@@ -182,6 +188,17 @@ impl Client {
         body: &(impl Serialize + Sync),
     ) -> Result<T> {
         let (_, body) = self.send_idempotent(self.request(Method::POST, path).json(body)).await?;
+        self.parse(&body)
+    }
+
+    async fn post_at<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        revision: Option<u64>,
+        body: &(impl Serialize + Sync),
+    ) -> Result<T> {
+        let request = if_match(self.request(Method::POST, path), revision);
+        let (_, body) = self.send_idempotent(request.json(body)).await?;
         self.parse(&body)
     }
 

@@ -40,8 +40,8 @@ routes! {
     post force_apply_task(task_id) "/tasks/{}/force-apply": ReasonRequest => Task;
     /// Requests an override of the policies (admin).
     post override_task(task_id) "/tasks/{}/override": OverrideRequest => Task;
-    /// Confirms an override as the second administrator.
-    post confirm_override(task_id) "/tasks/{}/override/confirm": DecisionRequest => Task;
+    /// Confirms an override as the second administrator, of the task at this revision. From level MEDIUM on, the server asks for it.
+    post_at confirm_override(task_id) "/tasks/{}/override/confirm": DecisionRequest => Task;
     /// Creates a new draft from a task that was rejected or failed.
     post resubmit_task(task_id) "/tasks/{}/resubmit" => Task;
     /// Lists the comments on a task. Filters: `limit`, `cursor`.

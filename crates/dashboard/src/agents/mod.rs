@@ -364,12 +364,14 @@ impl NewTokenPage {
         let task = shell_quoted(&pretty(&self.task));
         let (token, address) = (shell_quoted(self.secret()), shell_quoted(&self.address));
         format!(
-            "export ADE_TOKEN={token} ADE_URL={address}\n\
-             task=$(curl -sS --fail-with-body \"$ADE_URL/api/v1/tasks\" \\\n  \
+            "export ADE_TOKEN={token} ADE_SERVER={address}\n\
+             created=$(curl -sS --fail-with-body \"$ADE_SERVER/api/v1/tasks\" \\\n  \
              -H \"authorization: Bearer $ADE_TOKEN\" -H 'content-type: application/json' \\\n  \
-             -d {task} \\\n  | grep -o '\"task_id\":\"[^\"]*\"' | head -n 1 | cut -d '\"' -f 4)\n\
-             curl -sS --fail-with-body -X POST \"$ADE_URL/api/v1/tasks/$task/submit\" \\\n  \
-             -H \"authorization: Bearer $ADE_TOKEN\" > /dev/null && echo \"proposed $ADE_URL/tasks/$task\"\n"
+             -d {task}) &&\n\
+             task=$(echo \"$created\" | grep -o '\"task_id\":\"[^\"]*\"' | head -n 1 | cut -d '\"' -f 4) &&\n\
+             submitted=$(curl -sS --fail-with-body -X POST \"$ADE_SERVER/api/v1/tasks/$task/submit\" \\\n  \
+             -H \"authorization: Bearer $ADE_TOKEN\") &&\n\
+             echo \"proposed $ADE_SERVER/tasks/$task\" || {{ echo \"$created $submitted\" >&2; false; }}\n"
         )
     }
 }

@@ -249,7 +249,8 @@ impl WizardPage {
     }
 
     /// The page of another step with the same values.
-    fn link_to(&self, step: impl Display) -> String {
+    #[must_use]
+    pub fn link_to(&self, step: impl Display) -> String {
         let step = step.to_string();
         let mut params = vec![("step", step.as_str())];
         params.extend(self.all());

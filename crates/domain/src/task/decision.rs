@@ -300,7 +300,7 @@ impl Task {
         if !people.active(&request.by).is_some_and(|user| user.has_role(ADMIN)) {
             return Err(Refusal::NoOverrideRequest);
         }
-        self.require_friction(answer, actor, now)?;
+        self.require_override_friction(answer, actor, now)?;
         let reason = match answer.reason() {
             Some(confirmed) => format!("{}; {by} confirmed: {confirmed}", request.reason),
             None => request.reason,

@@ -21,6 +21,8 @@ pub enum ApprovalNeed {
     ScopeDigest,
     Reason,
     Confirm,
+    /// For an override, which has no request of its own that a change of the task would replace.
+    Revision,
     /// Not part of the answer: the password must have been given a short time ago.
     Password,
 }
@@ -35,6 +37,8 @@ pub struct Answer {
     pub scope_digest: Option<Digest>,
     /// What the person typed to confirm: see [`Task::confirmations`].
     pub confirm: Option<String>,
+    /// The revision of the task that the person saw, if it was checked to be the current one.
+    pub revision: Option<u64>,
 }
 
 impl Answer {
@@ -98,6 +102,19 @@ impl Task {
     /// Refuses an approval that does not carry everything that the risk asks for. The password is asked for only when nothing else
     /// lacks: giving it again would not help.
     pub(super) fn require_friction(&self, answer: &Answer, actor: &Actor, now: Moment) -> Result {
+        self.require_needs(self.approval_needs(), answer, actor, now)
+    }
+
+    /// The same for the confirmation of an override: it must also be about the preview that the person saw, which is in no digest.
+    pub(super) fn require_override_friction(&self, answer: &Answer, actor: &Actor, now: Moment) -> Result {
+        let mut needs = self.approval_needs();
+        if !needs.is_empty() {
+            needs.push(ApprovalNeed::Revision);
+        }
+        self.require_needs(needs, answer, actor, now)
+    }
+
+    fn require_needs(&self, needs: Vec<ApprovalNeed>, answer: &Answer, actor: &Actor, now: Moment) -> Result {
         let is_given = |need: ApprovalNeed| match need {
             ApprovalNeed::Digest => answer.digest.is_some(),
             ApprovalNeed::ScopeDigest => answer.scope_digest.is_some(),
@@ -105,12 +122,12 @@ impl Task {
             ApprovalNeed::Confirm => {
                 answer.confirm.as_ref().is_some_and(|typed| self.confirmations().contains(typed))
             }
+            ApprovalNeed::Revision => answer.revision.is_some(),
             ApprovalNeed::Password => {
                 actor.password_at.is_some_and(|at| now < at.plus_ms(CRITICAL_PASSWORD_TTL_MS))
             }
         };
-        let lacking: Vec<ApprovalNeed> =
-            self.approval_needs().into_iter().filter(|need| !is_given(*need)).collect();
+        let lacking: Vec<ApprovalNeed> = needs.into_iter().filter(|need| !is_given(*need)).collect();
         match lacking.as_slice() {
             [] => Ok(()),
             [ApprovalNeed::Password] => Err(Refusal::PasswordTooOld),
@@ -160,6 +177,7 @@ fn describe(needs: &[ApprovalNeed], has_scope: bool) -> String {
             "confirm (the id of one of its resources or targets, typed exactly)"
         }
         ApprovalNeed::Confirm => "confirm (the first 8 characters of the task's id)",
+        ApprovalNeed::Revision => "If-Match (the revision of the task that you reviewed)",
         ApprovalNeed::Password => "a password given within 15 minutes",
     };
     needs.iter().map(describe).collect::<Vec<_>>().join(", ")

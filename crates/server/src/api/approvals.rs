@@ -86,7 +86,7 @@ pub(super) fn parse_answer(request: &wire::DecisionRequest) -> ApiResult<Answer>
         digest.map(|digest| digest.parse::<Digest>()).transpose().map_err(invalid)
     };
     let (digest, scope_digest) = (parse("/digest", digest)?, parse("/scope_digest", scope_digest)?);
-    Ok(Answer { reason, digest, scope_digest, confirm })
+    Ok(Answer { reason, digest, scope_digest, confirm, revision: None })
 }
 
 async fn decide(

@@ -142,10 +142,13 @@ pub(crate) fn session_secret(parts: &Parts) -> Option<&str> {
     cookie(parts, SESSION_COOKIE)
 }
 
+/// Nothing if there are two: another server of the same host has set one of them, and nobody knows which.
 fn cookie<'a>(parts: &'a Parts, name: &str) -> Option<&'a str> {
     let cookies = parts.headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
+    let mut found = pairs.by_ref().filter(|(found, _)| *found == name).map(|(_, value)| value);
+    let first = found.next()?;
+    found.all(|other| other == first).then_some(first)
 }
 
 /// The token or session of a request.

@@ -10,11 +10,12 @@ use ade_dashboard::{
 use axum::Router;
 use axum::extract::Path;
 use axum::http::Method;
+use axum::response::{IntoResponse as _, Redirect};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 
 use super::form::Form;
-use super::respond::secret;
+use super::respond::{html, secret};
 use super::visit::{PageResult, Visit, path, with_query};
 use crate::api::AppState;
 
@@ -23,7 +24,8 @@ const MAX_PARENTS: usize = 5;
 /// Pages of messages that are read to find the newest ones.
 const MAX_INBOX_PAGES: usize = 5;
 const LISTED_MESSAGES: usize = 10;
-/// The last step of the wizard.
+/// The step of the wizard whose task is simulated, and the last one.
+const SIMULATION: usize = 4;
 const REVIEW: usize = 5;
 const DAY: u64 = 86_400;
 
@@ -31,6 +33,7 @@ pub(super) fn routes() -> Router<AppState> {
     Router::new()
         .route("/agents", get(list))
         .route("/agents/new", get(wizard).post(create))
+        .route("/agents/new/simulate", get(async || Redirect::to("/agents/new")).post(simulate))
         .route("/agents/{id}", get(show).post(update))
         .route("/agents/{id}/drain", post(drain))
         .route("/agents/{id}/resume", post(resume))
@@ -207,24 +210,52 @@ async fn wizard(visit: Visit) -> PageResult {
     let shell = visit.shell(Section::Agents, "New agent", "").await?;
     let known = |name: &str| visit.has_param(name).then(|| visit.param(name).replace("\r\n", "\n"));
     let mut page = WizardPage::new(shell, step, known);
-    // Every step before this one is checked, by the API; one that is not finished is shown instead.
-    if page.step > 1
-        && let Err(problem) = check(&visit, &page).await
-    {
-        page.step = step_of(&problem).min(page.step);
-        page.problem = Some(problem);
-        return Ok(visit.render(&page, &page.shell));
+    check_steps(&visit, &mut page).await;
+    Ok(visit.render(&page, &page.shell))
+}
+
+/// Shows the simulation of step 4 there or on the review. A simulation runs the previews of executors, so a link cannot ask for it.
+async fn simulate(visit: Visit, form: Form) -> PageResult {
+    let shell = visit.shell(Section::Agents, "New agent", "").await?;
+    let step = form.get("step").parse().unwrap_or(REVIEW);
+    let mut page = WizardPage::new(shell, step, |name| typed(&form, name));
+    if page.step < SIMULATION {
+        return Ok(Redirect::to(&page.link_to(page.step)).into_response());
     }
-    if page.step >= 4 {
-        match simulate(&visit, &page).await {
+    check_steps(&visit, &mut page).await;
+    if page.step >= SIMULATION {
+        let task = page.task().map_err(|error| unreadable(&error));
+        let simulated = async {
+            let Some(task) = task? else { return Ok(None) };
+            let request = wire::SimulationRequest { task: Some(task), ..wire::SimulationRequest::default() };
+            visit.send(Method::POST, "/simulations", &form, &request).await.map(Some)
+        };
+        match simulated.await {
             Ok(simulation) => page.simulation = simulation,
             Err(problem) => {
-                page.step = 4;
+                page.step = SIMULATION;
                 page.problem = Some(problem);
             }
         }
     }
-    Ok(visit.render(&page, &page.shell))
+    match page.problem.clone() {
+        Some(problem) => Ok(visit.refused(&page, &problem)),
+        None => Ok(html(&page)),
+    }
+}
+
+fn typed(form: &Form, name: &str) -> Option<String> {
+    form.optional(name).map(|value| value.replace("\r\n", "\n"))
+}
+
+/// Checks every step before the one of the page, by the API; one that is not finished is shown instead.
+async fn check_steps(visit: &Visit, page: &mut WizardPage) {
+    if page.step > 1
+        && let Err(problem) = check(visit, page).await
+    {
+        page.step = step_of(&problem).min(page.step);
+        page.problem = Some(problem);
+    }
 }
 
 /// Whether an agent could be registered as the steps before this one say.
@@ -233,16 +264,9 @@ async fn check(visit: &Visit, page: &WizardPage) -> Result<(), wire::Problem> {
     visit.compute::<wire::Agent>("/agents?dry_run=true", &agent).await.map(drop)
 }
 
-async fn simulate(visit: &Visit, page: &WizardPage) -> Result<Option<wire::Simulation>, wire::Problem> {
-    let Some(task) = page.task().map_err(|error| unreadable(&error))? else { return Ok(None) };
-    let request = wire::SimulationRequest { task: Some(task), ..wire::SimulationRequest::default() };
-    visit.compute("/simulations", &request).await.map(Some)
-}
-
 async fn create(visit: Visit, form: Form) -> PageResult {
     let shell = visit.shell(Section::Agents, "New agent", "").await?;
-    let known = |name: &str| form.optional(name).map(|value| value.replace("\r\n", "\n"));
-    let mut page = WizardPage::new(shell, REVIEW, known);
+    let mut page = WizardPage::new(shell, REVIEW, |name| typed(&form, name));
     let registered = async {
         let read = page.agent(REVIEW).and_then(|agent| Ok((agent, page.token()?)));
         let (agent, token) = read.map_err(|error| unreadable(&error))?;

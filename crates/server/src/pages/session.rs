@@ -30,6 +30,7 @@ fn sign_in_template(app: &AppState, visit: &AnonymousVisit) -> SignInPage {
         shell: visit.shell("Sign in"),
         next: safe_next(visit.param("next")).to_owned(),
         user_id: String::new(),
+        has_joined: visit.param("joined") == "1",
         problem: None,
         demo_password: app.demo_key.is_some().then_some(demo::PASSWORD),
     }
@@ -89,7 +90,7 @@ pub(super) async fn join(visit: AnonymousVisit, form: Form) -> Response {
         Err(repeated_differently())
     };
     match joined {
-        Ok(_) => Redirect::to("/sign-in").into_response(),
+        Ok(_) => Redirect::to("/sign-in?joined=1").into_response(),
         Err(problem) => {
             let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::FORBIDDEN);
             (status, html(&JoinPage { shell: visit.shell("Join"), code, problem: Some(problem) }))

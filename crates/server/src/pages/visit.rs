@@ -246,7 +246,7 @@ impl Visit {
         self.send(Method::POST, path, form, body).await
     }
 
-    /// Asks the API what something would come to, with a POST that changes nothing: it needs no form of the visitor.
+    /// Asks the API whether something would be allowed, with a POST that changes and runs nothing: any link may cause it.
     pub(super) async fn compute<T: DeserializeOwned>(
         &self,
         path: &str,

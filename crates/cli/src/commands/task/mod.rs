@@ -239,8 +239,9 @@ async fn execute(client: &Client, command: Command) -> Result {
         }
         Command::Resubmit(args) => (args.format, client.resubmit_task(&args.task).await?),
         Command::Confirm { args: TaskArgs { task, format }, answer } => {
-            let answer = answer::answer(&client.task(&task).await?, answer)?;
-            (format, client.confirm_override(&task, &answer).await?)
+            let shown = client.task(&task).await?;
+            let answer = answer::answer(&shown, answer)?;
+            (format, client.confirm_override(&task, Some(shown.revision), &answer).await?)
         }
         Command::Revoke(args) => (args.format, client.revoke_approval(&args.task, &args.body()).await?),
         Command::Force(args) => (args.format, client.force_apply_task(&args.task, &args.body()).await?),

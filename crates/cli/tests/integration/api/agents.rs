@@ -101,7 +101,7 @@ async fn rejects_invalid_agent_fields() {
         ("config", json!({ "x": "x".repeat(65_536) }), "/config"),
     ] {
         for method in ["POST", "PATCH"] {
-            let mut body = json!({ "agent_id": if method == "POST" { "new" } else { "known" } });
+            let mut body = json!({ "agent_id": if method == "POST" { "fresh" } else { "known" } });
             body[field] = value.clone();
             let path = if method == "POST" { "/agents" } else { "/agents/known" };
             let response = api.request(method, path, &body.to_string()).await;
@@ -161,7 +161,7 @@ async fn busy_agent_cannot_be_removed_but_can_be_registered() {
 #[tokio::test]
 async fn agent_list_is_sorted_and_paginated() {
     let (ade, api) = start_server().await;
-    let mut ids: Vec<String> = (0..60).map(|n| format!("agent {n}")).collect();
+    let mut ids: Vec<String> = (0..60).map(|n| format!("agent-{n}")).collect();
     for id in &ids {
         let _ = api.post("/agents", &json!({ "agent_id": id })).await.expect_status(201);
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::process::Command;
 use std::time::Duration;
 
 use ade_testkit::deployment::text_field;
@@ -28,6 +29,24 @@ fn verify(secret: &str, request: &ReceivedRequest) -> bool {
     library.verify(request.body.as_bytes(), &headers).is_ok()
 }
 
+/// What the Python function of docs/webhooks.md says about a request.
+fn verify_as_documented(secret: &str, request: &ReceivedRequest) -> bool {
+    let guide = include_str!("../../../../../docs/webhooks.md");
+    let (_, example) = guide.split_once("```python\n").expect("an example");
+    let (example, _) = example.split_once("```").expect("an end");
+    let names = ["webhook-id", "webhook-timestamp", "webhook-signature"];
+    let headers = names.map(|name| (name.to_owned(), json!(request.header(name))));
+    let headers = Value::Object(headers.into_iter().collect());
+    let script = format!(
+        "{example}\nimport json, sys\nprint(is_genuine(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3].encode()))"
+    );
+    let arguments = ["-c", &script, secret, &headers.to_string(), &request.body];
+    let output = Command::new("python3").args(arguments).output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    assert!(said == "True" || said == "False", "{}", String::from_utf8_lossy(&output.stderr));
+    said == "True"
+}
+
 #[tokio::test]
 async fn sends_events_that_the_independent_library_verifies() {
     let mut receiver = WebhookReceiver::start().await;
@@ -49,6 +68,8 @@ async fn sends_events_that_the_independent_library_verifies() {
     let _ = api.post(&format!("/webhooks/{id}/test"), &json!({})).await.expect_status(202);
     let request = receiver.next_request().await;
     assert!(verify(secret, &request) && verify(new, &request), "{request:?}");
+    assert!(verify_as_documented(secret, &request) && verify_as_documented(new, &request));
+    assert!(!verify_as_documented("whsec_AAAA", &request));
 
     // Shown once: not in lists, the audit log, events or the log of the server.
     let shown = [

@@ -216,7 +216,11 @@ async fn walkthrough_with_separate_worker() {
     assert_eq!(task["preview"]["changes"][0]["what"], "motd");
     assert!(text_field(&task["preview"]["changes"][0], "diff").contains("+hi"));
     run_walkthrough(&fixture, &workspace).await;
+    // Its locks have made it an agent, until it stops.
+    let presence = format!("/agents/{}", worker.name());
+    assert_eq!(fixture.office.api.get(&presence).await.expect_status(200)["status"], "active");
     worker.stop().expect("shuts down gracefully");
+    assert_eq!(fixture.office.api.get(&presence).await.status, 404);
     assert_eq!(unfinished_outputs(&house.server().blobs()), 0, "temporary files are removed");
 }
 

@@ -68,7 +68,9 @@ async fn examples_run() {
     let line = first_line(Command::new("node").arg(&script).envs(environment)).await;
     assert!(line.contains("approval:requested") && line.contains(&task), "{line}");
     let documented = example("rust");
-    assert!(include_str!("rust_example.rs").ends_with(documented), "the example of the guide is another one");
+    // Who may call it depends on where it is.
+    let tested = include_str!("rust_example.rs").replace("pub(super) ", "");
+    assert!(tested.ends_with(documented), "the example of the guide is another one");
     let client = super::client_of(&ade.url(), &pat);
     let last = timeout(TIMEOUT, print_decisions(&client, 0, 1)).await.expect("in time").expect("followed");
     assert!(last > 0);

@@ -89,12 +89,19 @@ async fn answers_say_everything_that_lacks() {
     let confirm = format!("/tasks/{task}/override/confirm");
     assert_eq!(
         lacks(&abe, &confirm, &json!({ "reason": "yes" })).await,
-        json!(["digest", "scope_digest", "confirm"])
+        json!(["digest", "scope_digest", "confirm", "revision"])
     );
     assert_eq!(org.task_request(&task).await["state"], "REVIEWING");
     // In a session, the password is a few seconds old.
     let eve = org.join_and_sign_in("eve", &[ADMIN], PASSWORD).await;
-    let confirmed = eve.post(&confirm, &full).await.expect_status(200);
+    // Without the revision, it could be about an older preview.
+    let refused = eve.post(&confirm, &full).await.expect_problem(422, "FRICTION_REQUIRED");
+    assert_eq!(refused["needs"], json!(["revision"]));
+    let revision = org.task_request(&task).await["revision"].to_string();
+    let mut headers = eve.headers(Some(&eve.csrf_token));
+    headers.push(("if-match", &revision));
+    let confirmed = org.api.send_raw("POST", &format!("/api/v1{confirm}"), &headers, full.to_string()).await;
+    let confirmed = confirmed.expect_status(200);
     assert_eq!((&confirmed["state"], &confirmed["approve_needs"]), (&json!("APPROVED"), &json!([])));
     let (_, request) = fixture.submitted(None).await;
     let rejected = rex.decide(&request, "reject").await.expect_status(200);

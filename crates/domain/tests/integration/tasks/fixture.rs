@@ -219,6 +219,7 @@ pub(crate) fn full_answer(task: &Task) -> Answer {
         digest: Some(task.digest),
         scope_digest: task.scope_digest,
         confirm: task.confirmations().first().cloned(),
+        revision: Some(1),
     }
 }
 

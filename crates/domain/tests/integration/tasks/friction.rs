@@ -82,12 +82,22 @@ fn answers(task: &Task) -> Vec<Answer> {
             for reason in [None, Some("  ".to_owned()), Some("because".to_owned())] {
                 for confirm in [None, Some("PROD"), Some(" prod"), Some(""), Some("prod")] {
                     let confirm = confirm.map(str::to_owned);
-                    answers.push(Answer { reason: reason.clone(), digest, scope_digest, confirm });
+                    answers.push(Answer {
+                        reason: reason.clone(),
+                        digest,
+                        scope_digest,
+                        confirm,
+                        revision: None,
+                    });
                 }
             }
         }
     }
     answers
+}
+
+fn full_answer_without_revision(task: &Task) -> Answer {
+    Answer { revision: None, ..full_answer(task) }
 }
 
 #[test]
@@ -113,8 +123,22 @@ fn every_answer_at_every_level() {
                 overridden
                     .request_override(Some("outage"), Some("INC-1"), &pam, &people, now)
                     .expect("permitted");
-                let confirmed = overridden.confirm_override(&answer, &as_admin, &people, now);
+                let unread = overridden.clone().confirm_override(
+                    &full_answer_without_revision(&task),
+                    &as_admin,
+                    &people,
+                    now,
+                );
+                let of_current = Answer { revision: Some(1), ..answer.clone() };
+                let confirmed = overridden.confirm_override(&of_current, &as_admin, &people, now);
                 assert_eq!(lacking(confirmed.map(|()| overridden)), expected, "{level} {answer:?} override");
+                if level > RiskLevel::Low {
+                    assert_eq!(
+                        lacking(unread.map(|()| task.clone())),
+                        ["revision"],
+                        "its preview may be another one"
+                    );
+                }
                 for kind in [DecisionKind::Reject, DecisionKind::RequestChanges] {
                     let decided = decide(&fixture, &task, kind, &answer, &as_reviewer);
                     match answer.reason() {
