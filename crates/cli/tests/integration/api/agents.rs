@@ -78,6 +78,11 @@ async fn rejects_invalid_agent_fields() {
     let (_ade, api) = start_server().await;
     let _ = api.post("/agents", &json!({ "agent_id": "known" })).await.expect_status(201);
     let before = api.get("/agents").await.text();
+    for name in ["two words", "a\u{200b}", "a\u{202e}b", "a\nb", "..", "new", "me"] {
+        let response = api.post("/agents", &json!({ "agent_id": name })).await;
+        let _ = response.expect_problem(422, "INVALID_REQUEST");
+        assert_eq!(response.error_pointers(), ["/agent_id"], "{name:?}");
+    }
     let (long, many) = ("x".repeat(257), vec!["x"; 101]);
     for (field, value, pointer) in [
         ("surprise", json!(1), "/surprise"),

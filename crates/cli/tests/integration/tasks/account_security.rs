@@ -44,7 +44,14 @@ async fn temporary_password_only_leads_to_an_own_one() {
     {
         let _ = rex.patch("/users/me", &change).await.expect_problem(403, "PASSWORD_CHANGE_REQUIRED");
     }
+    // The password of the administrator does not become an own one.
+    let kept = json!({ "password": PASSWORD, "current_password": PASSWORD });
+    let _ = rex.patch("/users/me", &kept).await.expect_problem(422, "INVALID_REQUEST");
     let _ = rex.patch("/users/me", &own_password(PASSWORD)).await.expect_status(200);
+    // Another server of the same host may have planted a second cookie: nobody knows which is whose.
+    let planted = format!("ade_session=other; {}", rex.cookie);
+    let refused = org.api.send_raw("GET", "/api/v1/sessions/current", &[("cookie", &planted)], "").await;
+    let _ = refused.expect_problem(401, "UNAUTHENTICATED");
     let shown = rex.get("/sessions/current").await.expect_status(200);
     assert_eq!(shown["password_change_required"], false);
     let _ = rex.get("/tasks").await.expect_status(200);
