@@ -142,6 +142,16 @@ impl Approval {
         (self.escalation_level <= MAX_ESCALATIONS).then_some(self.due_at)
     }
 
+    /// When a backlog raises its priority next: with each of the first three quarters of its time, up to the highest priority.
+    pub fn raises_at(&self) -> Option<Moment> {
+        let allowed = self.due_at.ms_since(self.created_at);
+        let is_raised =
+            self.status == ApprovalStatus::Pending && self.priority != Priority::Urgent && self.raised < 3;
+        let quarters = u64::from(self.raised) + 1;
+        (is_raised && allowed > 0)
+            .then(|| self.created_at.plus_ms(quarters.saturating_mul(allowed).div_ceil(4)))
+    }
+
     /// Whether it can be decided, possibly for the second time.
     pub const fn is_decidable(&self) -> bool {
         !matches!(

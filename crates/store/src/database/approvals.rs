@@ -116,22 +116,21 @@ impl Database {
     }
 
     /// Pending approval requests whose priority is to be raised, because another quarter of their time has passed: ids of request
-    /// and task. Requests of the highest priority are left out.
+    /// and task.
     pub async fn approvals_to_raise(&self, now: Moment, limit: u32) -> Result<Vec<(String, String)>> {
-        // Materialized, so that each body is converted only once.
-        let sql = "WITH pending AS MATERIALIZED \
-                   (SELECT approval_id, task_id, score, body::jsonb AS body FROM approvals WHERE status = 'PENDING') \
-                   SELECT approval_id::text, task_id::text FROM pending WHERE body->>'priority' <> 'URGENT' \
-                   AND coalesce((body->>'raised')::bigint, 0) < 3 \
-                   AND 4 * ($1 - (body->>'created_at')::bigint) >= \
-                   (coalesce((body->>'raised')::bigint, 0) + 1) * ((body->>'due_at')::bigint - (body->>'created_at')::bigint) \
-                   ORDER BY score DESC, approval_id";
-        self.fetch_page(sql, &[now.micros().into()], limit, Row::pair).await
+        let sql =
+            "SELECT approval_id::text, task_id::text FROM approvals WHERE raise_at <= $1 ORDER BY raise_at";
+        self.fetch_page(sql, &[now.into()], limit, Row::pair).await
     }
 
     /// Everybody whom somebody waits for.
     pub async fn reviewers_with_open_requests(&self) -> Result<Vec<UserId>> {
-        let sql = "SELECT DISTINCT reviewer_id FROM approvals WHERE status IN ('PENDING', 'CHANGES_REQUESTED') ORDER BY 1";
+        // From one reviewer to the next through the index: there are far more requests than reviewers.
+        let sql = "WITH RECURSIVE known (id) AS (SELECT min(reviewer_id) FROM approvals \
+                   UNION ALL SELECT (SELECT min(reviewer_id) FROM approvals WHERE reviewer_id > known.id) FROM known \
+                   WHERE known.id IS NOT NULL) \
+                   SELECT id FROM known WHERE EXISTS (SELECT 1 FROM approvals WHERE reviewer_id = id AND status = 'PENDING') \
+                   OR EXISTS (SELECT 1 FROM approvals WHERE reviewer_id = id AND status = 'CHANGES_REQUESTED') ORDER BY id";
         self.fetch_all(sql, &[], |row: &Row| Ok(UserId::new(row.get::<String>(0)?))).await
     }
 

@@ -329,8 +329,8 @@ fn put_task(
     };
     let changed = task.approvals.iter().filter(is_changed).map(rows::approval).collect::<Result<_>>()?;
     let update = " ON CONFLICT (approval_id) DO UPDATE SET status = excluded.status, score = excluded.score, \
-                  due_at = excluded.due_at, responded_at = excluded.responded_at, revision = excluded.revision, \
-                  body = excluded.body WHERE approvals.revision < excluded.revision";
+                  due_at = excluded.due_at, raise_at = excluded.raise_at, responded_at = excluded.responded_at, \
+                  revision = excluded.revision, body = excluded.body WHERE approvals.revision < excluded.revision";
     statements.extend(insert_all(changed, update));
     Ok(())
 }

@@ -56,6 +56,7 @@ pub fn approval(approval: &Approval) -> Result<TableRow> {
         ("score", u64::from(approval.score).into()),
         ("created_at", approval.created_at.into()),
         ("due_at", Arg::Time(approval.escalates_at())),
+        ("raise_at", Arg::Time(approval.raises_at())),
         ("responded_at", Arg::Time(approval.responded_at)),
         ("revision", approval.revision.into()),
         ("body", json(approval)?),
