@@ -45,8 +45,8 @@ impl Confirmation {
     }
 }
 
-/// Whether the risk counts this resource. It only orders proposals.
-fn is_most_critical(task: &Task, label: &str) -> bool {
+/// Whether the risk counts this resource. It only decides what is named first.
+pub(crate) fn is_most_critical(task: &Task, label: &str) -> bool {
     let mut factors = task.risk.iter().flat_map(|risk| &risk.factors);
     let factor = factors.find(|factor| factor.name == "resource_criticality");
     let rest = factor.and_then(|factor| factor.why.strip_prefix(label));

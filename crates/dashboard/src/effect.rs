@@ -2,6 +2,7 @@
 
 use ade_client::wire::{ChangeKind, PreviewStatus, Task, TaskState};
 
+use crate::confirmation::is_most_critical;
 use crate::format::{capitalized, count, visible};
 
 /// Deleted things that are named; the others are counted.
@@ -69,6 +70,8 @@ fn named(names: &[&str]) -> String {
 fn place(task: &Task) -> String {
     let bindings = task.scope.iter().map(|part| part.binding.clone());
     let declared = task.config.resources.iter().map(|one| format!("{}:{}", one.resource_type, one.id));
+    let mut declared: Vec<String> = declared.collect();
+    declared.sort_by_key(|place| !is_most_critical(task, place));
     let mut places: Vec<String> = Vec::new();
     for place in bindings.filter(|name| !name.starts_with("capability:")).chain(declared) {
         if !places.contains(&place) {
