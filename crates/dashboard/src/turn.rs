@@ -151,7 +151,7 @@ mod tests {
         (heading, text)
     }
 
-    fn said(heading: &str, text: &str) -> (String, String) {
+    fn pair(heading: &str, text: &str) -> (String, String) {
         (heading.to_owned(), text.to_owned())
     }
 
@@ -160,9 +160,9 @@ mod tests {
         use ApprovalStatus::{Approved, Pending};
         let needed = "1 more approval is needed.";
         let pending = review("carol", vec![approval("alice", Pending), approval("carol", Pending)]);
-        assert_eq!(turn(&pending), said("Your turn", needed));
+        assert_eq!(turn(&pending), pair("Your turn", needed));
         let decided = review("carol", vec![approval("alice", Pending), approval("carol", Approved)]);
-        assert_eq!(turn(&decided), said("Waits for Name of alice", needed));
+        assert_eq!(turn(&decided), pair("Waits for Name of alice", needed));
     }
 
     #[test]
@@ -170,11 +170,11 @@ mod tests {
         use ApprovalStatus::{ChangesRequested, Pending};
         let requests = || vec![approval("carol", Pending), approval("dave", ChangesRequested)];
         let text = "Name of dave requested changes";
-        let waits = said("Waits for Ann Author", &format!("{text}."));
+        let waits = pair("Waits for Ann Author", &format!("{text}."));
         assert_eq!(turn(&review("carol", requests())), waits);
-        let own = said("Waits for Ann Author", "You requested changes.");
+        let own = pair("Waits for Ann Author", "You requested changes.");
         assert_eq!(turn(&review("dave", requests())), own);
-        assert_eq!(turn(&review("ann", requests())), said("Your turn", &format!("{text}: change the task.")));
+        assert_eq!(turn(&review("ann", requests())), pair("Your turn", &format!("{text}: change the task.")));
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
             review.task.allowed = allowed.iter().map(|command| (*command).to_owned()).collect();
             turn(&review)
         };
-        assert_eq!(draft("ann", &["submit"]), said("Your turn", "Submit it for review."));
+        assert_eq!(draft("ann", &["submit"]), pair("Your turn", "Submit it for review."));
         let (heading, text) = draft("erin", &["submit"]);
         assert_eq!((heading.as_str(), text.contains("you may submit it")), ("Waits for Ann Author", true));
         let (heading, text) = draft("carol", &[]);

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_decision_is_told_from_one_made_for_oneself() {
+    fn own_decision_differs_from_one_made_on_behalf() {
         let mut own = approval("carol", ApprovalStatus::Approved);
         assert_eq!(OwnDecision::of(&own).expect("decided").text, "You approved this");
         own.reviewed_by = Some("erin\u{202e}".to_owned());

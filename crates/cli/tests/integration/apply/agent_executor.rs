@@ -224,13 +224,20 @@ async fn logs_are_stored_once_and_secrets_redacted(fixture: &Fixture) {
 /// However much happened, the page of a task shows the end of it.
 async fn page_shows_the_last_lines_and_the_newest_entries(fixture: &Fixture) {
     const MANY: usize = 205;
-    let id = fixture.claimed_task(json!({})).await;
+    let draft = json!({ "executor": "agent", "parameters": { "agent": "bot" } });
+    let id = fixture.pat.create_draft(draft).await;
+    for number in 1..=MANY {
+        let comment = json!({ "text": format!("comment {number}") });
+        let _ = fixture.pat.post(&format!("/tasks/{id}/comments"), &comment).await.expect_status(201);
+    }
+    let _ = fixture.pat.post(&format!("/tasks/{id}/submit"), &json!({})).await.expect_status(202);
+    fixture.pat.approve_submitted(&id).await;
+    let claim = json!({ "task_id": id, "wait_seconds": 10.0 });
+    let _ = fixture.bot.post("/tasks/claim", &claim).await.expect_status(200);
     let path = format!("/tasks/{id}/logs");
     for number in 1..=MANY {
         let body = json!({ "attempt": 1, "text": format!("line {number}.") });
         assert_eq!(fixture.bot.post(&path, &body).await.status, 204);
-        let comment = json!({ "text": format!("comment {number}") });
-        let _ = fixture.pat.post(&format!("/tasks/{id}/comments"), &comment).await.expect_status(201);
     }
     let report = json!({ "attempt": 1, "result": "success" });
     let _ = fixture.report(&id, report).await.expect_status(200);
