@@ -30,12 +30,21 @@ const missing = (form) => {
     const left = boxes.filter((box) => !box.checked).length;
     if (left > 0) reasons.push(`mark ${left === 1 ? "1 change" : `${left} changes`} as viewed`);
   }
-  for (const field of form.querySelectorAll("[data-needed]")) {
-    const wanted = field.dataset.accepts?.split("\n");
-    if (field.value.trim() === "" || (wanted && !wanted.includes(field.value.trim()))) reasons.push(field.dataset.needed);
-  }
+  for (const field of fieldsThatLack(form)) reasons.push(field.dataset.needed);
   return reasons;
 };
+
+const fieldsThatLack = (form) =>
+  [...form.querySelectorAll("[data-needed]")].filter((field) => {
+    const wanted = field.dataset.accepts?.split("\n");
+    return field.value.trim() === "" || (wanted && !wanted.includes(field.value.trim()));
+  });
+
+// A small screen shows the fields only while somebody works in the form.
+function openAt(field) {
+  field.form.setAttribute("data-js-open", "");
+  field.focus();
+}
 
 function update() {
   const form = document.querySelector("form[data-decision]");
@@ -49,6 +58,7 @@ function update() {
     hasChanged = opened === task;
     task = opened;
     version = form.dataset.version;
+    form.removeAttribute("data-js-open");
     inertUntil = performance.now() + INERT_MS;
     clearTimeout(timer);
     timer = setTimeout(update, INERT_MS);
@@ -71,10 +81,21 @@ function update() {
 
 export function startDecisions() {
   document.addEventListener("click", (event) => {
+    const other = event.target.closest("[data-action=reject], [data-action=changes]");
+    const reason = other?.form.elements.reason;
+    if (reason && reason.value.trim() === "") {
+      event.preventDefault();
+      openAt(reason);
+      const hint = other.form.querySelector("[data-missing]");
+      if (hint) hint.textContent = "Give a reason: the author reads it.";
+      return;
+    }
     const button = event.target.closest("[data-approve]");
     if (!button) return;
     if (button.hasAttribute("data-js-inert")) {
       event.preventDefault();
+      const [field] = fieldsThatLack(button.form);
+      if (field) openAt(field);
     } else if (hasChanged) {
       event.preventDefault();
       hasChanged = false;

@@ -106,7 +106,7 @@ function focusReason(action) {
   const reason = document.querySelector("form[data-decision] textarea[name=reason]");
   if (!reason) return;
   intent = action;
-  reason.focus();
+  focusFirst("form[data-decision] textarea[name=reason]");
 }
 
 function focusFirst(selector) {

@@ -55,6 +55,9 @@ function updateSelection() {
     if (!bar) continue;
     bar.hidden = selected === 0;
     bar.querySelector("[data-batch-count]").textContent = `${selected} selected`;
+    const all = bar.querySelector("[data-select-all]");
+    all.checked = selected > 0 && !form.querySelector("[data-row] input[type=checkbox]:not(:checked, :disabled)");
+    all.indeterminate = selected > 0 && !all.checked;
   }
 }
 

@@ -12,6 +12,8 @@ use crate::format::visible;
 
 /// Longer lines are shown without comparing their words.
 const MAX_COMPARED_LEN: usize = 2_000;
+/// Tokens that are compared in one preview. Beyond it lines are shown without comparing their words.
+const MAX_COMPARED_TOKENS: usize = 20_000;
 /// Lines with less in common are a removal and an addition, not a change.
 const MIN_SIMILARITY: f64 = 0.35;
 
@@ -60,42 +62,66 @@ impl DiffRow {
     }
 }
 
+/// What comparing words may still cost in a preview, in tokens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CompareBudget(usize);
+
+impl Default for CompareBudget {
+    fn default() -> Self {
+        Self(MAX_COMPARED_TOKENS)
+    }
+}
+
+/// The lines, without the names of the files before the first hunk. Line ends are split at `\n` only, so that a change of line ends is
+/// shown as the characters that it consists of.
+fn shown_lines(diff: &str) -> Vec<&str> {
+    let text = diff.strip_suffix('\n').unwrap_or(diff);
+    let mut lines: Vec<&str> = text.split('\n').collect();
+    match lines.as_slice() {
+        [""] => lines.clear(),
+        [old, new, hunk, ..]
+            if old.starts_with("--- ") && new.starts_with("+++ ") && hunk_start(hunk).is_some() =>
+        {
+            lines.drain(..2);
+        }
+        _ => {}
+    }
+    lines
+}
+
 /// The rows of a unified diff. Text in another form is shown as it is.
-pub(crate) fn rows(diff: &str) -> Vec<DiffRow> {
-    let has_hunks = diff.lines().any(|line| hunk_start(line).is_some());
+pub(crate) fn rows(diff: &str, budget: &mut CompareBudget) -> Vec<DiffRow> {
+    let lines = shown_lines(diff);
+    let has_hunks = lines.iter().any(|line| hunk_start(line).is_some());
     let (mut rows, mut removed, mut added) = (Vec::new(), Vec::new(), Vec::new());
     let mut numbers = if has_hunks { None } else { Some((1, 1)) };
-    for line in diff.lines() {
+    for line in lines {
         if let Some(start) = hunk_start(line) {
-            flush(&mut rows, &mut removed, &mut added, &mut numbers);
+            flush(&mut rows, &mut removed, &mut added, &mut numbers, budget);
             numbers = Some(start);
             rows.push(DiffRow { kind: RowKind::Hunk, old_number: None, new_number: None, text: plain(line) });
-            continue;
-        }
-        let is_file_name = numbers.is_none() && (line.starts_with("--- ") || line.starts_with("+++ "));
-        if is_file_name {
             continue;
         }
         match line.split_at_checked(1) {
             Some(("-", text)) => {
                 // A removal after additions begins another change.
                 if !added.is_empty() {
-                    flush(&mut rows, &mut removed, &mut added, &mut numbers);
+                    flush(&mut rows, &mut removed, &mut added, &mut numbers, budget);
                 }
                 removed.push(text);
             }
             Some(("+", text)) => added.push(text),
             Some((" ", text)) => {
-                flush(&mut rows, &mut removed, &mut added, &mut numbers);
+                flush(&mut rows, &mut removed, &mut added, &mut numbers, budget);
                 rows.push(context(text, &mut numbers));
             }
             _ => {
-                flush(&mut rows, &mut removed, &mut added, &mut numbers);
+                flush(&mut rows, &mut removed, &mut added, &mut numbers, budget);
                 rows.push(context(line, &mut numbers));
             }
         }
     }
-    flush(&mut rows, &mut removed, &mut added, &mut numbers);
+    flush(&mut rows, &mut removed, &mut added, &mut numbers, budget);
     rows
 }
 
@@ -133,8 +159,10 @@ fn flush<'a>(
     removed: &mut Vec<&'a str>,
     added: &mut Vec<&'a str>,
     numbers: &mut Numbers,
+    budget: &mut CompareBudget,
 ) {
-    let compared: Vec<_> = removed.iter().zip(added.iter()).map(|(old, new)| compare(old, new)).collect();
+    let pairs = removed.iter().zip(added.iter());
+    let compared: Vec<_> = pairs.map(|(old, new)| compare(old, new, budget)).collect();
     for (index, text) in removed.drain(..).enumerate() {
         let marked = compared.get(index).and_then(|pair| pair.as_ref().map(|(old, _)| old.clone()));
         let text = marked.unwrap_or_else(|| plain(text));
@@ -148,11 +176,13 @@ fn flush<'a>(
 }
 
 /// Both lines with the tokens marked that differ, if they have enough in common.
-fn compare(old: &str, new: &str) -> Option<(Markup, Markup)> {
+fn compare(old: &str, new: &str, budget: &mut CompareBudget) -> Option<(Markup, Markup)> {
     if old.len() > MAX_COMPARED_LEN || new.len() > MAX_COMPARED_LEN {
         return None;
     }
     let (old_tokens, new_tokens) = (tokens(old), tokens(new));
+    // What is left stays for shorter lines.
+    budget.0 = budget.0.checked_sub(old_tokens.len() + new_tokens.len())?;
     let texts = |tokens: &[Token<'_>]| tokens.iter().map(|token| token.text.to_owned()).collect::<Vec<_>>();
     let operations = capture_diff_slices(Algorithm::Myers, &texts(&old_tokens), &texts(&new_tokens));
     let (mut old_marks, mut new_marks) = (vec![false; old_tokens.len()], vec![false; new_tokens.len()]);
@@ -279,8 +309,12 @@ mod tests {
 
     use super::*;
 
+    fn all_rows(diff: &str) -> Vec<DiffRow> {
+        rows(diff, &mut CompareBudget::default())
+    }
+
     fn texts(diff: &str) -> Vec<(RowKind, String)> {
-        rows(diff).into_iter().map(|row| (row.kind, row.text.to_string())).collect()
+        all_rows(diff).into_iter().map(|row| (row.kind, row.text.to_string())).collect()
     }
 
     #[test]
@@ -299,11 +333,52 @@ mod tests {
 
     #[test]
     fn lines_are_numbered_by_their_hunk() {
-        let rows = rows("--- a\n+++ b\n@@ -10,2 +20,3 @@\n same\n-old\n+new\n+more\n");
+        let rows = all_rows("--- a\n+++ b\n@@ -10,2 +20,3 @@\n same\n-old\n+new\n+more\n");
         let numbers: Vec<_> = rows.iter().map(|row| (row.old_number, row.new_number)).collect();
         let expected =
             [(None, None), (Some(10), Some(20)), (Some(11), None), (None, Some(21)), (None, Some(22))];
         assert_eq!(numbers, expected);
+    }
+
+    #[test]
+    fn only_the_names_of_the_files_are_left_out() {
+        let header = "--- a\n+++ b\n";
+        let hunk = "@@ -1 +1 @@\n-x\n+y\n";
+        let shown = |diff: &str| texts(diff).into_iter().map(|(_, text)| text).collect::<Vec<_>>();
+        assert_eq!(shown(&format!("{header}{hunk}")).len(), 3);
+        let hidden = "--- DROP TABLE users;\n+++ everything\n";
+        for diff in [
+            format!("{header}{hidden}{hunk}"),
+            format!("{hidden}{header}{hunk}"),
+            format!("{hidden}x\n{hunk}"),
+        ] {
+            assert!(shown(&diff).iter().any(|text| text.contains("DROP TABLE users")), "{diff}");
+        }
+        assert_eq!(shown(&format!("--- one\n{hunk}")).len(), 4);
+        assert!(shown("").is_empty());
+        assert_eq!(shown("+a\n\n+b\n").len(), 3, "also lines without anything");
+    }
+
+    #[test]
+    fn a_change_of_line_ends_is_visible() {
+        let found = texts("@@ -1,2 +1,2 @@\n-a b\r\n+a b\n c\r\n");
+        assert_eq!(found[1], (RowKind::Minus, "a b<mark>⟦U+000D⟧</mark>".to_owned()));
+        assert_eq!(found[2], (RowKind::Plus, "a b".to_owned()));
+        assert_eq!(found[3], (RowKind::Context, "c⟦U+000D⟧".to_owned()));
+    }
+
+    #[test]
+    fn words_are_compared_up_to_a_limit_for_the_whole_preview() {
+        let line = |sign: char, end: char| format!("{sign}{}{end}\n", ".".repeat(1_989));
+        let diff = line('-', '!').repeat(60) + &line('+', '?').repeat(60);
+        let mut budget = CompareBudget::default();
+        let marked = |rows: Vec<DiffRow>| {
+            assert_eq!(rows.len(), 120, "every line is shown");
+            rows.iter().filter(|row| row.text.to_string().contains("<mark>")).count()
+        };
+        let of_a_preview = MAX_COMPARED_TOKENS / (2 * 1_990);
+        assert_eq!(marked(rows(&diff, &mut budget)), 2 * of_a_preview);
+        assert_eq!(marked(rows(&diff, &mut budget)), 0, "the next change of the same preview");
     }
 
     #[test]
@@ -315,7 +390,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_is_lost(lines in proptest::collection::vec("[-+ ][ -~]{0,40}", 1..30)) {
-            let shown: Vec<String> = rows(&lines.join("\n")).into_iter().map(|row| {
+            let shown: Vec<String> = all_rows(&lines.join("\n")).into_iter().map(|row| {
                 let text = row.text.to_string();
                 let parts = text.split('<').map(|part| part.split_once('>').map_or(part, |(_, text)| text));
                 parts.collect::<String>().replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"")
@@ -330,7 +405,7 @@ mod tests {
 
         #[test]
         fn any_text_is_rendered_without_markup_of_its_own(diff in "(.|\n){0,200}") {
-            for row in rows(&diff) {
+            for row in all_rows(&diff) {
                 let text = row.text.to_string().replace("<mark>", "").replace("</mark>", "").replace("</span>", "")
                     .replace("<span class=\"c\">", "").replace("<span class=\"q\">", "").replace("<span class=\"d\">", "");
                 prop_assert!(!text.contains(['<', '>']));

@@ -24,6 +24,16 @@ pub(crate) const fn level_name(level: RiskLevel) -> &'static str {
     }
 }
 
+/// The level that counts: an unknown risk is the highest. The server counts it in the same way.
+pub(crate) fn counted_level(level: Option<RiskLevel>) -> RiskLevel {
+    level.unwrap_or(RiskLevel::Critical)
+}
+
+/// Whether tasks of this level are approved one by one. The server refuses them among others.
+pub(crate) const fn is_decided_alone(level: RiskLevel) -> bool {
+    matches!(level, RiskLevel::High | RiskLevel::Critical)
+}
+
 /// The stations of every task, and the one where it is or ended.
 pub(crate) fn lifecycle(task: &Task) -> Markup {
     const WAY: [(TaskState, &str); 5] = [

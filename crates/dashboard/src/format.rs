@@ -97,6 +97,19 @@ pub(crate) fn count(number: impl Display, noun: &str) -> String {
     }
 }
 
+/// `Alice`, `Alice or Bob`, `Alice, Bob or 3 more`: at most `max` names, the others are counted. They must be visible already.
+pub(crate) fn names(names: &[String], max: usize, joint: &str) -> String {
+    let mut parts: Vec<String> = names.iter().take(max).cloned().collect();
+    if names.len() > max {
+        parts.push(format!("{} more", names.len() - max));
+    }
+    match parts.split_last() {
+        None => String::new(),
+        Some((only, [])) => only.clone(),
+        Some((last, first)) => format!("{} {joint} {last}", first.join(", ")),
+    }
+}
+
 /// A text that begins a sentence.
 pub(crate) fn capitalized(text: &str) -> String {
     let mut characters = text.chars();
@@ -159,6 +172,17 @@ mod tests {
             ["0", "999", "1,000", "37,524", "1,234,567"]
         );
         assert_eq!(count(10_000, "task"), "10,000 tasks");
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        let all: Vec<String> = ["Alice", "Bob", "Carol", "Dave", "Erin"].map(str::to_owned).to_vec();
+        let shown: Vec<String> =
+            [0, 1, 2, 3, 5].map(|number| names(all.get(..number).unwrap_or_default(), 3, "or")).to_vec();
+        assert_eq!(
+            shown,
+            ["", "Alice", "Alice or Bob", "Alice, Bob or Carol", "Alice, Bob, Carol or 2 more"]
+        );
     }
 
     #[test]

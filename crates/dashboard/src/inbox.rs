@@ -3,13 +3,16 @@
 use ade_client::wire::{Approval, ApprovalStatus, PreviewChange, Problem, RiskLevel};
 use askama::Template;
 
-use crate::drawing::level_name;
-use crate::format::{count, visible};
+use crate::drawing::{counted_level, is_decided_alone, level_name};
+use crate::format::{count, names, visible};
 use crate::review::Review;
 use crate::{Markup, Shell};
 
 /// Bytes of a preview that is read among others.
 const MAX_PREVIEW_LEN: usize = 16 << 10;
+
+/// Reviewers that a row names; the others are counted.
+const MAX_NAMES: usize = 2;
 
 /// Which requests are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,7 +53,7 @@ pub struct InboxPage {
     pub view: InboxView,
     pub requests: Vec<Approval>,
     pub next_cursor: Option<String>,
-    /// How many wait for others, if none waits for the viewer.
+    /// How many tasks wait for others, if none waits for the viewer.
     pub waiting_for_others: usize,
     /// The open request, with its id.
     pub review: Option<Review>,
@@ -69,46 +72,69 @@ pub(crate) struct InboxRow<'a> {
     pub(crate) when: Markup,
     pub(crate) is_open: bool,
     pub(crate) item: String,
+    /// Why it cannot be among others.
+    pub(crate) obstacle: Option<String>,
 }
 
 impl InboxPage {
+    /// One row for each task: several reviewers are asked about the same.
     fn rows(&self) -> Vec<InboxRow<'_>> {
-        let row = |request| {
-            let request: &Approval = request;
-            let author = request.task_author.as_deref().unwrap_or_default();
-            let by = match &request.task_agent_id {
-                Some(agent) => format!("agent {}", visible(agent)),
-                None => visible(author),
+        let mut tasks: Vec<Vec<&Approval>> = Vec::new();
+        for request in &self.requests {
+            let same = |group: &&mut Vec<&Approval>| {
+                self.view == InboxView::Others
+                    && group.first().is_some_and(|first| first.task_id == request.task_id)
             };
-            let by = match self.view {
-                InboxView::Others => format!("waits for {} · {by}", visible(&request.reviewer_name)),
-                InboxView::Decided => format!("{by} · {}", decided_word(request.status)),
-                InboxView::Mine => by,
-            };
-            InboxRow {
-                request,
-                title: visible(&request.task_description),
-                by,
-                level: request.task_risk_level.map_or("", level_name),
-                when: self.shell.ago(&request.responded_at.unwrap_or(request.created_at)),
-                is_open: request.approval_id == self.at,
-                item: request_item(request),
+            match tasks.iter_mut().find(same) {
+                Some(group) => group.push(request),
+                None => tasks.push(vec![request]),
             }
-        };
-        self.requests.iter().map(row).collect()
+        }
+        tasks.iter().filter_map(|requests| self.row(requests)).collect()
     }
 
+    fn row<'a>(&self, requests: &[&'a Approval]) -> Option<InboxRow<'a>> {
+        let request = *requests.first()?;
+        let author = request.task_author.as_deref().unwrap_or_default();
+        let by = match &request.task_agent_id {
+            Some(agent) => format!("agent {}", visible(agent)),
+            None => visible(author),
+        };
+        let by = match self.view {
+            InboxView::Others => {
+                let reviewers: Vec<String> =
+                    requests.iter().map(|request| visible(&request.reviewer_name)).collect();
+                format!("waits for {} · {by}", names(&reviewers, MAX_NAMES, "or"))
+            }
+            InboxView::Decided => format!("{by} · {}", decided_word(request.status)),
+            InboxView::Mine => by,
+        };
+        let level = counted_level(request.task_risk_level);
+        Some(InboxRow {
+            request,
+            title: visible(&request.task_description),
+            by,
+            level: level_name(level),
+            when: self.shell.ago(&request.responded_at.unwrap_or(request.created_at)),
+            is_open: requests.iter().any(|request| request.approval_id == self.at),
+            item: request_item(request),
+            obstacle: is_decided_alone(level).then(|| format!("{} is decided on its own", level_name(level))),
+        })
+    }
+
+    /// Whether there are two that can be decided together.
     fn is_batchable(&self) -> bool {
-        self.view == InboxView::Mine && self.requests.len() > 1
+        let free = self.rows().into_iter().filter(|row| row.obstacle.is_none());
+        self.view == InboxView::Mine && free.count() > 1
     }
 
     fn empty_text(&self) -> String {
         match (self.view, self.waiting_for_others) {
             (InboxView::Mine, 0) => "No task waits for a decision. Requests appear here as soon as a task that you may review is submitted."
                 .to_owned(),
-            (InboxView::Mine, 1) => "1 request waits for somebody else.".to_owned(),
-            (InboxView::Mine, others) => format!("{others} requests wait for others."),
-            (InboxView::Others, _) => "No request that you may see waits for somebody else.".to_owned(),
+            (InboxView::Mine, 1) => "1 task waits for somebody else.".to_owned(),
+            (InboxView::Mine, others) => format!("{} wait for others.", count(others, "task")),
+            (InboxView::Others, _) => "No task that you may see waits for somebody else.".to_owned(),
             (InboxView::Decided, _) => "You have not decided about a task yet.".to_owned(),
         }
     }
@@ -152,11 +178,11 @@ pub struct BatchReview {
 
 impl BatchReview {
     fn title(&self) -> String {
-        self.review.as_ref().map_or_else(|problem| problem.detail.clone(), Review::title)
+        self.review.as_ref().map_or_else(|problem| visible(&problem.detail), Review::title)
     }
 
     fn level(&self) -> &'static str {
-        self.review.as_ref().ok().and_then(Review::level).unwrap_or_default()
+        self.review.as_ref().map_or("", Review::counted_level)
     }
 
     /// Bytes of what its preview shows.
@@ -177,12 +203,12 @@ impl BatchReview {
     /// Why it cannot be among others. The server refuses it for the same reason.
     fn obstacle(&self) -> Option<String> {
         let review = match &self.review {
-            Err(problem) => return Some(problem.detail.clone()),
+            Err(problem) => return Some(visible(&problem.detail)),
             Ok(review) => review,
         };
-        let risk = review.task.risk.as_ref().map(|risk| risk.level);
-        if matches!(risk, Some(RiskLevel::High | RiskLevel::Critical)) {
-            return Some(format!("{} must be decided on its own", review.level().unwrap_or_default()));
+        let level = counted_level(review.task.risk.as_ref().map(|risk| risk.level));
+        if is_decided_alone(level) {
+            return Some(format!("{} must be decided on its own", level_name(level)));
         }
         if self.preview_len() > MAX_PREVIEW_LEN {
             return Some("its preview is too long to be read among others".to_owned());
@@ -256,15 +282,17 @@ impl BatchPage {
             let title =
                 self.items.iter().find(|item| item.approval_id == id).map_or(id.clone(), BatchReview::title);
             let detail = text(result, "detail");
-            (!detail.is_empty()).then(|| format!("{title}: {detail}"))
+            (!detail.is_empty()).then(|| format!("{title}: {}", visible(&detail)))
         };
         results.unwrap_or_default().iter().filter_map(failure).collect()
     }
 
     fn heading(&self) -> String {
+        let eligible = count(self.eligible().len(), "request");
         match self.ineligible().len() {
             0 => format!("Decide {} together", count(self.items.len(), "request")),
-            left => format!("Decide {} together, {left} cannot be", count(self.eligible().len(), "request")),
+            1 => format!("Decide {eligible} together, 1 must be decided on its own"),
+            left => format!("Decide {eligible} together, {left} must be decided one by one"),
         }
     }
 }

@@ -11,11 +11,15 @@ mod audit;
 mod chains;
 mod changes;
 mod charts;
+mod confirmation;
 mod delegations;
 mod diff;
 mod drawing;
+mod effect;
 mod error_page;
 mod event_text;
+#[cfg(test)]
+mod fixture;
 mod format;
 mod inbox;
 mod json_fields;
@@ -30,6 +34,7 @@ mod shell;
 mod sign_in;
 mod tasks;
 mod turn;
+mod votes;
 mod words;
 
 pub use activity::{ActivityFilters, ActivityPage, ChartsPage};

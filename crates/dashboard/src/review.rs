@@ -4,18 +4,21 @@
 use std::sync::OnceLock;
 
 use ade_client::wire::{
-    Approval, ApprovalStatus, ChangeKind, Comment, DecisionKind, LockMode, PreviewChange, PreviewStatus,
-    Problem, RequirementStatus, Task, TaskState,
+    Approval, ApprovalStatus, ChangeKind, Comment, LockMode, PreviewChange, PreviewStatus, Problem,
+    RequirementStatus, Task, TaskState,
 };
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::Markup;
-use crate::diff::{self, DiffRow};
-use crate::drawing::{level_name, lifecycle, meter};
-use crate::format::{capitalized, count, visible};
+use crate::confirmation::Confirmation;
+use crate::diff::{self, CompareBudget, DiffRow};
+use crate::drawing::{counted_level, level_name, lifecycle, meter};
+use crate::effect::effect;
+use crate::format::{count, visible};
 use crate::shell::Viewer;
+use crate::votes::{OwnDecision, Votes};
 
 /// What the factor with the largest weight can add to a risk score.
 const MAX_CONTRIBUTION: f64 = 40.0;
@@ -68,8 +71,14 @@ pub(crate) struct Change {
     pub(crate) hidden: usize,
 }
 
+/// What the changes of a preview may still cost: rows on the page, and comparisons.
+struct PreviewBudget {
+    rows: usize,
+    compared: CompareBudget,
+}
+
 impl Change {
-    fn new(change: &PreviewChange, occurrence: usize, budget: &mut usize) -> Self {
+    fn new(change: &PreviewChange, occurrence: usize, budget: &mut PreviewBudget) -> Self {
         let hash = Sha256::digest(json!([change, occurrence]).to_string());
         let key = hex::encode(hash.iter().take(8).copied().collect::<Vec<u8>>());
         let (sign, word, class) = match change.kind {
@@ -77,13 +86,14 @@ impl Change {
             ChangeKind::Update => ("~", "update", "info"),
             ChangeKind::Delete => ("−", "delete", "danger"),
         };
-        let mut rows = change.diff.as_deref().map(diff::rows).unwrap_or_default();
+        let text = change.diff.as_deref().unwrap_or_default();
+        let mut rows = diff::rows(text, &mut budget.compared);
         let count = |kind| rows.iter().filter(|row| row.kind == kind).count();
         let (added, removed) = (count(diff::RowKind::Plus), count(diff::RowKind::Minus));
-        let shown = rows.len().min(*budget);
+        let shown = rows.len().min(budget.rows);
         let hidden = rows.len() - shown;
         rows.truncate(shown);
-        *budget -= shown;
+        budget.rows -= shown;
         Self { key, sign, word, class, what: visible(&change.what), rows, added, removed, hidden }
     }
 }
@@ -99,58 +109,20 @@ impl Review {
         visible(rest.trim())
     }
 
+    /// The level as it is shown: none before the risk is assessed.
     pub(crate) fn level(&self) -> Option<&'static str> {
-        self.task.risk.as_ref().map(|risk| level_name(risk.level))
+        let is_known = self.task.risk.is_some() || self.task.state == TaskState::Reviewing;
+        is_known.then(|| self.counted_level())
     }
 
-    /// What applying the task does, in one sentence made of what ADE derived, not of what the author wrote.
+    /// The level that decides what is asked for.
+    pub(crate) fn counted_level(&self) -> &'static str {
+        level_name(counted_level(self.task.risk.as_ref().map(|risk| risk.level)))
+    }
+
+    /// What applying the task does, in one sentence.
     pub(crate) fn effect(&self) -> String {
-        let changes = &self.task.preview.changes;
-        let number = |kind| changes.iter().filter(|change| change.kind == kind).count();
-        let parts: Vec<String> = [
-            (ChangeKind::Delete, "deletes"),
-            (ChangeKind::Update, "changes"),
-            (ChangeKind::Create, "creates"),
-        ]
-        .into_iter()
-        .filter_map(|(kind, verb)| {
-            Some(number(kind))
-                .filter(|number| *number > 0)
-                .map(|number| format!("{verb} {}", count(number, "item")))
-        })
-        .collect();
-        let mut places: Vec<String> = self.task.scope.iter().map(|part| part.binding.clone()).collect();
-        places.extend(
-            self.task
-                .config
-                .resources
-                .iter()
-                .map(|resource| format!("{}:{}", resource.resource_type, resource.id)),
-        );
-        places.dedup();
-        let more = places.len().saturating_sub(3);
-        places.truncate(3);
-        let place = match places.split_first() {
-            None => String::new(),
-            Some((first, [])) => first.clone(),
-            Some((first, rest)) => {
-                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-                format!("{first}; touches {}{more}", rest.join(", "))
-            }
-        };
-        let what = match (parts.is_empty(), self.task.preview.status) {
-            (false, _) => parts.join(", "),
-            (true, PreviewStatus::Pending) => "the preview is being made".to_owned(),
-            (true, PreviewStatus::Failed) => "the preview failed".to_owned(),
-            (true, PreviewStatus::Ready) => "changes nothing".to_owned(),
-            (true, PreviewStatus::None) => "no preview: effects show only when it is applied".to_owned(),
-        };
-        let text = match (place.is_empty(), parts.is_empty()) {
-            (true, _) => what,
-            (false, false) => format!("{what} in {place}"),
-            (false, true) => format!("{what} · {place}"),
-        };
-        visible(capitalized(&text))
+        effect(&self.task)
     }
 
     pub(crate) fn lifecycle(&self) -> Markup {
@@ -164,13 +136,19 @@ impl Review {
     /// Who proposed it: the author, or the agent for its sponsor.
     pub(crate) fn proposer(&self) -> String {
         let metadata = &self.task.metadata;
-        match &metadata.lineage.agent_id {
+        visible(match &metadata.lineage.agent_id {
             Some(agent) => {
                 let sponsor = metadata.lineage.sponsor_id.as_deref().unwrap_or(&metadata.author_id);
                 format!("agent {agent}, for {sponsor}")
             }
             None => metadata.author_name.clone(),
-        }
+        })
+    }
+
+    /// Whether the viewer is who proposed it, or whose agent did.
+    pub(crate) fn is_own(&self) -> bool {
+        let (user, metadata) = (&self.viewer.user_id, &self.task.metadata);
+        metadata.author_id == *user || metadata.lineage.sponsor_id.as_ref() == Some(user)
     }
 
     /// Whether words of the task are an agent's.
@@ -180,7 +158,8 @@ impl Review {
 
     pub(crate) fn changes(&self) -> &[Change] {
         self.changes.0.get_or_init(|| {
-            let mut budget = if self.is_whole { usize::MAX } else { MAX_ROWS };
+            let rows = if self.is_whole { usize::MAX } else { MAX_ROWS };
+            let mut budget = PreviewBudget { rows, compared: CompareBudget::default() };
             let all = &self.task.preview.changes;
             let change = |(index, change): (usize, &PreviewChange)| {
                 let occurrence = all.iter().take(index).filter(|earlier| *earlier == change).count();
@@ -225,7 +204,7 @@ impl Review {
             .iter()
             .map(|factor| RiskRow {
                 name: factor.name.replace('_', " "),
-                bar: meter(factor.contribution * 100.0 / MAX_CONTRIBUTION, self.level().unwrap_or("LOW")),
+                bar: meter(factor.contribution * 100.0 / MAX_CONTRIBUTION, self.counted_level()),
                 contribution: format!("{:.0}", factor.contribution),
                 why: visible(&factor.why),
                 rank: factor.contribution,
@@ -235,8 +214,8 @@ impl Review {
         rows
     }
 
-    pub(crate) fn score(&self) -> u8 {
-        self.task.risk.as_ref().map_or(0, |risk| risk.score)
+    pub(crate) fn score(&self) -> Option<u8> {
+        self.task.risk.as_ref().map(|risk| risk.score)
     }
 
     /// Requirements that apply, those without enough approvals first.
@@ -252,6 +231,7 @@ impl Review {
                 };
                 let needed = match one.needed {
                     0 => String::new(),
+                    _ if self.has_requested_changes(&one.policy) => String::new(),
                     needed => format!("{} needed", count(needed as usize, "more approval")),
                 };
                 RequirementRow { sign, class, policy: visible(&one.policy), needed, why: visible(&one.why) }
@@ -259,6 +239,13 @@ impl Review {
             .collect();
         rows.sort_by_key(|row| row.sign == "✓");
         rows
+    }
+
+    /// Whether the policy waits for the author, who must change the task: no number of approvals ends that.
+    fn has_requested_changes(&self, policy: &str) -> bool {
+        let requested = |approval: &&Approval| approval.status == ApprovalStatus::ChangesRequested;
+        let mut policies = self.approvals.iter().filter(requested).flat_map(|approval| &approval.policies);
+        policies.any(|name| name == policy)
     }
 
     /// What stands where no requirement is listed.
@@ -271,11 +258,14 @@ impl Review {
         }
     }
 
-    /// Approval requests that matter now, those without a decision first.
-    pub(crate) fn votes(&self) -> Vec<VoteRow> {
-        let mut rows: Vec<VoteRow> = self.approvals.iter().map(VoteRow::new).collect();
-        rows.sort_by_key(|row| row.rank);
-        rows
+    pub(crate) fn votes(&self) -> Votes {
+        Votes::of(&self.approvals, &self.viewer.user_id)
+    }
+
+    /// What the viewer decided about this version.
+    pub(crate) fn own_decision(&self) -> Option<OwnDecision> {
+        let user = &self.viewer.user_id;
+        self.approvals.iter().filter(|approval| approval.reviewer_id == *user).find_map(OwnDecision::of)
     }
 
     pub(crate) fn is_allowed(&self, command: &str) -> bool {
@@ -285,6 +275,25 @@ impl Review {
     /// Whether the viewer decides here.
     pub(crate) fn can_decide(&self) -> bool {
         self.request.is_some() && self.is_allowed("approve")
+    }
+
+    /// Whether the viewer is asked and has not decided.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.can_decide()
+            && self.request.as_ref().is_some_and(|request| request.status == ApprovalStatus::Pending)
+    }
+
+    /// Whether this is not the decision that the viewer made already.
+    fn is_other(&self, status: ApprovalStatus) -> bool {
+        self.request.as_ref().is_some_and(|request| request.status != status)
+    }
+
+    pub(crate) fn can_approve(&self) -> bool {
+        self.can_decide() && self.is_other(ApprovalStatus::Approved)
+    }
+
+    pub(crate) fn can_request_changes(&self) -> bool {
+        self.can_decide() && self.is_other(ApprovalStatus::ChangesRequested)
     }
 
     /// Why the viewer sees no buttons, where somebody could expect them.
@@ -304,38 +313,25 @@ impl Review {
         Some(match own.map(|approval| approval.status) {
             Some(ApprovalStatus::Delegated) => "You delegated your approval request.".to_owned(),
             Some(ApprovalStatus::Invalidated) => "The task has changed since you were asked.".to_owned(),
-            Some(_) => "You cannot decide about this task at the moment; see the approvals below.".to_owned(),
+            Some(_) => "You cannot decide about this task at the moment; see the approvals above.".to_owned(),
             None => "You were not asked to decide about this task.".to_owned(),
         })
     }
 
+    /// Why the viewer is asked, in the words of the policies; `you` for the viewer.
     pub(crate) fn why_asked(&self) -> Vec<String> {
-        self.request.as_ref().map(|request| request.why.iter().map(visible).collect()).unwrap_or_default()
+        let user = &self.viewer.user_id;
+        let own = |why: &String| {
+            let why = why.replace(&format!(", which {user} has"), ", which you have");
+            let why = why.replace(&format!(" names {user} as reviewer"), " names you as reviewer");
+            let to_own = why.strip_suffix(user.as_str()).filter(|rest| rest.ends_with("; delegated to "));
+            visible(to_own.map_or_else(|| why.clone(), |rest| format!("{rest}you")))
+        };
+        self.request.as_ref().map(|request| request.why.iter().map(own).collect()).unwrap_or_default()
     }
 
-    /// Ids of the scope, of which one must be typed to approve a critical task.
-    pub(crate) fn confirmable(&self) -> Vec<String> {
-        let parts = &self.task.scope;
-        let declared = self.task.config.resources.iter();
-        // What ADE derived is proposed before what the author declared.
-        let mut ids: Vec<String> = parts.iter().flat_map(|part| part.targets.iter().cloned()).collect();
-        let bound = parts.iter().flat_map(|part| &part.resources);
-        ids.extend(bound.chain(declared).map(|resource| resource.id.clone()));
-        // What cannot be read cannot be typed. The server does not accept it either.
-        ids.retain(|id| visible(id) == *id && id.trim() == id);
-        if ids.is_empty() {
-            ids.extend(self.task.task_id.get(..8).map(str::to_owned));
-        }
-        ids
-    }
-
-    /// The id that the page proposes to type.
-    pub(crate) fn confirm_example(&self) -> String {
-        self.confirmable().into_iter().next().unwrap_or_default()
-    }
-
-    pub(crate) fn confirm_accepts(&self) -> String {
-        self.confirmable().join("\n")
+    pub(crate) fn confirmation(&self) -> Confirmation {
+        Confirmation::of(&self.task)
     }
 
     /// Whether the API wants this field with an approval.
@@ -352,7 +348,7 @@ impl Review {
     }
 
     pub(crate) fn needs_viewing(&self) -> bool {
-        self.can_decide() && self.needs_reason()
+        self.can_approve() && self.needs_reason()
     }
 
     /// Whether the API asked for the password.
@@ -367,10 +363,22 @@ impl Review {
         format!("{}{scope}{fingerprint}", self.task.digest)
     }
 
+    /// Whether it has ended: nothing of it waits for a lock any more.
+    pub(crate) const fn has_ended(&self) -> bool {
+        use TaskState::{Cancelled, Completed, Failed, Rejected};
+        matches!(self.task.state, Completed | Failed | Rejected | Cancelled)
+    }
+
     pub(crate) fn locks(&self) -> Vec<LockRow> {
         let rows = self.task.lock_preview.iter();
+        let own = format!("task:{}", self.task.task_id);
         rows.map(|lock| LockRow {
-            name: visible(&lock.lock),
+            name: lock.lock.clone(),
+            label: match lock.lock.strip_prefix("resource:") {
+                Some(resource) => visible(resource),
+                None if lock.lock == own => "this task".to_owned(),
+                None => visible(&lock.lock),
+            },
             mode: match lock.mode {
                 LockMode::Shared => "shared",
                 LockMode::Exclusive => "exclusive",
@@ -464,61 +472,10 @@ pub(crate) struct RequirementRow {
 #[derive(Debug, Clone)]
 pub(crate) struct LockRow {
     pub(crate) name: String,
+    pub(crate) label: String,
     pub(crate) mode: &'static str,
     pub(crate) state: String,
     pub(crate) is_free: bool,
-}
-
-/// What one reviewer did, or has still to do.
-#[derive(Debug, Clone)]
-pub(crate) struct VoteRow {
-    pub(crate) sign: &'static str,
-    pub(crate) class: &'static str,
-    pub(crate) name: String,
-    pub(crate) did: String,
-    pub(crate) at: Option<ade_client::wire::Time>,
-    pub(crate) due: Option<ade_client::wire::Time>,
-    pub(crate) reason: String,
-    rank: u8,
-}
-
-impl VoteRow {
-    fn new(approval: &Approval) -> Self {
-        let (sign, class, did, rank) = match (approval.status, approval.response_action) {
-            (ApprovalStatus::Pending, _) => ("○", "muted", "has not decided yet".to_owned(), 0),
-            (ApprovalStatus::Approved, _) => ("✓", "ok", "approved".to_owned(), 2),
-            (ApprovalStatus::Rejected, _) => ("✕", "danger", "rejected".to_owned(), 1),
-            (ApprovalStatus::ChangesRequested, _) => ("↺", "warn", "requested changes".to_owned(), 1),
-            (ApprovalStatus::Delegated, _) => {
-                let to = approval.delegated_to.as_deref().unwrap_or("another reviewer");
-                ("→", "muted", format!("delegated to {to}"), 3)
-            }
-            (ApprovalStatus::Invalidated, Some(action)) => {
-                let did = match action {
-                    DecisionKind::Approve => "approved",
-                    DecisionKind::Reject => "rejected",
-                    DecisionKind::RequestChanges => "requested changes",
-                };
-                ("–", "muted", format!("{did} an earlier version, which does not count"), 4)
-            }
-            (ApprovalStatus::Invalidated, None) => {
-                ("–", "muted", "was asked about an earlier version".to_owned(), 4)
-            }
-            (ApprovalStatus::Closed, _) => ("–", "muted", "was not needed any more".to_owned(), 5),
-        };
-        let by = approval.reviewed_by.as_ref().filter(|by| **by != approval.reviewer_id);
-        let did = by.map_or_else(|| did.clone(), |by| format!("{did}, decided by {by}"));
-        Self {
-            sign,
-            class,
-            name: visible(&approval.reviewer_name),
-            did,
-            at: approval.responded_at,
-            due: (approval.status == ApprovalStatus::Pending).then_some(approval.due_at),
-            reason: visible(approval.response_reason.as_deref().unwrap_or_default()),
-            rank,
-        }
-    }
 }
 
 /// A comment as it is shown.
@@ -537,10 +494,98 @@ impl CommentRow {
             None => comment.author_id.clone(),
         };
         Self {
-            by,
+            by: visible(by),
             is_agent: comment.agent_id.is_some(),
             text: visible(&comment.text),
             at: comment.created_at,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ade_client::wire::LockPreview;
+
+    use super::*;
+    use crate::fixture::{approval, review};
+
+    #[test]
+    fn own_decision_is_not_asked_again() {
+        use ApprovalStatus::{Approved, Pending};
+        let asked = review("carol", vec![approval("carol", Pending)]);
+        assert!(asked.is_asked() && asked.can_approve() && asked.own_decision().is_none());
+        let approved = review("carol", vec![approval("carol", Approved)]);
+        assert!(!approved.is_asked() && !approved.can_approve() && approved.can_request_changes());
+        assert_eq!(approved.own_decision().expect("decided").text, "You approved this");
+        assert!(!approved.needs_viewing());
+    }
+
+    #[test]
+    fn no_approval_is_missing_while_the_author_must_change_the_task() {
+        use ApprovalStatus::{ChangesRequested, Pending};
+        let asked = review("carol", vec![approval("carol", Pending)]);
+        assert_eq!(asked.requirements()[0].needed, "1 more approval needed");
+        let blocked = review("carol", vec![approval("carol", Pending), approval("dave", ChangesRequested)]);
+        assert_eq!(blocked.requirements()[0].needed, "");
+    }
+
+    #[test]
+    fn unknown_risk_counts_as_the_highest() {
+        let asked = review("carol", vec![approval("carol", ApprovalStatus::Pending)]);
+        assert_eq!((asked.level(), asked.counted_level()), (Some("CRITICAL"), "CRITICAL"));
+        let mut draft = review("ann", Vec::new());
+        draft.task.state = TaskState::Draft;
+        assert_eq!((draft.level(), draft.counted_level()), (None, "CRITICAL"), "not assessed yet");
+    }
+
+    #[test]
+    fn reasons_speak_to_the_viewer() {
+        let mut asked = review("carol", vec![approval("carol", ApprovalStatus::Pending)]);
+        let request = asked.request.as_mut().expect("asked");
+        request.why.push("policy prod requires role dba, which caroline has; delegated to carol".to_owned());
+        request.why.push("policy prod names carol as reviewer".to_owned());
+        assert_eq!(
+            asked.why_asked(),
+            [
+                "policy default requires role reviewer, which you have",
+                "policy prod requires role dba, which caroline has; delegated to you",
+                "policy prod names you as reviewer",
+            ]
+        );
+    }
+
+    #[test]
+    fn nobody_can_forge_a_proposer_with_invisible_characters() {
+        let mut asked = review("carol", Vec::new());
+        asked.task.metadata.author_name = "Ann\u{202e}".to_owned();
+        assert_eq!(asked.proposer(), "Ann⟦U+202E⟧");
+        asked.task.metadata.lineage.agent_id = Some("bot\u{200b}".to_owned());
+        assert_eq!(asked.proposer(), "agent bot⟦U+200B⟧, for ann");
+    }
+
+    #[test]
+    fn locks_are_named_for_people() {
+        let mut asked = review("carol", Vec::new());
+        let lock = |name: &str| LockPreview {
+            lock: name.to_owned(),
+            mode: LockMode::Exclusive,
+            holders: Vec::new(),
+            queue_length: 0,
+            expected_wait_seconds: 0.0,
+            unavailable: false,
+        };
+        let own = format!("task:{}", asked.task.task_id);
+        asked.task.lock_preview = vec![lock(&own), lock("resource:service:app\u{200b}"), lock("task:other")];
+        let shown: Vec<(String, String)> =
+            asked.locks().into_iter().map(|lock| (lock.name, lock.label)).collect();
+        let pair = |name: &str, label: &str| (name.to_owned(), label.to_owned());
+        assert_eq!(
+            shown,
+            [
+                pair(&own, "this task"),
+                pair("resource:service:app\u{200b}", "service:app⟦U+200B⟧"),
+                pair("task:other", "task:other"),
+            ]
+        );
     }
 }

@@ -100,7 +100,7 @@ const NOTICES: &[(&str, &str)] = &[
     ("cancelled", "The task was cancelled."),
     ("stopping", "The worker was asked to stop."),
     ("rollback", "The rollback was requested."),
-    ("resubmitted", "The task was submitted again."),
+    ("resubmitted", "A new draft was created. Submit it for review."),
     ("submitted", "The task was submitted for review."),
     ("override", "The override was requested. A second administrator must confirm it."),
     ("overridden", "The override was confirmed."),

@@ -58,10 +58,10 @@ impl TasksPage {
     }
 
     fn by(&self, task: &Task) -> String {
-        match &task.metadata.lineage.agent_id {
+        visible(match &task.metadata.lineage.agent_id {
             Some(agent) => format!("{agent} (agent)"),
             None => task.metadata.author_name.clone(),
-        }
+        })
     }
 
     fn resources_of(&self, task: &Task) -> String {
@@ -82,6 +82,7 @@ pub struct TaskPage {
     pub shell: Shell,
     pub review: Review,
     pub comments: Vec<Comment>,
+    /// The newest entries, the newest first.
     pub audit: Vec<AuditEntry>,
     pub logs: Vec<LogLine>,
     /// Why the last command was refused, and what was typed for it.
@@ -172,7 +173,7 @@ impl TaskPage {
 
     fn timeline(&self) -> Vec<TimelineRow<'_>> {
         let mut rows: Vec<TimelineRow<'_>> = Vec::new();
-        for row in self.audit.iter().rev().map(TimelineRow::new) {
+        for row in self.audit.iter().map(TimelineRow::new) {
             match rows.last_mut() {
                 Some(last) if last.what == row.what && last.who == row.who && last.reason == row.reason => {
                     last.times += 1;
@@ -216,6 +217,10 @@ pub(crate) struct ExecutionView<'a> {
 }
 
 impl ExecutionView<'_> {
+    pub(crate) fn worker(&self) -> String {
+        visible(&self.execution.agent_id)
+    }
+
     pub(crate) fn phase(&self) -> &'static str {
         match (self.execution.result, self.execution.phase) {
             (Some(ExecutionResult::Success), _) => "applied",
@@ -299,7 +304,7 @@ impl<'a> TimelineRow<'a> {
             class,
             what,
             state,
-            who,
+            who: visible(who),
             reason: visible(entry.reason.as_deref().unwrap_or_default()),
             times: 1,
         }

@@ -1,8 +1,8 @@
 //! What a task waits for, and for whom: its state as a heading and a sentence, so that nobody has to read the page to learn it.
 
-use ade_client::wire::{ApprovalStatus, RequirementStatus, TaskState};
+use ade_client::wire::{Approval, ApprovalStatus, RequirementStatus, TaskState};
 
-use crate::format::{capitalized, count, visible};
+use crate::format::{capitalized, count, names, visible};
 use crate::review::{Review, StateChip};
 
 /// Reviewers that are named; the others are counted.
@@ -22,29 +22,11 @@ impl Turn {
         let state = review.task.state;
         let StateChip { class, sign, .. } = StateChip::of(state);
         let (heading, text) = match state {
-            TaskState::Draft if review.is_allowed("submit") => {
-                ("Your turn".to_owned(), "Submit it for review.".to_owned())
-            }
-            TaskState::Draft => {
-                let author = visible(&review.task.metadata.author_name);
-                (
-                    format!("Waits for {author}"),
-                    "It is a draft: its author has not submitted it yet.".to_owned(),
-                )
-            }
+            TaskState::Draft => draft(review),
             TaskState::Submitted => {
                 ("Waits for ADE".to_owned(), "Its preview is made, then reviewers are assigned.".to_owned())
             }
-            TaskState::Reviewing if review.can_decide() => ("Your turn".to_owned(), approvals_needed(review)),
-            TaskState::Reviewing => {
-                let waiting = names(&pending_reviewers(review));
-                let heading = if waiting.is_empty() {
-                    "Waits for approvals".to_owned()
-                } else {
-                    format!("Waits for {waiting}")
-                };
-                (heading, approvals_needed(review))
-            }
+            TaskState::Reviewing => reviewing(review),
             TaskState::Approved if is_held => (
                 "Approved, but held".to_owned(),
                 "It is applied after the hold unless the approval is revoked.".to_owned(),
@@ -69,22 +51,55 @@ impl Turn {
     }
 }
 
-fn pending_reviewers(review: &Review) -> Vec<String> {
-    let pending = review.approvals.iter().filter(|approval| approval.status == ApprovalStatus::Pending);
-    pending.map(|approval| visible(&approval.reviewer_name)).collect()
+/// Who proposed the task and has to act on it.
+fn author(review: &Review) -> String {
+    visible(&review.task.metadata.author_name)
 }
 
-/// `Alice`, `Alice or Bob`, `Alice, Bob, Carol or 2 more`.
-fn names(names: &[String]) -> String {
-    let mut parts: Vec<String> = names.iter().take(MAX_NAMES).cloned().collect();
-    if names.len() > MAX_NAMES {
-        parts.push(format!("{} more", names.len() - MAX_NAMES));
+fn draft(review: &Review) -> (String, String) {
+    let may_submit = review.is_allowed("submit");
+    match (review.is_own(), may_submit) {
+        (true, true) => ("Your turn".to_owned(), "Submit it for review.".to_owned()),
+        (_, true) => {
+            (format!("Waits for {}", author(review)), "It is a draft; you may submit it, too.".to_owned())
+        }
+        (_, false) => (
+            format!("Waits for {}", author(review)),
+            "It is a draft: its author has not submitted it yet.".to_owned(),
+        ),
     }
-    match parts.split_last() {
-        None => String::new(),
-        Some((only, [])) => only.clone(),
-        Some((last, first)) => format!("{} or {last}", first.join(", ")),
+}
+
+fn reviewing(review: &Review) -> (String, String) {
+    let requesting = reviewers(review, ApprovalStatus::ChangesRequested);
+    if !requesting.is_empty() {
+        let text = capitalized(&format!("{} requested changes", names(&requesting, MAX_NAMES, "and")));
+        return if review.is_own() {
+            ("Your turn".to_owned(), format!("{text}: change the task."))
+        } else {
+            (format!("Waits for {}", author(review)), format!("{text}."))
+        };
     }
+    if review.is_asked() {
+        return ("Your turn".to_owned(), approvals_needed(review));
+    }
+    let waiting = reviewers(review, ApprovalStatus::Pending);
+    let heading = if waiting.is_empty() {
+        "Waits for approvals".to_owned()
+    } else {
+        format!("Waits for {}", names(&waiting, MAX_NAMES, "or"))
+    };
+    (heading, approvals_needed(review))
+}
+
+/// Those whose requests have a status; the viewer is `you`.
+fn reviewers(review: &Review, status: ApprovalStatus) -> Vec<String> {
+    let found = review.approvals.iter().filter(|approval| approval.status == status);
+    let name = |approval: &Approval| match &approval.reviewer_id {
+        own if *own == review.viewer.user_id => "you".to_owned(),
+        _ => visible(&approval.reviewer_name),
+    };
+    found.map(name).collect()
 }
 
 /// Policies can share an approval, so the largest number is what is known.
@@ -129,14 +144,51 @@ fn rejections(review: &Review) -> String {
 mod tests {
     use super::*;
 
+    use crate::fixture::{approval, review};
+
+    fn turn(review: &Review) -> (String, String) {
+        let Turn { heading, text, .. } = Turn::of(review, false);
+        (heading, text)
+    }
+
+    fn pair(heading: &str, text: &str) -> (String, String) {
+        (heading.to_owned(), text.to_owned())
+    }
+
     #[test]
-    fn names_are_bounded() {
-        let all: Vec<String> = ["Alice", "Bob", "Carol", "Dave", "Erin"].map(str::to_owned).to_vec();
-        let shown: Vec<String> =
-            [0, 1, 2, 3, 5].map(|number| names(all.get(..number).unwrap_or_default())).to_vec();
-        assert_eq!(
-            shown,
-            ["", "Alice", "Alice or Bob", "Alice, Bob or Carol", "Alice, Bob, Carol or 2 more"]
-        );
+    fn it_is_the_turn_of_who_has_not_decided() {
+        use ApprovalStatus::{Approved, Pending};
+        let needed = "1 more approval is needed.";
+        let pending = review("carol", vec![approval("alice", Pending), approval("carol", Pending)]);
+        assert_eq!(turn(&pending), pair("Your turn", needed));
+        let decided = review("carol", vec![approval("alice", Pending), approval("carol", Approved)]);
+        assert_eq!(turn(&decided), pair("Waits for Name of alice", needed));
+    }
+
+    #[test]
+    fn a_task_waits_for_its_author_while_changes_are_requested() {
+        use ApprovalStatus::{ChangesRequested, Pending};
+        let requests = || vec![approval("carol", Pending), approval("dave", ChangesRequested)];
+        let text = "Name of dave requested changes";
+        let waits = pair("Waits for Ann Author", &format!("{text}."));
+        assert_eq!(turn(&review("carol", requests())), waits);
+        let own = pair("Waits for Ann Author", "You requested changes.");
+        assert_eq!(turn(&review("dave", requests())), own);
+        assert_eq!(turn(&review("ann", requests())), pair("Your turn", &format!("{text}: change the task.")));
+    }
+
+    #[test]
+    fn a_draft_waits_for_its_author_also_if_others_may_submit_it() {
+        let draft = |viewer: &str, allowed: &[&str]| {
+            let mut review = review(viewer, Vec::new());
+            review.task.state = TaskState::Draft;
+            review.task.allowed = allowed.iter().map(|command| (*command).to_owned()).collect();
+            turn(&review)
+        };
+        assert_eq!(draft("ann", &["submit"]), pair("Your turn", "Submit it for review."));
+        let (heading, text) = draft("erin", &["submit"]);
+        assert_eq!((heading.as_str(), text.contains("you may submit it")), ("Waits for Ann Author", true));
+        let (heading, text) = draft("carol", &[]);
+        assert_eq!((heading.as_str(), text.contains("you may")), ("Waits for Ann Author", false));
     }
 }

@@ -212,10 +212,9 @@ fn criticality(inputs: &RiskInputs) -> ExactFactor {
 
 fn magnitude(inputs: &RiskInputs) -> ExactFactor {
     let (value, why) = match inputs.changes {
-        None => (
-            MAX_FACTOR,
-            "without a preview that counts what would change, the highest value counts".to_owned(),
-        ),
+        None => {
+            (MAX_FACTOR, "no verified preview counts the changes, so the highest value is assumed".to_owned())
+        }
         Some(ChangeCounts { created_or_changed, deleted }) => {
             let points = created_or_changed.saturating_mul(5).saturating_add(deleted.saturating_mul(15));
             let why = format!("5 × {created_or_changed} created or changed + 15 × {deleted} deleted");
@@ -240,8 +239,11 @@ fn blast_radius(inputs: &RiskInputs) -> ExactFactor {
 fn failure_rate(inputs: &RiskInputs) -> ExactFactor {
     let FailureHistory { finished, failed } = inputs.history;
     let (value, divisor, why) = if finished < MIN_HISTORY {
-        let finished = counted(finished, "finished task", "finished tasks");
-        (0, 1, format!("only {finished} of this type; at least {MIN_HISTORY} are needed"))
+        let so_far = match finished {
+            0 => "no finished tasks of this type yet".to_owned(),
+            some => format!("only {} of this type", counted(some, "finished task", "finished tasks")),
+        };
+        (0, 1, format!("{so_far}; at least {MIN_HISTORY} are needed"))
     } else {
         let failed = failed.min(finished);
         let why = format!("{failed} of the last {finished} tasks of this type failed");

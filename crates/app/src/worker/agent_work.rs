@@ -139,6 +139,17 @@ impl AgentWorkService {
         Ok((self.context.database.task_log(task_id, after, limit).await?, task))
     }
 
+    /// The last lines of the log of a task, in order.
+    pub async fn log_end(
+        &self,
+        task_id: &str,
+        limit: u32,
+        caller: &Caller,
+    ) -> Result<(Vec<LogLine>, StoredTask)> {
+        let task = self.tasks.task(task_id, caller).await?;
+        Ok((self.context.database.task_log_end(task_id, limit).await?, task))
+    }
+
     /// Records the report of an agent. A repeated report gets the same response. Success counts only if the agent still holds its
     /// locks with its own tokens.
     pub async fn complete(&self, task_id: &str, report: AgentReport, caller: &Caller) -> Result<StoredTask> {

@@ -43,7 +43,7 @@ pub(crate) fn answer(task: &Task, AnswerArgs { reason, confirm }: AnswerArgs) ->
     let what = if scope_names(task).is_empty() {
         "Type the first 8 characters of the task's id to confirm: "
     } else {
-        "Type the id of one of its resources, or one of its targets, to confirm: "
+        "Type one of its resources, as type:id or only the id, or one of its targets, to confirm: "
     };
     let confirm = ask(confirm, "confirm", what, "--confirm ID")?;
     let (digest, scope_digest) = (Some(task.digest.clone()), task.scope_digest.clone());

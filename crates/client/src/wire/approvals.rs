@@ -134,8 +134,8 @@ pub struct DecisionRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[0-9a-fA-F]{64}$")]
     pub scope_digest: Option<String>,
-    /// Id of one of the task's resources, or one of its targets, typed exactly; for a task without any, the first 8 characters of its id.
-    /// Required to approve tasks of level CRITICAL.
+    /// One of the task's resources, as `type:id` or only the id, or one of its targets, typed exactly; for a task without any, the first 8
+    /// characters of its id. Required to approve tasks of level CRITICAL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm: Option<String>,
 }

@@ -2,7 +2,7 @@
 //! the risk of the task, and applies on every path on which a person approves, so that no client can leave it out. Rejecting and
 //! requesting changes never need it.
 
-use super::{Actor, Digest, Refusal, Result, Task, TaskState};
+use super::{Actor, Digest, Refusal, Resource, Result, Task, TaskState};
 use crate::Moment;
 use crate::risk::RiskLevel;
 use crate::text::{is_shown, visible};
@@ -74,10 +74,11 @@ impl Task {
         needs_at(self.risk_level()).iter().copied().filter(has).collect()
     }
 
-    /// The ids of effective resources, and the targets, as far as they can be read and typed.
+    /// The ids of effective resources, bare and as `type:id`, and the targets, as far as they can be read and typed.
     fn scope_ids(&self) -> Vec<String> {
-        let resources = self.scope.effective_resources(&self.config).into_iter().map(|resource| resource.id);
-        let ids = resources.chain(self.scope.targets().map(str::to_owned));
+        let resources = self.scope.effective_resources(&self.config);
+        let both = |resource: Resource| [format!("{}:{}", resource.resource_type, resource.id), resource.id];
+        let ids = resources.into_iter().flat_map(both).chain(self.scope.targets().map(str::to_owned));
         ids.filter(|id| id.trim() == id && id.chars().all(is_shown)).collect()
     }
 
@@ -174,7 +175,7 @@ fn describe(needs: &[ApprovalNeed], has_scope: bool) -> String {
         ApprovalNeed::ScopeDigest => "scope_digest (that of what the task can touch)",
         ApprovalNeed::Reason => "reason (why you approve)",
         ApprovalNeed::Confirm if has_scope => {
-            "confirm (the id of one of its resources or targets, typed exactly)"
+            "confirm (one of its resources, as type:id or only the id, or one of its targets, typed exactly)"
         }
         ApprovalNeed::Confirm => "confirm (the first 8 characters of the task's id)",
         ApprovalNeed::Revision => "If-Match (the revision of the task that you reviewed)",

@@ -91,11 +91,14 @@ struct LogParams {
     /// Number of lines; 200 by default, at most 1000.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
+    /// Only this many last lines, at most 1000; without `after` and `limit`.
+    #[param(minimum = 1, maximum = 1000)]
+    tail: Option<u32>,
 }
 
 /// List the log of a task's execution.
 #[utoipa::path(get, path = "/tasks/{id}/logs", operation_id = "task_logs", tag = "tasks", params(("id" = String, Path), LogParams), responses(
-    (status = 200, description = "Log lines in order; to follow the log, repeat the request with the last number as `after`", body = wire::Page<wire::LogLine>),
+    (status = 200, description = "Log lines in order; to follow the log, repeat the request with the last number as `after`, and begin with `tail` to leave out what was before", body = wire::Page<wire::LogLine>),
     ReadErrors, TaskNotFound,
 ))]
 async fn logs(
@@ -104,11 +107,21 @@ async fn logs(
     Param(id): Param,
     Params(params): Params<LogParams>,
 ) -> PageResult<wire::LogLine> {
-    let limit = params.limit.unwrap_or(DEFAULT_LOG_LINES);
-    if !(1..=MAX_LOG_LINES).contains(&limit) {
-        let detail = format!("must be between 1 and {MAX_LOG_LINES}, not {limit}");
-        return Err(Problem::invalid_at("?limit", detail));
+    let check = |name: &str, lines: u32| match lines {
+        1..=MAX_LOG_LINES => Ok(()),
+        _ => Err(Problem::invalid_at(name, format!("must be between 1 and {MAX_LOG_LINES}, not {lines}"))),
+    };
+    if let Some(tail) = params.tail {
+        check("?tail", tail)?;
+        if params.after.is_some() || params.limit.is_some() {
+            return Err(Problem::invalid_at("?tail", "cannot be combined with after or limit"));
+        }
+        let (lines, _) = app.agent_work.log_end(&id, tail, &caller).await?;
+        // Nothing follows the end.
+        return Ok(Json(wire::Page { items: lines.convert(), next_cursor: None }));
     }
+    let limit = params.limit.unwrap_or(DEFAULT_LOG_LINES);
+    check("?limit", limit)?;
     let after = params.after.unwrap_or(0);
     if i64::try_from(after).is_err() {
         return Err(Problem::invalid_at("?after", "is too large for a line number"));

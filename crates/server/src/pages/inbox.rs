@@ -75,7 +75,8 @@ async fn load(visit: &Visit, view: InboxView, cursor: &str) -> PageResult<InboxP
         }
     };
     let waiting_for_others = if found.items.is_empty() && view == InboxView::Mine {
-        requests(visit, InboxView::Others, "").await?.items.len()
+        let others = requests(visit, InboxView::Others, "").await?.items;
+        others.into_iter().map(|request| request.task_id).collect::<BTreeSet<_>>().len()
     } else {
         0
     };

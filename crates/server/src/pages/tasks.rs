@@ -17,8 +17,8 @@ use crate::api::AppState;
 use crate::http::problem::Problem;
 
 const PAGE_LIMIT: &str = "50";
-/// Entries and lines that the page of a task shows; the audit log and the API have all.
-const MAX_SHOWN: usize = 200;
+/// The newest entries and the last lines that the page of a task shows; the audit log and the API have all.
+const MAX_SHOWN: &str = "200";
 
 pub(super) fn routes() -> Router<AppState> {
     Router::new()
@@ -91,8 +91,10 @@ pub(super) async fn load_review(
     };
     let request = match request_id {
         Some(id) => approvals.iter().find(|approval| approval.approval_id == id).filter(is_open),
-        None => approvals.iter().find(is_open),
+        None => None,
     };
+    // Who opens the request of somebody else may be asked, too.
+    let request = request.or_else(|| approvals.iter().find(is_open));
     Ok(Review {
         request: request.cloned(),
         task,
@@ -107,8 +109,9 @@ pub(super) async fn load_review(
 
 async fn load_page(visit: &Visit, id: &str) -> PageResult<TaskPage> {
     let back = path(&["tasks", id]);
-    let audit = with_query("/audit", &[("task", id), ("limit", "200")]);
-    let (comments, logs) = (path(&["tasks", id, "comments"]), path(&["tasks", id, "logs"]));
+    let audit = with_query("/audit", &[("task", id), ("order", "newest"), ("limit", MAX_SHOWN)]);
+    let comments = path(&["tasks", id, "comments"]);
+    let logs = with_query(&path(&["tasks", id, "logs"]), &[("tail", MAX_SHOWN)]);
     let (review, shell) = tokio::join!(
         load_review(visit, id, None, &back),
         visit.shell(Section::Tasks, "Task", "task,approval")
@@ -121,14 +124,12 @@ async fn load_page(visit: &Visit, id: &str) -> PageResult<TaskPage> {
     )?;
     shell.title = review.task.config.description.lines().next().unwrap_or("Task").chars().take(80).collect();
     shell.task_id = Some(review.task.task_id.clone());
-    let mut logs = logs.map(|page| page.items).unwrap_or_default();
-    logs.drain(..logs.len().saturating_sub(MAX_SHOWN));
     Ok(TaskPage {
         shell,
         review,
         comments: comments.map(|page| page.items).unwrap_or_default(),
         audit: audit.map(|page| page.items).unwrap_or_default(),
-        logs,
+        logs: logs.map(|page| page.items).unwrap_or_default(),
         problem: None,
         typed: String::new(),
     })

@@ -74,6 +74,10 @@ impl WorkKind {
     }
 }
 
+fn log_line(row: &Row) -> Result<LogLine> {
+    Ok(LogLine { number: row.get(0)?, attempt: row.get(1)?, at: row.get(2)?, text: row.get(3)? })
+}
+
 /// A piece of the output of a running task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
@@ -322,14 +326,20 @@ impl Database {
         self.execute(AppendLog { task_id, attempt, at, text, response }).await
     }
 
+    /// The last lines of the log of a task, in order.
+    pub async fn task_log_end(&self, task_id: &str, limit: u32) -> Result<Vec<LogLine>> {
+        let sql =
+            "SELECT number, attempt, micros(at), text FROM task_logs WHERE task_id = $1 ORDER BY number DESC";
+        let mut lines = self.fetch_page(sql, &[uuid(task_id)], limit, log_line).await?;
+        lines.reverse();
+        Ok(lines)
+    }
+
     /// The log of a task after the line number `after`.
     pub async fn task_log(&self, task_id: &str, after: u64, limit: u32) -> Result<Vec<LogLine>> {
         let sql = "SELECT number, attempt, micros(at), text FROM task_logs WHERE task_id = $1 AND number > $2 \
                    ORDER BY number";
-        let line = |row: &Row| {
-            Ok(LogLine { number: row.get(0)?, attempt: row.get(1)?, at: row.get(2)?, text: row.get(3)? })
-        };
-        self.fetch_page(sql, &[uuid(task_id), after.into()], limit, line).await
+        self.fetch_page(sql, &[uuid(task_id), after.into()], limit, log_line).await
     }
 
     /// Tasks whose lease has expired, the longest expired first, after the last one of the page before: expiry and task id.

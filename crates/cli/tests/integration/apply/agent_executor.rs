@@ -129,6 +129,7 @@ async fn agent_reports_and_claims_embedded() {
     report_is_idempotent(&fixture).await;
     report_fails_after_locks_are_lost(&fixture).await;
     logs_are_stored_once_and_secrets_redacted(&fixture).await;
+    page_shows_the_last_lines_and_the_newest_entries(&fixture).await;
     tampered_task_is_not_handed_out(&fixture, &house.server().data()).await;
     full_agents_do_not_block_others(&fixture).await;
 }
@@ -218,6 +219,45 @@ async fn logs_are_stored_once_and_secrets_redacted(fixture: &Fixture) {
     let task = fixture.office.task_request(&id).await;
     assert_eq!(task["preview"]["changes"][0]["what"], redacted, "{task}");
     assert!(!task.to_string().contains(SECRET), "{task}");
+}
+
+/// However much happened, the page of a task shows the end of it.
+async fn page_shows_the_last_lines_and_the_newest_entries(fixture: &Fixture) {
+    const MANY: usize = 205;
+    let draft = json!({ "executor": "agent", "parameters": { "agent": "bot" } });
+    let id = fixture.pat.create_draft(draft).await;
+    for number in 1..=MANY {
+        let comment = json!({ "text": format!("comment {number}") });
+        let _ = fixture.pat.post(&format!("/tasks/{id}/comments"), &comment).await.expect_status(201);
+    }
+    let _ = fixture.pat.post(&format!("/tasks/{id}/submit"), &json!({})).await.expect_status(202);
+    fixture.pat.approve_submitted(&id).await;
+    let claim = json!({ "task_id": id, "wait_seconds": 10.0 });
+    let _ = fixture.bot.post("/tasks/claim", &claim).await.expect_status(200);
+    let path = format!("/tasks/{id}/logs");
+    for number in 1..=MANY {
+        let body = json!({ "attempt": 1, "text": format!("line {number}.") });
+        assert_eq!(fixture.bot.post(&path, &body).await.status, 204);
+    }
+    let report = json!({ "attempt": 1, "result": "success" });
+    let _ = fixture.report(&id, report).await.expect_status(200);
+    let tail = fixture.pat.get(&format!("{path}?tail=2")).await.expect_status(200);
+    let lines: Vec<String> =
+        tail["items"].as_array().expect("a list").iter().map(|line| text_field(line, "text")).collect();
+    assert_eq!(
+        (lines, &tail["next_cursor"]),
+        (vec!["line 204.".to_owned(), "line 205.".to_owned()], &Value::Null)
+    );
+    for wrong in ["tail=0", "tail=1001", "tail=1&after=3", "tail=1&limit=3"] {
+        let _ = fixture.pat.get(&format!("{path}?{wrong}")).await.expect_problem(422, "INVALID_REQUEST");
+    }
+    let newest = format!("/audit?task={id}&order=newest&limit=1");
+    let newest = fixture.pat.get(&newest).await.expect_status(200);
+    let authorization = format!("Bearer {}", fixture.pat.token);
+    let headers = [("authorization", authorization.as_str())];
+    let page = fixture.pat.send_raw("GET", &format!("/tasks/{id}"), &headers, "").await.text();
+    assert!(page.contains("line 205.") && !page.contains("line 5."), "{page}");
+    assert!(page.contains(&text_field(&newest["items"][0], "entry_id")), "{page}");
 }
 
 /// The approved task is changed directly in the database.

@@ -70,7 +70,7 @@ async fn answers_say_everything_that_lacks() {
         let all = lacks(by, &path, &json!({})).await;
         assert_eq!(all, json!(["digest", "scope_digest", "reason", "confirm"]));
         assert_eq!(lacks(by, &path, &without("reason", json!(" "))).await, json!(["reason"]));
-        for wrong in ["PROD", "prod ", "db:prod", &task[..8]] {
+        for wrong in ["PROD", "prod ", "db:PROD", "files:prod", &task[..8]] {
             assert_eq!(
                 lacks(by, &path, &without("confirm", json!(wrong))).await,
                 json!(["confirm"]),
@@ -94,6 +94,7 @@ async fn answers_say_everything_that_lacks() {
     assert_eq!(org.task_request(&task).await["state"], "REVIEWING");
     // In a session, the password is a few seconds old.
     let eve = org.join_and_sign_in("eve", &[ADMIN], PASSWORD).await;
+    let full = without("confirm", json!("db:prod"));
     // Without the revision, it could be about an older preview.
     let refused = eve.post(&confirm, &full).await.expect_problem(422, "FRICTION_REQUIRED");
     assert_eq!(refused["needs"], json!(["revision"]));

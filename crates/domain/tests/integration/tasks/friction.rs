@@ -196,12 +196,12 @@ fn ids_of_the_scope_confirm_or_without_any_the_beginning_of_the_task_id() {
         fingerprint: None,
     };
     task.set_scope(TaskScope(vec![part]));
-    assert_eq!(task.confirmations(), ["handbook", "files:site/a.md", "files:site/b.md"]);
+    assert_eq!(task.confirmations(), ["docs:handbook", "handbook", "files:site/a.md", "files:site/b.md"]);
     task.approvals[0].scope_digest = task.scope_digest;
     for id in task.confirmations() {
         assert_eq!(typed(&task, &id), [""; 0], "{id}");
     }
-    for other in ["0197c1a2", "docs:handbook", "files:site", "HANDBOOK"] {
+    for other in ["0197c1a2", "docs", "docs:", ":handbook", "wiki:handbook", "files:site", "HANDBOOK"] {
         assert_eq!(typed(&task, other), ["confirm"], "{other}");
     }
 }
@@ -234,7 +234,15 @@ fn the_refusal_says_what_to_do_and_shows_no_digest() {
     let task = submitted(&mut fixture, RiskLevel::Critical, &["database:prod"]);
     let refused = decide(&fixture, &task, DecisionKind::Approve, &Answer::default(), &fixture.actor("rob"));
     let text = refused.expect_err("incomplete").to_string();
-    for part in ["CRITICAL", "digest", "scope_digest", "reason", "confirm", "resources or targets"] {
+    for part in [
+        "CRITICAL",
+        "digest",
+        "scope_digest",
+        "reason",
+        "confirm",
+        "one of its resources",
+        "one of its targets",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     // Repeating what the refusal says must not replace a look at the task.

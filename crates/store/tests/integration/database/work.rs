@@ -257,6 +257,8 @@ async fn logs_output_of_the_current_attempt_in_order(fixture: TestDatabase) {
     let texts: Vec<(u64, &str)> = log.iter().map(|line| (line.number, line.text.as_str())).collect();
     assert_eq!(texts, [(1, "one\n"), (2, "zwö \u{1F600}\n")]);
     assert_eq!(database.task_log(task_id, 1, 10).await.expect("read").len(), 1);
+    assert_eq!(database.task_log_end(task_id, 10).await.expect("read"), log);
+    assert_eq!(database.task_log_end(task_id, 1).await.expect("read"), log.get(1..).unwrap_or_default());
     let long = "x".repeat(600_000);
     for second in 0..4 {
         assert!(
