@@ -102,7 +102,11 @@ function moveChange(step) {
   next.focus();
 }
 
+// What is shown is not what was chosen yet.
+const isOpening = () => document.querySelector("[data-js-opening]") !== null;
+
 function focusReason(action) {
+  if (isOpening()) return;
   const reason = document.querySelector("form[data-decision] textarea[name=reason]");
   if (!reason) return;
   intent = action;
@@ -110,6 +114,7 @@ function focusReason(action) {
 }
 
 function focusFirst(selector) {
+  if (isOpening()) return;
   const element = document.querySelector(selector);
   if (!element) return;
   const details = element.closest("details");

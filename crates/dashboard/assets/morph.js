@@ -106,11 +106,16 @@ const isEditedRevision = (node) =>
   node.matches("input[type=hidden][name=revision]") &&
   [...(node.form?.elements ?? [])].some((control) => control.matches("input:not([type=hidden]), textarea, select") && isTouched(control));
 
-// A form that was refused keeps the reason and what was typed, until it is sent again or the page is left.
-const isRefused = (node) => node.tagName === "FORM" && !showsWholly && node.querySelector("[data-alert]") !== null;
+// A form that was refused keeps the reason and what was typed, until it is sent again or the page is left. One that is on its way, or has
+// failed to arrive, keeps its key too: sent again, it is the same request.
+function isKept(from, to) {
+  if (from.tagName !== "FORM" || from.getAttribute("action") !== to.getAttribute("action")) return false;
+  if (from.hasAttribute("data-js-sending") || from.querySelector("[data-js-failed]")) return true;
+  return !showsWholly && from.querySelector("[data-alert]") !== null;
+}
 
 function morphElement(from, to) {
-  if (from.isEqualNode(to) || from.hasAttribute("data-js-keep") || isEditedRevision(from) || isRefused(from)) return;
+  if (from.isEqualNode(to) || from.hasAttribute("data-js-keep") || isEditedRevision(from) || isKept(from, to)) return;
   const touched = from.matches("input, textarea, select") && from.type !== "hidden" && isTouched(from);
   const { value, checked } = from;
   morphAttributes(from, to);
@@ -140,7 +145,7 @@ function morphElement(from, to) {
 export function showPage(page, wholly = false) {
   const main = document.getElementById("main");
   const newer = page.getElementById("main");
-  if (!main || !newer) return false;
+  if (!main || !newer) return;
   showsWholly = wholly;
   const lists = wholly ? [...main.querySelectorAll("[data-list]")] : [];
   for (const list of lists) list.setAttribute("data-js-load", "");
@@ -154,5 +159,4 @@ export function showPage(page, wholly = false) {
     else document.body.dataset[name] = page.body.dataset[name];
   }
   document.dispatchEvent(new CustomEvent("ade:shown"));
-  return true;
 }

@@ -29,6 +29,8 @@ pub struct RefusedDecision {
     pub reason: String,
     pub confirm: String,
     pub problem: Option<Problem>,
+    /// Whether the password is to be sent with the decision.
+    pub asks_password: bool,
 }
 
 /// A task under review.
@@ -355,9 +357,8 @@ impl Review {
         self.can_decide() && self.needs_reason()
     }
 
-    /// Whether the API asked for the password.
-    pub(crate) fn needs_password(&self) -> bool {
-        self.decision.problem.as_ref().is_some_and(|problem| problem.code == "REAUTHENTICATE")
+    pub(crate) const fn needs_password(&self) -> bool {
+        self.decision.asks_password
     }
 
     /// Changes with everything that the decision is about.

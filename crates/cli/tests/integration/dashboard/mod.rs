@@ -5,6 +5,7 @@ mod activity;
 mod agents;
 mod appearance;
 mod batches;
+mod forms;
 mod live;
 mod locks;
 mod many_tasks;
