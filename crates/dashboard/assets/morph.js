@@ -10,7 +10,17 @@ export function parsePage(text) {
 
 let showsWholly = false;
 
-const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.dataset.row || node.id || null : null);
+// A form is the same one as long as it sends to the same place.
+function formKey(form) {
+  const action = form.getAttribute("action");
+  const isSame = (other) => other.tagName === "FORM" && other.getAttribute("action") === action;
+  return action && [...form.parentElement.children].filter(isSame).length === 1 ? `form ${action}` : null;
+}
+
+function keyOf(node) {
+  if (node.nodeType !== Node.ELEMENT_NODE) return null;
+  return node.dataset.row || node.getAttribute("id") || (node.tagName === "FORM" ? formKey(node) : null);
+}
 
 // What a person did to a control wins over what the server knows.
 function isTouched(control) {
@@ -52,6 +62,21 @@ function morphHeldList(from, to) {
   from.dispatchEvent(new CustomEvent("ade:waiting", { bubbles: true, detail: { added, gone } }));
 }
 
+// Moves a child forward to a place. One with the focus would lose it: then those in between are moved behind it.
+function moveTo(place, child) {
+  const follows = place && place.compareDocumentPosition(child) & Node.DOCUMENT_POSITION_FOLLOWING;
+  if (!follows || !child.contains(document.activeElement)) {
+    child.parentNode.insertBefore(child, place);
+    return;
+  }
+  const end = child.nextSibling;
+  for (let node = place; node !== child;) {
+    const following = node.nextSibling;
+    child.parentNode.insertBefore(node, end);
+    node = following;
+  }
+}
+
 function morphChildren(from, to) {
   if (from.hasAttribute("data-list") && isHeld(from) && !from.hasAttribute("data-js-load")) {
     morphHeldList(from, to);
@@ -82,7 +107,7 @@ function morphChildren(from, to) {
         place.remove();
         place = next;
       }
-      if (match !== place) from.insertBefore(match, place);
+      if (match !== place) moveTo(place, match);
       else place = place.nextSibling;
       morphNode(match, wanted);
     } else {

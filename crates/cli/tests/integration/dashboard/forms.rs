@@ -10,7 +10,8 @@ use sqlx::{ConnectOptions, Connection};
 use super::live::IS_LIVE;
 use super::{Dashboard, PASSWORD, READY, note, playground_change, says};
 
-const NINE_HOURS_MS: u64 = 9 * 3_600_000;
+/// In microseconds, as SQLite has it.
+const NINE_HOURS: u64 = 9 * 3_600_000_000;
 
 /// The next form reaches the server, and its response is lost.
 const LOSE_NEXT_RESPONSE: &str = "const real = window.fetch;
@@ -21,13 +22,13 @@ const LOSE_NEXT_RESPONSE: &str = "const real = window.fetch;
         throw new TypeError('lost');
     }";
 
-/// Makes all sessions as old as they are on the next day.
+/// Makes the passwords of all sessions too old to decide.
 async fn age_sessions(dashboard: &Dashboard) {
     let file = dashboard.server.data().join("ade.sqlite3");
     let options =
         sqlx::sqlite::SqliteConnectOptions::new().filename(file).busy_timeout(Duration::from_secs(5));
     let mut connection = options.connect().await.expect("opens");
-    let sql = format!("UPDATE sessions SET password_at = password_at - {NINE_HOURS_MS}");
+    let sql = format!("UPDATE sessions SET password_at = password_at - {NINE_HOURS}");
     sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut connection).await.expect("done");
     connection.close().await.expect("closed");
 }
@@ -61,6 +62,8 @@ async fn form_without_answer_is_kept_and_sent_again_once() {
     page.wait_until(&has_comment("who is it on Sundays?")).await;
     let typed = format!("return document.querySelector(\"{form} textarea\").value");
     assert_eq!(page.eval(&typed, &[]).await, json!("who is it on Sundays?"));
+    let focused = page.eval("return document.activeElement.textContent", &[]).await;
+    assert_eq!(focused, json!("Comment"), "the form was not replaced by another one");
     page.click(&format!("{form} button")).await;
     says(&page, "The comment was added.").await;
     assert!(!page.is_visible("[data-js-failed]").await);
@@ -128,7 +131,7 @@ async fn approve_at_the_end(page: &Page) {
 #[tokio::test]
 async fn next_request_is_read_from_its_beginning() {
     let dashboard = Dashboard::start().await;
-    let long: String = (0..200).map(|number| format!("worker {number}\n")).collect();
+    let long: String = (0..60).map(|number| format!("worker {number}\n")).collect();
     let task = dashboard.propose(&playground_change("Name the workers", &long)).await;
     let page = dashboard.open("carol", "/inbox").await;
     let row = "[...document.querySelectorAll('#queue [data-row]')].find((row) => row.textContent.includes('Name the workers'))";
