@@ -285,8 +285,15 @@ impl Review {
     }
 
     /// Whether the viewer decides here.
-    pub(crate) fn can_decide(&self) -> bool {
+    #[must_use]
+    pub fn can_decide(&self) -> bool {
         self.request.is_some() && self.is_allowed("approve")
+    }
+
+    /// Whether the viewer could decide here after giving the password again.
+    pub(crate) fn needs_reauthentication(&self) -> bool {
+        let is_open = self.task.state == TaskState::Reviewing && self.request.is_some();
+        is_open && !self.can_decide() && self.viewer.must_reauthenticate
     }
 
     /// Why the viewer sees no buttons, where somebody could expect them.

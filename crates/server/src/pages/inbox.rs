@@ -122,21 +122,20 @@ async fn decide(visit: Visit, Path((id, action)): Path<(String, String)>, form: 
             // The form of a decision has a field for it; that of a delegation has none.
             let has_password = !form.verbatim("password").is_empty();
             let asks_password = *action != "delegate" && (problem.code == REAUTHENTICATE || has_password);
-            if asks_password {
-                problem.extensions.remove(REAUTHENTICATE_LINK);
-            }
-            let decision = RefusedDecision {
-                reason: form.get("reason").to_owned(),
-                confirm: form.get("confirm").to_owned(),
-                problem: Some(problem.clone()),
-                asks_password,
-            };
             let shell = visit.shell(Section::Inbox, "Inbox", "approval,task");
             // The form may name no task, or another one.
             let Ok(mut review) = load_review(&visit, form.get("task_id"), Some(&id), back).await else {
                 return Err(problem.into());
             };
-            review.decision = decision;
+            if asks_password || !review.can_decide() {
+                problem.extensions.remove(REAUTHENTICATE_LINK);
+            }
+            review.decision = RefusedDecision {
+                reason: form.get("reason").to_owned(),
+                confirm: form.get("confirm").to_owned(),
+                problem: Some(problem.clone()),
+                asks_password,
+            };
             let page = InboxPage {
                 shell: shell.await?,
                 view: InboxView::Mine,

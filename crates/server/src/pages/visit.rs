@@ -6,6 +6,7 @@
 use ade_app::accounts::csrf_token;
 use ade_client::wire;
 use ade_dashboard::{ErrorPage, Section, Shell, Template, Viewer};
+use ade_domain::permission::Scope;
 use axum::Extension;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -163,6 +164,7 @@ fn viewer(caller: &ade_app::Caller) -> Viewer {
             user_id: user.user_id.to_string(),
             name: user.name.clone(),
             roles: user.roles.iter().map(ToString::to_string).collect(),
+            must_reauthenticate: caller.decides_until.is_some() && !caller.scopes.contains(&Scope::Decide),
         },
         (None, None) => {
             Viewer { name: "Operator".to_owned(), roles: vec!["admin".to_owned()], ..Viewer::default() }

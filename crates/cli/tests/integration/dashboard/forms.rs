@@ -121,6 +121,7 @@ const VIEW: &str = "const seen = (element) => { const { top, bottom } = element.
                     return [scrollY, seen(document.querySelector('[data-notice]'))]";
 
 async fn approve_at_the_end(page: &Page) {
+    page.eval("document.querySelector('[data-seen-key]').scrollIntoView({ block: 'center' })", &[]).await;
     page.wait_until(READY).await;
     page.eval("window.scrollTo(0, document.body.scrollHeight)", &[]).await;
     page.wait_until("scrollY > 0").await;
@@ -215,25 +216,23 @@ async fn form_that_needs_the_password_leads_to_where_it_is_given() {
     says(&page, "It was created.").await;
 }
 
-/// The form of a decision takes the password itself; the one beside it links to the page.
 #[tokio::test]
-async fn decisions_take_the_password_and_delegating_links_to_it() {
+async fn reviewer_of_yesterday_gives_the_password_and_decides() {
     let dashboard = Dashboard::start().await;
     let page = dashboard.open("carol", "/inbox").await;
     age_sessions(&dashboard).await;
     page.click("[data-delegate] summary").await;
     page.fill("[data-delegate] [name=to]", "alice").await;
     page.click("[data-delegate] button").await;
-    page.wait_for("[data-alert] a[href^='/reauthenticate']").await;
-    assert!(!page.is_visible("#decision-password").await);
-    page.fill("#reason", "not today").await;
-    page.click("[data-action=reject]").await;
-    page.fill("#decision-password", "wrong-password").await;
-    page.click("[data-action=reject]").await;
-    page.wait_until("document.querySelector('[data-alert]')?.textContent.includes('WRONG_PASSWORD')").await;
-    page.fill("#decision-password", PASSWORD).await;
-    page.click("[data-action=reject]").await;
-    says(&page, "The task was rejected.").await;
+    says(&page, "You gave your password too long ago to decide.").await;
+    assert!(page.text("[data-alert]").await.contains("REAUTHENTICATE"));
+    page.click_through(".review .callout a[href^='/reauthenticate']").await;
+    page.fill("[name=password]", PASSWORD).await;
+    page.click_through("main button[type=submit]").await;
+    page.click("[data-delegate] summary").await;
+    page.fill("[data-delegate] [name=to]", "alice").await;
+    page.click("[data-delegate] button").await;
+    says(&page, "The approval request was delegated.").await;
 }
 
 #[tokio::test]
