@@ -1,8 +1,8 @@
 // Sends forms without leaving the page: nothing typed is lost if the server cannot be reached or refuses. The server answers with a
 // page in any case: another one after a success, the same one with the reason after a refusal.
 
-import { cancelOpening, enter, isShowable, load } from "./live.js";
 import { reportReached } from "./connection.js";
+import { cancelOpening, enter, isShowable, load } from "./live.js";
 
 const UNANSWERED = "ADE did not answer: this may have been done, or not. What you typed is kept. Try again: it is not done twice.";
 

@@ -90,21 +90,24 @@ export async function openInPlace(link) {
   const controller = new AbortController();
   opening = controller;
   document.getElementById("inbox")?.setAttribute("data-js-opening", "");
+  let loaded = null;
   try {
-    const loaded = await load(href, { signal: controller.signal });
-    reportReached();
-    if (loaded.failure !== null) {
-      reportFailure(loaded.failure, loaded.response, refresh);
-    } else if (isShowable(loaded)) {
-      history.replaceState(null, "", href);
-      enter(loaded, false);
-    }
-  } catch (error) {
-    if (controller.signal.aborted) return;
+    loaded = await load(href, { signal: controller.signal });
+  } catch {
+    // Another one was opened meanwhile, or there is no connection.
+  }
+  if (opening !== controller) return;
+  cancelOpening();
+  if (!loaded || loaded.isFromProxy) {
     reportUnreachable(refresh);
-    if (!(error instanceof TypeError)) throw error;
-  } finally {
-    if (opening === controller) cancelOpening();
+    return;
+  }
+  reportReached();
+  if (loaded.failure !== null) {
+    reportFailure(loaded.failure, loaded.response, refresh);
+  } else if (isShowable(loaded)) {
+    history.replaceState(null, "", href);
+    enter(loaded, false);
   }
 }
 
@@ -160,7 +163,7 @@ export function refresh(wholly = false) {
   clearTimeout(timer);
   timer = null;
   if (running) {
-    next ??= running.then(() => {
+    next ??= running.catch(() => {}).then(() => {
       next = null;
       return refresh();
     });

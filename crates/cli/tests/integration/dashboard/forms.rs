@@ -229,10 +229,9 @@ async fn reviewer_of_yesterday_gives_the_password_and_decides() {
     page.click_through(".review .callout a[href^='/reauthenticate']").await;
     page.fill("[name=password]", PASSWORD).await;
     page.click_through("main button[type=submit]").await;
-    page.click("[data-delegate] summary").await;
-    page.fill("[data-delegate] [name=to]", "alice").await;
-    page.click("[data-delegate] button").await;
-    says(&page, "The approval request was delegated.").await;
+    page.fill("#reason", "not during the sale").await;
+    page.click("[data-action=reject]").await;
+    says(&page, "The task was rejected.").await;
 }
 
 #[tokio::test]
