@@ -5,7 +5,8 @@
 const INERT_MS = 500;
 
 let task;
-let version = null;
+let version;
+let isShown = false;
 let hasChanged = false;
 let inertUntil = 0;
 let timer = null;
@@ -49,13 +50,15 @@ function openAt(field) {
 function update() {
   const form = document.querySelector("form[data-decision]");
   if (!form) {
-    task = undefined;
-    version = null;
+    // It may come back, with another version of the same task.
+    isShown = false;
     return;
   }
-  if (form.dataset.version !== version) {
-    const opened = form.elements.task_id?.value ?? null;
-    hasChanged = opened === task;
+  const opened = form.elements.task_id?.value ?? null;
+  if (!isShown || opened !== task || form.dataset.version !== version) {
+    if (opened !== task) hasChanged = false;
+    else if (form.dataset.version !== version) hasChanged = true;
+    isShown = true;
     task = opened;
     version = form.dataset.version;
     form.removeAttribute("data-js-open");
@@ -92,7 +95,7 @@ export function startDecisions() {
     }
     const button = event.target.closest("[data-approve]");
     if (!button) return;
-    if (button.hasAttribute("data-js-inert")) {
+    if (button.hasAttribute("data-js-inert") || button.closest("[data-js-opening]")) {
       event.preventDefault();
       const [field] = fieldsThatLack(button.form);
       if (field) openAt(field);

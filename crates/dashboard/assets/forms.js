@@ -1,48 +1,69 @@
 // Sends forms without leaving the page: nothing typed is lost if the server cannot be reached or refuses. The server answers with a
 // page in any case: another one after a success, the same one with the reason after a refusal.
 
-import { showResponse } from "./live.js";
+import { reportReached } from "./connection.js";
+import { cancelOpening, enter, isShowable, load } from "./live.js";
 
-const OFFLINE = "Not sent: ADE cannot be reached. Nothing was changed, and what you typed is kept. Try again.";
+const UNANSWERED = "ADE did not answer: this may have been done, or not. What you typed is kept. Try again: it is not done twice.";
 
+// As long as a form says that it failed, it keeps what was typed and its key, so that sending it again is the same request.
 function showFailure(form, text) {
-  let alert = form.querySelector("[data-js-offline]");
+  let alert = form.querySelector("[data-js-failed]");
   if (!alert) {
     alert = document.createElement("div");
     alert.className = "alert";
     alert.setAttribute("role", "alert");
-    alert.setAttribute("data-js-offline", "");
+    alert.setAttribute("data-js-failed", "");
     form.prepend(alert);
   }
   alert.textContent = text;
 }
 
-async function send(form, submitter) {
+async function post(form, submitter) {
   const body = new URLSearchParams(new FormData(form, submitter));
   const action = submitter?.getAttribute("formaction") || form.getAttribute("action") || location.href;
   const pending = submitter ?? form.querySelector("button[type=submit]");
   pending?.setAttribute("data-pending", "");
   form.setAttribute("data-js-sending", "");
   try {
-    const response = await fetch(action, { method: "POST", body, headers: { accept: "text/html" } });
-    form.querySelector("[data-js-offline]")?.remove();
-    if (response.redirected) history.pushState(null, "", response.url);
-    // A form that was sent is not what somebody still types.
-    if (response.redirected) form.reset();
-    document.activeElement?.blur();
-    const shown = await showResponse(response, true);
-    if (!shown) return;
-    const alert = document.querySelector("[data-alert]");
-    if (alert) alert.scrollIntoView({ block: "nearest" });
-    else if (response.redirected) document.getElementById("main").focus({ preventScroll: true });
-    const text = document.querySelector("[data-alert], [data-notice]")?.textContent;
-    if (text) document.getElementById("announce").textContent = text.trim();
+    return await load(action, { method: "POST", body });
   } catch {
-    showFailure(form, OFFLINE);
+    return null;
   } finally {
     pending?.removeAttribute("data-pending");
     form.removeAttribute("data-js-sending");
   }
+}
+
+async function send(form, submitter) {
+  cancelOpening();
+  const loaded = await post(form, submitter);
+  form.querySelector("[data-js-failed]")?.remove();
+  if (!loaded || loaded.isFromProxy) {
+    showFailure(form, UNANSWERED);
+    return;
+  }
+  reportReached();
+  const { response, failure } = loaded;
+  if (failure !== null) {
+    // It was done if the answer leads to another page: only that page failed.
+    if (response.redirected) location.assign(response.url);
+    else showFailure(form, `ADE answered: ${failure}. What you typed is kept.`);
+    return;
+  }
+  if (!isShowable(loaded)) return;
+  if (response.redirected) {
+    history.pushState(null, "", response.url);
+    // A form that was sent is not what somebody still types.
+    form.reset();
+  }
+  document.activeElement?.blur();
+  enter(loaded, true);
+  const alert = document.querySelector("[data-alert]");
+  if (alert) alert.scrollIntoView({ block: "nearest" });
+  else if (response.redirected) document.getElementById("main").focus({ preventScroll: true });
+  const text = document.querySelector("[data-alert], [data-notice]")?.textContent;
+  if (text) document.getElementById("announce").textContent = text.trim();
 }
 
 export function startForms() {

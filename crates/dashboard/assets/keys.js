@@ -102,14 +102,44 @@ function moveChange(step) {
   next.focus();
 }
 
+// What is shown is not what was chosen yet.
+const isOpening = () => document.querySelector("[data-js-opening]") !== null;
+
+const INTENTS = { approve: "approves", reject: "rejects", changes: "requests changes" };
+
+// What Ctrl+Enter in a field of the decision does, shown beside the buttons.
+function setIntent(action) {
+  intent = action;
+  const hint = document.querySelector("[data-intent]");
+  if (hint) hint.textContent = action ? `Ctrl+Enter ${INTENTS[action]}.` : "";
+}
+
+function focusField(form, field, action) {
+  // On narrow screens the fields are there while the form has the focus.
+  form.focus({ preventScroll: true });
+  field.focus();
+  setIntent(action);
+}
+
 function focusReason(action) {
   const reason = document.querySelector("form[data-decision] textarea[name=reason]");
-  if (!reason) return;
-  intent = action;
-  focusFirst("form[data-decision] textarea[name=reason]");
+  if (reason) focusField(reason.form, reason, action);
+}
+
+// To what the approval still lacks, and to its button once it lacks nothing: what is typed next must not be taken for other keys.
+function focusApproval() {
+  const form = document.querySelector("form[data-decision]");
+  const button = form?.querySelector("[data-approve]");
+  if (!button) return;
+  const unviewed = ["HIGH", "CRITICAL"].includes(form.dataset.level) && document.querySelector("input[data-viewed]:not(:checked)");
+  const empty = [...form.querySelectorAll("[data-needed]")].find((field) => field.value.trim() === "");
+  if (unviewed) unviewed.focus();
+  else if (empty) focusField(form, empty, "approve");
+  else button.focus();
 }
 
 function focusFirst(selector) {
+  if (isOpening()) return;
   const element = document.querySelector(selector);
   if (!element) return;
   const details = element.closest("details");
@@ -121,7 +151,7 @@ const ACTIONS = {
   j: () => move(1),
   k: () => move(-1),
   x: () => currentRow()?.querySelector("input[type=checkbox]")?.click(),
-  a: () => focusFirst("form[data-decision] [data-approve]"),
+  a: focusApproval,
   r: () => focusReason("reject"),
   c: () => focusReason("changes"),
   d: () => focusFirst("[data-delegate] select, [data-delegate] input:not([type=hidden])"),
@@ -183,6 +213,6 @@ export function startKeys() {
     }
   });
   document.addEventListener("focusout", (event) => {
-    if (event.target.name === "reason" && !event.relatedTarget) intent = null;
+    if (intent && !event.relatedTarget) setIntent(null);
   });
 }

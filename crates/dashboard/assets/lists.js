@@ -1,22 +1,11 @@
 // Lists: rows that are opened beside them, rows that wait behind a button, and selections.
 
-import { refresh, showResponse } from "./live.js";
+import { openInPlace, refresh } from "./live.js";
 
 // Opens a row beside its list, and keeps the focus in the list.
-async function open(link) {
-  const { href } = link;
-  try {
-    const response = await fetch(href, { headers: { accept: "text/html" }, cache: "no-cache" });
-    history.replaceState(null, "", href);
-    await showResponse(response, false);
-  } catch {
-    location.assign(href);
-  }
-}
-
 export function openRow(link) {
   link.focus();
-  return open(link);
+  return openInPlace(link);
 }
 
 function showWaiting(list, { added, gone }) {
@@ -86,4 +75,9 @@ export function startLists() {
     updateSelection();
   });
   updateSelection();
+}
+
+// Brings the current tab into view, where tabs do not fit beside each other.
+export function startTabs() {
+  document.querySelector(".tabs [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest", behavior: "instant" });
 }

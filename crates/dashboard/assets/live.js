@@ -1,134 +1,184 @@
-// Follows events and fetches the page again when something that it shows has changed. Says when the server cannot be reached, and
-// since when the page is old. A hidden tab holds no connection: browsers allow only six to one server.
+// Fetches pages and shows them in place of this one: after events, after Back, and what rows and forms ask for. A hidden tab holds no
+// connection: browsers allow only six to one server.
 
+import { reportCurrent, reportFailure, reportReached, reportUnreachable, setConnection, showBanner } from "./connection.js";
 import { parsePage, showPage } from "./morph.js";
+import { setServerTime } from "./times.js";
 
 const MIN_INTERVAL = 400;
 const POLL_INTERVAL = 30_000;
-const LOST_AFTER = 2_500;
+const REOPEN_INTERVAL = 1_000;
 
 let source = null;
 let lastEventId = null;
 let followed = "";
-let shownAt = Date.now();
 let fetchedAt = 0;
-let running = false;
-let wanted = false;
+let running = null;
+let next = null;
+let wantsWhole = false;
 let timer = null;
-let lostTimer = null;
 let etag = null;
+let opening = null;
+// Pages shown so far, and the address of the last one.
+let shows = 0;
+let shownAddress = "";
 
-const banner = () => document.getElementById("banner");
-const connection = () => document.getElementById("connection");
+const address = () => location.pathname + location.search;
+const pinned = () => document.querySelector("[data-pin]")?.dataset.pin;
 
-function showBanner(text, action) {
-  const element = banner();
-  element.replaceChildren(text);
-  if (action) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "small-button";
-    button.textContent = action.label;
-    button.addEventListener("click", action.run);
-    element.append(" ", button);
+// Fetches a page and reads it to its end. Throws if there is no complete response.
+export async function load(url, options) {
+  const response = await fetch(url, { headers: { accept: "text/html" }, cache: "no-cache", ...options });
+  setServerTime(response.headers.get("date"));
+  const page = parsePage(await response.text());
+  // Without `main`, it is not of the dashboard: from a proxy, or from before the routes of pages.
+  const isPage = page.getElementById("main") !== null;
+  const failure = isPage ? page.body.dataset.error?.replace(/\.$/, "") ?? null : `the server answered with the status ${response.status}`;
+  return { response, page, failure, isFromProxy: !isPage && response.status >= 500 };
+}
+
+// Why a loaded page cannot take the place of this one: text, label of a button, and what it does.
+function obstacle({ response, page }) {
+  const reload = () => location.reload();
+  const { user, version } = document.body.dataset;
+  if (user !== undefined && new URL(response.url).pathname === "/sign-in") {
+    const signIn = () => window.open("/sign-in", "_blank", "noopener");
+    return ["Your session has ended. Sign in in another tab, then go on here: what you typed is kept.", "Sign in", signIn];
   }
-  element.hidden = false;
-}
-
-function setConnection(state, text) {
-  const element = connection();
-  if (!element) return;
-  element.hidden = false;
-  element.dataset.state = state;
-  element.textContent = text;
-}
-
-function isLive() {
-  setConnection("live", "live");
-  banner().hidden = true;
-  clearTimeout(lostTimer);
-  lostTimer = null;
-}
-
-function isLost() {
-  if (lostTimer || connection()?.dataset.state === "lost") return;
-  lostTimer = setTimeout(() => {
-    const since = new Date(shownAt).toLocaleTimeString();
-    setConnection("lost", "not connected");
-    showBanner(`ADE cannot be reached. This page is as of ${since}; it is tried again every second.`, {
-      label: "Try now",
-      run: refresh,
-    });
-  }, LOST_AFTER);
-}
-
-// Shows a response as the page, unless it is none or the session has ended. Returns whether it was shown.
-export async function showResponse(response, wholly) {
-  const text = await response.text();
-  const page = parsePage(text);
-  if (new URL(response.url).pathname === "/sign-in" && location.pathname !== "/sign-in") {
-    showBanner("Your session has ended. Sign in in another tab, then go on here: what you typed is kept.", {
-      label: "Sign in",
-      run: () => window.open("/sign-in", "_blank", "noopener"),
-    });
-    return false;
+  if (page.body.dataset.user !== user) {
+    return ["Another user has signed in here. Reload to see this page as that user.", "Reload", reload];
   }
-  if (page.body.dataset.version && page.body.dataset.version !== document.body.dataset.version) {
-    showBanner("ADE was updated. Reload to get the new version of this page.", {
-      label: "Reload",
-      run: () => location.reload(),
-    });
-    return false;
+  if (page.body.dataset.version !== version) {
+    return ["ADE was updated. Reload to get the new version of this page.", "Reload", reload];
   }
-  if (!showPage(page, wholly)) return false;
-  shownAt = Date.now();
+  return null;
+}
+
+// Whether a loaded page can be shown here; otherwise the banner says why not.
+export function isShowable(loaded) {
+  const found = obstacle(loaded);
+  if (found) showBanner(...found);
+  return !found;
+}
+
+export function show({ page }, wholly) {
+  shows += 1;
+  shownAddress = address();
+  showPage(page, wholly);
+  reportCurrent();
   follow();
-  return true;
 }
 
-export async function refresh(wholly = false) {
-  wanted = false;
+// Shows what the person asked for. Another page, or another request in the inbox, is read from its beginning.
+export function enter(loaded, wholly) {
+  const [from, pin] = [new URL(shownAddress, location.href).pathname, pinned()];
+  show(loaded, wholly);
+  if (from !== location.pathname || pin !== pinned()) window.scrollTo({ top: 0, behavior: "instant" });
+}
+
+// The last link that somebody opened is the one that counts, however long the others take.
+export function cancelOpening() {
+  opening?.abort();
+  opening = null;
+  document.querySelector("[data-js-opening]")?.removeAttribute("data-js-opening");
+}
+
+// Opens a link in place. Meanwhile, nothing can be decided about what is still shown.
+export async function openInPlace(link) {
+  const { href } = link;
+  cancelOpening();
+  const controller = new AbortController();
+  opening = controller;
+  document.getElementById("inbox")?.setAttribute("data-js-opening", "");
+  let loaded = null;
+  try {
+    loaded = await load(href, { signal: controller.signal });
+  } catch {
+    // Another one was opened meanwhile, or there is no connection.
+  }
+  if (opening !== controller) return;
+  cancelOpening();
+  if (!loaded || loaded.isFromProxy) {
+    reportUnreachable(refresh);
+    return;
+  }
+  reportReached();
+  if (loaded.failure !== null) {
+    reportFailure(loaded.failure, loaded.response, refresh);
+  } else if (isShowable(loaded)) {
+    history.replaceState(null, "", href);
+    enter(loaded, false);
+  }
+}
+
+async function fetchCurrent() {
+  const wholly = wantsWhole;
+  const [url, before] = [address(), shows];
+  wantsWhole = false;
+  fetchedAt = Date.now();
+  let loaded = null;
+  try {
+    loaded = await load(location.href);
+  } catch {
+    // Without a connection, or the response broke off.
+  }
+  if (address() !== url || shows !== before) {
+    // Meanwhile another page was opened, or a newer version of this one was shown.
+    if (isFollowing()) schedule();
+  } else if (!loaded || loaded.isFromProxy) {
+    wantsWhole ||= wholly;
+    reportUnreachable(refresh);
+  } else {
+    apply(loaded, wholly);
+  }
+}
+
+function apply(loaded, wholly) {
+  reportReached();
+  if (isFollowing()) setConnection(source?.readyState === EventSource.OPEN ? "live" : "connecting");
+  const { response, failure } = loaded;
+  const isElsewhere = address() !== shownAddress;
+  if (response.status === 405) {
+    // This page is the answer to a form: there is nothing to fetch at its URL.
+    delete document.body.dataset.topics;
+    follow();
+  } else if (isElsewhere && (failure !== null || obstacle(loaded))) {
+    location.reload();
+  } else if (failure !== null) {
+    reportFailure(failure, response, refresh);
+  } else {
+    const tag = response.headers.get("etag");
+    if (!wholly && !response.redirected && tag !== null && tag === etag) {
+      reportCurrent();
+    } else if (isShowable(loaded)) {
+      show(loaded, wholly);
+      etag = tag;
+    }
+  }
+}
+
+// Fetches this page again. `wholly` applies waiting changes of lists too.
+export function refresh(wholly = false) {
+  wantsWhole ||= wholly === true;
   clearTimeout(timer);
   timer = null;
   if (running) {
-    wanted = true;
-    return;
+    next ??= running.catch(() => {}).then(() => {
+      next = null;
+      return refresh();
+    });
+    return next;
   }
-  running = true;
-  const url = location.href;
-  fetchedAt = Date.now();
-  try {
-    const response = await fetch(url, { headers: { accept: "text/html" }, cache: "no-cache" });
-    if (response.status === 405) {
-      // This page is the answer to a form: there is nothing to fetch at its URL.
-      unfollow();
-      followed = "";
-      document.body.dataset.topics = "";
-    } else if (response.status >= 500) {
-      isLost();
-    } else if (location.href === url) {
-      const tag = response.headers.get("etag");
-      if (wholly || tag === null || tag !== etag || response.redirected) {
-        const shown = await showResponse(response, wholly);
-        if (shown) etag = tag;
-      } else {
-        shownAt = Date.now();
-      }
-      if (connection()?.dataset.state === "lost" && source?.readyState === EventSource.OPEN) isLive();
-    }
-  } catch {
-    isLost();
-  } finally {
-    running = false;
-    if (wanted) schedule();
-  }
+  running = fetchCurrent().finally(() => { running = null; });
+  return running;
 }
 
 function schedule() {
-  if (timer) return;
-  const wait = Math.max(0, fetchedAt + MIN_INTERVAL - Date.now());
-  timer = setTimeout(refresh, wait);
+  timer ??= setTimeout(refresh, Math.max(0, fetchedAt + MIN_INTERVAL - Date.now()));
 }
+
+// Pages without topics are not renewed by themselves: somebody fills in a form, or reads an answer that exists only once.
+const isFollowing = () => Boolean(document.body.dataset.topics) && !document.hidden;
 
 function unfollow() {
   source?.close();
@@ -137,10 +187,16 @@ function unfollow() {
 
 function follow() {
   const { topics, task } = document.body.dataset;
-  if (!topics || document.hidden) return;
+  if (!topics) {
+    unfollow();
+    setConnection(null);
+    return;
+  }
+  if (document.hidden) return;
   const wantedStream = `${topics} ${task ?? ""}`;
   if (source && source.readyState !== EventSource.CLOSED && followed === wantedStream) return;
   unfollow();
+  setConnection("connecting");
   followed = wantedStream;
   // A topic, or a single event of one: `lock:broken`.
   const events = topics.split(",").map((name) => (name.includes(":") ? name : `${name}:*`));
@@ -151,7 +207,7 @@ function follow() {
   source = opened;
   opened.addEventListener("subscribed", (event) => {
     if (event.lastEventId) lastEventId = event.lastEventId;
-    isLive();
+    setConnection("live");
     // What happened before the subscription is on no stream.
     schedule();
   });
@@ -160,48 +216,72 @@ function follow() {
     schedule();
   };
   opened.onerror = () => {
-    isLost();
-    if (opened.readyState === EventSource.CLOSED && source === opened) {
-      // Refused: perhaps the session has ended or the position is too old. The page itself tells.
-      lastEventId = null;
-      setTimeout(() => {
-        if (source === opened) {
-          source = null;
-          refresh();
-          follow();
-        }
-      }, 1_000);
-    }
+    setConnection("connecting");
+    // The page tells whether ADE can be reached and the session goes on.
+    schedule();
+    if (opened.readyState !== EventSource.CLOSED || source !== opened) return;
+    // Refused: perhaps the position is too old.
+    lastEventId = null;
+    setTimeout(() => {
+      if (source === opened) follow();
+    }, REOPEN_INTERVAL);
   };
 }
 
 // What is open stays open: otherwise a request with a higher score would take its place while somebody reads it.
 function keepOpen() {
-  const pinned = document.querySelector("[data-pin]")?.dataset.pin;
   const url = new URL(location.href);
-  if (!pinned || url.searchParams.has("at") || url.searchParams.get("open") === pinned) return;
-  url.searchParams.set("open", pinned);
+  const pin = pinned();
+  if (!pin || url.searchParams.has("at") || url.searchParams.get("open") === pin) return;
+  url.searchParams.set("open", pin);
   history.replaceState(history.state, "", url);
+  shownAddress = address();
+}
+
+// A page that the browser has kept is readable only while the session goes on: after a sign-out, Back must not show it.
+async function checkSession() {
+  const { user } = document.body.dataset;
+  if (!user) return;
+  document.body.style.visibility = "hidden";
+  try {
+    const response = await fetch("/api/v1/sessions/current", { cache: "no-store" });
+    const isOther = response.ok && (await response.json()).user?.user_id !== user;
+    if (response.status === 401 || isOther) throw new Error("the session has ended");
+    document.body.style.visibility = "";
+  } catch {
+    location.reload();
+  }
 }
 
 export function startFollowing() {
+  shownAddress = address();
   keepOpen();
   document.addEventListener("ade:shown", keepOpen);
-  if (!document.body.dataset.topics) return;
-  setConnection("connecting", "connecting");
   follow();
   setInterval(() => {
-    if (!document.hidden) refresh();
+    if (isFollowing()) refresh();
   }, POLL_INTERVAL);
-  document.addEventListener("ade:due", schedule);
+  document.addEventListener("ade:due", () => {
+    if (isFollowing()) schedule();
+  });
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) {
       unfollow();
     } else {
       follow();
-      schedule();
+      if (isFollowing()) schedule();
     }
   });
   window.addEventListener("pagehide", unfollow);
-  window.addEventListener("popstate", () => refresh(true));
+  window.addEventListener("pageshow", (event) => {
+    if (!event.persisted) return;
+    checkSession();
+    follow();
+    if (isFollowing()) schedule();
+  });
+  if (performance.getEntriesByType("navigation")[0]?.type === "back_forward") checkSession();
+  window.addEventListener("popstate", () => {
+    cancelOpening();
+    if (address() !== shownAddress) refresh(true);
+  });
 }

@@ -10,7 +10,17 @@ export function parsePage(text) {
 
 let showsWholly = false;
 
-const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.dataset.row || node.id || null : null);
+// A form is the same one as long as it sends to the same place.
+function formKey(form) {
+  const action = form.getAttribute("action");
+  const isSame = (other) => other.tagName === "FORM" && other.getAttribute("action") === action;
+  return action && [...form.parentElement.children].filter(isSame).length === 1 ? `form ${action}` : null;
+}
+
+function keyOf(node) {
+  if (node.nodeType !== Node.ELEMENT_NODE) return null;
+  return node.dataset.row || node.getAttribute("id") || (node.tagName === "FORM" ? formKey(node) : null);
+}
 
 // What a person did to a control wins over what the server knows.
 function isTouched(control) {
@@ -52,6 +62,21 @@ function morphHeldList(from, to) {
   from.dispatchEvent(new CustomEvent("ade:waiting", { bubbles: true, detail: { added, gone } }));
 }
 
+// Moves a child forward to a place. One with the focus would lose it: then those in between are moved behind it.
+function moveTo(place, child) {
+  const follows = place && place.compareDocumentPosition(child) & Node.DOCUMENT_POSITION_FOLLOWING;
+  if (!follows || !child.contains(document.activeElement)) {
+    child.parentNode.insertBefore(child, place);
+    return;
+  }
+  const end = child.nextSibling;
+  for (let node = place; node !== child;) {
+    const following = node.nextSibling;
+    child.parentNode.insertBefore(node, end);
+    node = following;
+  }
+}
+
 function morphChildren(from, to) {
   if (from.hasAttribute("data-list") && isHeld(from) && !from.hasAttribute("data-js-load")) {
     morphHeldList(from, to);
@@ -82,7 +107,7 @@ function morphChildren(from, to) {
         place.remove();
         place = next;
       }
-      if (match !== place) from.insertBefore(match, place);
+      if (match !== place) moveTo(place, match);
       else place = place.nextSibling;
       morphNode(match, wanted);
     } else {
@@ -106,11 +131,16 @@ const isEditedRevision = (node) =>
   node.matches("input[type=hidden][name=revision]") &&
   [...(node.form?.elements ?? [])].some((control) => control.matches("input:not([type=hidden]), textarea, select") && isTouched(control));
 
-// A form that was refused keeps the reason and what was typed, until it is sent again or the page is left.
-const isRefused = (node) => node.tagName === "FORM" && !showsWholly && node.querySelector("[data-alert]") !== null;
+// A form that was refused keeps the reason and what was typed, until it is sent again or the page is left. One that is on its way, or has
+// failed to arrive, keeps its key too: sent again, it is the same request.
+function isKept(from, to) {
+  if (from.tagName !== "FORM" || from.getAttribute("action") !== to.getAttribute("action")) return false;
+  if (from.hasAttribute("data-js-sending") || from.querySelector("[data-js-failed]")) return true;
+  return !showsWholly && from.querySelector("[data-alert]") !== null;
+}
 
 function morphElement(from, to) {
-  if (from.isEqualNode(to) || from.hasAttribute("data-js-keep") || isEditedRevision(from) || isRefused(from)) return;
+  if (from.isEqualNode(to) || from.hasAttribute("data-js-keep") || isEditedRevision(from) || isKept(from, to)) return;
   const touched = from.matches("input, textarea, select") && from.type !== "hidden" && isTouched(from);
   const { value, checked } = from;
   morphAttributes(from, to);
@@ -140,7 +170,7 @@ function morphElement(from, to) {
 export function showPage(page, wholly = false) {
   const main = document.getElementById("main");
   const newer = page.getElementById("main");
-  if (!main || !newer) return false;
+  if (!main || !newer) return;
   showsWholly = wholly;
   const lists = wholly ? [...main.querySelectorAll("[data-list]")] : [];
   for (const list of lists) list.setAttribute("data-js-load", "");
@@ -154,5 +184,4 @@ export function showPage(page, wholly = false) {
     else document.body.dataset[name] = page.body.dataset[name];
   }
   document.dispatchEvent(new CustomEvent("ade:shown"));
-  return true;
 }

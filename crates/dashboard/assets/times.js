@@ -16,8 +16,18 @@ function rough(seconds) {
   return `${Math.floor(seconds / 86_400)} d`;
 }
 
-// The clock of this machine may differ from that of the server.
-const skew = Date.parse(document.body.dataset.now ?? "") - Date.now() || 0;
+// The clock of this machine may differ from that of the server. A page that the browser kept says when it was made, not what time it is.
+const isKept = performance.getEntriesByType("navigation")[0]?.type === "back_forward";
+let skew = isKept ? 0 : Date.parse(document.body.dataset.now ?? "") - Date.now() || 0;
+// More than a response takes on its way, and than `Date` rounds off.
+const MAX_DEVIATION = 2_000;
+
+// Takes the time from the header `Date` of a response that has just arrived.
+export function setServerTime(date) {
+  const deviation = Date.parse(date ?? "") + 500 - Date.now() - skew;
+  if (Math.abs(deviation) > MAX_DEVIATION) skew += deviation;
+}
+
 const secondsUntil = (element) => Math.floor(Date.parse(element.dateTime) / 1_000) - Math.floor((Date.now() + skew) / 1_000);
 
 function write(element, text) {

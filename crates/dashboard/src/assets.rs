@@ -28,6 +28,7 @@ assets! {
     "ade.css": "text/css; charset=utf-8",
     "icon.svg": "image/svg+xml",
     "ade.js": SCRIPT,
+    "connection.js": SCRIPT,
     "decide.js": SCRIPT,
     "forms.js": SCRIPT,
     "keys.js": SCRIPT,

@@ -83,8 +83,12 @@ mod tests {
     }
 
     fn pending(changes: Vec<Change>, viewer: &str) -> PendingChanges {
-        let viewer =
-            Viewer { user_id: viewer.to_owned(), name: viewer.to_owned(), roles: vec!["admin".to_owned()] };
+        let viewer = Viewer {
+            user_id: viewer.to_owned(),
+            name: viewer.to_owned(),
+            roles: vec!["admin".to_owned()],
+            ..Viewer::default()
+        };
         PendingChanges { changes, viewer, next: "/settings/changes" }
     }
 

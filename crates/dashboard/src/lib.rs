@@ -57,4 +57,4 @@ pub use policies::{PoliciesPage, PolicyFields, PolicyPage, ReplayPage, Simulatio
 pub use review::{Changes, RefusedDecision, Review};
 pub use shell::{Notice, Section, Shell, Viewer};
 pub use sign_in::{JoinPage, PasswordPage, SignInPage};
-pub use tasks::{TaskFilters, TaskPage, TaskPreviewPage, TasksPage};
+pub use tasks::{TaskFilters, TaskPage, TaskPreviewPage, TasksPage, TypedCommand};

@@ -32,6 +32,8 @@ pub struct RefusedDecision {
     pub reason: String,
     pub confirm: String,
     pub problem: Option<Problem>,
+    /// Whether the password is to be sent with the decision.
+    pub asks_password: bool,
 }
 
 /// A task under review.
@@ -273,7 +275,8 @@ impl Review {
     }
 
     /// Whether the viewer decides here.
-    pub(crate) fn can_decide(&self) -> bool {
+    #[must_use]
+    pub fn can_decide(&self) -> bool {
         self.request.is_some() && self.is_allowed("approve")
     }
 
@@ -294,6 +297,12 @@ impl Review {
 
     pub(crate) fn can_request_changes(&self) -> bool {
         self.can_decide() && self.is_other(ApprovalStatus::ChangesRequested)
+    }
+
+    /// Whether the viewer could decide here after giving the password again.
+    pub(crate) fn needs_reauthentication(&self) -> bool {
+        let is_open = self.task.state == TaskState::Reviewing && self.request.is_some();
+        is_open && !self.can_decide() && self.viewer.must_reauthenticate
     }
 
     /// Why the viewer sees no buttons, where somebody could expect them.
@@ -351,9 +360,8 @@ impl Review {
         self.can_approve() && self.needs_reason()
     }
 
-    /// Whether the API asked for the password.
-    pub(crate) fn needs_password(&self) -> bool {
-        self.decision.problem.as_ref().is_some_and(|problem| problem.code == "REAUTHENTICATE")
+    pub(crate) const fn needs_password(&self) -> bool {
+        self.decision.asks_password
     }
 
     /// Changes with everything that the decision is about.

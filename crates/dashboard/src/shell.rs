@@ -66,6 +66,8 @@ pub struct Viewer {
     pub user_id: String,
     pub name: String,
     pub roles: Vec<String>,
+    /// Whether the session decides nothing until the password is given again.
+    pub must_reauthenticate: bool,
 }
 
 impl Viewer {
@@ -201,6 +203,11 @@ impl Shell {
 
     pub(crate) fn is_admin(&self) -> bool {
         self.viewer.as_ref().is_some_and(Viewer::is_admin)
+    }
+
+    /// Whether an administrator sees fewer commands than after giving the password again.
+    pub(crate) fn must_reauthenticate(&self) -> bool {
+        self.viewer.as_ref().is_some_and(|viewer| viewer.is_admin() && viewer.must_reauthenticate)
     }
 
     pub(crate) fn initials(&self) -> String {

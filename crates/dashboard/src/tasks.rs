@@ -87,7 +87,16 @@ pub struct TaskPage {
     pub logs: Vec<LogLine>,
     /// Why the last command was refused, and what was typed for it.
     pub problem: Option<Problem>,
-    pub typed: String,
+    pub typed: TypedCommand,
+}
+
+/// The fields of a command that was refused.
+#[derive(Debug, Clone, Default)]
+pub struct TypedCommand {
+    /// The path of its form, such as `override/confirm`.
+    pub action: String,
+    /// Name and text.
+    pub fields: Vec<(String, String)>,
 }
 
 /// A command to the task with the button that gives it.
@@ -159,6 +168,13 @@ impl TaskPage {
             .collect()
     }
 
+    /// What was typed into a field of the command that was refused.
+    fn typed(&self, action: &str, field: &str) -> &str {
+        let TypedCommand { action: refused, fields } = &self.typed;
+        let typed = fields.iter().find(|(name, _)| refused == action && name == field);
+        typed.map_or("", |(_, text)| text)
+    }
+
     fn comment_rows(&self) -> Vec<CommentRow> {
         self.comments.iter().map(CommentRow::new).collect()
     }
@@ -191,6 +207,7 @@ impl TaskPage {
     /// Whether the form of a command is what the page is opened for.
     fn is_next(&self, button: &TaskButton) -> bool {
         match button.action {
+            refused if refused == self.typed.action => true,
             "revoke" => self.is_held(),
             "submit" | "override/confirm" => true,
             _ => false,

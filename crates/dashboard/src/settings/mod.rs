@@ -72,7 +72,8 @@ mod tests {
     fn tabs_follow_roles() {
         let shown = |roles: &[&str]| {
             let roles = roles.iter().map(|role| (*role).to_owned()).collect();
-            let viewer = Viewer { user_id: "ann".to_owned(), name: "Ann".to_owned(), roles };
+            let viewer =
+                Viewer { user_id: "ann".to_owned(), name: "Ann".to_owned(), roles, ..Viewer::default() };
             Tabs::new("/settings/users", &viewer).shown.len()
         };
         assert_eq!((shown(&["author"]), shown(&["auditor"]), shown(&["admin"])), (4, 7, 7));

@@ -196,7 +196,8 @@ mod tests {
         let now = Timestamp::from_second(3 * 86_400).expect("a time");
         let mut shell = Shell::anonymous("Users", now);
         let roles = roles.iter().map(|role| (*role).to_owned()).collect();
-        shell.viewer = Some(Viewer { user_id: "ann".to_owned(), name: "Ann".to_owned(), roles });
+        shell.viewer =
+            Some(Viewer { user_id: "ann".to_owned(), name: "Ann".to_owned(), roles, ..Viewer::default() });
         shell
     }
 

@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 
 use super::form::Form;
 use super::tasks::load_review;
-use super::visit::{PageError, PageResult, Visit, path, safe_next, with_query};
+use super::visit::{
+    PageError, PageResult, REAUTHENTICATE, REAUTHENTICATE_LINK, Visit, path, safe_next, with_query,
+};
 use crate::api::AppState;
 use crate::http::problem::Problem;
 
@@ -117,15 +119,24 @@ async fn decide(visit: Visit, Path((id, action)): Path<(String, String)>, form: 
         // The next request of the inbox is open afterwards.
         Ok(_) if back.starts_with("/inbox") => Ok(visit.done("/inbox", notice)),
         Ok(_) => Ok(visit.done(&path(&["tasks", form.get("task_id")]), notice)),
-        Err(problem) => {
-            let decision = RefusedDecision {
+        Err(mut problem) => {
+            // The form of a decision has a field for it; that of a delegation has none.
+            let has_password = !form.verbatim("password").is_empty();
+            let asks_password = *action != "delegate" && (problem.code == REAUTHENTICATE || has_password);
+            let shell = visit.shell(Section::Inbox, "Inbox", "approval,task");
+            // The form may name no task, or another one.
+            let Ok(mut review) = load_review(&visit, form.get("task_id"), Some(&id), back).await else {
+                return Err(problem.into());
+            };
+            if asks_password || !review.can_decide() {
+                problem.extensions.remove(REAUTHENTICATE_LINK);
+            }
+            review.decision = RefusedDecision {
                 reason: form.get("reason").to_owned(),
                 confirm: form.get("confirm").to_owned(),
                 problem: Some(problem.clone()),
+                asks_password,
             };
-            let shell = visit.shell(Section::Inbox, "Inbox", "approval,task");
-            let mut review = load_review(&visit, form.get("task_id"), Some(&id), back).await?;
-            review.decision = decision;
             let page = InboxPage {
                 shell: shell.await?,
                 view: InboxView::Mine,

@@ -4,7 +4,7 @@ use ade_app::demo;
 use ade_client::wire;
 use ade_dashboard::{JoinPage, PasswordPage, Section, SignInPage};
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq;
@@ -16,6 +16,8 @@ use crate::api::AppState;
 use crate::api::sessions::set_cookie;
 use crate::auth::{PasswordOrigin, SESSION_COOKIE, request_origin};
 use crate::http::problem::Problem;
+
+const CLEAR_SITE_DATA: HeaderName = HeaderName::from_static("clear-site-data");
 
 /// The inbox, or the sign-in page.
 pub(super) async fn start(visit: Result<Visit, PageError>) -> Response {
@@ -69,7 +71,10 @@ fn with_cookies(mut response: Response, headers: &HeaderMap) -> Response {
 
 pub(super) async fn sign_out(visit: Visit, form: Form) -> PageResult {
     let headers = visit.send_for_headers(Method::DELETE, "/sessions/current", &form).await?;
-    Ok(with_cookies(Redirect::to("/sign-in").into_response(), &headers))
+    let mut response = with_cookies(Redirect::to("/sign-in").into_response(), &headers);
+    // Pages that the browser keeps must not be readable afterwards, as after Back.
+    response.headers_mut().insert(CLEAR_SITE_DATA, HeaderValue::from_static("\"cache\""));
+    Ok(response)
 }
 
 pub(super) async fn join_page(visit: AnonymousVisit) -> Response {

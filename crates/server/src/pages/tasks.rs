@@ -3,6 +3,7 @@
 use ade_client::wire;
 use ade_dashboard::{
     Changes, RefusedDecision, Review, Section, TaskFilters, TaskPage, TaskPreviewPage, TasksPage,
+    TypedCommand,
 };
 use axum::Router;
 use axum::extract::Path;
@@ -131,7 +132,7 @@ async fn load_page(visit: &Visit, id: &str) -> PageResult<TaskPage> {
         audit: audit.map(|page| page.items).unwrap_or_default(),
         logs: logs.map(|page| page.items).unwrap_or_default(),
         problem: None,
-        typed: String::new(),
+        typed: TypedCommand::default(),
     })
 }
 
@@ -201,13 +202,22 @@ async fn command(visit: &Visit, id: &str, action: &str, form: &Form) -> PageResu
             Ok(visit.done(&path(&["tasks", new]), notice))
         }
         Ok(_) => Ok(visit.done(&task, notice)),
-        Err(problem) => refused(visit, id, form, problem).await,
+        Err(problem) => refused(visit, id, action, &body, problem).await,
     }
 }
 
-async fn refused(visit: &Visit, id: &str, form: &Form, problem: wire::Problem) -> PageResult<Response> {
+/// The page with the reason, and what was typed into the form of the command.
+async fn refused(
+    visit: &Visit,
+    id: &str,
+    action: &str,
+    body: &Map<String, Value>,
+    problem: wire::Problem,
+) -> PageResult<Response> {
     let page = load_page(visit, id).await?;
-    let typed = form.get("reason").to_owned();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let fields = body.iter().map(|(name, value)| (name.clone(), text(value))).collect();
+    let typed = TypedCommand { action: action.to_owned(), fields };
     let page = TaskPage { problem: Some(problem.clone()), typed, ..page };
     Ok(visit.refused(&page, &problem))
 }

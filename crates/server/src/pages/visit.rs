@@ -6,6 +6,7 @@
 use ade_app::accounts::csrf_token;
 use ade_client::wire;
 use ade_dashboard::{ErrorPage, Section, Shell, Template, Viewer};
+use ade_domain::permission::Scope;
 use axum::Extension;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -15,7 +16,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use url::form_urlencoded;
+use url::{Url, form_urlencoded};
 use uuid::Uuid;
 
 use super::api_client::{Api, ApiClient, parse};
@@ -30,6 +31,10 @@ use crate::http::problem::Problem;
 
 /// Requests shown as waiting; beyond that, the number is one with a plus.
 const MAX_WAITING: usize = 99;
+/// The code of a change that needs the password again.
+pub(super) const REAUTHENTICATE: &str = "REAUTHENTICATE";
+/// The member of such a problem with the page to give it on.
+pub(super) const REAUTHENTICATE_LINK: &str = "reauthenticate";
 pub(super) type PageResult<T = Response> = Result<T, PageError>;
 
 /// Why there is no page.
@@ -89,8 +94,11 @@ pub(super) struct Visit {
     csrf: String,
     now: Timestamp,
     query: Vec<(String, String)>,
+    /// The version that the script of a page has.
     if_none_match: Option<HeaderValue>,
     address: String,
+    /// The page with the form that was sent, without its notice.
+    sent_from: String,
     /// The path of the page.
     page: String,
 }
@@ -114,11 +122,30 @@ impl FromRequestParts<AppState> for Visit {
             csrf: csrf.map_or_else(String::new, csrf_token),
             now: now(app),
             query: form_urlencoded::parse(query.as_bytes()).into_owned().collect(),
-            if_none_match: parts.headers.get(header::IF_NONE_MATCH).cloned(),
+            if_none_match: parts
+                .headers
+                .get(header::IF_NONE_MATCH)
+                .filter(|_| is_from_script(parts))
+                .cloned(),
             address: address(parts),
+            sent_from: sent_from(parts),
             page: parts.uri.path().to_owned(),
         })
     }
+}
+
+/// A page that is opened says what time it is, which the ETag leaves out: only what a script fetches may be what the browser has.
+fn is_from_script(parts: &Parts) -> bool {
+    parts.headers.get("sec-fetch-dest").is_some_and(|destination| destination == "empty")
+}
+
+/// Path and query of the page that a form is on. The policy for referrers lets them be sent within this site only.
+fn sent_from(parts: &Parts) -> String {
+    let referrer = parts.headers.get(header::REFERER).and_then(|value| value.to_str().ok());
+    let Some(referrer) = referrer.and_then(|text| Url::parse(text).ok()) else { return String::new() };
+    let pairs: Vec<_> = referrer.query_pairs().filter(|(name, _)| name != "notice").collect();
+    let params: Vec<(&str, &str)> = pairs.iter().map(|(name, value)| (&**name, &**value)).collect();
+    with_query(referrer.path(), &params)
 }
 
 /// Browsers name the address in the origin of a form; elsewhere, the host is known, and what a trusted proxy says of TLS.
@@ -137,6 +164,7 @@ fn viewer(caller: &ade_app::Caller) -> Viewer {
             user_id: user.user_id.to_string(),
             name: user.name.clone(),
             roles: user.roles.iter().map(ToString::to_string).collect(),
+            must_reauthenticate: caller.decides_until.is_some() && !caller.scopes.contains(&Scope::Decide),
         },
         (None, None) => {
             Viewer { name: "Operator".to_owned(), roles: vec!["admin".to_owned()], ..Viewer::default() }
@@ -174,8 +202,8 @@ fn anonymous(parts: &Parts) -> PageError {
 
 /// A page that a browser may load after a sign-in: a path of this server, and none of the API.
 pub(super) fn safe_next(next: &str) -> &str {
-    let is_path =
-        next.starts_with('/') && !next.starts_with("//") && !next.contains(['\\', '\r', '\n', '\t']);
+    let is_path = next.starts_with('/') && !next.starts_with("//");
+    let is_path = is_path && !next.contains(|c: char| c == '\\' || c.is_control());
     let is_page = is_path && !next.starts_with("/api/") && !next.starts_with("/sign-");
     if is_page { next } else { "/inbox" }
 }
@@ -234,7 +262,18 @@ impl Visit {
         body: &impl Serialize,
     ) -> Result<T, wire::Problem> {
         let json = serde_json::to_vec(body).unwrap_or_default();
-        self.client.call(method, path, Some((form, json))).await
+        let sent = self.client.call(method, path, Some((form, json))).await;
+        sent.map_err(|problem| self.with_reauthentication(problem))
+    }
+
+    /// What the API says to programs, for people: where to give the password again.
+    fn with_reauthentication(&self, mut problem: wire::Problem) -> wire::Problem {
+        if problem.code == REAUTHENTICATE {
+            let link = with_query("/reauthenticate", &[("next", safe_next(&self.sent_from))]);
+            problem.extensions.insert(REAUTHENTICATE_LINK.to_owned(), link.into());
+            "You gave your password too long ago for this.".clone_into(&mut problem.detail);
+        }
+        problem
     }
 
     pub(super) async fn post(
@@ -405,6 +444,8 @@ mod tests {
             "",
             "/sign-out",
             "/a\r\nb",
+            "/\u{1}",
+            "/a\u{7f}",
         ] {
             assert_eq!(safe_next(unsafe_next), "/inbox");
         }

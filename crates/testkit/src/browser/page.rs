@@ -147,7 +147,8 @@ impl Page {
         must(self.session.element(css).await)
     }
 
-    /// Clicks the middle of an element and waits for the page that this loads; waits for the element. On a phone, taps it.
+    /// Clicks the middle of an element, which it waits for. On a phone, taps it. It may return before a page that this loads:
+    /// [`Self::click_through`] waits for that page.
     pub async fn click(&self, css: &str) {
         let element = self.find(css).await;
         if !self.options().is_phone {

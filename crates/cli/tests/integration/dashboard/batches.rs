@@ -54,7 +54,8 @@ async fn one_that_changed_stops_all_and_is_named() {
     let _ = ann.patch(&format!("/tasks/{second}"), &changed).await.expect_status(200);
     page.wait_until(READY).await;
     page.click("#batch .approve").await;
-    page.wait_for("[role=alert]").await;
+    let failures = page.text("ul.alert").await;
+    assert!(failures.contains("Has changed:") && !failures.contains("Stays as it is"), "{failures}");
     assert_eq!(dashboard.state(&first).await, "REVIEWING", "none is decided");
 }
 

@@ -6,6 +6,7 @@ mod agents;
 mod appearance;
 mod batches;
 mod decisions;
+mod forms;
 mod live;
 mod locks;
 mod many_tasks;

@@ -68,7 +68,7 @@ async fn the_audit_log_is_searched_and_verified() {
     page.goto(&dashboard.url("/audit")).await;
     let last =
         page.eval("return [...document.querySelectorAll('#entries summary')].at(-1).textContent", &[]).await;
-    page.click(".paging a").await;
+    page.click_through(".paging a").await;
     let next = page.text("#entries summary").await;
     let number = |text: &str| -> u64 {
         let digits: String =

@@ -172,7 +172,7 @@ async fn later_of_two_reviewers_reads_what_happened() {
     let body = json!({ "digest": request["digest"], "scope_digest": request["scope_digest"] });
     let _ = alice.post(&format!("/approvals/{approval}/approve"), &body).await.expect_status(200);
     page.click("[data-action=reject]").await;
-    page.wait_until("document.querySelector('[data-js-offline]')?.textContent.includes('kept')").await;
+    page.wait_until("document.querySelector('[data-js-failed]')?.textContent.includes('kept')").await;
     let reason = page.eval("return document.querySelector('#reason').value", &[]).await;
     assert_eq!(reason, json!("too many"));
     page.set_offline(false).await;

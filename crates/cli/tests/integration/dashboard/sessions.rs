@@ -71,7 +71,7 @@ async fn forms_need_the_token_of_the_session_and_this_origin() {
 }
 
 #[tokio::test]
-async fn unchanged_page_is_not_sent_again() {
+async fn unchanged_page_is_not_sent_again_to_its_script() {
     let dashboard = Dashboard::start().await;
     let carol = dashboard.session("carol").await;
     let cookie = ("cookie", carol.cookie.as_str());
@@ -79,7 +79,10 @@ async fn unchanged_page_is_not_sent_again() {
         let first = dashboard.api.send_raw("GET", path, &[cookie], String::new()).await;
         assert_eq!(first.status, 200);
         let known = ("if-none-match", first.header("etag"));
-        let again = dashboard.api.send_raw("GET", path, &[cookie, known], String::new()).await;
+        let opened = dashboard.api.send_raw("GET", path, &[cookie, known], String::new()).await;
+        assert_eq!(opened.status, 200, "a page that is opened says what time it is");
+        let script = ("sec-fetch-dest", "empty");
+        let again = dashboard.api.send_raw("GET", path, &[cookie, known, script], String::new()).await;
         assert_eq!((again.status, again.text().len()), (304, 0), "{path}");
         assert_eq!(again.header("content-security-policy"), first.header("content-security-policy"));
     }
@@ -90,4 +93,58 @@ async fn demo_link_signs_in_once_the_key_is_right() {
     let dashboard = Dashboard::start().await;
     let wrong = dashboard.api.send_raw("GET", "/demo/0000", &[], String::new()).await;
     assert_eq!((wrong.status, wrong.header("set-cookie")), (404, ""));
+    let printed = dashboard.server.process().log_lines_with("/demo/");
+    let link = printed.iter().flat_map(|line| line.split_whitespace()).find(|word| word.contains("/demo/"));
+    let page = dashboard.browser.window(WindowOptions::default()).await;
+    page.goto(link.expect("the server prints it")).await;
+    assert_eq!(
+        (page.text("h1").await, page.text(".who").await),
+        ("Inbox".to_owned(), "Carol Custodian".to_owned())
+    );
+    page.assert_clean().await;
+}
+
+/// A page that the browser keeps is not readable after a sign-out.
+#[tokio::test]
+async fn back_shows_nothing_after_a_sign_out() {
+    let dashboard = Dashboard::start().await;
+    let page = dashboard.open("carol", "/inbox").await;
+    page.wait_for("#connection[data-state=live]").await;
+    page.goto(&dashboard.url("/tasks")).await;
+    page.click(".account summary").await;
+    page.click_through(".account form button").await;
+    assert_eq!(page.text("h1").await, "Sign in");
+    for _ in 0..2 {
+        page.back().await;
+        page.wait_until("document.querySelector('h1')?.textContent === 'Sign in'").await;
+    }
+}
+
+/// Times on a page are relative to when it was opened, not to when it was opened first.
+#[tokio::test]
+async fn page_that_is_opened_again_says_what_time_it_is() {
+    let dashboard = Dashboard::start().await;
+    let page = dashboard.open("carol", "/delegations").await;
+    let now = "return document.body.dataset.now";
+    let first = page.eval(now, &[]).await;
+    page.goto(&dashboard.url("/policies")).await;
+    page.goto(&dashboard.url("/delegations")).await;
+    assert_ne!(page.eval(now, &[]).await, first);
+}
+
+#[tokio::test]
+async fn page_after_the_sign_in_has_no_control_characters() {
+    let dashboard = Dashboard::start().await;
+    let carol = dashboard.session("carol").await;
+    let cookie = ("cookie", carol.cookie.as_str());
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    let opened = dashboard.api.send_raw("GET", "/sign-in?next=%2F%01", &[cookie], "").await;
+    assert_eq!(opened.status, 200, "after the redirect to the inbox");
+    let again = format!("csrf={}&password={PASSWORD}&next=%2F%01", carol.csrf_token);
+    for (path, body) in
+        [("/sign-in", format!("user_id=carol&password={PASSWORD}&next=%2F%01")), ("/reauthenticate", again)]
+    {
+        let sent = dashboard.api.send_raw("POST", path, &[cookie, form], body).await;
+        assert_eq!(sent.status, 200, "{path}: {}", sent.text());
+    }
 }

@@ -20,7 +20,7 @@ async fn webhook_is_created_tested_and_its_secret_shown_once() {
     page.fill("[name=name]", "ci").await;
     page.fill("[name=url]", &receiver.url("/hook")).await;
     page.fill("[name=events]", "user:created").await;
-    page.click("form[data-native] button[type=submit]").await;
+    page.click("main form[data-native] button[type=submit]").await;
     let secret = page.text("#new-secret").await;
     assert!(secret.starts_with("whsec_"), "{secret}");
     page.click("a.button").await;

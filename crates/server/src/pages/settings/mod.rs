@@ -12,7 +12,7 @@ use axum::Router;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 
-use super::visit::{PageResult, Visit, with_query};
+use super::visit::{PageResult, REAUTHENTICATE, Visit, with_query};
 use crate::api::AppState;
 use crate::http::problem::Problem;
 
@@ -37,7 +37,7 @@ async fn first(visit: Visit) -> Redirect {
 fn elsewhere(visit: &Visit, problem: &wire::Problem, next: &str) -> Option<Response> {
     match problem.code.as_str() {
         "AWAITS_CONFIRMATION" => Some(visit.done("/settings/changes", "confirmation")),
-        "REAUTHENTICATE" => {
+        REAUTHENTICATE => {
             Some(Redirect::to(&with_query("/reauthenticate", &[("next", next)])).into_response())
         }
         _ => None,
