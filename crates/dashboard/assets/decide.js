@@ -35,14 +35,14 @@ const missing = (form) => {
   return reasons;
 };
 
-const fieldsThatLack = (form) =>
+export const fieldsThatLack = (form) =>
   [...form.querySelectorAll("[data-needed]")].filter((field) => {
     const wanted = field.dataset.accepts?.split("\n");
     return field.value.trim() === "" || (wanted && !wanted.includes(field.value.trim()));
   });
 
 // A small screen shows the fields only while somebody works in the form.
-function openAt(field) {
+export function openAt(field) {
   field.form.setAttribute("data-js-open", "");
   field.focus();
 }

@@ -1,6 +1,7 @@
 // Keyboard shortcuts. None decides by itself: letters move, open and focus; a decision is a button that is pressed. They are off in
 // fields, and can be switched off.
 
+import { fieldsThatLack, openAt } from "./decide.js";
 import { loadWaiting, openRow } from "./lists.js";
 
 const STORE = "ade-keys";
@@ -114,28 +115,28 @@ function setIntent(action) {
   if (hint) hint.textContent = action ? `Ctrl+Enter ${INTENTS[action]}.` : "";
 }
 
-function focusField(form, field, action) {
-  // On narrow screens the fields are there while the form has the focus.
-  form.focus({ preventScroll: true });
-  field.focus();
-  setIntent(action);
-}
-
 function focusReason(action) {
   const reason = document.querySelector("form[data-decision] textarea[name=reason]");
-  if (reason) focusField(reason.form, reason, action);
+  if (!reason || isOpening()) return;
+  openAt(reason);
+  setIntent(action);
 }
 
 // To what the approval still lacks, and to its button once it lacks nothing: what is typed next must not be taken for other keys.
 function focusApproval() {
   const form = document.querySelector("form[data-decision]");
   const button = form?.querySelector("[data-approve]");
-  if (!button) return;
+  if (!button || isOpening()) return;
   const unviewed = ["HIGH", "CRITICAL"].includes(form.dataset.level) && document.querySelector("input[data-viewed]:not(:checked)");
-  const empty = [...form.querySelectorAll("[data-needed]")].find((field) => field.value.trim() === "");
-  if (unviewed) unviewed.focus();
-  else if (empty) focusField(form, empty, "approve");
-  else button.focus();
+  const [field] = fieldsThatLack(form);
+  if (unviewed) {
+    unviewed.focus();
+  } else if (field) {
+    openAt(field);
+    setIntent("approve");
+  } else {
+    button.focus();
+  }
 }
 
 function focusFirst(selector) {

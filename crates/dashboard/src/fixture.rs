@@ -55,7 +55,12 @@ pub(crate) fn review(viewer: &str, approvals: Vec<Approval>) -> Review {
         task: task(),
         request: approvals.iter().find(|approval| approval.reviewer_id == viewer).cloned(),
         approvals,
-        viewer: Viewer { user_id: viewer.to_owned(), name: viewer.to_owned(), roles: Vec::new() },
+        viewer: Viewer {
+            user_id: viewer.to_owned(),
+            name: viewer.to_owned(),
+            roles: Vec::new(),
+            must_reauthenticate: false,
+        },
         decision: RefusedDecision::default(),
         back: "/inbox".to_owned(),
         is_whole: false,

@@ -209,3 +209,35 @@ async fn script_in_every_field_stays_text() {
     assert!(shown.contains("<script>window.hit = 1</script>") && shown.contains("⟦U+202E⟧"), "{shown}");
     page.assert_clean().await;
 }
+
+/// What is typed after `a` is what the approval lacks, and never other keys.
+#[tokio::test]
+async fn a_risky_task_is_approved_with_keys_alone() {
+    let dashboard = Dashboard::start().await;
+    let page = dashboard.open("carol", "/inbox").await;
+    let high = "[...document.querySelectorAll('#queue [data-row]')].find((row) => row.textContent.includes('refunded_at'))";
+    page.eval(&format!("{high}.querySelector('a').click()"), &[]).await;
+    page.wait_until(&format!("{high}.getAttribute('aria-current') === 'true'")).await;
+    page.wait_until("document.querySelector('[data-decision]')?.dataset.level === 'HIGH'").await;
+    let task = page.eval("return document.querySelector('[name=task_id]').value", &[]).await;
+    let task = task.as_str().expect("an id").to_owned();
+    let lacks_viewing = "document.querySelector('input[data-viewed]:not(:checked)') !== null";
+    while page.eval(&format!("return {lacks_viewing}"), &[]).await == json!(true) {
+        page.type_keys("a").await;
+        page.wait_until("document.activeElement.matches('input[data-viewed]')").await;
+        page.type_keys("v").await;
+    }
+    page.wait_until("document.querySelector('[data-missing]').textContent.includes('give a reason')").await;
+    page.type_keys("areviewed the xcjd of it").await;
+    let reason = page.eval("return document.querySelector('#reason').value", &[]).await;
+    assert_eq!(reason, json!("reviewed the xcjd of it"));
+    assert!(page.text("[data-intent]").await.contains("approves"));
+    page.wait_until(READY).await;
+    page.chord(&[keys::CONTROL, keys::ENTER]).await;
+    page.wait_until("document.querySelector('[data-notice]')?.textContent.includes('approval was recorded')")
+        .await;
+    let approvals = dashboard.api.get(&format!("/tasks/{task}/approvals")).await.expect_status(200);
+    let own = approvals["items"].as_array().expect("items").iter().find(|one| one["reviewer_id"] == "carol");
+    assert_eq!(own.expect("carol's")["status"], "APPROVED");
+    page.assert_clean().await;
+}
