@@ -162,6 +162,9 @@ pub struct WebhookView {
     pub previous_secret_until: Option<Moment>,
     /// Of its destination.
     pub circuit: CircuitState,
+    /// Until when nothing is sent to its destination.
+    #[serde(default)]
+    pub circuit_open_until: Option<Moment>,
 }
 
 /// A hook as people see it.

@@ -5,11 +5,16 @@ use std::fmt::Display;
 
 use ade_client::wire::{DailyOutcomes, Event, Overview, Problem, UserStats};
 use askama::Template;
+use jiff::ToSpan;
+use jiff::civil::Date;
 
-use crate::charts::{Series, line, plain, stacked_bars};
-use crate::event_text::{EventText, describe, topics};
-use crate::format::{count, duration, grouped, segment, visible};
+use crate::charts::{Maximum, Series, line, nice_maximum, nice_seconds, plain, stacked_bars, whole};
+use crate::event_text::{EventText, ObjectLink, describe, topics};
+use crate::format::{chosen, count, duration, grouped, link, title};
 use crate::{Markup, Shell};
+
+/// Days that the charts show before today.
+const CHART_DAYS: i64 = 30;
 
 /// What is asked for; empty fields ask for everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,21 +25,18 @@ pub struct ActivityFilters {
 }
 
 impl ActivityFilters {
+    fn chosen(&self) -> usize {
+        chosen(&[&self.topics, &self.events, &self.task_id])
+    }
+
     fn is_empty(&self) -> bool {
-        *self == Self::default()
+        self.chosen() == 0
     }
 
     /// The page with these filters, and the events before one.
     fn link(&self, before: &str) -> String {
-        let fields = [
-            ("topics", &*self.topics),
-            ("events", &self.events),
-            ("task", &self.task_id),
-            ("before", before),
-        ];
-        let given = fields.iter().filter(|(_, value)| !value.is_empty());
-        let query: Vec<String> = given.map(|(name, value)| format!("{name}={}", segment(value))).collect();
-        format!("/activity?{}", query.join("&"))
+        let Self { topics, events, task_id } = self;
+        link("/activity", &[("topics", topics), ("events", events), ("task", task_id), ("before", before)])
     }
 }
 
@@ -45,8 +47,8 @@ pub struct ActivityPage {
     pub filters: ActivityFilters,
     /// The newest first.
     pub events: Vec<Event>,
-    /// What tasks among them are about, by id, as far as it is known.
-    pub descriptions: BTreeMap<String, String>,
+    /// Titles of tasks among them, by id, as far as the visitor may see them.
+    pub titles: BTreeMap<String, String>,
     /// Where older events begin; none if there are none.
     pub older: Option<String>,
     /// Whether this is a page of older events, which do not change.
@@ -61,15 +63,6 @@ struct EventRow<'a> {
     event: &'a Event,
     text: EventText,
     count: usize,
-}
-
-/// The first line of a text, cut at a length that fits a row.
-fn shortened(text: &str) -> String {
-    const LEN: usize = 70;
-    let line = text.lines().next().unwrap_or_default();
-    let is_whole = line.chars().count() <= LEN && line.len() == text.trim_end().len();
-    let end = if is_whole { "" } else { "…" };
-    visible(line.chars().take(LEN).collect::<String>()) + end
 }
 
 impl ActivityPage {
@@ -89,10 +82,9 @@ impl ActivityPage {
         rows
     }
 
-    /// What the task of an event is about.
-    fn description(&self, event: &Event) -> String {
-        let task = event.payload.get("task_id").and_then(|id| id.as_str()).unwrap_or_default();
-        self.descriptions.get(task).map_or_else(String::new, |text| shortened(text))
+    /// What to call an object besides its id; empty if nothing is known.
+    fn title_of(&self, object: &ObjectLink) -> String {
+        self.titles.get(&object.title).map_or_else(String::new, |text| title(text))
     }
 
     fn kind_link(&self, event: &Event) -> String {
@@ -130,19 +122,34 @@ pub struct ChartsPage {
 }
 
 impl ChartsPage {
-    /// The days in their order, today last.
+    /// The days of which something is known in their order, today last.
     fn days(&self) -> Vec<DailyOutcomes> {
         self.overview.days.iter().rev().cloned().chain(self.overview.today.clone()).collect()
+    }
+
+    /// All days of the charts in their order, today last. Of days that are not stored, nothing is known.
+    fn drawn_days(&self) -> Vec<DailyOutcomes> {
+        let known = self.days();
+        let today = self.overview.today.as_ref().and_then(|today| today.day.parse::<Date>().ok());
+        let Some(first) = today.and_then(|today| today.checked_sub(CHART_DAYS.days()).ok()) else {
+            return known;
+        };
+        let names = first.series(1.day()).take_while(|day| Some(*day) <= today).map(|day| day.to_string());
+        let drawn = names.map(|name| {
+            let day = known.iter().find(|day| day.day == name).cloned();
+            day.unwrap_or_else(|| DailyOutcomes { day: name, ..DailyOutcomes::default() })
+        });
+        drawn.collect()
     }
 
     fn labels(&self) -> Vec<String> {
         let today = self.overview.today.as_ref().map(|today| &*today.day);
         let label = |day: DailyOutcomes| if Some(&*day.day) == today { "today".to_owned() } else { day.day };
-        self.days().into_iter().map(label).collect()
+        self.drawn_days().into_iter().map(label).collect()
     }
 
     fn values(&self, value: impl Fn(&DailyOutcomes) -> Option<f64>) -> Vec<Option<f64>> {
-        self.days().iter().map(value).collect()
+        self.drawn_days().iter().map(value).collect()
     }
 
     fn outcomes(&self) -> Markup {
@@ -163,11 +170,11 @@ impl ChartsPage {
         &self,
         title: &str,
         values: Vec<Option<f64>>,
-        highest: Option<f64>,
+        maximum: Maximum,
         format: fn(f64) -> String,
     ) -> Markup {
         let series = Series { name: "", class: "line-info", values };
-        line(title, &self.labels(), &series, highest, format)
+        line(title, &self.labels(), &series, maximum, format)
     }
 
     fn time_to_decide(&self) -> Markup {
@@ -175,7 +182,7 @@ impl ChartsPage {
         self.line(
             "Median time from the start of a review to its decision, on each day",
             values,
-            None,
+            nice_seconds,
             seconds,
         )
     }
@@ -184,14 +191,14 @@ impl ChartsPage {
         self.line(
             "Share of reviewed tasks that were approved, on each day",
             self.values(rate),
-            Some(1.0),
+            whole,
             percent,
         )
     }
 
     fn backlog(&self) -> Markup {
         let values = self.values(|day| day.backlog.map(number));
-        self.line("Approval requests that waited at the end of each day", values, None, plain)
+        self.line("Approval requests that waited at the end of each day", values, nice_maximum, plain)
     }
 
     fn has_decisions(&self) -> bool {
@@ -252,7 +259,8 @@ fn percent(share: f64) -> String {
 /// A duration of this many seconds.
 fn seconds(seconds: f64) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
-    duration(seconds.round() as u64)
+    let whole = duration(seconds.round() as u64);
+    if seconds > 0.0 && seconds < 0.5 { "< 1 s".to_owned() } else { whole }
 }
 
 #[cfg(test)]
@@ -277,7 +285,10 @@ mod tests {
             today: Some(DailyOutcomes { reviewed: 4, approved: 3, ..day("2026-11-18") }),
         };
         let page = ChartsPage { shell: Shell::anonymous("", Timestamp::UNIX_EPOCH), overview, own: None };
-        assert_eq!(page.labels(), ["2026-11-16", "2026-11-17", "today"]);
+        let labels = page.labels();
+        assert_eq!((labels.len(), &*labels[0]), (31, "2026-10-19"), "all days have their place");
+        assert_eq!(labels[28..], ["2026-11-16", "2026-11-17", "today"]);
+        assert!(page.backlog().to_string().contains("No data yet"));
         let rates: Vec<String> = page.days().iter().map(|day| page.rate(day)).collect();
         assert_eq!(rates, ["–", "–", "75 %"]);
     }

@@ -1,10 +1,12 @@
 //! The audit log: a search whose filters are in the URL, entries as sentences, and the result of a verification.
 
+use std::collections::BTreeMap;
+
 use ade_client::wire::{AuditActor, AuditEntry, AuditStatus, AuditVerification, Problem};
 use askama::Template;
 use serde_json::Value;
 
-use crate::format::visible;
+use crate::format::{self, short_id, visible};
 use crate::json_fields::{self, FieldChange};
 use crate::{Shell, words};
 
@@ -21,9 +23,13 @@ pub struct AuditFilters {
 }
 
 impl AuditFilters {
-    fn is_empty(&self) -> bool {
+    fn chosen(&self) -> usize {
         let Self { task, actor, action, object, from, to } = self;
-        [task, actor, action, object, from, to].iter().all(|filter| filter.is_empty())
+        format::chosen(&[task, actor, action, object, from, to])
+    }
+
+    fn is_empty(&self) -> bool {
+        self.chosen() == 0
     }
 }
 
@@ -33,6 +39,8 @@ pub struct AuditPage {
     pub shell: Shell,
     pub filters: AuditFilters,
     pub entries: Vec<AuditEntry>,
+    /// Titles of tasks among their objects, by id, as far as the visitor may see them.
+    pub titles: BTreeMap<String, String>,
     /// The URL of the next page.
     pub next: Option<String>,
     /// URLs of the export in both formats.
@@ -105,7 +113,7 @@ pub(crate) fn actor(who: &AuditActor) -> String {
     let text = match who {
         AuditActor { user_id: Some(user), agent_id: Some(agent), .. } => format!("{agent} for {user}"),
         AuditActor { user_id: Some(one), .. } | AuditActor { agent_id: Some(one), .. } => one.clone(),
-        AuditActor { trigger: Some(trigger), .. } => format!("ADE ({trigger})"),
+        AuditActor { trigger: Some(trigger), .. } => format!("ADE ({})", words::trigger(trigger)),
         AuditActor { token_id: Some(token), .. } => format!("the token {token}"),
         _ => "somebody who is not signed in".to_owned(),
     };
@@ -135,12 +143,17 @@ impl AuditPage {
         !matches!(entry.object_type.as_str(), "session" | "token")
     }
 
-    fn time(&self, entry: &AuditEntry) -> String {
-        entry.at.0.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
-    }
-
     fn object(&self, entry: &AuditEntry) -> String {
         visible(&entry.object_id)
+    }
+
+    fn short_object(&self, entry: &AuditEntry) -> String {
+        visible(short_id(&entry.object_id))
+    }
+
+    /// The title of the object, if it is a task that the visitor may see.
+    fn task_title(&self, entry: &AuditEntry) -> Option<String> {
+        self.titles.get(&entry.object_id).map(|text| format::title(text))
     }
 
     /// The page of the object, where there is one.
@@ -246,6 +259,7 @@ mod tests {
             shell,
             filters: AuditFilters::default(),
             entries: serde_json::from_value(entries).expect("entries"),
+            titles: BTreeMap::new(),
             next: None,
             export_lines: String::new(),
             export_csv: String::new(),

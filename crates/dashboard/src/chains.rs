@@ -14,9 +14,9 @@ const BOX_HEIGHT: usize = 34;
 const COLUMN: usize = 390;
 const ROW: usize = 62;
 const MARGIN: usize = 10;
-/// Characters of a name in a box, and of a condition on an arrow.
+/// Characters of a name in a box, and of each of two lines of a condition, above and below its arrow.
 const NAME_LEN: usize = 19;
-const LABEL_LEN: usize = 32;
+const LABEL_LEN: usize = 34;
 
 /// An arrow from somebody to their delegate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(crate) struct Arrow {
     /// Both are asked, and the owner follows.
     pub(crate) is_follow: bool,
     /// Whether it applies now.
-    pub(crate) is_in_force: bool,
+    pub(crate) is_active: bool,
     /// Whether a simulated task takes it.
     pub(crate) is_taken: bool,
 }
@@ -133,7 +133,7 @@ fn draw_arrow(svg: &mut Markup, from: (usize, usize), to: (usize, usize), group:
     let end = to_left.saturating_sub(7);
     let first = group.first().copied();
     let is_taken = group.iter().any(|arrow| arrow.is_taken);
-    let is_in_force = group.iter().any(|arrow| arrow.is_in_force);
+    let is_active = group.iter().any(|arrow| arrow.is_active);
     let is_follow = first.is_some_and(|arrow| arrow.is_follow);
     let turn = start + 24;
     svg.raw("<g><title>");
@@ -142,20 +142,37 @@ fn draw_arrow(svg: &mut Markup, from: (usize, usize), to: (usize, usize), group:
         svg.text(&visible(&arrow.to)).raw(": ").text(&visible(&arrow.label)).raw("\n");
     }
     svg.raw("</title><path class=\"arrow").raw(if is_follow { " follow" } else { "" });
-    svg.raw(if is_taken { " taken" } else { "" }).raw(if is_in_force { "" } else { " off" }).raw("\" d=\"M");
+    svg.raw(if is_taken { " taken" } else { "" }).raw(if is_active { "" } else { " off" }).raw("\" d=\"M");
     svg.value(start).raw(" ").value(from_middle).raw("C").value(turn).raw(" ").value(from_middle).raw(" ");
     svg.value(turn.saturating_sub(12)).raw(" ").value(to_middle).raw(" ").value(start + 40).raw(" ");
     svg.value(to_middle).raw("L").value(end).raw(" ").value(to_middle).raw("\"/><path class=\"tip");
     svg.raw(if is_taken { " taken" } else { "" }).raw("\" d=\"M").value(end + 6).raw(" ").value(to_middle);
-    svg.raw("l-9 -5v10z\"/><text class=\"sub\" text-anchor=\"middle\" x=\"")
-        .value(usize::midpoint(start + 40, end));
-    svg.raw("\" y=\"").value(to_middle.saturating_sub(5)).raw("\">");
+    svg.raw("l-9 -5v10z\"/>");
     let label = match group {
         [one] => one.label.clone(),
         _ => format!("{} delegations", group.len()),
     };
     let prefix = if is_follow { "follows: " } else { "" };
-    svg.text(&shortened(&format!("{prefix}{label}"), LABEL_LEN)).raw("</text></g>");
+    let (above, below) = two_lines(&visible(format!("{prefix}{label}")));
+    for (line, y) in [(above, to_middle.saturating_sub(5)), (below, to_middle + 14)] {
+        if !line.is_empty() {
+            svg.raw("<text class=\"sub\" text-anchor=\"middle\" x=\"")
+                .value(usize::midpoint(start + 40, end));
+            svg.raw("\" y=\"").value(y).raw("\">").text(&shortened(&line, LABEL_LEN)).raw("</text>");
+        }
+    }
+    svg.raw("</g>");
+}
+
+/// A text as two lines, of which the first ends between words if it can.
+fn two_lines(text: &str) -> (String, String) {
+    let Some((limit, _)) = text.char_indices().nth(LABEL_LEN) else {
+        return (text.to_owned(), String::new());
+    };
+    let (head, _) = text.split_at(limit);
+    let end = head.rfind(' ').unwrap_or(limit);
+    let (first, second) = text.split_at(end);
+    (first.to_owned(), second.trim_start().to_owned())
 }
 
 fn shortened(text: &str, length: usize) -> String {
@@ -174,7 +191,7 @@ mod tests {
 
     fn arrow(from: &str, to: &str) -> Arrow {
         let (from, to) = (from.to_owned(), to.to_owned());
-        Arrow { from, to, label: "all tasks".to_owned(), is_in_force: true, ..Arrow::default() }
+        Arrow { from, to, label: "all tasks".to_owned(), is_active: true, ..Arrow::default() }
     }
 
     #[test]
@@ -191,12 +208,23 @@ mod tests {
         let arrows = [
             Arrow { is_follow: true, ..arrow("a", "b") },
             Arrow { is_taken: true, ..arrow("b", "c") },
-            Arrow { is_in_force: false, ..arrow("c", "d") },
+            Arrow { is_active: false, ..arrow("c", "d") },
         ];
         let svg = draw(&arrows).0.to_string();
         for class in ["arrow follow\"", "arrow taken\"", "arrow off\""] {
             assert!(svg.contains(class), "{class}: {svg}");
         }
+    }
+
+    #[test]
+    fn long_conditions_have_two_lines() {
+        let label = "type infrastructure, risk above 40, resource service:prod-*";
+        assert_eq!(two_lines("all tasks"), ("all tasks".to_owned(), String::new()));
+        assert_eq!(
+            two_lines(label),
+            ("type infrastructure, risk above".to_owned(), "40, resource service:prod-*".to_owned())
+        );
+        assert_eq!(two_lines(&"x".repeat(40)).1, "x".repeat(6));
     }
 
     #[test]

@@ -8,9 +8,9 @@ use crate::format::grouped;
 const WIDTH: f64 = 520.0;
 const HEIGHT: f64 = 190.0;
 /// The room of the numbers at the axis, and of the days below it.
-const LEFT: f64 = 56.0;
+const LEFT: f64 = 76.0;
 const RIGHT: f64 = 10.0;
-const TOP: f64 = 12.0;
+const TOP: f64 = 22.0;
 const BOTTOM: f64 = 24.0;
 const MAX_BAR_WIDTH: f64 = 36.0;
 
@@ -32,11 +32,18 @@ pub(crate) fn plain(value: f64) -> String {
     grouped(format_args!("{value:.0}"))
 }
 
+/// Where the axis of a chart ends, for its largest value.
+pub(crate) type Maximum = fn(f64) -> f64;
+
 /// Bars for each label, one series upon the other.
 pub(crate) fn stacked_bars(title: &str, labels: &[String], series: &[Series]) -> Markup {
     let value = |series: &Series, at: usize| known(series.values.get(at)).unwrap_or(0.0);
     let totals = (0..labels.len()).map(|at| series.iter().map(|one| value(one, at)).sum::<f64>());
-    let top = nice_maximum(totals.fold(0.0, f64::max));
+    let highest = totals.fold(0.0, f64::max);
+    if highest <= 0.0 {
+        return no_data(title);
+    }
+    let top = nice_maximum(highest);
     let mut svg = start(title, labels, top, plain);
     let step = step(labels.len());
     let width = (step * 0.72).clamp(1.0, MAX_BAR_WIDTH);
@@ -62,16 +69,17 @@ pub(crate) fn stacked_bars(title: &str, labels: &[String], series: &[Series]) ->
     svg
 }
 
-/// A line through the known values, with gaps where nothing is known. `highest` is the top of the axis, if it is fixed.
+/// A line through the known values, with gaps where nothing is known, and the last value beside its point.
 pub(crate) fn line(
     title: &str,
     labels: &[String],
     series: &Series,
-    highest: Option<f64>,
+    maximum: Maximum,
     format: Format,
 ) -> Markup {
     let values: Vec<Option<f64>> = (0..labels.len()).map(|at| known(series.values.get(at))).collect();
-    let top = highest.unwrap_or_else(|| nice_maximum(values.iter().flatten().copied().fold(0.0, f64::max)));
+    let Some(last) = values.iter().rposition(Option::is_some) else { return no_data(title) };
+    let top = maximum(values.iter().flatten().copied().fold(0.0, f64::max));
     let mut svg = start(title, labels, top, format);
     let step = step(labels.len());
     svg.raw("<path class=\"").raw(series.class).raw("\" d=\"");
@@ -89,8 +97,21 @@ pub(crate) fn line(
         svg.raw("<circle class=\"point\" r=\"3\" cx=\"").value(coordinate(x(at, step))).raw("\" cy=\"");
         svg.value(coordinate(y(*value, top))).raw("\"><title>").text(label).raw(": ").text(&format(*value));
         svg.raw("</title></circle>");
+        if at == last {
+            let is_right = x(at, step) > WIDTH / 2.0;
+            svg.raw("<text class=\"value\" text-anchor=\"").raw(if is_right { "end" } else { "start" });
+            svg.raw("\" x=\"").value(coordinate(x(at, step))).raw("\" y=\"");
+            svg.value(coordinate(y(*value, top) - 8.0)).raw("\">").text(&format(*value)).raw("</text>");
+        }
     }
     svg.raw("</svg>");
+    svg
+}
+
+/// The picture of a chart of which nothing is known: an axis would be invented.
+fn no_data(title: &str) -> Markup {
+    let mut svg = Markup::new("<svg class=\"chart\" viewBox=\"0 0 520 60\" role=\"img\" aria-label=\"");
+    svg.text(title).raw(": no data yet\"><text class=\"none\" x=\"0\" y=\"34\">No data yet</text></svg>");
     svg
 }
 
@@ -98,13 +119,15 @@ pub(crate) fn line(
 fn start(title: &str, labels: &[String], top: f64, format: Format) -> Markup {
     let mut svg = Markup::new("<svg class=\"chart\" viewBox=\"0 0 520 190\" role=\"img\" aria-label=\"");
     svg.text(title).raw("\">");
-    for part in [0.0, 0.5, 1.0] {
+    // If all values are zero there is no scale.
+    let parts: &[f64] = if top > 0.0 { &[0.0, 0.5, 1.0] } else { &[0.0] };
+    for part in parts {
         let height = coordinate(y(top * part, top));
-        svg.raw("<line class=\"axis\" x1=\"56\" x2=\"510\" y1=\"")
+        svg.raw("<line class=\"axis\" x1=\"76\" x2=\"510\" y1=\"")
             .value(&height)
             .raw("\" y2=\"")
             .value(&height);
-        svg.raw("\"/><text text-anchor=\"end\" x=\"50\" y=\"").value(coordinate(y(top * part, top) + 4.0));
+        svg.raw("\"/><text text-anchor=\"end\" x=\"70\" y=\"").value(coordinate(y(top * part, top) + 4.0));
         svg.raw("\">").text(&format(top * part)).raw("</text>");
     }
     let step = step(labels.len());
@@ -155,8 +178,29 @@ fn coordinate(value: f64) -> String {
     format!("{:.1}", value.clamp(0.0, WIDTH))
 }
 
-/// The least of 2, 4, 10, 20, 40, 100, … that is not below a value: half of it is a whole number.
-fn nice_maximum(value: f64) -> f64 {
+/// A fixed end: a share is at most the whole.
+pub(crate) const fn whole(_: f64) -> f64 {
+    1.0
+}
+
+/// The least of 2 s, 4 s, 10 s, … that is not below a number of seconds: it and half of it are short to write.
+pub(crate) fn nice_seconds(value: f64) -> f64 {
+    const ENDS: [f64; 18] = [
+        2.0, 4.0, 10.0, 20.0, 30.0, 60.0, 120.0, 240.0, 600.0, 1_200.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0,
+        36_000.0, 72_000.0, 86_400.0, 172_800.0,
+    ];
+    const DAY: f64 = 86_400.0;
+    if value <= 0.0 {
+        return 0.0;
+    }
+    ENDS.into_iter().find(|end| value <= *end).unwrap_or_else(|| nice_maximum(value / DAY) * DAY)
+}
+
+/// The least of 2, 4, 10, 20, 40, 100, … that is not below a value: half of it is a whole number. Zero has no scale.
+pub(crate) fn nice_maximum(value: f64) -> f64 {
+    if value <= 0.0 {
+        return 0.0;
+    }
     let mut unit = 1.0;
     while unit < 1e15 {
         for factor in [2.0, 4.0, 10.0] {
@@ -188,25 +232,45 @@ mod tests {
         let failed = Series { name: "failed", class: "bar-danger", values: vec![Some(1.0), None] };
         let svg =
             stacked_bars("Outcomes", &labels(2), &[series(vec![Some(3.0), Some(0.0)]), failed]).to_string();
-        // Four of four take the whole height of 154, three of them 115.5.
-        assert!(svg.contains("height=\"115.5\"><title>day 0: 3 completed"), "{svg}");
-        assert!(svg.contains("y=\"12.0\" width"), "{svg}");
+        // Four of four take the whole height of 144, three of them 108.
+        assert!(svg.contains("height=\"108.0\"><title>day 0: 3 completed"), "{svg}");
+        assert!(svg.contains("y=\"22.0\" width"), "{svg}");
         assert_eq!(svg.matches("<rect").count(), 2, "nothing is drawn for zero: {svg}");
     }
 
     #[test]
     fn lines_have_gaps_where_nothing_is_known() {
         let values = vec![Some(1.0), Some(2.0), None, Some(1.0)];
-        let svg = line("Backlog", &labels(4), &series(values), None, plain).to_string();
+        let svg = line("Backlog", &labels(4), &series(values), nice_maximum, plain).to_string();
         assert_eq!((svg.matches('M').count(), svg.matches('L').count()), (2, 1), "{svg}");
         assert_eq!(svg.matches("<circle").count(), 3);
+        assert_eq!(svg.matches("class=\"value\"").count(), 1, "the last value is written");
+    }
+
+    #[test]
+    fn nothing_known_has_no_axis_and_zero_no_scale() {
+        for svg in [
+            line("Backlog", &labels(3), &series(vec![None; 3]), nice_seconds, plain),
+            stacked_bars("Outcomes", &labels(3), &[series(vec![Some(0.0); 3])]),
+        ] {
+            let svg = svg.to_string();
+            assert!(svg.contains("No data yet") && !svg.contains("axis"), "{svg}");
+        }
+        let zero = line("Time", &labels(2), &series(vec![None, Some(0.0)]), nice_seconds, plain).to_string();
+        assert_eq!(zero.matches("axis").count(), 1, "{zero}");
     }
 
     #[test]
     fn the_axis_ends_at_a_round_number() {
-        let cases = [(0.0, 2.0), (2.0, 2.0), (3.0, 4.0), (5.0, 10.0), (11.0, 20.0), (401.0, 1_000.0)];
+        let cases =
+            [(0.0, 0.0), (0.5, 2.0), (2.0, 2.0), (3.0, 4.0), (5.0, 10.0), (11.0, 20.0), (401.0, 1_000.0)];
         for (value, expected) in cases {
             assert!((nice_maximum(value) - expected).abs() < f64::EPSILON, "{value}");
+        }
+        let cases =
+            [(0.0, 0.0), (45.0, 60.0), (700.0, 1_200.0), (100_000.0, 172_800.0), (300_000.0, 345_600.0)];
+        for (value, expected) in cases {
+            assert!((nice_seconds(value) - expected).abs() < f64::EPSILON, "{value}");
         }
     }
 
@@ -220,7 +284,7 @@ mod tests {
             let labels = vec![label; values.len()];
             let series = series(values);
             let bars = stacked_bars(&title, &labels, std::slice::from_ref(&series)).to_string();
-            let line = line(&title, &labels, &series, Some(1.0), plain).to_string();
+            let line = line(&title, &labels, &series, nice_seconds, plain).to_string();
             for svg in [bars, line] {
                 let tags = svg.split('<').filter_map(|tag| tag.split_once('>')).map(|(tag, _)| tag);
                 for tag in tags {

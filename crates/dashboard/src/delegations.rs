@@ -70,7 +70,7 @@ impl DelegationsPage {
             to: delegation.delegate_to.clone(),
             label: rule_text::conditions(&delegation.conditions),
             is_follow: delegation.kind == DelegationKind::Follow,
-            is_in_force: self.state(delegation).1 == "ok",
+            is_active: self.state(delegation).1 == "ok",
             is_taken: self.is_taken(delegation),
         };
         chains::draw(&self.delegations.iter().map(arrow).collect::<Vec<_>>())
@@ -116,7 +116,7 @@ fn state(delegation: &Delegation, shell: &Shell) -> (&'static str, &'static str)
     } else if delegation.valid_from.is_some_and(|from| from > now) {
         ("◷ not yet", "info")
     } else {
-        ("✓ in force", "ok")
+        ("✓ active", "ok")
     }
 }
 

@@ -4,6 +4,7 @@ use ade_client::wire::Problem;
 use askama::Template;
 
 use crate::Shell;
+use crate::format::{capitalized, visible};
 
 #[derive(Debug, Clone, Template)]
 #[template(path = "error.html")]
@@ -13,6 +14,15 @@ pub struct ErrorPage {
 }
 
 impl ErrorPage {
+    /// Whether something failed. That there is no such page, or not for this visitor, is an answer.
+    fn is_fault(&self) -> bool {
+        !matches!(self.problem.status, 401 | 403 | 404)
+    }
+
+    fn detail(&self) -> String {
+        capitalized(&visible(&self.problem.detail))
+    }
+
     fn heading(&self) -> &'static str {
         match self.problem.status {
             401 => "Sign in to see this page",

@@ -5,6 +5,7 @@ use ade_client::wire::Event;
 use serde_json::Value;
 
 use crate::format::{segment, short_id, visible};
+use crate::words;
 
 /// A sentence about an event: `carol` `approved the request` `019a9d1e-3c4f` `for task` ….
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -66,7 +67,7 @@ const VERBS: &[(&str, &str)] = &[
     ("lock:deadlock", "broke a deadlock at"),
     ("lock:queue_full", "refused a request, because the queue is full, at"),
     ("lock:broken", "broke"),
-    ("policy:activated", "put in force"),
+    ("policy:activated", "activated"),
     ("config:changed", "changed"),
     ("feature:changed", "switched"),
     ("change:proposed", "proposed, to a second administrator,"),
@@ -120,7 +121,6 @@ pub(crate) fn describe(event: &Event) -> EventText {
     let task = text("task_id");
     let (from, to) = (text("from"), text("to"));
     let trigger = who_text(event, "trigger").unwrap_or_default();
-    let trigger: Vec<&str> = trigger.split(' ').map(short_id).collect();
     let who = |name: &str| who_text(event, name);
     let actor = match (who("user_id"), who("agent_id"), who("service")) {
         (Some(user), Some(agent), _) => format!("{agent} for {user}"),
@@ -130,7 +130,7 @@ pub(crate) fn describe(event: &Event) -> EventText {
     };
     EventText {
         actor,
-        trigger: trigger.join(" "),
+        trigger: words::trigger(&trigger),
         verb: verb.unwrap_or_else(|| visible(fact.replace('_', " "))),
         object,
         task: Some(task)

@@ -110,6 +110,35 @@ pub(crate) fn names(names: &[String], max: usize, joint: &str) -> String {
     }
 }
 
+/// The first line of a text that others wrote, cut at a length that fits a row.
+pub(crate) fn title(text: &str) -> String {
+    const LEN: usize = 70;
+    let line = text.lines().next().unwrap_or_default();
+    let is_whole = line.chars().count() <= LEN && line.len() == text.trim_end().len();
+    let end = if is_whole { "" } else { "…" };
+    visible(line.chars().take(LEN).collect::<String>()) + end
+}
+
+/// What opens the filters on a phone, where they are folded.
+pub(crate) fn filter_label(chosen: usize) -> String {
+    if chosen == 0 { "Filter".to_owned() } else { format!("Filter ({chosen})") }
+}
+
+/// How many filters are not empty.
+pub(crate) fn chosen(filters: &[&str]) -> usize {
+    filters.iter().filter(|filter| !filter.is_empty()).count()
+}
+
+/// The beginning of a random id that a machine gave itself, such as `worker-5c6c1750…`, at which people tell it apart.
+pub(crate) fn short_machine_id(id: &str) -> String {
+    const KEPT: usize = 8;
+    const RANDOM: usize = 16;
+    let (name, random) = id.rsplit_once('-').map_or(("", id), |(name, random)| (name, random));
+    let is_random = random.len() >= RANDOM && random.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let Some(kept) = random.get(..KEPT).filter(|_| is_random) else { return visible(id) };
+    if name.is_empty() { format!("{kept}…") } else { visible(format!("{name}-{kept}…")) }
+}
+
 /// A text that begins a sentence.
 pub(crate) fn capitalized(text: &str) -> String {
     let mut characters = text.chars();
@@ -189,6 +218,14 @@ mod tests {
     fn invisible_and_reordering_characters_show_as_code_points() {
         assert_eq!(visible("a\u{202e}b\u{200b}\u{1b}[2J"), "a⟦U+202E⟧b⟦U+200B⟧⟦U+001B⟧[2J");
         assert_eq!(visible("line\n\tümläut 漢字"), "line\n\tümläut 漢字");
+    }
+
+    #[test]
+    fn random_ids_of_machines_are_cut() {
+        assert_eq!(short_machine_id("worker-5c6c17508ee94e34a29a29641ea8b268"), "worker-5c6c1750…");
+        assert_eq!(short_machine_id("5c6c17508ee94e34a29a29641ea8b268"), "5c6c1750…");
+        assert_eq!(short_machine_id("deploy-bot"), "deploy-bot");
+        assert_eq!(short_machine_id("release-2026-11-19"), "release-2026-11-19");
     }
 
     #[test]

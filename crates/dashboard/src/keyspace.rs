@@ -7,7 +7,7 @@ use askama::Template;
 
 use crate::Shell;
 use crate::audit::percent_encoded;
-use crate::format::visible;
+use crate::format::{chosen, count, link as page_link, visible};
 
 /// Filters of the list and the key to explain, as in the URL.
 #[derive(Debug, Clone, Default)]
@@ -20,12 +20,16 @@ pub struct KeyFilters {
     pub key: String,
 }
 
+const PAGE_LEN: usize = 50;
+
 #[derive(Debug, Clone, Template)]
 #[template(path = "keyspace.html")]
 pub struct KeyspacePage {
     pub shell: Shell,
     pub filters: KeyFilters,
     pub catalogs: Vec<KeyCatalog>,
+    /// The page of the list, from 1.
+    pub number: usize,
     pub explanation: Option<KeyExplanation>,
     /// Why the key cannot be explained.
     pub problem: Option<Problem>,
@@ -55,9 +59,45 @@ impl KeyspacePage {
         self.all().filter(|entry| matches(entry, &self.filters)).collect()
     }
 
-    fn is_filtered(&self) -> bool {
+    /// The entries of this page.
+    fn page(&self) -> Vec<&KeyEntry> {
+        self.shown()
+            .into_iter()
+            .skip((self.number.max(1) - 1).saturating_mul(PAGE_LEN))
+            .take(PAGE_LEN)
+            .collect()
+    }
+
+    fn pages(&self) -> usize {
+        self.shown().len().div_ceil(PAGE_LEN)
+    }
+
+    /// The list with the same filters from another page on.
+    fn page_link(&self, number: usize) -> String {
         let KeyFilters { text, catalog, kind, owner, key: _ } = &self.filters;
-        [text, catalog, kind, owner].iter().any(|filter| !filter.is_empty())
+        let number = if number > 1 { number.to_string() } else { String::new() };
+        page_link(
+            "/keyspace",
+            &[("q", text), ("catalog", catalog), ("type", kind), ("owner", owner), ("page", &number)],
+        )
+    }
+
+    /// `187 entries, 51 to 100`.
+    fn entries(&self) -> String {
+        let total = self.shown().len();
+        let all = if total == 1 { count(total, "entry") } else { format!("{total} entries") };
+        let first = (self.number.max(1) - 1).saturating_mul(PAGE_LEN) + 1;
+        let last = first + self.page().len().saturating_sub(1);
+        if total <= PAGE_LEN { all } else { format!("{all}, {first} to {last} shown") }
+    }
+
+    fn chosen(&self) -> usize {
+        let KeyFilters { text, catalog, kind, owner, key: _ } = &self.filters;
+        chosen(&[text, catalog, kind, owner])
+    }
+
+    fn is_filtered(&self) -> bool {
+        self.chosen() > 0
     }
 
     fn kinds(&self) -> BTreeSet<&str> {
@@ -142,7 +182,7 @@ mod tests {
             entries: vec![entry("lock.task", "hash"), entry("task.queue", "zset")],
         };
         let shell = Shell::anonymous("Keyspace", Timestamp::UNIX_EPOCH);
-        KeyspacePage { shell, filters, catalogs: vec![catalog], explanation: None, problem: None }
+        KeyspacePage { shell, filters, catalogs: vec![catalog], number: 1, explanation: None, problem: None }
     }
 
     #[test]
@@ -156,6 +196,18 @@ mod tests {
         assert_eq!(shown("HOLDERS lock.t", ""), ["lock.task"]);
         assert_eq!(shown("", "zset"), ["task.queue"]);
         assert!(shown("nothing", "").is_empty());
+    }
+
+    #[test]
+    fn entries_come_in_pages() {
+        let mut page = page(KeyFilters { owner: "locks".to_owned(), ..KeyFilters::default() });
+        page.catalogs[0].entries = (0..120).map(|number| entry(&format!("key.{number}"), "hash")).collect();
+        page.number = 3;
+        assert_eq!((page.pages(), page.page().len()), (3, 20));
+        assert_eq!(page.entries(), "120 entries, 101 to 120 shown");
+        assert_eq!(page.page_link(2), "/keyspace?owner=locks&page=2");
+        page.number = usize::MAX;
+        assert!(page.page().is_empty());
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub use error_page::ErrorPage;
 pub use format::short_id;
 pub use inbox::{BatchPage, BatchReview, InboxPage, InboxView};
 pub use keyspace::{KeyFilters, KeyPage, KeyspacePage};
-pub use locks::{LockPage, LocksFilter, LocksPage, RootBlocker, root_blockers};
+pub use locks::{LISTED_BLOCKERS, LockPage, LocksFilter, LocksPage, RootBlocker, root_blockers};
 pub use markup::Markup;
 pub use policies::{PoliciesPage, PolicyFields, PolicyPage, ReplayPage, SimulationPage};
 pub use review::{Changes, RefusedDecision, Review};

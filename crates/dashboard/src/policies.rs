@@ -349,7 +349,7 @@ impl ReplayPage {
         }
     }
 
-    /// Whether there is something to put in force.
+    /// Whether there is something to activate.
     fn has_draft(&self) -> bool {
         !self.policy.active || self.policy.draft.is_some()
     }

@@ -23,6 +23,16 @@ pub enum Section {
     None,
 }
 
+impl Section {
+    /// The section whose pages are below a path.
+    #[must_use]
+    pub fn of_path(path: &str) -> Self {
+        let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+        let entry = NAVIGATION.iter().find(|entry| entry.path.trim_start_matches('/') == first);
+        entry.map_or(Self::None, |entry| entry.section)
+    }
+}
+
 /// An entry of the navigation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NavigationEntry {
@@ -31,8 +41,8 @@ pub(crate) struct NavigationEntry {
     pub(crate) label: &'static str,
     /// The letter that opens it after G.
     pub(crate) key: &'static str,
-    /// Whether it is at hand on a phone; the others are behind "More".
-    pub(crate) is_primary: bool,
+    /// Where it is behind "More": never (empty), on narrow screens (`secondary`), or on all but wide ones (`rare`).
+    pub(crate) class: &'static str,
 }
 
 const NAVIGATION: [NavigationEntry; 10] = {
@@ -41,21 +51,21 @@ const NAVIGATION: [NavigationEntry; 10] = {
         path: &'static str,
         label: &'static str,
         key: &'static str,
-        is_primary: bool,
+        class: &'static str,
     ) -> NavigationEntry {
-        NavigationEntry { section, path, label, key, is_primary }
+        NavigationEntry { section, path, label, key, class }
     }
     [
-        entry(Section::Inbox, "/inbox", "Inbox", "i", true),
-        entry(Section::Tasks, "/tasks", "Tasks", "t", true),
-        entry(Section::Locks, "/locks", "Locks", "l", true),
-        entry(Section::Agents, "/agents", "Agents", "a", true),
-        entry(Section::Policies, "/policies", "Policies", "p", false),
-        entry(Section::Delegations, "/delegations", "Delegations", "d", false),
-        entry(Section::Activity, "/activity", "Activity", "y", false),
-        entry(Section::Audit, "/audit", "Audit", "u", false),
-        entry(Section::Keyspace, "/keyspace", "Keyspace", "k", false),
-        entry(Section::Settings, "/settings", "Settings", "s", false),
+        entry(Section::Inbox, "/inbox", "Inbox", "i", ""),
+        entry(Section::Tasks, "/tasks", "Tasks", "t", ""),
+        entry(Section::Locks, "/locks", "Locks", "l", ""),
+        entry(Section::Agents, "/agents", "Agents", "a", ""),
+        entry(Section::Policies, "/policies", "Policies", "p", "secondary"),
+        entry(Section::Delegations, "/delegations", "Delegations", "d", "rare"),
+        entry(Section::Activity, "/activity", "Activity", "y", "secondary"),
+        entry(Section::Audit, "/audit", "Audit", "u", "secondary"),
+        entry(Section::Keyspace, "/keyspace", "Keyspace", "k", "rare"),
+        entry(Section::Settings, "/settings", "Settings", "s", "secondary"),
     ]
 };
 
@@ -111,13 +121,13 @@ const NOTICES: &[(&str, &str)] = &[
     ("created", "It was created."),
     ("saved", "The change was saved."),
     ("deleted", "It was deleted."),
-    ("activated", "The policy is in force."),
-    ("deactivated", "It is no longer in force."),
+    ("activated", "The policy is active."),
+    ("deactivated", "It is no longer active."),
     ("draining", "The agent is draining: it gets no new tasks."),
     ("resumed", "The agent takes tasks again."),
     ("token_revoked", "The token was revoked. Nobody can use it any more."),
     ("confirmation", "The change waits for a second administrator."),
-    ("confirmed", "The change was confirmed and is in force."),
+    ("confirmed", "The change was confirmed and is effective."),
     ("refused", "The change was rejected."),
     ("sent", "It was sent again."),
     ("tested", "A test message is being sent. Its delivery is listed below."),
@@ -199,6 +209,16 @@ impl Shell {
 
     pub(crate) fn is_current(&self, entry: &NavigationEntry) -> bool {
         self.section == entry.section
+    }
+
+    /// The list that the page belongs to, with the label of a link to it.
+    pub(crate) fn list(&self) -> Option<(&'static str, String)> {
+        let entry = NAVIGATION.iter().find(|entry| self.is_current(entry))?;
+        Some((entry.path, format!("Back to {}", entry.label)))
+    }
+
+    pub(crate) fn is_inbox(&self) -> bool {
+        self.section == Section::Inbox
     }
 
     pub(crate) fn is_admin(&self) -> bool {

@@ -6,7 +6,7 @@ use ade_client::wire::{
 use askama::Template;
 
 use crate::drawing::level_name;
-use crate::format::{capitalized, duration, visible};
+use crate::format::{capitalized, chosen, duration, visible};
 use crate::review::{CommentRow, Review, StateChip};
 use crate::turn::Turn;
 use crate::{Shell, short_id, words};
@@ -15,6 +15,7 @@ use crate::{Shell, short_id, words};
 #[derive(Debug, Clone, Default)]
 pub struct TaskFilters {
     pub state: String,
+    pub risk: String,
     pub author: String,
     pub resource: String,
     pub tag: String,
@@ -27,6 +28,8 @@ pub struct TasksPage {
     pub shell: Shell,
     pub filters: TaskFilters,
     pub tasks: Vec<Task>,
+    /// The URL of the first page, if this is another one.
+    pub first: Option<String>,
     /// The URL of the next page.
     pub next: Option<String>,
     pub problem: Option<Problem>,
@@ -35,14 +38,24 @@ pub struct TasksPage {
 const STATES: [&str; 8] =
     ["DRAFT", "REVIEWING", "APPROVED", "APPLYING", "COMPLETED", "FAILED", "REJECTED", "CANCELLED"];
 
+const LEVELS: [&str; 4] = ["LOW", "MEDIUM", "HIGH", "CRITICAL"];
+
 impl TasksPage {
     const fn states(&self) -> [&'static str; 8] {
         STATES
     }
 
+    const fn levels(&self) -> [&'static str; 4] {
+        LEVELS
+    }
+
+    fn chosen(&self) -> usize {
+        let TaskFilters { state, risk, author, resource, tag, task_type } = &self.filters;
+        chosen(&[state, risk, author, resource, tag, task_type])
+    }
+
     fn is_filtered(&self) -> bool {
-        let TaskFilters { state, author, resource, tag, task_type } = &self.filters;
-        [state, author, resource, tag, task_type].iter().any(|filter| !filter.is_empty())
+        self.chosen() > 0
     }
 
     fn title_of(&self, task: &Task) -> String {
@@ -309,10 +322,7 @@ impl<'a> TimelineRow<'a> {
             (Some(agent), Some(user), ..) => format!("agent {agent}, for {user}"),
             (Some(agent), ..) => format!("agent {agent}"),
             (None, Some(user), ..) => user.clone(),
-            (None, None, Some(trigger), _) => {
-                let trigger: Vec<&str> = trigger.split(' ').map(short_id).collect();
-                format!("ADE ({})", trigger.join(" "))
-            }
+            (None, None, Some(trigger), _) => format!("ADE ({})", words::trigger(trigger)),
             (None, None, None, Some(_)) => "ADE".to_owned(),
             (None, None, None, None) => "operator".to_owned(),
         };

@@ -1,6 +1,8 @@
 //! Actions of the audit log in words: `policy.update` is "update the policy" where it is proposed, and "updated the policy" where it
 //! was done. An action without words of its own is shown by its name.
 
+use crate::format::short_id;
+
 /// Verbs of actions, as proposed and as done.
 const VERBS: &[(&str, &str, &str)] = &[
     ("activate", "activate", "activated"),
@@ -101,6 +103,15 @@ const PHRASES: &[(&str, &str)] = &[
     ("webhook.redeliver", "sent a delivery of the webhook again"),
 ];
 
+/// Why the service acted by itself, with short ids.
+pub(crate) fn trigger(trigger: &str) -> String {
+    // No policy is named if none has conditions that the task met: the default approves.
+    let trigger = trigger.trim_end();
+    let trigger = trigger.strip_suffix(" by policy").unwrap_or(trigger);
+    let words: Vec<&str> = trigger.split(' ').map(short_id).collect();
+    words.join(" ")
+}
+
 fn parts(action: &str) -> Option<(&'static str, &'static str, &'static str)> {
     let (noun, verb) = action.split_once('.')?;
     let (_, noun) = NOUNS.iter().find(|(name, _)| *name == noun)?;
@@ -124,6 +135,13 @@ pub(crate) fn done(action: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn triggers_name_what_there_is() {
+        assert_eq!(trigger("automatic approval by policy "), "automatic approval");
+        assert_eq!(trigger("automatic approval by policy night"), "automatic approval by policy night");
+        assert_eq!(trigger("decision 019a9d1e-3c4f-7a10-8f00-1234567890ab"), "decision 019a9d1e-3c4f");
+    }
 
     #[test]
     fn actions_are_phrases() {

@@ -19,10 +19,11 @@ mod stats;
 
 use std::sync::Arc;
 
+use ade_domain::Moment;
 use ade_domain::event::Event;
 use ade_domain::permission::Scope;
 use ade_domain::task::Task;
-use ade_domain::webhook::delivery::CircuitState;
+use ade_domain::webhook::delivery::Circuit;
 use ade_domain::webhook::notification::Notification;
 use ade_domain::webhook::{
     Webhook, WebhookFormat, email, pagerduty, servicenow, slack as slack_format, standard_payload,
@@ -63,7 +64,7 @@ impl WebhookService {
         Self { context, network, due: Arc::default(), stats: Arc::default() }
     }
 
-    fn view(stored: &StoredWebhook, circuit: CircuitState) -> WebhookView {
+    fn view(stored: &StoredWebhook, circuit: Circuit, now: Moment) -> WebhookView {
         let webhook = stored.value.clone();
         WebhookView {
             webhook_id: stored.id.clone(),
@@ -82,17 +83,18 @@ impl WebhookService {
             owner: webhook.owner,
             created_at: webhook.created_at,
             previous_secret_until: webhook.previous_secret.map(|previous| previous.valid_until),
-            circuit,
+            circuit: circuit.state(now),
+            circuit_open_until: circuit.open_until.filter(|until| *until > now),
         }
     }
 
     async fn views(&self, webhooks: &[StoredWebhook]) -> Result<Vec<WebhookView>> {
         let (circuits, now) = (self.context.database.circuits().await?, self.context.now());
-        let state = |webhook: &Webhook| {
+        let circuit = |webhook: &Webhook| {
             let found = circuits.iter().find(|(destination, _)| *destination == webhook.destination);
-            found.map_or(CircuitState::Closed, |(_, circuit)| circuit.state(now))
+            found.map_or_else(Circuit::default, |(_, circuit)| *circuit)
         };
-        Ok(webhooks.iter().map(|stored| Self::view(stored, state(&stored.value))).collect())
+        Ok(webhooks.iter().map(|stored| Self::view(stored, circuit(&stored.value), now)).collect())
     }
 
     /// All webhooks, oldest first: for administrators and auditors.

@@ -123,6 +123,9 @@ pub struct Webhook {
     pub created_at: Time,
     /// State of its destination.
     pub circuit: CircuitState,
+    /// Until when nothing is sent to its destination, after several failures.
+    #[serde(default)]
+    pub circuit_open_until: Option<Time>,
     /// Until when the previous secret signs too.
     pub previous_secret_until: Option<Time>,
     /// The secret that signs; returned only when it is created or rotated.

@@ -13,7 +13,7 @@ use askama::Template;
 use serde::Serialize;
 
 use crate::drawing::meter;
-use crate::format::{link, segment, visible};
+use crate::format::{chosen, link, segment, visible};
 use crate::review::StateChip;
 use crate::{Markup, Shell};
 pub use wizard::{WizardField, WizardPage, step_of, unreadable};
@@ -36,8 +36,12 @@ impl AgentFilter {
         self.view == "grid"
     }
 
+    fn chosen(&self) -> usize {
+        chosen(&[&self.status, &self.sponsor, &self.text])
+    }
+
     fn is_set(&self) -> bool {
-        [&self.status, &self.sponsor, &self.text].iter().any(|value| !value.is_empty())
+        self.chosen() > 0
     }
 
     /// The query of the page, and of the API.

@@ -1,5 +1,5 @@
-//! The wait graph as a drawing: waiter → lock → holder from left to right, at most 60 nodes. Roots are on the right; a wait that closes
-//! a cycle leads back to the right below the others. Its table says the same.
+//! The wait graph as a drawing: waiter → lock → holder from left to right, at most 60 nodes, and dashed who is behind whom in a queue.
+//! Roots are on the right; a wait that closes a cycle leads back below its tree. No line runs behind a box. Its table says the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +15,11 @@ const WIDTH: usize = 208;
 const HEIGHT: usize = 44;
 const GAP_X: usize = 36;
 const GAP_Y: usize = 12;
-/// How far below its nodes a wait leads back, within the row that is left free.
-const BELOW: usize = 48;
+/// Room at the left and at the right for lines that lead around the boxes.
+const SIDE: usize = 24;
+/// Lines around boxes are beside each other, not upon each other.
+const LANES: usize = 3;
+const LANE_WIDTH: usize = 3;
 /// Characters of a name that fit.
 const MAX_CHARS: usize = 27;
 
@@ -118,14 +121,13 @@ fn lay_out<'w, 'a>(waits: &'w Waits<'a>) -> Layout<'w, 'a> {
         }
         layout.columns.push(0);
         layout.place(root, 0);
-        // Room for the wait that leads back.
-        layout.rows += usize::from(matches!(root, Node::Holder(at) if waits.is_cyclic(at)));
     }
     layout
 }
 
+/// A name that fits its box. What a lock is called begins with its type.
 fn shortened(text: &str) -> String {
-    let text = visible(text);
+    let text = visible(text.strip_prefix("resource:").unwrap_or(text));
     if text.chars().count() <= MAX_CHARS {
         return text;
     }
@@ -135,6 +137,60 @@ fn shortened(text: &str) -> String {
     format!("{start}…{}", end.into_iter().rev().collect::<String>())
 }
 
+/// Lines between boxes, with the boxes' places in the picture.
+struct Lines<'l> {
+    svg: Markup,
+    /// Left and upper edge of each box, and its tree.
+    boxes: &'l BTreeMap<Node, (usize, usize, usize)>,
+    /// By tree: where its lowest box ends.
+    lowest: Vec<usize>,
+    /// Lines so far that lead around boxes.
+    around: usize,
+}
+
+impl Lines<'_> {
+    /// A line from the right of one box to the left of another: through the gap between their columns, or around what is between them.
+    fn edge(&mut self, from: Node, to: Node, class: &'static str) {
+        let (Some(start), Some(end)) = (self.boxes.get(&from), self.boxes.get(&to)) else { return };
+        let ((from_x, from_y, from_tree), (to_x, to_y, to_tree)) = (*start, *end);
+        let (from_x, from_y, to_y) = (from_x + WIDTH, from_y + HEIGHT / 2, to_y + HEIGHT / 2);
+        self.svg.raw("<path class=\"arrow").raw(class).raw("\" d=\"M");
+        self.svg.value(from_x).raw(" ").value(from_y);
+        if from_x + GAP_X == to_x {
+            let middle = usize::midpoint(from_x, to_x);
+            self.svg.raw("C").value(middle).raw(" ").value(from_y).raw(" ");
+            self.svg.value(middle).raw(" ").value(to_y).raw(" ").value(to_x - 7).raw(" ").value(to_y);
+        } else {
+            let lane = self.around % LANES * LANE_WIDTH;
+            self.around += 1;
+            let low = |tree: usize| self.lowest.get(tree).copied().unwrap_or_default();
+            let low = low(from_tree).max(low(to_tree)) + 4 + lane;
+            self.svg.raw("H").value(from_x + SIDE / 2 + lane).raw("V").value(low);
+            self.svg.raw("H").value(to_x.saturating_sub(SIDE / 2 + lane)).raw("V").value(to_y);
+            self.svg.raw("H").value(to_x - 7);
+        }
+        self.svg.raw("\"/><path class=\"tip").raw(class).raw("\" d=\"M").value(to_x).raw(" ").value(to_y);
+        self.svg.raw("l-8 -4v8z\"/>");
+    }
+
+    /// A line from a waiter to the one ahead of it in the queue: at their right if they are in one column.
+    fn behind(&mut self, from: Node, to: Node, class: &'static str) {
+        let (Some(start), Some(end)) = (self.boxes.get(&from), self.boxes.get(&to)) else { return };
+        let ((from_x, from_y, _), (to_x, to_y, _)) = (*start, *end);
+        if from_x != to_x {
+            return self.edge(from, to, class);
+        }
+        let is_above = to_y < from_y;
+        let from_y = from_y + if is_above { 10 } else { HEIGHT - 10 };
+        let to_y = to_y + if is_above { HEIGHT - 10 } else { 10 };
+        let (right, far) = (from_x + WIDTH, from_x + WIDTH + SIDE);
+        self.svg.raw("<path class=\"arrow").raw(class).raw("\" d=\"M").value(right).raw(" ").value(from_y);
+        self.svg.raw("C").value(far).raw(" ").value(from_y).raw(" ").value(far).raw(" ").value(to_y);
+        self.svg.raw(" ").value(right + 7).raw(" ").value(to_y).raw("\"/><path class=\"tip").raw(class);
+        self.svg.raw("\" d=\"M").value(right).raw(" ").value(to_y).raw("l8 -4v8z\"/>");
+    }
+}
+
 /// Draws the waits. Nothing is drawn if nobody waits.
 pub(super) fn draw(waits: &Waits<'_>) -> Markup {
     let layout = lay_out(waits);
@@ -142,56 +198,47 @@ pub(super) fn draw(waits: &Waits<'_>) -> Markup {
     if columns == 0 {
         return Markup::default();
     }
-    let x = |place: Place| {
+    let corner = |place: &Place| {
         let columns = layout.columns.get(place.tree).copied().unwrap_or_default();
-        columns.saturating_sub(place.column + 1) * (WIDTH + GAP_X) + 4
+        let x = columns.saturating_sub(place.column + 1) * (WIDTH + GAP_X) + SIDE;
+        (x, place.half_row * (HEIGHT + GAP_Y) / 2 + 4, place.tree)
     };
-    let y = |place: Place| place.half_row * (HEIGHT + GAP_Y) / 2 + 4;
-    let (width, height) = (columns * (WIDTH + GAP_X) - GAP_X + 8, layout.rows * (HEIGHT + GAP_Y) + 4);
+    let boxes: BTreeMap<Node, (usize, usize, usize)> =
+        layout.places.iter().map(|(node, place)| (*node, corner(place))).collect();
+    let mut lowest = vec![0; layout.columns.len()];
+    for (_, y, tree) in boxes.values() {
+        if let Some(low) = lowest.get_mut(*tree) {
+            *low = (y + HEIGHT).max(*low);
+        }
+    }
+    let width = columns * (WIDTH + GAP_X) - GAP_X + 2 * SIDE;
+    let height = layout.rows * (HEIGHT + GAP_Y) + 4;
     let mut svg = Markup::new(
         "<svg class=\"graph\" role=\"group\" aria-label=\"Who waits for whom; the table below says the same\" ",
     );
     svg.raw("width=\"").value(width).raw("\" height=\"").value(height);
     svg.raw("\" viewBox=\"0 0 ").value(width).raw(" ").value(height).raw("\">");
-    let mut edge = |from: Node, to: Node, is_cyclic: bool| {
-        let (Some(from), Some(to)) = (layout.places.get(&from), layout.places.get(&to)) else { return };
-        let class = if is_cyclic { " cycle" } else { "" };
-        let ((from_x, from_y), (to_x, to_y)) = ((x(*from), y(*from)), (x(*to), y(*to)));
-        svg.raw("<path class=\"arrow").raw(class).raw("\" d=\"M");
-        if from_x < to_x {
-            let (from_x, from_y, to_y) = (from_x + WIDTH, from_y + HEIGHT / 2, to_y + HEIGHT / 2);
-            let middle = usize::midpoint(from_x, to_x);
-            svg.value(from_x).raw(" ").value(from_y).raw("C").value(middle).raw(" ").value(from_y).raw(" ");
-            svg.value(middle).raw(" ").value(to_y).raw(" ").value(to_x - 7).raw(" ").value(to_y).raw("\"/>");
-            svg.raw("<path class=\"tip").raw(class).raw("\" d=\"M").value(to_x).raw(" ").value(to_y);
-            svg.raw("l-8 -4v8z\"/>");
-        } else {
-            let (from_x, from_y) = (from_x + WIDTH / 2, from_y + HEIGHT);
-            let (to_x, to_y) = (to_x + WIDTH / 2, to_y + HEIGHT);
-            let low = from_y.max(to_y) + BELOW;
-            svg.value(from_x).raw(" ").value(from_y).raw("C").value(from_x).raw(" ").value(low).raw(" ");
-            svg.value(to_x).raw(" ").value(low).raw(" ").value(to_x).raw(" ").value(to_y + 7).raw("\"/>");
-            svg.raw("<path class=\"tip").raw(class).raw("\" d=\"M").value(to_x).raw(" ").value(to_y);
-            svg.raw("l-4 8h8z\"/>");
-        }
-    };
+    let mut lines = Lines { svg, boxes: &boxes, lowest, around: 0 };
     for (waiter, locks) in waits.awaits.iter().enumerate() {
         for lock in locks {
-            edge(Node::Holder(waiter), Node::Lock(*lock), waits.is_cyclic_wait(waiter, *lock));
+            let class = if waits.is_cyclic_wait(waiter, *lock) { " cycle" } else { "" };
+            lines.edge(Node::Holder(waiter), Node::Lock(*lock), class);
         }
+    }
+    for (waiter, ahead) in waits.queued_behind() {
+        let class = if waits.is_same_cycle(waiter, ahead) { " ahead cycle" } else { " ahead" };
+        lines.behind(Node::Holder(waiter), Node::Holder(ahead), class);
     }
     for (lock, holders) in waits.held_by.iter().enumerate() {
-        edge(Node::More(lock), Node::Lock(lock), false);
+        lines.edge(Node::More(lock), Node::Lock(lock), "");
         for holder in holders {
-            edge(
-                Node::Lock(lock),
-                Node::Holder(*holder),
-                waits.is_cyclic_lock(lock) && waits.is_cyclic(*holder),
-            );
+            let is_cyclic = waits.is_cyclic_lock(lock) && waits.is_cyclic(*holder);
+            lines.edge(Node::Lock(lock), Node::Holder(*holder), if is_cyclic { " cycle" } else { "" });
         }
     }
-    for (node, place) in &layout.places {
-        draw_node(&mut svg, waits, &layout, *node, (x(*place), y(*place)));
+    let mut svg = lines.svg;
+    for (node, (x, y, _)) in &boxes {
+        draw_node(&mut svg, waits, &layout, *node, (*x, *y));
     }
     svg.raw("</svg>");
     svg
@@ -250,9 +297,9 @@ fn draw_node(
 /// Holders and locks that the drawing neither shows nor counts.
 pub(super) fn left_out(waits: &Waits<'_>) -> usize {
     let layout = lay_out(waits);
-    let told = layout.places.keys().map(|node| match node {
+    let drawn = layout.places.keys().map(|node| match node {
         Node::More(lock) => layout.hidden.get(lock).copied().unwrap_or(0),
         _ => 1,
     });
-    (waits.holders.len() + waits.locks.len()).saturating_sub(told.sum())
+    (waits.holders.len() + waits.locks.len()).saturating_sub(drawn.sum())
 }

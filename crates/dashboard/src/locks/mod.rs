@@ -11,11 +11,13 @@ use askama::Template;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::format::{duration, link, segment, visible};
+use crate::format::{chosen, duration, link, segment, short_machine_id, visible};
 use crate::{Markup, Shell};
 use waits::Waits;
 pub use waits::{RootBlocker, root_blockers};
 
+/// Root blockers that are listed, and whose locks are read for that.
+pub const LISTED_BLOCKERS: usize = 5;
 /// Waiters of a lock that the list names; the others are on its own page.
 const LISTED_WAITERS: usize = 5;
 const LISTED_HOLDERS: usize = 3;
@@ -30,8 +32,13 @@ pub struct LocksFilter {
 }
 
 impl LocksFilter {
+    fn chosen(&self) -> usize {
+        let Self { kind, resource_type, agent, name } = self;
+        chosen(&[kind, resource_type, agent, name])
+    }
+
     fn is_set(&self) -> bool {
-        *self != Self::default()
+        self.chosen() > 0
     }
 
     /// The query of the page, and of the API.
@@ -62,7 +69,7 @@ pub struct LocksPage {
     pub problem: Option<Problem>,
 }
 
-/// Somebody who waits for nobody and keeps others waiting, as the page tells it.
+/// Somebody who waits for nobody and keeps others waiting, as the page shows it.
 struct Blocker {
     holder: HolderRef,
     blocked: usize,
@@ -79,7 +86,7 @@ impl LocksPage {
     }
 
     fn blockers(&self) -> Vec<Blocker> {
-        let told = root_blockers(&self.graph).into_iter().take(5).map(|root| {
+        let listed = root_blockers(&self.graph).into_iter().take(LISTED_BLOCKERS).map(|root| {
             let of_root = |lock: &&Lock| root.locks.contains(&lock.lock);
             let known: Vec<&Lock> = self.blocked.iter().filter(of_root).collect();
             let since = known.iter().flat_map(|lock| &lock.queue).map(|waiter| waiter.requested_at.0).min();
@@ -96,11 +103,11 @@ impl LocksPage {
                 holder: root.holder,
             }
         });
-        told.collect()
+        listed.collect()
     }
 
     fn more_blockers(&self) -> usize {
-        root_blockers(&self.graph).len().saturating_sub(5)
+        root_blockers(&self.graph).len().saturating_sub(LISTED_BLOCKERS)
     }
 
     fn next_link(&self) -> Option<String> {
@@ -124,8 +131,12 @@ impl LocksPage {
 
 /// `agent`, or `agent · activity`.
 fn holder_name(agent: &str, activity: &str) -> String {
-    let agent = visible(agent);
-    if activity.is_empty() || activity == agent { agent } else { format!("{agent} · {}", visible(activity)) }
+    let name = short_machine_id(agent);
+    if activity.is_empty() || activity == agent {
+        name
+    } else {
+        format!("{name} · {}", short_machine_id(activity))
+    }
 }
 
 fn mode_name(mode: &LockMode) -> &'static str {

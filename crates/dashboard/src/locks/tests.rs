@@ -45,9 +45,9 @@ fn a_root_blocks_those_who_wait_behind_one_another() {
     let graph =
         graph(vec![wait("b", "l1", &["root"]), third, wait("d", "l2", &["b"]), wait("y", "l3", &["x"])]);
     let roots = root_blockers(&graph);
-    let told: Vec<_> =
+    let found: Vec<_> =
         roots.iter().map(|root| (root.holder.agent_id.as_str(), root.blocked, root.locks.len())).collect();
-    assert_eq!(told, [("root", 3, 1), ("x", 1, 1)]);
+    assert_eq!(found, [("root", 3, 1), ("x", 1, 1)]);
     assert_eq!(Waits::of(&graph).cycles, 0);
 }
 
@@ -67,13 +67,65 @@ fn a_cycle_is_marked_by_word_and_outline_in_drawing_and_table() {
 }
 
 #[test]
+fn a_deadlock_names_its_locks_and_who_waits_behind() {
+    let mut behind = wait("c", "l2", &["b"]);
+    behind.ahead = vec![holder("a")];
+    let mut after = wait("a", "l2", &["b"]);
+    after.ahead = vec![holder("d")];
+    let graph = graph(vec![
+        after,
+        behind,
+        wait("d", "l2", &["b"]),
+        wait("b", "l1", &["a", "x"]),
+        wait("e", "l3", &["x"]),
+    ]);
+    let waits = Waits::of(&graph);
+    let deadlocks = waits.deadlocks();
+    assert_eq!(deadlocks.len(), 1);
+    assert_eq!(deadlocks[0].locks, ["l2", "l1"], "breaking `l3` would not help");
+    assert_eq!(deadlocks[0].roles(), "2 hold the locks, 1 waits behind in the queues");
+    let svg = draw(&waits).to_string();
+    assert_eq!(svg.matches("class=\"arrow ahead cycle\"").count(), 1, "a is behind d: {svg}");
+    assert_eq!(svg.matches("class=\"arrow ahead\"").count(), 1, "c is behind a: {svg}");
+}
+
+#[test]
+fn names_begin_with_the_type_of_the_resource() {
+    let svg = draw(&Waits::of(&graph(vec![wait("a", "resource:database:prod-ledger", &["b"])]))).to_string();
+    assert!(svg.contains(">database:prod-ledger</text>"), "{svg}");
+}
+
+/// The corners of each line that leads around boxes: those with straight parts only.
+fn around(svg: &str) -> Vec<Vec<(usize, usize)>> {
+    let paths = svg
+        .split("<path class=\"arrow")
+        .skip(1)
+        .filter_map(|path| path.split("d=\"M").nth(1)?.split('"').next());
+    let corners = |path: &str| {
+        let mut corners: Vec<(usize, usize)> = Vec::new();
+        for part in path.split(['H', 'V']).enumerate() {
+            let number = |text: &str| text.trim().parse::<usize>().expect("a coordinate");
+            let last = corners.last().copied().unwrap_or_default();
+            corners.push(match part {
+                (0, start) => start.split_once(' ').map(|(x, y)| (number(x), number(y))).expect("a start"),
+                // Lines alternate between both directions, and begin sideways.
+                (at, x) if at % 2 == 1 => (number(x), last.1),
+                (_, y) => (last.0, number(y)),
+            });
+        }
+        corners
+    };
+    paths.filter(|path| !path.contains('C')).map(corners).collect()
+}
+
+#[test]
 fn many_waiters_of_a_lock_become_a_number() {
     let names: Vec<String> = (0..1_000).map(|number| format!("w{number}")).collect();
     let graph = graph(names.iter().map(|name| wait(name, "l", &["holder"])).collect());
     let waits = Waits::of(&graph);
     let svg = draw(&waits).to_string();
     assert!(svg.contains("+996 more"), "{svg}");
-    assert_eq!(left_out(&waits), 0, "the number tells of all");
+    assert_eq!(left_out(&waits), 0, "the number counts all");
     let (rows, more) = waits.rows(60);
     assert_eq!((rows.len(), more), (60, 940));
 }
@@ -140,6 +192,13 @@ proptest! {
         let svg = draw(&waits).to_string();
         let boxes = boxes(&svg);
         prop_assert!(boxes.len() <= 60 + waits.locks.len());
+        for line in around(&svg).iter().flat_map(|line| line.windows(2)) {
+            let [(x1, y1), (x2, y2)] = line else { unreachable!("pairs") };
+            let is_behind = |(x, y): &(usize, usize)| {
+                x1.max(x2) > x && x1.min(x2) < &(x + 208) && y1.max(y2) > y && y1.min(y2) < &(y + 44)
+            };
+            prop_assert!(!boxes.iter().any(is_behind), "{:?} in {}", line, svg);
+        }
         for (at, (x, y)) in boxes.iter().enumerate() {
             for (other_x, other_y) in boxes.iter().skip(at + 1) {
                 prop_assert!(x.abs_diff(*other_x) >= 208 || y.abs_diff(*other_y) >= 44, "{:?}", boxes);

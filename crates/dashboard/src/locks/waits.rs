@@ -26,6 +26,28 @@ pub(super) struct WaitRow<'a> {
     pub(super) is_cyclic: bool,
 }
 
+/// Holders that wait for one another in a circle.
+pub(super) struct Deadlock<'w> {
+    pub(super) members: Vec<&'w HolderRef>,
+    /// How many of them hold a lock that another one waits for; the others are ahead of one in a queue.
+    holding: usize,
+    /// The locks that they hold and wait for: breaking one ends the circle.
+    pub(super) locks: Vec<&'w str>,
+}
+
+impl Deadlock<'_> {
+    pub(super) fn roles(&self) -> String {
+        match (self.holding, self.members.len().saturating_sub(self.holding)) {
+            (_, 0) => "Each holds a lock that another waits for".to_owned(),
+            (holding, behind) => {
+                let (hold, wait) =
+                    (if holding == 1 { "holds" } else { "hold" }, if behind == 1 { "waits" } else { "wait" });
+                format!("{holding} {hold} the locks, {behind} {wait} behind in the queues")
+            }
+        }
+    }
+}
+
 /// The waits of a graph.
 pub(super) struct Waits<'a> {
     waits: &'a [WaitGraphEdge],
@@ -227,6 +249,39 @@ impl<'a> Waits<'a> {
     /// The locks that a holder keeps others from.
     pub(super) fn holds(&self, holder: usize) -> impl Iterator<Item = usize> + '_ {
         numbers(&self.holds, holder)
+    }
+
+    pub(super) fn is_same_cycle(&self, one: usize, other: usize) -> bool {
+        let cycle = |of: usize| self.cycle.get(of).copied().flatten();
+        cycle(one).is_some() && cycle(one) == cycle(other)
+    }
+
+    /// Each waiter with those that are directly ahead of it in a queue.
+    pub(super) fn queued_behind(&self) -> BTreeSet<(usize, usize)> {
+        let holders: BTreeMap<&HolderRef, usize> =
+            self.holders.iter().enumerate().map(|(at, holder)| (holder, at)).collect();
+        let holders = &holders;
+        let pairs = self.waits.iter().flat_map(|wait| {
+            let waiter = holders.get(&reference(wait)).copied();
+            wait.ahead.iter().filter_map(move |ahead| Some((waiter?, *holders.get(ahead)?)))
+        });
+        pairs.filter(|(waiter, ahead)| waiter != ahead).collect()
+    }
+
+    /// The circles, with the locks in them.
+    pub(super) fn deadlocks(&self) -> Vec<Deadlock<'_>> {
+        let members = self.cycle_members().into_iter().enumerate();
+        let deadlock = |(number, members)| {
+            let is_in = |holder: usize| self.cycle.get(holder).copied().flatten() == Some(number);
+            let holders = |lock: usize| numbers(&self.held_by, lock).filter(|by| is_in(*by));
+            let locks: Vec<usize> = (0..self.locks.len())
+                .filter(|lock| self.waiters(*lock).any(is_in) && holders(*lock).next().is_some())
+                .collect();
+            let holding: BTreeSet<usize> = locks.iter().flat_map(|lock| holders(*lock)).collect();
+            let locks = locks.iter().filter_map(|lock| self.locks.get(*lock).copied()).collect();
+            Deadlock { members, holding: holding.len(), locks }
+        };
+        members.map(deadlock).collect()
     }
 
     /// The holders of each cycle.

@@ -112,6 +112,11 @@ impl JobsPage {
         }
     }
 
+    /// The server that ran a job; the page has the whole id as a title.
+    fn server(&self, id: &str) -> String {
+        format::short_machine_id(id)
+    }
+
     fn failing(&self) -> usize {
         self.jobs.iter().filter(|job| job.failures > 0).count()
     }

@@ -1,6 +1,8 @@
 //! Webhooks and inbound hooks: lists, forms, deliveries, and secrets, which are shown once.
 
-use ade_client::wire::{CircuitState, Delivery, DeliveryStatus, Hook, Problem, Webhook, WebhookFormat};
+use ade_client::wire::{
+    CircuitState, Delivery, DeliveryStatus, Hook, Page, Problem, Time, Webhook, WebhookFormat,
+};
 use askama::Template;
 
 use super::Tabs;
@@ -109,6 +111,15 @@ impl NewWebhookPage {
     }
 }
 
+/// What is wrong with the deliveries of a webhook.
+struct Trouble {
+    heading: &'static str,
+    waiting: String,
+    next: Option<Time>,
+    /// Of the last attempt that failed.
+    error: Option<String>,
+}
+
 /// One webhook with its deliveries.
 #[derive(Debug, Clone, Template)]
 #[template(path = "settings_webhook.html")]
@@ -116,6 +127,8 @@ pub struct WebhookPage {
     pub shell: Shell,
     pub webhook: Webhook,
     pub deliveries: Vec<Delivery>,
+    /// Deliveries that wait, whatever is listed: the first ones.
+    pub waiting: Page<Delivery>,
     /// Status that the deliveries are filtered by; empty for all.
     pub status: String,
     pub next_cursor: Option<String>,
@@ -139,8 +152,49 @@ impl WebhookPage {
         format!("{}?status={}&cursor={}", self.path(), percent_encoded(&self.status), percent_encoded(cursor))
     }
 
-    const fn status_of(&self, delivery: &Delivery) -> Chip {
+    fn is_paused(&self) -> bool {
+        self.webhook.circuit == CircuitState::Open
+    }
+
+    fn is_ahead(&self, time: &Time) -> bool {
+        time.0 > self.shell.now
+    }
+
+    /// What is wrong with its deliveries, if anything.
+    fn trouble(&self) -> Option<Trouble> {
+        let retried = |delivery: &&Delivery| delivery.attempts > 0;
+        let heading = match self.webhook.circuit {
+            CircuitState::Open => "Its destination is paused after several failures.",
+            CircuitState::HalfOpen => "Its destination failed several times and is tested again.",
+            CircuitState::Closed if self.waiting.items.iter().any(|one| retried(&one)) => {
+                "Deliveries fail and are sent again."
+            }
+            CircuitState::Closed => return None,
+        };
+        let failed = self.waiting.items.iter().chain(&self.deliveries).filter(|one| one.error.is_some());
+        let last = failed.max_by_key(|one| one.last_attempt_at);
+        let next = self.waiting.items.iter().filter_map(|one| one.next_attempt_at);
+        Some(Trouble {
+            heading,
+            waiting: match (self.waiting.items.len(), &self.waiting.next_cursor) {
+                (0, _) => "Nothing waits.".to_owned(),
+                (1, _) => "1 delivery waits.".to_owned(),
+                (number, None) => format!("{number} deliveries wait."),
+                (number, Some(_)) => format!("More than {number} deliveries wait."),
+            },
+            next: next.min().filter(|next| !self.is_paused() && self.is_ahead(next)),
+            error: last.and_then(|one| one.error.as_deref()).map(visible),
+        })
+    }
+
+    fn status_of(&self, delivery: &Delivery) -> Chip {
         match delivery.status {
+            DeliveryStatus::Pending if delivery.attempts > 0 => {
+                Chip { class: "warn", sign: "↻", word: "retrying" }
+            }
+            DeliveryStatus::Pending if self.is_paused() => {
+                Chip { class: "warn", sign: "…", word: "waits, destination paused" }
+            }
             DeliveryStatus::Pending => Chip { class: "info", sign: "…", word: "pending" },
             DeliveryStatus::Delivered => Chip { class: "ok", sign: "✓", word: "delivered" },
             DeliveryStatus::Failed => Chip { class: "danger", sign: "✗", word: "failed" },

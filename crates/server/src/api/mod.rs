@@ -48,12 +48,12 @@ use ade_app::{
     TokenRateLimit, WebhookService,
 };
 use ade_store::Database;
-use axum::Router;
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::http::{StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Router};
 use tokio::sync::watch;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -173,19 +173,21 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
 /// All routes with their middleware.
 pub(crate) fn router(app: AppState) -> Router {
     let (api, _) = routes().split_for_parts();
-    let pages = pages::routes(api.clone().with_state(app.clone()));
+    let api_of_pages = pages::Api::new(api.clone().with_state(app.clone()));
     api.merge(openapi::routes())
-        .merge(pages)
+        .merge(pages::routes())
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(Extension(api_of_pages))
         .layer(from_fn_with_state(app.clone(), middleware::handle))
         .with_state(app)
 }
 
-async fn not_found(uri: Uri, headers: HeaderMap) -> Response {
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if accept.contains("text/html") && !uri.path().starts_with("/api/") {
-        return pages::not_found();
+async fn not_found(State(app): State<AppState>, request: Request) -> Response {
+    let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let is_page = !request.uri().path().starts_with("/api/");
+    if is_page && accept.is_some_and(|accept| accept.contains("text/html")) {
+        return pages::not_found(&app, request).await;
     }
     Problem::not_found("NOT_FOUND", "there is no route for this path; see /docs").into_response()
 }

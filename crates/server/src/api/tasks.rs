@@ -3,6 +3,7 @@
 use ade_app::tasks::{Proposal, TaskAction};
 use ade_store::database::{StoredTask, TaskFilter};
 use axum::http::{HeaderMap, header};
+use uuid::Uuid;
 
 use super::approvals::parse_answer;
 use super::prelude::*;
@@ -28,6 +29,9 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(stats))
 }
 
+/// Tasks that a list can be asked for by their ids.
+const MAX_IDS: usize = 200;
+
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -35,6 +39,11 @@ struct ListParams {
     /// State, such as `REVIEWING`.
     #[param(value_type = Option<wire::TaskState>)]
     state: Option<String>,
+    /// Ids of tasks, separated by commas; at most 200.
+    ids: Option<String>,
+    /// Level of risk, such as `HIGH`.
+    #[param(value_type = Option<wire::RiskLevel>)]
+    risk: Option<String>,
     /// User id of the author.
     author: Option<String>,
     /// Resource, as `type:id`.
@@ -53,16 +62,26 @@ struct ListParams {
     cursor: Option<String>,
 }
 
+fn task_ids(ids: &str) -> ApiResult<Vec<String>> {
+    let ids: Vec<String> = ids.split(',').map(str::to_owned).collect();
+    let is_valid = ids.len() <= MAX_IDS && ids.iter().all(|id| Uuid::parse_str(id).is_ok());
+    let detail = || format!("must be at most {MAX_IDS} ids of tasks, separated by commas");
+    if is_valid { Ok(ids) } else { Err(Problem::invalid_at("?ids", detail())) }
+}
+
 /// List the tasks that the caller may see, newest first.
 #[utoipa::path(get, path = "/tasks", operation_id = "list_tasks", tag = "tasks", params(ListParams), responses(
     (status = 200, description = "A page of tasks", body = wire::Page<wire::Task>), ReadErrors,
 ))]
 async fn list(app: App, caller: Caller, Params(params): Params<ListParams>) -> PageResult<wire::Task> {
-    let ListParams { state, author, resource, tag, agent, task_type, limit, cursor } = params;
+    let ListParams { state, ids, risk, author, resource, tag, agent, task_type, limit, cursor } = params;
+    let risk: Option<wire::RiskLevel> = parse_word("?risk", risk, "a level of risk such as HIGH")?;
     let state: Option<wire::TaskState> = parse_word("?state", state, "a task state such as REVIEWING")?;
     let page = PageParams::new(limit, cursor);
     let fetch_limit = page.fetch_limit_u32()?;
     let filter = TaskFilter {
+        ids: ids.map(|ids| task_ids(&ids)).transpose()?,
+        risk: risk.convert(),
         state: state.convert(),
         author,
         resource,

@@ -1,14 +1,12 @@
 //! Activity: the events, newest first, and statistics over time.
 
-use std::collections::BTreeMap;
-
 use ade_client::wire;
 use ade_dashboard::{ActivityFilters, ActivityPage, ChartsPage, Section};
 use axum::Router;
 use axum::routing::get;
-use futures_util::future::try_join_all;
 
-use super::visit::{PageResult, Visit, path, with_query};
+use super::titles::titles;
+use super::visit::{PageResult, Visit, with_query};
 use crate::api::AppState;
 
 /// All stored events. Lock events that are not stored are many, and not on this page.
@@ -16,8 +14,6 @@ const EVENTS: &str = "agent,approval,archive,audit,change,config,delegation,feat
      lock:queue_full,policy,resource,session,task,token,user,webhook";
 /// Events that change the numbers of the charts.
 const COUNTED: &str = "task,approval";
-/// Tasks whose description is read for a page of events.
-const MAX_DESCRIBED: usize = 12;
 
 pub(super) fn routes() -> Router<AppState> {
     Router::new().route("/activity", get(show))
@@ -50,12 +46,13 @@ async fn events(visit: Visit) -> PageResult {
         Err(problem) => return Err(problem.into()),
     };
     let is_older = !before.is_empty();
-    let descriptions = descriptions(&visit, &page.items).await?;
+    let ids = page.items.iter().filter_map(|event| event.payload.get("task_id")?.as_str());
+    let titles = titles(&visit, ids).await?;
     let page = ActivityPage {
         shell: visit.shell(Section::Activity, "Activity", if is_older { "" } else { EVENTS }).await?,
         filters,
         events: page.items,
-        descriptions,
+        titles,
         older: Some(page.next_cursor).filter(|before| before != "0"),
         is_older,
         problem: problem.clone(),
@@ -64,24 +61,6 @@ async fn events(visit: Visit) -> PageResult {
         Some(problem) => visit.refused(&page, &problem),
         None => visit.render(&page, &page.shell),
     })
-}
-
-/// What the tasks of events are about: of the first ones, if the visitor may see them.
-async fn descriptions(
-    visit: &Visit,
-    events: &[wire::Event],
-) -> Result<BTreeMap<String, String>, wire::Problem> {
-    let mut ids: Vec<&str> = Vec::new();
-    for id in events.iter().filter_map(|event| event.payload.get("task_id")?.as_str()) {
-        if ids.len() < MAX_DESCRIBED && !ids.contains(&id) {
-            ids.push(id);
-        }
-    }
-    let read = ids.iter().map(|id| async move {
-        let task: Option<wire::Task> = visit.get_if_allowed(&path(&["tasks", id])).await?;
-        Ok::<_, wire::Problem>(task.map(|task| ((*id).to_owned(), task.config.description)))
-    });
-    Ok(try_join_all(read).await?.into_iter().flatten().collect())
 }
 
 async fn charts(visit: Visit) -> PageResult {

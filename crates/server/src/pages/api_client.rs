@@ -25,10 +25,10 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The routes of the API, without the middleware of connections.
 #[derive(Debug, Clone)]
-pub(super) struct Api(Router);
+pub(crate) struct Api(Router);
 
 impl Api {
-    pub(super) const fn new(router: Router) -> Self {
+    pub(crate) const fn new(router: Router) -> Self {
         Self(router)
     }
 }

@@ -5,6 +5,7 @@ use ade_dashboard::{AuditFilters, AuditPage, Section};
 use axum::Router;
 use axum::routing::get;
 
+use super::titles::titles;
 use super::visit::{PageResult, Visit, with_query};
 use crate::api::AppState;
 
@@ -91,7 +92,10 @@ async fn show(visit: Visit) -> PageResult {
         Ok(verification) => (verification, problem),
         Err(refused) => (None, Some(refused)),
     };
+    let objects = page.items.iter().filter(|entry| entry.object_type == "task");
+    let titles = titles(&visit, objects.map(|entry| entry.object_id.as_str())).await?;
     let page = AuditPage {
+        titles,
         shell: shell?,
         next: page.next_cursor.map(|cursor| url("/audit", &filters, false, &[("cursor", &cursor)])),
         export_lines: url("/audit/export", &filters, false, &[("format", "ndjson")]),

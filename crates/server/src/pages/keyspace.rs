@@ -39,7 +39,9 @@ async fn list(visit: Visit) -> PageResult {
         Ok(explanation) => (explanation, None),
         Err(problem) => (None, Some(problem)),
     };
-    let page = KeyspacePage { shell: shell?, catalogs: catalogs?.items, filters, explanation, problem };
+    let number = visit.param("page").parse().unwrap_or(1);
+    let catalogs = catalogs?.items;
+    let page = KeyspacePage { shell: shell?, catalogs, number, filters, explanation, problem };
     Ok(visit.render(&page, &page.shell))
 }
 

@@ -2,7 +2,7 @@
 //! answered by the API.
 
 use ade_client::wire;
-use ade_dashboard::{LockPage, LocksFilter, LocksPage, Section, root_blockers};
+use ade_dashboard::{LISTED_BLOCKERS, LockPage, LocksFilter, LocksPage, Section, root_blockers};
 use axum::Router;
 use axum::extract::Path;
 use axum::http::Method;
@@ -14,8 +14,6 @@ use super::form::Form;
 use super::visit::{PageResult, Visit, path, with_query};
 use crate::api::AppState;
 
-/// Root blockers whose locks are read.
-const TOLD_BLOCKERS: usize = 5;
 /// How long a resolved deadlock stays on the page.
 const RECENT: SignedDuration = SignedDuration::from_hours(1);
 
@@ -53,7 +51,7 @@ async fn list(visit: Visit) -> PageResult {
         visit.get_if_allowed::<wire::Page<wire::AuditEntry>>(&deadlocks),
         visit.get_if_allowed::<wire::Feature>("/features/deadlock_detection"),
     )?;
-    let roots = root_blockers(&graph).into_iter().take(TOLD_BLOCKERS);
+    let roots = root_blockers(&graph).into_iter().take(LISTED_BLOCKERS);
     let blocked: Vec<String> = roots.filter_map(|root| root.locks.into_iter().next()).collect();
     let blocked = blocked.iter().map(|lock| path(&["locks", lock]));
     let blocked: Vec<String> = blocked.collect();

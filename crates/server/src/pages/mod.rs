@@ -10,6 +10,7 @@ mod assets;
 mod audit;
 mod delegations;
 mod form;
+mod frame;
 mod inbox;
 mod keyspace;
 mod locks;
@@ -19,24 +20,19 @@ mod respond;
 mod session;
 mod settings;
 mod tasks;
+mod titles;
 mod visit;
 
-use axum::response::{IntoResponse, Response};
+use axum::Router;
+use axum::middleware::from_fn;
 use axum::routing::{get, post};
-use axum::{Extension, Router};
 
 use crate::api::AppState;
-use crate::http::problem::Problem;
-use api_client::Api;
-use visit::PageError;
+pub(crate) use api_client::Api;
+pub(crate) use frame::not_found;
 
-/// The page for a browser that asks for a path without one.
-pub(crate) fn not_found() -> Response {
-    PageError::from(Problem::not_found("NOT_FOUND", "there is no page at this address")).into_response()
-}
-
-/// The pages, on top of the routes of the API.
-pub(crate) fn routes(api: Router) -> Router<AppState> {
+/// The pages. Their requests have the routes of the [`Api`] as an extension.
+pub(crate) fn routes() -> Router<AppState> {
     Router::new()
         .route("/", get(session::start))
         .route("/sign-in", get(session::sign_in_page).post(session::sign_in))
@@ -56,5 +52,5 @@ pub(crate) fn routes(api: Router) -> Router<AppState> {
         .route("/assets/{version}/{name}", get(assets::serve))
         .merge(agents::routes())
         .merge(locks::routes())
-        .layer(Extension(Api::new(api)))
+        .layer(from_fn(frame::with_frame))
 }

@@ -33,15 +33,17 @@ pub(super) fn routes() -> Router<AppState> {
 async fn list(visit: Visit) -> PageResult {
     let filters = TaskFilters {
         state: visit.param("state").to_owned(),
+        risk: visit.param("risk").to_owned(),
         author: visit.param("author").trim().to_owned(),
         resource: visit.param("resource").trim().to_owned(),
         tag: visit.param("tag").trim().to_owned(),
         task_type: visit.param("type").trim().to_owned(),
     };
     let url = |base: &str, cursor: &str, limit: &str| {
-        let TaskFilters { state, author, resource, tag, task_type } = &filters;
+        let TaskFilters { state, risk, author, resource, tag, task_type } = &filters;
         let params = [
             ("state", state.as_str()),
+            ("risk", risk),
             ("author", author),
             ("resource", resource),
             ("tag", tag),
@@ -63,7 +65,8 @@ async fn list(visit: Visit) -> PageResult {
         Err(problem) => return Err(problem.into()),
     };
     let next = cursor.map(|cursor| url("/tasks", &cursor, ""));
-    let page = TasksPage { shell: shell?, filters, tasks, next, problem };
+    let first = (!visit.param("cursor").is_empty()).then(|| url("/tasks", "", ""));
+    let page = TasksPage { shell: shell?, filters, tasks, first, next, problem };
     Ok(visit.render(&page, &page.shell))
 }
 

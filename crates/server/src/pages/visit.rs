@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use super::api_client::{Api, ApiClient, parse};
 use super::form::Form;
+use super::frame::{Frame, Refusal};
 use super::respond::{etag, html, with_policies};
 use super::{notice, respond};
 use crate::api::AppState;
@@ -60,7 +61,9 @@ impl From<wire::Problem> for PageError {
         }
         let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let shell = Shell::anonymous("Error", Timestamp::UNIX_EPOCH);
-        (status, html(&ErrorPage { shell, problem })).into_response().into()
+        let mut response = (status, html(&ErrorPage { shell, problem: problem.clone() })).into_response();
+        response.extensions_mut().insert(Refusal(problem));
+        response.into()
     }
 }
 
@@ -87,7 +90,7 @@ pub(super) fn with_query(path: &str, params: &[(&str, &str)]) -> String {
 }
 
 /// A visit by somebody who is signed in, or has a token.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Visit {
     client: ApiClient,
     viewer: Viewer,
@@ -116,7 +119,7 @@ impl FromRequestParts<AppState> for Visit {
         let csrf = session_secret(parts).filter(|_| !parts.headers.contains_key(header::AUTHORIZATION));
         let visitor = Some(PageVisitor(caller.0.clone()));
         let query = parts.uri.query().unwrap_or_default();
-        Ok(Self {
+        let visit = Self {
             client: ApiClient::new(parts, api, visitor),
             viewer: viewer(&caller),
             csrf: csrf.map_or_else(String::new, csrf_token),
@@ -130,7 +133,11 @@ impl FromRequestParts<AppState> for Visit {
             address: address(parts),
             sent_from: sent_from(parts),
             page: parts.uri.path().to_owned(),
-        })
+        };
+        if let Some(frame) = parts.extensions.get::<Frame>() {
+            frame.set(&visit);
+        }
+        Ok(visit)
     }
 }
 

@@ -19,7 +19,7 @@ use super::sql::{Arg, Cell, Row, SqlConnection, for_postgres, integer, replace_n
 use super::{DatabaseError, Operation, Result};
 
 /// The statements of each migration, in order. A released migration never changes.
-const MIGRATIONS: [&str; 9] = [
+const MIGRATIONS: [&str; 10] = [
     include_str!("schema/postgres.sql"),
     include_str!("schema/postgres_events.sql"),
     include_str!("schema/postgres_event_retention.sql"),
@@ -29,6 +29,7 @@ const MIGRATIONS: [&str; 9] = [
     include_str!("schema/postgres_agent_labels.sql"),
     include_str!("schema/postgres_audit_objects.sql"),
     include_str!("schema/postgres_raises.sql"),
+    include_str!("schema/postgres_risk_labels.sql"),
 ];
 
 /// Connections per process.

@@ -91,15 +91,19 @@ fn review_decision(entered_at: &BTreeMap<TaskState, Moment>) -> Option<(bool, u6
     Some((is_approved, at.micros() - reviewed_at.micros()))
 }
 
+/// The median; of an even number, what is between the middle two.
+fn median(values: &mut [u64]) -> Option<u64> {
+    values.sort_unstable();
+    let at = |index: usize| values.get(index).copied();
+    Some(u64::midpoint(at(values.len().checked_sub(1)? / 2)?, at(values.len() / 2)?))
+}
+
 /// Mean and median of microseconds, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "microseconds of a review are far below 2^52")]
 fn mean_and_median(micros: &mut [u64]) -> Option<(f64, f64)> {
-    micros.sort_unstable();
     let seconds = |micros: u64| micros as f64 / 1e6;
-    let at = |index: usize| micros.get(index).copied().map(seconds);
-    let count = micros.len();
-    let median = f64::midpoint(at(count.checked_sub(1)? / 2)?, at(count / 2)?);
-    Some((seconds(micros.iter().sum()) / count as f64, median))
+    let median = median(micros)?;
+    Some((seconds(micros.iter().sum()) / micros.len() as f64, seconds(median)))
 }
 
 impl Database {
@@ -131,7 +135,6 @@ impl Database {
         let times = rows.iter().map(|row| row.json(0)).collect::<Result<Vec<_>>>()?;
         let decisions: Vec<(bool, u64)> = times.iter().filter_map(review_decision).collect();
         let mut elapsed: Vec<u64> = decisions.iter().map(|(_, elapsed)| *elapsed).collect();
-        elapsed.sort_unstable();
         Ok(DailyStats {
             completed: count(TaskState::Completed),
             failed: count(TaskState::Failed),
@@ -139,7 +142,7 @@ impl Database {
             cancelled: count(TaskState::Cancelled),
             reviewed: decisions.len() as u64,
             approved: decisions.iter().filter(|(is_approved, _)| *is_approved).count() as u64,
-            median_decision_micros: elapsed.get(elapsed.len() / 2).copied(),
+            median_decision_micros: median(&mut elapsed),
             ..DailyStats::default()
         })
     }

@@ -8,7 +8,7 @@ use ade_domain::Moment;
 use ade_domain::approval::Approval;
 use ade_domain::normal_form::fold;
 use ade_domain::people::UserId;
-use ade_domain::risk::FailureHistory;
+use ade_domain::risk::{FailureHistory, RiskLevel};
 use ade_domain::task::{AGENT_EXECUTOR, Task, TaskState};
 use serde::{Deserialize, Serialize};
 
@@ -135,7 +135,8 @@ impl StoredTask {
         let authors = self.author_set.iter().map(|user_id| ("person", user_id.to_string()));
         let reviewers = self.reviewers().into_iter().map(|user_id| ("person", user_id.to_string()));
         let agents = self.agents().into_iter().map(|agent| ("agent", agent.to_owned()));
-        resources.chain(tags).chain(authors).chain(reviewers).chain(agents).collect()
+        let risk = self.risk.iter().map(|risk| ("risk", risk.level.to_string()));
+        resources.chain(risk).chain(tags).chain(authors).chain(reviewers).chain(agents).collect()
     }
 
     /// The agents that proposed, changed or submitted it, and the one that applies it.
@@ -162,7 +163,10 @@ const MAX_SEARCHED_TASKS: u32 = 200;
 
 #[derive(Debug, Clone, Default)]
 pub struct TaskFilter {
+    /// Only these tasks.
+    pub ids: Option<Vec<String>>,
     pub state: Option<TaskState>,
+    pub risk: Option<RiskLevel>,
     pub author: Option<String>,
     /// As `type:id`.
     pub resource: Option<String>,
@@ -226,10 +230,12 @@ impl Database {
     ) -> Result<Vec<StoredTask>> {
         let columns = format!("SELECT t.body, t.archived_approvals, {CLAIMED_BY}, t.restored FROM");
         let person = filter.visible_to.as_ref().map(ToString::to_string);
+        let risk = filter.risk.map(|level| level.to_string());
         let mut labels: Vec<(&str, &str)> = [
             ("agent", &filter.agent),
             ("resource", &filter.resource),
             ("tag", &filter.tag),
+            ("risk", &risk),
             ("person", &person),
         ]
         .into_iter()
@@ -238,7 +244,9 @@ impl Database {
         // One index is scanned in its order until the page is full; every other condition is looked up for each row. Few tasks
         // are open and few are by one author, however many tasks there are: then the tasks themselves are scanned, otherwise
         // the first label. SQLite takes a cross join as it is written; PostgreSQL decides by itself.
-        let is_selective = filter.author.is_some() || filter.state.is_some_and(|state| !state.is_final());
+        let is_selective = filter.ids.is_some()
+            || filter.author.is_some()
+            || filter.state.is_some_and(|state| !state.is_final());
         let scanned_label = if is_selective || labels.is_empty() { None } else { Some(labels.remove(0)) };
         let (mut select, key) = match scanned_label {
             None => (Select::new(&format!("{columns} tasks t")), "t.task_id"),
@@ -249,6 +257,9 @@ impl Database {
                 (select, "l.task_id")
             }
         };
+        if let Some(ids) = &filter.ids {
+            select.and_in("t.task_id", ids.iter().map(|id| uuid(id)));
+        }
         select.and_if("t.state = ?", filter.state.map(|state| state.as_str()));
         select.and_if("t.author_id = ?", filter.author.as_deref());
         select.and_if("t.type = ?", filter.task_type.as_deref());

@@ -137,6 +137,9 @@ pub(crate) struct FilterArgs {
     /// Only tasks in this state, such as REVIEWING
     #[arg(long)]
     state: Option<String>,
+    /// Only tasks of this level of risk, such as HIGH
+    #[arg(long, value_name = "LEVEL")]
+    risk: Option<String>,
     /// Only tasks of this author
     #[arg(long, value_name = "USER")]
     author: Option<String>,
@@ -311,9 +314,16 @@ fn summary(task: &Task) -> String {
 
 async fn list(client: &Client, args: &FilterArgs) -> Result {
     let state = args.state.as_deref().map(str::to_uppercase);
+    let risk = args.risk.as_deref().map(str::to_uppercase);
     let FilterArgs { author, resource, tag, kind, .. } = args;
-    let filters =
-        [("state", &state), ("author", author), ("resource", resource), ("tag", tag), ("type", kind)];
+    let filters = [
+        ("state", &state),
+        ("risk", &risk),
+        ("author", author),
+        ("resource", resource),
+        ("tag", tag),
+        ("type", kind),
+    ];
     args.list.show(&present(&filters), async |query| client.tasks(query).await, table).await
 }
 

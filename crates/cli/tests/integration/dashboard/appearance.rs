@@ -79,6 +79,40 @@ async fn pages_are_accessible_and_fit() {
     assert!(page.text("body").await.contains(PASSWORD), "the demo says how to sign in");
 }
 
+#[tokio::test]
+async fn pages_that_do_not_exist_keep_the_navigation() {
+    let dashboard = Dashboard::start().await;
+    let page = dashboard.open("carol", "/nothing/here").await;
+    assert!(page.is_visible(".nav a[href='/tasks']").await);
+    assert_eq!(page.text("main [role=alert] b").await, "There is no page at this address");
+    // What is not visible is not found, and its list is a click away.
+    page.goto(&dashboard.url("/tasks/01900000-0000-7000-8000-000000000000")).await;
+    assert_eq!(page.text(".nav [aria-current]").await, "Tasks");
+    page.click_through("main a.primary").await;
+    assert_eq!(page.text("h1").await, "Tasks");
+}
+
+#[tokio::test]
+async fn narrow_screens_fold_filters_and_mark_where_the_visitor_is() {
+    let dashboard = Dashboard::start().await;
+    let page = dashboard.window("carol", WindowOptions::phone()).await;
+    page.goto(&dashboard.url("/tasks?state=DRAFT&type=deploy")).await;
+    assert_eq!(page.text(".filter-label").await, "Filter (2)");
+    assert!(!page.is_visible("[name=author]").await);
+    page.click(".filter-label").await;
+    assert!(page.is_visible("[name=author]").await);
+    page.goto(&dashboard.url("/audit")).await;
+    let weight = "return getComputedStyle(document.querySelector('.more > summary')).fontWeight";
+    assert_eq!(page.eval(weight, &[]).await, json!("600"), "the page is behind More");
+    page.set_size(1_024, 800).await;
+    assert!(
+        page.is_visible(".nav > a[href='/audit']").await
+            && !page.is_visible(".nav > a[href='/keyspace']").await
+    );
+    assert_eq!(page.eval(weight, &[]).await, json!("400"));
+    assert!(!page.is_visible(".filter-label").await && page.is_visible("[name=actor]").await);
+}
+
 /// Agents of the demo at work: two hold locks, and others wait for them.
 async fn lock_scene(dashboard: &Dashboard) {
     let acquire = async |agent: &str, lock: &str, purpose: &str, status: u16| {

@@ -59,6 +59,12 @@ async fn a_deadlock_appears_and_vanishes_in_the_graph_of_an_open_page() {
     page.wait_until("document.querySelector('#wrong').textContent.includes('Deadlock of 2')").await;
     let marked = "return [...document.querySelectorAll('#graph text.sub')].filter(text => text.textContent.startsWith('deadlock')).length";
     assert_eq!(page.eval(marked, &[]).await, json!(4), "by a word, not only by colour");
+    let wrong = page.texts("#wrong .callout a.mono").await;
+    assert_eq!(wrong, ["resource:db:b", "resource:db:a"], "what can be broken");
+    // A phone shows the table instead of the drawing.
+    page.set_size(360, 740).await;
+    assert!(!page.is_visible("#graph .graph-scroll").await && page.is_visible("#waits-table table").await);
+    page.set_size(1_280, 900).await;
     page.click("#waits-table > summary").await;
     let cells = page.texts("#waits-table td[data-label=Deadlock]").await;
     assert_eq!(cells, ["deadlock", "deadlock"], "the table says the same");
@@ -75,8 +81,8 @@ async fn a_deadlock_appears_and_vanishes_in_the_graph_of_an_open_page() {
     let page = dashboard.open("erin", "/locks").await;
     page.wait_for("#deadlocks").await;
     page.click("#deadlocks > summary").await;
-    let told = page.text("#deadlocks").await;
-    assert!(told.contains("was the victim") && told.contains("waits for resource:db:"), "{told}");
+    let resolved = page.text("#deadlocks").await;
+    assert!(resolved.contains("was the victim") && resolved.contains("waits for resource:db:"), "{resolved}");
     page.assert_clean().await;
 }
 

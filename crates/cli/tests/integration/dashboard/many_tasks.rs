@@ -75,6 +75,12 @@ async fn many_tasks_are_listed_filtered_and_decided() {
     page.click_through(".paging a").await;
     let second = page.texts("#tasks .row-link").await;
     assert!(second.len() == 50 && second.iter().all(|title| !first.contains(title)), "{second:?}");
+    page.click_through(".paging a").await;
+    assert_eq!(page.texts("#tasks .row-link").await, first, "back at the first page");
+    page.goto(&dashboard.url("/tasks?type=note&risk=LOW")).await;
+    assert_eq!(page.texts("#tasks .level").await.len(), 50);
+    page.goto(&dashboard.url("/tasks?type=note&risk=HIGH")).await;
+    assert!(page.text("main").await.contains("No task matches"));
 
     // With keys alone, on the second page of the inbox.
     page.goto(&dashboard.url("/inbox")).await;

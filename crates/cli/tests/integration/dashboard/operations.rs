@@ -9,7 +9,7 @@ use ade_testkit::wait::until;
 use serde_json::json;
 
 use super::appearance::check_all;
-use super::{Dashboard, says};
+use super::{Dashboard, note, says};
 
 const HOSTILE: &str = "<script>alert(1)</script>\"'\u{202e}x";
 /// Only a hang reaches it, even on a busy machine.
@@ -82,6 +82,12 @@ async fn the_audit_log_is_searched_and_verified() {
     assert!(page.text("#verdict").await.contains("Valid:"), "{}", page.text("#verdict").await);
     page.assert_clean().await;
 
+    // A task is shown by its title.
+    let task = dashboard.propose(&note(&format!("Audited {HOSTILE}"))).await;
+    page.goto(&dashboard.url(&format!("/audit?task={task}"))).await;
+    let title = page.text(&format!("#entries a[href='/tasks/{task}']")).await;
+    assert!(title.starts_with("Audited <script>") && title.contains("⟦U+202E⟧"), "{title}");
+
     // Others see their own entries, and read so.
     let ann = dashboard.open("ann", "/audit").await;
     assert!(ann.text("main").await.contains("You see your own entries"));
@@ -118,6 +124,11 @@ async fn keys_are_found_and_explained() {
     page.click_through("form:has([name=q]) button").await;
     let found = page.texts("#keys .row-link").await;
     assert!(found.contains(&"lock.task_queue".to_owned()) && found.len() < 10, "{found:?}");
+    page.goto(&dashboard.url("/keyspace")).await;
+    let first = page.texts("#keys .row-link").await;
+    page.click_through("a[rel=next]").await;
+    let second = page.texts("#keys .row-link").await;
+    assert!(first.len() == 50 && !second.is_empty() && second.iter().all(|name| !first.contains(name)));
     page.click_through("#keys .row-link").await;
     assert!(page.text("main").await.contains("Example"));
     page.goto(&dashboard.url("/keyspace")).await;
@@ -167,6 +178,8 @@ async fn a_person_is_invited_joins_and_is_deactivated() {
     says(&page, "The change was saved.").await;
     let roles = zoe.get("/users/me").await.expect_status(200)["roles"].clone();
     assert_eq!(roles, json!(["author", "dba"]));
+    assert!(!page.is_visible("form[action$='/deactivate'] button").await);
+    page.click("details.step > summary").await;
     submit(&page, "form[action$='/deactivate']").await;
     says(&page, "○ inactive").await;
     assert_eq!(zoe.status().await, 401);
@@ -180,7 +193,7 @@ async fn a_person_is_invited_joins_and_is_deactivated() {
     assert_eq!(ann.texts(".tabs a").await, ["Users", "Your tokens", "Configuration", "Feature flags"]);
     assert!(ann.texts("main form").await.is_empty());
     ann.goto(&dashboard.url("/settings/jobs")).await;
-    assert!(ann.text("main").await.contains("only administrators and auditors may list jobs"));
+    assert!(ann.text("main").await.contains("Only administrators and auditors may list jobs"));
 }
 
 #[tokio::test]

@@ -30,7 +30,7 @@ async fn a_policy_is_edited_simulated_replayed_and_put_in_force() {
     page.fill("[name=min_approvers]", "3").await;
     page.click("#editor button[type=submit]").await;
     page.wait_for("[data-notice]").await;
-    assert!(page.text("#in-force").await.contains("2 different people"), "a draft decides about nothing");
+    assert!(page.text("#in-force").await.contains("2 different people"), "a draft is not active");
     assert!(page.text("#draft").await.contains("3 different people"));
     assert_eq!(page.texts("#differences tbody td").await, ["2 people", "3 people"]);
 
@@ -38,17 +38,22 @@ async fn a_policy_is_edited_simulated_replayed_and_put_in_force() {
     page.fill("#simulate textarea", task).await;
     page.click("#simulate button").await;
     says(&page, "3 approvals would be needed").await;
-    says(&page, "By the rules in force: 2 approvals would be needed").await;
+    says(&page, "By the active rules: 2 approvals would be needed").await;
     says(&page, "Why not automatically").await;
 
     page.goto(&dashboard.url(&path)).await;
     page.click("form[action$='/replay'] button").await;
-    says(&page, "Put in force: 1 of 9 decisions would change").await;
+    says(&page, "Activate: 1 of 9 decisions would change").await;
     page.click("form[action$='/activate'] button").await;
     page.wait_for("[data-notice]").await;
     assert!(page.text("#in-force").await.contains("3 different people"));
+    // What cannot be undone takes a step that says its effect.
+    assert!(!page.is_visible("form[action$='/deactivate'] button").await);
+    page.click("#deactivate > summary").await;
     page.click("form[action$='/deactivate'] button").await;
     says(&page, "draft only").await;
+    assert!(!page.is_visible("form[action$='/delete'] button").await);
+    page.click("#delete summary").await;
     page.click("form[action$='/delete'] button").await;
     says(&page, "It was deleted.").await;
     assert!(!page.text("#policies").await.contains("production databases"));
@@ -100,7 +105,7 @@ async fn changes_that_wait_are_explained_and_names_stay_text() {
     let path = format!("/policies/{}", text_field(&created.expect_status(201), "policy_id"));
     let page = window(&browser, &url, &erin, &path).await;
     page.click("form[action$='/replay'] button").await;
-    says(&page, "Put in force: none of 0 decisions would change").await;
+    says(&page, "Activate: none of 0 decisions would change").await;
     page.click("form[action$='/activate'] button").await;
     says(&page, "The change waits for a second administrator.").await;
     says(&page, "draft only").await;
@@ -137,7 +142,7 @@ async fn delegations_are_drawn_checked_and_ended() {
     assert_eq!(page.eval("return document.querySelectorAll('.arrow.taken').length", &[]).await, json!(1));
     // A second window sees at once that it ends.
     let second = dashboard.open("bob", "/delegations").await;
-    assert_eq!(second.texts("#delegations .chip").await, ["✓ in force", "✓ in force"]);
+    assert_eq!(second.texts("#delegations .chip").await, ["✓ active", "✓ active"]);
     page.goto(&dashboard.url("/delegations")).await;
     page.click("#delegations .row-link").await;
     page.click("form[action$='/end'] button").await;

@@ -79,6 +79,7 @@ pub(crate) fn webhook(view: &WebhookView, secret: Option<String>) -> wire::Webho
         owner_id: view.owner.convert(),
         created_at: view.created_at.convert(),
         circuit: view.circuit.convert(),
+        circuit_open_until: view.circuit_open_until.convert(),
         previous_secret_until: view.previous_secret_until.convert(),
         secret,
         revision: view.revision,

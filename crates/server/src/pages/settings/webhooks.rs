@@ -133,15 +133,18 @@ async fn load_webhook(visit: &Visit, id: &str) -> PageResult<WebhookPage> {
         (path(&["webhooks", id]), with_query(&path(&["webhooks", id, "deliveries"]), &params));
     // Whatever happens may be sent.
     let topics = "approval,lock,task,webhook";
-    let (shell, webhook, deliveries) = tokio::join!(
+    let waiting =
+        with_query(&path(&["webhooks", id, "deliveries"]), &[("status", "pending"), ("limit", PAGE_LIMIT)]);
+    let (shell, webhook, deliveries, waiting) = tokio::join!(
         visit.shell(Section::Settings, "Webhook", topics),
         visit.get::<wire::Webhook>(&webhook),
-        visit.get::<wire::Page<wire::Delivery>>(&deliveries)
+        visit.get::<wire::Page<wire::Delivery>>(&deliveries),
+        visit.get::<wire::Page<wire::Delivery>>(&waiting)
     );
-    let (mut shell, webhook, deliveries) = (shell?, webhook?, deliveries?);
+    let (mut shell, webhook, deliveries, waiting) = (shell?, webhook?, deliveries?, waiting?);
     shell.title.clone_from(&webhook.name);
     let (deliveries, next_cursor) = (deliveries.items, deliveries.next_cursor);
-    Ok(WebhookPage { shell, webhook, deliveries, status, next_cursor, problem: None })
+    Ok(WebhookPage { shell, webhook, deliveries, waiting, status, next_cursor, problem: None })
 }
 
 async fn show_webhook(visit: Visit, Path(id): Path<String>) -> PageResult {

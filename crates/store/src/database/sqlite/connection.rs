@@ -12,7 +12,7 @@ use crate::database::sql::{Arg, Cell, Row, integer, replace_nul};
 use crate::database::{DatabaseError, Result};
 
 /// The statements of each migration, in order. A released migration never changes.
-const MIGRATIONS: [&str; 9] = [
+const MIGRATIONS: [&str; 10] = [
     include_str!("../schema/sqlite.sql"),
     include_str!("../schema/sqlite_events.sql"),
     include_str!("../schema/sqlite_event_retention.sql"),
@@ -22,6 +22,7 @@ const MIGRATIONS: [&str; 9] = [
     include_str!("../schema/sqlite_agent_labels.sql"),
     include_str!("../schema/sqlite_audit_objects.sql"),
     include_str!("../schema/sqlite_raises.sql"),
+    include_str!("../schema/sqlite_risk_labels.sql"),
 ];
 /// The version of the schema after the first migration. Lower ones are those of unreleased builds.
 const FIRST_VERSION: u32 = 2;

@@ -10,7 +10,7 @@ use ade_domain::event::Event;
 use ade_domain::independence::AccountHistory;
 use ade_domain::lock::LockMode;
 use ade_domain::people::{AuthorReason, AuthorSet, User};
-use ade_domain::risk::FailureHistory;
+use ade_domain::risk::{FailureHistory, Risk, RiskLevel};
 use ade_domain::task::Task;
 use ade_domain::task::{
     Config, Execution, ExecutionResult, Metadata, Phase, Resource, RollbackStrategy, TaskState,
@@ -216,6 +216,11 @@ async fn lists_by_every_filter_and_page(fixture: TestDatabase) {
             listed.state = TaskState::Completed;
             listed.entered_at.insert(TaskState::Completed, at(number));
         }
+        if number % 4 == 1 {
+            let level = if number > 4 { RiskLevel::High } else { RiskLevel::Low };
+            listed.risk =
+                Some(Risk { score: 50, level, factors: Vec::new(), assessed_by: "test".to_owned() });
+        }
         listed.approvals = vec![approval(&listed.task, "rob", u32::try_from(number % 3).expect("small"))];
         write(database, vec![put(&listed, None)]).await.expect("inserted");
         all.push(listed);
@@ -237,6 +242,22 @@ async fn lists_by_every_filter_and_page(fixture: TestDatabase) {
     assert_eq!(found(by_type).await, expected(&|task| task.config.task_type == "schema"));
     let by_tag = TaskFilter { tag: Some("y".to_owned()), ..TaskFilter::default() };
     assert!(found(by_tag).await.is_empty());
+    let by_risk = || TaskFilter { risk: Some(RiskLevel::High), ..TaskFilter::default() };
+    let is_high = |task: &StoredTask| task.risk.as_ref().is_some_and(|risk| risk.level == RiskLevel::High);
+    assert_eq!(found(by_risk()).await, expected(&is_high));
+    assert_eq!(expected(&is_high).len(), 2);
+    // A database of an older version finds them after its migration.
+    execute_sql(&fixture, "DELETE FROM task_labels WHERE kind = 'risk'").await.expect("deleted");
+    assert!(found(by_risk()).await.is_empty());
+    let sqlite = include_str!("../../../src/database/schema/sqlite_risk_labels.sql");
+    let postgres = include_str!("../../../src/database/schema/postgres_risk_labels.sql");
+    let migration = if fixture.postgres.is_some() { postgres } else { sqlite };
+    execute_sql(&fixture, migration).await.expect("migrated");
+    assert_eq!(found(by_risk()).await, expected(&is_high));
+    let two = [ids(&all)[3].clone(), ids(&all)[7].clone(), id()];
+    let by_ids = TaskFilter { ids: Some(two.to_vec()), ..TaskFilter::default() };
+    assert_eq!(found(by_ids).await, two[..2]);
+    assert!(found(TaskFilter { ids: Some(Vec::new()), ..TaskFilter::default() }).await.is_empty());
     let to_rob = TaskFilter { visible_to: Some(person("rob")), ..TaskFilter::default() };
     assert_eq!(found(to_rob).await.len(), 12, "reviewers see what they review");
     let to_eve = TaskFilter { visible_to: Some(person("eve")), ..TaskFilter::default() };
