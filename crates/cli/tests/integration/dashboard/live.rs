@@ -179,10 +179,10 @@ async fn interruption_is_announced_when_it_lasts_and_forgotten_when_it_ends() {
     let dashboard = Dashboard::start().await;
     let page = dashboard.window("carol", WindowOptions::default()).await;
     // Timers of the announcement that are pending, and no renewal from time to time.
-    let timers = "window.pending = new Set(); const { setTimeout, clearTimeout, setInterval } = window; \
+    let timers = "{ window.pending = new Set(); const { setTimeout, clearTimeout, setInterval } = window; \
                   window.setTimeout = (run, wait, ...rest) => { const id = setTimeout(run, wait, ...rest); if (wait === 2500) window.pending.add(id); return id; }; \
                   window.clearTimeout = (id) => { window.pending.delete(id); clearTimeout(id); }; \
-                  window.setInterval = (run, wait) => (wait >= 10_000 ? 0 : setInterval(run, wait));";
+                  window.setInterval = (run, wait) => (wait >= 10_000 ? 0 : setInterval(run, wait)); }";
     page.cdp("Page.addScriptToEvaluateOnNewDocument", &json!({ "source": timers })).await;
     page.goto(&dashboard.url("/inbox")).await;
     page.wait_until(IS_LIVE).await;
