@@ -120,6 +120,16 @@ pub(crate) fn actor(who: &AuditActor) -> String {
     visible(&text)
 }
 
+/// The task to whose page an entry leads: the object, or what an object without a page of its own is about.
+#[must_use]
+pub fn linked_task(entry: &AuditEntry) -> Option<&str> {
+    match entry.object_type.as_str() {
+        "task" => Some(&entry.object_id),
+        "agent" | "user" | "webhook" => None,
+        _ => entry.task_id.as_deref(),
+    }
+}
+
 impl AuditPage {
     fn verdict(&self, result: &AuditVerification) -> Verdict {
         verdict(result)
@@ -151,22 +161,19 @@ impl AuditPage {
         visible(short_id(&entry.object_id))
     }
 
-    /// The title of the object, if it is a task that the visitor may see.
+    /// The title of the task that the link leads to, if the visitor may see it.
     fn task_title(&self, entry: &AuditEntry) -> Option<String> {
-        self.titles.get(&entry.object_id).map(|text| format::title(text))
+        self.titles.get(linked_task(entry)?).map(|text| format::title(text))
     }
 
     /// The page of the object, where there is one.
     fn link(&self, entry: &AuditEntry) -> String {
         let id = percent_encoded(&entry.object_id);
         match entry.object_type.as_str() {
-            "task" => format!("/tasks/{id}"),
             "agent" => format!("/agents/{id}"),
             "user" => format!("/settings/users/{id}"),
             "webhook" => format!("/settings/webhooks/{id}"),
-            _ => entry
-                .task_id
-                .as_ref()
+            _ => linked_task(entry)
                 .map_or_else(String::new, |task| format!("/tasks/{}", percent_encoded(task))),
         }
     }

@@ -44,7 +44,7 @@ pub use agents::{
 };
 pub use askama::Template;
 pub use assets::{Asset, asset, assets_version};
-pub use audit::{AuditFilters, AuditPage};
+pub use audit::{AuditFilters, AuditPage, linked_task};
 pub use changes::{ChangesPage, PendingChanges};
 pub use delegations::{DelegationCheck, DelegationFields, DelegationPage, DelegationsPage};
 pub use error_page::ErrorPage;

@@ -1,7 +1,7 @@
 //! The page of the audit log: search, verification, and the export, which is passed on as it is read.
 
 use ade_client::wire;
-use ade_dashboard::{AuditFilters, AuditPage, Section};
+use ade_dashboard::{AuditFilters, AuditPage, Section, linked_task};
 use axum::Router;
 use axum::routing::get;
 
@@ -92,8 +92,7 @@ async fn show(visit: Visit) -> PageResult {
         Ok(verification) => (verification, problem),
         Err(refused) => (None, Some(refused)),
     };
-    let objects = page.items.iter().filter(|entry| entry.object_type == "task");
-    let titles = titles(&visit, objects.map(|entry| entry.object_id.as_str())).await?;
+    let titles = titles(&visit, page.items.iter().filter_map(linked_task)).await?;
     let page = AuditPage {
         titles,
         shell: shell?,
