@@ -3,7 +3,7 @@
 import { startDecisions } from "./decide.js";
 import { startForms, startMenus } from "./forms.js";
 import { startKeys } from "./keys.js";
-import { startLists, startTabs } from "./lists.js";
+import { startLists } from "./lists.js";
 import { startFollowing } from "./live.js";
 import { startTimes } from "./times.js";
 
@@ -11,7 +11,6 @@ startTimes();
 startMenus();
 startForms();
 startLists();
-startTabs();
 startDecisions();
 startKeys();
 startFollowing();

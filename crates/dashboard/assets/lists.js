@@ -76,8 +76,3 @@ export function startLists() {
   });
   updateSelection();
 }
-
-// Brings the current tab into view, where tabs do not fit beside each other.
-export function startTabs() {
-  document.querySelector(".tabs [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest", behavior: "instant" });
-}

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use ade_testkit::browser::{Page, WindowOptions};
+use ade_testkit::deployment::text_field;
 use serde_json::json;
 use sqlx::{ConnectOptions, Connection};
 
@@ -224,12 +225,20 @@ async fn form_that_needs_the_password_leads_to_where_it_is_given() {
 async fn reviewer_of_yesterday_gives_the_password_and_decides() {
     let dashboard = Dashboard::start().await;
     let page = dashboard.open("carol", "/inbox").await;
+    let carol = dashboard.session("carol").await;
+    let requests = carol.get("/approvals?reviewer=me&status=PENDING").await.expect_status(200);
+    let request = text_field(&requests["items"][0], "approval_id");
     age_sessions(&dashboard).await;
-    page.click("[data-delegate] summary").await;
-    page.fill("[data-delegate] [name=to]", "alice").await;
-    page.click("[data-delegate] button").await;
+    // A form that was opened before.
+    let headers = [("cookie", carol.cookie.as_str()), ("content-type", "application/x-www-form-urlencoded")];
+    let path = format!("/approvals/{request}/delegate");
+    let task = text_field(&requests["items"][0], "task_id");
+    let body = format!("csrf={}&task_id={task}&to=alice", carol.csrf_token);
+    let refused = dashboard.api.send_raw("POST", &path, &headers, body).await;
+    assert_eq!(refused.status, 403, "{}", refused.text());
+    assert!(refused.text().contains("href=\"/reauthenticate?"), "{}", refused.text());
+    page.reload().await;
     says(&page, "You gave your password too long ago to decide.").await;
-    assert!(page.text("[data-alert]").await.contains("REAUTHENTICATE"));
     page.click_through(".review .callout a[href^='/reauthenticate']").await;
     page.fill("[name=password]", PASSWORD).await;
     page.click_through("main button[type=submit]").await;

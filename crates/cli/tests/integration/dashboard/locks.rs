@@ -1,14 +1,19 @@
 //! The pages of locks: what is wrong, the table, the graph that shows a deadlock while there is one, breaking a lock with a reason, and
 //! ten thousand locks.
 
+use std::time::Duration;
+
 use ade_testkit::api::{ApiClient, encode_segment};
 use ade_testkit::browser::{Page, WindowOptions};
 use ade_testkit::effort;
+use ade_testkit::wait::until;
 use serde_json::{Value, json};
 
 use super::Dashboard;
 
 const SCRIPT: &str = "</td><script>document.title = 'taken'</script>\u{202e}";
+/// Only a hang reaches it, even on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Largest size of a page.
 const MAX_PAGE_BYTES: usize = 150 << 10;
 
@@ -78,6 +83,15 @@ async fn a_deadlock_appears_and_vanishes_in_the_graph_of_an_open_page() {
     assert_eq!(is_same, Value::Bool(true), "the page was refreshed in place");
     page.assert_clean().await;
     // Administrators see it in the log, and therefore on the page.
+    let logged = || async {
+        let found = dashboard.api.get("/audit?action=lock.deadlock").await.json();
+        if found["items"].as_array().is_some_and(|items| !items.is_empty()) {
+            Ok(())
+        } else {
+            Err(found.to_string())
+        }
+    };
+    until("the deadlock in the audit log", TIMEOUT, logged).await.expect("in time");
     let page = dashboard.open("erin", "/locks").await;
     page.wait_for("#deadlocks").await;
     page.click("#deadlocks > summary").await;
