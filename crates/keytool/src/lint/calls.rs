@@ -48,7 +48,7 @@ pub(super) fn redis_calls(front_end: &dyn FrontEnd, cx: &Context<'_>, node: Node
     let at = |command: &str, args: Vec<Arg>, group: Option<usize>| Call {
         command: command.to_owned(),
         args,
-        position: node.start_byte(),
+        position: receiver.end_byte(),
         line: line_of(front_end, cx, node),
         group,
     };

@@ -117,7 +117,11 @@ impl FrontEnd for Shell {
 
     fn commands(&self, cx: &Context<'_>, node: Node<'_>, _scope: &Range<usize>) -> Vec<Call> {
         match node.kind() {
-            "command" => self.client_args(cx, node).into_iter().filter_map(|args| call(cx, node, args, None)).collect(),
+            "command" => match self.client_args(cx, node) {
+                Some(args) if args.is_empty() => self.input(cx, node, node).unwrap_or_default(),
+                Some(args) => call(cx, node, args, None).into_iter().collect(),
+                None => Vec::new(),
+            },
             "redirected_statement" => self.here_document(cx, node).unwrap_or_default(),
             "pipeline" => self.piped(cx, node).unwrap_or_default(),
             _ => Vec::new(),
@@ -127,9 +131,17 @@ impl FrontEnd for Shell {
 
 impl Shell {
     fn composed(&self, cx: &Context<'_>, node: Node<'_>, depth: usize) -> TextExpr {
+        let parts = children(node);
+        if let [only] = parts.as_slice()
+            && only.kind() == "simple_expansion"
+            && let Some(text) = self.text(cx, *only, depth + 1)
+        {
+            return text;
+        }
         let mut text = cx.start(node);
-        let mut at = None;
-        for child in children(node) {
+        let is_document = node.kind() == "heredoc_body";
+        let mut at = is_document.then_some(node.start_byte());
+        for child in parts {
             if node.kind() == "concatenation" {
                 append(self, cx, &mut text, child, depth);
                 continue;
@@ -143,8 +155,8 @@ impl Shell {
             }
             at = Some(child.end_byte());
         }
-        if node.kind() == "heredoc_body" && node.named_child_count() == 0 {
-            text.push_literal(cx.text_of(node));
+        if is_document {
+            text.push_literal(at.and_then(|at| cx.source.get(at..node.end_byte())).unwrap_or_default());
         }
         text
     }
@@ -185,7 +197,7 @@ impl Shell {
     /// Whether a word runs `redis-cli`: itself, a variable or a function with it.
     fn is_client(&self, cx: &Context<'_>, word: &TextExpr) -> bool {
         let names_client = |text: &str| {
-            text.split_ascii_whitespace().any(|word| word.rsplit('/').next().is_some_and(|name| PROGRAMS.contains(&name)))
+            text.split([' ', '\t', '(', ')', '"', '\'']).any(|word| word.rsplit('/').next().is_some_and(|name| PROGRAMS.contains(&name)))
         };
         match word.pieces.as_slice() {
             [Piece::Literal(text)] if names_client(text) => true,
@@ -194,8 +206,10 @@ impl Shell {
                 binding.origin.starts_with('{') && passes_on && names_client(binding.origin)
             }),
             [Piece::Hole(name)] => {
-                let name = name.trim_matches(['$', '{', '}', '"', '[', ']', '@', '*']).to_ascii_lowercase();
-                name.contains("redis") && name.contains("cli") || name == "redis" || name == "rcli"
+                let name = name.trim_matches(['$', '{', '}', '"', '[', ']', '@', '*']);
+                let lower = name.to_ascii_lowercase();
+                let is_named = (lower.contains("redis") && lower.contains("cli")) || lower == "redis" || lower == "rcli";
+                is_named || cx.resolve(name, word.position).is_some_and(|binding| names_client(binding.origin))
             }
             _ => false,
         }
@@ -205,12 +219,17 @@ impl Shell {
     fn here_document(&self, cx: &Context<'_>, node: Node<'_>) -> Option<Vec<Call>> {
         let body = node.child_by_field_name("body")?;
         let is_idle = body.kind() == "command" && self.client_args(cx, body)?.is_empty();
-        let mut cursor = node.walk();
-        let redirect = node.named_children(&mut cursor).find(|child| child.kind().starts_with("here"))?;
+        is_idle.then(|| self.input(cx, node, body)).flatten()
+    }
+
+    /// The commands in a here-document or here-string.
+    fn input(&self, cx: &Context<'_>, node: Node<'_>, command: Node<'_>) -> Option<Vec<Call>> {
+        let redirect = children(node).into_iter().find(|child| child.kind().starts_with("here"))?;
         let input = children(redirect).into_iter().rfind(|child| {
-            matches!(child.kind(), "heredoc_body" | "string" | "raw_string" | "ansi_c_string" | "word" | "concatenation")
+            let is_text = self.is_text(child.kind()) || matches!(child.kind(), "simple_expansion" | "expansion");
+            child.kind() == "heredoc_body" || (is_text && redirect.kind() == "herestring_redirect")
         })?;
-        is_idle.then(|| read_commands(cx, &self.text(cx, input, 0)?, node)).flatten()
+        read_commands(cx, &self.text(cx, input, 0)?, command)
     }
 
     /// `echo GET key | redis-cli`.
