@@ -19,7 +19,7 @@ pub(super) struct Allow {
 pub(super) fn read(comments: &[Comment], path: &str, today: Date) -> (Vec<Allow>, Vec<Finding>) {
     let (mut allows, mut findings) = (Vec::new(), Vec::new());
     for comment in comments {
-        let Some((_, statement)) = comment.text.split_once(MARKER) else { continue };
+        let Some(statement) = comment.text.strip_prefix(MARKER) else { continue };
         let statement = statement.trim().trim_end_matches("*/").trim_end();
         let complain = |message: String| Finding {
             path: path.to_owned(),

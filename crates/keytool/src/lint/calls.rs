@@ -34,6 +34,12 @@ const OTHER_CLIENTS: &[&str] = &[
     "kafka", "axios", "fetch", "object",
 ];
 
+/// Functions whose texts look like keys and are none: names of events in a browser, and keys of its storage.
+pub(super) const NOT_FOR_KEYS: &[&str] = &[
+    "addEventListener", "removeEventListener", "CustomEvent", "Event", "dispatchEvent", "getItem", "setItem", "removeItem",
+    "querySelector", "querySelectorAll", "closest", "matches",
+];
+
 /// Whether a text is a Lua script for Redis.
 pub(super) fn is_script(text: &str) -> bool {
     ["redis.call", "redis.pcall"].iter().any(|call| text.contains(call))
@@ -65,7 +71,9 @@ pub(super) fn redis_calls(front_end: &dyn FrontEnd, cx: &Context<'_>, node: Node
     }
     let Some((command, args)) = command_of(&name, call.args) else { return Vec::new() };
     let is_complete = !args.is_empty() && (command != "SET" || args.len() > 1);
-    if is_complete && is_client(is_generic(&command)) { vec![at(&command, args, group)] } else { Vec::new() }
+    // Clients of HTTP have methods of the same names.
+    let is_path = args.first().and_then(Arg::as_text).is_some_and(|text| text.head().starts_with('/') || text.head().contains("://"));
+    if is_complete && !(is_path && is_generic(&command)) && is_client(is_generic(&command)) { vec![at(&command, args, group)] } else { Vec::new() }
 }
 
 /// The line of the method's name: a chain of calls begins far above its last one.

@@ -88,7 +88,7 @@ pub(super) fn keys(call: &Call) -> Vec<&TextExpr> {
     let flat = || flatten(&call.args);
     let found: Vec<Option<&TextExpr>> = match keys_of_command(&call.command) {
         None | Some(Keys::None) => Vec::new(),
-        Some(Keys::First) => call.args.iter().take(1).flat_map(flatten_one).collect(),
+        Some(Keys::First) => flat().into_iter().take(1).collect(),
         Some(Keys::Second) => flat().into_iter().skip(1).take(1).collect(),
         Some(Keys::Two) => flat().into_iter().take(2).collect(),
         Some(Keys::All) => flat(),

@@ -98,8 +98,8 @@ impl TextExpr {
     }
 
     pub(super) fn push_hole(&mut self, source: &str) {
-        let short: String = source.trim().chars().take(60).collect();
-        self.pieces.push(Piece::Hole(short));
+        let words: Vec<&str> = source.split_whitespace().take(20).collect();
+        self.pieces.push(Piece::Hole(words.join(" ").chars().take(60).collect()));
     }
 
     pub(super) fn append(&mut self, other: &Self) {

@@ -128,12 +128,16 @@ impl Found {
         }
         let calls = self.source.calls.len();
         self.source.calls.extend(front_end.commands(cx, node, &frame.scope));
+        if front_end.callee(cx, node).is_some_and(|(_, name)| calls::NOT_FOR_KEYS.contains(&name)) {
+            frame.is_part = true;
+            return true;
+        }
         if let Some(call) = front_end.method_call(cx, node) {
             self.source.calls.extend(calls::redis_calls(front_end, cx, node, call));
         }
         let is_call = self.source.calls.len() > calls;
         if !front_end.is_text(kind) {
-            frame.is_part &= !kind.contains("call");
+            frame.is_part &= !kind.contains("call") && !front_end.is_scope(kind);
             return true;
         }
         if !frame.is_part && let Some(text) = front_end.text(cx, node, 0) {
@@ -157,7 +161,7 @@ impl Found {
         let is_alone = before.get(line_start..).unwrap_or_default().trim().is_empty();
         let first = node.start_position().row + 1;
         for (number, line) in text.lines().enumerate() {
-            let text = line.trim().to_owned();
+            let text = line.trim_start_matches(['/', '*', '#', '-', '!', ' ', '\t']).trim_end().to_owned();
             self.source.comments.push(Comment { text, line: first + number, is_alone: is_alone || number > 0 });
         }
     }

@@ -239,7 +239,7 @@ impl Rust {
             }
         };
         let is_literal = |arg: &&[Node<'_>]| matches!(arg, [only] if only.kind().ends_with("string_literal"));
-        let first = args.iter().position(|arg| is_literal(&arg))?;
+        let first = args.iter().position(is_literal)?;
         let format = text_of(args.get(first)?)?;
         if !is_format {
             let parts: Vec<TextExpr> = args.iter().filter_map(|arg| text_of(arg)).collect();
